@@ -67,8 +67,6 @@ SWITCHES = {
     "first size stays.",
     "varpro.calibration": "The logits of a member get the factor that predicts rows "
     "best that are left out. Off: one.",
-    "shallow_relu.refinement": "Fits of data with hardly any noise end with steps by "
-    "orthogonal factors. Off: without.",
     # broken lines
     "segmented.lookahead": "Where residuals are correlated from row to row, the search "
     "starts again from the best partitions into separate lines. Off: it does not.",

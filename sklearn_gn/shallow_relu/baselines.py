@@ -71,12 +71,7 @@ class LMState(NamedTuple):
 
 
 def full_jacobian(net, rows):
-    """Jacobian of the residual in (hyperplanes, coef, intercept), raveled.
-
-    Returns
-    -------
-    array of shape (m * q, n * (1 + d) + n * q + q)
-    """
+    """Jacobian of the residual in (hyperplanes, coef, intercept), raveled."""
     q = net.coef.shape[1]
     layer = hidden_jacobian(net, rows)
     eye = jnp.eye(q, dtype=layer.dtype)

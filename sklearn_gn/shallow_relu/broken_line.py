@@ -29,7 +29,7 @@ from sklearn_gn.shallow_relu.interval_sums import (
     moments,
     sum_of_targets,
 )
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
+from sklearn_gn.shallow_relu.network import ShallowReLU
 from sklearn_gn.shallow_relu.sorted_rows import (
     LEFT,
     RIGHT,
@@ -61,23 +61,7 @@ class BrokenLine(NamedTuple):
 
 
 def hat_system(knots, inverse, m):
-    """Return the least-squares system of the hats at the breakpoints and at RIGHT.
-
-    Parameters
-    ----------
-    knots : ndarray of shape (..., n)
-    inverse : ndarray of shape (..., n)
-        :func:`inverse_lengths` of the intervals.
-    m : CentredSums or IntervalMoments
-
-    Returns
-    -------
-    diagonal : ndarray of shape (..., n + 1)
-        Of the mass matrix.
-    beside : ndarray of shape (..., n)
-        Entries next to the diagonal.
-    target : ndarray of shape (..., n + 1, q)
-    """
+    """Return the least-squares system of the hats at the breakpoints and at RIGHT."""
     weight, y = m.weight[..., 1:], m.y[..., 1:, :]
     # Of the right hat, at the mean.
     share = np.minimum((m.x[..., 1:] - knots) * inverse, 1)
@@ -277,14 +261,7 @@ def jump_covariance(knots, m):
 
 
 def iterate(knots, fitted, running):
-    """Try both steps in several lengths; return the best trials and their functions.
-
-    Parameters
-    ----------
-    knots : ndarray of shape (B, n)
-    fitted : BrokenLine
-    running : RunningSums or StackedSums
-    """
+    """Try both steps in several lengths; return the best trials and their functions."""
     moves = np.empty((len(knots), 1, 2, knots.shape[1]))
     moves[:, 0, 0], moves[:, 0, 1] = gauss_newton_steps(knots, fitted)
     moves[~np.isfinite(moves)] = 0
@@ -306,23 +283,7 @@ def _take(fitted, index):
 
 
 def descend(knots, running, n_steps, tol):
-    """Iterate until the losses no longer fall by ``tol`` times themselves.
-
-    Parameters
-    ----------
-    knots : ndarray of shape (B, n)
-        Breakpoints of B starts; those whose descent has ended wait for the others.
-    running : RunningSums or StackedSums
-    n_steps : int
-    tol : float
-
-    Returns
-    -------
-    knots
-    losses : ndarray of shape (B,)
-    count : ndarray of shape (B,)
-        Iterations done.
-    """
+    """Iterate until the losses no longer fall by ``tol`` times themselves."""
     at = merge_knots(between_ends(knots, running))
     function, sums = fit_running(at, running), running
     knots, losses = at.copy(), function.loss.copy()

@@ -8,15 +8,7 @@ from sklearn_gn.shallow_relu.search import N_CANDIDATES
 
 
 class Draws:
-    """Random numbers of a round, for all starts of one series or of several.
-
-    Parameters
-    ----------
-    seeds : list of int
-        One for every series, which draws the same alone as with others.
-    n_starts : int
-        Starts of each series.
-    """
+    """Random numbers of a round, for all starts of one series or of several."""
 
     def __init__(self, seeds, n_starts):
         self._seeds, self._n_starts = seeds, n_starts
@@ -32,16 +24,7 @@ class Draws:
 
 
 def candidate_rows(running, uniform, part=None):
-    """Return row numbers, a random one of every 1/M of the rows; all of fewer.
-
-    Parameters
-    ----------
-    running : RunningSums or StackedSums
-    uniform : ndarray of shape (..., M)
-        Random numbers from [0, 1), for each set of breakpoints.
-    part : ndarray of int of shape (..., c), default=None
-        Numbers of the parts to take. If None, all M.
-    """
+    """Return row numbers, a random one of every 1/M of the rows; all of fewer."""
     m, n = uniform.shape[-1], running.size(2)
     if part is None:
         part = np.arange(m)
@@ -52,13 +35,7 @@ def candidate_rows(running, uniform, part=None):
 
 
 def candidates_of(n_sets, running, random, plan):
-    """Return the candidates of every addition to some sets of breakpoints.
-
-    Returns
-    -------
-    list of ndarray of int of shape (n_sets, c)
-        Row numbers.
-    """
+    """Return the candidates of every addition to some sets of breakpoints."""
     few, n = plan.n_candidates < N_CANDIDATES, running.size(0)
     if few:
         drawn = random.uniform(N_CANDIDATES, plan.n_added, 2)

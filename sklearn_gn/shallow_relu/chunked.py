@@ -46,13 +46,7 @@ class SampleState(NamedTuple):
 
 
 def reason_against_chunks(estimator, n_features):
-    """Return what needs all rows at once and what to do, or None.
-
-    Parameters
-    ----------
-    estimator : ShallowReLURegressor
-    n_features : int
-    """
+    """Return what needs all rows at once and what to do, or None."""
     solver = type(estimator._solver_object())
     if estimator.loss != "squared_error":
         return (
@@ -79,14 +73,7 @@ def reason_against_chunks(estimator, n_features):
 
 
 def on_all_rows(problem, chunks, found):
-    """Return the problem of all rows, from that of their sample.
-
-    Parameters
-    ----------
-    problem : Problem
-    chunks : CheckedChunks
-    found : Survey
-    """
+    """Return the problem of all rows, from that of their sample."""
     share = found.sample.weight.sum() / found.total
     sample = problem.rows._replace(weight=share * problem.rows.weight)
     n_observations = max(found.total, found.n_rows)

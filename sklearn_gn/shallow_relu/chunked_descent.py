@@ -18,6 +18,7 @@ from sklearn_gn.linalg.solve import solve_semidefinite
 from sklearn_gn.optim.line_search import COARSE, FINE
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.shallow_relu.network import (
+    ShallowReLU,
     active_set,
     activity,
     hidden_features,
@@ -27,7 +28,6 @@ from sklearn_gn.shallow_relu.network import (
     preactivations,
     unit_normals,
 )
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
 
 _BLOCK_ROWS = 2048
 _FIRST_SHIFT = 1e-3  # relative to the largest eigenvalue

@@ -20,12 +20,12 @@ from sklearn_gn.linalg.solve import filter_factors
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import joint, sggn
 from sklearn_gn.shallow_relu.network import (
+    ShallowReLU,
     hidden_features,
     mass_design,
     residual,
     unit_normals,
 )
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
 from sklearn_gn.shallow_relu.search import (
     N_CANDIDATES,
     N_SPARE,
@@ -59,11 +59,6 @@ class DenseEngine:
 
     Its starts are pairs of networks and of what the iterations remember, all arrays
     with a leading axis.
-
-    Parameters
-    ----------
-    method : module
-        With functions ``begin(net)`` and ``iterate(net, memory, rows, options)``.
     """
 
     compiled = True
@@ -254,17 +249,7 @@ def _rows_at(x, mass, drawn):
 
 
 def insert(net, rows, options, draw, n_tried):
-    """Add the neuron whose column lowers the least-squares loss most.
-
-    Parameters
-    ----------
-    net, rows, options
-        With room for one more neuron in ``net``.
-    draw : int
-        Number of the random draw.
-    n_tried : int
-        Number of random hyperplanes among which the best is taken.
-    """
+    """Add the neuron whose column lowers the least-squares loss most."""
     n, p = N_CANDIDATES, 1 + net.coef.shape[0]
     key = jax.random.fold_in(jax.random.key(options.seed), draw)
     error = map_rows(lambda block: residual(net, block), rows)
@@ -305,12 +290,6 @@ def delete(net, rows, options, place):
     linear term, so a neuron that points the wrong way, relu(-z) = relu(z) - z, makes
     another carry that linear function; no small move leads out of this. Hence the cost
     of every deletion is that of the network as it is or with one neuron turned round.
-
-    Parameters
-    ----------
-    net, rows, options
-    place : int
-        0 removes the neuron that costs least, 1 the next, and so on.
     """
     n, d = net.hyperplanes.shape[0], net.hyperplanes.shape[1] - 1
 
@@ -364,15 +343,7 @@ def _without(net, slot, rows, options):
 
 
 def descend(net, memory, rows, options, n_steps, tol, *, iterate):
-    """At most ``n_steps`` iterations, to a relative decrease of ``tol``.
-
-    Returns
-    -------
-    result : Iterate
-        Of the last iteration.
-    count : int
-        Number of iterations.
-    """
+    """At most ``n_steps`` iterations, to a relative decrease of ``tol``."""
 
     def going(carry):
         result, count = carry
@@ -431,14 +402,7 @@ def delete_random_all(nets, rows, options, draws):
 
 
 class DenseSizes:
-    """Networks of growing or of falling size, for the choice of one.
-
-    Parameters
-    ----------
-    rows, options
-    start : ndarray of shape (n, 1 + d), default=None
-        Hyperplanes of the first network. If None, it has one neuron, the best of some.
-    """
+    """Networks of growing or of falling size, for the choice of one."""
 
     def __init__(self, rows, options, start=None):
         self.engine = DenseEngine(joint)

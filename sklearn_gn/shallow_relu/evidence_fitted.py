@@ -39,15 +39,7 @@ class EvidencePosterior(NamedTuple):
 
 
 class Fitted:
-    """A network, and what is computed at the first access.
-
-    Parameters
-    ----------
-    net : RegularisedNetwork
-    rows : Rows
-    n_effective : float
-        Number of rows, counted by their weights.
-    """
+    """A network, and what is computed at the first access."""
 
     def __init__(self, net, rows, n_effective):
         self.net, self._rows, self._n_effective = net, rows, n_effective
@@ -122,15 +114,6 @@ def fitted_attributes(net, rows, scaling, options, *, robust=False):
     """Return the fitted attributes of a network, by name.
 
     They are those of the linear model where the evidence prefers it.
-
-    Parameters
-    ----------
-    net : RegularisedNetwork
-    rows : Rows
-    scaling : Scaling
-    options : EvidenceOptions
-    robust : bool, default=False
-        Whether the loss is Huber's.
     """
     n_effective, given = options.n_effective, options.alpha is not None
     observed = rows

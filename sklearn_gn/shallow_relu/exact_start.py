@@ -18,15 +18,7 @@ _ROUNDING = 1e-9  # of a target on a line with its neighbours, in standard devia
 
 
 def exact_knots(data, most):
-    """Return the breakpoints of a function that goes through all rows, or None.
-
-    Parameters
-    ----------
-    data : Data
-        Sorted rows and their running sums.
-    most : int
-        Largest number of breakpoints, LEFT included.
-    """
+    """Return the breakpoints of a function that goes through all rows, or None."""
     n = int(data.running.n_rows)
     if most < 2 or not 3 <= n <= 2 * THIN_ROWS or not _on_lines(data.rows):
         return None

@@ -8,6 +8,7 @@ from sklearn_gn.bayes.line_ends import rows_at_ends
 from sklearn_gn.data.chunked_rows import ChunkedRows
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.network import (
+    ShallowReLU,
     active_set,
     hidden_features,
     joint_design,
@@ -15,7 +16,6 @@ from sklearn_gn.shallow_relu.network import (
     mass_design,
     rescale,
 )
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
 from sklearn_gn.shallow_relu.segments import condense_rows, fitted_breakpoints
 from sklearn_gn.shallow_relu.sorted_rows import SortedRows
 from sklearn_gn.shallow_relu.uncertainty import posterior, prediction_deviations
@@ -36,17 +36,7 @@ def predict_scaled(net, z):
 
 
 def validation_loss(validation, scaling):
-    """Return the function from a network to its loss on validation data.
-
-    Parameters
-    ----------
-    validation : tuple of X, y and, if there are any, weights; or None
-    scaling : Scaling
-
-    Returns
-    -------
-    callable or None
-    """
+    """Return the function from a network to its loss on validation data."""
     if validation is None:
         return None
     X, y, *weight = validation
@@ -61,16 +51,7 @@ def validation_loss(validation, scaling):
 
 
 def prediction_errors(found, net, slots, z):
-    """Return standard errors of predictions of shape (m, q), in scaled units.
-
-    Parameters
-    ----------
-    found : Posterior
-    net : ShallowReLU
-    slots : ndarray of int
-        Numbers of the active neurons.
-    z : ndarray of shape (m, d)
-    """
+    """Return standard errors of predictions of shape (m, q), in scaled units."""
     active = _active_network(net, slots)
     std = np.empty((len(z), net.coef.shape[1]))
     for start in range(0, len(z), _DEVIATION_ROWS):
@@ -86,20 +67,7 @@ def _mean_square(net, rows):
 
 
 def fitted_attributes(net, data, scaling, options, *, n_effective, device):
-    """Return the fitted attributes of a network, by name.
-
-    Parameters
-    ----------
-    net : ShallowReLU
-        As the solver left it, in scaled units.
-    data : Rows, SortedRows or ChunkedRows
-        All rows, those of one feature sorted.
-    scaling : Scaling
-    options : FitOptions
-    n_effective : float
-        Sum of the sample weights.
-    device : str or None
-    """
+    """Return the fitted attributes of a network, by name."""
     if isinstance(data, SortedRows):
         rows, mean_square = condense_rows(net, data)
         products = _Products()

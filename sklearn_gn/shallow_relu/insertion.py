@@ -66,20 +66,7 @@ def insertion_gains(knots, fitted, inverse, running, candidate, which=None):
 
 
 def _products(part, low, high, position, first, start, slope):
-    """Products of a new hat with itself, both hats of its interval and the residual.
-
-    Parameters
-    ----------
-    part : CentredSums
-        Left and right of the peak of the new hat, along the first axis.
-    low, high, position : ndarrays of shape (..., c)
-        Ends of the interval, and the peak.
-    first : ndarray of bool of shape (..., c)
-        Whether it is the first interval, which is constant; the new function is so left
-        of its peak.
-    start, slope : ndarrays of shape (..., c, q)
-        Of the fit in the interval.
-    """
+    """Products of a new hat with itself, both hats of its interval and the residual."""
     peak = np.stack(
         [
             np.where(first, 0, 1 / np.maximum(position - low, 1e-14)),
@@ -108,16 +95,7 @@ def _with_first_axis_last(array):
 
 
 def interval_table(knots, fitted, inverse, running):
-    """Return what :func:`insertion_gains` needs to know of every interval.
-
-    Returns
-    -------
-    table : ndarray of shape (..., n + 1, k)
-        Ends, variances of the values there and their covariance; value at the left end
-        and slope; running sums at both ends.
-    located : ndarray of int of shape (..., n)
-        Numbers of rows left of the breakpoints.
-    """
+    """Return what :func:`insertion_gains` needs to know of every interval."""
     located = running.locate(knots)
     at = running.at(located)
     sums = np.zeros((*knots.shape[:-1], knots.shape[-1] + 2, at.shape[-1]))

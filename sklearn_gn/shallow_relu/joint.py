@@ -62,14 +62,7 @@ def begin(net):
 
 
 def reduced_model(net, rows, options):
-    """Return the quadratic model of the loss in the hidden layer, c optimal.
-
-    Returns
-    -------
-    SpectralModel
-        In eigenvectors of K, the largest first; directions beyond ``rank`` and
-        ``rank_tol`` have no slope.
-    """
+    """Return the quadratic model of the loss in the hidden layer, c optimal."""
     p, layer, q = _sizes(net)
     active = active_set(net, options.active_tol)
     coef = jnp.where(active[:, None], net.coef, 0)

@@ -4,7 +4,22 @@ The functions and matrices here are written once for both kinds of arrays: of Nu
 compute with NumPy, of JAX, inside compiled functions, with JAX.
 """
 
+from typing import Any, NamedTuple
+
 from sklearn_gn.arrays.libraries import namespace
+
+
+class ShallowReLU(NamedTuple):
+    """Parameters of a shallow ReLU network with q outputs.
+
+    ``alive`` marks the neurons in use: arrays have room for a few neurons more than the
+    network, so that neurons come and go without changing shapes (and recompiling).
+    """
+
+    hyperplanes: Any  # (n, 1 + d), rows r_i = (b_i, w_i), |w_i| = 1
+    coef: Any  # (n, q), zero where not alive
+    intercept: Any  # (q,)
+    alive: Any  # (n,) bool
 
 
 def preactivations(hyperplanes, x):
@@ -81,10 +96,6 @@ def layer_design(net, rows, active):
 
     With one output its rows are ``sqrt(mu_k) (h_k kron y_k)`` up to the sign of c_i;
     with several, neuron i contributes the direction of row i of the coefficients.
-
-    Returns
-    -------
-    array of shape (m * q, n * (1 + d))
     """
     xp = namespace((net.coef, rows.x, active))
     m, d = rows.x.shape
@@ -123,10 +134,6 @@ def joint_design(net, rows):
     """Return the columns of the output layer and of the hidden one, and residuals.
 
     Those of the hidden layer are without the factors c.
-
-    Returns
-    -------
-    array of shape (m, 1 + n + n * (1 + d) + q)
     """
     xp = namespace((net.coef, rows.x))
     active, y, error = joint_parts(net, rows)

@@ -226,14 +226,7 @@ def total_loss(fitted, rows):
 
 
 def polish(knots, data, tol):
-    """Take steps with exact sums, where running sums are not exact enough.
-
-    Returns
-    -------
-    knots, fitted
-    count : int
-        Steps taken.
-    """
+    """Take steps with exact sums, where running sums are not exact enough."""
     rows, count = data.rows, 0
     knots = spread_knots(knots, rows.x)
     fitted = fit_running(knots, data.running)
@@ -278,16 +271,7 @@ def deletion_costs(knots, fitted, inverse):
 
 
 def insert(knots, running, candidates):
-    """Add the best of some candidates, if a slot is free.
-
-    Parameters
-    ----------
-    knots : ndarray of shape (B, n)
-    running : RunningSums or StackedSums
-    candidates : list of ndarray of int
-        Row numbers for the first sets of breakpoints, for the next ones, and so on; one
-        line each.
-    """
+    """Add the best of some candidates, if a slot is free."""
     ends = np.cumsum([c.size for c in candidates])
     candidate = np.concatenate([c.ravel() for c in candidates])
     n_each = np.concatenate([np.full(len(c), c.shape[1]) for c in candidates])
@@ -344,16 +328,7 @@ def count_knots(knots):
 
 
 def rearrange(knots, running, groups):
-    """Delete breakpoints at random and by their costs, then add where it pays most.
-
-    Parameters
-    ----------
-    knots : ndarray of shape (B, n)
-    running : RunningSums or StackedSums
-    groups : list of Group
-        All sets, in their order. What several groups do is done at once: small arrays
-        cost what the calls cost.
-    """
+    """Delete breakpoints at random and by their costs, then add where it pays most."""
     knots = knots.copy()
     for sets, random, plan in groups:
         for _ in range(plan.n_random):
@@ -386,13 +361,7 @@ def shrink(knots, running, n_neurons):
 
 
 def settle(knots, running):
-    """Descend; the first breakpoint goes left of the data where that is worth it.
-
-    Returns
-    -------
-    knots : ndarray of shape (n_slots,)
-    loss : float
-    """
+    """Descend; the first breakpoint goes left of the data where that is worth it."""
     both = np.stack([knots, knots] if knots[0] > LEFT else [knots])
     both[-1, 0] = LEFT
     both, losses, _ = descend(both, running, ROUND_STEPS[1], ROUND_TOL)
@@ -401,14 +370,7 @@ def settle(knots, running):
 
 
 class SegmentedSizes:
-    """Networks of growing or of falling size, for the choice of one.
-
-    Parameters
-    ----------
-    rows, options
-    start : ndarray of shape (n, 2), default=None
-        Hyperplanes of the first network. If None, it is a straight line.
-    """
+    """Networks of growing or of falling size, for the choice of one."""
 
     def __init__(self, rows, options, start=None):
         self.data = ENGINE.prepare(rows, options)

@@ -40,17 +40,7 @@ def solver_setting(solver, name):
 
 
 def fit_options(parameters, solver, rng):
-    """Return the settings of a run.
-
-    Parameters
-    ----------
-    parameters : ShallowReLURegressor
-        Its constructor parameters are read.
-    solver : Solver
-        Its solver object.
-    rng : RandomState
-        The seed of the search is drawn from it.
-    """
+    """Return the settings of a run."""
     cast = np.dtype(parameters.dtype).type
     rank, damping = parameters.rank, parameters.damping
     rank_tol = max(solver_setting(solver, "rank_tol"), np.finfo(cast).eps)

@@ -29,22 +29,6 @@ class Segments:
     """What the segments between positions explain.
 
     A position is a number of rows to the left, and lies halfway to the next row.
-
-    Parameters
-    ----------
-    x : ndarray of shape (n,)
-        Ascending.
-    sums : ndarray of shape (3 + 2 q, n + 1)
-        Sums of (w, w x, w x^2), of w y and of w x y for q targets, up to each position;
-        constants may be added.
-    slope : bool
-        Whether segments are lines; constants otherwise.
-    count : ndarray of shape (n + 1,), default=None
-        Rows up to each position, by their weights. If None, the positions.
-    min_rows, min_distance : float, default=0.0
-        Of a segment.
-    bounds : tuple (low, high), default=(-inf, inf)
-        Range of the breakpoints.
     """
 
     def __init__(
@@ -150,23 +134,7 @@ class Segments:
 
 
 def best_partitions(segments, most, n_even=None):
-    """Return the best partitions into up to so many segments and one more.
-
-    Parameters
-    ----------
-    segments : Segments
-    most : int
-        Largest number of breakpoints.
-    n_even : int, default=None
-        Number of evenly spaced places. If None, EVEN_PLACES.
-
-    Returns
-    -------
-    explained : ndarray of shape (1 + most,)
-        Decrease of the sum of squares; -inf where the limits leave no room.
-    paths : list of list of int
-        The positions, from 0 to the number of rows.
-    """
+    """Return the best partitions into up to so many segments and one more."""
     inside = segments.inside
     few = min(len(inside), EVEN_PLACES if n_even is None else n_even)
     even = inside[np.unique(np.linspace(0, len(inside) - 1, few).astype(np.intp))]
@@ -190,16 +158,7 @@ def best_partitions(segments, most, n_even=None):
 
 
 def exact_partition(segments, total, most):
-    """Return the positions of the fewest segments without residual, or None.
-
-    Parameters
-    ----------
-    segments : Segments
-    total : float
-        Sum of squares of the targets.
-    most : int
-        Largest number of breakpoints.
-    """
+    """Return the positions of the fewest segments without residual, or None."""
     places = {0, segments.n, *segments.binary_splits(_SPLITS * most)}
     explained, paths = _programme(segments, np.array(sorted(places)), most)
     exact = np.flatnonzero(total - explained <= _EXACT * total)

@@ -105,14 +105,7 @@ class Scaling(NamedTuple):
         return rows
 
     def hyperplanes_to_user(self, hyperplanes):
-        """Return hyperplanes of these units in the user's, ``|w| = 1``.
-
-        Returns
-        -------
-        hyperplanes : ndarray of shape (n, 1 + d)
-        factor : ndarray of shape (n,)
-            What the rescaling to ``|w| = 1`` takes out.
-        """
+        """Return hyperplanes of these units in the user's, ``|w| = 1``."""
         # Relative to the smallest scale, so that no ratio of scales can overflow.
         unit = self.x_scale.min()
         normal = hyperplanes[:, 1:] * (unit / self.x_scale)

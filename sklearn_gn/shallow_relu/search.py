@@ -21,7 +21,7 @@ import numpy as np
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.optim.solver import Algorithm, Report
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
+from sklearn_gn.shallow_relu.network import ShallowReLU
 
 # Measured on the paper's step and peak problems and on random 5-neuron networks (20
 # rounds): 8 neurons beat 4 and 6; many and few candidates in turn beat either alone;

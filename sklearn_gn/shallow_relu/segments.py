@@ -15,23 +15,7 @@ _DEPENDENT = 1e-7  # relative singular value of a direction that is left out
 
 
 def fitted_breakpoints(net, rows, variance):
-    """Return the breakpoints of the active neurons, ascending, and standard errors.
-
-    Parameters
-    ----------
-    net : ShallowReLU
-        ``alive`` marks the active neurons.
-    rows : Rows
-        Of one feature, in [-1, 1].
-    variance : float
-        Of the noise, over the sum of the sample weights.
-
-    Returns
-    -------
-    knots : ndarray of shape (n_active,)
-    std : ndarray of shape (n_active,)
-        NaN for a breakpoint outside the data.
-    """
+    """Return the breakpoints of the active neurons, ascending, and standard errors."""
     position = -net.hyperplanes[:, 0] / net.hyperplanes[:, 1]
     # The others go to the end, where there are no rows.
     position[~net.alive] = max(2.0, position[net.alive].max(initial=0) + 1)
@@ -46,26 +30,7 @@ def fitted_breakpoints(net, rows, variance):
 
 
 def breakpoint_deviations(knots, coef, rows, variance, left=None):
-    """Return standard deviations of breakpoints, from the jumps of independent lines.
-
-    Parameters
-    ----------
-    knots : ndarray of shape (n,)
-        Sorted.
-    coef : ndarray of shape (n, q)
-        Changes of slope.
-    rows : Rows
-        Of one feature, the weights sum to one.
-    variance : float
-        Of the noise, over the sum of the sample weights.
-    left : ndarray of shape (n,), dtype bool, default=None
-        Neurons that point left; None if there is none.
-
-    Returns
-    -------
-    ndarray of shape (n,)
-        Infinite where neighbouring intervals do not determine two lines.
-    """
+    """Return standard errors of sorted breakpoints, from jumps of independent lines."""
     _, host = sort_rows(rows)
     m = exact_moments(knots, host)
     slopes, determined = _slope_covariance(m.xx, left)
@@ -117,23 +82,7 @@ def _jump_covariance(knots, m, slopes):
 
 
 def condense_rows(net, host):
-    """Return a few rows that stand for all, for a network that a fit returns.
-
-    Parameters
-    ----------
-    net : ShallowReLU
-        Of one feature, all neurons pointing right.
-    host : SortedRows
-
-    Returns
-    -------
-    rows : Rows
-        Two rows for every interval, inside it, with the same sums of (1, x, x^2) as all
-        of it: whatever is linear on the intervals has the same Gram matrix. The targets
-        are those of the straight lines through the intervals.
-    mean_square : ndarray of shape (q,)
-        Of the residuals.
-    """
+    """Return a few rows that stand for all, for a network that a fit returns."""
     knots = np.sort(-net.hyperplanes[:, 0])
     m = exact_moments(knots, host)
     bounds = np.concatenate([[0], np.searchsorted(host.x, knots), [len(host.x)]])

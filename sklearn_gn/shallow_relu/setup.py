@@ -59,18 +59,7 @@ class Problem(NamedTuple):
 
 
 def problem_of(estimator, solver_object, X, y, weight, validation):
-    """Return what a solver is given, in its units.
-
-    Parameters
-    ----------
-    estimator : ShallowReLURegressor
-        Its constructor parameters are read, and under ``warm_start`` its network.
-    solver_object : Solver
-    X, y, weight : ndarrays
-        Validated data.
-    validation : tuple or None
-        Validation data as given.
-    """
+    """Return what a solver is given, in its units."""
     backend.mesh_of(estimator.device)  # a device that there is not is an error
     solver, segmented = _algorithm(estimator, solver_object, X.shape[1])
     n_effective = total_weight(weight)

@@ -29,6 +29,7 @@ from sklearn_gn.linalg.solve import (
 )
 from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.shallow_relu.network import (
+    ShallowReLU,
     active_set,
     activity,
     alive_features,
@@ -41,7 +42,6 @@ from sklearn_gn.shallow_relu.network import (
     residual,
     unit_normals,
 )
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
 
 
 class Iterate(NamedTuple):
@@ -106,15 +106,6 @@ def direction(net, rows, options):
     the two layers converge linearly. Here c_0 moves along, eliminated by centring H,
     and convergence is quadratic where the residual vanishes; without relocation the
     step is the paper's.
-
-    Returns
-    -------
-    p : array of shape (n, 1 + d)
-        Zero for inactive neurons; the step is ``r - gamma p``.
-    gradient : array of shape (n, 1 + d)
-        Of the objective in r.
-    decrease : scalar
-        Predicted reduction of the loss for ``gamma = 1``.
     """
     active = active_set(net, options.active_tol)
     size = jnp.where(active, activity(net), 1)[:, None]
@@ -243,15 +234,7 @@ def loss_decrease(old, new, rows, alpha):
 
 @jit_by_size
 def spectra(net, rows, active_tol):
-    """Return the eigenvalues of the layer Gauss-Newton and of the mass matrix.
-
-    Returns
-    -------
-    gram : array of shape (n * (1 + d),)
-        Descending; zeros at the end for neurons that are not active.
-    mass : array of shape (1 + n,)
-        Descending; zeros at the end likewise.
-    """
+    """Return the eigenvalues of the layer Gauss-Newton and of the mass matrix."""
     active = active_set(net, active_tol)
     used = net._replace(alive=active)
     return (

@@ -24,22 +24,7 @@ from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT, StackedSums
 
 
 def fit_many(prepared, nets, options):
-    """Fit series of one padded length side by side, each from its own starts.
-
-    Parameters
-    ----------
-    prepared : list of Data
-        What the engine of one feature makes of the rows.
-    nets : list of ShallowReLU
-        Stacks of as many starts for each series.
-    options : list of FitOptions
-        They differ in their seeds only.
-
-    Returns
-    -------
-    list of pairs
-        The network of every series, and its reports.
-    """
+    """Fit series of one padded length side by side, each from its own starts."""
     common, n_neurons = options[0], int(np.sum(nets[0].alive[0]))
     pairs = zip(prepared, nets, strict=True)
     starts = [ENGINE.start(data, net, common)[0] for data, net in pairs]

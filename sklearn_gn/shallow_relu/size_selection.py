@@ -14,17 +14,7 @@ _PATIENCE = 2  # doublings without improvement that end the growth
 
 
 def criterion_value(criterion, loss, n_parameters, n_observations):
-    """Return the criterion of a fit, to be minimised, without what all fits share.
-
-    Parameters
-    ----------
-    criterion : {"bic", "aic", "gcv"}
-    loss : float or ndarray
-        Proportional to the mean square of the residuals.
-    n_parameters : int
-    n_observations : float or ndarray
-        Number of rows, times the number of targets.
-    """
+    """Return the criterion of a fit, to be minimised, without what all fits share."""
     share = n_parameters / np.asarray(n_observations)
     if criterion == "gcv":
         value = loss / np.where(share < 1, 1 - share, 1) ** 2
@@ -38,13 +28,6 @@ def deviance_shift(criterion, log_mean_square, n_observations):
     """Return what makes a criterion minus twice a log likelihood and the penalty.
 
     The likelihood is that of normal noise. "gcv" has no likelihood and is not shifted.
-
-    Parameters
-    ----------
-    criterion : {"bic", "aic", "gcv"}
-    log_mean_square : float or ndarray
-        Logarithm of the mean square of residuals of loss one, in the user's units.
-    n_observations : float or ndarray
     """
     if criterion == "gcv":
         return np.zeros_like(log_mean_square)
@@ -52,22 +35,7 @@ def deviance_shift(criterion, log_mean_square, n_observations):
 
 
 def select_size(sizes, criterion, n_observations, scale):
-    """Grow and prune; return the hyperplanes of the best size, and the path.
-
-    Parameters
-    ----------
-    sizes : DenseSizes or SegmentedSizes
-    criterion : {"bic", "aic", "gcv"}
-    n_observations : float
-    scale : float
-        Loss of the mean, in the same units.
-
-    Returns
-    -------
-    hyperplanes : ndarray of shape (n_neurons, 1 + d)
-    path : dict of ndarrays
-        ``n_neurons`` ascending, ``loss``, ``n_parameters`` and the criterion.
-    """
+    """Grow and prune; return the hyperplanes of the best size, and the path."""
     found = {}
 
     def visit():

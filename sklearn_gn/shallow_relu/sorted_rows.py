@@ -118,21 +118,7 @@ class SortedRows(NamedTuple):
 
 
 def sort_rows(rows, n_padded=None):
-    """Sort the rows, merge those of equal x, and return their running sums.
-
-    Parameters
-    ----------
-    rows : Rows
-        Of one feature, in any order; rows of weight zero are left out.
-    n_padded : int, default=None
-        Length to pad to. If None, a length that data of similar size share.
-
-    Returns
-    -------
-    running : RunningSums
-    rows : SortedRows
-        They share the memory of the positions.
-    """
+    """Sort the rows, merge those of equal x, and return their running sums."""
     x, y, weight = _by_position(*(np.asarray(a, np.float64) for a in rows))
     first = np.flatnonzero(np.concatenate([[True], x[1:] > x[:-1]]))
     tie_variance = np.zeros(y.shape[1])

@@ -2,20 +2,11 @@
 
 import numpy as np
 
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
+from sklearn_gn.shallow_relu.network import ShallowReLU
 
 
 def initial_network(hyperplanes, n_spare, n_targets, dtype):
-    """Return the network of given hyperplanes, its output layer zero.
-
-    Parameters
-    ----------
-    hyperplanes : ndarray of shape (n, 1 + d)
-    n_spare : int
-        Number of neurons beyond these that the arrays have room for.
-    n_targets : int
-    dtype : dtype
-    """
+    """Return the network of given hyperplanes, its output layer zero."""
     n, width = hyperplanes.shape
     spare = np.zeros((n_spare, width))
     spare[:, 1] = 1.0
@@ -33,23 +24,7 @@ def stack_networks(networks):
 
 
 def given_hyperplanes(init, previous, n, scaling):
-    """Return hyperplanes from which to start, in scaled units.
-
-    Parameters
-    ----------
-    init : str or array-like
-        The constructor parameter.
-    previous : ndarray of shape (k, 1 + d) or None
-        Hyperplanes of the previous fit, which come before ``init``.
-    n : int or None
-        Number of neurons. If None, it is still to be chosen.
-    scaling : Scaling
-
-    Returns
-    -------
-    ndarray of shape (k, 1 + d), or None
-        None where ``init`` is a rule by which hyperplanes are placed.
-    """
+    """Return hyperplanes from which to start, in scaled units."""
     d = len(scaling.x_scale)
     if previous is not None:
         if previous.shape[1] != 1 + d:
@@ -70,20 +45,7 @@ def given_hyperplanes(init, previous, n, scaling):
 
 
 def first_hyperplanes(init, given, n, z, draw):
-    """Return the hyperplanes of the first start.
-
-    Parameters
-    ----------
-    init : str
-        Rule by which they are placed where none are given.
-    given : ndarray of shape (k, 1 + d) or None
-        Hyperplanes to begin with; ``draw`` makes those that are missing.
-    n : int
-    z : ndarray of shape (m, d)
-        Features in scaled units.
-    draw : callable
-        Maps a number to as many random hyperplanes.
-    """
+    """Return the hyperplanes of the first start."""
     d = z.shape[1]
     if given is not None:
         return np.concatenate([given[:n], draw(max(n - len(given), 0))])
@@ -118,16 +80,7 @@ def random_hyperplanes(z, cumulated_weight, n, rng):
 
 
 def check_hyperplanes(init, n, d):
-    """Return the array ``init`` of hyperplanes, or raise a ValueError.
-
-    Parameters
-    ----------
-    init : array-like
-    n : int or None
-        Number of hyperplanes, any if None.
-    d : int
-        Number of features.
-    """
+    """Return the array ``init`` of hyperplanes, or raise a ValueError."""
     hyperplanes = np.asarray(init, dtype=np.float64)
     rows = len(hyperplanes) if n is None else n
     if hyperplanes.shape != (rows, 1 + d) or rows == 0:

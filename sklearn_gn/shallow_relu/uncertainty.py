@@ -31,19 +31,7 @@ class Posterior(NamedTuple):
 
 
 def posterior(net, factor, mean_square, n_effective):
-    """Covariances of the parameters of a fitted network.
-
-    Parameters
-    ----------
-    net : ShallowReLU
-        ``alive`` marks the active neurons.
-    factor : ndarray of shape (k, 1 + n + n * (1 + d))
-        Matrix W with ``W^T W`` the joint Gram matrix, without the coefficients.
-    mean_square : ndarray of shape (q,)
-        Weighted mean squares of the residuals.
-    n_effective : float
-        Number of rows: the sum of the sample weights.
-    """
+    """Covariances of the parameters of a fitted network."""
     p, width, q = 1 + len(net.coef), net.hyperplanes.shape[1], net.coef.shape[1]
     mass, hidden = factor[:, :p], factor[:, p:]
     u, s, vt = np.linalg.svd(mass, full_matrices=False)

@@ -10,8 +10,8 @@ from sklearn_gn.data import chunked_rows
 from sklearn_gn.data import survey as survey_module
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import chunked_descent, fitted, joint, sggn
+from sklearn_gn.shallow_relu.network import ShallowReLU
 from sklearn_gn.shallow_relu.options import FitOptions
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
 from sklearn_gn.solvers import JointGN, SgGN
 
 N, D = 600, 2

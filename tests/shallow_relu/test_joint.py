@@ -9,9 +9,8 @@ from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.arrays import blocks
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import dense, joint, sggn
-from sklearn_gn.shallow_relu.network import predict
+from sklearn_gn.shallow_relu.network import ShallowReLU, predict
 from sklearn_gn.shallow_relu.options import FitOptions
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
 from sklearn_gn.solvers import JointGN
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -14,8 +14,8 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import baselines, dense, network, sggn
 from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
+from sklearn_gn.shallow_relu.network import ShallowReLU
 from sklearn_gn.shallow_relu.options import FitOptions
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
 from sklearn_gn.solvers import FGN
 
 pytestmark = pytest.mark.usefixtures("float64")

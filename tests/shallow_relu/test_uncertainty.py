@@ -14,9 +14,8 @@ from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.arrays import backend
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.joint import joint_factor
-from sklearn_gn.shallow_relu.network import predict
+from sklearn_gn.shallow_relu.network import ShallowReLU, predict
 from sklearn_gn.shallow_relu.one_feature import SegmentedSizes
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
 from sklearn_gn.shallow_relu.segments import breakpoint_deviations
 from sklearn_gn.shallow_relu.size_selection import select_size
 from sklearn_gn.shallow_relu.uncertainty import posterior, prediction_deviations
