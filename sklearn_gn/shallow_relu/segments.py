@@ -7,9 +7,9 @@ line, hence the jump between two lines where they should meet, hence the breakpo
 import numpy as np
 from scipy.linalg import null_space
 
+from sklearn_gn.linalg.large_gram import row_slices
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.shallow_relu.interval_sums import exact_moments
-from sklearn_gn.shallow_relu.sorted_rows import row_slices, sort_rows
+from sklearn_gn.shallow_relu.sorted_rows import exact_moments, line_slopes, sort_rows
 
 _DEPENDENT = 1e-7  # relative singular value of a direction that is left out
 
@@ -90,7 +90,7 @@ def condense_rows(net, host):
     first, last = host.x[bounds[:-1][used]], host.x[bounds[1:][used] - 1]
     mean, total = m.x[used], m.weight[used]
     deviation = np.sqrt(m.xx[used] / total)
-    slope = _slopes_of_lines(m)[used]
+    slope = line_slopes(m)[used]
     below, above = mean - first, last - mean
     wide = (below > 0) & (above > 0)
     ratio = np.sqrt(np.where(wide, below, 1) / np.where(wide, above, 1))
@@ -109,11 +109,6 @@ def condense_rows(net, host):
     return Rows(x[:, None], y, weight), _mean_square(net, m, host)
 
 
-def _slopes_of_lines(m):
-    """Return the slopes of lines fitted to the intervals; 0 without two rows."""
-    return m.xy / np.where(m.xx > 0, m.xx, 1.0)[:, None]
-
-
 def _mean_square(net, m, host):
     """Return the weighted mean squares of the residuals of all targets."""
     if host.y.shape[1] == 1:
@@ -122,7 +117,7 @@ def _mean_square(net, m, host):
         value = np.maximum(m.x[:, None] + net.hyperplanes[:, 0], 0) @ net.coef
         beyond = value + net.intercept - m.y
         off = m.weight[:, None] * beyond**2
-        off += m.xx[:, None] * (slopes - _slopes_of_lines(m)) ** 2
+        off += m.xx[:, None] * (slopes - line_slopes(m)) ** 2
         return m.rest.sum() + off.sum(axis=0) + host.tie_variance
     square = np.zeros(host.y.shape[1])
     for rows in row_slices(len(host.x)):

@@ -1,7 +1,11 @@
-"""Piecewise-linear fits of many separate series at once."""
+"""Piecewise-linear fits of many separate series at once.
+
+The search is that of one feature, for all series together, each from its own starts.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +15,26 @@ from sklearn.base import clone
 
 from sklearn_gn._typing import ArrayLike
 from sklearn_gn.arrays import backend
+from sklearn_gn.optim.solver import Report
 from sklearn_gn.runtime.fit_loop import LOG_COLUMNS
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
+from sklearn_gn.shallow_relu.one_feature import (
+    ENGINE,
+    START_STEPS,
+    Draws,
+    descend_all,
+    relocate,
+)
+from sklearn_gn.shallow_relu.search import (
+    N_KEPT,
+    ROUND_TOL,
+    Phase,
+    SearchState,
+    keep_better,
+    round_plan,
+)
 from sklearn_gn.shallow_relu.setup import problem_of
+from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT, stack_sums
 from sklearn_gn.solvers import JointGN
 
 _TOGETHER = 64  # series fitted side by side, which bounds the memory
@@ -153,9 +174,7 @@ def _groups(problems):
 
 
 def _fit_group(models, problems):
-    from sklearn_gn.shallow_relu.one_feature import ENGINE
-    from sklearn_gn.shallow_relu.side_by_side import fit_many
-
+    """Fit series of like length, and set the fitted attributes."""
     begin = time.perf_counter()
     n_padded = max(backend.row_bucket(len(p.rows.x)) for p in problems)
     with backend.scope("float64", models[0].device):
@@ -163,22 +182,83 @@ def _fit_group(models, problems):
         starts = [p.starts[0] for p in problems]
         answers = fit_many(prepared, starts, [p.options for p in problems])
     seconds = time.perf_counter() - begin
-    for model, problem, data, answer in zip(
+    for model, problem, data, (net, reports) in zip(
         models, problems, prepared, answers, strict=True
     ):
-        net, reports = answer
-        _set_log(model, reports, problem.scaling.loss_scale, seconds)
+        scale = problem.scaling.loss_scale
+        log = {name: np.full(len(reports), np.nan) for name in LOG_COLUMNS}
+        log["iteration"] = 1 + np.arange(len(reports))
+        log["time"] = np.full(len(reports), seconds)
+        log["loss"] = np.array([report.loss for report in reports]) * scale
+        log["inner_iterations"] = np.array([r.inner_iterations for r in reports])
+        log["grad_norm"] = np.array([report.grad_norm for report in reports]) * scale
+        model.convergence_log_ = log
+        model.n_iter_ = len(reports)
+        model.stop_reason_ = reports[-1].stop
+        model.converged_ = True
         model._set_fitted(net, problem, data)
 
 
-def _set_log(model, reports, scale, seconds):
-    columns = {name: np.full(len(reports), np.nan) for name in LOG_COLUMNS}
-    columns["iteration"] = 1 + np.arange(len(reports))
-    columns["time"] = np.full(len(reports), seconds)
-    columns["loss"] = np.array([report.loss for report in reports]) * scale
-    columns["inner_iterations"] = np.array([r.inner_iterations for r in reports])
-    columns["grad_norm"] = np.array([report.grad_norm for report in reports]) * scale
-    model.convergence_log_ = columns
-    model.n_iter_ = len(reports)
-    model.stop_reason_ = reports[-1].stop
-    model.converged_ = True
+def fit_many(prepared, nets, options):
+    """Return the network of every series, and its reports.
+
+    ``prepared`` is the data of the engine, of one padded length; ``nets`` are stacks of
+    as many starts for each series; ``options`` differ in their seeds only.
+    """
+    common, n_neurons = options[0], int(np.sum(nets[0].alive[0]))
+    pairs = zip(prepared, nets, strict=True)
+    starts = [ENGINE.start(data, net, common)[0] for data, net in pairs]
+    running, n = [p.running for p in prepared], len(prepared)
+
+    def separated(outcome):
+        """Breakpoints, losses and steps by series."""
+        knots, losses, count = outcome.starts, outcome.losses, outcome.n_steps
+        knots = knots.reshape(n, -1, knots.shape[1])
+        return knots, losses.reshape(n, -1), count.reshape(n, -1).max(axis=1)
+
+    def all_starts(knots):
+        sums = stack_sums(running, knots.shape[1])
+        return knots.reshape(-1, knots.shape[2]), sums
+
+    found = descend_all(*all_starts(np.stack(starts)), START_STEPS, ROUND_TOL)
+    knots, losses, counts = separated(found)
+    kept = np.argsort(losses, axis=1, kind="stable")[:, :N_KEPT]
+    knots = np.take_along_axis(knots, kept[:, :, None], axis=1)
+    losses = np.take_along_axis(losses, kept, axis=1)
+    history = [(_lowest_losses(knots, losses, prepared), counts)]
+    for round_ in range(int(common.relocations)):
+        random = Draws([o.seed ^ round_ for o in options], kept.shape[1])
+        found = relocate(*all_starts(knots), random, round_plan(round_), n_neurons)
+        *moved, counts = separated(found)
+        knots, losses = keep_better(knots, losses, *moved)
+        history.append((_lowest_losses(knots, losses, prepared), counts))
+    found = descend_all(*all_starts(knots), START_STEPS, common.tol)
+    knots, losses, counts = separated(found)
+    answers = []
+    for k, (data, option) in enumerate(zip(prepared, options, strict=True)):
+        state = SearchState(
+            None, math.inf, knots[k], losses[k], n_neurons, False, Phase.END
+        )
+        best = ENGINE.best_network(data, state, option)
+        last = Report(
+            loss=best.loss,
+            grad_norm=best.grad_norm,
+            inner_iterations=int(counts[k]) + best.n_steps,
+            stop="rounding" if best.rounding else "tol",
+        )
+        ties = 0.5 * float(data.rows.tie_variance.sum())
+        reports = [
+            Report(float(loss[k]) + ties, math.nan, inner_iterations=int(count[k]))
+            for loss, count in history
+        ]
+        answers.append((best.net, [*reports, last]))
+    return answers
+
+
+def _lowest_losses(knots, values, prepared):
+    """Return the losses of the best starts of all series, without the penalties."""
+    best = np.argmin(values, axis=1)
+    t = knots[np.arange(len(best)), best]
+    inside = np.sum((t > LEFT) & (t < RIGHT), axis=1)
+    n = np.array([len(p.rows.x) for p in prepared])
+    return values.min(axis=1) / np.exp(inside * np.log(n) / n)
