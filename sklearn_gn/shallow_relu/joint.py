@@ -20,12 +20,10 @@ from functools import partial
 import jax.numpy as jnp
 
 from sklearn_gn.arrays.blocks import (
-    gram,
     sum_rows,
     transposed_product,
     triangular_factor,
 )
-from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.parts import n_devices
 from sklearn_gn.linalg.solve import QR_LIMIT, solve_semidefinite
 from sklearn_gn.optim.damping import Nielsen
@@ -187,17 +185,3 @@ def iterate(net, damping, rows, options):
         step_size=jnp.where(found.accepted, 1, 0).astype(loss.dtype),
         gain_ratio=jnp.where(found.accepted, found.gain_ratio, 0),
     )
-
-
-@jit_by_size
-def joint_factor(net, rows):
-    """A matrix W of full width with ``W^T W`` the joint Gram matrix, without c."""
-    columns = net.coef.shape[0] * (1 + net.hyperplanes.shape[1]) + 1
-
-    def design(block):
-        return joint_design(net, block)[:, :columns]
-
-    if rows.x.shape[0] * columns**2 <= QR_LIMIT:
-        return triangular_factor(design, rows)
-    values, vectors = jnp.linalg.eigh(gram(design, rows))
-    return jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T

@@ -25,6 +25,7 @@ from sklearn_gn.shallow_relu.one_feature import (
     descend_all,
     relocate,
 )
+from sklearn_gn.shallow_relu.problem import problem_of
 from sklearn_gn.shallow_relu.search import (
     N_KEPT,
     ROUND_TOL,
@@ -33,7 +34,6 @@ from sklearn_gn.shallow_relu.search import (
     keep_better,
     round_plan,
 )
-from sklearn_gn.shallow_relu.setup import problem_of
 from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT, stack_sums
 from sklearn_gn.solvers import JointGN
 
@@ -153,7 +153,7 @@ def _problem(number, model, X, y, weight):
         X, y, weight = model._check_data(X, y, weight)
         if X.shape[1] != 1:
             raise ValueError(f"X has {X.shape[1]} features, expected 1.")
-        return problem_of(model, model._solver_object(), X, y, weight, None)
+        return problem_of(model, X, y, weight, None)
     except ValueError as error:
         raise ValueError(f"Series {number}: {error}") from error
 

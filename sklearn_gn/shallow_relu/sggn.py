@@ -23,7 +23,6 @@ from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.parts import total
 from sklearn_gn.arrays.trees import select
 from sklearn_gn.linalg.solve import (
-    gram_spectrum,
     least_squares,
     least_squares_of_rows,
 )
@@ -35,10 +34,8 @@ from sklearn_gn.shallow_relu.network import (
     alive_features,
     hidden_features,
     layer_design,
-    mass_design,
     output_weights,
     preactivations,
-    rescale,
     residual,
     unit_normals,
 )
@@ -230,20 +227,3 @@ def loss_decrease(old, new, rows, alpha):
     c0, c1 = output_weights(old), output_weights(new)
     ridge = jnp.sum((c0 - c1) * (c0 + c1))
     return 0.5 * (sum_rows(difference, rows) + alpha * ridge)
-
-
-@jit_by_size
-def spectra(net, rows, active_tol):
-    """Return the eigenvalues of the layer Gauss-Newton and of the mass matrix."""
-    active = active_set(net, active_tol)
-    used = net._replace(alive=active)
-    return (
-        gram_spectrum(lambda block: layer_design(net, block, active), rows),
-        gram_spectrum(lambda block: mass_design(used, block), rows),
-    )
-
-
-@jit_by_size
-def finish(net):
-    """Return the network as the user gets it, ``|w_i| = 1``."""
-    return rescale(net)

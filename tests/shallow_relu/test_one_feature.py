@@ -13,10 +13,10 @@ from sklearn_gn.shallow_relu import (
     broken_line,
     one_feature,
     search,
-    segments,
     series,
     sorted_rows,
 )
+from sklearn_gn.shallow_relu.fitted import condensed_rows
 from sklearn_gn.shallow_relu.network import predict
 from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 from sklearn_gn.solvers import JointGN
@@ -599,8 +599,8 @@ def test_condensed_rows_have_the_sums_of_all_rows(rows, case):
         _, host = series_of(data)
         at = broken_line.spread_knots(knots, host.x)
         net = broken_line.to_network(at, broken_line.fit_exact(at, host), 6)
-        (x, y, weight), mean_square = segments.condense_rows(net, host)
         ends = np.sort(-net.hyperplanes[:, 0])
+        x, y, weight = condensed_rows(ends, host)
         assert len(x) <= 2 * len(np.unique(np.searchsorted(ends, host.x, "right")))
         # Every pair lies inside the rows of its interval.
         interval = np.searchsorted(ends, host.x, side="right")
@@ -617,19 +617,6 @@ def test_condensed_rows_have_the_sums_of_all_rows(rows, case):
                 (b[:, :2] * host.weight[interval == k, None]).T @ b,
                 atol=1e-12,
             )
-        error = np.asarray(predict(net, data.x)) - data.y
-        np.testing.assert_allclose(mean_square, data.weight @ error**2, rtol=1e-10)
-
-
-def test_mean_square_is_that_of_the_network_and_not_of_a_better_one():
-    rows = make_rows()
-    _, host = series_of(rows)
-    knots = plain(rows)
-    net = broken_line.to_network(knots, broken_line.fit_exact(knots, host), 6)
-    off = net._replace(coef=1.1 * net.coef, intercept=net.intercept - 0.2)
-    error = np.asarray(predict(off, rows.x)) - rows.y
-    _, mean_square = segments.condense_rows(off, host)
-    np.testing.assert_allclose(mean_square, rows.weight @ error**2, rtol=1e-10)
 
 
 def test_rounds_ahead_of_their_turn_change_nothing(monkeypatch):
