@@ -83,8 +83,7 @@ class Outcome(NamedTuple):
     losses: np.ndarray  # (n_starts,)
     n_steps: Any  # Gauss-Newton steps taken, of all or of each start
     settled: bool = True  # whether the descent has ended
-    failures: tuple | None = None  # of each start, a stop reason or None
-    rounding: np.ndarray | None = None  # (n_starts,) are the residuals rounding errors?
+    stops: tuple | None = None  # of each start, why it cannot go on, or None
     log: tuple | None = None  # gradient norms, step sizes and gain ratios of the starts
     later: dict = {}  # outcomes of later rounds, by number, if none changes the starts
 
@@ -119,8 +118,7 @@ def init(data, nets, options, *, engine):
     n_neurons = int(np.sum(nets.alive[0]))
     phase = engine.first_phase(int(options.relocations))
     state = SearchState(None, math.inf, starts, losses, n_neurons, on_sample, phase)
-    state, _ = _with_best(data, state, options, engine)
-    return state
+    return _with_best(data, state, options, engine)[0]
 
 
 def step(data, state, options, *, engine):
@@ -134,34 +132,53 @@ def step(data, state, options, *, engine):
     """
     before, relocates = state, state.phase == Phase.ROUNDS
     # 1. all starts
-    move = _relocate if relocates else _descend
-    state, outcome = move(data, state, options, engine)
+    if relocates:
+        state, outcome = _relocate(data, state, options, engine)
+    else:
+        outcome = engine.descend(data, state, options)
+        state = state._replace(starts=outcome.starts, losses=outcome.losses, later={})
     best = best_start(state.losses)
     unchanged = relocates and not np.any(state.losses < before.losses)
     # 2. the best few of them
-    if outcome.settled:
-        state = _with_best_starts(state)
+    if outcome.settled and len(state.losses) > N_KEPT:
+        kept = np.argsort(state.losses, kind="stable")[:N_KEPT]
+        starts = backend.map_leaves(lambda a: a[kept], state.starts)
+        state = state._replace(starts=starts, losses=state.losses[kept])
     # 3. the best network
     found = Best(state.net, state.loss)
     if not unchanged:
         state, found = _with_best(data, state, options, engine)
     accepted = not relocates or state.loss < before.loss
     # 4. stop, or the next phase
-    stop = _reason_to_stop(state, outcome, found, best, accepted)
+    stop = None if outcome.stops is None else outcome.stops[best]
+    if stop in (None, "rounding"):
+        at_rounding = accepted and (found.rounding or stop == "rounding")
+        ended = outcome.settled and state.phase == Phase.END
+        stop = "rounding" if at_rounding else "tol" if ended else None
     if outcome.settled and state.phase != Phase.END:
         more = found.resolved and state.round < options.relocations
         state = state._replace(phase=Phase.ROUNDS if more else Phase.END)
     # 5. all rows
     if stop is not None and state.on_sample:
-        state, stop = _continue_on_all_rows(data, state, options, engine), None
-    return state, _report(state, outcome, found, best, accepted, stop)
-
-
-def _descend(data, state, options, engine):
-    """Return the state whose starts have descended, and the outcome of that."""
-    outcome = engine.descend(data, state, options)
-    state = state._replace(starts=outcome.starts, losses=outcome.losses, later={})
-    return state, outcome
+        starts, losses = engine.start_on_all_rows(data, state.net, options)
+        more = state.round < options.relocations
+        phase, stop = Phase.STARTS if more else Phase.END, None
+        state = state._replace(
+            starts=starts, losses=losses, on_sample=False, phase=phase
+        )
+    # Only descents have gradients and steps.
+    grad_norm, step_size, gain_ratio = (math.nan,) * 3
+    if outcome.log is not None:
+        grad_norm, step_size, gain_ratio = (float(c[best]) for c in outcome.log)
+    return state, Report(
+        loss=state.loss,
+        grad_norm=grad_norm if found.grad_norm is None else found.grad_norm,
+        step_size=step_size,
+        gain_ratio=gain_ratio,
+        inner_iterations=int(np.max(outcome.n_steps)) + found.n_steps,
+        accepted=accepted,
+        stop=stop,
+    )
 
 
 def _relocate(data, state, options, engine):
@@ -174,49 +191,19 @@ def _relocate(data, state, options, engine):
     starts, losses = keep_better(
         state.starts, state.losses, outcome.starts, outcome.losses
     )
+    later = {} if lower else state.later | outcome.later
     state = state._replace(
-        starts=starts,
-        losses=losses,
-        round=state.round + 1,
-        later={} if lower else state.later | outcome.later,
+        starts=starts, losses=losses, round=state.round + 1, later=later
     )
     return state, outcome
 
 
-def _with_best_starts(state):
-    """Return the state with the starts that go on to relocation."""
-    if len(state.losses) <= N_KEPT:
-        return state
-    kept = np.argsort(state.losses, kind="stable")[:N_KEPT]
-    starts = backend.map_leaves(lambda a: a[kept], state.starts)
-    return state._replace(starts=starts, losses=state.losses[kept])
-
-
-def _reason_to_stop(state, outcome, found, best, accepted):
-    """Return why the search ends after a step, None where it goes on."""
-    failure = None if outcome.failures is None else outcome.failures[best]
-    if failure is not None:
-        return failure
-    rounding = outcome.rounding is not None and outcome.rounding[best]
-    if accepted and (found.rounding or rounding):
-        return "rounding"
-    return "tol" if outcome.settled and state.phase == Phase.END else None
-
-
-def _report(state, outcome, found, best, accepted, stop):
-    """Return the row of the log; only descents have gradients and steps."""
-    grad_norm = step_size = gain_ratio = math.nan
-    if outcome.log is not None:
-        grad_norm, step_size, gain_ratio = (float(c[best]) for c in outcome.log)
-    return Report(
-        loss=state.loss,
-        grad_norm=grad_norm if found.grad_norm is None else found.grad_norm,
-        step_size=step_size,
-        gain_ratio=gain_ratio,
-        inner_iterations=int(np.max(outcome.n_steps)) + found.n_steps,
-        accepted=accepted,
-        stop=stop,
-    )
+def _with_best(data, state, options, engine):
+    """Return the state with its best network, if all rows find it better."""
+    found = engine.best_network(data, state, options)
+    if state.net is None or found.loss < state.loss:
+        state = state._replace(net=found.net, loss=float(found.loss))
+    return state, found
 
 
 def round_plan(round_):
@@ -249,25 +236,6 @@ def keep_better(starts, losses, new_starts, new_losses):
 def best_start(losses):
     """Return the number of the start with the lowest loss."""
     return int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))
-
-
-def _with_best(data, state, options, engine):
-    """Return the state with its best network, if all rows find it better."""
-    found = engine.best_network(data, state, options)
-    if state.net is None or found.loss < state.loss:
-        state = state._replace(net=found.net, loss=float(found.loss))
-    return state, found
-
-
-def _continue_on_all_rows(data, state, options, engine):
-    """Return the state that goes on with the best network, and with all rows."""
-    starts, losses = engine.start_on_all_rows(data, state.net, options)
-    return state._replace(
-        starts=starts,
-        losses=losses,
-        on_sample=False,
-        phase=Phase.STARTS if state.round < options.relocations else Phase.END,
-    )
 
 
 # --- the number of neurons -----------------------------------------------------------
