@@ -32,7 +32,6 @@ from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN
 from sklearn_gn.shallow_relu.network import (
     ShallowReLU,
     active_set,
-    activity,
     hidden_features,
     joint_parts,
     layer_columns,
@@ -149,7 +148,7 @@ def _sample_first(algorithm):
             return state, _with_number(report, rows.n_rows)
         few = _of_sample(options, rows)
         inner, report = step_on_sample(sample, state.inner, few)
-        return SampleState(inner), _with_number(report, _number_of_rows(rows.sample))
+        return SampleState(inner), _with_number(report, _n_rows(rows.sample))
 
     return replace(algorithm, prepare=prepare, init=init, step=step)
 
@@ -174,7 +173,7 @@ def _fit_by_evidence(rows, state, options):
 
 def _of_sample(options, rows):
     """Return the options of a fit to the sample."""
-    share, n_rows = rows.sample.weight.sum(), _number_of_rows(rows.sample)
+    share, n_rows = rows.sample.weight.sum(), _n_rows(rows.sample)
     if getattr(options, "alpha", None) is not None:  # the fit ends by its loss
         tol = max(float(options.tol), _RISE / n_rows)
         options = options._replace(tol=type(options.tol)(tol))
@@ -183,7 +182,7 @@ def _of_sample(options, rows):
     return options
 
 
-def _number_of_rows(sample):
+def _n_rows(sample):
     return int((sample.weight > 0).sum())  # others are padding
 
 
@@ -200,7 +199,6 @@ class DescentState(NamedTuple):
     net: ShallowReLU
     loss: float
     shift: float = _FIRST_SHIFT
-    growth: float = 2.0  # of the shift where a step is rejected
 
 
 class Model(NamedTuple):
@@ -286,12 +284,11 @@ def joint_step(rows, state, options):
     penalty = np.append(0, np.full(len(net.coef), float(options.alpha)))
     mass = model.mass + np.diag(penalty)
     reduced = model.layer - model.cross.T @ solve_semidefinite(mass, model.cross)
-    values, basis = np.linalg.eigh(reduced * (scale @ scale.T))
-    values, basis = np.maximum(values[::-1], 0), basis[:, ::-1]
+    values, basis = _eigenpairs(reduced * (scale @ scale.T))
     values += len(values) * _EPS * values[0]  # what rounding may have taken
     slopes = basis.T @ np.sum(model.slopes * scale, axis=1)
     slopes *= _leading(np.sqrt(values), options.rank_tol, options.rank)
-    shift, growth, fixed = state.shift, state.growth, options.damping is not None
+    shift, growth, fixed = state.shift, 2.0, options.damping is not None
     for n_trials in range(1, _MAX_TRIALS + 1):
         damping = options.damping if fixed else shift * values[0]
         length = 0.5 ** (n_trials - 1) if fixed else 1.0
@@ -303,8 +300,7 @@ def joint_step(rows, state, options):
         found, loss = _refitted(net, moved, rows, options)
         gain = (state.loss - loss) / predicted
         if gain > 0:
-            shift, growth = nielsen_shift(shift, gain), 2.0
-            new = DescentState(found, loss, shift, growth)
+            new = DescentState(found, loss, nielsen_shift(shift, gain))
             return _state_and_report(state, new, model, slopes, gain, n_trials, options)
         shift, growth = shift * growth, 2 * growth
     return _state_and_report(state, state, model, slopes, 0.0, n_trials, options)
@@ -313,31 +309,28 @@ def joint_step(rows, state, options):
 def sggn_step(rows, state, options):
     """Take a step of the hidden layer, then of the output layer (Algorithm 1)."""
     net, model = state.net, model_at(state.net, rows)
-    unit = unit_coefficients(net, options.active_tol)
+    coef = _coefficients(net, options)
+    size = np.linalg.norm(coef, axis=1, keepdims=True)
+    size[size == 0] = np.inf
+    unit = coef / size  # the direction of the neuron among the targets
     matrix, gradient = model.layer * (unit @ unit.T), np.sum(model.slopes * unit, 1)
     intercept_moves = options.relocations > 0
     if intercept_moves:  # centred, as the error is
         means = model.cross[0][:, None] * unit
         matrix = matrix - means @ means.T
-    values, vectors = np.linalg.eigh(matrix)
-    values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
+    values, vectors = _eigenpairs(matrix)
     tol = max(float(options.rank_tol), math.sqrt(len(values) * _EPS))
     kept = _leading(np.sqrt(values), tol, options.rank)
     damping = 0.0 if options.damping is None else options.damping
     slopes = kept * (vectors.T @ gradient)
     along = slopes / np.where(kept, values + damping, 1)
-    size = np.where(active_set(net, options.active_tol), activity(net), np.inf)
-    p = (vectors @ along).reshape(net.hyperplanes.shape) / size[:, None]
+    p = ((vectors @ along) / size[:, 0]).reshape(net.hyperplanes.shape)
     predicted = float(slopes @ along - values @ along**2 / 2)
-
-    def losses(gammas):
-        return losses_along(net, p, rows, gammas, intercept_moves)
-
-    gamma = _best_step(losses)
+    gamma = _best_step(lambda g: losses_along(net, p, rows, g, intercept_moves))
     found, loss = _refitted(net, net.hyperplanes - gamma * p, rows, options)
     new = DescentState(found, loss) if loss < state.loss else state
     gain = max(state.loss - loss, 0) / predicted if predicted > 0 else 0.0
-    slopes = np.sum(model.slopes * _coefficients(net, options), axis=1)
+    slopes = np.sum(model.slopes * coef, axis=1)
     return _state_and_report(state, new, model, slopes, gain, 1, options, gamma)
 
 
@@ -350,11 +343,8 @@ def _refitted(net, hyperplanes, rows, options):
 
 def _state_and_report(state, new, model, slopes, gain, n_trials, options, length=1.0):
     """State and report after an iteration."""
-    stop = None
-    if state.loss - new.loss <= options.tol * new.loss:
-        stop = "tol"
-    if new.loss <= model.rounding:
-        stop = "rounding"
+    small = state.loss - new.loss <= options.tol * new.loss
+    stop = "rounding" if new.loss <= model.rounding else "tol" if small else None
     return new, Report(
         loss=new.loss,
         grad_norm=float(np.linalg.norm(slopes)),
@@ -371,11 +361,10 @@ def _coefficients(net, options):
     return np.repeat(np.where(active, net.coef, 0), net.hyperplanes.shape[1], axis=0)
 
 
-def unit_coefficients(net, active_tol):
-    """The same with ``|c_i| = 1``, the direction of the neuron among the targets."""
-    active = active_set(net, active_tol)
-    size = np.where(active, activity(net), np.inf)[:, None]
-    return np.repeat(net.coef / size, net.hyperplanes.shape[1], axis=0)
+def _eigenpairs(matrix):
+    """Eigenvalues, descending, none negative, and eigenvectors."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.maximum(values[::-1], 0), vectors[:, ::-1]
 
 
 def _leading(singular_values, tol, rank):
@@ -386,18 +375,19 @@ def _leading(singular_values, tol, rank):
 
 def _best_step(losses):
     """Minimise along a line on the grid of ``grid_search``, with two passes."""
+
+    def best(gammas):
+        found = losses(gammas)
+        found = np.where(np.isfinite(found), found, np.inf)
+        return int(np.argmin(found)), found.min()
+
     coarse = np.array(COARSE)
-    first = _finite(losses(coarse))
-    best = int(np.argmin(first))
-    upper = coarse[best - 1] if best > 0 else 2 * coarse[0]
-    lower = coarse[best + 1] if best + 1 < len(coarse) else 0.0
+    at, lowest = best(coarse)
+    upper = coarse[at - 1] if at > 0 else 2 * coarse[0]
+    lower = coarse[at + 1] if at + 1 < len(coarse) else 0.0
     fine = lower + (upper - lower) * np.arange(1, FINE + 1) / (FINE + 1)
-    second = _finite(losses(fine))
-    return fine[np.argmin(second)] if second.min() < first[best] else coarse[best]
-
-
-def _finite(losses):
-    return np.where(np.isfinite(losses), losses, np.inf)
+    between, lower_loss = best(fine)
+    return fine[between] if lower_loss < lowest else coarse[at]
 
 
 STEPS = {"vpgn": joint_step, "sggn": sggn_step}

@@ -30,10 +30,9 @@ from sklearn_gn.shallow_relu.search import deviance_shift, select_size
 from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 from sklearn_gn.shallow_relu.starts import (
     Scaling,
-    first_hyperplanes,
     given_hyperplanes,
+    hyperplanes_of_starts,
     initial_network,
-    random_hyperplanes,
     stack_networks,
 )
 from sklearn_gn.solvers import JointGN
@@ -191,14 +190,12 @@ def _by_evidence(estimator, problem, rng):
         n = min(most, max(_FEW_NEURONS, int(n_parameters / (2 + n_features))))
         # A former network may have lost neurons, which come back.
         n = n if given is None else max(n, len(given))
-    draw = partial(random_hyperplanes, rows.x, np.cumsum(rows.weight), rng=rng)
-    first = first_hyperplanes(estimator.init, given, n, rows.x, draw)
     n_init = estimator.n_init
     if n_init == "auto":  # matrices of many weights cost much
         several = next((k for k, most in _STARTS if n * n_features <= most), 1)
         n_init = several if given is None else 1
-    others = [draw(n) for _ in range(1, n_init)]
-    starts = [initial_network(h, 0, n_targets, np.float64) for h in (first, *others)]
+    planes = hyperplanes_of_starts(estimator.init, given, n, n_init, rows, rng)
+    starts = [initial_network(h, 0, n_targets, np.float64) for h in planes]
     previous = _previous_network(estimator)
     if isinstance(previous, RegularisedNetwork):
         # Its parameters are in the units of its fit.
@@ -224,30 +221,27 @@ def _by_evidence(estimator, problem, rng):
 
 
 def _by_search(estimator, problem, rng):
-    solver, scaling, rows = problem.solver, problem.scaling, problem.rows
-    z, cumulated = rows.x, np.cumsum(rows.weight)
+    solver, unpadded = problem.solver, problem.rows
     if not problem.segmented:  # it pads them itself
-        rows = _padded(rows, estimator, solver)
-        problem = problem._replace(rows=rows)
-    path, ends, first, n = None, None, None, estimator.n_neurons
-    if n == "auto":
-        first = _given_hyperplanes(estimator, None, scaling)
-        first, path, ends = _select_size(estimator, problem, first, rng)
-        n = len(first)
+        problem = problem._replace(rows=_padded(unpadded, estimator, solver))
+    rows, n = (
+        problem.rows,
+        None if estimator.n_neurons == "auto" else estimator.n_neurons,
+    )
+    path, ends, given = None, None, _given_hyperplanes(estimator, n, problem.scaling)
+    if n is None:
+        given, path, ends = _select_size(estimator, problem, given, rng)
+        n = len(given)
     solver_object = estimator._solver_object()
     n_spare = solver.n_spare if _setting(solver_object, "relocations") else 0
     joint = type(solver_object) is JointGN and not problem.segmented
-    if joint and z.shape[1] == 1 and rows.mesh is None:
+    if joint and rows.x.shape[1] == 1 and rows.mesh is None:
         # Most sizes share their programs, also with the choice of the size.
         n_spare += -(n + n_spare) % _SLOTS
-    draw = partial(random_hyperplanes, z, cumulated, rng=rng)
-    if first is None:
-        given = _given_hyperplanes(estimator, n, scaling)
-        first = first_hyperplanes(estimator.init, given, n, z, draw)
     n_init = 1 if estimator.n_init == "auto" else estimator.n_init
-    others = [draw(n) for _ in range(1, n_init)]
+    planes = hyperplanes_of_starts(estimator.init, given, n, n_init, unpadded, rng)
     kind = n_spare, rows.y.shape[1], estimator.dtype
-    starts = [initial_network(hyperplanes, *kind) for hyperplanes in (first, *others)]
+    starts = [initial_network(hyperplanes, *kind) for hyperplanes in planes]
     if solver.side_by_side:
         starts = [stack_networks(starts)]
     options = fit_options(estimator, rng)._replace(ends=ends)

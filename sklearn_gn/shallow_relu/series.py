@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from sklearn.base import clone
 
 from sklearn_gn._typing import ArrayLike
 from sklearn_gn.arrays import backend
-from sklearn_gn.optim.solver import Report
 from sklearn_gn.runtime.fit_loop import LOG_COLUMNS
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
 from sklearn_gn.shallow_relu.one_feature import (
@@ -38,6 +38,16 @@ from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT, stack_sums
 from sklearn_gn.solvers import JointGN
 
 _TOGETHER = 64  # series fitted side by side, which bounds the memory
+_NEEDED = {  # values of parameters
+    "alpha": (0, "auto"),
+    "loss": ("squared_error",),
+    "damping": (None,),
+    "rank": (None,),
+    "early_stopping": (False,),
+    "max_time": (None,),
+    "warm_start": (False,),
+    "dtype": ("float64",),
+}
 
 
 def fit_series(
@@ -48,10 +58,9 @@ def fit_series(
 ) -> list[Any]:
     """Fit a clone of an estimator to each of many series, side by side.
 
-    Hundreds of series cost little more time than one: sorting, running sums and the
-    choice of breakpoints are compiled once and run for all of them together. Lengths
-    may differ; the model of a series is the one that ``fit`` finds for it, up to
-    rounding.
+    The search runs for many series together, in half the time of separate fits or less.
+    Lengths may differ; the model of a series is the one that ``fit`` finds for it, up
+    to rounding.
 
     Parameters
     ----------
@@ -106,8 +115,13 @@ def fit_series(
         for k, each in enumerate(zip(models, X, y, weights, strict=True))
     ]
     # Series of like length together, so that padding stays small.
-    for group in _groups(problems):
-        _fit_group([models[k] for k in group], [problems[k] for k in group])
+    keys = [(p.rows.y.shape[1], backend.row_bucket(len(p.rows.x))) for p in problems]
+    order = sorted(range(len(X)), key=lambda k: keys[k])
+    for _, group in groupby(order, key=lambda k: keys[k][0]):
+        numbers = list(group)
+        for start in range(0, len(numbers), _TOGETHER):
+            some = numbers[start : start + _TOGETHER]
+            _fit_group([models[k] for k in some], [problems[k] for k in some])
     return models
 
 
@@ -122,25 +136,11 @@ def _check_estimator(estimator):
             "fit_series needs solver='vpgn' or a JointGN object, got "
             f"{estimator.solver!r}."
         )
-    needed = {
-        "loss": "squared_error",
-        "damping": None,
-        "rank": None,
-        "early_stopping": False,
-        "max_time": None,
-        "warm_start": False,
-        "dtype": "float64",
-    }
-    parameters = estimator.get_params(deep=False)
-    if parameters["alpha"] not in (0, "auto"):
-        raise ValueError(
-            f"fit_series needs alpha=0 or 'auto', got {parameters['alpha']!r}."
-        )
-    for name, value in needed.items():
-        if parameters[name] != value:
-            raise ValueError(
-                f"fit_series needs {name}={value!r}, got {parameters[name]!r}."
-            )
+    for name, values in _NEEDED.items():
+        given = getattr(estimator, name)
+        if given not in values:
+            needed = " or ".join(map(repr, values))
+            raise ValueError(f"fit_series needs {name}={needed}, got {given!r}.")
     if estimator.n_neurons == "auto":
         raise ValueError("fit_series needs a number for n_neurons, got 'auto'.")
 
@@ -158,21 +158,6 @@ def _problem(number, model, X, y, weight):
         raise ValueError(f"Series {number}: {error}") from error
 
 
-def _groups(problems):
-    """Numbers of the series that are fitted together."""
-    keys = [(p.rows.y.shape[1], backend.row_bucket(len(p.rows.x))) for p in problems]
-    order = sorted(range(len(problems)), key=lambda k: keys[k])
-    group = []
-    for k in order:
-        other = group and keys[group[0]][0] != keys[k][0]
-        if len(group) == _TOGETHER or other:
-            yield group
-            group = []
-        group.append(k)
-    if group:
-        yield group
-
-
 def _fit_group(models, problems):
     """Fit series of like length, and set the fitted attributes."""
     begin = time.perf_counter()
@@ -180,27 +165,27 @@ def _fit_group(models, problems):
     with backend.scope("float64", models[0].device):
         prepared = [ENGINE.prepare(p.rows, p.options, n_padded) for p in problems]
         starts = [p.starts[0] for p in problems]
-        answers = fit_many(prepared, starts, [p.options for p in problems])
+        found = fit_many(prepared, starts, [p.options for p in problems])
     seconds = time.perf_counter() - begin
-    for model, problem, data, (net, reports) in zip(
-        models, problems, prepared, answers, strict=True
+    for model, problem, data, (best, losses, counts) in zip(
+        models, problems, prepared, found, strict=True
     ):
         scale = problem.scaling.loss_scale
-        log = {name: np.full(len(reports), np.nan) for name in LOG_COLUMNS}
-        log["iteration"] = 1 + np.arange(len(reports))
-        log["time"] = np.full(len(reports), seconds)
-        log["loss"] = np.array([report.loss for report in reports]) * scale
-        log["inner_iterations"] = np.array([r.inner_iterations for r in reports])
-        log["grad_norm"] = np.array([report.grad_norm for report in reports]) * scale
+        log = {name: np.full(len(losses), np.nan) for name in LOG_COLUMNS}
+        log["iteration"] = 1 + np.arange(len(losses))
+        log["time"] = np.full(len(losses), seconds)
+        log["loss"] = losses * scale
+        log["inner_iterations"] = counts
+        log["grad_norm"][-1] = best.grad_norm * scale
         model.convergence_log_ = log
-        model.n_iter_ = len(reports)
-        model.stop_reason_ = reports[-1].stop
+        model.n_iter_ = len(losses)
+        model.stop_reason_ = "rounding" if best.rounding else "tol"
         model.converged_ = True
-        model._set_fitted(net, problem, data)
+        model._set_fitted(best.net, problem, data)
 
 
 def fit_many(prepared, nets, options):
-    """Return the network of every series, and its reports.
+    """Return the best network of every series, and losses and steps of all rounds.
 
     ``prepared`` is the data of the engine, of one padded length; ``nets`` are stacks of
     as many starts for each series; ``options`` differ in their seeds only.
@@ -234,25 +219,12 @@ def fit_many(prepared, nets, options):
         history.append((_lowest_losses(knots, losses, prepared), counts))
     found = descend_all(*all_starts(knots), START_STEPS, common.tol)
     knots, losses, counts = separated(found)
-    answers = []
-    for k, (data, option) in enumerate(zip(prepared, options, strict=True)):
-        state = SearchState(
-            None, math.inf, knots[k], losses[k], n_neurons, False, Phase.END
-        )
-        best = ENGINE.best_network(data, state, option)
-        last = Report(
-            loss=best.loss,
-            grad_norm=best.grad_norm,
-            inner_iterations=int(counts[k]) + best.n_steps,
-            stop="rounding" if best.rounding else "tol",
-        )
-        ties = 0.5 * float(data.rows.tie_variance.sum())
-        reports = [
-            Report(float(loss[k]) + ties, math.nan, inner_iterations=int(count[k]))
-            for loss, count in history
-        ]
-        answers.append((best.net, [*reports, last]))
-    return answers
+    lowest, steps = (np.array(column).T for column in zip(*history, strict=True))
+    for k, data in enumerate(prepared):
+        end = None, math.inf, knots[k], losses[k], n_neurons, False, Phase.END
+        best = ENGINE.best_network(data, SearchState(*end), common)
+        n_steps = np.append(steps[k], counts[k] + best.n_steps)
+        yield best, np.append(lowest[k], best.loss), n_steps
 
 
 def _lowest_losses(knots, values, prepared):
@@ -261,4 +233,5 @@ def _lowest_losses(knots, values, prepared):
     t = knots[np.arange(len(best)), best]
     inside = np.sum((t > LEFT) & (t < RIGHT), axis=1)
     n = np.array([len(p.rows.x) for p in prepared])
-    return values.min(axis=1) / np.exp(inside * np.log(n) / n)
+    ties = 0.5 * np.array([p.rows.tie_variance.sum() for p in prepared])
+    return values.min(axis=1) / np.exp(inside * np.log(n) / n) + ties

@@ -135,7 +135,11 @@ def stack_networks(networks):
 
 
 def given_hyperplanes(init, previous, n, scaling):
-    """Return hyperplanes from which to start, in scaled units."""
+    """Return hyperplanes from which to start, in scaled units; None if none are given.
+
+    Those of the previous fit, if any, come before ``init``. ``n`` is the number of
+    neurons, None if it is still to be chosen.
+    """
     d = len(scaling.x_scale)
     if previous is not None:
         if previous.shape[1] != 1 + d:
@@ -143,55 +147,14 @@ def given_hyperplanes(init, previous, n, scaling):
                 f"warm_start=True continues from {previous.shape[1] - 1} features, X "
                 f"has {d}."
             )
-        if n is not None or len(previous) > 0:
-            return scaling.hyperplanes_to_scaled(previous)
-    if not isinstance(init, str):
-        return scaling.hyperplanes_to_scaled(check_hyperplanes(init, n, d))
-    if n is None and init != "auto":
-        raise ValueError(
-            f"init={init!r} needs a number for n_neurons, got 'auto'. Give a number, "
-            "or hyperplanes from which to start, or leave init='auto'."
-        )
-    return None
-
-
-def first_hyperplanes(init, given, n, z, draw):
-    """Return the hyperplanes of the first start."""
-    d = z.shape[1]
-    if given is not None:
-        return np.concatenate([given[:n], draw(max(n - len(given), 0))])
-    if init == "random" or (init == "auto" and d > 1):
-        return draw(n)
-    axes = {"horizontal": [d - 1], "vertical": [0]}
-    return axis_hyperplanes(z, n, list(axes.get(init, range(d))))
-
-
-def axis_hyperplanes(z, n, axes):
-    """Return hyperplanes evenly spaced over the range of given features in turn.
-
-    The first one on every axis lies at the lower end and carries the linear term.
-    """
-    low, high = z.min(axis=0), z.max(axis=0)
-    hyperplanes = np.zeros((n, 1 + z.shape[1]))
-    for k, axis in enumerate(axes):
-        mine = np.arange(k, n, len(axes))
-        share = np.arange(len(mine)) / max(len(mine), 1)
-        hyperplanes[mine, 1 + axis] = 1.0
-        hyperplanes[mine, 0] = -(low[axis] + (high[axis] - low[axis]) * share)
-    return hyperplanes
-
-
-def random_hyperplanes(z, cumulated_weight, n, rng):
-    """Return hyperplanes of random orientation through rows drawn by their weights."""
-    normal = rng.standard_normal((n, z.shape[1]))
-    normal /= np.linalg.norm(normal, axis=1, keepdims=True)
-    row = np.searchsorted(cumulated_weight, rng.random_sample(n), side="right")
-    point = z[np.minimum(row, len(z) - 1)]
-    return np.concatenate([-np.sum(normal * point, axis=1)[:, None], normal], axis=1)
-
-
-def check_hyperplanes(init, n, d):
-    """Return the array ``init`` of hyperplanes, or raise a ValueError."""
+        return scaling.hyperplanes_to_scaled(previous)
+    if isinstance(init, str):
+        if n is None and init != "auto":
+            raise ValueError(
+                f"init={init!r} needs a number for n_neurons, got 'auto'. Give a "
+                "number, or hyperplanes from which to start, or leave init='auto'."
+            )
+        return None
     hyperplanes = np.asarray(init, dtype=np.float64)
     rows = len(hyperplanes) if n is None else n
     if hyperplanes.shape != (rows, 1 + d) or rows == 0:
@@ -206,4 +169,42 @@ def check_hyperplanes(init, n, d):
             "init must hold finite rows (b, w) with w different from zero; row "
             f"{int(np.argmin(usable))} is not."
         )
-    return hyperplanes
+    return scaling.hyperplanes_to_scaled(hyperplanes)
+
+
+def hyperplanes_of_starts(init, given, n, n_init, rows, rng):
+    """Return the hyperplanes of all starts: ``init`` first, then random ones.
+
+    Where some are given, these come first and random ones fill up. Otherwise they are
+    evenly spaced over the range of features in turn; the first one on every axis lies
+    at the lower end and carries the linear term.
+    """
+    z, cumulated_weight = rows.x, np.cumsum(rows.weight)
+    d = z.shape[1]
+
+    def draw(n):
+        return random_hyperplanes(z, cumulated_weight, n, rng)
+
+    if given is not None:
+        first = np.concatenate([given[:n], draw(max(n - len(given), 0))])
+    elif init == "random" or (init == "auto" and d > 1):
+        first = draw(n)
+    else:
+        axes = {"horizontal": [d - 1], "vertical": [0]}.get(init, range(d))
+        low, high = z.min(axis=0), z.max(axis=0)
+        first = np.zeros((n, 1 + d))
+        for k, axis in enumerate(axes):
+            mine = np.arange(k, n, len(axes))
+            share = np.arange(len(mine)) / max(len(mine), 1)
+            first[mine, 1 + axis] = 1.0
+            first[mine, 0] = -(low[axis] + (high[axis] - low[axis]) * share)
+    return [first, *(draw(n) for _ in range(1, n_init))]
+
+
+def random_hyperplanes(z, cumulated_weight, n, rng):
+    """Return hyperplanes of random orientation through rows drawn by their weights."""
+    normal = rng.standard_normal((n, z.shape[1]))
+    normal /= np.linalg.norm(normal, axis=1, keepdims=True)
+    row = np.searchsorted(cumulated_weight, rng.random_sample(n), side="right")
+    point = z[np.minimum(row, len(z) - 1)]
+    return np.concatenate([-np.sum(normal * point, axis=1)[:, None], normal], axis=1)
