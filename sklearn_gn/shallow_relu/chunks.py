@@ -33,8 +33,7 @@ from sklearn_gn.shallow_relu.network import (
     ShallowReLU,
     active_set,
     hidden_features,
-    joint_parts,
-    layer_columns,
+    joint_design,
     mass_design,
     preactivations,
     unit_normals,
@@ -248,9 +247,8 @@ def model_at(net, rows):
     p = 1 + len(net.coef)
     gram, slopes, of_terms, of_targets = 0.0, 0.0, 0.0, 0.0
     for block in row_blocks(rows, _BLOCK_ROWS):
-        active, y, error = joint_parts(net, block)
-        columns = layer_columns(active, y)
-        design = np.concatenate([mass_design(net, block), columns], axis=1)
+        mass_columns, columns, error = joint_design(net, block)
+        design = np.concatenate([mass_columns, columns], axis=1)
         gram = gram + design.T @ design
         slopes = slopes + columns.T @ error
         terms = hidden_features(net.hyperplanes, block.x) @ np.abs(net.coef)

@@ -36,12 +36,7 @@ from sklearn_gn.linalg.solve import QR_LIMIT
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
-from sklearn_gn.shallow_relu.network import (
-    hidden_features,
-    layer_columns,
-    preactivations,
-    rescale,
-)
+from sklearn_gn.shallow_relu.network import hidden_features, rescale, tangent_columns
 from sklearn_gn.shallow_relu.sorted_rows import (
     SortedRows,
     exact_moments,
@@ -80,17 +75,9 @@ def validation_loss(validation, scaling):
     )
 
 
-def joint_columns(hyperplanes, z):
-    """Return the columns of the output layer and of the hidden one, without c."""
-    pre = preactivations(hyperplanes, z)
-    ones = np.ones((len(z), 1))
-    columns = layer_columns(pre > 0, np.concatenate([ones, z], axis=1))
-    return np.concatenate([ones, np.maximum(pre, 0)], axis=1), columns
-
-
 def _weighted_blocks(hyperplanes, rows):
     for x, _, weight in row_blocks(rows, _BLOCK_ROWS):
-        design = np.concatenate(joint_columns(hyperplanes, x), axis=1)
+        design = np.concatenate(tangent_columns(hyperplanes, x), axis=1)
         yield np.sqrt(weight)[:, None] * design
 
 
@@ -166,7 +153,7 @@ class Posterior(NamedTuple):
         std = np.empty((len(z), self.coef.shape[1]))
         for start in range(0, len(z), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
-            mass, hidden = joint_columns(self.hyperplanes, z[rows])
+            mass, hidden = tangent_columns(self.hyperplanes, z[rows])
             hidden = hidden - mass @ self.projection
             output = np.sum((mass @ self.mass) ** 2, axis=1)
             for k, coef in enumerate(self.coef.T):

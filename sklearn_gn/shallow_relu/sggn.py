@@ -22,10 +22,7 @@ from sklearn_gn.arrays.blocks import sum_rows
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.parts import total
 from sklearn_gn.arrays.trees import select
-from sklearn_gn.linalg.solve import (
-    least_squares,
-    least_squares_of_rows,
-)
+from sklearn_gn.linalg.solve import least_squares, least_squares_of_rows
 from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.shallow_relu.network import (
     ShallowReLU,

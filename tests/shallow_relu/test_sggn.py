@@ -503,7 +503,7 @@ def test_matrices_are_the_same_in_numpy_and_compiled():
         return (
             network.mass_design(net, rows),
             network.layer_design(net, rows, active),
-            network.joint_design(net, rows),
+            *network.joint_design(net, rows),
             *network.rescale(net),
         )
 
