@@ -6,7 +6,6 @@ and, of kinks, for one between it and the position before.
 
 import numpy as np
 
-from sklearn_gn import _switches as switches
 from sklearn_gn.segmented.problem import all_pieces
 from sklearn_gn.segmented.products import locate, solve, take
 
@@ -19,8 +18,6 @@ def insert(problem, knots):
     The sum of squares is infinite where no position is allowed.
     """
     gain, t, rss = insertion_gains(problem, knots)
-    if not switches.on("segmented.insertion"):
-        gain = np.full_like(gain, -1)
     best = np.argmax(gain, axis=1)[:, None]
     gain, t = take(gain, best)[:, 0], take(t, best)[:, 0]
     return t, np.where(gain >= 0, np.maximum(rss - gain, 0), np.inf)
