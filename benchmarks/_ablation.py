@@ -73,8 +73,6 @@ SWITCHES = {
     "segmented.short_ends": "A short first or last segment has to explain two thirds "
     "of what is left without it, also in ShallowReLURegressor of one feature. Off: it "
     "is kept where the criterion chooses it.",
-    "segmented.bootstrap": "With another covariance than the plain one, the test for a "
-    "breakpoint draws from the residuals. Off: from normal noise of one variance.",
     # heads
     "heads.temperature": "The logits get the factor that predicts rows best that are "
     "left out, for each penalty that is tried. Off: one.",

@@ -16,6 +16,7 @@ from sklearn_gn.plotting._common import (
     fitted_attribute,
     foreground,
 )
+from sklearn_gn.segmented import inference
 
 _GRID = 400
 _MOST_TICKS = 8  # of dates
@@ -259,7 +260,7 @@ class SegmentsDisplay(Display):
         )
         if residuals and y is None:
             raise ValueError("residuals=True needs the targets: give y.")
-        x, at_samples, curve = estimator._curve(X, _GRID)
+        x, at_samples, curve = _curve(estimator, X)
         error = None
         if y is not None:
             check_consistent_length(X, y)
@@ -274,6 +275,28 @@ class SegmentsDisplay(Display):
             feature_name=estimator._names()[0],
             target_name=str(getattr(y, "name", None) or "y"),
         ).plot(ax, **kwargs)
+
+
+def _curve(estimator, X):
+    """Positions of samples, the function there, and the arrays of the curve.
+
+    The curve is over the range of the samples; the linear features are at their means.
+    """
+    fit = estimator._fit
+    x, _ = estimator._split(estimator._check_X(X))
+    even, t = np.linspace(x.min(), x.max(), _GRID), fit.breakpoints
+    t = t[(t > even[0]) & (t < even[-1])]
+    grid = np.unique(np.concatenate([even, t, np.nextafter(t, -np.inf)]))
+
+    def predict(x):
+        mean = fit.scaling.linear_center
+        return inference.predict(fit, x, np.tile(mean, (len(x), 1)))
+
+    response, std = predict(grid)
+    width = fit.half_width * std
+    limits = {"lower": response - width, "upper": response + width}
+    curve = {"grid": estimator._to_user(grid), "response": response, **limits}
+    return estimator._to_user(x), predict(x)[0], curve
 
 
 def _levels_apart(intervals):

@@ -132,19 +132,9 @@ class Fit(NamedTuple):
 
 
 def infer(form, t, free, rows, scaling, kind):
-    """Fit the rows of several series with given breakpoints; compute covariances.
+    """Fit the rows (B, n) of several series with given breakpoints.
 
-    Parameters
-    ----------
-    form : Form
-    t : ndarray of shape (B, k)
-        Breakpoints, ascending.
-    free : ndarray of shape (k,)
-        Whether a breakpoint is estimated.
-    rows : Rows
-        In the units of the search, of shape (B, n).
-    scaling : Scaling
-    kind : Covariance
+    Breakpoints t (B, k) ascend, and those that are ``free`` (k,) are estimated.
     """
     t, found = least_squares.fit_rows(form, rows, t, free)
     found = found._replace(rss=found.rss + rows.rest)
@@ -295,13 +285,7 @@ def breakpoint_errors(fit):
 def breakpoint_intervals(fit, problem, rows):
     """Return 95 % confidence intervals of the breakpoints, of shape (B, k, 2).
 
-    Parameters
-    ----------
-    fit : Fit
-        Of several series.
-    problem : Problem
-    rows : Rows
-        Those of the problem.
+    The rows are those of the problem.
     """
     interval = np.stack([fit.t, fit.t], axis=-1)
     if fit.form.step:
@@ -319,21 +303,9 @@ def breakpoint_intervals(fit, problem, rows):
 def at_bounds(fit, problem, interval):
     """Return which breakpoints the bounds hold back, and which intervals they cut.
 
-    Parameters
-    ----------
-    fit : Fit
-        Of one series, as the problem.
-    problem : Problem
-    interval : ndarray of shape (k, 2)
-        Those of :func:`breakpoint_intervals`.
-
-    Returns
-    -------
-    held : ndarray of shape (k,), dtype bool
-        Whether hardly a row lies between a breakpoint and a bound which its interval
-        reaches.
-    cut : ndarray of shape (k,), dtype bool
-        Whether an interval reaches a bound.
+    Both (k,), of one series with the ``interval`` (k, 2) in the user's units: held,
+    with hardly a row between the breakpoint and a bound that its interval reaches; and
+    cut, its interval reaches a bound.
     """
     table = problem.table
     bounds = np.concatenate([problem.limits.low, problem.limits.high])
@@ -419,6 +391,22 @@ def residuals(fit, rows):
     """Return the residuals of the rows of one series, in the units of the search."""
     columns = least_squares.design(fit.form, rows.x, rows.linear, fit.t)
     return rows.y - columns @ fit.coef
+
+
+def residual_correlation(fit, rows):
+    """Return the correlation of residuals at neighbouring positions, and its error.
+
+    Of rows at one position the mean counts; the error is that of independent noise. NaN
+    where there are fewer than two positions.
+    """
+    residual = residuals(fit, rows)
+    first = np.flatnonzero(np.diff(rows.x, prepend=-np.inf) > 0)
+    total = np.add.reduceat(rows.weight, first)
+    scaled = np.add.reduceat(rows.weight * residual, first) / np.sqrt(total)
+    square = scaled @ scaled
+    if len(first) < 2 or not square > 0 or rows.rest > 0:
+        return np.nan, np.nan
+    return float(scaled[1:] @ scaled[:-1] / square), 1 / np.sqrt(len(first))
 
 
 # --- the whole fit -------------------------------------------------------------------

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.optim.solver import Rows
-from sklearn_gn.shallow_relu.sorted_rows import RIGHT, sort_rows
+from sklearn_gn.shallow_relu.sorted_rows import RIGHT
 
 _SHIFT = 1e-12  # of a normal matrix with unit diagonal, so that it can be factored
 _LEAST_EIGENVALUE = 1e-8
@@ -65,66 +64,42 @@ class End(NamedTuple):
 
 
 def make_table(series):
-    """Return the table of several series.
+    """Return the table of series (x, targets, weight), of shapes (N,), (N, q), (N,).
 
-    Parameters
-    ----------
-    series : list of (x, targets, weight)
-        Positions of shape (N,) in [-1, 1], targets of shape (N, q), and weights.
+    The rows of each are in the order of x.
     """
-    n = max(len(x) for x, *_ in series)
-    if len(series) > 1 and all(np.all(x[1:] > x[:-1]) for x, *_ in series):
-        return _table_without_ties(series, n)
-    tables = [_table_of_one(*each, n if len(series) > 1 else None) for each in series]
-    return Table(*(np.stack(arrays) for arrays in zip(*tables, strict=True)))
-
-
-def _table_without_ties(series, n):
-    """Return the table of short series, of ascending x, that is summed in one go."""
-    lengths = np.array([len(x) for x, *_ in series])
-    x = np.full((len(series), n), RIGHT)
+    firsts = [np.flatnonzero(np.diff(x, prepend=-np.inf) > 0) for x, *_ in series]
+    n_rows = np.array([len(first) for first in firsts])
+    n, most = n_rows.max(), max(len(x) for x, *_ in series)
     q = series[0][1].shape[1]
-    targets, weight = np.zeros((len(series), n, q)), np.zeros((len(series), n))
+    positions, at = (
+        np.full((len(series), n), RIGHT),
+        np.full((len(series), n + 1), most),
+    )
+    x, weight = np.zeros((2, len(series), most))
+    targets = np.zeros((len(series), most, q))
     for b, (own_x, own_targets, own_weight) in enumerate(series):
-        x[b, : len(own_x)] = own_x
-        targets[b, : len(own_x)], weight[b, : len(own_x)] = own_targets, own_weight
-    total = weight.sum(axis=1)
-    share = weight / total[:, None]
+        first, rows = firsts[b], slice(len(own_x))
+        positions[b, : len(first)], at[b, : len(first)] = own_x[first], first
+        x[b, rows], targets[b, rows], weight[b, rows] = own_x, own_targets, own_weight
+    share = weight / weight.sum(axis=1)[:, None]
 
-    def sums_from(terms):
-        sums = np.zeros((len(series), n + 1, terms.shape[-1]))
+    def sums_from_positions(terms):
+        sums = np.zeros((len(series), most + 1, terms.shape[-1]))
         np.cumsum(terms[:, ::-1], axis=1, out=sums[:, 1:])
-        return np.ascontiguousarray(sums[:, ::-1])
+        return take(np.ascontiguousarray(sums[:, ::-1]), at)
 
     weighted = share[..., None] * targets
     moments = np.concatenate([weighted, x[..., None] * weighted], axis=-1)
-    count = np.zeros((len(series), n + 1))
+    count = np.zeros((len(series), most + 1))
     np.cumsum(weight, axis=1, out=count[:, 1:])
     return Table(
-        x=x,
-        powers=sums_from(share[..., None] * x[..., None] ** np.arange(3)),
-        targets=sums_from(moments).reshape(-1, n + 1, 2, q).swapaxes(-1, -2),
+        x=positions,
+        powers=sums_from_positions(share[..., None] * x[..., None] ** np.arange(3)),
+        targets=sums_from_positions(moments).reshape(-1, n + 1, 2, q).swapaxes(-1, -2),
         gram=np.swapaxes(weighted, 1, 2) @ targets,
-        count=count,
-        n_rows=lengths,
-    )
-
-
-def _table_of_one(x, targets, weight, n_padded):
-    running, rows = sort_rows(
-        Rows(x[:, None], targets, weight), n_padded or len(np.unique(x))
-    )
-    n, q, total = int(running.n_rows), targets.shape[1], weight.sum()
-    sums = running.sums[-1] - running.sums
-    x_padded = np.full(len(running.x), RIGHT)
-    x_padded[:n] = rows.x
-    return Table(
-        x=x_padded,
-        powers=sums[:, :3],
-        targets=sums[:, 4:].reshape(-1, 2, q).swapaxes(1, 2),
-        gram=targets.T @ (weight[:, None] * targets) / total,
-        count=running.sums[:, 0] * total,
-        n_rows=np.int64(n),
+        count=take(count, at),
+        n_rows=n_rows,
     )
 
 

@@ -36,15 +36,8 @@ _ROWS = 64  # the same for jumps: every row near, some far, and in between
 def kink_intervals(problem, fit, width, rows):
     """Return the intervals of the kinks in the units of the search, (B, n_kinks, 2).
 
-    Parameters
-    ----------
-    problem : Problem
-    fit : Fit
-        Of the series of the problem.
-    width : ndarray of shape (B, n_kinks)
-        Half-widths by the delta method.
-    rows : Rows
-        Of the series, with the targets that were fitted.
+    ``width`` (B, n_kinks) are the half-widths by the delta method; the rows have the
+    targets that were fitted.
     """
     t = fit.t[:, fit.kinks]
     room = np.stack([t, t], axis=-1)
@@ -98,13 +91,6 @@ def jump_intervals(problem, fit, level):
 
     They reach from the row before the first break that belongs to them to the row after
     the last one, and no farther than the bounds.
-
-    Parameters
-    ----------
-    problem : Problem
-    fit : Fit
-        Of the series of the problem.
-    level : float
     """
     table, jumps = problem.table, np.flatnonzero(fit.free)
     row = locate(table, fit.t)  # the first one after each break

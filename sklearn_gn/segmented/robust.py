@@ -49,23 +49,7 @@ def residuals(form, rows, y, t):
 
 
 def choose(prepared, options, search, ends=None):
-    """Search breakpoints of several series until their weights no longer change.
-
-    Parameters
-    ----------
-    prepared : list of Prepared
-    options : Options
-    search : callable
-        Takes a list of Prepared and returns a list of (t, path).
-    ends : ndarray of shape (n_series, 2), default=None
-        Breakpoints that the search finds between them stay there.
-
-    Returns
-    -------
-    found : list of (t, path)
-    clipped : list of Prepared
-        The series with residuals clipped.
-    """
+    """Search breakpoints of several series until their weights no longer change."""
     clipped, found = [start(each) for each in prepared], [None] * len(prepared)
     moving = range(len(prepared))
     for _ in range(_MOST_SEARCHES):
@@ -125,19 +109,9 @@ def _clipped(prepared, clipped, options, t):
 def infer_all(options, t, free, prepared, clipped, kind):
     """Return the fits of several series, their statistics, and their scales.
 
-    A scale is the standard deviation of the noise. Of Huber's loss it is that which
-    clips the residuals, also where there are too few rows to call it noise.
-
-    Parameters
-    ----------
-    options : Options
-    t : ndarray of shape (B, k)
-        All breakpoints, ascending.
-    free : ndarray of shape (k,)
-    prepared : list of Prepared
-    clipped : list of Prepared or None
-        The series with residuals clipped; None for least squares.
-    kind : Covariance
+    A scale is the standard deviation of the noise. Of Huber's loss, whose residuals are
+    those of the series ``clipped`` (of least squares a list of None), it is that which
+    clips them, also where there are too few rows to call it noise.
     """
     form = options.form
     if clipped[0] is None:

@@ -16,8 +16,11 @@ from sklearn_gn.data.rows import check_sample_weight, naming_text
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.segmented import inference, robust, selection
 from sklearn_gn.segmented.estimator import SegmentedRegressor
+from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     check_inside,
+    criterion_of,
+    options_of,
     prepare,
     problem_of,
     sorted_rows,
@@ -155,7 +158,7 @@ def _checked_estimator(estimator):
         raise ValueError(f"fit_groups takes a SegmentedRegressor, got {estimator!r}.")
     estimator = clone(estimator)
     estimator._validate_params()
-    if estimator._criterion() == "cv" and estimator.n_breakpoints == "auto":
+    if criterion_of(estimator) == "cv" and estimator.n_breakpoints == "auto":
         raise ValueError(
             "fit_groups does not support criterion='cv': choose another one."
         )
@@ -217,7 +220,7 @@ def _fit_in_one_thread(estimator, kind, series, names):
 
 def _fit_chunk(estimator, kind, series, names):
     """Tables of the segments of some series."""
-    prepared, options = [], estimator._options(kind)
+    prepared, options = [], options_of(estimator, kind)
     for (x, y, linear, weight), name in zip(series, names, strict=True):
         order = sorted_rows(x, weight)
         if not len(order):
@@ -257,7 +260,7 @@ def _fit_chunk(estimator, kind, series, names):
 
 def _tables(estimator, options, t, free, prepared, clipped):
     """Tables of series whose breakpoints are known and free in the same order."""
-    kind = estimator._covariance_kind()
+    kind = Covariance(estimator.covariance, estimator.hac_lags)
     fit, figures, scale = robust.infer_all(options, t, free, prepared, clipped, kind)
     rows, _ = stack(prepared)
     fitted = prepared if clipped[0] is None else clipped

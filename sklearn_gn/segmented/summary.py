@@ -10,16 +10,7 @@ _FEW_DAYS = np.timedelta64(3, "D")  # shorter series show their dates to the sec
 
 
 def summarise(model, covariance, *, dates):
-    """Return the summary of a fitted SegmentedRegressor.
-
-    Parameters
-    ----------
-    model : SegmentedRegressor
-    covariance : str
-        Kind of its covariance.
-    dates : bool
-        Whether the feature that breaks is dates.
-    """
+    """Return the summary of a SegmentedRegressor, whose positions may be dates."""
     figures = model.statistics_
     facts = {
         "Rows": figures["n_rows"],
