@@ -14,13 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn._typing import Array
-from sklearn_gn.pde.calls import call, named_parameters
+from sklearn_gn.pde.calls import call, flat, named_parameters
 from sklearn_gn.pde.coefficients import Unknown, numbers
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.operators import d, value_and_slope
 from sklearn_gn.pde.outlines import PointCloud
 from sklearn_gn.pde.patches import draw
-from sklearn_gn.pde.values import flat
 
 
 class Points(NamedTuple):
