@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length, validate_data
 
 from sklearn_gn._typing import Array, ArrayLike
@@ -21,6 +21,7 @@ from sklearn_gn.plotting._common import (
 _FAINT = 0.15  # opacity of breaking lines at which the slope hardly changes
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class BreakpointDisplay(Display):
     """Predictions over one or two features with the breakpoints or breaking lines.
 
@@ -68,11 +69,8 @@ class BreakpointDisplay(Display):
     points_ : matplotlib PathCollection or None
         The samples.
 
-    ax_ : matplotlib Axes
-        Axes with the picture.
-
-    figure_ : matplotlib Figure
-        Figure that holds the axes.
+    ax_, figure_ : matplotlib Axes and Figure
+        Where it is drawn.
 
     Examples
     --------
@@ -87,26 +85,14 @@ class BreakpointDisplay(Display):
     True
     """
 
-    def __init__(
-        self,
-        *,
-        grid: Sequence[Array],
-        response: Array,
-        breaks: Array,
-        changes: Array | None = None,
-        X: Array | None = None,
-        y: Array | None = None,
-        feature_names: Sequence[str] | None = None,
-        target_name: str | None = None,
-    ) -> None:
-        self.grid = grid
-        self.response = response
-        self.breaks = breaks
-        self.changes = changes
-        self.X = X
-        self.y = y
-        self.feature_names = feature_names
-        self.target_name = target_name
+    grid: Sequence[Array]
+    response: Array
+    breaks: Array
+    changes: Array | None = None
+    X: Array | None = None
+    y: Array | None = None
+    feature_names: Sequence[str] | None = None
+    target_name: str | None = None
 
     def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw the predictions, the breaks and the samples.
@@ -240,7 +226,7 @@ class BreakpointDisplay(Display):
             If there are more than two features, or if X, y or target do not fit the
             estimator.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        cls._needs_matplotlib("from_estimator")
         hyperplanes = fitted_attribute(estimator, "hyperplanes_", DRAW_BROKEN_LINES)
         samples = _check_samples(estimator, X)
         low, high = samples.min(axis=0), samples.max(axis=0)

@@ -1,10 +1,10 @@
 """ConvergenceDisplay: loss or error over the iterations of a fit."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 
 from sklearn_gn import SegmentedRegressor
 from sklearn_gn._typing import Array
@@ -31,6 +31,7 @@ _FEW_DIGITS = 10.0  # largest over smallest value on a linear axis
 _PALE = {"linewidth": 4.5, "alpha": 0.35}  # of a broad line under a thin one
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ConvergenceDisplay(Display):
     """Loss or error over the iterations, the time or the work of a fit.
 
@@ -95,11 +96,8 @@ class ConvergenceDisplay(Display):
     'Loss'
     """
 
-    def __init__(
-        self, *, convergence_log: Mapping[str, Array], name: str | None = None
-    ) -> None:
-        self.convergence_log = convergence_log
-        self.name = name
+    convergence_log: Mapping[str, Array]
+    name: str | None = None
 
     def plot(
         self,
@@ -267,7 +265,7 @@ class ConvergenceDisplay(Display):
         display : ConvergenceDisplay
             Display that holds the log and the drawn lines.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        cls._needs_matplotlib("from_estimator")
         if isinstance(estimator, SegmentedRegressor):
             raise ValueError(
                 "SegmentedRegressor has no iterations, and no convergence_log_: its "

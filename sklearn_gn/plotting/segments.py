@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from sklearn_gn._typing import Array, ArrayLike
@@ -26,6 +26,7 @@ _MOST_LEVELS = 6
 _MOST_LEGEND = 0.4  # of the height of small axes, which a legend may take
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SegmentsDisplay(Display):
     """A broken line, its confidence band, and the intervals of its breakpoints.
 
@@ -92,32 +93,17 @@ class SegmentsDisplay(Display):
     array([0.25])
     """
 
-    def __init__(
-        self,
-        *,
-        grid: Array,
-        response: Array,
-        lower: Array,
-        upper: Array,
-        breakpoints: Array,
-        intervals: Array,
-        x: Array | None = None,
-        y: Array | None = None,
-        residuals: Array | None = None,
-        feature_name: str | None = None,
-        target_name: str | None = None,
-    ) -> None:
-        self.grid = grid
-        self.response = response
-        self.lower = lower
-        self.upper = upper
-        self.breakpoints = breakpoints
-        self.intervals = intervals
-        self.x = x
-        self.y = y
-        self.residuals = residuals
-        self.feature_name = feature_name
-        self.target_name = target_name
+    grid: Array
+    response: Array
+    lower: Array
+    upper: Array
+    breakpoints: Array
+    intervals: Array
+    x: Array | None = None
+    y: Array | None = None
+    residuals: Array | None = None
+    feature_name: str | None = None
+    target_name: str | None = None
 
     def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw the fit, and below it the residuals where there are any.
@@ -254,7 +240,7 @@ class SegmentsDisplay(Display):
         ValueError
             If X or y do not fit the estimator, or if ``residuals=True`` without y.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        cls._needs_matplotlib("from_estimator")
         intervals = fitted_attribute(
             estimator, "breakpoint_interval_", DRAW_BROKEN_LINES
         )

@@ -1,11 +1,11 @@
 """SolutionDisplay: the solution of a differential equation."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array
@@ -23,6 +23,7 @@ from sklearn_gn.plotting._slices import (
 _DECADES = 3  # of errors that are told apart by their colours
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SolutionDisplay(Display):
     """Solution of a differential equation, with its error.
 
@@ -131,34 +132,18 @@ class SolutionDisplay(Display):
     True
     """
 
-    def __init__(
-        self,
-        *,
-        ticks: Sequence[Array],
-        solution: Array,
-        error: Array,
-        axis_names: tuple[str, ...],
-        reference: Array | None = None,
-        fixed: Mapping[str, float] | None = None,
-        output_name: str | tuple[str, ...] = "u",
-        equal: bool = False,
-        name: str | None = None,
-        std: Array | None = None,
-        observations: tuple[Array, Array] | None = None,
-        window_ends: Array | None = None,
-    ) -> None:
-        self.ticks = ticks
-        self.solution = solution
-        self.error = error
-        self.axis_names = axis_names
-        self.reference = reference
-        self.fixed = fixed
-        self.output_name = output_name
-        self.equal = equal
-        self.name = name
-        self.std = std
-        self.observations = observations
-        self.window_ends = window_ends
+    ticks: Sequence[Array]
+    solution: Array
+    error: Array
+    axis_names: tuple[str, ...]
+    reference: Array | None = None
+    fixed: Mapping[str, float] | None = None
+    output_name: str | tuple[str, ...] = "u"
+    equal: bool = False
+    name: str | None = None
+    std: Array | None = None
+    observations: tuple[Array, Array] | None = None
+    window_ends: Array | None = None
 
     def plot(self, ax: Any = None, *, name: str | None = None, **kwargs: Any) -> Self:
         """Draw curves or images.
@@ -303,7 +288,7 @@ class SolutionDisplay(Display):
             If the estimator has no problem, if an axis or an output is unknown, or if
             no point of the slice is in the domain.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        cls._needs_matplotlib("from_estimator")
         problem = _problem(estimator)
         domain = problem.domain
         if not isinstance(n_points, Integral) or n_points < 2:

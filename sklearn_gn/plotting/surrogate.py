@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from textwrap import fill
 from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.metrics import r2_score
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import (
     check_array,
     check_consistent_length,
@@ -24,6 +24,7 @@ _PANELS_IN_A_ROW = 4
 _TITLE_WIDTH = 30  # characters of a line that fit above a panel
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SurrogateDisplay(Display):
     """True and predicted outputs of a surrogate model.
 
@@ -101,24 +102,13 @@ class SurrogateDisplay(Display):
     (1, 3)
     """
 
-    def __init__(
-        self,
-        *,
-        true: Array,
-        predicted: Array,
-        rows: Array,
-        positions: Array | None = None,
-        position_name: str | None = None,
-        shape: tuple[int, ...] | None = None,
-        output_names: Sequence[str] | None = None,
-    ) -> None:
-        self.true = true
-        self.predicted = predicted
-        self.rows = rows
-        self.positions = positions
-        self.position_name = position_name
-        self.shape = shape
-        self.output_names = output_names
+    true: Array
+    predicted: Array
+    rows: Array
+    positions: Array | None = None
+    position_name: str | None = None
+    shape: tuple[int, ...] | None = None
+    output_names: Sequence[str] | None = None
 
     def plot(
         self,
@@ -342,7 +332,7 @@ class SurrogateDisplay(Display):
             If there is a single output, or if Y, samples, positions or shape do not
             fit.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        cls._needs_matplotlib("from_estimator")
         names = getattr(Y, "columns", None)
         true = check_array(Y, dtype=np.float64, input_name="Y", ensure_2d=False)
         if true.ndim != 2 or true.shape[1] < 2:
