@@ -34,7 +34,7 @@ _LOW, _HIGH, _PER_UNIT = -60.0, 160.0, 16
 
 _TOLERANCE = 1e-9
 _MAX_ITER = 100
-_CHUNK = 25  # samples solved together, fewer on fine meshes: see _chunk_size
+_CHUNK = 25  # samples solved together, fewer on fine meshes
 
 _DESCRIPTION = """\
 Convection, diffusion and reaction
@@ -208,15 +208,10 @@ def _generate(n_samples, n_nodes, n_steps, random_state, n_jobs, verbose):
     X = rng.uniform(size=(n_samples, len(_I)))
     X /= X.sum(axis=1, keepdims=True)
     solve = partial(_observe, n_nodes=n_nodes, n_steps=n_steps)
-    size = _chunk_size(n_nodes)
+    size = max(1, min(_CHUNK, 2**21 // n_nodes**2))  # 16 MB an array at most
     return X, solve_in_chunks(
         solve, X, size, n_jobs=n_jobs, verbose=verbose, name="make_cdr"
     )
-
-
-def _chunk_size(n_nodes):
-    """Samples solved together: 16 MB an array at most."""
-    return max(1, min(_CHUNK, 2**21 // n_nodes**2))
 
 
 def _wind(x):

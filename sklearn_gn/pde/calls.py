@@ -86,12 +86,9 @@ def named_parameters(function, n_given):
 def call(function, given, coefficients):
     """Call a function with positional arguments and the coefficients that it names."""
     names, takes_all = named_parameters(function, len(given))
-    words = coefficients if takes_all else _among(coefficients, names)
-    return function(*given, **words)
-
-
-def _among(coefficients, names):
-    return {name: value for name, value in coefficients.items() if name in names}
+    if not takes_all:
+        coefficients = {n: value for n, value in coefficients.items() if n in names}
+    return function(*given, **coefficients)
 
 
 def check_signature(function, n_given, coefficients, what):
@@ -102,7 +99,8 @@ def check_signature(function, n_given, coefficients, what):
     """
     names, takes_all = named_parameters(function, n_given)
     words = {name: None for name in coefficients if takes_all or name in names}
-    required = _required_parameters(function, n_given)
+    parameters, empty = _parameters(function), inspect.Parameter.empty
+    required = [name for name in names if parameters[name].default is empty]
     missing = [name for name in required if name not in words]
     if missing:
         declared = ", ".join(f"{name!r}: 1.0" for name in missing)
@@ -123,15 +121,6 @@ def check_signature(function, n_given, coefficients, what):
         named = ", ".join(repr(c) for c in coefficients if c != "normal")
         more = f" and those of the coefficients {named} that it names" if named else ""
         raise ValueError(f"it is called with {what}{more}: {error}.") from error
-
-
-def _required_parameters(function, n_given):
-    """Names of the parameters without a default after the first ones."""
-    given = named_parameters(function, n_given)[0]
-    parameters = _parameters(function)
-    return [
-        name for name in given if parameters[name].default is inspect.Parameter.empty
-    ]
 
 
 def _signature(function):
@@ -200,22 +189,16 @@ def _hint(error):
         return _ONE_VALUE
     if isinstance(error, IndexError) and "many indices" in text:
         return _BATCH
-    if isinstance(error, AttributeError) and _is_of_a_problem(error.obj):
+    if isinstance(error, AttributeError) and (
+        isinstance(error.obj, jax.core.Tracer) or type(error.obj).__name__ == "Field"
+    ):
         return _ATTRIBUTE.format(error.name)
     if isinstance(error, TypeError) and "'Unknown'" in text:
         return _UNKNOWN
-    if isinstance(error, TypeError) and _is_about_a_field(text):
+    names_of_a_field = "operators.Field", "'Field'", "not Field"
+    if isinstance(error, TypeError) and any(name in text for name in names_of_a_field):
         return _FIELD
     return None
-
-
-def _is_of_a_problem(value):
-    return isinstance(value, jax.core.Tracer) or type(value).__name__ == "Field"
-
-
-def _is_about_a_field(text):
-    """Whether the message of a TypeError names a field as what was not understood."""
-    return "operators.Field" in text or "'Field'" in text or "not Field" in text
 
 
 def _is_swapped(residual, error, works_swapped):
@@ -247,14 +230,11 @@ def check_indices(jaxpr, axes):
             shape = equation.invars[0].aval.shape
             for start, size, n in zip(values[1:], sizes, shape, strict=True):
                 if start is not None and not 0 <= start <= n - size:
-                    raise IndexError(_out_of_range(int(start), n, axes))
+                    index = int(start) if start > 0 else int(start) - n
+                    raise IndexError(
+                        f"index {index} is out of range: there are {n} entries, "
+                        "numbered from 0. The coordinates of a point x are those of "
+                        f"the axes {axes}, x[0] the first."
+                    )
         elif name in _KNOWN and all(v is not None for v in values):
             known[equation.outvars[0]] = _KNOWN[name](*values)
-
-
-def _out_of_range(start, n, axes):
-    index = start if start > 0 else start - n
-    return (
-        f"index {index} is out of range: there are {n} entries, numbered from 0. The "
-        f"coordinates of a point x are those of the axes {axes}, x[0] the first."
-    )

@@ -124,7 +124,8 @@ def _check_conditions(problem):
 def _check_names(problem):
     """Check the outputs, and what names outputs or axes."""
     names = problem.outputs
-    if not names or len(set(names)) < len(names) or not _all_strings(names):
+    strings = all(isinstance(name, str) for name in names)
+    if not names or len(set(names)) < len(names) or not strings:
         raise ValueError(f"outputs must be different names, got {names!r}.")
     for axis in problem.periodic:
         if axis not in problem.domain.axes:
@@ -174,10 +175,6 @@ def _check_coefficients(problem):
                 "the function of a condition: name it among the parameters where it is "
                 "needed, or leave it out."
             )
-
-
-def _all_strings(names):
-    return all(isinstance(name, str) for name in names)
 
 
 def _check_residuals(problem, points, rng):

@@ -177,7 +177,8 @@ def _frozen(value, name):
         return PointCloud(value)
     if callable(value):
         return value
-    if _holds_unknown(value):
+    entries = value if isinstance(value, (list, tuple)) else [value]
+    if any(isinstance(entry, Unknown) for entry in entries):
         raise ValueError(
             f"{name} holds an Unknown: give it a name in coefficients, such as "
             f"coefficients={{'g': Unknown(1.0)}}, and write {name} as a function that "
@@ -190,11 +191,6 @@ def _frozen(value, name):
             f"function of a point, got {value!r}."
         )
     return float(array) if array.ndim == 0 else tuple(array.tolist())
-
-
-def _holds_unknown(value):
-    entries = value if isinstance(value, (list, tuple)) else [value]
-    return any(isinstance(entry, Unknown) for entry in entries)
 
 
 @dataclass(frozen=True)

@@ -80,15 +80,10 @@ def rough_corners(problem):
     the equation; of a box in space these are edges.
     """
     corners = _corners(problem.domain, 0)
-    right = corners or _edges_of_box(problem.domain)
-    return _singular(corners) or contradicted_corners(problem, right)
-
-
-def _singular(corners):
-    """The corners if an opening is above a right angle, the widest ones first."""
-    found = sorted(corners, key=lambda corner: -corner.opening)
-    blunt = any(corner.opening > math.pi / 2 + _STRAIGHT for corner in found)
-    return tuple(found[:_MOST_CORNERS]) if blunt else ()
+    if any(corner.opening > math.pi / 2 + _STRAIGHT for corner in corners):
+        widest = sorted(corners, key=lambda corner: -corner.opening)
+        return tuple(widest[:_MOST_CORNERS])
+    return contradicted_corners(problem, corners or _edges_of_box(problem.domain))
 
 
 def _corners(domain, first_axis):

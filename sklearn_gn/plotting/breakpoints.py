@@ -232,7 +232,8 @@ class BreakpointDisplay(Display):
         low, high = samples.min(axis=0), samples.max(axis=0)
         changes = None
         if len(low) == 1:
-            breaks = _breakpoints(hyperplanes, low[0], high[0])
+            zeros = np.sort(-hyperplanes[:, 0] / hyperplanes[:, 1])
+            breaks = zeros[(low[0] < zeros) & (zeros < high[0])]
             even = np.linspace(low[0], high[0], grid_resolution)
             grid = (np.union1d(even, breaks),)
         else:
@@ -241,9 +242,11 @@ class BreakpointDisplay(Display):
             # Centres of cells that fill the box.
             share = (np.arange(grid_resolution) + 0.5) / grid_resolution
             grid = tuple(low[:, None] + share * (high - low)[:, None])
-        response = select_target(_predict(estimator, grid, X), target)
+        points = np.column_stack([values.ravel() for values in np.meshgrid(*grid)])
+        response = select_target(estimator.predict(rows_like(X, points)), target)
         if y is not None:
             check_consistent_length(samples, y)
+        unnamed = [f"x{i}" for i in range(estimator.n_features_in_)]
         return cls(
             grid=grid,
             response=response.reshape([len(values) for values in grid[::-1]]),
@@ -251,7 +254,7 @@ class BreakpointDisplay(Display):
             changes=changes,
             X=samples,
             y=None if y is None else select_target(np.asarray(y), target),
-            feature_names=_feature_names(estimator),
+            feature_names=list(getattr(estimator, "feature_names_in_", unnamed)),
             target_name=_target_name(y, target),
         ).plot(ax, **kwargs)
 
@@ -267,28 +270,11 @@ def _check_samples(estimator, X):
     return validate_data(estimator, X, reset=False, dtype=np.float64)
 
 
-def _predict(estimator, grid, X):
-    """Predictions at the points of a grid."""
-    points = np.column_stack([values.ravel() for values in np.meshgrid(*grid)])
-    return estimator.predict(rows_like(X, points))
-
-
-def _feature_names(estimator):
-    unnamed = [f"x{i}" for i in range(estimator.n_features_in_)]
-    return list(getattr(estimator, "feature_names_in_", unnamed))
-
-
 def _target_name(y, target):
     """The name that a Series or data frame gives to the target, else "y"."""
     columns = getattr(y, "columns", None)
     name = getattr(y, "name", None) if columns is None else columns[target]
     return "y" if name is None else str(name)
-
-
-def _breakpoints(hyperplanes, low, high):
-    """Zeros of ``b + w x`` inside the range, ascending."""
-    position = np.sort(-hyperplanes[:, 0] / hyperplanes[:, 1])
-    return position[(low < position) & (position < high)]
 
 
 def _breaking_lines(hyperplanes, low, high):

@@ -176,10 +176,6 @@ class SolutionDisplay(Display):
     def _error_name(self):
         return "|Residual|" if self.reference is None else "|Error|"
 
-    def _extent(self):
-        """Width and height of an image, in the units of its axes."""
-        return [np.ptp(values) for values in self.ticks]
-
     def _plot_curves(self, ax, name, kwargs):
         curves = Curves(self, name, kwargs)
         axes = self._panels(ax, len(curves.groups) + 1, 1, size=(5.5, 2.4))
@@ -191,7 +187,8 @@ class SolutionDisplay(Display):
 
     def _plot_images(self, ax, name, kwargs):
         images = self._styled_images(name, kwargs)
-        width = 0.6 + 2.6 * np.divide(*self._extent()) if self.equal else 3.4
+        extent = [np.ptp(values) for values in self.ticks]
+        width = 0.6 + 2.6 * extent[0] / extent[1] if self.equal else 3.4
         layout = "compressed" if self.equal else "constrained"
         axes = self._panels(ax, 1, len(images), size=(width, 3.0), layout=layout)
         for panel, (title, values, style) in zip(axes[0], images, strict=True):
@@ -309,7 +306,8 @@ class SolutionDisplay(Display):
         if problem.exact is not None and not is_known_at_points(problem):
             reference = at_points(lambda X: problem.exact_values(X)[:, numbers])
         if reference is None or np.isnan(solution - reference).all():
-            reference, error = None, at_points(_sizes_of_residuals(estimator))
+            residual = at_points(estimator.residual)
+            reference, error = None, np.linalg.norm(residual, axis=-1, keepdims=True)
         else:
             error = _differences(problem, numbers, solution, reference)
         more = {}
@@ -373,11 +371,6 @@ def _only(values):
 
 def _columns(y):
     return y.reshape(len(y), -1)
-
-
-def _sizes_of_residuals(estimator):
-    """The function from points to norms of the residuals of the equation."""
-    return lambda X: np.linalg.norm(estimator.residual(X), axis=1, keepdims=True)
 
 
 def _differences(problem, numbers, solution, reference):

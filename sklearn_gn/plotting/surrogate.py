@@ -401,7 +401,9 @@ def _rows_to_draw(samples, error, together):
     if samples is None:
         samples = n if together else 3
     if isinstance(samples, Integral) and samples > 0:
-        rows = _spread(error, samples)
+        order = np.argsort(error, kind="stable")
+        ranks = np.linspace(0, n - 1, min(samples, n))  # evenly, both ends included
+        rows = order[np.round(ranks).astype(int)]
         return np.sort(rows) if together else rows
     rows = np.asarray(samples)
     are_numbers = rows.ndim == 1 and rows.size and rows.dtype.kind in "iu"
@@ -417,13 +419,6 @@ def _relative_errors(true, predicted):
     """``|predicted - true| / |true|`` by row; absolute where the truth is zero."""
     size = np.linalg.norm(true, axis=1)
     return np.linalg.norm(predicted - true, axis=1) / np.where(size > 0, size, 1)
-
-
-def _spread(error, n):
-    """Rows of the smallest error, of the largest, and evenly between them."""
-    order = np.argsort(error, kind="stable")
-    ranks = np.linspace(0, len(order) - 1, min(n, len(order)))
-    return order[np.round(ranks).astype(int)]
 
 
 def _side_by_side(values, shape):

@@ -27,7 +27,7 @@ from scipy.linalg import solve_toeplitz
 
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.insertion import allowed, orthogonal_part
-from sklearn_gn.segmented.problem import all_pieces, make_candidates
+from sklearn_gn.segmented.problem import all_pieces, spread
 from sklearn_gn.segmented.products import Pieces, products, solve, target_products
 from sklearn_gn.segmented.search import EXACT
 
@@ -56,12 +56,10 @@ class Scan(NamedTuple):
 
 def with_positions(problem):
     """Return the problem with the positions as candidates that are tested."""
-    table, form = problem.table, problem.form
-    n = table.x.shape[1]
-    rows = np.unique(np.linspace(0, n - 1, min(n, MOST_POSITIONS)).astype(np.intp))
-    problem = problem._replace(candidates=make_candidates(table, form, rows))
+    rows = spread(0, problem.table.x.shape[1] - 1, MOST_POSITIONS)
+    problem = problem.at(rows)
     kept = allowed(problem, np.empty((1, 0)), problem.candidates.t)[0]
-    return problem._replace(candidates=make_candidates(table, form, rows[kept]))
+    return problem.at(rows[kept])
 
 
 def scan(problem):
@@ -167,7 +165,8 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
         phi = autoregression(residual, kind.lags)
     noise = Noise(np.concatenate([[1], -phi]), factor, np.sqrt(rows.weight))
     scores, later = [], []
-    for columns in _new_columns(form, rows.x, t, extra):
+    ramps, steps = np.maximum(rows.x - t[:, None], 0) - extra, rows.x >= t[:, None]
+    for columns in [ramps] * form.ramp + [steps.astype(float)] * form.step:
         new = least_squares.solve(old, columns, rows.weight).residual
         scores.append((rows.weight * found.residual) @ new.T)
         later.append(noise.backward(noise.root * new))
@@ -193,14 +192,6 @@ def _null_space(form, rows, known):
     last = np.flatnonzero(level)[-1]
     others = columns - level * columns[:, [last]]
     return np.delete(others, last, axis=1), columns[:, last]
-
-
-def _new_columns(form, x, t, extra):
-    """Yield the new columns of all positions, of shape (c, n): ramps and steps."""
-    if form.ramp:
-        yield np.maximum(x - t[:, None], 0) - extra
-    if form.step:
-        yield (x >= t[:, None]).astype(float)
 
 
 def _filtered(numerator, denominator, values):

@@ -173,7 +173,10 @@ def predict(fit, x, linear):
     size, n = fit.scaling.y_size, len(fit.coef)
     value = columns[:, :n] @ fit.coef
     variance = np.maximum(np.diagonal(fit.covariance)[n:], 0)
-    after = _probability_after(u[:, None] - fit.t[fit.kinks], np.sqrt(variance))
+    distance, kink_std = u[:, None] - fit.t[fit.kinks], np.sqrt(variance)
+    uncertain = kink_std > 0  # others lie where they lie
+    after = ndtr(distance / np.where(uncertain, kink_std, 1))
+    after = np.where(uncertain, after, distance >= 0)
     change = fit.coef[fit.ramps[fit.kinks]] if len(fit.kinks) else np.empty(0)
     columns[:, n:] = -change * after
     either = (after * (1 - after)) @ (change**2 * variance)
@@ -186,12 +189,6 @@ def predict(fit, x, linear):
         extremes.scaled_back(value, size, fit.scaling.y_center),
         extremes.scaled_back(std, size),
     )
-
-
-def _probability_after(distance, std):
-    """Return the probability that a position lies after a normally distributed kink."""
-    known = std > 0
-    return np.where(known, ndtr(distance / np.where(known, std, 1)), distance >= 0)
 
 
 def _bounded(values, center, size):
@@ -246,7 +243,8 @@ def parameter_table(fit, x_name, linear_names):
     names += [f"slope change {k}" for k in numbers] * fit.form.ramp
     names += [f"jump {k}" for k in numbers] * fit.form.step
     values, std = values[:n], np.sqrt(np.maximum(np.diagonal(covariance)[:n], 0))
-    t = _ratio(values, std)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = values / std
     p = fit.p_values(t)
     p[fit.ramps[fit.free[: len(fit.ramps)]]] = np.nan
     p[fit.steps[fit.free[: len(fit.steps)]]] = np.nan
@@ -260,11 +258,6 @@ def parameter_table(fit, x_name, linear_names):
         "lower": values - width,
         "upper": values + width,
     }
-
-
-def _ratio(values, std):
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return values / std
 
 
 # --- breakpoints ---------------------------------------------------------------------

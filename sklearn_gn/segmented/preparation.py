@@ -9,7 +9,13 @@ from sklearn.model_selection import check_cv
 from sklearn_gn.data import dates
 from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows
-from sklearn_gn.segmented.problem import Form, Limits, make_problem
+from sklearn_gn.segmented.problem import (
+    MOST_CANDIDATES,
+    Form,
+    Limits,
+    Problem,
+    spread,
+)
 from sklearn_gn.segmented.products import make_table
 
 _ROWS_OF_SEGMENT = 3  # at least, unless asked otherwise
@@ -188,14 +194,6 @@ def _deviation(centred, share):
     return largest * float(np.sqrt(share @ (centred / largest) ** 2))
 
 
-def _min_rows(prepared, options):
-    """Return the least number of rows of a segment."""
-    if options.min_rows is not None:
-        return float(options.min_rows)
-    tenth = prepared.rows.weight.sum() / 10
-    return max(_ROWS_OF_SEGMENT, min(10, tenth) if options.form.step else 0)
-
-
 def limits_ends(options):
     """Return whether short first and last segments have to be worth it.
 
@@ -220,14 +218,15 @@ def problem_of(prepared, options, ends=None):
     low, high = scaling.x(np.array(options.bounds)).T
     if ends is not None:
         low, high = np.maximum(low, ends[:, 0]), np.minimum(high, ends[:, 1])
-    limits = Limits(
-        low,
-        high,
-        min_distance,
-        np.array([_min_rows(each, options) for each in prepared]),
-    )
-    known = scaling.x(options.known)
-    return make_problem(table, options.form, known, limits)
+    if options.min_rows is not None:
+        min_rows = np.full(len(prepared), float(options.min_rows))
+    else:
+        tenth = np.array([each.rows.weight.sum() for each in prepared]) / 10
+        most = np.minimum(10, tenth) if options.form.step else 0 * tenth
+        min_rows = np.maximum(_ROWS_OF_SEGMENT, most)
+    limits = Limits(low, high, min_distance, min_rows)
+    problem = Problem(table, options.form, scaling.x(options.known), limits)
+    return problem.at(spread(0, table.x.shape[1] - 1, MOST_CANDIDATES))
 
 
 def check_inside(prepared, known, kind):
@@ -262,7 +261,9 @@ def advice_on_room(prepared, options, n_breakpoints, kind):
             f"{ends[0]} to {ends[1]}: give bounds inside."
         )
     n_segments = n_breakpoints + len(options.known) + 1
-    least = _rows_of_segment(options, n_segments)
+    least = options.min_rows  # in the shortest series that has room
+    if least is None:
+        least = 10 if options.form.step and n_segments > 10 else _ROWS_OF_SEGMENT
     n_rows = prepared.rows.weight.sum()
     if n_rows < least * n_segments:
         return (
@@ -272,13 +273,6 @@ def advice_on_room(prepared, options, n_breakpoints, kind):
         )
     wider = ", or widen bounds" if np.isfinite(options.bounds).any() else ""
     return f"Lower n_breakpoints, or min_rows and min_distance{wider}."
-
-
-def _rows_of_segment(options, n_segments):
-    """Return the rows that a segment needs in the shortest series that has room."""
-    if options.min_rows is not None:
-        return options.min_rows
-    return 10 if options.form.step and n_segments > 10 else _ROWS_OF_SEGMENT
 
 
 def stack(prepared):

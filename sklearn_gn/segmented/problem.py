@@ -52,7 +52,22 @@ class Problem(NamedTuple):
     form: Form
     known: np.ndarray  # (B, k) breakpoints that are kept
     limits: Limits
-    candidates: Candidates | None
+    candidates: Candidates | None = None
+
+    def at(self, rows):
+        """Return the problem with candidates at some positions, for all series."""
+        table = self.table
+        t, before = table.x[:, rows], table.x[:, np.maximum(rows - 1, 0)]
+        if self.form.step:
+            t = np.where(rows > 0, (before + t) / 2, t)
+        candidates = Candidates(
+            np.broadcast_to(rows, t.shape),
+            t,
+            before,
+            np.ascontiguousarray(np.moveaxis(table.powers[:, rows], 1, -1)),
+            np.ascontiguousarray(np.moveaxis(table.targets[:, rows], 1, -1)),
+        )
+        return self._replace(candidates=candidates)
 
     def coarse(self, most):
         """Return the problem with fewer candidates, enough for a number of kinks.
@@ -63,9 +78,7 @@ class Problem(NamedTuple):
         few = max(_COARSE, _COARSE_PER_KINK * most)
         if self.form.step or len(rows) <= few:
             return self
-        rows = rows[np.linspace(0, len(rows) - 1, few).astype(np.intp)]
-        candidates = make_candidates(self.table, self.form, rows)
-        return self._replace(candidates=candidates)
+        return self.at(rows[spread(0, len(rows) - 1, few)])
 
     def of(self, series):
         """Return the problem of some of the series, given in their order."""
@@ -81,25 +94,10 @@ class Problem(NamedTuple):
         )
 
 
-def make_problem(table, form, known, limits):
-    """Return the problem of some series, with the positions that are to be tried."""
-    n = table.x.shape[1]
-    rows = np.unique(np.linspace(0, n - 1, min(n, MOST_CANDIDATES)).astype(np.intp))
-    return Problem(table, form, known, limits, make_candidates(table, form, rows))
-
-
-def make_candidates(table, form, rows):
-    """Return the candidates at some positions, the same ones for all series."""
-    t, before = table.x[:, rows], table.x[:, np.maximum(rows - 1, 0)]
-    if form.step:
-        t = np.where(rows > 0, (before + t) / 2, t)
-    return Candidates(
-        np.broadcast_to(rows, t.shape),
-        t,
-        before,
-        np.ascontiguousarray(np.moveaxis(table.powers[:, rows], 1, -1)),
-        np.ascontiguousarray(np.moveaxis(table.targets[:, rows], 1, -1)),
-    )
+def spread(first, last, most):
+    """Return at most so many numbers from the first to the last, evenly spaced."""
+    count = min(last - first + 1, most)
+    return np.unique(np.linspace(first, last, count).astype(np.intp))
 
 
 # --- pieces --------------------------------------------------------------------------

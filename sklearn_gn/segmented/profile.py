@@ -46,7 +46,11 @@ def kink_intervals(problem, fit, width, rows):
     low, high = (bound[:, None] for bound in problem.limits[:2])
     room[..., 0] = np.minimum(np.maximum(_neighbour(fit, -1), low), t)
     room[..., 1] = np.maximum(np.minimum(_neighbour(fit, 1), high), t)
-    curvature = _inverse_curvature(fit, rows)
+    columns = least_squares.jacobian(
+        fit.form, rows.x, rows.linear, fit.t, fit.free, fit.coef
+    )
+    half = least_squares.solve_columns(fit.form, columns, rows, fit.t.shape[1]).half
+    curvature = np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)  # inverse, of kinks
     square = width**2
     known = (square > _RESOLVED * fit.total[:, None] * curvature) & (square < np.inf)
     interval = t[..., None] + np.stack([-width, width], axis=-1)
@@ -174,15 +178,6 @@ def _last_row_below(rise, start, end, threshold):
         if np.all(high - low <= 1):
             return start + towards[:, 0] * low
         steps = np.linspace(low, high, _ROWS, axis=1).astype(np.intp)
-
-
-def _inverse_curvature(fit, rows):
-    """Return the diagonal of the inverse normal matrix, of the kinks: (B, n_kinks)."""
-    columns = least_squares.jacobian(
-        fit.form, rows.x, rows.linear, fit.t, fit.free, fit.coef
-    )
-    half = least_squares.solve_columns(fit.form, columns, rows, fit.t.shape[1]).half
-    return np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)
 
 
 def _rise_of_kink(problem, fit, place):

@@ -62,7 +62,9 @@ def choose(prepared, options, search, ends=None):
         moving = [
             b
             for b, old in zip(moving, before, strict=True)
-            if old is None or _has_moved(old[0], found[b][0])
+            if old is None
+            or len(old[0]) != len(found[b][0])
+            or not np.allclose(old[0], found[b][0], rtol=0, atol=1e-6)
         ]
         if not moving:
             break
@@ -74,11 +76,6 @@ def choose(prepared, options, search, ends=None):
         at, own = _iterate(prepared[b], clipped[b], options, at, kept)
         answers.append(((at, path), own))
     return [a for a, _ in answers], [own for _, own in answers]
-
-
-def _has_moved(before, t):
-    """Whether breakpoints differ from those of the search before."""
-    return len(before) != len(t) or not np.allclose(before, t, rtol=0, atol=1e-6)
 
 
 def _iterate(prepared, clipped, options, t, ends):

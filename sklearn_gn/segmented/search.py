@@ -28,7 +28,7 @@ from sklearn_gn.segmented.insertion import apart, insert
 from sklearn_gn.segmented.problem import (
     MOST_CANDIDATES,
     all_pieces,
-    make_candidates,
+    spread,
     sum_of_squares,
 )
 from sklearn_gn.segmented.products import (
@@ -70,17 +70,11 @@ def exchange(problem, knots, rss):
                 np.isfinite(new_rss), sum_of_squares(problem, both), np.inf
             )
         better = new_rss < rss * (1 - _EXCHANGE_TOL)
-        knots = np.where(
-            better[:, None], np.column_stack([others, t]), _put_last(knots, k)
-        )
-        knots = np.sort(knots, axis=1)
+        last = np.where(better, t, knots[:, k])
+        knots = np.sort(np.column_stack([others, last]), axis=1)
         rss = np.where(better, new_rss, rss)
         changed |= better
     return knots, rss, changed
-
-
-def _put_last(knots, k):
-    return np.column_stack([np.delete(knots, k, axis=1), knots[:, k]])
 
 
 def refine_jumps(problem, knots, rss):
@@ -97,11 +91,7 @@ def refine_jumps(problem, knots, rss):
         for k in range(knots.shape[1]):
             at = int(locate(table, knots[:, k : k + 1])[0, 0])
             low, high = max(at - stride, 0), min(at + stride + 1, n)
-            count = min(high - low, MOST_CANDIDATES)
-            rows = np.unique(np.linspace(low, high - 1, count).astype(np.intp))
-            near = problem._replace(
-                candidates=make_candidates(table, problem.form, rows)
-            )
+            near = problem.at(spread(low, high - 1, MOST_CANDIDATES))
             others = np.delete(knots, k, axis=1)
             t, new_rss = insert(near, others)
             if new_rss[0] < rss[0]:
@@ -123,9 +113,13 @@ def descend(problem, knots, rss, n_steps=_STEPS_ON_THE_WAY, tol=_TOL_ON_THE_WAY)
     if problem.form.step or knots.shape[1] == 0:
         return knots, rss
     moving, problem = np.arange(len(knots)), problem._replace(candidates=None)
+    lengths = np.array(_LENGTHS)[None, :, None, None]
     for _ in range(n_steps):
         part = problem.of(moving) if len(moving) < len(knots) else problem
-        trial, new_rss = _best_trial(part, knots[moving])
+        steps = np.stack(gauss_newton_steps(part, knots[moving]), axis=1)
+        trials = knots[moving, None, None] + lengths * steps[:, None]
+        trials = np.clip(trials, LEFT, RIGHT).reshape(len(moving), -1, knots.shape[1])
+        trial, new_rss = _best_of(part, trials)
         better = new_rss < rss[moving]
         falling = new_rss < (1 - tol) * rss[moving]
         knots[moving[better]] = trial[better]
@@ -158,13 +152,6 @@ def through_rows(problem, knots, rss):
         knots[better], rss[better] = trial[better], new_rss[better]
         knots, rss = converge(problem, knots, rss)
     return knots, rss
-
-
-def _best_trial(problem, knots):
-    steps = np.stack(gauss_newton_steps(problem, knots), axis=1)
-    lengths = np.array(_LENGTHS)[None, :, None, None]
-    trials = np.clip(knots[:, None, None] + lengths * steps[:, None], LEFT, RIGHT)
-    return _best_of(problem, trials.reshape(len(knots), -1, knots.shape[1]))
 
 
 def _best_of(problem, trials):
