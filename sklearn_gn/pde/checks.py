@@ -8,6 +8,7 @@ outputs is a method.
 
 from contextlib import contextmanager
 from functools import partial
+from itertools import combinations
 from numbers import Integral
 
 import jax
@@ -51,6 +52,7 @@ def check_problem(problem, default_network=True):
     whose source and slopes do not cancel.
     """
     _check_arguments(problem)
+    _check_coefficients(problem)
     problem.residual_classes()
     if problem.exact is not None and not is_reference(problem.exact):
         x = jax.ShapeDtypeStruct((problem.domain.dim,), np.float64)
@@ -78,22 +80,7 @@ def named_errors(name):
 
 
 def _check_arguments(problem):
-    _check_functions_and_domain(problem)
-    _check_conditions(problem)
-    _check_names(problem)
-    directions = problem.n_laplacian_directions
-    if directions is not None and not (
-        isinstance(directions, Integral) and directions > 0
-    ):
-        raise ValueError(
-            "n_laplacian_directions must be None or a positive integer, got "
-            f"{directions!r}."
-        )
-    _check_depends_on(problem)
-    _check_coefficients(problem)
-
-
-def _check_functions_and_domain(problem):
+    """Check the types of all arguments, and the names of axes and outputs in them."""
     for name, wanted in (
         ("residual", "a function"),
         ("domain", "a domain such as Interval(0, 1) or Box(x=(0, 1), t=(0, 1))"),
@@ -105,9 +92,6 @@ def _check_functions_and_domain(problem):
         absent = name in ("transform", "exact") and value is None
         if not (fits or absent or (name == "exact" and is_reference(value))):
             raise ValueError(f"{name} must be {wanted}, got {value!r}.")
-
-
-def _check_conditions(problem):
     for condition in problem.conditions:
         if not isinstance(condition, BaseCondition):
             raise ValueError(
@@ -119,38 +103,37 @@ def _check_conditions(problem):
                 "a condition cannot have the name 'data', which is that of the "
                 "residuals of observations."
             )
-
-
-def _check_names(problem):
-    """Check the outputs, and what names outputs or axes."""
-    names = problem.outputs
+    names, axes = problem.outputs, problem.domain.axes
     strings = all(isinstance(name, str) for name in names)
     if not names or len(set(names)) < len(names) or not strings:
         raise ValueError(f"outputs must be different names, got {names!r}.")
-    for axis in problem.periodic:
-        if axis not in problem.domain.axes:
-            raise ValueError(
-                f"periodic={axis!r} is unknown; the axes are {problem.domain.axes}."
-            )
-    for output in problem.up_to_constant:
-        if output not in names:
-            raise ValueError(
-                f"up_to_constant={output!r} is unknown; the outputs are {names}."
-            )
-
-
-def _check_depends_on(problem):
-    for output, axes in problem.depends_on.items():
-        if output not in problem.outputs or len(problem.outputs) == 1:
+    for argument, known, what in (
+        ("periodic", axes, "axes"),
+        ("up_to_constant", names, "outputs"),
+    ):
+        for name in getattr(problem, argument):
+            if name not in known:
+                raise ValueError(
+                    f"{argument}={name!r} is unknown; the {what} are {known}."
+                )
+    directions = problem.n_laplacian_directions
+    if directions is not None and not (
+        isinstance(directions, Integral) and directions > 0
+    ):
+        raise ValueError(
+            "n_laplacian_directions must be None or a positive integer, got "
+            f"{directions!r}."
+        )
+    for output, own_axes in problem.depends_on.items():
+        if output not in names or len(names) == 1:
             raise ValueError(
                 f"depends_on={{{output!r}: ...}} must name one of several outputs; the "
-                f"outputs are {problem.outputs}."
+                f"outputs are {names}."
             )
-        for axis in axes:
-            if axis not in problem.domain.axes:
+        for axis in own_axes:
+            if axis not in axes:
                 raise ValueError(
-                    f"depends_on: axis {axis!r} is unknown; the axes are "
-                    f"{problem.domain.axes}."
+                    f"depends_on: axis {axis!r} is unknown; the axes are {axes}."
                 )
 
 
@@ -287,30 +270,24 @@ def check_equations(problem, points, levels, rng):
                 to_numpy(_with_slopes(problem, np.float64(level), one, points))
                 for level, one in zip(levels, weights, strict=True)
             ]
-        rows = np.concatenate([r for r, _ in found])
-        slopes = np.concatenate([s for _, s in found])
-        if np.isfinite(rows).all() and np.isfinite(slopes).all():
-            _check_contradictions(problem, rows, slopes)
+        rows = np.concatenate([r for r, _ in found])  # (n, k)
+        slopes = np.concatenate([s for _, s in found])  # in the fields' parameters
+        finite = np.isfinite(rows).all() and np.isfinite(slopes).all()
+        for i, j in combinations(range(rows.shape[1]), 2) if finite else ():
+            differ = np.abs(rows[:, i] - rows[:, j])
+            apart = differ > _SAME * (np.abs(rows[:, i]) + np.abs(rows[:, j]))
+            moved = np.abs(slopes[:, i] - slopes[:, j]).max()
+            if apart.any() and moved <= _SAME * np.abs(slopes[:, [i, j]]).max():
+                raise ValueError(
+                    f"interior: the equations {i + 1} and {j + 1} of {rows.shape[1]} "
+                    "contradict each other: their difference is not zero, whatever the "
+                    f"field is.{_hint_at_the_point(problem)}"
+                )
     warn_user(
         f"The residual has {n_equations} equations for the {_named(outputs)}. They "
         "hold together only if they agree; else the fit is a compromise between them."
         f"{_hint_at_the_point(problem)}",
     )
-
-
-def _check_contradictions(problem, rows, slopes):
-    """Of values (n, k) and their slopes (n, k, m) in the parameters of the fields."""
-    k = rows.shape[1]
-    for i, j in zip(*np.triu_indices(k, 1), strict=True):
-        differ = np.abs(rows[:, i] - rows[:, j])
-        apart = differ > _SAME * (np.abs(rows[:, i]) + np.abs(rows[:, j]))
-        moved = np.abs(slopes[:, i] - slopes[:, j]).max()
-        if apart.any() and moved <= _SAME * np.abs(slopes[:, [i, j]]).max():
-            raise ValueError(
-                f"interior: the equations {i + 1} and {j + 1} of {k} contradict each "
-                "other: their difference is not zero, whatever the field is."
-                f"{_hint_at_the_point(problem)}"
-            )
 
 
 def _hint_at_the_point(problem):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, Self, overload
 
@@ -35,7 +34,6 @@ from sklearn_gn.segmented.preparation import (
     advice_on_room,
     broken_column,
     check_inside,
-    criterion_of,
     folds_of,
     needs_all_points,
     options_of,
@@ -446,21 +444,10 @@ class SegmentedRegressor(
     def _search(self, prepared, options, kind, folds):
         """The breakpoints, and the series with residuals clipped by Huber's loss."""
         check_inside(prepared, options.known, kind)
-        n_breakpoints = None if self.n_breakpoints == "auto" else self.n_breakpoints
-        n_rows = len(prepared.rows.x)
-        search = partial(
-            selection.choose,
-            options=options,
-            n_breakpoints=n_breakpoints and min(n_breakpoints, n_rows),
-            most=min(self.max_breakpoints, n_rows),
-            criterion=criterion_of(self),
-            folds=folds,
+        ((t, path),), (clipped,) = robust.find_breakpoints(
+            self, [prepared], options, folds
         )
-        if self.loss == "huber":
-            ends = selection.ends_to_keep([prepared], options, n_breakpoints)
-            ((t, path),), (clipped,) = robust.choose([prepared], options, search, ends)
-        else:
-            ((t, path),), clipped = search([prepared]), None
+        n_breakpoints = None if self.n_breakpoints == "auto" else self.n_breakpoints
         if n_breakpoints is not None and len(t) < n_breakpoints:
             warn_user(
                 f"The fit has {counted(len(t), 'breakpoint')}, not n_breakpoints="

@@ -27,8 +27,14 @@ from scipy.linalg import solve_toeplitz
 
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.insertion import allowed, orthogonal_part
-from sklearn_gn.segmented.problem import all_pieces, spread
-from sklearn_gn.segmented.products import Pieces, products, solve, target_products
+from sklearn_gn.segmented.problem import (
+    Pieces,
+    all_pieces,
+    products,
+    solve,
+    spread,
+    target_products,
+)
 from sklearn_gn.segmented.search import EXACT
 
 MOST_POSITIONS = 200  # at which a breakpoint is tried

@@ -6,8 +6,7 @@ and, of kinks, for one between it and the position before.
 
 import numpy as np
 
-from sklearn_gn.segmented.problem import all_pieces
-from sklearn_gn.segmented.products import locate, solve, take
+from sklearn_gn.segmented.problem import all_pieces, locate, solve, take
 
 _INDEPENDENT = 1e-9  # share of a piece's square that the others must leave
 

@@ -14,9 +14,9 @@ from sklearn_gn.segmented.problem import (
     Form,
     Limits,
     Problem,
+    make_table,
     spread,
 )
-from sklearn_gn.segmented.products import make_table
 
 _ROWS_OF_SEGMENT = 3  # at least, unless asked otherwise
 

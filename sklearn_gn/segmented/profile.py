@@ -23,8 +23,15 @@ from scipy.optimize import brentq
 
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.insertion import gain_of_ramps, gains
-from sklearn_gn.segmented.problem import Candidates, all_pieces
-from sklearn_gn.segmented.products import Pieces, concatenate, locate, solve, take
+from sklearn_gn.segmented.problem import (
+    Candidates,
+    Pieces,
+    all_pieces,
+    concatenate,
+    locate,
+    solve,
+    take,
+)
 
 _RESOLVED = 1e-11  # rise, over the total, that is more than rounding errors
 _NEAR = 4.0  # half-widths of the delta method within which positions are close

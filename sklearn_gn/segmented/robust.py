@@ -10,14 +10,16 @@ bounds, give the standard errors of the M-estimate too, with Huber's correction 
 number of parameters.
 """
 
+from functools import partial
+
 import numpy as np
 from scipy.ndimage import median_filter
 
 from sklearn_gn.bayes.huber import BOUND, LEAST_SCALE, clip, scale_of
 from sklearn_gn.bayes.line_ends import has_short_end
-from sklearn_gn.segmented import least_squares
+from sklearn_gn.segmented import least_squares, selection
 from sklearn_gn.segmented.inference import infer, statistics
-from sklearn_gn.segmented.preparation import problem_of, stack, with_known
+from sklearn_gn.segmented.preparation import criterion_of, problem_of, stack, with_known
 from sklearn_gn.segmented.problem import sum_of_squares
 from sklearn_gn.segmented.search import converge
 
@@ -46,6 +48,28 @@ def residuals(form, rows, y, t):
     """Return fitted values to targets y, and the residuals of the rows."""
     fitted = y - least_squares.solve_design(form, rows._replace(y=y), t).residual
     return fitted, rows.y - fitted
+
+
+def find_breakpoints(model, prepared, options, folds=None):
+    """Return (t, path) of several series by the parameters of a model, and more.
+
+    The second answer are the series with residuals clipped by Huber's loss, of least
+    squares a list of None.
+    """
+    number = None if model.n_breakpoints == "auto" else model.n_breakpoints
+    most = max(len(each.rows.x) for each in prepared)
+    search = partial(
+        selection.choose,
+        options=options,
+        n_breakpoints=number and min(number, most),
+        most=min(model.max_breakpoints, most),
+        criterion=criterion_of(model),
+        folds=folds,
+    )
+    if model.loss == "squared_error":
+        return search(prepared), [None] * len(prepared)
+    ends = selection.ends_to_keep(prepared, options, number)
+    return choose(prepared, options, search, ends)
 
 
 def choose(prepared, options, search, ends=None):

@@ -27,15 +27,13 @@ import numpy as np
 from sklearn_gn.segmented.insertion import apart, insert
 from sklearn_gn.segmented.problem import (
     MOST_CANDIDATES,
-    all_pieces,
-    spread,
-    sum_of_squares,
-)
-from sklearn_gn.segmented.products import (
     Pieces,
+    all_pieces,
     concatenate,
     locate,
     solve,
+    spread,
+    sum_of_squares,
     take,
 )
 from sklearn_gn.shallow_relu import partition

@@ -14,7 +14,7 @@ from sklearn_gn.arrays.backend import one_blas_thread
 from sklearn_gn.data import dates
 from sklearn_gn.data.rows import check_sample_weight, naming_text
 from sklearn_gn.optim.stop import counted
-from sklearn_gn.segmented import inference, robust, selection
+from sklearn_gn.segmented import inference, robust
 from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
@@ -230,19 +230,7 @@ def _fit_chunk(estimator, kind, series, names):
             check_inside(prepared[-1], options.known, kind)
         except ValueError as error:
             raise ValueError(f"Group {name!r}: {error}") from error
-    number = None if estimator.n_breakpoints == "auto" else estimator.n_breakpoints
-    search = partial(
-        selection.choose,
-        options=options,
-        n_breakpoints=number,
-        most=estimator.max_breakpoints,
-        criterion=estimator.criterion,
-    )
-    if estimator.loss == "huber":
-        ends = selection.ends_to_keep(prepared, options, number)
-        found, clipped = robust.choose(prepared, options, search, ends)
-    else:
-        found, clipped = search(prepared), [None] * len(prepared)
+    found, clipped = robust.find_breakpoints(estimator, prepared, options)
     alike = defaultdict(list)  # series with the same free breakpoints
     for b, (each, (t, _)) in enumerate(zip(prepared, found, strict=True)):
         t, free = with_known(each, options, t)
