@@ -13,6 +13,7 @@ there and nowhere else.
 import operator
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import reduce
 from numbers import Integral
 from typing import Any
@@ -28,6 +29,7 @@ _AXES_AT_ONCE = 64  # directions differentiated in one batch: bounds the memory
 _lost_jumps: ContextVar[list | None] = ContextVar("lost_jumps", default=None)
 
 
+@dataclass(eq=False, repr=False)
 class Field:
     """A function of one point, with names.
 
@@ -65,19 +67,11 @@ class Field:
 
     __array_ufunc__ = None  # arrays of numpy on the left leave the operation to us
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        axes: tuple[str, ...],
-        time: str | None = None,
-        outputs: tuple[str, ...] | None = None,
-        directions: Any = None,
-    ) -> None:
-        self.function = function
-        self.axes = axes
-        self.time = time
-        self.outputs = outputs
-        self.directions = directions
+    function: Callable[..., Any]
+    axes: tuple[str, ...]
+    time: str | None = None
+    outputs: tuple[str, ...] | None = None
+    directions: Any = None
 
     def __call__(self, x: Any) -> Any:
         """Value at a point of shape (d,)."""

@@ -1,5 +1,6 @@
 """Summary of a fit as text and as HTML."""
 
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 
@@ -95,6 +96,7 @@ def _notes(model, dates):
     return notes
 
 
+@dataclass(eq=False, repr=False)
 class Summary:
     """Tables of a fit; ``print`` shows them as text, a notebook as HTML.
 
@@ -108,11 +110,10 @@ class Summary:
     notes : list of str
     """
 
-    def __init__(self, title, facts, tables, notes):
-        self.title = title
-        self.facts = facts
-        self.tables = tables
-        self.notes = notes
+    title: str
+    facts: dict
+    tables: dict
+    notes: list
 
     def __str__(self):
         blocks = [_text_table(name, table) for name, table in self.tables.items()]
