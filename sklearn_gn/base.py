@@ -37,15 +37,17 @@ def unchanged_on_failure(fit):
     """Decorate a method ``fit``: one that fails leaves the estimator as it was.
 
     An error, or Ctrl-C before there is a model, would otherwise leave attributes of two
-    fits side by side. The settings of the thread, too, are what they were, and compiled
-    programs are forgotten where they have become many.
+    fits side by side. BLAS has one thread meanwhile, so that no bit of a fit depends on
+    the number of cores. The settings of the thread are afterwards what they were, and
+    compiled programs are forgotten where they have become many.
     """
 
     @wraps(fit)
     def wrapper(self, *args, **kwargs):
         before, settings = dict(vars(self)), backend.settings_of_thread()
         try:
-            return fit(self, *args, **kwargs)
+            with backend.one_blas_thread:
+                return fit(self, *args, **kwargs)
         except BaseException:
             vars(self).clear()
             vars(self).update(before)

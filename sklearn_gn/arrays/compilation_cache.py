@@ -7,9 +7,11 @@ where it is asked to.
 import hashlib
 import os
 import platform
+import stat
 import sys
 from pathlib import Path
 
+from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import PathLike
 
 VARIABLE = "SKLEARN_GN_COMPILATION_CACHE"
@@ -17,7 +19,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 _OFF, _DEFAULT = ("", "0"), "1"  # values of the variable that are no path
 
 
-def enable_compilation_cache(path: PathLike | None = None) -> Path:
+def enable_compilation_cache(path: PathLike | None = None) -> Path | None:
     """Keep compiled functions on disk, and read them from there in later processes.
 
     The first fit of a process compiles for one to several seconds. With the cache, this
@@ -29,21 +31,23 @@ def enable_compilation_cache(path: PathLike | None = None) -> Path:
     Parameters
     ----------
     path : str or path-like, default=None
-        Folder of the cache, which is made where there is none. Nobody else should be
-        allowed to write to it, because its content is executed. If None, it is
+        Folder of the cache, which is made where there is none. Its content is executed,
+        so it must belong to the user, and nobody else may write to it. If None, it is
         ``sklearn_gn`` in the user's cache folder: ``$XDG_CACHE_HOME`` or ``~/.cache``,
         on macOS ``~/Library/Caches``. Delete the folder to empty the cache.
 
     Returns
     -------
-    pathlib.Path
+    pathlib.Path or None
         Where the compiled functions of this machine are kept: a folder inside ``path``
-        with the name of its kind of processor, so that machines can share ``path``.
+        with the name of its kind of processor, so that machines can share ``path``. If
+        others may write to the folder, a warning says so, the cache stays off, and this
+        is None.
 
     Raises
     ------
     OSError
-        If the folder cannot be made.
+        If the folder cannot be made, or not be written to.
 
     Notes
     -----
@@ -60,8 +64,19 @@ def enable_compilation_cache(path: PathLike | None = None) -> Path:
         sklearn_gn.enable_compilation_cache()
     """
     folder = _user_cache() if path is None else Path(path).expanduser()
-    folder = folder.absolute() / _processor()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = folder.absolute()
+    for place in (folder, folder / _processor()):
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_private(place):
+            warn_user(
+                f"The compilation cache in {str(place)!r} is not used: others may "
+                "write to this folder, and its content is executed. Let it belong to "
+                "you alone (chmod go-w), or give another path."
+            )
+            return None
+    folder = place
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"{str(folder)!r} cannot be written to.")
     settings = {
         "jax_compilation_cache_dir": str(folder),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -75,10 +90,29 @@ def enable_compilation_cache(path: PathLike | None = None) -> Path:
 
 
 def enable_if_asked():
-    """Enable the cache if the environment variable says so."""
+    """Enable the cache if the environment variable says so and the folder can be used.
+
+    Without it fits compile again, which is no reason to stop the import.
+    """
     value = os.environ.get(VARIABLE, "")
-    if value not in _OFF:
+    if value in _OFF:
+        return
+    try:
         enable_compilation_cache(None if value == _DEFAULT else value)
+    except OSError as error:
+        warn_user(
+            f"The compilation cache that {VARIABLE} asks for is not used: {error}. "
+            "Give another path, or change the permissions of the folder."
+        )
+
+
+def _is_private(folder):
+    """Whether a folder belongs to this user, or to root, and only they can write."""
+    if os.name != "posix":
+        return True
+    about = folder.stat()
+    others_write = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return about.st_uid in (os.geteuid(), 0) and not others_write
 
 
 def _change_settings(settings):

@@ -1,25 +1,97 @@
-"""Products of large matrices in NumPy, divided among threads.
+"""Threads: one for BLAS while a fit computes, several for products of large matrices.
 
-They are divided by their size alone, so that results do not depend on the number of
-cores. Threads of BLAS change the rounding with their number, and wait for each other
+Products are divided by their size alone, so that results do not depend on the number
+of cores. Threads of BLAS change the rounding with their number, and wait for each other
 where another process has a core: a fit took five times as long on shared cores.
 """
 
 import os
+import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from contextvars import copy_context
 from functools import cache, partial
 from itertools import pairwise
+from multiprocessing import current_process
 
 import joblib
 import numpy as np
-
-from sklearn_gn.arrays.backend import one_blas_thread
+from threadpoolctl import ThreadpoolController
 
 _LEAST = 2**28  # multiplications: some milliseconds, as long as a thread may wait
 _ROWS = 600  # of a block of a product; smaller ones are multiplied at a lower rate
+
+
+def n_cores():
+    """Return the number of cores for threads: one in a worker of multiprocessing.
+
+    Such a worker is one of several that share the cores.
+    """
+    return 1 if current_process().daemon else joblib.cpu_count()
+
+
+class _OneBlasThread:
+    """Limit BLAS to one thread while any fit is inside.
+
+    LAPACK factors small matrices no faster with a second thread, and its threads wait
+    for each other when another process is busy: a fit took 75 times as long on two
+    shared cores. Large ones do gain, a Cholesky factor of 1,900 rows takes 0.055 in
+    place of 0.10 s on two idle cores; with these cores shared it takes 4.5 in place of
+    0.9 s, and eight times the CPU time. How busy the machine is must not decide either,
+    since the number of threads changes the rounding: where it pays, this module
+    divides large products. XLA's own matrix products are not affected. The limit holds
+    for the process, so the threads of several fits share one.
+    """
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._depths = {}  # number of times that each thread is inside
+        self._controller = None
+        self._limit = None
+        self._n_threads = 1  # that BLAS had before, or cores, if these are fewer
+
+    def __enter__(self):
+        self.set_depth(self.depth() + 1)
+
+    def __exit__(self, *error):
+        self.set_depth(self.depth() - 1)
+
+    def depth(self):
+        """Return how many times the calling thread is inside."""
+        return self._depths.get(threading.get_ident(), 0)
+
+    def share(self):
+        """Return the number of threads that a fit may have, in place of those of BLAS.
+
+        It is one outside of fits.
+        """
+        return max(self._n_threads // max(len(self._depths), 1), 1)
+
+    def set_depth(self, depth):
+        """Set how many times the calling thread is inside, and the limit with it."""
+        with self._lock:
+            self._depths[threading.get_ident()] = depth
+            if not depth:
+                del self._depths[threading.get_ident()]
+            if self._depths and self._limit is None:
+                if self._controller is None:  # looks through the loaded libraries, once
+                    self._controller = ThreadpoolController()
+                self._n_threads = _n_blas_threads(self._controller)
+                self._limit = self._controller.limit(limits=1, user_api="blas")
+                self._limit.__enter__()
+            elif not self._depths and self._limit is not None:
+                self._limit.__exit__(None, None, None)
+                self._limit, self._n_threads = None, 1
+
+
+def _n_blas_threads(controller):
+    """Number of threads of BLAS, at most that of the cores of this process."""
+    found = (d["num_threads"] for d in controller.info() if d["user_api"] == "blas")
+    return min(n_cores(), max(found, default=1))
+
+
+one_blas_thread = _OneBlasThread()
 
 
 def symmetric_product(a):
@@ -85,7 +157,7 @@ def in_threads(tasks):
 @cache
 def _pool():
     """Threads that wait for work, as many as there are cores beside the caller's."""
-    return ThreadPoolExecutor(max(joblib.cpu_count() - 1, 1), "sklearn_gn")
+    return ThreadPoolExecutor(max(n_cores() - 1, 1), "sklearn_gn")
 
 
 if hasattr(os, "register_at_fork"):  # a forked process has none of the threads

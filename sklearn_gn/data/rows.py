@@ -62,6 +62,9 @@ def validate_data(estimator, *data, **checks):
     dates.refuse_dates(data[0], takes_dates=hasattr(estimator, "broken_feature"))
     _refuse_complex_columns(data[0])
     targets = () if len(data) == 1 else data[1]
+    shape = getattr(targets, "shape", ())
+    if shape[1:] == (0,):
+        raise ValueError(f"y has no columns (shape={shape}): give at least one target.")
     if checks.get("y_numeric"):
         dates.refuse_dates_as_targets(targets)
     if not checks.get("multi_output"):

@@ -1,5 +1,7 @@
 """Results of long computations on disk, kept by joblib."""
 
+import os
+
 from joblib import Memory
 
 from sklearn_gn._caller import warn_user
@@ -34,6 +36,8 @@ def cached_on_disk(function, arguments, *, folder, ignore=(), on_read=None):
     try:
         place = folder()
         memory = Memory(place, compress=_CHECKED, verbose=0)
+        if not os.access(place, os.W_OK):
+            raise PermissionError(f"{str(place)!r} cannot be written to")
         memorized = memory.cache(function, ignore=list(ignore))
         known = memorized.check_call_in_cache(**arguments)
     except OSError as error:
