@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.arrays import backend, extremes, live_programs
+from sklearn_gn.arrays import backend, extremes, programs
 from sklearn_gn.callbacks import EarlyStopping, TimeBudget
 from sklearn_gn.data.row_checks import checked_rows, target_spread
 from sklearn_gn.data.rows import check_validation_pair, validate_data
@@ -54,7 +54,7 @@ def unchanged_on_failure(fit):
             raise
         finally:
             backend.restore_settings(settings)
-            live_programs.forget_if_many()
+            programs.forget_if_many()
 
     return wrapper
 

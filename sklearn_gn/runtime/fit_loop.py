@@ -16,8 +16,11 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import squares_overflow
 from sklearn_gn.optim.stop import StopReason, is_interrupt, is_one_of_many
 from sklearn_gn.runtime import checkpoint, fit_messages
-from sklearn_gn.runtime.fingerprint import digest
-from sklearn_gn.runtime.question import budgets_of, digests_of_question
+from sklearn_gn.runtime.fingerprint import (
+    budgets_of,
+    digest,
+    digests_of_question,
+)
 
 LOG_COLUMNS = (
     "iteration",

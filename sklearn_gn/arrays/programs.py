@@ -1,7 +1,10 @@
-"""The cache of compiled functions on disk, which makes first fits quick.
+"""Compiled programs: kept on disk where a user asks for it, and few in memory.
 
-This is the only place in the package that changes settings of JAX, and it does so only
-where it is asked to.
+The cache on disk, which makes first fits quick, is the only thing in the package that
+changes settings of JAX. In memory JAX keeps every program that it has compiled. Each
+maps memory, and Linux ends a process that has more than 65,530 maps: a search over
+layer sizes came there after some hundreds of fits. So all programs are forgotten when
+they are many; those that are needed again are compiled again, or read from disk.
 """
 
 import hashlib
@@ -17,6 +20,13 @@ from sklearn_gn._typing import PathLike
 VARIABLE = "SKLEARN_GN_COMPILATION_CACHE"
 _CPU_INFO = Path("/proc/cpuinfo")
 _OFF, _DEFAULT = ("", "0"), "1"  # values of the variable that are no path
+MOST = 500  # programs in memory; each one has about fifty maps
+_EVENT = "/jax/core/compile/backend_compile_duration"
+
+_counted = None  # programs since they were last forgotten; None before the first count
+
+
+# --- on disk -------------------------------------------------------------------------
 
 
 def enable_compilation_cache(path: PathLike | None = None) -> Path | None:
@@ -142,3 +152,30 @@ def _processor():
         # Those of the first core; "Features" is ARM's name for them.
         kind = next((a for a in lines if a.startswith(("flags", "Features"))), kind)
     return f"{platform.machine()}-{hashlib.sha256(kind.encode()).hexdigest()[:12]}"
+
+
+# --- in memory -----------------------------------------------------------------------
+
+
+def forget_if_many():
+    """Count compiled programs from the first call on, and forget them if many.
+
+    A process that has not loaded JAX has none.
+    """
+    global _counted
+    jax = sys.modules.get("jax")
+    if jax is None:
+        return
+    if _counted is None:
+        _counted = 0
+        jax.monitoring.register_event_duration_secs_listener(_count)
+    if _counted > MOST:
+        _counted = 0
+        jax.clear_caches()
+
+
+def _count(event, seconds, **about):
+    global _counted
+    del seconds, about
+    if event == _EVENT:
+        _counted += 1
