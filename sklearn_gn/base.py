@@ -20,6 +20,7 @@ from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import backend, extremes, programs
 from sklearn_gn.callbacks import EarlyStopping, TimeBudget
+from sklearn_gn.data.chunks import class_numbers
 from sklearn_gn.data.row_checks import checked_rows, target_spread
 from sklearn_gn.data.rows import check_validation_pair, validate_data
 from sklearn_gn.findings import Diagnosis, diagnose
@@ -389,24 +390,12 @@ class SoftmaxClassifier(ClassifierMixin):
             )
         self.classes_ = classes
 
-    def _encode(self, y, name):
-        """Numbers of the labels."""
-        code = np.searchsorted(self.classes_, y)
-        code = np.minimum(code, len(self.classes_) - 1)
-        unknown = self.classes_[code] != y
-        if unknown.any():
-            raise ValueError(
-                f"{name} holds labels that are not among classes_: "
-                f"{np.unique(y[unknown]).tolist()}."
-            )
-        return code
-
     def _encode_weighted(self, X, y, weight):
         """Rows that have weight: X, class numbers, and weights times class weights."""
         if (weight == 0).any():
             counted = weight > 0
             X, y, weight = X[counted], y[counted], weight[counted]
-        code = self._encode(y, "y")
+        code = class_numbers(self.classes_, y, "y")
         if self.class_weight is not None:
             self._check_class_weight()
             by_class = compute_class_weight(
@@ -441,7 +430,8 @@ class SoftmaxClassifier(ClassifierMixin):
         if not check_validation_pair(X_val, y_val):
             return None
         X_val, y_val = self._check_data(X_val, y_val, reset=False)
-        return X_val, self._encode(y_val, "y_val"), np.full(len(y_val), 1 / len(y_val))
+        code = class_numbers(self.classes_, y_val, "y_val")
+        return X_val, code, np.full(len(y_val), 1 / len(y_val))
 
     # -- predictions ------------------------------------------------------------------
 

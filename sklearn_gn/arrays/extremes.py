@@ -9,6 +9,7 @@ _LARGE = 1e100  # the square of a product of two such numbers leaves the range
 _LARGEST = np.finfo(np.float64).max
 _ROOM = 1e8  # between the largest input of a network and the largest float
 _BLOCK = 2**15  # numbers, which stay in the processor's cache
+_LARGEST_NUMBER = 1e300  # of training data
 MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 
 
@@ -45,6 +46,23 @@ def _are_ordinary(numbers):
 def largest_size(array):
     """Return the largest absolute value: 0 of no numbers, NaN where one is NaN."""
     return max(float(np.max(array, initial=0)), -float(np.min(array, initial=0)))
+
+
+def check_differences(name, array):
+    """Raise a ValueError if numbers are so large that differences may overflow."""
+    array = array.data if sparse.issparse(array) else array
+    largest = largest_size(array) if array.dtype.kind == "f" else 0.0
+    if largest > _LARGEST_NUMBER:
+        raise ValueError(
+            f"{name} holds a number of size {largest:.3g}; the largest that can be "
+            f"fitted is {_LARGEST_NUMBER:.0e}. Give {name} in larger units."
+        )
+
+
+def total_weight(weight):
+    """Return the sum of the weights, at most the largest float."""
+    with np.errstate(over="ignore"):
+        return min(float(weight.sum()), _LARGEST)
 
 
 def cast_within_range(values, dtype):

@@ -9,9 +9,9 @@ from sklearn.base import is_classifier
 from sklearn.model_selection import train_test_split
 from sklearn.utils import validation
 
-from sklearn_gn.arrays.extremes import largest_size
+from sklearn_gn.arrays.extremes import check_differences
 from sklearn_gn.data import dates
-from sklearn_gn.data.hashing import row_codes
+from sklearn_gn.data.hashing import differ, row_codes
 from sklearn_gn.data.missing import naming_columns
 
 _ADVICE_ON_TEXT = (
@@ -43,7 +43,6 @@ _ADVICE_ON_CODES = (
 _ADVICE_ON_COLUMNS = (
     "Fit the columns one by one, or use MultiOutputRegressor of sklearn.multioutput."
 )
-_LARGEST_NUMBER = 1e300  # of training data
 _CHUNK_ROWS = 1024  # of wide tables, so that intermediate copies stay in cache
 _LARGEST_WEIGHT = 1e100  # counts of rows whose squares are numbers still
 
@@ -157,17 +156,6 @@ def _is_date(text):
         return False
 
 
-def check_differences(name, array):
-    """Raise a ValueError if numbers are so large that differences may overflow."""
-    array = array.data if sparse.issparse(array) else array
-    largest = largest_size(array) if array.dtype.kind == "f" else 0.0
-    if largest > _LARGEST_NUMBER:
-        raise ValueError(
-            f"{name} holds a number of size {largest:.3g}; the largest that can be "
-            f"fitted is {_LARGEST_NUMBER:.0e}. Give {name} in larger units."
-        )
-
-
 def check_validation_pair(X_val, y_val):
     """Return whether validation data are given.
 
@@ -271,11 +259,6 @@ def canonical_rows(X, y, sample_weight):
     return order[first][counted], share[counted]
 
 
-def differ(X, y, some, others):
-    """Whether rows, given by their numbers, differ from others."""
-    return np.any(X[some] != X[others], axis=1) | np.any(y[some] != y[others], axis=1)
-
-
 def _content_order(X, y):
     """Return an order of the rows by their content, with equal rows together.
 
@@ -326,9 +309,3 @@ def shares(weight):
     """Return weights of sum one; rows without weight, or of too little, count alike."""
     total = weight.sum()
     return weight / total if total > 0 else np.full(len(weight), 1 / len(weight))
-
-
-def total_weight(weight):
-    """Return the sum of the weights, at most the largest float."""
-    with np.errstate(over="ignore"):
-        return min(float(weight.sum()), np.finfo(float).max)
