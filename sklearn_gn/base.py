@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.arrays import backend, extremes, programs
+from sklearn_gn.arrays import backend, extremes, programs, threads
 from sklearn_gn.callbacks import EarlyStopping, TimeBudget
 from sklearn_gn.data.chunks import class_numbers
 from sklearn_gn.data.row_checks import checked_rows, target_spread
@@ -45,16 +45,15 @@ def unchanged_on_failure(fit):
 
     @wraps(fit)
     def wrapper(self, *args, **kwargs):
-        before, settings = dict(vars(self)), backend.settings_of_thread()
+        before = dict(vars(self))
         try:
-            with backend.one_blas_thread:
+            with threads.settings_of_a_fit():
                 return fit(self, *args, **kwargs)
         except BaseException:
             vars(self).clear()
             vars(self).update(before)
             raise
         finally:
-            backend.restore_settings(settings)
             programs.forget_if_many()
 
     return wrapper
@@ -178,8 +177,11 @@ class GaussNewtonEstimator(
 
     def _arithmetic(self, X, y):
         """The context in which to compute with data, and with numbers as parameters."""
-        numbers = np.array([*_numbers_in(self.get_params(deep=False).values()), 1.0])
-        return extremes.arithmetic_of(X, y, numbers)
+        values = self.get_params(deep=False).values()
+        several = (v if isinstance(v, tuple | list) else [v] for v in values)
+        numbers = [v for some in several for v in some if isinstance(v, float)]
+        finite = np.array([1.0, *filter(np.isfinite, numbers)])
+        return extremes.arithmetic_of(X, y, finite)
 
     def _cast(self, value):
         """In the precision of the fit, in which large numbers may be infinite."""
@@ -230,38 +232,35 @@ class GaussNewtonEstimator(
             more where Ctrl-C falls into it.
         """
         self._forget_former_fit()
+        named = isinstance(self.device, str)
+        computed_in = self.dtype, self.device if named else None
+        run.given = data
+        self._n_rows = np.inf if data["X"] is None else data["X"].shape[0]
         with self._arithmetic(data["X"], data["y"]):
-            self._run_quietly(run, max_steps, data, attributes, set_fitted)
+            self._fit_run = run
+            try:
+                most = None if np.isinf(max_steps) else max_steps
+                tasks = FitTasks(self, self._fit_callbacks(), max_iter=most, data=data)
+                run.run(
+                    tasks,
+                    lambda: {**attributes(run.best_net), "_computed_in": computed_in},
+                )
+            finally:
+                del self._fit_run
+            self._computed_in = computed_in
+            self._is_compiled = run.solver.compiled
+            try:
+                self._set_results(run, set_fitted)
+            except (KeyboardInterrupt, Exception) as error:
+                if not is_interrupt(error):
+                    raise
+                run.interrupt()
+                self._set_results(run, set_fitted)
         run.warn_if_not_converged()
 
     def _forget_former_fit(self):
         for name in self._not_of_every_fit:
             vars(self).pop(name, None)
-
-    def _run_quietly(self, run, max_steps, data, attributes, set_fitted):
-        named = isinstance(self.device, str)
-        computed_in = self.dtype, self.device if named else None
-        self._fit_run = run
-        run.given = data
-        self._n_rows = np.inf if data["X"] is None else data["X"].shape[0]
-        try:
-            most = None if np.isinf(max_steps) else max_steps
-            tasks = FitTasks(self, self._fit_callbacks(), max_iter=most, data=data)
-            run.run(
-                tasks,
-                lambda: {**attributes(run.best_net), "_computed_in": computed_in},
-            )
-        finally:
-            del self._fit_run
-        self._computed_in = computed_in
-        self._is_compiled = run.solver.compiled
-        try:
-            self._set_results(run, set_fitted)
-        except (KeyboardInterrupt, Exception) as error:
-            if not is_interrupt(error):
-                raise
-            run.interrupt()
-            self._set_results(run, set_fitted)
 
     def _set_results(self, run, set_fitted):
         """Set the attributes that all estimators have, then those of this one."""
@@ -290,15 +289,6 @@ class GaussNewtonEstimator(
             return None
         predicted = getattr(self, "_predicted", None)
         return checked_rows(X, y, metadata.get("sample_weight"), predicted)
-
-
-def _numbers_in(values):
-    """Yield the real numbers among values, and in the tuples and lists among them."""
-    for value in values:
-        if isinstance(value, tuple | list):
-            yield from _numbers_in(value)
-        elif isinstance(value, float) and np.isfinite(value):
-            yield float(value)
 
 
 def _check_no_label_is_missing(y):

@@ -7,8 +7,6 @@ compiled function run without it.
 """
 
 import os
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from multiprocessing import current_process
@@ -213,34 +211,3 @@ def _first_device(platform):
         raise ValueError(
             f"device={platform!r} is not available; JAX found {available}."
         ) from error
-
-
-def settings_of_thread():
-    """Return the settings of the calling thread that a fit changes for its time."""
-    jax = sys.modules.get("jax")
-    precise = None if jax is None else jax.config.jax_enable_x64
-    return one_blas_thread.depth(), np.geterr(), precise
-
-
-def restore_settings(settings):
-    """Return to earlier settings of the calling thread, if they have changed.
-
-    Ctrl-C that falls into the end of a ``with`` block leaves its settings as they are
-    inside.
-    """
-    depth, warnings_of_numpy, precise = settings
-    np.seterr(**warnings_of_numpy)
-    if one_blas_thread.depth() != depth:
-        one_blas_thread.set_depth(depth)
-    jax = sys.modules.get("jax")
-    if jax is None or jax.config.jax_enable_x64 == precise:
-        return
-    precise = _of_new_thread(jax) if precise is None else precise
-    if jax.config.jax_enable_x64 != precise:
-        jax.enable_x64(precise).__enter__()
-
-
-def _of_new_thread(jax):
-    """The flag for double precision that is nobody's own."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: jax.config.jax_enable_x64).result()

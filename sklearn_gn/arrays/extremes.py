@@ -14,33 +14,23 @@ MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 
 
 def arithmetic_of(*arrays):
-    """Return the context in which to compute with arrays.
+    """Return the context in which to compute with arrays, sparse matrices and None.
 
     Where their numbers are so large or so small that squares of products leave the
     range of floats, overflow is no news to the user; what it makes of results is
     checked there. With other numbers NumPy warns as ever.
-
-    Parameters
-    ----------
-    *arrays : ndarray, sparse matrix or None
     """
-    ordinary = all(_is_ordinary(array) for array in arrays)
-    return nullcontext() if ordinary else np.errstate(all="ignore")
-
-
-def _is_ordinary(array):
-    array = array.data if sparse.issparse(array) else array
-    if array is None or array.dtype.kind != "f" or array.size == 0:
-        return True
-    flat = array.reshape(-1, order="A")
-    blocks = range(0, flat.size, _BLOCK)
-    return all(_are_ordinary(flat[first : first + _BLOCK]) for first in blocks)
-
-
-def _are_ordinary(numbers):
-    size = np.abs(numbers)
-    n_tiny = np.count_nonzero(size <= 1 / _LARGE)
-    return float(size.max()) < _LARGE and n_tiny == np.count_nonzero(size == 0)
+    for array in arrays:
+        array = array.data if sparse.issparse(array) else array
+        if array is None or array.dtype.kind != "f":
+            continue
+        flat = array.reshape(-1, order="A")
+        for first in range(0, flat.size, _BLOCK):
+            size = np.abs(flat[first : first + _BLOCK])
+            n_tiny = np.count_nonzero(size <= 1 / _LARGE) - np.count_nonzero(size == 0)
+            if n_tiny or not size.max() < _LARGE:
+                return np.errstate(all="ignore")
+    return nullcontext()
 
 
 def largest_size(array):
@@ -86,12 +76,9 @@ def scaled_back(values, scale, center=0.0):
 
 
 def numbers(values, network):
-    """Return the values of a network, of which none may be NaN.
+    """Return the values of a network; only one of the user's own may give NaN.
 
-    Raises
-    ------
-    ValueError
-        If one is, which only a network of the user's own can give.
+    That is a ValueError.
     """
     wrong = np.isnan(values).reshape(len(values), -1).any(axis=1)
     if wrong.any():
@@ -113,12 +100,8 @@ def unbounded(deviations, xp=np):
 def noise_deviation(precision, ratio=1.0):
     """Return the standard deviation of noise, infinite where its precision is zero.
 
-    Parameters
-    ----------
-    precision : float
-        Of the noise of all targets together.
-    ratio : float or ndarray of shape (q,), default=1.0
-        Variance of the noise of each target, relative to the mean of all.
+    ``ratio``, a number or (q,), is the variance of the noise of each target relative to
+    the mean of all.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         return unbounded(np.sqrt(ratio) / np.sqrt(np.float64(precision)))[()]

@@ -6,14 +6,16 @@ where another process has a core: a fit took five times as long on shared cores.
 """
 
 import os
+import sys
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import cache, partial
 from itertools import pairwise
 from multiprocessing import current_process
+from operator import itemgetter
 
 import joblib
 import numpy as np
@@ -52,10 +54,10 @@ class _OneBlasThread:
         self._n_threads = 1  # that BLAS had before, or cores, if these are fewer
 
     def __enter__(self):
-        self.set_depth(self.depth() + 1)
+        self._go_deeper(1)
 
     def __exit__(self, *error):
-        self.set_depth(self.depth() - 1)
+        self._go_deeper(-1)
 
     def depth(self):
         """Return how many times the calling thread is inside."""
@@ -68,30 +70,57 @@ class _OneBlasThread:
         """
         return max(self._n_threads // max(len(self._depths), 1), 1)
 
-    def set_depth(self, depth):
-        """Set how many times the calling thread is inside, and the limit with it."""
+    def _go_deeper(self, steps):
+        """Change the depth of the calling thread, and the limit with it."""
         with self._lock:
-            self._depths[threading.get_ident()] = depth
-            if not depth:
-                del self._depths[threading.get_ident()]
+            thread = threading.get_ident()
+            self._depths[thread] = self._depths.get(thread, 0) + steps
+            if not self._depths[thread]:
+                del self._depths[thread]
             if self._depths and self._limit is None:
                 if self._controller is None:  # looks through the loaded libraries, once
-                    self._controller = ThreadpoolController()
-                self._n_threads = _n_blas_threads(self._controller)
-                self._limit = self._controller.limit(limits=1, user_api="blas")
+                    self._controller = ThreadpoolController().select(user_api="blas")
+                found = map(itemgetter("num_threads"), self._controller.info())
+                self._n_threads = min(n_cores(), max(found, default=1))
+                self._limit = self._controller.limit(limits=1)
                 self._limit.__enter__()
             elif not self._depths and self._limit is not None:
                 self._limit.__exit__(None, None, None)
                 self._limit, self._n_threads = None, 1
 
 
-def _n_blas_threads(controller):
-    """Number of threads of BLAS, at most that of the cores of this process."""
-    found = (d["num_threads"] for d in controller.info() if d["user_api"] == "blas")
-    return min(n_cores(), max(found, default=1))
-
-
 one_blas_thread = _OneBlasThread()
+
+
+@contextmanager
+def settings_of_a_fit():
+    """Give BLAS one thread; then the settings of this thread are what they were.
+
+    Ctrl-C that falls into the end of a ``with`` block leaves its settings, such as
+    those of NumPy's warnings and JAX's precision, as they are inside.
+    """
+    depth, warnings_of_numpy = one_blas_thread.depth(), np.geterr()
+    jax = sys.modules.get("jax")
+    precise = None if jax is None else jax.config.jax_enable_x64
+    try:
+        with one_blas_thread:
+            yield
+    finally:
+        np.seterr(**warnings_of_numpy)
+        if one_blas_thread.depth() != depth:
+            one_blas_thread._go_deeper(depth - one_blas_thread.depth())
+        jax = sys.modules.get("jax")
+        if jax is not None and jax.config.jax_enable_x64 != precise:
+            _restore_precision(jax, precise)
+
+
+def _restore_precision(jax, precise):
+    """Return to a precision of JAX; None is that of before it was loaded."""
+    if precise is None:  # as in a thread that has changed nothing
+        with ThreadPoolExecutor(1) as pool:
+            precise = pool.submit(lambda: jax.config.jax_enable_x64).result()
+    if jax.config.jax_enable_x64 != precise:
+        jax.enable_x64(precise).__enter__()
 
 
 def symmetric_product(a):

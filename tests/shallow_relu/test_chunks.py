@@ -269,6 +269,7 @@ def test_what_is_not_possible_is_named(changes, change, message):
 
 def test_a_fit_that_would_not_fit_into_memory_names_chunks(monkeypatch):
     X, y = data()
+    monkeypatch.setattr(memory, "_LITTLE", 0)
     monkeypatch.setattr(memory, "available_bytes", lambda: X.nbytes)
     with pytest.raises(ValueError, match=r"GiB are available.*fit_chunks"):
         make().fit(X, y)
