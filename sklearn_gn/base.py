@@ -218,18 +218,9 @@ class GaussNewtonEstimator(
     def _run(self, run, *, max_steps, data, attributes, set_fitted):
         """Run a solver under the callbacks and set the fitted attributes.
 
-        Parameters
-        ----------
-        run : FitRun
-        max_steps : int
-            Most steps, accepted or not. It may be infinite.
-        data : dict
-            ``X``, ``y`` and ``metadata`` for callbacks.
-        attributes : callable
-            Maps a network to the fitted attributes that predictions need.
-        set_fitted : callable
-            Called without arguments after the run to set the fitted attributes; once
-            more where Ctrl-C falls into it.
+        ``max_steps``, accepted or not, may be infinite. ``attributes`` maps a network
+        to the fitted attributes that predictions need; ``set_fitted`` is called after
+        the run to set all of them, once more where Ctrl-C falls into it.
         """
         self._forget_former_fit()
         named = isinstance(self.device, str)

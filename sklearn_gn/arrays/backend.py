@@ -30,22 +30,10 @@ _OF_MEMORY = (  # variables by which processes that share a GPU divide its memor
 def scope(dtype, device=None):
     """Compute in ``dtype`` on ``device`` while the context is open.
 
-    BLAS is limited to one thread meanwhile.
-
-    Parameters
-    ----------
-    dtype : {"float64", "float32"}
-        Precision of the compiled functions called inside.
-    device : str, list, Mesh or None, default=None
-        Platform name, such as "cpu" or "gpu". If None, or if rows are divided among
-        several devices, JAX's default device for all that is small.
-
-    Raises
-    ------
-    ValueError
-        If JAX finds no such device.
-    MemoryError
-        If the device cannot hold the arrays.
+    BLAS is limited to one thread meanwhile. The device is a platform, such as "cpu" or
+    "gpu"; if None, or if rows are divided among several devices, it is JAX's default
+    for all that is small. One that JAX does not find is a ValueError, and what it
+    cannot hold is a MemoryError.
     """
     import jax
 
@@ -84,13 +72,7 @@ def _warn_of_shared_gpu():
 
 
 def mesh_of(device):
-    """Return the mesh of a parameter ``device``; None for a single device.
-
-    Raises
-    ------
-    ValueError
-        If it names a device twice, or one that there is not.
-    """
+    """Return the mesh of a parameter ``device``; None for a single device."""
     if device is None or isinstance(device, str):
         return None
     from sklearn_gn.arrays import devices

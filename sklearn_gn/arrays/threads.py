@@ -147,15 +147,11 @@ def symmetric_product(a):
 def in_threads(tasks):
     """Call functions without arguments, several at the same time where cores allow.
 
-    Inside a fit, there are as many threads as BLAS had before it, which users and
-    searches with several processes limit, divided by the number of fits that run in
-    threads of their own. The calling thread does what no other one has begun, so that
-    it waits for none that is busy elsewhere.
-
-    Parameters
-    ----------
-    tasks : list of callable
-        They release the interpreter's lock, and change nothing that they share.
+    They release the interpreter's lock, and change nothing that they share. Inside a
+    fit, there are as many threads as BLAS had before it, which users and searches with
+    several processes limit, divided by the number of fits that run in threads of their
+    own. The calling thread does what no other one has begun, so that it waits for none
+    that is busy elsewhere.
     """
     n_threads = min(len(tasks), one_blas_thread.share())
     left = deque(tasks)

@@ -228,17 +228,9 @@ def one_column(array, name):
 def checked_chunk(number, chunk, *, n_features, targets_of, factors_of=None):
     """Return the arrays (X, targets, weight) of a chunk; None if it has no weight.
 
-    Parameters
-    ----------
-    number : int
-        Of the chunk, for messages.
-    chunk : tuple
-        As given.
-    n_features : int
-    targets_of : callable
-        Maps the y of a chunk, the weights, and the name of y in messages to an array.
-    factors_of : ndarray, default=None
-        Factors of the weights by the class numbers that are the targets.
+    ``targets_of`` maps the y of the chunk, the weights, and the name of y in messages
+    to an array; ``factors_of`` are factors of the weights by the class numbers that
+    this holds.
     """
     X, y, *weight = chunk
     name = f"Chunk {number}"
@@ -253,13 +245,7 @@ def checked_chunk(number, chunk, *, n_features, targets_of, factors_of=None):
 
 
 def class_numbers(classes, y, name):
-    """Return the numbers of labels.
-
-    Raises
-    ------
-    ValueError
-        If there are others; it begins with the name of y.
-    """
+    """Return the numbers of labels; a ValueError about others begins with a name."""
     code = np.searchsorted(classes, y)
     code = np.minimum(code, len(classes) - 1)
     unknown = classes[code] != y

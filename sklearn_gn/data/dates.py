@@ -171,19 +171,9 @@ def check_column(column, names):
 
 
 def replace_dates(X, column):
-    """Return X with dates in one column as days, and the kind of the dates.
+    """Return X with dates in one column as days, and the kind of the dates or None.
 
-    Parameters
-    ----------
-    X : array-like
-        A data frame, or an array of dates alone.
-    column : int or str
-        The column of the broken feature.
-
-    Returns
-    -------
-    X : array-like
-    kind : {"utc", "local", None}
+    X is a data frame, or an array of dates alone; the column is a number or a name.
     """
     if not is_frame(X):
         X = _listed(X)

@@ -177,13 +177,7 @@ def _is_date(text):
 
 
 def check_validation_pair(X_val, y_val):
-    """Return whether validation data are given.
-
-    Raises
-    ------
-    ValueError
-        If one of the two is given and the other is not.
-    """
+    """Return whether validation data are given: both of X_val and y_val, or none."""
     if (X_val is None) != (y_val is None):
         missing = "y_val" if y_val is None else "X_val"
         raise ValueError(f"X_val and y_val belong together: {missing} is missing.")
@@ -191,22 +185,9 @@ def check_validation_pair(X_val, y_val):
 
 
 def validation_split(n_rows, fraction, rng, labels=None):
-    """Draw the rows to set aside for validation, stratified where that is possible.
+    """Return numbers of the rows to train on and to set aside, in random order.
 
-    Parameters
-    ----------
-    n_rows : int
-        Number of distinct rows.
-    fraction : float
-        Share of them to set aside.
-    rng : RandomState
-    labels : ndarray of int of shape (n_rows,), default=None
-        Numbers of their classes.
-
-    Returns
-    -------
-    train, val : ndarrays of int
-        Numbers of the rows, in random order.
+    They are stratified by the class numbers ``labels`` where that is possible.
     """
     n_val = max(1, round(fraction * n_rows))
     if n_val >= n_rows:
@@ -241,23 +222,10 @@ def feature_spread(X):
 
 
 def canonical_rows(X, y, sample_weight):
-    """Sort the rows of a weighted data set by their content, and merge equal ones.
+    """Return one number for each distinct row, in order of content, and their shares.
 
-    Rows of weight zero are dropped. A fit, with all its random draws, then depends on
-    neither the order nor the multiplicity of rows.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n_samples, n_features)
-    y : ndarray of shape (n_samples, n_targets)
-    sample_weight : ndarray of shape (n_samples,)
-
-    Returns
-    -------
-    rows : ndarray of int
-        One row number for each distinct row.
-    weight : ndarray
-        Their weights, divided by the sum.
+    Rows of weight zero are dropped, and weights of equal rows added. A fit, with all
+    its random draws, then depends on neither the order nor the multiplicity of rows.
     """
     kept = np.flatnonzero(sample_weight > 0)
     X_kept = X[kept] if len(kept) < len(X) else X
@@ -283,14 +251,8 @@ def _content_order(X, y):
     """Return an order of the rows by their content, with equal rows together.
 
     It is lexicographic, which takes one sort for each column; the rows of wide tables
-    are sorted by a hash instead.
-
-    Returns
-    -------
-    order : ndarray of int
-    new : ndarray of bool
-        Which rows surely differ from the one before: the first, and those with another
-        hash.
+    are sorted by a hash instead. Also returned is which rows surely differ from the one
+    before: the first, and those with another hash.
     """
     n_columns = X.shape[1] + y.shape[1]
     new = np.zeros(len(X), dtype=bool)

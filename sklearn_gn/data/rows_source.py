@@ -80,16 +80,7 @@ class CheckedRows:
 
     @classmethod
     def of_classes(cls, chunks, classifier, *, as_column=False):
-        """Return rows with class numbers, and weights times class weights.
-
-        Parameters
-        ----------
-        chunks : iterable of tuples
-        classifier : SoftmaxClassifier
-            Which knows its classes and the number of features.
-        as_column : bool, default=False
-            Whether class numbers have the shape (m, 1), in place of (m,).
-        """
+        """Return rows with class numbers, and weights times class weights."""
         classes, of_class = classifier.classes_, classifier.class_weight or {}
         return cls(
             chunks,

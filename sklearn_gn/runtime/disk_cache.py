@@ -17,21 +17,14 @@ def cached_on_disk(function, arguments, *, folder, ignore=(), on_read=None):
 
     Parameters
     ----------
-    function : callable
-        Defined at the top of a module.
-    arguments : dict
-        By name.
+    function, arguments : callable, dict
+        At the top of a module; its arguments by name.
     folder : callable
-        Called without arguments; returns the folder of the results.
+        Returns the folder of the results.
     ignore : sequence of str, default=()
         Names of arguments that do not change the result.
     on_read : callable, default=None
         Called with the folder if the result was read from it.
-
-    Returns
-    -------
-    object
-        What the function returns.
     """
     try:
         place = folder()

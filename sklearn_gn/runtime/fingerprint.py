@@ -193,23 +193,8 @@ def _comes_installed(module):
 def digests_of_question(estimator, given, *, validation, stopping, start):
     """Return digests of all that the result of a fit depends on, by name.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Of which all parameters but the budgets count.
-    given : dict
-        ``X``, ``y`` and ``metadata`` of the fit.
-    validation : object
-        The validation data.
-    stopping : list
-        What is monitored, and the rules that may end the fit early.
-    start : list or None
-        The networks of a former fit to go on with.
-
-    Raises
-    ------
-    ValueError
-        If one of these holds something whose value cannot be told.
+    ``given`` holds X, y and the metadata of the fit, ``start`` the networks of a former
+    fit to go on with. What holds something whose value cannot be told is a ValueError.
     """
     package = sys.modules["sklearn_gn"]
     influences = {
@@ -264,13 +249,8 @@ def known(value):
     That is too narrow: functions that are stated again, or come to a worker of a search
     as copies, would be compiled again. And it is too wide: a function that reads a
     global number is the same one after the number has changed, but what was compiled
-    from it is not. So all that is compiled is forgotten where content has changed.
-
-    Parameters
-    ----------
-    value : hashable
-        A function, or an object that holds functions. One whose content has no digest
-        counts by its identity.
+    from it is not. So all that is compiled is forgotten where content has changed. A
+    value without a digest counts by its identity.
     """
     content = _content_of(value)
     if content is None:

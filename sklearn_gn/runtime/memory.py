@@ -55,16 +55,10 @@ def _field(file, name):
 
 
 def check_table_fits(X, advice):
-    """Raise a ValueError if a table needs more memory than there is.
+    """Raise a ValueError with advice if a table needs more memory than there is.
 
     Rows are sorted, merged where they are equal, and scaled, which takes some copies.
-
-    Parameters
-    ----------
-    X : array-like of shape (n_samples, n_features) or (n_samples,)
-        As given; what has no shape is small.
-    advice : str
-        What would fit, a sentence.
+    What has no shape is small.
     """
     shape = getattr(X, "shape", ())
     if len(shape) in (1, 2):
@@ -73,15 +67,7 @@ def check_table_fits(X, advice):
 
 
 def check_fits(needed, advice):
-    """Raise a ValueError if a fit needs more memory than there is.
-
-    Parameters
-    ----------
-    needed : int
-        Bytes beyond those of the data as given.
-    advice : str
-        What would fit, a sentence.
-    """
+    """Raise a ValueError with advice if a fit needs more bytes than there are."""
     if needed < _LITTLE:
         return
     available = available_bytes()
