@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.runtime.known import known
+from sklearn_gn.runtime.fingerprint import known
 
 _LARGEST_SEED = np.iinfo(np.int32).max
 

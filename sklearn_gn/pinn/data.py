@@ -23,7 +23,7 @@ from sklearn_gn.pinn.determination import (
     warn_of_redundant_derivatives,
 )
 from sklearn_gn.pinn.iteration import Observations
-from sklearn_gn.runtime.known import known
+from sklearn_gn.runtime.fingerprint import known
 
 _VALIDATION_FRACTION = 0.1  # of the rows of a plain regression
 _NEARLY = 1e-3  # of the longest axis, by which observations may be outside

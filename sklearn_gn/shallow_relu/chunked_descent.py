@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.bayes.evidence_gn import nielsen_shift
-from sklearn_gn.data.chunked_rows import row_blocks
+from sklearn_gn.data.rows_source import row_blocks
 from sklearn_gn.linalg.solve import solve_semidefinite
 from sklearn_gn.optim.line_search import COARSE, FINE
 from sklearn_gn.optim.solver import Report
