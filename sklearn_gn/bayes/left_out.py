@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from sklearn_gn.data.chunked_rows import ChunkedRows
+from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.optim.solver import Rows
 
 MOST_ROWS = 4000  # whose errors are looked at; every k-th of more
@@ -30,7 +30,7 @@ AGAINST_EVIDENCE = 2.0
 
 def some_of(rows):
     """Return the rows that are looked at; of rows in chunks, some of their sample."""
-    rows = rows.sample if isinstance(rows, ChunkedRows) else rows
+    rows = rows.sample if isinstance(rows, RowSource) else rows
     some = slice(None, None, max(1, -(-len(rows.x) // MOST_ROWS)))
     return Rows(*(array[some] for array in rows))
 

@@ -23,7 +23,7 @@ from scipy.optimize import minimize_scalar
 from sklearn_gn import _switches as switches
 from sklearn_gn.bayes import left_out
 from sklearn_gn.bayes.evidence import LARGEST, SMALLEST
-from sklearn_gn.data.chunked_rows import ChunkedRows, n_rows_of
+from sklearn_gn.data.rows_source import RowSource, n_rows_of
 from sklearn_gn.linalg.large_gram import LARGEST_DENSE
 
 _DECISIVE = 10.0  # difference of log evidences, for normal noise
@@ -82,7 +82,7 @@ def beats(linear, log_evidence, gamma, rows, n_effective, left_out_errors):
         Of the network.
     gamma : ndarray
         Well-determined parameters of its groups.
-    rows : Rows or ChunkedRows
+    rows : Rows or RowSource
     n_effective : float
         Number of rows, counted by their weights.
     left_out_errors : callable
@@ -123,14 +123,14 @@ def linear_model(rows, n_effective):
 
     Parameters
     ----------
-    rows : Rows or ChunkedRows
+    rows : Rows or RowSource
         Their weights sum to one.
     n_effective : float
         Number of rows, counted by their weights.
     """
     if not switches.on("tables.linear_member"):
         return None
-    of_chunks = isinstance(rows, ChunkedRows)
+    of_chunks = isinstance(rows, RowSource)
     found = (_moments_of_chunks if of_chunks else _moments)(rows, n_effective)
     if found is None:
         return None
@@ -247,11 +247,7 @@ def _moments_of_chunks(rows, n_effective):
     d = rows.sample.x.shape[1]
     if d > LARGEST_DENSE:
         return None
-    gram = 0.0
-    for x, y, weight in rows:
-        table = np.concatenate([np.ones((len(x), 1)), x, y], axis=1)
-        table *= np.sqrt(weight)[:, None]
-        gram = gram + table.T @ table
+    gram = rows.reduce(_products, None)
     mean = gram[0, 1:] / gram[0, 0]
     gram = n_effective * (gram[1:, 1:] - gram[0, 0] * np.outer(mean, mean))
     values, vectors = np.linalg.eigh(gram[:d, :d])
@@ -259,6 +255,13 @@ def _moments_of_chunks(rows, n_effective):
     return _Moments(
         mean[:d], mean[d:], np.maximum(values, 0), vectors, gram[:d, d:], total
     )
+
+
+def _products(_, rows):
+    """Return the weighted products of a one, the features and the targets."""
+    table = np.concatenate([np.ones((len(rows.x), 1)), rows.x, rows.y], axis=1)
+    table *= np.sqrt(rows.weight)[:, None]
+    return table.T @ table
 
 
 def _eigenvectors(x):

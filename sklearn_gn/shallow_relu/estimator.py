@@ -33,12 +33,11 @@ from sklearn_gn.data.chunks import (
     check_early_stopping,
     check_repeatable,
     chunks_of,
-    chunks_of_targets,
     first_of,
     takes_only_chunks,
 )
 from sklearn_gn.data.rows import check_sample_weight, validate_data
-from sklearn_gn.data.survey import survey
+from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.runtime.memory import check_table_fits
 from sklearn_gn.shallow_relu import fitted
@@ -530,9 +529,9 @@ class ShallowReLURegressor(
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation_data(X_val, y_val, n_targets)
         check_early_stopping(self, X_val)
-        rows = chunks_of_targets(chunks, X.shape[1], n_targets)
+        rows = CheckedRows.of_targets(chunks, X.shape[1], n_targets)
         with backend.one_blas_thread:
-            found = survey(rows)
+            found = rows.survey()
             with extremes.arithmetic_of(np.array([found.largest])):
                 self._fit_survey(rows, found, validation)
         return self
@@ -675,7 +674,8 @@ class ShallowReLURegressor(
     def _predicted(self, X):
         """Predictions of validated rows, of shape (n_samples, n_targets)."""
         net, scaling = self._network
-        with np.errstate(over="ignore", invalid="ignore"):
+        # Under one thread of BLAS no bit depends on the number of cores.
+        with np.errstate(over="ignore", invalid="ignore"), backend.one_blas_thread:
             y = fitted.predict_scaled(net, scaling.x(X))
         return extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
 

@@ -11,7 +11,7 @@ from scipy.optimize import least_squares
 
 from sklearn_gn.bayes import evidence, evidence_gn
 from sklearn_gn.bayes.evidence_gn import NEARLY_EXACT
-from sklearn_gn.data.chunked_rows import ChunkedRows
+from sklearn_gn.data.rows_source import RowSource
 
 _LITTLE_NOISE = 1e-10  # variance below which it may be none of the data
 _INTERVAL = 50  # iterations after which a fit that goes on is refined
@@ -25,7 +25,7 @@ def refined_if_due(shape, rows, state, report, options):
     """
     due = report.stop == "tol" or state.iteration % _INTERVAL == 0
     little = NEARLY_EXACT < 1 / state.beta < _LITTLE_NOISE
-    possible = shape.q == 1 and not isinstance(rows, ChunkedRows)
+    possible = shape.q == 1 and not isinstance(rows, RowSource)
     possible &= options.damping is None and options.rank is None
     if not (due and little and possible):
         return state, report
