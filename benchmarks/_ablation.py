@@ -67,8 +67,6 @@ SWITCHES = {
     "first size stays.",
     "varpro.calibration": "The logits of a member get the factor that predicts rows "
     "best that are left out. Off: one.",
-    "shallow_relu.refinement": "Fits of data with hardly any noise end with steps by "
-    "orthogonal factors. Off: without.",
     # broken lines
     "segmented.short_ends": "A short first or last segment has to explain two thirds "
     "of what is left without it, also in ShallowReLURegressor of one feature. Off: it "

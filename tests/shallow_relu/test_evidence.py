@@ -17,9 +17,9 @@ from sklearn.linear_model import BayesianRidge
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
 from sklearn_gn.bayes import evidence
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
-from sklearn_gn.shallow_relu.setup import problem_of
-from sklearn_gn.solvers import JointGN
+from sklearn_gn.shallow_relu import evidence_gn
+from sklearn_gn.shallow_relu import fitted as fitted_module
+from sklearn_gn.shallow_relu.problem import problem_of
 
 
 def data(m=150, seed=0, noise=0.1):
@@ -294,7 +294,7 @@ def test_rows_set_aside_are_not_counted():
     X, y = rng.standard_normal((60, 2)), rng.standard_normal(60)
     model = ShallowReLURegressor(early_stopping=True, validation_fraction=0.35)
     weight = 1.0 + np.arange(60) ** 2
-    problem = problem_of(model, JointGN(), X, y, weight, None)
+    problem = problem_of(model, X, y, weight, None)
     count = problem.rows.weight * problem.options.n_effective
     assert len(count) == 39
     np.testing.assert_allclose(count, np.round(count), rtol=1e-10)
@@ -416,7 +416,7 @@ def test_spectra_are_those_of_the_dense_matrices(fitted):
 def test_blocks_of_rows_change_no_standard_error(fitted, monkeypatch):
     X, _ = data()
     expected = fitted.predict(X, return_std=True)[1]
-    monkeypatch.setattr(evidence_fitted, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(fitted_module, "_BLOCK_ROWS", 7)
     np.testing.assert_allclose(
         fitted.predict(X, return_std=True)[1], expected, rtol=1e-9
     )
