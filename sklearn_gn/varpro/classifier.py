@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -11,14 +11,20 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.base import SoftmaxClassifier, cross_entropy, unchanged_on_failure
+from sklearn_gn.base import SoftmaxClassifier, unchanged_on_failure
+from sklearn_gn.data.chunks import (
+    check_class_weight,
+    chunks_of_classes,
+    first_of,
+    labels_of,
+    takes_only_chunks,
+)
 from sklearn_gn.data.rows import check_sample_weight, validate_data
-from sklearn_gn.runtime.memory import check_table_fits
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, Solver
-from sklearn_gn.varpro.chunk_fit import ADVICE_ON_MEMORY, _ClassifierOnChunks
+from sklearn_gn.varpro.estimator import _VarProNet
 
 
-class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
+class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     r"""Networks for classification, with penalties that the data choose.
 
     Use it for tables of up to a few hundred thousand rows without any settings: it then
@@ -277,7 +283,7 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
 
     _short_forms = NETWORK_CLASSIFIER_SOLVERS
     _parameter_constraints: dict[str, Any] = {
-        **_ClassifierOnChunks._parameter_constraints,
+        **_VarProNet._parameter_constraints,
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
     _loss = "cross_entropy"
@@ -308,29 +314,27 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         verbose: int = 0,
         random_state: RandomState = None,
     ) -> None:
-        super().__init__(
-            network,
-            hidden_layer_sizes,
-            activation=activation,
-            n_init=n_init,
-            solver=solver,
-            alpha=alpha,
-            damping=damping,
-            rank=rank,
-            scale=scale,
-            max_iter=max_iter,
-            tol=tol,
-            max_time=max_time,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            warm_start=warm_start,
-            dtype=dtype,
-            device=device,
-            verbose=verbose,
-            random_state=random_state,
-        )
+        self.network = network
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.n_init = n_init
+        self.solver = solver
+        self.alpha = alpha
+        self.damping = damping
+        self.rank = rank
         self.class_weight = class_weight
+        self.scale = scale
+        self.max_iter = max_iter
+        self.tol = tol
+        self.max_time = max_time
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.dtype = dtype
+        self.device = device
+        self.verbose = verbose
+        self.random_state = random_state
 
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=False)
@@ -379,7 +383,6 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         chunks = self._chunks_of(X, y, sample_weight, X_val)
         if chunks is not None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
-        check_table_fits(X, ADVICE_ON_MEMORY)
         X, y = self._check_data(X, y, reset=True)
         weight = check_sample_weight(sample_weight, X)
         metadata = None if sample_weight is None else {"sample_weight": weight}
@@ -391,43 +394,93 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         self._fit_distinct(X, code, weight, data, validation)
         return self
 
-    def _scaled_part(self, y):
-        return np.zeros((len(y), 1 if y.shape[1] == 2 else y.shape[1]))
+    @unchanged_on_failure
+    @takes_only_chunks
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit_chunks(
+        self,
+        chunks: Iterable[tuple[ArrayLike, ...]],
+        *,
+        classes: ArrayLike | None = None,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
+        """Fit the network to rows that come in chunks and need not fit into memory.
 
-    def _scaled_targets(self, y, scaling):
-        return y
+        Up to 2**20 distinct rows, with up to 2**24 numbers, are collected and fitted as
+        by :meth:`fit`. For more rows one network is fitted, with default penalties if
+        ``alpha="auto"``: the solver takes batches of a random sample, and draws another
+        sample, in one pass over the chunks, when all of it is used. Loss and output
+        layer are computed from all rows. The result does not depend on how the rows are
+        divided into chunks. :meth:`fit` calls this method if X is a dask array, or a
+        memory-mapped array of 1 GiB or more.
 
-    def _output_center(self, scaling):
-        return 0.0
+        Parameters
+        ----------
+        chunks : iterable of tuples (X, y) or (X, y, sample_weight)
+            Arrays of any length. The object must be iterable several times, such as a
+            list or an object with ``__iter__``, not a generator.
+
+        classes : array-like, default=None
+            All labels, in any order and number. If None, one more pass over the chunks
+            finds them.
+
+        X_val : array-like of shape (n_val_samples, n_features), default=None
+            Validation samples, which ``early_stopping`` needs here.
+
+        y_val : array-like of shape (n_val_samples,), default=None
+            Validation labels.
+
+        Returns
+        -------
+        self : VarProNetClassifier
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If the chunks can be iterated only once, if one is malformed or holds NaN or
+            infinity, if the solver needs all rows at once and they are too many, if
+            ``class_weight`` is "balanced", or if ``device`` names several devices.
+        """
+        self._check_chunks_are_possible(chunks, X_val)
+        check_class_weight(self)
+        self._check_class_weight()
+        first = first_of(chunks)
+        labels = labels_of(chunks) if classes is None else np.asarray(classes)
+        previous = self.warm_start and hasattr(self, "_fitted")
+        self._find_classes(labels, np.ones(len(labels)), previous=previous)
+        self._check_data(*(array[:1] for array in first[:2]), reset=True)
+        validation = self._check_validation(X_val, y_val)
+
+        def fit_in_memory(X, y, weight):
+            code = y[:, 0].astype(int)
+            metadata = {"sample_weight": weight}
+            data = {"X": X, "y": self.classes_[code], "metadata": metadata}
+            self._fit_distinct(X, code, weight, data, validation)
+
+        self._fit_surveyed(
+            _Columns(chunks_of_classes(self, chunks)),
+            self.n_features_in_ + 1,
+            fit_in_memory,
+            validation,
+            n_samples=lambda found: found.n_rows,
+        )
+        return self
+
+    def _targets(self, y):
+        """Probabilities of the classes from their numbers."""
+        return np.eye(len(self.classes_))[y.ravel().astype(int)]
 
     def _n_values(self, y):
         return 1 if y.shape[1] == 2 else y.shape[1]
-
-    def _prediction_attributes(self):
-        return {"classes_": self.classes_}
-
-    def _validation_loss(self, validation, scaling, model):
-        from sklearn_gn.varpro.problem import predict_values
-
-        if validation is None:
-            return None
-        X, code, weight = validation
-        x = scaling.x(X)
-
-        def loss(net):
-            values = self._in_batches(lambda x: predict_values(model, net, x), x)
-            return cross_entropy(values, code, weight)
-
-        return loss
 
     def to_sklearn(self) -> BaseEstimator:
         """Return a fitted estimator of scikit-learn, which predicts without JAX.
 
         A single network becomes a pipeline of a ``StandardScaler`` and an
         ``MLPClassifier``, a committee a ``VotingClassifier`` of such pipelines.
-        Probabilities are the same to rounding errors for rows within ten times the
-        usual distance from the centre; it extrapolates for farther ones, which a
-        committee moves to that distance.
+        Probabilities are the same to rounding errors.
 
         Returns
         -------
@@ -462,3 +515,13 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         X = validate_data(self, X, reset=False, dtype=np.float64)
         values = self._values(X)
         return values[:, 0] if values.shape[1] == 1 else values
+
+
+class _Columns:
+    """Chunks whose class numbers stand in a column."""
+
+    def __init__(self, chunks):
+        self._chunks = chunks
+
+    def __iter__(self):
+        return ((X, code[:, None], weight) for X, code, weight in self._chunks)

@@ -19,7 +19,7 @@ from sklearn_gn.networks import MLP
 from sklearn_gn.networks._base import initial_parameters
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.solvers import FGN, Adam, FullGN, GNvpro, LBFGSvpro
-from sklearn_gn.varpro import chunk_fit, chunked, posterior
+from sklearn_gn.varpro import chunked, estimator, posterior
 from sklearn_gn.varpro.problem import Model, Net, Penalties
 
 N, D = 240, 2
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 @pytest.fixture(autouse=True, scope="module")
 def _few_rows_are_many():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunk_fit, "_SAMPLE_ROWS", SAMPLE)
+        patch.setattr(estimator, "_SAMPLE_ROWS", SAMPLE)
         patch.setattr(chunked_rows, "_PART_ROWS", PART)
         patch.setattr(chunked_rows, "_LEAST_PART_ROWS", PART)
         yield
@@ -391,7 +391,7 @@ def test_warm_start_goes_on():
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_chunks_that_are_none_are_named(words, change, message, monkeypatch):
-    monkeypatch.setattr(chunk_fit, "_FEW_ROWS", 50)
+    monkeypatch.setattr(estimator, "_FEW_ROWS", 50)
     X, y, _ = data(n_classes=3)
     chunks = pieces(X, y)
     chunks = change(chunks) if change else chunks

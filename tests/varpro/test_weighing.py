@@ -8,7 +8,7 @@ from sklearn.datasets import make_gaussian_quantiles
 
 from sklearn_gn import VarProNetClassifier
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.varpro import weighing
+from sklearn_gn.varpro import wide_members
 
 
 def rows_of(count, label):
@@ -21,7 +21,7 @@ def rows_of(count, label):
 def test_every_row_is_in_one_part_and_classes_are_in_all():
     label = np.random.RandomState(0).permutation(np.repeat([0, 1, 2], [30, 9, 4]))
     rows = rows_of(np.ones(43), label)
-    shares = weighing.left_out_shares(rows, 43.0)
+    shares = wide_members.left_out_shares(rows, 43.0)
     assert_array_equal(np.sum(shares, axis=0), np.ones(43))
     assert set(np.unique(shares)) == {0.0, 1.0}
     assert_array_equal(shares @ (label == 2), [1, 1, 1, 1])
@@ -31,17 +31,17 @@ def test_every_row_is_in_one_part_and_classes_are_in_all():
 
 def test_a_weight_is_divided_like_copies_of_its_row():
     count, label = [1, 6, 2, 5], [0, 0, 1, 1]
-    one = weighing.left_out_shares(rows_of(count, label), 14.0)
+    one = wide_members.left_out_shares(rows_of(count, label), 14.0)
     copies = rows_of(np.ones(14), np.repeat(label, count))
-    each = weighing.left_out_shares(copies, 14.0)
+    each = wide_members.left_out_shares(copies, 14.0)
     summed = np.add.reduceat(each, np.cumsum([0, *count[:-1]]), axis=1)
     assert_allclose(one * count, summed, atol=1e-10)
 
 
 def test_rows_without_a_part_are_the_others():
     rows = rows_of(np.arange(1, 9), [0, 1] * 4)
-    share = weighing.left_out_shares(rows, 36.0)[1]
-    rest = weighing.rows_without(rows, 36.0, 5)  # modulo the number of parts
+    share = wide_members.left_out_shares(rows, 36.0)[1]
+    rest = wide_members.rows_without(rows, 36.0, 5)  # modulo the number of parts
     kept = share < 1
     assert_array_equal(rest.x, rows.x[kept])
     assert_allclose(rest.weight.sum(), 1)
@@ -56,7 +56,7 @@ def test_share_and_factor_minimise_the_loss_of_left_out_rows():
     n = 160.0
     small = [0.6 * (sign + rng.standard_normal(80))[:, None] for _ in range(2)]
     wide = [2 * (sign + rng.standard_normal(80))[:, None] for _ in range(4)]
-    lacking = n * rows.weight * weighing.left_out_shares(rows, n)
+    lacking = n * rows.weight * wide_members.left_out_shares(rows, n)
     p = np.mean([expit(sign * values[:, 0]) for values in small], axis=0)
 
     def objective(parameters):
@@ -67,7 +67,7 @@ def test_share_and_factor_minimise_the_loss_of_left_out_rows():
         return loss - np.log(share * (1 - share)) + 2 * log_factor**2
 
     best = minimize(objective, [0.0, 0.0], method="BFGS", tol=1e-9).x
-    share, factor = weighing.share_and_factor(small, wide, rows, n)
+    share, factor = wide_members.share_and_factor(small, wide, rows, n)
     assert 0.1 < share < 0.9
     assert_allclose([share, factor], [expit(best[0]), np.exp(best[1])], rtol=1e-3)
 

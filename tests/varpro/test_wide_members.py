@@ -14,15 +14,15 @@ from sklearn.datasets import load_digits, load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
-from tests.core.test_layers import problem, values_by_jax
 
 from sklearn_gn import VarProNetClassifier
 from sklearn_gn.bayes.layers import Layers, RegularisedLayers
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.optim.margin_bound import bounding_curvature
-from sklearn_gn.varpro import batch_committee, committee, committee_plan
-from sklearn_gn.varpro.batch_committee import BatchOptions
+from sklearn_gn.varpro import committee_plan, members, wide_members
+from sklearn_gn.varpro.wide_members import WideOptions
+from tests.bayes.test_layers import problem, values_by_jax
 
 
 @pytest.fixture
@@ -64,9 +64,9 @@ def test_the_step_is_that_of_a_dense_system(
     right = Q.T @ (rows.weight * expit(-f)) - penalty * theta
     expected = theta + np.linalg.solve(matrix + np.diag(shift), right)
     net = RegularisedLayers(theta, alpha, 1.0, None, 0.0)
-    options = BatchOptions(n_effective, None, 1e-3, 0, False, None, np.float64)
+    options = WideOptions(n_effective, None, 1e-3, False, None, np.float64)
     rng = np.random.RandomState(0)  # one batch, in another order
-    found, loss = batch_committee.run_epoch(model, net, rows, options, damping, rng)
+    found, loss = wide_members.run_epoch(model, net, rows, options, damping, rng)
     assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
     before = rows.weight @ np.logaddexp(0, -f)
     assert loss == pytest.approx(before + penalty @ expected**2 / 2, rel=1e-10)
@@ -87,7 +87,7 @@ def test_the_parabola_bounds_the_loss():
 def test_margins_are_those_of_any_size():
     u = np.array([[800.0, -800.0], [0.0, 0.0], [1.0, 1.0]])
     y = np.array([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
-    margin, gradient = batch_committee.margins(u, y)
+    margin, gradient = wide_members.margins(u, y)
     assert_allclose(margin, [800, -800] - np.logaddexp(0, 1.0))
     assert_allclose(gradient[:, 0], [1, -expit(-1.0), -expit(1.0)])
     assert_allclose(gradient[:, 0], gradient[:, 1], rtol=1e-12)
@@ -108,7 +108,7 @@ def test_an_ordinary_fit(always_batches, monkeypatch):
     model = VarProNetClassifier(random_state=0).fit(X, y)
     assert model.converged_
     assert model.stop_reason_ == "tol"
-    assert model.n_iter_ == batch_committee.EPOCHS
+    assert model.n_iter_ == wide_members.EPOCHS
     assert [m.activations_ for m in model.estimators_] == [("relu",)] * 4
     assert not hasattr(model, "log_evidence_")
     assert not hasattr(model.estimators_[0], "log_evidence_")
@@ -123,7 +123,7 @@ def test_an_ordinary_fit(always_batches, monkeypatch):
     assert log["loss"][-1] < log["loss"][0]
     assert_allclose(log["loss"][-1], model.loss_, rtol=0.1)
     assert_allclose(log["damping"][[0, -1]], [0.1, 1])
-    monkeypatch.setattr(committee.joblib, "effective_n_jobs", lambda n: 1)
+    monkeypatch.setattr(members.joblib, "effective_n_jobs", lambda n: 1)
     again = VarProNetClassifier(random_state=0).fit(X, y)
     assert_allclose(again.predict_proba(X), model.predict_proba(X), rtol=1e-8)
 
@@ -210,7 +210,7 @@ def test_members_of_both_kinds_are_resumed_bit_for_bit(tmp_path, random_state):
 def test_priors_belong_to_groups():
     model = Layers((2, 3, 2), ("tanh", "relu"), 1, "cross_entropy", (0, 1))
     alpha = np.arange(1.0, 1 + model.n_groups)
-    rows = batch_committee.precisions_of_inputs(model, alpha)
+    rows = wide_members.precisions_of_inputs(model, alpha)
     slope, coef, bias, first, second = alpha
     assert_array_equal(rows[0], [0, slope, slope, coef, coef])
     assert_array_equal(rows[1], [bias, first, first])
