@@ -65,8 +65,6 @@ SWITCHES = {
     "table is so large that all are wide, nothing is asked.)",
     "varpro.growth": "Networks of regressions with hardly any noise grow. Off: the "
     "first size stays.",
-    "varpro.calibration": "The logits of a member get the factor that predicts rows "
-    "best that are left out. Off: one.",
     "shallow_relu.refinement": "Fits of data with hardly any noise end with steps by "
     "orthogonal factors. Off: without.",
     # broken lines

@@ -414,7 +414,7 @@ class _VarProNet(
         self._fit_in_batches(chunks, found, n_samples(found), validation)
 
     def _fit_in_batches(self, chunks, found, n_samples, validation):
-        from sklearn_gn.varpro.chunked import ChunkedRows
+        from sklearn_gn.varpro.batches import ChunkedRows
 
         self._refuse_huber()
         self._iterations = _MOST_STEPS
@@ -446,7 +446,7 @@ class _VarProNet(
     def _set_fitted(self, run, rows, settings, scaling):
         """Set the fitted attributes of one network."""
         from sklearn_gn.networks._base import Network
-        from sklearn_gn.varpro.chunked import cross_validated_penalty, objective
+        from sklearn_gn.varpro.batches import cross_validated_penalty, objective
 
         model, net, state = settings.model, run.best_net, run.final_state
         self._fitted = model, net, scaling

@@ -19,7 +19,8 @@ from sklearn_gn.networks import MLP
 from sklearn_gn.networks._base import initial_parameters
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.solvers import FGN, Adam, FullGN, GNvpro, LBFGSvpro
-from sklearn_gn.varpro import chunked, estimator, posterior
+from sklearn_gn.varpro import batches as row_batches
+from sklearn_gn.varpro import estimator, posterior
 from sklearn_gn.varpro.problem import Model, Net, Penalties
 
 N, D = 240, 2
@@ -186,15 +187,15 @@ def test_the_output_layer_of_two_classes_is_that_of_logistic_regression():
     Y = np.eye(2)[(y == "b").astype(int)]
     chunks = pieces(X, Y, weight)
     found = survey(chunks, SAMPLE)
-    rows = chunked.ChunkedRows(chunks, lambda X, y: (X, y), found, None, np.float64)
+    rows = row_batches.ChunkedRows(chunks, lambda X, y: (X, y), found, None, np.float64)
     model, rng = Model(MLP((3,)), "cross_entropy"), np.random.default_rng(0)
     penalties = Penalties(np.float64(1e-3), np.float64(1e-8))
     share = weight / weight.sum()
     with backend.scope("float64"):
         theta = initial_parameters(model.network, np.random.RandomState(0), X[:1])
         net = Net(theta, rng.normal(size=(4, 1)))
-        found, value = chunked.with_optimal_output(model, net, rows, penalties)
-        loss = chunked.objective(model, found, rows, penalties)
+        found, value = row_batches.with_optimal_output(model, net, rows, penalties)
+        loss = row_batches.objective(model, found, rows, penalties)
         z = with_one(np.asarray(model.network.apply(theta, X)))
         weights = sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(theta))
     output = np.asarray(found.output)
