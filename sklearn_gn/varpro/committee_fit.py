@@ -198,19 +198,19 @@ def _starts(estimator, models, problem, rng):
 
 
 class Summary(NamedTuple):
-    """What is known of a member, in the user's units; by the evidence, or NaN."""
+    """What is known of a member, in the user's units; of wide ones the first two."""
 
-    covariance: evidence_posterior.PosteriorCovariance | None
-    # (k,)  variance of the noise of each target, over the mean of all
-    noise_ratio: np.ndarray
-    gram: np.ndarray | LargeGram | None  # Gauss-Newton matrix
-    alpha_method: str
-    loss: float
     alpha: dict
-    noise_std: np.ndarray  # (k,)
-    n_effective_parameters: float
-    n_of_penalties: float  # parameters that their choice amounts to
-    log_evidence: float
+    loss: float
+    covariance: evidence_posterior.PosteriorCovariance | None = None
+    # (k,)  variance of the noise of each target, over the mean of all
+    noise_ratio: np.ndarray | None = None
+    gram: np.ndarray | LargeGram | None = None  # Gauss-Newton matrix
+    alpha_method: str = "prior"
+    noise_std: np.ndarray | None = None  # (k,)
+    n_effective_parameters: float = math.nan
+    n_of_penalties: float = math.nan  # parameters that their choice amounts to
+    log_evidence: float = math.nan
 
 
 def set_fitted(estimator, run, problem):
@@ -226,11 +226,17 @@ def set_fitted(estimator, run, problem):
     with backend.one_blas_thread:
         small, summaries = _by_evidence(problem, members)
         members = small + wide
-        summaries += [_summary_of_wide(problem, member) for member in wide]
+        n = problem.n_effective
+        summaries += [
+            Summary(
+                _by_name(member.model, member.net.alpha / n),
+                wide_members.objective(member, problem.rows, n),
+            )
+            for member in wide
+        ]
         if small and wide and problem.options.wide.lacks_part:
             covariances = [s.covariance.get() for s in summaries[: len(small)]]
             lacking, rows = run.final_state.wide.lacking, problem.rows
-            n = problem.n_effective
             members = wide_members.weighed(small, covariances, wide, lacking, rows, n)
     # The wide members have fixed penalties, and no evidence.
     chosen, scaling = summaries[: len(small)] or summaries, problem.scaling
@@ -337,33 +343,10 @@ def _summary(problem, member):
     )
 
 
-def _summary_of_wide(problem, member):
-    """The :class:`Summary` of a member without its Gauss-Newton matrix."""
-    model, net = member
-    return Summary(
-        covariance=None,
-        noise_ratio=np.ones(model.n_values),
-        gram=None,
-        alpha_method="prior",
-        loss=wide_members.objective(member, problem.rows, problem.n_effective),
-        alpha=_by_name(model, net.alpha / problem.n_effective),
-        noise_std=np.full(model.n_values, math.nan),
-        n_effective_parameters=math.nan,
-        n_of_penalties=math.nan,
-        log_evidence=math.nan,
-    )
-
-
 def _by_name(model, penalties):
-    slope, coef, bias = penalties[:3]
     weights, layers = np.split(penalties[3:], [model.n_feature_groups])
-    return {
-        "slope": slope,
-        "coef": coef,
-        "bias": bias,
-        "weights": weights,
-        "layers": layers,
-    }
+    named = dict(zip(("slope", "coef", "bias"), penalties[:3], strict=True))
+    return {**named, "weights": weights, "layers": layers}
 
 
 def _squares(model, values, rows):
