@@ -53,9 +53,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         - "mlp": fully connected layers of ``hidden_layer_sizes``.
         - "neural_ode": an antisymmetric neural ODE as wide as the first of these.
         - "cnn": a convolutional network; the rows of X are square images.
-        - any object with ``init(key, x)`` and ``apply(parameters, x)``, such as those
-          of :mod:`sklearn_gn.networks` or a Flax module; ``apply`` returns the features
-          of the output layer.
+        - an object with ``init(key, x)`` and ``apply(parameters, x)``, of
+          :mod:`sklearn_gn.networks` or Flax; ``apply`` returns the last features.
 
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
         Widths of the hidden layers. If "auto", a committee has members of one layer, of
@@ -119,7 +118,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Whether to bring features to mean 0 and variance 1 during the fit.
 
     max_iter : int, default=100
-        Maximum number of iterations over all starts; for mini-batch solvers, of epochs.
+        Maximum number of iterations over all starts, or epochs of mini-batch solvers.
         An iteration of a committee is a step, or an epoch, of every member.
 
     tol : float, default=0.001
@@ -130,8 +129,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         stop after 30 epochs, or after 20 if all are. If 0, these tests are disabled.
 
     max_time : float or None, default=None
-        Number of seconds after which the fit stops, compilation included. If None,
-        there is no limit.
+        Seconds after which the fit stops, compilation included; None sets no limit.
 
     early_stopping : bool, default=False
         Whether to stop when the cross-entropy on validation data no longer falls, and
@@ -140,8 +138,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         possible.
 
     validation_fraction : float, default=0.1
-        Fraction of the rows set aside if ``early_stopping`` is True and no ``X_val`` is
-        given.
+        Fraction of the rows that ``early_stopping`` sets aside without ``X_val``.
 
     n_iter_no_change : int, default=10
         Number of iterations without improvement after which ``early_stopping`` stops
@@ -158,8 +155,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
         numbers in ``jax.devices()``, or a mesh, divides the rows among several devices
         for "gnvpro", "gn" and "lbfgs_vpro"; see :doc:`/user_guide/devices`. Committees
-        are computed on the CPU. A fitted model predicts on the device of its fit, or on
-        the default one if the machine has no such device.
+        are computed on the CPU. A fitted model predicts on the device of its fit, if
+        there is one.
 
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.
@@ -204,9 +201,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         fitted by mini-batches, and "fixed" if penalties are given.
 
     gram_spectrum_ : ndarray
-        Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
-        descending order, or Ritz values if it was not formed. For a committee, those of
-        the member of highest evidence. Empty for "lbfgs_vpro" and with mini-batches.
+        Eigenvalues of the last reduced Gauss-Newton matrix, in descending order, or
+        Ritz values if it was not formed. Of a committee, its member of highest
+        evidence. Empty for "lbfgs_vpro" and with mini-batches.
 
     log_evidence_ : float
         Logarithm of the mean evidence of the members: the higher of two fits to the
@@ -217,24 +214,22 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Number of parameters that the data determine, averaged over the same members.
 
     n_work_units_ : float
-        Number of passes over all rows, forward or backward. A product with the Jacobian
-        or its transpose counts as one. Only of a single network.
+        Number of passes over all rows, forward or backward, or by a product with the
+        Jacobian or its transpose. Only of a single network.
 
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         One row per iteration: ``iteration``, ``time`` (seconds), ``loss``,
         ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``work_units`` so far, ``level``, and
-        ``evaluated_on_all_rows``: False where ``loss`` and ``val_loss`` are those of an
-        earlier row. A column that does not apply to the solver is NaN. For a committee,
-        rows hold means over the members, and the last three columns are replaced by
-        ``log_evidence``, ``n_effective_parameters`` and ``n_running``, the number of
-        members that took a step. If some members are fitted by mini-batches, rows are
-        those of the others, so ``loss`` is not that of ``loss_``; if all are, these
-        columns are absent, and ``loss`` is the mean over the batches of an epoch.
+        ``evaluated_on_all_rows``: False where the losses are those of an earlier row.
+        What does not apply to the solver is NaN. For a committee, rows hold means over
+        the members that are not fitted by mini-batches, and the last three columns are
+        replaced by ``log_evidence``, ``n_effective_parameters`` and ``n_running``, the
+        number of members that took a step. If all are fitted by mini-batches, these are
+        absent, and ``loss`` is the mean over the batches of an epoch.
 
     loss_ : float
-        Objective of the returned network; for a committee, the mean over its members,
-        before their logits are calibrated.
+        Objective of the returned network; for a committee, the mean over its members.
 
     n_iter_ : int
         Number of iterations of this fit.
@@ -353,7 +348,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         ----------
         X : array-like of shape (n_samples, n_features)
             Training samples. A dask array, or a memory-mapped one of 1 GiB or more, is
-            read in chunks (:meth:`fit_chunks`) if the fit does not need all rows.
+            read in chunks (:meth:`fit_chunks`) if possible.
 
         y : array-like of shape (n_samples,)
             Labels of any kind.
@@ -411,15 +406,13 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         by :meth:`fit`. For more rows one network is fitted, with default penalties if
         ``alpha="auto"``: the solver takes batches of a random sample, and draws another
         sample, in one pass over the chunks, when all of it is used. Loss and output
-        layer are computed from all rows. The result does not depend on how the rows are
-        divided into chunks. :meth:`fit` calls this method if X is a dask array, or a
-        memory-mapped array of 1 GiB or more.
+        layer are those of all rows, however these are divided into chunks.
 
         Parameters
         ----------
         chunks : iterable of tuples (X, y) or (X, y, sample_weight)
-            Arrays of any length. The object must be iterable several times, such as a
-            list or an object with ``__iter__``, not a generator.
+            Arrays of any length, in a list or another object that can be iterated
+            several times, not a generator.
 
         classes : array-like, default=None
             All labels, in any order and number. If None, one more pass over the chunks

@@ -50,22 +50,10 @@ class Problem(NamedTuple):
 
 
 def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
-    """Fit a committee to canonical rows and set the fitted attributes.
+    """Fit the committee of a :class:`Plan` and set the fitted attributes.
 
-    Parameters
-    ----------
-    estimator : VarProNetRegressor or VarProNetClassifier
-    plan : Plan
-        From :func:`sklearn_gn.varpro.committee_plan.plan`.
-    X, y, weight : ndarrays
-        Rows with targets, or with probabilities of the classes; weights that sum to
-        one.
-    n_effective : float
-        Number of rows, counted by their weights.
-    validation : tuple or None
-    data : dict
-        ``X``, ``y`` and ``metadata`` for callbacks.
-    rng : RandomState
+    y has targets, or probabilities of the classes. The weights of the distinct rows sum
+    to one, and ``n_effective`` counts rows by them as they were given.
     """
     problem = _problem(estimator, plan, X, y, weight, n_effective, rng)
     run = FitRun(
@@ -451,36 +439,14 @@ class FittedMember:
             self.noise_std_ = evidence_posterior.one_or_each(summary.noise_std)
 
     def predict(self, X):
-        """Predict the targets, or the labels.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        Returns
-        -------
-        y : ndarray
-            As the committee returns them.
-        """
+        """Predict the targets, or the labels, as the committee returns them."""
         if self._classes is not None:
             return self._classes[np.argmax(self.predict_proba(X), axis=1)]
         y = self._values(X) * self._scaling.y_scale + self._scaling.y_center
         return y[:, 0] if self._single_target else y
 
     def predict_proba(self, X):
-        """Probabilities of the classes.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        Returns
-        -------
-        p : ndarray of shape (n_samples, n_classes)
-            In the order of the committee's ``classes_``.
-        """
+        """Probabilities of the classes, in the order of ``classes_``."""
         return softmax(all_logits(self._values(X)), axis=1)
 
     def _values(self, X):

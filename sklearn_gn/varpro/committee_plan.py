@@ -39,16 +39,7 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     problem of variable projection as it is published. Many classes in many rows want
     wide networks, whose matrix is too large: the default members of a classifier are
     wide there, and fitted by mini-batches. In smaller tables half of them or more are.
-
-    Parameters
-    ----------
-    estimator : VarProNetRegressor or VarProNetClassifier
-        Its constructor parameters are read.
-    n_rows, n_features : int
-    n_values : int
-        Targets, or columns for the classes.
-    n_independent : float, default=1.0
-        Number of targets that are independent of each other.
+    ``n_independent`` is the number of targets that are independent of each other.
     """
     if not (_has_committee(estimator) and estimator._default_solver()):
         return None

@@ -33,12 +33,12 @@ class VarProNetRegressor(
 
     Use it for noisy tables without any settings: it then predicts, with error bars, by
     the mean of a few small networks with a linear term, whose penalties and noise level
-    maximise the evidence [2]_. Use it also for surrogate models, that is smooth
-    functions of up to hundreds of inputs, computed without noise and needed to several
-    digits, for which the networks grow. With thousands of runs and many outputs, set
-    ``alpha=1e-8`` and ``hidden_layer_sizes``. For functions with jumps use boosted
-    trees; for breakpoints that can be read, :class:`ShallowReLURegressor`; for up to a
-    thousand runs of a simulation with few inputs, try a Gaussian process, too.
+    maximise the evidence [2]_. Use it also for surrogate models: smooth functions of up
+    to hundreds of inputs without noise, for which the networks grow. With thousands of
+    runs and many outputs, set ``alpha=1e-8`` and ``hidden_layer_sizes``. For functions
+    with jumps use boosted trees; for breakpoints that can be read,
+    :class:`ShallowReLURegressor`; for up to a thousand runs with few inputs, try a
+    Gaussian process, too.
 
     With given penalties and ``hidden_layer_sizes``, there is one network. Its last
     layer W is the solution of a linear least-squares problem for every value of the
@@ -59,9 +59,8 @@ class VarProNetRegressor(
         - "mlp": fully connected layers of ``hidden_layer_sizes``.
         - "neural_ode": an antisymmetric neural ODE as wide as the first of these.
         - "cnn": a convolutional network; the rows of X are square images.
-        - any object with ``init(key, x)`` and ``apply(parameters, x)``, such as those
-          of :mod:`sklearn_gn.networks` or a Flax module; ``apply`` returns the features
-          of the output layer.
+        - an object with ``init(key, x)`` and ``apply(parameters, x)``, of
+          :mod:`sklearn_gn.networks` or Flax; ``apply`` returns the last features.
 
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
         Widths of the hidden layers. If "auto", those of a committee are (10,), and more
@@ -121,7 +120,7 @@ class VarProNetRegressor(
         :ref:`the user guide <several_targets>`.
 
     max_iter : "auto" or int, default="auto"
-        Maximum number of iterations over all starts; for mini-batch solvers, of epochs.
+        Maximum number of iterations over all starts, or epochs of mini-batch solvers.
         An iteration of a committee is a step of every member; with ten features or
         more, most begin after the first ones. If "auto", 3000 for a committee, which
         fits to noisy data do not reach, and 100 otherwise.
@@ -134,8 +133,7 @@ class VarProNetRegressor(
         loss has fallen so little. If 0, this test is disabled.
 
     max_time : float or None, default=None
-        Number of seconds after which the fit stops, compilation included. If None,
-        there is no limit.
+        Seconds after which the fit stops, compilation included; None sets no limit.
 
     early_stopping : bool, default=False
         Whether to stop when the loss on validation data no longer falls, and to
@@ -143,8 +141,7 @@ class VarProNetRegressor(
         of ``fit``, or else a random part of the training data.
 
     validation_fraction : float, default=0.1
-        Fraction of the rows set aside if ``early_stopping`` is True and no ``X_val`` is
-        given.
+        Fraction of the rows that ``early_stopping`` sets aside without ``X_val``.
 
     n_iter_no_change : int, default=10
         Number of iterations without improvement after which ``early_stopping`` stops
@@ -160,8 +157,8 @@ class VarProNetRegressor(
         Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
         numbers in ``jax.devices()``, or a mesh, divides the rows among several devices
         for "gnvpro", "gn" and "lbfgs_vpro"; see :doc:`/user_guide/devices`. Committees
-        are computed on the CPU. A fitted model predicts on the device of its fit, or on
-        the default one if the machine has no such device.
+        are computed on the CPU. A fitted model predicts on the device of its fit, if
+        there is one.
 
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.
@@ -208,9 +205,9 @@ class VarProNetRegressor(
         committees.
 
     gram_spectrum_ : ndarray
-        Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
-        descending order, or Ritz values if it was not formed. For a committee, those of
-        the member of highest evidence. Empty for "lbfgs_vpro" and mini-batch solvers.
+        Eigenvalues of the last reduced Gauss-Newton matrix, in descending order, or
+        Ritz values if it was not formed. Of a committee, its member of highest
+        evidence. Empty for "lbfgs_vpro" and mini-batch solvers.
 
     log_evidence_ : float
         Logarithm of the mean evidence of the members: the higher of two fits to the
@@ -222,26 +219,24 @@ class VarProNetRegressor(
         a committee.
 
     n_work_units_ : float
-        Number of passes over all rows, forward or backward. A product with the Jacobian
-        or its transpose counts as one. Only of a single network.
+        Number of passes over all rows, forward or backward, or by a product with the
+        Jacobian or its transpose. Only of a single network.
 
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         One row per iteration: ``iteration``, ``time`` (seconds), ``loss``,
         ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``work_units`` so far, ``level``, and
-        ``evaluated_on_all_rows``: False where ``loss`` and ``val_loss`` are those of an
-        earlier row. A column that does not apply to the solver is NaN. For a committee,
-        rows hold means over the members, and the last three columns are replaced by
-        ``log_evidence``, ``n_effective_parameters``, ``noise_std`` (both evidence and
-        noise in scaled units) and ``n_running``, the number of members that took a
-        step. While a larger size is tried, they are those of its members.
+        ``evaluated_on_all_rows``: False where the losses are those of an earlier row.
+        What does not apply to the solver is NaN. For a committee, rows hold means over
+        the members, and the last three columns are replaced by ``log_evidence``,
+        ``n_effective_parameters``, ``noise_std`` (in scaled units) and ``n_running``,
+        the number of members that took a step.
 
     loss_ : float
         Objective of the returned network, in units of y; for a committee, the mean over
         its members, weighted as in predictions. Where targets have different scales,
-        the objective in scaled units times the mean square of the scales. If the
-        evidence prefers the linear model to some members, it takes their place here;
-        the log is that of the networks, and may end at a lower loss.
+        the objective in scaled units times the mean square of the scales. The log, that
+        of the networks, may end at a lower loss if linear models replace some of them.
 
     n_iter_ : int
         Number of iterations of this fit.
@@ -371,7 +366,7 @@ class VarProNetRegressor(
         ----------
         X : array-like of shape (n_samples, n_features)
             Training samples. A dask array, or a memory-mapped one of 1 GiB or more, is
-            read in chunks (:meth:`fit_chunks`) if the fit does not need all rows.
+            read in chunks (:meth:`fit_chunks`) if possible.
 
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Target values.
@@ -429,15 +424,13 @@ class VarProNetRegressor(
         by :meth:`fit`. For more rows one network is fitted, with default penalties if
         ``alpha="auto"``: the solver takes batches of a random sample, and draws another
         sample, in one pass over the chunks, when all of it is used. Loss and output
-        layer are computed from all rows. The result does not depend on how the rows are
-        divided into chunks. :meth:`fit` calls this method if X is a dask array, or a
-        memory-mapped array of 1 GiB or more.
+        layer are those of all rows, however these are divided into chunks.
 
         Parameters
         ----------
         chunks : iterable of tuples (X, y) or (X, y, sample_weight)
-            Arrays of any length. The object must be iterable several times, such as a
-            list or an object with ``__iter__``, not a generator.
+            Arrays of any length, in a list or another object that can be iterated
+            several times, not a generator.
 
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples, which ``early_stopping`` needs here.

@@ -197,17 +197,9 @@ def precisions_of_inputs(model, alpha):
 def batch_step(model, maps, batch, penalties, damping):
     """Return the affine maps after the step of a batch, and the loss before it.
 
-    Parameters
-    ----------
-    model : Layers
-    maps : list of ndarrays of shape (values, inputs)
-        The output layer, then the hidden layers.
-    batch : tuple of ndarrays
-        A one and the features, of shape (1 + d, b); probabilities of the classes, of
-        shape (C, b); weights that sum to one.
-    penalties : list of ndarrays
-        Of the weights of each input of each map.
-    damping : float
+    The maps, of shape (values, inputs), are the output layer, then the hidden layers;
+    the penalties are those of each input. A batch has a one and the features, of shape
+    (1 + d, b), probabilities of the classes (C, b), and weights that sum to one.
     """
     x, y, weight = batch
     output, *layers = maps
@@ -298,19 +290,11 @@ def rows_without(rows, n_effective, number):
 
 
 def weighed(small, covariances, wide, lacking, rows, n_effective):
-    """Return the members with the shares that predict left-out rows best.
+    """Return all members, with the shares that predict left-out rows best.
 
-    Parameters
-    ----------
-    small, wide : tuples of Member
-        Those by the evidence, and the wide ones.
-    covariances : list of ndarrays
-        Of the parameters of the small ones.
-    lacking : tuple of Member
-        The wide ones before they saw all rows; the first of them lacks the first part.
-        Empty if they have not.
-    rows : Rows
-    n_effective : float
+    ``covariances`` are those of the parameters of the small members. ``lacking`` are
+    the wide ones before they saw all rows, the first of them without the first part;
+    empty if they have not.
     """
     some = left_out.some_of(rows)
     of_small = [

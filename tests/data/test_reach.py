@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
+from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.data.reach import Reach, units_within_reach
 from sklearn_gn.data.scaling import Scaling
 
@@ -42,7 +42,7 @@ def test_units_are_those_of_the_rows_within_reach():
     np.testing.assert_array_equal(z[1:], units.x(far)[1:])
 
 
-@pytest.mark.parametrize("kind", [ShallowReLURegressor, VarProNetRegressor])
+@pytest.mark.parametrize("kind", [ShallowReLURegressor])
 def test_standard_errors_beyond_reach_are_those_of_a_line_that_goes_on(kind):
     rng = np.random.default_rng(0)
     X, far = rng.standard_normal((300, 3)), 200 * rng.standard_normal((4, 3))
@@ -54,20 +54,3 @@ def test_standard_errors_beyond_reach_are_those_of_a_line_that_goes_on(kind):
     of_line = np.sqrt(np.einsum("ij,jk,ik->i", there, covariance, there))
     # The prediction is constant beyond reach.
     np.testing.assert_allclose(std, np.hypot(of_line, there @ line - found), rtol=0.03)
-
-
-def test_rows_between_far_rows_are_known_to_be_unknown():
-    rng = np.random.default_rng(0)
-    X = np.append(rng.standard_normal(200), 100.0)[:, None]
-    y = 5 * X[:, 0] + 0.3 * rng.standard_normal(201)
-    model = VarProNetRegressor(random_state=0).fit(X, y)
-    new = np.array([[15.0], [50.0], [100.0], [300.0]])
-    found, std = model.predict(new, return_std=True)
-    np.testing.assert_allclose(
-        found, found[0], rtol=1e-8
-    )  # all are moved to the same place
-    assert (np.abs(found - 5 * new[:, 0]) < 1.1 * std).all()
-    units = model._fitted[2]
-    farthest = units.reach.stretch(units.scaling.x(X)).max()
-    assert units.reach.farthest == pytest.approx(farthest, rel=1e-8)
-    assert farthest > 5
