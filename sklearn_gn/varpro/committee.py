@@ -126,11 +126,14 @@ class CommitteeState(NamedTuple):
 def init(rows, members, options):
     """Return the state of a fit that starts from some members."""
     small, wide = members[: options.n_evidence], members[options.n_evidence :]
-    wide = wide_members.init(rows, wide, options.wide) if wide else None
-    state = CommitteeState(members, math.nan, 0.0, (), wide)
+    state = CommitteeState((), math.nan, 0.0, (), None)
     if small:
-        return _with_runs(rows, state, small, options.evidence)
-    return state._replace(net=wide.members, loss=wide.loss)
+        state = _with_runs(rows, state, small, options.evidence)
+    if wide:
+        wide = wide_members.init(rows, wide, options.wide)
+        net, loss = state.net + wide.members, state.loss if small else wide.loss
+        state = state._replace(net=net, loss=loss, wide=wide)
+    return state
 
 
 def step(rows, state, options):
@@ -188,8 +191,7 @@ def _with_runs(rows, state, members, options):
     runs = (*first, *waiting)
     return state._replace(
         runs=runs,
-        net=tuple(run.best for run in runs)
-        + (state.wide.members if state.wide else ()),
+        net=tuple(run.best for run in runs),
         loss=float(np.mean([run.state.loss for run in first])),
         lowest=_mean_lowest(runs),
         waited=0,

@@ -49,7 +49,7 @@ class Problem(NamedTuple):
         return self.options.evidence.n_effective
 
 
-def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
+def fit(estimator, plan, X, y, weight, n_effective, *, validation, data, rng):
     """Fit the committee of a :class:`Plan` and set the fitted attributes.
 
     y has targets, or probabilities of the classes. The weights of the distinct rows sum
@@ -90,7 +90,16 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     scaling = estimator._units(X, y, weight, each_target=True)
     rows = Rows(scaling.x(X), scaling.y(y), weight)
     warm = estimator.warm_start and hasattr(estimator, "_fitted")
-    alpha = _given_penalties(estimator.alpha, plan.models[0])
+    alpha, model = estimator.alpha, plan.models[0]  # given penalties of the groups
+    if isinstance(alpha, Real):
+        alpha = np.full(model.n_groups, max(float(alpha), _LEAST_PENALTY))
+    elif isinstance(alpha, dict):
+        lengths = dict.fromkeys(("slope", "coef", "bias"))
+        lengths["weights"] = model.n_feature_groups
+        lengths["layers"] = max(0, len(model.sizes) - 2)
+        alpha = evidence.named_penalties(alpha, lengths)
+    else:
+        alpha = None
     options = EvidenceOptions(
         n_effective=min(max(n_effective, len(X)), MOST_ROWS),
         damping=None if estimator.damping is None else float(estimator.damping),
@@ -131,22 +140,6 @@ def _check_squares(name, values):
             f"scale=False with {name} of size {largest:.3g}, whose squares no float "
             f"holds: take scale=True, or other units of {name}."
         )
-
-
-def _given_penalties(alpha, model):
-    """Penalties of the groups, or None where they are chosen."""
-    if isinstance(alpha, Real):
-        return np.full(model.n_groups, max(float(alpha), _LEAST_PENALTY))
-    if not isinstance(alpha, dict):
-        return None
-    lengths = {
-        "slope": None,
-        "coef": None,
-        "bias": None,
-        "weights": model.n_feature_groups,
-        "layers": max(0, len(model.sizes) - 2),
-    }
-    return evidence.named_penalties(alpha, lengths)
 
 
 def _starts(estimator, models, problem, rng):

@@ -41,10 +41,13 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     wide there, and fitted by mini-batches. In smaller tables half of them or more are.
     ``n_independent`` is the number of targets that are independent of each other.
     """
-    if not (_has_committee(estimator) and estimator._default_solver()):
-        return None
-    loss, n_init = estimator._loss, estimator.n_init
+    alpha, loss, n_init = estimator.alpha, estimator._loss, estimator.n_init
     default = isinstance(estimator.hidden_layer_sizes, str)
+    chosen = isinstance(alpha, dict) or (isinstance(alpha, str) and alpha == "auto")
+    given = isinstance(alpha, Real) and alpha < math.inf and default
+    is_mlp = isinstance(estimator.network, str) and estimator.network == "mlp"
+    if not (is_mlp and (chosen or given) and estimator._default_solver()):
+        return None
     former = _former_models(estimator)
     sizes, names = _checked_sizes(estimator), ACTIVATIONS
     if not switches.on("varpro.mixed_activations"):
@@ -93,16 +96,6 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
         return Plan(members, len(members))
     members = members[: min(n, _MOST_MIXED)]
     return Plan(members + [wide] * _WIDE_MEMBERS, len(members))
-
-
-def _has_committee(estimator):
-    """Whether the parameters ask for one, if the solver can fit it."""
-    alpha, network = estimator.alpha, estimator.network
-    if not (isinstance(network, str) and network == "mlp"):
-        return False
-    if isinstance(alpha, Real):
-        return alpha < math.inf and isinstance(estimator.hidden_layer_sizes, str)
-    return isinstance(alpha, dict) or (isinstance(alpha, str) and alpha == "auto")
 
 
 def _former_models(estimator):

@@ -120,9 +120,10 @@ class _VarProNet(
             n_effective *= float(weight.sum())
             weight = shares(weight)
         with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
-            self._fit(X, self._targets(y), weight, n_effective, validation, data, rng)
+            y = self._targets(y)
+            self._fit_canonical(X, y, weight, n_effective, validation, data, rng)
 
-    def _fit(self, X, y, weight, n_effective, validation, data, rng):
+    def _fit_canonical(self, X, y, weight, n_effective, validation, data, rng):
         """Fit a committee, or one network, to rows with targets or probabilities y."""
         backend.mesh_of(self.device)  # a device that there is not is an error
         n_independent = 1.0
@@ -135,31 +136,20 @@ class _VarProNet(
             self._refuse_huber()
         has_units = self.scale or plan is not None
         self._feature_spread = 1.0 if has_units else feature_spread(X)
+        words = {"validation": validation, "data": data, "rng": rng}
         if plan is not None:
-            committee_fit.fit(
-                self,
-                plan,
-                X,
-                y,
-                weight,
-                n_effective=n_effective,
-                validation=validation,
-                data=data,
-                rng=rng,
-            )
+            committee_fit.fit(self, plan, X, y, weight, n_effective, **words)
             return
         scaling = self._units(X, y, weight)
-        x, t = scaling.x(X), scaling.y(y)
         # The dual of a Gauss-Newton matrix has a row for each of them.
-        n_padded = backend.row_bucket(len(x), cheap=256)
+        n_padded = backend.row_bucket(len(X), cheap=256)
+        rows = scaling.x(X), scaling.y(y), weight
         self._fit_network(
-            Rows(*(self._cast(backend.pad_rows(a, n_padded)) for a in (x, t, weight))),
+            Rows(*(self._cast(backend.pad_rows(a, n_padded)) for a in rows)),
             scaling,
             n_rows=int(np.count_nonzero(weight)),
             n_samples=len(X) if is_classifier(self) else n_effective,
-            validation=validation,
-            data=data,
-            rng=rng,
+            **words,
         )
 
     def _refuse_huber(self):
