@@ -91,16 +91,22 @@ def draw_batch(rows, size, number, settings):
         return rows, 1.0
     if not isinstance(rows, Rows):  # they come in chunks
         return rows.batch(size, number, settings.seed)
-    sweep, batch = divmod(number, -(-settings.n_rows // size))
-    rng = np.random.RandomState((int(settings.seed) + sweep) % 2**32)
     source = getattr(rows, "host", rows)
-    order = rng.permutation(np.flatnonzero(source.weight))
-    chosen = order[np.arange(batch * size, (batch + 1) * size) % len(order)]
+    counted = np.flatnonzero(source.weight)
+    _, chosen = _drawn(counted, size, number, settings.seed)
     if settings.mesh is not None:
         x, y, weight = (np.asarray(a)[chosen] for a in source)
         batch = on_devices(Rows(x, y, weight / weight.sum()), settings.mesh)
-        return batch, size / len(order)
-    return take_rows(rows, chosen.astype(np.int32)), size / len(order)
+        return batch, size / len(counted)
+    return take_rows(rows, chosen.astype(np.int32)), size / len(counted)
+
+
+def _drawn(numbers, size, batch, seed):
+    """The sweep that a batch belongs to, and which of the numbers are in it."""
+    sweep, place = divmod(batch, -(-len(numbers) // size))
+    rng = np.random.RandomState((int(seed) + sweep) % 2**32)
+    part = np.arange(place * size, (place + 1) * size) % len(numbers)
+    return sweep, rng.permutation(numbers)[part]
 
 
 @jax.jit
@@ -184,14 +190,11 @@ class ChunkedRows:
 
     def batch(self, size, number, seed):
         """Return the batch of a given number, and its share of all rows."""
-        sweep, place = divmod(number, -(-self._size // size))
+        sweep, chosen = _drawn(np.arange(self._size), size, number, seed)
         draw = 0 if self._found.sample.is_complete else sweep
         if draw != self._draw:
             self._sample = self._draw_sample(draw) if draw else self._found.sample
             self._draw = draw
-        rng = np.random.RandomState((int(seed) + sweep) % 2**32)
-        order = rng.permutation(self._size)
-        chosen = order[np.arange(place * size, (place + 1) * size) % self._size]
         return self._of_sample(chosen), size / self._found.n_rows
 
     def blocks(self):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, _fit_context
+from sklearn.base import _fit_context
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -467,29 +467,6 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     def _n_values(self, y):
         return 1 if y.shape[1] == 2 else y.shape[1]
-
-    def to_sklearn(self) -> BaseEstimator:
-        """Return a fitted estimator of scikit-learn, which predicts without JAX.
-
-        A single network becomes a pipeline of a ``StandardScaler`` and an
-        ``MLPClassifier``, a committee a ``VotingClassifier`` of such pipelines.
-        Probabilities are the same to rounding errors.
-
-        Returns
-        -------
-        model : Pipeline or VotingClassifier
-            It shares no memory with this estimator.
-
-        Raises
-        ------
-        ValueError
-            If scikit-learn does not have such a network: other kinds than "mlp", other
-            activations than "relu", "tanh", "sigmoid" and "identity", or several.
-        """
-        from sklearn_gn.varpro.export import to_sklearn
-
-        check_is_fitted(self)
-        return to_sklearn(self, classes=self.classes_)
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Return the logits.

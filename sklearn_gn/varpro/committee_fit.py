@@ -25,7 +25,6 @@ from sklearn_gn.bayes.noise import degrees_of_freedom
 from sklearn_gn.data.scaling import Scaling
 from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.varpro import members as of_members
 from sklearn_gn.varpro import wide_members
 from sklearn_gn.varpro.committee import COMMITTEE, ROBUST_COMMITTEE, CommitteeOptions
@@ -56,26 +55,15 @@ def fit(estimator, plan, X, y, weight, n_effective, *, validation, data, rng):
     to one, and ``n_effective`` counts rows by them as they were given.
     """
     problem = _problem(estimator, plan, X, y, weight, n_effective, rng)
-    run = FitRun(
-        estimator,
+    estimator._run_from(
+        [_starts(estimator, plan.models, problem, rng)],
         ROBUST_COMMITTEE if estimator._is_robust() else COMMITTEE,
         (problem.rows, problem.options),
-        [_starts(estimator, plan.models, problem, rng)],
-        loss_scale=problem.scaling.loss_scale,
-        val_loss=estimator._validation_loss(
-            validation, problem.scaling, of_members.mean_values
-        ),
+        (None, problem.scaling),
+        of_members.mean_values,
+        lambda run: set_fitted(estimator, run, problem),
         validation=validation,
-    )
-    estimator._run(
-        run,
-        max_steps=estimator._most_iterations(),
         data=data,
-        attributes=lambda members: {
-            "_fitted": (None, members, problem.scaling),
-            **estimator._prediction_attributes(),
-        },
-        set_fitted=lambda: set_fitted(estimator, run, problem),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import (
+    BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     is_classifier,
@@ -169,26 +170,6 @@ class _VarProNet(
             return Scaling.of(X, y, weight, each_target=each_target)
         return Scaling.none(X, y)
 
-    def _validation_loss(self, validation, scaling, values_of):
-        """The loss of a network on validation data, from its values at x; or None."""
-        if validation is None:
-            return None
-        X, y, weight = validation
-        x = scaling.x(X)
-        if self._loss != "squared":
-            return lambda net: cross_entropy(values_of(net, x), y, weight)
-        t = scaling.y(y)
-
-        def loss(net):
-            error = values_of(net, x) - t
-            return 0.5 * float(weight @ np.sum(error**2, axis=1))
-
-        return loss
-
-    def _prediction_attributes(self):
-        name = "classes_" if is_classifier(self) else "_single_target"
-        return {name: getattr(self, name)}
-
     def _fit_network(
         self, rows, scaling, *, n_rows, n_samples, validation, data, rng, example=None
     ):
@@ -201,12 +182,9 @@ class _VarProNet(
         from sklearn_gn.varpro.training import Settings, needed_bytes
 
         example = rows if example is None else example
-        network, solver = (
-            self._network_object(example.x.shape[1]),
-            self._solver_object(),
-        )
+        solver = self._solver_object()
         settings = Settings(
-            model=Model(network, self._loss),
+            model=Model(self._network_object(example.x.shape[1]), self._loss),
             solver=solver,
             penalties=self._penalties(),
             damping=None if self.damping is None else self._cast(self.damping),
@@ -233,15 +211,45 @@ class _VarProNet(
             "Give dtype='float32', which halves that, or solver=GNvpro(batch_size=1024)"
             ", which computes with so many rows at a time.",
         )
-        run = FitRun(
-            self,
+        self._run_from(
+            starts,
             solver.algorithm(ALGORITHMS),
             (rows, settings),
+            (settings.model, scaling),
+            partial(self._network_values, settings.model),
+            lambda run: self._set_fitted(run, rows, settings, scaling),
+            validation=validation,
+            data=data,
+        )
+
+    def _run_from(
+        self, starts, algorithm, problem, fitted, values_of, finish, *, validation, data
+    ):
+        """Run an algorithm on a problem and set the fitted attributes.
+
+        ``fitted`` is the model, None for a committee, and the scaling; ``values_of``
+        maps a network and scaled rows to the values of the output layer, and
+        ``finish`` sets what a run has found.
+        """
+        model, scaling = fitted
+        val_loss, name = None, "classes_" if is_classifier(self) else "_single_target"
+        if validation is not None:
+            x, y, weight = scaling.x(validation[0]), *validation[1:]
+            y = y if is_classifier(self) else scaling.y(y)
+
+            def val_loss(net):
+                values = values_of(net, x)
+                if is_classifier(self):
+                    return cross_entropy(values, y, weight)
+                return 0.5 * float(weight @ np.sum((values - y) ** 2, axis=1))
+
+        run = FitRun(
+            self,
+            algorithm,
+            problem,
             starts,
             loss_scale=scaling.loss_scale,
-            val_loss=self._validation_loss(
-                validation, scaling, partial(self._network_values, settings.model)
-            ),
+            val_loss=val_loss,
             validation=validation,
         )
         self._run(
@@ -249,10 +257,10 @@ class _VarProNet(
             max_steps=self._most_iterations(),
             data=data,
             attributes=lambda net: {
-                "_fitted": (settings.model, net, scaling),
-                **self._prediction_attributes(),
+                "_fitted": (model, net, scaling),
+                name: getattr(self, name),
             },
-            set_fitted=lambda: self._set_fitted(run, rows, settings, scaling),
+            set_fitted=lambda: finish(run),
         )
 
     def _start(self, model, rows, scaling, rng):
@@ -483,6 +491,30 @@ class _VarProNet(
         from sklearn_gn.varpro.problem import predict_values
 
         return self._in_batches(lambda x: predict_values(model, net, x), x)
+
+    def to_sklearn(self) -> BaseEstimator:
+        """Return a fitted estimator of scikit-learn, which predicts without JAX.
+
+        A single network becomes a pipeline of a ``StandardScaler`` and an
+        ``MLPRegressor`` or ``MLPClassifier``, a committee a ``VotingRegressor``, for
+        each target, or a ``VotingClassifier`` of such pipelines. Predictions are the
+        same to rounding errors.
+
+        Returns
+        -------
+        model : Pipeline, VotingRegressor, MultiOutputRegressor or VotingClassifier
+            It shares no memory with this estimator.
+
+        Raises
+        ------
+        ValueError
+            If scikit-learn does not have such a network: other kinds than "mlp", other
+            activations than "relu", "tanh", "sigmoid" and "identity", or several.
+        """
+        from sklearn_gn.varpro.export import to_sklearn
+
+        check_is_fitted(self)
+        return to_sklearn(self)
 
     def transform(self, X: ArrayLike) -> Array:
         """Features, the inputs of the output layer.

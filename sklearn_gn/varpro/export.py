@@ -7,13 +7,10 @@ from sklearn_gn.runtime.export import DenseNetwork
 from sklearn_gn.varpro.members import shares
 
 
-def to_sklearn(estimator, classes=None, single_target=False):
-    """Return a fitted estimator of scikit-learn with the same predictions.
-
-    ``classes`` are those of a classifier. With ``single_target``, predictions of a
-    regressor have one dimension.
-    """
+def to_sklearn(estimator):
+    """Return a fitted estimator of scikit-learn with the same predictions."""
     model, net, scaling = estimator._fitted
+    classes = getattr(estimator, "classes_", None)
     names = getattr(estimator, "feature_names_in_", None)
     if model is not None:
         network = _single_network(model, net)
@@ -38,7 +35,7 @@ def to_sklearn(estimator, classes=None, single_target=False):
             for w, b, name in networks
         ]
         means.append(export.mean_of_regressors(each, share))
-    return means[0] if single_target else export.one_each(means)
+    return means[0] if estimator._single_target else export.one_each(means)
 
 
 def _single_network(model, net):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal, Self, overload
 
 import numpy as np
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin, _fit_context
+from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -573,29 +573,6 @@ class VarProNetRegressor(
         bars = self._error_bars
         variance = self._in_batches(bars.variances, x, bars.batch_rows)
         return np.sqrt(variance) * bars.noise * scaling.y_scale
-
-    def to_sklearn(self) -> BaseEstimator:
-        """Return a fitted estimator of scikit-learn, which predicts without JAX.
-
-        A single network becomes a pipeline of a ``StandardScaler`` and an
-        ``MLPRegressor``, a committee a ``VotingRegressor`` of such pipelines, one for
-        each target. Predictions are the same to rounding errors.
-
-        Returns
-        -------
-        model : Pipeline, VotingRegressor or MultiOutputRegressor
-            It shares no memory with this estimator.
-
-        Raises
-        ------
-        ValueError
-            If scikit-learn does not have such a network: other kinds than "mlp", other
-            activations than "relu", "tanh", "sigmoid" and "identity", or several.
-        """
-        from sklearn_gn.varpro.export import to_sklearn
-
-        check_is_fitted(self)
-        return to_sklearn(self, single_target=self._single_target)
 
     def _noise_std(self):
         if hasattr(self, "noise_std_"):
