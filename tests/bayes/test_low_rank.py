@@ -9,7 +9,7 @@ from sklearn_gn.bayes import evidence, evidence_gn, evidence_posterior, layers, 
 from sklearn_gn.linalg import large_gram
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.evidence_gn import Shape
-from sklearn_gn.varpro import committee, committee_plan
+from sklearn_gn.varpro import committee_plan, members
 
 
 def multilayer(n_targets=1, m=400, d=6, width=9):
@@ -21,7 +21,7 @@ def multilayer(n_targets=1, m=400, d=6, width=9):
     x, y = rng.standard_normal((m, d)), rng.standard_normal((m, n_targets))
     weight = rng.uniform(0.5, 2, m)
     rows = Rows(x, y, weight / weight.sum())
-    start = committee.first_member(model, rows, m, np.random.RandomState(0)).net.theta
+    start = members.first_member(model, rows, m, np.random.RandomState(0)).net.theta
     return model, start + 0.2 * rng.standard_normal(len(start)), rows
 
 
