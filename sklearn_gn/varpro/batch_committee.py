@@ -37,7 +37,7 @@ from scipy.special import expit
 from sklearn_gn.bayes import evidence
 from sklearn_gn.bayes.layers import forward, linear_inputs, with_one
 from sklearn_gn.bayes.low_rank import positive_precision
-from sklearn_gn.optim.margin_bound import bounding_curvature
+from sklearn_gn.optim.multinomial import bounding_curvature
 from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.varpro.committee import side_by_side
 from sklearn_gn.varpro.weighing import rows_without

@@ -8,9 +8,9 @@ from scipy.special import logsumexp, softmax
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.arrays.libraries import NumPy
 from sklearn_gn.softmax_head import head, newton, start
-from sklearn_gn.softmax_head.direction import row_spectrum
-from sklearn_gn.softmax_head.evidence import log_evidence
+from sklearn_gn.softmax_head.fgn import row_spectrum
 from sklearn_gn.softmax_head.head import AffineHead, BatchedRows, HeadOptions
+from sklearn_gn.softmax_head.penalty import log_evidence
 from sklearn_gn.softmax_head.whitening import second_moments
 from sklearn_gn.solvers import FGNNewton
 
@@ -53,9 +53,11 @@ def minimised(compiled, n_classes, damping, intercept):
 def quantities(data, options, net):
     """What is computed in the precision of the fit."""
     whole, settings = newton.whitened(data), newton.newton_settings(options)
-    evidence = log_evidence(whole, net, 1.0, settings, float(N))
+    evidence = log_evidence(net, whole, 1.0, settings, float(N))
     rows, intercept = data.rows, options.intercept
-    spectrum = row_spectrum(net, rows, intercept, n_examples=40, n_competitors=1)
+    logits, gram = head.values(net, rows.x[:40]), rows.x[:40] @ rows.x[:40].T
+    few = logits, gram + intercept, rows.label[:40], rows.weight[:40]
+    spectrum = row_spectrum(*few, n_competitors=1)
     return jax.tree.leaves(
         [
             head.objective(net, rows, options),

@@ -20,7 +20,7 @@ from sklearn_gn import VarProNetClassifier
 from sklearn_gn.bayes.layers import Layers, RegularisedLayers
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.optim.margin_bound import bounding_curvature
+from sklearn_gn.optim.multinomial import bounding_curvature
 from sklearn_gn.varpro import batch_committee, committee, committee_plan
 from sklearn_gn.varpro.batch_committee import BatchOptions
 
