@@ -351,6 +351,11 @@ class JAX:
         eye = self.xp.eye(factor.shape[0], dtype=factor.dtype)
         return lax.linalg.triangular_solve(factor, eye, left_side=True, lower=True)
 
+    def cholesky_inverse(self, factor):
+        """Inverse of the matrix with a lower Cholesky factor."""
+        root = self.triangular_inverse(factor)
+        return root.T @ root
+
     def symmetric_product(self, a):
         """``a a^T``, of which half is multiplied."""
         from sklearn_gn.arrays.blocks import symmetric_product

@@ -40,6 +40,7 @@ from sklearn_gn.data.rows import (
     validation_split,
 )
 from sklearn_gn.runtime.fit_loop import FitRun
+from sklearn_gn.softmax_head import problem
 from sklearn_gn.softmax_head.head import LARGEST_LOGIT, logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
 
@@ -387,9 +388,6 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             are inconsistent, if fewer than two classes have weight, or if the fit needs
             more memory than there is.
         """
-        from sklearn_gn.softmax_head import problem
-        from sklearn_gn.softmax_head.sparse_rows import with_start
-
         solver = self._solver_object()
         batches = hasattr(solver, "batch_size")
         chunks = chunks_of(X, y, sample_weight) if batches else None
@@ -419,17 +417,13 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             kept, weight = kept[train], weight[train]
         given = Z, code, kept, weight, total, rng
         rows, options = problem.rows_and_options(self, solver, *given)
-        net = problem.zero_head(self) if net is None else net
-        if issparse(Z):
-            rows, net = with_start(rows, net)
+        rows, net = problem.start_from(self, rows, net)
         # 3. The loop, after which _set_fitted sets the attributes.
         data = {"X": X, "y": y, "metadata": metadata}
         self._run_solver(solver, rows, options, net, validation, data)
         return self
 
     def _run_solver(self, solver, rows, options, net, validation, data):
-        from sklearn_gn.softmax_head import problem
-
         run = FitRun(
             self,
             problem.algorithm_of(solver, rows, options),
@@ -505,7 +499,6 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             once, if one is malformed or holds NaN or infinity, or if ``class_weight``
             is "balanced".
         """
-        from sklearn_gn.softmax_head import problem
         from sklearn_gn.softmax_head.minibatch import ChunkedRows
 
         solver = self._solver_object()
@@ -528,7 +521,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         rng = check_random_state(self.random_state)
         size = solver.batch_size or problem.BATCH_SIZE
         options = problem.options_of(self, solver, size, rng)
-        net = problem.zero_head(self) if net is None else net
+        rows, net = problem.start_from(self, rows, net)
         self._feature_spread = 1.0
         data = {"X": None, "y": None, "metadata": None}
         self._run_solver(solver, rows, options, net, validation, data)
@@ -564,7 +557,6 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             If the first call has no ``classes``, if a later one has others, if y holds
             a label that is not among them, or if ``class_weight`` is "balanced".
         """
-        from sklearn_gn.softmax_head import problem
         from sklearn_gn.softmax_head.minibatch import one_epoch
 
         if self.class_weight == "balanced":
@@ -584,7 +576,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         X, kept, weight, total = problem.distinct_rows(X, code, weight, solver)
         given = X, code, kept, weight, total, rng
         rows, options = problem.rows_and_options(self, solver, *given)
-        net = problem.zero_head(self) if first else problem.previous_head(self)
+        net = None if first else problem.previous_head(self)
+        rows, net = problem.start_from(self, rows, net)
         carried = getattr(self, "_carried", (None, None))
         with backend.scope(self.dtype, self.device):
             net, self._carried = one_epoch(solver, rows, options, net, carried)
@@ -641,9 +634,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         if found is None:
             raise AttributeError(f"This {type(self).__name__} is not fitted yet.")
         if isinstance(found, dict):
-            from sklearn_gn.softmax_head.problem import computed_spectrum
-
-            found = self._spectrum = computed_spectrum(self, **found)
+            found = self._spectrum = problem.computed_spectrum(self, **found)
         return found
 
     # -- predictions ------------------------------------------------------------------

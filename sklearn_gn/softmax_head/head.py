@@ -79,6 +79,7 @@ class HeadOptions(NamedTuple):
     n_effective: float | None = None  # rows, by their weights; None: alpha is given
     mesh: Any = None  # of the devices among which the rows are divided
     compiled: bool = True  # False: NumPy computes
+    on_host: bool = True  # where NumPy computes what is small, such as a part of rows
     factor: float = 1.0  # of the logits, by which new rows are predicted
 
 

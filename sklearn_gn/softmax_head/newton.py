@@ -47,15 +47,9 @@ _CG_ITERATIONS = 100
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out,
 _SETTLED = 0.01
 _ROUGHLY = 0.05  # and for the evidence
-_SMALL = 2**21  # features and values of all rows that NumPy computes with
 _STRIDES = {True: (1.0,), False: (0.5, 0.5, 1.0)}  # decades from penalty to penalty
 _HIGHER = 10**0.5  # first penalty where the logits have a factor, over the usual one
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
-
-
-def is_small(n_rows, n_features, n_columns):
-    """Whether NumPy computes: where a compiler would take longer than the fit."""
-    return n_rows * (n_features + n_columns) <= _SMALL
 
 
 class NewtonState(NamedTuple):
@@ -112,8 +106,9 @@ def prepare(rows, options):
     if whole:
         some, factor = rows, 1.0
     else:  # a factor of the logits is of its number of rows
-        options = options._replace(compiled=False)
-        part = data._replace(rows=some, memo={}, iterations=np.int32(0))
+        options = options._replace(compiled=not options.on_host)
+        placed = on_device(some, options)
+        part = data._replace(rows=placed, memo={}, iterations=np.int32(0))
     shape = *some.x.shape, 1 if n_classes < 3 else n_classes
     affordable = penalty.hessian_is_affordable(*shape)
     affordable = affordable or (not whole and penalty.evidence_is_affordable(*shape))
@@ -125,7 +120,7 @@ def prepare(rows, options):
         share = float(some.weight[out].sum() / some.weight.sum())
         n_test = share * options.n_effective / factor
         # What is compiled has one array of features, whose axes are those of all rows.
-        memo = data.memo if options.compiled else {}
+        memo = part.memo if options.compiled else {}
         part = part._replace(rows=fitted, test=test, n_test=n_test, memo=memo)
         factor /= 1 - share
     elif whole:
@@ -267,7 +262,9 @@ def _newton_step(data, state, options):
     usual = state.usual or iterations
     state = state._replace(slope=slope, last=iterations, usual=usual)
     # 4. The line search.
-    moved = _line_search(data, state, direction, length, slope, options)
+    eps = float(np.finfo(data.rows.x.dtype).eps)
+    rounding = 8 * eps * abs(state.loss)
+    moved = _line_search(data, state, direction, length, slope, rounding, options)
     columns = {
         "step_size": moved[2] if moved else 0.0,
         "damping": math.nan if options.damping is None else options.damping,
@@ -276,9 +273,9 @@ def _newton_step(data, state, options):
     if moved:
         if options.damping:
             state = state._replace(last_step=direction)
-        return _finish(state, *moved[:2], options, **columns)
+        resolved = -slope > rounding
+        return _finish(state, *moved[:2], options, resolved=resolved, **columns)
     evaluation = objective(state.net, data.rows, options)
-    eps = float(np.finfo(data.rows.x.dtype).eps)
     # A system that CG cannot even begin with says nothing about the loss.
     flat = iterations and abs(slope) <= math.sqrt(eps) * max(abs(state.loss), eps)
     stop = "rounding" if flat else "line_search"
@@ -303,7 +300,7 @@ def _preconditioner(data, state, settings):
     return data.memo["inverses"], state
 
 
-def _line_search(data, state, direction, length, slope, options):
+def _line_search(data, state, direction, length, slope, rounding, options):
     """Head, evaluation and length of a step, halved until the loss falls enough.
 
     Where the loss no longer resolves the step, a gradient of half the size decides.
@@ -312,7 +309,6 @@ def _line_search(data, state, direction, length, slope, options):
     if not slope < 0:
         return None
     cast = data.rows.x.dtype.type
-    rounding = 8 * float(np.finfo(cast).eps) * abs(state.loss)
 
     def evaluate_at(length):
         net = move(state.net, direction, np.asarray(length, cast))
@@ -329,6 +325,8 @@ def _line_search(data, state, direction, length, slope, options):
     resolved = -slope > rounding
     rejected = too_long if resolved else no_smaller_gradient
     search = {"while_loop": NumPy.while_loop} | ({} if resolved else {"halvings": 0})
+    # In single precision, a minimum that the loss does not resolve has no length.
+    length = length if resolved else 1.0
     length, found = backtrack(evaluate_at, rejected, length, **search)
     return None if rejected(length, found) else (*found, length)
 
@@ -341,7 +339,7 @@ def move(net, direction, length):
     )
 
 
-def _finish(state, net, evaluation, options, *, stop=None, **columns):
+def _finish(state, net, evaluation, options, *, stop=None, resolved=True, **columns):
     """State and report of an evaluated head."""
     loss = criterion = float(evaluation.loss)
     if not math.isfinite(loss):
@@ -355,6 +353,9 @@ def _finish(state, net, evaluation, options, *, stop=None, **columns):
             criterion = min(state.criterion, -_CHOSEN) - 1
         else:
             criterion = math.inf if state.path else state.criterion - 1
+    elif not resolved:
+        # Rounding errors hide the fall of the loss, but the gradient fell.
+        criterion = min(loss, math.nextafter(state.criterion, -math.inf))
     state = state._replace(
         net=net,
         loss=loss,
@@ -425,10 +426,10 @@ def judged(data, options, state):
         value, _ = penalty.log_evidence(*known)
     if not _by_leave_one_out(data, net):
         return value, None, 1.0
-    if options.mesh is not None:
+    if options.compiled and (options.on_host or options.mesh is not None):
         from sklearn_gn.arrays.devices import gathered
 
-        whole = gathered(whole)
+        net, whole = gathered((net, whole))
     given = net, whole, settings, n_effective, int(data.iterations)
     return value, *penalty.log_predictive(*given)
 

@@ -51,7 +51,12 @@ import math
 import numpy as np
 
 from sklearn_gn import _switches as switches
-from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of
+from sklearn_gn.arrays.libraries import (
+    NumPy,
+    in_either_library,
+    library_of,
+    namespace,
+)
 from sklearn_gn.arrays.parts import total
 from sklearn_gn.data.hashing import row_codes
 from sklearn_gn.optim.multinomial import (
@@ -95,7 +100,6 @@ _LEAST = 100  # rows that are left out, fewer of which say little
 _COEFFICIENTS = 1024  # at most: the order of the Hessian
 _WORK = 2**30  # multiply-adds of the Hessian
 _PRECISE = 2**26  # in the precision of the fit; more are single
-_BLOCK = 2**18  # numbers of a block of rows, for each coefficient
 _ROWS = 512  # that are left out, those which are predicted worst; others change little
 # The factor of the logits.
 ITERATIONS = 12  # at most
@@ -214,40 +218,66 @@ def log_predictive(net, data, settings, n_effective, iterations=ITERATIONS):
     factor : float
         Of the logits, with which the sum is largest.
     """
-    net, data, settings = NumPy.tree_map(np.asarray, (net, data, settings))
-    label, intercept = data.rows.label, settings.intercept
-    x, head = features(data, len(net.bias)), to_whitened(net, data.center, data.dual)
-    count = n_effective * counted_weights(data.rows).astype(np.float64)
-    with np.errstate(all="ignore"):
-        logits = x @ head.weight.astype(x.dtype) + head.bias.astype(x.dtype)
-        penalty = n_effective * in_whitened(settings.alpha, data.squares)[:, 0]
-        if len(x) < x.shape[1]:  # as many coordinates as rows, with a penalty of one
-            scaled = x / np.sqrt(np.where(penalty > 0, penalty, np.inf))
-            squares, axes = np.linalg.eigh(scaled @ scaled.T)
-            x = (axes * np.sqrt(np.maximum(squares, 0))[None, :]).astype(x.dtype)
-            penalty = np.ones(len(x))
-        h = np.append(x, np.full((len(count), 1), intercept, x.dtype), axis=1)
-        inverse = inverse_hessian(h, count, logits, penalty, intercept)
-        split = margins(all_classes(logits), label)
-        worst = np.argsort(np.where(count > 0, -split.p_rest, 1), kind="stable")[:_ROWS]
-        logits = logits.astype(np.float64)
-        logits[worst] = logits_left_out(
-            inverse, h[worst], count[worst], logits[worst], label[worst]
-        )
-        loss, factor = best_factor(logits, label, count, iterations)
+    n_effective = data.basis.dtype.type(n_effective)
+    loss, factor = left_out_loss(net, data, settings, n_effective, np.int32(iterations))
     if not math.isfinite(loss):
         return -math.inf, 1.0
     return -float(loss), float(factor)
 
 
+@in_either_library
+def left_out_loss(net, data, settings, n_effective, iterations):
+    """Cross-entropy of all rows left out, at the best factor of the logits; and that.
+
+    Of many rows only those that are predicted worst are left out; the others change
+    little.
+    """
+    library, rows, intercept = library_of(data.x), data.rows, settings.intercept
+    xp, label, count = library.xp, rows.label, n_effective * counted_weights(rows)
+    head, x = to_whitened(net, data.center, data.dual), features(data, len(net.bias))
+    logits = values(library.tree_map(lambda a: a.astype(x.dtype), head), x)
+    penalty = n_effective * in_whitened(settings.alpha, data.squares)[:, 0]
+    if len(x) < x.shape[1]:  # as many coordinates as rows, with a penalty of one
+        scaled = x / xp.sqrt(xp.where(penalty > 0, penalty, xp.inf))[None, :]
+        squares, axes = library.eigh(scaled @ scaled.T)
+        x = (axes * xp.sqrt(xp.maximum(squares, 0))[None, :]).astype(x.dtype)
+        penalty = xp.ones(len(x), penalty.dtype)
+    h = xp.append(x, xp.full((len(x), 1), intercept, x.dtype), axis=1)
+    inverse = inverse_hessian(h, count, logits, penalty, intercept)
+    wrong = margins(all_classes(logits), label).p_rest
+    order = xp.argsort(xp.where(count > 0, -wrong, 1), stable=True)
+    h, count, logits, label = h[order], count[order], logits[order], label[order]
+    logits, few = logits.astype(count.dtype), slice(_ROWS)
+    worst = logits_left_out(inverse, h[few], count[few], logits[few], label[few])
+    logits = xp.concatenate([worst, logits[_ROWS:]])
+    return best_factor(logits, label, count, iterations)
+
+
 def features(data, n_columns):
-    """The features in whitened coordinates, of few rows in the precision of the fit."""
+    """The features in whitened coordinates, by NumPy in single precision if many."""
     rows, order = data.rows, n_columns * (min(data.x.shape) + 1)
-    if len(rows.x) * order**2 > _PRECISE:
+    if library_of(data.x) is NumPy and len(rows.x) * order**2 > _PRECISE:
         return data.x
-    counted = weights_once(rows)[:, None] > 0
-    x = np.where(counted, rows.x - data.center[None, :], 0)
+    xp, counted = namespace(data.x), weights_once(rows)[:, None] > 0
+    x = xp.where(counted, rows.x - data.center[None, :], 0)
     return x @ data.basis if data.basis.ndim == 2 else x * data.basis[None, :]
+
+
+def class_pairs(m, xp):
+    """Pairs of classes (c, c + s mod m), with s up to half of m: each pair is there.
+
+    Returns the numbers s, and for all pairs (c, e), in arrays of shape (m, m), the
+    first class and the number s of the pair that stands for it.
+    """
+    half = m // 2 + 1
+    first, second = xp.arange(m)[:, None], xp.arange(m)[None, :]
+    ahead = (second - first) % m
+    near = ahead < half
+    return (
+        xp.arange(half),
+        xp.where(near, first, second),
+        xp.where(near, ahead, m - ahead),
+    )
 
 
 def inverse_hessian(h, count, logits, penalty, intercept):
@@ -256,31 +286,37 @@ def inverse_hessian(h, count, logits, penalty, intercept):
     ``h`` of shape (n, d + 1) are features, and a one for the intercept; without one
     (``intercept`` is 0) they end with zeros.
     """
-    k, m = h.shape[1], logits.shape[1]
+    library, k, m = library_of(h), h.shape[1], logits.shape[1]
+    xp = library.xp
     p, count = to_columns(probabilities(logits)), count.astype(h.dtype)
-    hessian = np.zeros((m, k, m, k), h.dtype)
-    size = max(1, _BLOCK // (m * k))
-    for start in range(0, len(h), size):
-        part = slice(start, start + size)
-        for c in range(m):
+    numbers, first, ahead = class_pairs(m, xp)
+
+    def add(found, h, p, count):
+        def products(c):  # of a class with each of half of the others
             # Before the sum, so that nothing cancels where a probability is near one.
-            curvature = -p[part, c : c + 1] * p[part, c:]
-            curvature[:, 0] += p[part, c]
-            curvature *= count[part, None]
-            weighted = curvature[:, :, None] * h[part, None, :]
-            product = h[part].T @ weighted.reshape(len(weighted), -1)
-            hessian[c, :, c:] += product.reshape(k, m - c, k)
-    for c in range(m):
-        hessian[c:, :, c] = hessian[c, :, c:].transpose(1, 2, 0)
-    diagonal = np.einsum("cjej->cej", hessian)  # a view
-    own = np.einsum("ccj->cj", diagonal)
-    largest = max(float(own.max()), float(np.finfo(h.dtype).tiny))
-    own[:, :-1] += penalty.astype(h.dtype)
-    own[:, -1] += (1 - intercept) * largest
+            own, others = p[:, c][:, None], p[:, (c + numbers) % m]
+            curvature = xp.where(numbers[None, :] == 0, own, 0) - own * others
+            weighted = (count[:, None] * curvature)[:, :, None] * h[:, None, :]
+            product = h.T @ weighted.reshape(len(h), -1)
+            return product.reshape(k, len(numbers), k)
+
+        return found + library.map(products, xp.arange(m))
+
+    start = xp.zeros((m, k, len(numbers), k), h.dtype)
+    blocks = over_blocks(add, start, (h, p, count), max(m * k // 8, 1))
+    hessian = blocks[first, :, ahead].transpose(0, 2, 1, 3)  # blocks are symmetric
+    own = xp.einsum("cjcj->cj", hessian)
+    largest = xp.maximum(xp.max(own), xp.finfo(h.dtype).tiny)
+    added = xp.append(
+        penalty.astype(h.dtype), (1 - intercept).astype(h.dtype) * largest
+    )
+    same_class, same_feature = xp.eye(m, dtype=h.dtype), xp.eye(k, dtype=h.dtype)
+    own = (same_feature * added[None, :])[None, :, None, :]
+    hessian = hessian + same_class[:, None, :, None] * own
     if m > 1:  # what moves all classes alike changes no probability, and may be free
-        diagonal += largest / m
-    factor = NumPy.cholesky(hessian.reshape(m * k, m * k))
-    return NumPy.cholesky_inverse(factor).reshape(m, k, m, k)
+        hessian = hessian + (largest / m * same_feature)[None, :, None, :]
+    factor = library.cholesky(hessian.reshape(m * k, m * k))
+    return library.cholesky_inverse(factor).reshape(m, k, m, k)
 
 
 def logits_left_out(inverse, h, count, logits, label):
@@ -288,19 +324,23 @@ def logits_left_out(inverse, h, count, logits, label):
 
     Of a row that counts less than once, all is left out.
     """
-    m, k = inverse.shape[:2]
-    leverage = np.empty((len(h), m, m))
-    for c in range(m):
-        image = h @ inverse[c, :, c:].reshape(k, -1)
-        image = image.reshape(len(h), m - c, k) @ h[:, :, None]
-        leverage[:, c, c:] = leverage[:, c:, c] = image[:, :, 0]
+    library, (m, k) = library_of(h), inverse.shape[:2]
+    xp = library.xp
+    numbers, first, ahead = class_pairs(m, xp)
+
+    def of_class(c):
+        image = h @ inverse[c][:, (c + numbers) % m].reshape(k, -1)
+        return xp.matmul(image.reshape(len(h), -1, k), h[:, :, None])[:, :, 0]
+
+    leverage = library.map(of_class, xp.arange(m))[first, :, ahead]
+    leverage = leverage.transpose(2, 0, 1).astype(logits.dtype)
     split = margins(all_classes(logits), label)
-    once = np.minimum(count, 1)[:, None]
+    once = xp.minimum(count, 1)[:, None]
     p = to_columns(probabilities(logits))
     gradient = once * to_columns(split.p_rest[:, None] * split.gradient)
-    curved = leverage - np.einsum("ic,ice->ie", p, leverage)[:, None, :]
-    system = np.eye(m) - (once * p)[:, :, None] * curved
-    change = leverage @ np.linalg.solve(system, gradient[:, :, None])
+    curved = leverage - xp.matmul(p[:, None, :], leverage)
+    system = xp.eye(m, dtype=p.dtype)[None] - (once * p)[:, :, None] * curved
+    change = xp.matmul(leverage, xp.linalg.solve(system, gradient[:, :, None]))
     return logits + change[:, :, 0]
 
 

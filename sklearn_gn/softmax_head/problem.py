@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.libraries import numpy_computes
 from sklearn_gn.base import cross_entropy
 from sklearn_gn.data.rows import canonical_rows
 from sklearn_gn.runtime.memory import check_fits
@@ -31,12 +32,14 @@ from sklearn_gn.softmax_head.sparse_rows import (
     SparseRows,
     expand,
     sparse_rows,
+    with_start,
 )
 from sklearn_gn.solvers import FGN, FGNNewton
 
 BATCH_SIZE = 256  # where a solver does not say
 _ALPHA = 1e-3  # of mini-batches, which have no evidence
 _LEAST_TOTAL = 1e-100  # of the weights: products with it neither under- nor overflow
+_SMALL = 2**21  # features and values of all rows that NumPy computes with
 _SPECTRUM_ROWS = 1024  # at most
 _ROWS_OF_NEWTON = 128  # whose spectrum it tells, as many as in a batch of its start
 _DENSE_BYTES = 2**32  # a sparse X larger than this stays sparse or is refused
@@ -102,8 +105,8 @@ def rows_and_options(estimator, solver, X, label, kept, weight, total, rng):
     size = getattr(solver, "batch_size", np.inf) or BATCH_SIZE
     shape = len(kept), X.shape[1], n_columns(estimator)
     is_newton, mesh = isinstance(solver, FGNNewton), backend.mesh_of(estimator.device)
-    # NumPy computes what is small, where no device is given.
-    small = is_newton and estimator.device is None and newton.is_small(*shape)
+    on_host = numpy_computes(estimator.device)
+    small = is_newton and on_host and shape[0] * sum(shape[1:]) <= _SMALL
     if mesh is not None:
         _check_devices_are_possible(estimator.device, solver, X)
     if sparse.issparse(X):
@@ -114,7 +117,8 @@ def rows_and_options(estimator, solver, X, label, kept, weight, total, rng):
         n_devices = 1 if mesh is None else mesh.size
         data = X, label, kept, weight, size, rng, estimator.dtype
         rows, size = batched_rows(*data, n_devices, not small)
-    options = options_of(estimator, solver, size, rng)._replace(compiled=not small)
+    options = options_of(estimator, solver, size, rng)
+    options = options._replace(compiled=not small, on_host=on_host)
     if not is_newton or estimator.alpha != "auto":
         return rows, options
     # Of the training part; every row counts as one at least.
@@ -179,13 +183,6 @@ def n_columns(estimator):
     return 1 if len(estimator.classes_) == 2 else len(estimator.classes_)
 
 
-def zero_head(estimator):
-    """The head to start from."""
-    m = n_columns(estimator)
-    weight = estimator._cast(np.zeros((estimator.n_features_in_, m)))
-    return AffineHead(weight, estimator._cast(np.zeros(m)))
-
-
 def previous_head(estimator):
     """The fitted head, to continue from; None if there is none."""
     if not hasattr(estimator, "coef_"):
@@ -197,6 +194,15 @@ def previous_head(estimator):
         )
     intercept = estimator.intercept_ * bool(estimator.fit_intercept)
     return AffineHead(estimator._cast(estimator.coef_.T), estimator._cast(intercept))
+
+
+def start_from(estimator, rows, net):
+    """The rows, and the head to start from: zeros, unless it is given."""
+    if net is None:
+        shape = estimator.n_features_in_, n_columns(estimator)
+        weight = estimator._cast(np.zeros(shape))
+        net = AffineHead(weight, estimator._cast(np.zeros(shape[1])))
+    return with_start(rows, net) if isinstance(rows, SparseRows) else (rows, net)
 
 
 def coefficients(net, rows):

@@ -23,7 +23,7 @@ from sklearn_gn.softmax_head import (
     blocks,
     head,
     minibatch,
-    newton,
+    problem,
     start,
     whitening,
 )
@@ -507,7 +507,7 @@ def test_a_search_over_damping_and_rank_compiles_each_rank_once():
 
 
 def test_a_first_fit_compiles_seven_functions_and_folds_none(caplog, monkeypatch):
-    monkeypatch.setattr(newton, "_SMALL", 0)  # by NumPy otherwise
+    monkeypatch.setattr(problem, "_SMALL", 0)  # by NumPy otherwise
     rng = np.random.RandomState(0)
     # A shape that no other test has.
     X, y = rng.randn(100, 11), rng.randint(3, size=100)

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.softmax_head import newton, penalty
+from sklearn_gn.softmax_head import penalty, problem
 
 AUTO = FGNSoftmaxHead(alpha="auto", tol=1e-9, random_state=0)
 
@@ -234,7 +234,7 @@ def many_rows(n=8192):
 
 @pytest.mark.parametrize("small", [2**21, pytest.param(0, marks=pytest.mark.slow)])
 def test_many_rows_choose_a_penalty_by_a_part_of_them(small, monkeypatch):
-    monkeypatch.setattr(newton, "_SMALL", small)  # NumPy, and compiled
+    monkeypatch.setattr(problem, "_SMALL", small)  # NumPy, and compiled
     X, y = many_rows()
     model = clone(AUTO).fit(X, y)
     fixed = clone(AUTO).set_params(alpha=model.alpha_).fit(X, y)

@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.softmax_head import newton, penalty
+from sklearn_gn.softmax_head import penalty, problem
 from sklearn_gn.softmax_head.head import BatchedRows
 from sklearn_gn.softmax_head.penalty import best_factor
 
@@ -47,7 +47,7 @@ def test_copies_of_a_row_are_left_out_together():
 
 @pytest.mark.parametrize("small", [2**21, 0])  # NumPy, and compiled
 def test_rows_left_out_choose_the_penalty(neither, small, monkeypatch):
-    monkeypatch.setattr(newton, "_SMALL", small)
+    monkeypatch.setattr(problem, "_SMALL", small)
     seen, chosen = [], penalty.left_out
 
     def left_out(rows):
