@@ -53,7 +53,7 @@ from sklearn_gn.base import all_logits
 from sklearn_gn.bayes import evidence, left_out
 from sklearn_gn.bayes.layers import forward, linear_inputs, with_one
 from sklearn_gn.bayes.low_rank import positive_precision
-from sklearn_gn.optim.margin_bound import bounding_curvature
+from sklearn_gn.optim.multinomial import bounding_curvature
 from sklearn_gn.optim.solver import Report, Rows
 from sklearn_gn.varpro.members import left_out_values, side_by_side
 
