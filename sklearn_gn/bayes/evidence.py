@@ -23,11 +23,16 @@ well determined. Weights count as repetitions of rows.
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import blas, lapack, solve_triangular
+
+from sklearn_gn.linalg.factors import (
+    diagonal_of_solution,
+    factor,
+    orthogonal_factors,
+    plus_diagonal,
+)
 
 SMALLEST, LARGEST = 1e-8, 1e8  # precisions, for parameters and targets of unit size
 _SWITCHED_OFF = 0.01  # share of a group that is determined, below which it is nothing
-_SMALL_FACTOR = 64  # of a matrix, for LAPACK to invert
 _TINY = np.finfo(np.float64).tiny
 
 
@@ -120,7 +125,7 @@ def primal_curvature(gram, groups, alpha, beta, floor=0.0):
     precision = prior_precision(groups, alpha)
     hessian = plus_diagonal(beta * gram, precision + beta * floor)
     # The form N_g - alpha_g tr(H^-1)_g would cancel where a group is switched off.
-    share, log_det = _diagonal_of_solution(hessian, gram)
+    share, log_det = diagonal_of_solution(hessian, gram)
     share = beta * share
     log_det = log_det - np.log(np.where(precision > 0, precision, 1)).sum()
     free = np.count_nonzero(groups < 0)
@@ -151,18 +156,16 @@ def dual_curvature(rows, groups, alpha, beta, n_free=0):
     free, penalised, groups = rows[:, :n_free], rows[:, n_free:], groups[n_free:]
     log_det = 0.0
     if n_free:  # integrated out: what is left is orthogonal to their columns
-        q, r = np.linalg.qr(free)
+        q, r = orthogonal_factors(free)
         penalised = penalised - q @ (q.T @ penalised)
         log_det = 2 * np.sum(np.log(np.sqrt(beta) * np.abs(np.diagonal(r))))
     scaled = penalised * np.sqrt(beta / alpha[groups])[None, :]
     inner = scaled @ scaled.T
     # With hardly any noise rounding errors of the products are as large as the one.
     one = 1 + np.finfo(np.float64).eps * np.trace(inner)
-    root = _inverse_root(inner + one * np.eye(len(rows), dtype=rows.dtype))
-    share = np.sum((root @ scaled) ** 2, axis=0)
-    log_det = log_det - 2 * np.sum(np.log(np.abs(np.diagonal(root))))
-    gamma = group_sums(share, groups, len(alpha))
-    return Curvature(gamma, n_free, log_det)
+    inner = factor(inner, one, overwrite=True)
+    gamma = group_sums(inner.variances(scaled), groups, len(alpha))
+    return Curvature(gamma, n_free, log_det + inner.log_det)
 
 
 def log_evidence(curvature, energy, n_effective, beta):
@@ -239,68 +242,3 @@ def parameters_of_penalties(gamma, groups):
     share = np.clip(gamma / np.maximum(sizes, 1), 0, 1)
     more = np.where(share > _SWITCHED_OFF, 2 * (1 - share), 0)
     return float(min(np.sum(more), np.sum(gamma)))
-
-
-def plus_diagonal(matrix, diagonal):
-    """Return ``matrix + diag(diagonal)``: the matrix itself, changed."""
-    of_matrix = np.einsum("ii->i", matrix)  # a view of it
-    of_matrix += diagonal
-    return matrix
-
-
-def inverse_and_log_det(matrix):
-    """Return the inverse of a positive definite matrix and its log det; else NaN."""
-    inverse, log_det = _lower_inverse(matrix.copy())
-    inverse += inverse.T
-    np.einsum("ii->i", inverse)[...] /= 2
-    return inverse, log_det
-
-
-def _lower_inverse(matrix):
-    """The lower half of the inverse, with zeros above it, and the log det.
-
-    It takes the memory of the matrix: new memory of large ones costs as much as a third
-    of the work.
-    """
-    # The transpose is the same matrix, in the order of LAPACK: it is not copied.
-    factor, failed = lapack.dpotrf(matrix.T, lower=True, overwrite_a=True)
-    if failed:
-        return np.full_like(matrix, np.nan), np.nan
-    log_det = 2 * np.log(factor.diagonal()).sum()
-    _invert_factor(factor)
-    return lapack.dlauum(factor, lower=True, overwrite_c=True)[0], log_det
-
-
-def _invert_factor(factor):
-    """Put the inverse of a lower triangular matrix in its place."""
-    n = len(factor)
-    if n <= _SMALL_FACTOR:
-        factor[...] = lapack.dtrtri(factor, lower=True)[0]
-        return
-    # By halves: most of the work in products, which LAPACK leaves to slower loops.
-    half = n // 2
-    top, bottom = factor[:half, :half], factor[half:, half:]
-    _invert_factor(top)
-    _invert_factor(bottom)
-    product = blas.dtrmm(-1.0, top, factor[half:, :half], side=1, lower=1)
-    factor[half:, :half] = blas.dtrmm(1.0, bottom, product, lower=1, overwrite_b=1)
-
-
-def _diagonal_of_solution(matrix, other):
-    """The diagonal of ``matrix^-1 other``, both symmetric, and the log det.
-
-    The matrix is overwritten.
-    """
-    inverse, log_det = _lower_inverse(matrix)
-    inverse *= other.T  # symmetric, too: half of the products are those of the others
-    ones = np.ones(len(inverse))
-    return inverse @ ones + ones @ inverse - np.einsum("ii->i", inverse), log_det
-
-
-def _inverse_root(matrix):
-    """``R`` with ``R^T R`` the inverse of a matrix; NaN if not positive definite."""
-    factor, failed = lapack.dpotrf(matrix, lower=True)
-    if failed:
-        return np.full_like(matrix, np.nan)
-    eye = np.eye(len(matrix), dtype=matrix.dtype)
-    return solve_triangular(factor, eye, lower=True, check_finite=False)

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.base import DiagnoseMixin
-from sklearn_gn.bayes.noise import PredictionIntervalMixin
+from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data import dates
 from sklearn_gn.data.row_checks import RowChecks, with_tails
 from sklearn_gn.data.rows import validate_data

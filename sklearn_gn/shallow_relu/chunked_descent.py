@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.bayes.evidence_gn import nielsen_shift
 from sklearn_gn.data.chunked_rows import row_blocks
-from sklearn_gn.linalg.solve import solve_semidefinite
-from sklearn_gn.optim.line_search import COARSE, FINE
+from sklearn_gn.linalg.factors import solve_semidefinite
+from sklearn_gn.optim.globalisation import nielsen_shift
+from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.shallow_relu.network import (
     active_set,
@@ -174,7 +174,7 @@ def sggn_step(rows, state, options):
     def losses(gammas):
         return losses_along(net, p, rows, gammas, intercept_moves)
 
-    gamma = _best_step(losses)
+    gamma = grid_search(losses, np.dtype(float), np)
     found, loss = _refitted(net, net.hyperplanes - gamma * p, rows, options)
     new = DescentState(found, loss) if loss < state.loss else state
     gain = max(state.loss - loss, 0) / predicted if predicted > 0 else 0.0
@@ -223,22 +223,6 @@ def _leading(singular_values, tol, rank):
     """Which directions are kept."""
     large = singular_values > tol * np.max(singular_values, initial=0)
     return large & (np.arange(len(singular_values)) < rank)
-
-
-def _best_step(losses):
-    """Minimise along a line on the grid of ``grid_search``, with two passes."""
-    coarse = np.array(COARSE)
-    first = _finite(losses(coarse))
-    best = int(np.argmin(first))
-    upper = coarse[best - 1] if best > 0 else 2 * coarse[0]
-    lower = coarse[best + 1] if best + 1 < len(coarse) else 0.0
-    fine = lower + (upper - lower) * np.arange(1, FINE + 1) / (FINE + 1)
-    second = _finite(losses(fine))
-    return fine[np.argmin(second)] if second.min() < first[best] else coarse[best]
-
-
-def _finite(losses):
-    return np.where(np.isfinite(losses), losses, np.inf)
 
 
 STEPS = {"vpgn": joint_step, "sggn": sggn_step}

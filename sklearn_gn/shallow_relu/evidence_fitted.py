@@ -7,19 +7,20 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.arrays.extremes import noise_deviation
-from sklearn_gn.bayes import evidence, huber, left_out
+from sklearn_gn.bayes import evidence, huber
 from sklearn_gn.bayes.evidence_gn import alpha_method, at_last_penalties, sums_of
-from sklearn_gn.bayes.evidence_posterior import (
+from sklearn_gn.bayes.laplace import (
     covariance,
+    degrees_of_freedom,
+    left_out_errors,
     noise_ratio,
     one_or_each,
     posterior_variances,
     spectrum,
 )
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
-from sklearn_gn.bayes.low_rank import LowRank
-from sklearn_gn.bayes.noise import degrees_of_freedom
 from sklearn_gn.data.chunked_rows import row_blocks
+from sklearn_gn.linalg.low_rank import LowRank
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
 
@@ -98,14 +99,14 @@ def best_of_network_and_linear_model(fitted, rows, n_effective):
     """
     net = fitted.net
 
-    def left_out_errors(some):
+    def errors_of_network(some):
         residuals = evidence_gn.predict(net.theta, net.shape, some.x) - some.y
         leverage = net.beta * _variances(fitted.posterior, some.x)
-        return left_out.errors(residuals, leverage, some.weight, n_effective)
+        return left_out_errors(residuals, leverage, some.weight, n_effective)
 
     linear, value = linear_model(rows, n_effective), net.log_evidence
     if linear is None or not beats(
-        linear, value, net.gamma, rows, n_effective, left_out_errors
+        linear, value, net.gamma, rows, n_effective, errors_of_network
     ):
         return fitted
     shape = net.shape

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.bayes.evidence_posterior import spectrum
+from sklearn_gn.bayes.laplace import spectrum
 from sklearn_gn.bayes.line_ends import rows_at_ends
 from sklearn_gn.data.chunked_rows import ChunkedRows
 from sklearn_gn.optim.solver import Rows

@@ -27,9 +27,9 @@ from sklearn_gn.arrays.blocks import (
 )
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.parts import n_devices
-from sklearn_gn.linalg.solve import QR_LIMIT, solve_semidefinite
-from sklearn_gn.optim.damping import Nielsen
-from sklearn_gn.optim.globalisation import search_damping
+from sklearn_gn.linalg.factors import solve_semidefinite
+from sklearn_gn.linalg.least_squares import QR_LIMIT
+from sklearn_gn.optim.globalisation import Nielsen, search_damping
 from sklearn_gn.optim.trust_region import (
     SpectralModel,
     damped_coordinates,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.bayes.noise import degrees_of_freedom
+from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.shallow_relu.network import preactivations
 
 _DEPENDENT = 1e-7  # relative singular value of a direction that is left out

@@ -26,7 +26,7 @@ from scipy.special import log_softmax, logsumexp
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.base import all_logits
-from sklearn_gn.bayes import evidence_gn, evidence_posterior, huber
+from sklearn_gn.bayes import evidence_gn, huber, laplace
 from sklearn_gn.bayes.evidence_gn import EvidenceState
 from sklearn_gn.bayes.layers import Layers, RegularisedLayers, forward, with_one
 from sklearn_gn.linalg.large_gram import work_of
@@ -452,13 +452,11 @@ def posterior_variances(model, net, covariance, x):
     """Return the variances of a member's values, of shape (m, k)."""
     jacobian, found = model.jacobian(net.theta, x), np.empty((len(x), model.n_values))
     if model.n_values == 1:
-        one = evidence_posterior.posterior_variances(covariance, jacobian[0])
+        one = laplace.posterior_variances(covariance, jacobian[0])
         return one[:, None]
     k, n_output = model.n_values, model.n_values * model.n_linear
     hidden = np.arange(n_output, len(net.theta))
     for t in range(k):  # the other targets' output weights have no part in it
         used = np.concatenate([np.arange(t, n_output, k), hidden])
-        found[:, t] = evidence_posterior.posterior_variances(
-            covariance, jacobian[t, used], used
-        )
+        found[:, t] = laplace.posterior_variances(covariance, jacobian[t, used], used)
     return found

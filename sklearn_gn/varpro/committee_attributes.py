@@ -9,10 +9,10 @@ from scipy.special import logsumexp
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import noise_deviation
-from sklearn_gn.bayes import evidence, evidence_gn, evidence_posterior, huber, left_out
+from sklearn_gn.bayes import evidence, evidence_gn, huber, laplace
+from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.bayes.layers import row_blocks
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
-from sklearn_gn.bayes.noise import degrees_of_freedom
 from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.varpro import committee
 from sklearn_gn.varpro.batch_committee import BatchOptions, objective
@@ -25,7 +25,7 @@ from sklearn_gn.varpro.weighing import share_and_factor
 class Summary(NamedTuple):
     """What the evidence says of a member, in the user's units."""
 
-    covariance: evidence_posterior.PosteriorCovariance | None
+    covariance: laplace.PosteriorCovariance | None
     # (k,)  variance of the noise of each target, over the mean of all
     noise_ratio: np.ndarray
     gram: np.ndarray | LargeGram | None  # Gauss-Newton matrix
@@ -74,7 +74,7 @@ def set_fitted(estimator, members, problem, lacking=()):
     best = max(chosen, key=lambda s: s.log_evidence)
     estimator.gram_spectrum_ = np.zeros(0)
     if best.gram is not None:
-        estimator.gram_spectrum_ = evidence_posterior.spectrum(best.gram)
+        estimator.gram_spectrum_ = laplace.spectrum(best.gram)
     if n_evidence:
         # Each start is as probable as the others before the data are seen.
         evidences = [summary.log_evidence for summary in chosen]
@@ -145,10 +145,10 @@ def _set_noise(estimator, members, summaries, problem, observed):
         for x, y, weight in row_blocks(problem.rows, members[0].model.n_linear + k):
             squares += weight @ (committee.mean_values(members, x) - y) ** 2
         variance = np.mean(squares) * n_effective * k / freedom
-        ratio = evidence_posterior.noise_ratio(squares)
+        ratio = laplace.noise_ratio(squares)
         noise_std = noise_deviation(1 / max(variance, evidence_gn.EXACT), ratio)
     noise_std = problem.scaling.y_scale * noise_std
-    estimator.noise_std_ = evidence_posterior.one_or_each(noise_std)
+    estimator.noise_std_ = laplace.one_or_each(noise_std)
     estimator._degrees_of_freedom = freedom
 
 
@@ -192,7 +192,7 @@ def _summary(problem, member):
         value -= n_effective * float(np.sum(np.log(y_scale)))
     noise_ratio = _noise_ratio(model, net.theta, problem.rows)
     return Summary(
-        covariance=evidence_posterior.PosteriorCovariance(
+        covariance=laplace.PosteriorCovariance(
             model, sums, net.alpha, net.beta, n_effective
         ),
         noise_ratio=noise_ratio,
@@ -216,7 +216,7 @@ def _noise_ratio(model, theta, rows):
     squares = np.zeros(model.n_values)
     for x, y, weight in row_blocks(rows, model.n_linear + model.n_values):
         squares += weight @ (model.values(theta, x) - y) ** 2
-    return evidence_posterior.noise_ratio(squares)
+    return laplace.noise_ratio(squares)
 
 
 def _summary_of_batches(problem, member):
@@ -270,7 +270,7 @@ def _weighed(problem, pairs, factors, wide, lacking):
     if not (small and wide and problem.options.batches.lacks_part):
         return small + wide
     rows, n_effective = problem.rows, problem.options.n_effective
-    some = left_out.some_of(rows)
+    some = laplace.left_out_rows(rows)
     of_small = [
         factor
         * left_out_values(model, net.theta, summary.covariance.get(), some, n_effective)
@@ -330,7 +330,9 @@ def _left_out_errors(member, summary, n_effective, rows):
         residuals = model.values(net.theta, x) - y
         variances = committee.posterior_variances(model, net, covariance, x)
         found.append(
-            left_out.errors(residuals, net.beta * variances, weight, n_effective)
+            laplace.left_out_errors(
+                residuals, net.beta * variances, weight, n_effective
+            )
         )
     return np.concatenate(found)
 

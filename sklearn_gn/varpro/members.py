@@ -4,7 +4,7 @@ import numpy as np
 from scipy.special import softmax
 
 from sklearn_gn.base import all_logits
-from sklearn_gn.bayes.evidence_posterior import one_or_each
+from sklearn_gn.bayes.laplace import one_or_each
 
 
 class FittedMember:

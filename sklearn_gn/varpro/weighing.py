@@ -24,7 +24,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 from sklearn_gn.base import all_logits
-from sklearn_gn.bayes import left_out
+from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.optim.solver import Rows
 
 PARTS = 4  # of the rows, of which each wide member lacks one
@@ -74,7 +74,7 @@ def share_and_factor(small, wide, rows, n_effective):
     Parameters
     ----------
     small : list of ndarrays of shape (m, k)
-        Values of the small members at ``left_out.some_of(rows)``, each row left out.
+        Values of the small members at ``left_out_rows(rows)``, each row left out.
     wide : list of ndarrays of shape (m, k)
         Values of the wide members there; the first of them lacks the first part.
     rows : Rows
@@ -82,7 +82,7 @@ def share_and_factor(small, wide, rows, n_effective):
         Number of rows, counted by their weights.
     """
     shares = left_out_shares(rows, n_effective)[: len(wide)] * rows.weight
-    y, lacking = left_out.some_of(Rows(rows.x, rows.y, n_effective * shares.T))[1:]
+    y, lacking = left_out_rows(Rows(rows.x, rows.y, n_effective * shares.T))[1:]
     lacking = lacking.T
     p = np.mean([np.exp(_log_p(values, y)) for values in small], axis=0)
     logits = [all_logits(values) for values in wide]
