@@ -45,14 +45,7 @@ class Curvature(NamedTuple):
 
 
 def group_sums(values, groups, n_groups):
-    """Sums of ``values`` over the groups, of shape (n_groups,); group -1 is left out.
-
-    Parameters
-    ----------
-    values : array of shape (N,)
-    groups : array of int of shape (N,)
-    n_groups : int
-    """
+    """Sums of ``values`` (N,) over the groups (n_groups,), without group -1."""
     return np.bincount(groups + 1, values, n_groups + 1)[1:]
 
 
@@ -71,12 +64,8 @@ def weighted_squares(theta, groups, alpha):
 def named_penalties(alpha, lengths):
     """Return the penalties of the groups, from a dict by name such as ``alpha_``.
 
-    Parameters
-    ----------
-    alpha : dict
-    lengths : dict
-        Number of penalties of each name, in the order of the groups; None for a single
-        number.
+    ``lengths`` has the number of penalties of each name, in the order of the groups;
+    None for a single number.
     """
     if set(alpha) != set(lengths):
         raise ValueError(
@@ -103,24 +92,11 @@ def named_penalties(alpha, lengths):
 def primal_curvature(gram, groups, alpha, beta, floor=0.0):
     """Curvature from the Gram matrix, for fewer parameters than rows.
 
-    Parameters
-    ----------
-    gram : array of shape (N, N)
-        J^T W J. With free parameters its block of these must not be singular.
-    groups : array of int of shape (N,)
-        Group of every parameter; -1 where it is free.
-    alpha : array of shape (G,)
-        Precisions of the groups.
-    beta : float
-        Precision of the noise; one for the cross-entropy.
-    floor : float, default=0.0
-        Shift of the Gram matrix at rounding level with which H is factored. It
-        determines no parameter.
-
-    Returns
-    -------
-    Curvature
-        NaN where H is singular to rounding.
+    ``gram`` (N, N) is J^T W J, not singular in free parameters, ``groups`` (N,) the
+    group of every parameter, -1 where it is free, ``alpha`` (G,) the precisions of the
+    groups, ``beta`` that of the noise, one for the cross-entropy. ``floor`` is a shift
+    of the Gram matrix at rounding level with which H is factored; it determines no
+    parameter. NaN where H is singular to rounding.
     """
     precision = prior_precision(groups, alpha)
     hessian = plus_diagonal(beta * gram, precision + beta * floor)
@@ -133,25 +109,9 @@ def primal_curvature(gram, groups, alpha, beta, floor=0.0):
 
 
 def dual_curvature(rows, groups, alpha, beta, n_free=0):
-    """Curvature from the rows, for fewer rows than parameters.
+    """The same from the rows ``sqrt(W) J`` (m, N), for fewer rows than parameters.
 
-    Parameters
-    ----------
-    rows : array of shape (m, N)
-        ``sqrt(W) J``; rows of weight zero may be there or not.
-    groups : array of int of shape (N,)
-        Group of every parameter; -1 where it is free.
-    alpha : array of shape (G,)
-        Precisions of the groups.
-    beta : float
-        Precision of the noise; one for the cross-entropy.
-    n_free : int
-        Number of free parameters, which must stand first.
-
-    Returns
-    -------
-    Curvature
-        Equal to that of :func:`primal_curvature` of ``rows.T @ rows``.
+    The ``n_free`` free parameters must stand first. Rows of weight zero may be there.
     """
     free, penalised, groups = rows[:, :n_free], rows[:, n_free:], groups[n_free:]
     log_det = 0.0
@@ -171,15 +131,8 @@ def dual_curvature(rows, groups, alpha, beta, n_free=0):
 def log_evidence(curvature, energy, n_effective, beta):
     """Logarithm of the evidence of a least-squares problem.
 
-    Parameters
-    ----------
-    curvature : Curvature
-    energy : float
-        E, the weighted squares times ``beta / 2`` plus the penalties.
-    n_effective : float
-        Sum of the weights, times the number of targets.
-    beta : float
-        Precision of the noise.
+    ``energy`` is E, the weighted squares times ``beta / 2`` plus the penalties,
+    ``n_effective`` the sum of the weights times the number of targets.
     """
     return log_evidence_of_classes(curvature, energy) + n_effective / 2 * np.log(
         beta / (2 * np.pi)
@@ -192,29 +145,15 @@ def log_evidence_of_classes(curvature, energy):
 
 
 def updated_alpha(curvature, squares):
-    """Precisions of the groups, within bounds.
-
-    Parameters
-    ----------
-    curvature : Curvature
-    squares : array of shape (G,)
-        Sums of squares of the parameters of every group.
-    """
+    """Precisions of the groups, within bounds, from the sums of squares of each."""
     return (curvature.gamma / np.maximum(squares, _TINY)).clip(SMALLEST, LARGEST)
 
 
 def updated_beta(curvature, square_error, n_effective, floor):
-    """Precision of the noise.
+    """Precision of the noise, from the weighted sum of squares of the residuals.
 
-    Parameters
-    ----------
-    curvature : Curvature
-    square_error : float
-        Weighted sum of squares of the residuals.
-    n_effective : float
-        Sum of the weights, times the number of targets.
-    floor : float
-        Least variance of the noise: that of rounding errors.
+    ``n_effective`` is the sum of the weights times the number of targets, ``floor`` the
+    least variance of the noise, that of rounding errors.
     """
     freedom = n_effective - float(curvature.gamma.sum()) - curvature.n_free
     # With as many parameters as rows the noise is not determined; one row remains.
@@ -230,13 +169,6 @@ def parameters_of_penalties(gamma, groups):
     the estimator of James and Stein (1961), the values at the rows have ``gamma + 2 (1
     - s)`` degrees of freedom in place of gamma. Together the penalties count as no more
     than the parameters do.
-
-    Parameters
-    ----------
-    gamma : ndarray of shape (G,)
-        Well-determined parameters of every group.
-    groups : ndarray of int of shape (N,)
-        Group of every parameter; -1 where it is free.
     """
     sizes = np.bincount(groups + 1, minlength=len(gamma) + 1)[1:]
     share = np.clip(gamma / np.maximum(sizes, 1), 0, 1)

@@ -145,19 +145,12 @@ def _share_of_penalties(gamma):
 
 
 def linear_model(rows, n_effective):
-    """Return the :class:`LinearModel` of some rows.
+    """Return the :class:`LinearModel` of some rows, whose weights sum to one.
 
     It is None where nothing varies, where the matrix would be large, and for a single
     row. With as many features as rows a line goes through all of them: penalties that
     leave the noise less than one degree of freedom are no choice then, and where rows
     count as several, all on that line, there is no model.
-
-    Parameters
-    ----------
-    rows : Rows or ChunkedRows
-        Their weights sum to one.
-    n_effective : float
-        Number of rows, counted by their weights.
     """
     if not switches.on("tables.linear_member"):
         return None

@@ -38,13 +38,8 @@ _SEED = 0  # of test vectors and probes: the same in all iterations
 def factor_of(gram, precision):
     """Return F, of shape (P, r), with F F^T about the matrix; it is computed once.
 
-    It is exact where there are few rows, and otherwise the Nystroem approximation.
-
-    Parameters
-    ----------
-    gram : LargeGram
-    precision : ndarray of shape (P,)
-        Positive, in the units of the matrix: what will be added to its diagonal.
+    It is exact where there are few rows, and otherwise the Nystrom approximation.
+    ``precision`` (P,) is what will be added to the diagonal, in units of the matrix.
     """
     if gram.factor is None:
         few = gram.has_few_rows
@@ -92,23 +87,10 @@ def _solve(product, near, right, tol, record=None):
 
 
 def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
-    """Return the curvature that the evidence takes.
+    """Return the curvature that the evidence takes, of a LargeGram.
 
-    Parameters
-    ----------
-    gram : LargeGram
-    groups : ndarray of shape (P,)
-    alpha : ndarray of shape (G,)
-    beta, n_effective : float
-        The matrix is multiplied by both.
-    floor : float
-        Shift of it at rounding level.
-    rough : bool, default=False
-        Whether a standard error of a twentieth of gamma is enough.
-
-    Returns
-    -------
-    Curvature
+    The matrix is multiplied by ``beta`` and ``n_effective``; ``floor`` is its shift at
+    rounding level. ``rough`` allows a standard error of a twentieth of gamma.
     """
     if gram.has_few_rows:
         rows = np.sqrt(n_effective) * factor_of(gram, None).T
@@ -170,16 +152,10 @@ def approximation(gram, diagonal, scale):
 
 
 def solver(gram, precision, scale, floor):
-    """Return the function ``(shift, right) -> (H + shift)^-1 right``.
+    """Return the function ``(shift, right) -> (H + shift)^-1 right`` of a LargeGram.
 
-    Parameters
-    ----------
-    gram : LargeGram
-    precision : ndarray of shape (P,)
-    scale : float
-        The matrix is multiplied by it.
-    floor : float
-        Least shift, at rounding level.
+    H is the matrix times ``scale``, with ``precision`` (P,) on its diagonal; ``floor``
+    is the least shift, at rounding level.
     """
     factor_of(gram, positive_precision(precision, scale) / scale)
 

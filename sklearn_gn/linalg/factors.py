@@ -171,13 +171,19 @@ def solve_general(matrix, right):
 
 def eigenpairs(matrix):
     """Return the ascending eigenvalues of symmetric matrices and their eigenvectors."""
-    return library_of(matrix).eigh(matrix)
+    try:
+        return namespace(matrix).linalg.eigh(matrix)
+    except np.linalg.LinAlgError:
+        return np.full(matrix.shape[:-1], np.nan), np.full(matrix.shape, np.nan)
 
 
 def spectrum(matrix):
     """Return the eigenvalues of a semidefinite matrix, descending."""
-    library = library_of(matrix)
-    return library.xp.maximum(library.eigvalsh(matrix)[::-1], 0)
+    xp = namespace(matrix)
+    try:
+        return xp.maximum(xp.linalg.eigvalsh(matrix)[::-1], 0)
+    except np.linalg.LinAlgError:
+        return np.full(len(matrix), np.nan)
 
 
 def eigenpairs_of_rows(rows):
@@ -217,17 +223,29 @@ def upper_factor(*parts):
 
 def least_norm_solution(matrix, right):
     """Return the x of least norm that minimises ``|matrix x - right|``."""
-    return namespace((matrix, right)).linalg.lstsq(matrix, right, rcond=None)[0]
+    try:
+        return namespace((matrix, right)).linalg.lstsq(matrix, right, rcond=None)[0]
+    except np.linalg.LinAlgError:
+        return np.full((matrix.shape[1], *np.shape(right)[1:]), np.nan)
 
 
 def singular_triplets(matrix):
     """Return U, s and V^T with ``U diag(s) V^T`` the matrix, or each of a stack."""
-    return namespace(matrix).linalg.svd(matrix, full_matrices=False)
+    try:
+        return namespace(matrix).linalg.svd(matrix, full_matrices=False)
+    except np.linalg.LinAlgError:
+        *stack, m, n = matrix.shape
+        k = min(m, n)
+        shapes = (*stack, m, k), (*stack, k), (*stack, k, n)
+        return tuple(np.full(shape, np.nan) for shape in shapes)
 
 
 def singular_values(matrix):
     """Return the singular values of a matrix, or of each of a stack, descending."""
-    return namespace(matrix).linalg.svd(matrix, compute_uv=False)
+    try:
+        return namespace(matrix).linalg.svd(matrix, compute_uv=False)
+    except np.linalg.LinAlgError:
+        return np.full((*matrix.shape[:-2], min(matrix.shape[-2:])), np.nan)
 
 
 @cache

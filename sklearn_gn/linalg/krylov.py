@@ -103,20 +103,11 @@ def tridiagonal(lengths, ratios):
 def krylov_basis(product, diagonal, right, rank):
     """Return an orthonormal basis of a Krylov space of a matrix, of shape (P, r).
 
-    It is that of the matrix divided by its diagonal. Without this the penalties of
-    weights that are switched off would be all that it finds. The eigenvectors of the
-    largest eigenvalues are no substitute: they hardly move the neurons of a network
-    while their coefficients are small, and it would stay a linear model.
-
-    Parameters
-    ----------
-    product : callable
-        Maps vectors to their products with the matrix.
-    diagonal : ndarray of shape (P,)
-    right : ndarray of shape (P,)
-        Right side of the system, with which the space begins.
-    rank : int
-        Most dimensions.
+    It is that of the matrix divided by its ``diagonal`` (P,), and begins with the right
+    side of the system. Without this the penalties of weights that are switched off
+    would be all that it finds. The eigenvectors of the largest eigenvalues are no
+    substitute: they hardly move the neurons of a network while their coefficients are
+    small, and it would stay a linear model.
     """
     basis = np.zeros((len(right), rank))
     vector = right / diagonal

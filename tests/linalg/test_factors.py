@@ -114,6 +114,21 @@ def test_singular_systems_and_others(run):
     assert np.isnan(factors.solve_general(np.zeros((2, 2)), np.ones(2))).all()
 
 
+def test_what_is_not_finite_gives_nan_of_the_same_shape():
+    matrix = np.full((2, 3, 3), np.nan)
+    for function in (
+        factors.eigenpairs,
+        factors.singular_triplets,
+        factors.singular_values,
+    ):
+        found, exact = function(matrix), function(np.stack([np.eye(3)] * 2))
+        for one, other in zip(found, exact, strict=True):
+            assert one.shape == other.shape
+            assert np.isnan(one).all()
+    assert np.isnan(factors.spectrum(matrix[0])).all()
+    assert np.isnan(factors.least_norm_solution(matrix[0], np.ones(3))).all()
+
+
 @pytest.mark.parametrize("xp", [np, jnp])
 def test_nystrom_of_a_matrix_of_low_rank_is_exact(xp):
     rows = np.random.RandomState(0).standard_normal((3, 8))
