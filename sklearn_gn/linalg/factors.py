@@ -58,11 +58,14 @@ class Factor(NamedTuple):
         """Return ``t^T matrix^-1 t`` for each of some columns t."""
         return namespace(self.root).sum(self.whiten(columns) ** 2, axis=0)
 
+    def inverse_root(self):
+        """Return L^-1, lower triangular."""
+        return library_of(self.root).triangular_inverse(self.root)
+
     def inverse(self):
         """Return the inverse of the matrix."""
-        library = library_of(self.root)
-        if library is not NumPy:
-            root = library.triangular_inverse(self.root)
+        if library_of(self.root) is not NumPy:
+            root = self.inverse_root()
             return root.T @ root
         inverse = _lower_inverse(self.root.copy(order="F"))
         inverse += inverse.T
@@ -119,6 +122,17 @@ def factor_with_floor(matrix, floor):
     return library.while_loop(failed, raised, start)[2]
 
 
+def inverse_roots(matrices):
+    """Return R with ``R^T R`` the inverse, for a stack of positive definite matrices.
+
+    NaN where one of them is not.
+    """
+    try:
+        return np.linalg.inv(np.linalg.cholesky(matrices))
+    except np.linalg.LinAlgError:
+        return np.full(matrices.shape, np.nan)
+
+
 def diagonal_of_solution(matrix, other):
     """Return the diagonal of ``matrix^-1 other``, both symmetric, and the log det.
 
@@ -169,6 +183,26 @@ def solve_general(matrix, right):
         return np.full_like(right, np.nan)
 
 
+def solve_tridiagonal(diagonal, beside, target):
+    """Solve positive definite tridiagonal systems, all as one with zeros between them.
+
+    The diagonals have shape (..., n), the right sides (..., n, k). A singular system
+    has the solution NaN.
+    """
+    off = np.zeros(diagonal.shape)
+    off[..., :-1] = beside
+    off = off.ravel()[:-1]
+    rows = target.reshape(-1, target.shape[-1])
+    gtsv = _lapack("gtsv", np.dtype(np.float64))
+    *_, solution, info = gtsv(off, diagonal.ravel(), off, rows)
+    if info == 0:
+        return solution.reshape(target.shape)
+    if diagonal.ndim == 1:
+        return np.full(target.shape, np.nan)
+    systems = zip(diagonal, beside, target, strict=True)
+    return np.stack([solve_tridiagonal(*system) for system in systems])
+
+
 def eigenpairs(matrix):
     """Return the ascending eigenvalues of symmetric matrices and their eigenvectors."""
     try:
@@ -209,9 +243,13 @@ def solve_semidefinite(matrix, right):
     return vectors @ (inverse[:, None] * (vectors.T @ right))
 
 
-def orthogonal_factors(matrix):
-    """Return orthonormal columns Q and the triangle R with ``Q R`` the matrix."""
-    return namespace(matrix).linalg.qr(matrix)
+def orthogonal_factors(matrix, complete=False):
+    """Return orthonormal columns Q and the triangle R with ``Q R`` the matrix.
+
+    ``complete`` adds columns to Q until they are a basis.
+    """
+    mode = "complete" if complete else "reduced"
+    return namespace(matrix).linalg.qr(matrix, mode=mode)
 
 
 def upper_factor(*parts):

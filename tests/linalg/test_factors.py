@@ -114,6 +114,28 @@ def test_singular_systems_and_others(run):
     assert np.isnan(factors.solve_general(np.zeros((2, 2)), np.ones(2))).all()
 
 
+@pytest.mark.parametrize("last", [2.0, 0.0])
+def test_tridiagonal_systems_and_inverse_roots_of_a_stack(last):
+    diagonal = np.array([[2.0, 3.0, 2.5], [1.0, 4.0, last]])
+    beside = np.array([[0.5, -1.0], [0.2, 0.0]])
+    right = np.random.RandomState(0).standard_normal((2, 3, 2))
+    found = factors.solve_tridiagonal(diagonal, beside, right)
+    dense = np.stack(
+        [
+            np.diag(d) + np.diag(b, 1) + np.diag(b, -1)
+            for d, b in zip(diagonal, beside, strict=True)
+        ]
+    )
+    roots = factors.inverse_roots(dense)
+    if last == 0:  # the second is singular
+        assert np.isnan(found[1]).all()
+        assert np.isnan(roots).all()
+        found, dense, right = found[:1], dense[:1], right[:1]
+        roots = factors.inverse_roots(dense)
+    assert_allclose(dense @ found, right, rtol=1e-10)
+    assert_allclose(np.swapaxes(roots, 1, 2) @ roots, np.linalg.inv(dense), atol=1e-10)
+
+
 def test_what_is_not_finite_gives_nan_of_the_same_shape():
     matrix = np.full((2, 3, 3), np.nan)
     for function in (
