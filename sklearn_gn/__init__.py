@@ -2,7 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from sklearn_gn.arrays.compilation_cache import (
+from sklearn_gn.arrays.programs import (
     enable_compilation_cache,
     enable_if_asked,
 )

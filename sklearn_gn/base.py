@@ -18,8 +18,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.arrays import backend, extremes, live_programs
+from sklearn_gn.arrays import backend, extremes, programs, threads
 from sklearn_gn.callbacks import EarlyStopping, TimeBudget
+from sklearn_gn.data.chunks import class_numbers
 from sklearn_gn.data.row_checks import checked_rows, target_spread
 from sklearn_gn.data.rows import check_validation_pair, validate_data
 from sklearn_gn.findings import Diagnosis, diagnose
@@ -37,22 +38,23 @@ def unchanged_on_failure(fit):
     """Decorate a method ``fit``: one that fails leaves the estimator as it was.
 
     An error, or Ctrl-C before there is a model, would otherwise leave attributes of two
-    fits side by side. The settings of the thread, too, are what they were, and compiled
-    programs are forgotten where they have become many.
+    fits side by side. BLAS has one thread meanwhile, so that no bit of a fit depends on
+    the number of cores. The settings of the thread are afterwards what they were, and
+    compiled programs are forgotten where they have become many.
     """
 
     @wraps(fit)
     def wrapper(self, *args, **kwargs):
-        before, settings = dict(vars(self)), backend.settings_of_thread()
+        before = dict(vars(self))
         try:
-            return fit(self, *args, **kwargs)
+            with threads.settings_of_a_fit():
+                return fit(self, *args, **kwargs)
         except BaseException:
             vars(self).clear()
             vars(self).update(before)
             raise
         finally:
-            backend.restore_settings(settings)
-            live_programs.forget_if_many()
+            programs.forget_if_many()
 
     return wrapper
 
@@ -175,8 +177,11 @@ class GaussNewtonEstimator(
 
     def _arithmetic(self, X, y):
         """The context in which to compute with data, and with numbers as parameters."""
-        numbers = np.array([*_numbers_in(self.get_params(deep=False).values()), 1.0])
-        return extremes.arithmetic_of(X, y, numbers)
+        values = self.get_params(deep=False).values()
+        several = (v if isinstance(v, tuple | list) else [v] for v in values)
+        numbers = [v for some in several for v in some if isinstance(v, float)]
+        finite = np.array([1.0, *filter(np.isfinite, numbers)])
+        return extremes.arithmetic_of(X, y, finite)
 
     def _cast(self, value):
         """In the precision of the fit, in which large numbers may be infinite."""
@@ -213,52 +218,40 @@ class GaussNewtonEstimator(
     def _run(self, run, *, max_steps, data, attributes, set_fitted):
         """Run a solver under the callbacks and set the fitted attributes.
 
-        Parameters
-        ----------
-        run : FitRun
-        max_steps : int
-            Most steps, accepted or not. It may be infinite.
-        data : dict
-            ``X``, ``y`` and ``metadata`` for callbacks.
-        attributes : callable
-            Maps a network to the fitted attributes that predictions need.
-        set_fitted : callable
-            Called without arguments after the run to set the fitted attributes; once
-            more where Ctrl-C falls into it.
+        ``max_steps``, accepted or not, may be infinite. ``attributes`` maps a network
+        to the fitted attributes that predictions need; ``set_fitted`` is called after
+        the run to set all of them, once more where Ctrl-C falls into it.
         """
         self._forget_former_fit()
+        named = isinstance(self.device, str)
+        computed_in = self.dtype, self.device if named else None
+        run.given = data
+        self._n_rows = np.inf if data["X"] is None else data["X"].shape[0]
         with self._arithmetic(data["X"], data["y"]):
-            self._run_quietly(run, max_steps, data, attributes, set_fitted)
+            self._fit_run = run
+            try:
+                most = None if np.isinf(max_steps) else max_steps
+                tasks = FitTasks(self, self._fit_callbacks(), max_iter=most, data=data)
+                run.run(
+                    tasks,
+                    lambda: {**attributes(run.best_net), "_computed_in": computed_in},
+                )
+            finally:
+                del self._fit_run
+            self._computed_in = computed_in
+            self._is_compiled = run.solver.compiled
+            try:
+                self._set_results(run, set_fitted)
+            except (KeyboardInterrupt, Exception) as error:
+                if not is_interrupt(error):
+                    raise
+                run.interrupt()
+                self._set_results(run, set_fitted)
         run.warn_if_not_converged()
 
     def _forget_former_fit(self):
         for name in self._not_of_every_fit:
             vars(self).pop(name, None)
-
-    def _run_quietly(self, run, max_steps, data, attributes, set_fitted):
-        named = isinstance(self.device, str)
-        computed_in = self.dtype, self.device if named else None
-        self._fit_run = run
-        run.given = data
-        self._n_rows = np.inf if data["X"] is None else data["X"].shape[0]
-        try:
-            most = None if np.isinf(max_steps) else max_steps
-            tasks = FitTasks(self, self._fit_callbacks(), max_iter=most, data=data)
-            run.run(
-                tasks,
-                lambda: {**attributes(run.best_net), "_computed_in": computed_in},
-            )
-        finally:
-            del self._fit_run
-        self._computed_in = computed_in
-        self._is_compiled = run.solver.compiled
-        try:
-            self._set_results(run, set_fitted)
-        except (KeyboardInterrupt, Exception) as error:
-            if not is_interrupt(error):
-                raise
-            run.interrupt()
-            self._set_results(run, set_fitted)
 
     def _set_results(self, run, set_fitted):
         """Set the attributes that all estimators have, then those of this one."""
@@ -287,15 +280,6 @@ class GaussNewtonEstimator(
             return None
         predicted = getattr(self, "_predicted", None)
         return checked_rows(X, y, metadata.get("sample_weight"), predicted)
-
-
-def _numbers_in(values):
-    """Yield the real numbers among values, and in the tuples and lists among them."""
-    for value in values:
-        if isinstance(value, tuple | list):
-            yield from _numbers_in(value)
-        elif isinstance(value, float) and np.isfinite(value):
-            yield float(value)
 
 
 def _check_no_label_is_missing(y):
@@ -387,24 +371,12 @@ class SoftmaxClassifier(ClassifierMixin):
             )
         self.classes_ = classes
 
-    def _encode(self, y, name):
-        """Numbers of the labels."""
-        code = np.searchsorted(self.classes_, y)
-        code = np.minimum(code, len(self.classes_) - 1)
-        unknown = self.classes_[code] != y
-        if unknown.any():
-            raise ValueError(
-                f"{name} holds labels that are not among classes_: "
-                f"{np.unique(y[unknown]).tolist()}."
-            )
-        return code
-
     def _encode_weighted(self, X, y, weight):
         """Rows that have weight: X, class numbers, and weights times class weights."""
         if (weight == 0).any():
             counted = weight > 0
             X, y, weight = X[counted], y[counted], weight[counted]
-        code = self._encode(y, "y")
+        code = class_numbers(self.classes_, y, "y")
         if self.class_weight is not None:
             self._check_class_weight()
             by_class = compute_class_weight(
@@ -439,7 +411,8 @@ class SoftmaxClassifier(ClassifierMixin):
         if not check_validation_pair(X_val, y_val):
             return None
         X_val, y_val = self._check_data(X_val, y_val, reset=False)
-        return X_val, self._encode(y_val, "y_val"), np.full(len(y_val), 1 / len(y_val))
+        code = class_numbers(self.classes_, y_val, "y_val")
+        return X_val, code, np.full(len(y_val), 1 / len(y_val))
 
     # -- predictions ------------------------------------------------------------------
 

@@ -252,13 +252,8 @@ def _outliers(model):
 def outliers(checks, n_parameters, cure):
     """Return the finding that a few rows decide the noise level, or None.
 
-    Parameters
-    ----------
-    checks : RowChecks
-    n_parameters : float
-        Parameters that the data determine, for each target.
-    cure : str
-        What makes such rows count less.
+    ``n_parameters`` are those that the data determine, for each target; ``cure`` says
+    what makes such rows count less.
     """
     if checks.n_far == 0 or checks.n_rows - n_parameters < _JUDGED:
         return None  # of so few residuals some always look far

@@ -38,7 +38,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
-from sklearn_gn.arrays import live_programs  # noqa: E402
+from sklearn_gn.arrays import programs  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -47,7 +47,7 @@ jax.config.update("jax_traceback_in_locations_limit", 0)
 
 # What is forgotten is traced again. Compiled like this, a program has twelve maps of
 # memory rather than fifty, and their number is bounded below.
-live_programs.MOST = 1000
+programs.MOST = 1000
 
 _MAPS = Path("/proc/self/maps")
 _MOST_MAPS = 48_000

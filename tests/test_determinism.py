@@ -12,7 +12,9 @@ import warnings
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
+import sklearn_gn
 from sklearn_gn import (
     FGNSoftmaxHead,
     PINNSolver,
@@ -101,6 +103,23 @@ def test_a_repeated_fit_gives_the_same_bytes(expected):
 def test_another_process_with_more_threads_of_blas_gives_the_same_bytes(expected):
     threads = {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
     assert in_another_process(**threads, PYTHONHASHSEED="1") == expected
+
+
+@pytest.mark.parametrize("name", ["SegmentedRegressor", "VarProNetRegressor"])
+def test_products_of_many_rows_do_not_depend_on_the_threads_of_blas(name):
+    rng = np.random.RandomState(0)
+    size = (12_000, 1) if name == "SegmentedRegressor" else (3_000, 30)
+    rows = rng.randn(*size)
+    y = np.abs(rows[:, 0]) + 0.3 * rng.randn(len(rows))
+    found = []
+    for n_threads in (1, 2):
+        with threadpool_limits(n_threads, "blas"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = getattr(sklearn_gn, name)()
+            if name != "SegmentedRegressor":
+                model.set_params(**SHORT)
+            found.append(model.fit(rows, y).predict(rows))
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="of Linux")

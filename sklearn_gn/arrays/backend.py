@@ -7,19 +7,15 @@ compiled function run without it.
 """
 
 import os
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from multiprocessing import current_process
 
-import joblib
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays.libraries import NumPy, library_of
+from sklearn_gn.arrays.threads import one_blas_thread
 
 _SMALLEST_BUCKET = 32
 _OF_MEMORY = (  # variables by which processes that share a GPU divide its memory
@@ -34,20 +30,10 @@ _OF_MEMORY = (  # variables by which processes that share a GPU divide its memor
 def scope(dtype, device=None):
     """Compute in ``dtype`` on ``device`` while the context is open.
 
-    BLAS is limited to one thread meanwhile.
-
-    Parameters
-    ----------
-    dtype : {"float64", "float32"}
-        Precision of the compiled functions called inside.
-    device : str, list, Mesh or None, default=None
-        Platform name, such as "cpu" or "gpu". If None, or if rows are divided among
-        several devices, JAX's default device for all that is small.
-
-    Raises
-    ------
-    ValueError
-        If JAX finds no such device.
+    BLAS is limited to one thread meanwhile. The device is a platform, such as "cpu" or
+    "gpu"; if None, or if rows are divided among several devices, it is JAX's default
+    for all that is small. One that JAX does not find is a ValueError, and what it
+    cannot hold is a MemoryError.
     """
     import jax
 
@@ -56,7 +42,16 @@ def scope(dtype, device=None):
     named = isinstance(device, str)  # otherwise the arrays say where they are
     place = jax.default_device(_first_device(device)) if named else nullcontext()
     with jax.enable_x64(np.dtype(dtype) == np.float64), place, one_blas_thread:
-        yield
+        try:
+            yield
+        except jax.errors.JaxRuntimeError as error:
+            _, found, cause = str(error).partition("RESOURCE_EXHAUSTED: ")
+            if not found:
+                raise
+            raise MemoryError(  # the first line says how many bytes are missing
+                f"{cause.splitlines()[0]} Fit fewer rows or a smaller model, or set "
+                "dtype='float32'."
+            ) from error
 
 
 @cache
@@ -77,13 +72,7 @@ def _warn_of_shared_gpu():
 
 
 def mesh_of(device):
-    """Return the mesh of a parameter ``device``; None for a single device.
-
-    Raises
-    ------
-    ValueError
-        If it names a device twice, or one that there is not.
-    """
+    """Return the mesh of a parameter ``device``; None for a single device."""
     if device is None or isinstance(device, str):
         return None
     from sklearn_gn.arrays import devices
@@ -204,97 +193,3 @@ def _first_device(platform):
         raise ValueError(
             f"device={platform!r} is not available; JAX found {available}."
         ) from error
-
-
-class _OneBlasThread:
-    """Limit BLAS to one thread while any fit is inside.
-
-    LAPACK factors small matrices no faster with a second thread, and its threads wait
-    for each other when another process is busy: a fit took 75 times as long on two
-    shared cores. Large ones do gain, a Cholesky factor of 1,900 rows takes 0.055 in
-    place of 0.10 s on two idle cores; with these cores shared it takes 4.5 in place of
-    0.9 s, and eight times the CPU time. How busy the machine is must not decide either,
-    since the number of threads changes the rounding: where it pays, ``core.threads``
-    divides large products. XLA's own matrix products are not affected. The limit holds
-    for the process, so the threads of several fits share one.
-    """
-
-    def __init__(self):
-        self._lock = threading.Lock()
-        self._depths = {}  # number of times that each thread is inside
-        self._controller = None
-        self._limit = None
-        self._n_threads = 1  # that BLAS had before, or cores, if these are fewer
-
-    def __enter__(self):
-        self.set_depth(self.depth() + 1)
-
-    def __exit__(self, *error):
-        self.set_depth(self.depth() - 1)
-
-    def depth(self):
-        """Return how many times the calling thread is inside."""
-        return self._depths.get(threading.get_ident(), 0)
-
-    def share(self):
-        """Return the number of threads that a fit may have, in place of those of BLAS.
-
-        It is one outside of fits.
-        """
-        return max(self._n_threads // max(len(self._depths), 1), 1)
-
-    def set_depth(self, depth):
-        """Set how many times the calling thread is inside, and the limit with it."""
-        with self._lock:
-            self._depths[threading.get_ident()] = depth
-            if not depth:
-                del self._depths[threading.get_ident()]
-            if self._depths and self._limit is None:
-                if self._controller is None:  # looks through the loaded libraries, once
-                    self._controller = ThreadpoolController()
-                self._n_threads = _n_blas_threads(self._controller)
-                self._limit = self._controller.limit(limits=1, user_api="blas")
-                self._limit.__enter__()
-            elif not self._depths and self._limit is not None:
-                self._limit.__exit__(None, None, None)
-                self._limit, self._n_threads = None, 1
-
-
-def _n_blas_threads(controller):
-    """Number of threads of BLAS, at most that of the cores of this process."""
-    found = (d["num_threads"] for d in controller.info() if d["user_api"] == "blas")
-    return min(joblib.effective_n_jobs(-1), max(found, default=1))
-
-
-one_blas_thread = _OneBlasThread()
-
-
-def settings_of_thread():
-    """Return the settings of the calling thread that a fit changes for its time."""
-    jax = sys.modules.get("jax")
-    precise = None if jax is None else jax.config.jax_enable_x64
-    return one_blas_thread.depth(), np.geterr(), precise
-
-
-def restore_settings(settings):
-    """Return to earlier settings of the calling thread, if they have changed.
-
-    Ctrl-C that falls into the end of a ``with`` block leaves its settings as they are
-    inside.
-    """
-    depth, warnings_of_numpy, precise = settings
-    np.seterr(**warnings_of_numpy)
-    if one_blas_thread.depth() != depth:
-        one_blas_thread.set_depth(depth)
-    jax = sys.modules.get("jax")
-    if jax is None or jax.config.jax_enable_x64 == precise:
-        return
-    precise = _of_new_thread(jax) if precise is None else precise
-    if jax.config.jax_enable_x64 != precise:
-        jax.enable_x64(precise).__enter__()
-
-
-def _of_new_thread(jax):
-    """The flag for double precision that is nobody's own."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: jax.config.jax_enable_x64).result()

@@ -64,17 +64,9 @@ def sum_own_rows(function, rows):
 
 
 def triangular_factor(design, rows):
-    """Factor R of the QR decomposition of ``design(block)`` of all blocks together.
+    """Return R, (p, p), of the QR decomposition of ``design(block)`` of all blocks.
 
-    Parameters
-    ----------
-    design : callable
-        Maps rows to a matrix of one row for each.
-
-    Returns
-    -------
-    array of shape (p, p)
-        Zero rows fill up where there are fewer rows than columns.
+    Zero rows fill up where there are fewer rows than columns.
     """
     factor = _factor_of_own_rows(design, rows)
     return factor if n_devices() == 1 else _factor(all_rows(factor))
@@ -113,20 +105,10 @@ def symmetric_product(a):
 
 
 def symmetric_product_of(make, n, rows_each, terms):
-    """The sum of ``A A^T`` for matrices that are made in blocks of rows.
+    """Return the sum of ``A A^T`` for matrices that are made in blocks of rows.
 
-    Parameters
-    ----------
-    make : callable
-        ``make(own, *factors)`` makes the rows of the points in a slice.
-    n, rows_each : int
-        Number of points, and of the rows that each has.
-    terms : list of tuples of arrays
-        For every matrix the factors that its rows are made of.
-
-    Returns
-    -------
-    array of shape (n * rows_each, n * rows_each)
+    ``make(own, *factors)`` makes the rows of the points in a slice, ``rows_each`` for
+    each of ``n`` points; ``terms`` holds the factors of every matrix.
     """
     product = partial(_by_blocks, make, n, rows_each)
     return lax.platform_dependent(

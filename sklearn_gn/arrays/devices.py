@@ -156,19 +156,10 @@ def gathered(tree):
 
 
 def divide_rows(arrays, mesh, batch_size):
-    """Put arrays of rows on the devices, a share of every batch on each.
+    """Return arrays of rows on the devices, a share of every batch on each.
 
-    Parameters
-    ----------
-    arrays : list of ndarrays with one leading axis
-        A whole number of batches.
-    mesh : Mesh
-    batch_size : int
-        A multiple of the number of devices.
-
-    Returns
-    -------
-    list of arrays
+    They have a whole number of batches, whose size is a multiple of the number of
+    devices.
     """
     count = mesh.size
 

@@ -9,42 +9,50 @@ _LARGE = 1e100  # the square of a product of two such numbers leaves the range
 _LARGEST = np.finfo(np.float64).max
 _ROOM = 1e8  # between the largest input of a network and the largest float
 _BLOCK = 2**15  # numbers, which stay in the processor's cache
+_LARGEST_NUMBER = 1e300  # of training data
 MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 
 
 def arithmetic_of(*arrays):
-    """Return the context in which to compute with arrays.
+    """Return the context in which to compute with arrays, sparse matrices and None.
 
     Where their numbers are so large or so small that squares of products leave the
     range of floats, overflow is no news to the user; what it makes of results is
     checked there. With other numbers NumPy warns as ever.
-
-    Parameters
-    ----------
-    *arrays : ndarray, sparse matrix or None
     """
-    ordinary = all(_is_ordinary(array) for array in arrays)
-    return nullcontext() if ordinary else np.errstate(all="ignore")
-
-
-def _is_ordinary(array):
-    array = array.data if sparse.issparse(array) else array
-    if array is None or array.dtype.kind != "f" or array.size == 0:
-        return True
-    flat = array.reshape(-1, order="A")
-    blocks = range(0, flat.size, _BLOCK)
-    return all(_are_ordinary(flat[first : first + _BLOCK]) for first in blocks)
-
-
-def _are_ordinary(numbers):
-    size = np.abs(numbers)
-    n_tiny = np.count_nonzero(size <= 1 / _LARGE)
-    return float(size.max()) < _LARGE and n_tiny == np.count_nonzero(size == 0)
+    for array in arrays:
+        array = array.data if sparse.issparse(array) else array
+        if array is None or array.dtype.kind != "f":
+            continue
+        flat = array.reshape(-1, order="A")
+        for first in range(0, flat.size, _BLOCK):
+            size = np.abs(flat[first : first + _BLOCK])
+            n_tiny = np.count_nonzero(size <= 1 / _LARGE) - np.count_nonzero(size == 0)
+            if n_tiny or not size.max() < _LARGE:
+                return np.errstate(all="ignore")
+    return nullcontext()
 
 
 def largest_size(array):
     """Return the largest absolute value: 0 of no numbers, NaN where one is NaN."""
     return max(float(np.max(array, initial=0)), -float(np.min(array, initial=0)))
+
+
+def check_differences(name, array):
+    """Raise a ValueError if numbers are so large that differences may overflow."""
+    array = array.data if sparse.issparse(array) else array
+    largest = largest_size(array) if array.dtype.kind == "f" else 0.0
+    if largest > _LARGEST_NUMBER:
+        raise ValueError(
+            f"{name} holds a number of size {largest:.3g}; the largest that can be "
+            f"fitted is {_LARGEST_NUMBER:.0e}. Give {name} in larger units."
+        )
+
+
+def total_weight(weight):
+    """Return the sum of the weights, at most the largest float."""
+    with np.errstate(over="ignore"):
+        return min(float(weight.sum()), _LARGEST)
 
 
 def cast_within_range(values, dtype):
@@ -68,12 +76,9 @@ def scaled_back(values, scale, center=0.0):
 
 
 def numbers(values, network):
-    """Return the values of a network, of which none may be NaN.
+    """Return the values of a network; only one of the user's own may give NaN.
 
-    Raises
-    ------
-    ValueError
-        If one is, which only a network of the user's own can give.
+    That is a ValueError.
     """
     wrong = np.isnan(values).reshape(len(values), -1).any(axis=1)
     if wrong.any():
@@ -95,12 +100,8 @@ def unbounded(deviations, xp=np):
 def noise_deviation(precision, ratio=1.0):
     """Return the standard deviation of noise, infinite where its precision is zero.
 
-    Parameters
-    ----------
-    precision : float
-        Of the noise of all targets together.
-    ratio : float or ndarray of shape (q,), default=1.0
-        Variance of the noise of each target, relative to the mean of all.
+    ``ratio``, a number or (q,), is the variance of the noise of each target relative to
+    the mean of all.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         return unbounded(np.sqrt(ratio) / np.sqrt(np.float64(precision)))[()]

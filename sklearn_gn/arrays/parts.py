@@ -70,17 +70,10 @@ def of_device_after(tree, distance):
 
 
 def differentiable_sum(function):
-    """A sum over rows that is summed over the devices, and its gradient with it.
+    """Return a sum over rows, as a function, that is summed over the devices.
 
-    Parameters
-    ----------
-    function : callable
-        Maps parameters, which are the same on all devices, to the sum over the rows of
-        one.
-
-    Returns
-    -------
-    callable
+    Its gradient is, too. ``function`` maps parameters, which are the same on all
+    devices, to the sum over the rows of one.
     """
     if n_devices() == 1:
         return function

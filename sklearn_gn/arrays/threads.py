@@ -1,25 +1,126 @@
-"""Products of large matrices in NumPy, divided among threads.
+"""Threads: one for BLAS while a fit computes, several for products of large matrices.
 
-They are divided by their size alone, so that results do not depend on the number of
-cores. Threads of BLAS change the rounding with their number, and wait for each other
+Products are divided by their size alone, so that results do not depend on the number
+of cores. Threads of BLAS change the rounding with their number, and wait for each other
 where another process has a core: a fit took five times as long on shared cores.
 """
 
 import os
+import sys
+import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import cache, partial
 from itertools import pairwise
+from multiprocessing import current_process
+from operator import itemgetter
 
 import joblib
 import numpy as np
-
-from sklearn_gn.arrays.backend import one_blas_thread
+from threadpoolctl import ThreadpoolController
 
 _LEAST = 2**28  # multiplications: some milliseconds, as long as a thread may wait
 _ROWS = 600  # of a block of a product; smaller ones are multiplied at a lower rate
+
+
+def n_cores():
+    """Return the number of cores for threads: one in a worker of multiprocessing.
+
+    Such a worker is one of several that share the cores.
+    """
+    return 1 if current_process().daemon else joblib.cpu_count()
+
+
+class _OneBlasThread:
+    """Limit BLAS to one thread while any fit is inside.
+
+    LAPACK factors small matrices no faster with a second thread, and its threads wait
+    for each other when another process is busy: a fit took 75 times as long on two
+    shared cores. Large ones do gain, a Cholesky factor of 1,900 rows takes 0.055 in
+    place of 0.10 s on two idle cores; with these cores shared it takes 4.5 in place of
+    0.9 s, and eight times the CPU time. How busy the machine is must not decide either,
+    since the number of threads changes the rounding: where it pays, this module
+    divides large products. XLA's own matrix products are not affected. The limit holds
+    for the process, so the threads of several fits share one.
+    """
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._depths = {}  # number of times that each thread is inside
+        self._controller = None
+        self._limit = None
+        self._n_threads = 1  # that BLAS had before, or cores, if these are fewer
+
+    def __enter__(self):
+        self._go_deeper(1)
+
+    def __exit__(self, *error):
+        self._go_deeper(-1)
+
+    def depth(self):
+        """Return how many times the calling thread is inside."""
+        return self._depths.get(threading.get_ident(), 0)
+
+    def share(self):
+        """Return the number of threads that a fit may have, in place of those of BLAS.
+
+        It is one outside of fits.
+        """
+        return max(self._n_threads // max(len(self._depths), 1), 1)
+
+    def _go_deeper(self, steps):
+        """Change the depth of the calling thread, and the limit with it."""
+        with self._lock:
+            thread = threading.get_ident()
+            self._depths[thread] = self._depths.get(thread, 0) + steps
+            if not self._depths[thread]:
+                del self._depths[thread]
+            if self._depths and self._limit is None:
+                if self._controller is None:  # looks through the loaded libraries, once
+                    self._controller = ThreadpoolController().select(user_api="blas")
+                found = map(itemgetter("num_threads"), self._controller.info())
+                self._n_threads = min(n_cores(), max(found, default=1))
+                self._limit = self._controller.limit(limits=1)
+                self._limit.__enter__()
+            elif not self._depths and self._limit is not None:
+                self._limit.__exit__(None, None, None)
+                self._limit, self._n_threads = None, 1
+
+
+one_blas_thread = _OneBlasThread()
+
+
+@contextmanager
+def settings_of_a_fit():
+    """Give BLAS one thread; then the settings of this thread are what they were.
+
+    Ctrl-C that falls into the end of a ``with`` block leaves its settings, such as
+    those of NumPy's warnings and JAX's precision, as they are inside.
+    """
+    depth, warnings_of_numpy = one_blas_thread.depth(), np.geterr()
+    jax = sys.modules.get("jax")
+    precise = None if jax is None else jax.config.jax_enable_x64
+    try:
+        with one_blas_thread:
+            yield
+    finally:
+        np.seterr(**warnings_of_numpy)
+        if one_blas_thread.depth() != depth:
+            one_blas_thread._go_deeper(depth - one_blas_thread.depth())
+        jax = sys.modules.get("jax")
+        if jax is not None and jax.config.jax_enable_x64 != precise:
+            _restore_precision(jax, precise)
+
+
+def _restore_precision(jax, precise):
+    """Return to a precision of JAX; None is that of before it was loaded."""
+    if precise is None:  # as in a thread that has changed nothing
+        with ThreadPoolExecutor(1) as pool:
+            precise = pool.submit(lambda: jax.config.jax_enable_x64).result()
+    if jax.config.jax_enable_x64 != precise:
+        jax.enable_x64(precise).__enter__()
 
 
 def symmetric_product(a):
@@ -46,15 +147,11 @@ def symmetric_product(a):
 def in_threads(tasks):
     """Call functions without arguments, several at the same time where cores allow.
 
-    Inside a fit, there are as many threads as BLAS had before it, which users and
-    searches with several processes limit, divided by the number of fits that run in
-    threads of their own. The calling thread does what no other one has begun, so that
-    it waits for none that is busy elsewhere.
-
-    Parameters
-    ----------
-    tasks : list of callable
-        They release the interpreter's lock, and change nothing that they share.
+    They release the interpreter's lock, and change nothing that they share. Inside a
+    fit, there are as many threads as BLAS had before it, which users and searches with
+    several processes limit, divided by the number of fits that run in threads of their
+    own. The calling thread does what no other one has begun, so that it waits for none
+    that is busy elsewhere.
     """
     n_threads = min(len(tasks), one_blas_thread.share())
     left = deque(tasks)
@@ -85,7 +182,7 @@ def in_threads(tasks):
 @cache
 def _pool():
     """Threads that wait for work, as many as there are cores beside the caller's."""
-    return ThreadPoolExecutor(max(joblib.cpu_count() - 1, 1), "sklearn_gn")
+    return ThreadPoolExecutor(max(n_cores() - 1, 1), "sklearn_gn")
 
 
 if hasattr(os, "register_at_fork"):  # a forked process has none of the threads

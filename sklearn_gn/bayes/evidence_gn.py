@@ -20,13 +20,14 @@ estimates.
 """
 
 import math
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from scipy.linalg import lapack
 
 from sklearn_gn.bayes import evidence, low_rank
-from sklearn_gn.data.chunked_rows import ChunkedRows
+from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.linalg.krylov import krylov_basis
 from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.globalisation import nielsen_shift
@@ -131,20 +132,25 @@ class EvidenceState(NamedTuple):
 
 def sums_of(model, theta, rows, trial=None):
     """Return the :class:`Sums` of a model, also over rows in chunks."""
-    if not isinstance(rows, ChunkedRows):
+    if not isinstance(rows, RowSource):
         return model.sums(theta, rows, trial)
-    gram, slope, error = 0.0, 0.0, 0.0
-    for part in rows:
-        sums = model.dense_sums(theta, part)
-        gram, slope, error = gram + sums.gram, slope + sums.slope, error + sums.error
-    return Sums(gram, slope, error)
+    return Sums(*rows.reduce(partial(_dense_sums, model), theta))
 
 
 def trial_of(model, theta, rows):
     """Return the :class:`Trial` of a model, also over rows in chunks."""
-    if not isinstance(rows, ChunkedRows):
+    if not isinstance(rows, RowSource):
         return model.trial(theta, rows)
-    return Trial(sum(model.trial(theta, part).error for part in rows))
+    return Trial(rows.reduce(partial(_error, model), theta))
+
+
+def _dense_sums(model, theta, rows):
+    sums = model.dense_sums(theta, rows)
+    return sums.gram, sums.slope, sums.error
+
+
+def _error(model, theta, rows):
+    return model.trial(theta, rows).error
 
 
 # --- the iteration -------------------------------------------------------------------

@@ -35,7 +35,7 @@ from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import extremes
 from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.bayes import evidence, evidence_gn, low_rank
-from sklearn_gn.data.chunked_rows import ChunkedRows
+from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.solver import Rows
@@ -240,7 +240,7 @@ def safe_norm(values, axis, xp=np):
 
 def left_out_rows(rows):
     """Return the rows that are looked at; of rows in chunks, some of their sample."""
-    rows = rows.sample if isinstance(rows, ChunkedRows) else rows
+    rows = rows.sample if isinstance(rows, RowSource) else rows
     some = slice(None, None, max(1, -(-len(rows.x) // MOST_ROWS)))
     return Rows(*(array[some] for array in rows))
 

@@ -23,7 +23,7 @@ from scipy.optimize import minimize_scalar
 from sklearn_gn import _switches as switches
 from sklearn_gn.bayes.evidence import LARGEST, SMALLEST
 from sklearn_gn.bayes.laplace import left_out_errors, left_out_rows
-from sklearn_gn.data.chunked_rows import ChunkedRows, n_rows_of
+from sklearn_gn.data.rows_source import RowSource, n_rows_of
 from sklearn_gn.linalg.factors import eigenpairs, eigenpairs_of_rows
 from sklearn_gn.linalg.large_gram import LARGEST_DENSE
 
@@ -90,7 +90,7 @@ def beats(linear, log_evidence, gamma, rows, n_effective, errors_of_network):
         Of the network.
     gamma : ndarray
         Well-determined parameters of its groups.
-    rows : Rows or ChunkedRows
+    rows : Rows or RowSource
     n_effective : float
         Number of rows, counted by their weights.
     errors_of_network : callable
@@ -154,7 +154,7 @@ def linear_model(rows, n_effective):
     """
     if not switches.on("tables.linear_member"):
         return None
-    of_chunks = isinstance(rows, ChunkedRows)
+    of_chunks = isinstance(rows, RowSource)
     found = (_moments_of_chunks if of_chunks else _moments)(rows, n_effective)
     if found is None:
         return None
@@ -271,11 +271,7 @@ def _moments_of_chunks(rows, n_effective):
     d = rows.sample.x.shape[1]
     if d > LARGEST_DENSE:
         return None
-    gram = 0.0
-    for x, y, weight in rows:
-        table = np.concatenate([np.ones((len(x), 1)), x, y], axis=1)
-        table *= np.sqrt(weight)[:, None]
-        gram = gram + table.T @ table
+    gram = rows.reduce(_products, None)
     mean = gram[0, 1:] / gram[0, 0]
     gram = n_effective * (gram[1:, 1:] - gram[0, 0] * np.outer(mean, mean))
     values, vectors = eigenpairs(gram[:d, :d])
@@ -283,3 +279,10 @@ def _moments_of_chunks(rows, n_effective):
     return _Moments(
         mean[:d], mean[d:], np.maximum(values, 0), vectors, gram[:d, d:], total
     )
+
+
+def _products(_, rows):
+    """Return the weighted products of a one, the features and the targets."""
+    table = np.concatenate([np.ones((len(rows.x), 1)), rows.x, rows.y], axis=1)
+    table *= np.sqrt(rows.weight)[:, None]
+    return table.T @ table

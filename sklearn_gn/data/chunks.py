@@ -1,5 +1,10 @@
-"""Rows in chunks: of memory-mapped and dask arrays, and of a user's iterables."""
+"""Rows in chunks: of memory-mapped and dask arrays, and of a user's iterables.
 
+Here are the chunks as they come and what is checked of them; sums over all of them are
+in :mod:`sklearn_gn.data.rows_source`.
+"""
+
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import wraps
@@ -36,12 +41,39 @@ class DaskRows:
 
     def __iter__(self):
         """Yield blocks as numpy arrays."""
+        for X, *others in self._blocks(self.X.blocks):
+            yield tuple(np.asarray(array) for array in (X, *others))
+
+    def delayed(self):
+        """Return the blocks as dask's delayed tuples, which live on its workers."""
+        from dask import delayed
+
+        blocks = self.X.to_delayed().ravel()
+        return [delayed(tuple)(list(block)) for block in self._blocks(blocks)]
+
+    def _blocks(self, blocks_of_X):
+        """Yield a block of X with the rows of the other arrays that belong to it."""
         start = 0
         for number, size in enumerate(self.X.chunks[0]):
-            X = np.asarray(self.X.blocks[number])
             part = slice(start, start + size)
-            yield (X, *(np.asarray(array[part]) for array in self.others))
+            yield blocks_of_X[number], *(array[part] for array in self.others)
             start += size
+
+
+def on_cluster(chunks):
+    """Return whether what is summed of chunks can be computed where they live."""
+    distributed = sys.modules.get("distributed")
+    if distributed is None or not isinstance(chunks, DaskRows):
+        return False
+    try:
+        distributed.default_client()
+    except ValueError:
+        return False
+    try:
+        distributed.get_worker()
+    except ValueError:
+        return True
+    return False  # a worker that waits for the others may keep them waiting
 
 
 def _arrays_of_one_length(X, y, sample_weight):
@@ -150,13 +182,13 @@ def first_of(chunks):
     raise ValueError("chunks hold no rows.")
 
 
-def numbered(chunks):
-    """Yield number and arrays of the chunks that hold rows.
+def numbered(chunks, first=0):
+    """Yield number, from ``first`` on, and arrays of the chunks that hold rows.
 
     All arrays of a chunk have one length, and all data frames the same columns.
     """
     first_names = None
-    for number, chunk in enumerate(chunks):
+    for number, chunk in enumerate(chunks, first):
         if not isinstance(chunk, tuple) or len(chunk) not in (2, 3):
             raise ValueError(
                 f"Chunk {number} must be a tuple (X, y) or (X, y, sample_weight)."
@@ -193,79 +225,58 @@ def one_column(array, name):
     return array.ravel()
 
 
-class CheckedChunks:
-    """Chunks ``(X, targets, weight)``, checked as they are read.
+def checked_chunk(number, chunk, *, n_features, targets_of, factors_of=None):
+    """Return the arrays (X, targets, weight) of a chunk; None if it has no weight.
 
-    Those without weight are left out.
-
-    Parameters
-    ----------
-    chunks : iterable of tuples (X, y) or (X, y, sample_weight)
-    n_features : int
-    targets_of : callable
-        Maps the y of a chunk, the weights, and the name of y in messages to an array.
-    factors_of : callable, default=None
-        Maps that array to factors of the weights. If None, there are none.
+    ``targets_of`` maps the y of the chunk, the weights, and the name of y in messages
+    to an array; ``factors_of`` are factors of the weights by the class numbers that
+    this holds.
     """
-
-    def __init__(self, chunks, n_features, targets_of, factors_of=None):
-        self._chunks, self._n_features = chunks, n_features
-        self._targets_of, self._factors_of = targets_of, factors_of
-
-    def __iter__(self):
-        """Yield the chunks, from the first one on."""
-        for number, (X, y, *weight) in numbered(self._chunks):
-            name = f"Chunk {number}"
-            X = _features(X, self._n_features, name)
-            weight = _weight(weight, len(X), name)
-            if not weight.any():
-                continue
-            targets = self._targets_of(y, weight, f"{name}: y")
-            if self._factors_of is not None:
-                weight = weight * self._factors_of(targets)
-            if weight.any():
-                yield X, targets, weight
+    X, y, *weight = chunk
+    name = f"Chunk {number}"
+    X = _features(X, n_features, name)
+    weight = _weight(weight, len(X), name)
+    if not weight.any():
+        return None
+    targets = targets_of(y, weight, f"{name}: y")
+    if factors_of is not None:
+        weight = weight * factors_of[targets.ravel()]
+    return (X, targets, weight) if weight.any() else None
 
 
-def chunks_of_classes(estimator, chunks):
-    """Return checked chunks with class numbers, and weights times class weights.
-
-    Parameters
-    ----------
-    estimator : SoftmaxClassifier
-        Which knows its classes and the number of features.
-    chunks : iterable of tuples
-        As given.
-    """
-    of_class = estimator.class_weight or {}
-    factors = np.array([of_class.get(label, 1.0) for label in estimator.classes_])
-
-    def codes(y, weight, name):
-        y, counted = one_column(y, name), weight > 0
-        if not counted.all():  # labels of other rows need not be known
-            y = np.where(counted, y, y[counted][0])
-        return estimator._encode(y, name)
-
-    return CheckedChunks(
-        chunks, estimator.n_features_in_, codes, lambda code: factors[code]
-    )
+def class_numbers(classes, y, name):
+    """Return the numbers of labels; a ValueError about others begins with a name."""
+    code = np.searchsorted(classes, y)
+    code = np.minimum(code, len(classes) - 1)
+    unknown = classes[code] != y
+    if unknown.any():
+        raise ValueError(
+            f"{name} holds labels that are not among classes_: "
+            f"{np.unique(y[unknown]).tolist()}."
+        )
+    return code
 
 
-def chunks_of_targets(chunks, n_features, n_targets):
-    """Return checked chunks with targets of shape (m, n_targets), in float64."""
+def classes_of_chunk(classes, as_column, y, weight, name):
+    """Return class numbers; labels of rows without weight need not be known."""
+    y, counted = one_column(y, name), weight > 0
+    if not counted.all():
+        y = np.where(counted, y, y[counted][0])
+    code = class_numbers(classes, y, name)
+    return code[:, None] if as_column else code
 
-    def targets_of(y, weight, name):
-        y = np.asarray(y, dtype=np.float64)
-        y = y.reshape(len(y), -1)
-        if y.shape[1] != n_targets:
-            raise ValueError(
-                f"{name} has {y.shape[1]} targets; the first chunk has {n_targets}."
-            )
-        if not _is_finite(y):
-            raise ValueError(f"{name} holds NaN or infinity.")
-        return y
 
-    return CheckedChunks(chunks, n_features, targets_of)
+def targets_of_chunk(n_targets, y, weight, name):
+    """Return targets of shape (m, n_targets), in float64."""
+    y = np.asarray(y, dtype=np.float64)
+    y = y.reshape(len(y), -1)
+    if y.shape[1] != n_targets:
+        raise ValueError(
+            f"{name} has {y.shape[1]} targets; the first chunk has {n_targets}."
+        )
+    if not _is_finite(y):
+        raise ValueError(f"{name} holds NaN or infinity.")
+    return y
 
 
 def _weight(weight, n_rows, name):

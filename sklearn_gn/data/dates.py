@@ -143,6 +143,19 @@ def column_at(X, place):
     return X.iloc[:, place] if hasattr(X, "iloc") else X[:, place]
 
 
+def columns_of(X, without_numbers=True):
+    """Yield name and content of the columns of a data frame; None and X otherwise.
+
+    Columns of numbers, which hold neither dates nor text, may be left out.
+    """
+    if not is_frame(X):
+        yield None, X
+        return
+    for place, (name, dtype) in enumerate(zip(X.columns, X.dtypes, strict=True)):
+        if not (without_numbers and getattr(dtype, "kind", "O") in _NUMBERS):
+            yield repr(name), column_at(X, place)
+
+
 def check_column(column, names):
     """Raise a ValueError if the name of the broken feature is not among these."""
     if not isinstance(column, str) or column in names:
@@ -158,19 +171,9 @@ def check_column(column, names):
 
 
 def replace_dates(X, column):
-    """Return X with dates in one column as days, and the kind of the dates.
+    """Return X with dates in one column as days, and the kind of the dates or None.
 
-    Parameters
-    ----------
-    X : array-like
-        A data frame, or an array of dates alone.
-    column : int or str
-        The column of the broken feature.
-
-    Returns
-    -------
-    X : array-like
-    kind : {"utc", "local", None}
+    X is a data frame, or an array of dates alone; the column is a number or a name.
     """
     if not is_frame(X):
         X = _listed(X)
@@ -226,10 +229,7 @@ def refuse_dates_as_targets(y):
 
     They would be taken as numbers of nanoseconds, or of microseconds.
     """
-    columns = [y]
-    if is_frame(y):
-        columns = [column_at(y, place) for place in range(y.shape[1])]
-    for column in columns:
+    for _, column in columns_of(y):
         if _dtype_kind(column) == "m":
             raise ValueError(
                 "y holds durations: targets are numbers. Divide them by a unit: "
@@ -245,24 +245,11 @@ def refuse_dates_as_targets(y):
 def refuse_dates(X, *, takes_dates=False):
     """Raise a ValueError if a column holds dates or durations.
 
-    They would be taken as numbers of nanoseconds, or of microseconds.
-
-    Parameters
-    ----------
-    X : array-like
-    takes_dates : bool, default=False
-        Whether the estimator takes dates as the feature that breaks, for the message.
+    They would be taken as numbers of nanoseconds, or of microseconds. ``takes_dates``
+    says whether the estimator takes dates as the feature that breaks.
     """
-    columns = [("X", X)]
-    if is_frame(X):
-        plain = [getattr(dtype, "kind", None) in (*_NUMBERS,) for dtype in X.dtypes]
-        columns = [
-            (f"column {name!r} of X", column_at(X, place))
-            for place, name in enumerate(X.columns)
-            if not plain[place]
-        ]
-    for name, column in columns:
-        name = f"{name[0].upper()}{name[1:]}"
+    for name, column in columns_of(X):
+        name = f"Column {name} of X" if name else "X"
         if _dtype_kind(column) == "m":
             raise ValueError(
                 f"{name} holds durations. Divide them by a unit: "

@@ -1,4 +1,4 @@
-"""Hashes of the rows of a table."""
+"""Hashes of the rows of a table, and their comparison."""
 
 import numpy as np
 
@@ -24,3 +24,8 @@ def row_codes(X, y):
         np.right_shift(bits, np.uint64(29), out=mixed)
         code[part] = np.bitwise_xor(bits, mixed, out=mixed) @ factors
     return code
+
+
+def differ(X, y, some, others):
+    """Whether rows, given by their numbers, differ from others."""
+    return np.any(X[some] != X[others], axis=1) | np.any(y[some] != y[others], axis=1)

@@ -46,13 +46,7 @@ class RowChecks(NamedTuple):
 
 
 def target_spread(y, sample_weight):
-    """Return the standard deviation of each target, zero of one that is constant.
-
-    Parameters
-    ----------
-    y : ndarray of shape (n_samples,) or (n_samples, n_targets)
-    sample_weight : ndarray of shape (n_samples,) or None
-    """
+    """Return the standard deviation of each target, zero of one that is constant."""
     y = y if sample_weight is None else y[sample_weight > 0]
     y = y.reshape(len(y), -1).astype(np.float64)
     _, exponent = np.frexp(np.abs(y).max(axis=0))
@@ -64,13 +58,8 @@ def target_spread(y, sample_weight):
 def checked_rows(X, y, sample_weight, predictions):
     """Return the :class:`RowChecks` of training data.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n_samples, n_features)
-    y : ndarray of shape (n_samples,) or (n_samples, n_targets)
-    sample_weight : ndarray of shape (n_samples,) or None
-    predictions : callable or None
-        Maps rows to an array (n_samples, n_targets); None for classes.
+    ``predictions`` maps rows to an array (n_samples, n_targets); it is None for
+    classes.
     """
     used = slice(None) if sample_weight is None else np.flatnonzero(sample_weight > 0)
     rows, targets = X[used], y[used]
@@ -108,13 +97,9 @@ def _n_copies(X, y):
 
 
 def _n_copies_by_chance(sizes, y):
-    """Expected number of copies if targets did not depend on the features.
+    """Return the expected number of copies if targets did not depend on the features.
 
-    Parameters
-    ----------
-    sizes : ndarray of int
-        Numbers of rows with equal features.
-    y : ndarray of shape (n_samples, n_targets)
+    ``sizes`` are the numbers of rows with equal features.
     """
     codes = row_codes(np.empty((len(y), 0)), y)
     differ = 1 - np.unique(codes, return_counts=True)[1] / len(y)
@@ -129,13 +114,8 @@ def _n_copies_by_chance(sizes, y):
 def with_tails(checks, y, residuals, weight, numbers):
     """Add the rows with far residuals, if they decide the noise level.
 
-    Parameters
-    ----------
-    checks : RowChecks
-    y, residuals : ndarrays of shape (n_samples, n_targets)
-    weight : ndarray of shape (n_samples,) or None
-    numbers : ndarray of int of shape (n_samples,)
-        Numbers of the rows in the training data.
+    y and residuals are (n_samples, n_targets); ``numbers`` are those of the rows in the
+    training data.
     """
     size = np.abs(residuals)
     if weight is not None:  # rows that count less are meant to be far

@@ -9,10 +9,10 @@ from sklearn.base import is_classifier
 from sklearn.model_selection import train_test_split
 from sklearn.utils import validation
 
-from sklearn_gn.arrays.extremes import largest_size
+from sklearn_gn.arrays.extremes import check_differences
 from sklearn_gn.data import dates
-from sklearn_gn.data.hashing import row_codes
-from sklearn_gn.data.missing import naming_columns
+from sklearn_gn.data.hashing import differ, row_codes
+from sklearn_gn.optim.stop import counted
 
 _ADVICE_ON_TEXT = (
     "turn categories into numbers by OneHotEncoder or TargetEncoder, and documents by "
@@ -31,6 +31,9 @@ _ADVICE_ON_LABELS = (
     "targets are numbers. VarProNetClassifier and FGNSoftmaxHead fit labels"
 )
 _OF_TEXT = re.compile("could not convert|Cannot cast")  # NumPy, pandas' categories
+_MISSING = "Input X contains NaN."
+_INFINITE = "Input X contains infinity or a value too large for dtype('float64')."
+_NAMED = 3  # columns that a message names
 _SHORT = 30  # characters of a text that a message repeats
 _LEXICOGRAPHIC_COLUMNS = 16
 _LOOKED_AT = 1000  # rows, to compare the features
@@ -43,7 +46,6 @@ _ADVICE_ON_CODES = (
 _ADVICE_ON_COLUMNS = (
     "Fit the columns one by one, or use MultiOutputRegressor of sklearn.multioutput."
 )
-_LARGEST_NUMBER = 1e300  # of training data
 _CHUNK_ROWS = 1024  # of wide tables, so that intermediate copies stay in cache
 _LARGEST_WEIGHT = 1e100  # counts of rows whose squares are numbers still
 
@@ -57,35 +59,38 @@ def validate_data(estimator, *data, **checks):
     missing numbers are named. Sparse data that cannot be taken raise a TypeError that
     says where they come from.
     """
-    if sparse.issparse(data[0]) and not checks.get("accept_sparse"):
+    X, y = data if len(data) == 2 else (*data, None)
+    if sparse.issparse(X) and not checks.get("accept_sparse"):
         raise TypeError(f"X is sparse: {type(estimator).__name__} {_ADVICE_ON_SPARSE}")
-    dates.refuse_dates(data[0], takes_dates=hasattr(estimator, "broken_feature"))
-    _refuse_complex_columns(data[0])
-    targets = () if len(data) == 1 else data[1]
-    if checks.get("y_numeric"):
-        dates.refuse_dates_as_targets(targets)
-    if not checks.get("multi_output"):
-        _check_one_column(estimator, targets)
-    in_targets = naming_text(targets, _ADVICE_ON_LABELS, "y")
-    in_features = naming_text(data[0]), naming_columns(data[0])
-    with np.errstate(all="ignore"), in_targets, in_features[0], in_features[1]:
-        checked = validation.validate_data(estimator, *data, **checks)
-        if checks.get("y_numeric") and checked[1].dtype.kind in "SU":
-            checked = checked[0], checked[1].astype(np.float64)
-    if isinstance(checked, tuple):
-        for name, array in zip(("X", "y"), checked, strict=True):
-            check_differences(name, array)
-    return checked
-
-
-def _check_one_column(estimator, y):
-    """Raise a ValueError if there are several columns, and say what to do."""
+    if not (isinstance(X, np.ndarray) and X.dtype.kind in "biuf"):
+        dates.refuse_dates(X, takes_dates=hasattr(estimator, "broken_feature"))
+        _refuse_complex_columns(X)
     shape = getattr(y, "shape", ())
-    if len(shape) == 2 and shape[1] > 1:
+    if shape[1:] == (0,):
+        raise ValueError(f"y has no columns (shape={shape}): give at least one target.")
+    if checks.get("y_numeric") and y is not None:
+        dates.refuse_dates_as_targets(y)
+    if len(shape) == 2 and shape[1] > 1 and not checks.get("multi_output"):
         advice = _ADVICE_ON_CODES if is_classifier(estimator) else _ADVICE_ON_COLUMNS
         raise ValueError(
             f"y should be a 1d array, got an array of shape {shape} instead. {advice}"
         )
+    try:
+        with np.errstate(all="ignore"):
+            checked = validation.validate_data(estimator, *data, **checks)
+            if checks.get("y_numeric") and checked[1].dtype.kind in "SU":
+                checked = checked[0], checked[1].astype(np.float64)
+    except ValueError as error:
+        text = _text_in(error, X, "X", _ADVICE_ON_TEXT)
+        text = text or _text_in(error, y, "y", _ADVICE_ON_LABELS)
+        text = text or _missing_in(error, X)
+        if text is None:
+            raise
+        raise ValueError(text) from None
+    if isinstance(checked, tuple):
+        for name, array in zip(("X", "y"), checked, strict=True):
+            check_differences(name, array)
+    return checked
 
 
 def _refuse_complex_columns(X):
@@ -104,46 +109,63 @@ def _refuse_complex_columns(X):
 
 
 @contextmanager
-def naming_text(X, advice=_ADVICE_ON_TEXT, name="X"):
-    """Say in the error about text that is not a number where it is, in a few words.
-
-    Parameters
-    ----------
-    X : array-like
-        What is converted; columns of data frames are named.
-    advice : str
-        What to do.
-    name : str
-    """
+def naming_text(X, advice):
+    """Say in an error about text that is not a number where in X it is, and advice."""
     try:
         yield
     except ValueError as error:
-        found = _first_text(X, name) if _OF_TEXT.search(str(error)) else None
-        if found is None:
+        text = _text_in(error, X, "X", advice)
+        if text is None:
             raise
-        where, value = found
-        if name == "X" and _is_date(value):
-            advice = _ADVICE_ON_DATES
-        short = value if len(value) <= _SHORT else f"{value[:_SHORT]}..."
-        # The error itself may hold a whole document.
-        raise ValueError(f"{where} holds text ({short!r}): {advice}.") from None
+        raise ValueError(text) from None
 
 
-def _first_text(X, name):
-    """Return where X first holds text that is not a number, and the text, or None."""
-    columns = [(name, X)]
-    if dates.is_frame(X):
-        columns = [
-            (f"Column {column!r} of {name}", dates.column_at(X, place))
-            for place, column in enumerate(X.columns)
-        ]
-    for where, column in columns:
+def _text_in(error, table, name, advice):
+    """Return a message about the first text of a table; None if it is not the cause.
+
+    The error itself may hold a whole document.
+    """
+    if table is None or not _OF_TEXT.search(str(error)):
+        return None
+    for column_name, column in dates.columns_of(table):
+        where = f"Column {column_name} of {name}" if column_name else name
         for value in np.asarray(column, dtype=object).ravel():
             try:
                 np.float64(value)
             except (TypeError, ValueError):
-                return where, str(value)
+                text = str(value)
+                short = text if len(text) <= _SHORT else f"{text[:_SHORT]}..."
+                if name == "X" and _is_date(text):
+                    advice = _ADVICE_ON_DATES
+                return f"{where} holds text ({short!r}): {advice}."
     return None
+
+
+def _missing_in(error, X):
+    """Return a message with the columns of missing or infinite numbers, or None."""
+    message = str(error)
+    start = next((s for s in (_MISSING, _INFINITE) if message.startswith(s)), None)
+    if start is None or sparse.issparse(X):
+        return None
+    test = np.isnan if start == _MISSING else np.isinf
+    whole = dates.is_frame(X)
+    columns = dates.columns_of(X, False) if whole else enumerate(np.asarray(X).T)
+    counts = [(name, np.sum(test(_numbers(column)))) for name, column in columns]
+    found = [f"column {name} ({counted(n, 'row')})" for name, n in counts if n]
+    if not found:
+        return None
+    if len(found) > _NAMED:
+        found = [*found[: _NAMED - 1], f"{len(found) - _NAMED + 1} more columns"]
+    places = " and ".join([", ".join(found[:-1]), found[-1]] if found[1:] else found)
+    return f"{start} It is in {places}.{message[len(start) :]}"
+
+
+def _numbers(column):
+    """Return the numbers of a column, NaN where they are missing."""
+    if hasattr(column, "isna"):  # of pandas, whose integers may be missing, too
+        gone = np.asarray(column.isna(), dtype=bool)
+        column = column.astype(object).where(~gone, np.nan)
+    return np.asarray(column, dtype=np.float64)
 
 
 def _is_date(text):
@@ -154,25 +176,8 @@ def _is_date(text):
         return False
 
 
-def check_differences(name, array):
-    """Raise a ValueError if numbers are so large that differences may overflow."""
-    array = array.data if sparse.issparse(array) else array
-    largest = largest_size(array) if array.dtype.kind == "f" else 0.0
-    if largest > _LARGEST_NUMBER:
-        raise ValueError(
-            f"{name} holds a number of size {largest:.3g}; the largest that can be "
-            f"fitted is {_LARGEST_NUMBER:.0e}. Give {name} in larger units."
-        )
-
-
 def check_validation_pair(X_val, y_val):
-    """Return whether validation data are given.
-
-    Raises
-    ------
-    ValueError
-        If one of the two is given and the other is not.
-    """
+    """Return whether validation data are given: both of X_val and y_val, or none."""
     if (X_val is None) != (y_val is None):
         missing = "y_val" if y_val is None else "X_val"
         raise ValueError(f"X_val and y_val belong together: {missing} is missing.")
@@ -180,22 +185,9 @@ def check_validation_pair(X_val, y_val):
 
 
 def validation_split(n_rows, fraction, rng, labels=None):
-    """Draw the rows to set aside for validation, stratified where that is possible.
+    """Return numbers of the rows to train on and to set aside, in random order.
 
-    Parameters
-    ----------
-    n_rows : int
-        Number of distinct rows.
-    fraction : float
-        Share of them to set aside.
-    rng : RandomState
-    labels : ndarray of int of shape (n_rows,), default=None
-        Numbers of their classes.
-
-    Returns
-    -------
-    train, val : ndarrays of int
-        Numbers of the rows, in random order.
+    They are stratified by the class numbers ``labels`` where that is possible.
     """
     n_val = max(1, round(fraction * n_rows))
     if n_val >= n_rows:
@@ -230,23 +222,10 @@ def feature_spread(X):
 
 
 def canonical_rows(X, y, sample_weight):
-    """Sort the rows of a weighted data set by their content, and merge equal ones.
+    """Return one number for each distinct row, in order of content, and their shares.
 
-    Rows of weight zero are dropped. A fit, with all its random draws, then depends on
-    neither the order nor the multiplicity of rows.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n_samples, n_features)
-    y : ndarray of shape (n_samples, n_targets)
-    sample_weight : ndarray of shape (n_samples,)
-
-    Returns
-    -------
-    rows : ndarray of int
-        One row number for each distinct row.
-    weight : ndarray
-        Their weights, divided by the sum.
+    Rows of weight zero are dropped, and weights of equal rows added. A fit, with all
+    its random draws, then depends on neither the order nor the multiplicity of rows.
     """
     kept = np.flatnonzero(sample_weight > 0)
     X_kept = X[kept] if len(kept) < len(X) else X
@@ -268,23 +247,12 @@ def canonical_rows(X, y, sample_weight):
     return order[first][counted], share[counted]
 
 
-def differ(X, y, some, others):
-    """Whether rows, given by their numbers, differ from others."""
-    return np.any(X[some] != X[others], axis=1) | np.any(y[some] != y[others], axis=1)
-
-
 def _content_order(X, y):
     """Return an order of the rows by their content, with equal rows together.
 
     It is lexicographic, which takes one sort for each column; the rows of wide tables
-    are sorted by a hash instead.
-
-    Returns
-    -------
-    order : ndarray of int
-    new : ndarray of bool
-        Which rows surely differ from the one before: the first, and those with another
-        hash.
+    are sorted by a hash instead. Also returned is which rows surely differ from the one
+    before: the first, and those with another hash.
     """
     n_columns = X.shape[1] + y.shape[1]
     new = np.zeros(len(X), dtype=bool)
@@ -323,9 +291,3 @@ def shares(weight):
     """Return weights of sum one; rows without weight, or of too little, count alike."""
     total = weight.sum()
     return weight / total if total > 0 else np.full(len(weight), 1 / len(weight))
-
-
-def total_weight(weight):
-    """Return the sum of the weights, at most the largest float."""
-    with np.errstate(over="ignore"):
-        return min(float(weight.sum()), np.finfo(float).max)

@@ -67,13 +67,7 @@ def target_units(sizes, center, unit_of):
     taken to be in different units, and the targets on either side do not share a scale:
     in the sum of their squares the smaller ones would be left to chance. One quantity
     measured at many places may spread over several powers of ten without such a gap.
-
-    Parameters
-    ----------
-    sizes, center : ndarrays of shape (q,)
-        Distances of the targets from their centres; not all are zero.
-    unit_of : callable
-        Makes one unit of several sizes.
+    ``unit_of`` makes one unit of several sizes, which are distances from the centres.
     """
     # A constant, also one up to rounding, is no target in another unit.
     varying = np.sort(sizes[sizes > _rounding(center)])

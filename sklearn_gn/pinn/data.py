@@ -16,15 +16,14 @@ from sklearn_gn.data.rows import (
 )
 from sklearn_gn.data.scaling import Scaling
 from sklearn_gn.pde import Condition, Problem
-from sklearn_gn.pde.checks import check_problem
-from sklearn_gn.pde.plausibility import warn_of_missing_equations
+from sklearn_gn.pde.checks import check_problem, warn_of_missing_equations
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.determination import (
     conditions_determine_coefficients,
     warn_of_redundant_derivatives,
 )
 from sklearn_gn.pinn.iteration import Observations
-from sklearn_gn.runtime.known import known
+from sklearn_gn.runtime.fingerprint import known
 
 _VALIDATION_FRACTION = 0.1  # of the rows of a plain regression
 _NEARLY = 1e-3  # of the longest axis, by which observations may be outside

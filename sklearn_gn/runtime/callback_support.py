@@ -9,18 +9,11 @@ __all__ = ["CallbackSupportMixin", "FitTasks"]
 
 
 class FitTasks:
-    """The tasks of one fit, with the estimator's callbacks and some more attached.
+    """The tasks of one fit, with the estimator's callbacks and ``extra`` ones attached.
 
-    Parameters
-    ----------
-    estimator : estimator
-        Being fitted.
-    extra : list of callbacks
-        Attached for this fit only.
-    max_iter : int or None
-        Most iterations that the fit may begin. If None, there is no limit.
-    data : dict
-        ``X``, ``y`` and ``metadata``, handed to callbacks that ask for them.
+    ``max_iter`` is the most iterations that the fit may begin, None if there is no
+    limit; ``data``, a dict of X, y and metadata, is handed to callbacks that ask for
+    it.
     """
 
     def __init__(self, estimator, extra, *, max_iter, data):

@@ -40,19 +40,8 @@ _IMPORTED = ("sklearn_gn", "optax")  # packages whose named tuples are looked up
 def save(path, snapshot):
     """Write a snapshot, or leave the file as it was.
 
-    Parameters
-    ----------
-    path : str or path-like
-    snapshot : dict
-        With the key "question"; its values are numbers, strings, NumPy arrays and
-        scalars, in tuples, named tuples, records, lists and dicts.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    TypeError
-        If the snapshot holds a value of any other type.
+    It holds numbers, strings, NumPy arrays and scalars, in tuples, named tuples,
+    records, lists and dicts; any other type is a TypeError.
     """
     arrays: list[np.ndarray] = []
     header = {
@@ -77,12 +66,7 @@ def save(path, snapshot):
 def load(path):
     """Return the snapshot of a file, None where there is no file.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
-    ValueError
-        If the file is damaged, or holds something else.
+    One that is damaged, or holds something else, is a ValueError.
     """
     try:
         file = open(path, "rb")
@@ -117,17 +101,7 @@ def _unusable(path, cause):
 
 
 def check_place(path):
-    """Raise an OSError if no file can be written; remove what killed writers left.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no folder for the file.
-    IsADirectoryError
-        If there is a folder of that name.
-    OSError
-        If the folder cannot be written to.
-    """
+    """Raise an OSError if no file can be written; remove what killed writers left."""
     path = Path(path).absolute()
     if not path.parent.is_dir():
         raise FileNotFoundError(
@@ -171,13 +145,7 @@ def _remove_if_abandoned(name):
 
 
 def encoded(value, arrays):
-    """Return a value in the terms of JSON, and append its arrays to a list.
-
-    Raises
-    ------
-    TypeError
-        If the value is of a type that a checkpoint does not store.
-    """
+    """Return a value in the terms of JSON, and append its arrays to a list."""
     if isinstance(value, np.ndarray | np.generic):
         return _encoded_array(value, arrays)
     if value is None or type(value) in (bool, int, str):
@@ -259,15 +227,7 @@ def _plain_class(module, name):
 
 
 def check_same_question(before, now, path):
-    """Raise a ValueError that says what differs between two fits.
-
-    Parameters
-    ----------
-    before, now : dict of str to str
-        Digests by the name of what they are of.
-    path : str or path-like
-        Of the checkpoint, for the message.
-    """
+    """Raise a ValueError that says what differs between the digests of two fits."""
     names = [*now, *(name for name in before if name not in now)]
     changed = [name for name in names if before.get(name) != now.get(name)]
     if changed:

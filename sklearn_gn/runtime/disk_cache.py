@@ -1,5 +1,7 @@
 """Results of long computations on disk, kept by joblib."""
 
+import os
+
 from joblib import Memory
 
 from sklearn_gn._caller import warn_user
@@ -15,25 +17,20 @@ def cached_on_disk(function, arguments, *, folder, ignore=(), on_read=None):
 
     Parameters
     ----------
-    function : callable
-        Defined at the top of a module.
-    arguments : dict
-        By name.
+    function, arguments : callable, dict
+        At the top of a module; its arguments by name.
     folder : callable
-        Called without arguments; returns the folder of the results.
+        Returns the folder of the results.
     ignore : sequence of str, default=()
         Names of arguments that do not change the result.
     on_read : callable, default=None
         Called with the folder if the result was read from it.
-
-    Returns
-    -------
-    object
-        What the function returns.
     """
     try:
         place = folder()
         memory = Memory(place, compress=_CHECKED, verbose=0)
+        if not os.access(place, os.W_OK):
+            raise PermissionError(f"{str(place)!r} cannot be written to")
         memorized = memory.cache(function, ignore=list(ignore))
         known = memorized.check_call_in_cache(**arguments)
     except OSError as error:

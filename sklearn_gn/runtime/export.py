@@ -30,13 +30,7 @@ class DenseNetwork(NamedTuple):
 
 
 def one_activation(names: Any) -> str:
-    """Return the activation of all layers, by scikit-learn's name.
-
-    Raises
-    ------
-    ValueError
-        If scikit-learn does not have it, or if the layers differ.
-    """
+    """Return the activation of all layers, by scikit-learn's name."""
     names = set(names) or {"identity"}
     if len(names) > 1 or not names <= set(ACTIVATIONS):
         raise ValueError(
@@ -51,12 +45,7 @@ def with_linear_term(network: DenseNetwork, slope: Any) -> DenseNetwork:
 
     Further units of the hidden layers hand the inputs on: of "relu" a pair for each,
     ``x = relu(x) - relu(-x)``, of "tanh" one that is so small that its activation is
-    the identity in floating-point numbers.
-
-    Raises
-    ------
-    ValueError
-        If the activation lets nothing through unchanged.
+    the identity in floating-point numbers. Other activations are a ValueError.
     """
     weights, biases, activation = network
     if len(weights) == 1:
@@ -90,16 +79,7 @@ def _block_diagonal(first, second):
 
 
 def regressor(network: DenseNetwork, scaling: Any, names: Any = None) -> BaseEstimator:
-    """Return a pipeline that scales the features and predicts the targets.
-
-    Parameters
-    ----------
-    network : DenseNetwork
-    scaling : Scaling
-        ``x_center``, ``x_scale``, ``y_center`` and ``y_scale``.
-    names : ndarray of str, default=None
-        Names of the features.
-    """
+    """Return a pipeline that scales the features and predicts the targets."""
     from sklearn.neural_network import MLPRegressor
 
     weights = [*network.weights[:-1], network.weights[-1] * scaling.y_scale]

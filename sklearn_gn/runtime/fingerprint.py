@@ -1,63 +1,54 @@
-"""Digests of values: equal for equal content, in every process.
+"""Values by content: their digests, the question of a fit, functions compiled for.
 
-Numbers, arrays and containers count by their content; functions by their code with all
-that it refers to; objects by their class and their state, as a pickle would store them.
-What belongs to an installed package counts by its name. Neither the identity of an
-object nor its place in memory matters, so content that was copied, read from a file or
-made again has the same digest.
+joblib hashes what pickle would store, arrays by their numbers. Here functions and
+classes count too by all that they consist of and refer to, unless an installed package
+has them under their name: a function that is stated again in a notebook, or comes to
+another process as a copy, has the same digest, and one whose global number has changed
+has another. A checkpoint belongs to one question and is resumed by the same one only.
 """
 
-import builtins
 import dataclasses
 import dis
 import functools
-import hashlib
-import inspect
-import os
 import pickle
-import struct
 import sys
 import sysconfig
+import threading
 import types
 from enum import Enum
-from pathlib import PurePath
+from numbers import Integral
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from joblib.hashing import NumpyHasher
 
-_LIBRARIES = {"jax", "jaxlib", "numpy", "scipy", "sklearn", __name__.split(".")[0]}
-_HEAP_TYPE = 1 << 9  # flag of classes that are made at run time
-_FOLDERS = tuple(
-    sysconfig.get_path(name) + os.sep
-    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+_FOLDERS = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+    str(Path(__file__).parents[1]),
 )
-# Attributes of classes that Python makes, or that say nothing about what a class does.
-_IGNORED = {
-    "__annotate__",
-    "__annotate_func__",
-    "__annotations__",
-    "__annotations_cache__",
-    "__classcell__",
-    "__dataclass_fields__",
-    "__dataclass_params__",
-    "__dict__",
-    "__doc__",
-    "__firstlineno__",
-    "__module__",
-    "__qualname__",
-    "__static_attributes__",
-    "__weakref__",
-    "_abc_impl",
+_BUDGETS, _OTHERS = ("max_iter", "max_time"), ("verbose",)  # parameters that may change
+_MOST = 64  # known values; then all are forgotten
+_PARTS = {  # of what pickle refuses to store
+    types.CellType: ("cell_contents",),
+    property: ("fget", "fset", "fdel"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    functools.cached_property: ("func",),
+    types.CodeType: (
+        "co_code",
+        "co_consts",
+        "co_names",
+        "co_argcount",
+        "co_posonlyargcount",
+        "co_kwonlyargcount",
+        "co_flags",
+    ),
 }
 
 
 def digest(value):
-    """Return the SHA-256 digest of a value's content, in hexadecimal.
-
-    Parameters
-    ----------
-    value : object
-        Numbers, strings, arrays, containers, functions, and objects that pickle could
-        store. Functions may be local ones and lambdas.
+    """Return a digest of a value's content, the same in every process.
 
     Raises
     ------
@@ -65,284 +56,72 @@ def digest(value):
         If the content of an object is not known: generators, open files, locks.
     """
     try:
-        return _Digests().of(value)[0].hex()
+        return _Hasher("sha256", coerce_mmap=True).hash(value)
     except RecursionError:
         raise TypeError(f"{type(value).__name__} is nested too deeply") from None
     except (AttributeError, NotImplementedError, pickle.PicklingError) as error:
         raise TypeError(str(error)) from error
 
 
-class _Digests:
-    """One traversal, in which values may contain themselves.
+class _Hasher(NumpyHasher):
+    """Hashes functions and classes by content, too."""
 
-    A value that is met again inside itself counts by its distance. What refers to a
-    value further out is not remembered, since its digest depends on where it stands.
-    """
+    def save(self, obj):
+        if isinstance(obj, np.generic) and obj.dtype.kind in "biufcSU":
+            obj = obj.item()  # 3 and np.int64(3) are the same parameter
+        elif isinstance(obj, np.ndarray):
+            obj = np.asanyarray(obj, order="C")
+        super().save(obj)
 
-    def __init__(self):
-        self._inside = {}  # depth of the values that are being looked at, by identity
-        self._known = {}  # digests, with the values so that no identity is used again
+    def memoize(self, obj):
+        # Equal tuples may be one constant, or several.
+        if not isinstance(obj, tuple):
+            super().memoize(obj)
 
-    def of(self, value):
-        """Return the digest in bytes, and the depth of the outermost value it names."""
-        depth = len(self._inside)
-        if id(value) in self._known:
-            return self._known[id(value)][0], depth
-        if id(value) in self._inside:
-            before = self._inside[id(value)]
-            return _hash(b"cycle", [str(depth - before).encode()]), before
-        self._inside[id(value)] = depth
-        try:
-            tag, parts = _content(value)
-            outermost, found = depth, []
-            for part in parts:
-                if isinstance(part, _Raw):
-                    found.append(part.content)
-                    continue
-                part, reach = self.of(part)
-                found.append(part)
-                outermost = min(outermost, reach)
-        finally:
-            del self._inside[id(value)]
-        result = _hash(tag, found)
-        if outermost >= depth:
-            self._known[id(value)] = result, value
-        return result, outermost
+    def _batch_setitems(self, items, *args):
+        # In their order, which may have a meaning, as that of the axes of a domain.
+        pickle._Pickler._batch_setitems(self, items, *args)
 
+    def reducer_override(self, obj):
+        """Return name and parts of an object that counts otherwise than in pickles.
 
-class _Raw:
-    """Bytes that go into the digest as they are."""
-
-    def __init__(self, content):
-        self.content = content
-
-
-def _hash(tag, parts):
-    sha = hashlib.sha256(tag)
-    for part in parts:
-        sha.update(struct.pack("<q", memoryview(part).nbytes))
-        sha.update(part)
-    return sha.digest()
+        The parts come after the object is known to the pickler, so that they may refer
+        to it.
+        """
+        kind = type(obj)
+        if isinstance(obj, types.ModuleType):
+            return str, (obj.__name__,)
+        if kind in (set, frozenset):
+            return kind, (sorted(map(digest, obj)),)
+        if kind in _PARTS:
+            return str, (kind.__name__,), _parts_of(obj, _PARTS[kind])
+        if isinstance(obj, type | types.FunctionType):
+            if _is_installed(obj):
+                return obj.__qualname__
+            of = _class_parts if isinstance(obj, type) else _function_parts
+            return str, (obj.__name__,), of(obj)
+        if callable(getattr(obj, "__wrapped__", None)):  # of jit, lru_cache, custom_jvp
+            return (
+                str,
+                (kind.__name__,),
+                _parts_of(obj, ("__wrapped__", "jvp", "fwd", "bwd")),
+            )
+        if dataclasses.is_dataclass(obj) and _pickles_by_default(kind):
+            # What else it holds was made from these, or tells it from its equals.
+            names = [field.name for field in dataclasses.fields(obj)]
+            return kind, (), _parts_of(obj, names)
+        return NotImplemented
 
 
-# --- content by type -----------------------------------------------------------------
-
-
-def _content(value):
-    """Return a tag and the parts that a value consists of."""
-    if isinstance(value, np.generic) and value.dtype.kind in "biufcSU":
-        value = value.item()
-    plain = _PLAIN.get(type(value))
-    if plain is not None:
-        return type(value).__name__.encode(), [_Raw(plain(value))]
-    if type(value) in (tuple, list):
-        return type(value).__name__.encode(), list(value)
-    if type(value) in (dict, types.MappingProxyType):
-        # In their order, which may have a meaning.
-        return b"dict", [part for item in value.items() for part in item]
-    if type(value) in (set, frozenset):
-        return b"set", [_Raw(d) for d in sorted(map(_alone, value))]
-    if isinstance(value, np.ndarray):
-        return _array_content(value)
-    if isinstance(value, PurePath | np.dtype):
-        return b"named", [type(value).__name__, str(value)]
-    for kind, content in _BY_KIND:
-        if isinstance(value, kind):
-            return content(value)
-    return _object_content(value)
-
-
-_PLAIN = {
-    type(None): lambda value: b"",
-    type(Ellipsis): lambda value: b"",
-    type(NotImplemented): lambda value: b"",
-    bool: lambda value: b"%d" % value,
-    int: lambda value: str(value).encode(),
-    float: lambda value: struct.pack("<d", value),
-    complex: lambda value: struct.pack("<dd", value.real, value.imag),
-    str: lambda value: value.encode("utf-8", "surrogatepass"),
-    bytes: bytes,
-    bytearray: bytes,
-}
-
-
-def _alone(value):
-    return _Digests().of(value)[0]
-
-
-def _array_content(array):
-    head = [type(array).__name__, array.dtype.str, array.dtype.name, array.shape]
-    if array.dtype.hasobject:
-        return b"array", [*head, array.tolist()]
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return b"array", [*head, _Raw(flat)]
-
-
-def _module_content(module):
-    return b"module", [module.__name__]
-
-
-def _class_content(cls):
-    name = f"{cls.__module__}.{cls.__qualname__}"
-    if _is_installed(cls):
-        return b"class", [name]
-    members = sorted(item for item in vars(cls).items() if item[0] not in _IGNORED)
-    if issubclass(cls, Enum):  # the members that Enum itself adds hold each other
-        members = [(k, v) for k, v in members if not k.startswith("_")]
-    return b"class", [name, list(cls.__bases__), members]
-
-
-def _function_content(function):
-    name = function.__name__
-    inside = [_cell_content(cell) for cell in function.__closure__ or ()]
-    settings = [function.__defaults__, function.__kwdefaults__, inside]
-    if not _is_installed(function):
-        return b"function", [name, function.__code__, settings, _referenced(function)]
-    place = [function.__module__, function.__qualname__]
-    # A local function or a lambda shares its name with others.
-    code = None if _is_found_by_name(function) else function.__code__
-    return b"function", [*place, code, settings]
-
-
-def _is_found_by_name(function):
-    """Whether the module of a function has it under its name."""
-    found = sys.modules.get(function.__module__)
-    for name in function.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is function
-
-
-def _cell_content(cell):
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return "an empty cell"
-
-
-def _code_content(code):
-    n_arguments = code.co_argcount + code.co_kwonlyargcount
-    return b"code", [
-        code.co_code,
-        list(code.co_consts),
-        list(code.co_names),
-        list(code.co_varnames[:n_arguments]),
-        [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount],
-        code.co_flags,
-    ]
-
-
-def _referenced(function):
-    """Return the global values that a function uses, by name."""
-    codes = list(_nested(function.__code__))
-    names = sorted({name for code in codes for name in _global_names(code)})
-    namespace, values = function.__globals__, []
+def _parts_of(obj, names):
+    """Return attributes of an object, None where it lacks one."""
+    found = []
     for name in names:
-        if name not in namespace:  # a builtin, or an error of the user's
-            continue
-        value = namespace[name]
-        values.append((name, value))
-        if isinstance(value, types.ModuleType) and not _is_installed(value):
-            attributes = {name for code in codes for name in code.co_names}
-            found = {a: v for a, v in vars(value).items() if a in attributes}
-            values.append((f"{name}.", sorted(found.items())))
-    return values
-
-
-def _nested(code):
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _nested(constant)
-
-
-def _global_names(code):
-    loads = ("LOAD_GLOBAL", "LOAD_NAME")
-    return [i.argval for i in dis.get_instructions(code) if i.opname in loads]
-
-
-def _method_content(method):
-    return b"method", [method.__func__, method.__self__]
-
-
-def _builtin_content(function):
-    owner = function.__self__
-    if owner is None or isinstance(owner, types.ModuleType):
-        return b"builtin", [function.__module__, function.__qualname__]
-    return b"builtin", [owner, function.__name__]
-
-
-def _descriptor_content(descriptor):
-    return b"descriptor", [descriptor.__objclass__, descriptor.__name__]
-
-
-def _property_content(value):
-    return b"property", [value.fget, value.fset, value.fdel]
-
-
-def _wrapped_content(value):
-    return b"wrapped", [type(value).__name__, value.__func__]
-
-
-def _partial_content(value):
-    return b"partial", [value.func, value.args, value.keywords]
-
-
-def _cached_property_content(value):
-    return b"cached_property", [value.func]
-
-
-_BY_KIND = (
-    (types.ModuleType, _module_content),
-    (type, _class_content),
-    (types.FunctionType, _function_content),
-    (types.CodeType, _code_content),
-    (types.MethodType, _method_content),
-    (types.BuiltinFunctionType, _builtin_content),
-    (
-        (
-            types.GetSetDescriptorType,
-            types.MemberDescriptorType,
-            types.MethodDescriptorType,
-            types.WrapperDescriptorType,
-            types.ClassMethodDescriptorType,
-        ),
-        _descriptor_content,
-    ),
-    (property, _property_content),
-    ((staticmethod, classmethod), _wrapped_content),
-    (functools.partial, _partial_content),
-    (functools.cached_property, _cached_property_content),
-)
-
-
-def _object_content(value):
-    """Content of an object of any other class, as a pickle would store it."""
-    if not isinstance(value, type) and callable(getattr(value, "__wrapped__", None)):
-        # Of jit, lru_cache, custom_jvp and custom_vjp.
-        rules = [getattr(value, name, None) for name in ("jvp", "fwd", "bwd")]
-        return b"wrapper", [type(value), value.__wrapped__, rules]
-    if type(value).__module__.partition(".")[0] in ("jax", "jaxlib") and hasattr(
-        value, "__array__"
-    ):
-        return _array_content(np.asarray(value))
-    if isinstance(value, np.ufunc):
-        return b"ufunc", [value.__name__]
-    if dataclasses.is_dataclass(value) and _pickles_by_default(type(value)):
-        # What else it holds was made from these, or tells it from its equals.
-        names = [field.name for field in dataclasses.fields(value)]
-        return b"object", [type(value), [(n, getattr(value, n, None)) for n in names]]
-    reduced = value.__reduce_ex__(4)
-    if isinstance(reduced, str):  # the name of a global
-        return b"global", [type(value), reduced]
-    make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
-    return b"object", [
-        type(value),
-        make,
-        arguments,
-        _state_content(type(value), state),
-        None if items is None else list(items),
-        None if pairs is None else list(pairs),
-    ]
+        try:
+            found.append(getattr(obj, name, None))
+        except ValueError:  # an empty cell
+            found.append(None)
+    return found
 
 
 def _pickles_by_default(cls):
@@ -350,37 +129,161 @@ def _pickles_by_default(cls):
     return all(getattr(cls, name) is getattr(object, name) for name in names)
 
 
-def _state_content(cls, state):
-    """A state in the order of names, without what was computed from the rest."""
-    if isinstance(state, tuple) and len(state) == 2:  # of a class with slots
-        return [_state_content(cls, part) for part in state]
-    if type(state) is not dict:
-        return state
-    cached = functools.cached_property
-    return sorted(
-        (
-            (name, part)
-            for name, part in state.items()
-            if not isinstance(inspect.getattr_static(cls, str(name), None), cached)
-        ),
-        key=lambda item: str(item[0]),
-    )
+def _class_parts(cls):
+    """Return the bases of a class and its members, without what Python adds."""
+    hidden = "_" if issubclass(cls, Enum) else "__"  # its own tables hold each other
+    members = {
+        name: member
+        for name, member in sorted(vars(cls).items())
+        if name != "_abc_impl" and (callable(member) or not name.startswith(hidden))
+    }
+    return [cls.__module__, cls.__bases__, members]
+
+
+def _function_parts(function):
+    """Return the code of a function with all that it refers to."""
+    own = [function.__code__, function.__defaults__, function.__kwdefaults__]
+    own.append(function.__closure__)
+    if function.__code__.co_filename.startswith(_FOLDERS):
+        return [*own, function.__module__]
+    codes = list(_nested(function.__code__))
+    attributes = {name for code in codes for name in code.co_names}
+    loaded = {
+        instruction.argval
+        for code in codes
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
+    values = {}
+    for name in sorted(loaded & set(function.__globals__)):
+        value = values[name] = function.__globals__[name]
+        if isinstance(value, types.ModuleType) and not _comes_installed(value):
+            used = sorted(attributes & set(vars(value)))
+            values[f"{name}."] = {key: vars(value)[key] for key in used}
+    return [*own, values]
+
+
+def _nested(code):
+    """Yield a code object and those of the functions in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested(constant)
 
 
 def _is_installed(value):
-    """Whether a function, class or module belongs to an installed package."""
-    name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
-    root = str(name).partition(".")[0]
-    if root in _LIBRARIES:
-        return True
+    """Whether an installed package has a function or class under its name."""
+    module = found = sys.modules.get(value.__module__)
+    for name in value.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is value and _comes_installed(module)
+
+
+def _comes_installed(module):
+    root = module.__name__.partition(".")[0]
     if root == "__main__":  # also where an installed tool runs the user's code
         return False
-    if isinstance(value, types.FunctionType):  # wrappers bear the name of another
-        return value.__code__.co_filename.startswith(_FOLDERS)
-    if isinstance(value, type) and root == "builtins":  # also where nothing has a name
-        made_in_python = bool(value.__flags__ & _HEAP_TYPE)
-        return not made_in_python or vars(builtins).get(value.__name__) is value
-    if root in sys.stdlib_module_names:
-        return True
-    file = getattr(sys.modules.get(name), "__file__", None)
-    return file is not None and file.startswith(_FOLDERS)
+    file = getattr(module, "__file__", None) or ""
+    return root in sys.stdlib_module_names or file.startswith(_FOLDERS)
+
+
+# --- the question --------------------------------------------------------------------
+
+
+def digests_of_question(estimator, given, *, validation, stopping, start):
+    """Return digests of all that the result of a fit depends on, by name.
+
+    ``given`` holds X, y and the metadata of the fit, ``start`` the networks of a former
+    fit to go on with. What holds something whose value cannot be told is a ValueError.
+    """
+    package = sys.modules["sklearn_gn"]
+    influences = {
+        "the estimator": type(estimator).__name__,
+        "the version of sklearn_gn": package.__version__.split(".")[:2],
+        **_parameters(estimator),
+        "the training data": (given.get("X"), given.get("y")),
+        "the sample weights": given.get("metadata"),
+        "the validation data": validation,
+        "the rules of early stopping": stopping,
+        "the network to start from (warm_start=True)": start,
+    }
+    return {name: _digest_of(name, value) for name, value in influences.items()}
+
+
+def budgets_of(estimator):
+    """Return the values of the parameters that say how long a fit may take."""
+    return [getattr(estimator, name) for name in _BUDGETS]
+
+
+def _parameters(estimator):
+    parameters = estimator.get_params(deep=False)
+    parameters["solver"] = estimator._solver_object()
+    # Only a number names the same draws again; the others are in the snapshot.
+    if not isinstance(parameters["random_state"], Integral):
+        parameters["random_state"] = None
+    names = sorted(set(parameters) - {*_BUDGETS, *_OTHERS})
+    return {f"the parameter {name!r}": parameters[name] for name in names}
+
+
+def _digest_of(name, value):
+    try:
+        return digest(value)
+    except TypeError as error:
+        raise ValueError(
+            f"A checkpoint belongs to the values that a fit depends on, and {name} "
+            f"holds something whose value is not known: {error}. Give it in another "
+            "form, or fit without the checkpoint."
+        ) from error
+
+
+# --- what functions have been compiled for -------------------------------------------
+
+_known: dict[str, Any] = {}  # by the digests of their content
+_lock = threading.Lock()
+
+
+def known(value):
+    """Return the value of the same content that was known first.
+
+    JAX keeps a compiled function by the identity of the user's functions that it calls.
+    That is too narrow: functions that are stated again, or come to a worker of a search
+    as copies, would be compiled again. And it is too wide: a function that reads a
+    global number is the same one after the number has changed, but what was compiled
+    from it is not. So all that is compiled is forgotten where content has changed. A
+    value without a digest counts by its identity.
+    """
+    content = _content_of(value)
+    if content is None:
+        return value
+    with _lock:
+        first = _known.get(content)
+        if first is value or (first is not None and _content_of(first) == content):
+            return first
+        outdated = [
+            key
+            for key, other in _known.items()
+            if type(other) is type(value) and other == value
+        ]
+        if first is not None:  # what it refers to has changed since
+            outdated.append(content)
+        if len(_known) == _MOST:  # nobody would notice that one of these has changed
+            outdated = list(_known)
+        for key in outdated:
+            _known.pop(key, None)
+        _known[content] = value
+    if outdated:
+        import jax
+
+        from sklearn_gn.arrays import numpy_programs
+
+        jax.clear_caches()
+        numpy_programs.forget()
+    return value
+
+
+def _content_of(value):
+    """Return the digest of a value, None where it has none."""
+    try:
+        return digest(value)
+    except TypeError:
+        return None

@@ -16,8 +16,11 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import squares_overflow
 from sklearn_gn.optim.stop import StopReason, is_interrupt, is_one_of_many
 from sklearn_gn.runtime import checkpoint, fit_messages
-from sklearn_gn.runtime.fingerprint import digest
-from sklearn_gn.runtime.question import budgets_of, digests_of_question
+from sklearn_gn.runtime.fingerprint import (
+    budgets_of,
+    digest,
+    digests_of_question,
+)
 
 LOG_COLUMNS = (
     "iteration",
@@ -124,17 +127,8 @@ class FitRun:
     def run(self, tasks, attributes):
         """Iterate until there is a reason to stop; Ctrl-C is one.
 
-        Parameters
-        ----------
-        tasks : FitTasks
-            Through which callbacks take part.
-        attributes : callable
-            Makes the fitted attributes of the best network, for callbacks.
-
-        Raises
-        ------
-        KeyboardInterrupt
-            If Ctrl-C comes before there is a network, or within a search.
+        It is raised before there is a network, and within a search. ``attributes``
+        makes the fitted attributes of the best network, for callbacks.
         """
         self._until_interrupted(self._loop, tasks, attributes)
         self._until_interrupted(self._evaluate_last_network)
@@ -355,13 +349,7 @@ class FitRun:
         return self._preparation + self._progress.elapsed
 
     def request_stop(self, reason):
-        """Stop after this iteration; the first reason given stays.
-
-        Parameters
-        ----------
-        reason : str
-            Value of a :class:`~sklearn_gn.optim.stop.StopReason`.
-        """
+        """Stop after this iteration; the first reason given stays."""
         if self.stop_reason is None:
             self.stop_reason = StopReason(reason)
 
@@ -394,13 +382,7 @@ class FitRun:
         }
 
     def restore(self, snapshot, source):
-        """Continue from a snapshot of the same fit.
-
-        Raises
-        ------
-        ValueError
-            If it is that of another one; the message says what differs.
-        """
+        """Continue from a snapshot of the same fit; one of another is a ValueError."""
         checkpoint.check_same_question(snapshot["question"], self.question(), source)
         self.starts = snapshot["starts"]
         self.options = self.options._replace(seed=snapshot["seed"])
@@ -411,13 +393,7 @@ class FitRun:
         self._stop_at_max_iter()
 
     def question(self):
-        """Digests of all that the result depends on, by name; budgets are left out.
-
-        Raises
-        ------
-        ValueError
-            If a parameter holds something whose value cannot be told.
-        """
+        """Return digests of all that the result depends on, but for the budgets."""
         if self._question is None:
             self._question = digests_of_question(
                 self.estimator,

@@ -1,9 +1,7 @@
 """What a fit needs of memory, and what there is."""
 
-import math
 import os
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
@@ -11,7 +9,8 @@ _CGROUP_FILES = (  # limit, usage, and file cache in memory.stat, of versions 2 
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-_NO_LIMIT = 2**60  # version 1 says so by a larger number
+_LITTLE = 2**26  # bytes for which nobody asks
+_NUMBERS_A_ROW, _COPIES = 25, 6  # of a table, at the peak of a fit's preparation
 
 
 def available_bytes():
@@ -19,61 +18,34 @@ def available_bytes():
 
     A container, or a job of a batch system, may take less than its machine has free.
     """
-    limits = _cgroup_limits(_PROC, _CGROUPS)
-    return min((*_free_on_machine(), *_free_in_cgroups(limits)), default=None)
-
-
-def _free_on_machine():
-    """Yield the free bytes of the machine where it tells them."""
+    found = []
     try:
-        yield 1024 * _field(_PROC / "meminfo", "MemAvailable:")
+        found.append(1024 * _field(_PROC / "meminfo", "MemAvailable:"))
     except (OSError, KeyError):
         with suppress(AttributeError, OSError, ValueError):
-            yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for folder in _control_groups():
+        for limit, usage, cached in _CGROUP_FILES:
+            # Where a file is missing, or says "max", there is no such limit.
+            with suppress(OSError, ValueError, KeyError):
+                most, used = (int((folder / f).read_text()) for f in (limit, usage))
+                # The cache of files counts as free.
+                free = most - used + _field(folder / "memory.stat", cached)
+                found.append(max(free, 0))
+    return min(found, default=None)
 
 
-def _free_in_cgroups(limits):
-    """Yield what control groups leave free; their cache of files counts as free."""
-    for limit, usage, statistics, cached in limits:
-        with suppress(OSError, ValueError, KeyError):
-            yield max(limit - int(usage.read_text()) + _field(statistics, cached), 0)
-
-
-@cache
-def _cgroup_limits(proc, cgroups):
-    """Return the limits of the control groups of this process, with their files.
-
-    They are looked up once a process.
-    """
-    return tuple(
-        (limit, folder / usage, folder / "memory.stat", name)
-        for folder in _cgroup_folders(proc, cgroups)
-        for file, usage, name in _CGROUP_FILES
-        if (limit := _number_in(folder / file)) < _NO_LIMIT
-    )
-
-
-def _cgroup_folders(proc, cgroups):
+def _control_groups():
     """Yield the folders of the control groups of this process and those above them."""
-    groups = proc / "self" / "cgroup"
-    if not groups.exists():
-        return
-    for line in groups.read_text().splitlines():
+    groups = _PROC / "self" / "cgroup"
+    for line in groups.read_text().splitlines() if groups.exists() else ():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
-        root = cgroups / "memory" if controllers else cgroups  # versions 1 and 2
+        root = _CGROUPS / "memory" if controllers else _CGROUPS  # versions 1 and 2
         # Inside a container the path may be that outside of it: the root counts too.
         group = root / path.lstrip("/")
         yield from (at for at in (group, *group.parents) if at.is_relative_to(root))
-
-
-def _number_in(file):
-    """Return the only number of a file, infinity if there is none."""
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):
-        return math.inf
 
 
 def _field(file, name):
@@ -82,20 +54,11 @@ def _field(file, name):
     return int(dict(fields)[name])
 
 
-_NUMBERS_A_ROW, _COPIES = 25, 6  # of a table, at the peak of a fit's preparation
-
-
 def check_table_fits(X, advice):
-    """Raise a ValueError if a table needs more memory than there is.
+    """Raise a ValueError with advice if a table needs more memory than there is.
 
     Rows are sorted, merged where they are equal, and scaled, which takes some copies.
-
-    Parameters
-    ----------
-    X : array-like of shape (n_samples, n_features) or (n_samples,)
-        As given; what has no shape is small.
-    advice : str
-        What would fit, a sentence.
+    What has no shape is small.
     """
     shape = getattr(X, "shape", ())
     if len(shape) in (1, 2):
@@ -104,15 +67,9 @@ def check_table_fits(X, advice):
 
 
 def check_fits(needed, advice):
-    """Raise a ValueError if a fit needs more memory than there is.
-
-    Parameters
-    ----------
-    needed : int
-        Bytes beyond those of the data as given.
-    advice : str
-        What would fit, a sentence.
-    """
+    """Raise a ValueError with advice if a fit needs more bytes than there are."""
+    if needed < _LITTLE:
+        return
     available = available_bytes()
     if available is not None and needed > available:
         raise ValueError(

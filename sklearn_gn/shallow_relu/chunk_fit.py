@@ -15,12 +15,11 @@ from sklearn_gn.data.chunks import (
     check_early_stopping,
     check_repeatable,
     chunks_of,
-    chunks_of_targets,
     first_of,
     takes_only_chunks,
 )
 from sklearn_gn.data.rows import check_sample_weight
-from sklearn_gn.data.survey import survey
+from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.runtime.memory import check_table_fits
 from sklearn_gn.shallow_relu.chunked import on_all_rows, reason_against_chunks
 from sklearn_gn.shallow_relu.fitting import _NetworkFit
@@ -83,9 +82,9 @@ class _ChunkFit(_NetworkFit):
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation_data(X_val, y_val, n_targets)
         check_early_stopping(self, X_val)
-        rows = chunks_of_targets(chunks, X.shape[1], n_targets)
+        rows = CheckedRows.of_targets(chunks, X.shape[1], n_targets)
         with backend.one_blas_thread:
-            found = survey(rows)
+            found = rows.survey()
             with extremes.arithmetic_of(np.array([found.largest])):
                 self._fit_survey(rows, found, validation)
         return self

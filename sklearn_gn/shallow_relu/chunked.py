@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS
-from sklearn_gn.data.chunked_rows import ChunkedRows
+from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.runtime.fit_loop import Continued
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN
@@ -84,7 +84,7 @@ def on_all_rows(problem, chunks, found):
     Parameters
     ----------
     problem : Problem
-    chunks : CheckedChunks
+    chunks : CheckedRows
     found : Survey
     """
     share = found.sample.weight.sum() / found.total
@@ -97,7 +97,7 @@ def on_all_rows(problem, chunks, found):
         starts = [(start,) for start in starts[0]]
     return problem._replace(
         solver=_sample_first(problem.solver),
-        rows=ChunkedRows(chunks, problem.scaling, found, sample),
+        rows=RowSource(chunks, problem.scaling, found, sample),
         options=options,
         starts=[*starts, Continued()],
         n_effective=found.total,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.data.chunked_rows import row_blocks
+from sklearn_gn.data.rows_source import row_blocks
 from sklearn_gn.linalg.factors import solve_semidefinite
 from sklearn_gn.optim.globalisation import nielsen_shift
 from sklearn_gn.optim.line_search import grid_search

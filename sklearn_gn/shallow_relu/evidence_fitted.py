@@ -19,7 +19,7 @@ from sklearn_gn.bayes.laplace import (
     spectrum,
 )
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
-from sklearn_gn.data.chunked_rows import row_blocks
+from sklearn_gn.data.rows_source import row_blocks
 from sklearn_gn.linalg.low_rank import LowRank
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape

@@ -29,7 +29,7 @@ import numpy as np
 from sklearn_gn import _switches as switches
 from sklearn_gn.bayes import evidence, evidence_gn, huber
 from sklearn_gn.bayes.evidence_gn import Sums, Trial
-from sklearn_gn.data.chunked_rows import row_blocks
+from sklearn_gn.data.rows_source import row_blocks
 from sklearn_gn.linalg.large_gram import (
     LargeGram,
     LayerRows,

@@ -5,7 +5,7 @@ import numpy as np
 from sklearn_gn.arrays import backend
 from sklearn_gn.bayes.laplace import spectrum
 from sklearn_gn.bayes.line_ends import rows_at_ends
-from sklearn_gn.data.chunked_rows import ChunkedRows
+from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.network import (
     active_set,
@@ -92,7 +92,7 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
     ----------
     net : ShallowReLU
         As the solver left it, in scaled units.
-    data : Rows, SortedRows or ChunkedRows
+    data : Rows, SortedRows or RowSource
         All rows, those of one feature sorted.
     scaling : Scaling
     options : FitOptions
@@ -103,7 +103,7 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
     if isinstance(data, SortedRows):
         rows, mean_square = condense_rows(net, data)
         products = _Products()
-    elif isinstance(data, ChunkedRows):
+    elif isinstance(data, RowSource):
         rows, products = data, _ProductsOfChunks()
         mean_square = sum(_mean_square(net, part) for part in rows)
     else:

@@ -82,7 +82,8 @@ class PredictionsMixin(
     def _predicted(self, X):
         """Predictions of validated rows, of shape (n_samples, n_targets)."""
         net, scaling = self._network
-        with np.errstate(over="ignore", invalid="ignore"):
+        # Under one thread of BLAS no bit depends on the number of cores.
+        with np.errstate(over="ignore", invalid="ignore"), backend.one_blas_thread:
             y = predict_scaled(net, scaling.x(X))
         return extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
 

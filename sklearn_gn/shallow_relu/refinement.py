@@ -12,7 +12,7 @@ from scipy.linalg import lstsq
 from sklearn_gn import _switches as switches
 from sklearn_gn.bayes import evidence, evidence_gn
 from sklearn_gn.bayes.evidence_gn import EXACT, NEARLY_EXACT
-from sklearn_gn.data.chunked_rows import ChunkedRows
+from sklearn_gn.data.rows_source import RowSource
 
 _LITTLE_NOISE = 1e-8  # variance below which it may be none of the data
 _INTERVAL = 50  # iterations after which a fit that goes on is refined
@@ -32,14 +32,14 @@ def refined_if_due(shape, rows, state, report, options):
     Parameters
     ----------
     shape : Shape
-    rows : Rows or ChunkedRows
+    rows : Rows or RowSource
     state : EvidenceState
     report : Report
         Of the last step.
     options : EvidenceOptions
     """
     little = NEARLY_EXACT < 1 / state.beta < _LITTLE_NOISE
-    formed = shape.q == 1 and not isinstance(rows, ChunkedRows)
+    formed = shape.q == 1 and not isinstance(rows, RowSource)
     free = options.damping is None and options.rank is None
     due = report.stop == "tol" or state.iteration % _INTERVAL == 0
     possible = due and little and formed and free

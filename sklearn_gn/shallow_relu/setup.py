@@ -8,11 +8,11 @@ from sklearn.utils import check_random_state
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.extremes import MOST_ROWS
+from sklearn_gn.arrays.extremes import MOST_ROWS, total_weight
 from sklearn_gn.bayes.evidence import named_penalties
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.line_ends import SHORT_END, has_short_end, long_ends
-from sklearn_gn.data.rows import canonical_rows, shares, total_weight, validation_split
+from sklearn_gn.data.rows import canonical_rows, shares, validation_split
 from sklearn_gn.optim.solver import Rows, RowsToDivide
 from sklearn_gn.shallow_relu.evidence_gn import (
     EVIDENCE_GN,

@@ -17,11 +17,11 @@ from sklearn_gn.data.chunks import (
     check_early_stopping,
     check_on_one_device,
     check_repeatable,
-    chunks_of_classes,
     first_of,
     labels_of,
     takes_only_chunks,
 )
+from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.softmax_head.fitting import _BATCH_SIZE, _HeadFit
 
@@ -89,7 +89,7 @@ class _ChunkFit(_HeadFit):
         self._find_classes(labels, np.ones(len(labels)), previous=start is not None)
         self._check_data(*(array[:1] for array in first[:2]), reset=True)
         validation = self._check_validation(X_val, y_val)
-        rows = ChunkedRows(chunks_of_classes(self, chunks), np.dtype(self.dtype))
+        rows = ChunkedRows(CheckedRows.of_classes(chunks, self), np.dtype(self.dtype))
         rng = check_random_state(self.random_state)
         options = self._options(solver, solver.batch_size or _BATCH_SIZE, rng)
         start = self._zero_head() if start is None else start

@@ -7,7 +7,7 @@ the objective. It takes full steps, in single precision, on features that are on
 centered and scaled:
 
 -   for the curvature of a margin stands that of the parabola which bounds its loss
-    (:mod:`sklearn_gn.optim.margin_bound`), so that the first steps, at large margins,
+    (:mod:`sklearn_gn.optim.multinomial`), so that the first steps, at large margins,
     are not too long;
 -   the penalty is a part of the matrix of the system, like the damping;
 -   the heads of the second half of a pass are averaged (Polyak and Juditsky,
@@ -219,6 +219,6 @@ def fgn_pass(net, rows, scaling, alpha, intercept, batches):
 
 
 def bounding_root(margin):
-    """Square root of :func:`~sklearn_gn.optim.margin_bound.bounding_curvature`."""
+    """Square root of :func:`~sklearn_gn.optim.multinomial.bounding_curvature`."""
     xp = namespace(margin)
     return xp.sqrt(bounding_curvature(margin, xp))

@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 
 from sklearn_gn._typing import ArrayLike
 from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.extremes import total_weight
 from sklearn_gn.base import unchanged_on_failure
 from sklearn_gn.data.chunks import (
     check_class_weight,
@@ -20,8 +21,6 @@ from sklearn_gn.data.chunks import (
     check_on_one_device,
     check_repeatable,
     chunks_of,
-    chunks_of_classes,
-    chunks_of_targets,
     first_of,
     labels_of,
     takes_only_chunks,
@@ -30,10 +29,9 @@ from sklearn_gn.data.rows import (
     canonical_rows,
     check_sample_weight,
     feature_spread,
-    total_weight,
     validate_data,
 )
-from sklearn_gn.data.survey import further_sample, survey
+from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.varpro.estimator import _MOST_STEPS, _VarProNet
 
 _SAMPLE_ROWS, _SAMPLE_NUMBERS = 2**20, 2**24  # from which batches are drawn
@@ -109,7 +107,7 @@ class _ChunkFit(_VarProNet):
 
         Parameters
         ----------
-        chunks : CheckedChunks
+        chunks : CheckedRows
         n_columns : int
             Of X and y.
         fit_in_memory : callable
@@ -122,7 +120,7 @@ class _ChunkFit(_VarProNet):
         size = getattr(solver, "batch_size", None)
         least = size if isinstance(size, Integral) else _FEW_ROWS
         most = min(_SAMPLE_ROWS, _SAMPLE_NUMBERS // n_columns)
-        found = survey(chunks, max(most, least))
+        found = chunks.survey(max(most, least))
         if found.sample.is_complete:
             fit_in_memory(found.sample.X, found.sample.y, found.sample.weight)
             checks = self._row_checks
@@ -151,7 +149,7 @@ class _ChunkFit(_VarProNet):
         def scaled(X, y):
             return scaling.x(X), self._scaled_targets(self._targets(y), scaling)
 
-        draw = partial(further_sample, chunks, len(found.sample.X))
+        draw = partial(chunks.survey, len(found.sample.X))
         rows = ChunkedRows(chunks, scaled, found, draw, self.dtype)
         self._fit_network(
             rows,
@@ -232,7 +230,7 @@ class _RegressorOnChunks(_ChunkFit):
             self._fit_rows(X, y, weight, {"sample_weight": weight}, validation)
 
         self._fit_surveyed(
-            chunks_of_targets(chunks, self.n_features_in_, n_targets),
+            CheckedRows.of_targets(chunks, self.n_features_in_, n_targets),
             self.n_features_in_ + n_targets,
             fit_in_memory,
             validation,
@@ -340,7 +338,7 @@ class _ClassifierOnChunks(_ChunkFit):
             self._fit_distinct(X, code, weight, data, validation)
 
         self._fit_surveyed(
-            _Columns(chunks_of_classes(self, chunks)),
+            CheckedRows.of_classes(chunks, self, as_column=True),
             self.n_features_in_ + 1,
             fit_in_memory,
             validation,
@@ -350,13 +348,3 @@ class _ClassifierOnChunks(_ChunkFit):
 
     def _targets(self, y):
         return np.eye(len(self.classes_))[y.ravel().astype(int)]
-
-
-class _Columns:
-    """Chunks whose class numbers stand in a column."""
-
-    def __init__(self, chunks):
-        self._chunks = chunks
-
-    def __iter__(self):
-        return ((X, code[:, None], weight) for X, code, weight in self._chunks)

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.data.chunked_rows import even_parts, part_length
 from sklearn_gn.data.chunks import prefetched
+from sklearn_gn.data.rows_source import even_parts, part_length
 from sklearn_gn.optim.multinomial import insufficient_decrease
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import inner, problem
@@ -47,7 +47,7 @@ class ChunkedRows:
     found : Survey
         Of the chunks.
     draw_sample : callable
-        Maps a number other than 0, that of the survey's sample, to another sample.
+        Maps a number other than 0, that of the first survey, to another one.
     dtype : dtype
         Precision of the fit.
     """
@@ -69,7 +69,9 @@ class ChunkedRows:
         sweep, place = divmod(number, -(-self._size // size))
         draw = 0 if self._found.sample.is_complete else sweep
         if draw != self._draw:
-            self._sample = self._draw_sample(draw) if draw else self._found.sample
+            self._sample = (
+                self._draw_sample(draw).sample if draw else self._found.sample
+            )
             self._draw = draw
         rng = np.random.RandomState((int(seed) + sweep) % 2**32)
         order = rng.permutation(self._size)

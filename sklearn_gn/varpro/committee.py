@@ -20,11 +20,11 @@ from functools import partial
 from itertools import cycle
 from typing import NamedTuple
 
-import joblib
 import numpy as np
 from scipy.special import log_softmax, logsumexp
 
 from sklearn_gn import _switches as switches
+from sklearn_gn.arrays.threads import n_cores
 from sklearn_gn.base import all_logits
 from sklearn_gn.bayes import evidence_gn, huber, laplace
 from sklearn_gn.bayes.evidence_gn import EvidenceState
@@ -263,7 +263,7 @@ def is_worth_threads(model, rows):
 
 def side_by_side(function, members, with_threads=True):
     """Return a function of every member, computed in threads where these pay."""
-    n_threads = min(len(members), joblib.effective_n_jobs(-1)) if with_threads else 1
+    n_threads = min(len(members), n_cores()) if with_threads else 1
     if n_threads < 2:
         return [function(member) for member in members]
     with ThreadPoolExecutor(n_threads) as pool:

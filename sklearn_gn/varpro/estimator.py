@@ -428,7 +428,8 @@ class _VarProNet(
         """Values of the output layer in scaled units, in float64."""
         model, net, scaling = self._fitted
         if model is None:
-            return blockwise(partial(committee.mean_values, net), scaling.x(X))
+            with backend.one_blas_thread:  # bits do not depend on the cores
+                return blockwise(partial(committee.mean_values, net), scaling.x(X))
 
         from sklearn_gn.varpro.problem import predict_values
 

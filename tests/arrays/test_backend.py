@@ -50,6 +50,12 @@ def test_scope_is_local_to_the_thread():
     assert seen == [False]
 
 
+def test_out_of_memory_is_a_memory_error_with_the_size():
+    with pytest.raises(MemoryError, match=r"allocat.*\d.*dtype='float32'"):
+        with backend.scope("float64", "cpu"):
+            jnp.zeros((2**24, 2**24)).block_until_ready()
+
+
 def test_blas_is_held_to_one_thread_and_let_go_by_the_last_thread():
     def threads():
         info = threadpool_info()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sklearn_gn.arrays import compilation_cache
+from sklearn_gn.arrays import programs
 
 FIT = """
 import numpy as np
@@ -67,7 +67,7 @@ def test_the_variable_is_a_path_or_a_switch(value, folder, monkeypatch):
     def enable(path):
         asked.append("default" if path is None else path)
 
-    monkeypatch.setattr(compilation_cache, "enable_compilation_cache", enable)
-    monkeypatch.setenv(compilation_cache.VARIABLE, value)
-    compilation_cache.enable_if_asked()
+    monkeypatch.setattr(programs, "enable_compilation_cache", enable)
+    monkeypatch.setenv(programs.VARIABLE, value)
+    programs.enable_if_asked()
     assert asked == ([] if folder is None else [folder])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.arrays import live_programs
+from sklearn_gn.arrays import programs
 
 X = np.random.RandomState(0).randn(40, 12)
 LABELS = np.arange(40) % 3
@@ -28,14 +28,14 @@ def test_a_search_keeps_a_bounded_number_of_programs(monkeypatch):
     FGNSoftmaxHead(**SOLVER).fit(X, LABELS)
     of_one_fit = alive() - before
     assert of_one_fit >= 2
-    monkeypatch.setattr(live_programs, "MOST", of_one_fit)
-    monkeypatch.setattr(live_programs, "_counted", 0)
+    monkeypatch.setattr(programs, "MOST", of_one_fit)
+    monkeypatch.setattr(programs, "_counted", 0)
     counts = []
     for n_features in range(2, 8):  # each with programs of its own
         FGNSoftmaxHead(**SOLVER).fit(X[:, :n_features], LABELS)
         counts.append(alive() - before)
     assert max(counts) <= 2 * of_one_fit + 1
-    monkeypatch.setattr(live_programs, "MOST", 500)
+    monkeypatch.setattr(programs, "MOST", 500)
     for n_features in range(2, 5):
         FGNSoftmaxHead(**SOLVER).fit(X[:, :n_features], LABELS)
     assert alive() - before > 2 * of_one_fit + 1  # which is what the bound prevents
@@ -48,5 +48,5 @@ def test_results_do_not_depend_on_the_bound(monkeypatch):
         return [head.fit(X, LABELS).coef_ for head in heads]
 
     expected = found()
-    monkeypatch.setattr(live_programs, "MOST", 0)
+    monkeypatch.setattr(programs, "MOST", 0)
     np.testing.assert_allclose(found(), expected, rtol=1e-8)

@@ -14,7 +14,8 @@ from sklearn_gn import (
     VarProNetClassifier,
     VarProNetRegressor,
 )
-from sklearn_gn.data.rows import canonical_rows, total_weight
+from sklearn_gn.arrays.extremes import total_weight
+from sklearn_gn.data.rows import canonical_rows
 
 
 def test_canonical_rows_merge_sort_and_drop():

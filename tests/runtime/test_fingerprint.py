@@ -102,11 +102,6 @@ def test_jax_arrays_count_by_their_content():
     assert not equal(jnp.arange(3.0), jnp.arange(1.0, 4.0))
 
 
-def test_shared_and_copied_parts_are_equal():
-    part = [1.5, "a"]
-    assert equal([part, part], [[1.5, "a"], [1.5, "a"]])
-
-
 def test_values_that_contain_themselves():
     def circle(last):
         values = [1, last]

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from sklearn_gn.runtime import known as module
-from sklearn_gn.runtime.known import known
+from sklearn_gn.runtime import fingerprint as module
+from sklearn_gn.runtime.fingerprint import known
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,11 @@ def string(u, x):
     return d(u, "x", "x")(x) + 1
 
 
+@pytest.fixture(autouse=True)
+def _small_fits_are_looked_at(monkeypatch):
+    monkeypatch.setattr(memory, "_LITTLE", 0)
+
+
 @pytest.mark.parametrize(
     ("model", "n_features", "needed", "advice"),
     [

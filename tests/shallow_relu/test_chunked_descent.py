@@ -6,8 +6,7 @@ import pytest
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.arrays import backend
-from sklearn_gn.data import chunked_rows
-from sklearn_gn.data import survey as survey_module
+from sklearn_gn.data import rows_source
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import chunked_descent, fitted, joint, sggn
 from sklearn_gn.shallow_relu.options import FitOptions
@@ -72,8 +71,8 @@ def test_an_iteration_is_that_of_rows_in_memory(name, q):
 
 @pytest.fixture
 def small_sample(monkeypatch):
-    monkeypatch.setattr(survey_module, "_SAMPLE_ROWS", 200)
-    monkeypatch.setattr(chunked_rows, "_PART_ROWS", 64)
+    monkeypatch.setattr(rows_source, "_SAMPLE_ROWS", 200)
+    monkeypatch.setattr(rows_source, "_PART_ROWS", 64)
 
 
 @pytest.mark.parametrize("solver", [JointGN, SgGN])

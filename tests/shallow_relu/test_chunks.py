@@ -12,12 +12,9 @@ from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.bayes.evidence_gn import sums_of, trial_of
 from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.callbacks import Checkpoint, LogWriter
-from sklearn_gn.data import chunked_rows
 from sklearn_gn.data import chunks as core_chunks
-from sklearn_gn.data import survey as survey_module
-from sklearn_gn.data.chunked_rows import ChunkedRows, even_parts
-from sklearn_gn.data.chunks import chunks_of_targets
-from sklearn_gn.data.survey import survey
+from sklearn_gn.data import rows_source
+from sklearn_gn.data.rows_source import CheckedRows, RowSource, even_parts
 from sklearn_gn.linalg import large_gram
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.runtime import memory
@@ -30,8 +27,8 @@ N, D, SAMPLE = 900, 3, 200
 @pytest.fixture
 def small_sample(monkeypatch):
     """A sample that is smaller than the table, and parts that are smaller yet."""
-    monkeypatch.setattr(survey_module, "_SAMPLE_ROWS", SAMPLE)
-    monkeypatch.setattr(chunked_rows, "_PART_ROWS", 64)
+    monkeypatch.setattr(rows_source, "_SAMPLE_ROWS", SAMPLE)
+    monkeypatch.setattr(rows_source, "_PART_ROWS", 64)
 
 
 def data(n_targets=1, seed=0):
@@ -113,12 +110,12 @@ def test_sums_over_chunks_are_those_over_rows(small_sample):
     weight = np.arange(N) % 3.0
     model = fitted(pieces(X, y, weight))
     scaling = model._network[1]
-    chunks = chunks_of_targets(pieces(X, y, weight), D, 2)
-    found = survey(chunks)
+    chunks = CheckedRows.of_targets(pieces(X, y, weight), D, 2)
+    found = chunks.survey()
     rows = Rows(scaling.x(X), scaling.y(y), weight / weight.sum())
     numbers = found.sample.number
     sample = Rows(*(a[numbers] for a in rows))
-    chunked = ChunkedRows(chunks, scaling, found, sample)
+    chunked = RowSource(chunks, scaling, found, sample)
     shape = Shape(4, D, 2)
     theta = np.random.default_rng(1).normal(size=shape.size)
     for a, b in zip(
@@ -174,13 +171,13 @@ def test_weights_are_repetitions(small_sample):
 
 def test_the_sample_does_not_depend_on_order_or_copies(monkeypatch):
     X, y = data()
-    monkeypatch.setattr(survey_module, "_SAMPLE_ROWS", 50)
-    found = survey([(X, y[:, None], np.ones(N))])
+    monkeypatch.setattr(rows_source, "_SAMPLE_ROWS", 50)
+    found = CheckedRows.of_targets([(X, y)], D, 1).survey()
     assert (found.n_rows, found.total, len(found.sample.X)) == (N, N, 50)
     np.testing.assert_array_equal(found.sample.X, X[found.sample.number])
     order = np.random.default_rng(1).permutation(np.repeat(np.arange(N), 2))
     chunks = pieces(X[order], y[order][:, None], np.full(2 * N, 0.5), size=7)
-    other = survey(chunks)
+    other = CheckedRows.of_targets(chunks, D, 1).survey()
     assert (other.n_rows, other.total) == (2 * N, N)
     np.testing.assert_array_equal(other.sample.X, found.sample.X)
     np.testing.assert_array_equal(other.sample.weight, np.ones(50))
@@ -225,7 +222,7 @@ def test_mapped_files_and_dask_arrays_are_read_in_chunks(
 
 
 def test_memory_is_that_of_a_sample_and_a_few_parts(small_sample, monkeypatch):
-    monkeypatch.setattr(chunked_rows, "_PART_ROWS", 1024)
+    monkeypatch.setattr(rows_source, "_PART_ROWS", 1024)
     X = np.random.default_rng(0).normal(size=(2048, 20))
     y = np.abs(X[:, 0])
 
@@ -272,6 +269,7 @@ def test_what_is_not_possible_is_named(changes, change, message):
 
 def test_a_fit_that_would_not_fit_into_memory_names_chunks(monkeypatch):
     X, y = data()
+    monkeypatch.setattr(memory, "_LITTLE", 0)
     monkeypatch.setattr(memory, "available_bytes", lambda: X.nbytes)
     with pytest.raises(ValueError, match=r"GiB are available.*fit_chunks"):
         make().fit(X, y)

@@ -178,6 +178,7 @@ def test_chunks_that_are_none_are_named(words, change, message):
 
 def test_a_fit_that_would_not_fit_into_memory_says_what_would(monkeypatch):
     X, y = data()
+    monkeypatch.setattr(memory, "_LITTLE", 0)
     monkeypatch.setattr(memory, "available_bytes", lambda: 12 * X.size - 1)
     with pytest.raises(ValueError, match=r"GiB are available.*'float32'.*fit_chunks"):
         FGNSoftmaxHead().fit(X, y)

@@ -12,9 +12,9 @@ from sklearn.base import clone
 from sklearn_gn import VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.arrays import backend
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.data import chunked_rows
 from sklearn_gn.data import chunks as core_chunks
-from sklearn_gn.data.survey import further_sample, survey
+from sklearn_gn.data import rows_source
+from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.networks import MLP
 from sklearn_gn.networks._base import initial_parameters
 from sklearn_gn.optim.solver import Rows
@@ -33,8 +33,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 def _few_rows_are_many():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunk_fit, "_SAMPLE_ROWS", SAMPLE)
-        patch.setattr(chunked_rows, "_PART_ROWS", PART)
-        patch.setattr(chunked_rows, "_LEAST_PART_ROWS", PART)
+        patch.setattr(rows_source, "_PART_ROWS", PART)
+        patch.setattr(rows_source, "_LEAST_PART_ROWS", PART)
         yield
 
 
@@ -185,7 +185,7 @@ def test_the_output_layer_of_two_classes_is_that_of_logistic_regression():
     X, y, weight = data(n_classes=2)
     Y = np.eye(2)[(y == "b").astype(int)]
     chunks = pieces(X, Y, weight)
-    found = survey(chunks, SAMPLE)
+    found = CheckedRows.of_targets(chunks, D, 2).survey(SAMPLE)
     rows = chunked.ChunkedRows(chunks, lambda X, y: (X, y), found, None, np.float64)
     model, rng = Model(MLP((3,)), "cross_entropy"), np.random.default_rng(0)
     penalties = Penalties(np.float64(1e-3), np.float64(1e-8))
@@ -277,7 +277,7 @@ def test_dask_arrays_are_read_by_their_blocks():
 def test_memory_is_that_of_a_sample_and_a_few_parts(monkeypatch):
     # So many rows that what Python itself allocates is little beside them.
     n_chunks = 30
-    monkeypatch.setattr(chunked_rows, "_PART_ROWS", 2**11)
+    monkeypatch.setattr(rows_source, "_PART_ROWS", 2**11)
     X = np.random.default_rng(0).normal(size=(4_000, 40))
 
     class Chunks:
@@ -413,12 +413,13 @@ def test_chunks_of_targets_have_one_number_of_them():
 
 def test_samples_are_drawn_anew_whatever_the_order_of_the_rows():
     X, y, weight = data()
-    chunks = pieces(X, y, weight + 1)
-    first = survey(chunks, SAMPLE).sample
-    again = further_sample(chunks, SAMPLE, 0)
+    rows = CheckedRows.of_targets(pieces(X, y, weight + 1), D, 2)
+    first = rows.survey(SAMPLE).sample
+    again = rows.survey(SAMPLE, 0).sample
     np.testing.assert_array_equal(again.X, first.X)
-    one = further_sample(chunks, SAMPLE, 1)
-    other = further_sample([(X[::-1], y[::-1], weight[::-1] + 1)], SAMPLE, 1)
+    one = rows.survey(SAMPLE, 1).sample
+    backwards = CheckedRows.of_targets([(X[::-1], y[::-1], weight[::-1] + 1)], D, 2)
+    other = backwards.survey(SAMPLE, 1).sample
     np.testing.assert_array_equal(other.X, one.X)
     common = {tuple(x) for x in one.X} & {tuple(x) for x in first.X}
     assert 0 < len(common) < SAMPLE / 2  # a quarter of the rows are in a sample

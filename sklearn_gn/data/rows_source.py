@@ -1,0 +1,354 @@
+"""Rows that do not fit into memory and are read again for every sum.
+
+:class:`CheckedRows` are the chunks of a user, checked as they are read, and
+:class:`RowSource` the same rows in the units of a fit. Chunks are cut into parts of one
+length, so that no sum depends on how the rows came. Where chunks are blocks of a dask
+collection and a cluster is at hand, what is summed of a block is computed where the
+block lives, and only the sums travel.
+
+The first look at the rows, a :class:`Survey`, has their number and a sample: the
+distinct rows with the smallest hashes. Which ones these are depends on neither the
+order nor the multiplicity of rows. Other hashes give further samples.
+"""
+
+import functools
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_gn.arrays.extremes import check_differences, largest_size, total_weight
+from sklearn_gn.arrays.threads import one_blas_thread
+from sklearn_gn.data.chunks import (
+    checked_chunk,
+    classes_of_chunk,
+    numbered,
+    on_cluster,
+    prefetched,
+    targets_of_chunk,
+)
+from sklearn_gn.data.hashing import differ, row_codes
+from sklearn_gn.optim.solver import Rows
+
+_PART_ROWS, _LEAST_PART_ROWS = 2**14, 2**11  # multiples of the blocks of sums
+_PART_NUMBERS = 2**22  # at most, unless that were less rows
+_SAMPLE_ROWS, _SAMPLE_NUMBERS = 2**16, 2**24  # at most
+_GOLDEN = 0x9E3779B97F4A7C15  # between the hashes of two draws, as in splitmix64
+_JOINED = 8  # results of blocks that a worker joins at a time
+
+
+class Sample(NamedTuple):
+    """Distinct rows, their weights summed over all copies."""
+
+    number: np.ndarray  # (m,) of the first copy, counted from 0
+    weight: np.ndarray
+    X: np.ndarray
+    y: np.ndarray
+    is_complete: bool  # whether these are all distinct rows
+
+
+class Survey(NamedTuple):
+    """What one pass over the rows has seen."""
+
+    n_rows: int  # with positive weight
+    total: float  # of the weights
+    largest: float  # absolute value in X and y
+    sample: Sample
+
+
+class CheckedRows:
+    """Chunks ``(X, targets, weight)`` in the user's units, checked as they are read.
+
+    Chunks without weight are left out.
+
+    Parameters
+    ----------
+    chunks : iterable of tuples (X, y) or (X, y, sample_weight)
+        Gone through again and again.
+    **words
+        Those of :func:`sklearn_gn.data.chunks.checked_chunk`.
+    """
+
+    def __init__(self, chunks, **words):
+        self.chunks, self._check = chunks, partial(checked_chunk, **words)
+
+    @classmethod
+    def of_targets(cls, chunks, n_features, n_targets):
+        """Return rows with targets of shape (m, n_targets), in float64."""
+        targets_of = partial(targets_of_chunk, n_targets)
+        return cls(chunks, n_features=n_features, targets_of=targets_of)
+
+    @classmethod
+    def of_classes(cls, chunks, classifier, *, as_column=False):
+        """Return rows with class numbers, and weights times class weights."""
+        classes, of_class = classifier.classes_, classifier.class_weight or {}
+        return cls(
+            chunks,
+            n_features=classifier.n_features_in_,
+            targets_of=partial(classes_of_chunk, classes, as_column),
+            factors_of=np.array([of_class.get(label, 1.0) for label in classes]),
+        )
+
+    def __iter__(self):
+        """Yield the chunks, from the first one on."""
+        return _checked(self._check, numbered(self.chunks))
+
+    def parts(self):
+        """Yield rows in float64, in parts of one length; the last one may be shorter.
+
+        The next part is read meanwhile.
+        """
+        return prefetched(even_parts(self))
+
+    def fold(self, function, join):
+        """Return ``function(X, y, weight)`` of all parts, joined; None without rows."""
+        if not on_cluster(self.chunks):
+            return _joined(join, (function(*part) for part in self.parts()))
+        task = partial(_of_block, self._check, function, join)
+        return _folded_on_workers(self.chunks.delayed(), task, join)
+
+    def survey(self, most=None, draw=0):
+        """Return the :class:`Survey` of all rows.
+
+        Parameters
+        ----------
+        most : int, default=None
+            Largest number of rows of the sample. If None, as many as fit well.
+        draw : int, default=0
+            Number of the hash that decides about the sample.
+        """
+        limits = (_SAMPLE_ROWS, _SAMPLE_NUMBERS) if most is None else (most, np.inf)
+        found = self.fold(partial(_Seen, limits, draw), _Seen.joined)
+        if found is None or found.n_rows == 0:
+            raise ValueError("chunks hold no rows of positive weight.")
+        total = total_weight(np.array(found.totals))
+        return Survey(found.n_rows, total, found.largest, found.sample())
+
+
+class RowSource:
+    """Rows in the units of a fit, which are gone through part by part.
+
+    Parameters
+    ----------
+    rows : CheckedRows
+    scaling : object
+        Its methods ``x`` and ``y`` give features and targets in these units.
+    found : Survey
+    sample : Rows
+        The sample in these units, its weights those of all copies over the total.
+    """
+
+    def __init__(self, rows, scaling, found, sample):
+        self._rows, self._in_units = rows, partial(_in_units, scaling, found.total)
+        self.n_rows, self.sample = found.n_rows, sample
+
+    def __iter__(self):
+        """Yield parts as :class:`Rows`; the weights of all of them sum to one."""
+        return prefetched(self._in_units(*part) for part in even_parts(self._rows))
+
+    def reduce(self, function, theta):
+        """Return the sum of ``function(theta, rows)`` over all parts.
+
+        Parameters
+        ----------
+        function : callable
+            Returns an array, or a tuple of arrays. On a cluster it is pickled.
+        theta : object
+            Its first argument, the same for all parts.
+        """
+        if on_cluster(self._rows.chunks):
+            of_part = partial(_of_part, function, theta, self._in_units)
+            return self._rows.fold(of_part, _added)
+        return functools.reduce(_added, (function(theta, part) for part in self))
+
+
+def reduce(function, theta, rows, size):
+    """Return the sum of ``function(theta, block)`` over blocks of rows.
+
+    Parameters
+    ----------
+    function : callable
+        Returns an array, or a tuple of arrays.
+    theta : object
+    rows : Rows or RowSource
+    size : int
+        Most rows of a block.
+    """
+    if isinstance(rows, RowSource):
+        return rows.reduce(partial(_of_blocks, function, size), theta)
+    return _of_blocks(function, size, theta, rows)
+
+
+def row_blocks(rows, size):
+    """Yield rows, those of a source too, in blocks of at most ``size``."""
+    for part in rows if isinstance(rows, RowSource) else [rows]:
+        for start in range(0, len(part.x), size):
+            yield Rows(*(array[start : start + size] for array in part))
+
+
+def n_rows_of(rows):
+    """Return the number of rows."""
+    return rows.n_rows if isinstance(rows, RowSource) else len(rows.x)
+
+
+def _of_blocks(function, size, theta, rows):
+    return functools.reduce(
+        _added, (function(theta, block) for block in row_blocks(rows, size))
+    )
+
+
+def _of_part(function, theta, in_units, X, y, weight):
+    return function(theta, in_units(X, y, weight))
+
+
+def _in_units(scaling, total, X, y, weight):
+    return Rows(scaling.x(X), scaling.y(y), weight / total)
+
+
+def _added(a, b):
+    """Return the sum of two arrays, or of two tuples of arrays."""
+    if not isinstance(a, tuple):
+        return a + b
+    sums = map(_added, a, b)
+    return type(a)(*sums) if hasattr(a, "_fields") else tuple(sums)
+
+
+# --- parts of one length -------------------------------------------------------------
+
+
+def even_parts(chunks):
+    """Yield the rows of chunks ``(X, y, weight)`` in float64, in parts of one length.
+
+    The last one may be shorter.
+    """
+    pieces, missing = [], None
+    for chunk in chunks:
+        start, end = 0, len(chunk[0])
+        while start < end:
+            if missing is None:
+                size = missing = part_length(chunk[0].shape[1])
+            piece = tuple(array[start : start + missing] for array in chunk)
+            pieces.append(piece)
+            start, missing = start + missing, missing - len(piece[0])
+            if missing == 0:
+                yield _in_one(pieces)
+                pieces, missing = [], size
+    if pieces:
+        yield _in_one(pieces)
+
+
+def part_length(n_features):
+    """Return the number of rows of a part, a power of two."""
+    fitting = _PART_NUMBERS // n_features
+    return min(_PART_ROWS, max(_LEAST_PART_ROWS, 1 << fitting.bit_length() - 1))
+
+
+def _in_one(pieces):
+    arrays = zip(*pieces, strict=True)
+    joined = (a[0] if len(a) == 1 else np.concatenate(a) for a in arrays)
+    # The bits of sums may depend on the order of an array in memory.
+    return tuple(np.ascontiguousarray(a, dtype=np.float64) for a in joined)
+
+
+# --- on the workers of a cluster -----------------------------------------------------
+
+
+def _folded_on_workers(blocks, task, join):
+    """Return ``task(number, block)`` of all blocks, joined in their order."""
+    from dask import delayed
+
+    task, several = delayed(task, pure=False), delayed(partial(_joined, join))
+    level = [task(number, block) for number, block in enumerate(blocks)]
+    while len(level) > 1:
+        starts = range(0, len(level), _JOINED)
+        level = [several(level[k : k + _JOINED]) for k in starts]
+    return level[0].compute()
+
+
+def _of_block(check, function, join, number, block):
+    """Return ``function(X, y, weight)`` of the parts of a block; None without rows."""
+    with one_blas_thread:
+        parts = even_parts(_checked(check, numbered([block], number)))
+        return _joined(join, (function(*part) for part in parts))
+
+
+def _checked(check, chunks):
+    found = (check(number, chunk) for number, chunk in chunks)
+    return (chunk for chunk in found if chunk is not None)
+
+
+def _joined(join, found):
+    """Return what is found, joined two by two; None where nothing is."""
+    known = (one for one in found if one is not None)
+    first = next(known, None)
+    return None if first is None else functools.reduce(join, known, first)
+
+
+# --- the first look ------------------------------------------------------------------
+
+
+class _Seen:
+    """What is seen of some rows: their number, and those with the smallest hashes."""
+
+    def __init__(self, limits, draw, X, y, weight):
+        check_differences("X", X)
+        check_differences("y", y)
+        n_rows, n_numbers = limits  # of a sample
+        self.most = min(n_rows, max(1, n_numbers // (X.shape[1] + y.shape[1])))
+        self.limit = None  # of the hashes
+        self.n_rows, self.totals = np.count_nonzero(weight), [total_weight(weight)]
+        self.largest = max(largest_size(X), largest_size(y))
+        self.n_seen = len(X)
+        code = _mixed(row_codes(X, y) + np.uint64(_GOLDEN * draw % 2**64))
+        number = np.arange(len(X))
+        self._pieces = [tuple(a[weight > 0] for a in (code, number, weight, X, y))]
+        self._n_new = len(self._pieces[0][0])
+
+    def joined(self, other):
+        """Return what is seen of these rows, and of others that come after them."""
+        for code, number, *arrays in other._pieces:
+            piece = (code, number + self.n_seen, *arrays)
+            if self.limit is not None:
+                piece = tuple(a[code <= self.limit] for a in piece)
+            self._pieces.append(piece)
+            self._n_new += len(piece[0])
+        self.n_rows += other.n_rows
+        self.n_seen += other.n_seen
+        self.totals += other.totals
+        self.largest = max(self.largest, other.largest)
+        limits = [one.limit for one in (self, other) if one.limit is not None]
+        self.limit = min(limits, default=None)
+        if self._n_new > self.most // 2:
+            self._merge()
+        return self
+
+    def sample(self):
+        """Return the :class:`Sample`."""
+        self._merge()
+        return Sample(*self._pieces[0][1:], is_complete=self.limit is None)
+
+    def _merge(self):
+        """Make one row of copies, and leave out rows that are too many."""
+        code, number, weight, X, y = map(
+            np.concatenate, zip(*self._pieces, strict=True)
+        )
+        order = np.argsort(code, kind="stable")
+        code = code[order]
+        new = np.ones(len(code), dtype=bool)
+        alike = 1 + np.flatnonzero(code[1:] == code[:-1])
+        new[alike] = differ(X, y, order[alike], order[alike - 1])
+        first = np.flatnonzero(new)
+        weight = np.add.reduceat(weight[order], first)
+        if len(first) > self.most:
+            first, weight = first[: self.most], weight[: self.most]
+            self.limit = code[first[-1]]
+        code, order = code[first], order[first]
+        self._pieces = [(code, number[order], weight, X[order], y[order])]
+        self._n_new = 0
+
+
+def _mixed(code):
+    """Return hashes whose order tells nothing of the rows (the mixer of splitmix64)."""
+    code = (code ^ (code >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    code = (code ^ (code >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return code ^ (code >> np.uint64(31))
