@@ -30,6 +30,7 @@ from sklearn_gn.bayes import evidence, low_rank
 from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.linalg.krylov import krylov_basis
 from sklearn_gn.linalg.large_gram import LargeGram
+from sklearn_gn.optim.globalisation import nielsen_shift
 from sklearn_gn.optim.solver import Report
 
 ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
@@ -277,7 +278,7 @@ def accepted_step(model, rows, state, options):
         actual = before - _energy(trial.error, theta, precision, scale)
         if actual > 0:
             gain, length = actual / predicted, math.sqrt(move @ move)
-            after = nielsen_shift(shift, gain)
+            after = float(nielsen_shift(shift, gain))
             return Step(theta, predicted, shift, after, length, gain, n_trials, trial)
     return Step(None, first_predicted)
 
@@ -291,12 +292,6 @@ def _dampings(shift, fixed):
             share /= 2
         else:
             shift *= _GROWTH if number < _LATE else _LATE_GROWTH
-
-
-def nielsen_shift(shift, gain):
-    """Return the damping after an accepted step, by Nielsen's rule."""
-    bounded = min(max(gain, -1.0), 1.0)  # beyond these gains it would only overflow
-    return shift * max(1 / 3, 1 - (2 * bounded - 1) ** 3)
 
 
 def _solver(gram, precision, scale, rank, down):

@@ -5,8 +5,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
-from sklearn_gn.bayes import evidence, evidence_gn, evidence_posterior, layers, low_rank
+from sklearn_gn.bayes import evidence, evidence_gn, laplace, layers, low_rank
 from sklearn_gn.linalg import large_gram
+from sklearn_gn.linalg import low_rank as linalg_low_rank
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.evidence_gn import Shape
 from sklearn_gn.varpro import committee_plan, members
@@ -85,8 +86,8 @@ def test_few_rows_are_exact(monkeypatch):
     assert_allclose(found.log_det, expected.log_det, rtol=1e-8)
     gradients = model.jacobian(theta, rows.x[:5])[0]
     std = [
-        evidence_posterior.posterior_variances(
-            evidence_posterior.covariance(model, sums, alpha, 20.0, 40.0), gradients
+        laplace.posterior_variances(
+            laplace.covariance(model, sums, alpha, 20.0, 40.0), gradients
         )
         for sums in (dense, large)
     ]
@@ -131,7 +132,7 @@ def test_variances_beyond_the_floats_are_infinite():
     rng = np.random.default_rng(0)
     diagonal, factor = rng.uniform(1, 2, 5), rng.standard_normal((5, 2))
     gradients = rng.standard_normal((5, 3)) * [1, 1e150, 1e200]
-    found = low_rank.LowRank.of(diagonal, factor).variances(gradients)
+    found = linalg_low_rank.LowRank.of(diagonal, factor).variances(gradients)
     matrix = np.diag(diagonal) + factor @ factor.T
     expected = np.sum(gradients[:, :2] * np.linalg.solve(matrix, gradients[:, :2]), 0)
     assert_allclose(found[:2], expected, rtol=1e-10)
