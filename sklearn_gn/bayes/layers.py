@@ -300,6 +300,18 @@ class Layers(NamedTuple):
             of_value[n_output:] = columns[end:]
         return found
 
+    def jacobian_blocks(self, theta, rows):
+        """Yield Jacobian (P, m) and residuals (m,) of blocks of rows, for one target.
+
+        They are times roots of the weights.
+        """
+        parameters = self.split(theta)
+        for block in row_blocks(rows, _width(theta)):
+            y, weight, trace, f, u, _ = self._passed(parameters, *block)
+            slopes = [g_l[0] for g_l in gradients(self, *parameters, trace)]
+            root = np.sqrt(weight)
+            yield _columns(NumPy, trace, f, slopes, root), root * (y - u)[:, 0]
+
     def _reduced(self, gram, slope):
         """Sums in the constants that sum to zero."""
         k, basis, xp = self.n_values, sum_zero_basis(self.n_values), namespace(slope)

@@ -6,7 +6,7 @@ import pytest
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import refinement
-from sklearn_gn.shallow_relu.evidence_gn import Shape, jacobian, predict
+from sklearn_gn.shallow_relu.evidence_gn import jacobian, predict, shape_of
 
 N_ROWS = 3000  # more than a block
 
@@ -23,11 +23,11 @@ def jump():
     w = np.array([0.6, 0.8])
     hyperplanes = [[0.1, *w], [0.1 - 1e-4, *w], [-0.2, 0.8, -0.6]]
     theta = [0.3, 1.0, -0.5, 1e4, -1e4, 0.7, *np.ravel(hyperplanes)]
-    return Shape(3, 2, 1), np.array(theta)
+    return shape_of(3, 2, 1), np.array(theta)
 
 
 def test_step_is_that_of_dense_least_squares():
-    shape, rng = Shape(4, 3, 1), np.random.RandomState(1)
+    shape, rng = shape_of(4, 3, 1), np.random.RandomState(1)
     theta = rng.standard_normal(shape.size)
     rows = rows_of(shape, rng.standard_normal(shape.size))
     penalty = rng.uniform(0.1, 1, shape.size)
