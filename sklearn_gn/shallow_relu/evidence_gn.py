@@ -36,6 +36,7 @@ _LONGER_TRIAL = 2  # times as many iterations, where they take a part of the row
 _HARDLY_ANY_NOISE = 1e-9  # variance, of which one trial is enough
 _FIRST_REMOVAL = 12  # iteration from which features may leave the hidden layer
 FIRST_UPDATE = evidence_gn.FIRST_UPDATE  # iteration from which penalties move
+_BESIDE = 1e-9  # distance of the first hyperplanes from rows that they would go through
 _SWITCHED_OFF = 0.01  # determined share of the weights of a feature that leaves
 
 
@@ -173,12 +174,18 @@ def init_one(rows, net, options):
 
 
 def _first_parameters(rows, net, shape, size, options):
-    """The linear fit, small random coefficients, and the hyperplanes of a network."""
+    """The linear fit, small random coefficients, and the hyperplanes of a network.
+
+    Rounding errors would decide on which side of a hyperplane a row is that it was
+    drawn through.
+    """
     y = np.concatenate([np.ones((len(rows.x), 1)), rows.x], axis=1)
     linear = evidence_gn.linear_fit(y, rows, options.n_effective)
     rng = np.random.RandomState(options.seed)
     coef = _START_COEF * size * rng.standard_normal((shape.n, shape.q))
-    return np.concatenate([linear.ravel(), coef.ravel(), net.hyperplanes.ravel()])
+    hyperplanes = net.hyperplanes.copy()
+    hyperplanes[:, 0] -= _BESIDE
+    return np.concatenate([linear.ravel(), coef.ravel(), hyperplanes.ravel()])
 
 
 def step(rows, state, options):

@@ -33,6 +33,7 @@ from sklearn_gn.linalg.large_gram import work_of
 from sklearn_gn.optim.solver import Algorithm, Report
 
 _START_COEF = 0.1  # standard deviation of the first coefficients
+_BESIDE = 1e-9  # distance of kinks from rows: on which side is not left to rounding
 _HARDLY_ANY = 1e-3  # share of a prediction for which no member goes on
 _SWITCHED_OFF = 0.01  # well-determined weights, per neuron, of a feature that is
 _SAVED = 0.1  # share of the parameters for which leaving features are waited for
@@ -150,7 +151,7 @@ def _first_layers(model, rows, rng):
         point = inputs[:, np.minimum(drawn, inputs.shape[1] - 1)]
         if number == 0:
             point = point[list(model.features)]
-        bias = -np.sum(direction * point.T, axis=1)
+        bias = -_BESIDE - np.sum(direction * point.T, axis=1)
         layers.append(np.concatenate([bias[:, None], direction], axis=1))
     return layers
 
