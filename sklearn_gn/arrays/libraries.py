@@ -331,7 +331,7 @@ class JAX:
 
     def products_of_rows(self, pairs):
         """Products of every row of a and every row of b, for pairs (a, b)."""
-        parts = [(a[:, None] * b).reshape(-1, b.shape[1]) for a, b in pairs]
+        parts = [(a[:, None] * b[None]).reshape(-1, b.shape[1]) for a, b in pairs]
         return self.xp.concatenate(parts)
 
     def with_rows(self, array, rows, start):
@@ -349,7 +349,7 @@ class JAX:
     def plus_diagonals(self, array, parts):
         """Add matrices, one for each t, to the entries (., t, ., t) of an array."""
         eye = self.xp.eye(array.shape[1], dtype=array.dtype)
-        return array + self.xp.stack(parts, axis=1)[..., None] * eye[:, None, :]
+        return array + self.xp.stack(parts, axis=1)[..., None] * eye[None, :, None]
 
     def cholesky_solve(self, factor, right):
         """Solve with the lower Cholesky factor."""

@@ -6,8 +6,8 @@ from sklearn_gn.arrays.libraries import library_of, namespace
 
 
 def _relu(z):
-    active = z > 0
-    return z * active, active.astype(z.dtype)
+    active = (z > 0).astype(z.dtype)
+    return z * active, active
 
 
 def _tanh(z):

@@ -420,7 +420,7 @@ def gradients(model, output, layers, trace):
     for number in reversed(range(len(layers))):
         if found:
             upper = namespace(output).matmul(layers[number + 1][:, 1:].T, found[-1])
-        found.append(trace[number].slopes * upper)
+        found.append(trace[number].slopes[None] * upper)
     return found[::-1]
 
 
@@ -453,7 +453,7 @@ def curvatures(model, u):
     if model.loss == "squared":
         return np.broadcast_to(np.eye(k), (m, k, k))
     p = library.sigmoid(u) if k == 1 else library.softmax(u)
-    return p[:, :, None] * (np.eye(k) - p[:, None, :])
+    return p[:, :, None] * (np.eye(k)[None] - p[:, None, :])
 
 
 def sum_zero_basis(k):
@@ -484,7 +484,7 @@ def _columns(library, trace, f, slopes, root):
     row.
     """
     inputs = [layer.inputs for layer in trace]
-    pairs = zip([s * root for s in slopes], inputs, strict=True)
+    pairs = zip([s * root[None] for s in slopes], inputs, strict=True)
     return library.products_of_rows([(root[None], f), *pairs])
 
 
@@ -518,7 +518,8 @@ def _upper_blocks(trace, f, g, p, weight, k):
     library = library_of(f)
     einsum = library.xp.einsum
     # Lambda times the derivatives in the neurons, with the weights of the rows
-    curved = [weight * (g_l if p is None else _centred(p, g_l)) for g_l in g]
+    weights = weight[None, None]
+    curved = [weights * (g_l if p is None else _centred(p, g_l)) for g_l in g]
     of_output, rows = [_output_block(f, p, weight, k)], []
     for number, layer in enumerate(trace):
         for j in range(g[number].shape[1]):
@@ -537,18 +538,18 @@ def _upper_blocks(trace, f, g, p, weight, k):
 def _centred(p, g):
     """The product of diag(p) - p p^T and derivatives of shape (k, n, m)."""
     p = p.T
-    return p[:, None, :] * (g - namespace(g).einsum("tm,tjm->jm", p, g))
+    return p[:, None, :] * (g - namespace(g).einsum("tm,tjm->jm", p, g)[None])
 
 
 def _output_block(f, p, weight, k):
     """The block of the output layer; p is None for the squared loss."""
     library = library_of(f)
     if p is None:
-        return library.xp.kron((weight * f) @ f.T, np.eye(k))
+        return library.xp.kron((weight[None] * f) @ f.T, np.eye(k))
     n = len(f)
-    scaled = library.products_of_rows([(library.xp.sqrt(weight) * f, p.T)])
+    scaled = library.products_of_rows([(library.xp.sqrt(weight)[None] * f, p.T)])
     block = -library.symmetric_product(scaled).reshape(n, k, n, k)
-    own = [(weight * p[:, t] * f) @ f.T for t in range(k)]
+    own = [((weight * p[:, t])[None] * f) @ f.T for t in range(k)]
     return library.plus_diagonals(block, own).reshape(n * k, n * k)
 
 

@@ -218,7 +218,7 @@ def _without_switched_off(shape, rows, state):
     net = network_of(
         theta, shape, state.alpha, state.beta, state.net.gamma, state.net.log_evidence
     )
-    sums = evidence_gn.sums_of(net.shape, theta, rows)
+    sums = evidence_gn.sums_at(net.shape, theta, rows)
     return state._replace(theta=theta, net=net, sums=sums)
 
 

@@ -9,6 +9,7 @@ from sklearn.utils import check_random_state
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS
+from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
 from sklearn_gn.bayes.evidence import named_penalties
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.line_ends import SHORT_END, has_short_end, long_ends
@@ -18,6 +19,7 @@ from sklearn_gn.shallow_relu.evidence_gn import (
     EVIDENCE_GN,
     ROBUST_GN,
     RegularisedNetwork,
+    shape_of,
 )
 from sklearn_gn.shallow_relu.one_feature import SEGMENTED, SegmentedSizes
 from sklearn_gn.shallow_relu.options import FitOptions, fit_options, solver_setting
@@ -110,6 +112,8 @@ def problem_of(estimator, solver_object, X, y, weight, validation):
     )
     if by_evidence:
         return _by_evidence(estimator, problem, rng)
+    if segmented:
+        warn_of_cpu(estimator.device, "one feature")
     return _by_search(estimator, solver_object, problem, rng)
 
 
@@ -192,6 +196,8 @@ def _by_evidence(estimator, problem, rng):
     others = [draw(n) for _ in range(1, n_init)]
     n_targets = rows.y.shape[1]
     starts = [initial_network(h, 0, n_targets, np.float64) for h in (first, *others)]
+    shape = shape_of(len(first), rows.x.shape[1], n_targets)
+    rows = rows_for(estimator.device, rows, shape)
     previous, shape = _previous_network(estimator), (n, n_targets)
     if isinstance(previous, RegularisedNetwork) and previous.coef.shape == shape:
         # Its parameters are in the units of its fit.
@@ -207,7 +213,7 @@ def _by_evidence(estimator, problem, rng):
         seed=seed,
         alpha=alpha,
     )
-    return problem._replace(starts=[tuple(starts)], options=options)
+    return problem._replace(rows=rows, starts=[tuple(starts)], options=options)
 
 
 def _default_size(n_rows, n_features):

@@ -180,7 +180,7 @@ def _summary(problem, member):
     model, net = member
     n_effective = problem.options.n_effective
     y_scale = np.broadcast_to(problem.scaling.y_scale, model.n_values)
-    sums = model.sums(net.theta, problem.rows)
+    sums = evidence_gn.sums_of(model, net.theta, problem.rows)
     found, value, loss = evidence_gn.at_last_penalties(model, net, sums, n_effective)
     end = 3 + model.n_feature_groups
     scale = net.beta * n_effective  # of the objective divided by the sum of weights

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.base import cross_entropy
 from sklearn_gn.bayes import evidence
+from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.data.reach import Reach, units_within_reach
 from sklearn_gn.data.scaling import Scaling
@@ -116,6 +117,11 @@ def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
     """
     alpha = _given_penalties(estimator.alpha, plan.models[0])
     problem = _problem(estimator, X, y, weight, n_effective, alpha, rng)
+    if plan.n_evidence:
+        rows = rows_for(estimator.device, problem.rows, plan.models[0])
+        problem = problem._replace(rows=rows)
+    if plan.n_evidence < len(plan.models):
+        warn_of_cpu(estimator.device, "wide members by mini-batches")
     algorithm = GROWING_COMMITTEE if _may_grow(estimator) else COMMITTEE
     algorithm = ROBUST_COMMITTEE if estimator._is_robust() else algorithm
     if plan.n_evidence == 0:
