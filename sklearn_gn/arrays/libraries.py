@@ -92,6 +92,20 @@ class NumPy:
         return array
 
     @staticmethod
+    def with_part(array, part, row, column):
+        """Write a part into a matrix, which NumPy changes in place."""
+        height, width = part.shape
+        array[row : row + height, column : column + width] = part
+        return array
+
+    @staticmethod
+    def plus_diagonals(array, parts):
+        """Add matrices, one for each t, to the entries (., t, ., t) of an array."""
+        for t, part in enumerate(parts):
+            array[:, t, :, t] += part
+        return array
+
+    @staticmethod
     def top_k(array, k):
         """Return the k largest entries of each row, and where they are."""
         where = np.argpartition(array, array.shape[1] - k, axis=1)[:, -k:]
@@ -317,7 +331,7 @@ class JAX:
 
     def products_of_rows(self, pairs):
         """Products of every row of a and every row of b, for pairs (a, b)."""
-        parts = [(a[:, None] * b).reshape(-1, b.shape[1]) for a, b in pairs]
+        parts = [(a[:, None] * b[None]).reshape(-1, b.shape[1]) for a, b in pairs]
         return self.xp.concatenate(parts)
 
     def with_rows(self, array, rows, start):
@@ -325,6 +339,17 @@ class JAX:
         from jax import lax
 
         return lax.dynamic_update_slice_in_dim(array, rows, start, axis=0)
+
+    def with_part(self, array, part, row, column):
+        """Write a part into a matrix."""
+        from jax import lax
+
+        return lax.dynamic_update_slice(array, part, (row, column))
+
+    def plus_diagonals(self, array, parts):
+        """Add matrices, one for each t, to the entries (., t, ., t) of an array."""
+        eye = self.xp.eye(array.shape[1], dtype=array.dtype)
+        return array + self.xp.stack(parts, axis=1)[..., None] * eye[None, :, None]
 
     def cholesky_solve(self, factor, right):
         """Solve with the lower Cholesky factor."""

@@ -24,6 +24,7 @@ from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.data.rows_source import RowSource, row_blocks
 from sklearn_gn.linalg.factors import solve_semidefinite
 from sklearn_gn.optim.globalisation import nielsen_shift
+from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.runtime.fit_loop import Continued
 from sklearn_gn.shallow_relu import evidence_gn

@@ -18,6 +18,7 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS, noise_deviation
 from sklearn_gn.base import all_logits
 from sklearn_gn.bayes import evidence, evidence_gn, huber, laplace
+from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.bayes.layers import row_blocks
@@ -96,8 +97,11 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
         seed=int(rng.randint(_LARGEST_INT)),
         alpha=alpha,
     )
+    if plan.n_evidence:
+        rows = rows_for(estimator.device, rows, model)
     wide = None
     if plan.n_evidence < len(plan.models):
+        warn_of_cpu(estimator.device, "wide members by mini-batches")
         both = plan.n_evidence > 0
         # A dict has no penalties of wide members beside small ones.
         of_wide = None if both and isinstance(estimator.alpha, dict) else alpha
@@ -282,7 +286,7 @@ def _summary(problem, member):
     model, net = member
     n_effective, k = problem.n_effective, model.n_values
     y_scale = np.broadcast_to(problem.scaling.y_scale, k)
-    sums = model.sums(net.theta, problem.rows)
+    sums = evidence_gn.sums_of(model, net.theta, problem.rows)
     found, value, loss = evidence_gn.at_last_penalties(model, net, sums, n_effective)
     scale = net.beta * n_effective  # of the objective divided by the sum of weights
     penalties, noise_ratio = net.alpha / scale, np.ones(k)

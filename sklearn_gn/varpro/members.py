@@ -27,6 +27,7 @@ from sklearn_gn.bayes.layers import (
 )
 from sklearn_gn.linalg.large_gram import work_of
 
+_BESIDE = 1e-9  # distance of kinks from rows: on which side is not left to rounding
 _START_COEF = 0.1  # standard deviation of the first coefficients
 _WORK_OF_A_THREAD = 3e7  # products of matrix entries in a step that a thread pays for
 
@@ -80,7 +81,7 @@ def _random_layers(model, rows, rng):
         point = inputs[:, np.minimum(drawn, inputs.shape[1] - 1)]
         if number == 0:
             point = point[list(model.features)]
-        bias = -np.sum(direction * point.T, axis=1)
+        bias = -_BESIDE - np.sum(direction * point.T, axis=1)
         layers.append(np.concatenate([bias[:, None], direction], axis=1))
     return layers
 
