@@ -32,7 +32,6 @@ from sklearn_gn.bayes.line_ends import rows_at_ends
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
 from sklearn_gn.bayes.low_rank import LowRank
 from sklearn_gn.data.rows_source import RowSource, reduce, row_blocks
-from sklearn_gn.linalg.least_squares import QR_LIMIT
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
@@ -46,6 +45,7 @@ from sklearn_gn.shallow_relu.sorted_rows import (
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
 _BLOCK_ROWS = 2048  # of the tangent space
+_MOST_WORK = 5e8  # of a triangular factor: rows times squared columns
 _DEPENDENT = 1e-7  # relative singular value of a direction that is left out
 
 
@@ -99,7 +99,7 @@ def joint_factor(hyperplanes, rows):
     It is a triangular factor, which is more accurate, unless that takes much work.
     """
     width = 1 + hyperplanes.size + len(hyperplanes)
-    if isinstance(rows, RowSource) or len(rows.x) * width**2 > QR_LIMIT:
+    if isinstance(rows, RowSource) or len(rows.x) * width**2 > _MOST_WORK:
         gram = reduce(joint_gram, hyperplanes, rows, _BLOCK_ROWS)
         values, vectors = np.linalg.eigh(gram)
         return np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
@@ -207,16 +207,17 @@ def posterior(hyperplanes, coef, factor, mean_square, n_effective):
 def fitted_attributes(net, data, scaling, options, *, n_effective):
     """Return the fitted attributes of a network under given penalties, by name.
 
-    ``data`` are all rows, those of one feature sorted.
+    ``data`` are all rows; those of one feature may be sorted.
     """
-    rows = data
-    if isinstance(data, SortedRows):
-        rows = condensed_rows(np.sort(-net.hyperplanes[:, 0]), data)
-        whole = Rows(data.x[:, None], data.y, data.weight)
-        mean_square = residual_squares(net, whole) + data.tie_variance
+    net, one_feature = rescale(net), len(scaling.x_scale) == 1
+    if one_feature:
+        host = data if isinstance(data, SortedRows) else sort_rows(data)[1]
+        knots = -net.hyperplanes[:, 0] / net.hyperplanes[:, 1]
+        rows = condensed_rows(np.sort(knots), host)
+        whole = Rows(host.x[:, None], host.y, host.weight)
+        mean_square = residual_squares(net, whole) + host.tie_variance
     else:
-        mean_square = reduce(residual_squares, net, data, _BATCH_ROWS)
-    net = rescale(net)
+        rows, mean_square = data, reduce(residual_squares, net, data, _BATCH_ROWS)
     size = np.linalg.norm(net.coef, axis=1)
     active = net.alive & (size > 0) & (size >= options.active_tol * size.max())
     slots = np.flatnonzero(active)
@@ -243,13 +244,13 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
         "_posterior": found,
         "_degrees_of_freedom": found.degrees_of_freedom,
     }
-    if len(scaling.x_scale) == 1:
-        knots, std = fitted_breakpoints(hyperplanes, coef, rows, found.pooled)
+    if one_feature:
+        knots, std = fitted_breakpoints(hyperplanes, coef, host, found.pooled)
         knots, std = knots[: len(slots)], std[: len(slots)]
         attributes |= {
             "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
             "breakpoint_std_": std * scaling.x_scale[0],
-            "_rows_at_ends": rows_at_ends(data, n_effective, knots),
+            "_rows_at_ends": rows_at_ends(host, n_effective, knots),
         }
     return attributes
 
@@ -263,7 +264,7 @@ def squared_singular_values(factor):
 # --- breakpoints of one feature ------------------------------------------------------
 
 
-def fitted_breakpoints(hyperplanes, coef, rows, variance):
+def fitted_breakpoints(hyperplanes, coef, host, variance):
     """Return the breakpoints of active neurons, ascending, and their standard errors.
 
     ``variance`` is that of the noise, over the sum of the sample weights. Errors are
@@ -272,7 +273,6 @@ def fitted_breakpoints(hyperplanes, coef, rows, variance):
     knots = -hyperplanes[:, 0] / hyperplanes[:, 1]
     order = np.argsort(knots, kind="stable")
     knots, left = knots[order], hyperplanes[order, 1] < 0
-    _, host = sort_rows(Rows(*(np.asarray(a, np.float64) for a in rows)))
     m = exact_moments(knots, host)
     std = breakpoint_deviations(knots, coef[order], m, variance, left)
     std[(knots <= -1) | (knots >= 1)] = np.nan
