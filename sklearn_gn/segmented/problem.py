@@ -156,34 +156,22 @@ def target_products(table, pieces):
     return level * sums[..., 0] + slope * sums[..., 1]
 
 
-def normal_system(table, pieces):
-    """Return the normal matrix of pieces and linear features, and its right side."""
-    inner = products(table, pieces, pieces)
-    cross = target_products(table, pieces)
-    lead, p = inner.shape[:-2], inner.shape[-1]
-    gram = np.broadcast_to(
-        table.gram.reshape(
-            len(table.gram), *[1] * (len(lead) - 1), *table.gram.shape[1:]
-        ),
-        (*lead, *table.gram.shape[1:]),
-    )
-    side = np.concatenate([cross[..., 0], gram[..., 1:, 0]], axis=-1)
-    if gram.shape[-1] == 1:
-        return inner, side
-    matrix = np.empty((*lead, side.shape[-1], side.shape[-1]))
-    matrix[..., :p, :p] = inner
-    matrix[..., :p, p:] = cross[..., 1:]
-    matrix[..., p:, :p] = np.swapaxes(cross[..., 1:], -1, -2)
-    matrix[..., p:, p:] = gram[..., 1:, 1:]
-    return matrix, side
-
-
 def solve(table, pieces, flat_end=False):
     """Return the least-squares fit in the pieces and the linear features.
 
     With ``flat_end`` the slope at the end of the data is zero.
     """
-    matrix, side = normal_system(table, pieces)
+    matrix, cross = products(table, pieces, pieces), target_products(table, pieces)
+    lead, p, q = matrix.shape[:-2], matrix.shape[-1], table.gram.shape[-1]
+    gram = table.gram.reshape(-1, *[1] * (len(lead) - 1), q, q)
+    gram = np.broadcast_to(gram, (*lead, q, q))
+    side = np.concatenate([cross[..., 0], gram[..., 1:, 0]], axis=-1)
+    if q > 1:
+        inner, matrix = matrix, np.empty((*lead, p + q - 1, p + q - 1))
+        matrix[..., :p, :p] = inner
+        matrix[..., :p, p:] = cross[..., 1:]
+        matrix[..., p:, :p] = np.swapaxes(cross[..., 1:], -1, -2)
+        matrix[..., p:, p:] = gram[..., 1:, 1:]
     diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     scaled = matrix * scale[..., :, None] * scale[..., None, :]
@@ -192,9 +180,8 @@ def solve(table, pieces, flat_end=False):
     if flat_end:
         half, end = _without_end_slope(half, side, pieces.slope)
     coef = _apply(np.swapaxes(half, -1, -2), _apply(half, side))
-    total = table.gram[:, 0, 0].reshape(-1, *[1] * (coef.ndim - 2))
     explained = np.sum(coef * (2 * side - _apply(matrix, coef)), axis=-1)
-    return Solution(coef, np.maximum(total - explained, 0), half, end)
+    return Solution(coef, np.maximum(gram[..., 0, 0] - explained, 0), half, end)
 
 
 def _without_end_slope(half, side, slope):
