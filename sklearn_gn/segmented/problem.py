@@ -96,10 +96,11 @@ def make_table(series):
     moments = np.concatenate([weighted, x[..., None] * weighted], axis=-1)
     count = np.zeros((len(series), most + 1))
     np.cumsum(weight, axis=1, out=count[:, 1:])
+    moments = sums_from_positions(moments).reshape(-1, n + 1, 2, q)
     return Table(
         x=positions,
         powers=sums_from_positions(share[..., None] * x[..., None] ** np.arange(3)),
-        targets=sums_from_positions(moments).reshape(-1, n + 1, 2, q).swapaxes(-1, -2),
+        targets=np.ascontiguousarray(moments.swapaxes(-1, -2)),
         gram=np.swapaxes(weighted, 1, 2) @ targets,
         count=take(count, at),
         n_rows=n_rows,
@@ -261,20 +262,22 @@ class Problem(NamedTuple):
     limits: Limits
     candidates: Candidates | None = None
 
-    def at(self, rows):
-        """Return the problem with candidates at some positions, for all series."""
+    def at(self, rows, t=None):
+        """Return the problem with candidates at rows (c,) or (B, c), where breaks lie.
+
+        ``t`` are the breaks; if None, at or, of jumps, before these rows.
+        """
         table = self.table
-        t, before = table.x[:, rows], table.x[:, np.maximum(rows - 1, 0)]
-        if self.form.step:
-            t = np.where(rows > 0, (before + t) / 2, t)
-        candidates = Candidates(
-            np.broadcast_to(rows, t.shape),
-            t,
-            before,
-            np.ascontiguousarray(np.moveaxis(table.powers[:, rows], 1, -1)),
-            np.ascontiguousarray(np.moveaxis(table.targets[:, rows], 1, -1)),
+        rows = np.broadcast_to(rows, (len(table.x), np.shape(rows)[-1]))
+        here, before = take(table.x, rows), take(table.x, np.maximum(rows - 1, 0))
+        if t is None:
+            halfway = self.form.step & (rows > 0)
+            t = np.where(halfway, (before + here) / 2, here)
+        powers, targets = (
+            np.ascontiguousarray(np.moveaxis(take(sums, rows), 1, -1))
+            for sums in (table.powers, table.targets)
         )
-        return self._replace(candidates=candidates)
+        return self._replace(candidates=Candidates(rows, t, before, powers, targets))
 
     def coarse(self, most):
         """Return the problem with fewer candidates, enough for a number of kinks.
