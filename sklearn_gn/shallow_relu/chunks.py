@@ -21,7 +21,7 @@ import numpy as np
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS
-from sklearn_gn.data.rows_source import RowSource, row_blocks
+from sklearn_gn.data.rows_source import RowSource, reduce, row_blocks
 from sklearn_gn.linalg.factors import solve_semidefinite
 from sklearn_gn.optim.globalisation import nielsen_shift
 from sklearn_gn.optim.line_search import grid_search
@@ -245,31 +245,29 @@ def fit_output_layer(net, rows, options):
 def model_at(net, rows):
     """Return the :class:`Model` at a network."""
     p = 1 + len(net.coef)
-    gram, slopes, of_terms, of_targets = 0.0, 0.0, 0.0, 0.0
-    for block in row_blocks(rows, _BLOCK_ROWS):
-        mass_columns, columns, error = joint_design(net, block)
-        design = np.concatenate([mass_columns, columns], axis=1)
-        gram = gram + design.T @ design
-        slopes = slopes + columns.T @ error
-        terms = hidden_features(net.hyperplanes, block.x) @ np.abs(net.coef)
-        terms += np.abs(net.intercept) + np.abs(block.y)
-        of_terms += block.weight @ np.sum(terms**2, axis=1)
-        of_targets += block.weight @ np.sum(block.y**2, axis=1)
+    gram, slopes, of_terms, of_targets = reduce(_sums, net, rows, _BLOCK_ROWS)
     rounding = min((30 * _EPS) ** 2 * of_terms, _EPS * of_targets) / 2
     return Model(gram[:p, :p], gram[:p, p:], gram[p:, p:], slopes, float(rounding))
 
 
-def losses_along(net, p, rows, gammas, intercept_moves):
-    """Return the squares at ``hyperplanes - gamma p``, the coefficients held."""
-    squares, means = np.zeros(len(gammas)), np.zeros((len(gammas), net.coef.shape[1]))
-    for block in row_blocks(rows, _BLOCK_ROWS):
-        z, dz = preactivations(net.hyperplanes, block.x), preactivations(p, block.x)
-        target = block.y - net.intercept
-        for k, gamma in enumerate(gammas):
-            error = np.maximum(z - gamma * dz, 0) @ net.coef - target
-            squares[k] += block.weight @ np.sum(error**2, axis=1)
-            means[k] += block.weight @ error
-    return squares - np.sum(means**2, axis=1) * intercept_moves
+def _sums(net, block):
+    """Products of all columns and with residuals; squares of terms and of targets."""
+    mass_columns, columns, error = joint_design(net, block)
+    design = np.concatenate([mass_columns, columns], axis=1)
+    terms = hidden_features(net.hyperplanes, block.x) @ np.abs(net.coef)
+    terms += np.abs(net.intercept) + np.abs(block.y)
+    squares = (block.weight @ np.sum(a**2, axis=1) for a in (terms, block.y))
+    return design.T @ design, columns.T @ error, *squares
+
+
+def _along(theta, block):
+    """Squares and means of the errors at ``hyperplanes - gamma p``, for all gamma."""
+    net, p, gammas = theta
+    z, dz = preactivations(net.hyperplanes, block.x), preactivations(p, block.x)
+    target = block.y - net.intercept
+    errors = [np.maximum(z - gamma * dz, 0) @ net.coef - target for gamma in gammas]
+    squares = [block.weight @ np.sum(error**2, axis=1) for error in errors]
+    return np.array(squares), np.array([block.weight @ error for error in errors])
 
 
 # --- an iteration --------------------------------------------------------------------
@@ -324,9 +322,12 @@ def sggn_step(rows, state, options):
     along = slopes / np.where(kept, values + damping, 1)
     p = ((vectors @ along) / size[:, 0]).reshape(net.hyperplanes.shape)
     predicted = float(slopes @ along - values @ along**2 / 2)
-    gamma = grid_search(
-        lambda g: losses_along(net, p, rows, g, intercept_moves), np.dtype(float), np
-    )
+
+    def losses(gammas):
+        squares, means = reduce(_along, (net, p, gammas), rows, _BLOCK_ROWS)
+        return squares - np.sum(means**2, axis=1) * intercept_moves
+
+    gamma = grid_search(losses, np.dtype(float), np)
     found, loss = _refitted(net, net.hyperplanes - gamma * p, rows, options)
     new = DescentState(found, loss) if loss < state.loss else state
     gain = max(state.loss - loss, 0) / predicted if predicted > 0 else 0.0

@@ -62,6 +62,7 @@ class DenseEngine:
     """
 
     compiled = True
+    ends_apart = False  # whether the last descent is one of its own without rounds
 
     def __init__(self, method):
         self.iterate = method.iterate
@@ -74,10 +75,6 @@ class DenseEngine:
         sample = on_devices(data.sample, mesh)
         whole = sample if data.sample is data.rows else on_devices(rows, mesh)
         return Data(whole, sample)
-
-    def first_phase(self, relocations):
-        """Return what the first step does: without rounds there is one descent only."""
-        return Phase.STARTS if relocations else Phase.END
 
     def start(self, data, nets, options):
         """Return starts with the optimal output layers, their losses, and of what."""

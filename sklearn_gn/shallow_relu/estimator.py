@@ -192,9 +192,9 @@ class ShallowReLURegressor(
     device : str, list of int, jax.sharding.Mesh or None, default=None
         Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
         numbers in ``jax.devices()``, or a mesh, divides the rows among several devices
-        for "vpgn" and "sggn" with given penalties; see :doc:`/user_guide/devices`. Fits
-        with penalties from the evidence or from a dict, and fits by "vpgn" to one
-        feature, are computed on the CPU.
+        for fits by the evidence, and for "vpgn" and "sggn" with given penalties; see
+        :doc:`/user_guide/devices`. A warning names what is computed on the CPU
+        nevertheless, such as fits by "vpgn" to one feature.
 
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.

@@ -13,20 +13,27 @@ end. A feature whose penalty has switched its hidden weights off leaves the matr
 which makes it small where most features have no kinks.
 
 The model is a network of :mod:`sklearn_gn.bayes.layers` with one hidden layer.
+
+The Gauss-Newton matrix has the square of the condition number of the Jacobian. Steep
+neighbouring neurons, as at a jump, make it so large that its Cholesky factor knows the
+last directions to no digit: a fit of exact data then stops above rounding errors. The
+orthogonal factors of MINPACK's Levenberg-Marquardt method know them, and refine such a
+fit.
 """
 
 import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import least_squares
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.bayes import evidence, evidence_gn, huber
+from sklearn_gn.bayes.evidence_gn import NEARLY_EXACT
 from sklearn_gn.bayes.layers import Layers
-from sklearn_gn.data.rows_source import row_blocks
+from sklearn_gn.data.rows_source import RowSource, row_blocks
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.shallow_relu.network import preactivations
-from sklearn_gn.shallow_relu.refinement import refined_if_due
 
 _BLOCK_ROWS = 2048  # whose products stay in the processor's cache
 _START_COEF = 0.1  # standard deviation of the first coefficients
@@ -38,6 +45,9 @@ _FIRST_REMOVAL = 12  # iteration from which features may leave the hidden layer
 FIRST_UPDATE = evidence_gn.FIRST_UPDATE  # iteration from which penalties move
 _BESIDE = 1e-9  # distance of the first hyperplanes from rows that they would go through
 _SWITCHED_OFF = 0.01  # determined share of the weights of a feature that leaves
+_LITTLE_NOISE = 1e-10  # variance below which it may be none of the data
+_REFINED_AFTER = 50  # iterations after which a fit that goes on is refined
+_MOST_WORK = 3e9  # numbers of rows times squared number of parameters
 
 
 class Shape(Layers):
@@ -167,25 +177,19 @@ def init_one(rows, net, options):
         shape = shape_of(len(net.hyperplanes), rows.x.shape[1], rows.y.shape[1])
         square = float(rows.weight @ np.sum(rows.y**2, axis=1)) / shape.q
         size = math.sqrt(square) if square > 0 else 1.0
-        theta, beta = _first_parameters(rows, net, shape, size, options), None
+        y = np.concatenate([np.ones((len(rows.x), 1)), rows.x], axis=1)
+        linear = evidence_gn.linear_fit(y, rows, options.n_effective)
+        rng = np.random.RandomState(options.seed)
+        coef = _START_COEF * size * rng.standard_normal((shape.n, shape.q))
+        # Rounding errors would decide on which side of a hyperplane a row is that it
+        # was drawn through.
+        hyperplanes = net.hyperplanes.copy()
+        hyperplanes[:, 0] -= _BESIDE
+        parts = linear.ravel(), coef.ravel(), hyperplanes.ravel()
+        theta, beta = np.concatenate(parts), None
         alpha = np.ones(3 + shape.d)
         alpha[:2] = 1 / size**2
     return evidence_gn.init_at(shape, rows, theta, alpha, beta, options)
-
-
-def _first_parameters(rows, net, shape, size, options):
-    """The linear fit, small random coefficients, and the hyperplanes of a network.
-
-    Rounding errors would decide on which side of a hyperplane a row is that it was
-    drawn through.
-    """
-    y = np.concatenate([np.ones((len(rows.x), 1)), rows.x], axis=1)
-    linear = evidence_gn.linear_fit(y, rows, options.n_effective)
-    rng = np.random.RandomState(options.seed)
-    coef = _START_COEF * size * rng.standard_normal((shape.n, shape.q))
-    hyperplanes = net.hyperplanes.copy()
-    hyperplanes[:, 0] -= _BESIDE
-    return np.concatenate([linear.ravel(), coef.ravel(), hyperplanes.ravel()])
 
 
 def step(rows, state, options):
@@ -220,6 +224,60 @@ def _without_switched_off(shape, rows, state):
     )
     sums = evidence_gn.sums_at(net.shape, theta, rows)
     return state._replace(theta=theta, net=net, sums=sums)
+
+
+def refined_if_due(shape, rows, state, report, options):
+    """Return state and report of a fit, refined if there is little noise.
+
+    That is at its end, and now and then before it: a fit may crawl for long.
+    """
+    due = report.stop == "tol" or state.iteration % _REFINED_AFTER == 0
+    little = NEARLY_EXACT < 1 / state.beta < _LITTLE_NOISE
+    possible = shape.q == 1 and not isinstance(rows, RowSource)
+    possible &= options.damping is None and options.rank is None
+    if not (due and little and possible):
+        return state, report
+    if len(rows.x) * shape.size**2 > _MOST_WORK:
+        return state, report
+    precision = evidence.prior_precision(shape.groups(), state.alpha)
+    penalty = np.sqrt(precision * state.sums.error / options.n_effective)
+    theta = refined(state.theta, rows, penalty, shape)
+    sums = evidence_gn.sums_of(shape, theta, rows)
+    if not sums.error < state.sums.error:
+        return state, report
+    after = state._replace(theta=theta, sums=sums)
+    after, last = evidence_gn.updated(shape, after, options)
+    if last.stop == "non_finite":
+        return state, report
+    return after, report._replace(
+        loss=last.loss,
+        grad_norm=last.grad_norm,
+        stop=last.stop or report.stop,
+        extra=last.extra,
+    )
+
+
+def refined(theta, rows, penalty, model):
+    """Return parameters that minimise |residuals|^2 + |penalty theta|^2."""
+
+    def residuals(theta):
+        parts = [r for _, r in model.jacobian_blocks(theta, rows)]
+        return np.concatenate([*parts, -penalty * theta])
+
+    def jacobian(theta):
+        parts = [-columns.T for columns, _ in model.jacobian_blocks(theta, rows)]
+        return np.concatenate([*parts, -np.diag(penalty)])
+
+    tolerances = dict.fromkeys(("ftol", "xtol", "gtol"), 1e-15)
+    return least_squares(
+        residuals,
+        theta,
+        jacobian,
+        method="lm",
+        x_scale="jac",
+        max_nfev=40,
+        **tolerances,
+    ).x
 
 
 # --- the network ---------------------------------------------------------------------

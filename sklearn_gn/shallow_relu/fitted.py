@@ -31,8 +31,7 @@ from sklearn_gn.bayes.laplace import (
 from sklearn_gn.bayes.line_ends import rows_at_ends
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
 from sklearn_gn.bayes.low_rank import LowRank
-from sklearn_gn.data.rows_source import RowSource, n_rows_of, row_blocks
-from sklearn_gn.linalg.least_squares import QR_LIMIT
+from sklearn_gn.data.rows_source import RowSource, reduce, row_blocks
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
@@ -46,6 +45,7 @@ from sklearn_gn.shallow_relu.sorted_rows import (
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
 _BLOCK_ROWS = 2048  # of the tangent space
+_MOST_WORK = 5e8  # of a triangular factor: rows times squared columns
 _DEPENDENT = 1e-7  # relative singular value of a direction that is left out
 
 
@@ -75,28 +75,37 @@ def validation_loss(validation, scaling):
     )
 
 
-def _weighted_blocks(hyperplanes, rows):
-    for x, _, weight in row_blocks(rows, _BLOCK_ROWS):
-        design = np.concatenate(tangent_columns(hyperplanes, x), axis=1)
-        yield np.sqrt(weight)[:, None] * design
+def residual_squares(net, rows):
+    """Return the weighted sums of the squared residuals of each target."""
+    residual = predict_scaled(net, rows.x) - rows.y
+    return rows.weight.astype(np.float64) @ residual**2
+
+
+def joint_design(hyperplanes, rows):
+    """Return the columns of both layers, times roots of the weights, without c."""
+    columns = np.concatenate(tangent_columns(hyperplanes, rows.x), axis=1)
+    return np.sqrt(rows.weight)[:, None] * columns
 
 
 def joint_gram(hyperplanes, rows):
-    """Return the Gram matrix of all columns."""
-    return sum(design.T @ design for design in _weighted_blocks(hyperplanes, rows))
+    """Return the Gram matrix of these columns for a block of rows."""
+    design = joint_design(hyperplanes, rows)
+    return design.T @ design
 
 
 def joint_factor(hyperplanes, rows):
-    """Return a matrix W with ``W^T W`` the joint Gram matrix.
+    """Return a matrix W with ``W^T W`` the Gram matrix of all rows.
 
     It is a triangular factor, which is more accurate, unless that takes much work.
     """
     width = 1 + hyperplanes.size + len(hyperplanes)
-    if isinstance(rows, RowSource) or n_rows_of(rows) * width**2 > QR_LIMIT:
-        values, vectors = np.linalg.eigh(joint_gram(hyperplanes, rows))
+    if isinstance(rows, RowSource) or len(rows.x) * width**2 > _MOST_WORK:
+        gram = reduce(joint_gram, hyperplanes, rows, _BLOCK_ROWS)
+        values, vectors = np.linalg.eigh(gram)
         return np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
     factor = np.zeros((0, width))
-    for design in _weighted_blocks(hyperplanes, rows):
+    for block in row_blocks(rows, _BLOCK_ROWS):
+        design = joint_design(hyperplanes, block)
         factor = np.linalg.qr(np.concatenate([factor, design]), mode="r")
     return factor
 
@@ -198,19 +207,17 @@ def posterior(hyperplanes, coef, factor, mean_square, n_effective):
 def fitted_attributes(net, data, scaling, options, *, n_effective):
     """Return the fitted attributes of a network under given penalties, by name.
 
-    ``data`` are all rows, those of one feature sorted.
+    ``data`` are all rows; those of one feature may be sorted.
     """
-    if isinstance(data, SortedRows):
-        knots = np.sort(-net.hyperplanes[:, 0])
-        rows = condensed_rows(knots, data)
-        residual = predict_scaled(net, data.x[:, None]) - data.y
-        mean_square = data.weight @ residual**2 + data.tie_variance
+    net, one_feature = rescale(net), len(scaling.x_scale) == 1
+    if one_feature:
+        host = data if isinstance(data, SortedRows) else sort_rows(data)[1]
+        knots = -net.hyperplanes[:, 0] / net.hyperplanes[:, 1]
+        rows = condensed_rows(np.sort(knots), host)
+        whole = Rows(host.x[:, None], host.y, host.weight)
+        mean_square = residual_squares(net, whole) + host.tie_variance
     else:
-        rows, mean_square = data, 0.0
-        for x, y, weight in row_blocks(data, _BATCH_ROWS):
-            residual = predict_scaled(net, x) - y
-            mean_square = mean_square + weight.astype(np.float64) @ residual**2
-    net = rescale(net)
+        rows, mean_square = data, reduce(residual_squares, net, data, _BATCH_ROWS)
     size = np.linalg.norm(net.coef, axis=1)
     active = net.alive & (size > 0) & (size >= options.active_tol * size.max())
     slots = np.flatnonzero(active)
@@ -237,13 +244,13 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
         "_posterior": found,
         "_degrees_of_freedom": found.degrees_of_freedom,
     }
-    if len(scaling.x_scale) == 1:
-        knots, std = fitted_breakpoints(hyperplanes, coef, rows, found.pooled)
+    if one_feature:
+        knots, std = fitted_breakpoints(hyperplanes, coef, host, found.pooled)
         knots, std = knots[: len(slots)], std[: len(slots)]
         attributes |= {
             "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
             "breakpoint_std_": std * scaling.x_scale[0],
-            "_rows_at_ends": rows_at_ends(data, n_effective, knots),
+            "_rows_at_ends": rows_at_ends(host, n_effective, knots),
         }
     return attributes
 
@@ -257,7 +264,7 @@ def squared_singular_values(factor):
 # --- breakpoints of one feature ------------------------------------------------------
 
 
-def fitted_breakpoints(hyperplanes, coef, rows, variance):
+def fitted_breakpoints(hyperplanes, coef, host, variance):
     """Return the breakpoints of active neurons, ascending, and their standard errors.
 
     ``variance`` is that of the noise, over the sum of the sample weights. Errors are
@@ -266,7 +273,6 @@ def fitted_breakpoints(hyperplanes, coef, rows, variance):
     knots = -hyperplanes[:, 0] / hyperplanes[:, 1]
     order = np.argsort(knots, kind="stable")
     knots, left = knots[order], hyperplanes[order, 1] < 0
-    _, host = sort_rows(Rows(*(np.asarray(a, np.float64) for a in rows)))
     m = exact_moments(knots, host)
     std = breakpoint_deviations(knots, coef[order], m, variance, left)
     std[(knots <= -1) | (knots >= 1)] = np.nan
@@ -377,9 +383,7 @@ def evidence_posterior(net, rows, sums, n_effective):
     """Return the posterior at the penalties of a network."""
     shape = net.shape
     inverse = covariance(shape, sums, net.alpha, net.beta, n_effective)
-    squares = np.zeros(shape.q)
-    for x, y, weight in row_blocks(rows, _BLOCK_ROWS):
-        squares += weight @ (evidence_gn.predict(net.theta, shape, x) - y) ** 2
+    squares = reduce(residual_squares, net, rows, _BATCH_ROWS)
     ratio = noise_ratio(squares)
     noise_std = noise_deviation(net.beta, ratio)
     return EvidencePosterior(shape, net.theta, inverse, noise_std, ratio)
@@ -446,7 +450,8 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         noise_std = posterior.noise_std * math.sqrt(ratio)
     shown = evidence_gn.pruned(net, rows)
     slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
-    gram, p = joint_gram(shown.hyperplanes[slots], rows), 1 + len(slots)
+    gram = reduce(joint_gram, shown.hyperplanes[slots], rows, _BLOCK_ROWS)
+    p = 1 + len(slots)
     return _network_attributes(shown, slots, shown.slope, scaling) | {
         "active_": np.isin(np.arange(n_neurons), slots),
         "gram_spectrum_": spectrum(gram[p:, p:]),

@@ -82,6 +82,7 @@ class SegmentedEngine:
     """
 
     compiled = False
+    ends_apart = True  # whether the last descent is one of its own without rounds
 
     def prepare(self, rows, options, n_padded=None):
         """Sort the rows and sum them up, once."""
@@ -91,11 +92,6 @@ class SegmentedEngine:
         size, n = 0.5 * float(running.sums[-1, 3]), int(running.n_rows)
         thin = running if n <= 2 * THIN_ROWS else thin_sums(running, n)
         return Data(running, rows, size, thin)
-
-    def first_phase(self, relocations):
-        """Return what the first step does: the last descent is one of its own."""
-        del relocations
-        return Phase.STARTS
 
     def start(self, data, nets, options):
         """Return the breakpoints of a stack of networks, whose losses come later.

@@ -145,14 +145,14 @@ class Segments:
         return path
 
 
-def best_partitions(segments, most, n_even=None):
+def best_partitions(segments, most):
     """Return what the best partitions into 1 to 1 + most segments explain, and these.
 
     That is the decrease of the sum of squares, -inf where the limits leave no room; a
     partition is a list of positions, from 0 to the number of rows.
     """
     inside = segments.inside
-    few = min(len(inside), EVEN_PLACES if n_even is None else n_even)
+    few = min(len(inside), EVEN_PLACES)
     even = inside[np.unique(np.linspace(0, len(inside) - 1, few).astype(np.intp))]
     places = {0, segments.n, *even.tolist()}
     if few < len(inside):

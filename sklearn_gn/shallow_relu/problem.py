@@ -229,11 +229,9 @@ def _by_search(estimator, problem, rng):
     solver, unpadded = problem.solver, problem.rows
     if not problem.segmented:  # it pads them itself
         problem = problem._replace(rows=_padded(unpadded, estimator, solver))
-    rows, n = (
-        problem.rows,
-        None if estimator.n_neurons == "auto" else estimator.n_neurons,
-    )
-    path, ends, given = None, None, _given_hyperplanes(estimator, n, problem.scaling)
+    rows, path, ends = problem.rows, None, None
+    n = None if estimator.n_neurons == "auto" else estimator.n_neurons
+    given = _given_hyperplanes(estimator, n, problem.scaling)
     if n is None:
         given, path, ends = _select_size(estimator, problem, given, rng)
         n = len(given)

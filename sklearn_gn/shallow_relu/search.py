@@ -116,7 +116,8 @@ def init(data, nets, options, *, engine):
     """Begin with a stack of initial networks."""
     starts, losses, on_sample = engine.start(data, nets, options)
     n_neurons = int(np.sum(nets.alive[0]))
-    phase = engine.first_phase(int(options.relocations))
+    several = options.relocations > 0 or engine.ends_apart
+    phase = Phase.STARTS if several else Phase.END
     state = SearchState(None, math.inf, starts, losses, n_neurons, on_sample, phase)
     return _with_best(data, state, options, engine)[0]
 

@@ -6,14 +6,29 @@ from sklearn.utils._param_validation import Interval
 
 from sklearn_gn.solvers._base import Solver
 
-_SEARCH_CONSTRAINTS = {
-    "relocations": [Interval(Integral, 0, None, closed="left")],
-    "active_tol": [Interval(Real, 0, 1, closed="left")],
-    "rank_tol": [Interval(Real, 0, 1, closed="left")],
-}
+
+class _Search(Solver):
+    """Parameters of the solvers with a global search around them."""
+
+    _parameter_constraints = {
+        "relocations": [Interval(Integral, 0, None, closed="left")],
+        "active_tol": [Interval(Real, 0, 1, closed="left")],
+        "rank_tol": [Interval(Real, 0, 1, closed="left")],
+    }
+
+    def __init__(
+        self,
+        *,
+        relocations: int = 20,
+        active_tol: float = 1e-10,
+        rank_tol: float = 1e-12,
+    ) -> None:
+        self.relocations = relocations
+        self.active_tol = active_tol
+        self.rank_tol = rank_tol
 
 
-class SgGN(Solver):
+class SgGN(_Search):
     """Structure-guided Gauss-Newton (SgGN), with a global search around it.
 
     The hidden layer takes Gauss-Newton steps in turn with the output layer, which is
@@ -51,21 +66,9 @@ class SgGN(Solver):
     """
 
     name = "sggn"
-    _parameter_constraints = _SEARCH_CONSTRAINTS
-
-    def __init__(
-        self,
-        *,
-        relocations: int = 20,
-        active_tol: float = 1e-10,
-        rank_tol: float = 1e-12,
-    ) -> None:
-        self.relocations = relocations
-        self.active_tol = active_tol
-        self.rank_tol = rank_tol
 
 
-class JointGN(Solver):
+class JointGN(_Search):
     """Gauss-Newton in both layers together, with a global search around it.
 
     The output layer is projected out, as in the variable projection method [1]_ with
@@ -106,18 +109,6 @@ class JointGN(Solver):
     """
 
     name = "vpgn"
-    _parameter_constraints = _SEARCH_CONSTRAINTS
-
-    def __init__(
-        self,
-        *,
-        relocations: int = 20,
-        active_tol: float = 1e-10,
-        rank_tol: float = 1e-12,
-    ) -> None:
-        self.relocations = relocations
-        self.active_tol = active_tol
-        self.rank_tol = rank_tol
 
 
 class LM(Solver):

@@ -4,7 +4,7 @@ import numpy as np
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.shallow_relu import refinement
+from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import predict, shape_of
 
 N_ROWS = 3000  # more than a block
@@ -31,7 +31,7 @@ def test_steep_neighbours_are_refined_to_rounding():
     rng = np.random.RandomState(2)
     theta = exact * (1 + 1e-9 * rng.standard_normal(len(exact)))
     error = shape.trial(theta, rows).error
-    found = refinement.refined(theta, rows, np.zeros(shape.size), shape)
+    found = evidence_gn.refined(theta, rows, np.zeros(shape.size), shape)
     assert error > 1e-13
     assert shape.trial(found, rows).error < 1e-20
 
