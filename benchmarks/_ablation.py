@@ -56,8 +56,6 @@ SWITCHES = {
     "beats, in VarProNetRegressor and ShallowReLURegressor. Off: the networks stay.",
     "tables.feature_removal": "Features that the evidence has switched off leave the "
     "hidden layer. Off: they stay, with their penalties.",
-
-    "something. Off: they stay where they are, in training and in prediction.",
     "varpro.mixed_activations": "Members have the activations relu and tanh by turns. "
     "Off: relu.",
     "varpro.wide_members": "Half of the members of a classifier, or more, are wide "

@@ -23,11 +23,16 @@ well determined. Weights count as repetitions of rows.
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import blas, lapack, solve_triangular
+
+from sklearn_gn.linalg.factors import (
+    diagonal_of_solution,
+    factor,
+    orthogonal_factors,
+    plus_diagonal,
+)
 
 SMALLEST, LARGEST = 1e-8, 1e8  # precisions, for parameters and targets of unit size
 _SWITCHED_OFF = 0.01  # share of a group that is determined, below which it is nothing
-_SMALL_FACTOR = 64  # of a matrix, for LAPACK to invert
 _TINY = np.finfo(np.float64).tiny
 
 
@@ -40,14 +45,7 @@ class Curvature(NamedTuple):
 
 
 def group_sums(values, groups, n_groups):
-    """Sums of ``values`` over the groups, of shape (n_groups,); group -1 is left out.
-
-    Parameters
-    ----------
-    values : array of shape (N,)
-    groups : array of int of shape (N,)
-    n_groups : int
-    """
+    """Sums of ``values`` (N,) over the groups (n_groups,), without group -1."""
     return np.bincount(groups + 1, values, n_groups + 1)[1:]
 
 
@@ -66,12 +64,8 @@ def weighted_squares(theta, groups, alpha):
 def named_penalties(alpha, lengths):
     """Return the penalties of the groups, from a dict by name such as ``alpha_``.
 
-    Parameters
-    ----------
-    alpha : dict
-    lengths : dict
-        Number of penalties of each name, in the order of the groups; None for a single
-        number.
+    ``lengths`` has the number of penalties of each name, in the order of the groups;
+    None for a single number.
     """
     if set(alpha) != set(lengths):
         raise ValueError(
@@ -98,29 +92,16 @@ def named_penalties(alpha, lengths):
 def primal_curvature(gram, groups, alpha, beta, floor=0.0):
     """Curvature from the Gram matrix, for fewer parameters than rows.
 
-    Parameters
-    ----------
-    gram : array of shape (N, N)
-        J^T W J. With free parameters its block of these must not be singular.
-    groups : array of int of shape (N,)
-        Group of every parameter; -1 where it is free.
-    alpha : array of shape (G,)
-        Precisions of the groups.
-    beta : float
-        Precision of the noise; one for the cross-entropy.
-    floor : float, default=0.0
-        Shift of the Gram matrix at rounding level with which H is factored. It
-        determines no parameter.
-
-    Returns
-    -------
-    Curvature
-        NaN where H is singular to rounding.
+    ``gram`` (N, N) is J^T W J, not singular in free parameters, ``groups`` (N,) the
+    group of every parameter, -1 where it is free, ``alpha`` (G,) the precisions of the
+    groups, ``beta`` that of the noise, one for the cross-entropy. ``floor`` is a shift
+    of the Gram matrix at rounding level with which H is factored; it determines no
+    parameter. NaN where H is singular to rounding.
     """
     precision = prior_precision(groups, alpha)
     hessian = plus_diagonal(beta * gram, precision + beta * floor)
     # The form N_g - alpha_g tr(H^-1)_g would cancel where a group is switched off.
-    share, log_det = _diagonal_of_solution(hessian, gram)
+    share, log_det = diagonal_of_solution(hessian, gram)
     share = beta * share
     log_det = log_det - np.log(np.where(precision > 0, precision, 1)).sum()
     free = np.count_nonzero(groups < 0)
@@ -128,55 +109,30 @@ def primal_curvature(gram, groups, alpha, beta, floor=0.0):
 
 
 def dual_curvature(rows, groups, alpha, beta, n_free=0):
-    """Curvature from the rows, for fewer rows than parameters.
+    """The same from the rows ``sqrt(W) J`` (m, N), for fewer rows than parameters.
 
-    Parameters
-    ----------
-    rows : array of shape (m, N)
-        ``sqrt(W) J``; rows of weight zero may be there or not.
-    groups : array of int of shape (N,)
-        Group of every parameter; -1 where it is free.
-    alpha : array of shape (G,)
-        Precisions of the groups.
-    beta : float
-        Precision of the noise; one for the cross-entropy.
-    n_free : int
-        Number of free parameters, which must stand first.
-
-    Returns
-    -------
-    Curvature
-        Equal to that of :func:`primal_curvature` of ``rows.T @ rows``.
+    The ``n_free`` free parameters must stand first. Rows of weight zero may be there.
     """
     free, penalised, groups = rows[:, :n_free], rows[:, n_free:], groups[n_free:]
     log_det = 0.0
     if n_free:  # integrated out: what is left is orthogonal to their columns
-        q, r = np.linalg.qr(free)
+        q, r = orthogonal_factors(free)
         penalised = penalised - q @ (q.T @ penalised)
         log_det = 2 * np.sum(np.log(np.sqrt(beta) * np.abs(np.diagonal(r))))
     scaled = penalised * np.sqrt(beta / alpha[groups])[None, :]
     inner = scaled @ scaled.T
     # With hardly any noise rounding errors of the products are as large as the one.
     one = 1 + np.finfo(np.float64).eps * np.trace(inner)
-    root = _inverse_root(inner + one * np.eye(len(rows), dtype=rows.dtype))
-    share = np.sum((root @ scaled) ** 2, axis=0)
-    log_det = log_det - 2 * np.sum(np.log(np.abs(np.diagonal(root))))
-    gamma = group_sums(share, groups, len(alpha))
-    return Curvature(gamma, n_free, log_det)
+    inner = factor(inner, one, overwrite=True)
+    gamma = group_sums(inner.variances(scaled), groups, len(alpha))
+    return Curvature(gamma, n_free, log_det + inner.log_det)
 
 
 def log_evidence(curvature, energy, n_effective, beta):
     """Logarithm of the evidence of a least-squares problem.
 
-    Parameters
-    ----------
-    curvature : Curvature
-    energy : float
-        E, the weighted squares times ``beta / 2`` plus the penalties.
-    n_effective : float
-        Sum of the weights, times the number of targets.
-    beta : float
-        Precision of the noise.
+    ``energy`` is E, the weighted squares times ``beta / 2`` plus the penalties,
+    ``n_effective`` the sum of the weights times the number of targets.
     """
     return log_evidence_of_classes(curvature, energy) + n_effective / 2 * np.log(
         beta / (2 * np.pi)
@@ -189,29 +145,15 @@ def log_evidence_of_classes(curvature, energy):
 
 
 def updated_alpha(curvature, squares):
-    """Precisions of the groups, within bounds.
-
-    Parameters
-    ----------
-    curvature : Curvature
-    squares : array of shape (G,)
-        Sums of squares of the parameters of every group.
-    """
+    """Precisions of the groups, within bounds, from the sums of squares of each."""
     return (curvature.gamma / np.maximum(squares, _TINY)).clip(SMALLEST, LARGEST)
 
 
 def updated_beta(curvature, square_error, n_effective, floor):
-    """Precision of the noise.
+    """Precision of the noise, from the weighted sum of squares of the residuals.
 
-    Parameters
-    ----------
-    curvature : Curvature
-    square_error : float
-        Weighted sum of squares of the residuals.
-    n_effective : float
-        Sum of the weights, times the number of targets.
-    floor : float
-        Least variance of the noise: that of rounding errors.
+    ``n_effective`` is the sum of the weights times the number of targets, ``floor`` the
+    least variance of the noise, that of rounding errors.
     """
     freedom = n_effective - float(curvature.gamma.sum()) - curvature.n_free
     # With as many parameters as rows the noise is not determined; one row remains.
@@ -227,80 +169,8 @@ def parameters_of_penalties(gamma, groups):
     the estimator of James and Stein (1961), the values at the rows have ``gamma + 2 (1
     - s)`` degrees of freedom in place of gamma. Together the penalties count as no more
     than the parameters do.
-
-    Parameters
-    ----------
-    gamma : ndarray of shape (G,)
-        Well-determined parameters of every group.
-    groups : ndarray of int of shape (N,)
-        Group of every parameter; -1 where it is free.
     """
     sizes = np.bincount(groups + 1, minlength=len(gamma) + 1)[1:]
     share = np.clip(gamma / np.maximum(sizes, 1), 0, 1)
     more = np.where(share > _SWITCHED_OFF, 2 * (1 - share), 0)
     return float(min(np.sum(more), np.sum(gamma)))
-
-
-def plus_diagonal(matrix, diagonal):
-    """Return ``matrix + diag(diagonal)``: the matrix itself, changed."""
-    of_matrix = np.einsum("ii->i", matrix)  # a view of it
-    of_matrix += diagonal
-    return matrix
-
-
-def inverse_and_log_det(matrix):
-    """Return the inverse of a positive definite matrix and its log det; else NaN."""
-    inverse, log_det = _lower_inverse(matrix.copy())
-    inverse += inverse.T
-    np.einsum("ii->i", inverse)[...] /= 2
-    return inverse, log_det
-
-
-def _lower_inverse(matrix):
-    """The lower half of the inverse, with zeros above it, and the log det.
-
-    It takes the memory of the matrix: new memory of large ones costs as much as a third
-    of the work.
-    """
-    # The transpose is the same matrix, in the order of LAPACK: it is not copied.
-    factor, failed = lapack.dpotrf(matrix.T, lower=True, overwrite_a=True)
-    if failed:
-        return np.full_like(matrix, np.nan), np.nan
-    log_det = 2 * np.log(factor.diagonal()).sum()
-    _invert_factor(factor)
-    return lapack.dlauum(factor, lower=True, overwrite_c=True)[0], log_det
-
-
-def _invert_factor(factor):
-    """Put the inverse of a lower triangular matrix in its place."""
-    n = len(factor)
-    if n <= _SMALL_FACTOR:
-        factor[...] = lapack.dtrtri(factor, lower=True)[0]
-        return
-    # By halves: most of the work in products, which LAPACK leaves to slower loops.
-    half = n // 2
-    top, bottom = factor[:half, :half], factor[half:, half:]
-    _invert_factor(top)
-    _invert_factor(bottom)
-    product = blas.dtrmm(-1.0, top, factor[half:, :half], side=1, lower=1)
-    factor[half:, :half] = blas.dtrmm(1.0, bottom, product, lower=1, overwrite_b=1)
-
-
-def _diagonal_of_solution(matrix, other):
-    """The diagonal of ``matrix^-1 other``, both symmetric, and the log det.
-
-    The matrix is overwritten.
-    """
-    inverse, log_det = _lower_inverse(matrix)
-    inverse *= other.T  # symmetric, too: half of the products are those of the others
-    ones = np.ones(len(inverse))
-    return inverse @ ones + ones @ inverse - np.einsum("ii->i", inverse), log_det
-
-
-def _inverse_root(matrix):
-    """``R`` with ``R^T R`` the inverse of a matrix; NaN if not positive definite."""
-    factor, failed = lapack.dpotrf(matrix, lower=True)
-    if failed:
-        return np.full_like(matrix, np.nan)
-    eye = np.eye(len(matrix), dtype=matrix.dtype)
-    return solve_triangular(factor, eye, lower=True, check_finite=False)

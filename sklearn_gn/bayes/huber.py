@@ -55,27 +55,14 @@ def scales_of(fitted, rows):
 def noise_std(fitted, rows, n_effective, n_parameters):
     """Return the standard deviations of the noise of the targets, of shape (k,).
 
-    Parameters
-    ----------
-    fitted : ndarray of shape (m, k)
-    rows : Rows
-    n_effective : float
-        Number of rows, counted by their weights.
-    n_parameters : float
-        Number of well-determined parameters, of each target.
+    ``fitted`` has shape (m, k), ``n_parameters`` counts those of each target.
     """
     freedom = max(n_effective - n_parameters, 1.0)
     return scales_of(fitted, rows) * np.sqrt(n_effective / freedom)
 
 
 def targets_of(fitted, rows):
-    """Return the targets whose least squares are a Newton step for Huber's loss.
-
-    Parameters
-    ----------
-    fitted : ndarray of shape (m, k)
-    rows : Rows
-    """
+    """Targets whose least squares are a Newton step for Huber's loss."""
     limit = BOUND * scales_of(fitted, rows)
     residual = rows.y - fitted
     share = rows.weight @ (np.abs(residual) <= limit) / rows.weight.sum()
@@ -123,14 +110,8 @@ class RobustState(NamedTuple):
 def robust(algorithm, values, continued):
     """Return the algorithm for Huber's loss, from one for the squared loss.
 
-    Parameters
-    ----------
-    algorithm : Algorithm
-    values : callable
-        ``values(net, x)`` returns the predictions, of shape (m, k).
-    continued : callable
-        ``continued(rows, state)`` returns the state of a fit that has ended as one that
-        goes on with the targets of other rows.
+    ``values(net, x)`` returns the predictions (m, k), and ``continued(rows, state)``
+    the state of a fit that has ended as one that goes on with other targets.
     """
 
     def init(rows, nets, options):

@@ -12,12 +12,7 @@ _ROUNDING = 1e-9  # of sums of weights
 def long_ends(x, weight):
     """Return between which positions breakpoints leave no short first or last segment.
 
-    Parameters
-    ----------
-    x : ndarray of shape (n,)
-        Ascending.
-    weight : ndarray of shape (n,)
-        A row of weight two counts as two rows.
+    ``x`` ascends; a row of weight two counts as two rows.
     """
     n_rows = weight.sum()
     few = max(_LEAST, min(_FEW, _LARGE_SHARE * n_rows))
@@ -34,21 +29,10 @@ def has_short_end(breakpoints, ends):
 
 
 def rows_at_ends(rows, n_effective, breakpoints):
-    """Return the numbers of rows before the first and after the last breakpoint.
+    """Numbers of rows before the first and after the last breakpoint, and of all rows.
 
-    Parameters
-    ----------
-    rows : Rows or SortedRows
-        Of one feature. Their weights sum to one.
-    n_effective : float
-        Number of rows, counted by their weights.
-    breakpoints : ndarray
-        Those outside the rows do not count.
-
-    Returns
-    -------
-    n_first, n_last, n_rows : float
-        The two numbers, and that of all rows. Without a breakpoint all are the same.
+    Without a breakpoint inside the rows, all three are the same. The weights of the
+    rows, of one feature, sum to one; ``n_effective`` is their number by weight.
     """
     x, share = np.ravel(rows.x), n_effective * np.asarray(rows.weight, np.float64)
     used = x[share > 0]

@@ -21,12 +21,20 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from sklearn_gn import _switches as switches
-from sklearn_gn.bayes import left_out
 from sklearn_gn.bayes.evidence import LARGEST, SMALLEST
+from sklearn_gn.bayes.laplace import left_out_errors, left_out_rows
 from sklearn_gn.data.rows_source import RowSource, n_rows_of
+from sklearn_gn.linalg.factors import eigenpairs, eigenpairs_of_rows
 from sklearn_gn.linalg.large_gram import LARGEST_DENSE
 
 _DECISIVE = 10.0  # difference of log evidences, for normal noise
+# In standard errors. One, the usual rule, lets go of networks that pay on tables of
+# less than 200 rows, zero keeps some that follow a few far rows (100 tables of R's
+# packages, two splits each).
+CLEAR = 0.5
+# The same where the evidence speaks for the simpler model: with less, some pass that
+# follow noise (58 tables, three splits and starts each; simulated noise).
+AGAINST_EVIDENCE = 2.0
 _GRID = np.linspace(-18.0, 18.0, 73)  # logarithms of rho over the mean eigenvalue
 
 
@@ -59,7 +67,7 @@ class LinearModel(NamedTuple):
         return alpha, gamma
 
 
-def beats(linear, log_evidence, gamma, rows, n_effective, left_out_errors):
+def beats(linear, log_evidence, gamma, rows, n_effective, errors_of_network):
     r"""Whether the linear model is to be preferred to a network.
 
     The log evidence takes the noise for normal: a few far residuals make a network that
@@ -85,7 +93,7 @@ def beats(linear, log_evidence, gamma, rows, n_effective, left_out_errors):
     rows : Rows or RowSource
     n_effective : float
         Number of rows, counted by their weights.
-    left_out_errors : callable
+    errors_of_network : callable
         Maps rows to errors of the network, of shape (m, k), where these are left out.
     """
     gain = log_evidence - linear.log_evidence
@@ -93,18 +101,41 @@ def beats(linear, log_evidence, gamma, rows, n_effective, left_out_errors):
         more = _share_of_penalties(gamma) - _share_of_penalties(np.array(linear.gamma))
         if gain + more < 0:
             return True
-    rows = left_out.some_of(rows)
+    rows = left_out_rows(rows)
     residuals = linear.coef[0] + rows.x @ linear.coef[1:] - rows.y
     leverage = linear.leverage(rows.x)
-    errors = left_out.errors(residuals, leverage, rows.weight, n_effective)
+    errors = left_out_errors(residuals, leverage, rows.weight, n_effective)
     squares = np.sum(errors**2, axis=1)
-    if abs(gain) > _DECISIVE * left_out.spread(squares, rows.weight):
+    if abs(gain) > _DECISIVE * _spread(squares, rows.weight):
         return bool(gain < 0)
-    of_network = np.sum(left_out_errors(rows) ** 2, axis=1)
-    clear = left_out.CLEAR if gain > 0 else left_out.AGAINST_EVIDENCE
-    return not left_out.are_clearly_lower(
-        of_network, squares, rows.weight, n_effective, clear
-    )
+    of_network = np.sum(errors_of_network(rows) ** 2, axis=1)
+    clear = CLEAR if gain > 0 else AGAINST_EVIDENCE
+    return not are_clearly_lower(of_network, squares, rows.weight, n_effective, clear)
+
+
+def are_clearly_lower(squares, others, weight, n_effective, clear):
+    """Whether square errors are lower by some standard errors of their difference.
+
+    Of two models that rows do not tell apart, the simpler one is the better choice
+    (Breiman et al., Classification and Regression Trees, 1984, section 3.4.3). The
+    square errors (m,) are those of two models at the same rows, ``n_effective`` is the
+    number of all rows, whose weights sum to one.
+    """
+    gain, n_looked_at = others - squares, n_effective * np.sum(weight)
+    mean, variance = _mean_and_variance(gain, weight)
+    return bool(mean > clear * math.sqrt(variance / n_looked_at))
+
+
+def _spread(squares, weight):
+    """Return the variance of square errors over that of normal noise; at least one."""
+    mean, variance = _mean_and_variance(squares, weight)
+    return max(1.0, variance / (2 * mean**2)) if mean > 0 else 1.0
+
+
+def _mean_and_variance(values, weight):
+    weight = weight / np.sum(weight)
+    mean = weight @ values
+    return mean, weight @ (values - mean) ** 2
 
 
 def _share_of_penalties(gamma):
@@ -114,19 +145,12 @@ def _share_of_penalties(gamma):
 
 
 def linear_model(rows, n_effective):
-    """Return the :class:`LinearModel` of some rows.
+    """Return the :class:`LinearModel` of some rows, whose weights sum to one.
 
     It is None where nothing varies, where the matrix would be large, and for a single
     row. With as many features as rows a line goes through all of them: penalties that
     leave the noise less than one degree of freedom are no choice then, and where rows
     count as several, all on that line, there is no model.
-
-    Parameters
-    ----------
-    rows : Rows or RowSource
-        Their weights sum to one.
-    n_effective : float
-        Number of rows, counted by their weights.
     """
     if not switches.on("tables.linear_member"):
         return None
@@ -235,7 +259,7 @@ def _moments(rows, n_effective):
     x_mean, y_mean = rows.weight @ rows.x, rows.weight @ rows.y
     root = np.sqrt(n_effective * rows.weight)[:, None]
     x, y = root * (rows.x - x_mean), root * (rows.y - y_mean)
-    values, vectors = _eigenvectors(x)
+    values, vectors = eigenpairs_of_rows(x)
     return _Moments(x_mean, y_mean, values, vectors, x.T @ y, float(np.sum(y**2)))
 
 
@@ -250,7 +274,7 @@ def _moments_of_chunks(rows, n_effective):
     gram = rows.reduce(_products, None)
     mean = gram[0, 1:] / gram[0, 0]
     gram = n_effective * (gram[1:, 1:] - gram[0, 0] * np.outer(mean, mean))
-    values, vectors = np.linalg.eigh(gram[:d, :d])
+    values, vectors = eigenpairs(gram[:d, :d])
     total = max(float(np.trace(gram[d:, d:])), 0.0)
     return _Moments(
         mean[:d], mean[d:], np.maximum(values, 0), vectors, gram[:d, d:], total
@@ -262,13 +286,3 @@ def _products(_, rows):
     table = np.concatenate([np.ones((len(rows.x), 1)), rows.x, rows.y], axis=1)
     table *= np.sqrt(rows.weight)[:, None]
     return table.T @ table
-
-
-def _eigenvectors(x):
-    """Return the eigenvalues of ``x^T x`` that may be positive, and their vectors."""
-    if x.shape[1] <= len(x):
-        values, vectors = np.linalg.eigh(x.T @ x)
-        return np.maximum(values, 0), vectors
-    values, left = np.linalg.eigh(x @ x.T)
-    kept = values > len(x) * np.finfo(np.float64).eps * values[-1]
-    return values[kept], x.T @ left[:, kept] / np.sqrt(values[kept])

@@ -16,7 +16,7 @@ from scipy.linalg import cython_blas, cython_lapack
 from sklearn_gn.arrays.libraries import NumPy
 from sklearn_gn.arrays.threads import in_threads
 
-_LEAST = 1000  # rows; smaller matrices are factored in some milliseconds
+LEAST = 1000  # rows; smaller matrices are factored in some milliseconds
 _WIDTH, _ROWS = 192, 384  # of a panel; of the blocks below it
 
 
@@ -26,11 +26,20 @@ def shifted_cholesky(matrix, shift):
     What stands above its diagonal is not zero.
     """
     n = len(matrix)
-    if n < _LEAST or matrix.dtype != np.float64:
+    if n < LEAST or matrix.dtype != np.float64:
         return NumPy.shifted_cholesky(matrix, shift)
     # The transpose of the symmetric matrix is how LAPACK reads it.
     factor = matrix.copy().T
     np.einsum("ii->i", factor)[:] += shift
+    return in_panels(factor)
+
+
+def in_panels(factor):
+    """Put the lower Cholesky factor of a matrix, stored by columns, in its place.
+
+    NaN where there is none. What stands above its diagonal is that of the matrix.
+    """
+    n = len(factor)
     for start in range(0, n, _WIDTH):
         panel = _Panel(factor, start, min(start + _WIDTH, n))
         if not panel.is_factored():

@@ -2,13 +2,23 @@
 
 import numpy as np
 
-from sklearn_gn.arrays.libraries import library_of
+from sklearn_gn.arrays.libraries import library_of, namespace
 from sklearn_gn.arrays.trees import add, dot
 
 _DEPENDENT = 1e-12  # share of a vector that is rounding
 
 
-def conjugate_gradient(product, right, *, start=None, precondition=None, tol, max_iter):
+def conjugate_gradient(
+    product,
+    right,
+    *,
+    start=None,
+    precondition=None,
+    tol,
+    max_iter,
+    dot=dot,
+    record=None,
+):
     """Solve ``product(x) = right`` by the preconditioned conjugate gradient method.
 
     Parameters
@@ -26,12 +36,18 @@ def conjugate_gradient(product, right, *, start=None, precondition=None, tol, ma
         iteration ends.
     max_iter : int or scalar
         Most iterations.
+    dot : callable
+        Inner product; :func:`column_dot` for several right-hand sides, the columns of
+        an array (P, s). One that is solved, or is not to be, waits for the others.
+    record : callable, optional
+        Gets the length of each step and the ratio of the squared residuals after and
+        before it, from which :func:`tridiagonal` follows. Outside compiled code.
 
     Returns
     -------
     x : tree of arrays
     iterations : scalar
-    residual : scalar
+    residual : scalar or array of shape (s,)
         Relative size of the last residual.
     """
     library = library_of(right)
@@ -47,19 +63,22 @@ def conjugate_gradient(product, right, *, start=None, precondition=None, tol, ma
 
     def unfinished(carry):
         *_, size, count = carry
-        return (size > tol**2 * scale) & (count < max_iter)
+        return xp.any(size > tol**2 * scale) & (count < max_iter)
 
     def iterate(carry):
         x, r, p, size, count = carry
         image = product(p)
         curvature = dot(p, image)
         # Zero or negative only by rounding, when there is nothing left to gain.
-        usable = curvature > 0
+        usable = (size > tol**2 * scale) & (curvature > 0)
         length = xp.where(usable, size / xp.where(usable, curvature, 1), 0)
         x, r = add(x, length, p), add(r, -length, image)
         z = precondition(r)
         new = xp.where(usable, dot(r, z), 0)
-        return x, r, add(z, new / size, p), new, count + 1
+        ratio = new / xp.where(usable, size, 1)
+        if record is not None:
+            record((length, ratio))
+        return x, r, add(z, ratio, p), new, count + 1
 
     x, _, _, last, count = library.while_loop(
         unfinished, iterate, (x, r, z, size, xp.int32(0))
@@ -67,23 +86,28 @@ def conjugate_gradient(product, right, *, start=None, precondition=None, tol, ma
     return x, count, xp.sqrt(last / xp.where(scale > 0, scale, 1))
 
 
+def column_dot(a, b):
+    """Inner products of the columns of two arrays."""
+    return namespace(a).sum(a * b, axis=0)
+
+
+def tridiagonal(lengths, ratios):
+    """Diagonal and off-diagonal of the Lanczos matrix of the recorded iterations."""
+    n = int(np.count_nonzero(lengths))
+    lengths, ratios = lengths[:n], np.maximum(ratios[: max(n - 1, 0)], 0)
+    diagonal = 1 / lengths
+    diagonal[1:] += ratios / lengths[:-1]
+    return diagonal, np.sqrt(ratios) / lengths[:-1]
+
+
 def krylov_basis(product, diagonal, right, rank):
     """Return an orthonormal basis of a Krylov space of a matrix, of shape (P, r).
 
-    It is that of the matrix divided by its diagonal. Without this the penalties of
-    weights that are switched off would be all that it finds. The eigenvectors of the
-    largest eigenvalues are no substitute: they hardly move the neurons of a network
-    while their coefficients are small, and it would stay a linear model.
-
-    Parameters
-    ----------
-    product : callable
-        Maps vectors to their products with the matrix.
-    diagonal : ndarray of shape (P,)
-    right : ndarray of shape (P,)
-        Right side of the system, with which the space begins.
-    rank : int
-        Most dimensions.
+    It is that of the matrix divided by its ``diagonal`` (P,), and begins with the right
+    side of the system. Without this the penalties of weights that are switched off
+    would be all that it finds. The eigenvectors of the largest eigenvalues are no
+    substitute: they hardly move the neurons of a network while their coefficients are
+    small, and it would stay a linear model.
     """
     basis = np.zeros((len(right), rank))
     vector = right / diagonal

@@ -31,41 +31,21 @@ _BLOCK_ROWS = 256
 
 
 def affordable(n_rows, size):
-    """Whether the evidence of a squared loss takes no longer than minutes.
-
-    Parameters
-    ----------
-    n_rows : int
-    size : int
-        Number of parameters.
-    """
+    """Whether the evidence of a squared loss takes no longer than minutes."""
     dense = size <= LARGEST_DENSE and work_of(n_rows, size) <= _MOST_WORK
     return dense or n_rows * size <= _MOST_LARGE
 
 
 def work_of(n_rows, size):
-    """Work of a step with a dense matrix, in products of its entries.
-
-    Parameters
-    ----------
-    n_rows : int
-    size : int
-        Number of parameters.
-    """
+    """Work of a step with a dense matrix, in products of its entries."""
     return (n_rows + 2 * size) * size**2
 
 
 def is_formed(n_numbers, size):
     """Whether the matrix of a squared loss is formed, or products with it.
 
-    Those of few rows are cheaper where there are many more parameters, and as exact.
-
-    Parameters
-    ----------
-    n_numbers : int
-        Rows times targets.
-    size : int
-        Number of parameters.
+    ``n_numbers`` is rows times targets. Products of few rows are cheaper where there
+    are many more parameters, and as exact.
     """
     return size <= min(LARGEST_DENSE, _WIDE * n_numbers)
 

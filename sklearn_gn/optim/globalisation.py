@@ -8,35 +8,68 @@ step is and what it costs to try one; this loop is the same for all of them.
 
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax import lax
+from sklearn_gn.arrays.libraries import library_of, namespace
+from sklearn_gn.arrays.trees import select
+
+
+def nielsen_shift(shift, gain_ratio):
+    """Shift after an accepted step, at most three times smaller.
+
+    H. B. Nielsen, "Damping parameter in Marquardt's method", IMM-REP-1999-05.
+    """
+    xp = namespace((shift, gain_ratio))
+    bounded = xp.clip(gain_ratio, -1.0, 1.0)  # beyond these it would only overflow
+    return shift * xp.maximum(1 / 3, 1 - (2 * bounded - 1) ** 3)
+
+
+class Nielsen(NamedTuple):
+    """A shift by Nielsen's rule.
+
+    Every further rejection in a row multiplies it by twice the factor of the one
+    before.
+    """
+
+    value: Any
+    growth: Any
+
+    @classmethod
+    def start(cls, value):
+        """Begin with the shift ``value``."""
+        return cls(value, 2 * namespace(value).ones_like(value))
+
+    def update(self, gain_ratio):
+        """Shift after a step of the given gain ratio; at most zero means rejected."""
+        where = namespace((self.value, gain_ratio)).where
+        good = gain_ratio > 0  # False for NaN
+        shrunk = nielsen_shift(self.value, gain_ratio)
+        return Nielsen(
+            where(good, shrunk, self.value * self.growth),
+            where(good, 2.0, 2 * self.growth),
+        )
 
 
 class SearchResult(NamedTuple):
     """The last step that was tried, and what the search has learned."""
 
     candidate: Any  # what the trial function returned
-    accepted: jnp.ndarray  # whether the objective falls
-    actual: jnp.ndarray  # reduction of the objective
-    predicted: jnp.ndarray  # reduction of the model
-    gain_ratio: jnp.ndarray  # actual over predicted; 0 where none was predicted
-    shift: jnp.ndarray  # that of the candidate
-    damping: Any  # for the next iteration
-    n_trials: jnp.ndarray
+    accepted: Any  # whether the objective falls
+    actual: Any  # reduction of the objective
+    predicted: Any  # reduction of the model
+    gain_ratio: Any  # actual over predicted; 0 where none was predicted
+    shift: Any  # that of the candidate
+    damping: Nielsen  # for the next iteration
+    n_trials: Any
 
     def accepted_or(self, current):
         """Return the candidate if it was accepted, else ``current``."""
-        return jax.tree.map(
-            lambda new, old: jnp.where(self.accepted, new, old), self.candidate, current
-        )
+        return select(self.accepted, self.candidate, current)
 
 
 def search_damping(trial, current, damping, *, fixed=None, max_trials):
     """Try steps of increasing damping until one of them lowers the objective.
 
-    To be called inside a compiled function. The search also ends where the model
-    predicts no reduction, since more damping cannot change that.
+    The search also ends where the model predicts no reduction, since more damping
+    cannot change that.
 
     Parameters
     ----------
@@ -46,8 +79,7 @@ def search_damping(trial, current, damping, *, fixed=None, max_trials):
         the objective. The number serves steps that are shortened at a fixed shift.
     current : tree of arrays
         What there is without a step, of the structure of a candidate.
-    damping : Nielsen, or the like
-        State with the shift as ``value``, and ``update(gain_ratio)`` to the next state.
+    damping : Nielsen
     fixed : scalar or None, default=None
         Shift of all trials in place of ``damping.value``.
     max_trials : int
@@ -57,12 +89,14 @@ def search_damping(trial, current, damping, *, fixed=None, max_trials):
     -------
     SearchResult
     """
+    library = library_of(damping)
+    xp = library.xp
 
     def attempt(result):
         shift = result.damping.value if fixed is None else fixed
         candidate, actual, predicted = trial(shift, result.n_trials)
         usable = predicted > 0
-        ratio = jnp.where(usable, actual / jnp.where(usable, predicted, 1), 0)
+        ratio = xp.where(usable, actual / xp.where(usable, predicted, 1), 0)
         return SearchResult(
             candidate=candidate,
             accepted=actual > 0,
@@ -76,19 +110,19 @@ def search_damping(trial, current, damping, *, fixed=None, max_trials):
 
     def unfinished(result):
         more = result.n_trials < max_trials
-        return ~result.accepted & (result.predicted > 0) & more
+        return xp.logical_not(result.accepted) & (result.predicted > 0) & more
 
-    zero = jnp.zeros_like(damping.value)
+    zero = xp.zeros_like(damping.value)
     start = SearchResult(
         candidate=current,
-        accepted=jnp.array(False),
+        accepted=xp.bool_(False),
         actual=zero,
         predicted=zero + 1,
         gain_ratio=zero,
         shift=zero,
         damping=damping,
-        n_trials=jnp.int32(0),
+        n_trials=xp.int32(0),
     )
     if max_trials == 1:
         return attempt(start)
-    return lax.while_loop(unfinished, attempt, start)
+    return library.while_loop(unfinished, attempt, start)

@@ -1,16 +1,15 @@
 """Line searches."""
 
-import jax.numpy as jnp
-from jax import lax
+from sklearn_gn.arrays.libraries import namespace
 
 # Trial steps: a geometric grid that contains the Gauss-Newton step 1 and one
 # enlarged step, then an even grid between the neighbours of its best point.
-COARSE = tuple(2.0**k for k in range(1, -15, -1))
-FINE = 9
+_COARSE = tuple(2.0**k for k in range(1, -15, -1))
+_FINE = 9
 
 
-def grid_search(loss, dtype):
-    """Minimise ``loss(gamma)`` over ``gamma >= 0`` on a grid, refined once.
+def grid_search(losses, dtype, xp):
+    """Minimise a loss over steps ``gamma >= 0`` on a grid, refined once.
 
     The losses of the networks here are only piecewise smooth along a line, with several
     local minima, which is why the paper asks for the argmin and why sampling beats a
@@ -18,31 +17,31 @@ def grid_search(loss, dtype):
 
     Parameters
     ----------
-    loss : callable
-        Maps a scalar step to a scalar.
+    losses : callable
+        Maps an array of steps to their losses.
     dtype : dtype
-        Of the step.
+        Of the steps.
+    xp : module
+        numpy or jax.numpy.
 
     Returns
     -------
     gamma : scalar
         The best step of the grid. The caller compares its loss with that of no step.
     """
-    coarse = jnp.asarray(COARSE, dtype)
-    losses = _finite(lax.map(loss, coarse))
-    best = jnp.argmin(losses)
+    coarse = xp.asarray(_COARSE, dtype)
+    first = _finite(losses(coarse))
+    best, last = xp.argmin(first), len(_COARSE) - 1
     # Neighbours in the descending grid; past its ends, as far again, or zero.
-    upper = jnp.where(best > 0, coarse[jnp.maximum(best - 1, 0)], 2 * coarse[0])
-    last = coarse.shape[0] - 1
-    lower = jnp.where(best < last, coarse[jnp.minimum(best + 1, last)], 0.0)
-    fraction = jnp.arange(1, FINE + 1, dtype=dtype) / (FINE + 1)
+    upper = xp.where(best > 0, coarse[xp.maximum(best - 1, 0)], 2 * coarse[0])
+    lower = xp.where(best < last, coarse[xp.minimum(best + 1, last)], 0.0)
+    fraction = xp.arange(1, _FINE + 1, dtype=dtype) / (_FINE + 1)
     fine = lower + (upper - lower) * fraction
-    fine_losses = _finite(lax.map(loss, fine))
-    best_fine = jnp.argmin(fine_losses)
-    return jnp.where(
-        fine_losses[best_fine] < losses[best], fine[best_fine], coarse[best]
-    )
+    second = _finite(losses(fine))
+    best_fine = xp.argmin(second)
+    return xp.where(second[best_fine] < first[best], fine[best_fine], coarse[best])
 
 
 def _finite(losses):
-    return jnp.where(jnp.isfinite(losses), losses, jnp.inf)
+    xp = namespace(losses)
+    return xp.where(xp.isfinite(losses), losses, xp.inf)

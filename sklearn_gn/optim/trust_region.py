@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
+from sklearn_gn.linalg.factors import eigenpairs
+
 _NEWTON_ITERATIONS = 60
 
 
@@ -70,3 +72,63 @@ def radius_shift(model, radius):
 
     shift, *_ = lax.while_loop(outside, improve, (start, norm(start), jnp.int32(0)))
     return jnp.where(norm(jnp.zeros_like(shift)) <= radius, 0, shift)
+
+
+def lanczos(product, gradient, *, rank, tol):
+    """The quadratic model in the Krylov space of a gradient (n,), and the iterations.
+
+    Lanczos' method with full reorthogonalisation for a positive semidefinite operator
+    ``product``, in at most ``rank`` dimensions, ended when the solution of the
+    projected Newton system leaves a relative residual below ``tol``. Ritz values and
+    vectors beyond the space have no slope and value 0.
+    """
+    n = gradient.shape[0]
+    rank = min(rank, n)
+    size = jnp.linalg.norm(gradient)
+    first = gradient / jnp.where(size > 0, size, 1)
+    basis = jnp.zeros((n, rank), gradient.dtype).at[:, 0].set(first)
+    matrix = jnp.zeros((rank, rank), gradient.dtype)
+    inside = jnp.arange(rank, dtype=jnp.int32)
+
+    def unfinished(carry):
+        *_, residual, count = carry
+        return (residual > tol) & (count < rank)
+
+    def iterate(carry):
+        basis, matrix, _, count = carry
+        image = product(basis[:, count])
+        # Twice is enough.
+        along = basis.T @ image
+        rest = image - basis @ along
+        correction = basis.T @ rest
+        rest = rest - basis @ correction
+        along = along + correction
+        matrix = matrix.at[:, count].set(along).at[count, :].set(along)
+        length = jnp.linalg.norm(rest)
+        count = count + 1
+        # Less than this is rounding: the space is invariant.
+        scale = jnp.max(jnp.abs(matrix))
+        ended = length <= 100 * jnp.finfo(image.dtype).eps * scale
+        following = jnp.where(ended, 0, rest / jnp.where(ended, 1, length))
+        basis = jnp.where((inside == count)[None, :], following[:, None], basis)
+        # Beyond the space the identity, so that the small system can be solved.
+        used = inside < count
+        square = jnp.where(used[:, None] & used[None, :], matrix, 0)
+        square = square + jnp.diag((~used).astype(image.dtype))
+        values, vectors = eigenpairs(square)
+        floor = jnp.finfo(image.dtype).eps * jnp.max(values)
+        solution = vectors @ (vectors[0] / jnp.maximum(values, floor))
+        last = jnp.sum(jnp.where(inside == count - 1, solution, 0))
+        return basis, matrix, jnp.where(ended, 0, jnp.abs(length * last)), count
+
+    one = jnp.ones_like(size)
+    start = basis, matrix, jnp.where(size > 0, one, 0), jnp.int32(0)
+    basis, matrix, _, count = lax.while_loop(unfinished, iterate, start)
+    used = inside < count
+    basis = jnp.where(used[None, :], basis, 0)
+    square = jnp.where(used[:, None] & used[None, :], matrix, 0)
+    values, vectors = eigenpairs(square)
+    return (
+        SpectralModel(jnp.maximum(values, 0), size * vectors[0], basis @ vectors),
+        count,
+    )

@@ -38,6 +38,7 @@ import numpy as np
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.conditions import Dirichlet
 from sklearn_gn.pde.domains import Difference, Product, _SameAxes
@@ -139,7 +140,7 @@ def _intersection(first, second):
     matrix = np.column_stack([b - a, c - e])
     if abs(np.linalg.det(matrix)) < 1e-12 * np.abs(matrix).max() ** 2:
         return []
-    share = np.linalg.solve(matrix, c - a)
+    share = solve_general(matrix, c - a)
     return [a + share[0] * (b - a)] if ((share >= 0) & (share <= 1)).all() else []
 
 

@@ -26,6 +26,7 @@ import numpy as np
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.linalg.factors import least_norm_solution
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Periodic, Robin
 from sklearn_gn.pde.given_values import faces_of
@@ -223,7 +224,7 @@ def _at_an_end(problem, axis, end, entries):
         return residuals, None
     there, slopes, elsewhere = equation
     there = np.where(np.abs(there) > _AGREE * np.abs(elsewhere).max(axis=0), there, 0.0)
-    return residuals, np.linalg.lstsq(slopes, there, rcond=None)[0]
+    return residuals, least_norm_solution(slopes, there)
 
 
 @partial(evaluated_by_numpy, static_argnames=("problem", "axis", "entries"))
@@ -361,9 +362,7 @@ def _eigenvalues(u_t, u_tt, u_xx, u_xxx, u_xxxx, sizes):
     left, q = u_t, u_t.shape[1]
     if np.linalg.matrix_rank(left, _ABSENT * np.abs(left).max()) < q:
         return ()
-    found = np.linalg.eigvals(-np.linalg.lstsq(left, u_xx, rcond=None)[0]).astype(
-        complex
-    )
+    found = np.linalg.eigvals(-least_norm_solution(left, u_xx)).astype(complex)
     least = _ABSENT * space**2 / time
     found = found[np.abs(found) > least]
     if (found.real < -_ABSENT * np.abs(found)).any():

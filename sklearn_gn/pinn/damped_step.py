@@ -32,7 +32,7 @@ from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
 from sklearn_gn.arrays.trees import add, dimension, norm
 from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.linalg.krylov import conjugate_gradient
-from sklearn_gn.linalg.nystrom import nystrom, preconditioner
+from sklearn_gn.linalg.low_rank import nystrom, preconditioner
 from sklearn_gn.pinn import numpy_residuals, pieces
 from sklearn_gn.pinn.residuals import (
     class_losses,

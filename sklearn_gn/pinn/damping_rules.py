@@ -12,8 +12,7 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.arrays.trees import select
-from sklearn_gn.optim.damping import Nielsen
-from sklearn_gn.optim.globalisation import search_damping
+from sklearn_gn.optim.globalisation import Nielsen, search_damping
 from sklearn_gn.pinn.damped_step import candidate, damped_step, no_step, solver_for
 
 _N_SHIFTS, _SHIFT_RATIO = 5, 8.0

@@ -25,8 +25,7 @@ from jax.flatten_util import ravel_pytree
 from sklearn_gn.arrays.caches import StoredWithoutCaches
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.extremes import unbounded
-from sklearn_gn.bayes.noise import degrees_of_freedom
-from sklearn_gn.bayes.posterior import PseudoInverse, safe_norm
+from sklearn_gn.bayes.laplace import PseudoInverse, degrees_of_freedom, safe_norm
 from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pinn.damped_step import jacobian_in_pieces
 from sklearn_gn.pinn.model import coefficient_values, network

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import backend, extremes
-from sklearn_gn.bayes.noise import PredictionIntervalMixin
+from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.rows import validate_data
 from sklearn_gn.data.scaling import Scaling
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sklearn_gn.arrays.extremes import MOST_ROWS, noise_deviation
-from sklearn_gn.bayes import evidence_gn, evidence_posterior
+from sklearn_gn.bayes import evidence_gn, laplace
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
+from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.bayes.layers import Layers
-from sklearn_gn.bayes.noise import degrees_of_freedom
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.linalg.large_gram import affordable
 from sklearn_gn.optim.solver import Algorithm, Rows
@@ -169,7 +169,7 @@ class EvidencePosterior(NamedTuple):
 
     layers: Layers
     theta: np.ndarray
-    covariance: Any  # of evidence_posterior.covariance, made at the first access
+    covariance: Any  # of laplace.covariance, made at the first access
     freedom: float  # degrees of freedom of the noise
 
     def noise_freedom(self):
@@ -179,9 +179,7 @@ class EvidencePosterior(NamedTuple):
     def output_deviations(self, x):
         """Standard deviations of the outputs at points, of shape (n, q)."""
         jacobian = self.layers.jacobian(self.theta, np.asarray(x, np.float64))
-        variance_of = partial(
-            evidence_posterior.posterior_variances, self.covariance.get()
-        )
+        variance_of = partial(laplace.posterior_variances, self.covariance.get())
         return np.sqrt(np.stack([variance_of(rows) for rows in jacobian], axis=1))
 
 
@@ -199,16 +197,14 @@ def _set_fitted(solver, run, fitted):
     solver._posterior = EvidencePosterior(
         layers,
         net.theta,
-        evidence_posterior.PosteriorCovariance(
-            layers, sums, net.alpha, net.beta, n_effective
-        ),
+        laplace.PosteriorCovariance(layers, sums, net.alpha, net.beta, n_effective),
         float(degrees_of_freedom(n_effective, layers.n_values, n_parameters)),
     )
     solver.loss_ = loss * scaling.loss_scale
     solver.fresh_loss_ = math.nan
     if run.val_loss is not None:
         solver.fresh_loss_ = run.val_loss(net) * scaling.loss_scale
-    solver.gram_spectrum_ = evidence_posterior.spectrum(sums.gram)
+    solver.gram_spectrum_ = laplace.spectrum(sums.gram)
     solver.coefficients_, solver.coefficients_std_ = {}, {}
     solver.window_ends_ = np.zeros(0)
     noise_std = y_scale * noise_deviation(net.beta)

@@ -19,7 +19,7 @@ from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.arrays.backend import one_blas_thread
 from sklearn_gn.base import DiagnoseMixin, unchanged_on_failure
 from sklearn_gn.bayes.huber import BOUND
-from sklearn_gn.bayes.noise import PredictionIntervalMixin
+from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data import dates
 from sklearn_gn.data.chunks import check_repeatable, takes_only_chunks
 from sklearn_gn.data.row_checks import RowChecks, with_tails

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import solve_toeplitz
 
+from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.insertion import allowed, orthogonal_part
 from sklearn_gn.segmented.problem import (
@@ -113,7 +114,7 @@ def _normalise(scores, covariance):
 
 def _inverse_root(matrices):
     """Return R with the inverse R R' of matrices (c, m, m), and what is not zero."""
-    values, vectors = np.linalg.eigh(matrices)
+    values, vectors = factors.eigenpairs(matrices)
     known = values > _RANK * np.trace(matrices, axis1=1, axis2=2)[:, None]
     inverse = np.where(known, 1 / np.sqrt(np.where(known, values, 1)), 0)
     return vectors * inverse[:, None], known
@@ -124,7 +125,7 @@ def reference_distribution(found, freedom, n_draws, rng):
 
     ``freedom`` are the degrees of freedom without a breakpoint.
     """
-    values, vectors = np.linalg.eigh(found.covariance)
+    values, vectors = factors.eigenpairs(found.covariance)
     kept = values > _RANK * values[-1]
     normal = rng.standard_normal((n_draws, int(kept.sum())))
     drawn = normal @ (vectors[:, kept] * np.sqrt(values[kept])).T
@@ -293,8 +294,7 @@ def _with_own_variance(drawn, square, later, known):
     outer = later[..., :, None] * later[..., None, :]
     variance = square @ np.swapaxes(outer, 0, 1).reshape(n, c * m * m)
     variance = variance.reshape(-1, c, m, m) + np.eye(m) * ~known[:, None]
-    try:
-        solved = np.linalg.solve(variance, drawn[..., None])
-    except np.linalg.LinAlgError:  # a draw of so few rows that it leaves no residuals
+    solved = factors.solve_general(variance, drawn[..., None])
+    if np.isnan(solved).any():  # a draw of so few rows that it leaves no residuals
         solved = np.linalg.pinv(variance, hermitian=True) @ drawn[..., None]
     return np.sum(drawn * solved[..., 0], axis=2)

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.linalg import factors
+
 _DEPENDENT = 1e-10  # relative singular value of a direction that is left out
 _RESOLVED = 1e-9  # share of the variance above which running sums are exact enough
 _MOST_STEPS = 30
@@ -111,7 +113,7 @@ def solve(columns, y, weight, level=None):
     # Columns of unit length, so that what counts as dependent knows no units.
     length = np.linalg.norm(factor, axis=-2)
     length = np.where(length > 0, length, 1)
-    _, s, vt = np.linalg.svd(factor / length[..., None, :], full_matrices=False)
+    _, s, vt = factors.singular_triplets(factor / length[..., None, :])
     kept = s > _DEPENDENT * s[..., :1]
     inverse = np.where(kept, 1 / np.where(kept, s, 1), 0)
     half = np.swapaxes(vt, -1, -2) * inverse[..., None, :] / length[..., None]
@@ -129,11 +131,11 @@ def _triangle(matrix):
     n, p = matrix.shape[-2:]
     size = max(_PART_ROWS, 4 * p)
     if n < 2 * size:
-        return np.linalg.qr(matrix, mode="r")
+        return factors.upper_factor(matrix)
     whole = n // size * size
     parts = matrix[..., :whole, :].reshape(*matrix.shape[:-2], -1, size, p)
-    factors = np.linalg.qr(parts, mode="r").reshape(*matrix.shape[:-2], -1, p)
-    return _triangle(np.concatenate([factors, matrix[..., whole:, :]], axis=-2))
+    of_parts = factors.upper_factor(parts).reshape(*matrix.shape[:-2], -1, p)
+    return _triangle(np.concatenate([of_parts, matrix[..., whole:, :]], axis=-2))
 
 
 def _times(matrix, vector):
@@ -256,8 +258,8 @@ def prewhitened(scores, lags, n_rows):
     if len(scores) < 2:
         return newey_west(scores, lags, n_rows)
     before, now = scores[:-1], scores[1:]
-    regression = np.linalg.lstsq(before, now)[0].T
-    left, size, right = np.linalg.svd(regression)
+    regression = factors.least_norm_solution(before, now).T
+    left, size, right = factors.singular_triplets(regression)
     regression = left * np.minimum(size, _LARGEST_CORRELATION) @ right
     innovation = now - before @ regression.T
     middle = newey_west(innovation, lags, n_rows) * len(scores) / len(now)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.linalg import factors
 from sklearn_gn.shallow_relu.sorted_rows import RIGHT
 
 _SHIFT = 1e-12  # of a normal matrix with unit diagonal, so that it can be factored
@@ -214,14 +215,12 @@ def _without_end_slope(half, side, slope):
 
 def _half_inverse(matrix):
     """Return H with H^T H the inverse of a matrix with unit diagonal."""
-    try:
-        return np.linalg.inv(
-            np.linalg.cholesky(matrix + _SHIFT * np.eye(matrix.shape[-1]))
-        )
-    except np.linalg.LinAlgError:  # rounding errors of pieces that few rows determine
-        values, vectors = np.linalg.eigh(matrix)
+    half = factors.inverse_roots(matrix + _SHIFT * np.eye(matrix.shape[-1]))
+    if np.isnan(half).any():  # rounding errors of pieces that few rows determine
+        values, vectors = factors.eigenpairs(matrix)
         root = np.sqrt(np.maximum(values, _LEAST_EIGENVALUE))
-        return np.swapaxes(vectors, -1, -2) / root[..., None]
+        half = np.swapaxes(vectors, -1, -2) / root[..., None]
+    return half
 
 
 def _apply(matrix, vector):

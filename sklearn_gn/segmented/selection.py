@@ -38,6 +38,7 @@ from scipy.special import gammaln
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import extremes
 from sklearn_gn.bayes.line_ends import SHORT_END, has_short_end, long_ends
+from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.preparation import limits_ends, problem_of, with_known
 from sklearn_gn.segmented.search import (
@@ -273,7 +274,7 @@ def least_deviance(form, rows, t):
     def deviance(rho):
         gram = square - rho * (lag + lag.T) + rho**2 * lag_square
         gram = gram + (1 - rho**2) * start
-        part = gram[:-1, -1] @ np.linalg.solve(gram[:-1, :-1], gram[:-1, -1])
+        part = gram[:-1, -1] @ solve_general(gram[:-1, :-1], gram[:-1, -1])
         share = max(gram[-1, -1] - part, EXACT)
         return n * (np.log(2 * np.pi * rss * share / n) + 1) - np.log(1 - rho**2)
 

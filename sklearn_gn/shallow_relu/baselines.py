@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.arrays.trees import select
-from sklearn_gn.linalg.solve import filter_factors
+from sklearn_gn.linalg.least_squares import filter_factors
 from sklearn_gn.optim import first_order
-from sklearn_gn.optim.damping import Nielsen
-from sklearn_gn.optim.globalisation import search_damping
+from sklearn_gn.optim.globalisation import Nielsen, search_damping
 from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.shallow_relu import sggn
@@ -238,9 +238,10 @@ def kfra_update(net, memory, rows, options):
         moved = jax.tree.map(lambda p, d: p - gamma * d, trainable(net), move)
         return with_parameters(net, moved)
 
-    gamma = grid_search(
-        lambda g: sggn.objective(along(g), rows, options.alpha), z.dtype
-    )
+    def loss_along(gamma):
+        return sggn.objective(along(gamma), rows, options.alpha)
+
+    gamma = grid_search(partial(lax.map, loss_along), z.dtype, jnp)
     new = along(gamma)
     decrease = sggn.loss_decrease(net, new, rows, options.alpha)
     return Update(

@@ -21,10 +21,10 @@ import numpy as np
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS
-from sklearn_gn.bayes.evidence_gn import nielsen_shift
 from sklearn_gn.data.rows_source import RowSource, row_blocks
-from sklearn_gn.linalg.solve import solve_semidefinite
-from sklearn_gn.optim.line_search import COARSE, FINE
+from sklearn_gn.linalg.factors import solve_semidefinite
+from sklearn_gn.optim.globalisation import nielsen_shift
+from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.runtime.fit_loop import Continued
 from sklearn_gn.shallow_relu import evidence_gn
@@ -324,7 +324,9 @@ def sggn_step(rows, state, options):
     along = slopes / np.where(kept, values + damping, 1)
     p = ((vectors @ along) / size[:, 0]).reshape(net.hyperplanes.shape)
     predicted = float(slopes @ along - values @ along**2 / 2)
-    gamma = _best_step(lambda g: losses_along(net, p, rows, g, intercept_moves))
+    gamma = grid_search(
+        lambda g: losses_along(net, p, rows, g, intercept_moves), np.dtype(float), np
+    )
     found, loss = _refitted(net, net.hyperplanes - gamma * p, rows, options)
     new = DescentState(found, loss) if loss < state.loss else state
     gain = max(state.loss - loss, 0) / predicted if predicted > 0 else 0.0
@@ -369,23 +371,6 @@ def _leading(singular_values, tol, rank):
     """Which directions are kept."""
     large = singular_values > tol * np.max(singular_values, initial=0)
     return large & (np.arange(len(singular_values)) < rank)
-
-
-def _best_step(losses):
-    """Minimise along a line on the grid of ``grid_search``, with two passes."""
-
-    def best(gammas):
-        found = losses(gammas)
-        found = np.where(np.isfinite(found), found, np.inf)
-        return int(np.argmin(found)), found.min()
-
-    coarse = np.array(COARSE)
-    at, lowest = best(coarse)
-    upper = coarse[at - 1] if at > 0 else 2 * coarse[0]
-    lower = coarse[at + 1] if at + 1 < len(coarse) else 0.0
-    fine = lower + (upper - lower) * np.arange(1, FINE + 1) / (FINE + 1)
-    between, lower_loss = best(fine)
-    return fine[between] if lower_loss < lowest else coarse[at]
 
 
 STEPS = {"vpgn": joint_step, "sggn": sggn_step}

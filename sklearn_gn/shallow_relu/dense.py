@@ -16,7 +16,7 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.blocks import map_rows, sum_rows, triangular_factor
 from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
 from sklearn_gn.arrays.parts import all_rows, n_devices, number, total
-from sklearn_gn.linalg.solve import filter_factors
+from sklearn_gn.linalg.least_squares import filter_factors
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import joint, sggn
 from sklearn_gn.shallow_relu.network import (

@@ -28,7 +28,7 @@ from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
-from sklearn_gn.bayes.noise import PredictionIntervalMixin
+from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.chunks import (
     check_early_stopping,
     check_repeatable,

@@ -18,10 +18,11 @@ import numpy as np
 from scipy.linalg import null_space
 
 from sklearn_gn.arrays.extremes import noise_deviation
-from sklearn_gn.bayes import evidence, huber, left_out
+from sklearn_gn.bayes import evidence, huber, laplace
 from sklearn_gn.bayes.evidence_gn import alpha_method, at_last_penalties, sums_of
-from sklearn_gn.bayes.evidence_posterior import (
+from sklearn_gn.bayes.laplace import (
     covariance,
+    degrees_of_freedom,
     noise_ratio,
     one_or_each,
     posterior_variances,
@@ -30,9 +31,8 @@ from sklearn_gn.bayes.evidence_posterior import (
 from sklearn_gn.bayes.line_ends import rows_at_ends
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
 from sklearn_gn.bayes.low_rank import LowRank
-from sklearn_gn.bayes.noise import degrees_of_freedom
 from sklearn_gn.data.rows_source import RowSource, n_rows_of, row_blocks
-from sklearn_gn.linalg.solve import QR_LIMIT
+from sklearn_gn.linalg.least_squares import QR_LIMIT
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
@@ -394,7 +394,7 @@ def linear_network_if_better(net, found, rows, n_effective):
     def left_out_errors(some):
         residuals = evidence_gn.predict(net.theta, net.shape, some.x) - some.y
         leverage = net.beta * found.variances(some.x)
-        return left_out.errors(residuals, leverage, some.weight, n_effective)
+        return laplace.left_out_errors(residuals, leverage, some.weight, n_effective)
 
     linear = linear_model(rows, n_effective)
     if linear is None or not beats(

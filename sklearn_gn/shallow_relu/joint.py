@@ -19,9 +19,9 @@ import jax.numpy as jnp
 
 from sklearn_gn.arrays.blocks import sum_rows, transposed_product, triangular_factor
 from sklearn_gn.arrays.parts import n_devices
-from sklearn_gn.linalg.solve import QR_LIMIT, solve_semidefinite
-from sklearn_gn.optim.damping import Nielsen
-from sklearn_gn.optim.globalisation import search_damping
+from sklearn_gn.linalg.factors import solve_semidefinite
+from sklearn_gn.linalg.least_squares import QR_LIMIT
+from sklearn_gn.optim.globalisation import Nielsen, search_damping
 from sklearn_gn.optim.trust_region import SpectralModel, damped_coordinates, decrease
 from sklearn_gn.shallow_relu.network import active_set, joint_design, unit_normals
 from sklearn_gn.shallow_relu.sggn import (

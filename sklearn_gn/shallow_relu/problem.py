@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS, total_weight
+from sklearn_gn.bayes.device_rows import rows_for
 from sklearn_gn.bayes.evidence import named_penalties
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.line_ends import SHORT_END, has_short_end, long_ends
@@ -24,6 +25,7 @@ from sklearn_gn.shallow_relu.evidence_gn import (
     EVIDENCE_GN,
     ROBUST_GN,
     RegularisedNetwork,
+    shape_of,
 )
 from sklearn_gn.shallow_relu.one_feature import SEGMENTED, SegmentedSizes
 from sklearn_gn.shallow_relu.search import deviance_shift, select_size
@@ -123,6 +125,8 @@ def problem_of(estimator, X, y, weight, validation):
     rows = Rows(scaling.x(X), scaling.y(y), weight)
     counts = n_effective, n_observations
     problem = Problem(solver, segmented, rows, scaling, validation, *counts)
+    if segmented:
+        warn_of_cpu(estimator.device, "one feature")
     return (_by_evidence if by_evidence else _by_search)(estimator, problem, rng)
 
 
@@ -206,6 +210,7 @@ def _by_evidence(estimator, problem, rng):
     if isinstance(estimator.alpha, dict):
         lengths = {"slope": None, "coef": None, "bias": None, "weights": n_features}
         alpha = named_penalties(estimator.alpha, lengths)
+    rows = rows_for(estimator.device, rows, shape_of(n, n_features, n_targets))
     options = EvidenceOptions(
         n_effective=min(float(problem.n_observations), MOST_ROWS),
         damping=None if damping is None else float(damping),
@@ -214,7 +219,7 @@ def _by_evidence(estimator, problem, rng):
         seed=seed,
         alpha=alpha,
     )
-    return problem._replace(starts=[tuple(starts)], options=options)
+    return problem._replace(rows=rows, starts=[tuple(starts)], options=options)
 
 
 # --- given penalties, with a global search -------------------------------------------

@@ -14,15 +14,17 @@ singular only through zeros of c, which the active set removes, and through cell
 partition that hold too few rows, which the truncated solve removes.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax import lax
 
 from sklearn_gn.arrays.blocks import sum_rows
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.parts import total
 from sklearn_gn.arrays.trees import select
-from sklearn_gn.linalg.solve import least_squares, least_squares_of_rows
+from sklearn_gn.linalg.least_squares import least_squares, least_squares_of_rows
 from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.shallow_relu.network import (
     ShallowReLU,
@@ -145,7 +147,7 @@ def line_search(net, rows, p, options):
         error = error - mean[None, :]
         return total(rows.weight @ jnp.sum(error**2, axis=1))
 
-    return grid_search(loss, z.dtype)
+    return grid_search(partial(lax.map, loss), z.dtype, jnp)
 
 
 def at_rounding_level(net, rows, loss):

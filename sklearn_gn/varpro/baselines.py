@@ -22,10 +22,9 @@ from sklearn_gn.arrays.parts import differentiable_sum, total
 from sklearn_gn.arrays.trees import norm
 from sklearn_gn.optim import first_order
 from sklearn_gn.optim.fgn import model_direction
-from sklearn_gn.optim.lanczos import lanczos
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report
-from sklearn_gn.optim.trust_region import decrease
+from sklearn_gn.optim.trust_region import decrease, lanczos
 from sklearn_gn.varpro import batches, gnvpro, problem, training
 from sklearn_gn.varpro.inner import solve_inner
 from sklearn_gn.varpro.problem import Net

@@ -286,7 +286,7 @@ def _without_dead_features(run, rows):
         return run
     features = tuple(model.features[j] for j in np.flatnonzero(~idle))
     model, (theta, *_) = with_features(Member(model, state.net), features)
-    state = state._replace(theta=theta, sums=model.sums(theta, rows))
+    state = state._replace(theta=theta, sums=evidence_gn.sums_at(model, theta, rows))
     return run._replace(model=model, state=state)
 
 

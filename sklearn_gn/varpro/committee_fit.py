@@ -17,11 +17,12 @@ from scipy.special import logsumexp, softmax
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS, noise_deviation
 from sklearn_gn.base import all_logits
-from sklearn_gn.bayes import evidence, evidence_gn, evidence_posterior, huber
+from sklearn_gn.bayes import evidence, evidence_gn, huber, laplace
+from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
+from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.bayes.layers import row_blocks
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
-from sklearn_gn.bayes.noise import degrees_of_freedom
 from sklearn_gn.data.scaling import Scaling
 from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.solver import Rows
@@ -106,8 +107,11 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
         seed=int(rng.randint(_LARGEST_INT)),
         alpha=alpha,
     )
+    if plan.n_evidence:
+        rows = rows_for(estimator.device, rows, model)
     wide = None
     if plan.n_evidence < len(plan.models):
+        warn_of_cpu(estimator.device, "wide members by mini-batches")
         both = plan.n_evidence > 0
         # A dict has no penalties of wide members beside small ones.
         of_wide = None if both and isinstance(estimator.alpha, dict) else alpha
@@ -179,7 +183,7 @@ class Summary(NamedTuple):
 
     alpha: dict
     loss: float
-    covariance: evidence_posterior.PosteriorCovariance | None = None
+    covariance: laplace.PosteriorCovariance | None = None
     # (k,)  variance of the noise of each target, over the mean of all
     noise_ratio: np.ndarray | None = None
     gram: np.ndarray | LargeGram | None = None  # Gauss-Newton matrix
@@ -235,7 +239,7 @@ def set_fitted(estimator, run, problem):
     best = max(chosen, key=lambda s: s.log_evidence)
     estimator.gram_spectrum_ = np.zeros(0)
     if best.gram is not None:
-        estimator.gram_spectrum_ = evidence_posterior.spectrum(best.gram)
+        estimator.gram_spectrum_ = laplace.spectrum(best.gram)
     if small:
         # Each start is as probable as the others before the data are seen.
         evidences = [summary.log_evidence for summary in chosen]
@@ -288,7 +292,7 @@ def _summary(problem, member):
     model, net = member
     n_effective, k = problem.n_effective, model.n_values
     y_scale = np.broadcast_to(problem.scaling.y_scale, k)
-    sums = model.sums(net.theta, problem.rows)
+    sums = evidence_gn.sums_of(model, net.theta, problem.rows)
     found, value, loss = evidence_gn.at_last_penalties(model, net, sums, n_effective)
     scale = net.beta * n_effective  # of the objective divided by the sum of weights
     penalties, noise_ratio = net.alpha / scale, np.ones(k)
@@ -298,12 +302,12 @@ def _summary(problem, member):
         value -= n_effective * float(np.sum(np.log(y_scale)))
         if k > 1:
             squares = _squares(model, partial(model.values, net.theta), problem.rows)
-            noise_ratio = evidence_posterior.noise_ratio(squares)
+            noise_ratio = laplace.noise_ratio(squares)
     of_penalties = 0.0
     if problem.options.evidence.alpha is None:
         of_penalties = evidence.parameters_of_penalties(found.gamma, model.groups())
     return Summary(
-        covariance=evidence_posterior.PosteriorCovariance(
+        covariance=laplace.PosteriorCovariance(
             model, sums, net.alpha, net.beta, n_effective
         ),
         noise_ratio=noise_ratio,
@@ -352,10 +356,10 @@ def _set_noise(estimator, members, summaries, problem, observed):
     else:
         squares = _squares(members[0].model, values, problem.rows)
         variance = np.mean(squares) * n_effective * k / freedom
-        ratio = evidence_posterior.noise_ratio(squares)
+        ratio = laplace.noise_ratio(squares)
         noise_std = noise_deviation(1 / max(variance, evidence_gn.EXACT), ratio)
     noise_std = problem.scaling.y_scale * noise_std
-    estimator.noise_std_ = evidence_posterior.one_or_each(noise_std)
+    estimator.noise_std_ = laplace.one_or_each(noise_std)
     estimator._degrees_of_freedom = freedom
 
 
@@ -423,7 +427,7 @@ class FittedMember:
             self.log_evidence_ = summary.log_evidence
             self.n_effective_parameters_ = summary.n_effective_parameters
         if self._classes is None:
-            self.noise_std_ = evidence_posterior.one_or_each(summary.noise_std)
+            self.noise_std_ = laplace.one_or_each(summary.noise_std)
 
     def predict(self, X):
         """Predict the targets, or the labels, as the committee returns them."""

@@ -15,7 +15,7 @@ from scipy.special import log_softmax, logsumexp
 
 from sklearn_gn.arrays.threads import n_cores
 from sklearn_gn.base import all_logits
-from sklearn_gn.bayes import evidence_gn, evidence_posterior, left_out
+from sklearn_gn.bayes import evidence_gn, laplace
 from sklearn_gn.bayes.layers import (
     Layers,
     RegularisedLayers,
@@ -27,6 +27,7 @@ from sklearn_gn.bayes.layers import (
 )
 from sklearn_gn.linalg.large_gram import work_of
 
+_BESIDE = 1e-9  # distance of kinks from rows: on which side is not left to rounding
 _START_COEF = 0.1  # standard deviation of the first coefficients
 _WORK_OF_A_THREAD = 3e7  # products of matrix entries in a step that a thread pays for
 
@@ -80,7 +81,7 @@ def _random_layers(model, rows, rng):
         point = inputs[:, np.minimum(drawn, inputs.shape[1] - 1)]
         if number == 0:
             point = point[list(model.features)]
-        bias = -np.sum(direction * point.T, axis=1)
+        bias = -_BESIDE - np.sum(direction * point.T, axis=1)
         layers.append(np.concatenate([bias[:, None], direction], axis=1))
     return layers
 
@@ -233,9 +234,7 @@ def posterior_variances(model, net, covariance, x):
     found = np.empty((len(x), k))
     for t in range(k):  # the other targets' output weights have no part in it
         used = slice(None) if k == 1 else np.r_[t : k * model.n_linear : k, hidden]
-        found[:, t] = evidence_posterior.posterior_variances(
-            covariance, jacobian[t, used], used
-        )
+        found[:, t] = laplace.posterior_variances(covariance, jacobian[t, used], used)
     return found
 
 
@@ -248,7 +247,7 @@ def left_out_errors(member, covariance, n_effective, rows):
     for x, y, weight in row_blocks(rows, model.n_values * len(net.theta)):
         residual = model.values(net.theta, x) - y
         leverage = net.beta * posterior_variances(model, net, covariance, x)
-        found.append(left_out.errors(residual, leverage, weight, n_effective))
+        found.append(laplace.left_out_errors(residual, leverage, weight, n_effective))
     return np.concatenate(found)
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.blocks import symmetric_product
 from sklearn_gn.arrays.trees import dimension
-from sklearn_gn.bayes.noise import degrees_of_freedom
-from sklearn_gn.bayes.posterior import (
+from sklearn_gn.bayes.laplace import (
+    degrees_of_freedom,
     effective_parameters,
     factor_with_floor,
     safe_norm,

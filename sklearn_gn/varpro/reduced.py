@@ -20,9 +20,8 @@ from sklearn_gn.arrays.blocks import (
 from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import all_rows, n_devices, total
 from sklearn_gn.arrays.trees import dimension
-from sklearn_gn.optim.lanczos import lanczos
 from sklearn_gn.optim.multinomial import probabilities, to_columns
-from sklearn_gn.optim.trust_region import SpectralModel
+from sklearn_gn.optim.trust_region import SpectralModel, lanczos
 from sklearn_gn.varpro.inner import (
     is_direct,
     output_response,

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import unchanged_on_failure
-from sklearn_gn.bayes.noise import PredictionIntervalMixin
+from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.chunks import first_of, takes_only_chunks
 from sklearn_gn.data.rows import check_sample_weight, validate_data
 from sklearn_gn.data.rows_source import CheckedRows

@@ -50,10 +50,10 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_softmax
 
 from sklearn_gn.base import all_logits
-from sklearn_gn.bayes import evidence, left_out
+from sklearn_gn.bayes import evidence, laplace
 from sklearn_gn.bayes.layers import forward, linear_inputs, with_one
 from sklearn_gn.bayes.low_rank import positive_precision
-from sklearn_gn.optim.margin_bound import bounding_curvature
+from sklearn_gn.optim.multinomial import bounding_curvature
 from sklearn_gn.optim.solver import Report, Rows
 from sklearn_gn.varpro.members import left_out_values, side_by_side
 
@@ -292,7 +292,7 @@ def weighed(small, covariances, wide, lacking, rows, n_effective):
     the wide ones before they saw all rows, the first of them without the first part;
     empty if they have not.
     """
-    some = left_out.some_of(rows)
+    some = laplace.left_out_rows(rows)
     of_small = [
         left_out_values(member, covariance, n_effective, some)
         for member, covariance in zip(small, covariances, strict=True)
@@ -318,10 +318,10 @@ def share_and_factor(small, wide, rows, n_effective):
     """Return the share of the small members and the factor of the wide ones' logits.
 
     ``small`` and ``wide`` are the values, of shape (m, k) each, of both kinds of
-    members at ``left_out.some_of(rows)``, each row left out.
+    members at ``laplace.left_out_rows(rows)``, each row left out.
     """
     shares = left_out_shares(rows, n_effective)[: len(wide)] * rows.weight
-    y, lacking = left_out.some_of(Rows(rows.x, rows.y, n_effective * shares.T))[1:]
+    y, lacking = laplace.left_out_rows(Rows(rows.x, rows.y, n_effective * shares.T))[1:]
     lacking = lacking.T
     p = np.mean([np.exp(_log_p(values, y)) for values in small], axis=0)
     logits = [all_logits(values) for values in wide]

@@ -8,7 +8,8 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import cross_val_predict
 
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
-from sklearn_gn.bayes import left_out, linear_evidence
+from sklearn_gn.bayes import linear_evidence
+from sklearn_gn.bayes.laplace import left_out_errors
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
 from sklearn_gn.optim.solver import Rows
 
@@ -87,7 +88,7 @@ def test_errors_at_left_out_rows_are_those_of_fits_without_them(d):
         rows, n_effective = rows._replace(weight=np.full(12, 1 / 12)), 12.0
     linear = linear_model(rows, n_effective)
     residuals = linear.coef[0] + rows.x @ linear.coef[1:] - rows.y
-    found = left_out.errors(
+    found = left_out_errors(
         residuals, linear.leverage(rows.x), rows.weight, n_effective
     )
     counts = n_effective * rows.weight
@@ -100,14 +101,16 @@ def test_errors_at_left_out_rows_are_those_of_fits_without_them(d):
 
 
 @pytest.mark.parametrize("factor", [0.99, 1.01])
-@pytest.mark.parametrize("clear", [left_out.CLEAR, left_out.AGAINST_EVIDENCE])
+@pytest.mark.parametrize(
+    "clear", [linear_evidence.CLEAR, linear_evidence.AGAINST_EVIDENCE]
+)
 def test_of_models_that_rows_do_not_tell_apart_the_linear_one_is_chosen(clear, factor):
     rng = np.random.default_rng(0)
     gain, count = rng.standard_normal(50), rng.integers(1, 4, 50)
     n, repeated = count.sum(), np.repeat(gain, count)
     limit = clear * np.std(repeated) / np.sqrt(n)
     others = gain - np.mean(repeated) + factor * limit
-    lower = left_out.are_clearly_lower(np.zeros(50), others, count / n, n, clear)
+    lower = linear_evidence.are_clearly_lower(np.zeros(50), others, count / n, n, clear)
     assert lower is (factor > 1)
 
 

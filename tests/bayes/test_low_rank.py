@@ -5,10 +5,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
-from sklearn_gn.bayes import evidence, evidence_gn, evidence_posterior, layers, low_rank
+from sklearn_gn.bayes import evidence, evidence_gn, laplace, layers, low_rank
 from sklearn_gn.linalg import large_gram
+from sklearn_gn.linalg import low_rank as linalg_low_rank
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.shallow_relu.evidence_gn import Shape
+from sklearn_gn.shallow_relu.evidence_gn import shape_of
 from sklearn_gn.varpro import committee_plan, members
 
 
@@ -27,7 +28,7 @@ def multilayer(n_targets=1, m=400, d=6, width=9):
 
 def shallow(n_targets=2, m=400):
     rng = np.random.default_rng(0)
-    shape = Shape(8, 5, n_targets, (0, 2, 3, 4))
+    shape = shape_of(8, 5, n_targets, (0, 2, 3, 4))
     x, y = rng.standard_normal((m, 5)), rng.standard_normal((m, n_targets))
     return shape, rng.standard_normal(shape.size), Rows(x, y, np.full(m, 1 / m))
 
@@ -85,8 +86,8 @@ def test_few_rows_are_exact(monkeypatch):
     assert_allclose(found.log_det, expected.log_det, rtol=1e-8)
     gradients = model.jacobian(theta, rows.x[:5])[0]
     std = [
-        evidence_posterior.posterior_variances(
-            evidence_posterior.covariance(model, sums, alpha, 20.0, 40.0), gradients
+        laplace.posterior_variances(
+            laplace.covariance(model, sums, alpha, 20.0, 40.0), gradients
         )
         for sums in (dense, large)
     ]
@@ -131,7 +132,7 @@ def test_variances_beyond_the_floats_are_infinite():
     rng = np.random.default_rng(0)
     diagonal, factor = rng.uniform(1, 2, 5), rng.standard_normal((5, 2))
     gradients = rng.standard_normal((5, 3)) * [1, 1e150, 1e200]
-    found = low_rank.LowRank.of(diagonal, factor).variances(gradients)
+    found = linalg_low_rank.LowRank.of(diagonal, factor).variances(gradients)
     matrix = np.diag(diagonal) + factor @ factor.T
     expected = np.sum(gradients[:, :2] * np.linalg.solve(matrix, gradients[:, :2]), 0)
     assert_allclose(found[:2], expected, rtol=1e-10)

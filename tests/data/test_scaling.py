@@ -4,8 +4,8 @@ import numpy as np
 from numpy.testing import assert_allclose
 
 from sklearn_gn.arrays.extremes import noise_deviation, unbounded
-from sklearn_gn.bayes.low_rank import LowRank
 from sklearn_gn.data.scaling import Scaling, moments, target_units
+from sklearn_gn.linalg.low_rank import LowRank
 
 
 def test_moments_are_weighted_means_and_deviations():

@@ -19,7 +19,7 @@ def n_threads(monkeypatch, request):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(cholesky, "_LEAST", 1)
+    monkeypatch.setattr(cholesky, "LEAST", 1)
     monkeypatch.setattr(cholesky, "_WIDTH", 8)
     monkeypatch.setattr(cholesky, "_ROWS", 16)
 

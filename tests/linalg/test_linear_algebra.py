@@ -10,9 +10,10 @@ from scipy.optimize import brentq
 
 from sklearn_gn.arrays import blocks
 from sklearn_gn.arrays.trees import add, dimension, dot, norm
-from sklearn_gn.linalg import solve
+from sklearn_gn.linalg import least_squares as solve
+from sklearn_gn.linalg.factors import solve_semidefinite
 from sklearn_gn.optim import line_search
-from sklearn_gn.optim.damping import Nielsen
+from sklearn_gn.optim.globalisation import Nielsen
 from sklearn_gn.optim.trust_region import SpectralModel, radius_shift
 
 LIMITS = {
@@ -26,7 +27,11 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 # Compiled, since every operation outside a compiled function is compiled on its own.
 least_squares = jax.jit(solve.least_squares)
-grid_search = jax.jit(line_search.grid_search, static_argnums=(0, 1))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def grid_search(loss, dtype):
+    return line_search.grid_search(partial(jax.lax.map, loss), dtype, jnp)
 
 
 def solved(method, a, b, damping):
@@ -97,7 +102,7 @@ def test_null_directions_of_a_semidefinite_matrix_are_left_out(xp):
     rng = np.random.RandomState(0)
     root, right = rng.normal(size=(3, 5)), rng.normal(size=(5, 2))
     matrix = root.T @ root
-    found = solve.solve_semidefinite(xp.asarray(matrix), xp.asarray(right))
+    found = solve_semidefinite(xp.asarray(matrix), xp.asarray(right))
     expected = np.linalg.pinv(root) @ np.linalg.pinv(root).T @ right
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
 

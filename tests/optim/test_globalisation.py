@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sklearn_gn.optim.damping import Nielsen
-from sklearn_gn.optim.globalisation import search_damping
+from sklearn_gn.optim.globalisation import Nielsen, search_damping
 
 pytestmark = pytest.mark.usefixtures("float64")
 

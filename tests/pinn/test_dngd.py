@@ -12,10 +12,10 @@ from jax.flatten_util import ravel_pytree
 from sklearn_gn.arrays import backend, blocks
 from sklearn_gn.arrays.trees import add
 from sklearn_gn.linalg import jacobian as operators
-from sklearn_gn.linalg.nystrom import nystrom, preconditioner
+from sklearn_gn.linalg.low_rank import nystrom, preconditioner
 from sklearn_gn.networks import MLP
 from sklearn_gn.optim import first_order
-from sklearn_gn.optim.damping import Nielsen
+from sklearn_gn.optim.globalisation import Nielsen
 from sklearn_gn.pde import (
     Box,
     Dirichlet,

@@ -19,7 +19,7 @@ from sklearn_gn.linalg import large_gram
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.runtime import memory
 from sklearn_gn.shallow_relu import evidence_gn
-from sklearn_gn.shallow_relu.evidence_gn import Shape
+from sklearn_gn.shallow_relu.evidence_gn import shape_of
 from sklearn_gn.shallow_relu.fitted import evidence_attributes
 
 N, D, SAMPLE = 900, 3, 200
@@ -117,7 +117,7 @@ def test_sums_over_chunks_are_those_over_rows(small_sample):
     numbers = found.sample.number
     sample = Rows(*(a[numbers] for a in rows))
     chunked = RowSource(chunks, scaling, found, sample)
-    shape = Shape(4, D, 2)
+    shape = shape_of(4, D, 2)
     theta = np.random.default_rng(1).normal(size=shape.size)
     for a, b in zip(
         sums_of(shape, theta, chunked), shape.sums(theta, rows), strict=True

@@ -153,7 +153,7 @@ def test_rows_far_from_all_others_change_little():
 def test_a_fit_with_these_penalties_stays_there(fitted):
     X, y = data()
     net, scaling = fitted._network
-    shape = evidence_gn.Shape(8, 3, 1)
+    shape = evidence_gn.shape_of(8, 3, 1)
     z, target = scaling.x(X), scaling.y(y[:, None])
     alpha = fitted.alpha_
     alpha = np.array([alpha["slope"], alpha["coef"], alpha["bias"], *alpha["weights"]])
@@ -173,11 +173,11 @@ def test_a_fit_with_these_penalties_stays_there(fitted):
 
 def test_jacobian_is_that_of_automatic_differentiation(float64):
     rng = np.random.default_rng(0)
-    shape = evidence_gn.Shape(4, 3, 2)
+    shape = evidence_gn.shape_of(4, 3, 2)
     theta, x = rng.standard_normal(shape.size), rng.standard_normal((7, 3))
 
     def outputs(theta):
-        linear, coef, hyperplanes = shape.split(theta)
+        linear, coef, hyperplanes = shape.parts(theta)
         hidden = jnp.maximum(x @ hyperplanes[:, 1:].T + hyperplanes[:, :1].T, 0)
         return linear[:1] + x @ linear[1:] + hidden @ coef
 
@@ -190,7 +190,7 @@ def test_jacobian_is_that_of_automatic_differentiation(float64):
 def test_standard_errors_are_those_of_the_inverse_matrix(fitted):
     X, _ = data()
     net, scaling = fitted._network
-    shape, z = evidence_gn.Shape(8, 3, 1), scaling.x(X)
+    shape, z = evidence_gn.shape_of(8, 3, 1), scaling.x(X)
     jacobian = evidence_gn.jacobian(net.theta, shape, z, 0)
     precision = evidence.prior_precision(shape.groups(), net.alpha)
     hessian = net.beta * jacobian.T @ jacobian + np.diag(precision)

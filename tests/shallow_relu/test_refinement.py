@@ -5,7 +5,7 @@ import numpy as np
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import refinement
-from sklearn_gn.shallow_relu.evidence_gn import Shape, predict
+from sklearn_gn.shallow_relu.evidence_gn import predict, shape_of
 
 N_ROWS = 3000  # more than a block
 
@@ -22,7 +22,7 @@ def jump():
     w = np.array([0.6, 0.8])
     hyperplanes = [[0.1, *w], [0.1 - 1e-4, *w], [-0.2, 0.8, -0.6]]
     theta = [0.3, 1.0, -0.5, 1e4, -1e4, 0.7, *np.ravel(hyperplanes)]
-    return Shape(3, 2, 1), np.array(theta)
+    return shape_of(3, 2, 1), np.array(theta)
 
 
 def test_steep_neighbours_are_refined_to_rounding():

@@ -18,7 +18,7 @@ from sklearn_gn import (
     VarProNetClassifier,
     VarProNetRegressor,
 )
-from sklearn_gn.bayes import evidence_posterior
+from sklearn_gn.bayes import laplace
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.data.scaling import Scaling
 from sklearn_gn.linalg import large_gram
@@ -358,9 +358,9 @@ def test_several_targets():
 def test_covariances_wait_until_standard_deviations_are_asked_for(monkeypatch):
     X, y = smooth()
     model = VarProNetRegressor(random_state=0, n_init=2, max_iter=5)
-    computed, covariance = [], evidence_posterior.covariance
+    computed, covariance = [], laplace.covariance
     monkeypatch.setattr(
-        evidence_posterior,
+        laplace,
         "covariance",
         lambda *a: computed.append(a) or covariance(*a),
     )

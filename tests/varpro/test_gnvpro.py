@@ -13,13 +13,13 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from sklearn_gn.networks import CNN, MLP, NeuralODE
 from sklearn_gn.networks.cnn import convolve
-from sklearn_gn.optim.lanczos import lanczos
 from sklearn_gn.optim.multinomial import all_classes, to_columns
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.optim.trust_region import (
     SpectralModel,
     damped_coordinates,
     decrease,
+    lanczos,
     radius_shift,
 )
 from sklearn_gn.solvers import Adam, GNvpro
@@ -628,7 +628,7 @@ def test_posterior_has_the_penalties_of_the_objective(network):
     rows_of = np.asarray(jax.jit(jax.jacobian(values))(flat))
     expected = np.einsum("i,iqa,iqb->ab", rows.weight, rows_of, rows_of)
     expected = expected + np.asarray(jax.jit(jax.hessian(penalty))(flat))
-    root = np.asarray(posterior(model, net, rows, penalties, True)[0])
+    root = np.asarray(posterior(model, net, rows, penalties, True)[0].root)
     np.testing.assert_allclose(
         np.tril(root) @ np.tril(root).T, expected, atol=1e-9 * np.max(expected)
     )

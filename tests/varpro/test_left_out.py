@@ -4,7 +4,7 @@ import numpy as np
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
-from sklearn_gn.bayes import evidence_posterior
+from sklearn_gn.bayes import laplace
 from sklearn_gn.bayes.layers import Layers, RegularisedLayers
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import Member, left_out_values
@@ -41,7 +41,7 @@ def fitted(model, rows, n_effective):
 def covariance(model, rows, theta, n_effective):
     alpha = np.full(model.n_groups, ALPHA)
     sums = model.sums(theta, rows)
-    return evidence_posterior.covariance(model, sums, alpha, 1.0, n_effective)
+    return laplace.covariance(model, sums, alpha, 1.0, n_effective)
 
 
 def member_of(model, theta):

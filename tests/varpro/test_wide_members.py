@@ -20,7 +20,7 @@ from sklearn_gn import VarProNetClassifier
 from sklearn_gn.bayes.layers import Layers, RegularisedLayers
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.optim.margin_bound import bounding_curvature
+from sklearn_gn.optim.multinomial import bounding_curvature
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import committee_plan, members, wide_members
 from sklearn_gn.varpro.wide_members import WideOptions

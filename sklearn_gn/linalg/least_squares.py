@@ -1,4 +1,4 @@
-"""Dense least-squares solves shared by the solvers.
+"""Damped and truncated least squares of many rows, which the solvers share.
 
 A Gauss-Newton step is a linear least-squares problem. Forming its normal equations
 squares the condition number, so the problem is factored as it stands (QR, then the
@@ -11,8 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from sklearn_gn.arrays.blocks import gram, sum_rows, triangular_factor
-from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.arrays.parts import n_devices
+from sklearn_gn.linalg.factors import (
+    eigenpairs,
+    singular_triplets,
+    singular_values,
+    spectrum,
+)
 
 # Multiply-adds above which the Gram matrix (twice as fast, a matrix product) replaces
 # the QR factorisation of the design.
@@ -20,23 +25,10 @@ QR_LIMIT = 5e8
 
 
 def filter_factors(singular_values, damping, rank, rank_tol):
-    """Factors that turn ``U^T b`` into the coordinates of a truncated, damped solution.
+    """Factors that turn ``U^T b`` into a truncated, damped solution in V.
 
-    Parameters
-    ----------
-    singular_values : array of shape (k,)
-        Singular values of the design, descending.
-    damping : scalar
-        Shift added to the Gram matrix.
-    rank : scalar
-        At most this many leading directions are kept.
-    rank_tol : scalar
-        Directions with ``s <= rank_tol * s[0]`` are dropped.
-
-    Returns
-    -------
-    array of shape (k,)
-        ``s / (s^2 + damping)`` on the kept directions, zero elsewhere.
+    They are ``s / (s^2 + damping)`` on the ``rank`` leading directions with ``s >
+    rank_tol * s[0]``, zero elsewhere; s (k,) descends.
     """
     s = singular_values
     keep = (s > rank_tol * s[0]) & (jnp.arange(s.shape[0], dtype=jnp.int32) < rank)
@@ -48,19 +40,8 @@ def filter_factors(singular_values, damping, rank, rank_tol):
 def least_squares(design, target, *, damping, rank, rank_tol):
     """Minimise ``|design x - target|^2 + damping |x|^2`` over the leading directions.
 
-    Parameters
-    ----------
-    design : array of shape (m, p)
-        Any shape and any rank.
-    target : array of shape (m, q)
-        Right-hand sides.
-    damping, rank, rank_tol : scalars
-        See :func:`filter_factors`.
-
-    Returns
-    -------
-    x : array of shape (p, q)
-        The solution of least norm among the kept directions.
+    ``design`` (m, p) has any shape and rank, ``target`` is (m, q); the other parameters
+    are those of :func:`filter_factors`. The solution (p, q) is that of least norm.
     """
     system = jnp.concatenate([design, target], axis=1)
     return least_squares_of_rows(
@@ -74,22 +55,10 @@ def least_squares(design, target, *, damping, rank, rank_tol):
 
 
 def least_squares_of_rows(system, rows, q, *, damping, rank, rank_tol):
-    """The same, the design and its targets made block by block.
+    """The same, for a design that is made block by block.
 
-    Parameters
-    ----------
-    system : callable
-        Maps rows to the design, with the targets as its last columns.
-    rows : tree of arrays
-        With one leading axis of length m.
-    q : int
-        Number of targets.
-    damping, rank, rank_tol : scalars
-        See :func:`filter_factors`.
-
-    Returns
-    -------
-    x : array of shape (p, q)
+    ``system`` maps rows, a tree of arrays, to the design with its q targets as the last
+    columns.
     """
     m = n_devices() * jax.tree.leaves(rows)[0].shape[0]
     p = jax.eval_shape(system, rows).shape[1] - q
@@ -101,14 +70,14 @@ def _qr_least_squares(system, rows, p, damping, rank, rank_tol):
     # The factor R of [design, target] holds both R of the design and Q^T target, so
     # the tall Q is never formed.
     r = triangular_factor(system, rows)[:p]
-    u, s, vt = jnp.linalg.svd(r[:, :p], full_matrices=False)
+    u, s, vt = singular_triplets(r[:, :p])
     factors = filter_factors(s, damping, rank, rank_tol)
     return vt.T @ (factors[:, None] * (u.T @ r[:, p:]))
 
 
 def _gram_least_squares(system, rows, p, damping, rank, rank_tol):
     products = gram(system, rows)
-    s2, v = jnp.linalg.eigh(products[:p, :p])
+    s2, v = eigenpairs(products[:p, :p])
     s2, v = s2[::-1], v[:, ::-1]
     # Eigenvalues of a Gram matrix are exact only down to rounding of the largest, so
     # no direction below that is trusted, whatever rank_tol says.
@@ -129,45 +98,14 @@ def _gram_least_squares(system, rows, p, damping, rank, rank_tol):
     return x + solve(sum_rows(gradient, rows) - damping * x)
 
 
-def solve_semidefinite(matrix, right):
-    """Solve with a positive semidefinite matrix; what is null to rounding is left out.
-
-    Parameters
-    ----------
-    matrix : array of shape (p, p)
-    right : array of shape (p, q)
-
-    Returns
-    -------
-    array of shape (p, q)
-        The solution of least norm.
-    """
-    xp = namespace((matrix, right))
-    values, vectors = xp.linalg.eigh(matrix)
-    kept = values > values.shape[0] * xp.finfo(values.dtype).eps * values[-1]
-    inverse = xp.where(kept, 1 / xp.where(kept, values, 1), 0)
-    return vectors @ (inverse[:, None] * (vectors.T @ right))
-
-
 def gram_spectrum(design, rows):
-    """Eigenvalues of ``design^T design``, descending.
+    """Eigenvalues of ``design^T design`` (p,), descending.
 
-    From the singular values where a QR factorisation is affordable, which keep twice
-    the digits of the small ones.
-
-    Parameters
-    ----------
-    design : callable
-        Maps rows to a matrix of p columns.
-    rows : tree of arrays
-
-    Returns
-    -------
-    array of shape (p,)
+    ``design`` maps rows to a matrix of p columns. They come from its singular values
+    where a QR factorisation is affordable, which keep twice the digits of small ones.
     """
     m = jax.tree.leaves(rows)[0].shape[0]
     p = jax.eval_shape(design, rows).shape[1]
     if m * p * p > QR_LIMIT:
-        values = jnp.linalg.eigvalsh(gram(design, rows))
-        return jnp.maximum(values[::-1], 0)
-    return jnp.linalg.svd(triangular_factor(design, rows), compute_uv=False) ** 2
+        return spectrum(gram(design, rows))
+    return singular_values(triangular_factor(design, rows)) ** 2

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 from sklearn.linear_model import BayesianRidge
 
-from sklearn_gn.bayes import posterior
-from sklearn_gn.bayes.noise import degrees_of_freedom
-from sklearn_gn.bayes.posterior import PseudoInverse, safe_norm
+from sklearn_gn.bayes import laplace
+from sklearn_gn.bayes.laplace import PseudoInverse, degrees_of_freedom, safe_norm
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 # Compiled, since every operation outside a compiled function is compiled on its own.
-factor_with_floor = jax.jit(posterior.factor_with_floor, static_argnames="ulps")
-effective_parameters = jax.jit(posterior.effective_parameters)
-variances = jax.jit(posterior.variances)
+factor_with_floor = jax.jit(laplace.factor_with_floor, static_argnames="ulps")
+effective_parameters = jax.jit(laplace.effective_parameters)
+variances = jax.jit(laplace.variances)
 ULPS = 10
 
 
@@ -42,7 +41,7 @@ def test_variances_and_parameters_are_those_of_the_dense_inverse(penalised):
 def test_the_floor_is_a_shift_by_roundings_of_the_trace():
     root = factor_with_floor(np.diag(np.array([1.0, 3.0, 0.0])), ulps=ULPS)
     shift = ULPS * np.finfo(float).eps * 4
-    np.testing.assert_allclose(np.diag(root) ** 2, [1, 3, shift], rtol=1e-10)
+    np.testing.assert_allclose(np.diag(root.root) ** 2, [1, 3, shift], rtol=1e-10)
     # The direction without information is taken for one that is hardly known.
     assert variances(root, np.eye(3))[2] == pytest.approx(1 / shift)
     np.testing.assert_allclose(
@@ -55,7 +54,7 @@ def test_the_floor_is_raised_where_rounding_has_made_the_matrix_indefinite():
     root = factor_with_floor(matrix, ulps=1)
     eps = np.finfo(float).eps
     # Of the shifts 4 eps, 16 eps, ... the first beyond 1e-14 = 45 eps.
-    np.testing.assert_allclose(root[2, 2] ** 2, 64 * eps - 1e-14, rtol=1e-6)
+    np.testing.assert_allclose(root.root[2, 2] ** 2, 64 * eps - 1e-14, rtol=1e-6)
 
 
 def test_a_matrix_that_is_not_positive_gives_nan():
@@ -89,7 +88,7 @@ def test_pseudo_inverse_from_either_gramian(shape, size):
     @jax.jit
     def influence(jacobian, t):
         inverse = PseudoInverse.of(jacobian)
-        return inverse.root, inverse.influence(t), inverse.leverages(slice(1, 4))
+        return inverse.factor.root, inverse.influence(t), inverse.leverages(slice(1, 4))
 
     root, found, leverages = influence(jacobian, t)
     assert root.shape == (min(shape),) * 2

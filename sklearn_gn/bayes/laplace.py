@@ -1,0 +1,266 @@
+r"""The Laplace approximation: error bars, intervals, and rows that a fit has not seen.
+
+Near a minimum the residuals are linear in the parameters, with the Jacobian J. The
+covariance of the parameters is then the variance of the noise times
+:math:`(J^T J + P)^{-1}`, where P is the second derivative of the penalties, and a
+function of the parameters with the gradient t has the variance
+:math:`\sigma^2\, t^T (J^T J + P)^{-1} t`. Where the evidence chose the penalties, the
+covariance is H^-1 of :mod:`sklearn_gn.bayes.evidence`, dense or of low rank. Where the
+noise differs from residual to residual, with standard deviations s, the deviation is
+:math:`|t^T J^+ \mathrm{diag}(s)|`, with :math:`J^+ = (J^T J)^{-1} J^T`.
+
+Rows count by their weights: a row of weight two is two rows. Weights that sum to one go
+into J and P, their sum N as it was given into the degrees of freedom, which are those
+of N rows of q targets less the parameters that the data determine; the covariance is
+then that of one row, over N.
+
+The matrices are shifted by rounding errors of their trace before they are factored: a
+direction about which the data say nothing keeps a variance that is large, not infinite.
+
+The evidence takes the noise for normal. Rows that are left out tell whatever the noise
+is: with the variance :math:`v_i` of a prediction over that of the noise, the error at
+row i, left out once, is :math:`r_i / (1 - v_i)`, exactly so for a linear model whose
+penalties stay, and to first order for a network.
+"""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+from sklearn_gn._typing import Array, ArrayLike
+from sklearn_gn.arrays import extremes
+from sklearn_gn.arrays.libraries import namespace
+from sklearn_gn.bayes import evidence, evidence_gn, low_rank
+from sklearn_gn.data.rows_source import RowSource
+from sklearn_gn.linalg import factors
+from sklearn_gn.linalg.large_gram import LargeGram
+from sklearn_gn.optim.solver import Rows
+
+MOST_ROWS = 4000  # that are left out; every k-th of more
+
+
+# --- the covariance of the parameters ------------------------------------------------
+
+
+def factor_with_floor(matrix, penalty=None, *, ulps):
+    """Factor of a Gauss-Newton matrix (k, k) with its penalty (k, k).
+
+    ``ulps`` is its shift, in roundings of the trace of ``matrix``; more where rounding
+    errors make it indefinite.
+    """
+    xp = namespace((matrix, penalty))
+    floor = ulps * xp.finfo(matrix.dtype).eps * xp.trace(matrix)
+    total = matrix if penalty is None else matrix + penalty
+    return factors.factor_with_floor(total, floor)
+
+
+def effective_parameters(factor, matrix):
+    """Number of parameters that the data determine, ``tr (M + P)^-1 M``."""
+    return namespace(matrix).trace(factor.solve(matrix))
+
+
+def variances(factor, gradients):
+    """Variances of linear functions, one a row of (m, k), for noise of variance one."""
+    return factor.variances(gradients.T)
+
+
+def covariance(model, sums, alpha, beta, n_effective):
+    """Posterior covariance H^-1 of the parameters, an array (P, P) or a LowRank."""
+    scale = beta * n_effective
+    precision = evidence.prior_precision(model.groups(), alpha)
+    if isinstance(sums.gram, LargeGram):
+        floor = evidence_gn.ROUNDING * scale * sums.gram.trace()
+        diagonal = low_rank.positive_precision(precision, scale) + floor
+        return low_rank.approximation(sums.gram, diagonal, scale)
+    hessian = factors.plus_diagonal(scale * sums.gram, precision)
+    floor = evidence_gn.ROUNDING * np.trace(hessian)
+    return factors.factor_with_floor(hessian, floor).inverse()
+
+
+class PosteriorCovariance:
+    """The posterior covariance, computed at the first access.
+
+    Until then the Gauss-Newton matrix is kept, which is as large. That of a large
+    network holds all rows, so its approximation is computed at once. The parameters
+    are those of :func:`covariance`.
+    """
+
+    def __init__(self, model, sums, alpha, beta, n_effective):
+        self._arguments = model, sums, alpha, beta, n_effective
+        self._found = None
+        if isinstance(sums.gram, LargeGram):
+            self.get()
+
+    def get(self):
+        """Return what :func:`covariance` returns."""
+        arguments = self._arguments
+        if arguments is not None:  # two threads may both compute it
+            self._found = covariance(*arguments)
+            self._arguments = None
+        return self._found
+
+
+def posterior_variances(found, gradients, used=slice(None)):
+    """Variances of linear functions of the parameters ``used``, one a column (p, m).
+
+    ``found`` is what :func:`covariance` returns.
+    """
+    if isinstance(found, low_rank.LowRank):
+        return found.variances(gradients, used)
+    part = found[used][:, used]
+    return np.maximum(np.einsum("pm,pm->m", gradients, part @ gradients), 0)
+
+
+def spectrum(gram):
+    """Eigenvalues of a Gauss-Newton matrix, descending; the leading ones of a large."""
+    if isinstance(gram, LargeGram):
+        factor = low_rank.factor_of(gram, np.full(len(gram), low_rank.FREE))
+        gram = factor.T @ factor
+    return factors.spectrum(gram)
+
+
+class PseudoInverse(NamedTuple):
+    """``J^+``, by the smaller one of the two Gramians of J, scaled to size one."""
+
+    jacobian: Any  # (m, n)
+    size: Any  # of its largest entry, whose square may be no float
+    factor: factors.Factor  # of the smaller Gramian, with a floor
+
+    @classmethod
+    def of(cls, jacobian):
+        """The pseudo-inverse of an array of shape (m, n)."""
+        xp, (m, n) = namespace(jacobian), jacobian.shape
+        size = xp.max(xp.abs(jacobian))
+        size = xp.where(size > 0, size, 1)
+        scaled = jacobian / size
+        gramian = scaled @ scaled.T if m < n else scaled.T @ scaled
+        return cls(jacobian, size, factor_with_floor(gramian, ulps=1))
+
+    def influence(self, gradients):
+        """Rows ``t^T J^+``: what residuals do to functions (k, n) of the parameters."""
+        jacobian, gradients = self.jacobian / self.size, gradients / self.size
+        if jacobian.shape[0] < jacobian.shape[1]:
+            return self.factor.solve(jacobian @ gradients.T).T
+        return self.factor.solve(gradients.T).T @ jacobian.T
+
+    def leverages(self, rows):
+        """Diagonal of ``J J^+`` at a slice of the rows, without the matrix itself."""
+        jacobian = self.jacobian / self.size
+        if jacobian.shape[0] < jacobian.shape[1]:
+            return self.factor.solve(jacobian @ jacobian[rows].T)[rows].diagonal()
+        return self.factor.variances(jacobian[rows].T)
+
+
+# --- the noise -----------------------------------------------------------------------
+
+
+def degrees_of_freedom(n_rows, n_targets, n_parameters, xp=np):
+    """Residuals that are left to estimate the noise from; one at least.
+
+    ``n_rows`` is the sum of the weights, ``n_targets`` the number of targets that share
+    the ``n_parameters`` effective parameters.
+    """
+    return xp.maximum(n_rows * n_targets - n_parameters, 1.0)
+
+
+def noise_ratio(squares):
+    """Variance of the noise of each target over the mean, of sums of squares (k,)."""
+    mean = np.mean(squares)
+    return squares / mean if mean > 0 else np.ones(len(squares))
+
+
+def one_or_each(noise_std):
+    """Return the noise of one target as a number, of several as the array (k,)."""
+    return noise_std if len(noise_std) > 1 else float(noise_std[0])
+
+
+class PredictionIntervalMixin:
+    """Intervals of new observations, for regressors that estimate the noise."""
+
+    predict: Any
+    noise_std_: Any
+    _degrees_of_freedom: float
+
+    def predict_interval(
+        self, X: ArrayLike, level: float = 0.95
+    ) -> tuple[Array, Array]:
+        """Return intervals in which new observations lie with a given probability.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        level : float, default=0.95
+            Probability, between 0 and 1.
+
+        Returns
+        -------
+        lower, upper : ndarrays of shape (n_samples,) or (n_samples, n_targets)
+            Prediction minus and plus a quantile of Student's t distribution times the
+            standard deviation of an observation, which combines the noise,
+            ``noise_std_``, and the standard error of the mean.
+
+        Raises
+        ------
+        ValueError
+            If ``level`` is not between 0 and 1.
+        """
+        if not (isinstance(level, Real) and 0 < level < 1):
+            raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
+        y, std = self.predict(X, return_std=True)
+        with np.errstate(over="ignore"):
+            deviation = np.hypot(std, self._noise_std())
+            width = stdtrit(max(self._noise_freedom(), 1), (1 + level) / 2) * deviation
+        return extremes.interval(y, width)
+
+    def _noise_std(self):
+        """Standard deviation of the noise: one, or one a target."""
+        return self.noise_std_
+
+    def _noise_freedom(self):
+        """Degrees of freedom that this estimate has."""
+        return self._degrees_of_freedom
+
+
+def safe_norm(values, axis, xp=np):
+    """Euclidean norms of numbers whose squares may leave the range of floats."""
+    size = xp.max(xp.abs(values), axis=axis, keepdims=True)
+    size = xp.where(size > 0, size, 1)
+    norms = xp.sqrt(xp.sum((values / size) ** 2, axis=axis, keepdims=True))
+    return xp.squeeze(size * norms, axis=axis)
+
+
+# --- rows that are left out ----------------------------------------------------------
+
+
+def left_out_rows(rows):
+    """Return the rows that are looked at; of rows in chunks, some of their sample."""
+    rows = rows.sample if isinstance(rows, RowSource) else rows
+    some = slice(None, None, max(1, -(-len(rows.x) // MOST_ROWS)))
+    return Rows(*(array[some] for array in rows))
+
+
+def left_out_errors(residuals, leverage, weight, n_effective):
+    """Return the errors at left-out rows, of shape (m, k).
+
+    Parameters
+    ----------
+    residuals : ndarray of shape (m, k)
+        Of the fit to all rows.
+    leverage : ndarray of shape (m,) or (m, k)
+        Inverse noise variance times variance of the prediction: the derivative of a
+        prediction in an observation that counts once.
+    weight : ndarray of shape (m,)
+        Of all rows, they sum to one.
+    n_effective : float
+        Number of rows, counted by their weights.
+    """
+    # A row that stands for several is left out once only.
+    once = np.minimum(weight * n_effective, 1)[:, None]
+    left = 1 - once * leverage.reshape(len(leverage), -1)
+    return residuals / np.maximum(left, np.finfo(np.float64).eps)

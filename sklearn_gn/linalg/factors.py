@@ -1,0 +1,296 @@
+"""Factorisations of dense matrices: the one place that calls LAPACK.
+
+A positive definite matrix has a :class:`Factor`, which solves systems and gives the
+determinant, the inverse, and what error bars take of it. Beside it stand the eigenpairs
+of symmetric matrices, triangular factors, least squares by orthogonal transformations,
+and singular values.
+
+All of it takes arrays of NumPy or of JAX, inside compiled functions too, and stacks of
+matrices where the names say so. A matrix without a factor gives NaN instead of an
+exception, so that a caller tests one number and raises its damping.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import get_blas_funcs, get_lapack_funcs
+
+from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
+from sklearn_gn.linalg import cholesky
+
+_SMALL = 64  # rows of a triangular matrix that LAPACK inverts as a whole
+_RAISES = 10  # of a shift, each to four times of it
+
+
+def plus_diagonal(matrix, diagonal):
+    """Return ``matrix + diag(diagonal)``; NumPy changes the matrix itself."""
+    if library_of(matrix) is NumPy:
+        of_matrix = np.einsum("ii->i", matrix)  # a view of it
+        of_matrix += diagonal
+        return matrix
+    here = np.arange(len(matrix))
+    return matrix.at[here, here].add(diagonal)
+
+
+# --- positive definite matrices ------------------------------------------------------
+
+
+class Factor(NamedTuple):
+    """The Cholesky factor L of a positive definite matrix ``L L^T``."""
+
+    root: Any  # (n, n)  L
+
+    @property
+    def log_det(self):
+        """Logarithm of the determinant of the matrix; NaN where there is no factor."""
+        return 2 * namespace(self.root).log(self.root.diagonal()).sum()
+
+    def solve(self, right):
+        """Solve with the matrix."""
+        return library_of((self.root, right)).cholesky_solve(self.root, right)
+
+    def whiten(self, right):
+        """Return ``L^-1 right``."""
+        return library_of((self.root, right)).triangular_solve(self.root, right)
+
+    def variances(self, columns):
+        """Return ``t^T matrix^-1 t`` for each of some columns t."""
+        return namespace(self.root).sum(self.whiten(columns) ** 2, axis=0)
+
+    def inverse_root(self):
+        """Return L^-1, lower triangular."""
+        return library_of(self.root).triangular_inverse(self.root)
+
+    def inverse(self):
+        """Return the inverse of the matrix."""
+        if library_of(self.root) is not NumPy:
+            root = self.inverse_root()
+            return root.T @ root
+        inverse = _lower_inverse(self.root.copy(order="F"))
+        inverse += inverse.T
+        np.einsum("ii->i", inverse)[...] /= 2
+        return inverse
+
+
+def factor(matrix, shift=0.0, *, overwrite=False):
+    """Return the :class:`Factor` of ``matrix + diag(shift)``.
+
+    Parameters
+    ----------
+    matrix : array of shape (n, n)
+        Symmetric.
+    shift : scalar or array of shape (n,)
+    overwrite : bool, default=False
+        Whether NumPy may put the factor in place of the matrix: new memory for a large
+        one costs as much as a third of the work.
+    """
+    library = library_of(matrix)
+    if library is not NumPy:
+        if np.ndim(shift):
+            matrix, shift = plus_diagonal(matrix, shift), 0
+        return Factor(library.shifted_cholesky(matrix, shift))
+    shifted = plus_diagonal(matrix if overwrite else matrix.copy(), shift)
+    # The transpose is the same matrix, in the order of LAPACK: it is not copied.
+    if len(matrix) >= cholesky.LEAST and matrix.dtype == np.float64:
+        root = cholesky.in_panels(np.asfortranarray(shifted.T))
+        for column in range(1, len(root)):
+            root[:column, column] = 0
+        return Factor(root)
+    potrf = _lapack("potrf", matrix.dtype)
+    root, failed = potrf(shifted.T, lower=True, overwrite_a=True)
+    return Factor(np.full_like(root, np.nan) if failed else root)
+
+
+def factor_with_floor(matrix, floor):
+    """Return the :class:`Factor` of a matrix with a shift at rounding level.
+
+    The shift is raised where rounding errors have made the matrix indefinite.
+    """
+    library = library_of((matrix, floor))
+    xp = library.xp
+
+    def failed(carry):
+        count, _, found = carry
+        return ~xp.isfinite(found.root[-1, -1]) & (count < _RAISES)
+
+    def raised(carry):
+        count, shift, _ = carry
+        return count + 1, 4 * shift, factor(matrix, 4 * shift)
+
+    start = xp.int32(0), floor, factor(matrix, floor)
+    return library.while_loop(failed, raised, start)[2]
+
+
+def inverse_roots(matrices):
+    """Return R with ``R^T R`` the inverse, for a stack of positive definite matrices.
+
+    NaN where one of them is not.
+    """
+    try:
+        return np.linalg.inv(np.linalg.cholesky(matrices))
+    except np.linalg.LinAlgError:
+        return np.full(matrices.shape, np.nan)
+
+
+def diagonal_of_solution(matrix, other):
+    """Return the diagonal of ``matrix^-1 other``, both symmetric, and the log det.
+
+    NumPy uses the memory of ``matrix``.
+    """
+    found = factor(matrix, overwrite=True)
+    log_det = found.log_det
+    if library_of(matrix) is not NumPy:
+        return (found.inverse() * other).sum(axis=1), log_det
+    if not np.isfinite(log_det):
+        return np.full(len(matrix), np.nan), log_det
+    inverse = _lower_inverse(found.root)
+    inverse *= other.T  # symmetric, too: half of the products are those of the others
+    ones = np.ones(len(inverse), inverse.dtype)
+    return inverse @ ones + ones @ inverse - np.einsum("ii->i", inverse), log_det
+
+
+def _lower_inverse(root):
+    """Put the lower half of the inverse of ``root root^T`` in the place of the root."""
+    _invert_lower(root)
+    return _lapack("lauum", root.dtype)(root, lower=True, overwrite_c=True)[0]
+
+
+def _invert_lower(root):
+    """Put the inverse of a lower triangular matrix in its place."""
+    n = len(root)
+    if n <= _SMALL:
+        root[...] = _lapack("trtri", root.dtype)(root, lower=True)[0]
+        return
+    # By halves: most of the work in products, which LAPACK leaves to slower loops.
+    half = n // 2
+    top, bottom = root[:half, :half], root[half:, half:]
+    _invert_lower(top)
+    _invert_lower(bottom)
+    trmm = _blas("trmm", root.dtype)
+    product = trmm(-1.0, top, root[half:, :half], side=1, lower=1)
+    root[half:, :half] = trmm(1.0, bottom, product, lower=1, overwrite_b=1)
+
+
+# --- other factors -------------------------------------------------------------------
+
+
+def solve_general(matrix, right):
+    """Solve with a square matrix, or a stack of them; NaN where one is singular."""
+    try:
+        return namespace((matrix, right)).linalg.solve(matrix, right)
+    except np.linalg.LinAlgError:
+        return np.full_like(right, np.nan)
+
+
+def solve_tridiagonal(diagonal, beside, target):
+    """Solve positive definite tridiagonal systems, all as one with zeros between them.
+
+    The diagonals have shape (..., n), the right sides (..., n, k). A singular system
+    has the solution NaN.
+    """
+    off = np.zeros(diagonal.shape)
+    off[..., :-1] = beside
+    off = off.ravel()[:-1]
+    rows = target.reshape(-1, target.shape[-1])
+    gtsv = _lapack("gtsv", np.dtype(np.float64))
+    *_, solution, info = gtsv(off, diagonal.ravel(), off, rows)
+    if info == 0:
+        return solution.reshape(target.shape)
+    if diagonal.ndim == 1:
+        return np.full(target.shape, np.nan)
+    systems = zip(diagonal, beside, target, strict=True)
+    return np.stack([solve_tridiagonal(*system) for system in systems])
+
+
+def eigenpairs(matrix):
+    """Return the ascending eigenvalues of symmetric matrices and their eigenvectors."""
+    try:
+        return namespace(matrix).linalg.eigh(matrix)
+    except np.linalg.LinAlgError:
+        return np.full(matrix.shape[:-1], np.nan), np.full(matrix.shape, np.nan)
+
+
+def spectrum(matrix):
+    """Return the eigenvalues of a semidefinite matrix, descending."""
+    xp = namespace(matrix)
+    try:
+        return xp.maximum(xp.linalg.eigvalsh(matrix)[::-1], 0)
+    except np.linalg.LinAlgError:
+        return np.full(len(matrix), np.nan)
+
+
+def eigenpairs_of_rows(rows):
+    """Return eigenvalues of ``rows^T rows`` that may be positive, and their vectors.
+
+    They come from the smaller one of the two Gram matrices.
+    """
+    xp = namespace(rows)
+    if rows.shape[1] <= len(rows):
+        values, vectors = eigenpairs(rows.T @ rows)
+        return xp.maximum(values, 0), vectors
+    values, left = eigenpairs(rows @ rows.T)
+    kept = values > len(rows) * xp.finfo(values.dtype).eps * values[-1]
+    return values[kept], rows.T @ (left[:, kept] / xp.sqrt(values[kept])[None])
+
+
+def solve_semidefinite(matrix, right):
+    """Return the solution (p, q) of least norm, without what is null to rounding."""
+    xp = namespace((matrix, right))
+    values, vectors = eigenpairs(matrix)
+    kept = values > values.shape[0] * xp.finfo(values.dtype).eps * values[-1]
+    inverse = xp.where(kept, 1 / xp.where(kept, values, 1), 0)
+    return vectors @ (inverse[:, None] * (vectors.T @ right))
+
+
+def orthogonal_factors(matrix, complete=False):
+    """Return orthonormal columns Q and the triangle R with ``Q R`` the matrix.
+
+    ``complete`` adds columns to Q until they are a basis.
+    """
+    mode = "complete" if complete else "reduced"
+    return namespace(matrix).linalg.qr(matrix, mode=mode)
+
+
+def upper_factor(*parts):
+    """Return R with ``R^T R`` the sum of the products of parts of rows, by QR."""
+    xp = namespace(parts)
+    rows = parts[0] if len(parts) == 1 else xp.concatenate(parts, axis=-2)
+    return xp.linalg.qr(rows, mode="r")
+
+
+def least_norm_solution(matrix, right):
+    """Return the x of least norm that minimises ``|matrix x - right|``."""
+    try:
+        return namespace((matrix, right)).linalg.lstsq(matrix, right, rcond=None)[0]
+    except np.linalg.LinAlgError:
+        return np.full((matrix.shape[1], *np.shape(right)[1:]), np.nan)
+
+
+def singular_triplets(matrix):
+    """Return U, s and V^T with ``U diag(s) V^T`` the matrix, or each of a stack."""
+    try:
+        return namespace(matrix).linalg.svd(matrix, full_matrices=False)
+    except np.linalg.LinAlgError:
+        *stack, m, n = matrix.shape
+        k = min(m, n)
+        shapes = (*stack, m, k), (*stack, k), (*stack, k, n)
+        return tuple(np.full(shape, np.nan) for shape in shapes)
+
+
+def singular_values(matrix):
+    """Return the singular values of a matrix, or of each of a stack, descending."""
+    try:
+        return namespace(matrix).linalg.svd(matrix, compute_uv=False)
+    except np.linalg.LinAlgError:
+        return np.full((*matrix.shape[:-2], min(matrix.shape[-2:])), np.nan)
+
+
+@cache
+def _lapack(name, dtype):
+    return get_lapack_funcs(name, dtype=dtype)
+
+
+@cache
+def _blas(name, dtype):
+    return get_blas_funcs(name, dtype=dtype)
