@@ -117,7 +117,7 @@ class CheckedRows:
         draw : int, default=0
             Number of the hash that decides about the sample.
         """
-        limits = (_SAMPLE_ROWS, _SAMPLE_NUMBERS) if most is None else (most, np.inf)
+        limits = (_SAMPLE_ROWS, _SAMPLE_NUMBERS) if most is None else (most, 2**62)
         found = self.fold(partial(_Seen, limits, draw), _Seen.joined)
         if found is None or found.n_rows == 0:
             raise ValueError("chunks hold no rows of positive weight.")

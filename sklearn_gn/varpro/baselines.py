@@ -270,7 +270,7 @@ ALGORITHMS = (
     Algorithm(
         "gn",
         training.init,
-        partial(gnvpro.step, method=_ALL_WEIGHTS),
+        partial(gnvpro.iterate, method=_ALL_WEIGHTS),
         prepare=training.prepare,
         evaluate_last=partial(training.evaluate_last, at_rows=_with_given_output),
     ),

@@ -193,10 +193,8 @@ class ChunkedRows:
         sweep, chosen = _drawn(np.arange(self._size), size, number, seed)
         draw = 0 if self._found.sample.is_complete else sweep
         if draw != self._draw:
-            self._sample = (
-                self._draw_sample(draw).sample if draw else self._found.sample
-            )
-            self._draw = draw
+            found = self._draw_sample(draw) if draw else self._found
+            self._sample, self._draw = found.sample, draw
         return self._of_sample(chosen), size / self._found.n_rows
 
     def blocks(self):
@@ -346,11 +344,10 @@ def _with_least_cross_entropy(model, net, rows, penalties):
     loss, gradient = evaluate(output)
     goal = inner.INNER_TOL * max(1.0, np.max(np.abs(gradient)))
     for _ in range(_ITERATIONS):
-        if not np.max(np.abs(gradient)) > goal:
-            break
+        size = np.max(np.abs(gradient))
         step = -inverse_product(solve, pairs[-_MEMORY:], gradient)
         slope, rounding = float(np.sum(step * gradient)), 4 * eps * abs(loss)
-        if not slope < 0:
+        if not (size > goal and slope < 0):
             break
         new, following = evaluate(output + step)
         for _ in range(_HALVINGS):
@@ -358,14 +355,13 @@ def _with_least_cross_entropy(model, net, rows, penalties):
                 break
             step, slope = step / 2, slope / 2
             new, following = evaluate(output + step)
-        stalled = np.max(np.abs(following)) >= np.max(np.abs(gradient)) / 2
-        stalled &= -slope <= eps * abs(loss)
         if not new <= loss + rounding:
             break
         pairs.append((step, following - gradient))
+        flat = -slope <= eps * abs(loss)
         output, loss, gradient = output + step, new, following
-        if stalled:  # at rounding the gradient no longer falls
-            break
+        if flat and np.max(np.abs(gradient)) >= size / 2:
+            break  # at rounding the gradient no longer falls
     return Net(net.theta, jnp.asarray(output, dtype)), loss
 
 

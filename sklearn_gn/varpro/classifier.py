@@ -461,13 +461,6 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         )
         return self
 
-    def _targets(self, y):
-        """Probabilities of the classes from their numbers."""
-        return np.eye(len(self.classes_))[y.ravel().astype(int)]
-
-    def _n_values(self, y):
-        return 1 if y.shape[1] == 2 else y.shape[1]
-
     def decision_function(self, X: ArrayLike) -> Array:
         """Return the logits.
 

@@ -26,9 +26,19 @@ from sklearn_gn.bayes.linear_evidence import beats, linear_model
 from sklearn_gn.data.scaling import Scaling
 from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.varpro import members as of_members
 from sklearn_gn.varpro import wide_members
 from sklearn_gn.varpro.committee import COMMITTEE, ROBUST_COMMITTEE, CommitteeOptions
+from sklearn_gn.varpro.members import (
+    first_member,
+    in_units,
+    is_linear,
+    is_worth_threads,
+    left_out_errors,
+    linear_member,
+    mean_values,
+    shares,
+    side_by_side,
+)
 
 _LARGEST_INT = np.iinfo(np.int32).max
 _LEAST_PENALTY = float(np.finfo(np.float64).eps)  # less is lost to rounding
@@ -61,7 +71,7 @@ def fit(estimator, plan, X, y, weight, n_effective, *, validation, data, rng):
         ROBUST_COMMITTEE if estimator._is_robust() else COMMITTEE,
         (problem.rows, problem.options),
         (None, problem.scaling),
-        of_members.mean_values,
+        mean_values,
         lambda run: set_fitted(estimator, run, problem),
         validation=validation,
         data=data,
@@ -138,7 +148,7 @@ def _starts(estimator, models, problem, rng):
     """Random members, or those of the former fit."""
     seeds = rng.randint(_LARGEST_INT, size=len(models))
     drawn = [
-        of_members.first_member(
+        first_member(
             model, problem.rows, problem.n_effective, np.random.RandomState(seed)
         )
         for model, seed in zip(models, seeds, strict=True)
@@ -160,9 +170,7 @@ def _starts(estimator, models, problem, rng):
         )
     return tuple(
         # The linear model has no hidden weights to go on with.
-        start
-        if of_members.is_linear(member)
-        else of_members.in_units(member, scaling, problem.scaling)
+        start if is_linear(member) else in_units(member, scaling, problem.scaling)
         for member, start in zip(members, drawn, strict=True)
     )
 
@@ -193,7 +201,7 @@ def set_fitted(estimator, run, problem):
         k = problem.options.n_evidence
         members, wide = members[:k], members[k:]
     if estimator._is_robust():
-        fitted = of_members.mean_values(members, observed.x)
+        fitted = mean_values(members, observed.x)
         targets = huber.targets_of(fitted, observed)
         problem = problem._replace(rows=observed._replace(y=targets))
     with backend.one_blas_thread:
@@ -214,12 +222,12 @@ def set_fitted(estimator, run, problem):
     # The wide members have fixed penalties, and no evidence.
     chosen, scaling = summaries[: len(small)] or summaries, problem.scaling
     estimator._fitted = None, members, scaling
-    shares = of_members.shares(members)
+    share = shares(members)
     estimator.estimators_ = [
-        FittedMember(estimator, member, scaling, summary, float(share))
-        for member, summary, share in zip(members, summaries, shares, strict=True)
+        FittedMember(estimator, member, scaling, summary, float(own))
+        for member, summary, own in zip(members, summaries, share, strict=True)
     ]
-    estimator.loss_ = float(shares @ [s.loss for s in summaries])
+    estimator.loss_ = float(share @ [s.loss for s in summaries])
     estimator.alpha_ = {
         name: np.exp(np.mean([np.log(s.alpha[name]) for s in chosen], axis=0))
         for name in chosen[0].alpha
@@ -255,8 +263,8 @@ def _by_evidence(problem, members):
     if not members:
         return (), []
     model, rows, n_effective = members[0].model, problem.rows, problem.n_effective
-    heavy = of_members.is_worth_threads(model, rows)
-    found = of_members.side_by_side(partial(_summary, problem), members, heavy)
+    heavy = is_worth_threads(model, rows)
+    found = side_by_side(partial(_summary, problem), members, heavy)
     competes = model.loss == "squared" and len(model.sizes) > 1
     competes &= problem.options.evidence.alpha is None
     linear = linear_model(rows, n_effective) if competes else None
@@ -267,15 +275,13 @@ def _by_evidence(problem, members):
 
     @cache
     def linear_pair(model):
-        member = of_members.linear_member(model, linear)
+        member = linear_member(model, linear)
         return member, _summary(problem, member)
 
     pairs = []
     for member, summary in zip(members, found, strict=True):
         value, gamma = summary.log_evidence + units, member.net.gamma
-        errors = partial(
-            of_members.left_out_errors, member, summary.covariance, n_effective
-        )
+        errors = partial(left_out_errors, member, summary.covariance, n_effective)
         is_beaten = beats(linear, value, gamma, rows, n_effective, errors)
         pairs.append(linear_pair(member.model) if is_beaten else (member, summary))
     return tuple(member for member, _ in pairs), [summary for _, summary in pairs]
@@ -343,7 +349,7 @@ def _set_noise(estimator, members, summaries, problem, observed):
         [s.n_effective_parameters + s.n_of_penalties for s in summaries]
     )
     freedom = degrees_of_freedom(n_effective, k, n_parameters)
-    values = partial(of_members.mean_values, members)
+    values = partial(mean_values, members)
     if estimator._is_robust():
         fitted = values(observed.x)
         noise_std = huber.noise_std(fitted, observed, n_effective, n_parameters / k)
@@ -359,10 +365,10 @@ def _set_noise(estimator, members, summaries, problem, observed):
 
 def _set_output_layer(estimator, members, scaling):
     """Set the output layer of the mean of the members, on their hidden features."""
-    model, shares = members[0].model, of_members.shares(members)
+    model = members[0].model
     layers = [
         share * model.split(net.theta)[0]
-        for share, (model, net) in zip(shares, members, strict=True)
+        for share, (model, net) in zip(shares(members), members, strict=True)
     ]
     d = model.sizes[0]
     coef = np.concatenate([output[1 + d :] for output in layers])

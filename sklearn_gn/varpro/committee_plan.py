@@ -48,7 +48,9 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     is_mlp = isinstance(estimator.network, str) and estimator.network == "mlp"
     if not (is_mlp and (chosen or given) and estimator._default_solver()):
         return None
-    former = _former_models(estimator)
+    former = []  # networks of the former committee, if the fit continues with it
+    if estimator.warm_start and getattr(estimator, "_fitted", (0,))[0] is None:
+        former = [member.model for member in estimator._fitted[1]]
     sizes, names = _checked_sizes(estimator), ACTIVATIONS
     if not switches.on("varpro.mixed_activations"):
         names = ("relu",)
@@ -81,7 +83,15 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
         all_wide = former[0].sizes[1:] == (_WIDTH,)
     if of_classes and all_wide:
         return Plan([wide] * n_starts(_WIDE_MEMBERS), 0)
-    if not _is_affordable(kinds[0], n_rows):
+    # One network is fitted by variable projection where a matrix would be too large,
+    # or where the parameters of the last layer, which it eliminates, are most of many.
+    is_large = size > LARGEST_DENSE
+    if loss != "squared":
+        too_large = is_large or work > _MOST_WORK_OF_CLASSES
+    else:
+        of_output = kinds[0].n_linear * n_values
+        too_large = not affordable(n_rows, size) or (is_large and 2 * of_output > size)
+    if too_large:
         return None
     n = n_starts(n_members(n_rows, size))
     members = [kinds[number % len(kinds)] for number in range(n)]
@@ -96,17 +106,6 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
         return Plan(members, len(members))
     members = members[: min(n, _MOST_MIXED)]
     return Plan(members + [wide] * _WIDE_MEMBERS, len(members))
-
-
-def _former_models(estimator):
-    """Networks of the former committee if the fit continues with it, or an empty list.
-
-    Its members are the starts.
-    """
-    warm = estimator.warm_start and hasattr(estimator, "_fitted")
-    if not (warm and estimator._fitted[0] is None):
-        return []
-    return [member.model for member in estimator._fitted[1]]
 
 
 def _checked_sizes(estimator):
@@ -143,17 +142,6 @@ def _width(n_rows, n_features, n_values, n_independent):
     of_neuron = 1 + n_features + n_values
     most = (LARGEST_DENSE - n_values * (1 + n_features)) // of_neuron
     return max(least, min(wanted, most, n_rows // _ROWS_PER_NEURON))
-
-
-def _is_affordable(model, n_rows):
-    """Whether the evidence of a network is computed, by its Gauss-Newton matrix."""
-    size = len(model.groups())
-    if model.loss != "squared":
-        work = work_of(n_rows, size)
-        return size <= LARGEST_DENSE and work <= _MOST_WORK_OF_CLASSES
-    # The parameters of the last layer are eliminated where they are most of many.
-    eliminated = size > LARGEST_DENSE and 2 * model.n_linear * model.n_values > size
-    return affordable(n_rows, size) and not eliminated
 
 
 def n_members(n_rows, size):

@@ -152,6 +152,16 @@ class _VarProNet(
             **words,
         )
 
+    def _targets(self, y):
+        """Targets, or probabilities of the classes from their numbers."""
+        if not is_classifier(self):
+            return y
+        return np.eye(len(self.classes_))[y.ravel().astype(int)]
+
+    def _n_values(self, y):
+        """Number of values of the output layer; one value stands for two classes."""
+        return 1 if is_classifier(self) and y.shape[1] == 2 else y.shape[1]
+
     def _refuse_huber(self):
         if self._is_robust():
             raise ValueError(
@@ -409,9 +419,6 @@ class _VarProNet(
                 f"{found.n_rows:,} are too many. Chunks need a solver with batches, "
                 "such as 'gnvpro', or a batch_size."
             )
-        self._fit_in_batches(chunks, found, n_samples(found), validation)
-
-    def _fit_in_batches(self, chunks, found, n_samples, validation):
         from sklearn_gn.varpro.batches import ChunkedRows
 
         self._refuse_huber()
@@ -432,7 +439,7 @@ class _VarProNet(
             scaling,
             example=rows.large_batch,
             n_rows=found.n_rows,
-            n_samples=n_samples,
+            n_samples=n_samples(found),
             validation=validation,
             data={"X": None, "y": None, "metadata": None},
             rng=check_random_state(self.random_state),

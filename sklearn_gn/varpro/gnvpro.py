@@ -4,7 +4,7 @@ The method of Newman, Ruthotto, Hart and van Bloemen Waanders ("Train like a (Va
 A network ``x -> W^T z(x; theta)`` ends in an affine layer, for which the objective
 ``Phi(W, theta)`` of :mod:`sklearn_gn.varpro.problem` is convex. It is solved for W, and
 a Gauss-Newton method minimises what is left, ``Phi_red(theta) = Phi(W(theta), theta)``.
-An iteration, :func:`step`,
+An iteration, :func:`iterate`,
 
 1.  solves the inner problem (:mod:`sklearn_gn.varpro.inner`);
 2.  linearises the values ``z W(theta)``, in which W moves with theta, and
@@ -94,19 +94,22 @@ class Method(NamedTuple):
     """What Gauss-Newton methods differ in."""
 
     # (model, net, rows, penalties) -> the network that an iteration starts from, loss
-    at_rows: Callable = batches.with_optimal_output
+    at_rows: Callable
     # (net, rows, penalties, settings) -> ReducedModel, passes over the rows
-    quadratic: Callable = reduced_model
-    attempt: Callable = try_step  # with the arguments of try_step
+    quadratic: Callable
+    attempt: Callable  # with the arguments of try_step
 
 
-VARIABLE_PROJECTION = Method()
+def step(rows, state, settings):
+    """One iteration of variable projection, on all rows or on a batch of them."""
+    if not jax.tree.leaves(state.net.theta):  # the start is the solution
+        return training.nothing_to_train(state)
+    method = Method(batches.with_optimal_output, reduced_model, try_step)
+    return iterate(rows, state, settings, method)
 
 
-def step(rows, state, settings, method=VARIABLE_PROJECTION):
-    """One iteration, on all rows or on a batch of them."""
-    if method is VARIABLE_PROJECTION and not jax.tree.leaves(state.net.theta):
-        return training.nothing_to_train(state)  # the start is the solution
+def iterate(rows, state, settings, method):
+    """One iteration of a Gauss-Newton method."""
     state, refined = training.enter_level(state, settings)
     before, model, net = state, settings.model, state.net
     batch, share = batches.current_batch(rows, settings, state.iteration)

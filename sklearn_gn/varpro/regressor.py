@@ -488,12 +488,6 @@ class VarProNetRegressor(
         X_val, y_val = validation
         return X_val, y_val, np.full(len(X_val), 1 / len(X_val))
 
-    def _targets(self, y):
-        return y
-
-    def _n_values(self, y):
-        return y.shape[1]
-
     def _set_fitted(self, run, rows, settings, scaling):
         from sklearn_gn.varpro.posterior import ErrorBars
         from sklearn_gn.varpro.problem import Penalties

@@ -127,11 +127,17 @@ def after_iteration(state, settings, loss, fell, patience=PATIENCE):
     A level ends after ``patience`` iterations without a lower loss.
     """
     n_stalled = 0 if fell else state.n_stalled + 1
-    tired = n_stalled >= patience and on_last_level(state, settings)
-    stop = "tol" if tired else None
-    stop = stop if math.isfinite(loss) else "non_finite"
     iteration = state.iteration + 1
-    return state._replace(loss=loss, n_stalled=n_stalled, iteration=iteration), stop
+    state = state._replace(loss=loss, n_stalled=n_stalled, iteration=iteration)
+    return state, _stop(state, settings, patience)
+
+
+def _stop(state, settings, patience):
+    """Why a fit ends here, or None."""
+    if not math.isfinite(state.loss):
+        return "non_finite"
+    tired = state.n_stalled >= patience and on_last_level(state, settings)
+    return "tol" if tired else None
 
 
 def evaluate_when_due(rows, before, state, report, settings, at_rows):
@@ -165,8 +171,7 @@ def evaluate_when_due(rows, before, state, report, settings, at_rows):
         work_at_evaluation=state.work + 1,
         iteration_at_evaluation=state.iteration,
     )
-    stop = "tol" if n_stalled >= patience and on_last_level(state, settings) else None
-    stop = stop if math.isfinite(loss) else "non_finite"
+    stop = _stop(state, settings, patience)
     return state, report._replace(loss=loss, stop=stop, extra=log_columns(state))
 
 

@@ -89,16 +89,12 @@ class WideState(NamedTuple):
 # --- epochs --------------------------------------------------------------------------
 
 
-def prior_precisions(model):
-    """Precisions of the groups in scaled units: ten for the slopes, one for others."""
-    alpha = np.ones(model.n_groups)
-    alpha[0] = 10
-    return alpha
-
-
 def init(rows, members, options):
-    """Return the state of wide members that start from some."""
-    alpha = prior_precisions(members[0].model)
+    """Return the state of wide members that start from some.
+
+    The precisions of the priors in scaled units are ten for the slopes, one for others.
+    """
+    alpha = np.append(10.0, np.ones(members[0].model.n_groups - 1))
     if options.alpha is not None:
         alpha = options.n_effective * options.alpha
     members = tuple(

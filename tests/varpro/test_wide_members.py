@@ -125,7 +125,7 @@ def test_an_ordinary_fit(always_batches, monkeypatch):
     assert log["loss"][-1] < log["loss"][0]
     assert_allclose(log["loss"][-1], model.loss_, rtol=0.1)
     assert_allclose(log["damping"][[0, -1]], [0.1, 1])
-    monkeypatch.setattr(members.joblib, "effective_n_jobs", lambda n: 1)
+    monkeypatch.setattr(members, "n_cores", lambda: 1)
     again = VarProNetClassifier(random_state=0).fit(X, y)
     assert_allclose(again.predict_proba(X), model.predict_proba(X), rtol=1e-8)
 
