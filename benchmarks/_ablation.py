@@ -56,8 +56,6 @@ SWITCHES = {
     "beats, in VarProNetRegressor and ShallowReLURegressor. Off: the networks stay.",
     "tables.feature_removal": "Features that the evidence has switched off leave the "
     "hidden layer. Off: they stay, with their penalties.",
-    "tables.reach": "Rows far from all others are moved to where a fit can say "
-    "something. Off: they stay where they are, in training and in prediction.",
     "varpro.mixed_activations": "Members have the activations relu and tanh by turns. "
     "Off: relu.",
     "varpro.wide_members": "Half of the members of a classifier, or more, are wide "
@@ -65,10 +63,6 @@ SWITCHES = {
     "table is so large that all are wide, nothing is asked.)",
     "varpro.growth": "Networks of regressions with hardly any noise grow. Off: the "
     "first size stays.",
-    "varpro.calibration": "The logits of a member get the factor that predicts rows "
-    "best that are left out. Off: one.",
-    "shallow_relu.refinement": "Fits of data with hardly any noise end with steps by "
-    "orthogonal factors. Off: without.",
     # broken lines
     "segmented.short_ends": "A short first or last segment has to explain two thirds "
     "of what is left without it, also in ShallowReLURegressor of one feature. Off: it "

@@ -9,16 +9,17 @@ from scipy.special import logsumexp
 
 from benchmarks._report import progress, summary
 from sklearn_gn.arrays import backend
-from sklearn_gn.softmax_head.algorithms import ALGORITHMS
-from sklearn_gn.softmax_head.baselines import (
+from sklearn_gn.softmax_head.head import AffineHead, BatchedRows, HeadOptions
+from sklearn_gn.softmax_head.minibatch import (
+    ALGORITHMS,
     adam_epoch,
     adam_start,
+    fgn_epoch,
     sgn_epoch,
     sgn_start,
+    step_settings,
+    walk_from,
 )
-from sklearn_gn.softmax_head.fgn import fgn_epoch, walk_from
-from sklearn_gn.softmax_head.head import AffineHead, BatchedRows, HeadOptions
-from sklearn_gn.softmax_head.minibatch import step_settings
 from sklearn_gn.solvers import FGN, SGN, Adam
 
 CARS_BATCH = 128

@@ -19,16 +19,23 @@ from benchmarks._report import summary, target
 from sklearn_gn import solvers
 from sklearn_gn.arrays import backend
 from sklearn_gn.optim.multinomial import margins
-from sklearn_gn.softmax_head.baselines import (
+from sklearn_gn.softmax_head.head import (
+    AffineHead,
+    BatchedRows,
+    HeadOptions,
+    traces,
+)
+from sklearn_gn.softmax_head.minibatch import (
+    ALGORITHMS,
     adam_epoch,
     adam_start,
+    feature_grams,
+    fgn_epoch,
     sgn_epoch,
     sgn_start,
+    step_settings,
+    walk_from,
 )
-from sklearn_gn.softmax_head.curvature import dropped_part, retained_part, traces
-from sklearn_gn.softmax_head.fgn import FGN, fgn_epoch, walk_from
-from sklearn_gn.softmax_head.head import AffineHead, BatchedRows, HeadOptions
-from sklearn_gn.softmax_head.minibatch import feature_grams, step_settings
 
 ROUNDS = 10  # in which the methods take turns
 WARM_UP = 2  # rounds before them
@@ -184,7 +191,8 @@ def timed_grams(x, batch_size):
 def time_steps(x, grams, gram_seconds, n_classes, sizes):
     """All methods on one number of classes."""
     b = sizes.batch_size
-    own = FGN.prepare(labelled(x, n_classes, sizes), options_of(solvers.FGN(), b))
+    rows = labelled(x, n_classes, sizes)
+    own = ALGORITHMS["fgn"].prepare(rows, options_of(solvers.FGN(), b))
     choice = "fgn_uncached" if own.grams is None else "fgn_cached"
     plain, cached = own._replace(grams=None), own._replace(grams=grams)
     steppers = {
@@ -288,6 +296,20 @@ def compared(ours, paper, at_most):
         "methods": methods,
         "target": target(methods, "package", "deviation", "max", at_most),
     }
+
+
+def retained_part(split):
+    """``p_true p_rest a a^T`` of each example, of shape (n, C, C)."""
+    a = split.gradient
+    return (split.p_true * split.p_rest)[:, None, None] * a[:, :, None] * a[:, None, :]
+
+
+def dropped_part(split):
+    """``p_rest (diag(rho) - rho rho^T)`` of each example, of shape (n, C, C)."""
+    rho = split.rho
+    eye = jnp.eye(rho.shape[1], dtype=rho.dtype)
+    covariance = rho[:, :, None] * eye[None] - rho[:, :, None] * rho[:, None, :]
+    return split.p_rest[:, None, None] * covariance
 
 
 def trace_problem(p_true=0.6):

@@ -78,8 +78,8 @@ def count(sizes):
 def programs(k, n, d, n_classes, batch):
     """Compiled functions for k devices, and the bytes of the model."""
     from sklearn_gn.arrays import backend, devices
-    from sklearn_gn.softmax_head import fgn, newton, whitened_step, whitening
     from sklearn_gn.softmax_head import head as heads
+    from sklearn_gn.softmax_head import minibatch, whitening
     from sklearn_gn.softmax_head.minibatch import BatchData, StepSettings
 
     rng, one = np.random.default_rng(0), np.float64(1)
@@ -95,7 +95,7 @@ def programs(k, n, d, n_classes, batch):
     )
     net = heads.AffineHead(np.zeros((d, n_classes)), np.zeros(n_classes))
     step = StepSettings(one, one, one, one)
-    newton_settings = newton.NewtonSettings(one, 0 * one, one, np.int32(10))
+    newton_settings = whitening.NewtonSettings(one, 0 * one, one, np.int32(10))
     coefficients = d * n_classes
     with backend.scope("float64"):
         rows = heads.on_devices(rows, settings)
@@ -118,14 +118,14 @@ def programs(k, n, d, n_classes, batch):
                 8 * d * d,
             ),
             "newton direction": (
-                _compiled(whitened_step.whitened_newton_direction).lower(
+                _compiled(whitening.whitened_newton_direction).lower(
                     net, net, whole, None, newton_settings
                 ),
                 # The product for the first residual is that of the loop.
                 4 * coefficients,
             ),
             "fgn batch": (
-                _compiled(fgn.fgn_epoch).lower(
+                _compiled(minibatch.fgn_epoch).lower(
                     net, None, BatchData(rows, None), step, batch, 0, 0
                 ),
                 8 * (batch * (d + n_classes + batch) + coefficients),

@@ -95,7 +95,7 @@ def _joint_step(mesh, n_neurons=40, n_features=10):
     """The matrices of both layers of a shallow ReLU network."""
     from sklearn_gn.shallow_relu import joint
     from sklearn_gn.shallow_relu.dense import on_devices
-    from sklearn_gn.shallow_relu.options import FitOptions
+    from sklearn_gn.shallow_relu.problem import FitOptions
     from sklearn_gn.shallow_relu.starts import initial_network
 
     rng, one = np.random.default_rng(0), np.float64(1)

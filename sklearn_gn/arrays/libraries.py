@@ -6,10 +6,12 @@ function asks :func:`library_of` which library its arrays are of, and
 :class:`in_either_library` compiles it only for arrays of JAX.
 """
 
+from contextlib import contextmanager
 from functools import cache, cached_property, partial, update_wrapper
 
 import numpy as np
 from scipy.linalg import lapack
+from scipy.special import expit, log_softmax
 
 _LEAST_SUM = 1e-20  # of exponentials in single precision, for shares with all digits
 
@@ -90,6 +92,20 @@ class NumPy:
         return array
 
     @staticmethod
+    def with_part(array, part, row, column):
+        """Write a part into a matrix, which NumPy changes in place."""
+        height, width = part.shape
+        array[row : row + height, column : column + width] = part
+        return array
+
+    @staticmethod
+    def plus_diagonals(array, parts):
+        """Add matrices, one for each t, to the entries (., t, ., t) of an array."""
+        for t, part in enumerate(parts):
+            array[:, t, :, t] += part
+        return array
+
+    @staticmethod
     def top_k(array, k):
         """Return the k largest entries of each row, and where they are."""
         where = np.argpartition(array, array.shape[1] - k, axis=1)[:, -k:]
@@ -134,6 +150,26 @@ class NumPy:
     def softplus(x):
         """``log(1 + exp(x))``."""
         return np.logaddexp(x, 0)
+
+    sigmoid = staticmethod(expit)
+    log_softmax = staticmethod(partial(log_softmax, axis=-1))
+
+    @staticmethod
+    def products_of_rows(pairs):
+        """Products of every row of a and every row of b, for pairs (a, b) of matrices.
+
+        Returns
+        -------
+        array of shape (p, m)
+            Those of the first row of the first a with the rows of b stand first.
+        """
+        size = sum(len(a) * len(b) for a, b in pairs)
+        found, end = np.empty((size, pairs[0][0].shape[1])), 0
+        for a, b in pairs:
+            start, end = end, end + len(a) * len(b)
+            own = found[start:end].reshape(len(a), *b.shape)  # a view
+            np.multiply(a[:, None], b, out=own)
+        return found
 
     @staticmethod
     def vdot(a, b):
@@ -251,7 +287,8 @@ class JAX:
         self.cond, self.ravel = lax.cond, ravel_pytree
         self.rows_from, self.top_k = lax.dynamic_slice_in_dim, lax.top_k
         self.softmax = partial(jax.nn.softmax, axis=-1)
-        self.softplus = jax.nn.softplus
+        self.softplus, self.sigmoid = jax.nn.softplus, jax.nn.sigmoid
+        self.log_softmax = partial(jax.nn.log_softmax, axis=-1)
         self.vdot = partial(self.xp.vdot, precision=lax.Precision.HIGHEST)
         self.cholesky = partial(lax.linalg.cholesky, symmetrize_input=False)
 
@@ -292,11 +329,27 @@ class JAX:
         """Inner products of the rows of two matrices."""
         return self.xp.sum(a * b, axis=1)
 
+    def products_of_rows(self, pairs):
+        """Products of every row of a and every row of b, for pairs (a, b)."""
+        parts = [(a[:, None] * b[None]).reshape(-1, b.shape[1]) for a, b in pairs]
+        return self.xp.concatenate(parts)
+
     def with_rows(self, array, rows, start):
         """Write rows into an array."""
         from jax import lax
 
         return lax.dynamic_update_slice_in_dim(array, rows, start, axis=0)
+
+    def with_part(self, array, part, row, column):
+        """Write a part into a matrix."""
+        from jax import lax
+
+        return lax.dynamic_update_slice(array, part, (row, column))
+
+    def plus_diagonals(self, array, parts):
+        """Add matrices, one for each t, to the entries (., t, ., t) of an array."""
+        eye = self.xp.eye(array.shape[1], dtype=array.dtype)
+        return array + self.xp.stack(parts, axis=1)[..., None] * eye[None, :, None]
 
     def cholesky_solve(self, factor, right):
         """Solve with the lower Cholesky factor."""
@@ -322,6 +375,11 @@ class JAX:
 
         eye = self.xp.eye(factor.shape[0], dtype=factor.dtype)
         return lax.linalg.triangular_solve(factor, eye, left_side=True, lower=True)
+
+    def cholesky_inverse(self, factor):
+        """Inverse of the matrix with a lower Cholesky factor."""
+        root = self.triangular_inverse(factor)
+        return root.T @ root
 
     def symmetric_product(self, a):
         """``a a^T``, of which half is multiplied."""
@@ -352,6 +410,36 @@ class RowsInOrder:
 
 
 _jax = cache(JAX)
+_jax_is_forced = False
+
+
+@contextmanager
+def forced_jax():
+    """Let JAX compute on a CPU what NumPy would: tests hold both to the same results.
+
+    It holds for the process.
+    """
+    global _jax_is_forced
+    before, _jax_is_forced = _jax_is_forced, True
+    try:
+        yield
+    finally:
+        _jax_is_forced = before
+
+
+def numpy_computes(device):
+    """Return whether NumPy computes where a compiler would take longer than the fit.
+
+    That is on one CPU. JAX computes on a GPU, and on several devices.
+
+    Parameters
+    ----------
+    device : str, list, Mesh or None
+        The parameter of an estimator.
+    """
+    return not _jax_is_forced and (device is None or device == "cpu")
+
+
 _KINDS = (np.ndarray, np.generic, int, float, type(None), RowsInOrder)
 
 

@@ -13,10 +13,11 @@ One iteration:
 A fit ends when the log evidence has stopped rising, or when the noise is that of
 rounding errors. What differs between networks stands in an :class:`EvidenceModel`; a
 method wraps :func:`init_at` and :func:`step` into its algorithm. The matrices are those
-of tables, some hundred parameters wide: all is NumPy, and nothing is compiled. Of more
-than 2,000 parameters only products are formed
-(:class:`~sklearn_gn.linalg.large_gram.LargeGram`), and gamma and the log evidence are
-estimates.
+of tables, some hundred parameters wide, for which NumPy is quick and nothing is
+compiled; on a GPU, and on several devices, JAX computes with the same formulas
+(:mod:`sklearn_gn.bayes.device_rows`). Of more than 2,000 parameters NumPy forms only
+products (:class:`~sklearn_gn.linalg.large_gram.LargeGram`), and gamma and the log
+evidence are estimates.
 """
 
 import math
@@ -27,6 +28,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from sklearn_gn.bayes import evidence, low_rank
+from sklearn_gn.bayes.device_rows import DeviceGram, DeviceRows
 from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.linalg.krylov import krylov_basis
 from sklearn_gn.linalg.large_gram import LargeGram
@@ -53,7 +55,7 @@ class Sums(NamedTuple):
     """What an iteration needs of all rows, whose weights sum to one."""
 
     # (P, P)  J^T W Lambda J; Lambda is one for the squared loss
-    gram: np.ndarray | LargeGram
+    gram: np.ndarray | LargeGram | DeviceGram
     slope: np.ndarray  # (P,)  minus the gradient of the mean loss
     error: float  # twice the mean loss: the weighted sum of squares, if squared
 
@@ -130,8 +132,27 @@ class EvidenceState(NamedTuple):
 # --- sums ----------------------------------------------------------------------------
 
 
-def sums_of(model, theta, rows, trial=None):
-    """Return the :class:`Sums` of a model, also over rows in chunks."""
+def sums_of(model, theta, rows):
+    """Return the :class:`Sums` of a model, with a matrix of NumPy or products."""
+    sums = sums_at(model, theta, rows)
+    if isinstance(sums.gram, DeviceGram):
+        return sums._replace(gram=sums.gram.numpy())
+    return sums
+
+
+def sums_at(model, theta, rows, trial=None):
+    """Return the :class:`Sums` of a model where its rows are: in chunks, on a device.
+
+    Parameters
+    ----------
+    model : EvidenceModel
+    theta : ndarray of shape (P,)
+    rows : Rows, RowSource or DeviceRows
+    trial : Trial, default=None
+        Of these parameters.
+    """
+    if isinstance(rows, DeviceRows):
+        return Sums(*rows.sums(model, theta))
     if not isinstance(rows, RowSource):
         return model.sums(theta, rows, trial)
     return Sums(*rows.reduce(partial(_dense_sums, model), theta))
@@ -139,6 +160,8 @@ def sums_of(model, theta, rows, trial=None):
 
 def trial_of(model, theta, rows):
     """Return the :class:`Trial` of a model, also over rows in chunks."""
+    if isinstance(rows, DeviceRows):
+        return Trial(rows.error(model, theta))
     if not isinstance(rows, RowSource):
         return model.trial(theta, rows)
     return Trial(rows.reduce(partial(_error, model), theta))
@@ -192,7 +215,7 @@ def init_at(model, rows, theta, alpha, beta, options):
         If None, that of the residuals, and one for the cross-entropy.
     options : EvidenceOptions
     """
-    sums = sums_of(model, theta, rows)
+    sums = sums_at(model, theta, rows)
     if beta is None or model.loss != "squared":
         beta = first_beta(model, sums.error)
     if options.alpha is not None:
@@ -228,7 +251,7 @@ def step(model, rows, state, options):
         stop = "rounding" if state.beta * NEARLY_EXACT >= 1 else stop
         return state, _report(state, model, options.n_effective, stop)
     # 2. the Gauss-Newton matrix at the new point
-    sums = sums_of(model, found.theta, rows, found.trial)
+    sums = sums_at(model, found.theta, rows, found.trial)
     after = state._replace(theta=found.theta, sums=sums, shift=found.next_shift)
     # 3. the penalties that the evidence chooses there
     after, report = updated(model, after, options)
@@ -328,7 +351,15 @@ def _solver(gram, precision, scale, rank, down):
         if not math.isfinite(floor):
             return lambda shift, right: None
         return low_rank.solver(gram, precision, scale, floor)
+    if isinstance(gram, DeviceGram):
+        return partial(_device_solution, gram, precision + floor, scale)
     return _dense_solver(lambda: evidence.plus_diagonal(scale * gram, precision), floor)
+
+
+def _device_solution(gram, diagonal, scale, shift, right):
+    """Return ``(H + shift)^-1 right`` on the device, or None."""
+    found = gram.solution(scale, diagonal + shift, right)
+    return found if np.isfinite(found).all() else None
 
 
 def _dense_solver(new_matrix, floor):
@@ -465,6 +496,12 @@ def curvature(sums, groups, alpha, beta, n_effective, rough=False):
             sums.gram, groups, alpha, beta, n_effective, floor, rough
         )
     scale = beta * n_effective
+    if isinstance(sums.gram, DeviceGram):
+        precision = evidence.prior_precision(groups, alpha)
+        share, log_det = sums.gram.determined(scale, precision + scale * floor)
+        log_det -= np.log(np.where(precision > 0, precision, 1)).sum()
+        gamma = evidence.group_sums(share, groups, len(alpha))
+        return evidence.Curvature(gamma, _n_free(groups), log_det)
     return evidence.primal_curvature(sums.gram, groups, alpha, scale, floor)
 
 
@@ -476,7 +513,7 @@ def alpha_method(gram):
 
 def continued(model, rows, state):
     """Return a state that goes on with the targets of other rows."""
-    sums = sums_of(model, state.theta, rows)
+    sums = sums_at(model, state.theta, rows)
     return state._replace(
         sums=sums, shift=1.0, waited=0, highest=-math.inf, criterion=math.inf
     )

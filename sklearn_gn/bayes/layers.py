@@ -1,4 +1,4 @@
-r"""A multilayer perceptron with a linear term, and its Gauss-Newton sums, in NumPy.
+r"""A multilayer perceptron with a linear term, and its Gauss-Newton sums.
 
 The network is
 
@@ -22,14 +22,19 @@ Gauss-Newton matrix is
 
 where Lambda_i is the second derivative of the loss in the values: the identity, or
 diag(p) - p p^T. No Jacobian of k rows an observation is formed.
+
+All sums over rows are written for NumPy, in blocks that stay in the processor's cache,
+and for JAX, which compiles them for rows on its devices
+(:mod:`sklearn_gn.bayes.device_rows`).
 """
 
-from functools import lru_cache
+import operator
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, log_softmax, softmax
 
+from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
 from sklearn_gn.bayes.activations import ACTIVATIONS
 from sklearn_gn.bayes.evidence_gn import Sums, Trial
 from sklearn_gn.linalg.large_gram import (
@@ -131,7 +136,8 @@ class Layers(NamedTuple):
         end = free + (self.n_linear - 1) * k
         if free < k:
             constants = sum_zero_basis(k) @ theta[:free]
-            output = np.concatenate([constants, theta[free:end]]).reshape(-1, k)
+            whole = namespace(theta).concatenate([constants, theta[free:end]])
+            output = whole.reshape(-1, k)
         else:
             output = theta[:end].reshape(-1, k)
         layers = []
@@ -148,6 +154,24 @@ class Layers(NamedTuple):
         parts = [constants, output[1:].ravel(), *(layer.ravel() for layer in layers)]
         return np.concatenate(parts)
 
+    def with_all_features(self):
+        """Return the network whose first layer sees all features."""
+        return self._replace(features=tuple(range(self.sizes[0])))
+
+    @lru_cache(maxsize=32)  # noqa: B019
+    def places(self):
+        """Places of the parameters among those of :meth:`with_all_features`."""
+        whole = self.with_all_features()
+        numbers = np.arange(len(whole.groups()))
+        if not self.shapes():
+            return numbers
+        (width, n_inputs), *_ = whole.shapes()
+        start = self.n_free + (self.n_linear - 1) * self.n_values
+        end = start + width * n_inputs
+        first = numbers[start:end].reshape(width, n_inputs)
+        first = first[:, [0, *(1 + j for j in self.features)]].ravel()
+        return np.concatenate([numbers[:start], first, numbers[end:]])
+
     # -- what the iteration needs -----------------------------------------------------
 
     def values(self, theta, x):
@@ -158,99 +182,142 @@ class Layers(NamedTuple):
 
     def error(self, theta, rows):
         """Return twice the mean loss."""
-        return self.trial(theta, rows).error
+        parameters = self.split(theta)
+
+        def loss(*block):
+            return self._passed(parameters, *block).loss
+
+        return 2 * sum_over_blocks(loss, rows, _width(theta))
 
     def trial(self, theta, rows):
         """Return the error, and for :meth:`sums` the values of few rows."""
-        passes = self._passes(theta, rows)
-        first = next(passes)
-        if len(first.weight) == len(rows.weight):
-            return Trial(2 * float(first.loss), first)
-        return Trial(2 * float(first.loss + sum(block.loss for block in passes)))
+        if block_size(rows, _width(theta)) < len(rows.x):
+            return Trial(float(self.error(theta, rows)))
+        passed = self._passed(self.split(theta), *rows)
+        return Trial(2 * float(passed.loss), passed)
 
     def sums(self, theta, rows, trial=None):
         """Return the sums over the rows; a trial of the parameters saves its part."""
         n_numbers = len(rows.x) * self.n_values
         if self.loss == "squared" and not is_formed(n_numbers, len(theta)):
             return self._large_sums(theta, rows)
-        known = trial is not None and trial.passed is not None
-        passes = [trial.passed] if known else self._passes(theta, rows)
-        output, layers = self.split(theta)
-        gram, slope, error, memory = None, 0.0, 0.0, None
-        for y, weight, trace, f, u, loss in passes:
-            error += loss
-            g = gradients(self, output, layers, trace)
-            down = weight[:, None] * residuals(self, u, y)
-            slope += _slope(trace, f, g, down.T)
-            if self.n_values == 1:
-                root = np.sqrt(weight)
-                if self.loss != "squared":
-                    root = np.sqrt(weight * curvatures(self, u)[:, 0, 0])
-                if memory is None:
-                    memory = np.empty((len(theta), len(root)))
-                columns = _columns(trace, f, g, root, memory)
-                part = columns @ columns.T
-            elif self.loss == "squared" and self.n_values <= _FEW_TARGETS:
-                part = _gram_of_targets(self, trace, f, g, weight)
-            else:
-                part = _gram_of_values(self, trace, f, g, u, weight)
-            gram = part if gram is None else gram + part
+        return self.dense_sums(theta, rows, None if trial is None else trial.passed)
+
+    def dense_sums(self, theta, rows, passed=None):
+        """Return the same with the matrix, however large it is."""
+        parameters = self.split(theta)
+
+        def of_block(*block):
+            return self._sums_of(parameters, self._passed(parameters, *block))
+
+        if passed is None:
+            found = sum_over_blocks(of_block, rows, _width(theta))
+        else:
+            found = self._sums_of(parameters, passed)
+        parts, slope, loss = found
+        gram = self._gram(parts, parameters[0])
         if self.n_free < self.n_values:
             gram, slope = self._reduced(gram, slope)
-        return Sums(gram, slope, 2 * float(error))
+        return Sums(gram, slope, 2 * loss)
 
-    def _passes(self, theta, rows):
-        """Yield a :class:`Pass` for each block of rows."""
-        output, layers = self.split(theta)
-        for x, y, weight in row_blocks(rows, len(theta) // _ROW_SHARE):
-            x = with_one(x)
-            trace = forward(self, layers, x)
-            f = linear_inputs(self, x, trace)
-            u = (output.T @ f).T
-            yield Pass(y, weight, trace, f, u, weight @ losses(self, u, y))
+    def _passed(self, parameters, x, y, weight):
+        """The :class:`Pass` of some rows."""
+        output, layers = parameters
+        x = with_one(x)
+        trace = forward(self, layers, x)
+        f = linear_inputs(self, x, trace)
+        u = (output.T @ f).T
+        return Pass(y, weight, trace, f, u, weight @ losses(self, u, y))
+
+    def _sums_of(self, parameters, passed):
+        """Parts of the matrix, the slope and the loss of some rows."""
+        y, weight, trace, f, u, loss = passed
+        library, g = library_of(u), gradients(self, *parameters, trace)
+        slope = _slope(trace, f, g, (weight[:, None] * residuals(self, u, y)).T)
+        columns = partial(_columns, library, trace, f)
+        if self._shares_hidden_products():
+            slopes = [layer.slopes for layer in trace]
+            products = columns(slopes, library.xp.sqrt(weight))
+            return library.symmetric_product(products), slope, loss
+        if self._has_few_targets():
+            root = library.xp.sqrt(weight)
+            of_each = [[g_l[t] for g_l in g] for t in range(self.n_values)]
+            parts = [library.symmetric_product(columns(g_t, root)) for g_t in of_each]
+            return tuple(parts), slope, loss
+        if self.n_values > 1:
+            p = None if self.loss == "squared" else library.softmax(u)
+            return _upper_blocks(trace, f, g, p, weight, self.n_values), slope, loss
+        if self.loss != "squared":
+            weight = weight * curvatures(self, u)[:, 0, 0]
+        jacobian = columns([g_l[0] for g_l in g], library.xp.sqrt(weight))
+        return library.symmetric_product(jacobian), slope, loss
+
+    def _shares_hidden_products(self):
+        """Whether a hidden layer gives all targets the same slopes, but for factors."""
+        several = self.loss == "squared" and self.n_values > 1
+        return several and len(self.sizes) == 2
+
+    def _has_few_targets(self):
+        return self.loss == "squared" and 1 < self.n_values <= _FEW_TARGETS
+
+    def _gram(self, parts, output):
+        """The Gauss-Newton matrix, from its parts."""
+        if self._shares_hidden_products() or self._has_few_targets():
+            return _gram_of_targets(self, parts, output)
+        return _symmetric(parts) if self.n_values > 1 else parts
 
     def _large_sums(self, theta, rows):
         """The sums of a large network, whose matrix is not formed."""
-        output, layers = self.split(theta)
+        parameters = self.split(theta)
         slope, error, blocks = np.zeros(len(theta)), 0.0, []
         for part in row_slices(len(rows.x)):
-            x, y, weight = (a[part] for a in rows)
-            trace = forward(self, layers, with_one(x))
-            f = linear_inputs(self, with_one(x), trace)
-            g = gradients(self, output, layers, trace)
-            residual = y - (output.T @ f).T
-            error += float(weight @ np.sum(residual**2, axis=1))
-            slope += _slope(trace, f, g, (weight[:, None] * residual).T)
+            y, weight, trace, f, u, loss = self._passed(
+                parameters, *(a[part] for a in rows)
+            )
+            g = gradients(self, *parameters, trace)
+            error += 2 * float(loss)
+            slope += _slope(trace, f, g, (weight[:, None] * (y - u)).T)
             pairs = zip((layer.inputs for layer in trace), g, strict=True)
             blocks.append(RowBlock(f, tuple(LayerRows(*p) for p in pairs), weight))
         return Sums(LargeGram(blocks, self.n_values), slope, error)
 
-    def jacobian(self, theta, x):
-        """Return the derivatives of the values, of shape (k, P, m)."""
+    def jacobian(self, theta, x, targets=None):
+        """Return the derivatives of the values, or of some, of shape (k, P, m)."""
         output, layers = self.split(theta)
-        x = with_one(x)
+        x, k, free = with_one(x), self.n_values, self.n_free
         trace = forward(self, layers, x)
         f = linear_inputs(self, x, trace)
         g = gradients(self, output, layers, trace)
-        k, m = self.n_values, x.shape[1]
-        whole = np.zeros((k, self.n_linear, k, m))
-        whole[np.arange(k), :, np.arange(k)] = f
-        parts = [whole.reshape(k, -1, m)]
-        for layer, g_l in zip(trace, g, strict=True):
-            columns = g_l[:, :, None, :] * layer.inputs
-            parts.append(columns.reshape(k, -1, m))
-        whole = np.concatenate(parts, axis=1)
-        if self.n_free < k:
-            constants = np.einsum("tsm,sf->tfm", whole[:, :k], sum_zero_basis(k))
-            whole = np.concatenate([constants, whole[:, k:]], axis=1)
-        return whole
+        targets = range(k) if targets is None else targets
+        found, end = np.zeros((len(targets), len(theta), x.shape[1])), len(f)
+        n_output = free + (end - 1) * k
+        for of_value, t in zip(found, targets, strict=True):
+            columns = _columns(NumPy, trace, f, [g_l[t] for g_l in g], x[0])
+            of_value[:free] = sum_zero_basis(k)[t, :, None] if free < k else 0
+            if free == k:
+                of_value[t] = columns[0]
+            of_value[free + t : n_output : k] = columns[1:end]
+            of_value[n_output:] = columns[end:]
+        return found
+
+    def jacobian_blocks(self, theta, rows):
+        """Yield Jacobian (P, m) and residuals (m,) of blocks of rows, for one target.
+
+        They are times roots of the weights.
+        """
+        parameters = self.split(theta)
+        for block in row_blocks(rows, _width(theta)):
+            y, weight, trace, f, u, _ = self._passed(parameters, *block)
+            slopes = [g_l[0] for g_l in gradients(self, *parameters, trace)]
+            root = np.sqrt(weight)
+            yield _columns(NumPy, trace, f, slopes, root), root * (y - u)[:, 0]
 
     def _reduced(self, gram, slope):
         """Sums in the constants that sum to zero."""
-        k, basis = self.n_values, sum_zero_basis(self.n_values)
-        left = np.concatenate([basis.T @ gram[:k], gram[k:]])
-        gram = np.concatenate([left[:, :k] @ basis, left[:, k:]], axis=1)
-        return gram, np.concatenate([basis.T @ slope[:k], slope[k:]])
+        k, basis, xp = self.n_values, sum_zero_basis(self.n_values), namespace(slope)
+        left = xp.concatenate([basis.T @ gram[:k], gram[k:]])
+        gram = xp.concatenate([left[:, :k] @ basis, left[:, k:]], axis=1)
+        return gram, xp.concatenate([basis.T @ slope[:k], slope[k:]])
 
     def network(self, theta, alpha, beta, gamma, log_evidence):
         """Return the network that a fit returns."""
@@ -289,6 +356,22 @@ class Layer(NamedTuple):
     slopes: np.ndarray  # (n, m), of the activation
 
 
+def sum_over_blocks(function, rows, width):
+    """Return the sum of trees ``function(x, y, weight)`` over blocks of rows.
+
+    Those of JAX are summed over the devices, too.
+    """
+    if library_of(tuple(rows)) is not NumPy:
+        from sklearn_gn.arrays.blocks import sum_rows
+
+        return sum_rows(lambda block: function(*block), tuple(rows))
+    first, *others = row_blocks(rows, width)
+    total = function(*first)
+    for block in others:
+        total = NumPy.tree_map(operator.iadd, total, function(*block))
+    return total
+
+
 def row_blocks(rows, width):
     """Yield parts of the rows whose products of some width stay in cache."""
     size = block_size(rows, width)
@@ -301,22 +384,25 @@ def block_size(rows, width):
     return min(len(rows.x), max(64, min(2048, _BLOCK_FLOATS // max(width, 1))))
 
 
+def _width(theta):
+    return len(theta) // _ROW_SHARE
+
+
 def with_one(x):
     """Return the transposed features below a row of ones."""
-    inputs = np.ones((1 + x.shape[1], len(x)))
-    inputs[1:] = x.T
-    return inputs
+    library = library_of(x)
+    return library.with_rows(library.xp.ones((1 + x.shape[1], len(x))), x.T, 1)
 
 
 def forward(model, layers, x):
     """Return what each layer does with the rows, given as (1, x)."""
-    inputs = x
+    inputs, xp = x, namespace(x)
     if len(model.features) < model.sizes[0]:
-        inputs = x[[0, *(1 + j for j in model.features)]]
+        inputs = x[np.array([0, *(1 + j for j in model.features)])]
     trace = []
     for layer, name in zip(layers, model.activations, strict=True):
         if trace:
-            inputs = np.concatenate([inputs[:1], trace[-1].values])
+            inputs = xp.concatenate([inputs[:1], trace[-1].values])
         values, slopes = ACTIVATIONS[name](layer @ inputs)
         trace.append(Layer(inputs, values, slopes))
     return trace
@@ -325,7 +411,7 @@ def forward(model, layers, x):
 def linear_inputs(model, x, trace):
     """Return the inputs (1, x, a_L) of the output layer, given (1, x)."""
     x = x if model.linear_term else x[:1]
-    return np.concatenate([x, trace[-1].values]) if trace else x
+    return namespace(x).concatenate([x, trace[-1].values]) if trace else x
 
 
 def gradients(model, output, layers, trace):
@@ -333,8 +419,8 @@ def gradients(model, output, layers, trace):
     found, upper = [], output[1 + model.n_slopes :].T[:, :, None]
     for number in reversed(range(len(layers))):
         if found:
-            upper = np.matmul(layers[number + 1][:, 1:].T, found[-1])
-        found.append(trace[number].slopes * upper)
+            upper = namespace(output).matmul(layers[number + 1][:, 1:].T, found[-1])
+        found.append(trace[number].slopes[None] * upper)
     return found[::-1]
 
 
@@ -343,29 +429,31 @@ def gradients(model, output, layers, trace):
 
 def losses(model, u, y):
     """Return the loss of each row."""
+    library = library_of(u)
     if model.loss == "squared":
         residual = u - y
-        return np.einsum("mk,mk->m", residual, residual) / 2
+        return library.row_products(residual, residual) / 2
     if model.n_values == 1:
         # log(1 + exp(u)) less u for the second class
-        return np.logaddexp(0, u[:, 0]) - y[:, -1] * u[:, 0]
-    return -np.sum(y * log_softmax(u, axis=1), axis=1)
+        return library.softplus(u[:, 0]) - y[:, -1] * u[:, 0]
+    return -library.xp.sum(y * library.log_softmax(u), axis=1)
 
 
 def residuals(model, u, y):
     """Return minus the derivative of the loss in the values."""
     if model.loss == "squared":
         return y - u
-    return y[:, -1:] - expit(u) if model.n_values == 1 else y - softmax(u, axis=1)
+    library = library_of(u)
+    return y[:, -1:] - library.sigmoid(u) if u.shape[1] == 1 else y - library.softmax(u)
 
 
 def curvatures(model, u):
     """Return the second derivatives of the loss in the values, of shape (m, k, k)."""
-    m, k = u.shape
+    (m, k), library = u.shape, library_of(u)
     if model.loss == "squared":
         return np.broadcast_to(np.eye(k), (m, k, k))
-    p = expit(u) if k == 1 else softmax(u, axis=1)
-    return p[:, :, None] * (np.eye(k) - p[:, None, :])
+    p = library.sigmoid(u) if k == 1 else library.softmax(u)
+    return p[:, :, None] * (np.eye(k)[None] - p[:, None, :])
 
 
 def sum_zero_basis(k):
@@ -381,96 +469,100 @@ def sum_zero_basis(k):
 
 
 def _slope(trace, f, g, down):
+    xp = namespace(f)
     parts = [(f @ down.T).ravel()]
     for layer, g_l in zip(trace, g, strict=True):
-        of_neurons = np.einsum("tjm,tm->jm", g_l, down)
+        of_neurons = xp.einsum("tjm,tm->jm", g_l, down)
         parts.append((of_neurons @ layer.inputs.T).ravel())
-    return np.concatenate(parts)
+    return xp.concatenate(parts)
 
 
-def _columns(trace, f, g, root, memory):
-    """The Jacobian of a single value, of shape (P, m), times a number for each row."""
-    m = len(root)
-    whole = memory[:, :m] if m < memory.shape[1] else memory
-    end = len(f)
-    np.multiply(f, root, out=whole[:end])
-    for layer, g_l in zip(trace, g, strict=True):
-        shape = g_l.shape[1], len(layer.inputs), m
-        start, end = end, end + shape[0] * shape[1]
-        own = whole[start:end].reshape(shape)  # a view
-        np.multiply(layer.inputs, (root * g_l[0])[:, None], out=own)
-    return whole
+def _columns(library, trace, f, slopes, root):
+    """Products of slopes in the neurons, (n, m) for each layer, and their inputs.
 
-
-def _gram_of_targets(model, trace, f, g, weight):
-    """The Gauss-Newton matrix of a few values with a squared loss.
-
-    Each value has its own output layer, and all share the hidden ones.
+    They are the Jacobian of a single value, of shape (P, m), times a number for each
+    row.
     """
-    k, n, size = model.n_values, len(f), len(model.groups())
-    end, root = k * n, np.sqrt(weight)
-    gram, memory = np.zeros((size, size)), np.empty((size - end + n, len(root)))
-    for t in range(k):
-        columns = _columns(trace, f, [g_l[t : t + 1] for g_l in g], root, memory)
-        part = columns @ columns.T
-        gram[t:end:k, t:end:k] = part[:n, :n]
-        gram[t:end:k, end:] = part[:n, n:]
-        gram[end:, t:end:k] = part[n:, :n]
-        gram[end:, end:] += part[n:, n:]
-    return gram
+    inputs = [layer.inputs for layer in trace]
+    pairs = zip([s * root[None] for s in slopes], inputs, strict=True)
+    return library.products_of_rows([(root[None], f), *pairs])
 
 
-def _gram_of_values(model, trace, f, g, u, weight):
-    """The Gauss-Newton matrix of several values."""
-    m, k = u.shape
-    p = None if model.loss == "squared" else softmax(u, axis=1).T
+def _gram_of_targets(model, parts, output):
+    """The Gauss-Newton matrix of targets, from a matrix of each or one of them all.
+
+    Each has its own output layer, and all share the hidden ones. A slope of one hidden
+    layer is that of its activation, of which the matrix is, times a coefficient.
+    """
+    n, k, xp = model.n_linear, model.n_values, namespace(output)
+    if model._shares_hidden_products():
+        coef = xp.repeat(output[1 + model.n_slopes :], model.shapes()[0][1], axis=0)
+        linear = [parts[:n, :n]] * k
+        cross = parts[:n, None, n:] * coef.T[None]
+        hidden = parts[n:, n:] * (coef @ coef.T)
+    else:
+        linear = [part[:n, :n] for part in parts]
+        cross = xp.stack([part[:n, n:] for part in parts], axis=1)
+        hidden = sum(part[n:, n:] for part in parts)
+    linear = library_of(output).plus_diagonals(xp.zeros((n, k, n, k)), linear)
+    cross = cross.reshape(n * k, -1)
+    linear = linear.reshape(n * k, n * k)
+    return xp.block([[linear, cross], [cross.T, hidden]])
+
+
+def _upper_blocks(trace, f, g, p, weight, k):
+    """Blocks of the Gauss-Newton matrix of several values, for :func:`_symmetric`.
+
+    There is a row for the output layer, and one for each neuron.
+    """
+    library = library_of(f)
+    einsum = library.xp.einsum
     # Lambda times the derivatives in the neurons, with the weights of the rows
-    curved = [weight * (g_l if p is None else _centred(p, g_l)) for g_l in g]
-    blocks = [[_output_block(f, p, weight, k)]]
+    weights = weight[None, None]
+    curved = [weights * (g_l if p is None else _centred(p, g_l)) for g_l in g]
+    of_output, rows = [_output_block(f, p, weight, k)], []
     for number, layer in enumerate(trace):
         for j in range(g[number].shape[1]):
-            right = curved[number][:, j, None, :] * layer.inputs
-            row = [(f @ right.reshape(-1, m).T).reshape(len(f) * k, -1)]
+            right = library.products_of_rows([(curved[number][:, j], layer.inputs)])
+            of_output.append((f @ right.T).reshape(len(f) * k, -1))
+            row = []
             for other in range(number, len(g)):
                 first = j if other == number else 0
-                pairs = np.einsum(
-                    "tm,tjm->jm", g[number][:, j], curved[other][:, first:]
-                )
-                right = pairs[:, None, :] * trace[other].inputs
-                row.append(layer.inputs @ right.reshape(-1, m).T)
-            blocks.append(row)
-    return _symmetric(blocks)
+                pairs = einsum("tm,tjm->jm", g[number][:, j], curved[other][:, first:])
+                right = library.products_of_rows([(pairs, trace[other].inputs)])
+                row.append(layer.inputs @ right.T)
+            rows.append(tuple(row))
+    return tuple(of_output), *rows
 
 
 def _centred(p, g):
     """The product of diag(p) - p p^T and derivatives of shape (k, n, m)."""
-    return p[:, None, :] * (g - np.einsum("tm,tjm->jm", p, g))
+    p = p.T
+    return p[:, None, :] * (g - namespace(g).einsum("tm,tjm->jm", p, g)[None])
 
 
 def _output_block(f, p, weight, k):
     """The block of the output layer; p is None for the squared loss."""
+    library = library_of(f)
     if p is None:
-        return np.kron((weight * f) @ f.T, np.eye(k))
+        return library.xp.kron((weight[None] * f) @ f.T, np.eye(k))
     n = len(f)
-    scaled = (np.sqrt(weight) * f)[:, None, :] * p
-    scaled = scaled.reshape(n * k, -1)
-    block = -(scaled @ scaled.T)
-    for t in range(k):
-        block[t::k, t::k] += (weight * p[t] * f) @ f.T
-    return block
+    scaled = library.products_of_rows([(library.xp.sqrt(weight)[None] * f, p.T)])
+    block = -library.symmetric_product(scaled).reshape(n, k, n, k)
+    own = [((weight * p[:, t])[None] * f) @ f.T for t in range(k)]
+    return library.plus_diagonals(block, own).reshape(n * k, n * k)
 
 
-def _symmetric(blocks):
-    """Matrix of the rows of blocks: each has the first one, then from its diagonal."""
-    size = blocks[0][0].shape[0] + sum(row[0].shape[1] for row in blocks[1:])
-    gram = np.empty((size, size))
-    end = n_output = len(blocks[0][0])
-    gram[:end, :end] = blocks[0][0]
-    for cross, *from_diagonal in blocks[1:]:
-        start, end = end, end + cross.shape[1]
-        gram[:n_output, start:end] = cross
-        gram[start:end, :n_output] = cross.T
-        rest = np.concatenate(from_diagonal, axis=1)
-        gram[start:end, start:] = rest
-        gram[start:, start:end] = rest.T
+def _symmetric(rows):
+    """The symmetric matrix of rows of blocks, each of which begins at the diagonal."""
+    library, start = library_of(rows), 0
+    size = sum(part.shape[1] for part in rows[0])
+    gram = library.xp.zeros((size, size))
+    for row in rows:
+        column = start
+        for part in row:
+            gram = library.with_part(gram, part, start, column)
+            gram = library.with_part(gram, part.T, column, start)
+            column += part.shape[1]
+        start += len(row[0])
     return gram

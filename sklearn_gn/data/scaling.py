@@ -53,6 +53,10 @@ class Scaling(NamedTuple):
         with np.errstate(over="ignore"):
             return np.clip((X - self.x_center) / self.x_scale, -_FAR, _FAR)
 
+    def y(self, y):
+        """Return targets in these units."""
+        return (y - self.y_center) / self.y_scale
+
     @property
     def loss_scale(self):
         """Factor from losses in scaled units to the user's, in the mean of targets."""

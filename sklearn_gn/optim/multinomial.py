@@ -16,11 +16,11 @@ softmax over the competitors, and ``a`` (-1 at t, rho elsewhere) the gradient of
 is computed from log-sum-exp, so that margins of either sign and any size are exact to
 rounding.
 
-Multinomial regression by Newton's method has three parts here, which the softmax head,
+Multinomial regression by Newton's method has its parts here, which the softmax head,
 its baseline and the inner problem of variable projection share: the product with the
 Hessian (:func:`hessian_product`), the Newton system by conjugate gradients
-(:func:`newton_direction`), and the line search (:func:`backtrack` with
-:func:`insufficient_decrease`).
+(:func:`newton_direction`), the least loss along a direction (:func:`line_minimum`), and
+the line search (:func:`backtrack` with :func:`insufficient_decrease`).
 """
 
 from typing import NamedTuple
@@ -33,6 +33,7 @@ from sklearn_gn.linalg.krylov import conjugate_gradient
 
 _ARMIJO = 1e-4  # part of the slope by which a step has to lower the loss
 _HALVINGS = 30
+_FLAT = 1e-3  # margins at which the bounding curvature is that of zero
 
 
 # --- values and logits ---------------------------------------------------------------
@@ -109,8 +110,24 @@ def root_curvature(margin):
 # --- Newton's method -----------------------------------------------------------------
 
 
+def bounding_curvature(margin):
+    """The curvature of the parabola that bounds the loss of a margin, 1/4 at zero.
+
+    Jaakkola and Jordan, "Bayesian parameter estimation via variational methods" (2000):
+    of the parabolas that touch ``log(1 + exp(f))`` at f and lie nowhere below it, that
+    of least curvature has ``tanh(f / 2) / (2 f)``. A Gauss-Newton step with it in place
+    of the second derivative is never too long for margins linear in the parameters.
+    """
+    xp = namespace(margin)
+    size = xp.maximum(xp.abs(margin), _FLAT)
+    return xp.tanh(size / 2) / (2 * size)
+
+
 def covariance_product(p, u):
-    """``(diag(p) - p p^T) u`` for each row, arrays of shape (n, C)."""
+    """``(diag(p) - p p^T) u`` for each row, arrays of shape (n, C).
+
+    Also of the free columns alone: the value of the other class is zero.
+    """
     mean = library_of((p, u)).row_products(p, u)
     return p * (u - mean[:, None])
 
@@ -118,21 +135,8 @@ def covariance_product(p, u):
 def hessian_product(forward, transposed, p, weight, direction):
     """Product with the Hessian of the weighted cross-entropy, without a penalty.
 
-    Parameters
-    ----------
-    forward : callable
-        Maps a change of the parameters to that of the values, of shape (n, m).
-    transposed : callable
-        Its transpose, from (n, m) to the parameters.
-    p : array of shape (n, C)
-        Probabilities of the classes.
-    weight : array of shape (n,)
-    direction : tree of arrays
-        Change of the parameters.
-
-    Returns
-    -------
-    tree of arrays
+    ``forward`` maps a change of the parameters to that of the values, of shape (n, m),
+    ``transposed`` is its transpose, and p of shape (n, C) are the probabilities.
     """
     change = covariance_product(p, all_classes(forward(direction)))
     return transposed(to_columns(change * weight[:, None]))
@@ -143,23 +147,9 @@ def newton_direction(
 ):
     """Solve the Newton system inexactly by conjugate gradients.
 
-    Parameters
-    ----------
-    product : callable
-        Product with the Hessian, penalty and damping included.
-    gradient : tree of arrays
-    precondition : callable, default=None
-        Approximate inverse of the Hessian.
-    start : tree of arrays, default=None
-        First guess of the direction.
-    forcing : scalar
-        Relative residual at which the iteration ends.
-    max_iter : int or scalar
-
-    Returns
-    -------
-    direction : tree of arrays
-    iterations : scalar
+    Returns the direction, and the iterations it took. ``product`` is that with the
+    Hessian, penalty and damping included, and ``forcing`` the relative residual at
+    which the iteration ends.
     """
     library = library_of(gradient)
     right = library.tree_map(library.xp.negative, gradient)
@@ -175,6 +165,53 @@ def newton_direction(
     return direction, iterations
 
 
+def line_minimum(derivatives, slope, *, flat, max_iter):
+    """Find the least loss along a direction by Newton's method in a bracket.
+
+    Parameters
+    ----------
+    derivatives : callable
+        Maps a step length to the first and second derivative of a convex loss.
+    slope : scalar
+        The first one at zero.
+    flat : float
+        Part of the slope that may be left where the search ends.
+    max_iter : int
+        Most calls of ``derivatives``.
+
+    Returns
+    -------
+    length, lower : scalar
+        The last length, and the longest one at which the loss was seen to fall still.
+    found : bool
+        Whether what is left of the slope there is little enough.
+    """
+    library = library_of(slope)
+    xp = library.xp
+
+    def improve(carry):
+        t, lower, upper, _, count = carry
+        first, second = derivatives(t)
+        lower = xp.where(first < 0, t, lower)
+        upper = xp.where(first < 0, upper, t)
+        newton = t - first / xp.maximum(second, xp.finfo(t.dtype).tiny)
+        inside = (newton > lower) & (newton < xp.minimum(upper, 8 * t))
+        # With no lower end but zero, the direction may be far too long.
+        between = xp.where(lower > 0, (lower + upper) / 2, upper / 10)
+        middle = xp.where(xp.isinf(upper), 4 * t, between)
+        found = xp.abs(first) <= flat * xp.abs(slope)
+        new = xp.where(found, t, xp.where(inside, newton, middle))
+        return new, lower, upper, found, count + 1
+
+    one = xp.ones_like(slope)
+    length, lower, _, found, _ = library.while_loop(
+        lambda carry: ~carry[3] & (carry[4] < max_iter),
+        improve,
+        (one, 0 * one, xp.inf * one, xp.bool_(False), xp.int32(0)),
+    )
+    return length, lower, found
+
+
 def insufficient_decrease(new, loss, length, slope, rounding=0.0):
     """Whether a step fails Armijo's condition, or ends where the loss is NaN.
 
@@ -185,27 +222,12 @@ def insufficient_decrease(new, loss, length, slope, rounding=0.0):
 
 
 def backtrack(evaluate, rejected, length, *, halvings=_HALVINGS, while_loop=None):
-    """Halve a step until it is no longer rejected.
+    """Halve a step until it is no longer rejected, or after ``halvings``.
 
-    Parameters
-    ----------
-    evaluate : callable
-        Maps a step length to what is there: a loss, or a tree that has it.
-    rejected : callable
-        Says of a length, and what was evaluated there, whether to go on.
-    length : scalar
-        The first one.
-    halvings : int, default=30
-        The most there are.
-    while_loop : callable, default=None
-        That of NumPy where ``evaluate`` is a call of a compiled function. If None,
-        that of the library of what is evaluated.
-
-    Returns
-    -------
-    length : scalar
-        The last one; it may still be rejected.
-    evaluated : tree
+    ``evaluate`` maps a step length to what is there, a loss or a tree that has it, and
+    ``rejected`` says of a length, and what was evaluated there, whether to go on.
+    Returns the last length, which may still be rejected, and what is there.
+    ``while_loop`` is that of NumPy where ``evaluate`` calls a compiled function.
     """
 
     def unfinished(search):

@@ -49,7 +49,7 @@ from sklearn_gn.segmented.search import (
     settle,
     through_rows,
 )
-from sklearn_gn.shallow_relu.size_selection import criterion_value, deviance_shift
+from sklearn_gn.shallow_relu.search import criterion_value, deviance_shift
 
 CRITERIA = ("bic", "aic", "gcv", "evidence", "bic-ar1")
 _OF_THE_FITS = ("evidence", "bic-ar1", "cv")  # not of the sums of squares alone

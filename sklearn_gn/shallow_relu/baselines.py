@@ -2,16 +2,17 @@
 
 Levenberg-Marquardt in all parameters ("lm") or in the hidden ones ("lm_hidden"), KFRA,
 BFGS and Adam, as in the comparisons of the SgGN paper. All work on the parameters
-without the constraint ``|w_i| = 1``; the returned network is rescaled to it.
+without the constraint ``|w_i| = 1``. A baseline is a pair of functions: ``start``
+returns what the first iteration remembers, ``update`` carries out an iteration; the
+loop around them is the same for all.
 """
 
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
@@ -23,16 +24,92 @@ from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.shallow_relu import sggn
 from sklearn_gn.shallow_relu.network import (
+    active_set,
+    activity,
     heaviside,
     hidden_features,
+    layer_design,
     output_weights,
     preactivations,
     rescale,
     unit_normals,
 )
 
-KFRA_DAMPING = 1e-4  # where none is given
-_MAX_TRIALS = 30  # steps tried in one iteration of Levenberg-Marquardt
+_KFRA_DAMPING = 1e-4  # where none is given
+_MAX_TRIALS = 30  # steps tried in one iteration of Levenberg-Marquardt, or of a search
+
+
+class State(NamedTuple):
+    """Network, loss, and what the next iteration remembers."""
+
+    net: sggn.ShallowReLU
+    loss: float
+    memory: Any
+
+
+class Update(NamedTuple):
+    """Result of an iteration."""
+
+    net: sggn.ShallowReLU
+    memory: Any
+    decrease: Any  # of the loss; 0 where the step was rejected
+    grad_norm: Any
+    step_size: Any = 1.0
+    damping: Any = math.nan
+    gain_ratio: Any = math.nan
+    n_trials: Any = 1
+    failed: Any = False  # whether a line search failed
+
+
+# --- the loop ------------------------------------------------------------------------
+
+
+def baseline(name, start, update):
+    """Return the algorithm that starts from the optimal output layer."""
+    return Algorithm(name, partial(init, start=start), partial(step, update=update))
+
+
+def init(rows, net, options, *, start):
+    """Solve for the output layer."""
+    net, loss = sggn.initialise(net, rows, options)
+    return State(net, float(loss), first_memory(net, rows, start=start))
+
+
+def step(rows, state, options, *, update):
+    """Carry out an iteration."""
+    found, loss = iterate(state.net, state.memory, rows, options, update=update)
+    loss, tol = float(loss), float(options.tol)
+    stop = None if float(found.decrease) > tol * loss else "tol"
+    if stop and bool(found.failed):
+        stop = "line_search"
+    if not math.isfinite(loss):
+        stop = "non_finite"
+    report = Report(
+        loss=loss,
+        grad_norm=float(found.grad_norm),
+        step_size=float(found.step_size),
+        damping=float(found.damping),
+        gain_ratio=float(found.gain_ratio),
+        inner_iterations=int(found.n_trials),
+        stop=stop,
+    )
+    return State(found.net, loss, found.memory), report
+
+
+@partial(jax.jit, static_argnames="start")
+def first_memory(net, rows, *, start):
+    """Return what the first iteration remembers."""
+    return start(net, rows)
+
+
+@partial(jax.jit, static_argnames="update")
+def iterate(net, memory, rows, options, *, update):
+    """Carry out an iteration; also return the loss."""
+    found = update(net, memory, rows, options)
+    return found, sggn.objective(found.net, rows, options.alpha)
+
+
+# --- parameters and derivatives ------------------------------------------------------
 
 
 def trainable(net):
@@ -53,30 +130,8 @@ def value_and_gradient(net, rows, options):
     )(trainable(net))
 
 
-def _stop(loss, decrease, tol):
-    if not math.isfinite(loss):
-        return "non_finite"
-    return None if decrease > tol * loss else "tol"
-
-
-# --- Levenberg-Marquardt -------------------------------------------------------------
-
-
-class LMState(NamedTuple):
-    """Network, loss and shift of a Levenberg-Marquardt run."""
-
-    net: sggn.ShallowReLU
-    loss: float
-    shift: Nielsen
-
-
 def full_jacobian(net, rows):
-    """Jacobian of the residual in (hyperplanes, coef, intercept), raveled.
-
-    Returns
-    -------
-    array of shape (m * q, n * (1 + d) + n * q + q)
-    """
+    """Jacobian of the residual in (hyperplanes, coef, intercept), (m q, p), raveled."""
     q = net.coef.shape[1]
     layer = hidden_jacobian(net, rows)
     eye = jnp.eye(q, dtype=layer.dtype)
@@ -89,22 +144,22 @@ def full_jacobian(net, rows):
 
 def hidden_jacobian(net, rows):
     """Jacobian of the residual in the hyperplanes alone, raveled."""
-    size = jnp.repeat(sggn.activity(net), net.hyperplanes.shape[1])
-    return sggn.layer_design(net, rows, sggn.active_set(net, 0.0)) * size[None, :]
+    size = jnp.repeat(activity(net), net.hyperplanes.shape[1])
+    return layer_design(net, rows, active_set(net, 0.0)) * size[None, :]
 
 
-@partial(jax.jit, static_argnames="hidden_only")
-def lm_start(net, rows, hidden_only):
+# --- Levenberg-Marquardt -------------------------------------------------------------
+
+
+def lm_start(net, rows, *, hidden_only):
     """First shift: 1e-3 times the largest diagonal element of the Gram matrix."""
     jacobian = (hidden_jacobian if hidden_only else full_jacobian)(net, rows)
     largest = jnp.max(jnp.sum(jacobian**2, axis=0))
     return Nielsen.start(1e-3 * jnp.where(largest > 0, largest, 1))
 
 
-@partial(jax.jit, static_argnames="hidden_only")
-def lm_iterate(state, rows, options, hidden_only):
+def lm_update(net, shift, rows, options, *, hidden_only):
     """One accepted step; the SVD of the Jacobian serves all trial steps."""
-    net = state.net
     parameters, unravel = ravel_pytree(trainable(net))
     n_moving = net.hyperplanes.size if hidden_only else parameters.shape[0]
     jacobian = (hidden_jacobian if hidden_only else full_jacobian)(net, rows)
@@ -137,76 +192,33 @@ def lm_iterate(state, rows, options, hidden_only):
         return new, decrease, predicted
 
     found = search_damping(
-        trial, net, state.shift, fixed=options.damping, max_trials=_MAX_TRIALS
+        trial, net, shift, fixed=options.damping, max_trials=_MAX_TRIALS
     )
-    kept = found.accepted_or(net)
-    gradient = jnp.linalg.norm(jacobian.T @ error)
-    loss = sggn.objective(kept, rows, options.alpha)
-    return (
-        LMState(kept, loss, found.damping),
-        jnp.where(found.accepted, found.actual, 0),
-        gradient,
-        found.shift,
-        found.gain_ratio,
-        found.n_trials,
+    return Update(
+        net=rescale(found.accepted_or(net)),
+        memory=found.damping,
+        decrease=jnp.where(found.accepted, found.actual, 0),
+        grad_norm=jnp.linalg.norm(jacobian.T @ error),
+        damping=found.shift,
+        gain_ratio=found.gain_ratio,
+        n_trials=found.n_trials,
     )
-
-
-def lm_init(rows, net, options, *, hidden_only):
-    """Start from the optimal output layer."""
-    net, loss = sggn.initialise(net, rows, options)
-    return LMState(net, float(loss), lm_start(net, rows, hidden_only))
-
-
-def lm_step(rows, state, options, *, hidden_only):
-    """One accepted step; the trial steps count as inner iterations."""
-    state, decrease, gradient, used, gain, count = lm_iterate(
-        state, rows, options, hidden_only
-    )
-    loss = float(state.loss)
-    report = Report(
-        loss=loss,
-        grad_norm=float(gradient),
-        step_size=1.0,
-        damping=float(used),
-        gain_ratio=float(gain),
-        inner_iterations=int(count),
-        stop=_stop(loss, float(decrease), float(options.tol)),
-    )
-    # A number again, as at the start: an array would be compiled for once more.
-    return state._replace(net=_rescaled(state.net), loss=loss), report
-
-
-_rescaled = jax.jit(rescale)
 
 
 # --- KFRA ----------------------------------------------------------------------------
 
 
-class NetState(NamedTuple):
-    """Network and loss."""
-
-    net: sggn.ShallowReLU
-    loss: float
-
-
-def kfra_init(rows, net, options):
-    """Start from the optimal output layer."""
-    net, loss = sggn.initialise(net, rows, options)
-    return NetState(net, float(loss))
-
-
-@jax.jit
-def kfra_iterate(net, rows, options):
+def kfra_update(net, memory, rows, options):
     """Block-diagonal Gauss-Newton with Kronecker-factored blocks (Botev et al. 2017).
 
     Of the hidden layer: E[y y^T] kron (E[h h^T] o C C^T); of the output layer:
     E[S S^T] kron I. ``damping`` is split between the two factors of a block by the
     ratio of their mean traces; the step is scaled by a line search.
     """
-    given = KFRA_DAMPING if options.damping is None else options.damping
+    given = _KFRA_DAMPING if options.damping is None else options.damping
     damping = jnp.asarray(given, net.coef.dtype)
-    loss, (g_hidden, g_coef, g_intercept) = value_and_gradient(net, rows, options)
+    _, gradient = value_and_gradient(net, rows, options)
+    g_hidden, g_coef, g_intercept = gradient
     z = preactivations(net.hyperplanes, rows.x)
     ones = jnp.ones_like(z[:, :1])
     y = jnp.concatenate([ones, rows.x], axis=1)
@@ -232,11 +244,14 @@ def kfra_iterate(net, rows, options):
     gamma = grid_search(partial(lax.map, loss_along), z.dtype, jnp)
     new = along(gamma)
     decrease = sggn.loss_decrease(net, new, rows, options.alpha)
-    accept = decrease > 0
-    kept = select(accept, new, net)
-    gradient = jnp.sqrt(sum(jnp.sum(g**2) for g in (g_hidden, g_coef, g_intercept)))
-    loss = sggn.objective(kept, rows, options.alpha)
-    return rescale(kept), loss, jnp.where(accept, decrease, 0), gradient, gamma, damping
+    return Update(
+        net=rescale(select(decrease > 0, new, net)),
+        memory=memory,
+        decrease=jnp.where(decrease > 0, decrease, 0),
+        grad_norm=_norm(gradient),
+        step_size=gamma,
+        damping=damping,
+    )
 
 
 def _kronecker_solve(left, right, gradient, damping):
@@ -250,44 +265,20 @@ def _kronecker_solve(left, right, gradient, damping):
     return jnp.linalg.solve(left, jnp.linalg.solve(right, gradient.T).T)
 
 
-def kfra_step(rows, state, options):
-    """One step along the Kronecker-factored direction."""
-    net, loss, decrease, gradient, gamma, damping = kfra_iterate(
-        state.net, rows, options
-    )
-    loss = float(loss)
-    report = Report(
-        loss=loss,
-        grad_norm=float(gradient),
-        step_size=float(gamma),
-        damping=float(damping),
-        stop=_stop(loss, float(decrease), float(options.tol)),
-    )
-    return NetState(net, loss), report
+def _norm(gradient):
+    return jnp.sqrt(sum(jnp.sum(g**2) for g in gradient))
 
 
 # --- BFGS ----------------------------------------------------------------------------
 
-_LINE_SEARCH_STEPS = 30
+
+def bfgs_start(net, rows):
+    """The identity for the inverse of the approximate Hessian."""
+    del rows
+    return jnp.eye(sum(p.size for p in trainable(net)), dtype=net.coef.dtype)
 
 
-class BFGSState(NamedTuple):
-    """Network, loss and inverse of the approximate Hessian."""
-
-    net: sggn.ShallowReLU
-    loss: float
-    inverse_hessian: jnp.ndarray
-
-
-def bfgs_init(rows, net, options):
-    """Start from the optimal output layer and the identity."""
-    net, loss = sggn.initialise(net, rows, options)
-    n = sum(p.size for p in trainable(net))
-    return BFGSState(net, float(loss), np.eye(n, dtype=net.coef.dtype))
-
-
-@jax.jit
-def bfgs_iterate(net, inverse_hessian, rows, options):
+def bfgs_update(net, inverse_hessian, rows, options):
     """One BFGS step; the line search (strong Wolfe) is optax's."""
     x, unravel = ravel_pytree(trainable(net))
 
@@ -296,7 +287,7 @@ def bfgs_iterate(net, inverse_hessian, rows, options):
 
     value, gradient = jax.value_and_grad(objective)(x)
     search = -(inverse_hessian @ gradient)
-    zoom = first_order.zoom_line_search(_LINE_SEARCH_STEPS)
+    zoom = first_order.zoom_line_search(_MAX_TRIALS)
     move, info = first_order.line_search_step(
         zoom,
         x,
@@ -314,98 +305,55 @@ def bfgs_iterate(net, inverse_hessian, rows, options):
     scale = 1 / jnp.where(usable, curvature, 1)
     left = jnp.eye(x.shape[0], dtype=x.dtype) - scale * jnp.outer(move, change)
     updated = left @ inverse_hessian @ left.T + scale * jnp.outer(move, move)
-    decrease = value - new_value
-    accept = decrease > 0
-    return (
-        with_parameters(net, unravel(jnp.where(accept, x + move, x))),
-        jnp.where(accept, new_value, value),
-        jnp.where(usable & accept, updated, inverse_hessian),
-        jnp.where(accept, decrease, 0),
-        -0.5 * (search @ gradient),
-        jnp.linalg.norm(gradient),
-        info.learning_rate,
-    )
-
-
-def bfgs_step(rows, state, options):
-    """One step of BFGS."""
-    net, loss, inverse_hessian, decrease, expected, gradient, rate = bfgs_iterate(
-        state.net, state.inverse_hessian, rows, options
-    )
-    loss, tol = float(loss), float(options.tol)
-    stop = _stop(loss, float(decrease), tol)
+    accept = new_value < value
     # No step although the model promises one: the search failed, at a kink mostly.
-    if stop == "tol" and not decrease > 0 and expected > math.sqrt(tol) * loss:
-        stop = "line_search"
-    report = Report(
-        loss=loss,
-        grad_norm=float(gradient),
-        step_size=float(rate),
-        stop=stop,
+    promised = -0.5 * (search @ gradient) > jnp.sqrt(options.tol) * value
+    return Update(
+        net=with_parameters(net, unravel(jnp.where(accept, x + move, x))),
+        memory=jnp.where(usable & accept, updated, inverse_hessian),
+        decrease=jnp.where(accept, value - new_value, 0),
+        grad_norm=jnp.linalg.norm(gradient),
+        step_size=info.learning_rate,
+        failed=~accept & promised,
     )
-    return BFGSState(net, loss, inverse_hessian), report
 
 
 # --- Adam ----------------------------------------------------------------------------
 
 
-class AdamState(NamedTuple):
-    """Network, loss, optax's moments and the number of steps."""
-
-    net: sggn.ShallowReLU
-    loss: float
-    moments: tuple
-    count: int = 0  # type: ignore[assignment]
+def adam_start(net, rows):
+    """Optax's moments, and the number of steps."""
+    del rows
+    return first_order.start("adam", trainable(net)), jnp.int32(0)
 
 
-def adam_init(rows, net, options):
-    """Start from the optimal output layer."""
-    net, loss = sggn.initialise(net, rows, options)
-    moments = first_order.start("adam", trainable(net))
-    return AdamState(net, float(loss), moments)
-
-
-@jax.jit
-def adam_iterate(net, moments, rows, options, rate):
-    """One update on all rows."""
+def adam_update(net, memory, rows, options):
+    """One update on all rows; the rate is halved ten times over ``max_iter``."""
+    moments, count = memory
+    drops = (10 * count // options.max_iter).astype(net.coef.dtype)
+    rate = options.learning_rate * jnp.exp2(-drops)
     _, gradient = value_and_gradient(net, rows, options)
     moved, moments = first_order.gradient_step(
         "adam", trainable(net), gradient, moments, rate
     )
-    net = with_parameters(net, moved)
-    norm = jnp.sqrt(sum(jnp.sum(g**2) for g in gradient))
-    return net, moments, sggn.objective(net, rows, options.alpha), norm
-
-
-def adam_step(rows, state, options):
-    """One step on all rows; the rate is halved ten times over ``max_iter``."""
-    drops = 10 * state.count // int(options.max_iter)
-    rate = float(options.learning_rate) * 0.5**drops
-    net, moments, loss, norm = adam_iterate(
-        state.net, state.moments, rows, options, np.asarray(rate, state.net.coef.dtype)
-    )
-    loss = float(loss)
-    report = Report(
-        loss=loss,
-        grad_norm=float(norm),
+    return Update(
+        net=with_parameters(net, moved),
+        memory=(moments, count + 1),
+        decrease=jnp.inf,  # it ends by ``max_iter``
+        grad_norm=_norm(gradient),
         step_size=rate,
-        stop=None if math.isfinite(loss) else "non_finite",
     )
-    return AdamState(net, loss, moments, state.count + 1), report
+
+
+def _lm(hidden_only):
+    parts = (partial(f, hidden_only=hidden_only) for f in (lm_start, lm_update))
+    return baseline("lm_hidden" if hidden_only else "lm", *parts)
 
 
 ALGORITHMS = (
-    Algorithm(
-        "lm",
-        partial(lm_init, hidden_only=False),
-        partial(lm_step, hidden_only=False),
-    ),
-    Algorithm(
-        "lm_hidden",
-        partial(lm_init, hidden_only=True),
-        partial(lm_step, hidden_only=True),
-    ),
-    Algorithm("kfra", kfra_init, kfra_step),
-    Algorithm("bfgs", bfgs_init, bfgs_step),
-    Algorithm("adam", adam_init, adam_step),
+    _lm(hidden_only=False),
+    _lm(hidden_only=True),
+    baseline("kfra", lambda net, rows: (), kfra_update),
+    baseline("bfgs", bfgs_start, bfgs_update),
+    baseline("adam", adam_start, adam_update),
 )

@@ -20,19 +20,19 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg.lapack import dgtsv
 
-from sklearn_gn.shallow_relu.interval_sums import (
+from sklearn_gn.shallow_relu.network import ShallowReLU
+from sklearn_gn.shallow_relu.sorted_rows import (
+    LEFT,
+    RIGHT,
     IntervalMoments,
     centred_sums,
     exact_moments,
     interval_ends,
     interval_sums,
+    line_slopes,
     moments,
     sum_of_targets,
-)
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
-from sklearn_gn.shallow_relu.sorted_rows import (
-    LEFT,
-    RIGHT,
+    sums_at_ends,
 )
 
 _OUTSIDE = -3.0  # where the networks have the breakpoint that is at LEFT here
@@ -41,20 +41,13 @@ _CHAIN = 1e-15  # ties values that no row determines to those of their neighbour
 _CLOSE = 2.0**-30  # breakpoints closer than this are one, at which the function jumps
 
 
-class Line(NamedTuple):
-    """A function with given breakpoints."""
+class BrokenLine(NamedTuple):
+    """The best function with given breakpoints, and what it leaves."""
 
     values: np.ndarray  # (..., n + 1, q) at the breakpoints and at RIGHT
     slopes: np.ndarray  # (..., n + 1, q) of the intervals; the first is zero
-
-
-class BrokenLine(NamedTuple):
-    """The best function with given breakpoints: a :class:`Line`, and what it leaves."""
-
-    values: np.ndarray
-    slopes: np.ndarray
-    loss: np.ndarray  # (...)
-    moments: IntervalMoments
+    loss: np.ndarray | None = None  # (...)
+    moments: IntervalMoments | None = None
 
 
 # --- the function with given breakpoints ---------------------------------------------
@@ -63,20 +56,9 @@ class BrokenLine(NamedTuple):
 def hat_system(knots, inverse, m):
     """Return the least-squares system of the hats at the breakpoints and at RIGHT.
 
-    Parameters
-    ----------
-    knots : ndarray of shape (..., n)
-    inverse : ndarray of shape (..., n)
-        :func:`inverse_lengths` of the intervals.
-    m : CentredSums or IntervalMoments
-
-    Returns
-    -------
-    diagonal : ndarray of shape (..., n + 1)
-        Of the mass matrix.
-    beside : ndarray of shape (..., n)
-        Entries next to the diagonal.
-    target : ndarray of shape (..., n + 1, q)
+    That is the diagonal of the mass matrix, (..., n + 1), the entries beside it,
+    (..., n), and the right-hand side, (..., n + 1, q). ``inverse`` are
+    :func:`inverse_lengths`.
     """
     weight, y = m.weight[..., 1:], m.y[..., 1:, :]
     # Of the right hat, at the mean.
@@ -155,14 +137,20 @@ def fit_values(knots, m):
     """Return the best function with given breakpoints."""
     inverse = inverse_lengths(knots)
     values = solve_tridiagonal(*hat_system(knots, inverse, m))
-    return _broken_line(knots, inverse, m, values)
+    slopes = _slopes(inverse, values)
+    beyond = value_at(knots, values, slopes, m.x) - m.y
+    tilt = slopes - line_slopes(m)
+    # How far the function is from the lines, which adds to their own residuals.
+    off = m.weight * sum_of_targets(beyond**2) + m.xx * sum_of_targets(tilt**2)
+    loss = 0.5 * np.add.reduce(m.rest + off, axis=-1)
+    return BrokenLine(values, slopes, loss, m)
 
 
 def fit_with_inverse(knots, running):
-    """Return the best function with given breakpoints, and the inverse mass matrix.
+    """Return the best function without its loss, and the inverse mass matrix.
 
     The mass matrix is that of the hats; its inverse, of shape (..., n + 1, n + 1), is
-    dense. The loss is not computed.
+    dense.
     """
     sums, ends = interval_sums(knots, running)
     lengths = inverse_lengths(knots)
@@ -172,7 +160,7 @@ def fit_with_inverse(knots, running):
     right[..., :q], right[..., q:] = target, np.eye(n)
     solution = solve_tridiagonal(diagonal, beside, right)
     values = solution[..., :q]
-    return Line(values, _slopes(lengths, values)), solution[..., q:]
+    return BrokenLine(values, _slopes(lengths, values)), solution[..., q:]
 
 
 def _slopes(inverse, values):
@@ -183,27 +171,12 @@ def _slopes(inverse, values):
     return slopes
 
 
-def _broken_line(knots, inverse, m, values):
-    slopes = _slopes(inverse, values)
-    beyond = value_at(knots, values, slopes, m.x) - m.y
-    tilt = slopes - line_slopes(m)
-    # How far the function is from the lines, which adds to their own residuals.
-    off = m.weight * sum_of_targets(beyond**2) + m.xx * sum_of_targets(tilt**2)
-    loss = 0.5 * np.add.reduce(m.rest + off, axis=-1)
-    return BrokenLine(values, slopes, loss, m)
-
-
 def value_at(knots, values, slopes, x):
     """Return values at one point x of every interval."""
     beyond_end = np.empty(x.shape)
     np.subtract(x[..., :-1], knots, out=beyond_end[..., :-1])
     np.subtract(x[..., -1], RIGHT, out=beyond_end[..., -1])
     return values + slopes * beyond_end[..., None]
-
-
-def line_slopes(m):
-    """Return the slopes of lines fitted to the intervals; 0 without two rows."""
-    return m.xy / np.where(m.xx > 0, m.xx, 1)[..., None]
 
 
 def fit_running(knots, running):
@@ -277,14 +250,7 @@ def jump_covariance(knots, m):
 
 
 def iterate(knots, fitted, running):
-    """Try both steps in several lengths; return the best trials and their functions.
-
-    Parameters
-    ----------
-    knots : ndarray of shape (B, n)
-    fitted : BrokenLine
-    running : RunningSums or StackedSums
-    """
+    """Try both steps in several lengths; return the best trials and their functions."""
     moves = np.empty((len(knots), 1, 2, knots.shape[1]))
     moves[:, 0, 0], moves[:, 0, 1] = gauss_newton_steps(knots, fitted)
     moves[~np.isfinite(moves)] = 0
@@ -306,23 +272,7 @@ def _take(fitted, index):
 
 
 def descend(knots, running, n_steps, tol):
-    """Iterate until the losses no longer fall by ``tol`` times themselves.
-
-    Parameters
-    ----------
-    knots : ndarray of shape (B, n)
-        Breakpoints of B starts; those whose descent has ended wait for the others.
-    running : RunningSums or StackedSums
-    n_steps : int
-    tol : float
-
-    Returns
-    -------
-    knots
-    losses : ndarray of shape (B,)
-    count : ndarray of shape (B,)
-        Iterations done.
-    """
+    """Iterate until the losses no longer fall by ``tol`` times themselves."""
     at = merge_knots(between_ends(knots, running))
     function, sums = fit_running(at, running), running
     knots, losses = at.copy(), function.loss.copy()
@@ -341,6 +291,105 @@ def descend(knots, running, n_steps, tol):
         if len(going) == 0:
             break
     return knots, losses, count
+
+
+# --- what a breakpoint is worth -----------------------------------------------------
+
+
+def deletion_costs(knots, fitted, inverse):
+    """Return the increase of the squared loss by deletion of each breakpoint.
+
+    Without breakpoint i the change of slope c_i is zero: one linear constraint g on the
+    values, whose cost is ``|g v|^2 / (g A^-1 g)``, with A the mass matrix of the hats.
+    """
+    n = knots.shape[-1]
+    after = inverse_lengths(knots)
+    # Scaled by the shorter neighbour, so that nothing overflows.
+    before = np.concatenate([np.zeros_like(after[..., :1]), after[..., :-1]], -1)
+    scale = 1 / np.maximum(before, after)
+    after, before = after * scale, before * scale
+    row = np.arange(n)
+    g = np.zeros((*knots.shape, n + 1))
+    g[..., row, row + 1] = after
+    g[..., row, row] = -(after + before)
+    g[..., row[1:], row[1:] - 1] = before[..., 1:]
+    variance = np.sum((g @ inverse) * g, axis=-1)
+    change = np.sum((g @ fitted.values) ** 2, axis=-1)
+    cost = change / np.maximum(variance, np.finfo(np.float64).tiny)
+    return np.where(knots < RIGHT, cost, np.inf)
+
+
+def insertion_gains(knots, fitted, inverse, running, candidate, which):
+    """Return the decrease of the squared loss by a new breakpoint at each candidate.
+
+    Beside the hats that there are, a hat over the interval with its peak at the
+    candidate does what the new breakpoint does. ``fitted`` and ``inverse`` are those of
+    :func:`fit_with_inverse` for B sets of breakpoints; candidates are numbers of rows,
+    of shape (c,), each for the set whose number is in ``which``.
+    """
+    located, sums = sums_at_ends(knots, running)
+    low, high = interval_ends(knots)
+    variance = np.diagonal(inverse, axis1=-2, axis2=-1)
+    beside = np.zeros((*low.shape, 2))  # of the first interval no left hat is used
+    beside[:, 1:, 0] = variance[:, :-1]
+    beside[:, 1:, 1] = np.diagonal(inverse, 1, axis1=-2, axis2=-1)
+    start = value_at(knots, fitted.values, fitted.slopes, low)
+    ends = np.stack([low, high, variance], axis=-1)
+    columns = ends, beside, start, fitted.slopes, sums[:, :-1], sums[:, 1:]
+    table = np.concatenate(columns, axis=-1)  # (B, n + 1, k) of all intervals
+    # The interval in which each candidate lies, over all sets.
+    n_rows = running.x.shape[-1] + 1
+    bounds = (located + n_rows * np.arange(len(knots))[:, None]).ravel()
+    row = np.searchsorted(bounds, candidate + n_rows * which, side="right") + which
+    first = row == which * low.shape[1]
+    # Stored column by column, so that all that follows runs along the candidates.
+    here = table.reshape(-1, table.shape[-1]).T.take(row, axis=1).T
+    q, running = start.shape[-1], running.of(which)
+    low, high, variance, variance_left, covariance = here[:, :5].T
+    start, slope = here[:, 5 : 5 + q], here[:, 5 + q : 5 + 2 * q]
+    before, after = here[:, 5 + 2 * q : 9 + 4 * q], here[:, 9 + 4 * q :]
+    position, middle = running.position(candidate), running.at(candidate)
+    # Left and right of the candidate, along a new first axis.
+    sums = np.moveaxis(np.empty((middle.shape[1], 2, len(candidate))), 0, -1)
+    np.subtract(middle, before, out=sums[0])
+    np.subtract(after, middle, out=sums[1])
+    part = centred_sums(sums, (np.stack([low, position]), np.stack([position, high])))
+    own, with_left, with_right, drop = _products(
+        part, low, high, position, first, start, slope
+    )
+    inside = (
+        variance_left * with_left**2
+        + 2 * covariance * with_left * with_right
+        + variance * with_right**2
+    )
+    outside = own - inside
+    useful = (outside > 1e-10 * own) & (own > 0)
+    gain = sum_of_targets(drop**2) / np.where(useful, outside, 1)
+    return np.where(useful, gain, -1)
+
+
+def _products(part, low, high, position, first, start, slope):
+    """Products of a new hat with itself, both hats of its interval and the residual."""
+    peak = np.stack(
+        [
+            np.where(first, 0, 1 / np.maximum(position - low, 1e-14)),
+            -1 / np.maximum(high - position, 1e-14),
+        ]
+    )
+    width = np.where(first, 0, 1 / np.maximum(high - low, 1e-14))
+    new, hat = 1 + peak * (part.x - position), (high - part.x) * width
+    mass, tilt = part.weight * new, part.xx * peak
+    across = tilt * width
+    residual = part.y - start - slope * (part.x - low)[..., None]
+    drop = mass[..., None] * residual
+    drop += peak[..., None] * (part.xy - part.xx[..., None] * slope)
+    both_sides = (
+        mass * new + tilt * peak,
+        mass * hat - across,
+        mass * (1 - hat) + across,
+        drop,
+    )
+    return tuple(side[0] + side[1] for side in both_sides)
 
 
 # --- exact sums ----------------------------------------------------------------------

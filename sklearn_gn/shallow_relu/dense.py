@@ -25,7 +25,6 @@ from sklearn_gn.shallow_relu.network import (
     residual,
     unit_normals,
 )
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
 from sklearn_gn.shallow_relu.search import (
     N_CANDIDATES,
     N_SPARE,
@@ -37,6 +36,7 @@ from sklearn_gn.shallow_relu.search import (
     best_start,
 )
 from sklearn_gn.shallow_relu.sggn import fit_output_layer
+from sklearn_gn.shallow_relu.starts import initial_network, stack_networks
 
 SAMPLE_ROWS = 8192  # rows on which the search runs where there are ...
 MANY_ROWS = 2 * SAMPLE_ROWS  # ... more than this
@@ -59,11 +59,6 @@ class DenseEngine:
 
     Its starts are pairs of networks and of what the iterations remember, all arrays
     with a leading axis.
-
-    Parameters
-    ----------
-    method : module
-        With functions ``begin(net)`` and ``iterate(net, memory, rows, options)``.
     """
 
     compiled = True
@@ -77,9 +72,8 @@ class DenseEngine:
         data = draw_sample(rows, options)
         mesh = getattr(rows, "mesh", None)
         sample = on_devices(data.sample, mesh)
-        if data.sample is data.rows:
-            return Data(sample, sample)
-        return Data(on_devices(rows, mesh), sample)
+        whole = sample if data.sample is data.rows else on_devices(rows, mesh)
+        return Data(whole, sample)
 
     def first_phase(self, relocations):
         """Return what the first step does: without rounds there is one descent only."""
@@ -87,46 +81,47 @@ class DenseEngine:
 
     def start(self, data, nets, options):
         """Return starts with the optimal output layers, their losses, and of what."""
-        fitted, losses = initialise_all(nets, data.sample, options)
-        starts = fitted, jax.vmap(self.begin)(fitted)
-        return starts, np.array(losses), data.sample is not data.rows
+        on_sample = data.sample is not data.rows
+        return *self._started(data.sample, nets, options), on_sample
 
     def start_on_all_rows(self, data, net, options):
         """Return the only start, and its loss, of a network found on the sample."""
         nets = jax.tree.map(lambda a: jnp.asarray(a)[None], net)
-        nets, losses = initialise_all(nets, data.rows, options)
+        return self._started(data.rows, nets, options)
+
+    def _started(self, rows, nets, options):
+        nets, losses = initialise_all(nets, rows, options)
         return (nets, jax.vmap(self.begin)(nets)), np.array(losses)
 
     def best_network(self, data, state, options):
         """Return the best network, its output layer and loss those of all rows."""
-        nets, _ = state.starts
         best = best_start(state.losses)
-        if state.on_sample:
-            one = jax.tree.map(lambda a: a[best : best + 1], nets)
-            nets, losses = initialise_all(one, data.rows, options)
-            return Best(jax.tree.map(lambda a: a[0], nets), float(losses[0]))
-        return Best(jax.tree.map(lambda a: a[best], nets), float(state.losses[best]))
+        net = jax.tree.map(lambda a: a[best], state.starts[0])
+        if not state.on_sample:
+            return Best(net, float(state.losses[best]))
+        (nets, _), losses = self.start_on_all_rows(data, net, options)
+        return Best(jax.tree.map(lambda a: a[0], nets), float(losses[0]))
 
     def descend(self, data, state, options):
         """Take an iteration of all starts, or a few on the sample."""
-        rows = data.sample if state.on_sample else data.rows
         # Before and between the rounds, the rounds' own tolerance saves time.
         last = state.phase == Phase.END
         tol = options.tol if last else max(options.tol, ROUND_TOL)
+        rows, n_steps = data.rows, 1
         if state.on_sample:
-            tol = max(tol, SAMPLE_TOL)
-        n_steps = SAMPLE_STEPS if state.on_sample else 1
+            rows, n_steps, tol = data.sample, SAMPLE_STEPS, max(tol, SAMPLE_TOL)
         nets, memory = backend.on_device(state.starts)
         result, counts = self._descend(nets, memory, rows, options, n_steps, tol)
         outcome = _outcome(result, counts)
         falling = np.array(result.decrease) > tol * outcome.losses
-        failures = tuple(
-            ("non_finite" if not np.isfinite(loss) else None if solved else "singular")
-            for loss, solved in zip(
-                outcome.losses, np.array(result.solved), strict=True
+        solved = np.array(result.solved)
+        stops = (
+            "non_finite" if not np.isfinite(loss) else stop if ok else "singular"
+            for loss, stop, ok in zip(
+                outcome.losses, outcome.stops, solved, strict=True
             )
         )
-        return outcome._replace(settled=not np.any(falling), failures=failures)
+        return outcome._replace(settled=not np.any(falling), stops=tuple(stops))
 
     def relocate(self, data, state, plan, options):
         """Carry out a round for all starts.
@@ -167,26 +162,18 @@ class DenseEngine:
         return self._descend(nets, memory, rows, options, n_steps, ROUND_TOL)
 
     def _descend(self, nets, memory, rows, options, n_steps, tol):
-        return descend_all(
-            nets,
-            memory,
-            rows,
-            options,
-            np.int32(n_steps),
-            np.asarray(tol, rows.x.dtype),
-            iterate=self.iterate,
-        )
+        given = np.int32(n_steps), np.asarray(tol, rows.x.dtype)
+        return descend_all(nets, memory, rows, options, *given, iterate=self.iterate)
 
 
 def _outcome(result, counts):
+    log = result.grad_norm, result.step_size, result.gain_ratio
     return Outcome(
         starts=(result.net, result.memory),
         losses=np.array(result.loss),
         n_steps=int(np.max(counts)),
-        rounding=np.array(result.rounding),
-        log=tuple(
-            np.array(a) for a in (result.grad_norm, result.step_size, result.gain_ratio)
-        ),
+        stops=tuple("rounding" if r else None for r in np.array(result.rounding)),
+        log=tuple(np.array(a) for a in log),
     )
 
 
@@ -254,17 +241,7 @@ def _rows_at(x, mass, drawn):
 
 
 def insert(net, rows, options, draw, n_tried):
-    """Add the neuron whose column lowers the least-squares loss most.
-
-    Parameters
-    ----------
-    net, rows, options
-        With room for one more neuron in ``net``.
-    draw : int
-        Number of the random draw.
-    n_tried : int
-        Number of random hyperplanes among which the best is taken.
-    """
+    """Add the neuron whose column lowers the least-squares loss most."""
     n, p = N_CANDIDATES, 1 + net.coef.shape[0]
     key = jax.random.fold_in(jax.random.key(options.seed), draw)
     error = map_rows(lambda block: residual(net, block), rows)
@@ -305,12 +282,6 @@ def delete(net, rows, options, place):
     linear term, so a neuron that points the wrong way, relu(-z) = relu(z) - z, makes
     another carry that linear function; no small move leads out of this. Hence the cost
     of every deletion is that of the network as it is or with one neuron turned round.
-
-    Parameters
-    ----------
-    net, rows, options
-    place : int
-        0 removes the neuron that costs least, 1 the next, and so on.
     """
     n, d = net.hyperplanes.shape[0], net.hyperplanes.shape[1] - 1
 
@@ -364,15 +335,7 @@ def _without(net, slot, rows, options):
 
 
 def descend(net, memory, rows, options, n_steps, tol, *, iterate):
-    """At most ``n_steps`` iterations, to a relative decrease of ``tol``.
-
-    Returns
-    -------
-    result : Iterate
-        Of the last iteration.
-    count : int
-        Number of iterations.
-    """
+    """At most ``n_steps`` iterations, to a relative decrease of ``tol``."""
 
     def going(carry):
         result, count = carry
@@ -431,14 +394,7 @@ def delete_random_all(nets, rows, options, draws):
 
 
 class DenseSizes:
-    """Networks of growing or of falling size, for the choice of one.
-
-    Parameters
-    ----------
-    rows, options
-    start : ndarray of shape (n, 1 + d), default=None
-        Hyperplanes of the first network. If None, it has one neuron, the best of some.
-    """
+    """Networks of growing or of falling size, for the choice of one."""
 
     def __init__(self, rows, options, start=None):
         self.engine = DenseEngine(joint)
@@ -446,17 +402,10 @@ class DenseSizes:
         self.rows, self.options = rows, options
         n_first = 0 if start is None else len(start)
         self.most = max(32, n_first)
-        hyperplanes = np.zeros((1, self.most, rows.x.shape[1] + 1), rows.x.dtype)
-        hyperplanes[:, :, 1] = 1
-        if start is not None:
-            hyperplanes[0, :n_first] = start
-        q = rows.y.shape[1]
-        first = ShallowReLU(
-            hyperplanes,
-            np.zeros((1, self.most, q), rows.x.dtype),
-            np.zeros((1, q), rows.x.dtype),
-            np.arange(self.most)[None] < n_first,
-        )
+        if start is None:
+            start = np.zeros((0, 1 + rows.x.shape[1]))
+        n_spare, q = self.most - n_first, rows.y.shape[1]
+        first = stack_networks([initial_network(start, n_spare, q, rows.x.dtype)])
         self.nets, _ = initialise_all(first, rows, options)
         self.draw = 0
         self._add(0 if n_first else 1)

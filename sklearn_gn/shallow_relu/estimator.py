@@ -1,31 +1,59 @@
-"""ShallowReLURegressor: piecewise-linear fits with free breaking hyperplanes."""
+"""ShallowReLURegressor: piecewise-linear fits with free breaking hyperplanes.
+
+``fit`` checks the data, makes the problem of a solver (:mod:`.problem`), runs the loop,
+and sets the attributes that :mod:`.fitted` makes of the best network. ``fit_chunks``
+does the same for rows that do not fit into memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
+import numpy as np
 from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
     MultiOutputMixin,
     RegressorMixin,
+    TransformerMixin,
     _fit_context,
 )
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
 
-from sklearn_gn._typing import ArrayLike, RandomState
-from sklearn_gn.arrays import backend
+from sklearn_gn._caller import warn_user
+from sklearn_gn._typing import Array, ArrayLike, RandomState
+from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import GaussNewtonEstimator, unchanged_on_failure
-from sklearn_gn.shallow_relu.chunk_fit import _ChunkFit
-from sklearn_gn.shallow_relu.predictions import PredictionsMixin
+from sklearn_gn.bayes.evidence_gn import EvidenceOptions
+from sklearn_gn.bayes.laplace import PredictionIntervalMixin
+from sklearn_gn.data.chunks import (
+    check_early_stopping,
+    check_repeatable,
+    chunks_of,
+    first_of,
+    takes_only_chunks,
+)
+from sklearn_gn.data.rows import check_sample_weight, validate_data
+from sklearn_gn.data.rows_source import CheckedRows
+from sklearn_gn.runtime.fit_loop import FitRun
+from sklearn_gn.runtime.memory import check_table_fits
+from sklearn_gn.shallow_relu import fitted
+from sklearn_gn.shallow_relu.chunks import on_all_rows, reason_against_chunks
+from sklearn_gn.shallow_relu.network import hidden_features
+from sklearn_gn.shallow_relu.problem import ROBUST_GN, problem_of
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver
 
 
 class ShallowReLURegressor(
-    PredictionsMixin,
+    PredictionIntervalMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
     MultiOutputMixin,
     RegressorMixin,
-    _ChunkFit,
+    GaussNewtonEstimator,
 ):
     r"""Continuous piecewise-linear regression with free breaking hyperplanes.
 
@@ -279,9 +307,7 @@ class ShallowReLURegressor(
     -----
     Unlike in [1]_, the loss is divided by the sum of weights. Outside the range of the
     training data the model continues linearly, with standard errors that grow with the
-    distance. If the evidence has chosen the penalties, it continues up to ten times the
-    usual distance of a row from the centre, and is constant beyond; standard errors
-    there include how much the function could change over that distance.
+    distance.
 
     If the fit is poor, :meth:`diagnose` says what limited it. Raise ``n_init`` or
     ``n_neurons``; for data without noise, set ``alpha=0`` and the number of neurons,
@@ -322,6 +348,15 @@ class ShallowReLURegressor(
     """
 
     _short_forms = SHALLOW_RELU_SOLVERS
+    _not_of_every_fit = (
+        "alpha_",
+        "breakpoint_std_",
+        "breakpoints_",
+        "log_evidence_",
+        "n_effective_parameters_",
+        "selection_path_",
+    )
+    _network: tuple[Any, Any]  # in scaled units, and these
     _parameter_constraints: dict[str, Any] = {
         **GaussNewtonEstimator._parameter_constraints,
         "n_neurons": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
@@ -381,6 +416,8 @@ class ShallowReLURegressor(
         self.verbose = verbose
         self.random_state = random_state
 
+    # -- fit --------------------------------------------------------------------------
+
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(
@@ -434,5 +471,271 @@ class ShallowReLURegressor(
         metadata = None if sample_weight is None else {"sample_weight": weight}
         data = {"X": X, "y": y, "metadata": metadata}
         with backend.one_blas_thread, self._arithmetic(X, y):
-            self._fit(X, y, weight, validation, data)
+            problem = problem_of(self, X, y, weight, validation)
+            self._solve(problem, data)
         return self
+
+    @unchanged_on_failure
+    @takes_only_chunks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit_chunks(
+        self,
+        chunks: Iterable[tuple[ArrayLike, ...]],
+        *,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
+        """Fit rows that come in chunks and do not fit into memory.
+
+        Each of ``n_init`` networks is first fitted to a sample of the rows, which is
+        one iteration of the log if the evidence chooses the penalties. The best one is
+        then fitted to all rows; every iteration reads the chunks a few times. The
+        result does not depend on how the rows are divided into chunks; up to 65,536
+        distinct rows, which all fit into the sample, give that of :meth:`fit`. Takes
+        the solvers "vpgn" and "sggn" with the squared loss; with one feature, ``alpha``
+        must be a dict. Then :meth:`fit` calls this method if X is a dask array, or a
+        memory-mapped array of 1 GiB or more.
+
+        Parameters
+        ----------
+        chunks : iterable of tuples (X, y) or (X, y, sample_weight)
+            Arrays of any length. The object must be iterable several times, such as a
+            list or an object with ``__iter__``, not a generator.
+
+        X_val : array-like of shape (n_val_samples, n_features), default=None
+            Validation samples, which ``early_stopping`` needs here.
+
+        y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
+                default=None
+            Validation targets.
+
+        Returns
+        -------
+        self : ShallowReLURegressor
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter needs all rows at once, if the chunks can be iterated only
+            once, or if one is malformed or holds NaN or infinity.
+        """
+        check_repeatable(chunks)
+        first = first_of(chunks)
+        X, y, _ = self._check_data(first[0][:1], first[1][:1], None)
+        reason = reason_against_chunks(self, X.shape[1])
+        if reason is not None:
+            raise ValueError(f"fit_chunks never has all rows in memory. {reason}")
+        n_targets = 1 if self._single_target else y.shape[1]
+        validation = self._check_validation_data(X_val, y_val, n_targets)
+        check_early_stopping(self, X_val)
+        rows = CheckedRows.of_targets(chunks, X.shape[1], n_targets)
+        with backend.one_blas_thread:
+            found = rows.survey()
+            with extremes.arithmetic_of(np.array([found.largest])):
+                self._fit_survey(rows, found, validation)
+        return self
+
+    def _large_rows(self, X, y, sample_weight, X_val):
+        """Return the chunks of rows on disk; None for those that fit into memory."""
+        shape = getattr(X, "shape", ())
+        n_features = shape[1] if len(shape) == 2 else 1
+        needs_all = self.early_stopping and X_val is None
+        if needs_all or reason_against_chunks(self, n_features) is not None:
+            check_table_fits(X, "Fit a random sample of the rows.")
+            return None
+        chunks = chunks_of(X, y, sample_weight)
+        if chunks is None:
+            check_table_fits(X, "fit_chunks reads rows piece by piece.")
+        return chunks
+
+    def _check_data(self, X, y, sample_weight):
+        self._solver_object()
+        X, y = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
+        )
+        self._single_target = y.ndim == 1
+        return X, y, check_sample_weight(sample_weight, X)
+
+    def _fit_survey(self, chunks, found, validation):
+        """Fit the sample, and all rows if there are more."""
+        number, weight, X, y, is_complete = found.sample
+        check_table_fits(X, "Give chunks of fewer features.")
+        y = y[:, 0] if self._single_target else y
+        metadata = {"sample_weight": weight}
+        if not is_complete:
+            metadata["all_rows"] = (found.n_rows, found.total)
+        problem = problem_of(self, X, y, check_sample_weight(weight, X), validation)
+        if not is_complete:
+            problem = on_all_rows(problem, chunks, found)
+        self._solve(problem, {"X": X, "y": y, "metadata": metadata})
+        self._n_rows = found.n_rows
+        checks = self._row_checks
+        if checks is not None:  # it numbers the rows of the sample
+            self._row_checks = checks.renumbered(number)
+
+    def _solve(self, problem, data):
+        """Run the loop around the steps of a solver, and set the fitted attributes."""
+        run = FitRun(
+            self,
+            problem.solver,
+            (problem.rows, problem.options),
+            problem.starts,
+            loss_scale=problem.scaling.loss_scale,
+            val_loss=fitted.validation_loss(problem.validation, problem.scaling),
+            validation=problem.validation,
+        )
+        self._run(
+            run,
+            max_steps=len(problem.starts) * (self.max_iter + problem.n_rounds),
+            data=data,
+            attributes=lambda net: {
+                "_network": (net, problem.scaling),
+                "_single_target": self._single_target,
+            },
+            set_fitted=lambda: self._set_fitted(run.best_net, problem, run.data),
+        )
+
+    def _set_fitted(self, net, problem, data):
+        """Set the fitted attributes; ``data`` is what the solver prepared."""
+        given = problem.scaling, problem.options
+        if isinstance(problem.options, EvidenceOptions):
+            robust = problem.solver is ROBUST_GN
+            attributes = fitted.evidence_attributes(
+                net, problem.rows, *given, robust=robust
+            )
+        else:
+            rows = data.rows if problem.segmented else problem.rows
+            attributes = fitted.fitted_attributes(
+                net, rows, *given, n_effective=problem.n_effective
+            )
+        if self._single_target:
+            attributes["output_coef_"] = attributes["output_coef_"][0]
+            attributes["output_intercept_"] = float(attributes["output_intercept_"][0])
+            attributes["linear_coef_"] = attributes["linear_coef_"][0]
+            attributes["noise_std_"] = float(np.ravel(attributes["noise_std_"])[0])
+        if problem.selection_path is not None:
+            attributes["selection_path_"] = problem.selection_path
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def _n_linear_networks(self):
+        by_evidence = self.alpha_method_ != "fixed"
+        return int(by_evidence and len(self.hyperplanes_) == 0), 1
+
+    # -- predictions, from fitted state only ------------------------------------------
+
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
+
+    @overload
+    def predict(
+        self, X: ArrayLike, return_std: Literal[True]
+    ) -> tuple[Array, Array]: ...
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Predict the targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        return_std : bool, default=False
+            Whether to return standard deviations too.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,) or (n_samples, n_targets)
+            Predicted values.
+
+        y_std : ndarray of the same shape
+            Standard errors of the predicted means by the delta method, with the
+            breaking hyperplanes uncertain too; the noise of a new observation is not
+            included (:meth:`predict_interval` adds it). A weight of two counts as two
+            rows. Only with ``return_std``.
+
+        Warns
+        -----
+        UserWarning
+            If ``return_std`` is set and the weights of the rows sum to no more than the
+            number of parameters: the noise cannot be estimated then.
+        """
+        check_is_fitted(self, "_network")
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        y = self._predicted(X)
+        if not return_std:
+            return y[:, 0] if self._single_target else y
+        std = self._deviation(X)
+        return (y[:, 0], std[:, 0]) if self._single_target else (y, std)
+
+    def _predicted(self, X):
+        """Predictions of validated rows, of shape (n_samples, n_targets)."""
+        net, scaling = self._network
+        # Under one thread of BLAS no bit depends on the number of cores.
+        with np.errstate(over="ignore", invalid="ignore"), backend.one_blas_thread:
+            y = fitted.predict_scaled(net, scaling.x(X))
+        return extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
+
+    def _deviation(self, X):
+        """Standard errors of predictions of validated rows, of the same shape."""
+        _, scaling = self._network
+        found, freedom = self._posterior, self._degrees_of_freedom
+        if freedom <= 0:
+            n_rows, q = found.n_effective, found.coef.shape[1]
+            warn_user(
+                f"The weights of the rows sum to {n_rows:.4g}, and the network has "
+                f"{n_rows * q - freedom:.0f} parameters: the noise cannot be "
+                "estimated, and the standard deviations mean nothing. Lower n_neurons.",
+            )
+        with backend.one_blas_thread:
+            std = found.standard_errors(scaling.x(X))
+        with np.errstate(over="ignore"):  # what is no float is infinite
+            return std * scaling.y_scale
+
+    def to_sklearn(self) -> BaseEstimator:
+        """Return a fitted pipeline of scikit-learn, which predicts without JAX.
+
+        Predictions are the same to rounding errors.
+
+        Returns
+        -------
+        model : Pipeline
+            A ``StandardScaler`` and an ``MLPRegressor``. It shares no memory with this
+            estimator.
+        """
+        from sklearn_gn.runtime import export
+
+        check_is_fitted(self, "_network")
+        net, scaling = self._network
+        weights = [net.hyperplanes[:, 1:].T, np.asarray(net.coef, np.float64)]
+        network = export.DenseNetwork(
+            weights, [net.hyperplanes[:, 0], np.asarray(net.intercept)], "relu"
+        )
+        if hasattr(net, "slope"):
+            network = export.with_linear_term(network, net.slope)
+        names = getattr(self, "feature_names_in_", None)
+        return export.regressor(network, scaling, names)
+
+    def transform(self, X: ArrayLike) -> Array:
+        """Return the hidden features ``max(0, w_i . x + b_i)`` of the active neurons.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        Returns
+        -------
+        features : ndarray of shape (n_samples, n_active)
+            In the order of ``hyperplanes_``; ``features @ output_coef_ + X @
+            linear_coef_ + output_intercept_`` is the prediction.
+        """
+        check_is_fitted(self, "_network")
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        net, scaling = self._network
+        _, factor = scaling.hyperplanes_to_user(net.hyperplanes[self._active_slots])
+        features = hidden_features(net.hyperplanes[self._active_slots], scaling.x(X))
+        return features / factor

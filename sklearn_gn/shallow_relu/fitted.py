@@ -1,27 +1,55 @@
-"""A fitted network: predictions, attributes in the user's units, standard errors."""
+"""A fitted network: attributes in the user's units, and standard errors.
+
+Standard errors are those of the delta method: near its optimum the network is linear in
+all parameters, and their covariance is that of the joint Gauss-Newton matrix, whose
+blocks are the mass matrix A of the output layer, the layer matrix H and the cross block
+B. Under given penalties directions that the data do not determine are left out; where
+the evidence has chosen the penalties the covariance is the posterior one.
+
+With one feature the function is a straight line between neighbouring breakpoints. Its
+rows determine the line, hence the jump between two lines where they should meet, hence
+the breakpoint.
+"""
+
+import math
+from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import null_space
 
-from sklearn_gn.arrays import backend
-from sklearn_gn.bayes.laplace import spectrum
-from sklearn_gn.bayes.line_ends import rows_at_ends
-from sklearn_gn.data.rows_source import RowSource
-from sklearn_gn.optim.solver import Rows
-from sklearn_gn.shallow_relu.network import (
-    active_set,
-    hidden_features,
-    joint_design,
-    layer_design,
-    mass_design,
-    rescale,
+from sklearn_gn.arrays.extremes import noise_deviation
+from sklearn_gn.bayes import evidence, huber, laplace
+from sklearn_gn.bayes.evidence_gn import alpha_method, at_last_penalties, sums_of
+from sklearn_gn.bayes.laplace import (
+    covariance,
+    degrees_of_freedom,
+    noise_ratio,
+    one_or_each,
+    posterior_variances,
+    spectrum,
 )
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
-from sklearn_gn.shallow_relu.segments import condense_rows, fitted_breakpoints
-from sklearn_gn.shallow_relu.sorted_rows import SortedRows
-from sklearn_gn.shallow_relu.uncertainty import posterior, prediction_deviations
+from sklearn_gn.bayes.line_ends import rows_at_ends
+from sklearn_gn.bayes.linear_evidence import beats, linear_model
+from sklearn_gn.bayes.low_rank import LowRank
+from sklearn_gn.data.rows_source import RowSource, n_rows_of, row_blocks
+from sklearn_gn.linalg.least_squares import QR_LIMIT
+from sklearn_gn.optim.solver import Rows
+from sklearn_gn.shallow_relu import evidence_gn
+from sklearn_gn.shallow_relu.evidence_gn import Shape
+from sklearn_gn.shallow_relu.network import hidden_features, rescale, tangent_columns
+from sklearn_gn.shallow_relu.sorted_rows import (
+    SortedRows,
+    exact_moments,
+    line_slopes,
+    sort_rows,
+)
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
-_DEVIATION_ROWS = 2048  # of standard deviations, which take the tangent space
+_BLOCK_ROWS = 2048  # of the tangent space
+_DEPENDENT = 1e-7  # relative singular value of a direction that is left out
+
+
+# --- predictions, designs and their sums ---------------------------------------------
 
 
 def predict_scaled(net, z):
@@ -36,102 +64,182 @@ def predict_scaled(net, z):
 
 
 def validation_loss(validation, scaling):
-    """Return the function from a network to its loss on validation data.
-
-    Parameters
-    ----------
-    validation : tuple of X, y and, if there are any, weights; or None
-    scaling : Scaling
-
-    Returns
-    -------
-    callable or None
-    """
+    """Return the function from a network to its loss on (X, y[, weight]), or None."""
     if validation is None:
         return None
     X, y, *weight = validation
     weight = weight[0] if weight else np.full(len(X), 1 / len(X))
     z, t = scaling.x(X), scaling.y(y)
-
-    def loss(net):
-        error = predict_scaled(net, z) - t
-        return 0.5 * float(weight @ np.sum(error**2, axis=1))
-
-    return loss
+    return lambda net: (
+        0.5 * float(weight @ np.sum((predict_scaled(net, z) - t) ** 2, axis=1))
+    )
 
 
-def prediction_errors(found, net, slots, z):
-    """Return standard errors of predictions of shape (m, q), in scaled units.
+def _weighted_blocks(hyperplanes, rows):
+    for x, _, weight in row_blocks(rows, _BLOCK_ROWS):
+        design = np.concatenate(tangent_columns(hyperplanes, x), axis=1)
+        yield np.sqrt(weight)[:, None] * design
 
-    Parameters
-    ----------
-    found : Posterior
-    net : ShallowReLU
-    slots : ndarray of int
-        Numbers of the active neurons.
-    z : ndarray of shape (m, d)
+
+def joint_gram(hyperplanes, rows):
+    """Return the Gram matrix of all columns."""
+    return sum(design.T @ design for design in _weighted_blocks(hyperplanes, rows))
+
+
+def joint_factor(hyperplanes, rows):
+    """Return a matrix W with ``W^T W`` the joint Gram matrix.
+
+    It is a triangular factor, which is more accurate, unless that takes much work.
     """
-    active = _active_network(net, slots)
-    std = np.empty((len(z), net.coef.shape[1]))
-    for start in range(0, len(z), _DEVIATION_ROWS):
-        rows = slice(start, start + _DEVIATION_ROWS)
-        std[rows] = prediction_deviations(found, active, z[rows])
-    return std
+    width = 1 + hyperplanes.size + len(hyperplanes)
+    if isinstance(rows, RowSource) or n_rows_of(rows) * width**2 > QR_LIMIT:
+        values, vectors = np.linalg.eigh(joint_gram(hyperplanes, rows))
+        return np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
+    factor = np.zeros((0, width))
+    for design in _weighted_blocks(hyperplanes, rows):
+        factor = np.linalg.qr(np.concatenate([factor, design]), mode="r")
+    return factor
 
 
-def _mean_square(net, rows):
-    """Weighted mean squares of the residuals of each target."""
-    error = predict_scaled(net, rows.x) - rows.y
-    return rows.weight.astype(np.float64) @ error**2
+# --- the attributes that all fits have -----------------------------------------------
 
 
-def fitted_attributes(net, data, scaling, options, *, n_effective, device):
-    """Return the fitted attributes of a network, by name.
+def _network_attributes(net, slots, slope, scaling):
+    """Return the attributes that hold the parameters of a network."""
+    hyperplanes, factor = scaling.hyperplanes_to_user(
+        net.hyperplanes[slots].astype(np.float64)
+    )
+    slope = (slope * scaling.y_scale / scaling.x_scale[:, None]).T
+    # What the units of x take from the constant is in the centre of the features.
+    intercept = net.intercept * scaling.y_scale + scaling.y_center
+    return {
+        "_network": (net, scaling),
+        "_active_slots": slots,
+        "_n_features_out": len(slots),
+        "hyperplanes_": hyperplanes,
+        "output_coef_": (net.coef[slots] * scaling.y_scale).T * factor,
+        "linear_coef_": slope,
+        "output_intercept_": intercept - slope @ scaling.x_center,
+    }
 
-    Parameters
-    ----------
-    net : ShallowReLU
-        As the solver left it, in scaled units.
-    data : Rows, SortedRows or RowSource
-        All rows, those of one feature sorted.
-    scaling : Scaling
-    options : FitOptions
-    n_effective : float
-        Sum of the sample weights.
-    device : str or None
+
+def _loss(loss, scaling):
+    """Return a loss in the user's units; the scale may be infinite."""
+    return loss * scaling.loss_scale if loss > 0 else 0.0
+
+
+# --- given penalties -----------------------------------------------------------------
+
+
+class Posterior(NamedTuple):
+    """What the standard error of a prediction takes, in scaled units.
+
+    Of n active neurons, d features and q targets. N is the sum of the sample weights: a
+    weight of two counts as two rows.
+    """
+
+    hyperplanes: np.ndarray  # (n, 1 + d)
+    coef: np.ndarray  # (n, q)
+    mass: np.ndarray  # (1 + n, k)  M with A^-1 = M M^T
+    projection: np.ndarray  # (1 + n, n (1 + d))  A^-1 B
+    hidden: np.ndarray  # (n (1 + d), l)  L with K^-1 = L L^T
+    variance: np.ndarray  # (q,) of the noise, over N
+    pooled: float  # the same of all targets together
+    n_effective: float  # N
+    degrees_of_freedom: float  # N q less the number of parameters that are determined
+
+    def standard_errors(self, z):
+        """Return standard errors of predictions of shape (m, q)."""
+        std = np.empty((len(z), self.coef.shape[1]))
+        for start in range(0, len(z), _BLOCK_ROWS):
+            rows = slice(start, start + _BLOCK_ROWS)
+            mass, hidden = tangent_columns(self.hyperplanes, z[rows])
+            hidden = hidden - mass @ self.projection
+            output = np.sum((mass @ self.mass) ** 2, axis=1)
+            for k, coef in enumerate(self.coef.T):
+                scale = np.repeat(coef, self.hyperplanes.shape[1])
+                moved = np.sum(((hidden * scale) @ self.hidden) ** 2, axis=1)
+                std[rows, k] = np.sqrt(self.variance[k] * output + self.pooled * moved)
+        return std
+
+
+def posterior(hyperplanes, coef, factor, mean_square, n_effective):
+    """Return the posterior of active neurons, from their :func:`joint_factor`.
+
+    ``mean_square`` of shape (q,) are weighted mean squares of the residuals.
+    """
+    p, (width, q) = 1 + len(coef), (hyperplanes.shape[1], coef.shape[1])
+    mass, hidden = factor[:, :p], factor[:, p:]
+    u, s, vt = np.linalg.svd(mass, full_matrices=False)
+    kept = s > _DEPENDENT * s[0]
+    u, root = u[:, kept], vt[kept].T / s[kept]
+    hidden_in_mass = u.T @ hidden
+    scale = np.repeat(coef, width, axis=0)
+    outside = hidden - u @ hidden_in_mass
+    stacked = np.concatenate([outside * scale[:, k] for k in range(q)])
+    reference = np.linalg.norm(hidden * np.abs(scale).max(axis=1), 2)
+    _, t, wt = np.linalg.svd(stacked, full_matrices=False)
+    free = t > _DEPENDENT * reference
+    n_parameters = q * kept.sum() + free.sum()
+    ratio = q / degrees_of_freedom(n_effective, q, n_parameters)  # of the noise, over N
+    return Posterior(
+        hyperplanes=hyperplanes,
+        coef=coef,
+        mass=root,
+        projection=root @ hidden_in_mass,
+        hidden=wt[free].T / t[free],
+        variance=mean_square * ratio,
+        pooled=float(np.mean(mean_square) * ratio),
+        n_effective=n_effective,
+        degrees_of_freedom=float(n_effective * q - n_parameters),
+    )
+
+
+def fitted_attributes(net, data, scaling, options, *, n_effective):
+    """Return the fitted attributes of a network under given penalties, by name.
+
+    ``data`` are all rows, those of one feature sorted.
     """
     if isinstance(data, SortedRows):
-        rows, mean_square = condense_rows(net, data)
-        products = _Products()
-    elif isinstance(data, RowSource):
-        rows, products = data, _ProductsOfChunks()
-        mean_square = sum(_mean_square(net, part) for part in rows)
+        knots = np.sort(-net.hyperplanes[:, 0])
+        rows = condensed_rows(knots, data)
+        residual = predict_scaled(net, data.x[:, None]) - data.y
+        mean_square = data.weight @ residual**2 + data.tie_variance
     else:
-        rows, mean_square = data, _mean_square(net, data)
-        products = _CompiledProducts(net.coef.dtype, device)
-    net = products.finish(net)
+        rows, mean_square = data, 0.0
+        for x, y, weight in row_blocks(data, _BATCH_ROWS):
+            residual = predict_scaled(net, x) - y
+            mean_square = mean_square + weight.astype(np.float64) @ residual**2
+    net = rescale(net)
     size = np.linalg.norm(net.coef, axis=1)
     active = net.alive & (size > 0) & (size >= options.active_tol * size.max())
     slots = np.flatnonzero(active)
-    gram, mass = products.spectra(net, rows, options.active_tol)
+    used = slots if len(slots) else np.zeros(1, np.intp)  # no array is empty
+    hyperplanes, coef = (
+        a[used].astype(np.float64) for a in (net.hyperplanes, net.coef)
+    )
+    width = hyperplanes.shape[1]
     penalty = float(options.alpha) * np.sum(net.coef.astype(np.float64) ** 2)
     loss = 0.5 * float(np.sum(mean_square) + penalty)
-    # All slots, so that the shapes do not depend on how many are active.
-    active_net = _active_network(net, slots)
-    factor = products.joint_factor(active_net, rows)
-    found = posterior(active_net, factor, mean_square, n_effective)
-    attributes = _network_attributes(net, active, scaling) | {
-        "gram_spectrum_": gram[: len(slots) * net.hyperplanes.shape[1]],
-        "mass_spectrum_": mass[: 1 + len(slots)],
-        # The scale may be infinite.
-        "loss_": loss * scaling.loss_scale if loss > 0 else 0.0,
+    factor = joint_factor(hyperplanes, rows)
+    found = posterior(hyperplanes, coef, factor, mean_square, n_effective)
+    mass, layer = np.split(factor, [1 + len(used)], axis=1)
+    unit = coef / np.where(size[used] > 0, size[used], 1)[:, None]
+    layer = np.concatenate([layer * np.repeat(c, width) for c in unit.T])
+    linear = np.zeros((len(scaling.x_scale), coef.shape[1]))
+    attributes = _network_attributes(net, slots, linear, scaling) | {
+        "active_": active[net.alive],
+        "alpha_method_": "fixed",
+        "gram_spectrum_": squared_singular_values(layer)[: len(slots) * width],
+        "mass_spectrum_": squared_singular_values(mass)[: 1 + len(slots)],
+        "loss_": _loss(loss, scaling),
         "noise_std_": np.sqrt(found.variance * n_effective) * scaling.y_scale,
         "_posterior": found,
         "_degrees_of_freedom": found.degrees_of_freedom,
     }
     if len(scaling.x_scale) == 1:
-        rows = Rows(*(np.asarray(a, np.float64) for a in rows))
-        knots, std = fitted_breakpoints(active_net, rows, found.pooled)
+        knots, std = fitted_breakpoints(hyperplanes, coef, rows, found.pooled)
+        knots, std = knots[: len(slots)], std[: len(slots)]
         attributes |= {
             "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
             "breakpoint_std_": std * scaling.x_scale[0],
@@ -140,98 +248,220 @@ def fitted_attributes(net, data, scaling, options, *, n_effective, device):
     return attributes
 
 
-def _network_attributes(net, active, scaling):
-    """Attributes that hold the parameters of a network, in the user's units."""
-    slots = np.flatnonzero(active)
-    scaled = net.hyperplanes[slots].astype(np.float64)
-    hyperplanes, factor = scaling.hyperplanes_to_user(scaled)
-    return {
-        "_network": (net, scaling),
-        "_active_slots": slots,
-        "_n_features_out": len(slots),
-        "alpha_method_": "fixed",
-        "active_": active[net.alive],
-        "hyperplanes_": hyperplanes,
-        "output_coef_": (net.coef[slots] * scaling.y_scale).T * factor,
-        "linear_coef_": np.zeros((net.coef.shape[1], len(scaling.x_scale))),
-        "output_intercept_": net.intercept * scaling.y_scale + scaling.y_center,
-    }
+def squared_singular_values(factor):
+    """Return the eigenvalues of ``factor^T factor``, descending."""
+    values = np.linalg.svd(factor, compute_uv=False) ** 2
+    return np.pad(values, (0, max(factor.shape[1] - len(values), 0)))
 
 
-class _Products:
-    """What the attributes need of a network and a few rows, by NumPy."""
-
-    def finish(self, net):
-        """Return the network as the user gets it, ``|w_i| = 1``."""
-        return rescale(net)
-
-    def spectra(self, net, rows, active_tol):
-        """Return the eigenvalues of the layer matrix and of the mass matrix."""
-        active = active_set(net, active_tol)
-        designs = (
-            layer_design(net, rows, active),
-            mass_design(net._replace(alive=active), rows),
-        )
-        for design in designs:
-            values = np.linalg.svd(design, compute_uv=False) ** 2
-            yield np.pad(values, (0, design.shape[1] - len(values)))
-
-    def joint_factor(self, net, rows):
-        """Return the joint design itself, without the columns of the residuals."""
-        return joint_design(net, rows)[:, : -rows.y.shape[1]]
+# --- breakpoints of one feature ------------------------------------------------------
 
 
-class _CompiledProducts:
-    """The same by compiled functions, for any number of rows."""
+def fitted_breakpoints(hyperplanes, coef, rows, variance):
+    """Return the breakpoints of active neurons, ascending, and their standard errors.
 
-    def __init__(self, dtype, device):
-        self._dtype, self._device = dtype, device
-
-    def finish(self, net):
-        from sklearn_gn.shallow_relu.sggn import finish
-
-        with backend.scope(self._dtype, self._device):
-            return backend.to_numpy(finish(net))
-
-    def spectra(self, net, rows, active_tol):
-        from sklearn_gn.shallow_relu.sggn import spectra
-
-        with backend.scope(self._dtype, self._device):
-            return backend.to_numpy(spectra(net, rows, active_tol))
-
-    def joint_factor(self, net, rows):
-        from sklearn_gn.shallow_relu.joint import joint_factor
-
-        rows = Rows(*(np.asarray(a, np.float64) for a in rows))
-        with backend.scope("float64", self._device):
-            return backend.to_numpy(joint_factor(net, rows))
+    ``variance`` is that of the noise, over the sum of the sample weights. Errors are
+    NaN outside the data, which lie in [-1, 1].
+    """
+    knots = -hyperplanes[:, 0] / hyperplanes[:, 1]
+    order = np.argsort(knots, kind="stable")
+    knots, left = knots[order], hyperplanes[order, 1] < 0
+    _, host = sort_rows(Rows(*(np.asarray(a, np.float64) for a in rows)))
+    m = exact_moments(knots, host)
+    std = breakpoint_deviations(knots, coef[order], m, variance, left)
+    std[(knots <= -1) | (knots >= 1)] = np.nan
+    return knots, std
 
 
-class _ProductsOfChunks(_Products):
-    """The same from sums over rows that do not fit into memory."""
+def breakpoint_deviations(knots, coef, m, variance, left):
+    """Return standard errors of sorted breakpoints, from jumps of independent lines.
 
-    def spectra(self, net, rows, active_tol):
-        from sklearn_gn.shallow_relu import chunked_descent
+    They are infinite where neighbouring intervals, of moments ``m``, do not determine
+    two lines. ``left`` marks neurons that point left.
+    """
+    slopes, determined = _slope_covariance(m.xx, left)
+    row = np.arange(len(knots))
+    arm = np.zeros((len(knots), len(knots) + 1))
+    arm[row, row + 1] = knots - m.x[1:]
+    arm[row, row] = m.x[:-1] - knots
+    level = np.diff(np.eye(len(knots) + 1), axis=0)
+    mass = 1 / np.maximum(m.weight, 1e-12)
+    of_jumps = (level * mass) @ level.T + arm @ slopes @ arm.T
+    two = (m.weight > 0) & determined
+    known = two[1:] & two[:-1] & np.any(coef != 0, axis=1)
+    if coef.shape[1] == 1:
+        size = np.abs(coef[:, 0])
+        inverse = np.diagonal(of_jumps) / np.where(size > 0, size, 1) ** 2
+    else:
+        information = np.linalg.inv(of_jumps) * (coef @ coef.T)
+        inverse = np.diagonal(np.linalg.pinv(information, hermitian=True))
+    return np.where(known, np.sqrt(variance * np.maximum(inverse, 0)), np.inf)
 
-        model = chunked_descent.model_at(net, rows)
-        unit = chunked_descent.unit_coefficients(net, active_tol)
-        for matrix in (model.layer * (unit @ unit.T), model.mass):
-            yield spectrum(matrix)
 
-    def joint_factor(self, net, rows):
-        from sklearn_gn.shallow_relu import chunked_descent
+def _slope_covariance(xx, left):
+    """Return the covariance of the slopes, and which of them the data determine.
 
-        mass, cross, layer, *_ = chunked_descent.model_at(net, rows)
-        values, vectors = np.linalg.eigh(np.block([[mass, cross], [cross.T, layer]]))
-        return np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
+    The slope of the first segment is minus the changes at the neurons that point left,
+    all of which still act there; without such neurons it is zero.
+    """
+    if not left.any():
+        determined = np.concatenate([[True], xx[1:] > 0])
+        inverse = 1 / np.where(xx > 0, xx, np.inf)
+        inverse[0] = 0
+        return np.diag(inverse), determined
+    tie = np.zeros((1, len(xx)))
+    tie[0, 0] = 1
+    tie[0, 1:] += left
+    tie[0, :-1] -= left
+    free = null_space(tie)
+    information, vectors = np.linalg.eigh(free.T @ (xx[:, None] * free))
+    kept = information > _DEPENDENT**2 * information[-1]
+    along = free @ vectors
+    root = along[:, kept] / np.sqrt(information[kept])
+    return root @ root.T, np.linalg.norm(along[:, ~kept], axis=1) < _DEPENDENT
 
 
-def _active_network(net, slots):
-    """Return the network in float64, only its active neurons alive."""
-    active = np.zeros(len(net.alive), dtype=bool)
-    active[slots] = True
-    coef = np.where(active[:, None], net.coef, 0).astype(np.float64)
-    hyperplanes, intercept = (
-        a.astype(np.float64) for a in (net.hyperplanes, net.intercept)
+def condensed_rows(knots, host):
+    """Return a few rows that stand for all, for functions with given breakpoints.
+
+    These are two rows for every interval, inside it, with the same sums of (1, x, x^2)
+    as all of it: whatever is linear on the intervals has the same Gram matrix. The
+    targets are those of the straight lines through the intervals.
+    """
+    m = exact_moments(knots, host)
+    bounds = np.concatenate([[0], np.searchsorted(host.x, knots), [len(host.x)]])
+    used = m.weight > 0
+    first, last = host.x[bounds[:-1][used]], host.x[bounds[1:][used] - 1]
+    mean, total, slope = m.x[used], m.weight[used], line_slopes(m)[used]
+    deviation = np.sqrt(m.xx[used] / total)
+    below, above = mean - first, last - mean
+    wide = (below > 0) & (above > 0)
+    ratio = np.sqrt(np.where(wide, below, 1) / np.where(wide, above, 1))
+    share = 1 / (1 + ratio**2)
+    dx = np.concatenate([-deviation * ratio, deviation / ratio])
+    y = np.tile(m.y[used], (2, 1)) + np.tile(slope, (2, 1)) * dx[:, None]
+    weight = np.concatenate([total * share, total * (1 - share)])
+    return Rows((np.tile(mean, 2) + dx)[:, None], y, weight)
+
+
+# --- penalties of the evidence -------------------------------------------------------
+
+
+class EvidencePosterior(NamedTuple):
+    """Covariance of the parameters of a fitted network, in scaled units."""
+
+    shape: Shape
+    theta: np.ndarray  # (P,)
+    covariance: np.ndarray | LowRank  # (P, P)  H^-1
+    noise_std: np.ndarray  # (q,)  of an observation of each target
+    # (q,)  variance of the noise of each target, over the mean of all, which is that of
+    # the covariance
+    noise_ratio: np.ndarray
+
+    def standard_errors(self, z):
+        """Return standard errors of predictions of shape (m, q)."""
+        return np.sqrt(self.noise_ratio * self.variances(z))
+
+    def variances(self, z):
+        """Return variances of predictions, at the mean noise of all targets."""
+        variances = np.empty((len(z), self.shape.q))
+        for start in range(0, len(z), _BLOCK_ROWS):
+            rows = slice(start, start + _BLOCK_ROWS)
+            for k in range(self.shape.q):
+                jacobian = evidence_gn.jacobian(self.theta, self.shape, z[rows], k)
+                variances[rows, k] = posterior_variances(self.covariance, jacobian.T)
+        return variances
+
+
+def evidence_posterior(net, rows, sums, n_effective):
+    """Return the posterior at the penalties of a network."""
+    shape = net.shape
+    inverse = covariance(shape, sums, net.alpha, net.beta, n_effective)
+    squares = np.zeros(shape.q)
+    for x, y, weight in row_blocks(rows, _BLOCK_ROWS):
+        squares += weight @ (evidence_gn.predict(net.theta, shape, x) - y) ** 2
+    ratio = noise_ratio(squares)
+    noise_std = noise_deviation(net.beta, ratio)
+    return EvidencePosterior(shape, net.theta, inverse, noise_std, ratio)
+
+
+def linear_network_if_better(net, found, rows, n_effective):
+    """Return the linear model if it is as good as a network, or None.
+
+    A network that finds structure in noise does not pay for its parameters.
+    """
+
+    def left_out_errors(some):
+        residuals = evidence_gn.predict(net.theta, net.shape, some.x) - some.y
+        leverage = net.beta * found.variances(some.x)
+        return laplace.left_out_errors(residuals, leverage, some.weight, n_effective)
+
+    linear = linear_model(rows, n_effective)
+    if linear is None or not beats(
+        linear, net.log_evidence, net.gamma, rows, n_effective, left_out_errors
+    ):
+        return None
+    theta = np.zeros(net.shape.size)
+    theta[: linear.coef.size] = linear.coef.ravel()
+    alpha, gamma = linear.penalties(len(net.alpha))
+    return evidence_gn.network_of(
+        theta, net.shape, alpha, linear.beta, gamma, linear.log_evidence
     )
-    return ShallowReLU(hyperplanes, coef, intercept, active)
+
+
+def evidence_attributes(net, rows, scaling, options, *, robust=False):
+    """Return the fitted attributes of a network whose penalties the evidence chose.
+
+    They are those of the linear model where the evidence prefers it. ``robust`` says
+    whether the loss is Huber's.
+    """
+    n_effective, given = options.n_effective, options.alpha is not None
+    observed, n_neurons = rows, net.shape.n
+    if robust:
+        rows = rows._replace(y=huber.targets_of(evidence_gn.values(net, rows.x), rows))
+    sums = sums_of(net.shape, net.theta, rows)
+    posterior = evidence_posterior(net, rows, sums, n_effective)
+    linear = None
+    if not given:
+        linear = linear_network_if_better(net, posterior, rows, n_effective)
+    if linear is not None:
+        net, sums = linear, sums_of(linear.shape, linear.theta, rows)
+        posterior = evidence_posterior(net, rows, sums, n_effective)
+    shape = net.shape
+    y_scale = np.broadcast_to(scaling.y_scale, shape.q)
+    found, value, loss = at_last_penalties(shape, net, sums, n_effective)
+    scale = net.beta * n_effective  # of the objective divided by the sum of weights
+    n_parameters = float(np.sum(found.gamma)) + shape.q
+    n_chosen = n_parameters
+    if not given:
+        n_chosen += evidence.parameters_of_penalties(found.gamma, shape.groups())
+    freedom = degrees_of_freedom(n_effective, shape.q, n_chosen)
+    if robust:
+        fitted_values = evidence_gn.values(net, rows.x)
+        noise_std = huber.noise_std(
+            fitted_values, observed, n_effective, n_chosen / shape.q
+        )
+    else:
+        ratio = degrees_of_freedom(n_effective, shape.q, n_parameters) / freedom
+        noise_std = posterior.noise_std * math.sqrt(ratio)
+    shown = evidence_gn.pruned(net, rows)
+    slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
+    gram, p = joint_gram(shown.hyperplanes[slots], rows), 1 + len(slots)
+    return _network_attributes(shown, slots, shown.slope, scaling) | {
+        "active_": np.isin(np.arange(n_neurons), slots),
+        "gram_spectrum_": spectrum(gram[p:, p:]),
+        "mass_spectrum_": spectrum(gram[:p, :p]),
+        "loss_": _loss(loss, scaling),
+        "alpha_method_": "fixed" if given else alpha_method(sums.gram),
+        "alpha_": {
+            "slope": net.alpha[0] / scale,
+            "coef": net.alpha[1] / scale,
+            "bias": net.alpha[2] / scale,
+            "weights": net.alpha[3:] / scale,
+        },
+        "noise_std_": one_or_each(y_scale * noise_std),
+        "n_effective_parameters_": n_parameters,
+        "_posterior": posterior,
+        "_degrees_of_freedom": freedom,
+        "log_evidence_": value - n_effective * float(np.sum(np.log(y_scale))),
+    }

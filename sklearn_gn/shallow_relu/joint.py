@@ -15,34 +15,15 @@ falls. With one feature all of this collapses to straight-line fits, see
 :mod:`sklearn_gn.shallow_relu.one_feature`.
 """
 
-from functools import partial
-
 import jax.numpy as jnp
 
-from sklearn_gn.arrays.blocks import (
-    gram,
-    sum_rows,
-    transposed_product,
-    triangular_factor,
-)
-from sklearn_gn.arrays.compilation import jit_by_size
+from sklearn_gn.arrays.blocks import sum_rows, transposed_product, triangular_factor
 from sklearn_gn.arrays.parts import n_devices
 from sklearn_gn.linalg.factors import solve_semidefinite
 from sklearn_gn.linalg.least_squares import QR_LIMIT
 from sklearn_gn.optim.globalisation import Nielsen, search_damping
-from sklearn_gn.optim.trust_region import (
-    SpectralModel,
-    damped_coordinates,
-    decrease,
-)
-from sklearn_gn.shallow_relu.network import (
-    active_set,
-    joint_design,
-    joint_parts,
-    layer_columns,
-    mass_design,
-    unit_normals,
-)
+from sklearn_gn.optim.trust_region import SpectralModel, damped_coordinates, decrease
+from sklearn_gn.shallow_relu.network import active_set, joint_design, unit_normals
 from sklearn_gn.shallow_relu.sggn import (
     Iterate,
     at_rounding_level,
@@ -62,14 +43,7 @@ def begin(net):
 
 
 def reduced_model(net, rows, options):
-    """Return the quadratic model of the loss in the hidden layer, c optimal.
-
-    Returns
-    -------
-    SpectralModel
-        In eigenvectors of K, the largest first; directions beyond ``rank`` and
-        ``rank_tol`` have no slope.
-    """
+    """Return the quadratic model of the loss in the hidden layer, c optimal."""
     p, layer, q = _sizes(net)
     active = active_set(net, options.active_tol)
     coef = jnp.where(active[:, None], net.coef, 0)
@@ -92,7 +66,9 @@ def _sizes(net):
 def _model_by_factor(net, rows, options, scale):
     """By QR, which projects the output layer out, and an SVD."""
     p, layer, q = _sizes(net)
-    r = triangular_factor(partial(joint_design, net), rows)
+    r = triangular_factor(
+        lambda block: jnp.concatenate(joint_design(net, block), axis=1), rows
+    )
     r = _with_penalty(r, net, options.alpha)
     r = _outside_mass(r, p)
     below = r[:, p : p + layer]
@@ -128,17 +104,15 @@ def _model_by_gram(net, rows, options, scale):
     p, _, _ = _sizes(net)
 
     def sums(block):
-        active, y, error = joint_parts(net, block)
-        slopes = jnp.concatenate([active.T @ (y * e[:, None]) for e in error.T])
-        columns, mass_columns = layer_columns(active, y), mass_design(net, block)
+        mass_columns, columns, error = joint_design(net, block)
         # The largest part of the matrix only steers the step: single precision does,
         # at half the time. The gradient is that of the precision asked for.
         low = columns.astype(jnp.float32)
         return (
             transposed_product(mass_columns, mass_columns),
             transposed_product(mass_columns, columns),
-            (low.T @ low).astype(y.dtype),
-            slopes,
+            (low.T @ low).astype(columns.dtype),
+            transposed_product(columns, error),
         )
 
     mass, cross, layer_products, slopes = sum_rows(sums, rows)
@@ -149,10 +123,7 @@ def _model_by_gram(net, rows, options, scale):
     # Raised by what rounding may have taken, so that no step is longer for that.
     values = jnp.maximum(values[::-1], 0) + SINGLE_ROUNDING * values[-1]
     basis = basis[:, ::-1]
-
-    slopes = slopes.reshape(scale.shape[1], -1)  # (q, n (1 + d))
-    gradient = jnp.sum(slopes.T * scale, axis=1)
-    return values, basis.T @ gradient, basis
+    return values, basis.T @ jnp.sum(slopes * scale, axis=1), basis
 
 
 def iterate(net, damping, rows, options):
@@ -194,17 +165,3 @@ def iterate(net, damping, rows, options):
         step_size=jnp.where(found.accepted, 1, 0).astype(loss.dtype),
         gain_ratio=jnp.where(found.accepted, found.gain_ratio, 0),
     )
-
-
-@jit_by_size
-def joint_factor(net, rows):
-    """A matrix W of full width with ``W^T W`` the joint Gram matrix, without c."""
-    columns = net.coef.shape[0] * (1 + net.hyperplanes.shape[1]) + 1
-
-    def design(block):
-        return joint_design(net, block)[:, :columns]
-
-    if rows.x.shape[0] * columns**2 <= QR_LIMIT:
-        return triangular_factor(design, rows)
-    values, vectors = jnp.linalg.eigh(gram(design, rows))
-    return jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T

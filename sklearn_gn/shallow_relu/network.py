@@ -4,7 +4,22 @@ The functions and matrices here are written once for both kinds of arrays: of Nu
 compute with NumPy, of JAX, inside compiled functions, with JAX.
 """
 
+from typing import Any, NamedTuple
+
 from sklearn_gn.arrays.libraries import namespace
+
+
+class ShallowReLU(NamedTuple):
+    """Parameters of a shallow ReLU network with q outputs.
+
+    ``alive`` marks the neurons in use: arrays have room for a few neurons more than the
+    network, so that neurons come and go without changing shapes (and recompiling).
+    """
+
+    hyperplanes: Any  # (n, 1 + d), rows r_i = (b_i, w_i), |w_i| = 1
+    coef: Any  # (n, q), zero where not alive
+    intercept: Any  # (q,)
+    alive: Any  # (n,) bool
 
 
 def preactivations(hyperplanes, x):
@@ -81,10 +96,6 @@ def layer_design(net, rows, active):
 
     With one output its rows are ``sqrt(mu_k) (h_k kron y_k)`` up to the sign of c_i;
     with several, neuron i contributes the direction of row i of the coefficients.
-
-    Returns
-    -------
-    array of shape (m * q, n * (1 + d))
     """
     xp = namespace((net.coef, rows.x, active))
     m, d = rows.x.shape
@@ -119,31 +130,26 @@ def residual(net, rows):
 # --- ... and of the joint step -------------------------------------------------------
 
 
-def joint_design(net, rows):
-    """Return the columns of the output layer and of the hidden one, and residuals.
+def tangent_columns(hyperplanes, x, alive=None):
+    """Return the columns of the output layer, and of the hidden one without c.
 
-    Those of the hidden layer are without the factors c.
-
-    Returns
-    -------
-    array of shape (m, 1 + n + n * (1 + d) + q)
+    They are 1 and the hidden features, (m, 1 + n), and the products of every neuron
+    that is on with (1, x), (m, n (1 + d)).
     """
+    xp = namespace((hyperplanes, x))
+    z = preactivations(hyperplanes, x)
+    if alive is not None:
+        z = xp.where(alive[None, :], z, -1)
+    ones = xp.ones_like(z[:, :1])
+    y = xp.concatenate([ones, x], axis=1)
+    hidden = heaviside(z)[:, :, None] * y[:, None, :]
+    features = xp.concatenate([ones, xp.maximum(z, 0)], axis=1)
+    return features, hidden.reshape(x.shape[0], -1)
+
+
+def joint_design(net, rows):
+    """Return weighted columns of the output layer, of the hidden one, and residuals."""
     xp = namespace((net.coef, rows.x))
-    active, y, error = joint_parts(net, rows)
-    columns = layer_columns(active, y)
-    return xp.concatenate([mass_design(net, rows), columns, error], axis=1)
-
-
-def joint_parts(net, rows):
-    """Which neurons are on, weighted rows y, and residuals."""
-    xp = namespace((net.coef, rows.x))
-    z = preactivations(net.hyperplanes, rows.x)
-    active = xp.where(net.alive[None, :], heaviside(z), 0)
-    ones = xp.ones((rows.x.shape[0], 1), rows.x.dtype)
-    y = xp.concatenate([ones, rows.x], axis=1)
-    return active, xp.sqrt(rows.weight)[:, None] * y, residual(net, rows)
-
-
-def layer_columns(active, y):
-    """Products of every neuron that is on with every weighted row."""
-    return (active[:, :, None] * y[:, None, :]).reshape(y.shape[0], -1)
+    features, hidden = tangent_columns(net.hyperplanes, rows.x, net.alive)
+    root = xp.sqrt(rows.weight)[:, None]
+    return root * features, root * hidden, residual(net, rows)

@@ -2,7 +2,7 @@
 
 With one feature the network is a continuous piecewise-linear function, see
 :mod:`sklearn_gn.shallow_relu.broken_line`, and all that the search needs of the data
-are running sums, see :mod:`sklearn_gn.shallow_relu.interval_sums`. Differences of these
+are running sums, see :mod:`sklearn_gn.shallow_relu.sorted_rows`. Differences of these
 have rounding errors of the size of the total; the last iterations therefore sum over
 every interval again.
 
@@ -10,30 +10,25 @@ The arrays are small whatever the number of rows, so NumPy computes all of this;
 is compiled.
 """
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from sklearn_gn.shallow_relu.broken_line import (
     between_ends,
+    deletion_costs,
     descend,
     fit_exact,
     fit_running,
     fit_with_inverse,
     full_steps,
     gradient,
-    inverse_lengths,
+    insertion_gains,
     spread_knots,
     to_network,
 )
-from sklearn_gn.shallow_relu.candidates import Draws, candidates_of
-from sklearn_gn.shallow_relu.exact_start import exact_knots
-from sklearn_gn.shallow_relu.insertion import insertion_gains
-from sklearn_gn.shallow_relu.interval_sums import (
-    THIN_ROWS,
-    UNRESOLVED,
-    thin_sums,
-)
+from sklearn_gn.shallow_relu.partition import exact_knots
 from sklearn_gn.shallow_relu.search import (
     N_CANDIDATES,
     N_KEPT,
@@ -52,9 +47,12 @@ from sklearn_gn.shallow_relu.search import (
 from sklearn_gn.shallow_relu.sorted_rows import (
     LEFT,
     RIGHT,
+    THIN_ROWS,
+    UNRESOLVED,
     RunningSums,
     SortedRows,
     sort_rows,
+    thin_sums,
 )
 
 START_STEPS = 50  # most Gauss-Newton steps of the starts
@@ -187,6 +185,22 @@ class SegmentedEngine:
         return Best(net, loss, resolved=resolved)
 
 
+class Draws:
+    """Random numbers of a round, for all starts of one series or of several."""
+
+    def __init__(self, seeds, n_starts):
+        self._seeds, self._n_starts = seeds, n_starts
+
+    @cached_property
+    def _generators(self):
+        return [np.random.default_rng(int(seed)) for seed in self._seeds]
+
+    def uniform(self, n, *times):
+        """Return numbers from [0, 1) of shape (*times, n_series * n_starts, n)."""
+        shape = *times, self._n_starts, n
+        return np.concatenate([g.random(shape) for g in self._generators], axis=-2)
+
+
 class Group(NamedTuple):
     """Sets of breakpoints that are rearranged by one plan."""
 
@@ -226,14 +240,7 @@ def total_loss(fitted, rows):
 
 
 def polish(knots, data, tol):
-    """Take steps with exact sums, where running sums are not exact enough.
-
-    Returns
-    -------
-    knots, fitted
-    count : int
-        Steps taken.
-    """
+    """Take steps with exact sums, where running sums are not exact enough."""
     rows, count = data.rows, 0
     knots = spread_knots(knots, rows.x)
     fitted = fit_running(knots, data.running)
@@ -254,40 +261,42 @@ def polish(knots, data, tol):
 # --- relocation ----------------------------------------------------------------------
 
 
-def deletion_costs(knots, fitted, inverse):
-    """Return the increase of the squared loss by deletion of each breakpoint.
+def candidate_rows(running, uniform, part=None):
+    """Return row numbers, a random one of every 1/M of the rows; all of fewer.
 
-    Without breakpoint i the change of slope c_i is zero: one linear constraint g on the
-    values, whose cost is ``|g v|^2 / (g A^-1 g)``, with A the mass matrix of the hats.
+    ``uniform`` are numbers from [0, 1) of shape (..., M); ``part`` says which of the M
+    parts to take, all if None.
     """
-    n = knots.shape[-1]
-    after = inverse_lengths(knots)
-    # Scaled by the shorter neighbour, so that nothing overflows.
-    before = np.concatenate([np.zeros_like(after[..., :1]), after[..., :-1]], -1)
-    scale = 1 / np.maximum(before, after)
-    after, before = after * scale, before * scale
-    row = np.arange(n)
-    g = np.zeros((*knots.shape, n + 1))
-    g[..., row, row + 1] = after
-    g[..., row, row] = -(after + before)
-    g[..., row[1:], row[1:] - 1] = before[..., 1:]
-    variance = np.sum((g @ inverse) * g, axis=-1)
-    change = np.sum((g @ fitted.values) ** 2, axis=-1)
-    cost = change / np.maximum(variance, np.finfo(np.float64).tiny)
-    return np.where(knots < RIGHT, cost, np.inf)
+    m, n = uniform.shape[-1], running.size(2)
+    if part is None:
+        part = np.arange(m)
+    else:
+        uniform = np.take_along_axis(uniform, part, axis=-1)
+    more = np.where(n > m, uniform, 0)
+    return np.floor((part + more) * (n / m)).astype(np.intp)
+
+
+def candidates_of(n_sets, running, random, plan):
+    """Return the candidates of every addition to some sets of breakpoints.
+
+    They are ``plan.n_added`` arrays of row numbers, of shape (n_sets, c).
+    """
+    n = running.size(0)
+    if plan.n_candidates < N_CANDIDATES:
+        drawn = random.uniform(N_CANDIDATES, plan.n_added, 2)
+        order = drawn[:, 1].argpartition(plan.n_candidates, axis=-1)
+        return [*candidate_rows(running, drawn[:, 0], order[..., : plan.n_candidates])]
+    if np.ndim(n) == 0 and n <= N_CANDIDATES:  # all rows
+        return [np.broadcast_to(np.arange(n), (n_sets, n))] * plan.n_added
+    found = []
+    for rows in candidate_rows(running, random.uniform(N_CANDIDATES, plan.n_added)):
+        new = np.any(rows[:, 1:] > rows[:, :-1], axis=0)  # no columns that repeat
+        found.append(rows[:, np.concatenate([[True], new])])
+    return found
 
 
 def insert(knots, running, candidates):
-    """Add the best of some candidates, if a slot is free.
-
-    Parameters
-    ----------
-    knots : ndarray of shape (B, n)
-    running : RunningSums or StackedSums
-    candidates : list of ndarray of int
-        Row numbers for the first sets of breakpoints, for the next ones, and so on; one
-        line each.
-    """
+    """Add the best of some candidates, if a slot is free."""
     ends = np.cumsum([c.size for c in candidates])
     candidate = np.concatenate([c.ravel() for c in candidates])
     n_each = np.concatenate([np.full(len(c), c.shape[1]) for c in candidates])
@@ -344,16 +353,7 @@ def count_knots(knots):
 
 
 def rearrange(knots, running, groups):
-    """Delete breakpoints at random and by their costs, then add where it pays most.
-
-    Parameters
-    ----------
-    knots : ndarray of shape (B, n)
-    running : RunningSums or StackedSums
-    groups : list of Group
-        All sets, in their order. What several groups do is done at once: small arrays
-        cost what the calls cost.
-    """
+    """Delete breakpoints at random and by their costs, then add where it pays most."""
     knots = knots.copy()
     for sets, random, plan in groups:
         for _ in range(plan.n_random):
@@ -386,13 +386,7 @@ def shrink(knots, running, n_neurons):
 
 
 def settle(knots, running):
-    """Descend; the first breakpoint goes left of the data where that is worth it.
-
-    Returns
-    -------
-    knots : ndarray of shape (n_slots,)
-    loss : float
-    """
+    """Descend; the first breakpoint goes left of the data where that is worth it."""
     both = np.stack([knots, knots] if knots[0] > LEFT else [knots])
     both[-1, 0] = LEFT
     both, losses, _ = descend(both, running, ROUND_STEPS[1], ROUND_TOL)
@@ -401,14 +395,7 @@ def settle(knots, running):
 
 
 class SegmentedSizes:
-    """Networks of growing or of falling size, for the choice of one.
-
-    Parameters
-    ----------
-    rows, options
-    start : ndarray of shape (n, 2), default=None
-        Hyperplanes of the first network. If None, it is a straight line.
-    """
+    """Networks of growing or of falling size, for the choice of one."""
 
     def __init__(self, rows, options, start=None):
         self.data = ENGINE.prepare(rows, options)

@@ -10,11 +10,19 @@ many rows only some are such places: evenly spaced ones, and those at which segm
 split best, one after the other. The breakpoints of the best partitions then move, each
 between its neighbours, to the best of all rows, and the places at which they arrive are
 added, until none is new.
+
+Rows without noise lie on few lines, whose partition finds all jumps. Descents from
+evenly spaced breakpoints rarely find many: each needs a breakpoint at the last row
+before it and one at the first row behind, and a loss that a breakpoint lowers only
+there. :func:`exact_knots` are the breakpoints of such rows.
 """
 
 import heapq
+from itertools import pairwise
 
 import numpy as np
+
+from sklearn_gn.shallow_relu.sorted_rows import LEFT, THIN_ROWS
 
 EVEN_PLACES = 1000
 _SPLITS = 3  # for every breakpoint
@@ -23,34 +31,22 @@ _MOST_MOVES = 20  # of every breakpoint in a round
 _LOOKED_AT = 2000  # positions that a search between two others looks at together
 _EXACT = 1e-10  # relative sum of squares that may be rounding errors
 _BLOCK = 256  # ends of segments that are treated together
+_ROUNDING = 1e-9  # of a target on a line with its neighbours, in standard deviations
 
 
 class Segments:
     """What the segments between positions explain.
 
     A position is a number of rows to the left, and lies halfway to the next row.
-
-    Parameters
-    ----------
-    x : ndarray of shape (n,)
-        Ascending.
-    sums : ndarray of shape (3 + 2 q, n + 1)
-        Sums of (w, w x, w x^2), of w y and of w x y for q targets, up to each position;
-        constants may be added.
-    slope : bool
-        Whether segments are lines; constants otherwise.
-    count : ndarray of shape (n + 1,), default=None
-        Rows up to each position, by their weights. If None, the positions.
-    min_rows, min_distance : float, default=0.0
-        Of a segment.
-    bounds : tuple (low, high), default=(-inf, inf)
-        Range of the breakpoints.
+    Segments are lines if ``slope``, else constants. Limits are a least number of rows,
+    counted by ``count`` up to each position, a least length, and the range ``bounds``
+    of the breakpoints.
     """
 
     def __init__(
         self,
-        x,
-        sums,
+        x,  # (n,) ascending
+        sums,  # (3 + 2 q, n + 1) of w, w x, w x^2, w y, w x y up to each position
         slope,
         count=None,
         min_rows=0.0,
@@ -150,22 +146,10 @@ class Segments:
 
 
 def best_partitions(segments, most, n_even=None):
-    """Return the best partitions into up to so many segments and one more.
+    """Return what the best partitions into 1 to 1 + most segments explain, and these.
 
-    Parameters
-    ----------
-    segments : Segments
-    most : int
-        Largest number of breakpoints.
-    n_even : int, default=None
-        Number of evenly spaced places. If None, EVEN_PLACES.
-
-    Returns
-    -------
-    explained : ndarray of shape (1 + most,)
-        Decrease of the sum of squares; -inf where the limits leave no room.
-    paths : list of list of int
-        The positions, from 0 to the number of rows.
+    That is the decrease of the sum of squares, -inf where the limits leave no room; a
+    partition is a list of positions, from 0 to the number of rows.
     """
     inside = segments.inside
     few = min(len(inside), EVEN_PLACES if n_even is None else n_even)
@@ -190,16 +174,7 @@ def best_partitions(segments, most, n_even=None):
 
 
 def exact_partition(segments, total, most):
-    """Return the positions of the fewest segments without residual, or None.
-
-    Parameters
-    ----------
-    segments : Segments
-    total : float
-        Sum of squares of the targets.
-    most : int
-        Largest number of breakpoints.
-    """
+    """Return the positions of the fewest segments without residual, or None."""
     places = {0, segments.n, *segments.binary_splits(_SPLITS * most)}
     explained, paths = _programme(segments, np.array(sorted(places)), most)
     exact = np.flatnonzero(total - explained <= _EXACT * total)
@@ -233,3 +208,61 @@ def _programme(segments, places, most):
             path.append(step[path[-1]])
         paths.append(places[[0, *reversed(path)]].tolist())
     return np.array(explained), paths
+
+
+# --- rows without noise ------------------------------------------------------------
+
+
+def exact_knots(data, most):
+    """Return the breakpoints of a function that goes through all rows, or None."""
+    n = int(data.running.n_rows)
+    if most < 2 or not 3 <= n <= 2 * THIN_ROWS or not _on_lines(data.rows):
+        return None
+    sums = np.delete(data.running.sums[: n + 1].T, 3, axis=0)
+    for slope in (True, False):
+        segments = Segments(data.rows.x, sums, slope)
+        path = exact_partition(segments, 2 * data.size, most - slope)
+        if path is not None:
+            knots = [LEFT] * slope + _knots(data.rows, path, slope)
+            if len(knots) <= most:
+                return np.array(knots)
+    return None
+
+
+def _on_lines(rows):
+    """Return whether most rows lie on a line with their neighbours."""
+    n = len(rows.x)
+    at = np.unique(np.linspace(1, n - 2, min(n - 2, _LOOKED_AT)).astype(np.intp))
+    share = ((rows.x[at] - rows.x[at - 1]) / (rows.x[at + 1] - rows.x[at - 1]))[:, None]
+    off = rows.y[at] - (1 - share) * rows.y[at - 1] - share * rows.y[at + 1]
+    size = np.sqrt(rows.weight @ rows.y**2).max()
+    return np.median(np.abs(off).max(axis=1)) <= _ROUNDING * size
+
+
+def _knots(rows, path, slope):
+    """Return one breakpoint where neighbouring lines meet, and two at a jump."""
+    lines = [_line(rows, *ends, slope) for ends in pairwise(path)]
+    knots = []
+    for at, before, after in zip(path[1:-1], lines, lines[1:], strict=False):
+        low, high = rows.x[at - 1], rows.x[at]
+        change, jump = after[1] - before[1], after[0] - before[0]
+        flat = np.abs(change) <= 1e-300
+        meet = -jump / np.where(flat, np.inf, change)
+        if (
+            not flat.any()
+            and np.ptp(meet) <= 1e-6 * (high - low)
+            and low <= meet[0] <= high
+        ):
+            knots.append(meet[0])
+        else:
+            knots += [low, high]
+    return sorted(set(knots))
+
+
+def _line(rows, start, end, slope):
+    """Return intercepts and slopes of the lines through some rows, of shape (2, q)."""
+    x, y = rows.x[start:end], rows.y[start:end]
+    rise = np.zeros(y.shape[1])
+    if slope:
+        rise = (y[-1] - y[0]) / (x[-1] - x[0])
+    return y[0] - rise * x[0], rise

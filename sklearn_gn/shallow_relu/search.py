@@ -6,6 +6,9 @@ growing round of relocation adds neurons where the error is, lets everything mov
 deletes as many where they matter least; an exchanging round first deletes one or two
 neurons. Either result is kept if the loss fell.
 
+:func:`select_size` chooses the number of neurons by an information criterion, after
+Liu, Cai and Chen, "Adaptive two-layer ReLU neural network" (2022).
+
 All starts run side by side: the arrays of an engine have a leading axis of starts.
 :class:`~sklearn_gn.shallow_relu.one_feature.SegmentedEngine` is the engine of one
 feature, :class:`~sklearn_gn.shallow_relu.dense.DenseEngine` that of several;
@@ -21,7 +24,7 @@ import numpy as np
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.optim.solver import Algorithm, Report
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
+from sklearn_gn.shallow_relu.network import ShallowReLU
 
 # Measured on the paper's step and peak problems and on random 5-neuron networks (20
 # rounds): 8 neurons beat 4 and 6; many and few candidates in turn beat either alone;
@@ -36,6 +39,9 @@ ROUND_STEPS = (10, 30)  # Gauss-Newton steps after the additions and the deletio
 # Relative decrease at which a round stops its steps. A Python number would be another
 # type to JAX than ``tol`` is, and what takes either would be compiled twice.
 ROUND_TOL = np.float64(1e-4)
+
+_FLOOR = 1e-25  # relative loss below which only rounding errors differ
+_PATIENCE = 2  # doublings without improvement that end the growth
 
 
 class Phase(IntEnum):
@@ -77,8 +83,7 @@ class Outcome(NamedTuple):
     losses: np.ndarray  # (n_starts,)
     n_steps: Any  # Gauss-Newton steps taken, of all or of each start
     settled: bool = True  # whether the descent has ended
-    failures: tuple | None = None  # of each start, a stop reason or None
-    rounding: np.ndarray | None = None  # (n_starts,) are the residuals rounding errors?
+    stops: tuple | None = None  # of each start, why it cannot go on, or None
     log: tuple | None = None  # gradient norms, step sizes and gain ratios of the starts
     later: dict = {}  # outcomes of later rounds, by number, if none changes the starts
 
@@ -113,8 +118,7 @@ def init(data, nets, options, *, engine):
     n_neurons = int(np.sum(nets.alive[0]))
     phase = engine.first_phase(int(options.relocations))
     state = SearchState(None, math.inf, starts, losses, n_neurons, on_sample, phase)
-    state, _ = _with_best(data, state, options, engine)
-    return state
+    return _with_best(data, state, options, engine)[0]
 
 
 def step(data, state, options, *, engine):
@@ -128,34 +132,53 @@ def step(data, state, options, *, engine):
     """
     before, relocates = state, state.phase == Phase.ROUNDS
     # 1. all starts
-    move = _relocate if relocates else _descend
-    state, outcome = move(data, state, options, engine)
+    if relocates:
+        state, outcome = _relocate(data, state, options, engine)
+    else:
+        outcome = engine.descend(data, state, options)
+        state = state._replace(starts=outcome.starts, losses=outcome.losses, later={})
     best = best_start(state.losses)
     unchanged = relocates and not np.any(state.losses < before.losses)
     # 2. the best few of them
-    if outcome.settled:
-        state = _with_best_starts(state)
+    if outcome.settled and len(state.losses) > N_KEPT:
+        kept = np.argsort(state.losses, kind="stable")[:N_KEPT]
+        starts = backend.map_leaves(lambda a: a[kept], state.starts)
+        state = state._replace(starts=starts, losses=state.losses[kept])
     # 3. the best network
     found = Best(state.net, state.loss)
     if not unchanged:
         state, found = _with_best(data, state, options, engine)
     accepted = not relocates or state.loss < before.loss
     # 4. stop, or the next phase
-    stop = _reason_to_stop(state, outcome, found, best, accepted)
+    stop = None if outcome.stops is None else outcome.stops[best]
+    if stop in (None, "rounding"):
+        at_rounding = accepted and (found.rounding or stop == "rounding")
+        ended = outcome.settled and state.phase == Phase.END
+        stop = "rounding" if at_rounding else "tol" if ended else None
     if outcome.settled and state.phase != Phase.END:
         more = found.resolved and state.round < options.relocations
         state = state._replace(phase=Phase.ROUNDS if more else Phase.END)
     # 5. all rows
     if stop is not None and state.on_sample:
-        state, stop = _continue_on_all_rows(data, state, options, engine), None
-    return state, _report(state, outcome, found, best, accepted, stop)
-
-
-def _descend(data, state, options, engine):
-    """Return the state whose starts have descended, and the outcome of that."""
-    outcome = engine.descend(data, state, options)
-    state = state._replace(starts=outcome.starts, losses=outcome.losses, later={})
-    return state, outcome
+        starts, losses = engine.start_on_all_rows(data, state.net, options)
+        more = state.round < options.relocations
+        phase, stop = Phase.STARTS if more else Phase.END, None
+        state = state._replace(
+            starts=starts, losses=losses, on_sample=False, phase=phase
+        )
+    # Only descents have gradients and steps.
+    grad_norm, step_size, gain_ratio = (math.nan,) * 3
+    if outcome.log is not None:
+        grad_norm, step_size, gain_ratio = (float(c[best]) for c in outcome.log)
+    return state, Report(
+        loss=state.loss,
+        grad_norm=grad_norm if found.grad_norm is None else found.grad_norm,
+        step_size=step_size,
+        gain_ratio=gain_ratio,
+        inner_iterations=int(np.max(outcome.n_steps)) + found.n_steps,
+        accepted=accepted,
+        stop=stop,
+    )
 
 
 def _relocate(data, state, options, engine):
@@ -168,49 +191,19 @@ def _relocate(data, state, options, engine):
     starts, losses = keep_better(
         state.starts, state.losses, outcome.starts, outcome.losses
     )
+    later = {} if lower else state.later | outcome.later
     state = state._replace(
-        starts=starts,
-        losses=losses,
-        round=state.round + 1,
-        later={} if lower else state.later | outcome.later,
+        starts=starts, losses=losses, round=state.round + 1, later=later
     )
     return state, outcome
 
 
-def _with_best_starts(state):
-    """Return the state with the starts that go on to relocation."""
-    if len(state.losses) <= N_KEPT:
-        return state
-    kept = np.argsort(state.losses, kind="stable")[:N_KEPT]
-    starts = backend.map_leaves(lambda a: a[kept], state.starts)
-    return state._replace(starts=starts, losses=state.losses[kept])
-
-
-def _reason_to_stop(state, outcome, found, best, accepted):
-    """Return why the search ends after a step, None where it goes on."""
-    failure = None if outcome.failures is None else outcome.failures[best]
-    if failure is not None:
-        return failure
-    rounding = outcome.rounding is not None and outcome.rounding[best]
-    if accepted and (found.rounding or rounding):
-        return "rounding"
-    return "tol" if outcome.settled and state.phase == Phase.END else None
-
-
-def _report(state, outcome, found, best, accepted, stop):
-    """Return the row of the log; only descents have gradients and steps."""
-    grad_norm = step_size = gain_ratio = math.nan
-    if outcome.log is not None:
-        grad_norm, step_size, gain_ratio = (float(c[best]) for c in outcome.log)
-    return Report(
-        loss=state.loss,
-        grad_norm=grad_norm if found.grad_norm is None else found.grad_norm,
-        step_size=step_size,
-        gain_ratio=gain_ratio,
-        inner_iterations=int(np.max(outcome.n_steps)) + found.n_steps,
-        accepted=accepted,
-        stop=stop,
-    )
+def _with_best(data, state, options, engine):
+    """Return the state with its best network, if all rows find it better."""
+    found = engine.best_network(data, state, options)
+    if state.net is None or found.loss < state.loss:
+        state = state._replace(net=found.net, loss=float(found.loss))
+    return state, found
 
 
 def round_plan(round_):
@@ -245,20 +238,72 @@ def best_start(losses):
     return int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))
 
 
-def _with_best(data, state, options, engine):
-    """Return the state with its best network, if all rows find it better."""
-    found = engine.best_network(data, state, options)
-    if state.net is None or found.loss < state.loss:
-        state = state._replace(net=found.net, loss=float(found.loss))
-    return state, found
+# --- the number of neurons -----------------------------------------------------------
 
 
-def _continue_on_all_rows(data, state, options, engine):
-    """Return the state that goes on with the best network, and with all rows."""
-    starts, losses = engine.start_on_all_rows(data, state.net, options)
-    return state._replace(
-        starts=starts,
-        losses=losses,
-        on_sample=False,
-        phase=Phase.STARTS if state.round < options.relocations else Phase.END,
+def criterion_value(criterion, loss, n_parameters, n_observations):
+    """Return the criterion of a fit, to be minimised, without what all fits share."""
+    share = n_parameters / np.asarray(n_observations)
+    if criterion == "gcv":
+        value = loss / np.where(share < 1, 1 - share, 1) ** 2
+    else:
+        penalty = np.log(n_observations) if criterion == "bic" else 2.0
+        value = n_observations * np.log(loss) + penalty * n_parameters
+    return np.where(share < 1, value, np.inf)[()]
+
+
+def deviance_shift(criterion, log_mean_square, n_observations):
+    """Return what makes a criterion minus twice a log likelihood and the penalty.
+
+    The likelihood is that of normal noise. "gcv" has no likelihood and is not shifted.
+    """
+    if criterion == "gcv":
+        return np.zeros_like(log_mean_square)
+    return n_observations * (np.log(2 * np.pi) + log_mean_square + 1)
+
+
+def select_size(sizes, criterion, n_observations, scale):
+    """Grow and prune; return the hyperplanes of the best size, and the path.
+
+    The network doubles where the error is until the criterion gets worse; from there
+    the neurons that matter least are deleted, a quarter at a time of a network of more
+    than twice the best size so far, then one by one. ``sizes`` are SegmentedSizes or
+    DenseSizes, ``scale`` is the loss of the mean. The path holds ``n_neurons``,
+    ascending, ``loss``, ``n_parameters`` and the criterion.
+    """
+    found = {}
+
+    def visit():
+        hyperplanes, loss, n_parameters = sizes.candidate()
+        loss = np.inf if np.isnan(loss) else loss
+        loss = max(loss, _FLOOR * scale, np.finfo(float).tiny)
+        worth = criterion_value(criterion, loss, n_parameters, n_observations)
+        n = len(hyperplanes)
+        if n not in found or worth < found[n][0]:
+            found[n] = worth, loss, n_parameters, hyperplanes
+        return worth, n
+
+    best, n = visit()
+    since = 0
+    while 2 * n <= sizes.most and since < _PATIENCE:
+        sizes.grow()
+        worth, grown = visit()
+        since = 0 if worth < best else since + 1
+        best = min(best, worth)
+        if grown <= n:  # no place is left where a neuron lowers the loss
+            break
+        n = grown
+    while n > 1:
+        best_size = min(found, key=lambda size: found[size][0])
+        sizes.prune(min(n - 2 * best_size, n // 4) if n > 2 * best_size + 1 else 1)
+        pruned = visit()[1]
+        if pruned >= n:  # without a loss no neuron matters least
+            break
+        n = pruned
+    ordered = sorted(found)
+    columns = list(zip(*(found[n][:3] for n in ordered), strict=True))
+    path = dict(
+        zip((criterion, "loss", "n_parameters"), map(np.array, columns), strict=True)
     )
+    winner = ordered[int(np.argmin(path[criterion]))]
+    return found[winner][3], {"n_neurons": np.array(ordered), **path}

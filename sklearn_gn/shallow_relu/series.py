@@ -1,9 +1,14 @@
-"""Piecewise-linear fits of many separate series at once."""
+"""Piecewise-linear fits of many separate series at once.
+
+The search is that of one feature, for all series together, each from its own starts.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -13,10 +18,36 @@ from sklearn_gn._typing import ArrayLike
 from sklearn_gn.arrays import backend
 from sklearn_gn.runtime.fit_loop import LOG_COLUMNS
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
-from sklearn_gn.shallow_relu.setup import problem_of
+from sklearn_gn.shallow_relu.one_feature import (
+    ENGINE,
+    START_STEPS,
+    Draws,
+    descend_all,
+    relocate,
+)
+from sklearn_gn.shallow_relu.problem import problem_of
+from sklearn_gn.shallow_relu.search import (
+    N_KEPT,
+    ROUND_TOL,
+    Phase,
+    SearchState,
+    keep_better,
+    round_plan,
+)
+from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT, stack_sums
 from sklearn_gn.solvers import JointGN
 
 _TOGETHER = 64  # series fitted side by side, which bounds the memory
+_NEEDED = {  # values of parameters
+    "alpha": (0, "auto"),
+    "loss": ("squared_error",),
+    "damping": (None,),
+    "rank": (None,),
+    "early_stopping": (False,),
+    "max_time": (None,),
+    "warm_start": (False,),
+    "dtype": ("float64",),
+}
 
 
 def fit_series(
@@ -27,10 +58,9 @@ def fit_series(
 ) -> list[Any]:
     """Fit a clone of an estimator to each of many series, side by side.
 
-    Hundreds of series cost little more time than one: sorting, running sums and the
-    choice of breakpoints are compiled once and run for all of them together. Lengths
-    may differ; the model of a series is the one that ``fit`` finds for it, up to
-    rounding.
+    The search runs for many series together, in half the time of separate fits or less.
+    Lengths may differ; the model of a series is the one that ``fit`` finds for it, up
+    to rounding.
 
     Parameters
     ----------
@@ -85,8 +115,13 @@ def fit_series(
         for k, each in enumerate(zip(models, X, y, weights, strict=True))
     ]
     # Series of like length together, so that padding stays small.
-    for group in _groups(problems):
-        _fit_group([models[k] for k in group], [problems[k] for k in group])
+    keys = [(p.rows.y.shape[1], backend.row_bucket(len(p.rows.x))) for p in problems]
+    order = sorted(range(len(X)), key=lambda k: keys[k])
+    for _, group in groupby(order, key=lambda k: keys[k][0]):
+        numbers = list(group)
+        for start in range(0, len(numbers), _TOGETHER):
+            some = numbers[start : start + _TOGETHER]
+            _fit_group([models[k] for k in some], [problems[k] for k in some])
     return models
 
 
@@ -101,25 +136,11 @@ def _check_estimator(estimator):
             "fit_series needs solver='vpgn' or a JointGN object, got "
             f"{estimator.solver!r}."
         )
-    needed = {
-        "loss": "squared_error",
-        "damping": None,
-        "rank": None,
-        "early_stopping": False,
-        "max_time": None,
-        "warm_start": False,
-        "dtype": "float64",
-    }
-    parameters = estimator.get_params(deep=False)
-    if parameters["alpha"] not in (0, "auto"):
-        raise ValueError(
-            f"fit_series needs alpha=0 or 'auto', got {parameters['alpha']!r}."
-        )
-    for name, value in needed.items():
-        if parameters[name] != value:
-            raise ValueError(
-                f"fit_series needs {name}={value!r}, got {parameters[name]!r}."
-            )
+    for name, values in _NEEDED.items():
+        given = getattr(estimator, name)
+        if given not in values:
+            needed = " or ".join(map(repr, values))
+            raise ValueError(f"fit_series needs {name}={needed}, got {given!r}.")
     if estimator.n_neurons == "auto":
         raise ValueError("fit_series needs a number for n_neurons, got 'auto'.")
 
@@ -132,53 +153,85 @@ def _problem(number, model, X, y, weight):
         X, y, weight = model._check_data(X, y, weight)
         if X.shape[1] != 1:
             raise ValueError(f"X has {X.shape[1]} features, expected 1.")
-        return problem_of(model, model._solver_object(), X, y, weight, None)
+        return problem_of(model, X, y, weight, None)
     except ValueError as error:
         raise ValueError(f"Series {number}: {error}") from error
 
 
-def _groups(problems):
-    """Numbers of the series that are fitted together."""
-    keys = [(p.rows.y.shape[1], backend.row_bucket(len(p.rows.x))) for p in problems]
-    order = sorted(range(len(problems)), key=lambda k: keys[k])
-    group = []
-    for k in order:
-        other = group and keys[group[0]][0] != keys[k][0]
-        if len(group) == _TOGETHER or other:
-            yield group
-            group = []
-        group.append(k)
-    if group:
-        yield group
-
-
 def _fit_group(models, problems):
-    from sklearn_gn.shallow_relu.one_feature import ENGINE
-    from sklearn_gn.shallow_relu.side_by_side import fit_many
-
+    """Fit series of like length, and set the fitted attributes."""
     begin = time.perf_counter()
     n_padded = max(backend.row_bucket(len(p.rows.x)) for p in problems)
     with backend.scope("float64", models[0].device):
         prepared = [ENGINE.prepare(p.rows, p.options, n_padded) for p in problems]
         starts = [p.starts[0] for p in problems]
-        answers = fit_many(prepared, starts, [p.options for p in problems])
+        found = fit_many(prepared, starts, [p.options for p in problems])
     seconds = time.perf_counter() - begin
-    for model, problem, data, answer in zip(
-        models, problems, prepared, answers, strict=True
+    for model, problem, data, (best, losses, counts) in zip(
+        models, problems, prepared, found, strict=True
     ):
-        net, reports = answer
-        _set_log(model, reports, problem.scaling.loss_scale, seconds)
-        model._set_fitted(net, problem, data)
+        scale = problem.scaling.loss_scale
+        log = {name: np.full(len(losses), np.nan) for name in LOG_COLUMNS}
+        log["iteration"] = 1 + np.arange(len(losses))
+        log["time"] = np.full(len(losses), seconds)
+        log["loss"] = losses * scale
+        log["inner_iterations"] = counts
+        log["grad_norm"][-1] = best.grad_norm * scale
+        model.convergence_log_ = log
+        model.n_iter_ = len(losses)
+        model.stop_reason_ = "rounding" if best.rounding else "tol"
+        model.converged_ = True
+        model._set_fitted(best.net, problem, data)
 
 
-def _set_log(model, reports, scale, seconds):
-    columns = {name: np.full(len(reports), np.nan) for name in LOG_COLUMNS}
-    columns["iteration"] = 1 + np.arange(len(reports))
-    columns["time"] = np.full(len(reports), seconds)
-    columns["loss"] = np.array([report.loss for report in reports]) * scale
-    columns["inner_iterations"] = np.array([r.inner_iterations for r in reports])
-    columns["grad_norm"] = np.array([report.grad_norm for report in reports]) * scale
-    model.convergence_log_ = columns
-    model.n_iter_ = len(reports)
-    model.stop_reason_ = reports[-1].stop
-    model.converged_ = True
+def fit_many(prepared, nets, options):
+    """Return the best network of every series, and losses and steps of all rounds.
+
+    ``prepared`` is the data of the engine, of one padded length; ``nets`` are stacks of
+    as many starts for each series; ``options`` differ in their seeds only.
+    """
+    common, n_neurons = options[0], int(np.sum(nets[0].alive[0]))
+    pairs = zip(prepared, nets, strict=True)
+    starts = [ENGINE.start(data, net, common)[0] for data, net in pairs]
+    running, n = [p.running for p in prepared], len(prepared)
+
+    def separated(outcome):
+        """Breakpoints, losses and steps by series."""
+        knots, losses, count = outcome.starts, outcome.losses, outcome.n_steps
+        knots = knots.reshape(n, -1, knots.shape[1])
+        return knots, losses.reshape(n, -1), count.reshape(n, -1).max(axis=1)
+
+    def all_starts(knots):
+        sums = stack_sums(running, knots.shape[1])
+        return knots.reshape(-1, knots.shape[2]), sums
+
+    found = descend_all(*all_starts(np.stack(starts)), START_STEPS, ROUND_TOL)
+    knots, losses, counts = separated(found)
+    kept = np.argsort(losses, axis=1, kind="stable")[:, :N_KEPT]
+    knots = np.take_along_axis(knots, kept[:, :, None], axis=1)
+    losses = np.take_along_axis(losses, kept, axis=1)
+    history = [(_lowest_losses(knots, losses, prepared), counts)]
+    for round_ in range(int(common.relocations)):
+        random = Draws([o.seed ^ round_ for o in options], kept.shape[1])
+        found = relocate(*all_starts(knots), random, round_plan(round_), n_neurons)
+        *moved, counts = separated(found)
+        knots, losses = keep_better(knots, losses, *moved)
+        history.append((_lowest_losses(knots, losses, prepared), counts))
+    found = descend_all(*all_starts(knots), START_STEPS, common.tol)
+    knots, losses, counts = separated(found)
+    lowest, steps = (np.array(column).T for column in zip(*history, strict=True))
+    for k, data in enumerate(prepared):
+        end = None, math.inf, knots[k], losses[k], n_neurons, False, Phase.END
+        best = ENGINE.best_network(data, SearchState(*end), common)
+        n_steps = np.append(steps[k], counts[k] + best.n_steps)
+        yield best, np.append(lowest[k], best.loss), n_steps
+
+
+def _lowest_losses(knots, values, prepared):
+    """Return the losses of the best starts of all series, without the penalties."""
+    best = np.argmin(values, axis=1)
+    t = knots[np.arange(len(best)), best]
+    inside = np.sum((t > LEFT) & (t < RIGHT), axis=1)
+    n = np.array([len(p.rows.x) for p in prepared])
+    ties = 0.5 * np.array([p.rows.tie_variance.sum() for p in prepared])
+    return values.min(axis=1) / np.exp(inside * np.log(n) / n) + ties

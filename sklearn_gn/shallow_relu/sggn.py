@@ -24,26 +24,20 @@ from sklearn_gn.arrays.blocks import sum_rows
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.parts import total
 from sklearn_gn.arrays.trees import select
-from sklearn_gn.linalg.least_squares import (
-    gram_spectrum,
-    least_squares,
-    least_squares_of_rows,
-)
+from sklearn_gn.linalg.least_squares import least_squares, least_squares_of_rows
 from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.shallow_relu.network import (
+    ShallowReLU,
     active_set,
     activity,
     alive_features,
     hidden_features,
     layer_design,
-    mass_design,
     output_weights,
     preactivations,
-    rescale,
     residual,
     unit_normals,
 )
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
 
 
 class Iterate(NamedTuple):
@@ -108,15 +102,6 @@ def direction(net, rows, options):
     the two layers converge linearly. Here c_0 moves along, eliminated by centring H,
     and convergence is quadratic where the residual vanishes; without relocation the
     step is the paper's.
-
-    Returns
-    -------
-    p : array of shape (n, 1 + d)
-        Zero for inactive neurons; the step is ``r - gamma p``.
-    gradient : array of shape (n, 1 + d)
-        Of the objective in r.
-    decrease : scalar
-        Predicted reduction of the loss for ``gamma = 1``.
     """
     active = active_set(net, options.active_tol)
     size = jnp.where(active, activity(net), 1)[:, None]
@@ -241,28 +226,3 @@ def loss_decrease(old, new, rows, alpha):
     c0, c1 = output_weights(old), output_weights(new)
     ridge = jnp.sum((c0 - c1) * (c0 + c1))
     return 0.5 * (sum_rows(difference, rows) + alpha * ridge)
-
-
-@jit_by_size
-def spectra(net, rows, active_tol):
-    """Return the eigenvalues of the layer Gauss-Newton and of the mass matrix.
-
-    Returns
-    -------
-    gram : array of shape (n * (1 + d),)
-        Descending; zeros at the end for neurons that are not active.
-    mass : array of shape (1 + n,)
-        Descending; zeros at the end likewise.
-    """
-    active = active_set(net, active_tol)
-    used = net._replace(alive=active)
-    return (
-        gram_spectrum(lambda block: layer_design(net, block, active), rows),
-        gram_spectrum(lambda block: mass_design(used, block), rows),
-    )
-
-
-@jit_by_size
-def finish(net):
-    """Return the network as the user gets it, ``|w_i| = 1``."""
-    return rescale(net)

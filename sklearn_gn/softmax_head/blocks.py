@@ -13,13 +13,17 @@ import numpy as np
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
 from sklearn_gn.arrays.parts import n_devices, total
-from sklearn_gn.optim.multinomial import probabilities, to_columns
+from sklearn_gn.optim.multinomial import probabilities
 from sklearn_gn.softmax_head.head import over_blocks, values
-from sklearn_gn.softmax_head.whitening import counted_weights, to_whitened
+from sklearn_gn.softmax_head.whitening import (
+    LEAST_CURVATURE,
+    counted_weights,
+    curvatures,
+    system_at,
+)
 
 _LARGEST_SLOTS = 4096  # rows of a class block
 _BLOCK_FLOATS = 2**26  # of all blocks together
-_LEAST_CURVATURE = 1e-6  # of a class, relative to the largest
 _BLOCK_COST = 8  # products with the Hessian that building the blocks may cost
 _FEW_FEATURES = 4 * _BLOCK_COST
 _FEWEST_ROWS = 4096  # of which the blocks of few features are made,
@@ -48,29 +52,17 @@ def n_slots(data, n_columns):
 
 
 def some_rows(data, n_columns):
-    """Rows of which the blocks of a preconditioner are made.
+    """Whitened rows of which the blocks of a preconditioner are made.
 
     With few features the first ones, which are in random order, are enough; else all.
-
-    Parameters
-    ----------
-    data : Whitened
-    n_columns : int
-
-    Returns
-    -------
-    Whitened
     """
     (n, d), rows = data.x.shape, data.rows
     size = max(_FEWEST_ROWS, _ROWS_A_CLASS * n_columns)
     if d > _FEW_FEATURES or n <= size or rows.order is not None:
         return data
-    first = rows._replace(
-        x=rows.x[:size],
-        label=rows.label[:size],
-        weight=rows.weight[:size],
-        n_rows=np.minimum(rows.n_rows, np.int32(size)),
-    )
+    x, label, weight = (a[:size] for a in (rows.x, rows.label, rows.weight))
+    n_rows = np.minimum(rows.n_rows, np.int32(size))
+    first = rows._replace(x=x, label=label, weight=weight, n_rows=n_rows)
     return data._replace(rows=first, x=data.x[:size])
 
 
@@ -92,110 +84,60 @@ def class_blocks(net, data, settings, slots, inverses=True, gamma=True):
     The ``slots`` rows of largest curvature ``p_c (1 - p_c)`` enter the block of a class
     with their features; the rest of its curvature counts as if it were spread over all
     rows. ``inverses`` and ``gamma`` say whether these are wanted.
-
-    Returns
-    -------
-    ClassBlocks
     """
-    head, weight, shift, variance, damping, intercept = single(
-        (
-            to_whitened(net, data.center, data.dual),
-            counted_weights(data.rows),
-            in_whitened(settings.alpha + settings.damping, data.squares),
-            data.variance,
-            settings.damping,
-            settings.intercept,
-        )
-    )
-    x, d = data.x, data.x.shape[1]
-    curvature, whole = curvatures(probabilities(values(head, x)), weight)
+    system, x = system_at(net, data, settings), data.x
+    curvature, whole = curvatures(probabilities(values(system.head, x)), system.weight)
     slots = max(1, slots // n_devices())  # of the rows of each device
     library = library_of(x)
     xp = library.xp
-    ones = xp.full((min(slots, len(x)), 1), intercept)
+    ones = xp.full((min(slots, len(x)), 1), system.intercept)
     if slots < len(x):
         kept, chosen = library.top_k(curvature.T, slots)
         gram = lambda k, curvature: weighted_gram(  # noqa: E731
             xp.append(x[chosen[k]], ones, axis=1), curvature
         )
     else:
-        kept, gram = curvature.T, class_grams(xp.append(x, ones, axis=1), curvature)
+        kept = curvature.T
+        gram = class_grams(xp.append(x, ones, axis=1), curvature)
     rest = xp.maximum(whole - total(xp.sum(kept, axis=1)), 1e-3 * whole)
+    spread = system.shift + rest[None, :] * system.variance
+    spread = xp.append(spread, (rest + system.damping)[None, :], axis=0).T
+    return _factored(
+        gram, kept, spread, system.shift[:, 0], system.intercept, inverses, gamma
+    )
 
-    def block(arrays):
-        k, curvature, rest = arrays
-        spread = xp.append((shift + rest * variance)[:, 0], rest + damping)
-        factor, scale, log_det = scaled_factor(gram(k, curvature), spread)
-        # A direction without penalty has no feature either, and stands by itself.
-        log_det = log_det - xp.sum(xp.log(xp.where(shift > 0, shift, spread[:d, None])))
-        log_det = log_det - (1 - intercept) * xp.log(spread[d])
-        if not (inverses or gamma):
-            return None, log_det, None
-        root = inverse_root(factor, scale)
-        own = n_determined(shift, root) if gamma else None
-        if not inverses:
-            return None, log_det, own
-        # Without an intercept its row and column drop out.
-        root = root * keep[None, :]
-        return root.T @ root, log_det, own
 
-    keep = xp.append(xp.ones(d, x.dtype), intercept)
-    found, log_det, own = library.map(block, (xp.arange(len(rest)), kept, rest))
-    return ClassBlocks(found, xp.sum(log_det), None if own is None else xp.sum(own))
+@in_either_library
+def exact_blocks(net, rows, center, alpha, intercept):
+    """Blocks of all rows, in the precision of the fit; their inverses are not kept."""
+    xp, weight = namespace(rows), counted_weights(rows)
+    x = xp.where(weight[:, None] > 0, rows.x - center[None, :], 0)
+    d = x.shape[1]
+    curvature, whole = curvatures(probabilities(values(net, rows.x)), weight)
+    h = xp.append(x, xp.full((len(x), 1), intercept, x.dtype), axis=1)
+    floor = xp.max(whole) * LEAST_CURVATURE
+    lacking = xp.maximum(floor - total(xp.sum(curvature, axis=0)), 0)
+    shift = xp.full(d, alpha)
+    spread = xp.append(
+        xp.full((len(whole), d), alpha),
+        xp.where(intercept > 0, lacking, 1)[:, None],
+        axis=1,
+    )
+    gram = class_grams(h, curvature)
+    return _factored(gram, curvature.T, spread, shift, intercept, False, True)
 
 
 @in_either_library
 def kronecker_blocks(net, data, settings):
     """Blocks of whitened features times the mean curvature of each class."""
-    head, weight, shift, variance, intercept = single(
-        (
-            to_whitened(net, data.center, data.dual),
-            counted_weights(data.rows),
-            in_whitened(settings.alpha, data.squares),
-            data.variance,
-            settings.intercept,
-        )
-    )
-    _, whole = curvatures(probabilities(values(head, data.x)), weight)
-    xp = namespace(whole)
-    penalised = shift > 0
-    ratio = variance * whole[None, :] / xp.where(penalised, shift, 1)
-    ratio = xp.where(penalised, ratio, 0)
-    log_det = xp.sum(xp.log1p(ratio)) + intercept * xp.sum(xp.log(whole))
+    system = system_at(net, data, settings)
+    p = probabilities(values(system.head, data.x))
+    _, whole = curvatures(p, system.weight)
+    xp, shift = namespace(whole), system.shift
+    ratio = system.variance * whole[None, :] / xp.where(shift > 0, shift, 1)
+    ratio = xp.where(shift > 0, ratio, 0)
+    log_det = xp.sum(xp.log1p(ratio)) + system.intercept * xp.sum(xp.log(whole))
     return ClassBlocks(None, log_det, xp.sum(ratio / (1 + ratio)))
-
-
-@in_either_library
-def exact_blocks(net, rows, center, alpha, intercept):
-    """Blocks of all rows, in the precision of the fit."""
-    library = library_of(rows)
-    xp, x = library.xp, rows.x - center[None, :]
-    weight = counted_weights(rows)
-    x = xp.where(weight[:, None] > 0, x, 0)
-    d = x.shape[1]
-    curvature, whole = curvatures(probabilities(values(net, rows.x)), weight)
-    h = xp.append(x, xp.full((len(x), 1), intercept, x.dtype), axis=1)
-    gram, floor = class_grams(h, curvature), xp.max(whole) * _LEAST_CURVATURE
-
-    def block(arrays):
-        k, curvature = arrays
-        shift = xp.append(xp.full(d, alpha), 0 * alpha)
-        lacking = xp.maximum(floor - total(xp.sum(curvature)), 0)
-        spread = xp.append(shift[:d], xp.where(intercept > 0, lacking, 1))
-        factor, scale, log_det = scaled_factor(gram(k, curvature), spread)
-        root = inverse_root(factor, scale)
-        return log_det - d * xp.log(alpha), n_determined(shift[:d, None], root)
-
-    log_det, gamma = library.map(block, (xp.arange(len(whole)), curvature.T))
-    return ClassBlocks(None, xp.sum(log_det), xp.sum(gamma))
-
-
-def curvatures(p, weight):
-    """``w p (1 - p)`` of all rows and columns, and its sums over the rows."""
-    xp = namespace(p)
-    curvature = to_columns(p * (1 - p) * weight[:, None])
-    whole = total(xp.sum(curvature, axis=0))
-    return curvature, xp.maximum(whole, _LEAST_CURVATURE * xp.max(whole))
 
 
 def weighted_gram(h, curvature):
@@ -205,7 +147,7 @@ def weighted_gram(h, curvature):
 
 
 def class_grams(h, curvature):
-    """Return a function from k and column k of ``curvature`` to its weighted Gram.
+    """A function from k and column k of ``curvature`` to its weighted Gram.
 
     With few features, those of all columns are one product.
     """
@@ -223,55 +165,37 @@ def class_grams(h, curvature):
     return lambda k, column: found[k]
 
 
-def scaled_factor(gram, spread):
-    """Cholesky factor of ``M = gram + diag(spread)``.
+def _factored(gram, columns, spread, shift, intercept, inverses, gamma):
+    """The blocks ``gram(k, columns[k]) + diag(spread[k])``, of shape (d + 1, d + 1).
 
-    Returns
-    -------
-    factor : array of shape (d, d)
-        Of M with rows and columns times ``scale``, by which its diagonal is one.
-    scale : array of shape (d,)
-    log_det : scalar
-        Of M.
+    ``shift`` of shape (d,) is the penalty of the coefficients in ``spread``.
     """
-    library = library_of(gram)
-    xp, matrix = library.xp, gram + library.xp.diag(spread)
-    scale = library.rsqrt(xp.maximum(xp.diagonal(matrix), xp.finfo(gram.dtype).tiny))
-    factor = library.cholesky(matrix * scale[:, None] * scale[None, :])
-    log_det = 2 * xp.sum(xp.log(xp.diagonal(factor)) - xp.log(scale))
-    return factor, scale, log_det
+    library, d = library_of(columns), len(shift)
+    xp = library.xp
+    keep = xp.append(xp.ones(d, spread.dtype), intercept)
 
+    def block(arrays):
+        k, column, spread = arrays
+        matrix = gram(k, column) + xp.diag(spread)
+        tiny = xp.finfo(matrix.dtype).tiny
+        scale = library.rsqrt(xp.maximum(xp.diagonal(matrix), tiny))
+        factor = library.cholesky(matrix * scale[:, None] * scale[None, :])
+        log_det = 2 * xp.sum(xp.log(xp.diagonal(factor)) - xp.log(scale))
+        # A direction without penalty has no feature either, and stands by itself.
+        log_det = log_det - xp.sum(xp.log(xp.where(shift > 0, shift, spread[:d])))
+        log_det = log_det - xp.where(intercept > 0, 0, xp.log(spread[d]))
+        if not (inverses or gamma):
+            return None, log_det, None
+        # A root R of the inverse, R^T R, lower triangular up to a scale of its columns.
+        root = library.triangular_inverse(factor) * scale[None, :]
+        own = None
+        if gamma:
+            left = 1 - shift * xp.sum(root**2, axis=0)[:d]
+            own = xp.sum(xp.where(shift > 0, left, 0))
+        # Without an intercept its row and column drop out.
+        root = root * keep[None, :]
+        return root.T @ root if inverses else None, log_det, own
 
-def inverse_root(factor, scale):
-    """A root R of the inverse of the matrix of :func:`scaled_factor`, ``R^T R``.
-
-    Lower triangular up to a scale of its columns.
-    """
-    return library_of(factor).triangular_inverse(factor) * scale[None, :]
-
-
-def n_determined(shift, root):
-    """Number of coefficients that the data determine, of those with a penalty.
-
-    Parameters
-    ----------
-    shift : array of shape (d, 1)
-        Penalties of the coefficients.
-    root : array
-        That of :func:`inverse_root`.
-    """
-    xp, shift = namespace(root), shift[:, 0]
-    left = shift * xp.sum(root**2, axis=0)[: len(shift)]
-    return xp.sum(xp.where(shift > 0, 1 - left, 0))
-
-
-def single(tree):
-    """The arrays of a tree in single precision."""
-    library = library_of(tree)
-    as_array, kind = library.xp.asarray, np.float32
-    return library.tree_map(lambda a: as_array(a).astype(kind), tree)
-
-
-def in_whitened(factor, squares):
-    """What ``factor |W|^2`` is a factor of in each row of the whitened weights."""
-    return namespace((factor, squares)).where(factor > 0, factor * squares, 0)
+    arrays = xp.arange(len(columns)), columns, spread
+    found, log_det, own = library.map(block, arrays)
+    return ClassBlocks(found, xp.sum(log_det), None if own is None else xp.sum(own))

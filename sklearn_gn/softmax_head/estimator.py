@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any, Literal, Self
 
@@ -15,16 +15,34 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, MatrixLike, RandomState
-from sklearn_gn.base import GaussNewtonEstimator, unchanged_on_failure
-from sklearn_gn.data.chunks import chunks_of
+from sklearn_gn.arrays import backend
+from sklearn_gn.base import (
+    GaussNewtonEstimator,
+    SoftmaxClassifier,
+    unchanged_on_failure,
+)
+from sklearn_gn.data.chunks import (
+    check_class_weight,
+    check_early_stopping,
+    check_on_one_device,
+    check_repeatable,
+    chunks_of,
+    first_of,
+    labels_of,
+    takes_only_chunks,
+)
 from sklearn_gn.data.rows import (
     check_sample_weight,
     feature_spread,
+    shares,
     validate_data,
+    validation_split,
 )
-from sklearn_gn.softmax_head.chunk_fit import _ChunkFit
-from sklearn_gn.softmax_head.fitting import logits_of
-from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, Solver
+from sklearn_gn.data.rows_source import CheckedRows
+from sklearn_gn.runtime.fit_loop import FitRun
+from sklearn_gn.softmax_head import problem
+from sklearn_gn.softmax_head.head import LARGEST_LOGIT, logits_of
+from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
 
 _LOG_OF_FIT = ("convergence_log_", "converged_", "stop_reason_")
 
@@ -41,7 +59,7 @@ def _has_mini_batches(estimator):
     return True
 
 
-class FGNSoftmaxHead(_ChunkFit):
+class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     r"""Softmax regression on frozen features, trained by Gauss-Newton methods.
 
     Use it as the last layer of a classifier with twenty to thousands of classes, on
@@ -279,6 +297,7 @@ class FGNSoftmaxHead(_ChunkFit):
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
     _accept_sparse = "csr"
+    _not_of_every_fit = ("evidence_path_", "log_evidence_", "n_effective_parameters_")
 
     def __init__(
         self,
@@ -369,36 +388,143 @@ class FGNSoftmaxHead(_ChunkFit):
             are inconsistent, if fewer than two classes have weight, or if the fit needs
             more memory than there is.
         """
-        from sklearn_gn.softmax_head.row_space import with_start
-
         solver = self._solver_object()
         batches = hasattr(solver, "batch_size")
         chunks = chunks_of(X, y, sample_weight) if batches else None
         if chunks is not None:
             # Some labels may have no weight.
             classes = np.asarray(y) if sample_weight is None else None
-            words = {"X_val": X_val, "y_val": y_val}
-            return self.fit_chunks(chunks, classes=classes, **words)
-        self._check_memory(X, y, solver)
+            return self.fit_chunks(chunks, classes=classes, X_val=X_val, y_val=y_val)
+        # 1. The data.
+        problem.check_memory(self, X, y, solver)
         X, y = self._check_data(X, y, reset=True)
         weight = check_sample_weight(sample_weight, X)
         metadata = None if sample_weight is None else {"sample_weight": weight}
-        start = self._previous_head() if self.warm_start else None
-        self._find_classes(y, weight, previous=start is not None)
+        net = problem.previous_head(self) if self.warm_start else None
+        self._find_classes(y, weight, previous=net is not None)
         validation = self._check_validation(X_val, y_val)
+        # 2. The problem: distinct rows in random order, and the options.
         rng = check_random_state(self.random_state)
-        Z, code, kept, weight, total = self._canonical(solver, X, y, weight)
+        Z, code, weight = self._encode_weighted(X, y, weight)
+        Z, kept, weight, total = problem.distinct_rows(Z, code, weight, solver)
         # Rare words vary little, and would be noise of size one if they were scaled.
         self._feature_spread = 1.0 if issparse(X) else feature_spread(Z)
         if self.early_stopping and validation is None:
-            kept, weight, validation = self._split(Z, code, kept, weight, rng)
-        rows, options = self._problem(solver, Z, code, kept, weight, total, rng)
-        start = self._zero_head() if start is None else start
-        if issparse(Z):
-            rows, start = with_start(rows, start)
-        algorithm = solver.algorithm(self._algorithms(Z, options))
+            train, val = validation_split(
+                len(kept), self.validation_fraction, rng, code[kept]
+            )
+            validation = Z[kept[val]], code[kept[val]], shares(weight[val])
+            kept, weight = kept[train], weight[train]
+        given = Z, code, kept, weight, total, rng
+        rows, options = problem.rows_and_options(self, solver, *given)
+        rows, net = problem.start_from(self, rows, net)
+        # 3. The loop, after which _set_fitted sets the attributes.
         data = {"X": X, "y": y, "metadata": metadata}
-        self._run_algorithm(algorithm, rows, options, start, validation, data)
+        self._run_solver(solver, rows, options, net, validation, data)
+        return self
+
+    def _run_solver(self, solver, rows, options, net, validation, data):
+        run = FitRun(
+            self,
+            problem.algorithm_of(solver, rows, options),
+            (rows, options),
+            [net],
+            loss_scale=1.0,
+            val_loss=problem.validation_loss(validation, rows),
+            validation=validation,
+        )
+
+        def coefficients(net):
+            return {"classes_": self.classes_, **problem.coefficients(net, rows)}
+
+        def set_fitted():
+            vars(self).update(problem.results_of(self, run))
+            self._spectrum = self.gram_spectrum_  # and no rows any more
+
+        self._run(
+            run,
+            max_steps=self.max_iter,
+            data=data,
+            attributes=coefficients,
+            set_fitted=set_fitted,
+        )
+        self._carried = None, None
+
+    @unchanged_on_failure
+    @takes_only_chunks
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit_chunks(
+        self,
+        chunks: Iterable[tuple[ArrayLike, ...]],
+        *,
+        classes: ArrayLike | None = None,
+        X_val: MatrixLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
+        """Fit rows that come in chunks and do not fit into memory.
+
+        Takes a mini-batch solver, such as ``solver="fgn"``. Each epoch reads the chunks
+        once, in their order, and takes the rows of a chunk in random order, so chunks
+        should be samples of the data and not sorted by class. ``loss`` in
+        ``convergence_log_`` is estimated during an epoch; ``loss_`` is computed from
+        all rows. :meth:`fit` calls this method if X is a dask array, or a memory-mapped
+        array of 1 GiB or more.
+
+        Parameters
+        ----------
+        chunks : iterable of tuples (X, y) or (X, y, sample_weight)
+            Arrays of any length. The object must be iterable several times, such as a
+            list or an object with ``__iter__``, not a generator.
+
+        classes : array-like, default=None
+            All labels, in any order and number. If None, one more pass over the chunks
+            finds them.
+
+        X_val : {array-like, sparse matrix} of shape (n_val_samples, n_features), \
+                default=None
+            Validation features, which ``early_stopping`` needs here.
+
+        y_val : array-like of shape (n_val_samples,), default=None
+            Validation labels.
+
+        Returns
+        -------
+        self : FGNSoftmaxHead
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If the solver needs all rows at once, if the chunks can be iterated only
+            once, if one is malformed or holds NaN or infinity, or if ``class_weight``
+            is "balanced".
+        """
+        from sklearn_gn.softmax_head.minibatch import ChunkedRows
+
+        solver = self._solver_object()
+        if not hasattr(solver, "batch_size"):
+            raise ValueError(
+                f"solver={self.solver!r} needs all rows at once; chunks need a "
+                "mini-batch solver: 'fgn', 'sgn' or 'adam'."
+            )
+        check_on_one_device(self)
+        check_repeatable(chunks)
+        check_class_weight(self)
+        check_early_stopping(self, X_val)
+        net = problem.previous_head(self) if self.warm_start else None
+        first = first_of(chunks)
+        labels = labels_of(chunks) if classes is None else np.asarray(classes)
+        self._find_classes(labels, np.ones(len(labels)), previous=net is not None)
+        self._check_data(*(array[:1] for array in first[:2]), reset=True)
+        validation = self._check_validation(X_val, y_val)
+        rows = ChunkedRows(CheckedRows.of_classes(chunks, self), np.dtype(self.dtype))
+        rng = check_random_state(self.random_state)
+        size = solver.batch_size or problem.BATCH_SIZE
+        options = problem.options_of(self, solver, size, rng)
+        rows, net = problem.start_from(self, rows, net)
+        self._feature_spread = 1.0
+        data = {"X": None, "y": None, "metadata": None}
+        self._run_solver(solver, rows, options, net, validation, data)
         return self
 
     @available_if(_has_mini_batches)
@@ -431,6 +557,8 @@ class FGNSoftmaxHead(_ChunkFit):
             If the first call has no ``classes``, if a later one has others, if y holds
             a label that is not among them, or if ``class_weight`` is "balanced".
         """
+        from sklearn_gn.softmax_head.minibatch import one_epoch
+
         if self.class_weight == "balanced":
             raise ValueError(
                 "class_weight='balanced' needs the labels of all pieces, which "
@@ -444,17 +572,70 @@ class FGNSoftmaxHead(_ChunkFit):
         self._check_classes(classes, first)
         solver = self._solver_object()
         rng = check_random_state(self.random_state)
-        rows, options = self._problem(
-            solver, *self._canonical(solver, X, y, weight), rng
-        )
-        net = self._zero_head() if first else self._previous_head()
-        net = self._one_epoch(solver, rows, options, net)
+        X, code, weight = self._encode_weighted(X, y, weight)
+        X, kept, weight, total = problem.distinct_rows(X, code, weight, solver)
+        given = X, code, kept, weight, total, rng
+        rows, options = problem.rows_and_options(self, solver, *given)
+        net = None if first else problem.previous_head(self)
+        rows, net = problem.start_from(self, rows, net)
+        carried = getattr(self, "_carried", (None, None))
+        with backend.scope(self.dtype, self.device):
+            net, self._carried = one_epoch(solver, rows, options, net, carried)
         self._forget_former_fit()
         for name in _LOG_OF_FIT:  # not of this head
             vars(self).pop(name, None)
-        self._set_fitted(net, rows, options)
+        vars(self).update(problem.fitted_attributes(self, net, rows, options))
         self.n_iter_ = 1 if first else self.n_iter_ + 1
         return self
+
+    def _check_classes(self, classes, first):
+        if first:
+            if classes is None:
+                raise ValueError("classes must be given to the first partial_fit.")
+            self.classes_ = np.unique(classes)
+            if len(self.classes_) < 2:
+                raise ValueError(
+                    f"classes must hold at least two, got {self.classes_.tolist()}."
+                )
+        elif classes is not None and not np.array_equal(
+            np.unique(classes), self.classes_
+        ):
+            raise ValueError(
+                f"classes={np.unique(classes).tolist()} differ from those of the first "
+                f"call, {self.classes_.tolist()}."
+            )
+
+    # -- what the shared code asks ----------------------------------------------------
+
+    def _limits_of_steps(self):
+        # The other solvers replace None by a number, which may limit steps more.
+        newton = isinstance(self._solver_object(), FGNNewton)
+        return super()._limits_of_steps() if newton else ()
+
+    @property
+    def _input_dtypes(self):
+        single = self.dtype == "float32"
+        return [np.float64, np.float32] if single else np.float64
+
+    def _class_logits(self, X):
+        logits = super()._class_logits(X)
+        size = np.max(np.abs(logits), axis=1, keepdims=True)
+        return logits / np.maximum(self.temperature_, size / LARGEST_LOGIT)
+
+    # -- fitted attributes ------------------------------------------------------------
+
+    @property
+    def gram_spectrum_(self) -> np.ndarray:
+        """Eigenvalues of the Gauss-Newton matrix of some rows, descending.
+
+        After ``partial_fit``, they are computed at the first access.
+        """
+        found = vars(self).get("_spectrum")
+        if found is None:
+            raise AttributeError(f"This {type(self).__name__} is not fitted yet.")
+        if isinstance(found, dict):
+            found = self._spectrum = problem.computed_spectrum(self, **found)
+        return found
 
     # -- predictions ------------------------------------------------------------------
 

@@ -1,141 +1,204 @@
-r"""FGN: fast Gauss-Newton for the multiclass cross-entropy.
+r"""FGN: the step of fast Gauss-Newton for the multiclass cross-entropy.
 
-The method of Korbit and Zanon ("Fast Gauss-Newton for multiclass cross-entropy",
-Algorithm 1). In the softmax curvature of every example only the part of true class
-against the rest is retained (:mod:`sklearn_gn.softmax_head.curvature`), which has rank
-one:
+Korbit and Zanon, "Fast Gauss-Newton for multiclass cross-entropy", Algorithm 1. The
+covariance of the softmax splits into two positive semidefinite parts,
+
+    diag(p) - p p^T = p_true p_rest a a^T  +  p_rest (diag(rho) - rho rho^T),
+                      retained by FGN         dropped
+
+(their Theorem 3.1), with ``p_true``, ``p_rest``, ``rho`` and ``a`` as in
+:mod:`sklearn_gn.optim.multinomial`. What is retained, true class against the rest, has
+rank one:
 
     H = 1/omega J^T Q J,   Q = diag(w_i p_true p_rest),   omega = sum w_i,
 
-with one row of J, the gradient of the margin, for each example of a mini-batch. An
-epoch takes for every mini-batch the five steps numbered in
-:func:`~sklearn_gn.softmax_head.direction.fgn_direction` and :func:`fgn_epoch`. The
+with one row of J, the gradient of the margin, for each example of a mini-batch. The
 damped step is solved in the space of the rows; for an affine head their Gram matrix has
 a closed form, the elementwise product of two small ones. Beyond the paper, more rows
-for each example bring back the leading part of what was dropped.
-
-The paper's steps of length 0.1 hardly hover around the minimum, but need ten times the
-passes to come near it. Full steps, the default, are averaged once they are many: the
-weight of a head grows with the number of its step (Shamir and Zhang, "Stochastic
-gradient descent for non-smooth optimization", 2013).
+for each example bring back the leading part of what was dropped. Epochs of these steps
+are in :mod:`sklearn_gn.softmax_head.minibatch`.
 """
 
 from functools import partial
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
 from sklearn_gn._typing import Array
-from sklearn_gn.arrays.blocks import symmetric_product
-from sklearn_gn.arrays.devices import by_rows, jitted
-from sklearn_gn.arrays.parts import all_rows, n_devices
-from sklearn_gn.softmax_head.direction import fgn_direction, n_competitors_of
-from sklearn_gn.softmax_head.head import AffineHead, scalar_penalty
-from sklearn_gn.softmax_head.minibatch import mini_batch_algorithm, sweep
-
-_CHOLESKY_ROWS = 1024  # of the Gram: what is larger is left to conjugate gradients
-_CG_ITERATIONS = 100
-_APPROACH = 256  # steps that lead to the minimum; heads after them are averaged
-
-
-class Walk(NamedTuple):
-    """Where the steps have led: the head before it is averaged."""
-
-    head: AffineHead
-    n_steps: Array
-
-
-def walk_from(net):
-    """No step yet."""
-    return Walk(net, jnp.int32(0))
-
-
-@partial(
-    by_rows,
-    compiled=jitted(
-        static_argnames=("batch_size", "averaged", "n_competitors", "cg_iterations")
-    ),
+from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
+from sklearn_gn.arrays.parts import all_rows, own_rows, total
+from sklearn_gn.optim.fgn import solve_rows
+from sklearn_gn.optim.multinomial import (
+    all_classes,
+    is_true_class,
+    margins,
+    root_curvature,
+    to_columns,
 )
-def fgn_epoch(
-    head, walk, data, settings, batch_size, averaged, n_competitors, cg_iterations
+from sklearn_gn.softmax_head.head import AffineHead, values
+
+
+class Batch(NamedTuple):
+    """One mini-batch."""
+
+    x: Array
+    label: Array
+    weight: Array
+    gram: Array | None
+
+
+def fgn_direction(
+    head,
+    batch,
+    features,
+    penalty,
+    shifts,
+    intercept,
+    n_competitors=0,
+    cg_iterations=0,
+    root_of=root_curvature,
 ):
-    """One pass over the mini-batches by FGN steps of length ``learning_rate``."""
-    on_weight, on_bias = shifts(settings)
-    penalty = scalar_penalty(settings.alpha)
+    """The damped FGN step of an affine head, ``-(H + D)^-1 gradient``.
 
-    def update(carry, batch):
-        (head, n_steps), mean = carry
-        gram = row_gram(batch.x) if batch.gram is None else batch.gram
-        features = gram / on_weight + settings.intercept / on_bias
-        # Steps 1 to 4.
-        step = fgn_direction(
-            head,
-            batch,
-            features,
-            penalty,
-            (on_weight, on_bias),
-            settings.intercept,
-            n_competitors,
-            cg_iterations,
-        )
-        # 5. Move.
-        head = jax.tree.map(lambda p, d: p + settings.learning_rate * d, head, step)
-        walk = Walk(head, n_steps + 1)
-        return walk, averaged_over(walk, mean) if averaged else head
+    Parameters
+    ----------
+    head : AffineHead
+    batch : Batch
+    features : array of shape (b, b), or (b of this device, b)
+        Gram matrix ``h_i^T D^-1 h_j`` of the features with a one for the bias.
+    penalty : array of shape (d, 1) or (1, 1)
+        Factor of the squares of each row of the weights in the objective.
+    shifts : tuple of two scalars
+        The diagonal D, for the weights, where it may be of shape (d, 1), and for the
+        bias.
+    intercept : scalar
+        1, or 0 where the bias stays zero.
+    n_competitors : int, default=0
+        Competitor directions of each example.
+    cg_iterations : int, default=0
+        Most steps of CG on the system; 0: Cholesky.
+    root_of : callable, default=root_curvature
+        Maps margins to the square roots of their curvatures.
 
-    walk = continued(walk, head, settings.intercept) if averaged else walk_from(head)
-    walk, head = sweep(update, (walk, head), data, batch_size)
-    return head, walk
-
-
-def continued(walk, mean, intercept):
-    """Go on where the steps have led, or from a head that is no mean of several."""
-    few = walk.n_steps <= _APPROACH
-    weight, bias = jax.tree.map(partial(jnp.where, few), mean, walk.head)
-    return Walk(AffineHead(weight, intercept * bias), walk.n_steps)
-
-
-def averaged_over(walk, mean):
-    """The mean head after a step, or the head itself while the steps are few."""
-    further = walk.n_steps - _APPROACH
-
-    def moved(mean, head):
-        share = 2 / (jnp.maximum(further, 0) + 2).astype(head.dtype)
-        return jnp.where(further > 0, mean + share * (head - mean), head)
-
-    return jax.tree.map(moved, mean, walk.head)
-
-
-def row_gram(x):
-    """Gram matrix of the rows of this device with those of all."""
-    return symmetric_product(x) if n_devices() == 1 else x @ all_rows(x).T
-
-
-def shifts(settings):
-    """Damping plus penalty of the weights, and damping of the bias.
-
-    Kept above zero, which a bias without damping needs.
+    Returns
+    -------
+    AffineHead
     """
-    floor = float(np.sqrt(np.finfo(settings.damping.dtype).eps))
-    return (
-        jnp.maximum(settings.damping + settings.alpha, floor),
-        jnp.maximum(settings.damping, floor),
+    on_weight, on_bias = shifts
+    library = library_of((head, batch.x))
+    xp = library.xp
+    # 1. Margins: probabilities, curvatures, and the direction of each row.
+    logits = values(head, batch.x)
+    split = margins(all_classes(logits), batch.label)
+    root, slope, by_class = curvature_rows(split, batch.weight, n_competitors, root_of)
+    direction = to_columns(by_class)
+    # What the gradient of the penalty adds, seen from row space: J D^-1 penalty W.
+    if penalty.shape[0] == 1:
+        pulled = penalty * (logits - head.bias[None, :]) / on_weight
+    else:
+        pulled = batch.x @ (penalty / on_weight * head.weight)
+    if n_competitors:
+        rows = 1 + n_competitors
+        pulled = xp.repeat(pulled, rows, axis=0)
+        features = xp.repeat(xp.repeat(features, rows, 0), rows, 1)
+    slope = slope - root * root * library.row_products(direction, pulled)
+    # 2. Gram matrix of the rows, of which each device computes its own.
+    gram = all_rows(features * (direction @ all_rows(direction).T))
+    # 3. The system in row space.
+    size = total(xp.sum(batch.weight))
+    y = solve_rows(gram, all_rows(root), all_rows(slope), size, cg_iterations)
+    y = own_rows(y)
+    # 4. Back to the parameters.
+    back = y[:, None] * direction
+    if n_competitors:
+        back = xp.sum(back.reshape(len(batch.label), rows, -1), axis=1)
+    return AffineHead(
+        -(penalty * head.weight + total(batch.x.T @ back)) / on_weight,
+        -intercept / on_bias * total(y @ direction),
     )
 
 
-def static_arguments(options, n_classes):
-    """Whether heads are averaged, competitor directions, how the system is solved."""
-    n_competitors = n_competitors_of(options.rank, n_classes)
-    direct = options.batch_size * (1 + n_competitors) <= _CHOLESKY_ROWS
-    return {
-        "averaged": options.solver.learning_rate is None,
-        "n_competitors": n_competitors,
-        "cg_iterations": 0 if direct else _CG_ITERATIONS,
-    }
+def curvature_rows(split, weight, n_competitors, root_of=root_curvature):
+    """Rows of the whitened Jacobian in the logits, and the gradient in row space.
+
+    Of b examples, with c competitor directions each:
+
+    Returns
+    -------
+    root : array of shape (b * (1 + c),)
+        Square roots of the curvatures, weights included: diag(S).
+    slope : array of shape (b * (1 + c),)
+        ``S r`` with the whitened residual r, ``w p_rest`` on the rows of the margins
+        and zero on those of the competitors; finite where r itself overflows.
+    direction : array of shape (b * (1 + c), C)
+        The margin gradient of each example, then its competitor directions.
+    """
+    xp = namespace(split)
+    first = xp.sqrt(weight) * root_of(split.margin)
+    if not n_competitors:
+        return first, weight * split.p_rest, split.gradient
+    curvature, others = competitor_directions(split, n_competitors)
+    root = xp.concatenate(
+        [first[:, None], xp.sqrt(weight[:, None] * curvature)], axis=1
+    )
+    slope = xp.concatenate(
+        [(weight * split.p_rest)[:, None], xp.zeros_like(curvature)], axis=1
+    )
+    direction = xp.concatenate([split.gradient[:, None, :], others], axis=1)
+    return root.ravel(), slope.ravel(), direction.reshape(-1, direction.shape[-1])
 
 
-FGN = mini_batch_algorithm(
-    "fgn", fgn_epoch, static_arguments, memory=walk_from, grams=True
-)
+def competitor_directions(split, n_competitors):
+    r"""Leading directions of the dropped part, one more competitor at a time.
+
+    The covariance of rho splits like that of the softmax: the likeliest competitor
+    against the others, and what is left among the others, in which the next splits off.
+    With ``r_k`` the mass before competitor k is taken away,
+
+        diag(rho) - rho rho^T = sum_k  rho_k r_{k+1} / r_k  v_k v_k^T,
+        v_k = e_k - rho[the others] / r_{k+1},
+
+    ends after C - 2 terms, so C - 2 directions give the whole covariance.
+
+    Returns
+    -------
+    curvature : array of shape (n, n_competitors)
+        Curvature along each direction, the factor ``p_rest`` included; zero beyond
+        C - 2.
+    direction : array of shape (n, n_competitors, C)
+    """
+    xp, left = namespace(split), split.rho
+    n, n_classes = left.shape
+    curvatures = [xp.zeros((n, 0), left.dtype)]
+    directions = [xp.zeros((n, 0, n_classes), left.dtype)]
+    for _ in range(n_competitors):
+        first = is_true_class(xp.argmax(left, axis=1), n_classes)
+        mass, share = xp.sum(left, axis=1), xp.max(left, axis=1)
+        left = xp.where(first, 0, left)
+        # Summed again: mass - share would lose the digits of a small remainder.
+        remainder = xp.sum(left, axis=1)
+        safe = xp.where(remainder > 0, remainder, 1)
+        curvature = split.p_rest * share * remainder / xp.where(mass > 0, mass, 1)
+        curvatures.append(curvature[:, None])
+        directions.append((first.astype(left.dtype) - left / safe[:, None])[:, None])
+    return xp.concatenate(curvatures, axis=1), xp.concatenate(directions, axis=1)
+
+
+def n_competitors_of(rank, n_classes):
+    """Directions of an example beside that of its margin; C - 2 are all there are."""
+    return 0 if rank is None else min(rank - 1, max(n_classes - 2, 0))
+
+
+@partial(in_either_library, static_argnames="n_competitors")
+def row_spectrum(logits, gram, label, weight, n_competitors):
+    """Eigenvalues of the Gauss-Newton matrix of some examples, descending.
+
+    Those of the row Gram ``K / omega``, which has the same ones but for zeros; ``gram``
+    is that of the features, with a one for the bias.
+    """
+    library = library_of((logits, gram))
+    xp, repeats = library.xp, 1 + n_competitors
+    split = margins(all_classes(logits), label)
+    root, _, by_class = curvature_rows(split, weight, n_competitors)
+    direction = root[:, None] * to_columns(by_class)
+    gram = xp.repeat(xp.repeat(gram, repeats, 0), repeats, 1)
+    gram = gram * (direction @ direction.T) / xp.sum(weight)
+    return library.eigvalsh(gram)[::-1]

@@ -8,12 +8,13 @@ gradient, for all solvers.
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import issparse
 
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.extremes import largest_size
 from sklearn_gn.arrays.libraries import (
     NumPy,
-    RowsInOrder,
     in_either_library,
     library_of,
     namespace,
@@ -22,12 +23,13 @@ from sklearn_gn.arrays.parts import everywhere, total
 from sklearn_gn.optim.multinomial import (
     all_classes,
     cross_entropy,
+    line_minimum,
     margins,
     to_columns,
 )
 from sklearn_gn.optim.solver import Report
-from sklearn_gn.softmax_head.curvature import traces
 
+LARGEST_LOGIT = np.finfo(np.float64).max / 4  # so that differences stay finite
 _SHARED_ROWS = 128  # of a batch of all rows, of which each device gets a share
 _BLOCK_ELEMENTS = 2**21  # logits of a row block: what fits into the processor's cache,
 _BLOCK_OF_NUMPY = 2**15  # where each operation goes through them by itself
@@ -60,15 +62,6 @@ class BatchedRows(NamedTuple):
     order: Array | None = None
 
 
-class Batch(NamedTuple):
-    """One mini-batch."""
-
-    x: Array
-    label: Array
-    weight: Array
-    gram: Array | None
-
-
 class HeadOptions(NamedTuple):
     """What an algorithm gets besides the rows.
 
@@ -86,7 +79,125 @@ class HeadOptions(NamedTuple):
     n_effective: float | None = None  # rows, by their weights; None: alpha is given
     mesh: Any = None  # of the devices among which the rows are divided
     compiled: bool = True  # False: NumPy computes
+    on_host: bool = True  # where NumPy computes what is small, such as a part of rows
     factor: float = 1.0  # of the logits, by which new rows are predicted
+
+
+def logits_of(X, coef, intercept):
+    """``X coef^T + intercept`` in float64, finite for finite X."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        logits = X @ coef.T + intercept
+        if not np.isfinite(logits).all():
+            largest = abs(X).max(axis=1)
+            if issparse(X):
+                largest = largest.toarray().ravel()
+            size = np.maximum(largest, 1)[:, None]
+            small = X.multiply(1 / size).tocsr() if issparse(X) else X / size
+            logits = (small @ coef.T) * size + intercept
+    return np.clip(logits, -LARGEST_LOGIT, LARGEST_LOGIT)
+
+
+# --- the rows ------------------------------------------------------------------------
+
+
+def batched_rows(
+    X, label, kept, weight, batch_size, rng, dtype, n_devices=1, padded=True
+):
+    """Put rows in random order, in batches of which the last is filled from the first.
+
+    A row of more than twice the mean weight, such as a merged one, comes as several
+    rows, which spread over the batches.
+
+    Parameters
+    ----------
+    X, label : arrays of shape (n_samples, d) and (n_samples,)
+    kept, weight : arrays
+        Numbers of the rows to take, and their weights.
+    batch_size : int or inf
+        Rows of a batch, a multiple of ``n_devices``; all of them if there are fewer.
+    rng : RandomState
+    dtype : dtype
+    n_devices : int, default=1
+    padded : bool, default=True
+        Whether the number of rows is one of a few, for which functions are compiled.
+
+    Returns
+    -------
+    rows : BatchedRows
+    batch_size : int
+    """
+    total_weight = weight.sum()  # of a part of the rows, it may be zero
+    weight = (
+        weight / total_weight if total_weight > 0 else np.full(len(kept), 1 / len(kept))
+    )
+    copies = np.ceil(weight * (len(weight) / 2)).astype(int)
+    copies = np.maximum(copies, 1)  # weights may underflow to zero
+    weight, kept = np.repeat(weight / copies, copies), np.repeat(kept, copies)
+    n = len(kept)
+    bucket = backend.row_bucket(n) if padded else n
+    b = -(-int(min(batch_size, bucket)) // n_devices) * n_devices
+    n_batches = -(-n // b)
+    order = rng.permutation(n)
+    if n > b:
+        order = np.append(order, order[: n_batches * b - n])
+    length = -(-bucket // b) * b
+    # Written once, with zeros after them: first touch of memory is what costs.
+    x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
+    np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
+    if x.dtype != dtype and largest_size(x) > float(np.finfo(dtype).max):
+        raise ValueError(
+            f"X holds numbers beyond the range of dtype={str(dtype)!r}. Give "
+            "dtype='float64', or scale the features."
+        )
+    rows = BatchedRows(
+        x=x.astype(dtype, copy=False),
+        label=backend.pad_rows(label[kept[order]].astype(np.int32), length),
+        weight=backend.pad_rows(weight[order].astype(dtype), length),
+        n_rows=np.int32(n),
+        n_batches=np.int32(n_batches),
+    )
+    return rows, b
+
+
+def weights_once(rows):
+    """Weights of the rows that count, each once."""
+    order, xp = rows.order, namespace(rows)
+    if order is None:
+        order = xp.arange(rows.weight.shape[0], dtype=xp.int32)
+    return xp.where(order < rows.n_rows, rows.weight, 0)
+
+
+def on_devices(rows, options):
+    """Put rows on the device, or divide them among several; leave them to NumPy."""
+    if not options.compiled:
+        return rows
+    if options.mesh is None:
+        return on_device(rows, options)
+    order = np.arange(len(rows.weight), dtype=np.int32)
+    arrays = divided([rows.x, rows.label, rows.weight, order], options)
+    x, label, weight, order = arrays
+    return rows._replace(x=x, label=label, weight=weight, order=order)
+
+
+def on_device(tree, options):
+    """Put arrays on the one device, or leave them to NumPy."""
+    if not options.compiled:
+        return tree
+    import jax
+
+    return jax.device_put(tree)
+
+
+def divided(arrays, options):
+    """Divide arrays of rows among several devices, or put them on the one."""
+    if options.mesh is None:
+        return on_device(arrays, options)
+    from sklearn_gn.arrays.devices import divide_rows
+
+    n_rows, size = len(arrays[0]), min(options.batch_size, _SHARED_ROWS)
+    return divide_rows(
+        arrays, options.mesh, options.batch_size if n_rows % size else size
+    )
 
 
 # --- the objective -------------------------------------------------------------------
@@ -109,18 +220,8 @@ class Evaluation(NamedTuple):
 def evaluate(head, rows, penalty, intercept):
     """Mean cross-entropy ``+ 1/2 sum penalty |W|^2``, its gradient, the mean traces.
 
-    Parameters
-    ----------
-    head : AffineHead
-    rows : BatchedRows
-    penalty : array of shape (d, 1) or (1, 1)
-        Factor of the squares of each row of the weights.
-    intercept : scalar
-        1, or 0 where the bias stays zero.
-
-    Returns
-    -------
-    Evaluation
+    ``penalty`` of shape (d, 1) or (1, 1) is the factor of the squares of each row of
+    the weights; ``intercept`` is 1, or 0 where the bias stays zero.
     """
     xp, n_classes = namespace(rows), max(head.bias.shape[0], 2)
     weight = weights_once(rows)
@@ -149,81 +250,21 @@ def evaluate(head, rows, penalty, intercept):
     return Evaluation(loss, gradient, *means[1:], separated, *gradient_norms(gradient))
 
 
-def weights_once(rows):
-    """Weights of the rows that count, each once."""
-    order, xp = rows.order, namespace(rows)
-    if order is None:
-        order = xp.arange(rows.weight.shape[0], dtype=xp.int32)
-    return xp.where(order < rows.n_rows, rows.weight, 0)
-
-
-def on_devices(rows, options):
-    """Put rows on the device, or divide them among several; leave them to NumPy."""
-    if not options.compiled or isinstance(rows.x, RowsInOrder):
-        return rows
-    import jax
-
-    if options.mesh is None:
-        return jax.device_put(rows)
-    order = np.arange(len(rows.weight), dtype=np.int32)
-    arrays = [rows.x, rows.label, rows.weight, order]
-    x, label, weight, order = divided(arrays, options)
-    return rows._replace(x=x, label=label, weight=weight, order=order)
-
-
-def divided(arrays, options):
-    """Divide arrays of rows among several devices, or put them on the one."""
-    if options.mesh is None:
-        import jax
-
-        return jax.device_put(arrays)
-    from sklearn_gn.arrays.devices import divide_rows
-
-    n_rows, size = len(arrays[0]), min(options.batch_size, _SHARED_ROWS)
-    if n_rows % size:
-        size = options.batch_size
-    return divide_rows(arrays, options.mesh, size)
-
-
-def in_one_piece(rows):
-    """Copy features that are still where they were given, in the order of the rows."""
-    if not isinstance(rows.x, RowsInOrder):
-        return rows
-    length = backend.row_bucket(len(rows.x))
-    return rows._replace(
-        x=copied_rows(rows.x.table, rows.x.order, length),
-        label=backend.pad_rows(rows.label, length),
-        weight=backend.pad_rows(rows.weight, length),
-    )
-
-
-def copied_rows(table, order, length):
-    """Copy rows of a table, with zeros after them.
-
-    Large arrays are written once: first touch of memory is what costs.
-    """
-    x = backend.aligned_zeros((length, table.shape[1]), table.dtype)
-    np.take(table, order, axis=0, out=x[: len(order)], mode="clip")
-    return x
-
-
-def on_device(head, options):
-    """Put a head on the device, or leave it to NumPy."""
-    if not options.compiled:
-        return head
-    import jax
-
-    return jax.device_put(head)
-
-
 def objective(head, rows, options):
     """:func:`evaluate` with the penalty of the options."""
-    return evaluate(head, rows, scalar_penalty(options.alpha), options.intercept)
+    return evaluate(head, rows, options.alpha.reshape(1, 1), options.intercept)
 
 
-def scalar_penalty(alpha):
-    """The penalty ``alpha`` on every feature, of shape (1, 1)."""
-    return alpha.reshape(1, 1)
+def traces(split):
+    """Dispersion ``xi = 1 - |rho|^2`` and traces of both parts of the curvature, (n,).
+
+    The covariance of the softmax is a part that FGN retains and one that it drops, see
+    :mod:`sklearn_gn.softmax_head.fgn`. ``xi`` in [0, 1 - 1/(C - 1)] says how widely
+    the error is spread.
+    """
+    xi = library_of(split).row_products(split.rho, 1 - split.rho)
+    retained = split.p_true * split.p_rest * (2 - xi)
+    return xi, retained, split.p_rest * xi
 
 
 def gradient_norms(gradient):
@@ -256,6 +297,13 @@ def head_report(evaluation, stop, options, **columns):
     )
 
 
+def single(tree):
+    """The arrays of a tree in single precision."""
+    library = library_of(tree)
+    as_array, kind = library.xp.asarray, np.float32
+    return library.tree_map(lambda a: as_array(a).astype(kind), tree)
+
+
 # --- values, and sums over rows ------------------------------------------------------
 
 
@@ -267,6 +315,45 @@ def values(head, x):
 def values_transposed(x, change):
     """The transpose of :func:`values`, from (n, m) to the parameters."""
     return AffineHead(x.T @ change, namespace(change).sum(change, axis=0))
+
+
+def derivatives_along(logits, change, label, weight):
+    """First and second derivative of the cross-entropy of ``logits + t change``.
+
+    A function of t, which needs no product with the features.
+    """
+    library, n_classes = library_of((logits, change)), max(logits.shape[1], 2)
+    zero = 0 * library.xp.sum(weight)
+
+    def at(t):
+        def body(found, logits, change, label, weight):
+            change = all_classes(change)
+            p = library.softmax(all_classes(logits) + t * change)
+            mean = library.row_products(p, change)
+            variance = library.row_products(p * change, change) - mean**2
+            slope = mean - library.at_label(change, label)
+            return found[0] + weight @ slope, found[1] + weight @ variance
+
+        arrays = logits, change, label, weight
+        return total(over_blocks(body, (zero, zero), arrays, n_classes))
+
+    return at
+
+
+def length_along(logits, change, label, weight, slope, bend, *, flat, max_iter):
+    """The step length of the least objective along a direction, as by `line_minimum`.
+
+    ``slope`` is its exact derivative at zero, penalty included, and ``bend`` the second
+    derivative of the penalty.
+    """
+    along = derivatives_along(logits, change, label, weight)
+    correction = slope - along(0 * slope)[0]
+
+    def derivatives(t):
+        first, second = along(t)
+        return first + correction + t * bend, second + bend
+
+    return line_minimum(derivatives, slope, flat=flat, max_iter=max_iter)
 
 
 def block_rows(n_rows, n_classes, library):

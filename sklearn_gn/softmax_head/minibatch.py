@@ -1,14 +1,24 @@
-"""Mini-batch methods of the softmax head: batches, epochs, when they end.
+"""Mini-batch methods of the softmax head: FGN, and its baselines SGN and Adam.
 
 A method is a function of one epoch,
 
     head, memory = epoch(head, memory, data, settings, batch_size, **static)
 
-which :func:`sweep` folds over the batches. What is here is the same for all of them.
-Batches are drawn once, or again in every epoch (``shuffle``).
+which :func:`sweep` folds over the batches. Of rows in memory, the batches are drawn
+once, or again in every epoch (``shuffle``), and the loss on all rows is computed after
+an epoch. Of rows that come in chunks, an epoch goes through the chunks once: the rows
+of a chunk are put in random order and swept, while the next one is read. The loss of
+the epoch is estimated as it goes, from the first mini-batch of each chunk before it is
+swept; the last head is evaluated on all rows.
+
+The paper's FGN steps of length 0.1 hardly hover around the minimum, but need ten times
+the passes to come near it. Full steps, the default, are averaged once they are many:
+the weight of a head grows with the number of its step (Shamir and Zhang, "Stochastic
+gradient descent for non-smooth optimization", 2013).
 """
 
 import math
+import sys
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,29 +27,58 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn._typing import Array
+from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.blocks import symmetric_product
-from sklearn_gn.arrays.parts import n_devices
+from sklearn_gn.arrays.devices import by_rows, jitted
+from sklearn_gn.arrays.parts import all_rows, n_devices, total
+from sklearn_gn.data.chunks import prefetched
+from sklearn_gn.optim import first_order
+from sklearn_gn.optim.multinomial import (
+    all_classes,
+    hessian_product,
+    margins,
+    newton_direction,
+    to_columns,
+)
 from sklearn_gn.optim.solver import Algorithm
+from sklearn_gn.softmax_head.fgn import Batch, fgn_direction, n_competitors_of
 from sklearn_gn.softmax_head.head import (
     AffineHead,
-    Batch,
     BatchedRows,
+    batched_rows,
+    gradient_norms,
     head_report,
     objective,
     on_devices,
+    values,
+    values_transposed,
 )
+from sklearn_gn.softmax_head.newton import NEWTON
 
 _DAMPING = 1.0  # for features of size one
 _LEARNING_RATE = 1.0
 _PATIENCE = 5  # epochs without progress after which a mini-batch method ends
 _HOVER = 0.1  # distance of the last loss from the best one that is no divergence
+_CHOLESKY_ROWS = 1024  # of the Gram: what is larger is left to conjugate gradients
+_CG_ITERATIONS = 100
+_APPROACH = 256  # steps that lead to the minimum; heads after them are averaged
+_SGN_CG_TOL = 1e-5
+_SGN_CG_ITERATIONS = 5
+
+
+class ChunkedRows(NamedTuple):
+    """Checked chunks of rows."""
+
+    chunks: Any  # of (X, class numbers, weights), gone through once an epoch
+    dtype: np.dtype
 
 
 class BatchData(NamedTuple):
     """Rows on the device, with the Gram matrices of the features of every batch."""
 
     rows: BatchedRows
-    grams: jnp.ndarray | None  # (L / batch_size, batch_size, batch_size)
+    grams: Array | None  # (L / batch_size, batch_size, batch_size)
 
 
 class StepSettings(NamedTuple):
@@ -62,71 +101,67 @@ class MiniBatchState(NamedTuple):
     memory: Any = None  # what an optimiser carries from step to step
 
 
-def mini_batch_algorithm(name, epoch, static, *, memory=lambda net: None, grams=False):
+# --- the algorithm, of all methods ---------------------------------------------------
+
+
+def mini_batch_algorithm(name, epoch, static, *, memory, grams=False):
     """Return a mini-batch method from the function of one epoch.
 
-    Parameters
-    ----------
-    name : str
-    epoch : callable
-        See the top of this module.
-    static : callable
-        Maps ``(options, n_classes)`` to the further arguments of ``epoch``.
-    memory : callable, default=None
-        Maps a head to what the optimiser starts with.
-    grams : bool, default=False
-        Whether the method needs the Gram matrices of the features.
-
-    Returns
-    -------
-    Algorithm
+    ``static`` maps ``(options, n_classes)`` to the further arguments of ``epoch``,
+    ``memory`` a head to what the optimiser starts with, and ``grams`` says whether the
+    method needs the Gram matrices of the features.
     """
 
     def init(data, net, options):
         net = jax.device_put(net)
-        loss = float(objective(net, data.rows, options).loss)
-        return MiniBatchState(net, loss, loss, memory=memory(net))
+        if isinstance(data, ChunkedRows):  # of the zero head: no pass for one number
+            loss, best = math.log(max(len(net.bias), 2)), sys.float_info.max
+        else:
+            loss = best = float(objective(net, data.rows, options).loss)
+        return MiniBatchState(net, loss, best, memory=memory(net))
 
     def step(data, state, options):
-        batches = data
-        if options.solver.shuffle:
-            order = epoch_order(data.rows, options, state.epoch)
-            batches = data._replace(rows=reorder(data.rows, order))
-        n_classes = max(state.net.bias.shape[0], 2)
-        net, memory = epoch(
-            state.net,
-            state.memory,
-            batches,
-            step_settings(options),
-            options.batch_size,
-            **static(options, n_classes),
-        )
-        return finish_epoch(data, state, options, net, memory)
+        net, kept, chunked = state.net, state.memory, isinstance(data, ChunkedRows)
+        n_classes, found = max(net.bias.shape[0], 2), Mean()
+        for part, size, weight in epoch_parts(data, state, options):
+            if chunked:
+                first = on_devices(first_rows(part.rows, size), options)
+                found.add(objective(net, first, options), weight)
+            words = static(options._replace(batch_size=size), n_classes)
+            net, kept = epoch(net, kept, part, step_settings(options), size, **words)
+        last = found.evaluation() if chunked else objective(net, data.rows, options)
+        loss = float(last.loss)
+        stop, best, waited = stop_reason(state, loss, options)
+        new = MiniBatchState(net, loss, best, waited, state.epoch + 1, kept)
+        return new, head_report(last, stop, options)
 
     prepare = prepare_with_grams if grams else prepare_rows
     return Algorithm(name, init, step, prepare=prepare)
 
 
+def epoch_parts(data, state, options):
+    """Yield what is swept one after the other: data, batch size and weight of each."""
+    if not isinstance(data, ChunkedRows):
+        if options.solver.shuffle:
+            order = epoch_order(data.rows, options, state.epoch)
+            data = data._replace(rows=reorder(data.rows, order))
+        yield data, options.batch_size, 1.0
+        return
+    rng = np.random.RandomState((int(options.seed) + state.epoch) % 2**32)
+    for rows, size, weight in rows_of_chunks(data, options, rng):
+        yield BatchData(rows, None), size, weight
+
+
 def step_settings(options):
     """The scalars of a step from the options of the fit."""
     cast = options.alpha.dtype.type
-    damping = _DAMPING if options.damping is None else options.damping
     rate = options.solver.learning_rate
     return StepSettings(
         alpha=options.alpha,
-        damping=cast(damping),
+        damping=cast(_DAMPING if options.damping is None else options.damping),
         intercept=options.intercept,
         learning_rate=cast(_LEARNING_RATE if rate is None else rate),
     )
-
-
-def finish_epoch(data, state, options, net, memory):
-    """State and report after an epoch: the loss on all rows decides."""
-    evaluation = objective(net, data.rows, options)
-    loss = float(evaluation.loss)
-    stop, best, waited = stop_reason(state, loss, options)
-    new = MiniBatchState(net, loss, best, waited, state.epoch + 1, memory)
-    return new, head_report(evaluation, stop, options)
 
 
 def stop_reason(state, loss, options):
@@ -140,9 +175,6 @@ def stop_reason(state, loss, options):
         stop = "tol" if loss <= (1 + _HOVER) * state.best else "diverged"
     # Slow but steady falls add up.
     return stop, loss if fell else state.best, waited
-
-
-# --- batches -------------------------------------------------------------------------
 
 
 def sweep(update, carry, data, batch_size):
@@ -162,27 +194,209 @@ def sweep(update, carry, data, batch_size):
     return lax.fori_loop(jnp.int32(0), rows.n_batches, step, carry)
 
 
+# --- FGN -----------------------------------------------------------------------------
+
+
+class Walk(NamedTuple):
+    """Where the steps have led: the head before it is averaged."""
+
+    head: AffineHead
+    n_steps: Array
+
+
+def walk_from(net):
+    """No step yet."""
+    return Walk(net, jnp.int32(0))
+
+
+@partial(
+    by_rows,
+    compiled=jitted(
+        static_argnames=("batch_size", "averaged", "n_competitors", "cg_iterations")
+    ),
+)
+def fgn_epoch(
+    head, walk, data, settings, batch_size, averaged, n_competitors, cg_iterations
+):
+    """One pass over the mini-batches by FGN steps of length ``learning_rate``."""
+    on_weight, on_bias = shifts(settings)
+
+    def update(carry, batch):
+        (head, n_steps), mean = carry
+        gram = batch.gram
+        if gram is None:  # of the rows of this device with those of all
+            x, alone = batch.x, n_devices() == 1
+            gram = symmetric_product(x) if alone else x @ all_rows(x).T
+        # Steps 1 to 4 of Algorithm 1.
+        step = fgn_direction(
+            head,
+            batch,
+            gram / on_weight + settings.intercept / on_bias,
+            settings.alpha.reshape(1, 1),
+            (on_weight, on_bias),
+            settings.intercept,
+            n_competitors,
+            cg_iterations,
+        )
+        # 5. Move.
+        head = jax.tree.map(lambda p, d: p + settings.learning_rate * d, head, step)
+        walk = Walk(head, n_steps + 1)
+        return walk, averaged_over(walk, mean) if averaged else head
+
+    walk = continued(walk, head, settings.intercept) if averaged else walk_from(head)
+    walk, head = sweep(update, (walk, head), data, batch_size)
+    return head, walk
+
+
+def continued(walk, mean, intercept):
+    """Go on where the steps have led, or from a head that is no mean of several."""
+    few = walk.n_steps <= _APPROACH
+    weight, bias = jax.tree.map(partial(jnp.where, few), mean, walk.head)
+    return Walk(AffineHead(weight, intercept * bias), walk.n_steps)
+
+
+def averaged_over(walk, mean):
+    """The mean head after a step, or the head itself while the steps are few."""
+    further = walk.n_steps - _APPROACH
+
+    def moved(mean, head):
+        share = 2 / (jnp.maximum(further, 0) + 2).astype(head.dtype)
+        return jnp.where(further > 0, mean + share * (head - mean), head)
+
+    return jax.tree.map(moved, mean, walk.head)
+
+
+def shifts(settings):
+    """Damping plus penalty of the weights, and damping of the bias.
+
+    Kept above zero, which a bias without damping needs.
+    """
+    floor = float(np.sqrt(np.finfo(settings.damping.dtype).eps))
+    return (
+        jnp.maximum(settings.damping + settings.alpha, floor),
+        jnp.maximum(settings.damping, floor),
+    )
+
+
+def fgn_arguments(options, n_classes):
+    """Whether heads are averaged, competitor directions, how the system is solved."""
+    n_competitors = n_competitors_of(options.rank, n_classes)
+    direct = options.batch_size * (1 + n_competitors) <= _CHOLESKY_ROWS
+    return {
+        "averaged": options.solver.learning_rate is None,
+        "n_competitors": n_competitors,
+        "cg_iterations": 0 if direct else _CG_ITERATIONS,
+    }
+
+
+# --- SGN -----------------------------------------------------------------------------
+
+
+@partial(by_rows, compiled=jitted(static_argnames="batch_size"))
+def sgn_epoch(head, memory, data, settings, batch_size, cg_iterations):
+    """One pass of SGN steps of length ``learning_rate``."""
+
+    def update(carry, batch):
+        head, last = carry
+        step = sgn_direction(head, batch, settings, last, cg_iterations)
+        rate = settings.learning_rate
+        return jax.tree.map(lambda p, d: p + rate * d, head, step), step
+
+    return sweep(update, (head, memory), data, batch_size)
+
+
+def sgn_direction(head, batch, settings, start, cg_iterations):
+    """Damped Gauss-Newton step with the full softmax curvature (Gargiani et al. 2020).
+
+    Conjugate gradients in parameter space, started from the last step.
+    """
+    on_weight, on_bias = shifts(settings)
+    gradient, p = batch_gradient(head, batch, settings)
+    share = batch.weight / total(jnp.sum(batch.weight))
+    forward = partial(values, x=batch.x), partial(values_transposed, batch.x)
+
+    def product(v):
+        image = total(hessian_product(*forward, p, share, v))
+        return AffineHead(
+            image.weight + on_weight * v.weight,
+            settings.intercept * image.bias + on_bias * v.bias,
+        )
+
+    step, _ = newton_direction(
+        product, gradient, start=start, forcing=_SGN_CG_TOL, max_iter=cg_iterations
+    )
+    return step
+
+
+def batch_gradient(head, batch, settings):
+    """Gradient of the objective on a batch, and the softmax probabilities."""
+    split = margins(all_classes(values(head, batch.x)), batch.label)
+    share = batch.weight / total(jnp.sum(batch.weight))
+    error = (share * split.p_rest)[:, None] * split.gradient
+    gradient = total(values_transposed(batch.x, to_columns(error)))
+    gradient = AffineHead(
+        gradient.weight + settings.alpha * head.weight,
+        settings.intercept * gradient.bias,
+    )
+    true = split.gradient - split.rho  # -1 at the true class
+    return gradient, split.p_rest[:, None] * split.rho - split.p_true[:, None] * true
+
+
+def sgn_start(net):
+    """No step yet."""
+    return jax.tree.map(jnp.zeros_like, net)
+
+
+def sgn_arguments(options, n_classes):
+    """Iterations of the conjugate gradients."""
+    del n_classes
+    rank = _SGN_CG_ITERATIONS if options.rank is None else options.rank
+    return {"cg_iterations": np.int32(rank)}
+
+
+# --- Adam ----------------------------------------------------------------------------
+
+
+@partial(by_rows, compiled=jitted(static_argnames="batch_size"))
+def adam_epoch(head, memory, data, settings, batch_size):
+    """One pass of Adam."""
+
+    def update(carry, batch):
+        head, moments = carry
+        gradient, _ = batch_gradient(head, batch, settings)
+        return first_order.gradient_step(
+            "adam", head, gradient, moments, settings.learning_rate
+        )
+
+    return sweep(update, (head, memory), data, batch_size)
+
+
+adam_start = partial(first_order.start, "adam")
+
+
+# --- rows in memory ------------------------------------------------------------------
+
+
 def prepare_rows(rows, options):
-    """Put the rows on the device."""
+    """Put rows on the device; chunks are read when they are needed."""
+    if isinstance(rows, ChunkedRows):
+        return rows
     return BatchData(on_devices(rows, options), None)
 
 
 def prepare_with_grams(rows, options):
-    """Put the rows on the device, with the feature Grams where batches stay the same.
+    """The same, with the feature Grams where batches stay the same.
 
     The Grams take no more room than the features while a batch has no more rows than
     there are features; with more classes than rows they save too little to be kept.
     """
-    b, d = options.batch_size, rows.x.shape[1]
-    n_classes = int(np.max(rows.label)) + 1
-    rows = on_devices(rows, options)
-    keep = (
-        options.mesh is None
-        and not options.solver.shuffle
-        and b <= d
-        and n_classes <= b
-    )
-    return BatchData(rows, feature_grams(rows.x, b) if keep else None)
+    data, b = prepare_rows(rows, options), options.batch_size
+    if isinstance(rows, ChunkedRows) or options.mesh is not None:
+        return data
+    few_classes = int(np.max(rows.label)) + 1 <= b
+    if options.solver.shuffle or b > rows.x.shape[1] or not few_classes:
+        return data
+    return data._replace(grams=feature_grams(data.rows.x, b))
 
 
 @partial(jax.jit, static_argnames="batch_size")
@@ -209,3 +423,87 @@ def epoch_order(rows, options, epoch):
     if n < used and n > options.batch_size:
         order[n:used] = order[: used - n]
     return order
+
+
+# --- rows in chunks ------------------------------------------------------------------
+
+
+def rows_of_chunks(data, options, rng):
+    """Yield the rows of each chunk in batches, the batch size, and their weight."""
+    for X, label, weight in prefetched(data.chunks):
+        kept = np.flatnonzero(weight > 0)
+        given = X, label, kept, weight[kept], options.batch_size, rng, data.dtype
+        yield *batched_rows(*given), weight.sum()
+
+
+def first_rows(rows, n):
+    """Return the first mini-batch, as rows of their own."""
+    x, label, weight = (a[:n] for a in (rows.x, rows.label, rows.weight))
+    n_rows = np.minimum(rows.n_rows, np.int32(n))
+    return BatchedRows(x, label, weight, n_rows, np.int32(1))
+
+
+class Mean:
+    """Weighted mean of what is found of several chunks."""
+
+    def __init__(self):
+        self._sum, self._weight = None, 0.0
+
+    def add(self, evaluation, weight):
+        """Count the evaluation of a chunk."""
+        part = jax.tree.map(lambda a: weight * np.asarray(a, np.float64), evaluation)
+        if self._sum is not None:
+            part = jax.tree.map(np.add, self._sum, part)
+        self._sum, self._weight = part, self._weight + weight
+
+    def evaluation(self):
+        """Return the mean of all chunks."""
+        mean = jax.tree.map(lambda a: a / self._weight, self._sum)
+        norm, largest = gradient_norms(mean.gradient)
+        separated = mean.separated >= 1
+        return mean._replace(separated=separated, grad_norm=norm, grad_max=largest)
+
+
+def evaluate_chunks(net, data, options):
+    """Evaluate a head on the rows of all chunks, and return those of the first too."""
+    found, first = Mean(), None
+    for rows, _, weight in rows_of_chunks(data, options, np.random.RandomState(0)):
+        first = rows if first is None else first
+        found.add(objective(net, on_devices(rows, options), options), weight)
+    return found.evaluation(), first
+
+
+ALGORITHMS = {
+    method.name: method
+    for method in (
+        NEWTON,
+        mini_batch_algorithm(
+            "fgn", fgn_epoch, fgn_arguments, memory=walk_from, grams=True
+        ),
+        mini_batch_algorithm("sgn", sgn_epoch, sgn_arguments, memory=sgn_start),
+        mini_batch_algorithm(
+            "adam", adam_epoch, lambda options, n_classes: {}, memory=adam_start
+        ),
+    )
+}
+
+
+def one_epoch(solver, rows, options, net, carried):
+    """The head after one epoch, and what the next one goes on with.
+
+    ``carried`` is that of the last epoch: the name of the solver, and its memory.
+    """
+    algorithm = solver.algorithm(ALGORITHMS)
+    data = algorithm.prepare(rows, options)
+    state = algorithm.init(data, net, options)
+    if carried[0] == solver.name:
+        state = state._replace(memory=carried[1])
+    state, report = algorithm.step(data, state, options)
+    if not np.isfinite(report.loss):
+        raise ValueError(
+            "The loss is not a finite number. Check the scale of X, raise damping "
+            f"(damping={options.damping!r}), or lower the learning rate of "
+            f"solver={solver!r}."
+        )
+    net, memory = backend.to_numpy((state.net, state.memory))
+    return net, (solver.name, memory)

@@ -6,14 +6,14 @@ Gauss-Newton matrix, which for an affine head is the exact Hessian, takes over:
 1.  a few passes of FGN over the rows replace the Newton steps that a line search would
     cut short (:mod:`sklearn_gn.softmax_head.start`);
 2.  the features are whitened, which costs one eigendecomposition and makes single
-    precision enough for all that is only approximate;
+    precision enough for all that is only approximate
+    (:mod:`sklearn_gn.softmax_head.whitening`);
 3.  Newton steps follow by conjugate gradients in single precision, preconditioned by
     one block a class, with gradient and loss in the precision of the fit.
 
 Where the penalty is chosen, steps 3 lead from one minimum to the next along a path of
-penalties (:mod:`sklearn_gn.softmax_head.evidence`), with many rows for a part of them,
-and with very many features for those that are not left out to judge it
-(:mod:`sklearn_gn.softmax_head.part`).
+penalties (:mod:`sklearn_gn.softmax_head.penalty`), with many rows for a part of them,
+and with very many features for those that are not left out to judge it.
 """
 
 import math
@@ -23,59 +23,33 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn import _switches as switches
-from sklearn_gn.arrays.libraries import (
-    NumPy,
-    RowsInOrder,
-    in_either_library,
-    library_of,
-)
+from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of
 from sklearn_gn.optim.multinomial import backtrack, insufficient_decrease
 from sklearn_gn.optim.solver import Algorithm
-from sklearn_gn.softmax_head import evidence, leave_one_out, start, temperature
+from sklearn_gn.softmax_head import penalty, start
 from sklearn_gn.softmax_head.blocks import class_blocks, n_slots, some_rows
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
     HeadOptions,
     head_report,
-    in_one_piece,
     objective,
     on_device,
     on_devices,
 )
-from sklearn_gn.softmax_head.part import divided_in_two, left_out, part_of
-from sklearn_gn.softmax_head.whitened_step import whitened_newton_direction
-from sklearn_gn.softmax_head.whitening import whitened_rows
+from sklearn_gn.softmax_head.whitening import (
+    NewtonSettings,
+    whitened_newton_direction,
+    whitened_rows,
+)
 
 _CG_ITERATIONS = 100
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out,
 _SETTLED = 0.01
 _ROUGHLY = 0.05  # and for the evidence
-_SMALL = 2**21  # features and values of all rows that NumPy computes with
 _STRIDES = {True: (1.0,), False: (0.5, 0.5, 1.0)}  # decades from penalty to penalty
 _HIGHER = 10**0.5  # first penalty where the logits have a factor, over the usual one
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
-
-
-def is_small(n_rows, n_features, n_columns):
-    """Return whether NumPy computes: where a compiler would take longer than the fit.
-
-    Parameters
-    ----------
-    n_rows, n_features : int
-    n_columns : int
-        Of the values.
-    """
-    return n_rows * (n_features + n_columns) <= _SMALL
-
-
-class NewtonSettings(NamedTuple):
-    """What the compiled functions need, as scalars."""
-
-    alpha: np.ndarray
-    damping: np.ndarray  # shift added to the Hessian
-    intercept: np.ndarray
-    cg_iterations: np.int32
 
 
 class NewtonState(NamedTuple):
@@ -91,8 +65,7 @@ class NewtonState(NamedTuple):
     alpha: float
     epoch: int  # of the start; past the last one: Newton
     searching: bool = False  # for the penalty
-    # Penalties that were tried, with what :func:`_evidence_and_left_out` says of them.
-    path: tuple = ()
+    path: tuple = ()  # penalties that were tried, with what :func:`judged` says of them
     likeliest: AffineHead | None = None  # the head of the best of them
     slope: float = -math.inf  # of the last step
     anchor: tuple | None = None  # head and penalty of which the preconditioner is
@@ -104,83 +77,57 @@ class NewtonState(NamedTuple):
 class NewtonData(NamedTuple):
     """The rows, and what is computed of them when it is needed."""
 
-    given: BatchedRows  # as numpy, or on the device
+    rows: BatchedRows  # on the device
     scaling: start.Scaling
     options: HeadOptions  # with the first penalty
-    coordinates: dict  # the whitened rows
-    memo: dict  # the rows on the device; the preconditioner by the head of its making
+    memo: dict  # the whitened rows; the preconditioner by the head of its making
     part: "NewtonData | None" = None  # on which a penalty is searched for
     factor: float = 1.0  # that a penalty grows by on these rows
     test: BatchedRows | None = None  # rows that are left out, which judge a penalty,
     n_test: float = math.nan  # and their number, by the weights
-    iterations: np.int32 = np.int32(temperature.ITERATIONS)  # for the factor of logits
-
-    @property
-    def rows(self):
-        """The rows on the device."""
-        if "rows" not in self.memo:
-            placed = on_devices(in_one_piece(self.given), self.options)
-            self.memo["rows"] = placed
-        return self.memo["rows"]
-
-    @property
-    def is_in_pieces(self):
-        """Whether the features are where they were given, and NumPy reads them."""
-        return "rows" not in self.memo and isinstance(self.given.x, RowsInOrder)
+    iterations: np.int32 = np.int32(penalty.ITERATIONS)  # for the factor of logits
 
 
 def prepare(rows, options):
-    """Put the rows on the device, unless the start reads them where they are."""
+    """Put the rows on the device, and choose those which a penalty is searched for on.
+
+    A penalty is searched for on a part of many rows. Where neither the Hessian nor, of
+    a part, its diagonal blocks are affordable, a fifth of the rows judges it.
+    """
     scaling = start.feature_scaling(rows, bool(options.intercept))
-    searching = options.n_effective is not None
-    some, factor = part_of(rows, options) if searching else (None, None)
-    if searching and some is None:
-        rows = in_one_piece(rows)
-    data = NewtonData(rows, scaling, options, {}, {})
-    if searching and not switches.on("heads.temperature"):
+    data = NewtonData(on_devices(rows, options), scaling, options, {})
+    if options.n_effective is None:
+        return data
+    if not switches.on("heads.temperature"):
         data = data._replace(iterations=np.int32(0))
-    if not data.is_in_pieces:
-        data = data._replace(given=data.rows)
-    return data._replace(**_part(data, rows, some, factor)) if searching else data
-
-
-def _part(data, rows, some, factor):
-    """The rows on which a penalty is searched for, as a field, unless it is all."""
-    options, n_classes = data.options, int(rows.label[: int(rows.n_rows)].max()) + 1
-    placed, coordinates = some, {}
-    if some is None:
-        some, placed, coordinates, factor = rows, data.rows, data.coordinates, 1.0
-    else:
-        options = options._replace(compiled=False)
+    n_classes = int(rows.label[: int(rows.n_rows)].max()) + 1
+    some, factor = penalty.part_of(rows, options)
+    part, whole = data, some is None
+    if whole:
+        some, factor = rows, 1.0
+    else:  # a factor of the logits is of its number of rows
+        options = options._replace(compiled=not options.on_host)
+        placed = on_device(some, options)
+        part = data._replace(rows=placed, memo={}, iterations=np.int32(0))
     shape = *some.x.shape, 1 if n_classes < 3 else n_classes
+    affordable = penalty.hessian_is_affordable(*shape)
+    affordable = affordable or (not whole and penalty.evidence_is_affordable(*shape))
     out = None
-    by_evidence = some is not rows and evidence.is_affordable(*shape)
-    one_by_one = leave_one_out.is_affordable(*shape)
-    if not (one_by_one or by_evidence) and switches.on("heads.held_out"):
-        out = left_out(some)
-    if out is None and some is rows:
-        return {}
-    more = {}
+    if not affordable and switches.on("heads.held_out"):
+        out = penalty.left_out(some)
     if out is not None:
-        placed, test = divided_in_two(some, out, placed, options)
-        coordinates = coordinates if options.compiled else {}
+        fitted, test = penalty.divided_in_two(some, out, part.rows, options)
         share = float(some.weight[out].sum() / some.weight.sum())
-        more = {"test": test, "n_test": share * options.n_effective / factor}
+        n_test = share * options.n_effective / factor
+        # What is compiled has one array of features, whose axes are those of all rows.
+        memo = part.memo if options.compiled else {}
+        part = part._replace(rows=fitted, test=test, n_test=n_test, memo=memo)
         factor /= 1 - share
-    options = at_penalty(options, options.alpha * factor)._replace(
-        n_effective=options.n_effective / factor
-    )
-    memo = {"rows": placed}
-    part = data._replace(
-        given=placed,
-        options=options,
-        coordinates=coordinates,
-        memo=memo,
-        factor=factor,
-    )
-    if some is not rows:  # a factor of the logits is of its number of rows
-        more["iterations"] = np.int32(0)
-    return {"part": part._replace(**more)}
+    elif whole:
+        return data
+    options = at_penalty(options, options.alpha * factor)
+    options = options._replace(n_effective=options.n_effective / factor)
+    return data._replace(part=part._replace(options=options, factor=factor))
 
 
 def rows_and_options(data, state):
@@ -194,15 +141,32 @@ def rows_and_options(data, state):
     return data, options._replace(damping=None) if state.searching else options
 
 
+def at_penalty(options, alpha):
+    """The options with another penalty."""
+    return options._replace(alpha=options.alpha.dtype.type(alpha))
+
+
 def whitened(data):
     """The rows with whitened features, which the first Newton step needs."""
-    if not data.coordinates:
+    if "whitened" not in data.memo:
         rows = data.rows
         if data.test is not None and data.options.compiled:
             # Directions of the rows left out alone would be blown up.
             rows = rows._replace(weight=rows.weight + data.test.weight)
-        data.coordinates["x"] = whitened_rows(rows, data.options)
-    return data.coordinates["x"]._replace(rows=data.rows)
+        data.memo["whitened"] = whitened_rows(rows, data.options)
+    return data.memo["whitened"]._replace(rows=data.rows)
+
+
+def newton_settings(options):
+    """The scalars of a Newton step from the options of the fit."""
+    cast = options.alpha.dtype.type
+    rank = _CG_ITERATIONS if options.rank is None else options.rank
+    return NewtonSettings(
+        alpha=options.alpha,
+        damping=cast(options.damping or 0),
+        intercept=options.intercept,
+        cg_iterations=np.int32(min(rank, np.iinfo(np.int32).max)),
+    )
 
 
 # --- the iteration -------------------------------------------------------------------
@@ -215,12 +179,11 @@ def init(data, net, options):
     if searching and data.part:
         alpha *= _HIGHER if data.part.iterations else 1
         data, options = data.part, data.part.options
-    # A pass takes one small batch after the other, too small for several devices.
-    if options.mesh is None and start.pays(net, int(data.given.n_rows)):
-        epoch, loss, gradient, grad_norm = 0, math.log(len(net.bias)), None, math.nan
-        net = net if data.is_in_pieces else on_device(net, options)
-    else:
-        epoch, net = start.n_passes(net), on_device(net, options)
+    zero = not (np.any(net.weight) or np.any(net.bias))
+    started = zero and _has_start(data, net)
+    net = on_device(net, options)
+    loss, gradient, grad_norm = math.log(max(len(net.bias), 2)), None, math.nan
+    if not started:
         found = objective(net, data.rows, options)
         loss, gradient = float(found.loss), found.gradient
         grad_norm = float(found.grad_norm)
@@ -231,16 +194,21 @@ def init(data, net, options):
         grad_norm=grad_norm,
         criterion=_CHOSEN if searching else loss,
         alpha=alpha,
-        epoch=epoch,
+        epoch=0 if started else start.n_passes(net),
         searching=searching,
     )
+
+
+def _has_start(data, net):
+    """Whether passes of mini-batches begin, which are too small for several devices."""
+    return data.options.mesh is None and start.pays(net, int(data.rows.n_rows))
 
 
 def step(data, state, options):
     """A pass of the start while these last, then a Newton step.
 
-    Where the evidence chooses the penalty, the next one follows when the minimum for
-    the present one is near.
+    In a search for the penalty, the next one follows when the minimum for the present
+    one is near.
     """
     del options  # those of the data have the same, with the penalty of their rows
     rows, options = rows_and_options(data, state)
@@ -254,114 +222,20 @@ def step(data, state, options):
     return state, report._replace(stop=None)
 
 
-def at_penalty(options, alpha):
-    """The options with another penalty."""
-    return options._replace(alpha=options.alpha.dtype.type(alpha))
-
-
-def _next_penalty(data, state):
-    """Extend the path by what is said of the head."""
-    rows, options = rows_and_options(data, state)
-    path = (*state.path, (state.alpha, *_evidence_and_left_out(rows, options, state)))
-    # Where rows are left out one by one, a minimum costs less than to judge it.
-    strides = _STRIDES[_by_leave_one_out(rows, state.net)]
-    alpha, last = evidence.next_alpha(path, strides)
-    best = evidence.best_penalty(path)
-    likeliest = state.net if best == state.alpha else state.likeliest
-    # From the nearer one of the last head and the best one.
-    distances = [abs(math.log(alpha / known)) for known in (state.alpha, best)]
-    net = state.net if distances[0] <= distances[1] else likeliest
-    state = state._replace(alpha=alpha, searching=not last, path=path)
-    rows, options = rows_and_options(data, state)
-    if last and data.part:
-        net = on_device(net, options)
-        epoch = start.n_passes(net)
-        if options.mesh is None and start.is_long(net, int(data.given.n_rows)):
-            epoch -= 1  # rows that are new are met by a pass
-        state = state._replace(epoch=epoch, anchor=None)
-    found = objective(net, rows.rows, options)
-    return state._replace(
-        net=net,
-        likeliest=likeliest,
-        loss=float(found.loss),
-        gradient=found.gradient,
-        grad_norm=float(found.grad_norm),
-        slope=-math.inf,
-        last_step=None,
-        criterion=-evidence.log_posterior(path[-1], path[0][0]),
-    )
-
-
-def _by_leave_one_out(data, net):
-    affordable = leave_one_out.is_affordable(*data.rows.x.shape, len(net.bias))
-    return data.test is None and affordable
-
-
-def _evidence_and_left_out(data, options, state):
-    """Log evidence of a head, and the log probability of rows that are left out.
-
-    None stands for what costs too much, or is not needed. The third is the factor of
-    the logits with which rows that are left out are most probable.
-    """
-    net, settings = state.net, newton_settings(options)
-    if data.test is not None:
-        prior = options.alpha.dtype.type(temperature.PRIOR / data.n_test)
-        loss, factor = temperature.of_rows(net, data.test, prior, data.iterations)
-        value = -float(loss) * data.n_test
-        return None, value if math.isfinite(value) else -math.inf, float(factor)
-    whole, n_effective = whitened(data), options.n_effective
-    value = -math.inf
-    if switches.on("heads.evidence"):
-        value, _ = evidence.log_evidence(
-            # Compiled, one program is quicker to have than two.
-            *(whole, net, state.loss, settings, n_effective, options.compiled)
-        )
-    if not _by_leave_one_out(data, net):
-        return value, None, 1.0
-    if options.mesh is not None:
-        from sklearn_gn.arrays.devices import gathered
-
-        whole = gathered(whole)
-    iterations = int(data.iterations)
-    return value, *leave_one_out.log_predictive(
-        net, whole, settings, n_effective, iterations
-    )
-
-
-def penalty_of_best(state):
-    """The penalty of the best head: of the path, until there is one at the chosen."""
-    if state.path and state.criterion > -_CHOSEN:
-        return evidence.best_penalty(state.path)
-    return state.alpha
-
-
-def _criterion(state):
-    """What compares the heads of different penalties."""
-    if state.searching:
-        return math.inf if state.path else state.criterion - 1
-    return min(state.criterion, -_CHOSEN) - 1
-
-
 def _step_at_penalty(data, state, options):
     """A pass, of more damping where the loss does not fall, or a Newton step."""
     n_passes = start.n_passes(state.net)
     while state.epoch < n_passes:
-        number = state.epoch
-        in_place = data.is_in_pieces and not number and library_of(state.net) is NumPy
-        rows = data.given if in_place else data.rows
-        net = start.run_pass(
-            state.net, rows, data.scaling, number, options.alpha, options.intercept
+        net, damping = start.run_pass(
+            state.net, data.rows, data.scaling, state.epoch, options
         )
-        state = state._replace(epoch=number + 1)
-        evaluation = objective(net, rows, options)
+        state = state._replace(epoch=state.epoch + 1)
+        evaluation = objective(net, data.rows, options)
         loss = float(evaluation.loss)
         if loss < state.loss:
             if loss > (1 - start.LEAST_FALL) * state.loss:
                 state = state._replace(epoch=n_passes)
-            columns = {
-                "step_size": 1.0,
-                "damping": start.last_damping(net, int(rows.n_rows), number),
-            }
+            columns = {"step_size": 1.0, "damping": damping}
             return _finish(state, net, evaluation, options, **columns)
     return _newton_step(data, state, options)
 
@@ -378,18 +252,19 @@ def _newton_step(data, state, options):
     rows = whitened(data)
     if state.anchor is None and not options.compiled:
         rows = some_rows(rows, len(state.net.bias))
-    # 2. The preconditioner, built again when CG has become slow.
+    # 2. The preconditioner.
     inverses, state = _preconditioner(data, state, settings)
     # 3. The direction, and the step length near the least loss along it.
     direction, length, slope, iterations = whitened_newton_direction(
         state.net, state.gradient, rows, inverses, settings, state.last_step
     )
     length, slope, iterations = float(length), float(slope), int(iterations)
-    state = state._replace(
-        slope=slope, last=iterations, usual=state.usual or iterations
-    )
+    usual = state.usual or iterations
+    state = state._replace(slope=slope, last=iterations, usual=usual)
     # 4. The line search.
-    moved = _line_search(data, state, direction, length, slope, options)
+    eps = float(np.finfo(data.rows.x.dtype).eps)
+    rounding = 8 * eps * abs(state.loss)
+    moved = _line_search(data, state, direction, length, slope, rounding, options)
     columns = {
         "step_size": moved[2] if moved else 0.0,
         "damping": math.nan if options.damping is None else options.damping,
@@ -398,90 +273,13 @@ def _newton_step(data, state, options):
     if moved:
         if options.damping:
             state = state._replace(last_step=direction)
-        return _finish(state, *moved[:2], options, **columns)
+        resolved = -slope > rounding
+        return _finish(state, *moved[:2], options, resolved=resolved, **columns)
     evaluation = objective(state.net, data.rows, options)
-    eps = float(np.finfo(data.rows.x.dtype).eps)
     # A system that CG cannot even begin with says nothing about the loss.
     flat = iterations and abs(slope) <= math.sqrt(eps) * max(abs(state.loss), eps)
     stop = "rounding" if flat else "line_search"
     return _finish(state, state.net, evaluation, options, stop=stop, **columns)
-
-
-def newton_settings(options):
-    """The scalars of a Newton step from the options of the fit."""
-    cast = options.alpha.dtype.type
-    rank = _CG_ITERATIONS if options.rank is None else options.rank
-    return NewtonSettings(
-        alpha=options.alpha,
-        damping=cast(options.damping or 0),
-        intercept=options.intercept,
-        cg_iterations=np.int32(min(rank, np.iinfo(np.int32).max)),
-    )
-
-
-def _line_search(data, state, direction, length, slope, options):
-    """Halve the step until the loss falls enough.
-
-    Where the loss no longer resolves the step, a gradient of half the size decides.
-
-    Returns
-    -------
-    net : AffineHead
-    evaluation : Evaluation
-    length : float
-        Or None for the three, where no step is good.
-    """
-    if not slope < 0:
-        return None
-    cast = data.rows.x.dtype.type
-    rounding = 8 * float(np.finfo(cast).eps) * abs(state.loss)
-
-    def evaluate_at(length):
-        net = move(state.net, direction, np.asarray(length, cast))
-        return net, objective(net, data.rows, options)
-
-    def too_long(length, found):
-        loss = float(found[1].loss)
-        return insufficient_decrease(loss, state.loss, length, slope)
-
-    def no_smaller_gradient(length, found):
-        halved = float(found[1].grad_norm) <= state.grad_norm / 2
-        return not (halved and float(found[1].loss) <= state.loss + rounding)
-
-    resolved = -slope > rounding
-    rejected = too_long if resolved else no_smaller_gradient
-    search = {"while_loop": NumPy.while_loop} | ({} if resolved else {"halvings": 0})
-    length, found = backtrack(evaluate_at, rejected, length, **search)
-    return None if rejected(length, found) else (*found, length)
-
-
-@in_either_library
-def move(net, direction, length):
-    """The head a step further."""
-    return library_of((net, direction)).tree_map(
-        lambda p, d: p + length * d, net, direction
-    )
-
-
-def _finish(state, net, evaluation, options, *, stop=None, **columns):
-    """State and report of an evaluated head."""
-    loss = float(evaluation.loss)
-    if not math.isfinite(loss):
-        stop = "non_finite"
-    elif float(evaluation.grad_max) <= float(options.tol):
-        stop = "tol"
-    fixed = options.n_effective is None
-    state = state._replace(
-        net=net,
-        loss=loss,
-        gradient=evaluation.gradient,
-        grad_norm=float(evaluation.grad_norm),
-        criterion=loss if fixed or stop == "non_finite" else _criterion(state),
-    )
-    return state, head_report(evaluation, stop, options, **columns)
-
-
-# --- the preconditioner --------------------------------------------------------------
 
 
 def _preconditioner(data, state, settings):
@@ -500,6 +298,147 @@ def _preconditioner(data, state, settings):
             net, some, settings._replace(alpha=alpha), slots, gamma=False
         ).inverses
     return data.memo["inverses"], state
+
+
+def _line_search(data, state, direction, length, slope, rounding, options):
+    """Head, evaluation and length of a step, halved until the loss falls enough.
+
+    Where the loss no longer resolves the step, a gradient of half the size decides.
+    None if no step is good.
+    """
+    if not slope < 0:
+        return None
+    cast = data.rows.x.dtype.type
+
+    def evaluate_at(length):
+        net = move(state.net, direction, np.asarray(length, cast))
+        return net, objective(net, data.rows, options)
+
+    def too_long(length, found):
+        loss = float(found[1].loss)
+        return insufficient_decrease(loss, state.loss, length, slope)
+
+    def no_smaller_gradient(length, found):
+        halved = float(found[1].grad_norm) <= state.grad_norm / 2
+        return not (halved and float(found[1].loss) <= state.loss + rounding)
+
+    resolved = -slope > rounding
+    rejected = too_long if resolved else no_smaller_gradient
+    search = {"while_loop": NumPy.while_loop} | ({} if resolved else {"halvings": 0})
+    # In single precision, a minimum that the loss does not resolve has no length.
+    length = length if resolved else 1.0
+    length, found = backtrack(evaluate_at, rejected, length, **search)
+    return None if rejected(length, found) else (*found, length)
+
+
+@in_either_library
+def move(net, direction, length):
+    """The head a step further."""
+    return library_of((net, direction)).tree_map(
+        lambda p, d: p + length * d, net, direction
+    )
+
+
+def _finish(state, net, evaluation, options, *, stop=None, resolved=True, **columns):
+    """State and report of an evaluated head."""
+    loss = criterion = float(evaluation.loss)
+    if not math.isfinite(loss):
+        stop = "non_finite"
+    elif float(evaluation.grad_max) <= float(options.tol):
+        stop = "tol"
+    if options.n_effective is not None and stop != "non_finite":
+        # Heads of different penalties do not compare: the last one is the best, but for
+        # those of a search that do not end it.
+        if not state.searching:
+            criterion = min(state.criterion, -_CHOSEN) - 1
+        else:
+            criterion = math.inf if state.path else state.criterion - 1
+    elif not resolved:
+        # Rounding errors hide the fall of the loss, but the gradient fell.
+        criterion = min(loss, math.nextafter(state.criterion, -math.inf))
+    state = state._replace(
+        net=net,
+        loss=loss,
+        gradient=evaluation.gradient,
+        grad_norm=float(evaluation.grad_norm),
+        criterion=criterion,
+    )
+    return state, head_report(evaluation, stop, options, **columns)
+
+
+# --- the penalty ---------------------------------------------------------------------
+
+
+def _next_penalty(data, state):
+    """Extend the path by what is said of the head, and go on to the next penalty."""
+    rows, options = rows_and_options(data, state)
+    path = (*state.path, (state.alpha, *judged(rows, options, state)))
+    # Where rows are left out one by one, a minimum costs less than to judge it.
+    strides = _STRIDES[_by_leave_one_out(rows, state.net)]
+    alpha, last = penalty.next_alpha(path, strides)
+    best = penalty.best_penalty(path)
+    likeliest = state.net if best == state.alpha else state.likeliest
+    # From the nearer one of the last head and the best one.
+    distances = [abs(math.log(alpha / known)) for known in (state.alpha, best)]
+    net = state.net if distances[0] <= distances[1] else likeliest
+    state = state._replace(alpha=alpha, searching=not last, path=path)
+    rows, options = rows_and_options(data, state)
+    if last and data.part:
+        net = on_device(net, options)
+        # Rows that are new are met by a pass.
+        epoch = start.n_passes(net) - _has_start(data, net)
+        state = state._replace(epoch=epoch, anchor=None)
+    found = objective(net, rows.rows, options)
+    return state._replace(
+        net=net,
+        likeliest=likeliest,
+        loss=float(found.loss),
+        gradient=found.gradient,
+        grad_norm=float(found.grad_norm),
+        slope=-math.inf,
+        last_step=None,
+        criterion=-penalty.log_posterior(path[-1], path[0][0]),
+    )
+
+
+def _by_leave_one_out(data, net):
+    shape = *data.rows.x.shape, len(net.bias)
+    return data.test is None and penalty.hessian_is_affordable(*shape)
+
+
+def judged(data, options, state):
+    """Log evidence of a head, and the log probability of rows that are left out.
+
+    None stands for what costs too much, or is not needed. The third is the factor of
+    the logits with which rows that are left out are most probable.
+    """
+    net, settings = state.net, newton_settings(options)
+    if data.test is not None:
+        prior = options.alpha.dtype.type(penalty.PRIOR / data.n_test)
+        loss, factor = penalty.held_out_loss(net, data.test, prior, data.iterations)
+        value = -float(loss) * data.n_test
+        return None, value if math.isfinite(value) else -math.inf, float(factor)
+    whole, n_effective = whitened(data), options.n_effective
+    value = -math.inf
+    if switches.on("heads.evidence"):
+        # Compiled, one program, with the determined parameters, is quicker to have.
+        known = net, whole, state.loss, settings, n_effective, options.compiled
+        value, _ = penalty.log_evidence(*known)
+    if not _by_leave_one_out(data, net):
+        return value, None, 1.0
+    if options.compiled and (options.on_host or options.mesh is not None):
+        from sklearn_gn.arrays.devices import gathered
+
+        net, whole = gathered((net, whole))
+    given = net, whole, settings, n_effective, int(data.iterations)
+    return value, *penalty.log_predictive(*given)
+
+
+def penalty_of_best(state):
+    """The penalty of the best head: of the path, until there is one at the chosen."""
+    if state.path and state.criterion > -_CHOSEN:
+        return penalty.best_penalty(state.path)
+    return state.alpha
 
 
 NEWTON = Algorithm("fgn_newton", init, step, prepare=prepare)

@@ -7,8 +7,8 @@ the objective. It takes full steps, in single precision, on features that are on
 centered and scaled:
 
 -   for the curvature of a margin stands that of the parabola which bounds its loss
-    (:mod:`sklearn_gn.optim.multinomial`), so that the first steps, at large margins,
-    are not too long;
+    (:func:`~sklearn_gn.optim.multinomial.bounding_curvature`), so that the first steps,
+    at large margins, are not too long;
 -   the penalty is a part of the matrix of the system, like the damping;
 -   the heads of the second half of a pass are averaged (Polyak and Juditsky,
     "Acceleration of stochastic approximation by averaging", 1992);
@@ -25,10 +25,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
-from sklearn_gn.optim.margin_bound import bounding_curvature
-from sklearn_gn.softmax_head.blocks import single
-from sklearn_gn.softmax_head.direction import fgn_direction
-from sklearn_gn.softmax_head.head import AffineHead, Batch
+from sklearn_gn.optim.multinomial import bounding_curvature
+from sklearn_gn.softmax_head.fgn import Batch, fgn_direction
+from sklearn_gn.softmax_head.head import AffineHead, single
 
 _DAMPING = 0.1  # of the first steps, for features of size one
 _STEPS = 32  # with that damping, which is in proportion to their number afterwards
@@ -41,8 +40,6 @@ _SHARE = 4  # or one batch in four, where that is more
 LEAST_FALL = 0.01  # of the loss, relative, in a pass that another one follows
 _FEW_BATCHES = 32  # of the one pass where Newton steps are cheap, or two a class,
 _SMALL_SHARE = 8  # or one batch in eight, whichever is most
-_LARGE = 2**25  # numbers of a table of which the first pass makes no copy,
-_WIDE = 16  # and features of it for each column of logits
 _SAMPLE = 4096  # rows that say how large the features are
 
 
@@ -54,24 +51,18 @@ class Scaling(NamedTuple):
 
 
 def pays(net, n_rows):
-    """Return whether a start is worth its price: at zero, and for many rows."""
-    fresh = not (np.any(net.weight) or np.any(net.bias))
-    return fresh and is_long(net, n_rows)
-
-
-def is_long(net, n_rows):
-    """Return whether a pass is short compared with Newton steps on so many rows."""
+    """Whether a pass is short compared with Newton steps on so many rows."""
     work = n_rows * net.weight.size
     return len(net.bias) > 1 and n_rows >= _FEWEST_ROWS and work >= _LEAST_WORK
 
 
 def n_passes(net):
-    """Return the number of passes at most."""
+    """Number of passes at most."""
     return 1 if newton_is_cheap(*net.weight.shape) else _PASSES
 
 
 def newton_is_cheap(n_features, n_columns):
-    """Return whether the class blocks of all rows cost no more than a pass over them.
+    """Whether the class blocks of all rows cost no more than a pass over them.
 
     In multiply-adds for each row: the products of the blocks, and for a pass the two
     Gram matrices of a batch and their factor.
@@ -80,29 +71,18 @@ def newton_is_cheap(n_features, n_columns):
     return blocks <= _BATCH * (n_features + n_columns) + _BATCH**2 // 3
 
 
-def copies_nothing(n_rows, n_features, n_columns):
-    """Return whether NumPy makes the first pass, over the rows where they are.
-
-    It takes longer than what is compiled, which needs a copy of the rows; but to copy
-    a large table, into memory that nothing has touched yet, takes longer still.
-    """
-    return n_rows * n_features >= _LARGE and n_features >= _WIDE * n_columns
+def n_batches(net, total):
+    """Number of batches of a pass, of so many."""
+    least, share = _BATCHES, _SHARE
+    if newton_is_cheap(*net.weight.shape):
+        least, share = max(_FEW_BATCHES, 2 * len(net.bias)), _SMALL_SHARE
+    return min(total, max(least, total // share))
 
 
 def feature_scaling(rows, intercept):
-    """Return center and scale of the features.
+    """Center and scale of the features of NumPy's rows in random order.
 
     Features that vary less than the median one are not blown up.
-
-    Parameters
-    ----------
-    rows : BatchedRows
-        In random order, as numpy.
-    intercept : bool
-
-    Returns
-    -------
-    Scaling
     """
     x = rows.x[: min(int(rows.n_rows), _SAMPLE)]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -113,45 +93,20 @@ def feature_scaling(rows, intercept):
         return Scaling(center, np.sqrt(np.maximum(square, least)).astype(x.dtype))
 
 
-def run_pass(net, rows, scaling, number, alpha, intercept):
-    """Return the head after a pass.
+def run_pass(net, rows, scaling, number, options):
+    """The head after a pass, and the last damping.
 
-    Parameters
-    ----------
-    net : AffineHead
-    rows : BatchedRows
-        On the device, in random order.
-    scaling : Scaling
-    number : int
-        Of the pass, which says where it begins and how it is damped.
-    alpha, intercept : scalars
-
-    Returns
-    -------
-    AffineHead
+    ``number`` of the pass says with which batch it begins, and how it is damped.
     """
     total = int(rows.n_rows) // _BATCH
-    count = n_batches(*net.weight.shape, total)
+    count = n_batches(net, total)
     batches = np.array([number * count, count, total], np.int32)
-    return fgn_pass(net, rows, scaling, alpha, intercept, batches)
-
-
-def n_batches(n_features, n_columns, total):
-    """Return the batches of a pass, of so many."""
-    least, share = _BATCHES, _SHARE
-    if newton_is_cheap(n_features, n_columns):
-        least, share = max(_FEW_BATCHES, 2 * n_columns), _SMALL_SHARE
-    return min(total, max(least, total // share))
-
-
-def last_damping(net, n_rows, number):
-    """Return the damping at the end of a pass."""
-    count = n_batches(*net.weight.shape, n_rows // _BATCH)
-    return float(damping_of((number + 1) * count))
+    net = fgn_pass(net, rows, scaling, options.alpha, options.intercept, batches)
+    return net, float(damping_of((number + 1) * count))
 
 
 def damping_of(step, xp=np):
-    """Return the damping of a step, counted from the first pass on."""
+    """The damping of a step, counted from the first pass on."""
     return xp.float32(_DAMPING) * xp.maximum(1, xp.float32(1 / _STEPS) * step)
 
 
@@ -188,16 +143,9 @@ def fgn_pass(net, rows, scaling, alpha, intercept, batches):
         size = library.rsqrt(on_weight)[:, 0]
         features = library.symmetric_product(batch.x * size[None, :])
         features = features + has_intercept / damping
+        shifts = on_weight, damping
         step = fgn_direction(
-            head,
-            batch,
-            features,
-            penalty,
-            (on_weight, damping),
-            has_intercept,
-            0,
-            0,
-            bounding_root,
+            head, batch, features, penalty, shifts, has_intercept, root_of=bounding_root
         )
         head = AffineHead(*map(add, head, step))
         averaged = averaged + xp.float32(2 * k >= count)
@@ -219,6 +167,5 @@ def fgn_pass(net, rows, scaling, alpha, intercept, batches):
 
 
 def bounding_root(margin):
-    """Square root of :func:`~sklearn_gn.optim.multinomial.bounding_curvature`."""
-    xp = namespace(margin)
-    return xp.sqrt(bounding_curvature(margin, xp))
+    """Square root of the bounding curvature."""
+    return namespace(margin).sqrt(bounding_curvature(margin))

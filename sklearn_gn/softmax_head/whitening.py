@@ -1,9 +1,11 @@
-"""Whitened features: what makes single precision enough for Newton's method.
+"""Newton systems in whitened features, which make single precision enough for them.
 
 ``x' = (x - center) basis`` has uncorrelated columns of variance 1 or less, and a head
 ``W', b'`` for it stands for ``W = basis W'``. The basis comes from one
 eigendecomposition, or is a diagonal where features are very many or of very different
-size.
+size. In these coordinates the Newton direction is found by conjugate gradients in
+single precision, preconditioned by one block a class
+(:mod:`sklearn_gn.softmax_head.blocks`), and then the least loss along it, roughly.
 """
 
 from functools import partial
@@ -15,11 +17,23 @@ from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
 from sklearn_gn.arrays.parts import total
+from sklearn_gn.arrays.trees import add, dot
+from sklearn_gn.optim.multinomial import (
+    hessian_product,
+    newton_direction,
+    probabilities,
+    to_columns,
+)
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
     block_rows,
+    gradient_norms,
+    length_along,
     over_blocks,
+    single,
+    values,
+    values_transposed,
     weights_once,
 )
 
@@ -29,6 +43,14 @@ _CONSTANT = 16  # deviation of a constant from its mean, in units of rounding
 _NULL = 8  # variance without meaning, in units of the rounding of the largest
 _PATH = 1e-8  # least penalty that the evidence tries, over the first one
 _LEAST_VARIANCE = 1e-3  # of a whitened feature, for the preconditioner
+LEAST_CURVATURE = 1e-6  # of a class, relative to the largest
+_FORCING = 0.1  # relative residual of the Newton system
+_FLAT = 0.3  # part of the slope that may be left where the line search ends
+_LINE_ITERATIONS = 8
+_ALIKE = 1e-4  # curvature left of a direction, that is made conjugate to another
+
+
+# --- the coordinates -----------------------------------------------------------------
 
 
 class Whitened(NamedTuple):
@@ -131,21 +153,21 @@ def whiten(rows, center, moments, ridge, few=False):
     # Before single precision: features of any size come down to size one.
     size = xp.max(scale)
     small = (basis * size).astype(xp.float32)
+    block = block_rows(len(weight), d, library)
 
     def write(k, out):
-        x, weight = (library.rows_from(a, k * block, block) for a in (rows.x, counts))
-        x = xp.where(weight[:, None] > 0, (x - center[None, :]) / size, 0)
+        x, own = (library.rows_from(a, k * block, block) for a in (rows.x, weight))
+        x = xp.where(own[:, None] > 0, (x - center[None, :]) / size, 0)
         x = x.astype(xp.float32)
         x = x @ small if rotate else x * small[None, :]
         return library.with_rows(out, x, k * block)
 
-    counts, block = weight, block_rows(len(weight), d, library)
-    empty = xp.zeros(rows.x.shape, xp.float32)
     # A last block that would reach beyond the end is moved back.
-    single = library.fori_loop(0, -(-len(weight) // block), write, empty)
+    empty = xp.zeros(rows.x.shape, xp.float32)
+    found = library.fori_loop(0, -(-len(weight) // block), write, empty)
     # Even along a constant feature the preconditioner needs some curvature.
     relative = xp.maximum(variance / scale**2, _LEAST_VARIANCE)[:, None]
-    return single, inverse[:, None] ** 2, relative, center, basis, dual
+    return found, inverse[:, None] ** 2, relative, center, basis, dual
 
 
 def _axes_of_few(rows, center):
@@ -173,12 +195,6 @@ def in_basis(basis, matrix):
     return basis @ matrix if basis.ndim == 2 else basis[:, None] * matrix
 
 
-def transposed(basis):
-    """The basis transposed, full or diagonal."""
-    return basis.T if basis.ndim == 2 else basis
-
-
-@in_either_library
 def from_whitened(head, center, basis):
     """A head, or a direction, for the features as given."""
     weight = in_basis(basis, head.weight.astype(basis.dtype))
@@ -187,11 +203,185 @@ def from_whitened(head, center, basis):
 
 def to_whitened(head, center, dual):
     """The way back."""
-    weight = in_basis(transposed(dual), head.weight)
-    return AffineHead(weight, head.bias + center @ head.weight)
+    return AffineHead(in_basis(dual.T, head.weight), head.bias + center @ head.weight)
 
 
 def gradient_to_whitened(gradient, center, basis):
     """Gradient in the whitened coordinates."""
     centered = gradient.weight - center[:, None] * gradient.bias[None, :]
-    return AffineHead(in_basis(transposed(basis), centered), gradient.bias)
+    return AffineHead(in_basis(basis.T, centered), gradient.bias)
+
+
+def in_whitened(factor, squares):
+    """What ``factor |W|^2`` is a factor of in each row of the whitened weights."""
+    return namespace((factor, squares)).where(factor > 0, factor * squares, 0)
+
+
+# --- the system ----------------------------------------------------------------------
+
+
+class NewtonSettings(NamedTuple):
+    """What the compiled functions need, as scalars."""
+
+    alpha: np.ndarray
+    damping: np.ndarray  # shift added to the Hessian
+    intercept: np.ndarray
+    cg_iterations: np.int32
+
+
+class System(NamedTuple):
+    """A Newton system in whitened coordinates, in single precision."""
+
+    head: AffineHead
+    weight: Array  # (L,) of the rows that count, sum one
+    penalty: Array  # (d, 1) of the weights,
+    shift: Array  # (d, 1) and with the damping
+    variance: Array  # (d, 1) of the whitened features
+    damping: Array  # of the biases
+    intercept: Array
+
+
+def system_at(net, data, settings):
+    """The system at a head."""
+    return single(
+        System(
+            to_whitened(net, data.center, data.dual),
+            counted_weights(data.rows),
+            in_whitened(settings.alpha, data.squares),
+            in_whitened(settings.alpha + settings.damping, data.squares),
+            data.variance,
+            settings.damping,
+            settings.intercept,
+        )
+    )
+
+
+def curvatures(p, weight):
+    """``w p (1 - p)`` of all rows and columns, and its sums over the rows."""
+    xp = namespace(p)
+    curvature = to_columns(p * (1 - p) * weight[:, None])
+    whole = total(xp.sum(curvature, axis=0))
+    return curvature, xp.maximum(whole, LEAST_CURVATURE * xp.max(whole))
+
+
+@in_either_library
+def whitened_newton_direction(net, gradient, data, inverses, settings, last=None):
+    """Inexact Newton step in single precision, and where to try it first.
+
+    Where ``last``, the step before, is given, the direction is that of the least
+    undamped model over both: damping alone would make it a gradient step, along which
+    a minimum is approached slowly.
+
+    Returns
+    -------
+    direction : AffineHead
+    trial : scalar
+        Step length near the least loss along the direction.
+    slope : scalar
+    iterations : scalar
+    """
+    x, system = data.x, system_at(net, data, settings)
+    library, n_classes = library_of(x), max(net.bias.shape[0], 2)
+    xp, logits = library.xp, values(system.head, x)
+    p = probabilities(logits)
+    _, curvature = curvatures(p, system.weight)
+
+    def product(v, shift=system.shift, damping=system.damping):
+        def body(carry, x, p, weight):
+            forward = partial(values, x=x), partial(values_transposed, x)
+            return library.tree_map(
+                xp.add, carry, hessian_product(*forward, p, weight, v)
+            )
+
+        start = library.tree_map(xp.zeros_like, v)
+        image = total(over_blocks(body, start, (x, p, system.weight), n_classes))
+        bias = system.intercept * (image.bias + damping * v.bias)
+        return AffineHead(image.weight + shift * v.weight, bias)
+
+    whitened = gradient_to_whitened(gradient, data.center, data.basis)
+    size, _ = gradient_norms(whitened)
+    scaled = library.tree_map(lambda g: (g / size).astype(x.dtype), whitened)
+    unit_step, iterations = newton_direction(
+        product,
+        scaled,
+        precondition=_preconditioner(system, curvature, inverses),
+        forcing=_FORCING,
+        max_iter=settings.cg_iterations,
+    )
+    if last is not None:
+        last = single(to_whitened(last, data.center, data.dual))
+        undamped = partial(product, shift=system.penalty, damping=0 * system.damping)
+        right = library.tree_map(xp.negative, scaled)
+        unit_step = least_of_both(undamped, right, unit_step, last)
+    direction = library.tree_map(lambda d: d.astype(size.dtype) * size, unit_step)
+    slope = sum(xp.sum(d * g) for d, g in zip(direction, whitened, strict=True))
+    along = single(direction)
+    trial, *_ = length_along(
+        logits,
+        values(along, x),
+        data.rows.label,
+        system.weight,
+        slope.astype(x.dtype),
+        xp.sum(system.penalty * along.weight**2),
+        flat=_FLAT,
+        max_iter=_LINE_ITERATIONS,
+    )
+    direction = from_whitened(direction, data.center, data.basis)
+    return direction, trial.astype(size.dtype), slope, iterations
+
+
+def _preconditioner(system, curvature, inverses):
+    """The preconditioner of conjugate gradients, one block a class.
+
+    ``inverses`` are those of the blocks; if None, these are whitened features times the
+    mean curvature of each class.
+    """
+    xp, shift, variance = namespace(curvature), system.shift, system.variance
+
+    def by_class(r):
+        if inverses is None:
+            bias = system.intercept * r.bias / (curvature + system.damping)
+            return AffineHead(r.weight / (variance * curvature[None, :] + shift), bias)
+        stacked = xp.concatenate([r.weight, r.bias[None, :]]).T
+        solved = xp.matmul(inverses, stacked[:, :, None])[:, :, 0].T
+        return AffineHead(solved[:-1], solved[-1])
+
+    if len(curvature) == 1:  # two classes
+        return by_class
+
+    def differences(head):
+        return AffineHead(*(a - xp.mean(a, axis=-1, keepdims=True) for a in head))
+
+    def precondition(r):
+        # What moves all classes alike changes no probability. The blocks do not know
+        # this, and would lead CG there.
+        solved = differences(by_class(differences(r)))
+        common = xp.mean(r.weight, axis=1, keepdims=True)
+        common = common / (shift + variance * xp.mean(curvature))
+        return solved._replace(weight=solved.weight + common)
+
+    return precondition
+
+
+def least_of_both(product, right, step, last):
+    """Minimum of the quadratic model over two directions; ``step`` if it has none.
+
+    ``product`` is that with the Hessian, and ``right`` minus the gradient.
+    """
+    xp = namespace(right)
+
+    def length(direction, image, least):
+        bend = dot(direction, image)
+        usable = bend > least
+        along = dot(direction, right) / xp.where(usable, bend, 1)
+        return xp.where(usable, along, 0)
+
+    image, image_of_last = product(step), product(last)
+    bend, bend_of_last = dot(step, image), dot(last, image_of_last)
+    share = -dot(step, image_of_last) / xp.where(bend > 0, bend, 1)
+    # What rounding leaves of a last step along this one says nothing.
+    least = _ALIKE * bend_of_last
+    other = add(last, share, step)
+    further = length(other, add(image_of_last, share, image), least)
+    own = length(step, image, 0)
+    return add(add(step, xp.where(own > 0, own - 1, 0), step), further, other)

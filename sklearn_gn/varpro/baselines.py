@@ -2,9 +2,9 @@
 
 "gn" is Gauss-Newton in all weights with the same trust region, "lbfgs_vpro" L-BFGS on
 the reduced objective, "fgn" the matrix-free step of fast Gauss-Newton on mini-batches;
-Adam and SGD with Nesterov's momentum are optax's. All start with the optimal output
-layer, on many rows with that of some, and count work alike: one unit is a pass over all
-rows, forward or backward.
+L-BFGS, Adam and SGD with Nesterov's momentum are optax's. All start with the optimal
+output layer, on many rows with that of some, and count work alike: one unit is a pass
+over all rows, forward or backward.
 """
 
 import math
@@ -25,7 +25,7 @@ from sklearn_gn.optim.fgn import model_direction
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.optim.trust_region import decrease, lanczos
-from sklearn_gn.varpro import batches, chunked, problem, training, trust_region
+from sklearn_gn.varpro import batches, gnvpro, problem, training
 from sklearn_gn.varpro.inner import solve_inner
 from sklearn_gn.varpro.problem import Net
 from sklearn_gn.varpro.reduced import KRYLOV_TOL, ReducedModel, krylov_dimension
@@ -33,6 +33,7 @@ from sklearn_gn.varpro.reduced import KRYLOV_TOL, ReducedModel, krylov_dimension
 _FGN_DAMPING = 1.0
 _FGN_LEARNING_RATE = 0.1
 _FGN_CG = 10
+_LINE_SEARCH_STEPS = 20  # of L-BFGS
 _START_ROWS = 2048  # for which the first output layer of a mini-batch method is optimal
 _EPOCHS = 10  # without a new lowest loss, after which a mini-batch method ends
 
@@ -69,16 +70,26 @@ def full_model(model, net, rows, penalties, rank):
     return ReducedModel(spectral, gradient, iterations, None)
 
 
+def _full_quadratic(net, rows, penalties, settings):
+    """The quadratic model in all weights, and the passes over the rows that it took."""
+    net = backend.on_device(net)
+    rank = krylov_dimension(settings, net, net, rows)
+    found = full_model(settings.model, net, rows, penalties, rank)
+    return found, 2 + 2 * int(found.inner_iterations)
+
+
 @partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
-def try_full_step(model, net, spectral, rows, penalties, radius, damping, fraction):
+def try_full_step(
+    model, net, spectral, factors, rows, penalties, radius, damping, fraction
+):
     """Return the step for a radius or a fixed shift, in all weights."""
     flat, unravel = ravel_pytree(net)
-    coordinates, shift, radius = trust_region.step_coordinates(
+    coordinates, shift, radius = gnvpro.step_coordinates(
         spectral, flat, radius, damping
     )
     coordinates = fraction * coordinates
     new = unravel(flat + spectral.basis @ coordinates)
-    return trust_region.TrialStep(
+    return gnvpro.TrialStep(
         net=new,
         loss=problem.objective(model, new, rows, penalties),
         predicted=decrease(spectral, coordinates),
@@ -88,49 +99,15 @@ def try_full_step(model, net, spectral, rows, penalties, radius, damping, fracti
     )
 
 
-def gn_step(rows, state, settings):
-    """One iteration of Gauss-Newton in all weights."""
-    state, _ = training.enter_level(state, settings)
-    before = state
-    batch, share = batches.current_batch(rows, settings, state.iteration)
-    penalties = training.current_penalties(state.net.theta, batch, settings, share)
-    net = backend.on_device(state.net)
-    loss = float(problem.objective(settings.model, net, batch, penalties))
-    found = full_model(
-        settings.model,
-        net,
-        batch,
-        penalties,
-        krylov_dimension(settings, net, net, batch),
-    )
-    attempt = partial(
-        try_full_step, settings.model, net, found.spectral, batch, penalties
-    )
-    state = state._replace(net=net, loss=loss)
-    search = trust_region.find_step(state, attempt, settings)
-    whole = batch is rows  # otherwise the loss before the step is another pass
-    passes = 2 + 2 * int(found.inner_iterations) + search.n_trials + (not whole)
-    state, report = trust_region.end_iteration(
-        state, search, found, share * passes, settings
-    )
-    if whole:
-        return state, report
-    return training.evaluate_when_due(
-        rows, before, state, report, settings, evaluate=evaluate_given_output
-    )
-
-
-def with_given_output(model, net, rows, penalties):
+def _with_given_output(model, net, rows, penalties):
     """Return the network as it is, and its objective."""
-    return net, chunked.objective(model, net, rows, penalties)
+    return net, batches.objective(model, net, rows, penalties)
 
 
-evaluate_given_output = partial(training.evaluate_last, optimal=with_given_output)
+_ALL_WEIGHTS = gnvpro.Method(_with_given_output, _full_quadratic, try_full_step)
 
 
 # --- L-BFGS on the reduced objective -------------------------------------------------
-
-_LINE_SEARCH_STEPS = 20
 
 
 def reduced_objective(model, start, rows, penalties, theta):
@@ -170,19 +147,10 @@ def lbfgs_update(model, net, memory, rows, penalties):
     theta = jax.tree.map(lambda p, u: p + u, net.theta, move)
     inner = solve_inner(model, theta, rows, penalties, net.output)
     better = inner.loss < value
-    memory = jax.tree.map(
-        lambda kept, lost: jnp.where(better, kept, lost),
-        memory,
-        without_last_value(memory),
-    )
-    moved = jax.tree.map(
-        lambda new, old: jnp.where(better, new, old),
-        Net(theta, inner.output),
-        net,
-    )
-    size = norm(gradient)
-    info = memory[-1].info
-    return moved, memory, value, jnp.where(better, inner.loss, value), size, info
+    kept = (Net(theta, inner.output), memory), (net, without_last_value(memory))
+    net, memory = jax.tree.map(lambda a, b: jnp.where(better, a, b), *kept)
+    loss, info = jnp.where(better, inner.loss, value), memory[-1].info
+    return net, memory, value, loss, norm(gradient), info
 
 
 def lbfgs_step(rows, state, settings):
@@ -209,56 +177,36 @@ def lbfgs_step(rows, state, settings):
     )
     work = share * (work + 2 * int(info.num_linesearch_steps))
     state = state._replace(net=net, memory=memory, work=state.work + work)
-    state, report = end_descent(state, settings, float(value), float(loss), float(size))
-    if batch is not rows:
-        state, report = training.evaluate_when_due(
-            rows, before, state, report, settings
-        )
-    return state, report._replace(step_size=float(memory[-1].learning_rate))
-
-
-def end_descent(state, settings, before, loss, gradient_norm):
-    """Return state and report of a method that lowers the loss step by step."""
-    fell = before - loss > float(settings.tol) * abs(before)
-    return end_with(state, settings, loss, gradient_norm, fell, training.PATIENCE)
-
-
-def end_with(state, settings, loss, gradient_norm, fell, patience):
-    """Return state and report of an iteration, in which the loss fell or did not."""
-    n_stalled = 0 if fell else state.n_stalled + 1
-    tired = n_stalled >= patience and training.on_last_level(state, settings)
-    stop = "tol" if tired else None
-    stop = stop if math.isfinite(loss) else "non_finite"
-    iteration = state.iteration + 1
-    state = state._replace(loss=loss, n_stalled=n_stalled, iteration=iteration)
+    value, loss = float(value), float(loss)
+    fell = value - loss > float(settings.tol) * abs(value)
+    state, stop = training.after_iteration(state, settings, loss, fell)
     report = Report(
-        loss=loss, grad_norm=gradient_norm, stop=stop, extra=training.log_columns(state)
+        loss=loss,
+        grad_norm=float(size),
+        step_size=float(memory[-1].learning_rate),
+        stop=stop,
+        extra=training.log_columns(state),
     )
-    return state, report
+    if batch is rows:
+        return state, report
+    return training.evaluate_when_due(
+        rows, before, state, report, settings, batches.with_optimal_output
+    )
 
 
 # --- mini-batches --------------------------------------------------------------------
 
 
 @partial(jax.jit, static_argnames=("model", "name", "batch_size"))
-def optimiser_epoch(model, name, net, memory, epoch, penalties, rate, batch_size):
-    """One pass of Adam or SGD."""
+def epoch_of(model, name, net, memory, epoch, penalties, rate, damping, batch_size):
+    """One pass of Adam, SGD, or matrix-free FGN steps on all weights."""
 
     def update(k, carry):
         net, memory = carry
         batch = batches.mini_batch(epoch, k, batch_size)
-        gradient = jax.grad(problem.objective, argnums=1)(model, net, batch, penalties)
-        return first_order.gradient_step(name, net, gradient, memory, rate)
-
-    return lax.fori_loop(jnp.int32(0), epoch.n_batches, update, (net, memory))
-
-
-@partial(jax.jit, static_argnames=("model", "batch_size"))
-def fgn_epoch(model, net, epoch, penalties, rate, damping, batch_size):
-    """One pass of matrix-free FGN steps on all weights."""
-
-    def update(k, net):
-        batch = batches.mini_batch(epoch, k, batch_size)
+        if name != "fgn":
+            slope = jax.grad(problem.objective, argnums=1)(model, net, batch, penalties)
+            return first_order.gradient_step(name, net, slope, memory, rate)
         label = jnp.argmax(batch.y, axis=1).astype(jnp.int32)
 
         def logits(net):
@@ -270,11 +218,12 @@ def fgn_epoch(model, net, epoch, penalties, rate, damping, batch_size):
         pull = jax.grad(partial(problem.total_penalty, model), argnums=(0, 1))(
             net.theta, net.output, penalties
         )
-        return jax.tree.map(
+        net = jax.tree.map(
             lambda p, d, g: p + rate * (d - g / damping), net, step, Net(*pull)
         )
+        return net, memory
 
-    return lax.fori_loop(jnp.int32(0), epoch.n_batches, update, net)
+    return lax.fori_loop(jnp.int32(0), epoch.n_batches, update, (net, memory))
 
 
 def prepare_fgn(rows, settings):
@@ -290,49 +239,40 @@ def epoch_init(rows, net, settings):
 
 
 def epoch_step(rows, state, settings, *, name):
-    """One epoch, and the loss on all rows."""
-    state, _ = training.enter_level(state, settings, _EPOCHS)
-    penalties = training.current_penalties(state.net.theta, rows, settings)
-    net, memory = backend.on_device((state.net, state.memory))
-    given = settings.solver.learning_rate
-    rate = np.asarray(_FGN_LEARNING_RATE if given is None else given, settings.dtype)
-    if name == "fgn":
-        given = _FGN_DAMPING if settings.damping is None else settings.damping
-        damping = np.asarray(given, settings.dtype)
-    elif memory is None:
-        memory = first_order.start(name, net)
-    for epoch, b in batches.shuffled_epochs(rows, settings, state.iteration):
-        if name == "fgn":
-            net = fgn_epoch(settings.model, net, epoch, penalties, rate, damping, b)
-        else:
-            net, memory = optimiser_epoch(
-                settings.model, name, net, memory, epoch, penalties, rate, b
-            )
-        jax.block_until_ready(net)  # chunks that wait would fill the memory
-    loss = float(chunked.objective(settings.model, net, rows, penalties))
-    work = 2 if name != "fgn" else 3 + 2 * _FGN_CG
-    state = state._replace(net=net, memory=memory, work=state.work + work)
-    return end_epoch(state, settings, loss)
-
-
-def end_epoch(state, settings, loss):
-    """Return state and report of a method whose loss goes up and down.
+    """One epoch, and the loss on all rows.
 
     The gradient on all rows, for the log alone, would cost as much as the epoch.
     """
+    state, _ = training.enter_level(state, settings, _EPOCHS)
+    penalties = training.current_penalties(state.net.theta, rows, settings)
+    net, memory = backend.on_device((state.net, state.memory))
+    given = settings.solver.learning_rate, settings.damping
+    given = zip(given, (_FGN_LEARNING_RATE, _FGN_DAMPING), strict=True)
+    numbers = [np.asarray(b if a is None else a, settings.dtype) for a, b in given]
+    if memory is None and name != "fgn":
+        memory = first_order.start(name, net)
+    for epoch, size in batches.shuffled_epochs(rows, settings, state.iteration):
+        net, memory = epoch_of(
+            settings.model, name, net, memory, epoch, penalties, *numbers, size
+        )
+        jax.block_until_ready(net)  # chunks that wait would fill the memory
+    loss = float(batches.objective(settings.model, net, rows, penalties))
+    work = 2 if name != "fgn" else 3 + 2 * _FGN_CG
+    state = state._replace(net=net, memory=memory, work=state.work + work)
     tol, lowest = float(settings.tol), state.lowest
-    state = state._replace(lowest=min(loss, lowest))
     fell = loss < (1 - tol) * lowest or tol == 0
-    return end_with(state, settings, loss, math.nan, fell, _EPOCHS)
+    state = state._replace(lowest=min(loss, lowest))
+    state, stop = training.after_iteration(state, settings, loss, fell, _EPOCHS)
+    return state, Report(loss, math.nan, stop=stop, extra=training.log_columns(state))
 
 
 ALGORITHMS = (
     Algorithm(
         "gn",
         training.init,
-        gn_step,
+        partial(gnvpro.step, method=_ALL_WEIGHTS),
         prepare=training.prepare,
-        evaluate_last=evaluate_given_output,
+        evaluate_last=partial(training.evaluate_last, at_rows=_with_given_output),
     ),
     Algorithm(
         "lbfgs_vpro",
@@ -341,14 +281,13 @@ ALGORITHMS = (
         prepare=training.prepare,
         evaluate_last=training.evaluate_last,
     ),
-    Algorithm("fgn", epoch_init, partial(epoch_step, name="fgn"), prepare=prepare_fgn),
     *(
         Algorithm(
             name,
             epoch_init,
             partial(epoch_step, name=name),
-            prepare=training.prepare,
+            prepare=prepare_fgn if name == "fgn" else training.prepare,
         )
-        for name in ("adam", "sgd")
+        for name in ("fgn", "adam", "sgd")
     ),
 )

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, _fit_context
+from sklearn.base import _fit_context
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.base import SoftmaxClassifier, cross_entropy, unchanged_on_failure
+from sklearn_gn.base import SoftmaxClassifier, unchanged_on_failure
+from sklearn_gn.data.chunks import (
+    check_class_weight,
+    first_of,
+    labels_of,
+    takes_only_chunks,
+)
 from sklearn_gn.data.rows import check_sample_weight, validate_data
-from sklearn_gn.runtime.memory import check_table_fits
+from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, Solver
-from sklearn_gn.varpro.chunk_fit import ADVICE_ON_MEMORY, _ClassifierOnChunks
+from sklearn_gn.varpro.estimator import _VarProNet
 
 
-class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
+class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     r"""Networks for classification, with penalties that the data choose.
 
     Use it for tables of up to a few hundred thousand rows without any settings: it then
@@ -47,9 +53,8 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         - "mlp": fully connected layers of ``hidden_layer_sizes``.
         - "neural_ode": an antisymmetric neural ODE as wide as the first of these.
         - "cnn": a convolutional network; the rows of X are square images.
-        - any object with ``init(key, x)`` and ``apply(parameters, x)``, such as those
-          of :mod:`sklearn_gn.networks` or a Flax module; ``apply`` returns the features
-          of the output layer.
+        - an object with ``init(key, x)`` and ``apply(parameters, x)``, of
+          :mod:`sklearn_gn.networks` or Flax; ``apply`` returns the last features.
 
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
         Widths of the hidden layers. If "auto", a committee has members of one layer, of
@@ -113,7 +118,7 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         Whether to bring features to mean 0 and variance 1 during the fit.
 
     max_iter : int, default=100
-        Maximum number of iterations over all starts; for mini-batch solvers, of epochs.
+        Maximum number of iterations over all starts, or epochs of mini-batch solvers.
         An iteration of a committee is a step, or an epoch, of every member.
 
     tol : float, default=0.001
@@ -124,8 +129,7 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         stop after 30 epochs, or after 20 if all are. If 0, these tests are disabled.
 
     max_time : float or None, default=None
-        Number of seconds after which the fit stops, compilation included. If None,
-        there is no limit.
+        Seconds after which the fit stops, compilation included; None sets no limit.
 
     early_stopping : bool, default=False
         Whether to stop when the cross-entropy on validation data no longer falls, and
@@ -134,8 +138,7 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         possible.
 
     validation_fraction : float, default=0.1
-        Fraction of the rows set aside if ``early_stopping`` is True and no ``X_val`` is
-        given.
+        Fraction of the rows that ``early_stopping`` sets aside without ``X_val``.
 
     n_iter_no_change : int, default=10
         Number of iterations without improvement after which ``early_stopping`` stops
@@ -152,8 +155,8 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
         numbers in ``jax.devices()``, or a mesh, divides the rows among several devices
         for "gnvpro", "gn" and "lbfgs_vpro"; see :doc:`/user_guide/devices`. Committees
-        are computed on the CPU. A fitted model predicts on the device of its fit, or on
-        the default one if the machine has no such device.
+        are computed on the CPU. A fitted model predicts on the device of its fit, if
+        there is one.
 
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.
@@ -198,9 +201,9 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         fitted by mini-batches, and "fixed" if penalties are given.
 
     gram_spectrum_ : ndarray
-        Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
-        descending order, or Ritz values if it was not formed. For a committee, those of
-        the member of highest evidence. Empty for "lbfgs_vpro" and with mini-batches.
+        Eigenvalues of the last reduced Gauss-Newton matrix, in descending order, or
+        Ritz values if it was not formed. Of a committee, its member of highest
+        evidence. Empty for "lbfgs_vpro" and with mini-batches.
 
     log_evidence_ : float
         Logarithm of the mean evidence of the members: the higher of two fits to the
@@ -211,24 +214,22 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         Number of parameters that the data determine, averaged over the same members.
 
     n_work_units_ : float
-        Number of passes over all rows, forward or backward. A product with the Jacobian
-        or its transpose counts as one. Only of a single network.
+        Number of passes over all rows, forward or backward, or by a product with the
+        Jacobian or its transpose. Only of a single network.
 
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         One row per iteration: ``iteration``, ``time`` (seconds), ``loss``,
         ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``work_units`` so far, ``level``, and
-        ``evaluated_on_all_rows``: False where ``loss`` and ``val_loss`` are those of an
-        earlier row. A column that does not apply to the solver is NaN. For a committee,
-        rows hold means over the members, and the last three columns are replaced by
-        ``log_evidence``, ``n_effective_parameters`` and ``n_running``, the number of
-        members that took a step. If some members are fitted by mini-batches, rows are
-        those of the others, so ``loss`` is not that of ``loss_``; if all are, these
-        columns are absent, and ``loss`` is the mean over the batches of an epoch.
+        ``evaluated_on_all_rows``: False where the losses are those of an earlier row.
+        What does not apply to the solver is NaN. For a committee, rows hold means over
+        the members that are not fitted by mini-batches, and the last three columns are
+        replaced by ``log_evidence``, ``n_effective_parameters`` and ``n_running``, the
+        number of members that took a step. If all are fitted by mini-batches, these are
+        absent, and ``loss`` is the mean over the batches of an epoch.
 
     loss_ : float
-        Objective of the returned network; for a committee, the mean over its members,
-        before their logits are calibrated.
+        Objective of the returned network; for a committee, the mean over its members.
 
     n_iter_ : int
         Number of iterations of this fit.
@@ -277,7 +278,7 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
 
     _short_forms = NETWORK_CLASSIFIER_SOLVERS
     _parameter_constraints: dict[str, Any] = {
-        **_ClassifierOnChunks._parameter_constraints,
+        **_VarProNet._parameter_constraints,
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
     _loss = "cross_entropy"
@@ -308,29 +309,27 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         verbose: int = 0,
         random_state: RandomState = None,
     ) -> None:
-        super().__init__(
-            network,
-            hidden_layer_sizes,
-            activation=activation,
-            n_init=n_init,
-            solver=solver,
-            alpha=alpha,
-            damping=damping,
-            rank=rank,
-            scale=scale,
-            max_iter=max_iter,
-            tol=tol,
-            max_time=max_time,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            warm_start=warm_start,
-            dtype=dtype,
-            device=device,
-            verbose=verbose,
-            random_state=random_state,
-        )
+        self.network = network
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.n_init = n_init
+        self.solver = solver
+        self.alpha = alpha
+        self.damping = damping
+        self.rank = rank
         self.class_weight = class_weight
+        self.scale = scale
+        self.max_iter = max_iter
+        self.tol = tol
+        self.max_time = max_time
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.dtype = dtype
+        self.device = device
+        self.verbose = verbose
+        self.random_state = random_state
 
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=False)
@@ -349,7 +348,7 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         ----------
         X : array-like of shape (n_samples, n_features)
             Training samples. A dask array, or a memory-mapped one of 1 GiB or more, is
-            read in chunks (:meth:`fit_chunks`) if the fit does not need all rows.
+            read in chunks (:meth:`fit_chunks`) if possible.
 
         y : array-like of shape (n_samples,)
             Labels of any kind.
@@ -379,7 +378,6 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         chunks = self._chunks_of(X, y, sample_weight, X_val)
         if chunks is not None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
-        check_table_fits(X, ADVICE_ON_MEMORY)
         X, y = self._check_data(X, y, reset=True)
         weight = check_sample_weight(sample_weight, X)
         metadata = None if sample_weight is None else {"sample_weight": weight}
@@ -391,59 +389,84 @@ class VarProNetClassifier(SoftmaxClassifier, _ClassifierOnChunks):
         self._fit_distinct(X, code, weight, data, validation)
         return self
 
-    def _scaled_part(self, y):
-        return np.zeros((len(y), 1 if y.shape[1] == 2 else y.shape[1]))
+    @unchanged_on_failure
+    @takes_only_chunks
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit_chunks(
+        self,
+        chunks: Iterable[tuple[ArrayLike, ...]],
+        *,
+        classes: ArrayLike | None = None,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
+        """Fit the network to rows that come in chunks and need not fit into memory.
 
-    def _scaled_targets(self, y, scaling):
-        return y
+        Up to 2**20 distinct rows, with up to 2**24 numbers, are collected and fitted as
+        by :meth:`fit`. For more rows one network is fitted, with default penalties if
+        ``alpha="auto"``: the solver takes batches of a random sample, and draws another
+        sample, in one pass over the chunks, when all of it is used. Loss and output
+        layer are those of all rows, however these are divided into chunks.
 
-    def _output_center(self, scaling):
-        return 0.0
+        Parameters
+        ----------
+        chunks : iterable of tuples (X, y) or (X, y, sample_weight)
+            Arrays of any length, in a list or another object that can be iterated
+            several times, not a generator.
 
-    def _n_values(self, y):
-        return 1 if y.shape[1] == 2 else y.shape[1]
+        classes : array-like, default=None
+            All labels, in any order and number. If None, one more pass over the chunks
+            finds them.
 
-    def _prediction_attributes(self):
-        return {"classes_": self.classes_}
+        X_val : array-like of shape (n_val_samples, n_features), default=None
+            Validation samples, which ``early_stopping`` needs here.
 
-    def _validation_loss(self, validation, scaling, model):
-        from sklearn_gn.varpro.problem import predict_values
-
-        if validation is None:
-            return None
-        X, code, weight = validation
-        x = scaling.x(X)
-
-        def loss(net):
-            values = self._in_batches(lambda x: predict_values(model, net, x), x)
-            return cross_entropy(values, code, weight)
-
-        return loss
-
-    def to_sklearn(self) -> BaseEstimator:
-        """Return a fitted estimator of scikit-learn, which predicts without JAX.
-
-        A single network becomes a pipeline of a ``StandardScaler`` and an
-        ``MLPClassifier``, a committee a ``VotingClassifier`` of such pipelines.
-        Probabilities are the same to rounding errors for rows within ten times the
-        usual distance from the centre; it extrapolates for farther ones, which a
-        committee moves to that distance.
+        y_val : array-like of shape (n_val_samples,), default=None
+            Validation labels.
 
         Returns
         -------
-        model : Pipeline or VotingClassifier
-            It shares no memory with this estimator.
+        self : VarProNetClassifier
+            The fitted estimator.
 
         Raises
         ------
         ValueError
-            If scikit-learn does not have such a network: other kinds than "mlp", other
-            activations than "relu", "tanh", "sigmoid" and "identity", or several.
+            If the chunks can be iterated only once, if one is malformed or holds NaN or
+            infinity, if the solver needs all rows at once and they are too many, if
+            ``class_weight`` is "balanced", or if ``device`` names several devices.
         """
-        from sklearn_gn.varpro.export import to_sklearn
+        self._check_chunks_are_possible(chunks, X_val)
+        check_class_weight(self)
+        self._check_class_weight()
+        first = first_of(chunks)
+        labels = labels_of(chunks) if classes is None else np.asarray(classes)
+        previous = self.warm_start and hasattr(self, "_fitted")
+        self._find_classes(labels, np.ones(len(labels)), previous=previous)
+        self._check_data(*(array[:1] for array in first[:2]), reset=True)
+        validation = self._check_validation(X_val, y_val)
 
-        check_is_fitted(self)
-        return to_sklearn(self, classes=self.classes_)
+        def fit_in_memory(X, y, weight):
+            code = y[:, 0].astype(int)
+            metadata = {"sample_weight": weight}
+            data = {"X": X, "y": self.classes_[code], "metadata": metadata}
+            self._fit_distinct(X, code, weight, data, validation)
+
+        self._fit_surveyed(
+            CheckedRows.of_classes(chunks, self, as_column=True),
+            self.n_features_in_ + 1,
+            fit_in_memory,
+            validation,
+            n_samples=lambda found: found.n_rows,
+        )
+        return self
+
+    def _targets(self, y):
+        """Probabilities of the classes from their numbers."""
+        return np.eye(len(self.classes_))[y.ravel().astype(int)]
+
+    def _n_values(self, y):
+        return 1 if y.shape[1] == 2 else y.shape[1]
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Return the logits.

@@ -1,25 +1,34 @@
-"""Fits of VarProNetRegressor and VarProNetClassifier whose penalties are chosen."""
+"""The fit of a committee from its rows to the fitted attributes.
 
-from functools import partial
+The problem is made in scaled units, the members are fitted
+(:mod:`sklearn_gn.varpro.committee`), the linear model takes the place of those that it
+beats, small and wide members of a classifier get their shares, and what the evidence
+found is set in the user's units.
+"""
+
+import math
+from functools import cache, partial
 from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import logsumexp, softmax
 
-from sklearn_gn.arrays.extremes import MOST_ROWS
-from sklearn_gn.base import cross_entropy
-from sklearn_gn.bayes import evidence
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.extremes import MOST_ROWS, noise_deviation
+from sklearn_gn.base import all_logits
+from sklearn_gn.bayes import evidence, evidence_gn, huber, laplace
+from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
-from sklearn_gn.data.reach import Reach, units_within_reach
+from sklearn_gn.bayes.laplace import degrees_of_freedom
+from sklearn_gn.bayes.layers import row_blocks
+from sklearn_gn.bayes.linear_evidence import beats, linear_model
 from sklearn_gn.data.scaling import Scaling
+from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.varpro import committee
-from sklearn_gn.varpro.batch_committee import BATCH_COMMITTEE, BatchOptions
-from sklearn_gn.varpro.committee import COMMITTEE, ROBUST_COMMITTEE, Member
-from sklearn_gn.varpro.committee_attributes import set_fitted
-from sklearn_gn.varpro.growing_committee import GROWING_COMMITTEE
-from sklearn_gn.varpro.mixed_committee import MIXED_COMMITTEE, MixedOptions, MixedState
+from sklearn_gn.varpro import members as of_members
+from sklearn_gn.varpro import wide_members
+from sklearn_gn.varpro.committee import COMMITTEE, ROBUST_COMMITTEE, CommitteeOptions
 
 _LARGEST_INT = np.iinfo(np.int32).max
 _LEAST_PENALTY = float(np.finfo(np.float64).eps)  # less is lost to rounding
@@ -27,55 +36,92 @@ _ROWS_TO_WEIGH = 30  # from which some are left out to weigh members of two kind
 _LARGE = 1e9  # features beyond which products do not fit into single precision
 
 
-class Units(NamedTuple):
-    """Units of a fit in which rows beyond the reach of the others are moved."""
+class Problem(NamedTuple):
+    """What a fit is given, and what leads back to the user's units."""
 
+    rows: Rows
+    options: CommitteeOptions
     scaling: Scaling
-    reach: Reach
-
-    @classmethod
-    def of(cls, X, y, weight, scale):
-        """Return the units of weighted data; the user's own unless ``scale``."""
-        if not scale:
-            _check_squares("X", X)
-            _check_squares("y", y)
-            scaling = Scaling.none(X, y)
-            return cls(scaling, Reach.of(scaling.x(X), weight))
-        units_of = partial(Scaling.of, y=y, weight=weight, each_target=True)
-        return cls(*units_within_reach(units_of, X, weight))
-
-    def x(self, X):
-        """Return features in these units, within reach."""
-        return self.reach.limited(self.scaling.x(X))
-
-    def deviations(self, X, std, values):
-        """Return standard errors in these units, greater for rows beyond reach."""
-        return self.reach.deviations(self.scaling.x(X), std, values)
 
     @property
-    def x_center(self):
-        """Centres of the features."""
-        return self.scaling.x_center
+    def n_effective(self):
+        """Number of rows, counted by their weights."""
+        return self.options.evidence.n_effective
 
-    @property
-    def x_scale(self):
-        """Scales of the features."""
-        return self.scaling.x_scale
 
-    @property
-    def y_center(self):
-        """Centres of the targets."""
-        return self.scaling.y_center
+def fit(estimator, plan, X, y, weight, n_effective, *, validation, data, rng):
+    """Fit the committee of a :class:`Plan` and set the fitted attributes.
 
-    @property
-    def y_scale(self):
-        """Scale of the targets, or of each."""
-        return self.scaling.y_scale
+    y has targets, or probabilities of the classes. The weights of the distinct rows sum
+    to one, and ``n_effective`` counts rows by them as they were given.
+    """
+    problem = _problem(estimator, plan, X, y, weight, n_effective, rng)
+    estimator._run_from(
+        [_starts(estimator, plan.models, problem, rng)],
+        ROBUST_COMMITTEE if estimator._is_robust() else COMMITTEE,
+        (problem.rows, problem.options),
+        (None, problem.scaling),
+        of_members.mean_values,
+        lambda run: set_fitted(estimator, run, problem),
+        validation=validation,
+        data=data,
+    )
 
-    @property
-    def loss_scale(self):
-        """Factor from losses in these units to those of the user."""
-        return self.scaling.loss_scale
+
+# --- the problem ---------------------------------------------------------------------
+
+
+def _problem(estimator, plan, X, y, weight, n_effective, rng):
+    """The rows in the units of the fit, and all settings."""
+    if not estimator.scale:
+        _check_squares("X", X)
+        _check_squares("y", y)
+    scaling = estimator._units(X, y, weight, each_target=True)
+    rows = Rows(scaling.x(X), scaling.y(y), weight)
+    warm = estimator.warm_start and hasattr(estimator, "_fitted")
+    alpha, model = estimator.alpha, plan.models[0]  # given penalties of the groups
+    if isinstance(alpha, Real):
+        alpha = np.full(model.n_groups, max(float(alpha), _LEAST_PENALTY))
+    elif isinstance(alpha, dict):
+        lengths = dict.fromkeys(("slope", "coef", "bias"))
+        lengths["weights"] = model.n_feature_groups
+        lengths["layers"] = max(0, len(model.sizes) - 2)
+        alpha = evidence.named_penalties(alpha, lengths)
+    else:
+        alpha = None
+    options = EvidenceOptions(
+        n_effective=min(max(n_effective, len(X)), MOST_ROWS),
+        damping=None if estimator.damping is None else float(estimator.damping),
+        rank=estimator.rank,
+        tol=float(estimator.tol),
+        seed=int(rng.randint(_LARGEST_INT)),
+        alpha=alpha,
+    )
+    if plan.n_evidence:
+        rows = rows_for(estimator.device, rows, model)
+    wide = None
+    if plan.n_evidence < len(plan.models):
+        warn_of_cpu(estimator.device, "wide members by mini-batches")
+        both = plan.n_evidence > 0
+        # A dict has no penalties of wide members beside small ones.
+        of_wide = None if both and isinstance(estimator.alpha, dict) else alpha
+        in_range = np.max(np.abs(rows.x)) < _LARGE
+        wide = wide_members.WideOptions(
+            n_effective=options.n_effective,
+            damping=options.damping,
+            tol=options.tol,
+            continues=warm,
+            alpha=of_wide,
+            dtype=np.float32 if in_range else np.float64,
+            lacks_part=both and options.n_effective >= _ROWS_TO_WEIGH,
+        )
+    # The validation loss does not change while a size is tried.
+    grows = estimator._loss == "squared" and not estimator.early_stopping and not warm
+    grows &= not estimator._is_robust()
+    given = estimator.hidden_layer_sizes, estimator.alpha, estimator.n_init
+    grows &= all(isinstance(value, str) for value in given)  # which is "auto"
+    options = CommitteeOptions(options, wide, plan.n_evidence, grows, options.seed)
+    return Problem(rows, options, scaling)
 
 
 def _check_squares(name, values):
@@ -88,144 +134,12 @@ def _check_squares(name, values):
         )
 
 
-class Problem(NamedTuple):
-    """What a fit is given, and what leads back to the user's units."""
-
-    rows: Rows
-    options: EvidenceOptions | BatchOptions | MixedOptions
-    scaling: Units
-
-
-def fit(estimator, plan, X, y, weight, *, n_effective, validation, data, rng):
-    """Fit a committee to canonical rows and set the fitted attributes.
-
-    Parameters
-    ----------
-    estimator : VarProNetRegressor or VarProNetClassifier
-    plan : Plan
-        From :func:`sklearn_gn.varpro.committee_plan.plan`.
-    X, y, weight : ndarrays
-        Rows with targets, or with probabilities of the classes; weights that sum to
-        one.
-    n_effective : float
-        Number of rows, counted by their weights.
-    validation : tuple or None
-    data : dict
-        ``X``, ``y`` and ``metadata`` for callbacks.
-    rng : RandomState
-    """
-    alpha = _given_penalties(estimator.alpha, plan.models[0])
-    problem = _problem(estimator, X, y, weight, n_effective, alpha, rng)
-    algorithm = GROWING_COMMITTEE if _may_grow(estimator) else COMMITTEE
-    algorithm = ROBUST_COMMITTEE if estimator._is_robust() else algorithm
-    if plan.n_evidence == 0:
-        problem, algorithm = _in_batches(estimator, problem), BATCH_COMMITTEE
-    elif plan.n_evidence < len(plan.models):
-        batches = _in_batches(estimator, problem).options
-        if isinstance(estimator.alpha, dict):  # has no penalties of the wide members
-            batches = batches._replace(alpha=None)
-        options = MixedOptions(
-            problem.options,
-            batches._replace(lacks_part=problem.options.n_effective >= _ROWS_TO_WEIGH),
-            plan.n_evidence,
-            problem.options.seed,
-        )
-        problem, algorithm = problem._replace(options=options), MIXED_COMMITTEE
-    starts = _starts(estimator, plan.models, problem, rng)
-    run = FitRun(
-        estimator,
-        algorithm,
-        (problem.rows, problem.options),
-        [starts],
-        loss_scale=problem.scaling.loss_scale,
-        val_loss=_validation_loss(estimator, validation, problem.scaling),
-        validation=validation,
-    )
-    estimator._run(
-        run,
-        max_steps=estimator._most_iterations(),
-        data=data,
-        attributes=lambda members: {
-            "_fitted": (None, members, problem.scaling),
-            **estimator._prediction_attributes(),
-        },
-        set_fitted=lambda: set_fitted(
-            estimator, run.best_net, problem, _lacking(run.final_state)
-        ),
-    )
-
-
-def _may_grow(estimator):
-    """Whether the sizes of the networks are to be found."""
-    if estimator.warm_start and hasattr(estimator, "_fitted"):
-        return False
-    if estimator._loss != "squared" or estimator.early_stopping:
-        return False  # the validation loss does not change while a size is tried
-    given = estimator.hidden_layer_sizes, estimator.alpha, estimator.n_init
-    return all(isinstance(value, str) for value in given)  # which is "auto"
-
-
-def _given_penalties(alpha, model):
-    """Penalties of the groups, or None where they are chosen."""
-    if isinstance(alpha, Real):
-        return np.full(model.n_groups, max(float(alpha), _LEAST_PENALTY))
-    if not isinstance(alpha, dict):
-        return None
-    lengths = {
-        "slope": None,
-        "coef": None,
-        "bias": None,
-        "weights": model.n_feature_groups,
-        "layers": max(0, len(model.sizes) - 2),
-    }
-    return evidence.named_penalties(alpha, lengths)
-
-
-def _problem(estimator, X, y, weight, n_effective, alpha, rng):
-    scaling = Units.of(X, estimator._scaled_part(y), weight, estimator.scale)
-    rows = Rows(scaling.x(X), estimator._scaled_targets(y, scaling), weight)
-    options = EvidenceOptions(
-        n_effective=min(max(n_effective, len(X)), MOST_ROWS),
-        damping=None if estimator.damping is None else float(estimator.damping),
-        rank=estimator.rank,
-        tol=float(estimator.tol),
-        seed=int(rng.randint(_LARGEST_INT)),
-        alpha=alpha,
-    )
-    return Problem(rows, options, scaling)
-
-
-def _in_batches(estimator, problem):
-    """The problem with the options of mini-batches."""
-    options = problem.options
-    continues = estimator.warm_start and hasattr(estimator, "_fitted")
-    return problem._replace(
-        options=BatchOptions(
-            n_effective=options.n_effective,
-            damping=options.damping,
-            tol=options.tol,
-            seed=options.seed,
-            continues=continues,
-            alpha=options.alpha,
-            dtype=np.float32 if np.max(np.abs(problem.rows.x)) < _LARGE else np.float64,
-        )
-    )
-
-
-def _lacking(state):
-    """Wide members of a mixed committee that have not seen a part of the rows."""
-    return state.batches.lacking if isinstance(state, MixedState) else ()
-
-
 def _starts(estimator, models, problem, rng):
     """Random members, or those of the former fit."""
     seeds = rng.randint(_LARGEST_INT, size=len(models))
     drawn = [
-        committee.first_member(
-            model,
-            problem.rows,
-            problem.options.n_effective,
-            np.random.RandomState(seed),
+        of_members.first_member(
+            model, problem.rows, problem.n_effective, np.random.RandomState(seed)
         )
         for model, seed in zip(models, seeds, strict=True)
     ]
@@ -247,54 +161,279 @@ def _starts(estimator, models, problem, rng):
     return tuple(
         # The linear model has no hidden weights to go on with.
         start
-        if committee.is_linear(member)
-        else in_units(member, scaling, problem.scaling)
+        if of_members.is_linear(member)
+        else of_members.in_units(member, scaling, problem.scaling)
         for member, start in zip(members, drawn, strict=True)
     )
 
 
-def in_units(member, before, after):
-    """Return a member of a former fit as a start, in the units of this one.
+# --- the fitted attributes -----------------------------------------------------------
 
-    Parameters
-    ----------
-    member : Member
-    before, after : Scaling
-        Units of the former fit and of this one.
+
+class Summary(NamedTuple):
+    """What is known of a member, in the user's units; of wide ones the first two."""
+
+    alpha: dict
+    loss: float
+    covariance: laplace.PosteriorCovariance | None = None
+    # (k,)  variance of the noise of each target, over the mean of all
+    noise_ratio: np.ndarray | None = None
+    gram: np.ndarray | LargeGram | None = None  # Gauss-Newton matrix
+    alpha_method: str = "prior"
+    noise_std: np.ndarray | None = None  # (k,)
+    n_effective_parameters: float = math.nan
+    n_of_penalties: float = math.nan  # parameters that their choice amounts to
+    log_evidence: float = math.nan
+
+
+def set_fitted(estimator, run, problem):
+    """Set the fitted attributes of an estimator after a run."""
+    observed, members, wide = problem.rows, run.best_net, ()
+    if problem.options.wide:
+        k = problem.options.n_evidence
+        members, wide = members[:k], members[k:]
+    if estimator._is_robust():
+        fitted = of_members.mean_values(members, observed.x)
+        targets = huber.targets_of(fitted, observed)
+        problem = problem._replace(rows=observed._replace(y=targets))
+    with backend.one_blas_thread:
+        small, summaries = _by_evidence(problem, members)
+        members = small + wide
+        n = problem.n_effective
+        summaries += [
+            Summary(
+                _by_name(member.model, member.net.alpha / n),
+                wide_members.objective(member, problem.rows, n),
+            )
+            for member in wide
+        ]
+        if small and wide and problem.options.wide.lacks_part:
+            covariances = [s.covariance.get() for s in summaries[: len(small)]]
+            lacking, rows = run.final_state.wide.lacking, problem.rows
+            members = wide_members.weighed(small, covariances, wide, lacking, rows, n)
+    # The wide members have fixed penalties, and no evidence.
+    chosen, scaling = summaries[: len(small)] or summaries, problem.scaling
+    estimator._fitted = None, members, scaling
+    shares = of_members.shares(members)
+    estimator.estimators_ = [
+        FittedMember(estimator, member, scaling, summary, float(share))
+        for member, summary, share in zip(members, summaries, shares, strict=True)
+    ]
+    estimator.loss_ = float(shares @ [s.loss for s in summaries])
+    estimator.alpha_ = {
+        name: np.exp(np.mean([np.log(s.alpha[name]) for s in chosen], axis=0))
+        for name in chosen[0].alpha
+    }
+    methods = {s.alpha_method for s in chosen}
+    estimator.alpha_method_ = "lanczos" if "lanczos" in methods else methods.pop()
+    if problem.options.evidence.alpha is not None:
+        estimator.alpha_method_ = "fixed"
+    best = max(chosen, key=lambda s: s.log_evidence)
+    estimator.gram_spectrum_ = np.zeros(0)
+    if best.gram is not None:
+        estimator.gram_spectrum_ = laplace.spectrum(best.gram)
+    if small:
+        # Each start is as probable as the others before the data are seen.
+        evidences = [summary.log_evidence for summary in chosen]
+        estimator.log_evidence_ = float(logsumexp(evidences)) - math.log(len(small))
+        estimator.n_effective_parameters_ = float(
+            np.mean([s.n_effective_parameters for s in chosen])
+        )
+    if estimator._loss == "squared":
+        estimator._covariances = tuple(s.covariance for s in summaries)
+        estimator._noise_ratios = tuple(s.noise_ratio for s in summaries)
+        _set_noise(estimator, members, summaries, problem, observed)
+    _set_output_layer(estimator, members, scaling)
+
+
+def _by_evidence(problem, members):
+    """Members by the evidence and their summaries; linear ones where these are better.
+
+    Networks that find structure in noise do not pay for their parameters: the linear
+    model takes the place of those that it beats.
     """
+    if not members:
+        return (), []
+    model, rows, n_effective = members[0].model, problem.rows, problem.n_effective
+    heavy = of_members.is_worth_threads(model, rows)
+    found = of_members.side_by_side(partial(_summary, problem), members, heavy)
+    competes = model.loss == "squared" and len(model.sizes) > 1
+    competes &= problem.options.evidence.alpha is None
+    linear = linear_model(rows, n_effective) if competes else None
+    if linear is None:
+        return tuple(members), found
+    y_scale = np.broadcast_to(problem.scaling.y_scale, model.n_values)
+    units = n_effective * np.sum(np.log(y_scale))
+
+    @cache
+    def linear_pair(model):
+        member = of_members.linear_member(model, linear)
+        return member, _summary(problem, member)
+
+    pairs = []
+    for member, summary in zip(members, found, strict=True):
+        value, gamma = summary.log_evidence + units, member.net.gamma
+        errors = partial(
+            of_members.left_out_errors, member, summary.covariance, n_effective
+        )
+        is_beaten = beats(linear, value, gamma, rows, n_effective, errors)
+        pairs.append(linear_pair(member.model) if is_beaten else (member, summary))
+    return tuple(member for member, _ in pairs), [summary for _, summary in pairs]
+
+
+def _summary(problem, member):
+    """The :class:`Summary` of a member by the evidence."""
     model, net = member
-    output, layers = model.split(net.theta)
-    output, layers = output.copy(), [layer.copy() for layer in layers]
-    ratio = after.x_scale / before.x_scale
-    moved = (after.x_center - before.x_center) / before.x_scale
-    end = 1 + model.sizes[0]
-    output[0] += moved @ output[1:end]
-    output[1:end] *= ratio[:, None]
-    if layers:
-        seen = list(model.features)
-        layers[0][:, 0] += layers[0][:, 1:] @ moved[seen]
-        layers[0][:, 1:] *= ratio[seen]
-    if model.loss == "squared":
-        output *= before.y_scale / after.y_scale
-        output[0] += (before.y_center - after.y_center) / after.y_scale
-    theta = model.join(output, layers)
-    names = ("x_center", "x_scale", "y_center", "y_scale")
-    pairs = ((getattr(before, name), getattr(after, name)) for name in names)
-    same = all(np.array_equal(a, b) for a, b in pairs)
-    return Member(model, net._replace(theta=theta, beta=net.beta if same else None))
+    n_effective, k = problem.n_effective, model.n_values
+    y_scale = np.broadcast_to(problem.scaling.y_scale, k)
+    sums = evidence_gn.sums_of(model, net.theta, problem.rows)
+    found, value, loss = evidence_gn.at_last_penalties(model, net, sums, n_effective)
+    scale = net.beta * n_effective  # of the objective divided by the sum of weights
+    penalties, noise_ratio = net.alpha / scale, np.ones(k)
+    if model.loss == "squared":  # of features that have left the first layer
+        gone = np.setdiff1d(np.arange(model.sizes[0]), model.features)
+        penalties[3 + gone] = evidence.LARGEST / scale
+        value -= n_effective * float(np.sum(np.log(y_scale)))
+        if k > 1:
+            squares = _squares(model, partial(model.values, net.theta), problem.rows)
+            noise_ratio = laplace.noise_ratio(squares)
+    of_penalties = 0.0
+    if problem.options.evidence.alpha is None:
+        of_penalties = evidence.parameters_of_penalties(found.gamma, model.groups())
+    return Summary(
+        covariance=laplace.PosteriorCovariance(
+            model, sums, net.alpha, net.beta, n_effective
+        ),
+        noise_ratio=noise_ratio,
+        gram=sums.gram,
+        alpha_method=evidence_gn.alpha_method(sums.gram),
+        loss=loss * problem.scaling.loss_scale if loss > 0 else 0.0,
+        alpha=_by_name(model, penalties),
+        noise_std=y_scale * noise_deviation(net.beta, noise_ratio),
+        n_effective_parameters=float(np.sum(found.gamma)) + model.n_free,
+        n_of_penalties=of_penalties,
+        log_evidence=value,
+    )
 
 
-def _validation_loss(estimator, validation, scaling):
-    if validation is None:
-        return None
-    X, y, weight = validation
-    x = scaling.x(X)
-    if estimator._loss == "cross_entropy":
-        return lambda net: cross_entropy(committee.mean_values(net, x), y, weight)
-    t = estimator._scaled_targets(y, scaling)
+def _by_name(model, penalties):
+    weights, layers = np.split(penalties[3:], [model.n_feature_groups])
+    named = dict(zip(("slope", "coef", "bias"), penalties[:3], strict=True))
+    return {**named, "weights": weights, "layers": layers}
 
-    def loss(net):
-        error = committee.mean_values(net, x) - t
-        return 0.5 * float(weight @ np.sum(error**2, axis=1))
 
-    return loss
+def _squares(model, values, rows):
+    """Weighted sums of the squared residuals of values, a function of x, (k,)."""
+    squares = np.zeros(model.n_values)
+    for x, y, weight in row_blocks(rows, model.n_linear + model.n_values):
+        squares += weight @ (values(x) - y) ** 2
+    return squares
+
+
+def _set_noise(estimator, members, summaries, problem, observed):
+    """Set the noise that the mean of the members leaves, and its degrees of freedom.
+
+    For a given set of penalties the members are nearly linear in the targets, and their
+    mean has the mean of their effective parameters. Its residuals are smaller than
+    those of the members by what these disagree on. ``observed`` are the rows with the
+    targets as they were observed.
+    """
+    n_effective, k = problem.n_effective, observed.y.shape[1]
+    n_parameters = np.mean(
+        [s.n_effective_parameters + s.n_of_penalties for s in summaries]
+    )
+    freedom = degrees_of_freedom(n_effective, k, n_parameters)
+    values = partial(of_members.mean_values, members)
+    if estimator._is_robust():
+        fitted = values(observed.x)
+        noise_std = huber.noise_std(fitted, observed, n_effective, n_parameters / k)
+    else:
+        squares = _squares(members[0].model, values, problem.rows)
+        variance = np.mean(squares) * n_effective * k / freedom
+        ratio = laplace.noise_ratio(squares)
+        noise_std = noise_deviation(1 / max(variance, evidence_gn.EXACT), ratio)
+    noise_std = problem.scaling.y_scale * noise_std
+    estimator.noise_std_ = laplace.one_or_each(noise_std)
+    estimator._degrees_of_freedom = freedom
+
+
+def _set_output_layer(estimator, members, scaling):
+    """Set the output layer of the mean of the members, on their hidden features."""
+    model, shares = members[0].model, of_members.shares(members)
+    layers = [
+        share * model.split(net.theta)[0]
+        for share, (model, net) in zip(shares, members, strict=True)
+    ]
+    d = model.sizes[0]
+    coef = np.concatenate([output[1 + d :] for output in layers])
+    if not model.activations:  # the features are the inputs
+        coef = np.zeros_like(layers[0][1:])  # whose weights are the linear term
+    constant, *slope = sum(output[: 1 + d] for output in layers)
+    slope = (np.array(slope) * scaling.y_scale / scaling.x_scale[:, None]).T
+    estimator.linear_coef_ = slope
+    estimator.output_coef_ = (coef * scaling.y_scale).T
+    estimator.output_intercept_ = (
+        constant * scaling.y_scale + scaling.y_center - slope @ scaling.x_center
+    )
+    estimator._n_features_out = len(coef)
+
+
+class FittedMember:
+    """One network of a committee: it predicts, and says what the evidence chose.
+
+    Attributes
+    ----------
+    activations_ : tuple of str
+        One for each hidden layer.
+    coefs_ : list of ndarray
+        Weights of the hidden layers, for scaled features; those of features that the
+        evidence has switched off are zero.
+    intercepts_ : list of ndarray
+        Biases of the hidden layers.
+    alpha_ : dict
+        Penalties of the groups of parameters.
+    log_evidence_ : float
+        Logarithm of the evidence; only where it chose the penalties, as the next one.
+    n_effective_parameters_ : float
+        Number of well-determined parameters.
+    noise_std_ : float or ndarray of shape (n_targets,)
+        Standard deviation of the noise; of regressors only.
+    share_ : float
+        Its share in the predictions of the committee.
+    """
+
+    def __init__(self, estimator, member, scaling, summary, share):
+        self._member, self._scaling = member, scaling
+        self._single_target = getattr(estimator, "_single_target", False)
+        self._classes = getattr(estimator, "classes_", None)
+        model, net = member
+        _, layers = model.split(net.theta)
+        self.activations_ = model.activations
+        self.coefs_ = [layer[:, 1:].T.copy() for layer in layers]
+        self.intercepts_ = [layer[:, 0].copy() for layer in layers]
+        if layers:
+            whole = np.zeros((model.sizes[0], model.sizes[1]))
+            whole[list(model.features)] = self.coefs_[0]
+            self.coefs_[0] = whole
+        self.alpha_ = summary.alpha
+        self.share_ = share
+        if np.isfinite(summary.log_evidence):
+            self.log_evidence_ = summary.log_evidence
+            self.n_effective_parameters_ = summary.n_effective_parameters
+        if self._classes is None:
+            self.noise_std_ = laplace.one_or_each(summary.noise_std)
+
+    def predict(self, X):
+        """Predict the targets, or the labels, as the committee returns them."""
+        if self._classes is not None:
+            return self._classes[np.argmax(self.predict_proba(X), axis=1)]
+        y = self._values(X) * self._scaling.y_scale + self._scaling.y_center
+        return y[:, 0] if self._single_target else y
+
+    def predict_proba(self, X):
+        """Probabilities of the classes, in the order of ``classes_``."""
+        return softmax(all_logits(self._values(X)), axis=1)
+
+    def _values(self, X):
+        model, net = self._member
+        return model.values(net.theta, self._scaling.x(np.asarray(X, np.float64)))

@@ -1,4 +1,4 @@
-"""What VarProNetRegressor and VarProNetClassifier share."""
+"""What VarProNetRegressor and VarProNetClassifier share: parameters, and the fit."""
 
 from __future__ import annotations
 
@@ -8,15 +8,28 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import gen_batches
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    is_classifier,
+)
+from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import backend, extremes
-from sklearn_gn.base import GaussNewtonEstimator
+from sklearn_gn.arrays.extremes import total_weight
+from sklearn_gn.base import GaussNewtonEstimator, cross_entropy
+from sklearn_gn.data.chunks import (
+    check_early_stopping,
+    check_on_one_device,
+    check_repeatable,
+    chunks_of,
+)
 from sklearn_gn.data.rows import (
+    canonical_rows,
     feature_spread,
     shares,
     validate_data,
@@ -25,14 +38,17 @@ from sklearn_gn.data.rows import (
 from sklearn_gn.data.scaling import Scaling
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.runtime.memory import check_fits
-from sklearn_gn.varpro import committee, committee_fit, committee_plan
+from sklearn_gn.runtime.memory import check_fits, check_table_fits
+from sklearn_gn.varpro import committee_fit, committee_plan, members
 
 _MOST_STEPS = 100  # where max_iter is "auto"
 _MOST_STEPS_BY_EVIDENCE = 3000  # the same of committees, whose steps take milliseconds
 _LARGEST_INT = np.iinfo(np.int32).max
 _DEEP = (64, 64)  # hidden layers where the evidence does not choose the penalties
 _BLOCK_ROWS = 4096  # of predictions
+_SAMPLE_ROWS, _SAMPLE_NUMBERS = 2**20, 2**24  # from which batches are drawn
+_UNITS_NUMBERS = 2**22  # of the rows that set the units
+_FEW_ROWS = 8192  # fitted at once by solvers without a batch size
 
 
 class _VarProNet(
@@ -81,57 +97,34 @@ class _VarProNet(
     # Where alpha="auto" and the evidence does not choose.
     _default_penalties: Any = None
 
-    def __init__(
-        self,
-        network,
-        hidden_layer_sizes,
-        *,
-        activation,
-        n_init,
-        solver,
-        alpha,
-        damping,
-        rank,
-        scale,
-        max_iter,
-        tol,
-        max_time,
-        early_stopping,
-        validation_fraction,
-        n_iter_no_change,
-        warm_start,
-        dtype,
-        device,
-        verbose,
-        random_state,
-    ):
-        self.network = network
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.n_init = n_init
-        self.solver = solver
-        self.alpha = alpha
-        self.damping = damping
-        self.rank = rank
-        self.scale = scale
-        self.max_iter = max_iter
-        self.tol = tol
-        self.max_time = max_time
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.warm_start = warm_start
-        self.dtype = dtype
-        self.device = device
-        self.verbose = verbose
-        self.random_state = random_state
+    # -- the fit of rows in memory ----------------------------------------------------
 
-    # -- the fit ----------------------------------------------------------------------
+    def _fit_distinct(self, X, y, weight, data, validation):
+        """Fit to the distinct ones of checked rows in memory.
 
-    def _fit(
-        self, X, y, weight, *, n_samples, n_effective, validation, solver, data, rng
-    ):
-        """Fit to canonical rows with targets, or probabilities, y of shape (m, k)."""
+        y has the targets, (n, n_targets), or the numbers of the classes, (n,); ``data``
+        is what callbacks see, X and y as given, and ``validation`` X, y and weights
+        that sum to one, or None.
+        """
+        rng = check_random_state(self.random_state)
+        n_effective = total_weight(weight)
+        columns = y.reshape(len(y), -1).astype(np.float64)
+        kept, weight = canonical_rows(X, columns, weight)
+        X, y = X[kept], y[kept]
+        if self.early_stopping and validation is None:
+            labels = y if is_classifier(self) else None
+            parts = validation_split(len(X), self.validation_fraction, rng, labels)
+            train, val = map(np.sort, parts)
+            validation = X[val], y[val], shares(weight[val])
+            X, y, weight = X[train], y[train], weight[train]
+            n_effective *= float(weight.sum())
+            weight = shares(weight)
+        with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
+            y = self._targets(y)
+            self._fit_canonical(X, y, weight, n_effective, validation, data, rng)
+
+    def _fit_canonical(self, X, y, weight, n_effective, validation, data, rng):
+        """Fit a committee, or one network, to rows with targets or probabilities y."""
         backend.mesh_of(self.device)  # a device that there is not is an error
         n_independent = 1.0
         by_width = isinstance(self.hidden_layer_sizes, str)
@@ -143,31 +136,20 @@ class _VarProNet(
             self._refuse_huber()
         has_units = self.scale or plan is not None
         self._feature_spread = 1.0 if has_units else feature_spread(X)
+        words = {"validation": validation, "data": data, "rng": rng}
         if plan is not None:
-            committee_fit.fit(
-                self,
-                plan,
-                X,
-                y,
-                weight,
-                n_effective=n_effective,
-                validation=validation,
-                data=data,
-                rng=rng,
-            )
+            committee_fit.fit(self, plan, X, y, weight, n_effective, **words)
             return
-
         scaling = self._units(X, y, weight)
-        rows = self._rows(scaling.x(X), self._scaled_targets(y, scaling), weight)
+        # The dual of a Gauss-Newton matrix has a row for each of them.
+        n_padded = backend.row_bucket(len(X), cheap=256)
+        rows = scaling.x(X), scaling.y(y), weight
         self._fit_network(
-            rows,
+            Rows(*(self._cast(backend.pad_rows(a, n_padded)) for a in rows)),
             scaling,
             n_rows=int(np.count_nonzero(weight)),
-            n_samples=n_samples,
-            validation=validation,
-            solver=solver,
-            data=data,
-            rng=rng,
+            n_samples=len(X) if is_classifier(self) else n_effective,
+            **words,
         )
 
     def _refuse_huber(self):
@@ -180,24 +162,15 @@ class _VarProNet(
                 f"{type(self).__name__}."
             )
 
-    def _units(self, X, y, weight):
-        """Units of the fit of one network."""
+    def _units(self, X, y, weight, each_target=False):
+        """Units of the fit; the values of classes have none."""
+        y = y if self._loss == "squared" else np.zeros((len(y), self._n_values(y)))
         if self.scale:
-            return Scaling.of(X, self._scaled_part(y), weight)
-        return Scaling.none(X, self._scaled_part(y))
+            return Scaling.of(X, y, weight, each_target=each_target)
+        return Scaling.none(X, y)
 
     def _fit_network(
-        self,
-        rows,
-        scaling,
-        *,
-        example=None,
-        n_rows,
-        n_samples,
-        validation,
-        solver,
-        data,
-        rng,
+        self, rows, scaling, *, n_rows, n_samples, validation, data, rng, example=None
     ):
         """Fit one network to rows in the units of a scaling.
 
@@ -208,9 +181,9 @@ class _VarProNet(
         from sklearn_gn.varpro.training import Settings, needed_bytes
 
         example = rows if example is None else example
-        network = self._network_object(example.x.shape[1])
+        solver = self._solver_object()
         settings = Settings(
-            model=Model(network, self._loss),
+            model=Model(self._network_object(example.x.shape[1]), self._loss),
             solver=solver,
             penalties=self._penalties(),
             damping=None if self.damping is None else self._cast(self.damping),
@@ -222,7 +195,12 @@ class _VarProNet(
             seed=np.int32(rng.randint(_LARGEST_INT)),
             mesh=backend.mesh_of(self.device),
         )
-        self._check_devices_are_possible(solver)
+        if settings.mesh is not None and self._has_mini_batches():
+            raise ValueError(
+                f"device={self.device!r}: the mini-batches of solver={solver.name!r} "
+                "are too small for several devices. Give one device, or solver="
+                "'gnvpro'."
+            )
         n_starts = 1 if self.n_init == "auto" else self.n_init
         starts = [
             self._start(settings.model, example, scaling, rng) for _ in range(n_starts)
@@ -232,13 +210,45 @@ class _VarProNet(
             "Give dtype='float32', which halves that, or solver=GNvpro(batch_size=1024)"
             ", which computes with so many rows at a time.",
         )
-        run = FitRun(
-            self,
+        self._run_from(
+            starts,
             solver.algorithm(ALGORITHMS),
             (rows, settings),
+            (settings.model, scaling),
+            partial(self._network_values, settings.model),
+            lambda run: self._set_fitted(run, rows, settings, scaling),
+            validation=validation,
+            data=data,
+        )
+
+    def _run_from(
+        self, starts, algorithm, problem, fitted, values_of, finish, *, validation, data
+    ):
+        """Run an algorithm on a problem and set the fitted attributes.
+
+        ``fitted`` is the model, None for a committee, and the scaling; ``values_of``
+        maps a network and scaled rows to the values of the output layer, and
+        ``finish`` sets what a run has found.
+        """
+        model, scaling = fitted
+        val_loss, name = None, "classes_" if is_classifier(self) else "_single_target"
+        if validation is not None:
+            x, y, weight = scaling.x(validation[0]), *validation[1:]
+            y = y if is_classifier(self) else scaling.y(y)
+
+            def val_loss(net):
+                values = values_of(net, x)
+                if is_classifier(self):
+                    return cross_entropy(values, y, weight)
+                return 0.5 * float(weight @ np.sum((values - y) ** 2, axis=1))
+
+        run = FitRun(
+            self,
+            algorithm,
+            problem,
             starts,
             loss_scale=scaling.loss_scale,
-            val_loss=self._validation_loss(validation, scaling, settings.model),
+            val_loss=val_loss,
             validation=validation,
         )
         self._run(
@@ -246,28 +256,51 @@ class _VarProNet(
             max_steps=self._most_iterations(),
             data=data,
             attributes=lambda net: {
-                "_fitted": (settings.model, net, scaling),
-                **self._prediction_attributes(),
+                "_fitted": (model, net, scaling),
+                name: getattr(self, name),
             },
-            set_fitted=lambda: self._set_fitted(run, rows, settings, scaling),
+            set_fitted=lambda: finish(run),
         )
 
-    def _check_devices_are_possible(self, solver):
-        mini_batches = solver.name not in ("gnvpro", "gn", "lbfgs_vpro")
-        if mini_batches and backend.mesh_of(self.device) is not None:
+    def _start(self, model, rows, scaling, rng):
+        """A random network, or that of the former fit."""
+        from sklearn_gn.networks._base import initial_parameters, n_features
+        from sklearn_gn.varpro.problem import Net
+
+        if self.warm_start and hasattr(self, "_fitted"):
+            return self._former_network(model, rows, scaling)
+        with backend.scope(self.dtype, self.device):
+            theta = initial_parameters(model.network, rng, rows.x[:1])
+            theta = backend.map_leaves(self._cast, backend.to_numpy(theta))
+            width = n_features(model.network, theta, rows.x[:1])
+        return Net(theta, self._cast(np.zeros((width + 1, self._n_values(rows.y)))))
+
+    def _former_network(self, model, rows, scaling):
+        before, net, former = self._fitted
+        n_inputs, n_values = rows.x.shape[1], self._n_values(rows.y)
+        if before is None:
             raise ValueError(
-                f"device={self.device!r}: the mini-batches of solver={solver.name!r} "
-                "are too small for several devices. Give one device, or solver="
-                "'gnvpro'."
+                "warm_start=True continues with the committee of the previous fit, "
+                "whose penalties were chosen; the parameters now ask for one network. "
+                "Fit a new estimator."
             )
+        if before.network != model.network or len(former.x_center) != n_inputs:
+            raise ValueError(
+                f"warm_start=True continues with {before.network!r} on "
+                f"{len(former.x_center)} features, not with {model.network!r} on "
+                f"{n_inputs}."
+            )
+        if net.output.shape[1] != n_values:  # only the features are those of before
+            net = net._replace(output=np.zeros((len(net.output), n_values)))
+        elif np.ndim(former.y_scale) or np.ndim(scaling.y_scale):
+            # The units of single targets may be others by powers of ten.
+            net = net._replace(output=net.output * (former.y_scale / scaling.y_scale))
+        return backend.map_leaves(self._cast, net)
+
+    # -- what the parameters ask for --------------------------------------------------
 
     def _most_iterations(self):
         return self._iterations if self.max_iter == "auto" else self.max_iter
-
-    def _n_linear_networks(self):
-        members = [one.coefs_ for one in getattr(self, "estimators_", ())]
-        linear = [coefs and not any(map(np.any, coefs)) for coefs in members]
-        return int(np.sum(linear)), len(linear)
 
     def _default_solver(self):
         """Whether the solver is the default one, with its default settings."""
@@ -281,34 +314,32 @@ class _VarProNet(
         """Whether the solver minimises Huber's loss."""
         return getattr(self._solver_object(), "loss", "squared_error") == "huber"
 
+    def _has_mini_batches(self):
+        """Whether the solver takes small batches, each of them once an epoch."""
+        return not hasattr(self._solver_object(), "iterations_per_batch")
+
     def _network_object(self, n_features):
-        from sklearn_gn.networks._base import checked_network
-
-        network = self.network
-        if isinstance(network, str):
-            network = self._named_network(network, n_features)
-        return checked_network(network)
-
-    def _named_network(self, name, n_features):
         from sklearn_gn.networks import CNN, MLP, NeuralODE
-        from sklearn_gn.networks._base import checked_sizes
+        from sklearn_gn.networks._base import checked_network, checked_sizes
 
-        if name == "cnn":
+        if not isinstance(self.network, str):
+            return checked_network(self.network)
+        if self.network == "cnn":
             side = math.isqrt(n_features)
             if side * side != n_features:
                 raise ValueError(
                     f"network='cnn' takes square images, X has {n_features} features. "
                     "Give network=CNN(image_shape) from sklearn_gn.networks."
                 )
-            return CNN((side, side))
+            return checked_network(CNN((side, side)))
         sizes = self.hidden_layer_sizes
-        if isinstance(sizes, str):
-            sizes = _DEEP
+        sizes = _DEEP if isinstance(sizes, str) else sizes
         sizes = checked_sizes("hidden_layer_sizes", sizes)
-        if name == "neural_ode":
-            return NeuralODE(width=sizes[0] if sizes else 8)
-        activation = "tanh" if self.activation == "auto" else self.activation
-        return MLP(sizes, activation if isinstance(activation, str) else (*activation,))
+        if self.network == "neural_ode":
+            return checked_network(NeuralODE(width=sizes[0] if sizes else 8))
+        names = "tanh" if self.activation == "auto" else self.activation
+        names = names if isinstance(names, str) else (*names,)
+        return checked_network(MLP(sizes, names))
 
     def _penalties(self):
         """Penalties of the hidden layers and of the output layer."""
@@ -332,109 +363,158 @@ class _VarProNet(
             f"dict alpha_ of a fitted model. Got {alpha!r}."
         )
 
-    def _rows(self, x, t, weight):
-        # The dual of a Gauss-Newton matrix has a row for each of them.
-        n_padded = backend.row_bucket(len(x), cheap=256)
-        return Rows(
-            *(self._cast(backend.pad_rows(a, n_padded)) for a in (x, t, weight))
-        )
+    # -- the fit of rows in chunks ----------------------------------------------------
 
-    def _start(self, model, rows, scaling, rng):
-        from sklearn_gn.networks._base import initial_parameters, n_features
-        from sklearn_gn.varpro.problem import Net
-
-        network = model.network
-        if self.warm_start and hasattr(self, "_fitted"):
-            return self._previous(model, rows, scaling)
-        with backend.scope(self.dtype, self.device):
-            theta = backend.to_numpy(initial_parameters(network, rng, rows.x[:1]))
-            theta = backend.map_leaves(self._cast, theta)
-            width = n_features(network, theta, rows.x[:1])
-        return Net(theta, self._cast(np.zeros((width + 1, self._n_values(rows.y)))))
-
-    def _previous(self, model, rows, scaling):
-        before, net, former = self._fitted
-        n_inputs, n_values = rows.x.shape[1], self._n_values(rows.y)
-        if before is None:
-            raise ValueError(
-                "warm_start=True continues with the committee of the previous fit, "
-                "whose penalties were chosen; the parameters now ask for one network. "
-                "Fit a new estimator."
+    def _chunks_of(self, X, y, sample_weight, X_val):
+        """Chunks of arrays on disk; None of arrays that are fitted as a whole."""
+        needs_all = getattr(self._solver_object(), "batch_size", "auto") is None
+        needs_all &= not self._has_mini_batches()
+        needs_all |= self.early_stopping and X_val is None
+        needs_all |= getattr(self, "class_weight", None) == "balanced"
+        needs_all |= backend.mesh_of(self.device) is not None
+        chunks = None if needs_all else chunks_of(X, y, sample_weight)
+        if chunks is None:
+            check_table_fits(
+                X,
+                "fit_chunks reads rows piece by piece, and so does fit a dask array or "
+                "a large memory-mapped one.",
             )
-        if before.network != model.network or len(former.x_center) != n_inputs:
-            raise ValueError(
-                f"warm_start=True continues with {before.network!r} on "
-                f"{len(former.x_center)} features, not with {model.network!r} on "
-                f"{n_inputs}."
-            )
-        if net.output.shape[1] != n_values:  # only the features are those of before
-            net = net._replace(output=np.zeros((len(net.output), n_values)))
-        elif np.ndim(former.y_scale) or np.ndim(scaling.y_scale):
-            # The units of single targets may be others by powers of ten.
-            net = net._replace(output=net.output * (former.y_scale / scaling.y_scale))
-        return backend.map_leaves(self._cast, net)
+        return chunks
 
-    def _split_rows(self, arrays, weight, rng, labels=None):
-        """Set a random part of the distinct rows aside; and the weight of the rest."""
-        train, val = map(
-            np.sort,
-            validation_split(len(weight), self.validation_fraction, rng, labels),
+    def _check_chunks_are_possible(self, chunks, X_val):
+        check_repeatable(chunks)
+        check_on_one_device(self)
+        check_early_stopping(self, X_val)
+
+    def _fit_surveyed(self, chunks, n_columns, fit_in_memory, validation, n_samples):
+        """Fit checked chunks: as a whole where they are few, or else in batches.
+
+        ``n_columns`` counts those of X and y, ``fit_in_memory`` takes X, targets and
+        weights of distinct rows, and ``n_samples`` maps a Survey to the number of rows.
+        """
+        size = getattr(self._solver_object(), "batch_size", None)
+        least = size if isinstance(size, Integral) else _FEW_ROWS
+        most = min(_SAMPLE_ROWS, _SAMPLE_NUMBERS // n_columns)
+        found = chunks.survey(max(most, least))
+        if found.sample.is_complete:
+            fit_in_memory(found.sample.X, found.sample.y, found.sample.weight)
+            checks = self._row_checks
+            if checks is not None:  # it numbers the rows of the sample
+                self._row_checks = checks.renumbered(found.sample.number)
+            return
+        if size is None and not self._has_mini_batches():
+            raise ValueError(
+                f"solver={self.solver!r} needs all rows at once, and "
+                f"{found.n_rows:,} are too many. Chunks need a solver with batches, "
+                "such as 'gnvpro', or a batch_size."
+            )
+        self._fit_in_batches(chunks, found, n_samples(found), validation)
+
+    def _fit_in_batches(self, chunks, found, n_samples, validation):
+        from sklearn_gn.varpro.batches import ChunkedRows
+
+        self._refuse_huber()
+        self._iterations = _MOST_STEPS
+        _, weight, X, y, _ = found.sample
+        some = slice(0, max(1, _UNITS_NUMBERS // X.shape[1]))
+        X, y, weight = X[some], y[some], weight[some]
+        scaling = self._units(X, self._targets(y), weight / weight.sum())
+        self._feature_spread = 1.0 if self.scale else feature_spread(X)
+
+        def scaled(X, y):
+            return scaling.x(X), scaling.y(self._targets(y))
+
+        draw = partial(chunks.survey, len(found.sample.X))
+        rows = ChunkedRows(chunks, scaled, found, draw, self.dtype)
+        self._fit_network(
+            rows,
+            scaling,
+            example=rows.large_batch,
+            n_rows=found.n_rows,
+            n_samples=n_samples,
+            validation=validation,
+            data={"X": None, "y": None, "metadata": None},
+            rng=check_random_state(self.random_state),
         )
-        validation = *(a[val] for a in arrays), shares(weight[val])
-        training = *(a[train] for a in arrays), shares(weight[train])
-        return training, validation, float(weight[train].sum())
+        self._n_rows = found.n_rows
 
     # -- after the fit ----------------------------------------------------------------
 
     def _set_fitted(self, run, rows, settings, scaling):
+        """Set the fitted attributes of one network."""
         from sklearn_gn.networks._base import Network
+        from sklearn_gn.varpro.batches import cross_validated_penalty, objective
 
-        model, net = settings.model, run.best_net
+        model, net, state = settings.model, run.best_net, run.final_state
         self._fitted = model, net, scaling
-        network = model.network
-        if isinstance(network, Network):
-            coefs, intercepts = network.split(net.theta)
+        if isinstance(model.network, Network):
+            coefs, intercepts = model.network.split(net.theta)
         else:
             coefs, intercepts = backend.leaves(net.theta), []
         self.coefs_ = [np.asarray(a, np.float64) for a in coefs]
         self.intercepts_ = [np.asarray(a, np.float64) for a in intercepts]
         output = net.output.astype(np.float64) * scaling.y_scale
         self.output_coef_ = output[:-1].T
-        self.output_intercept_ = output[-1] + self._output_center(scaling)
+        self.output_intercept_ = output[-1] + scaling.y_center
         self._n_features_out = len(output) - 1
-        penalties, loss = self._evaluated(net, rows, settings)
-        self.alpha_ = float(penalties.hidden), float(penalties.output)
-        self.alpha_method_ = "gcv" if settings.cross_validated else "fixed"
-        self.loss_ = loss * scaling.loss_scale
-        state = run.final_state
-        spectrum = state.spectrum
-        self.gram_spectrum_ = np.zeros(0) if spectrum is None else np.array(spectrum)
-        self.n_work_units_ = float(state.work)
-
-    def _evaluated(self, net, rows, settings):
-        """Penalties and objective of the fitted network on all rows."""
-        from sklearn_gn.varpro.chunked import cross_validated_penalty, objective
-
-        model, penalties = settings.model, settings.penalties
+        penalties = settings.penalties
         with backend.scope(self.dtype, self.device):
             if settings.cross_validated:
-                output = cross_validated_penalty(
-                    model, net.theta, rows, settings.n_samples
-                )
-                penalties = penalties._replace(output=self._cast(float(output)))
-            return penalties, float(objective(model, net, rows, penalties))
+                words = model, net.theta, rows, settings.n_samples
+                chosen = self._cast(float(cross_validated_penalty(*words)))
+                penalties = penalties._replace(output=chosen)
+            loss = float(objective(model, net, rows, penalties))
+        self.loss_ = loss * scaling.loss_scale
+        self.alpha_ = float(penalties.hidden), float(penalties.output)
+        self.alpha_method_ = "gcv" if settings.cross_validated else "fixed"
+        self.gram_spectrum_ = np.zeros(0)
+        if state.spectrum is not None:
+            self.gram_spectrum_ = np.array(state.spectrum)
+        self.n_work_units_ = float(state.work)
+
+    def _n_linear_networks(self):
+        fitted = [one.coefs_ for one in getattr(self, "estimators_", ())]
+        linear = [coefs and not any(map(np.any, coefs)) for coefs in fitted]
+        return int(np.sum(linear)), len(linear)
 
     def _values(self, X):
         """Values of the output layer in scaled units, in float64."""
         model, net, scaling = self._fitted
         if model is None:
             with backend.one_blas_thread:  # bits do not depend on the cores
-                return blockwise(partial(committee.mean_values, net), scaling.x(X))
+                return blockwise(partial(members.mean_values, net), scaling.x(X))
+        values = self._network_values(model, net, scaling.x(X))
+        return extremes.numbers(values, model.network)
 
+    def _network_values(self, model, net, x):
+        """Values of one network at scaled rows."""
         from sklearn_gn.varpro.problem import predict_values
 
-        values = self._in_batches(lambda x: predict_values(model, net, x), scaling.x(X))
-        return extremes.numbers(values, model.network)
+        return self._in_batches(lambda x: predict_values(model, net, x), x)
+
+    def to_sklearn(self) -> BaseEstimator:
+        """Return a fitted estimator of scikit-learn, which predicts without JAX.
+
+        A single network becomes a pipeline of a ``StandardScaler`` and an
+        ``MLPRegressor`` or ``MLPClassifier``, a committee a ``VotingRegressor``, for
+        each target, or a ``VotingClassifier`` of such pipelines. Predictions are the
+        same to rounding errors.
+
+        Returns
+        -------
+        model : Pipeline, VotingRegressor, MultiOutputRegressor or VotingClassifier
+            It shares no memory with this estimator.
+
+        Raises
+        ------
+        ValueError
+            If scikit-learn does not have such a network: other kinds than "mlp", other
+            activations than "relu", "tanh", "sigmoid" and "identity", or several.
+        """
+        from sklearn_gn.varpro.export import to_sklearn
+
+        check_is_fitted(self)
+        return to_sklearn(self)
 
     def transform(self, X: ArrayLike) -> Array:
         """Features, the inputs of the output layer.
@@ -453,7 +533,7 @@ class _VarProNet(
         X = validate_data(self, X, reset=False, dtype=np.float64)
         model, net, scaling = self._fitted
         if model is None:
-            return blockwise(partial(committee.hidden_features, net), scaling.x(X))
+            return blockwise(partial(members.hidden_features, net), scaling.x(X))
 
         from sklearn_gn.varpro.problem import predict_features
 

@@ -4,51 +4,42 @@ import numpy as np
 
 from sklearn_gn.runtime import export
 from sklearn_gn.runtime.export import DenseNetwork
-from sklearn_gn.varpro import committee
+from sklearn_gn.varpro.members import shares
 
 
-def to_sklearn(estimator, classes=None, single_target=False):
-    """Return a fitted estimator of scikit-learn with the same predictions.
-
-    Parameters
-    ----------
-    estimator : VarProNetRegressor or VarProNetClassifier
-        A fitted one.
-    classes : ndarray, default=None
-        Of a classifier.
-    single_target : bool, default=False
-        Whether predictions of a regressor have one dimension.
-    """
+def to_sklearn(estimator):
+    """Return a fitted estimator of scikit-learn with the same predictions."""
     model, net, scaling = estimator._fitted
+    classes = getattr(estimator, "classes_", None)
     names = getattr(estimator, "feature_names_in_", None)
     if model is not None:
-        network = single_network(model, net)
+        network = _single_network(model, net)
         if classes is not None:
             return export.classifier(network, scaling, classes, names)
         return export.regressor(network, scaling, names)
-    networks = [member_network(member) for member in net]
+    networks, share = [_member_network(member) for member in net], shares(net)
     if classes is not None:
         encoded = np.arange(len(classes))
-        members = [
-            export.classifier(network, scaling, encoded, names) for network in networks
-        ]
-        return export.mean_of_classifiers(members, committee.shares(net), classes)
-    each = []
+        each = [export.classifier(n, scaling, encoded, names) for n in networks]
+        return export.mean_of_classifiers(each, share, classes)
+    means = []
     y_scale = np.broadcast_to(scaling.y_scale, scaling.y_center.shape)
-    for k in range(len(scaling.y_center)):
-        units = scaling.scaling._replace(
-            y_center=scaling.y_center[k], y_scale=y_scale[k]
-        )
-        members = [
-            export.regressor(one_output(network, k), units, names)
-            for network in networks
+    for k, center in enumerate(scaling.y_center):
+        units = scaling._replace(y_center=center, y_scale=y_scale[k])
+        each = [
+            export.regressor(
+                DenseNetwork([*w[:-1], w[-1][:, [k]]], [*b[:-1], b[-1][[k]]], name),
+                units,
+                names,
+            )
+            for w, b, name in networks
         ]
-        each.append(export.mean_of_regressors(members, committee.shares(net)))
-    return each[0] if single_target else export.one_each(each)
+        means.append(export.mean_of_regressors(each, share))
+    return means[0] if estimator._single_target else export.one_each(means)
 
 
-def single_network(model, net):
-    """Return the layers of one network."""
+def _single_network(model, net):
+    """The layers of one network."""
     from sklearn_gn.networks import MLP
 
     if not isinstance(model.network, MLP):
@@ -62,30 +53,17 @@ def single_network(model, net):
     return DenseNetwork([*weights, output[:-1]], [*biases, output[-1]], activation)
 
 
-def member_network(member):
-    """Return the layers of a member of a committee, the linear term among them."""
+def _member_network(member):
+    """The layers of a member of a committee, the linear term among them."""
     model, net = member
     activation = export.one_activation(model.activations)
     output, layers = model.split(net.theta)
     d = model.sizes[0]
-    weights = [layer[:, 1:].T for layer in layers]
     if not layers:
         return DenseNetwork([output[1:]], [output[0]], activation)
     first = np.zeros((d, model.sizes[1]))
-    first[list(model.features)] = weights[0]
-    network = DenseNetwork(
-        [first, *weights[1:], output[1 + d :]],
-        [*(layer[:, 0] for layer in layers), output[0]],
-        activation,
-    )
+    first[list(model.features)] = layers[0][:, 1:].T
+    weights = [first, *(layer[:, 1:].T for layer in layers[1:]), output[1 + d :]]
+    biases = [*(layer[:, 0] for layer in layers), output[0]]
+    network = DenseNetwork(weights, biases, activation)
     return export.with_linear_term(network, output[1 : 1 + d])
-
-
-def one_output(network, k):
-    """Return the network with one of its outputs."""
-    weights, biases, activation = network
-    return DenseNetwork(
-        [*weights[:-1], weights[-1][:, [k]]],
-        [*biases[:-1], biases[-1][[k]]],
-        activation,
-    )

@@ -10,32 +10,55 @@ An iteration, :func:`step`,
 2.  linearises the values ``z W(theta)``, in which W moves with theta, and
 3.  projects or forms the reduced Gauss-Newton matrix, in
     :mod:`sklearn_gn.varpro.reduced`;
-4.  takes a trust-region step in its eigenvectors
-    (:mod:`sklearn_gn.varpro.trust_region`).
+4.  tries trust-region steps in its eigenvectors until one is accepted. The Krylov space
+    or the eigenvectors stay while the radius shrinks, so that a rejected step costs
+    only the next trial.
 
 :mod:`sklearn_gn.varpro.training` has the schedule of batches and levels around it.
 """
 
+import math
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
+from scipy import linalg
 
 from sklearn_gn.arrays.devices import by_rows, jitted
-from sklearn_gn.optim.solver import Algorithm
-from sklearn_gn.optim.trust_region import decrease
-from sklearn_gn.varpro import training
-from sklearn_gn.varpro.batches import current_batch
-from sklearn_gn.varpro.inner import solve_inner, with_optimal_output
+from sklearn_gn.optim.solver import Algorithm, Report
+from sklearn_gn.optim.trust_region import damped_coordinates, decrease, radius_shift
+from sklearn_gn.varpro import batches, training
+from sklearn_gn.varpro.inner import solve_inner
 from sklearn_gn.varpro.problem import Net
 from sklearn_gn.varpro.reduced import reduced_model
-from sklearn_gn.varpro.trust_region import (
-    TrialStep,
-    end_iteration,
-    find_step,
-    step_coordinates,
-)
+
+_REJECT, _SHRINK, _GROW = 1e-4, 0.1, 0.75  # gain ratios of the trust region
+_TRIALS = 40
+_FLAT = 1e-2  # predicted decrease, in roots of the rounding unit, that is none
+
+
+class TrialStep(NamedTuple):
+    """A step that was tried."""
+
+    net: Net  # after the step
+    loss: jnp.ndarray
+    predicted: jnp.ndarray  # decrease of the loss
+    length: jnp.ndarray
+    shift: jnp.ndarray  # of the Gauss-Newton matrix
+    radius: jnp.ndarray
+
+
+class StepSearch(NamedTuple):
+    """The outcome of the trials of an iteration."""
+
+    trial: TrialStep | None  # None where no step was accepted
+    gain_ratio: float  # actual over predicted decrease; without a step, 0 at rounding
+    radius: float  # of the next iteration
+    n_trials: int
 
 
 def prepare(rows, settings):
@@ -47,32 +70,6 @@ def prepare(rows, settings):
             "curvature='krylov'."
         )
     return training.prepare(rows, settings)
-
-
-def step(rows, state, settings):
-    """One iteration, on all rows or on a batch of them."""
-    if not jax.tree.leaves(state.net.theta):  # the start is the solution
-        return training.nothing_to_train(state)
-    state, refined = training.enter_level(state, settings)
-    before, model, net = state, settings.model, state.net
-    batch, share = current_batch(rows, settings, state.iteration)
-    penalties = training.current_penalties(net.theta, batch, settings, share)
-    # 1. The inner problem, where the objective is another one than before.
-    if refined or settings.cross_validated or batch is not rows:
-        net, loss = with_optimal_output(model, net, batch, penalties)
-        state = state._replace(net=net, loss=float(loss), work=state.work + share)
-    # 2. and 3. Linearisation, and the spectral form of the Gauss-Newton matrix.
-    reduced, work = reduced_model(net, batch, penalties, settings)
-    # 4. Trust-region steps, until one is accepted.
-    attempt = partial(
-        try_step, model, net, reduced.spectral, reduced.factors, batch, penalties
-    )
-    search = find_step(state, attempt, settings)
-    work = share * (work + search.n_trials)
-    state, report = end_iteration(state, search, reduced, work, settings)
-    if batch is rows:
-        return state, report
-    return training.evaluate_when_due(rows, before, state, report, settings)
 
 
 @partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
@@ -90,6 +87,144 @@ def try_step(model, net, spectral, factors, rows, penalties, radius, damping, fr
         length=jnp.linalg.norm(coordinates),
         shift=shift,
         radius=radius,
+    )
+
+
+class Method(NamedTuple):
+    """What Gauss-Newton methods differ in."""
+
+    # (model, net, rows, penalties) -> the network that an iteration starts from, loss
+    at_rows: Callable = batches.with_optimal_output
+    # (net, rows, penalties, settings) -> ReducedModel, passes over the rows
+    quadratic: Callable = reduced_model
+    attempt: Callable = try_step  # with the arguments of try_step
+
+
+VARIABLE_PROJECTION = Method()
+
+
+def step(rows, state, settings, method=VARIABLE_PROJECTION):
+    """One iteration, on all rows or on a batch of them."""
+    if method is VARIABLE_PROJECTION and not jax.tree.leaves(state.net.theta):
+        return training.nothing_to_train(state)  # the start is the solution
+    state, refined = training.enter_level(state, settings)
+    before, model, net = state, settings.model, state.net
+    batch, share = batches.current_batch(rows, settings, state.iteration)
+    penalties = training.current_penalties(net.theta, batch, settings, share)
+    # 1. The inner problem, where the objective is another one than before.
+    if refined or settings.cross_validated or batch is not rows:
+        net, loss = method.at_rows(model, net, batch, penalties)
+        state = state._replace(net=net, loss=float(loss), work=state.work + share)
+    # 2. and 3. Linearisation, and the spectral form of the Gauss-Newton matrix.
+    found, work = method.quadratic(net, batch, penalties, settings)
+    # 4. Trust-region steps, until one is accepted.
+    words = model, net, found.spectral, found.factors, batch, penalties
+    search = find_step(state, partial(method.attempt, *words), settings)
+    state = state._replace(
+        radius=search.radius,
+        work=state.work + share * (work + search.n_trials),
+        spectrum=np.sort(np.asarray(found.spectral.values))[::-1],
+    )
+    state, report = _after_search(state, search, found, settings)
+    if batch is rows:
+        return state, report
+    return training.evaluate_when_due(
+        rows, before, state, report, settings, method.at_rows
+    )
+
+
+def find_step(state, attempt, settings):
+    """Return the :class:`StepSearch`: tries steps until one lowers the loss enough.
+
+    In the trust region, which adapts, or with the fixed shift ``settings.damping``, of
+    which rejected steps are halved. ``attempt(radius, damping, fraction)`` makes a
+    :class:`TrialStep`, of which ``fraction`` is taken.
+    """
+    cast = settings.dtype.type
+    eps = float(np.finfo(cast).eps)
+
+    def attempt_floats(radius, fraction=1.0):
+        return attempt(cast(radius), settings.damping, cast(fraction))
+
+    radius, fraction, promised = state.radius, 1.0, None
+    for n_trials in range(1, _TRIALS + 1):
+        trial = attempt_floats(radius, fraction)
+        predicted, length = float(trial.predicted), float(trial.length)
+        actual = state.loss - float(trial.loss)
+        gain = actual / predicted if predicted > 0 else math.nan
+        promised = predicted if promised is None else promised
+        if not predicted > eps * abs(state.loss) or not length > 0:
+            break
+        if settings.damping is not None:
+            if gain > _REJECT:
+                return StepSearch(trial, gain, radius, n_trials)
+            fraction /= 2
+            continue
+        radius = float(trial.radius)
+        if not gain >= _REJECT:
+            radius = min(radius, length) / 2
+            continue
+        if gain < _SHRINK:
+            radius = length / 2
+        elif gain > _GROW:
+            if gain > 1:  # with less, doubling never paid in fits of six kinds
+                longer = partial(attempt_floats, radius)
+                trial, n_trials = _lengthened(trial, longer, n_trials)
+            radius = max(radius, 1.5 * float(trial.length))
+        return StepSearch(trial, gain, radius, n_trials)
+    # Where even the first step promised next to nothing, the loss is at rounding.
+    flat = promised <= math.sqrt(eps) * _FLAT * abs(state.loss)
+    return StepSearch(None, 0.0 if flat else math.nan, radius, n_trials)
+
+
+def _lengthened(trial, attempt, n_trials):
+    """Double a step that did better than predicted, while that lowers the loss."""
+    fraction = 1.0
+    while n_trials < _TRIALS:
+        fraction *= 2
+        longer = attempt(fraction)
+        n_trials += 1
+        if not float(longer.loss) < float(trial.loss):
+            break
+        trial = longer
+    return trial, n_trials
+
+
+def step_coordinates(spectral, flat, radius, damping):
+    """Return the coordinates of a step, its shift, and the radius.
+
+    The shift is ``damping``, or with None that with which the step is as long as the
+    radius. Without a radius yet, which is NaN, the step may be as long as the
+    parameters are: the model says nothing about steps that saturate the activations.
+    """
+    size = jnp.maximum(jnp.linalg.norm(flat), 1)
+    radius = jnp.where(jnp.isnan(radius), size, radius)
+    shift = radius_shift(spectral, radius) if damping is None else damping
+    return damped_coordinates(spectral, shift), shift, radius
+
+
+def _after_search(state, search, found, settings):
+    """State and report after the trials."""
+    trial, loss, fell = search.trial, state.loss, False
+    if trial is not None:
+        loss = float(trial.loss)
+        fell = state.loss - loss > float(settings.tol) * abs(state.loss)
+        state = state._replace(net=trial.net)
+    else:  # no further iteration would find one
+        state = state._replace(n_stalled=training.PATIENCE - 1)
+    state, stop = training.after_iteration(state, settings, loss, fell)
+    if trial is None and stop == "tol":
+        stop = "rounding" if search.gain_ratio == 0 else "line_search"
+    return state, Report(
+        loss=loss,
+        # That of BLAS, whose squares do not overflow.
+        grad_norm=float(linalg.norm(np.asarray(found.gradient), check_finite=False)),
+        step_size=float(trial.length) if trial else 0.0,
+        damping=float(trial.shift) if trial else math.nan,
+        gain_ratio=search.gain_ratio,
+        inner_iterations=int(found.inner_iterations),
+        stop=stop,
+        extra=training.log_columns(state),
     )
 
 

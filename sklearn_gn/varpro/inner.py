@@ -75,11 +75,6 @@ def solve_inner(model, theta, rows, penalties, start, factors=None):
     return InnerSolution(output, loss, z, values, weighted, factors)
 
 
-def reusable_factors(model, inner):
-    """Return the factors that the inner problems of trial steps can start with."""
-    return None if model.loss == "squared" else inner.factors
-
-
 def solve_hessian(model, inner, rows, penalties, right):
     """Solve with the Hessian of the inner problem; (p, q), if direct also (p, q, r)."""
     f = inner.factors

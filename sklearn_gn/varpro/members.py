@@ -1,91 +1,277 @@
-"""The networks of a committee as their user sees them."""
+"""The members of a committee: their starts, and what they predict together.
+
+A member is a small network (:class:`~sklearn_gn.bayes.layers.Layers`) with the
+penalties that were chosen for it. The mean of several predicts better than the one of
+highest evidence.
+"""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import NamedTuple
 
 import numpy as np
-from scipy.special import softmax
+from scipy.special import log_softmax, logsumexp
 
+from sklearn_gn.arrays.threads import n_cores
 from sklearn_gn.base import all_logits
-from sklearn_gn.bayes.laplace import one_or_each
+from sklearn_gn.bayes import evidence_gn, laplace
+from sklearn_gn.bayes.layers import (
+    Layers,
+    RegularisedLayers,
+    curvatures,
+    forward,
+    residuals,
+    row_blocks,
+    with_one,
+)
+from sklearn_gn.linalg.large_gram import work_of
+
+_BESIDE = 1e-9  # distance of kinks from rows: on which side is not left to rounding
+_START_COEF = 0.1  # standard deviation of the first coefficients
+_WORK_OF_A_THREAD = 3e7  # products of matrix entries in a step that a thread pays for
 
 
-class FittedMember:
-    """One network of a committee: it predicts, and says what the evidence chose.
+class Member(NamedTuple):
+    """One network of a committee."""
 
-    Attributes
-    ----------
-    activations_ : tuple of str
-        One for each hidden layer.
-    coefs_ : list of ndarray
-        Weights of the hidden layers, for scaled features; those of features that the
-        evidence has switched off are zero.
-    intercepts_ : list of ndarray
-        Biases of the hidden layers.
-    alpha_ : dict
-        Penalties of the groups of parameters.
-    log_evidence_ : float
-        Logarithm of the evidence; only where it chose the penalties, as the next one.
-    n_effective_parameters_ : float
-        Number of well-determined parameters.
-    noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise; of regressors only.
-    share_ : float
-        Its share in the predictions of the committee.
+    model: Layers
+    net: RegularisedLayers
+
+
+# --- starts --------------------------------------------------------------------------
+
+
+def first_member(model, rows, n_effective, rng):
+    """Return a member with random hyperplanes and small coefficients.
+
+    The linear term is that of the data for the squared loss; for classes, the constants
+    are the logarithms of their shares.
     """
+    d, k = model.sizes[0], model.n_values
+    output = np.zeros((model.n_linear, k))
+    coef = rng.standard_normal((model.n_linear - 1 - d, k))
+    size = 1.0  # of the values
+    if model.loss == "squared":
+        size = math.sqrt(float(rows.weight @ np.sum(rows.y**2, axis=1)) / k)
+        inputs = with_one(rows.x).T
+        output[: 1 + d] = evidence_gn.linear_fit(inputs, rows, n_effective)
+        coef *= np.ptp(rows.y, axis=0) > 0  # a target that is constant needs no neurons
+    else:
+        # A class may be without weight here; its share is that of half a row then.
+        share = np.log(np.maximum(rows.weight @ rows.y, 0.5 / n_effective))
+        output[0] = share[1] - share[0] if k == 1 else share - np.mean(share)
+    output[1 + d :] = _START_COEF * size * coef
+    theta = model.join(output, _random_layers(model, rows, rng))
+    alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
+    alpha[:2] = 1 / size**2 if size > 0 else 1.0
+    return Member(model, RegularisedLayers(theta, alpha, None, gamma, -math.inf))
 
-    def __init__(self, estimator, member, scaling, summary, share):
-        self._member = member
-        self._scaling = scaling
-        self._single_target = getattr(estimator, "_single_target", False)
-        self._classes = getattr(estimator, "classes_", None)
-        model, net = member
+
+def _random_layers(model, rows, rng):
+    """Random directions, and thresholds at the inputs of random rows."""
+    cumulated, layers = np.cumsum(rows.weight), []
+    x = with_one(rows.x)
+    for number, (width, n_inputs) in enumerate(model.shapes()):
+        direction = rng.standard_normal((width, n_inputs - 1))
+        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+        part = model._replace(activations=model.activations[:number])
+        inputs = forward(part, layers, x)[-1].values if layers else x[1:]
+        drawn = np.searchsorted(cumulated, rng.uniform(size=width) * cumulated[-1])
+        point = inputs[:, np.minimum(drawn, inputs.shape[1] - 1)]
+        if number == 0:
+            point = point[list(model.features)]
+        bias = -_BESIDE - np.sum(direction * point.T, axis=1)
+        layers.append(np.concatenate([bias[:, None], direction], axis=1))
+    return layers
+
+
+def linear_member(model, linear):
+    """Return the member that is a :class:`LinearModel`: its neurons are off."""
+    output = np.zeros((model.n_linear, model.n_values))
+    output[: len(linear.coef)] = linear.coef
+    theta = model.join(output, [np.zeros(shape) for shape in model.shapes()])
+    alpha, gamma = linear.penalties(model.n_groups)
+    return Member(
+        model, RegularisedLayers(theta, alpha, linear.beta, gamma, linear.log_evidence)
+    )
+
+
+def is_linear(member):
+    """Whether a member has hidden layers without any weight."""
+    _, layers = member.model.split(member.net.theta)
+    return bool(layers) and not any(np.any(layer) for layer in layers)
+
+
+def with_features(member, features):
+    """Return a member whose first layer sees only some of its features."""
+    model, net = member
+    output, layers = model.split(net.theta)
+    layers[0] = layers[0][:, [0, *(1 + model.features.index(j) for j in features)]]
+    theta = model.join(output, layers)
+    return Member(model._replace(features=features), net._replace(theta=theta))
+
+
+def in_units(member, before, after):
+    """Return a member of a former fit as a start, in the units (Scaling) of this one.
+
+    The function stays, and the noise level where the units are the same.
+    """
+    model, net = member
+    output, layers = model.split(net.theta)
+    output, layers = output.copy(), [layer.copy() for layer in layers]
+    ratio = after.x_scale / before.x_scale
+    moved = (after.x_center - before.x_center) / before.x_scale
+    end = 1 + model.sizes[0]
+    output[0] += moved @ output[1:end]
+    output[1:end] *= ratio[:, None]
+    if layers:
+        seen = list(model.features)
+        layers[0][:, 0] += layers[0][:, 1:] @ moved[seen]
+        layers[0][:, 1:] *= ratio[seen]
+    if model.loss == "squared":
+        output *= before.y_scale / after.y_scale
+        output[0] += (before.y_center - after.y_center) / after.y_scale
+    same = all(map(np.array_equal, before, after))
+    theta, beta = model.join(output, layers), net.beta if same else None
+    return Member(model, net._replace(theta=theta, beta=beta))
+
+
+# --- side by side --------------------------------------------------------------------
+
+
+def is_worth_threads(model, rows):
+    """Whether a step of a network is long enough for a thread of its own."""
+    return work_of(len(rows.x), len(model.groups())) > _WORK_OF_A_THREAD
+
+
+def side_by_side(function, members, with_threads=True):
+    """Return a function of every member, computed in threads where these pay.
+
+    Nearly all time of large members is spent in BLAS and LAPACK; small ones would only
+    wait for each other.
+    """
+    n_threads = min(len(members), n_cores()) if with_threads else 1
+    if n_threads < 2:
+        return [function(member) for member in members]
+    with ThreadPoolExecutor(n_threads) as pool:
+        # Each in the context of this thread, to which the settings of NumPy belong.
+        contexts = [copy_context() for _ in members]
+        return list(pool.map(lambda c, m: c.run(function, m), contexts, members))
+
+
+# --- predictions ---------------------------------------------------------------------
+
+
+def shares(members):
+    """Return the shares of the members in a prediction, which sum to one.
+
+    They are inverse to the noise that each member leaves, as in a mean of measurements
+    of different precision. On noisy tables they are nearly equal; on exact data the
+    members that cannot represent the function have hardly any. Members that predict
+    classes have equal shares, unless they are of two kinds
+    (:mod:`sklearn_gn.varpro.wide_members`).
+    """
+    precision = np.array([member.net.beta or 1.0 for member in members])
+    precision = precision / np.max(precision)
+    return precision / np.sum(precision)
+
+
+def mean_values(members, x):
+    """Return the mean of the members' values, or the logits of mean probabilities.
+
+    Of shape (m, k), for x of shape (m, d) in the units of the fit. One column stands
+    for two classes.
+    """
+    values = [member.model.values(member.net.theta, x) for member in members]
+    if members[0].model.loss == "squared":
+        return np.tensordot(shares(members), values, axes=1)
+    log_p = [
+        log_softmax(all_logits(v), axis=1) + math.log(len(members) * share)
+        for v, share in zip(values, shares(members), strict=True)
+    ]
+    logits = logsumexp(log_p, axis=0) - math.log(len(members))
+    return logits[:, 1:] - logits[:, :1] if values[0].shape[1] == 1 else logits
+
+
+def hidden_features(members, x):
+    """Return the last hidden layers of all members side by side; else the inputs."""
+    if not members[0].model.activations:
+        return x
+    x, parts = with_one(x), []
+    for model, net in members:
         _, layers = model.split(net.theta)
-        self.activations_ = model.activations
-        self.coefs_ = [layer[:, 1:].T.copy() for layer in layers]
-        self.intercepts_ = [layer[:, 0].copy() for layer in layers]
-        if layers:
-            whole = np.zeros((model.sizes[0], model.sizes[1]))
-            whole[list(model.features)] = self.coefs_[0]
-            self.coefs_[0] = whole
-        self.alpha_ = summary.alpha
-        self.share_ = share
-        if np.isfinite(summary.log_evidence):
-            self.log_evidence_ = summary.log_evidence
-            self.n_effective_parameters_ = summary.n_effective_parameters
-        if self._classes is None:
-            self.noise_std_ = one_or_each(summary.noise_std)
+        parts.append(forward(model, layers, x)[-1].values.T)
+    return np.concatenate(parts, axis=1)
 
-    def predict(self, X):
-        """Predict the targets, or the labels.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
+def variances(members, covariances, noise_ratios, x):
+    """Return the variances of the mean of the members, of shape (m, k).
 
-        Returns
-        -------
-        y : ndarray
-            As the committee returns them.
-        """
-        if self._classes is not None:
-            return self._classes[np.argmax(self.predict_proba(X), axis=1)]
-        y = self._values(X) * self._scaling.y_scale + self._scaling.y_center
-        return y[:, 0] if self._single_target else y
+    They are those of the posterior, in the mean over the members, and the spread of the
+    members: two that disagree do not know. The posterior takes all targets for equally
+    noisy; ``noise_ratios``, of shape (k,) for each member, correct it.
+    """
+    values = [model.values(net.theta, x) for model, net in members]
+    own = [
+        ratio * posterior_variances(model, net, covariance, x)
+        for (model, net), covariance, ratio in zip(
+            members, covariances, noise_ratios, strict=True
+        )
+    ]
+    share = shares(members)
+    mean = np.tensordot(share, values, axes=1)
+    with np.errstate(over="ignore"):  # squares beyond the floats are infinite
+        squares = own + (values - mean) ** 2
+        squares[share == 0] = 0  # and no part of infinity is none
+        return np.tensordot(share, squares, axes=1)
 
-    def predict_proba(self, X):
-        """Probabilities of the classes.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
+def posterior_variances(model, net, covariance, x):
+    """Return the variances of a member's values, of shape (m, k)."""
+    jacobian, k = model.jacobian(net.theta, x), model.n_values
+    hidden = np.arange(k * model.n_linear, len(net.theta))
+    found = np.empty((len(x), k))
+    for t in range(k):  # the other targets' output weights have no part in it
+        used = slice(None) if k == 1 else np.r_[t : k * model.n_linear : k, hidden]
+        found[:, t] = laplace.posterior_variances(covariance, jacobian[t, used], used)
+    return found
 
-        Returns
-        -------
-        p : ndarray of shape (n_samples, n_classes)
-            In the order of the committee's ``classes_``.
-        """
-        return softmax(all_logits(self._values(X)), axis=1)
 
-    def _values(self, X):
-        model, net = self._member
-        return model.values(net.theta, self._scaling.x(np.asarray(X, np.float64)))
+# --- rows left out -------------------------------------------------------------------
+
+
+def left_out_errors(member, covariance, n_effective, rows):
+    """Return the errors of a regression at rows, each of them left out, (m, k)."""
+    (model, net), covariance, found = member, covariance.get(), []
+    for x, y, weight in row_blocks(rows, model.n_values * len(net.theta)):
+        residual = model.values(net.theta, x) - y
+        leverage = net.beta * posterior_variances(model, net, covariance, x)
+        found.append(laplace.left_out_errors(residual, leverage, weight, n_effective))
+    return np.concatenate(found)
+
+
+def left_out_values(member, covariance, n_effective, rows):
+    r"""Return the values of a member at rows that are left out once, of shape (m, k).
+
+    Nothing is fitted again. One Newton step with the curvature H of the fit moves the
+    values of a row that is left out by
+
+    .. math::
+        V (I - \Lambda V)^{-1} (p - y), \qquad V = J H^{-1} J^T,
+
+    with the derivatives J of its values, and Lambda the second derivative of its loss.
+    For the squared loss of a linear model this is exact.
+    """
+    (model, (theta, *_)), moved = member, []
+    for x, y, weight in row_blocks(rows, model.n_values * len(theta)):
+        u = model.values(theta, x)
+        jacobian = model.jacobian(theta, x)
+        spread = np.einsum("tpm,spm->mts", jacobian, covariance @ jacobian)
+        # A row that stands for several is left out once only.
+        once = np.minimum(weight * n_effective, 1)[:, None, None]
+        share = once * (curvatures(model, u) @ spread)
+        pull = -once * residuals(model, u, y)[:, :, None]
+        without = np.linalg.solve(np.eye(u.shape[1]) - share, pull)
+        moved.append(u + (spread @ without)[:, :, 0])
+    return np.concatenate(moved)

@@ -1,4 +1,7 @@
-"""Error bars of predictions, from the Gauss-Newton matrix of the weights."""
+"""Error bars of one network's predictions, from the Gauss-Newton matrix of its weights.
+
+Those of a committee are in :mod:`sklearn_gn.varpro.members`.
+"""
 
 import math
 from functools import partial
@@ -34,20 +37,9 @@ class ErrorBars:
     """Standard deviations of the predicted means of a least-squares fit.
 
     The Gauss-Newton matrix is that of all weights in a small network, of the output
-    layer alone in one of more than 1200, or fitted to rows in chunks. It is computed
-    at the first request of a variance; until then the training rows are kept.
-
-    Parameters
-    ----------
-    model : Model
-    net : Net
-    rows : Rows
-    penalties : Penalties
-    n_samples : float
-        Sum of the sample weights as they were given.
-    z : array of shape (m, p), default=None
-        Features of the rows, where they are known. If None, they are those of the
-        network at the rows.
+    layer alone in one of more than 1200, or fitted to rows in chunks, whose features
+    ``z`` are given. It is computed at the first request of a variance; until then the
+    training rows are kept.
 
     Attributes
     ----------
@@ -59,7 +51,8 @@ class ErrorBars:
     """
 
     def __init__(self, model, net, rows, penalties, n_samples, z=None):
-        self._model = model
+        self._model, self._rows, self._z = model, rows, z
+        self._n_samples = n_samples
         self._unit = _unit(net.output)
         self._net = Net(net.theta, net.output / self._unit)
         # Of tiny outputs it may exceed the floats, the largest of which holds as well.
@@ -67,39 +60,36 @@ class ErrorBars:
             hidden = penalties.hidden / self._unit / self._unit
         most = np.finfo(np.asarray(hidden).dtype).max
         self._penalties = Penalties(np.minimum(hidden, most), penalties.output)
-        self._rows, self._z = rows, z
-        self._n_samples = n_samples
         n_weights = net.output.size + dimension(net.theta)
         size = rows.y.size * n_weights
         small = n_weights <= _JOINT_WEIGHTS and size <= _JACOBIAN_FLOATS
         self._joint = small and z is None
-        self._root = None
-        self.noise = self.degrees_of_freedom = None
+        self._root = self.noise = self.degrees_of_freedom = None
         order = n_weights if self._joint else net.output.shape[0]
         columns = 16 * net.output.shape[1] * order
         self.batch_rows = max(32, _JACOBIAN_FLOATS // columns)
 
     def variances(self, x):
         """Return the variances for unit noise, of shape (m, q) or (m, 1)."""
-        self._compute()
+        if self._root is None:
+            self._compute()
         root = self._root
         return predictive_variance(self._model, self._net, root, x, self._joint)
 
     def _compute(self):
+        """Compute the factor of the matrix and the noise; forget the rows."""
         rows = self._rows
-        if self._root is not None:
-            return
         if self._z is None:
-            words = rows, self._penalties, self._joint
-            found = posterior(self._model, self._net, *words)
+            found = posterior(
+                self._model, self._net, rows, self._penalties, self._joint
+            )
             values = predict_values(self._model, self._net, rows.x)
         else:
             found = posterior_of_output(self._z, rows.weight, self._penalties.output)
             values = self._z @ self._net.output
         (root, n_parameters), values = backend.to_numpy((found, values))
         error = (values - rows.y / self._unit).astype(np.float64)
-        weight = rows.weight.astype(np.float64)
-        size = safe_norm(np.sqrt(weight)[:, None] * error, 0)
+        size = safe_norm(np.sqrt(rows.weight.astype(np.float64))[:, None] * error, 0)
         q = rows.y.shape[1] if self._joint else 1
         left = degrees_of_freedom(self._n_samples, q, float(n_parameters))
         self.noise = np.sqrt(q / left) * size * float(self._unit)
@@ -119,8 +109,12 @@ def _unit(output):
 @partial(jax.jit, static_argnames=("model", "joint"))
 def posterior(model, net, rows, penalties, joint):
     """Return the factor in (theta, W), or in W, and the effective parameters."""
-    jacobian = _joint_rows(model, net, rows.x, joint)
-    penalty = penalty_hessian(model, net, penalties, jacobian.shape[-1])
+    jacobian = _jacobian(model, net, rows.x, joint)
+    n, k = dimension(net.theta), jacobian.shape[-1]
+    penalty = penalties.output * jnp.eye(k, dtype=net.output.dtype)
+    if joint and n > 0:
+        of_theta = penalties.hidden * penalty_matrix(model, net.theta)
+        penalty = penalty.at[:n, :n].set(of_theta)
     return _factored(jacobian, rows.weight, penalty)
 
 
@@ -133,8 +127,7 @@ def posterior_of_output(z, weight, alpha_out):
 def _factored(jacobian, weight, penalty):
     k = jacobian.shape[-1]
     weighted = jnp.sqrt(weight)[:, None, None] * jacobian
-    weighted = weighted.reshape(-1, k)
-    matrix = symmetric_product(weighted.T)
+    matrix = symmetric_product(weighted.reshape(-1, k).T)
     root = factor_with_floor(matrix, penalty, ulps=k)
     return root, effective_parameters(root, matrix)
 
@@ -142,12 +135,12 @@ def _factored(jacobian, weight, penalty):
 @partial(jax.jit, static_argnames=("model", "joint"))
 def predictive_variance(model, net, root, x, joint):
     """Return ``J (H^-1) J^T`` of each row and value, of shape (m, q) or (m, 1)."""
-    jacobian = _joint_rows(model, net, x, joint)
+    jacobian = _jacobian(model, net, x, joint)
     m, q, k = jacobian.shape
     return variances(root, jacobian.reshape(-1, k)).reshape(m, q)
 
 
-def _joint_rows(model, net, x, joint):
+def _jacobian(model, net, x, joint):
     """Derivatives of the values in all weights, or in those of one output."""
     z = features(model, net.theta, x)
     if not joint:
@@ -157,13 +150,3 @@ def _joint_rows(model, net, x, joint):
     eye = jnp.eye(q, dtype=z.dtype)
     linear = jnp.einsum("ik,qr->iqkr", z, eye).reshape(x.shape[0], q, -1)
     return jnp.concatenate([jv, linear], axis=2)
-
-
-def penalty_hessian(model, net, penalties, k):
-    """Return the second derivative of the penalties in (theta, W), or in k weights."""
-    matrix = penalties.output * jnp.eye(k, dtype=net.output.dtype)
-    n = dimension(net.theta)
-    if n == 0 or k < n + net.output.size:
-        return matrix
-    of_theta = penalties.hidden * penalty_matrix(model, net.theta)
-    return matrix.at[:n, :n].set(of_theta)

@@ -26,7 +26,6 @@ from sklearn_gn.varpro.inner import (
     is_direct,
     output_response,
     output_response_transposed,
-    reusable_factors,
     solve_hessian,
     solve_inner,
 )
@@ -50,29 +49,11 @@ class ReducedModel(NamedTuple):
 
 
 def reduced_model(net, rows, penalties, settings):
-    """Return the quadratic model, and the passes over the rows that it took.
-
-    Parameters
-    ----------
-    net : Net
-    rows : Rows
-    penalties : Penalties
-    settings : Settings
-
-    Returns
-    -------
-    model : ReducedModel
-    work : int
-    """
+    """Return the :class:`ReducedModel`, and the passes over the rows that it took."""
     model, form = settings.model, curvature_form(settings, rows, net)
     if form == "krylov":
-        found = krylov_model(
-            model,
-            net,
-            rows,
-            penalties,
-            krylov_dimension(settings, net, net.theta, rows),
-        )
+        rank = krylov_dimension(settings, net, net.theta, rows)
+        found = krylov_model(model, net, rows, penalties, rank)
         return found, 2 + 2 * int(found.inner_iterations)
     compute = primal_model if form == "primal" else dual_model
     work = dense_work(form, model.loss, net)
@@ -202,8 +183,14 @@ def krylov_model(model, net, rows, penalties, rank):
     spectral, iterations = lanczos(
         product, jacobian.gradient, rank=rank, tol=KRYLOV_TOL
     )
-    factors = reusable_factors(model, inner)
-    return ReducedModel(spectral, jacobian.gradient, iterations, factors)
+    return _as_model(model, inner, spectral, jacobian, iterations)
+
+
+def _as_model(model, inner, spectral, jacobian, inner_iterations):
+    """The :class:`ReducedModel`, with factors that inner problems of trials can use."""
+    factors = None if model.loss == "squared" else inner.factors
+    count = jnp.int32(inner_iterations)
+    return ReducedModel(spectral, jacobian.gradient, count, factors)
 
 
 @partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
@@ -228,9 +215,7 @@ def primal_model(model, net, rows, penalties):
     values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
     slopes = vectors.T @ jacobian.gradient
     spectral = SpectralModel(jnp.maximum(values, 0), slopes, vectors)
-    solved = jnp.int32(inner.output.size)
-    factors = reusable_factors(model, inner)
-    return ReducedModel(spectral, jacobian.gradient, solved, factors)
+    return _as_model(model, inner, spectral, jacobian, inner.output.size)
 
 
 @partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
@@ -267,28 +252,17 @@ def dual_model(model, net, rows, penalties):
     slopes = jnp.append(basis.inside(jacobian.gradient), penalties.hidden * length)
     values = jnp.append(jnp.where(usable, gram, 0), 0) + penalties.hidden
     spectral = SpectralModel(values, slopes, basis)
-    solved = jnp.int32(inner.output.size)
-    factors = reusable_factors(model, inner)
-    return ReducedModel(spectral, jacobian.gradient, solved, factors)
+    return _as_model(model, inner, spectral, jacobian, inner.output.size)
 
 
 def gauss_newton_parts(model, theta, inner, rows):
     """Return ``A = Jv^T w S Jv`` at fixed W, and the two parts of ``hess_WW J_W``.
 
-    They are sums over the rows of all devices.
-
-    Returns
-    -------
-    fixed : array of shape (n, n)
-    fit, by_error : arrays of shape (p, q, n)
-        ``z^T w S Jv`` and ``d z^T e``, whose sum is ``-hess_WW J_W``. For least squares
-        the targets of each may be rotated, which changes no product over the targets,
-        and then are fewer.
+    The parts, of shape (p, q, n), are ``z^T w S Jv`` and ``d z^T e``, whose sum is
+    ``-hess_WW J_W``. For least squares the targets of each may be rotated, which
+    changes no product over the targets, and then are fewer. All three are sums over the
+    rows of all devices.
     """
-    return total(_own_parts(model, theta, inner, rows))
-
-
-def _own_parts(model, theta, inner, rows):
     z, weight = inner.z, rows.weight
     q, width = inner.output.shape[1], inner.output.shape[0] - 1
     if model.loss == "squared" and width < q:
@@ -305,17 +279,23 @@ def _own_parts(model, theta, inner, rows):
         by_error = jnp.pad(by_error, ((0, 1), (0, 0), (0, 0)))
         rows_of = jnp.einsum("aq,ian->iqn", w, dz)
         rows_of = (jnp.sqrt(weight)[:, None, None] * rows_of).reshape(-1, n)
-        return symmetric_product(rows_of.T), fit, by_error
+        return total((symmetric_product(rows_of.T), fit, by_error))
     jv = value_jacobian(model, theta, inner.output, rows.x)
     n = jv.shape[-1]
-    curved = _curved(model, inner, rows, jv)
+    along = jax.vmap(
+        partial(loss_curvature, model, inner.values), in_axes=-1, out_axes=-1
+    )
+    curved = weight[:, None, None] * along(jv)  # w S Jv
     if model.loss == "squared":
         rows_of = jnp.sqrt(weight)[:, None, None] * jv
         fixed = symmetric_product(rows_of.reshape(-1, n).T)
     else:
         fixed = transposed_product(jv.reshape(-1, n), curved.reshape(-1, n))
     fit = jnp.einsum("ik,iqn->kqn", z, curved)
-    return fixed, fit, _error_part(model, theta, inner, rows)
+    at_features = partial(_error_at_features, inner)
+    by_error = _pulled(model, theta, rows.x, at_features, (width, q))
+    by_error = jnp.pad(by_error, ((0, 1), (0, 0), (0, 0)))
+    return total((fixed, fit, by_error))
 
 
 def value_jacobian(model, theta, output, x):
@@ -341,14 +321,6 @@ def feature_jacobian(model, theta, x):
     return jax.vmap(jax.jacrev(bare), in_axes=(None, 0))(flat, x)
 
 
-def _curved(model, inner, rows, jv):
-    """``w S Jv``, of the shape of Jv."""
-    along = jax.vmap(
-        lambda u: loss_curvature(model, inner.values, u), in_axes=-1, out_axes=-1
-    )
-    return rows.weight[:, None, None] * along(jv)
-
-
 def _response(model, theta, inner, rows):
     """``-hess_WW J_W = z^T w S Jv + d z^T e``, of shape (p, q, n)."""
     q = inner.output.shape[1]
@@ -364,14 +336,6 @@ def _response(model, theta, inner, rows):
         return fit + _error_at_features(inner, k, column)
 
     return _pulled(model, theta, rows.x, at_features, inner.output.shape)
-
-
-def _error_part(model, theta, inner, rows):
-    """``d z^T e`` for every parameter, of shape (p, q, n)."""
-    width, q = inner.output.shape[0] - 1, inner.output.shape[1]
-    at_features = partial(_error_at_features, inner)
-    part = _pulled(model, theta, rows.x, at_features, (width, q))
-    return jnp.pad(part, ((0, 1), (0, 0), (0, 0)))
 
 
 def _error_at_features(inner, k, column):

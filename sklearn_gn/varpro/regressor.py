@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_is_fitted
 
-from sklearn_gn._typing import ArrayLike, RandomState
-from sklearn_gn.arrays import backend
+from sklearn_gn._typing import Array, ArrayLike, RandomState
+from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import unchanged_on_failure
-from sklearn_gn.data.rows import check_sample_weight
+from sklearn_gn.bayes.laplace import PredictionIntervalMixin
+from sklearn_gn.data.chunks import first_of, takes_only_chunks
+from sklearn_gn.data.rows import check_sample_weight, validate_data
+from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.runtime.memory import check_table_fits
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
-from sklearn_gn.varpro.chunk_fit import ADVICE_ON_MEMORY, _RegressorOnChunks
-from sklearn_gn.varpro.predictions import PredictionsMixin
+from sklearn_gn.varpro import members
+from sklearn_gn.varpro.estimator import _VarProNet, blockwise
 
+_JACOBIAN_FLOATS = 2**22  # of the derivatives of some rows of a committee
 _AUTO = StrOptions({"auto"})
 
 
 class VarProNetRegressor(
-    PredictionsMixin, MultiOutputMixin, RegressorMixin, _RegressorOnChunks
+    PredictionIntervalMixin, MultiOutputMixin, RegressorMixin, _VarProNet
 ):
     r"""Networks for regression, with penalties chosen from the data.
 
     Use it for noisy tables without any settings: it then predicts, with error bars, by
     the mean of a few small networks with a linear term, whose penalties and noise level
-    maximise the evidence [2]_. Use it also for surrogate models, that is smooth
-    functions of up to hundreds of inputs, computed without noise and needed to several
-    digits, for which the networks grow. With thousands of runs and many outputs, set
-    ``alpha=1e-8`` and ``hidden_layer_sizes``. For functions with jumps use boosted
-    trees; for breakpoints that can be read, :class:`ShallowReLURegressor`; for up to a
-    thousand runs of a simulation with few inputs, try a Gaussian process, too.
+    maximise the evidence [2]_. Use it also for surrogate models: smooth functions of up
+    to hundreds of inputs without noise, for which the networks grow. With thousands of
+    runs and many outputs, set ``alpha=1e-8`` and ``hidden_layer_sizes``. For functions
+    with jumps use boosted trees; for breakpoints that can be read,
+    :class:`ShallowReLURegressor`; for up to a thousand runs with few inputs, try a
+    Gaussian process, too.
 
     With given penalties and ``hidden_layer_sizes``, there is one network. Its last
     layer W is the solution of a linear least-squares problem for every value of the
@@ -54,9 +60,8 @@ class VarProNetRegressor(
         - "mlp": fully connected layers of ``hidden_layer_sizes``.
         - "neural_ode": an antisymmetric neural ODE as wide as the first of these.
         - "cnn": a convolutional network; the rows of X are square images.
-        - any object with ``init(key, x)`` and ``apply(parameters, x)``, such as those
-          of :mod:`sklearn_gn.networks` or a Flax module; ``apply`` returns the features
-          of the output layer.
+        - an object with ``init(key, x)`` and ``apply(parameters, x)``, of
+          :mod:`sklearn_gn.networks` or Flax; ``apply`` returns the last features.
 
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
         Widths of the hidden layers. If "auto", those of a committee are (10,), and more
@@ -116,7 +121,7 @@ class VarProNetRegressor(
         :ref:`the user guide <several_targets>`.
 
     max_iter : "auto" or int, default="auto"
-        Maximum number of iterations over all starts; for mini-batch solvers, of epochs.
+        Maximum number of iterations over all starts, or epochs of mini-batch solvers.
         An iteration of a committee is a step of every member; with ten features or
         more, most begin after the first ones. If "auto", 3000 for a committee, which
         fits to noisy data do not reach, and 100 otherwise.
@@ -129,8 +134,7 @@ class VarProNetRegressor(
         loss has fallen so little. If 0, this test is disabled.
 
     max_time : float or None, default=None
-        Number of seconds after which the fit stops, compilation included. If None,
-        there is no limit.
+        Seconds after which the fit stops, compilation included; None sets no limit.
 
     early_stopping : bool, default=False
         Whether to stop when the loss on validation data no longer falls, and to
@@ -138,8 +142,7 @@ class VarProNetRegressor(
         of ``fit``, or else a random part of the training data.
 
     validation_fraction : float, default=0.1
-        Fraction of the rows set aside if ``early_stopping`` is True and no ``X_val`` is
-        given.
+        Fraction of the rows that ``early_stopping`` sets aside without ``X_val``.
 
     n_iter_no_change : int, default=10
         Number of iterations without improvement after which ``early_stopping`` stops
@@ -155,8 +158,8 @@ class VarProNetRegressor(
         Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
         numbers in ``jax.devices()``, or a mesh, divides the rows among several devices
         for "gnvpro", "gn" and "lbfgs_vpro"; see :doc:`/user_guide/devices`. Committees
-        are computed on the CPU. A fitted model predicts on the device of its fit, or on
-        the default one if the machine has no such device.
+        are computed on the CPU. A fitted model predicts on the device of its fit, if
+        there is one.
 
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.
@@ -203,9 +206,9 @@ class VarProNetRegressor(
         committees.
 
     gram_spectrum_ : ndarray
-        Eigenvalues of the reduced Gauss-Newton matrix of the last iteration, in
-        descending order, or Ritz values if it was not formed. For a committee, those of
-        the member of highest evidence. Empty for "lbfgs_vpro" and mini-batch solvers.
+        Eigenvalues of the last reduced Gauss-Newton matrix, in descending order, or
+        Ritz values if it was not formed. Of a committee, its member of highest
+        evidence. Empty for "lbfgs_vpro" and mini-batch solvers.
 
     log_evidence_ : float
         Logarithm of the mean evidence of the members: the higher of two fits to the
@@ -217,26 +220,24 @@ class VarProNetRegressor(
         a committee.
 
     n_work_units_ : float
-        Number of passes over all rows, forward or backward. A product with the Jacobian
-        or its transpose counts as one. Only of a single network.
+        Number of passes over all rows, forward or backward, or by a product with the
+        Jacobian or its transpose. Only of a single network.
 
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         One row per iteration: ``iteration``, ``time`` (seconds), ``loss``,
         ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio``,
         ``inner_iterations``, ``work_units`` so far, ``level``, and
-        ``evaluated_on_all_rows``: False where ``loss`` and ``val_loss`` are those of an
-        earlier row. A column that does not apply to the solver is NaN. For a committee,
-        rows hold means over the members, and the last three columns are replaced by
-        ``log_evidence``, ``n_effective_parameters``, ``noise_std`` (both evidence and
-        noise in scaled units) and ``n_running``, the number of members that took a
-        step. While a larger size is tried, they are those of its members.
+        ``evaluated_on_all_rows``: False where the losses are those of an earlier row.
+        What does not apply to the solver is NaN. For a committee, rows hold means over
+        the members, and the last three columns are replaced by ``log_evidence``,
+        ``n_effective_parameters``, ``noise_std`` (in scaled units) and ``n_running``,
+        the number of members that took a step.
 
     loss_ : float
         Objective of the returned network, in units of y; for a committee, the mean over
         its members, weighted as in predictions. Where targets have different scales,
-        the objective in scaled units times the mean square of the scales. If the
-        evidence prefers the linear model to some members, it takes their place here;
-        the log is that of the networks, and may end at a lower loss.
+        the objective in scaled units times the mean square of the scales. The log, that
+        of the networks, may end at a lower loss if linear models replace some of them.
 
     n_iter_ : int
         Number of iterations of this fit.
@@ -297,8 +298,8 @@ class VarProNetRegressor(
 
     _short_forms = NETWORK_REGRESSOR_SOLVERS
     _parameter_constraints: dict[str, Any] = {
-        **_RegressorOnChunks._parameter_constraints,
-        "max_iter": [*_RegressorOnChunks._parameter_constraints["max_iter"], _AUTO],
+        **_VarProNet._parameter_constraints,
+        "max_iter": [*_VarProNet._parameter_constraints["max_iter"], _AUTO],
     }
     _loss = "squared"
     _cross_validates = True
@@ -328,28 +329,26 @@ class VarProNetRegressor(
         verbose: int = 0,
         random_state: RandomState = None,
     ) -> None:
-        super().__init__(
-            network,
-            hidden_layer_sizes,
-            activation=activation,
-            n_init=n_init,
-            solver=solver,
-            alpha=alpha,
-            damping=damping,
-            rank=rank,
-            scale=scale,
-            max_iter=max_iter,
-            tol=tol,
-            max_time=max_time,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            warm_start=warm_start,
-            dtype=dtype,
-            device=device,
-            verbose=verbose,
-            random_state=random_state,
-        )
+        self.network = network
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.n_init = n_init
+        self.solver = solver
+        self.alpha = alpha
+        self.damping = damping
+        self.rank = rank
+        self.scale = scale
+        self.max_iter = max_iter
+        self.tol = tol
+        self.max_time = max_time
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.dtype = dtype
+        self.device = device
+        self.verbose = verbose
+        self.random_state = random_state
 
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=False)
@@ -368,7 +367,7 @@ class VarProNetRegressor(
         ----------
         X : array-like of shape (n_samples, n_features)
             Training samples. A dask array, or a memory-mapped one of 1 GiB or more, is
-            read in chunks (:meth:`fit_chunks`) if the fit does not need all rows.
+            read in chunks (:meth:`fit_chunks`) if possible.
 
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Target values.
@@ -400,43 +399,100 @@ class VarProNetRegressor(
         chunks = self._chunks_of(X, y, sample_weight, X_val)
         if chunks is not None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
-        check_table_fits(X, ADVICE_ON_MEMORY)
         X, y = self._validated(X, y)
         weight = check_sample_weight(sample_weight, X)
         n_targets = 1 if y.ndim == 1 else y.shape[1]
         validation = self._check_validation(X_val, y_val, n_targets)
         metadata = None if sample_weight is None else {"sample_weight": weight}
-        self._fit_rows(X, y, weight, metadata, validation)
+        data = {"X": X, "y": y, "metadata": metadata}
+        y = y.reshape(len(y), -1).astype(np.float64)
+        self._fit_distinct(X, y, weight, data, validation)
         return self
 
-    def _scaled_part(self, y):
+    @unchanged_on_failure
+    @takes_only_chunks
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit_chunks(
+        self,
+        chunks: Iterable[tuple[ArrayLike, ...]],
+        *,
+        X_val: ArrayLike | None = None,
+        y_val: ArrayLike | None = None,
+    ) -> Self:
+        """Fit the network to rows that come in chunks and need not fit into memory.
+
+        Up to 2**20 distinct rows, with up to 2**24 numbers, are collected and fitted as
+        by :meth:`fit`. For more rows one network is fitted, with default penalties if
+        ``alpha="auto"``: the solver takes batches of a random sample, and draws another
+        sample, in one pass over the chunks, when all of it is used. Loss and output
+        layer are those of all rows, however these are divided into chunks.
+
+        Parameters
+        ----------
+        chunks : iterable of tuples (X, y) or (X, y, sample_weight)
+            Arrays of any length, in a list or another object that can be iterated
+            several times, not a generator.
+
+        X_val : array-like of shape (n_val_samples, n_features), default=None
+            Validation samples, which ``early_stopping`` needs here.
+
+        y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
+                default=None
+            Validation targets.
+
+        Returns
+        -------
+        self : VarProNetRegressor
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If the chunks can be iterated only once, if one is malformed or holds NaN or
+            infinity, if the solver needs all rows at once and they are too many, or if
+            ``device`` names several devices.
+        """
+        self._check_chunks_are_possible(chunks, X_val)
+        _, y = self._validated(*(array[:1] for array in first_of(chunks)[:2]))
+        n_targets = 1 if y.ndim == 1 else y.shape[1]
+        validation = self._check_validation(X_val, y_val, n_targets)
+
+        def fit_in_memory(X, y, weight):
+            weight = check_sample_weight(weight, X)
+            data = {"X": X, "y": y, "metadata": {"sample_weight": weight}}
+            data["y"] = y[:, 0] if self._single_target else y
+            self._fit_distinct(X, y, weight, data, validation)
+
+        self._fit_surveyed(
+            CheckedRows.of_targets(chunks, self.n_features_in_, n_targets),
+            self.n_features_in_ + n_targets,
+            fit_in_memory,
+            validation,
+            n_samples=lambda found: found.total,
+        )
+        return self
+
+    def _validated(self, X, y):
+        """Validate training rows, and set what they say of the data."""
+        X, y = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
+        )
+        self._single_target = y.ndim == 1
+        return X, y
+
+    def _check_validation(self, X_val, y_val, n_targets):
+        """X, targets and weights; None where they are not given."""
+        validation = self._check_validation_data(X_val, y_val, n_targets)
+        if validation is None:
+            return None
+        X_val, y_val = validation
+        return X_val, y_val, np.full(len(X_val), 1 / len(X_val))
+
+    def _targets(self, y):
         return y
-
-    def _scaled_targets(self, y, scaling):
-        return (y - scaling.y_center) / scaling.y_scale
-
-    def _output_center(self, scaling):
-        return scaling.y_center
 
     def _n_values(self, y):
         return y.shape[1]
-
-    def _prediction_attributes(self):
-        return {"_single_target": self._single_target}
-
-    def _validation_loss(self, validation, scaling, model):
-        from sklearn_gn.varpro.problem import predict_values
-
-        if validation is None:
-            return None
-        X, y, weight = validation
-        x, t = scaling.x(X), self._scaled_targets(y, scaling)
-
-        def loss(net):
-            values = self._in_batches(lambda x: predict_values(model, net, x), x)
-            return 0.5 * float(weight @ np.sum((values - t) ** 2, axis=1))
-
-        return loss
 
     def _set_fitted(self, run, rows, settings, scaling):
         from sklearn_gn.varpro.posterior import ErrorBars
@@ -451,3 +507,81 @@ class VarProNetRegressor(
                 z, rows = backend.to_numpy(few)
         n_samples = float(settings.n_samples)
         self._error_bars = ErrorBars(model, net, rows, penalties, n_samples, z)
+
+    # -- predictions -------------------------------------------------------------------
+
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
+
+    @overload
+    def predict(
+        self, X: ArrayLike, return_std: Literal[True]
+    ) -> tuple[Array, Array]: ...
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Predict targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        return_std : bool, default=False
+            Whether to return standard deviations of the predicted means too. They come
+            from the Gauss-Newton matrix; those of a committee also from the spread of
+            its members. For a single network of more than 1200 weights they include
+            only those of the output layer. They are computed at the first request;
+            until then the model keeps the training data.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,) or (n_samples, n_targets)
+            Predicted values.
+
+        std : ndarray of the same shape
+            Their standard deviations, without the noise of single targets. Only if
+            ``return_std`` is True.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        y = self._predicted(X)
+        y = y[:, 0] if self._single_target else y
+        if not return_std:
+            return y
+        std = self._deviation(X)
+        return y, std[:, 0] if self._single_target else std
+
+    def _predicted(self, X):
+        """Predictions of validated rows, of shape (n_samples, n_targets)."""
+        *_, scaling = self._fitted
+        return extremes.scaled_back(self._values(X), scaling.y_scale, scaling.y_center)
+
+    def _deviation(self, X):
+        """Standard deviations of the means of validated rows."""
+        model, net, scaling = self._fitted
+        x = scaling.x(X)
+        if model is None:
+            with backend.one_blas_thread:
+                covariances = [known.get() for known in self._covariances]
+            known = partial(members.variances, net, covariances, self._noise_ratios)
+            size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
+            n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
+            std = np.sqrt(blockwise(known, x, n_rows))
+            with np.errstate(over="ignore"):  # what is no float is infinite
+                return std * scaling.y_scale
+        bars = self._error_bars
+        variance = self._in_batches(bars.variances, x, bars.batch_rows)
+        return np.sqrt(variance) * bars.noise * scaling.y_scale
+
+    def _noise_std(self):
+        if hasattr(self, "noise_std_"):
+            return super()._noise_std()
+        noise = self._error_bars.noise * self._fitted[2].y_scale
+        return float(noise[0]) if self._single_target else noise
+
+    def _noise_freedom(self):
+        if hasattr(self, "noise_std_"):
+            return super()._noise_freedom()
+        return self._error_bars.degrees_of_freedom

@@ -8,7 +8,7 @@ import numpy as np
 
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.varpro import batches
-from sklearn_gn.varpro.chunked import (
+from sklearn_gn.varpro.batches import (
     ChunkedRows,
     cross_validated_penalty,
     objective,
@@ -64,15 +64,7 @@ class TrainingState(NamedTuple):
 
 
 def needed_bytes(rows, net, settings):
-    """Return the bytes that a fit needs besides its data: mostly values of neurons.
-
-    Parameters
-    ----------
-    rows : Rows
-    net : Net
-        To start from.
-    settings : Settings
-    """
+    """Return the bytes that a fit needs besides its data: mostly values of neurons."""
     n = batches.batch_size(settings) or len(rows.x)
     # Features, their SVD, and those of a trial; of layers inside, about as many numbers
     # as they have biases, which wait for the backward pass.
@@ -106,20 +98,17 @@ def init_from(size, rows, net, settings):
     work = share
     if batch is not rows:  # all of them may prefer that of a former fit
         given, loss = (objective(model, n, rows, penalties) for n in (net, started))
-        net, loss = (started, loss) if loss < given else (net, given)
-        work = share + 2
-    else:
-        net = started
+        started, loss = (started, loss) if loss < given else (net, given)
+        work += 2
     level_of = getattr(model.network, "level_of", None)
-    level = 0 if level_of is None else level_of(net.theta)
-    return TrainingState(net, float(loss), work=work, level=level)
+    level = 0 if level_of is None else level_of(started.theta)
+    return TrainingState(started, float(loss), work=work, level=level)
 
 
 def current_penalties(theta, rows, settings, share=1.0):
-    """Return the penalties, the output penalty as a share of all rows suggests it.
+    """Return the penalties; that of the output by cross-validation, if asked for.
 
-    ``rows`` are that share. The suggestion is that of generalised cross-validation, if
-    it is asked for.
+    The score is that of these rows, which are a share of all.
     """
     penalties = settings.penalties
     if not settings.cross_validated:
@@ -127,6 +116,67 @@ def current_penalties(theta, rows, settings, share=1.0):
     n_samples = (settings.n_samples * share).astype(settings.dtype)
     chosen = cross_validated_penalty(settings.model, theta, rows, n_samples)
     return penalties._replace(output=chosen)
+
+
+# --- the end of an iteration ---------------------------------------------------------
+
+
+def after_iteration(state, settings, loss, fell, patience=PATIENCE):
+    """Return the state after an iteration, in which the loss fell or did not; its stop.
+
+    A level ends after ``patience`` iterations without a lower loss.
+    """
+    n_stalled = 0 if fell else state.n_stalled + 1
+    tired = n_stalled >= patience and on_last_level(state, settings)
+    stop = "tol" if tired else None
+    stop = stop if math.isfinite(loss) else "non_finite"
+    iteration = state.iteration + 1
+    return state._replace(loss=loss, n_stalled=n_stalled, iteration=iteration), stop
+
+
+def evaluate_when_due(rows, before, state, report, settings, at_rows):
+    """Return state and report of an iteration on a batch, with the loss on all rows.
+
+    Losses of different batches cannot be compared, and a batch that is fitted does not
+    end the fit; a sweep without a lower loss on all rows does. All rows are evaluated
+    when the work has grown by a quarter, later after every ``EVALUATED_EVERY`` units,
+    and before a finer level. In between the last loss stands. ``before`` is the state
+    before the iteration, and ``at_rows`` makes the network of all rows.
+    """
+    finite, last = math.isfinite(state.loss), before.work_at_evaluation
+    state = state._replace(loss=before.loss, n_stalled=before.n_stalled)
+    patience = patience_of(settings, state)
+    due = state.work - last >= min(EVALUATED_EVERY, last / 4)
+    due = due or level_ends(state, settings, patience)
+    if finite and not due:
+        extra = {**log_columns(state), "evaluated_on_all_rows": False}
+        return state, report._replace(loss=before.loss, stop=None, extra=extra)
+    net, loss = evaluate_last(rows, state, settings, at_rows)
+    tol = float(settings.tol)
+    fell = loss < (1 - tol) * before.lowest or tol == 0
+    since = state.iteration - before.iteration_at_evaluation
+    n_stalled = 0 if fell else before.n_stalled + since
+    state = state._replace(
+        net=net,
+        loss=loss,
+        lowest=min(loss, before.lowest),
+        n_stalled=n_stalled,
+        work=state.work + 1,
+        work_at_evaluation=state.work + 1,
+        iteration_at_evaluation=state.iteration,
+    )
+    stop = "tol" if n_stalled >= patience and on_last_level(state, settings) else None
+    stop = stop if math.isfinite(loss) else "non_finite"
+    return state, report._replace(loss=loss, stop=stop, extra=log_columns(state))
+
+
+def evaluate_last(rows, state, settings, at_rows=with_optimal_output):
+    """Return the network of all rows, and its loss; None if they are known."""
+    if batches.batch_size(settings) is None or state.work_at_evaluation == state.work:
+        return None
+    penalties = current_penalties(state.net.theta, rows, settings)
+    net, loss = at_rows(settings.model, state.net, rows, penalties)
+    return net, float(loss)
 
 
 def patience_of(settings, state):
@@ -141,65 +191,24 @@ def patience_of(settings, state):
     return max(count * settings.solver.iterations_per_batch, PATIENCE * between)
 
 
-def evaluate_when_due(rows, before, state, report, settings, *, evaluate=None):
-    """Return state and report of an iteration on a batch, with the loss on all rows.
-
-    Losses of different batches cannot be compared, and a batch that is fitted does not
-    end the fit; a sweep without a lower loss on all rows does. All rows are evaluated
-    when the work has grown by a quarter, later after every ``EVALUATED_EVERY`` units,
-    and before a finer level. In between the last loss stands.
-
-    Parameters
-    ----------
-    rows : Rows
-    before : TrainingState
-        That before the iteration.
-    state : TrainingState
-    report : Report
-    settings : Settings
-    evaluate : callable, default=None
-        What makes the network of all rows; if None, :func:`evaluate_last`.
-    """
-    evaluate = evaluate or evaluate_last
-    finite = math.isfinite(state.loss)
-    state = state._replace(loss=before.loss, n_stalled=before.n_stalled)
-    last = before.work_at_evaluation
-    due = state.work - last >= min(EVALUATED_EVERY, last / 4)
-    due = due or level_ends(state, settings, patience_of(settings, state))
-    if finite and not due:
-        extra = {**log_columns(state), "evaluated_on_all_rows": False}
-        return state, report._replace(loss=before.loss, stop=None, extra=extra)
-    net, loss = evaluate(rows, state, settings)
-    tol = float(settings.tol)
-    fell = loss < (1 - tol) * before.lowest or tol == 0
-    since = state.iteration - before.iteration_at_evaluation
-    n_stalled = 0 if fell else before.n_stalled + since
-    tired = n_stalled >= patience_of(settings, state) and on_last_level(state, settings)
-    stop = "tol" if tired else None
-    stop = stop if math.isfinite(loss) else "non_finite"
-    work = state.work + 1
-    state = state._replace(
-        net=net,
-        loss=loss,
-        lowest=min(loss, before.lowest),
-        n_stalled=n_stalled,
-        work=work,
-        work_at_evaluation=work,
-        iteration_at_evaluation=state.iteration,
+def nothing_to_train(state):
+    """Return state and report if W is all there is: the start is the solution."""
+    report = Report(
+        loss=state.loss, grad_norm=0.0, stop="tol", extra=log_columns(state)
     )
-    return state, report._replace(loss=loss, stop=stop, extra=log_columns(state))
+    return state, report
 
 
-def evaluate_last(rows, state, settings, *, optimal=with_optimal_output):
-    """Return the network with the output layer for all rows, and its loss.
+def log_columns(state):
+    """Return further columns of the log."""
+    return {
+        "work_units": state.work,
+        "level": state.level,
+        "evaluated_on_all_rows": True,
+    }
 
-    ``optimal(model, net, rows, penalties)`` returns both. None if they are known.
-    """
-    if batches.batch_size(settings) is None or state.work_at_evaluation == state.work:
-        return None
-    penalties = current_penalties(state.net.theta, rows, settings)
-    net, loss = optimal(settings.model, state.net, rows, penalties)
-    return net, float(loss)
+
+# --- levels --------------------------------------------------------------------------
 
 
 def n_levels(settings):
@@ -223,40 +232,20 @@ def level_ends(state, settings, patience):
 def enter_level(state, settings, patience=None):
     """Return the state, on a finer network where a level ends, and whether it does.
 
-    ``patience`` is the number of iterations without a lower loss after which a level
-    ends; if None, :func:`patience_of` says.
+    The finer network is nearly the same function. ``patience`` is the number of
+    iterations without a lower loss after which a level ends; if None,
+    :func:`patience_of` says.
     """
     patience = patience_of(settings, state) if patience is None else patience
-    ends = level_ends(state, settings, patience)
-    return (_refined(state, settings) if ends else state), ends
-
-
-def _refined(state, settings):
-    """Return the state with a finer network of the same function, nearly."""
+    if not level_ends(state, settings, patience):
+        return state, False
     theta = settings.model.network.refine(jax.tree.map(np.asarray, state.net.theta))
-    net = Net(jax.device_put(theta), state.net.output)
-    return state._replace(
-        net=net,
+    state = state._replace(
+        net=Net(jax.device_put(theta), state.net.output),
         level=state.level + 1,
         n_stalled=0,
         lowest=math.inf,
         radius=math.nan,
         memory=None,
     )
-
-
-def nothing_to_train(state):
-    """Return state and report if W is all there is: the start is the solution."""
-    report = Report(
-        loss=state.loss, grad_norm=0.0, stop="tol", extra=log_columns(state)
-    )
-    return state, report
-
-
-def log_columns(state):
-    """Return further columns of the log."""
-    return {
-        "work_units": state.work,
-        "level": state.level,
-        "evaluated_on_all_rows": True,
-    }
+    return state, True

@@ -12,7 +12,7 @@ from jax.scipy.special import erf
 
 from sklearn_gn.arrays import numpy_programs
 from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
-from sklearn_gn.runtime import known
+from sklearn_gn.runtime.fingerprint import known
 
 RNG = np.random.default_rng(0)
 POINTS = RNG.uniform(0.2, 0.8, (7, 3))

@@ -9,8 +9,8 @@ from sklearn_gn.bayes import evidence, evidence_gn, laplace, layers, low_rank
 from sklearn_gn.linalg import large_gram
 from sklearn_gn.linalg import low_rank as linalg_low_rank
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.shallow_relu.evidence_gn import Shape
-from sklearn_gn.varpro import committee, committee_plan
+from sklearn_gn.shallow_relu.evidence_gn import shape_of
+from sklearn_gn.varpro import committee_plan, members
 
 
 def multilayer(n_targets=1, m=400, d=6, width=9):
@@ -22,13 +22,13 @@ def multilayer(n_targets=1, m=400, d=6, width=9):
     x, y = rng.standard_normal((m, d)), rng.standard_normal((m, n_targets))
     weight = rng.uniform(0.5, 2, m)
     rows = Rows(x, y, weight / weight.sum())
-    start = committee.first_member(model, rows, m, np.random.RandomState(0)).net.theta
+    start = members.first_member(model, rows, m, np.random.RandomState(0)).net.theta
     return model, start + 0.2 * rng.standard_normal(len(start)), rows
 
 
 def shallow(n_targets=2, m=400):
     rng = np.random.default_rng(0)
-    shape = Shape(8, 5, n_targets, (0, 2, 3, 4))
+    shape = shape_of(8, 5, n_targets, (0, 2, 3, 4))
     x, y = rng.standard_normal((m, 5)), rng.standard_normal((m, n_targets))
     return shape, rng.standard_normal(shape.size), Rows(x, y, np.full(m, 1 / m))
 

@@ -17,7 +17,7 @@ from benchmarks import (
 )
 from sklearn_gn import solvers
 from sklearn_gn.arrays import backend
-from sklearn_gn.softmax_head import fgn
+from sklearn_gn.softmax_head import minibatch
 
 ROOT = Path(__file__).parents[2]
 
@@ -245,17 +245,17 @@ def test_steps_are_timed_in_turn_and_their_memory_counted(monkeypatch):
 
 def test_an_epoch_of_steps_is_that_of_the_solver(monkeypatch):
     # The solver would factor so small a system.
-    monkeypatch.setattr(fgn, "_CHOLESKY_ROWS", 0)
-    monkeypatch.setattr(fgn, "_CG_ITERATIONS", fgn_mechanism.CG_ITERATIONS)
+    monkeypatch.setattr(minibatch, "_CHOLESKY_ROWS", 0)
+    monkeypatch.setattr(minibatch, "_CG_ITERATIONS", fgn_mechanism.CG_ITERATIONS)
     sizes = fgn_mechanism.Sizes(64, 48, 32, (3,), most_steps=4, least_steps=4)
     options = fgn_mechanism.options_of(solvers.FGN(), sizes.batch_size)
     with backend.scope("float32"):
         rows = fgn_mechanism.labelled(fgn_mechanism.features(sizes), 3, sizes)
-        data = fgn.FGN.prepare(rows, options)
+        data = minibatch.ALGORITHMS["fgn"].prepare(rows, options)
         stepper = fgn_mechanism.Stepper("fgn", 3, data, sizes.batch_size)
-        state = fgn.FGN.init(data, stepper.carry[0], options)
+        state = minibatch.ALGORITHMS["fgn"].init(data, stepper.carry[0], options)
         stepper.seconds(2)
-        state, _ = fgn.FGN.step(data, state, options)
+        state, _ = minibatch.ALGORITHMS["fgn"].step(data, state, options)
         ours, expected = backend.to_numpy((stepper.carry[0], state.net))
     assert np.bincount(rows.label).tolist() == [22, 21, 21]
     assert np.abs(expected.weight).max() > 0

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from benchmarks import _hostile_cases as hostile
 from benchmarks.hostile import CASES, block, case_number
 from sklearn_gn import FGNSoftmaxHead, VarProNetRegressor
-from sklearn_gn.shallow_relu.size_selection import select_size
-from sklearn_gn.softmax_head.batches import batched_rows
+from sklearn_gn.shallow_relu.search import select_size
+from sklearn_gn.softmax_head.head import batched_rows
 
 # 90 in all; the estimators that compile nothing here have the most.
 EXAMPLES = {

@@ -44,7 +44,7 @@ from sklearn_gn.pinn.observation_weight import (
     share_of_equation,
 )
 from sklearn_gn.pinn.verdict import warn_if_not_solved
-from sklearn_gn.runtime.known import known
+from sklearn_gn.runtime.fingerprint import known
 from sklearn_gn.solvers import DNGD, PINN_SOLVERS, SGD, Adam
 
 pd = pytest.importorskip("pandas")

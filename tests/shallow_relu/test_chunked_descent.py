@@ -8,9 +8,10 @@ from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.arrays import backend
 from sklearn_gn.data import rows_source
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.shallow_relu import chunked_descent, fitted, joint, sggn
-from sklearn_gn.shallow_relu.options import FitOptions
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
+from sklearn_gn.shallow_relu import chunks as chunked
+from sklearn_gn.shallow_relu import fitted, joint, sggn
+from sklearn_gn.shallow_relu.network import ShallowReLU
+from sklearn_gn.shallow_relu.problem import FitOptions
 from sklearn_gn.solvers import JointGN, SgGN
 
 N, D = 600, 2
@@ -51,7 +52,7 @@ def problem(q, damping=None):
 )
 def test_an_iteration_is_that_of_rows_in_memory(name, q):
     rows, net, options = problem(q, damping=1e-3 if q == 2 else None)
-    state = chunked_descent.init(rows, net, options)
+    state = chunked.init_descent(rows, net, options)
     module = {"vpgn": joint, "sggn": sggn}[name]
     with backend.scope("float64", None):
         initialise, iterate = map(jax.jit, (sggn.initialise, module.iterate))
@@ -60,7 +61,7 @@ def test_an_iteration_is_that_of_rows_in_memory(name, q):
     for a, b in zip(state.net, whole, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-11)
     assert state.loss == pytest.approx(loss, rel=1e-10)
-    after, report = chunked_descent.STEPS[name](rows, state, options)
+    after, report = chunked.STEPS[name](rows, state, options)
     assert after.loss < state.loss
     assert after.loss == pytest.approx(found.loss, rel=1e-9)
     assert report.grad_norm == pytest.approx(found.grad_norm, rel=1e-8)
@@ -101,7 +102,7 @@ def test_attributes_are_those_of_all_rows(small_sample):
     net, scaling = model._network
     scaled = Rows(scaling.x(rows.x), scaling.y(rows.y), rows.weight)
     whole = fitted.fitted_attributes(
-        net, scaled, scaling, options, n_effective=weight.sum(), device=None
+        net, scaled, scaling, options, n_effective=weight.sum()
     )
     for name in ("loss_", "noise_std_", "mass_spectrum_"):
         found = np.squeeze(getattr(model, name))
@@ -111,7 +112,6 @@ def test_attributes_are_those_of_all_rows(small_sample):
         model.gram_spectrum_, whole["gram_spectrum_"], atol=1e-10 * largest
     )
     _, std = model.predict(rows.x, return_std=True)
-    slots = model._active_slots
-    expected = fitted.prediction_errors(whole["_posterior"], net, slots, scaled.x)
+    expected = whole["_posterior"].standard_errors(scaled.x)
     expected = np.squeeze(expected * scaling.y_scale)
     np.testing.assert_allclose(np.squeeze(std), expected, rtol=1e-5)

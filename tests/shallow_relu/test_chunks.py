@@ -18,8 +18,9 @@ from sklearn_gn.data.rows_source import CheckedRows, RowSource, even_parts
 from sklearn_gn.linalg import large_gram
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.runtime import memory
-from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
-from sklearn_gn.shallow_relu.evidence_gn import Shape
+from sklearn_gn.shallow_relu import evidence_gn
+from sklearn_gn.shallow_relu.evidence_gn import shape_of
+from sklearn_gn.shallow_relu.fitted import evidence_attributes
 
 N, D, SAMPLE = 900, 3, 200
 
@@ -87,7 +88,7 @@ def test_attributes_are_those_of_all_rows(small_sample, n_targets):
     share = weight / weight.sum()
     rows = Rows(scaling.x(X), scaling.y(y.reshape(N, -1)), share)
     options = type("Options", (), {"n_effective": weight.sum(), "alpha": None})
-    expected = evidence_fitted.fitted_attributes(net, rows, scaling, options)
+    expected = evidence_attributes(net, rows, scaling, options)
     for name in (
         "loss_",
         "log_evidence_",
@@ -98,7 +99,7 @@ def test_attributes_are_those_of_all_rows(small_sample, n_targets):
     ):
         np.testing.assert_allclose(getattr(model, name), expected[name], rtol=1e-9)
     std = model.predict(X, return_std=True)[1].reshape(N, -1)
-    found = evidence_fitted.prediction_errors(expected["_posterior"], rows.x)
+    found = expected["_posterior"].standard_errors(rows.x)
     np.testing.assert_allclose(std, found * scaling.y_scale, rtol=1e-8)
     residual = model.predict(X) - y
     loss = share @ np.sum(residual.reshape(N, -1) ** 2, axis=1) / 2
@@ -116,7 +117,7 @@ def test_sums_over_chunks_are_those_over_rows(small_sample):
     numbers = found.sample.number
     sample = Rows(*(a[numbers] for a in rows))
     chunked = RowSource(chunks, scaling, found, sample)
-    shape = Shape(4, D, 2)
+    shape = shape_of(4, D, 2)
     theta = np.random.default_rng(1).normal(size=shape.size)
     for a, b in zip(
         sums_of(shape, theta, chunked), shape.sums(theta, rows), strict=True

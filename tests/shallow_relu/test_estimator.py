@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.shallow_relu import dense, sggn
+from sklearn_gn.shallow_relu import dense
 from sklearn_gn.solvers import LM, SHALLOW_RELU_SOLVERS, Adam, JointGN, SgGN
 
 LOCAL = JointGN(relocations=0)  # without global search
@@ -448,7 +448,6 @@ KERNELS = [
     dense.descend_all,
     dense.insert_all,
     dense.delete_all,
-    sggn.spectra,
 ]
 
 

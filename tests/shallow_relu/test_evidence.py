@@ -17,9 +17,9 @@ from sklearn.linear_model import BayesianRidge
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
 from sklearn_gn.bayes import evidence
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.shallow_relu import evidence_fitted, evidence_gn
-from sklearn_gn.shallow_relu.setup import problem_of
-from sklearn_gn.solvers import JointGN
+from sklearn_gn.shallow_relu import evidence_gn
+from sklearn_gn.shallow_relu import fitted as fitted_module
+from sklearn_gn.shallow_relu.problem import problem_of
 
 
 def data(m=150, seed=0, noise=0.1):
@@ -153,7 +153,7 @@ def test_rows_far_from_all_others_change_little():
 def test_a_fit_with_these_penalties_stays_there(fitted):
     X, y = data()
     net, scaling = fitted._network
-    shape = evidence_gn.Shape(8, 3, 1)
+    shape = evidence_gn.shape_of(8, 3, 1)
     z, target = scaling.x(X), scaling.y(y[:, None])
     alpha = fitted.alpha_
     alpha = np.array([alpha["slope"], alpha["coef"], alpha["bias"], *alpha["weights"]])
@@ -173,11 +173,11 @@ def test_a_fit_with_these_penalties_stays_there(fitted):
 
 def test_jacobian_is_that_of_automatic_differentiation(float64):
     rng = np.random.default_rng(0)
-    shape = evidence_gn.Shape(4, 3, 2)
+    shape = evidence_gn.shape_of(4, 3, 2)
     theta, x = rng.standard_normal(shape.size), rng.standard_normal((7, 3))
 
     def outputs(theta):
-        linear, coef, hyperplanes = shape.split(theta)
+        linear, coef, hyperplanes = shape.parts(theta)
         hidden = jnp.maximum(x @ hyperplanes[:, 1:].T + hyperplanes[:, :1].T, 0)
         return linear[:1] + x @ linear[1:] + hidden @ coef
 
@@ -190,7 +190,7 @@ def test_jacobian_is_that_of_automatic_differentiation(float64):
 def test_standard_errors_are_those_of_the_inverse_matrix(fitted):
     X, _ = data()
     net, scaling = fitted._network
-    shape, z = evidence_gn.Shape(8, 3, 1), scaling.x(X)
+    shape, z = evidence_gn.shape_of(8, 3, 1), scaling.x(X)
     jacobian = evidence_gn.jacobian(net.theta, shape, z, 0)
     precision = evidence.prior_precision(shape.groups(), net.alpha)
     hessian = net.beta * jacobian.T @ jacobian + np.diag(precision)
@@ -294,7 +294,7 @@ def test_rows_set_aside_are_not_counted():
     X, y = rng.standard_normal((60, 2)), rng.standard_normal(60)
     model = ShallowReLURegressor(early_stopping=True, validation_fraction=0.35)
     weight = 1.0 + np.arange(60) ** 2
-    problem = problem_of(model, JointGN(), X, y, weight, None)
+    problem = problem_of(model, X, y, weight, None)
     count = problem.rows.weight * problem.options.n_effective
     assert len(count) == 39
     np.testing.assert_allclose(count, np.round(count), rtol=1e-10)
@@ -416,7 +416,7 @@ def test_spectra_are_those_of_the_dense_matrices(fitted):
 def test_blocks_of_rows_change_no_standard_error(fitted, monkeypatch):
     X, _ = data()
     expected = fitted.predict(X, return_std=True)[1]
-    monkeypatch.setattr(evidence_fitted, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(fitted_module, "_BLOCK_ROWS", 7)
     np.testing.assert_allclose(
         fitted.predict(X, return_std=True)[1], expected, rtol=1e-9
     )

@@ -10,12 +10,12 @@ from sklearn_gn.bayes import evidence_gn as core_gn
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn
-from sklearn_gn.shallow_relu.evidence_gn import Shape
+from sklearn_gn.shallow_relu.evidence_gn import shape_of
 from sklearn_gn.shallow_relu.starts import initial_network, random_hyperplanes
 
 
 def problem(m=60, shape=(4, 3, 2), seed=0):
-    shape = Shape(*shape)
+    shape = shape_of(*shape)
     rng = np.random.default_rng(seed)
     theta = rng.standard_normal(shape.size)
     weight = rng.uniform(size=m)
@@ -57,8 +57,8 @@ def test_sums_are_those_of_automatic_differentiation(float64, shape):
     shape, theta, rows = problem(shape=shape)
 
     def outputs(theta):
-        linear, coef, hyperplanes = shape.split(theta)
-        seen = rows.x[:, shape.hidden_features]
+        linear, coef, hyperplanes = shape.parts(theta)
+        seen = rows.x[:, np.array(shape.features, dtype=int)]
         hidden = jnp.maximum(seen @ hyperplanes[:, 1:].T + hyperplanes[:, :1].T, 0)
         return linear[:1] + rows.x @ linear[1:] + hidden @ coef
 
@@ -68,7 +68,7 @@ def test_sums_are_those_of_automatic_differentiation(float64, shape):
         evidence_gn.predict(theta, shape, rows.x), expected, rtol=1e-10, atol=1e-10
     )
     residual = rows.y - expected
-    found = evidence_gn.sums_over_rows(theta, shape, rows)
+    found = shape.dense_sums(theta, rows)
     gram = np.einsum("kqi,k,kqj->ij", jacobian, rows.weight, jacobian)
     slope = np.einsum("kqi,k,kq->i", jacobian, rows.weight, residual)
     np.testing.assert_allclose(found.gram, gram, rtol=1e-10, atol=1e-10)
@@ -76,15 +76,6 @@ def test_sums_are_those_of_automatic_differentiation(float64, shape):
     np.testing.assert_allclose(
         found.error, rows.weight @ residual**2 @ np.ones(shape.q)
     )
-
-
-@pytest.mark.parametrize("n_targets", [1, 2])
-def test_blocks_of_rows_change_nothing(monkeypatch, n_targets):
-    shape, theta, rows = problem(shape=(4, 3, n_targets))
-    whole = evidence_gn.sums_over_rows(theta, shape, rows)
-    monkeypatch.setattr(evidence_gn, "_BLOCK_ROWS", 7)
-    for a, b in zip(evidence_gn.sums_over_rows(theta, shape, rows), whole, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-11)
 
 
 def noisy(m=120, seed=0):
@@ -98,13 +89,13 @@ def test_step_lowers_the_energy_at_its_penalties():
     rows = noisy()
     opt = options(rows)
     state = evidence_gn.init(rows, [start(rows)], opt)
-    shape = Shape(8, 2, 1)
+    shape = shape_of(8, 2, 1)
     for _ in range(12):
         precision = evidence.prior_precision(shape.groups(), state.alpha)
         scale = state.beta * opt.n_effective
 
         def energy(theta, precision=precision, scale=scale):
-            error = evidence_gn.sums_over_rows(theta, shape, rows).error
+            error = shape.dense_sums(theta, rows).error
             return scale * error / 2 + np.sum(precision * theta**2) / 2
 
         before = state.theta
@@ -154,11 +145,11 @@ def test_without_kinks_the_model_is_linear():
     gamma[3:] = 0.0  # every feature switched off among the hidden weights
     state = state._replace(net=state.net._replace(gamma=gamma))
     state = evidence_gn._without_switched_off(state.net.shape, rows, state)
-    assert state.net.shape.hidden_features.size == 0
+    assert state.net.shape.features == ()
     for _ in range(3):
         state, _ = evidence_gn.step(rows, state, options(rows))
     residual = rows.y - state.net.intercept - rows.x @ state.net.slope
-    error = evidence_gn.square_error(state.theta, state.net.shape, rows)
+    error = state.net.shape.error(state.theta, rows)
     np.testing.assert_allclose(rows.weight @ residual[:, 0] ** 2, error, rtol=1e-10)
 
 
@@ -184,7 +175,7 @@ def test_fixed_damping_is_the_shift_of_the_matrix_of_the_loss():
     rows = noisy()
     opt = options(rows, damping=0.3)
     state = evidence_gn.init(rows, [start(rows)], opt)
-    shape = Shape(8, 2, 1)
+    shape = shape_of(8, 2, 1)
     scale = state.beta * opt.n_effective
     precision = evidence.prior_precision(shape.groups(), state.alpha) / scale
     matrix = state.sums.gram + np.diag(precision + 0.3)

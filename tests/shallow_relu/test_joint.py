@@ -8,10 +8,9 @@ import pytest
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.arrays import blocks
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.shallow_relu import dense, joint, sggn
-from sklearn_gn.shallow_relu.network import predict
-from sklearn_gn.shallow_relu.options import FitOptions
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
+from sklearn_gn.shallow_relu import dense, joint, network, sggn
+from sklearn_gn.shallow_relu.network import ShallowReLU, predict
+from sklearn_gn.shallow_relu.problem import FitOptions
 from sklearn_gn.solvers import JointGN
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -66,7 +65,7 @@ def linearised(net, rows):
         return sggn.residual(net._replace(hyperplanes=r), rows).T.ravel()
 
     r = net.hyperplanes
-    return residual(r), jax.jacobian(residual)(r), sggn.mass_design(net, rows)
+    return residual(r), jax.jacobian(residual)(r), network.mass_design(net, rows)
 
 
 def dense_model(net, rows, alpha):

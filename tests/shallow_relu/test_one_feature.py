@@ -11,22 +11,20 @@ from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import (
     broken_line,
-    candidates,
-    interval_sums,
     one_feature,
     search,
-    segments,
-    side_by_side,
+    series,
     sorted_rows,
 )
+from sklearn_gn.shallow_relu.fitted import condensed_rows
 from sklearn_gn.shallow_relu.network import predict
 from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 from sklearn_gn.solvers import JointGN
 
-moments = interval_sums.moments
+moments = sorted_rows.moments
 steps = broken_line.gauss_newton_steps
-insertion_gains = one_feature.insertion_gains
-deletion_costs = one_feature.deletion_costs
+insertion_gains = broken_line.insertion_gains
+deletion_costs = broken_line.deletion_costs
 
 
 def make_rows(n=200, q=1, seed=0):
@@ -135,7 +133,7 @@ def test_moments_equal_sums_over_masked_rows(rows, case, kind):
     if kind == "running":
         found, atol = moments(knots, device), 1e-11
     else:
-        found, atol = interval_sums.exact_moments(knots, host), 1e-12
+        found, atol = sorted_rows.exact_moments(knots, host), 1e-12
     for k, expected in enumerate(direct_moments(knots, rows)):
         weight, x, y, *squares = expected
         np.testing.assert_allclose(found.weight[k], weight, atol=atol)
@@ -330,7 +328,7 @@ def test_jump_covariance_equals_that_of_independent_lines(rows):
             functional[i, 6 + i] -= t
     expected = functional @ covariance @ functional.T
     found = broken_line.jump_covariance(
-        knots, interval_sums.exact_moments(knots, series_of(rows)[1])
+        knots, sorted_rows.exact_moments(knots, series_of(rows)[1])
     )
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
@@ -360,10 +358,11 @@ def test_descent_never_raises_the_loss_and_ends_where_no_step_lowers_it(rows):
 def test_insertion_gains_equal_the_drop_of_the_dense_loss(rows, case):
     knots = KNOTS[case](rows)
     device, _ = series_of(rows)
-    fitted = broken_line.fit_with_inverse(knots, device)
+    fitted = broken_line.fit_with_inverse(knots[None], device)
     # Left of the first breakpoint, right of the last, beside and between them.
     candidate = np.r_[0:6, 58:64, 88:93, 130:200:3, 196:200].astype(np.int32)
-    found = np.asarray(insertion_gains(knots, *fitted, device, candidate))
+    which = np.zeros(len(candidate), int)
+    found = insertion_gains(knots[None], *fitted, device, candidate, which)
     before = lstsq_loss(knots, rows)
     expected = np.empty(len(candidate))
     for j, k in enumerate(candidate):
@@ -422,14 +421,14 @@ def test_price_of_a_breakpoint_inside_is_that_of_the_bayesian_criterion(rows):
     )
     # What the log holds is the loss of the start with the lowest price.
     many = np.array([knots, knots[::-1]]), np.array([values, values[::-1]])
-    lowest = side_by_side._lowest_losses(*many, [prepared, prepared])
+    lowest = series._lowest_losses(*many, [prepared, prepared])
     np.testing.assert_allclose(lowest, losses[np.argmin(values)], rtol=1e-12)
 
 
 def test_thinned_sums_are_those_at_every_kth_row(rows, monkeypatch):
-    monkeypatch.setattr(interval_sums, "THIN_ROWS", 64)
+    monkeypatch.setattr(sorted_rows, "THIN_ROWS", 64)
     host, _ = series_of(rows)
-    thin = interval_sums.thin_sums(host, 200)
+    thin = sorted_rows.thin_sums(host, 200)
     assert thin.n_rows == 50
     knots = rows.x[[4, 40, 80, 100, 160, 196], 0]  # at rows that are kept
     few, all_ = moments(knots, thin), moments(knots, host)
@@ -445,7 +444,7 @@ def test_starts_on_thinned_sums_end_in_the_optimum_of_all_rows(monkeypatch):
         3, n_init=10, solver=JointGN(relocations=0), random_state=0, alpha=0.0
     )
     whole = clone(model).fit(x[:, None], y)
-    for module in (one_feature, interval_sums):
+    for module in (one_feature, sorted_rows):
         monkeypatch.setattr(module, "THIN_ROWS", 128)
     thinned = clone(model).fit(x[:, None], y)
     np.testing.assert_allclose(thinned.breakpoints_[1:], whole.breakpoints_[1:])
@@ -464,8 +463,8 @@ def test_delete_and_insert_take_the_best():
 
     def insert(knots):
         plan = search.RoundPlan(0, 0, 0, 1, search.N_CANDIDATES)
-        draws = candidates.Draws([0], 1)
-        tried = candidates.candidates_of(1, device, draws, plan)
+        draws = one_feature.Draws([0], 1)
+        tried = one_feature.candidates_of(1, device, draws, plan)
         return one_feature.insert(knots[None], device, tried)[0]
 
     # Fewer rows than candidates: all rows are tried.
@@ -486,7 +485,7 @@ def test_groups_are_rearranged_together_as_each_alone():
     def groups(start):
         plans = (2, 0, 0, 3, 8), (0, 1, np.array([2, 1]), 2, 256), (1, 1, 0, 1, 256)
         for sets, seeds, plan in zip([[0], [1, 2], [3, 4]], "abc", plans, strict=True):
-            draws = candidates.Draws([ord(seeds)], len(sets))
+            draws = one_feature.Draws([ord(seeds)], len(sets))
             sets = np.array(sets) - (0 if start is None else sets[0])
             yield one_feature.Group(sets, draws, search.RoundPlan(*plan))
 
@@ -500,14 +499,14 @@ def test_groups_are_rearranged_together_as_each_alone():
 
 def test_candidates_are_one_row_of_every_part():
     device, _ = series_of(make_rows(1000), 1024)
-    uniform = candidates.Draws([3], 1).uniform(search.N_CANDIDATES)[0]
-    drawn = candidates.candidate_rows(device, uniform)
+    uniform = one_feature.Draws([3], 1).uniform(search.N_CANDIDATES)[0]
+    drawn = one_feature.candidate_rows(device, uniform)
     part = np.arange(256) * 1000 / 256
     assert np.all(drawn >= np.floor(part))
     assert np.all(drawn < part + 1000 / 256)
     assert len(np.unique(drawn - np.floor(part))) > 1
     few, _ = series_of(make_rows(100), 256)
-    drawn = candidates.candidate_rows(few, uniform)
+    drawn = one_feature.candidate_rows(few, uniform)
     np.testing.assert_array_equal(np.unique(drawn), np.arange(100))
 
 
@@ -600,8 +599,8 @@ def test_condensed_rows_have_the_sums_of_all_rows(rows, case):
         _, host = series_of(data)
         at = broken_line.spread_knots(knots, host.x)
         net = broken_line.to_network(at, broken_line.fit_exact(at, host), 6)
-        (x, y, weight), mean_square = segments.condense_rows(net, host)
         ends = np.sort(-net.hyperplanes[:, 0])
+        x, y, weight = condensed_rows(ends, host)
         assert len(x) <= 2 * len(np.unique(np.searchsorted(ends, host.x, "right")))
         # Every pair lies inside the rows of its interval.
         interval = np.searchsorted(ends, host.x, side="right")
@@ -618,19 +617,6 @@ def test_condensed_rows_have_the_sums_of_all_rows(rows, case):
                 (b[:, :2] * host.weight[interval == k, None]).T @ b,
                 atol=1e-12,
             )
-        error = np.asarray(predict(net, data.x)) - data.y
-        np.testing.assert_allclose(mean_square, data.weight @ error**2, rtol=1e-10)
-
-
-def test_mean_square_is_that_of_the_network_and_not_of_a_better_one():
-    rows = make_rows()
-    _, host = series_of(rows)
-    knots = plain(rows)
-    net = broken_line.to_network(knots, broken_line.fit_exact(knots, host), 6)
-    off = net._replace(coef=1.1 * net.coef, intercept=net.intercept - 0.2)
-    error = np.asarray(predict(off, rows.x)) - rows.y
-    _, mean_square = segments.condense_rows(off, host)
-    np.testing.assert_allclose(mean_square, rows.weight @ error**2, rtol=1e-10)
 
 
 def test_rounds_ahead_of_their_turn_change_nothing(monkeypatch):

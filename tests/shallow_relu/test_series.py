@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sklearn_gn import ShallowReLURegressor, fit_series
-from sklearn_gn.shallow_relu.size_selection import criterion_value
+from sklearn_gn.shallow_relu.search import criterion_value
 from sklearn_gn.solvers import LM, JointGN
 
 

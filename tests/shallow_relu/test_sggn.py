@@ -14,8 +14,8 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import baselines, dense, network, sggn
 from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
-from sklearn_gn.shallow_relu.options import FitOptions
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
+from sklearn_gn.shallow_relu.network import ShallowReLU
+from sklearn_gn.shallow_relu.problem import FitOptions
 from sklearn_gn.solvers import FGN
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -33,7 +33,8 @@ direction, fit_output_layer, iterate, objective, residual = map(
     ),
 )
 active_set, activity, layer_design, mass_design = map(
-    jax.jit, (sggn.active_set, sggn.activity, sggn.layer_design, sggn.mass_design)
+    jax.jit,
+    (network.active_set, network.activity, network.layer_design, network.mass_design),
 )
 hidden_features, predict, rescale = map(
     jax.jit, (network.hidden_features, network.predict, network.rescale)
@@ -41,6 +42,11 @@ hidden_features, predict, rescale = map(
 full_jacobian, hidden_jacobian = map(
     jax.jit, (baselines.full_jacobian, baselines.hidden_jacobian)
 )
+lm_update = jax.jit(baselines.lm_update, static_argnames="hidden_only")
+
+
+def start_shift(value):
+    return baselines.Nielsen.start(jnp.array(value))
 
 
 @partial(jax.jit, static_argnums=3)
@@ -170,21 +176,6 @@ def test_damped_direction_shifts_the_layer_matrix():
     s = np.linalg.solve(design.T @ design + 0.1 * np.eye(15), design.T @ error)
     c = np.where(active, activity(net), np.inf)
     np.testing.assert_allclose(p, s.reshape(5, 3) / c[:, None], atol=1e-10)
-
-
-def test_spectra_equal_dense_eigenvalues():
-    net, rows = make()
-    gram, mass = sggn.spectra(net, rows, 1e-10)
-    design = np.asarray(layer_design(net, rows, active_set(net, 1e-10)))
-    np.testing.assert_allclose(
-        gram, np.linalg.eigvalsh(design.T @ design)[::-1], atol=1e-10
-    )
-    active = active_set(net, 1e-10)
-    design = np.asarray(mass_design(net._replace(alive=active), rows))
-    assert np.all(design[:, 2] == 0)  # the inactive neuron
-    np.testing.assert_allclose(
-        mass, np.linalg.eigvalsh(design.T @ design)[::-1], atol=1e-10
-    )
 
 
 # -- output layer ---------------------------------------------------------------------
@@ -401,16 +392,14 @@ def test_lm_step_equals_the_dense_damped_step():
     np.testing.assert_allclose(full, dense, atol=1e-10)
     gradient = dense.T @ np.asarray(error(baselines.trainable(net)))
     step = np.linalg.solve(dense.T @ dense + shift * np.eye(dense.shape[1]), gradient)
-    state = baselines.LMState(net, 0.0, baselines.Nielsen.start(jnp.array(shift)))
-    moved, decrease, *_, gain, count = baselines.lm_iterate(
-        state, rows, options(), hidden_only=False
-    )
-    assert int(count) == 1
-    found, _ = jax.flatten_util.ravel_pytree(baselines.trainable(moved.net))
-    start, _ = jax.flatten_util.ravel_pytree(baselines.trainable(net))
-    np.testing.assert_allclose(start - found, step, atol=1e-11)
-    assert float(decrease) > 0
-    assert 0 < float(gain) < 2
+    moved = lm_update(net, start_shift(shift), rows, options(), hidden_only=False)
+    assert int(moved.n_trials) == 1
+    start, unravel = jax.flatten_util.ravel_pytree(baselines.trainable(net))
+    expected = rescale(baselines.with_parameters(net, unravel(start - step)))
+    for a, b in zip(moved.net, expected, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-10)
+    assert float(moved.decrease) > 0
+    assert 0 < float(moved.gain_ratio) < 2
 
 
 @pytest.mark.parametrize("hidden_only", [False, True])
@@ -426,11 +415,9 @@ def test_lm_with_a_numeric_damping_halves_the_step_until_the_loss_falls(hidden_o
         step = np.linalg.solve(shifted, dense.T @ error)
         flat, unravel = jax.flatten_util.ravel_pytree(baselines.trainable(net))
         start = float(objective(net, rows, 0.0))
-        state = baselines.LMState(net, start, baselines.Nielsen.start(jnp.array(9.0)))
-        moved, _, _, used, _, count = baselines.lm_iterate(
-            state, rows, options(damping=np.float64(damping)), hidden_only=hidden_only
-        )
-        assert float(used) == damping
+        opt = options(damping=np.float64(damping))
+        moved = lm_update(net, start_shift(9.0), rows, opt, hidden_only=hidden_only)
+        assert float(moved.damping) == damping
         for k in range(30):
             new = np.asarray(flat).copy()
             new[: len(step)] -= 0.5**k * step
@@ -439,9 +426,10 @@ def test_lm_with_a_numeric_damping_halves_the_step_until_the_loss_falls(hidden_o
                 trial = fit_output_layer(trial, rows, options())
             if float(objective(trial, rows, 0.0)) < start:
                 break
-        assert int(count) == k + 1
+        assert int(moved.n_trials) == k + 1
         loss = float(objective(trial, rows, 0.0))
-        assert float(moved.loss) == pytest.approx(loss, rel=1e-6)
+        found = float(objective(moved.net, rows, 0.0))
+        assert found == pytest.approx(loss, rel=1e-6)
         halved.append(k)
     assert max(halved) > 0
 
@@ -515,7 +503,7 @@ def test_matrices_are_the_same_in_numpy_and_compiled():
         return (
             network.mass_design(net, rows),
             network.layer_design(net, rows, active),
-            network.joint_design(net, rows),
+            *network.joint_design(net, rows),
             *network.rescale(net),
         )
 

@@ -13,13 +13,15 @@ from sklearn.linear_model import LinearRegression
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.arrays import backend
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.shallow_relu.joint import joint_factor
-from sklearn_gn.shallow_relu.network import predict
+from sklearn_gn.shallow_relu.fitted import (
+    breakpoint_deviations,
+    joint_factor,
+    posterior,
+)
+from sklearn_gn.shallow_relu.network import ShallowReLU, predict
 from sklearn_gn.shallow_relu.one_feature import SegmentedSizes
-from sklearn_gn.shallow_relu.parameters import ShallowReLU
-from sklearn_gn.shallow_relu.segments import breakpoint_deviations
-from sklearn_gn.shallow_relu.size_selection import select_size
-from sklearn_gn.shallow_relu.uncertainty import posterior, prediction_deviations
+from sklearn_gn.shallow_relu.search import select_size
+from sklearn_gn.shallow_relu.sorted_rows import exact_moments, sort_rows
 from sklearn_gn.solvers import JointGN, SgGN
 
 KINKS = np.array([0.2, 0.45, 0.7])
@@ -159,13 +161,13 @@ def test_standard_errors_of_shared_breakpoints_equal_the_dense_formula(q):
     )
     information = jacobian.T @ (np.tile(weight, q)[:, None] * jacobian)
     expected = np.sqrt(0.3 * np.diag(np.linalg.inv(information)))[-3:]
-    rows = x[:, None], np.zeros((200, q)), weight
-    with backend.scope("float64"):
-        found = breakpoint_deviations(KINKS, coef, rows, 0.3)
-        np.testing.assert_allclose(found, expected, rtol=1e-9)
-        # One that changes no slope has no position.
-        coef[1] = 0
-        found = breakpoint_deviations(KINKS, coef, rows, 0.3)
+    _, rows = sort_rows((x[:, None], np.zeros((200, q)), weight))
+    intervals, right = exact_moments(KINKS, rows), np.zeros(3, bool)
+    found = breakpoint_deviations(KINKS, coef, intervals, 0.3, right)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    # One that changes no slope has no position.
+    coef[1] = 0
+    found = breakpoint_deviations(KINKS, coef, intervals, 0.3, right)
     np.testing.assert_array_equal(np.isinf(found), [False, True, False])
 
 
@@ -216,8 +218,9 @@ def test_standard_errors_where_neurons_point_both_ways_are_those_of_curve_fit():
     jacobian = np.c_[np.ones(200), hidden(t), (hidden(t) > 0) * -sign * coef[1:]]
     variance = error @ error / (200 - 9)
     expected = variance * np.diag(np.linalg.inv(jacobian.T @ jacobian))[5:]
-    rows = x[:, None], y[:, None], np.full(200, 1 / 200)
-    std = breakpoint_deviations(t, coef[1:, None], rows, variance / 200, sign < 0)
+    _, rows = sort_rows((x[:, None], y[:, None], np.full(200, 1 / 200)))
+    intervals = exact_moments(t, rows)
+    std = breakpoint_deviations(t, coef[1:, None], intervals, variance / 200, sign < 0)
     np.testing.assert_allclose(std, np.sqrt(expected), rtol=1e-9)
 
 
@@ -276,12 +279,12 @@ def test_deviation_equals_the_dense_delta_method():
         net = ShallowReLU(hyperplanes, coef, np.zeros(q), alive)
         variance = 0.2
         expected, n_parameters = dense_deviation(net, z, points, variance / 60)
-        rows = Rows(z, np.zeros((60, q)), np.full(60, 1 / 60))
-        freedom = 60 * q - n_parameters
-        mean_square = np.full(q, variance * freedom / (60 * q))
-        factor = np.asarray(joint_factor(net, rows))
-        found = posterior(net, factor, mean_square, 60.0)
-        std = prediction_deviations(found, net, points)
+    rows = Rows(z, np.zeros((60, q)), np.full(60, 1 / 60))
+    freedom = 60 * q - n_parameters
+    mean_square = np.full(q, variance * freedom / (60 * q))
+    factor = joint_factor(hyperplanes[alive], rows)
+    found = posterior(hyperplanes[alive], coef[alive], factor, mean_square, 60.0)
+    std = found.standard_errors(points)
     assert found.degrees_of_freedom == freedom
     assert n_parameters == q * 4 + 6
     np.testing.assert_allclose(std, expected, rtol=1e-9)

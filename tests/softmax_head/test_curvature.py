@@ -11,7 +11,7 @@ from scipy.special import softmax
 from sklearn_gn.optim import fgn as core_fgn
 from sklearn_gn.optim import multinomial
 from sklearn_gn.optim.multinomial import all_classes
-from sklearn_gn.softmax_head import baselines, curvature, fgn, minibatch
+from sklearn_gn.softmax_head import fgn, minibatch
 from sklearn_gn.softmax_head import head as heads
 from sklearn_gn.softmax_head.head import AffineHead
 
@@ -20,18 +20,33 @@ N_ROWS, N_FEATURES = 12, 3
 
 pytestmark = pytest.mark.usefixtures("float64")
 
+
+def retained_part(split):
+    """``p_true p_rest a a^T`` of each example, of shape (n, C, C)."""
+    a = split.gradient
+    return (split.p_true * split.p_rest)[:, None, None] * a[:, :, None] * a[:, None, :]
+
+
+def dropped_part(split):
+    """``p_rest (diag(rho) - rho rho^T)`` of each example, of shape (n, C, C)."""
+    rho = split.rho
+    eye = jnp.eye(rho.shape[1], dtype=rho.dtype)
+    covariance = rho[:, :, None] * eye[None] - rho[:, :, None] * rho[:, None, :]
+    return split.p_rest[:, None, None] * covariance
+
+
 # Compiled, since every operation outside a compiled function is compiled on its own.
 dropped_part, margins, retained_part, traces, with_reference = map(
     jax.jit,
     (
-        curvature.dropped_part,
+        dropped_part,
         multinomial.margins,
-        curvature.retained_part,
-        curvature.traces,
+        retained_part,
+        heads.traces,
         all_classes,
     ),
 )
-competitor_directions = jax.jit(curvature.competitor_directions, static_argnums=1)
+competitor_directions = jax.jit(fgn.competitor_directions, static_argnums=1)
 
 
 def draw_logits(n_classes, scale=2.0):
@@ -143,12 +158,12 @@ def split_of(problem):
 @partial(jax.jit, static_argnums=(2, 3))
 def row_space_step(problem, settings, n_competitors=0, cg_iterations=0):
     head, x, label, weight = problem
-    shifts = fgn.shifts(settings)
+    shifts = minibatch.shifts(settings)
     return fgn.fgn_direction(
         head,
         minibatch.Batch(x, label, weight, None),
         x @ x.T / shifts[0] + settings.intercept / shifts[1],
-        heads.scalar_penalty(settings.alpha),
+        settings.alpha.reshape(1, 1),
         shifts,
         settings.intercept,
         n_competitors,
@@ -192,7 +207,7 @@ def test_step_without_intercept_leaves_the_bias():
     def with_held_bias(head, x, label, weight):  # by an infinite damping
         split = split_of((head, x, label, weight))
         gram = x @ x.T / 0.4 * (split.gradient @ split.gradient.T)
-        root, slope, a = curvature.curvature_rows(split, weight, 0)
+        root, slope, a = fgn.curvature_rows(split, weight, 0)
         pull = 0.1 / 0.4 * jnp.sum(a * (x @ head.weight), axis=1)
         y = core_fgn.solve_rows(gram, root, slope - root**2 * pull, jnp.sum(weight), 0)
         return -(0.1 * head.weight + x.T @ (y[:, None] * a)) / 0.4
@@ -220,14 +235,14 @@ def test_matrix_free_step_is_the_closed_form():
 
 @pytest.mark.parametrize("n_classes", [2, 5])
 def test_sgn_step_is_the_dense_gauss_newton_step(n_classes, monkeypatch):
-    monkeypatch.setattr(baselines, "_CG_TOL", 1e-14)
+    monkeypatch.setattr(minibatch, "_SGN_CG_TOL", 1e-14)
     given, chosen = problem(n_classes), settings()
 
     @jax.jit  # a function of its own, whose trace sees the tolerance
     def direction(head, x, label, weight):
         batch = minibatch.Batch(x, label, weight, None)
-        start = baselines.sgn_start(head)
-        return baselines.sgn_direction(head, batch, chosen, start, 200)
+        start = minibatch.sgn_start(head)
+        return minibatch.sgn_direction(head, batch, chosen, start, 200)
 
     found = direction(*given)
     logits = np.asarray(with_reference(given[1] @ given[0].weight + given[0].bias))
@@ -240,9 +255,7 @@ def test_sgn_step_is_the_dense_gauss_newton_step(n_classes, monkeypatch):
 def test_objective_and_gradient_by_automatic_differentiation(n_classes):
     head, x, label, weight = problem(n_classes)
     rows = heads.BatchedRows(x, label, weight, np.int32(N_ROWS - 2), np.int32(1))
-    found = heads.evaluate(
-        head, rows, heads.scalar_penalty(np.float64(0.1)), np.float64(1)
-    )
+    found = heads.evaluate(head, rows, np.full((1, 1), 0.1), np.float64(1))
 
     def objective(head):
         counted = slice(0, N_ROWS - 2)

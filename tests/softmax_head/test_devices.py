@@ -18,7 +18,6 @@ from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays import devices
 from sklearn_gn.softmax_head import head as heads
-from sklearn_gn.softmax_head.batches import batched_rows
 from sklearn_gn.softmax_head.whitening import second_moments
 from sklearn_gn.solvers import FGN, SGN, Adam
 
@@ -42,7 +41,7 @@ fits = {
 
 
 def kernels(mesh):
-    rows, size = batched_rows(
+    rows, size = heads.batched_rows(
         X, y, np.arange(n), weight, np.inf, np.random.RandomState(0), "float64", 8
     )
     options = heads.HeadOptions(1.0, None, None, 1.0, 0, size, 0, None, mesh=mesh)

@@ -21,15 +21,13 @@ from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.softmax_head import (
     blocks,
-    fgn,
     head,
     minibatch,
-    newton,
+    problem,
     start,
-    whitened_step,
     whitening,
 )
-from sklearn_gn.softmax_head.algorithms import ALGORITHMS
+from sklearn_gn.softmax_head.minibatch import ALGORITHMS, fgn_epoch
 from sklearn_gn.solvers import FGN, SGN, SOFTMAX_HEAD_SOLVERS, Adam, FGNNewton
 
 SOLVERS = ("fgn_newton", "fgn", "sgn", "adam")
@@ -176,12 +174,12 @@ def test_sgn_and_fgn_of_full_rank_take_the_same_path():
 
 
 def test_heads_after_the_approach_count_by_their_number(monkeypatch, float64):
-    monkeypatch.setattr(fgn, "_APPROACH", 3)
+    monkeypatch.setattr(minibatch, "_APPROACH", 3)
     heads = np.random.RandomState(0).randn(8, 2, 3)
-    mean = fgn.walk_from(head.AffineHead(heads[0], heads[0, 0])).head
+    mean = minibatch.walk_from(head.AffineHead(heads[0], heads[0, 0])).head
     for k, weight in enumerate(heads, start=1):
-        walk = fgn.Walk(head.AffineHead(weight, weight[0]), np.int32(k))
-        mean = fgn.averaged_over(walk, mean)
+        walk = minibatch.Walk(head.AffineHead(weight, weight[0]), np.int32(k))
+        mean = minibatch.averaged_over(walk, mean)
         if k <= 3:
             np.testing.assert_allclose(mean.weight, weight, rtol=1e-12)
     expected = np.average(heads[2:], axis=0, weights=np.arange(1, 7))
@@ -366,7 +364,7 @@ def test_feature_grams_change_nothing(monkeypatch):
     with pytest.warns(ConvergenceWarning):
         with_grams = clone(model).fit(X, y)
     assert kept == [16]
-    plain = dataclasses.replace(fgn.FGN, prepare=minibatch.prepare_rows)
+    plain = dataclasses.replace(ALGORITHMS["fgn"], prepare=minibatch.prepare_rows)
     monkeypatch.setitem(ALGORITHMS, "fgn", plain)
     with pytest.warns(ConvergenceWarning):
         without = clone(model).fit(X, y)
@@ -498,18 +496,18 @@ def test_a_search_over_damping_and_rank_compiles_each_rank_once():
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        before = fgn.fgn_epoch._cache_size()
+        before = fgn_epoch._cache_size()
         search.fit(X, y)
         # The folds share a size; the refit on all rows has its own.
-        assert fgn.fgn_epoch._cache_size() - before <= 4
-        once = fgn.fgn_epoch._cache_size()
+        assert fgn_epoch._cache_size() - before <= 4
+        once = fgn_epoch._cache_size()
         search.fit(X, y)
-    assert fgn.fgn_epoch._cache_size() == once
+    assert fgn_epoch._cache_size() == once
     assert search.best_score_ > 0.25
 
 
 def test_a_first_fit_compiles_seven_functions_and_folds_none(caplog, monkeypatch):
-    monkeypatch.setattr(newton, "_SMALL", 0)  # by NumPy otherwise
+    monkeypatch.setattr(problem, "_SMALL", 0)  # by NumPy otherwise
     rng = np.random.RandomState(0)
     # A shape that no other test has.
     X, y = rng.randn(100, 11), rng.randint(3, size=100)
@@ -519,7 +517,7 @@ def test_a_first_fit_compiles_seven_functions_and_folds_none(caplog, monkeypatch
         model.fit(X[:70], y[:70])
     compiled = [r for r in caplog.messages if r.startswith("Compiling")]
     assert len(compiled) <= 7, compiled
-    kernels = whitened_step.whitened_newton_direction, start.fgn_pass, head.evaluate
+    kernels = whitening.whitened_newton_direction, start.fgn_pass, head.evaluate
     kernels = [kernel.compiled for kernel in kernels]
     sizes = [kernel._cache_size() for kernel in kernels]
     for n in (68, 80, 100):
@@ -581,8 +579,8 @@ def test_partial_fit_takes_eigenvalues_when_they_are_asked_for(monkeypatch):
     X, y = small(3, n=30)
     model = FGNSoftmaxHead(solver="fgn", alpha=0.1, random_state=0)
     with monkeypatch.context() as patch:
-        step = "sklearn_gn.softmax_head.direction"
-        patch.setattr(f"{step}.row_spectrum", None)  # a call would fail
+        name = "sklearn_gn.softmax_head.problem.row_spectrum"
+        patch.setattr(name, None)  # a call would fail
         for _ in range(2):
             model.partial_fit(X, y, classes=[0, 1, 2])
     again = pickle.loads(pickle.dumps(model))

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.softmax_head import evidence, leave_one_out, newton, part
+from sklearn_gn.softmax_head import penalty, problem
 
 AUTO = FGNSoftmaxHead(alpha="auto", tol=1e-9, random_state=0)
 
@@ -22,8 +22,8 @@ AUTO = FGNSoftmaxHead(alpha="auto", tol=1e-9, random_state=0)
 def method(request, monkeypatch):
     """How penalties are chosen: here by the evidence, unless a test has both ways."""
     if request.param == "evidence":
-        monkeypatch.setattr(leave_one_out, "_WORK", 0)
-        monkeypatch.setattr(newton, "left_out", lambda rows: None)
+        monkeypatch.setattr(penalty, "_WORK", 0)
+        monkeypatch.setattr(penalty, "left_out", lambda rows: None)
     return request.param
 
 
@@ -116,7 +116,7 @@ def followed(value):
     while not last:
         step = math.log10(alpha)
         path.append((alpha, value(step) + (step + 1) ** 2 / 2, None))
-        alpha, last = evidence.next_alpha(path)
+        alpha, last = penalty.next_alpha(path)
     return alpha, len(path)
 
 
@@ -234,7 +234,7 @@ def many_rows(n=8192):
 
 @pytest.mark.parametrize("small", [2**21, pytest.param(0, marks=pytest.mark.slow)])
 def test_many_rows_choose_a_penalty_by_a_part_of_them(small, monkeypatch):
-    monkeypatch.setattr(newton, "_SMALL", small)  # NumPy, and compiled
+    monkeypatch.setattr(problem, "_SMALL", small)  # NumPy, and compiled
     X, y = many_rows()
     model = clone(AUTO).fit(X, y)
     fixed = clone(AUTO).set_params(alpha=model.alpha_).fit(X, y)
@@ -244,7 +244,7 @@ def test_many_rows_choose_a_penalty_by_a_part_of_them(small, monkeypatch):
     assert log["alpha"][-1] == model.alpha_ not in path["alpha"]
     # The evidence of the path is that of a quarter of the rows.
     assert path["log_evidence"].max() == pytest.approx(model.log_evidence_ / 4, rel=0.1)
-    monkeypatch.setattr(part, "_FEWEST", len(X))
+    monkeypatch.setattr(penalty, "_FEWEST", len(X))
     whole = clone(AUTO).fit(X, y)
     assert whole.alpha_ in whole.evidence_path_["alpha"]
     assert abs(math.log10(model.alpha_ / whole.alpha_)) < 0.2

@@ -6,7 +6,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.linear_model import LogisticRegression
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.softmax_head import leave_one_out, newton
+from sklearn_gn.softmax_head import newton, penalty
 from sklearn_gn.softmax_head.head import AffineHead, BatchedRows, HeadOptions
 from sklearn_gn.solvers import FGNNewton
 
@@ -46,7 +46,7 @@ def found(X, y, count, model):
     net = AffineHead(model.coef_.T, model.intercept_)
     settings = newton.newton_settings(options)
     # Without a factor of the logits.
-    return leave_one_out.log_predictive(net, data, settings, count.sum(), 0)[0]
+    return penalty.log_predictive(net, data, settings, count.sum(), 0)[0]
 
 
 def by_dense_algebra(X, y, count, model):
@@ -84,7 +84,7 @@ def test_it_is_that_of_dense_algebra(n_classes, intercept):
 def test_more_features_than_rows_are_as_many_coordinates():
     case = problem(3, d=N + 20)
     assert found(*case) == pytest.approx(by_dense_algebra(*case), rel=1e-5)
-    assert leave_one_out.is_affordable(N, 10**5, 3)
+    assert penalty.hessian_is_affordable(N, 10**5, 3)
 
 
 def test_it_is_near_that_of_refits():
@@ -102,14 +102,14 @@ def test_it_is_near_that_of_refits():
 def test_many_rows_are_computed_in_single_precision(monkeypatch):
     case = problem(3)
     exact = found(*case)
-    monkeypatch.setattr(leave_one_out, "_EXACT", 0)
+    monkeypatch.setattr(penalty, "_PRECISE", 0)
     assert found(*case) == pytest.approx(exact, rel=1e-4)
 
 
 def test_the_worst_rows_are_enough(monkeypatch):
     case = problem(3)
     every = found(*case)
-    monkeypatch.setattr(leave_one_out, "_ROWS", N // 2)
+    monkeypatch.setattr(penalty, "_ROWS", N // 2)
     assert found(*case) == pytest.approx(every, rel=0.02)
 
 
@@ -121,7 +121,7 @@ def test_a_hessian_without_a_factor_is_told():
 
 def test_logits_beyond_single_precision_warn_of_nothing(monkeypatch):
     X, y, count, model = problem(3)
-    monkeypatch.setattr(leave_one_out, "_EXACT", 0)
+    monkeypatch.setattr(penalty, "_PRECISE", 0)
     model.coef_ = 1e200 * model.coef_
     assert found(X, y, count, model) == -np.inf
 
@@ -133,9 +133,9 @@ def test_rows_left_out_choose_where_the_hessian_is_affordable(monkeypatch):
     path = model.evidence_path_
     best = path["alpha"][np.argmin(path["leave_one_out"])]
     assert best / 10 < model.alpha_ < best * 10
-    assert leave_one_out.is_affordable(N, D, 3)
-    monkeypatch.setattr(leave_one_out, "_COEFFICIENTS", 3 * (D + 1) - 1)
-    assert not leave_one_out.is_affordable(N, D, 3)
+    assert penalty.hessian_is_affordable(N, D, 3)
+    monkeypatch.setattr(penalty, "_COEFFICIENTS", 3 * (D + 1) - 1)
+    assert not penalty.hessian_is_affordable(N, D, 3)
     model.fit(X, y)
     assert model.alpha_method_ == "evidence"
     assert model.temperature_ == 1

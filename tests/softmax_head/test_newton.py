@@ -8,7 +8,7 @@ from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.softmax_head import blocks, head, newton, whitened_step, whitening
+from sklearn_gn.softmax_head import blocks, head, newton, whitening
 from sklearn_gn.solvers import FGNNewton
 
 N_ROWS, N_FEATURES, ALPHA = 64, 5, 0.05
@@ -70,8 +70,8 @@ def dense_direction(rows, net, damping, n_of_hessian=N_ROWS):
     ("n_classes", "put"), [(2, np.asarray), (4, np.asarray), (4, jax.device_put)]
 )
 def test_damping_is_the_shift_of_the_hessian(n_classes, put, by_class, monkeypatch):
-    monkeypatch.setattr(whitened_step, "_FORCING", 1e-6)
-    whitened_step.whitened_newton_direction.compiled.clear_cache()
+    monkeypatch.setattr(whitening, "_FORCING", 1e-6)
+    whitening.whitened_newton_direction.compiled.clear_cache()
     for damping in (0.01, 1.0):
         rows, options, net = problem(n_classes, damping=damping)
         expected = dense_direction(rows, net, damping)
@@ -82,18 +82,18 @@ def test_damping_is_the_shift_of_the_hessian(n_classes, put, by_class, monkeypat
         inverses = (
             blocks.class_blocks(net, data, settings, 16).inverses if by_class else None
         )
-        direction, _, slope, count = whitened_step.whitened_newton_direction(
+        direction, _, slope, count = whitening.whitened_newton_direction(
             net, gradient, data, inverses, settings
         )
         found = np.concatenate([direction.weight, direction.bias[None, :]])
         np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
         assert float(slope) < 0
         assert int(count) > 1
-    whitened_step.whitened_newton_direction.compiled.clear_cache()
+    whitening.whitened_newton_direction.compiled.clear_cache()
 
 
 def test_the_first_step_of_numpy_has_the_hessian_of_some_rows(monkeypatch):
-    monkeypatch.setattr(whitened_step, "_FORCING", 1e-6)
+    monkeypatch.setattr(whitening, "_FORCING", 1e-6)
     monkeypatch.setattr(blocks, "_FEWEST_ROWS", 32)
     monkeypatch.setattr(blocks, "_ROWS_A_CLASS", 0)
     rows, options, net = problem(4, compiled=False)
@@ -124,7 +124,7 @@ def test_a_damped_step_takes_the_one_before_into_account(alike):
         return np.concatenate([net.weight.ravel(), net.bias])
 
     found = as_vector(
-        whitened_step.least_of_both(
+        whitening.least_of_both(
             lambda net: as_head(hessian @ as_vector(net)),
             as_head(right),
             as_head(step),
@@ -142,9 +142,7 @@ def test_rank_bounds_the_iterations_of_conjugate_gradients(rank):
     data = whitening.whitened_rows(rows, options)
     settings = newton.newton_settings(options)
     gradient = head.objective(net, rows, options).gradient
-    *_, count = whitened_step.whitened_newton_direction(
-        net, gradient, data, None, settings
-    )
+    *_, count = whitening.whitened_newton_direction(net, gradient, data, None, settings)
     assert int(count) <= rank
     if rank == 1:
         assert int(count) == 1
@@ -161,7 +159,7 @@ def test_classes_do_not_move_all_alike(by_class):
     )
     gradient = head.objective(net, rows, options).gradient
     inverses = blocks.class_blocks(net, data, settings, 64).inverses
-    direction, *_ = whitened_step.whitened_newton_direction(
+    direction, *_ = whitening.whitened_newton_direction(
         net, gradient, data, inverses if by_class else None, settings
     )
     for part in direction:

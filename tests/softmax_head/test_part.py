@@ -5,16 +5,16 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.softmax_head import evidence, leave_one_out, newton, part
+from sklearn_gn.softmax_head import penalty, problem
 from sklearn_gn.softmax_head.head import BatchedRows
-from sklearn_gn.softmax_head.temperature import best_factor
+from sklearn_gn.softmax_head.penalty import best_factor
 
 
 @pytest.fixture
 def neither(monkeypatch):
     """No Hessian and no block of it is affordable."""
-    monkeypatch.setattr(leave_one_out, "_WORK", 0)
-    monkeypatch.setattr(evidence, "is_affordable", lambda *shape: False)
+    monkeypatch.setattr(penalty, "_WORK", 0)
+    monkeypatch.setattr(penalty, "evidence_is_affordable", lambda *shape: False)
 
 
 def data(n=600, d=12, n_classes=3):
@@ -31,31 +31,31 @@ def batched(X, y, weight):
 
 def test_one_row_in_five_of_each_class_is_left_out():
     X, y = data()
-    out = part.left_out(batched(X, y, np.ones(600)))
+    out = penalty.left_out(batched(X, y, np.ones(600)))
     np.testing.assert_array_equal(np.bincount(y[out]), np.bincount(y) // 5)
-    assert part.left_out(batched(X[:300], y[:300], np.ones(300))) is None  # too few
+    assert penalty.left_out(batched(X[:300], y[:300], np.ones(300))) is None  # too few
 
 
 def test_copies_of_a_row_are_left_out_together():
     X, y = data()
     twice, weight = np.append(np.arange(600), np.arange(300)), np.ones(900)
     weight[300:600] = 2
-    out = part.left_out(batched(X[twice], y[twice], weight))
+    out = penalty.left_out(batched(X[twice], y[twice], weight))
     np.testing.assert_array_equal(out[:300], out[600:])
     assert 100 < out[:600].sum() < 120
 
 
 @pytest.mark.parametrize("small", [2**21, 0])  # NumPy, and compiled
 def test_rows_left_out_choose_the_penalty(neither, small, monkeypatch):
-    monkeypatch.setattr(newton, "_SMALL", small)
-    seen = []
+    monkeypatch.setattr(problem, "_SMALL", small)
+    seen, chosen = [], penalty.left_out
 
     def left_out(rows):
-        out = part.left_out(rows)
+        out = chosen(rows)
         seen.append((rows, out))
         return out
 
-    monkeypatch.setattr(newton, "left_out", left_out)
+    monkeypatch.setattr(penalty, "left_out", left_out)
     X, y = data()
     model = FGNSoftmaxHead(tol=1e-9, random_state=0).fit(X, y)
     assert model.alpha_method_ == "held-out"

@@ -22,25 +22,23 @@ from sklearn.utils.estimator_checks import (
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.datasets import load_udhr
-from sklearn_gn.softmax_head import fitting, sparse_direction
-from sklearn_gn.softmax_head.held_out import DensePart, part_of
-from sklearn_gn.softmax_head.row_space import (
-    Combination,
-    RowHead,
+from sklearn_gn.datasets._bundled import load_udhr
+from sklearn_gn.softmax_head import problem, sparse_newton
+from sklearn_gn.softmax_head.penalty import DensePart, sparse_parts
+from sklearn_gn.softmax_head.sparse_newton import init, newton_direction, step
+from sklearn_gn.softmax_head.sparse_rows import (
     RowSpace,
+    RowVector,
     expand,
     sparse_rows,
 )
-from sklearn_gn.softmax_head.sparse_direction import newton_direction
-from sklearn_gn.softmax_head.sparse_newton import init, step
 from sklearn_gn.solvers import FGNNewton
 
 
 @pytest.fixture
 def stays_sparse(monkeypatch):
-    monkeypatch.setattr(fitting, "_DENSE_NUMBERS", 0)
-    monkeypatch.setattr(fitting, "_DENSE_SHARE", 1.0)
+    monkeypatch.setattr(problem, "_DENSE_NUMBERS", 0)
+    monkeypatch.setattr(problem, "_DENSE_SHARE", 1.0)
 
 
 def text(n_classes, n=120, d=70):
@@ -108,7 +106,7 @@ def test_product_with_features_of_one_row_alone(alone, start):
     rows = sparse_rows(X, y, weight / weight.sum(), 3, True, np.float64)
     first = rng.normal(size=(rows.x.shape[1], 3))
     a = rng.normal(size=(120, 3))
-    combination = Combination(a, 0.5 if start else 0.0)
+    combination = RowVector(a, 0.5 if start else 0.0, np.zeros(3))
     space = RowSpace(rows._replace(start=first) if start else rows)
     x = X.toarray()[:, rows.columns]
     centred = x - rows.weight @ x
@@ -190,7 +188,7 @@ def test_rows_left_out_choose_the_penalty(stays_sparse):
 def test_the_penalty_is_judged_at_its_best_temperature(stays_sparse, n_classes):
     X, y, _ = text(n_classes, n=1000, d=300)
     model = FGNSoftmaxHead(tol=1e-9).fit(X, y)
-    train, test, _ = part_of(y)
+    train, test, _ = sparse_parts(y)
 
     def peer(alpha):
         return LogisticRegression(C=1 / (alpha * len(y)), tol=1e-9, max_iter=5000)
@@ -278,10 +276,10 @@ def test_the_part_with_a_dense_gram_matrix(intercept):
     rows = sparse_rows(X[:80], y[:80], share, 3, intercept, np.float64)
     part = DensePart(rows, X[80:])
     for dtype, tolerance in ((np.float64, 1e-10), (np.float32, 1e-4)):
-        c = Combination(a.astype(dtype), 0.0)
+        c = RowVector(a.astype(dtype), 0.0, bias)
         expected = RowSpace(rows).image(c)[0]
         np.testing.assert_allclose(part.image(c)[0], expected, atol=tolerance)
-    head = RowHead(Combination(a, 0.0), bias)
+    head = RowVector(a, 0.0, bias)
     affine = expand(head, rows)
     logits = X[80:] @ affine.weight + affine.bias
     found = part.test_logits(head)
@@ -329,11 +327,9 @@ def test_a_class_that_has_no_probability_gets_it_back(stays_sparse, shift):
 
 def test_directions_solve_the_system_in_the_space_that_is_searched(monkeypatch):
     """Of the last step and conjugate gradients, against the dense Hessian."""
-    monkeypatch.setattr(
-        sparse_direction, "_SOLVED", 1e-3
-    )  # no system is solved roughly
-    monkeypatch.setattr(sparse_direction, "_FORCING", 1e-3)
-    monkeypatch.setattr(sparse_direction, "_LITTLE", 0.0)
+    monkeypatch.setattr(sparse_newton, "_SOLVED", 1e-3)  # no system is solved roughly
+    monkeypatch.setattr(sparse_newton, "_FORCING", 1e-3)
+    monkeypatch.setattr(sparse_newton, "_LITTLE", 0.0)
     X, y, weight = text(3)
     alpha, share = np.float64(1e-3), weight / weight.sum()
     rows = sparse_rows(X, y, share, 3, True, np.float64)
@@ -342,14 +338,14 @@ def test_directions_solve_the_system_in_the_space_that_is_searched(monkeypatch):
     x = np.hstack([x - share @ x, np.ones((120, 1))])
     penalty = np.kron(np.diag([*[alpha] * len(rows.columns), 0]), np.eye(3))
 
-    def flat(weight, bias):
+    def flat(vector):
         """Coefficients of combinations of rows, the intercepts last."""
-        rows = weight.rows.astype(float)
-        return np.vstack([x[:, :-1].T @ rows, bias[None, :]]).ravel()
+        rows = vector.rows.astype(float)
+        return np.vstack([x[:, :-1].T @ rows, vector.bias[None, :]]).ravel()
 
-    options = FGNSoftmaxHead(alpha=alpha)._options(FGNNewton(), 1, np.random)
+    options = problem.options_of(FGNSoftmaxHead(alpha=alpha), FGNNewton(), 1, np.random)
     options = options._replace(alpha=alpha, intercept=True, tol=0.0)
-    zero = RowHead(Combination(np.zeros((120, 3)), 0.0), np.zeros(3))
+    zero = RowVector(np.zeros((120, 3)), 0.0, np.zeros(3))
     first = init(space, zero, options)
     second, _ = step(space, first, options)
     third, _ = step(space, second, options)
@@ -358,19 +354,19 @@ def test_directions_solve_the_system_in_the_space_that_is_searched(monkeypatch):
         w * np.kron(np.outer(a, a), np.diag(q) - np.outer(q, q))
         for w, a, q in zip(share, x, p, strict=True)
     )
-    gradient = flat(third.gradient, third.evaluation.gradient)
+    gradient = flat(third.gradient.vector)
     gradient /= third.evaluation.grad_norm
     for rank, n_iterations in ((1, 1), (2, 1), (3, 2), (6, 5)):
         found, done = newton_direction(space, third, options._replace(rank=rank))
         assert done == n_iterations
-        direction = flat(found.weight, found.bias)
+        direction = flat(found.vector)
         residual = gradient + hessian @ direction
         # Both are in the space, and so is the last step where there is room for it.
-        against = [direction] + [flat(third.last.weight, third.last.bias)] * (rank > 1)
+        against = [direction] + [flat(third.last.vector)] * (rank > 1)
         for other in against:
             assert abs(other @ residual) < 1e-3 * abs(other @ gradient)
     found, _ = newton_direction(space, third, options)
-    residual = gradient + hessian @ flat(found.weight, found.bias)
+    residual = gradient + hessian @ flat(found.vector)
     assert np.linalg.norm(residual) < 1e-3
 
 

@@ -1,15 +1,14 @@
 """The start of Newton's method, against dense algebra and SciPy's minimum."""
 
-from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.special import logsumexp, softmax
-from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.arrays.extremes import largest_size
-from sklearn_gn.softmax_head import head, newton, part, start
+from sklearn_gn.softmax_head import head, start
 
 N, D, M, ALPHA = 128, 5, 4, 0.05
 
@@ -43,8 +42,9 @@ def test_a_pass_of_one_batch_solves_the_damped_system(float64, intercept):
     rows = problem()
     scaling = start.feature_scaling(rows, bool(intercept))
     net = head.AffineHead(np.zeros((D, M)), np.zeros(M))
-    one = np.float64(intercept)
-    found = start.run_pass(net, rows, scaling, 0, np.float64(ALPHA), one)
+    options = SimpleNamespace(alpha=np.float64(ALPHA), intercept=np.float64(intercept))
+    found, damping = start.run_pass(net, rows, scaling, 0, options)
+    assert damping == pytest.approx(0.1)
     x = (rows.x - scaling.center) / scaling.scale
     if intercept:
         expected = dense_step(x, rows.label, rows.weight, scaling.scale)
@@ -68,26 +68,22 @@ def test_passes_take_all_batches_in_turn(float64, monkeypatch):
     monkeypatch.setattr(start, "fgn_pass", fgn_pass)
     monkeypatch.setattr(start, "_BATCHES", 3)
     monkeypatch.setattr(start, "_FEW_BATCHES", 2)
-    rows = problem(10 * N + 1)
+    rows, options = problem(10 * N + 1), SimpleNamespace(alpha=0.0, intercept=1.0)
     wide = head.AffineHead(np.zeros((500, M)), np.zeros(M))
     for number in range(start.n_passes(wide)):
-        start.run_pass(wide, rows, None, number, 0.0, 1.0)
+        start.run_pass(wide, rows, None, number, options)
     assert [len(batches) for batches in taken] == [3] * 4
     assert set.union(*taken) == set(range(10))
     # With few features the Newton steps are as cheap.
     narrow = head.AffineHead(np.zeros((D, M)), np.zeros(M))
     assert start.n_passes(narrow) == 1
-    start.run_pass(narrow, rows, None, 0, 0.0, 1.0)
+    start.run_pass(narrow, rows, None, 0, options)
     assert taken[-1] == set(range(2 * M))  # two batches a class
 
 
 def test_the_damping_is_in_proportion_to_the_number_of_the_step():
     found = [start.damping_of(step) for step in (0, 32, 64, 320)]
     np.testing.assert_allclose(found, [0.1, 0.1, 0.2, 1.0], rtol=1e-6)
-    wide = np.zeros((500, M))
-    net = head.AffineHead(wide, wide[0])
-    ends = [start.last_damping(net, 320 * 128, number) for number in range(4)]
-    np.testing.assert_allclose(ends, [1.0, 2.0, 3.0, 4.0], rtol=1e-6)
 
 
 def objective(model, X, y, alpha):
@@ -113,53 +109,10 @@ def test_the_start_leads_to_the_minimum_of_newton_steps_alone(monkeypatch):
     assert log["loss"][0] - minimum < (alone.convergence_log_["loss"][0] - minimum) / 2
 
 
-@pytest.mark.parametrize("penalty", ["given", "chosen", "by rows left out", "of part"])
-def test_a_first_pass_in_place_is_that_of_copied_rows(monkeypatch, penalty):
-    alpha = 1e-3 if penalty == "given" else "auto"
-    if penalty == "by rows left out":
-        for module in (newton.leave_one_out, newton.evidence):
-            monkeypatch.setattr(module, "is_affordable", lambda *shape: False)
-    if penalty == "of part":
-        monkeypatch.setattr(part, "_FEWEST", 512)
-        monkeypatch.setattr(part, "_SHARE", 1)
-    rng = np.random.RandomState(0)
-    d = 48
-    X = 3 + rng.randn(2000, d) @ rng.randn(d, d)
-    y = np.argmax(X @ rng.randn(d, 3) / d + rng.gumbel(size=(len(X), 3)), axis=1)
-    weight = rng.randint(3, size=len(X)).astype(float)
-    weight[:7] = 40  # comes as several rows
-    monkeypatch.setattr(newton, "_SMALL", 0)
-    monkeypatch.setattr(start, "_LEAST_WORK", 0)
-    head_of = partial(FGNSoftmaxHead, alpha=alpha, random_state=0, tol=1e-9)
-
-    def fits():
-        with pytest.warns(ConvergenceWarning):
-            first = head_of(max_iter=1).fit(X, y, sample_weight=weight)
-        return first, head_of().fit(X, y, sample_weight=weight)
-
-    copied = fits()
-    in_pieces = []
-    piece = head.in_one_piece
-    monkeypatch.setattr(start, "_LARGE", 0)
-    monkeypatch.setattr(
-        newton, "in_one_piece", lambda rows: in_pieces.append(1) or piece(rows)
-    )
-    before = X.copy()
-    in_place = fits()
-    np.testing.assert_array_equal(X, before)
-    # With a given penalty, the fit of one pass has not copied them.
-    assert len(in_pieces) == {"given": 1, "of part": 2}.get(penalty, 4)
-    for found, expected in zip(in_place, copied, strict=True):
-        assert found.loss_ == pytest.approx(expected.loss_, rel=1e-6)
-        assert found.alpha_ == pytest.approx(expected.alpha_, rel=1e-6)
-        np.testing.assert_allclose(found.coef_, expected.coef_, atol=2e-4)
-
-
-def test_a_start_is_made_at_zero_only():
+def test_a_start_needs_many_rows():
     zero = head.AffineHead(np.zeros((64, 100)), np.zeros(100))
     assert start.pays(zero, 2000)
     assert not start.pays(zero, 500)
-    assert not start.pays(zero._replace(bias=np.ones(100)), 2000)
 
 
 def test_huge_features_are_scaled_before_single_precision():

@@ -7,7 +7,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.softmax_head.temperature import best_factor
+from sklearn_gn.softmax_head.penalty import best_factor
 
 N = 400
 

@@ -19,7 +19,8 @@ from sklearn_gn.networks import MLP
 from sklearn_gn.networks._base import initial_parameters
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.solvers import FGN, Adam, FullGN, GNvpro, LBFGSvpro
-from sklearn_gn.varpro import chunk_fit, chunked, posterior
+from sklearn_gn.varpro import batches as row_batches
+from sklearn_gn.varpro import estimator, posterior
 from sklearn_gn.varpro.problem import Model, Net, Penalties
 
 N, D = 240, 2
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 @pytest.fixture(autouse=True, scope="module")
 def _few_rows_are_many():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunk_fit, "_SAMPLE_ROWS", SAMPLE)
+        patch.setattr(estimator, "_SAMPLE_ROWS", SAMPLE)
         patch.setattr(rows_source, "_PART_ROWS", PART)
         patch.setattr(rows_source, "_LEAST_PART_ROWS", PART)
         yield
@@ -186,15 +187,15 @@ def test_the_output_layer_of_two_classes_is_that_of_logistic_regression():
     Y = np.eye(2)[(y == "b").astype(int)]
     chunks = pieces(X, Y, weight)
     found = CheckedRows.of_targets(chunks, D, 2).survey(SAMPLE)
-    rows = chunked.ChunkedRows(chunks, lambda X, y: (X, y), found, None, np.float64)
+    rows = row_batches.ChunkedRows(chunks, lambda X, y: (X, y), found, None, np.float64)
     model, rng = Model(MLP((3,)), "cross_entropy"), np.random.default_rng(0)
     penalties = Penalties(np.float64(1e-3), np.float64(1e-8))
     share = weight / weight.sum()
     with backend.scope("float64"):
         theta = initial_parameters(model.network, np.random.RandomState(0), X[:1])
         net = Net(theta, rng.normal(size=(4, 1)))
-        found, value = chunked.with_optimal_output(model, net, rows, penalties)
-        loss = chunked.objective(model, found, rows, penalties)
+        found, value = row_batches.with_optimal_output(model, net, rows, penalties)
+        loss = row_batches.objective(model, found, rows, penalties)
         z = with_one(np.asarray(model.network.apply(theta, X)))
         weights = sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(theta))
     output = np.asarray(found.output)
@@ -391,7 +392,7 @@ def test_warm_start_goes_on():
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_chunks_that_are_none_are_named(words, change, message, monkeypatch):
-    monkeypatch.setattr(chunk_fit, "_FEW_ROWS", 50)
+    monkeypatch.setattr(estimator, "_FEW_ROWS", 50)
     X, y, _ = data(n_classes=3)
     chunks = pieces(X, y)
     chunks = change(chunks) if change else chunks

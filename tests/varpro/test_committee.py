@@ -22,7 +22,7 @@ from sklearn_gn.bayes import laplace
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.data.scaling import Scaling
 from sklearn_gn.linalg import large_gram
-from sklearn_gn.varpro import committee, committee_fit, committee_plan
+from sklearn_gn.varpro import committee, committee_fit, committee_plan, members
 
 
 def smooth(m=120, d=3, seed=0, noise=0.1):
@@ -197,7 +197,7 @@ def test_rows_set_aside_are_not_counted(of_classes, monkeypatch):
 
     monkeypatch.setattr(committee_fit, "_problem", _problem)
     model.fit(X, y, sample_weight=1 + np.arange(60) ** 2)
-    count = made[0].rows.weight * made[0].options.n_effective
+    count = made[0].rows.weight * made[0].n_effective
     assert len(count) == 39
     assert_allclose(count, np.round(count), rtol=1e-10)
 
@@ -231,8 +231,8 @@ def test_threads_of_blas_change_nothing():
 
 def test_members_run_side_by_side_as_one_by_one(fitted, monkeypatch):
     model, X, y = fitted  # whose members are too small for threads
-    monkeypatch.setattr(committee, "_WORK_OF_A_THREAD", 0)
-    monkeypatch.setattr(committee.joblib, "effective_n_jobs", lambda n: 2)
+    monkeypatch.setattr(members, "_WORK_OF_A_THREAD", 0)
+    monkeypatch.setattr(members.joblib, "effective_n_jobs", lambda n: 2)
     other = VarProNetRegressor(random_state=0).fit(X, y)
     assert_allclose(other.predict(X), model.predict(X), rtol=1e-8)
 
@@ -286,12 +286,12 @@ def test_nothing_of_another_kind_of_fit_stays():
 
 def test_a_former_member_is_the_same_function_in_other_units(fitted):
     model, X, _ = fitted
-    _, members, before = model._fitted
+    _, former, before = model._fitted
     after = Scaling(
         np.array([1.0, -2.0, 0.5]), np.array([2.0, 0.3, 1.0]), np.array([3.0]), 0.7
     )
-    for member in members:
-        moved = committee_fit.in_units(member, before, after)
+    for member in former:
+        moved = members.in_units(member, before, after)
         found = moved.model.values(moved.net.theta, after.x(X))
         known = member.model.values(member.net.theta, before.x(X))
         assert_allclose(
@@ -683,15 +683,16 @@ def test_large_features_are_multiplied_in_double_precision():
 )
 def test_variances_beyond_the_floats_are_infinite(monkeypatch, precisions, expected):
     # Members that disagree by 2e200; the second ones' shares are one half and one.
-    members = [
-        committee.Member(
+    disagreeing = [
+        members.Member(
             SimpleNamespace(values=lambda theta, x: np.full((len(x), 1), theta)),
             SimpleNamespace(theta=value, beta=beta),
         )
         for value, beta in zip((1e200, -1e200), precisions, strict=True)
     ]
-    monkeypatch.setattr(committee, "posterior_variances", lambda *a: np.full((5, 1), 3))
-    found = committee.variances(members, [None, None], np.ones((2, 1)), np.ones((5, 2)))
+    monkeypatch.setattr(members, "posterior_variances", lambda *a: np.full((5, 1), 3))
+    ratios = np.ones((2, 1))
+    found = members.variances(disagreeing, [None, None], ratios, np.ones((5, 2)))
     assert_allclose(found, np.full((5, 1), expected))
 
 

@@ -29,7 +29,6 @@ from sklearn_gn.solvers import (
 )
 from sklearn_gn.varpro import (
     batches,
-    chunked,
     gnvpro,
     inner,
     posterior,
@@ -1033,7 +1032,7 @@ def test_an_interrupt_keeps_the_best_network(function, call):
 @pytest.mark.parametrize("function", ["objective", "cross_validated_penalty"])
 def test_an_interrupt_after_the_last_iteration_keeps_the_network(monkeypatch, function):
     X, y = smooth(40)
-    original, calls = getattr(chunked, function), []
+    original, calls = getattr(batches, function), []
 
     def interrupted(*arguments):
         calls.append(function)
@@ -1043,7 +1042,7 @@ def test_an_interrupt_after_the_last_iteration_keeps_the_network(monkeypatch, fu
 
     model = regressor(alpha=(1e-6, "gcv"), max_iter=2)
     whole = quiet(clone(model).fit, X, y)
-    monkeypatch.setattr(chunked, function, interrupted)
+    monkeypatch.setattr(batches, function, interrupted)
     quiet(model.fit, X, y)
     assert model.stop_reason_ == "interrupted"
     assert model.loss_ == pytest.approx(whole.loss_, rel=1e-8)

@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import VarProNetRegressor
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.varpro import growing_committee
+from sklearn_gn.varpro import committee
 
 
 def bump(n, d, noise=0.0, seed=0):
@@ -79,7 +79,7 @@ def test_networks_grow_where_ten_neurons_are_too_few():
 
 def test_much_work_ends_with_a_greater_tolerance(grown, monkeypatch):
     complete, X, y, X_test, y_test = grown
-    monkeypatch.setattr(growing_committee, "_MUCH_WORK", 1e7)
+    monkeypatch.setattr(committee, "_MUCH_WORK", 1e7)
     model = VarProNetRegressor(random_state=0).fit(X, y)
     assert widths(model) == widths(complete)
     assert model.stop_reason_ == "tol"
@@ -89,7 +89,7 @@ def test_much_work_ends_with_a_greater_tolerance(grown, monkeypatch):
 
 def test_size_that_does_not_pay_is_not_taken(grown, small, monkeypatch):
     _, X, y, X_test, _ = grown
-    monkeypatch.setattr(growing_committee, "_WORTH", np.inf)
+    monkeypatch.setattr(committee, "_WORTH", np.inf)
     model = VarProNetRegressor(random_state=0).fit(X, y)
     assert model.n_iter_ > small.n_iter_
     assert_allclose(model.predict(X_test), small.predict(X_test), rtol=1e-8)
@@ -131,8 +131,8 @@ def test_sizes_of_several_layers_may_be_an_array():
 
 def test_networks_have_fewer_parameters_than_there_are_targets(monkeypatch):
     X, y, *_ = bump(60, 2)
-    monkeypatch.setattr(growing_committee, "_USED_UP", 0.0)
-    monkeypatch.setattr(growing_committee, "_WORTH", -np.inf)
+    monkeypatch.setattr(committee, "_USED_UP", 0.0)
+    monkeypatch.setattr(committee, "_WORTH", -np.inf)
     model = VarProNetRegressor(random_state=0).fit(X, y)
     assert widths(model) == [(10,)] * 6  # the next size has 83
 
@@ -165,9 +165,9 @@ def test_warm_start_keeps_the_size(grown):
 
 
 def test_warm_start_has_the_activation_in_every_layer(monkeypatch):
-    monkeypatch.setattr(growing_committee, "_SIZES", ((1, 1),))
-    monkeypatch.setattr(growing_committee, "_USED_UP", 0.0)
-    monkeypatch.setattr(growing_committee, "_WORTH", -np.inf)
+    monkeypatch.setattr(committee, "_SIZES", ((1, 1),))
+    monkeypatch.setattr(committee, "_USED_UP", 0.0)
+    monkeypatch.setattr(committee, "_WORTH", -np.inf)
     X, y, *_ = bump(150, 1)
     words = {"activation": ("tanh",), "warm_start": True, "tol": 0.1}
     model = VarProNetRegressor(random_state=0, **words).fit(X, y)
@@ -186,16 +186,16 @@ def test_penalties_of_other_layers_are_refused():
 
 def test_the_reason_is_that_of_the_networks_returned(grown, small, monkeypatch):
     _, X, y, X_test, _ = grown
-    monkeypatch.setattr(growing_committee, "_WORTH", np.inf)
-    step = growing_committee.committee.step
+    monkeypatch.setattr(committee, "_WORTH", np.inf)
+    step = committee._evidence_step
 
     def failing(rows, state, options):
         """A larger network that cannot be fitted."""
         state, report = step(rows, state, options)
-        is_larger = state.net[0].model.sizes[1] > 10
+        is_larger = state.runs[0].model.sizes[1] > 10
         return state, report._replace(stop="line_search") if is_larger else report
 
-    monkeypatch.setattr(growing_committee.committee, "step", failing)
+    monkeypatch.setattr(committee, "_evidence_step", failing)
     model = VarProNetRegressor(random_state=0).fit(X, y)
     assert model.n_iter_ > small.n_iter_
     assert model.stop_reason_ == small.stop_reason_

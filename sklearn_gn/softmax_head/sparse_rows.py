@@ -29,26 +29,23 @@ _LARGEST = 1e15  # of the features, whose products are summed in single precisio
 _CLASSES = 64  # of a block: what is dense has a column for each feature and class
 
 
-class Combination(NamedTuple):
-    """Coefficients ``W = X^T rows + start * (the head to start from)``."""
+class RowVector(NamedTuple):
+    """A head, or a change of one, with ``W = X^T rows + start * (head to start from)``.
+
+    :func:`expand` gives the coefficients.
+    """
 
     rows: np.ndarray  # (n, m)
     start: float
+    bias: np.ndarray  # (m,) for centred features
 
     def plus(self, factor, other):
-        """Return this combination plus a multiple of another."""
-        rows = other.rows.astype(self.rows.dtype, copy=False)
-        return Combination(
-            self.rows + self.rows.dtype.type(factor) * rows,
-            self.start + float(factor) * other.start,
+        """Return this vector plus a multiple of another, in its own precision."""
+        rows, bias = (
+            own + own.dtype.type(factor) * change.astype(own.dtype, copy=False)
+            for own, change in ((self.rows, other.rows), (self.bias, other.bias))
         )
-
-
-class RowHead(NamedTuple):
-    """A head whose coefficients are a combination of rows; see :func:`expand`."""
-
-    weight: Combination
-    bias: np.ndarray  # (m,) for centred features
+        return RowVector(rows, self.start + float(factor) * other.start, bias)
 
 
 class SparseRows(NamedTuple):
@@ -70,12 +67,9 @@ class SparseRows(NamedTuple):
 
 
 def sparse_rows(X, label, weight, n_columns, intercept, dtype):
-    """Return the rows of a CSR matrix as a fit uses them.
+    """The rows of a CSR matrix as a fit uses them.
 
-    Raises
-    ------
-    ValueError
-        If X holds a number too large for single precision.
+    Raises a ValueError if X holds a number too large for single precision.
     """
     X = sparse.csr_array(X)
     if (largest := _largest(X.data)) > _LARGEST:
@@ -107,12 +101,7 @@ class GramProduct(NamedTuple):
 
 
 class RowSpace:
-    """Products with the Gram matrix of the rows, in two precisions.
-
-    Parameters
-    ----------
-    rows : SparseRows
-    """
+    """Products with the Gram matrix of the rows, in two precisions."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -134,15 +123,15 @@ class RowSpace:
         np.maximum.at(largest[:, 0], alone.row, np.abs(alone.data))
         return GramProduct(x, sparse.csr_array(x.T), squares, largest)
 
-    def image(self, c):
-        """Return the logits of a combination, and its largest coefficient.
+    def image(self, vector):
+        """Return the logits of a vector, and its largest coefficient.
 
         The logits are those of the centred features, without an intercept.
         """
-        product = self._products[c.rows.dtype]
-        right = self._balanced(c.rows)
+        product = self._products[vector.rows.dtype]
+        right = self._balanced(vector.rows)
         out = np.empty_like(right)
-        first = None if self.rows.start is None else self.rows.start * c.start
+        first = None if self.rows.start is None else self.rows.start * vector.start
 
         def block(part):
             of = np.ascontiguousarray(right[:, part])
@@ -154,18 +143,25 @@ class RowSpace:
 
         largest = max(by_columns(block, right.shape[1], product.x.nnz))
         out = self._centred(out)
-        if c.start:
-            out += out.dtype.type(c.start) * self.start[0].astype(out.dtype)
+        if vector.start:
+            out += out.dtype.type(vector.start) * self.start[0].astype(out.dtype)
         return out, largest
 
-    def inner(self, c, image, other):
-        """Return ``<V, W>`` of a combination, given by its logits too, and another."""
+    def inner(self, vector, image, other):
+        """Return ``<V, W>`` of two vectors' coefficients, and of one the logits."""
         found = float(np.vdot(image, other.rows))
         if self.start is not None and other.start:
-            found += other.start * self._against_start(c)
+            logits, square = self.start
+            along = float(np.vdot(logits, vector.rows)) + vector.start * square
+            found += other.start * along
         return found
 
-    def cancelled(self, c, other):
+    def dot(self, vector, image, other):
+        """Return the same with the intercepts, in double precision."""
+        of_bias = float(vector.bias.astype(float) @ other.bias)
+        return self.inner(vector, image, other) + of_bias
+
+    def cancelled(self, vector, other):
         """Return what rounding leaves of an inner product of single precision.
 
         Where rows and the head to start from cancel.
@@ -173,11 +169,7 @@ class RowSpace:
         if self.start is None:
             return 0.0
         eps = float(np.finfo(np.float32).eps)
-        return eps * abs(c.start * other.start) * self.start[1]
-
-    def _against_start(self, c):
-        logits, square = self.start
-        return float(np.vdot(logits, c.rows)) + c.start * square
+        return eps * abs(vector.start * other.start) * self.start[1]
 
     def _centred(self, values):
         if not self.rows.intercept:
@@ -193,21 +185,21 @@ class RowSpace:
 
 
 def with_start(rows, head):
-    """Return the rows, which hold the coefficients of a head, and the head."""
+    """The rows, which hold the coefficients of a head to start from, and the head."""
     bias = head.bias
     zeros = np.zeros((len(rows.weight), len(bias)), bias.dtype)
     if not head.weight.any():
-        return rows, RowHead(Combination(zeros, 0.0), bias)
+        return rows, RowVector(zeros, 0.0, bias)
     weight = head.weight[rows.columns]
     if rows.intercept:
         bias = bias + rows.weight @ (rows.x @ weight)
-    return rows._replace(start=weight), RowHead(Combination(zeros, 1.0), bias)
+    return rows._replace(start=weight), RowVector(zeros, 1.0, bias)
 
 
 def expand(head, rows):
-    """Return a head of the rows by its coefficients for the features as given."""
+    """A head of the rows by its coefficients for the features as given."""
     found, bias = np.zeros((rows.n_features, rows.n_columns)), head.bias
-    right = head.weight.rows
+    right = head.rows
     if rows.intercept:
         right = right - rows.weight[:, None] * right.sum(axis=0)[None, :]
         mean = rows.x.T @ rows.weight
@@ -215,8 +207,8 @@ def expand(head, rows):
 
     def block(part):
         weight = rows.x.T @ np.ascontiguousarray(right[:, part])
-        if head.weight.start:
-            weight += head.weight.start * rows.start[:, part]
+        if head.start:
+            weight += head.start * rows.start[:, part]
         found[rows.columns, part] = weight[:used]
         return mean @ weight if rows.intercept else np.zeros(weight.shape[1])
 
@@ -224,18 +216,6 @@ def expand(head, rows):
     if rows.n_columns > 1:  # a shift that all classes share means nothing
         bias = bias - bias.mean()
     return AffineHead(found, bias)
-
-
-def logits_of(head, rows):
-    """Return the logits of the rows from coefficients."""
-    out = np.empty((len(rows.weight), rows.n_columns))
-    x = rows.x[:, : len(rows.columns)]
-
-    def block(part):
-        out[:, part] = x @ head.weight[rows.columns, part]
-
-    by_columns(block, rows.n_columns, rows.x.nnz)
-    return out + head.bias[None, :]
 
 
 def by_columns(block, n_columns, nnz):

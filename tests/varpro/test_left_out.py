@@ -1,4 +1,4 @@
-"""Leave-one-out without fits, and the factor of the logits."""
+"""Values of rows that are left out, without fits."""
 
 import numpy as np
 from numpy.testing import assert_allclose
@@ -7,8 +7,7 @@ from scipy.optimize import minimize
 from sklearn_gn.bayes import laplace
 from sklearn_gn.bayes.layers import Layers, RegularisedLayers
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.varpro.calibration import factor_of_logits, left_out_values, scaled
-from sklearn_gn.varpro.committee import Member
+from sklearn_gn.varpro.members import Member, left_out_values
 
 ALPHA, M = 0.7, 30
 
@@ -45,6 +44,10 @@ def covariance(model, rows, theta, n_effective):
     return laplace.covariance(model, sums, alpha, 1.0, n_effective)
 
 
+def member_of(model, theta):
+    return Member(model, RegularisedLayers(theta, None, 1.0, None, 0.0))
+
+
 def refitted_values(model, rows):
     m, found = len(rows.x), []
     for i in range(m):
@@ -59,7 +62,7 @@ def test_left_out_values_of_least_squares_are_exact():
     model, rows = problem("squared", 1)
     theta = fitted(model, rows, M)
     inverse = covariance(model, rows, theta, M)
-    found = left_out_values(model, theta, inverse, rows, M)
+    found = left_out_values(member_of(model, theta), inverse, M, rows)
     assert_allclose(found, refitted_values(model, rows), rtol=1e-6, atol=1e-7)
 
 
@@ -67,21 +70,6 @@ def test_left_out_values_of_classes_are_those_of_fits_nearly():
     model, rows = problem("cross_entropy", 3)
     theta = fitted(model, rows, M)
     inverse = covariance(model, rows, theta, M)
-    found = left_out_values(model, theta, inverse, rows, M)
+    found = left_out_values(member_of(model, theta), inverse, M, rows)
     known, values = refitted_values(model, rows), model.values(theta, rows.x)
     assert np.abs(found - known).max() < 0.15 * np.abs(values - known).max()
-
-
-def test_the_factor_of_the_logits_does_not_depend_on_their_size():
-    model, rows = problem("cross_entropy", 3)
-    theta = fitted(model, rows, M)
-    inverse = np.zeros((len(theta), len(theta)))  # nothing moves: all rows are known
-    factor = factor_of_logits(model, theta, inverse, rows, M)
-    other = factor_of_logits(model, 1.3 * theta, inverse, rows, M)
-    assert_allclose(factor, 1.3 * other, 1e-4)
-    member = Member(model, RegularisedLayers(theta, None, 1.0, None, 0.0))
-    found = scaled(member, factor).net.theta  # without neurons, all is output layer
-    assert_allclose(found, factor * theta)
-    best = model.error(found, rows)
-    assert best < model.error(1.02 * found, rows)
-    assert best < model.error(0.98 * found, rows)

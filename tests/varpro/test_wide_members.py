@@ -1,4 +1,4 @@
-"""Committees of wide classifiers: the step of a batch, and the estimator."""
+"""Wide members of classifiers: the step of a batch, the estimator, the shares."""
 
 import shutil
 from functools import partial
@@ -8,21 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.base import clone
-from sklearn.datasets import load_digits, load_iris
+from sklearn.datasets import load_digits, load_iris, make_gaussian_quantiles
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
-from tests.core.test_layers import problem, values_by_jax
 
 from sklearn_gn import VarProNetClassifier
 from sklearn_gn.bayes.layers import Layers, RegularisedLayers
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.optim.margin_bound import bounding_curvature
-from sklearn_gn.varpro import batch_committee, committee, committee_plan
-from sklearn_gn.varpro.batch_committee import BatchOptions
+from sklearn_gn.optim.multinomial import bounding_curvature
+from sklearn_gn.optim.solver import Rows
+from sklearn_gn.varpro import committee_plan, members, wide_members
+from sklearn_gn.varpro.wide_members import WideOptions
+from tests.bayes.test_layers import problem, values_by_jax
 
 
 @pytest.fixture
@@ -64,9 +66,9 @@ def test_the_step_is_that_of_a_dense_system(
     right = Q.T @ (rows.weight * expit(-f)) - penalty * theta
     expected = theta + np.linalg.solve(matrix + np.diag(shift), right)
     net = RegularisedLayers(theta, alpha, 1.0, None, 0.0)
-    options = BatchOptions(n_effective, None, 1e-3, 0, False, None, np.float64)
+    options = WideOptions(n_effective, None, 1e-3, False, None, np.float64)
     rng = np.random.RandomState(0)  # one batch, in another order
-    found, loss = batch_committee.run_epoch(model, net, rows, options, damping, rng)
+    found, loss = wide_members.run_epoch(model, net, rows, options, damping, rng)
     assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
     before = rows.weight @ np.logaddexp(0, -f)
     assert loss == pytest.approx(before + penalty @ expected**2 / 2, rel=1e-10)
@@ -87,7 +89,7 @@ def test_the_parabola_bounds_the_loss():
 def test_margins_are_those_of_any_size():
     u = np.array([[800.0, -800.0], [0.0, 0.0], [1.0, 1.0]])
     y = np.array([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
-    margin, gradient = batch_committee.margins(u, y)
+    margin, gradient = wide_members.margins(u, y)
     assert_allclose(margin, [800, -800] - np.logaddexp(0, 1.0))
     assert_allclose(gradient[:, 0], [1, -expit(-1.0), -expit(1.0)])
     assert_allclose(gradient[:, 0], gradient[:, 1], rtol=1e-12)
@@ -108,7 +110,7 @@ def test_an_ordinary_fit(always_batches, monkeypatch):
     model = VarProNetClassifier(random_state=0).fit(X, y)
     assert model.converged_
     assert model.stop_reason_ == "tol"
-    assert model.n_iter_ == batch_committee.EPOCHS
+    assert model.n_iter_ == wide_members.EPOCHS
     assert [m.activations_ for m in model.estimators_] == [("relu",)] * 4
     assert not hasattr(model, "log_evidence_")
     assert not hasattr(model.estimators_[0], "log_evidence_")
@@ -123,7 +125,7 @@ def test_an_ordinary_fit(always_batches, monkeypatch):
     assert log["loss"][-1] < log["loss"][0]
     assert_allclose(log["loss"][-1], model.loss_, rtol=0.1)
     assert_allclose(log["damping"][[0, -1]], [0.1, 1])
-    monkeypatch.setattr(committee.joblib, "effective_n_jobs", lambda n: 1)
+    monkeypatch.setattr(members.joblib, "effective_n_jobs", lambda n: 1)
     again = VarProNetClassifier(random_state=0).fit(X, y)
     assert_allclose(again.predict_proba(X), model.predict_proba(X), rtol=1e-8)
 
@@ -210,7 +212,7 @@ def test_members_of_both_kinds_are_resumed_bit_for_bit(tmp_path, random_state):
 def test_priors_belong_to_groups():
     model = Layers((2, 3, 2), ("tanh", "relu"), 1, "cross_entropy", (0, 1))
     alpha = np.arange(1.0, 1 + model.n_groups)
-    rows = batch_committee.precisions_of_inputs(model, alpha)
+    rows = wide_members.precisions_of_inputs(model, alpha)
     slope, coef, bias, first, second = alpha
     assert_array_equal(rows[0], [0, slope, slope, coef, coef])
     assert_array_equal(rows[1], [bias, first, first])
@@ -228,3 +230,98 @@ def test_a_mixed_committee_of_few_small_members_continues(monkeypatch):
     with pytest.warns(ConvergenceWarning):
         model.set_params(warm_start=True).fit(X, y)
     assert [e.coefs_[0].shape[1] for e in model.estimators_] == widths
+
+
+# --- shares of the small and the wide members -----------------------------------------
+
+
+def rows_of(count, label):
+    """Rows that stand for as many as ``count`` says."""
+    weight = np.asarray(count, np.float64)
+    y = np.eye(1 + max(label))[label]
+    return Rows(np.arange(len(y), dtype=np.float64)[:, None], y, weight / weight.sum())
+
+
+def test_every_row_is_in_one_part_and_classes_are_in_all():
+    label = np.random.RandomState(0).permutation(np.repeat([0, 1, 2], [30, 9, 4]))
+    rows = rows_of(np.ones(43), label)
+    shares = wide_members.left_out_shares(rows, 43.0)
+    assert_array_equal(np.sum(shares, axis=0), np.ones(43))
+    assert set(np.unique(shares)) == {0.0, 1.0}
+    assert_array_equal(shares @ (label == 2), [1, 1, 1, 1])
+    for number in range(3):
+        assert np.ptp(shares @ (label == number)) <= 1
+
+
+def test_a_weight_is_divided_like_copies_of_its_row():
+    count, label = [1, 6, 2, 5], [0, 0, 1, 1]
+    one = wide_members.left_out_shares(rows_of(count, label), 14.0)
+    copies = rows_of(np.ones(14), np.repeat(label, count))
+    each = wide_members.left_out_shares(copies, 14.0)
+    summed = np.add.reduceat(each, np.cumsum([0, *count[:-1]]), axis=1)
+    assert_allclose(one * count, summed, atol=1e-10)
+
+
+def test_rows_without_a_part_are_the_others():
+    rows = rows_of(np.arange(1, 9), [0, 1] * 4)
+    share = wide_members.left_out_shares(rows, 36.0)[1]
+    rest = wide_members.rows_without(rows, 36.0, 5)  # modulo the number of parts
+    kept = share < 1
+    assert_array_equal(rest.x, rows.x[kept])
+    assert_allclose(rest.weight.sum(), 1)
+    ratio = rest.weight / (rows.weight * (1 - share))[kept]
+    assert_allclose(ratio, ratio[0], rtol=1e-9)
+
+
+def test_share_and_factor_minimise_the_loss_of_left_out_rows():
+    rng = np.random.RandomState(0)
+    label = rng.randint(2, size=80)
+    rows, sign = rows_of(rng.randint(1, 4, 80), label), 2 * label - 1
+    n = 160.0
+    small = [0.6 * (sign + rng.standard_normal(80))[:, None] for _ in range(2)]
+    wide = [2 * (sign + rng.standard_normal(80))[:, None] for _ in range(4)]
+    lacking = n * rows.weight * wide_members.left_out_shares(rows, n)
+    p = np.mean([expit(sign * values[:, 0]) for values in small], axis=0)
+
+    def objective(parameters):
+        share, log_factor = expit(parameters[0]), parameters[1]
+        factor = np.exp(log_factor)
+        q = [expit(factor * sign * values[:, 0]) for values in wide]
+        loss = -np.sum(lacking * np.log(share * p + (1 - share) * np.array(q)))
+        return loss - np.log(share * (1 - share)) + 2 * log_factor**2
+
+    best = minimize(objective, [0.0, 0.0], method="BFGS", tol=1e-9).x
+    share, factor = wide_members.share_and_factor(small, wide, rows, n)
+    assert 0.1 < share < 0.9
+    assert_allclose([share, factor], [expit(best[0]), np.exp(best[1])], rtol=1e-3)
+
+
+def share_of_small_members(model):
+    small = [e for e in model.estimators_ if hasattr(e, "log_evidence_")]
+    return sum(member.share_ for member in small)
+
+
+def test_small_members_predict_classes_that_overlap():
+    rng = np.random.RandomState(0)
+    X, y = rng.standard_normal((300, 6)), rng.randint(3, size=300)  # nothing but noise
+    model = VarProNetClassifier(random_state=0).fit(X, y)
+    assert share_of_small_members(model) > 0.8
+
+
+def test_wide_members_predict_classes_that_are_separable():
+    X, y = make_gaussian_quantiles(
+        n_samples=500, n_features=5, n_classes=3, random_state=0
+    )
+    model = VarProNetClassifier(random_state=0).fit(X, y)
+    assert share_of_small_members(model) < 0.2
+    assert_allclose(sum(member.share_ for member in model.estimators_), 1)
+    probabilities = sum(m.share_ * m.predict_proba(X) for m in model.estimators_)
+    assert_allclose(model.predict_proba(X), probabilities, rtol=1e-9)
+    assert_allclose(model.to_sklearn().predict_proba(X), probabilities, rtol=1e-6)
+
+
+def test_few_rows_do_not_weigh_the_members():
+    X = np.random.RandomState(0).standard_normal((24, 2))
+    model = VarProNetClassifier(random_state=0).fit(X, X[:, 0] > 0)
+    shares = [member.share_ for member in model.estimators_]
+    assert_allclose(shares, 1 / len(shares), rtol=1e-12)

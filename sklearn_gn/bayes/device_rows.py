@@ -1,0 +1,260 @@
+"""Rows on the devices of JAX, and what a fit by the evidence computes of them there.
+
+The rows and the Gauss-Newton matrix stay on the device: an iteration brings back
+vectors of the length of the parameters, and numbers. Of several devices each sums over
+its share of the rows. A network whose first layer has lost features is computed with
+all of them, at weights of zero, and the others' rows and columns of the matrix are left
+out: shapes stay the same during a fit, and nothing is compiled again.
+"""
+
+import threading
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+
+from sklearn_gn._caller import warn_user
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.libraries import in_either_library, library_of, numpy_computes
+from sklearn_gn.arrays.trees import Record
+from sklearn_gn.linalg.large_gram import is_formed
+from sklearn_gn.optim.solver import Rows
+
+_MOST_PARAMETERS = 4096  # whose covariance the host computes in seconds
+_LOCK = threading.RLock()
+
+
+def rows_for(device, rows, model):
+    """Return rows for fits of a network: :class:`DeviceRows` where JAX computes.
+
+    Parameters
+    ----------
+    device : str, list, Mesh or None
+        The parameter of the estimator.
+    rows : Rows
+        In the memory of the host.
+    model : Layers
+        The network at the beginning.
+    """
+    if numpy_computes(device):
+        return rows
+    size, n_numbers = len(model.groups()), len(rows.x) * model.n_values
+    formed = model.loss != "squared" or is_formed(n_numbers, size) or size <= n_numbers
+    if size > _MOST_PARAMETERS or not formed:
+        warn_of_cpu(device, f"a network of {size} parameters and {len(rows.x)} rows")
+        return rows
+    found = DeviceRows(*rows)
+    found.device = device
+    return found
+
+
+def warn_of_cpu(device, part):
+    """Warn that a part of a fit does not use the device that was asked for."""
+    if device is not None and device != "cpu":
+        warn_user(f"device={device!r}: NumPy fits {part} on the CPU.")
+
+
+class DeviceRows(Rows):
+    """Rows in the memory of the host, with copies on the devices that compute.
+
+    Attributes
+    ----------
+    device : str, list, Mesh or None
+        The parameter of the estimator.
+    """
+
+    device = None
+
+    def _replace(self, **changes):
+        found = super()._replace(**changes)
+        found.device = self.device
+        found._copies = {k: a for k, a in self._on_device() if k not in changes}
+        return found
+
+    def _on_device(self):
+        return getattr(self, "_copies", {}).items()
+
+    def sums(self, model, theta):
+        """Return matrix, slope and error at some parameters, the matrix on the device.
+
+        Parameters
+        ----------
+        model : Layers
+        theta : ndarray of shape (P,)
+
+        Returns
+        -------
+        gram : DeviceGram
+        slope : ndarray of shape (P,)
+        error : float
+        """
+        whole, places = model.with_all_features(), model.places()
+        theta = _spread(theta, places, len(whole.groups()))
+        with self._computing():
+            found = _sums.compiled(whole, theta, self.copies())
+            gram, *others = found
+            slope, diagonal, error = map(np.asarray, others)
+        gram = DeviceGram(gram, diagonal[places], places, self.device)
+        return gram, slope[places], float(error)
+
+    def error(self, model, theta):
+        """Return twice the mean loss at some parameters."""
+        whole = model.with_all_features()
+        theta = _spread(theta, model.places(), len(whole.groups()))
+        with self._computing():
+            return float(_error.compiled(whole, theta, self.copies()))
+
+    def copies(self):
+        """The rows on the devices, padded by weights of zero."""
+        with _LOCK:
+            known = dict(self._on_device())
+            missing = {k: a for k, a in self._asdict().items() if k not in known}
+            if missing:
+                known |= dict(zip(missing, self._placed(missing.values()), strict=True))
+                self._copies = known
+        return Rows(**known)
+
+    def _placed(self, arrays):
+        import jax
+
+        mesh = backend.mesh_of(self.device)
+        n_devices = 1 if mesh is None else mesh.size
+        size = n_devices * backend.row_bucket(-(-len(self.x) // n_devices))
+        padded = [backend.pad_rows(np.asarray(a, np.float64), size) for a in arrays]
+        if mesh is None:
+            return map(jax.device_put, padded)
+        from sklearn_gn.arrays.devices import put_rows
+
+        return put_rows(padded, mesh)
+
+    @contextmanager
+    def _computing(self):
+        """Double precision on the device; sums over several come one after the other.
+
+        Two of them at a time would wait for each other on different devices.
+        """
+        one = self.device is None or isinstance(self.device, str)
+        with nullcontext() if one else _LOCK, backend.scope("float64", self.device):
+            yield
+
+
+class DeviceGram(Record):
+    """A Gauss-Newton matrix on a device, of which some rows and columns are left out.
+
+    Parameters
+    ----------
+    matrix : array of shape (p, p)
+    diagonal : ndarray of shape (P,)
+        Of what is not left out.
+    places : ndarray of shape (P,)
+        Its rows and columns.
+    device : str, list, Mesh or None
+        The parameter of the estimator.
+    """
+
+    def __init__(self, matrix, diagonal, places, device):
+        self.matrix, self._diagonal = matrix, diagonal
+        self.places, self.device = places, device
+
+    def fields(self):
+        """Return what a checkpoint stores."""
+        return {
+            "matrix": np.asarray(self.matrix),
+            "diagonal": self._diagonal,
+            "places": self.places,
+            "device": self.device,
+        }
+
+    def __len__(self):
+        return len(self.places)
+
+    def trace(self):
+        """Return the sum of the diagonal."""
+        return float(self._diagonal.sum())
+
+    def diagonal(self):
+        """Return the diagonal."""
+        return self._diagonal
+
+    def numpy(self):
+        """Return the matrix as NumPy's."""
+        return np.array(np.asarray(self.matrix)[np.ix_(self.places, self.places)])
+
+    def __matmul__(self, vectors):
+        return self._computed(_product, self._spread(vectors))[self.places]
+
+    def solution(self, scale, diagonal, right):
+        """Return ``(scale gram + diag(diagonal))^-1 right``; NaN without a factor."""
+        diagonal = self._spread(diagonal, 1.0)
+        found = self._computed(
+            _solution, self._kept(), float(scale), diagonal, self._spread(right)
+        )
+        return found[self.places]
+
+    def determined(self, scale, diagonal):
+        """Return the diagonal of ``H^-1 scale gram``, and the log det of H.
+
+        H is ``scale gram + diag(diagonal)``. NaN without a factor.
+        """
+        diagonal = self._spread(diagonal, 1.0)
+        share, log_det = self._computed(
+            _determined, self._kept(), float(scale), diagonal
+        )
+        return share[self.places], float(log_det)
+
+    def _kept(self):
+        return self._spread(np.ones(len(self)))
+
+    def _spread(self, values, others=0.0):
+        return _spread(values, self.places, len(self.matrix), others)
+
+    def _computed(self, function, *arguments):
+        import jax
+
+        with backend.scope("float64", self.device):
+            return jax.tree.map(np.asarray, function.compiled(self.matrix, *arguments))
+
+
+def _spread(values, places, size, others=0.0):
+    """Return values at some places of an array, between others."""
+    found = np.full((size, *values.shape[1:]), others)
+    found[places] = values
+    return found
+
+
+# --- compiled functions --------------------------------------------------------------
+
+
+def _sums(model, theta, rows):
+    gram, slope, error = model.dense_sums(theta, rows)
+    return gram, slope, gram.diagonal(), error
+
+
+def _error(model, theta, rows):
+    return model.error(theta, rows)
+
+
+def _product(gram, vectors):
+    return gram @ vectors
+
+
+def _solution(gram, kept, scale, diagonal, right):
+    library = library_of(gram)
+    hessian = scale * kept[:, None] * gram * kept[None]
+    factor = library.shifted_cholesky(hessian, diagonal[None])
+    return library.cholesky_solve(factor, right)
+
+
+def _determined(gram, kept, scale, diagonal):
+    library = library_of(gram)
+    gram = scale * kept[:, None] * gram * kept[None]
+    factor = library.shifted_cholesky(gram, diagonal[None])
+    root = library.triangular_inverse(factor)
+    share = library.xp.sum((root @ gram) * root, axis=0)
+    return share, 2 * library.xp.sum(library.xp.log(factor.diagonal()))
+
+
+_sums = in_either_library(_sums, static=("model",), static_argnames="model")
+_error = in_either_library(_error, static=("model",), static_argnames="model")
+_product = in_either_library(_product)
+_solution = in_either_library(_solution)
+_determined = in_either_library(_determined)

@@ -1,0 +1,346 @@
+"""What a fit of ShallowReLURegressor is given: solver, scaled rows, starts, settings.
+
+The evidence chooses the penalties of several features, or a search finds the network
+under given ones; with one feature the search has an engine of its own. Where the number
+of neurons is "auto" it is a fixed one for the evidence, whose penalties switch neurons
+off, and the choice of an information criterion for the search.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from sklearn_gn import _switches as switches
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.extremes import MOST_ROWS, total_weight
+from sklearn_gn.bayes.device_rows import rows_for
+from sklearn_gn.bayes.evidence import named_penalties
+from sklearn_gn.bayes.evidence_gn import EvidenceOptions
+from sklearn_gn.bayes.line_ends import SHORT_END, has_short_end, long_ends
+from sklearn_gn.data.rows import canonical_rows, shares, validation_split
+from sklearn_gn.optim.solver import Rows, RowsToDivide
+from sklearn_gn.shallow_relu.evidence_gn import (
+    EVIDENCE_GN,
+    ROBUST_GN,
+    RegularisedNetwork,
+    shape_of,
+)
+from sklearn_gn.shallow_relu.one_feature import SEGMENTED, SegmentedSizes
+from sklearn_gn.shallow_relu.search import deviance_shift, select_size
+from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
+from sklearn_gn.shallow_relu.starts import (
+    Scaling,
+    given_hyperplanes,
+    hyperplanes_of_starts,
+    initial_network,
+    stack_networks,
+)
+from sklearn_gn.solvers import JointGN
+
+_N_NEURONS = 20  # of a network whose size the evidence chooses, at first
+_HIDDEN_WEIGHTS = 500  # of it at most: fewer neurons where there are many features
+_FEW_NEURONS = 10  # from which on it has half as many parameters as rows, or ...
+_FEW_PARAMETERS = 100  # ... so many, where that is more
+_LEAST_RISE = 1e-3  # of the log evidence per row, in an iteration that is progress
+_SLOTS = 32  # of which compiled networks of one feature have a multiple
+_STARTS = ((5, 100), (3, 300))  # that the evidence chooses from, up to hidden weights
+_LARGEST_INT = np.iinfo(np.int32).max
+# Of solver objects without such a parameter.
+_OTHER_SETTINGS = {
+    "relocations": 0,
+    "active_tol": 1e-10,
+    "rank_tol": 1e-12,
+    "learning_rate": 0.01,
+}
+
+
+class Problem(NamedTuple):
+    """What a solver is given, and what leads back to the user's units."""
+
+    solver: Any
+    segmented: bool  # whether it is the engine of one feature, which sorts the rows
+    rows: Rows
+    scaling: Scaling
+    validation: tuple | None
+    n_effective: float  # sum of the sample weights
+    n_observations: float  # the same, but every row counts as one at least
+    options: Any = None  # FitOptions or EvidenceOptions
+    starts: list = []
+    n_rounds: int = 0  # of the global search
+    selection_path: dict | None = None  # sizes that were compared
+
+
+class FitOptions(NamedTuple):
+    """Settings of a run with given penalties.
+
+    Numbers are traced, so that other values compile nothing. ``damping=None`` selects
+    a solver's own rule, which is another compiled function than that of a fixed shift.
+    """
+
+    alpha: float  # penalty of the output layer, part of the objective
+    damping: float | None  # fixed shift of the Gauss-Newton matrix
+    rank: int  # most directions kept in a solve
+    rank_tol: float  # least relative singular value kept in a solve
+    active_tol: float  # least relative |c_i| of an active neuron
+    tol: float  # relative decrease of the loss that ends the descent
+    relocations: int  # rounds of the global search
+    max_iter: int  # most iterations of the run
+    learning_rate: float  # of first-order solvers
+    seed: int  # of the random draws of the search
+    ends: tuple | None = None  # between which the breakpoints of one feature lie
+
+
+def problem_of(estimator, X, y, weight, validation):
+    """Return the :class:`Problem` of validated data, with their validation data.
+
+    The constructor parameters are read, and under ``warm_start`` the network.
+    """
+    backend.mesh_of(estimator.device)  # a device that there is not is an error
+    solver, segmented = _algorithm(estimator, X.shape[1])
+    n_effective = total_weight(weight)
+    rng = check_random_state(estimator.random_state)
+    y = y.reshape(len(y), -1).astype(np.float64)
+    if segmented and not estimator.early_stopping:
+        # Weights of a quadrature rule are no counts: each row counts as one at least.
+        n_observations = max(n_effective, np.count_nonzero(weight))
+        # It sorts and merges the rows itself.
+        kept = slice(None) if weight.min() > 0 else weight > 0
+        X, y, weight = X[kept], y[kept], weight[kept] / weight.max()
+        weight = weight / weight.sum()
+    else:
+        kept, weight = canonical_rows(X, y, weight)
+        X, y = X[kept], y[kept]
+        n_observations = max(n_effective, len(kept))  # equal rows are one
+    if estimator.early_stopping and validation is None:
+        train, val = validation_split(len(X), estimator.validation_fraction, rng)
+        train, val = np.sort(train), np.sort(val)
+        validation = X[val], y[val], shares(weight[val])
+        n_effective *= float(weight[train].sum())
+        X, y, weight = X[train], y[train], shares(weight[train])
+        n_observations = max(n_effective, len(X))
+    by_evidence = solver in (EVIDENCE_GN, ROBUST_GN)
+    scaling = Scaling.of(X, y, weight, each_target=by_evidence)
+    rows = Rows(scaling.x(X), scaling.y(y), weight)
+    counts = n_effective, n_observations
+    problem = Problem(solver, segmented, rows, scaling, validation, *counts)
+    if segmented:
+        warn_of_cpu(estimator.device, "one feature")
+    return (_by_evidence if by_evidence else _by_search)(estimator, problem, rng)
+
+
+def _algorithm(estimator, n_features):
+    """The algorithm, and whether it is the joint step's own engine of one feature."""
+    solver_object = estimator._solver_object()
+    joint = type(solver_object) is JointGN
+    given = isinstance(estimator.alpha, dict)
+    if estimator.loss == "huber":
+        if not (joint and (given or estimator.alpha == "auto")):
+            raise ValueError(
+                "loss='huber' needs alpha='auto', or alpha_ of a fitted model, and "
+                f"solver='vpgn'; got alpha={estimator.alpha!r} and "
+                f"solver={estimator.solver!r}."
+            )
+        return ROBUST_GN, False
+    by_evidence = given or (n_features > 1 and estimator.alpha == "auto")
+    segmented = n_features == 1 and not given and estimator.alpha in (0, "auto")
+    segmented &= estimator.damping is None and estimator.rank is None
+    segmented &= estimator.dtype == "float64"
+    if joint and (by_evidence or segmented):  # these do without JAX
+        return (SEGMENTED, True) if segmented else (EVIDENCE_GN, False)
+    from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
+
+    solver = solver_object.algorithm(ALGORITHMS)
+    if solver is ALGORITHMS["vpgn"]:
+        if segmented:
+            return SEGMENTED, True
+        return EVIDENCE_GN if by_evidence else solver, False
+    if given:
+        raise ValueError(
+            f"A dict as alpha needs the solver 'vpgn', got solver={estimator.solver!r}."
+        )
+    return solver, False
+
+
+def _previous_network(estimator):
+    """The network to go on with, or None."""
+    warm = estimator.warm_start and hasattr(estimator, "_network")
+    # A linear model, which the evidence may prefer, has no neurons to go on with.
+    return estimator._network[0] if warm and len(estimator.hyperplanes_) else None
+
+
+def _given_hyperplanes(estimator, n, scaling):
+    """Those of the previous fit or of ``init``, in scaled units; None without."""
+    previous = None
+    if _previous_network(estimator) is not None:
+        previous = estimator.hyperplanes_
+    return given_hyperplanes(estimator.init, previous, n, scaling)
+
+
+# --- penalties by the evidence -------------------------------------------------------
+
+
+def _by_evidence(estimator, problem, rng):
+    rows, scaling = problem.rows, problem.scaling
+    n_features, n_targets = rows.x.shape[1], rows.y.shape[1]
+    # Drawn first, so that the first of several starts is that of one.
+    seed = int(rng.randint(np.iinfo(np.int32).max))
+    n = None if estimator.n_neurons == "auto" else estimator.n_neurons
+    given = _given_hyperplanes(estimator, n, scaling)
+    if n is None:
+        most = min(_N_NEURONS, max(2, _HIDDEN_WEIGHTS // n_features))
+        n_parameters = max(_FEW_PARAMETERS, problem.n_observations / 2)
+        n = min(most, max(_FEW_NEURONS, int(n_parameters / (2 + n_features))))
+        # A former network may have lost neurons, which come back.
+        n = n if given is None else max(n, len(given))
+    n_init = estimator.n_init
+    if n_init == "auto":  # matrices of many weights cost much
+        several = next((k for k, most in _STARTS if n * n_features <= most), 1)
+        n_init = several if given is None else 1
+    planes = hyperplanes_of_starts(estimator.init, given, n, n_init, rows, rng)
+    starts = [initial_network(h, 0, n_targets, np.float64) for h in planes]
+    previous = _previous_network(estimator)
+    if isinstance(previous, RegularisedNetwork):
+        # Its parameters are in the units of its fit.
+        same = previous.coef.shape == (n, n_targets)
+        if same and scaling.same_as(estimator._network[1]):
+            starts[0] = previous
+    damping, tol, alpha = estimator.damping, float(estimator.tol), None
+    if isinstance(estimator.alpha, dict):
+        lengths = {"slope": None, "coef": None, "bias": None, "weights": n_features}
+        alpha = named_penalties(estimator.alpha, lengths)
+    rows = rows_for(estimator.device, rows, shape_of(n, n_features, n_targets))
+    options = EvidenceOptions(
+        n_effective=min(float(problem.n_observations), MOST_ROWS),
+        damping=None if damping is None else float(damping),
+        rank=estimator.rank,
+        tol=max(tol, _LEAST_RISE) if alpha is None else tol,
+        seed=seed,
+        alpha=alpha,
+    )
+    return problem._replace(rows=rows, starts=[tuple(starts)], options=options)
+
+
+# --- given penalties, with a global search -------------------------------------------
+
+
+def _by_search(estimator, problem, rng):
+    solver, unpadded = problem.solver, problem.rows
+    if not problem.segmented:  # it pads them itself
+        problem = problem._replace(rows=_padded(unpadded, estimator, solver))
+    rows, n = (
+        problem.rows,
+        None if estimator.n_neurons == "auto" else estimator.n_neurons,
+    )
+    path, ends, given = None, None, _given_hyperplanes(estimator, n, problem.scaling)
+    if n is None:
+        given, path, ends = _select_size(estimator, problem, given, rng)
+        n = len(given)
+    solver_object = estimator._solver_object()
+    n_spare = solver.n_spare if _setting(solver_object, "relocations") else 0
+    joint = type(solver_object) is JointGN and not problem.segmented
+    if joint and rows.x.shape[1] == 1 and rows.mesh is None:
+        # Most sizes share their programs, also with the choice of the size.
+        n_spare += -(n + n_spare) % _SLOTS
+    n_init = 1 if estimator.n_init == "auto" else estimator.n_init
+    planes = hyperplanes_of_starts(estimator.init, given, n, n_init, unpadded, rng)
+    kind = n_spare, rows.y.shape[1], estimator.dtype
+    starts = [initial_network(hyperplanes, *kind) for hyperplanes in planes]
+    if solver.side_by_side:
+        starts = [stack_networks(starts)]
+    options = fit_options(estimator, rng)._replace(ends=ends)
+    return problem._replace(
+        starts=starts,
+        options=options,
+        n_rounds=int(options.relocations),
+        selection_path=path,
+    )
+
+
+def fit_options(estimator, rng):
+    """Return the settings of a run; the seed of the search is drawn."""
+    setting = partial(_setting, estimator._solver_object())
+    cast = np.dtype(estimator.dtype).type
+    rank, damping = estimator.rank, estimator.damping
+    return FitOptions(
+        alpha=cast(0 if estimator.alpha == "auto" else estimator.alpha),
+        damping=None if damping is None else cast(damping),
+        rank=np.int32(_LARGEST_INT if rank is None else min(rank, _LARGEST_INT)),
+        rank_tol=cast(max(setting("rank_tol"), np.finfo(cast).eps)),
+        active_tol=cast(setting("active_tol")),
+        tol=cast(estimator.tol),
+        relocations=np.int32(min(setting("relocations"), _LARGEST_INT)),
+        max_iter=np.int32(min(estimator.max_iter, _LARGEST_INT)),
+        learning_rate=cast(setting("learning_rate")),
+        seed=np.int32(rng.randint(_LARGEST_INT)),
+    )
+
+
+def _setting(solver, name):
+    """A parameter of a solver object, or what stands for it."""
+    return getattr(solver, name, _OTHER_SETTINGS[name])
+
+
+def _padded(rows, estimator, solver):
+    """The rows as the compiled solvers take them, with the devices to divide them."""
+    dtype, size = estimator.dtype, backend.row_bucket(len(rows.x))
+    with np.errstate(over="ignore"):
+        padded = (np.asarray(backend.pad_rows(a, size), dtype) for a in rows)
+        rows = RowsToDivide(*padded)
+    if not np.isfinite(rows.x).all():
+        raise ValueError(
+            f"Some numbers in X, in units of their spread, are too large for "
+            f"dtype={dtype!r}. Remove these rows, or set dtype='float64'."
+        )
+    rows.mesh = backend.mesh_of(estimator.device)
+    if rows.mesh is not None and solver.name not in ("sggn", "vpgn"):
+        raise ValueError(
+            f"device={estimator.device!r}: solver={estimator.solver!r} computes on one "
+            "device. Give one, or solver='vpgn' or 'sggn'."
+        )
+    return rows
+
+
+def _select_size(estimator, problem, first, rng):
+    """Hyperplanes of the best size by ``criterion``, the path to it, and the ends.
+
+    With one feature, breakpoints inside the data stay between the ends unless they are
+    None: a first or last segment of a few rows may follow their noise, and has to lower
+    the loss to a third.
+    """
+    if problem.segmented:
+        kind, scope = SegmentedSizes, backend.one_blas_thread
+    else:
+        from sklearn_gn.shallow_relu.dense import DenseSizes as kind
+
+        scope = backend.scope(estimator.dtype, estimator.device)
+    rows, name, ends = problem.rows, estimator.criterion, None
+    mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
+    n_numbers = problem.n_observations * rows.y.shape[1]
+    options = fit_options(estimator, rng)
+
+    def best_size(sizes):
+        """Return the hyperplanes of the best size, its loss, and the path."""
+        found, path = select_size(sizes, name, n_numbers, mean_square / 2)
+        return found, path["loss"][path["n_neurons"] == len(found)][0], path
+
+    with scope:
+        sizes = kind(rows, options, first)
+        hyperplanes, loss, path = best_size(sizes)
+        if problem.segmented:
+            sorted_rows = sizes.data.rows
+            weight = problem.n_observations * sorted_rows.weight
+            held = long_ends(sorted_rows.x, weight)
+            knots = -hyperplanes[:, 0] / hyperplanes[:, 1]
+            inside = knots[(knots > LEFT) & (knots < RIGHT)]
+            if has_short_end(inside, held) and switches.on("segmented.short_ends"):
+                others = best_size(kind(rows, options._replace(ends=held), first))
+                if others[1] < SHORT_END * loss:
+                    hyperplanes, _, path = others
+                    ends = held
+    unit = 2 * np.mean(np.log(problem.scaling.y_scale))
+    log_mean_square = np.log(2 / rows.y.shape[1]) + unit
+    path[name] = path[name] + deviance_shift(name, log_mean_square, n_numbers)
+    path["loss"] = path["loss"] * problem.scaling.loss_scale
+    return hyperplanes, path, ends

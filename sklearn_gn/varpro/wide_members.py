@@ -1,0 +1,354 @@
+r"""The wide members of a classifier: fast Gauss-Newton steps, and their share.
+
+Where a Gauss-Newton matrix of all rows would be too dear, the members are wide networks
+whose penalties are those of normal priors of fixed size, and an iteration is an epoch
+of mini-batches. The cross-entropy of a row with the true class t is
+``log(1 + exp(-f))`` of its margin
+
+    f = u_t - log sum_{j != t} exp(u_j).
+
+Fast Gauss-Newton (Korbit and Zanon) keeps the curvature along the margin alone, so that
+the system of a step has one row an example. In place of the curvature itself, which is
+nearly zero for rows that are far on the wrong side, there stands the least one of a
+parabola that touches the loss at f and lies nowhere below it (Jaakkola and Jordan,
+"Bayesian parameter estimation via variational methods", 2000),
+
+    h(f) = tanh(f / 2) / (2 f).
+
+So no step is too long for the margins, linear in the parameters, that it is taken for.
+With Q the derivatives of the margins of a batch, weights w that sum to one, the
+residuals r = w sigmoid(-f), R^2 = w h and D the damping and penalties, the step is
+
+    D^-1 (Q^T z - A theta),   z = r - R (1 + R K R)^-1 R Q D^-1 (Q^T r - A theta),
+
+with K = Q D^-1 Q^T. The derivatives in an affine map are products of its inputs and of
+what is propagated back to it, and K is a sum of products of their Gram matrices.
+
+In smaller tables wide members stand beside small ones by the evidence. The two kinds
+err differently: the evidence finds how noisy the classes are, but takes classes that
+are nearly separable for noisier than they are; wide networks do well there, and fit
+noise where classes overlap. Rows that a fit has not seen tell. Each wide member is
+fitted without a quarter of the rows, another one for each member, before it sees all of
+them. Of the small members :func:`~sklearn_gn.varpro.members.left_out_values` tells the
+values at left-out rows. With the probabilities p_i and q_i of the true class that both
+give to row i where it is left out, the share s of the small members and the factor t of
+the wide members' logits minimise
+
+.. math::
+    -\sum_i v_i \log(s p_i + (1 - s) q_i(t)) - \log s (1 - s) + 2 \log^2 t,
+
+with rows counted by their weights v_i. The last terms keep few rows from deciding: they
+are those of a few further rows that do not tell the two apart.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize_scalar
+from scipy.special import expit, log_softmax
+
+from sklearn_gn.base import all_logits
+from sklearn_gn.bayes import evidence, laplace
+from sklearn_gn.bayes.layers import forward, linear_inputs, with_one
+from sklearn_gn.bayes.low_rank import positive_precision
+from sklearn_gn.optim.multinomial import bounding_curvature
+from sklearn_gn.optim.solver import Report, Rows
+from sklearn_gn.varpro.members import left_out_values, side_by_side
+
+EPOCHS = 20  # in which the damping rises
+_MORE_EPOCHS = 10  # the last ones once more on all rows, by members that lacked a part
+_DAMPINGS = (0.1, 1.0)  # in the first epoch and from the last one on
+_BATCH = 128
+_PARTS = 4  # of the rows, of which each wide member lacks one
+_LARGEST = 4.0  # factor of the logits, and its inverse the smallest
+
+
+class WideOptions(NamedTuple):
+    """Settings of the epochs."""
+
+    n_effective: float  # number of rows, counted by their weights
+    damping: float | None  # of all epochs; None: it rises
+    tol: float  # if zero, the fit goes on after the last epoch of the schedule
+    continues: bool  # whether the members come from a former fit
+    alpha: np.ndarray | None  # given penalties of the groups, over n_effective
+    dtype: type = np.float32
+    lacks_part: bool = False  # whether each member lacks a part of the rows at first
+
+
+class WideState(NamedTuple):
+    """The wide members, and their place in the schedule."""
+
+    members: tuple  # of Member
+    loss: float
+    epoch: int = 0
+    lacking: tuple = ()  # members that have not seen their part, once all see all rows
+
+
+# --- epochs --------------------------------------------------------------------------
+
+
+def prior_precisions(model):
+    """Precisions of the groups in scaled units: ten for the slopes, one for others."""
+    alpha = np.ones(model.n_groups)
+    alpha[0] = 10
+    return alpha
+
+
+def init(rows, members, options):
+    """Return the state of wide members that start from some."""
+    alpha = prior_precisions(members[0].model)
+    if options.alpha is not None:
+        alpha = options.n_effective * options.alpha
+    members = tuple(
+        m._replace(net=m.net._replace(alpha=alpha, beta=1.0)) for m in members
+    )
+    losses = [objective(member, rows, options.n_effective) for member in members]
+    return WideState(members, float(np.mean(losses)))
+
+
+def step(rows, state, options, seed):
+    """Return the state and the report after an epoch of every member.
+
+    Members that lack a part of the rows end with epochs on all of them: networks of
+    three quarters of the rows predict worse where the classes are nearly separable.
+    """
+    lacks_part = options.lacks_part and state.epoch < EPOCHS
+    sees_all_now = options.lacks_part and not lacks_part
+    damping = damping_of(state.epoch - _MORE_EPOCHS * sees_all_now, options)
+
+    def epoch_of(job):
+        number, (model, net) = job
+        seen = rows
+        if lacks_part:
+            seen = rows_without(rows, options.n_effective, number)
+        rng = np.random.RandomState([seed, number, state.epoch])
+        theta, loss = run_epoch(model, net, seen, options, damping, rng)
+        return net._replace(theta=theta), loss
+
+    nets, losses = zip(
+        *side_by_side(epoch_of, list(enumerate(state.members))), strict=True
+    )
+    loss, epoch = float(np.mean(losses)), state.epoch + 1
+    if not math.isfinite(loss):
+        return state, Report(loss, math.nan, stop="non_finite")
+    members = tuple(m._replace(net=n) for m, n in zip(state.members, nets, strict=True))
+    last = EPOCHS + (_MORE_EPOCHS if options.lacks_part else 0)
+    stop = "tol" if epoch == last and options.tol > 0 else None
+    lacking = members if lacks_part and epoch == EPOCHS else state.lacking
+    state = WideState(members, loss, epoch, lacking)
+    return state, Report(loss, math.nan, step_size=1.0, damping=damping, stop=stop)
+
+
+def damping_of(epoch, options):
+    """Return the damping of an epoch."""
+    if options.damping is not None:
+        return options.damping
+    first, last = _DAMPINGS
+    if options.continues or epoch >= EPOCHS:
+        return last
+    return first * (last / first) ** (epoch / (EPOCHS - 1))
+
+
+def objective(member, rows, n_effective):
+    """Return the mean cross-entropy of a member with its penalties."""
+    model, net = member
+    squares = evidence.weighted_squares(net.theta, model.groups(), net.alpha)
+    return (model.error(net.theta, rows) + squares / n_effective) / 2
+
+
+def run_epoch(model, net, rows, options, damping, rng):
+    """Return the parameters after an epoch, and the objective on the way."""
+    dtype = options.dtype
+    output, layers = model.split(net.theta)
+    maps = [a.astype(dtype) for a in (output.T, *layers)]
+    penalties = [
+        (a / options.n_effective).astype(dtype)
+        for a in precisions_of_inputs(model, net.alpha)
+    ]
+    n, total = len(rows.x), 0.0
+    for index in np.array_split(rng.permutation(n), max(1, round(n / _BATCH))):
+        share = np.sum(rows.weight[index])
+        batch = (
+            with_one(rows.x[index]).astype(dtype),
+            rows.y[index].T.astype(dtype),
+            (rows.weight[index] / share).astype(dtype),
+        )
+        maps, loss = batch_step(model, maps, batch, penalties, damping)
+        total += share * loss
+    output, *layers = (a.astype(np.float64) for a in maps)
+    theta = model.join(output.T, layers)
+    squares = evidence.weighted_squares(theta, model.groups(), net.alpha)
+    return theta, float(total) + squares / options.n_effective / 2
+
+
+def precisions_of_inputs(model, alpha):
+    """Return the prior precision of the weights of each input of each affine map."""
+    d, last = model.n_slopes, model.n_linear - 1 - model.n_slopes
+    found = [np.repeat([0.0, alpha[0], alpha[1]], [1, d, last])]
+    of_layers = alpha[2 + model.n_feature_groups :]
+    for number, (_, n_inputs) in enumerate(model.shapes()):
+        own = alpha[3] if number == 0 else of_layers[number]
+        found.append(np.repeat([alpha[2], own], [1, n_inputs - 1]))
+    return found
+
+
+def batch_step(model, maps, batch, penalties, damping):
+    """Return the affine maps after the step of a batch, and the loss before it.
+
+    The maps, of shape (values, inputs), are the output layer, then the hidden layers;
+    the penalties are those of each input. A batch has a one and the features, of shape
+    (1 + d, b), probabilities of the classes (C, b), and weights that sum to one.
+    """
+    x, y, weight = batch
+    output, *layers = maps
+    trace = forward(model, layers, x)
+    inputs = [linear_inputs(model, x, trace), *(layer.inputs for layer in trace)]
+    margin, gradient = margins(output @ inputs[0], y)
+    # The derivatives of the margins in the values, and in the neurons of each layer.
+    back, upper = [], output[:, 1 + model.n_slopes :].T @ gradient
+    for layer, own in zip(reversed(layers), reversed(trace), strict=True):
+        back.append(own.slopes * upper)
+        upper = layer[:, 1:].T @ back[-1]
+    back = [gradient, *reversed(back)]
+    damping = maps[0].dtype.type(damping)
+    # Without damping, free weights have the least one that the arithmetic stands.
+    shifts = [positive_precision(a + damping, scale=1.0) for a in penalties]
+    pulls = [
+        penalty / shift * a
+        for penalty, shift, a in zip(penalties, shifts, maps, strict=True)
+    ]
+    kernel = sum(
+        (q.T @ q) * (h.T @ (h / shift[:, None]))
+        for q, h, shift in zip(back, inputs, shifts, strict=True)
+    )
+    residual = weight * expit(-margin)
+    root = np.sqrt(weight * bounding_curvature(margin))
+    along = kernel @ residual - sum(
+        np.sum(q * (pull @ h), axis=0)
+        for q, h, pull in zip(back, inputs, pulls, strict=True)
+    )
+    system = root[:, None] * kernel * root
+    # Beside a kernel of 1e16, the one alone would be lost to rounding.
+    floor = np.finfo(system.dtype).eps * np.trace(system)
+    system[np.diag_indices_from(system)] += 1 + floor
+    factor = cho_factor(system, overwrite_a=True, check_finite=False)
+    z = residual - root * cho_solve(factor, root * along, check_finite=False)
+    moved = [
+        a + ((z * q) @ h.T) / shift - pull
+        for a, q, h, shift, pull in zip(maps, back, inputs, shifts, pulls, strict=True)
+    ]
+    return moved, float(weight @ np.logaddexp(0, -margin))
+
+
+def margins(u, y):
+    """Return the margins of the true classes, (b,), and their derivatives in u, (k, b).
+
+    One row of the values u, of shape (k, b), stands for two classes. y, of shape
+    (C, b), is one for the true class and zero elsewhere.
+    """
+    if len(u) == 1:
+        sign = y[1:] - y[:1]
+        return (sign * u)[0], sign
+    rest = np.where(y > 0, -np.inf, u)
+    top = np.max(rest, axis=0)
+    rest = np.exp(rest - top)
+    total = np.sum(rest, axis=0)
+    margin = np.sum(y * u, axis=0) - (top + np.log(total))
+    return margin, y - rest / total
+
+
+# --- rows left out, and the share of the small members --------------------------------
+
+
+def left_out_shares(rows, n_effective):
+    """Return which share of each row each part leaves out, of shape (parts, m).
+
+    Rows that stand for several are distributed like their copies, and so are those of
+    each class.
+    """
+    order = np.argsort(np.argmax(rows.y, axis=1), kind="stable")
+    count = np.maximum(rows.weight[order] * n_effective, np.finfo(np.float64).tiny)
+    end = np.cumsum(count)
+    whole, rest = np.divmod(np.concatenate([[0.0], end]), _PARTS)
+    part = np.arange(_PARTS)[:, None]
+    before = whole + np.clip(rest - part, 0, 1)  # rows of a part up to each row's end
+    shares = np.empty((_PARTS, len(count)))
+    # Rounding would leave next to nothing of a row in the part after its own.
+    shares[:, order] = np.round(np.diff(before, axis=1) / count, 9)
+    return np.clip(shares, 0, 1)
+
+
+def rows_without(rows, n_effective, number):
+    """Return the rows without a part of them; its number is modulo their number."""
+    share = left_out_shares(rows, n_effective)[number % _PARTS]
+    weight = rows.weight * (1 - share)
+    kept = weight > 0
+    weight = weight[kept] / np.sum(weight[kept])
+    return Rows(rows.x[kept], rows.y[kept], weight)
+
+
+def weighed(small, covariances, wide, lacking, rows, n_effective):
+    """Return all members, with the shares that predict left-out rows best.
+
+    ``covariances`` are those of the parameters of the small members. ``lacking`` are
+    the wide ones before they saw all rows, the first of them without the first part;
+    empty if they have not.
+    """
+    some = laplace.left_out_rows(rows)
+    of_small = [
+        left_out_values(member, covariance, n_effective, some)
+        for member, covariance in zip(small, covariances, strict=True)
+    ]
+    if not np.isfinite(of_small).all():
+        return small + wide
+    of_wide = [model.values(net.theta, some.x) for model, net in lacking or wide]
+    share, factor = share_and_factor(of_small, of_wide, rows, n_effective)
+
+    def with_share(member, share, factor=1.0):
+        model, net = member
+        output, layers = model.split(net.theta)
+        theta = model.join(factor * output, layers)
+        return member._replace(net=net._replace(theta=theta, beta=share))
+
+    return (
+        *(with_share(member, share / len(small)) for member in small),
+        *(with_share(member, (1 - share) / len(wide), factor) for member in wide),
+    )
+
+
+def share_and_factor(small, wide, rows, n_effective):
+    """Return the share of the small members and the factor of the wide ones' logits.
+
+    ``small`` and ``wide`` are the values, of shape (m, k) each, of both kinds of
+    members at ``laplace.left_out_rows(rows)``, each row left out.
+    """
+    shares = left_out_shares(rows, n_effective)[: len(wide)] * rows.weight
+    y, lacking = laplace.left_out_rows(Rows(rows.x, rows.y, n_effective * shares.T))[1:]
+    lacking = lacking.T
+    p = np.mean([np.exp(_log_p(values, y)) for values in small], axis=0)
+    logits = [all_logits(values) for values in wide]
+
+    def best_share(log_factor):
+        factor = math.exp(log_factor)
+        q = np.exp([_log_p(factor * values, y) for values in logits])
+
+        def loss(share):
+            own = -float(np.sum(lacking * np.log(share * p + (1 - share) * q)))
+            return own - math.log(share) - math.log(1 - share)
+
+        return minimize_scalar(loss, bounds=(1e-4, 1 - 1e-4), method="bounded")
+
+    log_factor = minimize_scalar(
+        lambda x: best_share(x).fun + 2 * x**2,
+        bounds=(-math.log(_LARGEST), math.log(_LARGEST)),
+        method="bounded",
+    ).x
+    return float(best_share(log_factor).x), math.exp(log_factor)
+
+
+def _log_p(values, y):
+    """Logarithm of the probability of the true class; 1e-12 is as bad as less."""
+    log_p = np.sum(y * log_softmax(all_logits(values), axis=1), axis=1)
+    return np.maximum(log_p, math.log(1e-12))
