@@ -19,6 +19,9 @@ from scipy.linalg import get_blas_funcs, get_lapack_funcs
 from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
 from sklearn_gn.linalg import cholesky
 
+# Multiply-adds above which the Gram matrix (twice as fast, a matrix product) replaces
+# the QR factorisation of a design.
+QR_LIMIT = 5e8
 _SMALL = 64  # rows of a triangular matrix that LAPACK inverts as a whole
 _RAISES = 10  # of a shift, each to four times of it
 

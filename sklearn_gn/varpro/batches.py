@@ -29,6 +29,7 @@ from sklearn_gn.arrays.backend import pad_rows
 from sklearn_gn.arrays.devices import put_rows
 from sklearn_gn.data.chunks import prefetched
 from sklearn_gn.data.rows_source import even_parts, part_length
+from sklearn_gn.linalg.factors import upper_factor
 from sklearn_gn.optim.multinomial import insufficient_decrease
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import inner, problem
@@ -284,7 +285,7 @@ def joined_factor(model, theta, factor, rows):
     """Return the triangular factor of the rows of a factor and some more."""
     z = features(model, theta, rows.x)
     new = jnp.sqrt(rows.weight)[:, None] * jnp.concatenate([z, rows.y], axis=1)
-    return jnp.linalg.qr(jnp.concatenate([factor, new]), mode="r")
+    return upper_factor(factor, new)
 
 
 @partial(jax.jit, static_argnames="model")
