@@ -30,7 +30,7 @@ from sklearn_gn.arrays.devices import put_rows
 from sklearn_gn.data.chunks import prefetched
 from sklearn_gn.data.rows_source import even_parts, part_length
 from sklearn_gn.linalg.factors import upper_factor
-from sklearn_gn.optim.multinomial import insufficient_decrease
+from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import inner, problem
 from sklearn_gn.varpro.problem import Net, example_losses, features, loss_gradient
@@ -40,7 +40,6 @@ _BATCH_ROWS = 2048
 _MINI_BATCH = 64  # of first-order methods that leave it open
 _LARGE_BATCH, _LARGE_BATCH_NUMBERS = 2**15, 2**22  # rows, and numbers in them
 _ITERATIONS, _MEMORY = 100, 20  # of L-BFGS, and the steps that it remembers
-_HALVINGS = 30  # of a step
 
 
 # --- batches -------------------------------------------------------------------------
@@ -343,6 +342,12 @@ def _with_least_cross_entropy(model, net, rows, penalties):
         moved = net._replace(output=output.astype(dtype))
         return rows.cross_entropy(model, moved, penalties)
 
+    def search(output, step, loss, slope, rounding):
+        def rejected(length, found):
+            return insufficient_decrease(found[0], loss, length, slope, rounding)
+
+        return backtrack(lambda length: evaluate(output + length * step), rejected, 1.0)
+
     output, pairs = np.asarray(output, np.float64), []
     loss, gradient = evaluate(output)
     goal = inner.INNER_TOL * max(1.0, np.max(np.abs(gradient)))
@@ -353,12 +358,8 @@ def _with_least_cross_entropy(model, net, rows, penalties):
         slope, rounding = float(np.sum(step * gradient)), 4 * eps * abs(loss)
         if not slope < 0:
             break
-        new, following = evaluate(output + step)
-        for _ in range(_HALVINGS):
-            if not insufficient_decrease(new, loss, 1.0, slope, rounding):
-                break
-            step, slope = step / 2, slope / 2
-            new, following = evaluate(output + step)
+        length, (new, following) = search(output, step, loss, slope, rounding)
+        step, slope = length * step, length * slope
         stalled = np.max(np.abs(following)) >= np.max(np.abs(gradient)) / 2
         stalled &= -slope <= eps * abs(loss)
         if not new <= loss + rounding:

@@ -19,10 +19,9 @@ from sklearn_gn.arrays.blocks import (
 from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
 from sklearn_gn.linalg.factors import factor, orthogonal_factors, singular_triplets
+from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
 from sklearn_gn.optim.multinomial import (
-    backtrack,
     hessian_product,
-    insufficient_decrease,
     newton_direction,
     probabilities,
     to_columns,
