@@ -91,7 +91,7 @@ def test_a_matrix_without_a_factor_gives_no_step():
     with forced_jax():
         sums = evidence_gn.sums_at(model, theta, rows_for(None, rows, model))
     solve = evidence_gn._solver(sums.gram, np.full(len(theta), -1e3), 1.0, None, None)
-    assert solve(0.0, sums.slope) is None
+    assert np.isnan(solve(0.0, sums.slope)).all()
 
 
 def test_tables_of_similar_length_share_compiled_functions():

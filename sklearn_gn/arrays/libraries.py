@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from functools import cache, cached_property, partial, update_wrapper
 
 import numpy as np
-from scipy.linalg import lapack
 from scipy.special import expit, log_softmax
 
 _LEAST_SUM = 1e-20  # of exponentials in single precision, for shares with all digits
@@ -187,69 +186,6 @@ class NumPy:
         return 1 / np.sqrt(x)
 
     @staticmethod
-    def cholesky(matrix):
-        """Lower Cholesky factor; NaN where there is none."""
-        potrf = lapack.spotrf if matrix.dtype == np.float32 else lapack.dpotrf
-        factor, info = potrf(matrix, lower=1, clean=1)
-        return np.full_like(factor, np.nan) if info else factor
-
-    @staticmethod
-    def shifted_cholesky(matrix, shift):
-        """Lower Cholesky factor of ``matrix + shift I``; NaN where there is none.
-
-        What stands above its diagonal is not zero.
-        """
-        potrf = lapack.spotrf if matrix.dtype == np.float32 else lapack.dpotrf
-        # The transpose of the symmetric matrix is how LAPACK reads it.
-        shifted = matrix.copy().T
-        np.einsum("ii->i", shifted)[:] += shift
-        factor, info = potrf(shifted, lower=1, clean=0, overwrite_a=1)
-        return np.full_like(factor, np.nan) if info else factor
-
-    @staticmethod
-    def cholesky_solve(factor, right):
-        """Solve with the lower Cholesky factor."""
-        potrs = lapack.spotrs if factor.dtype == np.float32 else lapack.dpotrs
-        return potrs(factor, right, lower=1)[0]
-
-    @staticmethod
-    def triangular_solve(factor, right):
-        """Solve with a lower triangular matrix."""
-        trtrs = lapack.strtrs if factor.dtype == np.float32 else lapack.dtrtrs
-        return trtrs(factor, right, lower=1)[0]
-
-    @staticmethod
-    def triangular_inverse(factor):
-        """Inverse of a lower triangular matrix."""
-        trtri = lapack.strtri if factor.dtype == np.float32 else lapack.dtrtri
-        return trtri(factor, lower=1)[0]
-
-    @staticmethod
-    def cholesky_inverse(factor):
-        """Inverse of the matrix with a lower Cholesky factor."""
-        potri = lapack.spotri if factor.dtype == np.float32 else lapack.dpotri
-        inverse, _ = potri(factor, lower=1)  # with zeros above the diagonal
-        inverse = inverse + inverse.T
-        np.einsum("ii->i", inverse)[...] /= 2
-        return inverse
-
-    @staticmethod
-    def eigh(matrix):
-        """Eigenvalues and vectors; NaN where the matrix is not finite."""
-        try:
-            return np.linalg.eigh(matrix)
-        except np.linalg.LinAlgError:
-            return np.full(len(matrix), np.nan), np.full_like(matrix, np.nan)
-
-    @staticmethod
-    def eigvalsh(matrix):
-        """Eigenvalues; NaN where the matrix is not finite."""
-        try:
-            return np.linalg.eigvalsh(matrix)
-        except np.linalg.LinAlgError:
-            return np.full(len(matrix), np.nan)
-
-    @staticmethod
     def symmetric_product(a):
         """``a a^T``."""
         return a @ a.T
@@ -281,7 +217,6 @@ class JAX:
         from jax.flatten_util import ravel_pytree
 
         self.xp = jax.numpy
-        self.eigh, self.eigvalsh = self.xp.linalg.eigh, self.xp.linalg.eigvalsh
         self.tree_map, self.leaves = jax.tree.map, jax.tree.leaves
         self.while_loop, self.map, self.rsqrt = lax.while_loop, lax.map, lax.rsqrt
         self.cond, self.ravel = lax.cond, ravel_pytree
@@ -290,7 +225,6 @@ class JAX:
         self.softplus, self.sigmoid = jax.nn.softplus, jax.nn.sigmoid
         self.log_softmax = partial(jax.nn.log_softmax, axis=-1)
         self.vdot = partial(self.xp.vdot, precision=lax.Precision.HIGHEST)
-        self.cholesky = partial(lax.linalg.cholesky, symmetrize_input=False)
 
     def fori_loop(self, lower, upper, iterate, carry):
         """Iterate with a counter."""
@@ -350,36 +284,6 @@ class JAX:
         """Add matrices, one for each t, to the entries (., t, ., t) of an array."""
         eye = self.xp.eye(array.shape[1], dtype=array.dtype)
         return array + self.xp.stack(parts, axis=1)[..., None] * eye[None, :, None]
-
-    def cholesky_solve(self, factor, right):
-        """Solve with the lower Cholesky factor."""
-        from jax.scipy.linalg import cho_solve
-
-        return cho_solve((factor, True), right)
-
-    def shifted_cholesky(self, matrix, shift):
-        """Lower Cholesky factor of ``matrix + shift I``; NaN where there is none."""
-        shifted = matrix + shift * self.xp.eye(len(matrix), dtype=matrix.dtype)
-        # The transpose of the symmetric matrix is how LAPACK reads it.
-        return self.cholesky(shifted.T)
-
-    def triangular_solve(self, factor, right):
-        """Solve with a lower triangular matrix."""
-        from jax.scipy.linalg import solve_triangular
-
-        return solve_triangular(factor, right, lower=True)
-
-    def triangular_inverse(self, factor):
-        """Inverse of a lower triangular matrix."""
-        from jax import lax
-
-        eye = self.xp.eye(factor.shape[0], dtype=factor.dtype)
-        return lax.linalg.triangular_solve(factor, eye, left_side=True, lower=True)
-
-    def cholesky_inverse(self, factor):
-        """Inverse of the matrix with a lower Cholesky factor."""
-        root = self.triangular_inverse(factor)
-        return root.T @ root
 
     def symmetric_product(self, a):
         """``a a^T``, of which half is multiplied."""

@@ -14,8 +14,9 @@ import numpy as np
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.libraries import in_either_library, library_of, numpy_computes
+from sklearn_gn.arrays.libraries import in_either_library, numpy_computes
 from sklearn_gn.arrays.trees import Record
+from sklearn_gn.linalg.factors import factor
 from sklearn_gn.linalg.large_gram import is_formed
 from sklearn_gn.optim.solver import Rows
 
@@ -238,19 +239,15 @@ def _product(gram, vectors):
 
 
 def _solution(gram, kept, scale, diagonal, right):
-    library = library_of(gram)
     hessian = scale * kept[:, None] * gram * kept[None]
-    factor = library.shifted_cholesky(hessian, diagonal[None])
-    return library.cholesky_solve(factor, right)
+    return factor(hessian, diagonal).solve(right)
 
 
 def _determined(gram, kept, scale, diagonal):
-    library = library_of(gram)
     gram = scale * kept[:, None] * gram * kept[None]
-    factor = library.shifted_cholesky(gram, diagonal[None])
-    root = library.triangular_inverse(factor)
-    share = library.xp.sum((root @ gram) * root, axis=0)
-    return share, 2 * library.xp.sum(library.xp.log(factor.diagonal()))
+    found = factor(gram, diagonal)
+    root = found.inverse_root()
+    return ((root @ gram) * root).sum(axis=0), found.log_det
 
 
 _sums = in_either_library(_sums, static=("model",), static_argnames="model")

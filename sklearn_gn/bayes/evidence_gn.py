@@ -25,11 +25,11 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.linalg import lapack
 
 from sklearn_gn.bayes import evidence, low_rank
 from sklearn_gn.bayes.device_rows import DeviceGram, DeviceRows
 from sklearn_gn.data.rows_source import RowSource
+from sklearn_gn.linalg.factors import factor, plus_diagonal
 from sklearn_gn.linalg.krylov import krylov_basis
 from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.globalisation import nielsen_shift
@@ -200,7 +200,7 @@ def linear_fit(inputs, rows, n_effective):
     weighted = rows.weight[:, None] * inputs
     gram = inputs.T @ weighted
     ridge = _START_RIDGE / n_effective + ROUNDING * np.trace(gram)
-    return np.linalg.solve(evidence.plus_diagonal(gram, ridge), weighted.T @ rows.y)
+    return factor(gram, ridge).solve(weighted.T @ rows.y)
 
 
 def init_at(model, rows, theta, alpha, beta, options):
@@ -289,7 +289,7 @@ def accepted_step(model, rows, state, options):
     first_predicted = math.inf
     for n_trials, (shift, share) in enumerate(dampings, start=1):
         move = solve(shift, down)
-        if move is None:
+        if not np.isfinite(move).all():
             continue
         move = share * move
         hessian_move = scale * (sums.gram @ move) + precision * move
@@ -318,7 +318,7 @@ def _dampings(shift, fixed):
 
 
 def _solver(gram, precision, scale, rank, down):
-    """Return the function ``(shift, right) -> (H + shift)^-1 right``, or None.
+    """Return the function ``(shift, right) -> (H + shift)^-1 right``, or NaN.
 
     Parameters
     ----------
@@ -339,42 +339,25 @@ def _solver(gram, precision, scale, rank, down):
             return scale * (gram @ v) + (precision * v.T).T
 
         subspace = krylov_basis(product, diagonal, down, rank)
-        weighted = product(subspace)
-        inner = _dense_solver((subspace.T @ weighted).copy, floor)
+        inner = subspace.T @ product(subspace)
 
         def projected(shift, right):
-            found = inner(shift, subspace.T @ right)
-            return None if found is None else subspace @ found
+            found = factor(inner, shift + floor)
+            return subspace @ found.solve(subspace.T @ right)
 
         return projected
     if isinstance(gram, LargeGram):
         if not math.isfinite(floor):
-            return lambda shift, right: None
+            return lambda shift, right: np.full_like(right, np.nan)
         return low_rank.solver(gram, precision, scale, floor)
     if isinstance(gram, DeviceGram):
-        return partial(_device_solution, gram, precision + floor, scale)
-    return _dense_solver(lambda: evidence.plus_diagonal(scale * gram, precision), floor)
-
-
-def _device_solution(gram, diagonal, scale, shift, right):
-    """Return ``(H + shift)^-1 right`` on the device, or None."""
-    found = gram.solution(scale, diagonal + shift, right)
-    return found if np.isfinite(found).all() else None
-
-
-def _dense_solver(new_matrix, floor):
-    """Return the function ``(shift, right) -> (matrix + shift)^-1 right``, or None.
-
-    ``new_matrix`` returns the matrix in new memory, which the factor takes.
-    """
+        return lambda shift, right: gram.solution(
+            scale, precision + (floor + shift), right
+        )
 
     def solve(shift, right):
-        damped = evidence.plus_diagonal(new_matrix(), shift + floor)
-        # The transpose is the same matrix, in the order of LAPACK: nothing is copied.
-        factor, failed = lapack.dpotrf(
-            damped.T, lower=True, overwrite_a=True, clean=False
-        )
-        return None if failed else lapack.dpotrs(factor, right, lower=True)[0]
+        hessian = plus_diagonal(scale * gram, precision)
+        return factor(hessian, shift + floor, overwrite=True).solve(right)
 
     return solve
 

@@ -13,31 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import cython_blas, cython_lapack
 
-from sklearn_gn.arrays.libraries import NumPy
 from sklearn_gn.arrays.threads import in_threads
 
 LEAST = 1000  # rows; smaller matrices are factored in some milliseconds
 _WIDTH, _ROWS = 192, 384  # of a panel; of the blocks below it
 
 
-def shifted_cholesky(matrix, shift):
-    """Lower Cholesky factor of ``matrix + shift I``; NaN where there is none.
-
-    What stands above its diagonal is not zero.
-    """
-    n = len(matrix)
-    if n < LEAST or matrix.dtype != np.float64:
-        return NumPy.shifted_cholesky(matrix, shift)
-    # The transpose of the symmetric matrix is how LAPACK reads it.
-    factor = matrix.copy().T
-    np.einsum("ii->i", factor)[:] += shift
-    return in_panels(factor)
-
-
 def in_panels(factor):
     """Put the lower Cholesky factor of a matrix, stored by columns, in its place.
 
-    NaN where there is none. What stands above its diagonal is that of the matrix.
+    NaN where there is none.
     """
     n = len(factor)
     for start in range(0, n, _WIDTH):
@@ -48,6 +33,7 @@ def in_panels(factor):
         in_threads([partial(panel.divide, rows) for rows in below])
         pairs = [(rows, own) for k, own in enumerate(below) for rows in below[k:]]
         in_threads([partial(panel.subtract, *pair) for pair in pairs])
+        panel.clear_above()
     return factor
 
 
@@ -81,6 +67,12 @@ class _Panel(NamedTuple):
             return
         sizes = height, c_int(columns.stop - columns.start), width
         _functions().gemm(b"N", b"T", *sizes, c_double(-1), *left, *right, *found)
+
+    def clear_above(self):
+        """Put zeros above the diagonal, where those of the matrix still are."""
+        own = self.matrix[self.start : self.stop, self.start : self.stop]
+        own[...] = np.tril(own)
+        self.matrix[: self.start, self.start : self.stop] = 0
 
     def _at(self, row, column):
         """A block that begins here, as BLAS takes it."""

@@ -19,6 +19,9 @@ from scipy.linalg import get_blas_funcs, get_lapack_funcs
 from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
 from sklearn_gn.linalg import cholesky
 
+# Multiply-adds above which the Gram matrix (twice as fast, a matrix product) replaces
+# the QR factorisation of a design.
+QR_LIMIT = 5e8
 _SMALL = 64  # rows of a triangular matrix that LAPACK inverts as a whole
 _RAISES = 10  # of a shift, each to four times of it
 
@@ -48,11 +51,19 @@ class Factor(NamedTuple):
 
     def solve(self, right):
         """Solve with the matrix."""
-        return library_of((self.root, right)).cholesky_solve(self.root, right)
+        if library_of((self.root, right)) is NumPy:
+            return _lapack("potrs", self.root.dtype)(self.root, right, lower=1)[0]
+        from jax.scipy.linalg import cho_solve
+
+        return cho_solve((self.root, True), right)
 
     def whiten(self, right):
         """Return ``L^-1 right``."""
-        return library_of((self.root, right)).triangular_solve(self.root, right)
+        if library_of((self.root, right)) is NumPy:
+            return _lapack("trtrs", self.root.dtype)(self.root, right, lower=1)[0]
+        from jax.scipy.linalg import solve_triangular
+
+        return solve_triangular(self.root, right, lower=True)
 
     def variances(self, columns):
         """Return ``t^T matrix^-1 t`` for each of some columns t."""
@@ -60,7 +71,12 @@ class Factor(NamedTuple):
 
     def inverse_root(self):
         """Return L^-1, lower triangular."""
-        return library_of(self.root).triangular_inverse(self.root)
+        if library_of(self.root) is NumPy:
+            return _lapack("trtri", self.root.dtype)(self.root, lower=1)[0]
+        from jax import lax
+
+        eye = namespace(self.root).eye(len(self.root), dtype=self.root.dtype)
+        return lax.linalg.triangular_solve(self.root, eye, left_side=True, lower=True)
 
     def inverse(self):
         """Return the inverse of the matrix."""
@@ -85,18 +101,17 @@ def factor(matrix, shift=0.0, *, overwrite=False):
         Whether NumPy may put the factor in place of the matrix: new memory for a large
         one costs as much as a third of the work.
     """
-    library = library_of(matrix)
-    if library is not NumPy:
-        if np.ndim(shift):
-            matrix, shift = plus_diagonal(matrix, shift), 0
-        return Factor(library.shifted_cholesky(matrix, shift))
+    if library_of(matrix) is not NumPy:
+        from jax import lax
+
+        eye = namespace(matrix).eye(len(matrix), dtype=matrix.dtype)
+        shifted = matrix + (shift[None] if np.ndim(shift) else shift) * eye
+        # The transpose is the same matrix, in the order of LAPACK.
+        return Factor(lax.linalg.cholesky(shifted.T, symmetrize_input=False))
     shifted = plus_diagonal(matrix if overwrite else matrix.copy(), shift)
     # The transpose is the same matrix, in the order of LAPACK: it is not copied.
     if len(matrix) >= cholesky.LEAST and matrix.dtype == np.float64:
-        root = cholesky.in_panels(np.asfortranarray(shifted.T))
-        for column in range(1, len(root)):
-            root[:column, column] = 0
-        return Factor(root)
+        return Factor(cholesky.in_panels(np.asfortranarray(shifted.T)))
     potrf = _lapack("potrf", matrix.dtype)
     root, failed = potrf(shifted.T, lower=True, overwrite_a=True)
     return Factor(np.full_like(root, np.nan) if failed else root)

@@ -13,15 +13,12 @@ import jax.numpy as jnp
 from sklearn_gn.arrays.blocks import gram, sum_rows, triangular_factor
 from sklearn_gn.arrays.parts import n_devices
 from sklearn_gn.linalg.factors import (
+    QR_LIMIT,
     eigenpairs,
     singular_triplets,
     singular_values,
     spectrum,
 )
-
-# Multiply-adds above which the Gram matrix (twice as fast, a matrix product) replaces
-# the QR factorisation of the design.
-QR_LIMIT = 5e8
 
 
 def filter_factors(singular_values, damping, rank, rank_tol):

@@ -6,6 +6,7 @@ Jacobian.
 """
 
 from sklearn_gn.arrays.libraries import library_of
+from sklearn_gn.linalg.factors import factor
 from sklearn_gn.linalg.krylov import conjugate_gradient
 from sklearn_gn.optim.multinomial import margins, root_curvature
 
@@ -50,7 +51,7 @@ def solve_rows(gram, root, slope, total, cg_iterations):
         tol = library.xp.asarray(_CG_TOL, right.dtype)
         v, *_ = conjugate_gradient(product, right, tol=tol, max_iter=cg_iterations)
         return (slope - root * v) / total
-    solved = library.cholesky_solve(library.shifted_cholesky(matrix, total), right)
+    solved = factor(matrix, total).solve(right)
     return (slope - root * solved) / total
 
 

@@ -1,11 +1,96 @@
-"""Line searches."""
+"""Line searches: Newton's method in a bracket, halved steps, and a grid.
 
-from sklearn_gn.arrays.libraries import namespace
+All take numbers and arrays of NumPy, and those of JAX while it compiles.
+"""
 
+import numpy as np
+
+from sklearn_gn.arrays.libraries import library_of, namespace
+
+_ARMIJO = 1e-4  # part of the slope by which a step has to lower the loss
 # Trial steps: a geometric grid that contains the Gauss-Newton step 1 and one
 # enlarged step, then an even grid between the neighbours of its best point.
 _COARSE = tuple(2.0**k for k in range(1, -15, -1))
 _FINE = 9
+
+
+def line_minimum(derivatives, slope, *, flat, max_iter):
+    """Find the least loss along a direction by Newton's method in a bracket.
+
+    Parameters
+    ----------
+    derivatives : callable
+        Maps a step length to the first and second derivative of a convex loss.
+    slope : scalar
+        The first one at zero.
+    flat : float
+        Part of the slope that may be left where the search ends.
+    max_iter : int
+        Most calls of ``derivatives``.
+
+    Returns
+    -------
+    length, lower : scalar
+        The last length, and the longest one at which the loss was seen to fall still.
+    found : bool
+        Whether what is left of the slope there is little enough.
+    """
+    library = library_of(slope)
+    xp = library.xp
+
+    def improve(carry):
+        t, lower, upper, _, count = carry
+        first, second = derivatives(t)
+        lower = xp.where(first < 0, t, lower)
+        upper = xp.where(first < 0, upper, t)
+        newton = t - first / xp.maximum(second, xp.finfo(t.dtype).tiny)
+        inside = (newton > lower) & (newton < xp.minimum(upper, 8 * t))
+        # With no lower end but zero, the direction may be far too long.
+        between = xp.where(lower > 0, (lower + upper) / 2, upper / 10)
+        middle = xp.where(xp.isinf(upper), 4 * t, between)
+        found = xp.abs(first) <= flat * xp.abs(slope)
+        new = xp.where(found, t, xp.where(inside, newton, middle))
+        return new, lower, upper, found, count + 1
+
+    one = xp.ones_like(slope)
+    length, lower, _, found, _ = library.while_loop(
+        lambda carry: ~carry[3] & (carry[4] < max_iter),
+        improve,
+        (one, 0 * one, xp.inf * one, xp.bool_(False), xp.int32(0)),
+    )
+    return length, lower, found
+
+
+def insufficient_decrease(new, loss, length, slope, rounding=0.0):
+    """Whether a step fails Armijo's condition, or ends where the loss is NaN.
+
+    ``slope`` is the derivative along the direction, ``rounding`` what two losses that
+    are alike may differ by. Works on numbers and on traced arrays.
+    """
+    return (new > loss + _ARMIJO * length * slope + rounding) | (new != new)
+
+
+def backtrack(evaluate, rejected, length, *, halvings=30, while_loop=None):
+    """Halve a step until it is no longer rejected, or after ``halvings``.
+
+    ``evaluate`` maps a step length to what is there, a loss or a tree that has it, and
+    ``rejected`` says of a length, and what was evaluated there, whether to go on.
+    Returns the last length, which may still be rejected, and what is there.
+    ``while_loop`` is that of NumPy where ``evaluate`` calls a compiled function.
+    """
+
+    def unfinished(search):
+        length, evaluated, count = search
+        return rejected(length, evaluated) & (count < halvings)
+
+    def halve(search):
+        length, _, count = search
+        return length / 2, evaluate(length / 2), count + 1
+
+    search = length, evaluate(length), np.int32(0)
+    while_loop = while_loop or library_of(search).while_loop
+    length, evaluated, _ = while_loop(unfinished, halve, search)
+    return length, evaluated
 
 
 def grid_search(losses, dtype, xp):

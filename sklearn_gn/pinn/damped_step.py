@@ -31,6 +31,7 @@ from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
 from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
 from sklearn_gn.arrays.trees import add, dimension, norm
 from sklearn_gn.linalg import jacobian as operators
+from sklearn_gn.linalg.factors import factor
 from sklearn_gn.linalg.krylov import conjugate_gradient
 from sklearn_gn.linalg.low_rank import nystrom, preconditioner
 from sklearn_gn.pinn import numpy_residuals, pieces
@@ -204,31 +205,30 @@ def by_cholesky(linear, net, matrix):
     """Solve with a Cholesky factor for every shift."""
 
     def solve(shift, right):
-        factor = library_of(matrix).shifted_cholesky(matrix, shift)
-        return by_factor(linear, net, factor)(shift, right)
+        return by_factor(linear, net, factor(matrix, shift))(shift, right)
 
     return solve
 
 
-def by_factor(linear, net, factor, refine=True):
-    """Solve with the Cholesky factor of the shift, and refine if this is true."""
+def by_factor(linear, net, found, refine=True):
+    """Solve with the Factor of the shift, and refine if this is true."""
 
     def solve(shift, right):
         b = right_hand_side(linear, net, right)
-        _, correction = _solve(linear, net, factor, shift, b, refine)
+        _, correction = _solve(linear, net, found, shift, b, refine)
         return correction, 1
 
     return solve
 
 
-def shifted_solution(linear, net, factor, shift, b, refine):
+def shifted_solution(linear, net, found, shift, b, refine):
     """The correction v of a shift, and ``v^T (J^T J + shift I)^-1 v``.
 
     The latter is half of minus the derivative of ``|v|^2`` by the shift. ``b`` is the
     :func:`right_hand_side` of the target.
     """
-    unknowns, v = _solve(linear, net, factor, shift, b, refine)
-    half = library_of(factor).triangular_solve(factor, unknowns)
+    unknowns, v = _solve(linear, net, found, shift, b, refine)
+    half = found.whiten(unknowns)
     slope = (half**2).sum()
     if is_dual(linear.r, net):
         slope = (unknowns**2).sum() - shift * slope
@@ -269,7 +269,7 @@ def right_hand_side(linear, net, right):
     return library_of(b).ravel(_pull_back(linear, net, b))[0]
 
 
-def _solve(linear, net, factor, shift, b, refine):
+def _solve(linear, net, found, shift, b, refine):
     """The correction from a factor of the shifted Gramian, refined if this is true.
 
     The refinement is through J itself: the Gramian knows its small eigenvalues only to
@@ -281,7 +281,7 @@ def _solve(linear, net, factor, shift, b, refine):
         def product(y):
             return -all_rows(_push(linear, _pull_back(linear, net, own_rows(y))))
 
-        y = _linear_solution(factor, shift, b, product, refine)
+        y = _linear_solution(found, shift, b, product, refine)
         return y, _pull_back(linear, net, own_rows(y))
     ravel = library_of(b).ravel
     unravel = ravel(net)[1]
@@ -290,19 +290,17 @@ def _solve(linear, net, factor, shift, b, refine):
         back = _pull_back(linear, net, _push(linear, unravel(flat)))
         return -ravel(back)[0]
 
-    flat = _linear_solution(factor, shift, b, product, refine)
+    flat = _linear_solution(found, shift, b, product, refine)
     return flat, unravel(flat)
 
 
-def _linear_solution(factor, shift, b, product, refine):
+def _linear_solution(found, shift, b, product, refine):
     """The solution of ``(A + shift I) y = b``, for ``product(y) = A y``."""
-    library = library_of(factor)
-    inverse = partial(library.cholesky_solve, factor)
 
     def refined(y):
-        return y + inverse(b - product(y) - shift * y)
+        return y + found.solve(b - product(y) - shift * y)
 
-    return library.cond(refine, refined, lambda y: y, inverse(b))
+    return library_of(found).cond(refine, refined, lambda y: y, found.solve(b))
 
 
 def _scaled(linear, y):

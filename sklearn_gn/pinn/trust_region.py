@@ -29,8 +29,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of, namespace
-from sklearn_gn.linalg import cholesky
+from sklearn_gn.arrays.libraries import in_either_library, namespace
+from sklearn_gn.linalg.factors import factor
 from sklearn_gn.linalg.jacobian import without_dense
 from sklearn_gn.pinn.damped_step import (
     Candidate,
@@ -305,12 +305,11 @@ def trial(model, net, batches, linear, matrix, right, floor, shift, *, geodesic)
 
     Rounding of the Gramian changes the step by about ``floor / shift``.
     """
-    library = library_of(matrix)
-    factor = (cholesky if library is NumPy else library).shifted_cholesky(matrix, shift)
+    found = factor(matrix, shift)
     refine = floor > _ROUNDING * shift
-    step, slope = shifted_solution(linear, net, factor, shift, right, refine)
+    step, slope = shifted_solution(linear, net, found, shift, right, refine)
     local = LocalProblem(model, net, batches, linear, geodesic)
-    solve = by_factor(linear, net, factor, refine)
+    solve = by_factor(linear, net, found, refine)
     damped = accelerated_step(local, solve, shift, step, 1, by_difference)
     if geodesic:
         new = corrected_candidate(local, solve, damped, shift)

@@ -17,6 +17,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.arrays.trees import select
+from sklearn_gn.linalg.factors import singular_triplets, solve_general, upper_factor
 from sklearn_gn.linalg.least_squares import filter_factors
 from sklearn_gn.optim import first_order
 from sklearn_gn.optim.globalisation import Nielsen, search_damping
@@ -172,8 +173,8 @@ def lm_update(net, shift, rows, options, *, hidden_only):
 
         jacobian = jnp.concatenate([jacobian, jax.jacfwd(penalty)(parameters)])
         error = jnp.concatenate([error, penalty(parameters)])
-    r = jnp.linalg.qr(jnp.concatenate([jacobian, error[:, None]], axis=1), mode="r")
-    u, s, vt = jnp.linalg.svd(r[:, :n_moving], full_matrices=False)
+    r = upper_factor(jnp.concatenate([jacobian, error[:, None]], axis=1))
+    u, s, vt = singular_triplets(r[:, :n_moving])
     coordinates = u.T @ r[:, n_moving]
 
     def trial(shift, count):
@@ -231,7 +232,7 @@ def kfra_update(net, memory, rows, options):
     a_output = s.T @ (weighted * s)
     g_output = jnp.concatenate([g_intercept[None, :], g_coef])
     eye = jnp.eye(a_output.shape[0], dtype=z.dtype)
-    d_output = jnp.linalg.solve(a_output + damping * eye, g_output)
+    d_output = solve_general(a_output + damping * eye, g_output)
     move = (d_hidden, d_output[1:], d_output[0])
 
     def along(gamma):
@@ -262,7 +263,7 @@ def _kronecker_solve(left, right, gradient, damping):
     root = jnp.sqrt(damping)
     left = left + pi * root * jnp.eye(left.shape[0], dtype=left.dtype)
     right = right + root / pi * jnp.eye(right.shape[0], dtype=right.dtype)
-    return jnp.linalg.solve(left, jnp.linalg.solve(right, gradient.T).T)
+    return solve_general(left, solve_general(right, gradient.T).T)
 
 
 def _norm(gradient):

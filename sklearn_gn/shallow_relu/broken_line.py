@@ -18,8 +18,8 @@ breakpoint,
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg.lapack import dgtsv
 
+from sklearn_gn.linalg.factors import solve_general, solve_tridiagonal
 from sklearn_gn.shallow_relu.network import ShallowReLU
 from sklearn_gn.shallow_relu.sorted_rows import (
     LEFT,
@@ -115,24 +115,6 @@ def inverse_lengths(knots):
     return 1 / np.maximum(h, 1e-14)
 
 
-def solve_tridiagonal(diagonal, beside, target):
-    """Solve positive definite tridiagonal systems, all as one with zeros between them.
-
-    What a singular system has for a solution is not a number.
-    """
-    off = np.zeros(diagonal.shape)
-    off[..., :-1] = beside
-    off = off.ravel()[:-1]
-    rows = target.reshape(-1, target.shape[-1])
-    *_, solution, info = dgtsv(off, diagonal.ravel(), off, rows)
-    if info == 0:
-        return solution.reshape(target.shape)
-    if diagonal.ndim == 1:
-        return np.full(target.shape, np.nan)
-    systems = zip(diagonal, beside, target, strict=True)
-    return np.stack([solve_tridiagonal(*system) for system in systems])
-
-
 def fit_values(knots, m):
     """Return the best function with given breakpoints."""
     inverse = inverse_lengths(knots)
@@ -224,7 +206,7 @@ def shared_step(jump, change, knots, m):
     diagonal = np.max(np.diagonal(matrix, axis1=-2, axis2=-1), axis=-1)
     shift = (1e-12 * diagonal + np.finfo(np.float64).tiny)[..., None, None] * np.eye(n)
     gradient = np.sum(change * (metric @ jump), axis=-1)
-    return -np.linalg.solve(matrix + shift, gradient[..., None])[..., 0]
+    return -solve_general(matrix + shift, gradient[..., None])[..., 0]
 
 
 def jump_covariance(knots, m):

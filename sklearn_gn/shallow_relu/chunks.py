@@ -22,7 +22,7 @@ import numpy as np
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.data.rows_source import RowSource, reduce, row_blocks
-from sklearn_gn.linalg.factors import solve_semidefinite
+from sklearn_gn.linalg import factors
 from sklearn_gn.optim.globalisation import nielsen_shift
 from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.optim.solver import Report
@@ -228,10 +228,10 @@ def fit_output_layer(net, rows, options):
     for block in row_blocks(rows, _BLOCK_ROWS):
         targets = np.sqrt(block.weight)[:, None] * block.y
         design = np.concatenate([mass_design(net, block), targets], axis=1)
-        factor = np.linalg.qr(np.concatenate([factor, design]), mode="r")
+        factor = factors.upper_factor(factor, design)
     # Below the row of the intercept all columns are centred.
     features, targets = factor[1 : 1 + n, 1 : 1 + n], factor[1:, 1 + n :]
-    u, s, vt = np.linalg.svd(features)
+    u, s, vt = factors.singular_triplets(features)
     kept = _leading(s, options.rank_tol, options.rank)
     safe = np.where(kept, s, 1)
     inverse = np.where(kept, 1 / (safe + options.alpha / safe), 0)
@@ -279,7 +279,8 @@ def joint_step(rows, state, options):
     model = model_at(net, rows)
     penalty = np.append(0, np.full(len(net.coef), float(options.alpha)))
     mass = model.mass + np.diag(penalty)
-    reduced = model.layer - model.cross.T @ solve_semidefinite(mass, model.cross)
+    explained = factors.solve_semidefinite(mass, model.cross)
+    reduced = model.layer - model.cross.T @ explained
     values, basis = _eigenpairs(reduced * (scale @ scale.T))
     values += len(values) * _EPS * values[0]  # what rounding may have taken
     slopes = basis.T @ np.sum(model.slopes * scale, axis=1)
@@ -364,7 +365,7 @@ def _coefficients(net, options):
 
 def _eigenpairs(matrix):
     """Eigenvalues, descending, none negative, and eigenvectors."""
-    values, vectors = np.linalg.eigh(matrix)
+    values, vectors = factors.eigenpairs(matrix)
     return np.maximum(values[::-1], 0), vectors[:, ::-1]
 
 

@@ -16,6 +16,7 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.blocks import map_rows, sum_rows, triangular_factor
 from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
 from sklearn_gn.arrays.parts import all_rows, n_devices, number, total
+from sklearn_gn.linalg.factors import singular_triplets
 from sklearn_gn.linalg.least_squares import filter_factors
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import joint, sggn
@@ -256,7 +257,7 @@ def insert(net, rows, options, draw, n_tried):
     r = triangular_factor(lambda block: mass_design(net, block), rows)
     # The residual is orthogonal to the columns of the network already, so only the
     # norm of a candidate has to be projected.
-    _, s, vt = jnp.linalg.svd(r)
+    _, s, vt = singular_triplets(r)
     inverse = jnp.where(s > 1e-10 * s[0], 1 / jnp.where(s > 0, s, 1), 0)
     inside2 = jnp.sum((inverse[:, None] * (vt @ cross[:p])) ** 2, axis=0)
     outside2 = norm2 - inside2
@@ -295,9 +296,7 @@ def delete(net, rows, options, place):
 
     def costs(j):
         mixed = jnp.where((index[1:] == j)[None, :], turned, neurons)
-        u, s, vt = jnp.linalg.svd(
-            jnp.concatenate([affine[:, :1], mixed], axis=1), full_matrices=False
-        )
+        u, s, vt = singular_triplets(jnp.concatenate([affine[:, :1], mixed], axis=1))
         factors = filter_factors(s, 0.0, options.rank, options.rank_tol)
         projected = u.T @ target
         coef = (vt.T @ (factors[:, None] * projected))[1:]

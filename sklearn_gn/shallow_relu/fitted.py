@@ -30,8 +30,9 @@ from sklearn_gn.bayes.laplace import (
 )
 from sklearn_gn.bayes.line_ends import rows_at_ends
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
-from sklearn_gn.bayes.low_rank import LowRank
 from sklearn_gn.data.rows_source import RowSource, reduce, row_blocks
+from sklearn_gn.linalg import factors
+from sklearn_gn.linalg.low_rank import LowRank
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import Shape
@@ -45,7 +46,6 @@ from sklearn_gn.shallow_relu.sorted_rows import (
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
 _BLOCK_ROWS = 2048  # of the tangent space
-_MOST_WORK = 5e8  # of a triangular factor: rows times squared columns
 _DEPENDENT = 1e-7  # relative singular value of a direction that is left out
 
 
@@ -99,14 +99,13 @@ def joint_factor(hyperplanes, rows):
     It is a triangular factor, which is more accurate, unless that takes much work.
     """
     width = 1 + hyperplanes.size + len(hyperplanes)
-    if isinstance(rows, RowSource) or len(rows.x) * width**2 > _MOST_WORK:
+    if isinstance(rows, RowSource) or len(rows.x) * width**2 > factors.QR_LIMIT:
         gram = reduce(joint_gram, hyperplanes, rows, _BLOCK_ROWS)
-        values, vectors = np.linalg.eigh(gram)
+        values, vectors = factors.eigenpairs(gram)
         return np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
     factor = np.zeros((0, width))
     for block in row_blocks(rows, _BLOCK_ROWS):
-        design = joint_design(hyperplanes, block)
-        factor = np.linalg.qr(np.concatenate([factor, design]), mode="r")
+        factor = factors.upper_factor(factor, joint_design(hyperplanes, block))
     return factor
 
 
@@ -179,7 +178,7 @@ def posterior(hyperplanes, coef, factor, mean_square, n_effective):
     """
     p, (width, q) = 1 + len(coef), (hyperplanes.shape[1], coef.shape[1])
     mass, hidden = factor[:, :p], factor[:, p:]
-    u, s, vt = np.linalg.svd(mass, full_matrices=False)
+    u, s, vt = factors.singular_triplets(mass)
     kept = s > _DEPENDENT * s[0]
     u, root = u[:, kept], vt[kept].T / s[kept]
     hidden_in_mass = u.T @ hidden
@@ -187,7 +186,7 @@ def posterior(hyperplanes, coef, factor, mean_square, n_effective):
     outside = hidden - u @ hidden_in_mass
     stacked = np.concatenate([outside * scale[:, k] for k in range(q)])
     reference = np.linalg.norm(hidden * np.abs(scale).max(axis=1), 2)
-    _, t, wt = np.linalg.svd(stacked, full_matrices=False)
+    _, t, wt = factors.singular_triplets(stacked)
     free = t > _DEPENDENT * reference
     n_parameters = q * kept.sum() + free.sum()
     ratio = q / degrees_of_freedom(n_effective, q, n_parameters)  # of the noise, over N
@@ -257,7 +256,7 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
 
 def squared_singular_values(factor):
     """Return the eigenvalues of ``factor^T factor``, descending."""
-    values = np.linalg.svd(factor, compute_uv=False) ** 2
+    values = factors.singular_values(factor) ** 2
     return np.pad(values, (0, max(factor.shape[1] - len(values), 0)))
 
 
@@ -320,7 +319,7 @@ def _slope_covariance(xx, left):
     tie[0, 1:] += left
     tie[0, :-1] -= left
     free = null_space(tie)
-    information, vectors = np.linalg.eigh(free.T @ (xx[:, None] * free))
+    information, vectors = factors.eigenpairs(free.T @ (xx[:, None] * free))
     kept = information > _DEPENDENT**2 * information[-1]
     along = free @ vectors
     root = along[:, kept] / np.sqrt(information[kept])

@@ -19,8 +19,7 @@ import jax.numpy as jnp
 
 from sklearn_gn.arrays.blocks import sum_rows, transposed_product, triangular_factor
 from sklearn_gn.arrays.parts import n_devices
-from sklearn_gn.linalg.factors import solve_semidefinite
-from sklearn_gn.linalg.least_squares import QR_LIMIT
+from sklearn_gn.linalg import factors
 from sklearn_gn.optim.globalisation import Nielsen, search_damping
 from sklearn_gn.optim.trust_region import SpectralModel, damped_coordinates, decrease
 from sklearn_gn.shallow_relu.network import active_set, joint_design, unit_normals
@@ -50,7 +49,7 @@ def reduced_model(net, rows, options):
     # (n (1 + d), q): the coefficient of the neuron of every hidden parameter.
     scale = jnp.repeat(coef, net.hyperplanes.shape[1], axis=0)
     cost = n_devices() * rows.x.shape[0] * (p + layer + q) ** 2
-    model = _model_by_factor if cost <= QR_LIMIT else _model_by_gram
+    model = _model_by_factor if cost <= factors.QR_LIMIT else _model_by_gram
     values, slopes, basis = model(net, rows, options, scale)
     number = jnp.arange(values.shape[0], dtype=jnp.int32)
     kept = (values > options.rank_tol**2 * values[0]) & (number < options.rank)
@@ -74,7 +73,7 @@ def _model_by_factor(net, rows, options, scale):
     below = r[:, p : p + layer]
     hidden = jnp.concatenate([below * scale[:, k][None, :] for k in range(q)])
     error = r[:, p + layer :].T.reshape(-1)
-    u, s, vt = jnp.linalg.svd(hidden, full_matrices=False)
+    u, s, vt = factors.singular_triplets(hidden)
     return s**2, s * (u.T @ error), vt.T
 
 
@@ -83,7 +82,7 @@ def _outside_mass(r, p):
 
     Below row p all of it is; above, what columns that depend on others leave free.
     """
-    u, s, _ = jnp.linalg.svd(r[:p, :p])
+    u, s, _ = factors.singular_triplets(r[:p, :p])
     floor = 1e-12 * s[0]
     free = jnp.where((s <= floor)[:, None], u.T @ r[:p], 0)
     return jnp.concatenate([free, r[p:]])
@@ -96,7 +95,7 @@ def _with_penalty(r, net, alpha):
     penalty = jnp.zeros((p - 1, r.shape[1]), r.dtype)
     penalty = penalty.at[:, 1:p].set(root * jnp.eye(p - 1, dtype=r.dtype))
     penalty = penalty.at[:, p + layer :].set(root * net.coef)
-    return jnp.linalg.qr(jnp.concatenate([r, penalty]), mode="r")
+    return factors.upper_factor(r, penalty)
 
 
 def _model_by_gram(net, rows, options, scale):
@@ -118,8 +117,8 @@ def _model_by_gram(net, rows, options, scale):
     mass, cross, layer_products, slopes = sum_rows(sums, rows)
     penalty = jnp.where(jnp.arange(p, dtype=jnp.int32) > 0, options.alpha, 0)
     mass = mass + jnp.diag(penalty)
-    reduced = layer_products - cross.T @ solve_semidefinite(mass, cross)
-    values, basis = jnp.linalg.eigh(reduced * (scale @ scale.T))
+    reduced = layer_products - cross.T @ factors.solve_semidefinite(mass, cross)
+    values, basis = factors.eigenpairs(reduced * (scale @ scale.T))
     # Raised by what rounding may have taken, so that no step is longer for that.
     values = jnp.maximum(values[::-1], 0) + SINGLE_ROUNDING * values[-1]
     basis = basis[:, ::-1]

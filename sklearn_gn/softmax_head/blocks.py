@@ -13,6 +13,7 @@ import numpy as np
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
 from sklearn_gn.arrays.parts import n_devices, total
+from sklearn_gn.linalg.factors import factor
 from sklearn_gn.optim.multinomial import probabilities
 from sklearn_gn.softmax_head.head import over_blocks, values
 from sklearn_gn.softmax_head.whitening import (
@@ -179,15 +180,15 @@ def _factored(gram, columns, spread, shift, intercept, inverses, gamma):
         matrix = gram(k, column) + xp.diag(spread)
         tiny = xp.finfo(matrix.dtype).tiny
         scale = library.rsqrt(xp.maximum(xp.diagonal(matrix), tiny))
-        factor = library.cholesky(matrix * scale[:, None] * scale[None, :])
-        log_det = 2 * xp.sum(xp.log(xp.diagonal(factor)) - xp.log(scale))
+        found = factor(matrix * scale[:, None] * scale[None, :], overwrite=True)
+        log_det = found.log_det - 2 * xp.sum(xp.log(scale))
         # A direction without penalty has no feature either, and stands by itself.
         log_det = log_det - xp.sum(xp.log(xp.where(shift > 0, shift, spread[:d])))
         log_det = log_det - xp.where(intercept > 0, 0, xp.log(spread[d]))
         if not (inverses or gamma):
             return None, log_det, None
         # A root R of the inverse, R^T R, lower triangular up to a scale of its columns.
-        root = library.triangular_inverse(factor) * scale[None, :]
+        root = found.inverse_root() * scale[None, :]
         own = None
         if gamma:
             left = 1 - shift * xp.sum(root**2, axis=0)[:d]

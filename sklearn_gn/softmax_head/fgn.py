@@ -25,6 +25,7 @@ from typing import NamedTuple
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
 from sklearn_gn.arrays.parts import all_rows, own_rows, total
+from sklearn_gn.linalg.factors import spectrum
 from sklearn_gn.optim.fgn import solve_rows
 from sklearn_gn.optim.multinomial import (
     all_classes,
@@ -201,4 +202,4 @@ def row_spectrum(logits, gram, label, weight, n_competitors):
     direction = root[:, None] * to_columns(by_class)
     gram = xp.repeat(xp.repeat(gram, repeats, 0), repeats, 1)
     gram = gram * (direction @ direction.T) / xp.sum(weight)
-    return library.eigvalsh(gram)[::-1]
+    return spectrum(gram)

@@ -20,10 +20,10 @@ from sklearn_gn.arrays.libraries import (
     namespace,
 )
 from sklearn_gn.arrays.parts import everywhere, total
+from sklearn_gn.optim.line_search import line_minimum
 from sklearn_gn.optim.multinomial import (
     all_classes,
     cross_entropy,
-    line_minimum,
     margins,
     to_columns,
 )

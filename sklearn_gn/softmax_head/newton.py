@@ -24,7 +24,7 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of
-from sklearn_gn.optim.multinomial import backtrack, insufficient_decrease
+from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.softmax_head import penalty, start
 from sklearn_gn.softmax_head.blocks import class_blocks, n_slots, some_rows

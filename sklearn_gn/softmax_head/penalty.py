@@ -59,6 +59,7 @@ from sklearn_gn.arrays.libraries import (
 )
 from sklearn_gn.arrays.parts import total
 from sklearn_gn.data.hashing import row_codes
+from sklearn_gn.linalg import factors
 from sklearn_gn.optim.multinomial import (
     all_classes,
     cross_entropy,
@@ -239,7 +240,7 @@ def left_out_loss(net, data, settings, n_effective, iterations):
     penalty = n_effective * in_whitened(settings.alpha, data.squares)[:, 0]
     if len(x) < x.shape[1]:  # as many coordinates as rows, with a penalty of one
         scaled = x / xp.sqrt(xp.where(penalty > 0, penalty, xp.inf))[None, :]
-        squares, axes = library.eigh(scaled @ scaled.T)
+        squares, axes = factors.eigenpairs(scaled @ scaled.T)
         x = (axes * xp.sqrt(xp.maximum(squares, 0))[None, :]).astype(x.dtype)
         penalty = xp.ones(len(x), penalty.dtype)
     h = xp.append(x, xp.full((len(x), 1), intercept, x.dtype), axis=1)
@@ -315,8 +316,8 @@ def inverse_hessian(h, count, logits, penalty, intercept):
     hessian = hessian + same_class[:, None, :, None] * own
     if m > 1:  # what moves all classes alike changes no probability, and may be free
         hessian = hessian + (largest / m * same_feature)[None, :, None, :]
-    factor = library.cholesky(hessian.reshape(m * k, m * k))
-    return library.cholesky_inverse(factor).reshape(m, k, m, k)
+    found = factors.factor(hessian.reshape(m * k, m * k), overwrite=True)
+    return found.inverse().reshape(m, k, m, k)
 
 
 def logits_left_out(inverse, h, count, logits, label):
@@ -340,7 +341,7 @@ def logits_left_out(inverse, h, count, logits, label):
     gradient = once * to_columns(split.p_rest[:, None] * split.gradient)
     curved = leverage - xp.matmul(p[:, None, :], leverage)
     system = xp.eye(m, dtype=p.dtype)[None] - (once * p)[:, :, None] * curved
-    change = xp.matmul(leverage, xp.linalg.solve(system, gradient[:, :, None]))
+    change = xp.matmul(leverage, factors.solve_general(system, gradient[:, :, None]))
     return logits + change[:, :, 0]
 
 

@@ -16,9 +16,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from sklearn_gn.arrays.libraries import NumPy
+from sklearn_gn.linalg.factors import factor
 from sklearn_gn.optim.multinomial import (
     all_classes,
     covariance_product,
@@ -298,7 +298,7 @@ class NewtonSystem:
         self.factor = None
         if space.rows.intercept:
             of_intercepts = self._of_intercepts(state.evaluation.gradient)
-            self.factor = cho_factor(of_intercepts)
+            self.factor = factor(of_intercepts)
         size = float(state.evaluation.grad_norm) or 1.0
         gradient, image = state.gradient
         divisor = -kind(size)
@@ -349,7 +349,7 @@ class NewtonSystem:
         """The change of the intercepts that brings their gradient to zero."""
         if self.factor is None:
             return np.zeros_like(gradient)
-        return cho_solve(self.factor, gradient).astype(gradient.dtype)
+        return self.factor.solve(gradient).astype(gradient.dtype)
 
     def residual_size(self):
         """The size of the residual in its rows, for which no logits are needed."""

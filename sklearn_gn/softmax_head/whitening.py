@@ -18,6 +18,7 @@ from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
 from sklearn_gn.arrays.parts import total
 from sklearn_gn.arrays.trees import add, dot
+from sklearn_gn.linalg import factors
 from sklearn_gn.optim.multinomial import (
     hessian_product,
     newton_direction,
@@ -132,7 +133,8 @@ def whiten(rows, center, moments, ridge, few=False):
     d = center.shape[0]
     variance, axes = moments, None
     if rotate:
-        variance, axes = _axes_of_few(rows, center) if few else library.eigh(moments)
+        own = _axes_of_few(rows, center) if few else factors.eigenpairs(moments)
+        variance, axes = own
     variance = xp.maximum(variance, 0)
     largest = xp.max(variance)
     # Single precision leaves noise of this size in every direction.
@@ -178,8 +180,8 @@ def _axes_of_few(rows, center):
     weight, library = counted_weights(rows), library_of(rows)
     xp, count = library.xp, len(weight)
     x = (rows.x - center[None, :]) * xp.sqrt(weight)[:, None]
-    basis, factor = xp.linalg.qr(x.T, mode="complete")
-    variance, axes = library.eigh(library.symmetric_product(factor[:count]))
+    basis, factor = factors.orthogonal_factors(x.T, complete=True)
+    variance, axes = factors.eigenpairs(library.symmetric_product(factor[:count]))
     axes = xp.concatenate([basis[:, :count] @ axes, basis[:, count:]], axis=1)
     return xp.append(variance, xp.zeros(len(center) - count, x.dtype)), axes
 

@@ -29,7 +29,8 @@ from sklearn_gn.arrays.backend import pad_rows
 from sklearn_gn.arrays.devices import put_rows
 from sklearn_gn.data.chunks import prefetched
 from sklearn_gn.data.rows_source import even_parts, part_length
-from sklearn_gn.optim.multinomial import insufficient_decrease
+from sklearn_gn.linalg.factors import upper_factor
+from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import inner, problem
 from sklearn_gn.varpro.problem import Net, example_losses, features, loss_gradient
@@ -39,7 +40,6 @@ _BATCH_ROWS = 2048
 _MINI_BATCH = 64  # of first-order methods that leave it open
 _LARGE_BATCH, _LARGE_BATCH_NUMBERS = 2**15, 2**22  # rows, and numbers in them
 _ITERATIONS, _MEMORY = 100, 20  # of L-BFGS, and the steps that it remembers
-_HALVINGS = 30  # of a step
 
 
 # --- batches -------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def joined_factor(model, theta, factor, rows):
     """Return the triangular factor of the rows of a factor and some more."""
     z = features(model, theta, rows.x)
     new = jnp.sqrt(rows.weight)[:, None] * jnp.concatenate([z, rows.y], axis=1)
-    return jnp.linalg.qr(jnp.concatenate([factor, new]), mode="r")
+    return upper_factor(factor, new)
 
 
 @partial(jax.jit, static_argnames="model")
@@ -340,6 +340,12 @@ def _with_least_cross_entropy(model, net, rows, penalties):
         moved = net._replace(output=output.astype(dtype))
         return rows.cross_entropy(model, moved, penalties)
 
+    def search(output, step, loss, slope, rounding):
+        def rejected(length, found):
+            return insufficient_decrease(found[0], loss, length, slope, rounding)
+
+        return backtrack(lambda length: evaluate(output + length * step), rejected, 1.0)
+
     output, pairs = np.asarray(output, np.float64), []
     loss, gradient = evaluate(output)
     goal = inner.INNER_TOL * max(1.0, np.max(np.abs(gradient)))
@@ -349,12 +355,8 @@ def _with_least_cross_entropy(model, net, rows, penalties):
         slope, rounding = float(np.sum(step * gradient)), 4 * eps * abs(loss)
         if not (size > goal and slope < 0):
             break
-        new, following = evaluate(output + step)
-        for _ in range(_HALVINGS):
-            if not insufficient_decrease(new, loss, 1.0, slope, rounding):
-                break
-            step, slope = step / 2, slope / 2
-            new, following = evaluate(output + step)
+        length, (new, following) = search(output, step, loss, slope, rounding)
+        step, slope = length * step, length * slope
         if not new <= loss + rounding:
             break
         pairs.append((step, following - gradient))

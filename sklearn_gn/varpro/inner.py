@@ -18,10 +18,10 @@ from sklearn_gn.arrays.blocks import (
 )
 from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
+from sklearn_gn.linalg.factors import factor, orthogonal_factors, singular_triplets
+from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
 from sklearn_gn.optim.multinomial import (
-    backtrack,
     hessian_product,
-    insufficient_decrease,
     newton_direction,
     probabilities,
     to_columns,
@@ -153,11 +153,11 @@ def squares_factors(z, weight):
     m, p = a.shape
     if m < p:
         a = jnp.concatenate([a, jnp.zeros((p - m, p), a.dtype)])
-    q, r = jnp.linalg.qr(a)
+    q, r = orthogonal_factors(a)
     if n_devices() > 1:
-        of_factors, r = jnp.linalg.qr(all_rows(r))
+        of_factors, r = orthogonal_factors(all_rows(r))
         q = q @ own_rows(of_factors)
-    u, s, vt = jnp.linalg.svd(r)
+    u, s, vt = singular_triplets(r)
     return SquaresFactors((q @ u)[:m], s, vt.T, jnp.zeros_like(s))
 
 
@@ -341,11 +341,11 @@ def entropy_factors(z, values, weight, alpha_out):
         return EntropyFactors(_inverse_root(hessian, alpha_out, scale))
     share = (probability * (1 - probability) * weight[:, None]).T
 
-    def factor(share):
+    def root_of_block(share):
         block = total((z * share[:, None]).T @ z)
         return _inverse_root(block, alpha_out, jnp.trace(block))
 
-    return EntropyFactors(lax.map(factor, share))
+    return EntropyFactors(lax.map(root_of_block, share))
 
 
 def _inverse_root(matrix, shift, scale):
@@ -356,10 +356,7 @@ def _inverse_root(matrix, shift, scale):
     singular, as a constant may be added to all classes.
     """
     floor = _ROUNDING * jnp.finfo(matrix.dtype).eps * scale
-    eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-    matrix = matrix + jnp.maximum(shift, floor) * eye
-    factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
-    return lax.linalg.triangular_solve(factor, eye, left_side=True, lower=True)
+    return factor(matrix, jnp.maximum(shift, floor)).inverse_root()
 
 
 def is_direct(output):

@@ -25,6 +25,7 @@ from sklearn_gn.bayes.layers import (
     row_blocks,
     with_one,
 )
+from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.linalg.large_gram import work_of
 
 _BESIDE = 1e-9  # distance of kinks from rows: on which side is not left to rounding
@@ -272,6 +273,6 @@ def left_out_values(member, covariance, n_effective, rows):
         once = np.minimum(weight * n_effective, 1)[:, None, None]
         share = once * (curvatures(model, u) @ spread)
         pull = -once * residuals(model, u, y)[:, :, None]
-        without = np.linalg.solve(np.eye(u.shape[1]) - share, pull)
+        without = solve_general(np.eye(u.shape[1]) - share, pull)
         moved.append(u + (spread @ without)[:, :, 0])
     return np.concatenate(moved)

@@ -148,5 +148,5 @@ def _jacobian(model, net, x, joint):
     q = net.output.shape[1]
     jv = value_jacobian(model, net.theta, net.output, x)
     eye = jnp.eye(q, dtype=z.dtype)
-    linear = jnp.einsum("ik,qr->iqkr", z, eye).reshape(x.shape[0], q, -1)
+    linear = jnp.einsum("ik,qs->iqks", z, eye).reshape(x.shape[0], q, -1)
     return jnp.concatenate([jv, linear], axis=2)

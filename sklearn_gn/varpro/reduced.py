@@ -20,6 +20,7 @@ from sklearn_gn.arrays.blocks import (
 from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import all_rows, n_devices, total
 from sklearn_gn.arrays.trees import dimension
+from sklearn_gn.linalg.factors import eigenpairs, upper_factor
 from sklearn_gn.optim.multinomial import probabilities, to_columns
 from sklearn_gn.optim.trust_region import SpectralModel, lanczos
 from sklearn_gn.varpro.inner import (
@@ -212,7 +213,7 @@ def primal_model(model, net, rows, penalties):
 
     matrix = fixed - product(fit) + product(by_error)
     matrix = matrix + penalties.hidden * penalty_matrix(model, net.theta)
-    values, vectors = jnp.linalg.eigh((matrix + matrix.T) / 2)
+    values, vectors = eigenpairs((matrix + matrix.T) / 2)
     slopes = vectors.T @ jacobian.gradient
     spectral = SpectralModel(jnp.maximum(values, 0), slopes, vectors)
     return _as_model(model, inner, spectral, jacobian, inner.output.size)
@@ -240,7 +241,7 @@ def dual_model(model, net, rows, penalties):
     stacked = jnp.concatenate(
         [all_rows(reduced), jnp.sqrt(penalties.output) * moved.reshape(-1, n)]
     )
-    gram, left = jnp.linalg.eigh(symmetric_product(stacked))
+    gram, left = eigenpairs(symmetric_product(stacked))
     gram, left = gram[::-1][:n], left[:, ::-1][:, :n]
     usable = gram > gram.shape[0] * jnp.finfo(gram.dtype).eps * gram[0]
     scale = jnp.where(usable, lax.rsqrt(jnp.where(usable, gram, 1)), 0)
@@ -367,7 +368,7 @@ def _pulled(model, theta, x, at_features, shape):
 def _few_targets(a):
     """A matrix with ``a a^T`` that has no more columns than rows."""
     few, many = a.shape
-    return jnp.linalg.qr(a.T, mode="r").T if few < many else a
+    return upper_factor(a.T).T if few < many else a
 
 
 def _curvature_roots(model, values):

@@ -45,7 +45,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_softmax
 
@@ -53,6 +52,7 @@ from sklearn_gn.base import all_logits
 from sklearn_gn.bayes import evidence, laplace
 from sklearn_gn.bayes.layers import forward, linear_inputs, with_one
 from sklearn_gn.bayes.low_rank import positive_precision
+from sklearn_gn.linalg.factors import factor
 from sklearn_gn.optim.multinomial import bounding_curvature
 from sklearn_gn.optim.solver import Report, Rows
 from sklearn_gn.varpro.members import left_out_values, side_by_side
@@ -228,9 +228,8 @@ def batch_step(model, maps, batch, penalties, damping):
     system = root[:, None] * kernel * root
     # Beside a kernel of 1e16, the one alone would be lost to rounding.
     floor = np.finfo(system.dtype).eps * np.trace(system)
-    system[np.diag_indices_from(system)] += 1 + floor
-    factor = cho_factor(system, overwrite_a=True, check_finite=False)
-    z = residual - root * cho_solve(factor, root * along, check_finite=False)
+    found = factor(system, 1 + floor, overwrite=True)
+    z = residual - root * found.solve(root * along)
     moved = [
         a + ((z * q) @ h.T) / shift - pull
         for a, q, h, shift, pull in zip(maps, back, inputs, shifts, pulls, strict=True)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sklearn_gn.arrays.backend import one_blas_thread
-from sklearn_gn.linalg import cholesky
+from sklearn_gn.linalg import cholesky, factors
 
 
 def matrix_of(n):
@@ -29,7 +29,7 @@ def small_blocks(monkeypatch):
 def test_factor_in_blocks_is_that_of_numpy(small_blocks, n_threads, n, shift):
     matrix = matrix_of(n)
     kept = matrix.copy()
-    found = np.tril(cholesky.shifted_cholesky(matrix, shift))
+    found = factors.factor(matrix, shift).root
     exact = np.linalg.cholesky(matrix + shift * np.eye(n))
     np.testing.assert_allclose(found, exact, rtol=1e-8, atol=1e-10)
     np.testing.assert_array_equal(matrix, kept)
@@ -37,7 +37,7 @@ def test_factor_in_blocks_is_that_of_numpy(small_blocks, n_threads, n, shift):
 
 def test_factor_of_a_large_matrix(n_threads):
     matrix = matrix_of(1100)
-    found = np.tril(cholesky.shifted_cholesky(matrix, 1.0))
+    found = factors.factor(matrix, 1.0).root
     exact = np.linalg.cholesky(matrix + np.eye(1100))
     np.testing.assert_allclose(found, exact, rtol=1e-8, atol=1e-10)
 
@@ -46,7 +46,7 @@ def test_factor_does_not_depend_on_the_number_of_threads(small_blocks, monkeypat
     matrix, found = matrix_of(45), []
     for count in 1, 2, 4:
         monkeypatch.setattr(type(one_blas_thread), "share", lambda self, n=count: n)
-        found.append(cholesky.shifted_cholesky(matrix, 0.1))
+        found.append(factors.factor(matrix, 0.1).root)
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
 
@@ -55,12 +55,12 @@ def test_factor_does_not_depend_on_the_number_of_threads(small_blocks, monkeypat
 def test_nan_where_there_is_no_factor(small_blocks, n_threads, place):
     matrix = matrix_of(45)
     matrix[place, place] = -1.0
-    assert np.isnan(cholesky.shifted_cholesky(matrix, 0.0)).all()
+    assert np.isnan(factors.factor(matrix).root).all()
 
 
 def test_single_precision(small_blocks):
     matrix = matrix_of(30).astype("float32")
-    found = cholesky.shifted_cholesky(matrix, 1.0)
+    found = factors.factor(matrix, 1.0).root
     assert found.dtype == np.float32
     exact = np.linalg.cholesky(matrix + np.eye(30, dtype="float32"))
-    np.testing.assert_allclose(np.tril(found), exact, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(found, exact, rtol=1e-3, atol=1e-4)

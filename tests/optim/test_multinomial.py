@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.special import expit, log_softmax
 
 from sklearn_gn.arrays.libraries import NumPy
-from sklearn_gn.optim import multinomial
+from sklearn_gn.optim import line_search, multinomial
 
 N_ROWS, N_FEATURES = 12, 3
 
@@ -157,9 +157,9 @@ def test_newton_steps_with_backtracking_find_the_optimum():
         def at(length):
             return jax.tree.map(lambda p, d: p + length * d, here, direction)
 
-        length, _ = multinomial.backtrack(
+        length, _ = line_search.backtrack(
             lambda length: objective(at(length)),
-            lambda length, new: multinomial.insufficient_decrease(
+            lambda length, new: line_search.insufficient_decrease(
                 new, loss, length, slope
             ),
             jnp.ones_like(loss),
@@ -181,7 +181,7 @@ def test_backtracking_halves_until_a_step_is_good(
 ):
     def search(first):
         loop = {} if compiled else {"while_loop": NumPy.while_loop}
-        return multinomial.backtrack(
+        return line_search.backtrack(
             lambda length: (2 * length, length**2),
             lambda length, evaluated: evaluated[0] > 2 * largest,
             first,
@@ -205,5 +205,5 @@ def test_backtracking_halves_until_a_step_is_good(
 def test_armijos_condition(new, expected):
     # Slope -2 and length 0.5: the loss has to fall by 1e-4.
     for kind in (float, jnp.float64):
-        found = multinomial.insufficient_decrease(kind(new), 1.0, 0.5, -2.0)
+        found = line_search.insufficient_decrease(kind(new), 1.0, 0.5, -2.0)
         assert bool(found) == expected

@@ -101,7 +101,7 @@ def test_reduced_model_is_the_projected_gauss_newton_matrix(q, alpha, n_spare):
 
 def test_model_from_the_gram_matrix_is_the_same_in_single_precision(monkeypatch):
     net, rows = make(m=200, q=2)
-    monkeypatch.setattr(joint, "QR_LIMIT", 0)
+    monkeypatch.setattr(joint.factors, "QR_LIMIT", 0)
     # A function of its own, whose trace sees the limit.
     model = jax.jit(lambda *a: joint.reduced_model(*a))(net, rows, options())
     matrix, gradient = dense_model(net, rows, 0.0)
