@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS, total_weight
-from sklearn_gn.bayes.device_rows import rows_for
+from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
 from sklearn_gn.bayes.evidence import named_penalties
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.line_ends import SHORT_END, has_short_end, long_ends
