@@ -25,10 +25,9 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.linalg import lapack
 
 from sklearn_gn.bayes import evidence, low_rank
-from sklearn_gn.bayes.device_rows import DeviceGram, DeviceRows
+from sklearn_gn.bayes.device_rows import DeviceGram, DeviceRows, solution
 from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.linalg.krylov import krylov_basis
 from sklearn_gn.linalg.large_gram import LargeGram
@@ -200,7 +199,7 @@ def linear_fit(inputs, rows, n_effective):
     weighted = rows.weight[:, None] * inputs
     gram = inputs.T @ weighted
     ridge = _START_RIDGE / n_effective + ROUNDING * np.trace(gram)
-    return np.linalg.solve(evidence.plus_diagonal(gram, ridge), weighted.T @ rows.y)
+    return solution(gram, 1.0, ridge, weighted.T @ rows.y)
 
 
 def init_at(model, rows, theta, alpha, beta, options):
@@ -340,7 +339,7 @@ def _solver(gram, precision, scale, rank, down):
 
         subspace = krylov_basis(product, diagonal, down, rank)
         weighted = product(subspace)
-        inner = _dense_solver((subspace.T @ weighted).copy, floor)
+        inner = _solver_of(subspace.T @ weighted, 1.0, floor)
 
         def projected(shift, right):
             found = inner(shift, subspace.T @ right)
@@ -351,30 +350,15 @@ def _solver(gram, precision, scale, rank, down):
         if not math.isfinite(floor):
             return lambda shift, right: None
         return low_rank.solver(gram, precision, scale, floor)
-    if isinstance(gram, DeviceGram):
-        return partial(_device_solution, gram, precision + floor, scale)
-    return _dense_solver(lambda: evidence.plus_diagonal(scale * gram, precision), floor)
+    return _solver_of(gram, scale, precision + floor)
 
 
-def _device_solution(gram, diagonal, scale, shift, right):
-    """Return ``(H + shift)^-1 right`` on the device, or None."""
-    found = gram.solution(scale, diagonal + shift, right)
-    return found if np.isfinite(found).all() else None
-
-
-def _dense_solver(new_matrix, floor):
-    """Return the function ``(shift, right) -> (matrix + shift)^-1 right``, or None.
-
-    ``new_matrix`` returns the matrix in new memory, which the factor takes.
-    """
+def _solver_of(gram, scale, diagonal):
+    """Return the function ``(shift, right) -> (H + shift)^-1 right``, or None."""
 
     def solve(shift, right):
-        damped = evidence.plus_diagonal(new_matrix(), shift + floor)
-        # The transpose is the same matrix, in the order of LAPACK: nothing is copied.
-        factor, failed = lapack.dpotrf(
-            damped.T, lower=True, overwrite_a=True, clean=False
-        )
-        return None if failed else lapack.dpotrs(factor, right, lower=True)[0]
+        found = solution(gram, scale, diagonal + shift, right)
+        return found if np.isfinite(found).all() else None
 
     return solve
 
@@ -496,12 +480,6 @@ def curvature(sums, groups, alpha, beta, n_effective, rough=False):
             sums.gram, groups, alpha, beta, n_effective, floor, rough
         )
     scale = beta * n_effective
-    if isinstance(sums.gram, DeviceGram):
-        precision = evidence.prior_precision(groups, alpha)
-        share, log_det = sums.gram.determined(scale, precision + scale * floor)
-        log_det -= np.log(np.where(precision > 0, precision, 1)).sum()
-        gamma = evidence.group_sums(share, groups, len(alpha))
-        return evidence.Curvature(gamma, _n_free(groups), log_det)
     return evidence.primal_curvature(sums.gram, groups, alpha, scale, floor)
 
 
