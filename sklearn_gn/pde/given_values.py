@@ -32,16 +32,18 @@ def faces_of(domain, condition):
     return [known[name] for name in names if name in known]
 
 
+def outputs_of(problem, condition):
+    """Return the names of the outputs that a condition is about."""
+    field = Field(None, problem.domain.axes, problem.domain.time, problem.outputs)
+    return (field if condition.outputs is None else field[condition.outputs]).outputs
+
+
 def values_of(problem, conditions, places):
     """Return names of outputs and their values (n, k), for each of some conditions.
 
     Each has its places (n, d). Their functions are compiled together.
     """
-    domain = problem.domain
-    field = Field(None, domain.axes, domain.time, problem.outputs)
-    names = [
-        (field if c.outputs is None else field[c.outputs]).outputs for c in conditions
-    ]
+    names = [outputs_of(problem, condition) for condition in conditions]
     functions, at = [], []
     for condition, known, X in zip(conditions, names, places, strict=True):
         if callable(condition.value):

@@ -29,8 +29,7 @@ from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.linalg.factors import least_norm_solution
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Periodic, Robin
-from sklearn_gn.pde.given_values import faces_of
-from sklearn_gn.pde.operators import Field
+from sklearn_gn.pde.given_values import faces_of, outputs_of
 from sklearn_gn.pde.shapes import Box
 
 _MOST = 4  # breaks
@@ -280,9 +279,7 @@ def _given(problem, conditions, x):
 
 def _numbers(problem, condition):
     """Numbers of the outputs that a condition is about."""
-    field = Field(None, problem.domain.axes, problem.domain.time, problem.outputs)
-    chosen = field if condition.outputs is None else field[condition.outputs]
-    return [problem.outputs.index(name) for name in chosen.outputs]
+    return [problem.outputs.index(name) for name in outputs_of(problem, condition)]
 
 
 def _values_and_slopes(problem, x, axis):

@@ -232,14 +232,7 @@ class FeatureDisplay(Display):
         if wanted[-1] > fitted.n_iter_:
             recorder.record(fitted.n_iter_, fitted)
         shots = dict(sorted(recorder.shots.items()))
-        return cls(
-            features=[z for z, _ in shots.values()],
-            output=[output for _, output in shots.values()],
-            code=class_numbers(fitted.classes_, y),
-            classes=fitted.classes_,
-            iterations=list(shots),
-            name=name,
-        ).plot(ax, **kwargs)
+        return cls._of_shots(shots, fitted.classes_, y, name).plot(ax, **kwargs)
 
     @classmethod
     def from_models(
@@ -290,16 +283,22 @@ class FeatureDisplay(Display):
         cls._needs_matplotlib("from_models")
         if not models:
             raise ValueError("models is empty.")
-        shots = [_features_and_output(model, X) for model in models.values()]
+        shots = {k: _features_and_output(model, X) for k, model in models.items()}
         classes = fitted_attribute(next(iter(models.values())), "classes_")
+        return cls._of_shots(shots, classes, y, name).plot(ax, **kwargs)
+
+    @classmethod
+    def _of_shots(cls, shots, classes, y, name):
+        """The display of features and output layers by iteration."""
+        features, output = zip(*shots.values(), strict=True)
         return cls(
-            features=[z for z, _ in shots],
-            output=[output for _, output in shots],
+            features=list(features),
+            output=list(output),
             code=class_numbers(classes, y),
             classes=classes,
-            iterations=list(models),
+            iterations=list(shots),
             name=name,
-        ).plot(ax, **kwargs)
+        )
 
 
 class _Recorder(_Callback):

@@ -40,7 +40,6 @@ from sklearn_gn.segmented.preparation import (
     prepare,
     problem_of,
     sorted_rows,
-    stack,
     with_known,
 )
 from sklearn_gn.segmented.selection import CRITERIA
@@ -464,14 +463,10 @@ class SegmentedRegressor(
         for name in ("robust_weights_", "_row_checks"):
             vars(self).pop(name, None)  # of an earlier fit
         self._covariance = Covariance(self.covariance, self.hac_lags)
-        fit, figures, (scale,) = robust.infer_all(
+        several, figures, (scale,), problem, (interval,) = robust.infer_all(
             options, t[None], free, [prepared], [clipped], self._covariance
         )
-        fitted = clipped or prepared
-        problem = problem_of([fitted], options)
-        interval = inference.breakpoint_intervals(fit, problem, stack([fitted])[0])[0]
-        fit = fit.of(0)
-        self._fit = fit
+        self._fit = fit = several.of(0)
         self._held_by_bounds, self._cut_by_bounds = inference.at_bounds(
             fit, problem, interval
         )
@@ -485,7 +480,7 @@ class SegmentedRegressor(
         self.parameters_ = inference.parameter_table(fit, *self._names())
         self.noise_std_ = float("nan" if fit.is_noise_unknown else scale)
         self.residual_correlation_, self._correlation_error = (
-            inference.residual_correlation(fit, fitted.rows)
+            inference.residual_correlation(fit, (clipped or prepared).rows)
         )
         self.statistics_ = {name: value[0].item() for name, value in figures.items()}
         return float(scale)

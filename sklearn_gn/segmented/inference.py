@@ -43,10 +43,6 @@ class Scaling(NamedTuple):
         """Return positions in units in which the data lie in [-1, 1]."""
         return _bounded(x, self.center[..., None], self.size[..., None])
 
-    def y(self, y):
-        """Return the target with mean zero and deviation one."""
-        return (y - self.y_center) / self.y_size
-
     def linear(self, linear):
         """Return the linear features in units of their deviations."""
         if not linear.shape[-1]:

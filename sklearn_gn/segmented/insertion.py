@@ -16,28 +16,21 @@ def insert(problem, knots):
 
     The sum of squares is infinite where no position is allowed.
     """
-    gain, t, rss = insertion_gains(problem, knots)
-    best = np.argmax(gain, axis=1)[:, None]
-    gain, t = take(gain, best)[:, 0], take(t, best)[:, 0]
-    return t, np.where(gain >= 0, np.maximum(rss - gain, 0), np.inf)
-
-
-def insertion_gains(problem, knots):
-    """Return the decrease of the sum of squares by a breakpoint at each candidate.
-
-    A kink between two rows is where the lines of both sides meet, if they meet there
-    (Hudson, "Fitting segmented curves whose join points have to be estimated", 1966).
-    The gains (B, c), -1 where no breakpoint is allowed; the breakpoints (B, c); and the
-    sums of squares without a new one.
-    """
     pieces = all_pieces(problem, knots)
     found = solve(problem.table, pieces, problem.form.flat_end)
     gain, t = gains(problem, pieces, found)
-    return np.where(allowed(problem, knots, t), np.maximum(gain, -1), -1), t, found.rss
+    gain = np.where(allowed(problem, knots, t), gain, -1)
+    best = np.argmax(gain, axis=1)[:, None]
+    gain, t = take(gain, best)[:, 0], take(t, best)[:, 0]
+    return t, np.where(gain >= 0, np.maximum(found.rss - gain, 0), np.inf)
 
 
 def gains(problem, pieces, found):
-    """Return the decrease by each candidate and its breakpoint, allowed or not."""
+    """Return the decrease by each candidate and its breakpoint, allowed or not, (B, c).
+
+    A kink between two rows is where the lines of both sides meet, if they meet there
+    (Hudson, "Fitting segmented curves whose join points have to be estimated", 1966).
+    """
     form, t = problem.form, problem.candidates.t
     residual, inner, outside = orthogonal_part(problem, pieces, found)
     gain, first = _gain(residual[0], outside[0, 0], inner[0, 0])

@@ -142,11 +142,6 @@ class Prepared(NamedTuple):
     rows: Rows
     scaling: Scaling
 
-    def series(self):
-        """Return what a table is made of."""
-        x, y, linear, weight, _ = self.rows
-        return x, np.column_stack([y, linear]), weight
-
     def select(self, kept):
         """Return the same with some of the rows, in the same units."""
         return self._replace(rows=Rows(*(a[kept] for a in self.rows[:4])))
@@ -178,7 +173,7 @@ def prepare(x, y, linear, weight, rest=0.0):
     )
     rows = Rows(
         np.clip(scaling.x(x), -1, 1),
-        scaling.y(y),
+        (y - y_center) / scaling.y_size,
         scaling.linear(linear),
         weight,
         rest / scaling.y_size / scaling.y_size,
@@ -209,7 +204,10 @@ def problem_of(prepared, options, ends=None):
 
     Breakpoints lie between ``ends``, of shape (n_series, 2), if given.
     """
-    table = make_table([each.series() for each in prepared])
+    series = (each.rows for each in prepared)
+    table = make_table(
+        [(r.x, np.column_stack([r.y, r.linear]), r.weight) for r in series]
+    )
     rest = [each.rows.rest / each.rows.weight.sum() for each in prepared]
     table.gram[:, 0, 0] += rest
     scaling = _stacked(each.scaling for each in prepared)

@@ -97,10 +97,11 @@ def make_table(series):
     moments = np.concatenate([weighted, x[..., None] * weighted], axis=-1)
     count = np.zeros((len(series), most + 1))
     np.cumsum(weight, axis=1, out=count[:, 1:])
+    moments = sums_from_positions(moments).reshape(-1, n + 1, 2, q)
     return Table(
         x=positions,
         powers=sums_from_positions(share[..., None] * x[..., None] ** np.arange(3)),
-        targets=sums_from_positions(moments).reshape(-1, n + 1, 2, q).swapaxes(-1, -2),
+        targets=np.ascontiguousarray(moments.swapaxes(-1, -2)),
         gram=np.swapaxes(weighted, 1, 2) @ targets,
         count=take(count, at),
         n_rows=n_rows,
@@ -157,34 +158,22 @@ def target_products(table, pieces):
     return level * sums[..., 0] + slope * sums[..., 1]
 
 
-def normal_system(table, pieces):
-    """Return the normal matrix of pieces and linear features, and its right side."""
-    inner = products(table, pieces, pieces)
-    cross = target_products(table, pieces)
-    lead, p = inner.shape[:-2], inner.shape[-1]
-    gram = np.broadcast_to(
-        table.gram.reshape(
-            len(table.gram), *[1] * (len(lead) - 1), *table.gram.shape[1:]
-        ),
-        (*lead, *table.gram.shape[1:]),
-    )
-    side = np.concatenate([cross[..., 0], gram[..., 1:, 0]], axis=-1)
-    if gram.shape[-1] == 1:
-        return inner, side
-    matrix = np.empty((*lead, side.shape[-1], side.shape[-1]))
-    matrix[..., :p, :p] = inner
-    matrix[..., :p, p:] = cross[..., 1:]
-    matrix[..., p:, :p] = np.swapaxes(cross[..., 1:], -1, -2)
-    matrix[..., p:, p:] = gram[..., 1:, 1:]
-    return matrix, side
-
-
 def solve(table, pieces, flat_end=False):
     """Return the least-squares fit in the pieces and the linear features.
 
     With ``flat_end`` the slope at the end of the data is zero.
     """
-    matrix, side = normal_system(table, pieces)
+    matrix, cross = products(table, pieces, pieces), target_products(table, pieces)
+    lead, p, q = matrix.shape[:-2], matrix.shape[-1], table.gram.shape[-1]
+    gram = table.gram.reshape(-1, *[1] * (len(lead) - 1), q, q)
+    gram = np.broadcast_to(gram, (*lead, q, q))
+    side = np.concatenate([cross[..., 0], gram[..., 1:, 0]], axis=-1)
+    if q > 1:
+        inner, matrix = matrix, np.empty((*lead, p + q - 1, p + q - 1))
+        matrix[..., :p, :p] = inner
+        matrix[..., :p, p:] = cross[..., 1:]
+        matrix[..., p:, :p] = np.swapaxes(cross[..., 1:], -1, -2)
+        matrix[..., p:, p:] = gram[..., 1:, 1:]
     diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     scaled = matrix * scale[..., :, None] * scale[..., None, :]
@@ -193,9 +182,8 @@ def solve(table, pieces, flat_end=False):
     if flat_end:
         half, end = _without_end_slope(half, side, pieces.slope)
     coef = _apply(np.swapaxes(half, -1, -2), _apply(half, side))
-    total = table.gram[:, 0, 0].reshape(-1, *[1] * (coef.ndim - 2))
     explained = np.sum(coef * (2 * side - _apply(matrix, coef)), axis=-1)
-    return Solution(coef, np.maximum(total - explained, 0), half, end)
+    return Solution(coef, np.maximum(gram[..., 0, 0] - explained, 0), half, end)
 
 
 def _without_end_slope(half, side, slope):
@@ -273,20 +261,22 @@ class Problem(NamedTuple):
     limits: Limits
     candidates: Candidates | None = None
 
-    def at(self, rows):
-        """Return the problem with candidates at some positions, for all series."""
+    def at(self, rows, t=None):
+        """Return the problem with candidates at rows (c,) or (B, c), where breaks lie.
+
+        ``t`` are the breaks; if None, at or, of jumps, before these rows.
+        """
         table = self.table
-        t, before = table.x[:, rows], table.x[:, np.maximum(rows - 1, 0)]
-        if self.form.step:
-            t = np.where(rows > 0, (before + t) / 2, t)
-        candidates = Candidates(
-            np.broadcast_to(rows, t.shape),
-            t,
-            before,
-            np.ascontiguousarray(np.moveaxis(table.powers[:, rows], 1, -1)),
-            np.ascontiguousarray(np.moveaxis(table.targets[:, rows], 1, -1)),
+        rows = np.broadcast_to(rows, (len(table.x), np.shape(rows)[-1]))
+        here, before = take(table.x, rows), take(table.x, np.maximum(rows - 1, 0))
+        if t is None:
+            halfway = self.form.step & (rows > 0)
+            t = np.where(halfway, (before + here) / 2, here)
+        powers, targets = (
+            np.ascontiguousarray(np.moveaxis(take(sums, rows), 1, -1))
+            for sums in (table.powers, table.targets)
         )
-        return self._replace(candidates=candidates)
+        return self._replace(candidates=Candidates(rows, t, before, powers, targets))
 
     def coarse(self, most):
         """Return the problem with fewer candidates, enough for a number of kinks.

@@ -24,7 +24,6 @@ from scipy.optimize import brentq
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.insertion import gain_of_ramps, gains
 from sklearn_gn.segmented.problem import (
-    Candidates,
     Pieces,
     all_pieces,
     concatenate,
@@ -164,9 +163,7 @@ def _rise_of_row(problem, fit, place):
     found = solve(table, pieces, form.flat_end)
 
     def gain(rows):
-        breaks = (take(table.x, rows - 1) + take(table.x, rows)) / 2
-        candidates = _candidates_at(table, rows, breaks)
-        return gains(problem._replace(candidates=candidates), pieces, found)[0]
+        return gains(problem.at(rows), pieces, found)[0]
 
     return _rise(fit, gain, locate(table, t[:, [place]]))
 
@@ -202,19 +199,9 @@ def _rise_of_kink(problem, fit, place):
 
     def gain(t):
         rows = np.minimum(locate(table, t), table.n_rows[:, None] - 1)
-        candidates = _candidates_at(table, rows, t)
-        return gain_of_ramps(problem._replace(candidates=candidates), pieces, found)
+        return gain_of_ramps(problem.at(rows, t), pieces, found)
 
     return _rise(fit, gain, t[:, [place]])
-
-
-def _candidates_at(table, rows, t):
-    """Return candidates that differ from series to series, rows and t are (B, c)."""
-    powers, targets = (
-        np.ascontiguousarray(np.moveaxis(take(sums, rows), 1, -1))
-        for sums in (table.powers, table.targets)
-    )
-    return Candidates(rows, t, t, powers, targets)
 
 
 def _rise(fit, gain, at):

@@ -18,7 +18,7 @@ from scipy.ndimage import median_filter
 from sklearn_gn.bayes.huber import BOUND, LEAST_SCALE, clip, scale_of
 from sklearn_gn.bayes.line_ends import has_short_end
 from sklearn_gn.segmented import least_squares, selection
-from sklearn_gn.segmented.inference import infer, statistics
+from sklearn_gn.segmented.inference import breakpoint_intervals, infer, statistics
 from sklearn_gn.segmented.preparation import criterion_of, problem_of, stack, with_known
 from sklearn_gn.segmented.problem import sum_of_squares
 from sklearn_gn.segmented.search import converge
@@ -128,26 +128,28 @@ def _clipped(prepared, clipped, options, t):
 
 
 def infer_all(options, t, free, prepared, clipped, kind):
-    """Return the fits of several series, their statistics, and their scales.
+    """Return fits of several series, statistics, scales, the problem and intervals.
 
     A scale is the standard deviation of the noise. Of Huber's loss, whose residuals are
     those of the series ``clipped`` (of least squares a list of None), it is that which
     clips them, also where there are too few rows to call it noise.
     """
-    form = options.form
-    if clipped[0] is None:
-        fit = infer(form, t, free, *stack(prepared), kind)
-        return fit, statistics(fit), fit.noise_std
-    plain = infer(form, t, free, *stack(clipped), kind)
-    pairs = [
-        _for_errors(form, each, own, at, n)
-        for each, own, at, n in zip(
-            prepared, clipped, plain.t, plain.n_parameters, strict=True
-        )
-    ]
-    fit = infer(form, plain.t, free, *stack([each for each, _ in pairs]), kind)
-    noise = plain.scaling.y_size * np.array([scale for _, scale in pairs])
-    return fit, statistics(plain), noise
+    form, fitted = options.form, prepared if clipped[0] is None else clipped
+    rows, scaling = stack(fitted)
+    fit = infer(form, t, free, rows, scaling, kind)
+    figures, scales = statistics(fit), fit.noise_std
+    if fitted is clipped:
+        pairs = [
+            _for_errors(form, each, own, at, n)
+            for each, own, at, n in zip(
+                prepared, clipped, fit.t, fit.n_parameters, strict=True
+            )
+        ]
+        scales = scaling.y_size * np.array([scale for _, scale in pairs])
+        fit = infer(form, fit.t, free, *stack([each for each, _ in pairs]), kind)
+    problem = problem_of(fitted, options)
+    intervals = breakpoint_intervals(fit, problem, rows)
+    return fit, figures, scales, problem, intervals
 
 
 def _for_errors(form, prepared, clipped, t, n_parameters):

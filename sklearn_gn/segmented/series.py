@@ -22,7 +22,6 @@ from sklearn_gn.segmented.preparation import (
     criterion_of,
     options_of,
     prepare,
-    problem_of,
     sorted_rows,
     stack,
     with_known,
@@ -249,13 +248,10 @@ def _fit_chunk(estimator, kind, series, names):
 def _tables(estimator, options, t, free, prepared, clipped):
     """Tables of series whose breakpoints are known and free in the same order."""
     kind = Covariance(estimator.covariance, estimator.hac_lags)
-    fit, figures, scale = robust.infer_all(options, t, free, prepared, clipped, kind)
-    rows, _ = stack(prepared)
-    fitted = prepared if clipped[0] is None else clipped
-    interval = inference.breakpoint_intervals(
-        fit, problem_of(fitted, options), stack(fitted)[0]
+    fit, figures, scales, _, interval = robust.infer_all(
+        options, t, free, prepared, clipped, kind
     )
-    noise = np.where(fit.is_noise_unknown, np.nan, scale)
+    noise = np.where(fit.is_noise_unknown, np.nan, scales)
     shape = len(t), t.shape[1] + 1
     none, std = np.full((len(t), 1), np.nan), inference.breakpoint_errors(fit)
     columns = {
@@ -263,7 +259,7 @@ def _tables(estimator, options, t, free, prepared, clipped):
         "breakpoint_std_error": np.hstack([none, std]),
         "breakpoint_lower": np.hstack([none, interval[..., 0]]),
         "breakpoint_upper": np.hstack([none, interval[..., 1]]),
-        **inference.segment_table(fit, rows),
+        **inference.segment_table(fit, stack(prepared)[0]),
         "n_breakpoints": np.full(shape, shape[1] - 1),
         "noise_std": np.broadcast_to(noise[:, None], shape),
         "r2": np.broadcast_to(figures["r2"][:, None], shape),

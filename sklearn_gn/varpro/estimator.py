@@ -233,7 +233,8 @@ class _VarProNet(
         model, scaling = fitted
         val_loss, name = None, "classes_" if is_classifier(self) else "_single_target"
         if validation is not None:
-            x, y, weight = scaling.x(validation[0]), *validation[1:]
+            y, weight = validation[1], validation[2]
+            x = scaling.x(validation[0])
             y = y if is_classifier(self) else scaling.y(y)
 
             def val_loss(net):

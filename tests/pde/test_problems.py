@@ -31,7 +31,7 @@ from sklearn_gn.pde.problems import (
     PoissonCosine,
     _common,
     allen_cahn,
-    poisson,
+    closed_forms,
 )
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -185,7 +185,7 @@ def test_kovasznay_is_accurate_at_high_reynolds_numbers():
 def test_ball_in_100_000_dimensions():
     problem = PoissonBall()
     (x,) = PoissonBall().domain.sample(1, np.random.RandomState(0))
-    c = poisson._weights(100_000, 0)
+    c = closed_forms._weights(100_000, 0)
     a, b = x[:-1], x[1:]
     expected = (1 - x @ x) * c @ (np.sin(a + np.cos(b)) + b * np.cos(a))
     solution = problem.exact

@@ -8,13 +8,15 @@ method whose ``convergence`` can be looked up, and stored on disk.
 from sklearn_gn.pde.problems.allen_cahn import AllenCahn, AllenCahnReference
 from sklearn_gn.pde.problems.burgers import Burgers, ColeHopf
 from sklearn_gn.pde.problems.cavity import CavityReference, LidDrivenCavity
-from sklearn_gn.pde.problems.fokker_planck import LogFokkerPlanck
-from sklearn_gn.pde.problems.heat import Heat, HeatSine
-from sklearn_gn.pde.problems.kovasznay import Kovasznay, navier_stokes
-from sklearn_gn.pde.problems.poisson import (
+from sklearn_gn.pde.problems.closed_forms import (
+    Heat,
+    HeatSine,
+    Kovasznay,
+    LogFokkerPlanck,
     Poisson,
     PoissonBall,
     PoissonCosine,
+    navier_stokes,
 )
 
 __all__ = [

@@ -32,7 +32,7 @@ from sklearn_gn.pde.problems._common import (
     grid,
     stored,
 )
-from sklearn_gn.pde.problems.kovasznay import navier_stokes
+from sklearn_gn.pde.problems.closed_forms import navier_stokes
 from sklearn_gn.pde.shapes import Box
 
 _VERSION = 1  # of the numbers: a new one makes stored files void
