@@ -43,9 +43,7 @@ def rows_for(device, rows, model):
     if size > _MOST_PARAMETERS or not formed:
         warn_of_cpu(device, f"a network of {size} parameters and {len(rows.x)} rows")
         return rows
-    found = DeviceRows(*rows)
-    found.device = device
-    return found
+    return DeviceRows.on(device, rows)
 
 
 def warn_of_cpu(device, part):
@@ -65,9 +63,15 @@ class DeviceRows(Rows):
 
     device = None
 
+    @classmethod
+    def on(cls, device, rows):
+        """Return rows for a device."""
+        found = cls(*rows)
+        found.device = device
+        return found
+
     def _replace(self, **changes):
-        found = super()._replace(**changes)
-        found.device = self.device
+        found = self.on(self.device, super()._replace(**changes))
         found._copies = {k: a for k, a in self._on_device() if k not in changes}
         return found
 

@@ -154,7 +154,7 @@ def sums_at(model, theta, rows, trial=None):
         return Sums(*rows.sums(model, theta))
     if not isinstance(rows, RowSource):
         return model.sums(theta, rows, trial)
-    return Sums(*rows.reduce(partial(_dense_sums, model), theta))
+    return Sums(*rows.reduce(partial(_dense_sums, _device_of(rows), model), theta))
 
 
 def trial_of(model, theta, rows):
@@ -163,16 +163,23 @@ def trial_of(model, theta, rows):
         return Trial(rows.error(model, theta))
     if not isinstance(rows, RowSource):
         return model.trial(theta, rows)
-    return Trial(rows.reduce(partial(_error, model), theta))
+    return Trial(rows.reduce(partial(_error, _device_of(rows), model), theta))
 
 
-def _dense_sums(model, theta, rows):
-    sums = model.dense_sums(theta, rows)
-    return sums.gram, sums.slope, sums.error
+def _device_of(source):
+    """The device for the parts of a source, that of its sample, in a tuple; or none."""
+    return (source.sample.device,) if isinstance(source.sample, DeviceRows) else ()
 
 
-def _error(model, theta, rows):
-    return model.trial(theta, rows).error
+def _dense_sums(device, model, theta, rows):
+    if device:
+        return tuple(sums_of(model, theta, DeviceRows.on(*device, rows)))
+    return tuple(model.dense_sums(theta, rows))
+
+
+def _error(device, model, theta, rows):
+    rows = DeviceRows.on(*device, rows) if device else rows
+    return trial_of(model, theta, rows).error
 
 
 # --- the iteration -------------------------------------------------------------------

@@ -190,11 +190,11 @@ class ShallowReLURegressor(
         them, it is always "float64".
 
     device : str, list of int, jax.sharding.Mesh or None, default=None
-        Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
-        numbers in ``jax.devices()``, or a mesh, divides the rows among several devices
-        for "vpgn" and "sggn" with given penalties; see :doc:`/user_guide/devices`. Fits
-        with penalties from the evidence or from a dict, and fits by "vpgn" to one
-        feature, are computed on the CPU.
+        Where to compute: "cpu" or "gpu". If None, fits with penalties from the evidence
+        or from a dict are computed on the CPU, and all others on JAX's default device.
+        A list of numbers in ``jax.devices()``, or a mesh, divides the rows among
+        several devices for "vpgn" and "sggn"; see :doc:`/user_guide/devices`. Fits by
+        "vpgn" to one feature are computed on the CPU.
 
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.
