@@ -16,6 +16,7 @@ from sklearn_gn.arrays.libraries import forced_jax
 from sklearn_gn.bayes import device_rows, evidence, evidence_gn
 from sklearn_gn.bayes.device_rows import rows_for
 from sklearn_gn.bayes.layers import Layers
+from sklearn_gn.data import rows_source
 from sklearn_gn.optim.solver import Rows
 from tests.processes import output, start
 
@@ -148,6 +149,19 @@ def test_default_fits_are_those_of_numpy(model, given, weight):
     assert_allclose(found[1], expected[1], rtol=1e-6)
     assert_allclose(by_jax.noise_std_, by_numpy.noise_std_, rtol=1e-8)
     assert_allclose(by_jax.gram_spectrum_, by_numpy.gram_spectrum_, atol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_rows_in_chunks_are_summed_on_the_device(monkeypatch):
+    monkeypatch.setattr(rows_source, "_SAMPLE_ROWS", 60)
+    monkeypatch.setattr(rows_source, "_PART_ROWS", 64)
+    X, y = data()
+    model = ShallowReLURegressor(4, n_init=1, random_state=0)
+    chunks = [(X[:70], y[:70]), (X[70:], y[70:])]
+    by_numpy = clone(model).fit_chunks(chunks)
+    with forced_jax():
+        by_jax = clone(model).fit_chunks(chunks)
+    assert_allclose(by_jax.predict(X), by_numpy.predict(X), atol=1e-8)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

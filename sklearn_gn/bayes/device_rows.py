@@ -16,7 +16,7 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.libraries import in_either_library, numpy_computes
 from sklearn_gn.arrays.trees import Record
-from sklearn_gn.linalg.factors import factor
+from sklearn_gn.linalg.factors import diagonal_of_solution, factor, plus_diagonal
 from sklearn_gn.linalg.large_gram import is_formed
 from sklearn_gn.optim.solver import Rows
 
@@ -43,9 +43,7 @@ def rows_for(device, rows, model):
     if size > _MOST_PARAMETERS or not formed:
         warn_of_cpu(device, f"a network of {size} parameters and {len(rows.x)} rows")
         return rows
-    found = DeviceRows(*rows)
-    found.device = device
-    return found
+    return DeviceRows.on(device, rows)
 
 
 def warn_of_cpu(device, part):
@@ -65,9 +63,15 @@ class DeviceRows(Rows):
 
     device = None
 
+    @classmethod
+    def on(cls, device, rows):
+        """Return rows for a device."""
+        found = cls(*rows)
+        found.device = device
+        return found
+
     def _replace(self, **changes):
-        found = super()._replace(**changes)
-        found.device = self.device
+        found = self.on(self.device, super()._replace(**changes))
         found._copies = {k: a for k, a in self._on_device() if k not in changes}
         return found
 
@@ -89,10 +93,10 @@ class DeviceRows(Rows):
         error : float
         """
         whole, places = model.with_all_features(), model.places()
-        theta = _spread(theta, places, len(whole.groups()))
+        size = len(whole.groups())
+        theta, kept = _spread(theta, places, size), _spread(np.ones(1), places, size)
         with self._computing():
-            found = _sums.compiled(whole, theta, self.copies())
-            gram, *others = found
+            gram, *others = _sums.compiled(whole, theta, kept, self.copies())
             slope, diagonal, error = map(np.asarray, others)
         gram = DeviceGram(gram, diagonal[places], places, self.device)
         return gram, slope[places], float(error)
@@ -184,26 +188,16 @@ class DeviceGram(Record):
         return self._computed(_product, self._spread(vectors))[self.places]
 
     def solution(self, scale, diagonal, right):
-        """Return ``(scale gram + diag(diagonal))^-1 right``; NaN without a factor."""
+        """See :func:`solution`."""
         diagonal = self._spread(diagonal, 1.0)
-        found = self._computed(
-            _solution, self._kept(), float(scale), diagonal, self._spread(right)
-        )
+        found = self._computed(_solution, float(scale), diagonal, self._spread(right))
         return found[self.places]
 
     def determined(self, scale, diagonal):
-        """Return the diagonal of ``H^-1 scale gram``, and the log det of H.
-
-        H is ``scale gram + diag(diagonal)``. NaN without a factor.
-        """
+        """See :func:`determined`."""
         diagonal = self._spread(diagonal, 1.0)
-        share, log_det = self._computed(
-            _determined, self._kept(), float(scale), diagonal
-        )
+        share, log_det = self._computed(_determined, float(scale), diagonal)
         return share[self.places], float(log_det)
-
-    def _kept(self):
-        return self._spread(np.ones(len(self)))
 
     def _spread(self, values, others=0.0):
         return _spread(values, self.places, len(self.matrix), others)
@@ -215,6 +209,27 @@ class DeviceGram(Record):
             return jax.tree.map(np.asarray, function.compiled(self.matrix, *arguments))
 
 
+def solution(gram, scale, diagonal, right):
+    """Return ``H^-1 right`` for H = scale gram + diag(diagonal); NaN without a factor.
+
+    Parameters
+    ----------
+    gram : ndarray of shape (P, P) or DeviceGram
+    scale : float
+    diagonal, right : ndarrays of shape (P,)
+    """
+    if isinstance(gram, DeviceGram):
+        return gram.solution(scale, diagonal, right)
+    return _solution(gram, scale, diagonal, right)
+
+
+def determined(gram, scale, diagonal):
+    """Return the diagonal of ``H^-1 scale gram``, and log det H, for the same H."""
+    if isinstance(gram, DeviceGram):
+        return gram.determined(scale, diagonal)
+    return _determined(gram, scale, diagonal)
+
+
 def _spread(values, places, size, others=0.0):
     """Return values at some places of an array, between others."""
     found = np.full((size, *values.shape[1:]), others)
@@ -222,11 +237,12 @@ def _spread(values, places, size, others=0.0):
     return found
 
 
-# --- compiled functions --------------------------------------------------------------
+# --- functions of NumPy, which JAX compiles ------------------------------------------
 
 
-def _sums(model, theta, rows):
+def _sums(model, theta, kept, rows):
     gram, slope, error = model.dense_sums(theta, rows)
+    gram = kept[:, None] * gram * kept[None]
     return gram, slope, gram.diagonal(), error
 
 
@@ -238,16 +254,13 @@ def _product(gram, vectors):
     return gram @ vectors
 
 
-def _solution(gram, kept, scale, diagonal, right):
-    hessian = scale * kept[:, None] * gram * kept[None]
-    return factor(hessian, diagonal).solve(right)
+def _solution(gram, scale, diagonal, right):
+    return factor(scale * gram, diagonal, overwrite=True).solve(right)
 
 
-def _determined(gram, kept, scale, diagonal):
-    gram = scale * kept[:, None] * gram * kept[None]
-    found = factor(gram, diagonal)
-    root = found.inverse_root()
-    return ((root @ gram) * root).sum(axis=0), found.log_det
+def _determined(gram, scale, diagonal):
+    share, log_det = diagonal_of_solution(plus_diagonal(scale * gram, diagonal), gram)
+    return scale * share, log_det
 
 
 _sums = in_either_library(_sums, static=("model",), static_argnames="model")

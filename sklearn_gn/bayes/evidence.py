@@ -24,12 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_gn.linalg.factors import (
-    diagonal_of_solution,
-    factor,
-    orthogonal_factors,
-    plus_diagonal,
-)
+from sklearn_gn.bayes.device_rows import determined
+from sklearn_gn.linalg.factors import factor, orthogonal_factors
 
 SMALLEST, LARGEST = 1e-8, 1e8  # precisions, for parameters and targets of unit size
 _SWITCHED_OFF = 0.01  # share of a group that is determined, below which it is nothing
@@ -99,10 +95,8 @@ def primal_curvature(gram, groups, alpha, beta, floor=0.0):
     parameter. NaN where H is singular to rounding.
     """
     precision = prior_precision(groups, alpha)
-    hessian = plus_diagonal(beta * gram, precision + beta * floor)
     # The form N_g - alpha_g tr(H^-1)_g would cancel where a group is switched off.
-    share, log_det = diagonal_of_solution(hessian, gram)
-    share = beta * share
+    share, log_det = determined(gram, beta, precision + beta * floor)
     log_det = log_det - np.log(np.where(precision > 0, precision, 1)).sum()
     free = np.count_nonzero(groups < 0)
     return Curvature(group_sums(share, groups, len(alpha)), free, log_det)

@@ -27,9 +27,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from sklearn_gn.bayes import evidence, low_rank
-from sklearn_gn.bayes.device_rows import DeviceGram, DeviceRows
+from sklearn_gn.bayes.device_rows import DeviceGram, DeviceRows, solution
 from sklearn_gn.data.rows_source import RowSource
-from sklearn_gn.linalg.factors import factor, plus_diagonal
+from sklearn_gn.linalg.factors import factor
 from sklearn_gn.linalg.krylov import krylov_basis
 from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.globalisation import nielsen_shift
@@ -155,7 +155,7 @@ def sums_at(model, theta, rows, trial=None):
         return Sums(*rows.sums(model, theta))
     if not isinstance(rows, RowSource):
         return model.sums(theta, rows, trial)
-    return Sums(*rows.reduce(partial(_dense_sums, model), theta))
+    return Sums(*rows.reduce(partial(_dense_sums, _device_of(rows), model), theta))
 
 
 def trial_of(model, theta, rows):
@@ -164,16 +164,23 @@ def trial_of(model, theta, rows):
         return Trial(rows.error(model, theta))
     if not isinstance(rows, RowSource):
         return model.trial(theta, rows)
-    return Trial(rows.reduce(partial(_error, model), theta))
+    return Trial(rows.reduce(partial(_error, _device_of(rows), model), theta))
 
 
-def _dense_sums(model, theta, rows):
-    sums = model.dense_sums(theta, rows)
-    return sums.gram, sums.slope, sums.error
+def _device_of(source):
+    """The device for the parts of a source, that of its sample, in a tuple; or none."""
+    return (source.sample.device,) if isinstance(source.sample, DeviceRows) else ()
 
 
-def _error(model, theta, rows):
-    return model.trial(theta, rows).error
+def _dense_sums(device, model, theta, rows):
+    if device:
+        return tuple(sums_of(model, theta, DeviceRows.on(*device, rows)))
+    return tuple(model.dense_sums(theta, rows))
+
+
+def _error(device, model, theta, rows):
+    rows = DeviceRows.on(*device, rows) if device else rows
+    return trial_of(model, theta, rows).error
 
 
 # --- the iteration -------------------------------------------------------------------
@@ -350,14 +357,9 @@ def _solver(gram, precision, scale, rank, down):
         if not math.isfinite(floor):
             return lambda shift, right: np.full_like(right, np.nan)
         return low_rank.solver(gram, precision, scale, floor)
-    if isinstance(gram, DeviceGram):
-        return lambda shift, right: gram.solution(
-            scale, precision + (floor + shift), right
-        )
 
     def solve(shift, right):
-        hessian = plus_diagonal(scale * gram, precision)
-        return factor(hessian, shift + floor, overwrite=True).solve(right)
+        return solution(gram, scale, precision + floor + shift, right)
 
     return solve
 
@@ -479,12 +481,6 @@ def curvature(sums, groups, alpha, beta, n_effective, rough=False):
             sums.gram, groups, alpha, beta, n_effective, floor, rough
         )
     scale = beta * n_effective
-    if isinstance(sums.gram, DeviceGram):
-        precision = evidence.prior_precision(groups, alpha)
-        share, log_det = sums.gram.determined(scale, precision + scale * floor)
-        log_det -= np.log(np.where(precision > 0, precision, 1)).sum()
-        gamma = evidence.group_sums(share, groups, len(alpha))
-        return evidence.Curvature(gamma, _n_free(groups), log_det)
     return evidence.primal_curvature(sums.gram, groups, alpha, scale, floor)
 
 

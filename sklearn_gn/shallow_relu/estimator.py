@@ -190,11 +190,11 @@ class ShallowReLURegressor(
         them, it is always "float64".
 
     device : str, list of int, jax.sharding.Mesh or None, default=None
-        Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
-        numbers in ``jax.devices()``, or a mesh, divides the rows among several devices
-        for fits by the evidence, and for "vpgn" and "sggn" with given penalties; see
-        :doc:`/user_guide/devices`. A warning names what is computed on the CPU
-        nevertheless, such as fits by "vpgn" to one feature.
+        Where to compute: "cpu" or "gpu". If None, fits with penalties from the evidence
+        or from a dict are computed on the CPU, and all others on JAX's default device.
+        A list of numbers in ``jax.devices()``, or a mesh, divides the rows among
+        several devices; see :doc:`/user_guide/devices`. A warning names what is
+        computed on the CPU nevertheless, such as fits by "vpgn" to one feature.
 
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.

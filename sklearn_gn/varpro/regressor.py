@@ -155,11 +155,12 @@ class VarProNetRegressor(
         Precision of the fit. A committee is always fitted in "float64".
 
     device : str, list of int, jax.sharding.Mesh or None, default=None
-        Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
-        numbers in ``jax.devices()``, or a mesh, divides the rows among several devices
-        for "gnvpro", "gn" and "lbfgs_vpro"; see :doc:`/user_guide/devices`. Committees
-        are computed on the CPU. A fitted model predicts on the device of its fit, if
-        there is one.
+        Where to compute: "cpu" or "gpu". If None, a committee is fitted on the CPU, and
+        all else on JAX's default device. A list of numbers in ``jax.devices()``, or a
+        mesh, divides the rows among several devices, for committees and for "gnvpro",
+        "gn" and "lbfgs_vpro"; see :doc:`/user_guide/devices`. Committees of very large
+        networks are fitted on the CPU. A fitted model predicts on the device of its
+        fit, if there is one.
 
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.
