@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.callback import CallbackSupportMixin
 from sklearn.utils import compute_class_weight, gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
@@ -19,13 +20,12 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import backend, extremes, programs, threads
-from sklearn_gn.callbacks import EarlyStopping, TimeBudget
+from sklearn_gn.callbacks import EarlyStopping, FitTasks, TimeBudget
 from sklearn_gn.data.chunks import class_numbers
 from sklearn_gn.data.row_checks import checked_rows, target_spread
 from sklearn_gn.data.rows import check_validation_pair, validate_data
 from sklearn_gn.findings import Diagnosis, diagnose
 from sklearn_gn.optim.stop import is_interrupt
-from sklearn_gn.runtime.callback_support import CallbackSupportMixin, FitTasks
 from sklearn_gn.runtime.versions import VersionStampMixin
 from sklearn_gn.solvers import Solver
 from sklearn_gn.solvers._base import resolve
