@@ -70,16 +70,9 @@ SWITCHES = {
     "shallow_relu.refinement": "Fits of data with hardly any noise end with steps by "
     "orthogonal factors. Off: without.",
     # broken lines
-    "segmented.lookahead": "Where residuals are correlated from row to row, the search "
-    "starts again from the best partitions into separate lines. Off: it does not.",
     "segmented.short_ends": "A short first or last segment has to explain two thirds "
     "of what is left without it, also in ShallowReLURegressor of one feature. Off: it "
     "is kept where the criterion chooses it.",
-    "segmented.insertion": "Breakpoints are inserted, and inserted again, where the "
-    "sum of squares falls most. Off: the best partitions into separate lines are the "
-    "only starts, for series with correlated residuals.",
-    "segmented.bootstrap": "With another covariance than the plain one, the test for a "
-    "breakpoint draws from the residuals. Off: from normal noise of one variance.",
     # heads
     "heads.temperature": "The logits get the factor that predicts rows best that are "
     "left out, for each penalty that is tried. Off: one.",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sklearn_gn._discovery import all_estimators
+from tests._discovery import all_estimators
 
 yaml = pytest.importorskip("yaml")
 PATH = Path(__file__).parents[1] / "CITATION.cff"

@@ -11,7 +11,6 @@ from sklearn.utils.estimator_checks import (
     parametrize_with_checks,
 )
 
-from sklearn_gn._discovery import all_estimators
 from sklearn_gn.solvers import (
     NETWORK_CLASSIFIER_SOLVERS,
     NETWORK_REGRESSOR_SOLVERS,
@@ -20,6 +19,7 @@ from sklearn_gn.solvers import (
     SOFTMAX_HEAD_SOLVERS,
     JointGN,
 )
+from tests._discovery import all_estimators
 
 # Small settings: the checks fit hundreds of times.
 DEFAULTS = {

@@ -12,7 +12,7 @@ from sklearn.base import is_classifier
 
 import sklearn_gn.callbacks
 from sklearn_gn import plotting
-from sklearn_gn._discovery import all_estimators, public_functions, public_objects
+from tests._discovery import all_estimators, public_functions, public_objects
 
 CLASSES = [
     *(estimator for _, estimator in all_estimators()),

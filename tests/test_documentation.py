@@ -13,9 +13,9 @@ from docutils.core import publish_doctree
 from sklearn.base import BaseEstimator
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn._discovery import PUBLIC_MODULES, public_objects
 from sklearn_gn._reference_link import DOCUMENTATION
 from sklearn_gn.solvers import Solver
+from tests._discovery import PUBLIC_MODULES, public_objects
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(

@@ -14,11 +14,11 @@ from sklearn_gn import (
     ShallowReLURegressor,
     VarProNetRegressor,
 )
-from sklearn_gn._discovery import all_estimators
 from sklearn_gn.callbacks import TimeBudget
 from sklearn_gn.data.row_checks import RowChecks, target_spread
 from sklearn_gn.data.rows import feature_spread
 from sklearn_gn.findings import Finding, diagnose
+from tests._discovery import all_estimators
 
 
 def fitted(stop_reason="tol", loss=(1.0, 0.5, 0.5), **attributes):

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from sklearn_gn._discovery import public_functions, public_objects
+from tests._discovery import public_functions, public_objects
 
 PUBLIC = public_objects()
 

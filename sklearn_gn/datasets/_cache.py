@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from sklearn.datasets import get_data_home
+from sklearn.utils import Bunch
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
@@ -15,28 +16,10 @@ from sklearn_gn.runtime.disk_cache import cached_on_disk
 def solve_in_chunks(solve, inputs, size, *, n_jobs, verbose, name):
     """Apply ``solve`` to the rows of ``inputs``, ``size`` of them at a time.
 
-    The chunks do not depend on ``n_jobs``, so neither do the results.
-
-    Parameters
-    ----------
-    solve : callable
-        Takes some rows of ``inputs`` and returns as many rows. Nearly all its time is
-        spent in compiled code of NumPy and SciPy, which threads run side by side.
-    inputs : ndarray of shape (n_samples, n_features)
-        The rows.
-    size : int
-        Rows a chunk.
-    n_jobs : int or None
-        Threads, counted as in scikit-learn.
-    verbose : int
-        1 prints progress at most once a second, 2 after each chunk.
-    name : str
-        What the lines of progress begin with.
-
-    Returns
-    -------
-    ndarray of shape (n_samples, n_outputs)
-        The results, in the order of the rows.
+    It takes some rows and returns as many; nearly all its time is spent in compiled
+    code of NumPy and SciPy, which ``n_jobs`` threads run side by side. The chunks do
+    not depend on ``n_jobs``, so neither do the results. ``verbose``: 1 prints progress
+    at most once a second, 2 after each chunk, in lines that begin with ``name``.
     """
     total = len(inputs)
     chunks = [inputs[start : start + size] for start in range(0, total, size)]
@@ -71,25 +54,10 @@ def _solve_chunk(solve, chunk):
 def cached(name, function, arguments, *, cache, data_home):
     """Call the function that generates a data set, or read what it returned before.
 
-    Parameters
-    ----------
-    name : str
-        Name of the data set with the version of its numbers; the name of the folder.
-    function : callable
-        Defined at the top of a module; returns a tuple of arrays.
-    arguments : dict
-        By name, among them ``random_state``, ``n_jobs`` and ``verbose``. Only an int as
-        ``random_state`` says again what the arrays are: otherwise nothing is stored.
-    cache : bool
-        If False, disk is neither read nor written.
-    data_home : str, path-like or None
-        Folder that holds those of the data sets; if None, the folder ``sklearn_gn`` in
-        the data folder of scikit-learn.
-
-    Returns
-    -------
-    tuple of ndarrays
-        What the function returned, now or in an earlier call.
+    ``name`` is that of the data set with the version of its numbers, and of the folder
+    in ``data_home``, which is ``sklearn_gn`` in the data folder of scikit-learn if
+    None. The function, defined at the top of a module, returns a tuple of arrays. Only
+    an int as ``random_state`` says again what they are: otherwise nothing is stored.
     """
     if not cache or not isinstance(arguments["random_state"], Integral):
         return function(**arguments)
@@ -110,3 +78,10 @@ def cached(name, function, arguments, *, cache, data_home):
         ignore=("n_jobs", "verbose"),
         on_read=announce,
     )
+
+
+def as_bunch(X, Y, first, second, **fields):
+    """Return a Bunch whose rows train up to the first, validate up to the second."""
+    train, validation, test = np.split(np.arange(len(X)), [first, second])
+    parts = {"train": train, "validation": validation, "test": test}
+    return Bunch(data=X, target=Y, **parts, **fields)

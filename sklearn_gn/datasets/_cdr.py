@@ -10,7 +10,7 @@ from scipy.special import expit
 from sklearn.utils import Bunch, check_random_state, check_scalar
 
 from sklearn_gn._typing import Array, PathLike, RandomState
-from sklearn_gn.datasets._cache import cached, solve_in_chunks
+from sklearn_gn.datasets._cache import as_bunch, cached, solve_in_chunks
 
 _VERSION = 1  # of the numbers: a new one makes stored files void
 
@@ -34,7 +34,7 @@ _LOW, _HIGH, _PER_UNIT = -60.0, 160.0, 16
 
 _TOLERANCE = 1e-9
 _MAX_ITER = 100
-_CHUNK = 25  # samples solved together, fewer on fine meshes: see _chunk_size
+_CHUNK = 25  # samples solved together, fewer on fine meshes
 
 _DESCRIPTION = """\
 Convection, diffusion and reaction
@@ -188,16 +188,12 @@ def make_cdr(
     )
     if return_X_y:
         return X, Y
-    train, validation, test = np.split(
-        np.arange(n_samples), [n_samples // 2, 3 * n_samples // 4]
-    )
     times = _TIMES / 100
-    return Bunch(
-        data=X,
-        target=Y,
-        train=train,
-        validation=validation,
-        test=test,
+    return as_bunch(
+        X,
+        Y,
+        n_samples // 2,
+        3 * n_samples // 4,
         feature_names=[f"y_{i + 1},{j + 1}" for i, j in zip(_I, _J, strict=True)],
         target_names=[f"u({a}, {b}; {t:.2f})" for a, b in _POINTS for t in times],
         points=_POINTS.copy(),
@@ -212,15 +208,10 @@ def _generate(n_samples, n_nodes, n_steps, random_state, n_jobs, verbose):
     X = rng.uniform(size=(n_samples, len(_I)))
     X /= X.sum(axis=1, keepdims=True)
     solve = partial(_observe, n_nodes=n_nodes, n_steps=n_steps)
-    size = _chunk_size(n_nodes)
+    size = max(1, min(_CHUNK, 2**21 // n_nodes**2))  # 16 MB an array at most
     return X, solve_in_chunks(
         solve, X, size, n_jobs=n_jobs, verbose=verbose, name="make_cdr"
     )
-
-
-def _chunk_size(n_nodes):
-    """Samples solved together: 16 MB an array at most."""
-    return max(1, min(_CHUNK, 2**21 // n_nodes**2))
 
 
 def _wind(x):

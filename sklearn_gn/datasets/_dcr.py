@@ -10,7 +10,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 from sklearn.utils import Bunch, check_random_state, check_scalar
 
 from sklearn_gn._typing import Array, PathLike, RandomState
-from sklearn_gn.datasets._cache import cached, solve_in_chunks
+from sklearn_gn.datasets._cache import as_bunch, cached, solve_in_chunks
 
 _VERSION = 1  # of the numbers: a new one makes stored files void
 
@@ -187,16 +187,12 @@ def make_dcr(
     )
     if return_X_y:
         return X, Y
-    train, validation, test = np.split(
-        np.arange(n_samples), [8 * n_samples // 10, 9 * n_samples // 10]
-    )
     names = [f"d{k} u({a:.3f}, {b:.3f})" for k in (1, 2) for a in _GRID for b in _GRID]
-    return Bunch(
-        data=X,
-        target=Y,
-        train=train,
-        validation=validation,
-        test=test,
+    return as_bunch(
+        X,
+        Y,
+        8 * n_samples // 10,
+        9 * n_samples // 10,
         feature_names=["height", "size", "angle"],
         target_names=names,
         grid=_GRID.copy(),

@@ -26,13 +26,7 @@ ACTIVATIONS = {
 
 
 def activation_function(name):
-    """Return the activation function of a name.
-
-    Raises
-    ------
-    ValueError
-        If there is none.
-    """
+    """Return the activation function of a name; a ValueError if there is none."""
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(
             f"activation={name!r} is unknown; the activations are "
@@ -44,12 +38,9 @@ def activation_function(name):
 def checked_network(network):
     """Return a network with valid parameters that stay as they are.
 
-    It is the first one of this content, for which functions may be compiled already.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of its range, if it is a class, or not hashable.
+    It is the first one of this content, for which functions may be compiled already. A
+    ValueError is raised if a parameter is out of its range, if it is a class, or not
+    hashable.
     """
     if isinstance(network, type):
         raise ValueError(
@@ -70,19 +61,7 @@ def checked_network(network):
 
 
 def checked_sizes(name, value):
-    """Return positive integers as a tuple.
-
-    Parameters
-    ----------
-    name : str
-        Name of the parameter, for the message.
-    value : int or sequence of int
-
-    Raises
-    ------
-    ValueError
-        If one of them is no positive integer.
-    """
+    """Return positive integers, or one, as a tuple; else raise a ValueError."""
     try:
         sizes = (value,) if isinstance(value, Integral | str) else tuple(value)
     except TypeError:
@@ -105,15 +84,10 @@ def check_positive(name, value):
 
 
 def initial_parameters(network, rng, x):
-    """Return the parameters to start from.
+    """Return the parameters to start from, for inputs like x (m, n_inputs).
 
-    Parameters
-    ----------
-    network : object
-        Ours have ``init(rng, n_inputs)``, others, by Flax's convention,
-        ``init(key, x)``.
-    rng : RandomState
-    x : array of shape (m, n_inputs)
+    Our networks have ``init(rng, n_inputs)``, others, by Flax's convention, ``init(key,
+    x)``.
     """
     if isinstance(network, Network):
         return network.init(rng, x.shape[1])
@@ -123,10 +97,7 @@ def initial_parameters(network, rng, x):
 def n_features(network, params, x):
     """Return the number of features that a network makes of the rows of x.
 
-    Raises
-    ------
-    ValueError
-        If it does not make a row of features of every row.
+    A ValueError is raised if it does not make a row of features of every row.
     """
     shape = jax.eval_shape(network.apply, params, x).shape
     if len(shape) != 2 or shape[0] != len(x):

@@ -1,5 +1,6 @@
 """Convolutional network for images."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ from jax import lax
 from sklearn_gn.networks._base import Network, check_size, checked_sizes
 
 
+@dataclass(eq=False, repr=False)
 class CNN(Network):
     """Convolutions with relu, average pooling between them, the mean at the end.
 
@@ -25,15 +27,9 @@ class CNN(Network):
         Height and width of the kernels, in pixels.
     """
 
-    def __init__(
-        self,
-        image_shape: tuple[int, ...],
-        channels: tuple[int, ...] = (32, 64),
-        kernel_size: int = 5,
-    ) -> None:
-        self.image_shape = image_shape
-        self.channels = channels
-        self.kernel_size = kernel_size
+    image_shape: tuple[int, ...]
+    channels: tuple[int, ...] = (32, 64)
+    kernel_size: int = 5
 
     def _shape(self):
         shape = checked_sizes("image_shape", self.image_shape)

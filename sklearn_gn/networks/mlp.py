@@ -1,5 +1,6 @@
 """Multilayer perceptron."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn_gn.networks._base import (
 )
 
 
+@dataclass(eq=False, repr=False)
 class MLP(Network):
     """Fully connected layers.
 
@@ -29,15 +31,9 @@ class MLP(Network):
         Factor of the first layer's weights at the start.
     """
 
-    def __init__(
-        self,
-        hidden_layer_sizes: tuple[int, ...] = (64, 64),
-        activation: str | tuple[str, ...] = "tanh",
-        input_gain: float = 1.0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.input_gain = input_gain
+    hidden_layer_sizes: tuple[int, ...] = (64, 64)
+    activation: str | tuple[str, ...] = "tanh"
+    input_gain: float = 1.0
 
     def _layers(self):
         return checked_sizes("hidden_layer_sizes", self.hidden_layer_sizes)

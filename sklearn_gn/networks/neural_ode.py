@@ -1,6 +1,7 @@
 """Residual network as a discretised ordinary differential equation."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from sklearn_gn.networks._base import Network, check_positive, check_size
 _STABILITY = 1e-4  # gamma: keeps the flow from growing
 
 
+@dataclass(eq=False, repr=False)
 class NeuralODE(Network):
     r"""Antisymmetric neural ODE.
 
@@ -46,19 +48,11 @@ class NeuralODE(Network):
 
     plain_penalty = False
 
-    def __init__(
-        self,
-        width: int = 8,
-        final_time: float = 4.0,
-        n_cells: int = 2,
-        n_levels: int = 3,
-        input_gain: float = 0.1,
-    ) -> None:
-        self.width = width
-        self.final_time = final_time
-        self.n_cells = n_cells
-        self.n_levels = n_levels
-        self.input_gain = input_gain
+    width: int = 8
+    final_time: float = 4.0
+    n_cells: int = 2
+    n_levels: int = 3
+    input_gain: float = 0.1
 
     def check(self) -> None:
         """Raise a ValueError where a parameter is out of its range."""

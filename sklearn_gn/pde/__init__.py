@@ -11,11 +11,19 @@ from sklearn_gn.pde.conditions import (
     Robin,
 )
 from sklearn_gn.pde.domains import Domain
-from sklearn_gn.pde.integrals import integral
-from sklearn_gn.pde.operators import Field, apply, d, div, grad, hessian, laplacian
+from sklearn_gn.pde.given_values import Reference
+from sklearn_gn.pde.operators import (
+    Field,
+    apply,
+    d,
+    div,
+    grad,
+    hessian,
+    integral,
+    laplacian,
+)
 from sklearn_gn.pde.outlines import Ellipse, PointCloud, Polygon
 from sklearn_gn.pde.problem import Problem
-from sklearn_gn.pde.reference import Reference
 from sklearn_gn.pde.residual_classes import ResidualClass
 from sklearn_gn.pde.shapes import Ball, Box, Interval
 

@@ -1,21 +1,79 @@
-"""Calls of the user's functions, with the coefficients that they name."""
+"""The user's functions: their calls, what they return, and what mistakes in them mean.
+
+Problems are traced before anything is compiled. An error there is one of Python or JAX
+about arrays, which says little about the equation: :func:`explained_errors` says it in
+the terms of a problem.
+
+For an index beyond the last entry of an array that is traced, JAX takes the last entry
+and says nothing: with two axes ``x[2]`` is ``x[1]``, and another equation is solved. An
+index in the range becomes a static slice, one beyond it a dynamic slice from a start
+that is computed from numbers alone; :func:`check_indices` finds these.
+"""
 
 import inspect
+from contextlib import contextmanager
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn.pde.operators import Field
 
 _POSITIONAL = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
 )
+_NUMPY = (
+    "numpy does not take traced values: write jax.numpy (jnp.sin(x[0]), not "
+    "np.sin(x[0]))."
+)
+_PYTHON = (
+    "math, float and int do not take traced values: write jax.numpy (jnp.sin(x[0]), "
+    "not math.sin(x[0]))."
+)
+_BRANCH = (
+    "Python cannot branch on traced values: write jnp.where(x[0] > 0, a, b), not if; "
+    "min and max are jnp.minimum and jnp.maximum."
+)
+_FIELD = (
+    "functions take the values of a field, not the field: write jnp.sin(u(x)), or "
+    "apply(jnp.sin, u) for a field to differentiate."
+)
+_BATCH = (
+    "x is one point, of shape (d,), and u(x) its value: write x[0], not x[:, 0:1], and "
+    "u['name'](x) or u[0](x) for an output, not u[:, 0:1]."
+)
+_ONE_VALUE = (
+    "a single number is indexed or unpacked. If it is u(x), the problem has one "
+    "output: name all unknown functions of a system, Problem(..., outputs=('u', 'v'))."
+)
+_ATTRIBUTE = (
+    "fields and points have no attribute {!r}: write x[0], x[1], ... for the "
+    "coordinates, in the order of the axes, and d(u, 'x')(x) for a derivative."
+)
+_UNKNOWN = (
+    "an Unknown has no value before the fit: declare it in the problem, Problem(..., "
+    "coefficients={'k': Unknown(1.0)}), and take its value as an argument, def "
+    "residual(u, x, k)."
+)
+_SWAPPED = (
+    "the arguments are swapped: the field comes first, as in residual(u, x). Write "
+    "def {name}(u, x), with u(x) for its value."
+)
+_ONE_INDEX_OF_A_NUMBER = "0-dimensional, but 1 were indexed"
+_POINT_NAMES = ("x", "X", "t", "z", "point")
+_KNOWN = {  # what JAX computes of an index that is a number
+    "lt": np.less,
+    "add": np.add,
+    "select_n": lambda which, *cases: cases[int(which)],
+}
 
 
 def named_parameters(function, n_given):
-    """Parameters of a function after the first ones, which are given by position.
+    """Return the names of a function's parameters after the first ones, and more.
 
-    Returns
-    -------
-    names : tuple of str
-    takes_all : bool
-        Whether it has ``**`` and takes any name.
+    The first ``n_given`` are given by position; the second answer is whether the
+    function has ``**`` and takes any name.
     """
     parameters = list(_parameters(function).values())
     positional = [p for p in parameters if p.kind in _POSITIONAL]
@@ -28,35 +86,21 @@ def named_parameters(function, n_given):
 def call(function, given, coefficients):
     """Call a function with positional arguments and the coefficients that it names."""
     names, takes_all = named_parameters(function, len(given))
-    words = coefficients if takes_all else _among(coefficients, names)
-    return function(*given, **words)
-
-
-def _among(coefficients, names):
-    return {name: value for name, value in coefficients.items() if name in names}
+    if not takes_all:
+        coefficients = {n: value for n, value in coefficients.items() if n in names}
+    return function(*given, **coefficients)
 
 
 def check_signature(function, n_given, coefficients, what):
-    """Check that a function can be called so.
+    """Raise a ValueError if a function cannot be called so.
 
-    Parameters
-    ----------
-    function : callable
-    n_given : int
-        Number of positional arguments.
-    coefficients : iterable of str
-        Names that it may take.
-    what : str
-        What the function is called with, for the message.
-
-    Raises
-    ------
-    ValueError
-        If it has other parameters.
+    That is with ``n_given`` positional arguments, which ``what`` calls by name, and
+    with those of the coefficients that it names.
     """
     names, takes_all = named_parameters(function, n_given)
     words = {name: None for name in coefficients if takes_all or name in names}
-    required = _required_parameters(function, n_given)
+    parameters, empty = _parameters(function), inspect.Parameter.empty
+    required = [name for name in names if parameters[name].default is empty]
     missing = [name for name in required if name not in words]
     if missing:
         declared = ", ".join(f"{name!r}: 1.0" for name in missing)
@@ -79,15 +123,6 @@ def check_signature(function, n_given, coefficients, what):
         raise ValueError(f"it is called with {what}{more}: {error}.") from error
 
 
-def _required_parameters(function, n_given):
-    """Names of the parameters without a default after the first ones."""
-    given = named_parameters(function, n_given)[0]
-    parameters = _parameters(function)
-    return [
-        name for name in given if parameters[name].default is inspect.Parameter.empty
-    ]
-
-
 def _signature(function):
     try:
         return inspect.signature(function)
@@ -97,3 +132,109 @@ def _signature(function):
 
 def _parameters(function):
     return _signature(function).parameters
+
+
+def flat(result, x):
+    """What a residual returns, as one array of shape (k,)."""
+    if isinstance(result, (tuple, list)):
+        parts = [flat(part, x) for part in result]
+        return jnp.concatenate(parts) if parts else jnp.zeros(0, x.dtype)
+    if isinstance(result, Field):
+        result = result(x)
+    if isinstance(result, (str, bytes, dict, type(None))) or callable(result):
+        raise ValueError(
+            "residual must return numbers, arrays, fields, or a tuple of them, got "
+            f"{type(result).__name__}."
+        )
+    if jnp.iscomplexobj(result):
+        raise ValueError("residual is complex: return its real and imaginary parts.")
+    return jnp.ravel(jnp.asarray(result, x.dtype))
+
+
+# --- mistakes -------------------------------------------------------------------------
+
+
+@contextmanager
+def explained_errors(residual=None, works_swapped=None):
+    """Turn errors of common mistakes into ValueErrors that say what to write.
+
+    ``residual``, if given, is the function of a field and a point that is called
+    inside, and ``works_swapped`` says whether it works with the point first.
+    """
+    try:
+        yield
+    except Exception as error:
+        if residual is not None and _is_swapped(residual, error, works_swapped):
+            name = getattr(residual, "__name__", "residual")
+            name = "residual" if name == "<lambda>" else name
+            raise ValueError(_SWAPPED.format(name=name)) from error
+        hint = _hint(error)
+        if hint is None:
+            raise
+        raise ValueError(hint) from error
+
+
+def _hint(error):
+    """What to write instead; None where the error is another one."""
+    text = str(error)
+    if isinstance(error, jax.errors.TracerArrayConversionError):
+        return _NUMPY
+    if isinstance(error, jax.errors.TracerBoolConversionError):
+        return _BRANCH
+    if isinstance(error, jax.errors.ConcretizationTypeError):
+        return _PYTHON
+    if isinstance(error, IndexError) and _ONE_INDEX_OF_A_NUMBER in text:
+        return _ONE_VALUE
+    if isinstance(error, TypeError) and "iteration over a 0-d array" in text:
+        return _ONE_VALUE
+    if isinstance(error, IndexError) and "many indices" in text:
+        return _BATCH
+    if isinstance(error, AttributeError) and (
+        isinstance(error.obj, jax.core.Tracer) or type(error.obj).__name__ == "Field"
+    ):
+        return _ATTRIBUTE.format(error.name)
+    if isinstance(error, TypeError) and "'Unknown'" in text:
+        return _UNKNOWN
+    names_of_a_field = "operators.Field", "'Field'", "not Field"
+    if isinstance(error, TypeError) and any(name in text for name in names_of_a_field):
+        return _FIELD
+    return None
+
+
+def _is_swapped(residual, error, works_swapped):
+    code = getattr(residual, "__code__", None)
+    names = code.co_varnames[:2] if code is not None else ()
+    if len(names) == 2 and names[0] in _POINT_NAMES and "takes a field" in str(error):
+        return True
+    return works_swapped(residual)
+
+
+# --- indices that are out of range ----------------------------------------------------
+
+
+def check_indices(jaxpr, axes):
+    """Raise an IndexError if a number indexes an array out of its range in a trace."""
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    known = {}
+
+    def value(atom):
+        return atom.val if hasattr(atom, "val") else known.get(atom)  # a literal
+
+    for equation in jaxpr.eqns:
+        for inner in jax.tree.leaves(tuple(equation.params.values())):
+            if hasattr(inner, "eqns"):
+                check_indices(inner, axes)
+        name, values = equation.primitive.name, [value(v) for v in equation.invars]
+        if name == "dynamic_slice":
+            sizes = equation.params["slice_sizes"]
+            shape = equation.invars[0].aval.shape
+            for start, size, n in zip(values[1:], sizes, shape, strict=True):
+                if start is not None and not 0 <= start <= n - size:
+                    index = int(start) if start > 0 else int(start) - n
+                    raise IndexError(
+                        f"index {index} is out of range: there are {n} entries, "
+                        "numbered from 0. The coordinates of a point x are those of "
+                        f"the axes {axes}, x[0] the first."
+                    )
+        elif name in _KNOWN and all(v is not None for v in values):
+            known[equation.outvars[0]] = _KNOWN[name](*values)

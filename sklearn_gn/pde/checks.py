@@ -1,58 +1,58 @@
-"""Checks of a problem: mistakes are found before anything large is compiled."""
+"""Checks of a problem, before anything large is compiled.
+
+What certainly has no solution is an error, such as two equations whose difference is a
+number other than zero whatever the field is, or a residual that does not depend on the
+field. What may be meant is a warning: a least-squares fit of more equations than
+outputs is a method.
+"""
 
 from contextlib import contextmanager
 from functools import partial
+from itertools import combinations
 from numbers import Integral
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays.backend import scope, to_numpy
 from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
-from sklearn_gn.pde.calls import check_signature, named_parameters
+from sklearn_gn.pde.calls import check_signature, explained_errors, named_parameters
 from sklearn_gn.pde.coefficients import as_array
-from sklearn_gn.pde.conditions import BaseCondition
-from sklearn_gn.pde.corner_values import check_shared_places
+from sklearn_gn.pde.conditions import BaseCondition, Neumann
 from sklearn_gn.pde.domains import Domain
-from sklearn_gn.pde.jumps import warn_of_jumps, warn_of_lost_jumps
+from sklearn_gn.pde.given_values import is_reference, values_of
+from sklearn_gn.pde.jumps import check_shared_places, warn_of_jumps, warn_of_lost_jumps
 from sklearn_gn.pde.local_functions import expanded, fields_and_points, wave_at
-from sklearn_gn.pde.mistakes import explained_errors
-from sklearn_gn.pde.plausibility import (
-    check_equations,
-    warn_of_fluxes,
-    warn_of_points_outside,
-)
-from sklearn_gn.pde.reference import is_reference
+from sklearn_gn.pde.operators import laplacian
+from sklearn_gn.pde.outlines import Ellipse, PointCloud, Polygon
+from sklearn_gn.pde.patches import draw
+from sklearn_gn.pde.shapes import Ball, Box
 
 _POINTS = 4  # of each residual class, at which it is evaluated
 _MOST_AXES = 1000  # beyond these an evaluation costs more than it tells
 _LEVELS = (0.0, 2.0, -2.0)  # about which the smooth fields oscillate
+_SAME = 1e-9  # the same of numbers that differ by rounding errors
+_QUADRATURE = 1024  # points of an integral over the domain, and over its boundary
+_UNBALANCED = 0.02  # what is left of two integrals, relative to their absolute values
 
 
 def check_problem(problem, default_network=True):
     """Check names, shapes, and that residuals are finite and depend on the field.
 
-    Equations must not contradict each other, nor must values at the same places.
+    Equations must not contradict each other, nor must values at the same places; errors
+    name the argument or condition.
 
     Warns of what is allowed but rarely intended: more equations than outputs,
     conditions at points outside of the domain, values that jump, or contradict each
-    other where two parts of the boundary meet, or the boundary and the start of time,
-    derivatives of products with coefficients that jump, and a pure Neumann problem of
-    the Laplacian whose source and slopes do not cancel.
-
-    Parameters
-    ----------
-    problem : Problem
-    default_network : bool, default=True
-        Whether to warn of no jumps that the default network follows.
-
-    Raises
-    ------
-    ValueError
-        With the name of the argument or condition.
+    other where two parts of the boundary meet, or the boundary and the start of time
+    (``default_network``: unless the default network follows the jump), derivatives of
+    products with coefficients that jump, and a pure Neumann problem of the Laplacian
+    whose source and slopes do not cancel.
     """
     _check_arguments(problem)
+    _check_coefficients(problem)
     problem.residual_classes()
     if problem.exact is not None and not is_reference(problem.exact):
         x = jax.ShapeDtypeStruct((problem.domain.dim,), np.float64)
@@ -80,22 +80,7 @@ def named_errors(name):
 
 
 def _check_arguments(problem):
-    _check_functions_and_domain(problem)
-    _check_conditions(problem)
-    _check_names(problem)
-    directions = problem.n_laplacian_directions
-    if directions is not None and not (
-        isinstance(directions, Integral) and directions > 0
-    ):
-        raise ValueError(
-            "n_laplacian_directions must be None or a positive integer, got "
-            f"{directions!r}."
-        )
-    _check_depends_on(problem)
-    _check_coefficients(problem)
-
-
-def _check_functions_and_domain(problem):
+    """Check the types of all arguments, and the names of axes and outputs in them."""
     for name, wanted in (
         ("residual", "a function"),
         ("domain", "a domain such as Interval(0, 1) or Box(x=(0, 1), t=(0, 1))"),
@@ -107,9 +92,6 @@ def _check_functions_and_domain(problem):
         absent = name in ("transform", "exact") and value is None
         if not (fits or absent or (name == "exact" and is_reference(value))):
             raise ValueError(f"{name} must be {wanted}, got {value!r}.")
-
-
-def _check_conditions(problem):
     for condition in problem.conditions:
         if not isinstance(condition, BaseCondition):
             raise ValueError(
@@ -121,37 +103,37 @@ def _check_conditions(problem):
                 "a condition cannot have the name 'data', which is that of the "
                 "residuals of observations."
             )
-
-
-def _check_names(problem):
-    """Check the outputs, and what names outputs or axes."""
-    names = problem.outputs
-    if not names or len(set(names)) < len(names) or not _all_strings(names):
+    names, axes = problem.outputs, problem.domain.axes
+    strings = all(isinstance(name, str) for name in names)
+    if not names or len(set(names)) < len(names) or not strings:
         raise ValueError(f"outputs must be different names, got {names!r}.")
-    for axis in problem.periodic:
-        if axis not in problem.domain.axes:
-            raise ValueError(
-                f"periodic={axis!r} is unknown; the axes are {problem.domain.axes}."
-            )
-    for output in problem.up_to_constant:
-        if output not in names:
-            raise ValueError(
-                f"up_to_constant={output!r} is unknown; the outputs are {names}."
-            )
-
-
-def _check_depends_on(problem):
-    for output, axes in problem.depends_on.items():
-        if output not in problem.outputs or len(problem.outputs) == 1:
+    for argument, known, what in (
+        ("periodic", axes, "axes"),
+        ("up_to_constant", names, "outputs"),
+    ):
+        for name in getattr(problem, argument):
+            if name not in known:
+                raise ValueError(
+                    f"{argument}={name!r} is unknown; the {what} are {known}."
+                )
+    directions = problem.n_laplacian_directions
+    if directions is not None and not (
+        isinstance(directions, Integral) and directions > 0
+    ):
+        raise ValueError(
+            "n_laplacian_directions must be None or a positive integer, got "
+            f"{directions!r}."
+        )
+    for output, own_axes in problem.depends_on.items():
+        if output not in names or len(names) == 1:
             raise ValueError(
                 f"depends_on={{{output!r}: ...}} must name one of several outputs; the "
-                f"outputs are {problem.outputs}."
+                f"outputs are {names}."
             )
-        for axis in axes:
-            if axis not in problem.domain.axes:
+        for axis in own_axes:
+            if axis not in axes:
                 raise ValueError(
-                    f"depends_on: axis {axis!r} is unknown; the axes are "
-                    f"{problem.domain.axes}."
+                    f"depends_on: axis {axis!r} is unknown; the axes are {axes}."
                 )
 
 
@@ -176,10 +158,6 @@ def _check_coefficients(problem):
                 "the function of a condition: name it among the parameters where it is "
                 "needed, or leave it out."
             )
-
-
-def _all_strings(names):
-    return all(isinstance(name, str) for name in names)
 
 
 def _check_residuals(problem, points, rng):
@@ -271,3 +249,183 @@ def _smooth_field(problem, level, weights):
     phase = weights @ problem.embedding(np.zeros_like(low))
     sines, cosines = jnp.cos(phase), jnp.sin(phase)
     return partial(wave_at, vectors=vectors, cosines=cosines, sines=sines, level=level)
+
+
+# --- equations and outputs -----------------------------------------------------------
+
+
+def check_equations(problem, points, levels, rng):
+    """Raise a ValueError if two equations differ by a number that is not zero.
+
+    The points are those of the interior, the levels those about which fields oscillate.
+    """
+    n_equations, outputs = problem.residual_classes()[0].n_outputs, problem.outputs
+    if n_equations <= len(outputs):
+        return
+    if not problem.unknown:
+        shape = len(levels), len(outputs), problem.n_inputs
+        weights = rng.normal(size=shape) / np.sqrt(problem.n_inputs)
+        with scope("float64"):
+            found = [
+                to_numpy(_with_slopes(problem, np.float64(level), one, points))
+                for level, one in zip(levels, weights, strict=True)
+            ]
+        rows = np.concatenate([r for r, _ in found])  # (n, k)
+        slopes = np.concatenate([s for _, s in found])  # in the fields' parameters
+        finite = np.isfinite(rows).all() and np.isfinite(slopes).all()
+        for i, j in combinations(range(rows.shape[1]), 2) if finite else ():
+            differ = np.abs(rows[:, i] - rows[:, j])
+            apart = differ > _SAME * (np.abs(rows[:, i]) + np.abs(rows[:, j]))
+            moved = np.abs(slopes[:, i] - slopes[:, j]).max()
+            if apart.any() and moved <= _SAME * np.abs(slopes[:, [i, j]]).max():
+                raise ValueError(
+                    f"interior: the equations {i + 1} and {j + 1} of {rows.shape[1]} "
+                    "contradict each other: their difference is not zero, whatever the "
+                    f"field is.{_hint_at_the_point(problem)}"
+                )
+    warn_user(
+        f"The residual has {n_equations} equations for the {_named(outputs)}. They "
+        "hold together only if they agree; else the fit is a compromise between them."
+        f"{_hint_at_the_point(problem)}",
+    )
+
+
+def _hint_at_the_point(problem):
+    """What to write where the point seems to have been taken as a number."""
+    domain = problem.domain
+    if problem.residual_classes()[0].n_outputs != domain.dim or domain.dim < 2:
+        return ""
+    axes = ", ".join(f"x[{k}] is {name!r}" for k, name in enumerate(domain.axes[:3]))
+    return (
+        f" Is the point x taken for a number? It has {domain.dim}: write one of them, "
+        f"such as jnp.sin(x[0]), not jnp.sin(x); {axes}."
+    )
+
+
+@partial(evaluated_by_numpy, static_argnames="problem")
+def _with_slopes(problem, level, weights, points):
+    """Residuals of the equation, and their slopes in level and weights of the field."""
+    kind = problem.residual_classes()[0]
+
+    def residual(parameters, x, data):
+        level, weights = parameters
+        field = problem.field(
+            lambda x: level + jnp.sin(jnp.pi * (weights @ problem.embedding(x)))
+        )
+        return kind.function((field,) * kind.n_points, x, data, problem.start)
+
+    def one(x, data):
+        given = level, weights
+        slopes = jax.jacfwd(residual)(given, x, data)
+        flat = [s.reshape(kind.n_outputs, -1) for s in slopes]
+        return residual(given, x, data), jnp.concatenate(flat, axis=1)
+
+    return jax.vmap(one)(points.x, points.data)
+
+
+def warn_of_missing_equations(problem):
+    """Warn if there are fewer equations than outputs, and nothing to make up for it.
+
+    To be asked where there are no observations. Conditions inside of the domain may
+    determine an output, and those on the boundary an unknown function of some axes.
+    """
+    n_equations, outputs = problem.residual_classes()[0].n_outputs, problem.outputs
+    inside = any(
+        isinstance(getattr(c, "on", None), (Domain, PointCloud))
+        for c in problem.conditions
+    )
+    if n_equations >= len(outputs) or problem.depends_on or inside:
+        return
+    plural = "s" * (n_equations > 1)
+    warn_user(
+        f"The residual has {n_equations} equation{plural} for the {_named(outputs)}, "
+        "and there are no observations: the outputs are not determined. Return a "
+        "residual for each of them, as a tuple.",
+    )
+
+
+def warn_of_points_outside(problem, points):
+    """Warn of conditions at points where the equation does not hold."""
+    domain = problem.domain
+    for name, (x, _) in points.items():
+        x = x.reshape(-1, domain.dim)
+        outside = domain._is_outside(x)
+        if outside.any():
+            warn_user(
+                f"{name}: {outside.sum()} of {len(x)} points lie outside of the "
+                f"domain, such as {x[outside][0].tolist()}: the equation does not hold "
+                "there, and the condition says nothing about it. Enlarge the domain, "
+                "or check the units and the order of the coordinates, which is "
+                f"{domain.axes}."
+            )
+
+
+def _named(outputs):
+    if len(outputs) == 1:
+        return f"one output {outputs[0]!r}"
+    return f"{len(outputs)} outputs {outputs}"
+
+
+# --- the source and the flux of a Laplacian ------------------------------------------
+
+
+def warn_of_fluxes(problem):
+    """Warn if a pure Neumann problem of the Laplacian has no solution.
+
+    By Gauss' theorem ``c laplacian(u) + f = 0`` with the slopes g on the whole boundary
+    needs the integral of f and c times that of g to cancel out.
+    """
+    domain, rng = problem.domain, np.random.RandomState(0)
+    if not _is_pure_neumann(problem):
+        return
+    (inside, _), (rim, _) = (
+        draw(patch, _QUADRATURE, rng)
+        for patch in (domain.interior(), domain.boundary())
+    )
+    weights = rng.normal(size=(2 * domain.dim, domain.dim)) / np.sqrt(domain.dim)
+    with scope("float64"):
+        source, change, curvature = to_numpy(_laplacian_parts(problem, weights, inside))
+    c = curvature @ change / (curvature @ curvature)
+    if not np.allclose(change, c * curvature, rtol=0, atol=_SAME * abs(change).max()):
+        return
+    flux = c * values_of(problem, problem.conditions[:1], [rim])[0][1][:, 0]
+    area, length = (
+        np.exp(p.log_measure) for p in (domain.interior(), domain.boundary())
+    )
+    total = area * source.mean() + length * flux.mean()
+    size = area * np.abs(source).mean() + length * np.abs(flux).mean()
+    if np.abs(total) > _UNBALANCED * size:
+        warn_user(
+            "No solution exists: integrated over the domain, the equation without u is "
+            f"{area * source.mean():.3g}, and the slopes of the Neumann condition "
+            f"contribute {length * flux.mean():.3g}; the sum of both must be zero.",
+        )
+
+
+def _is_pure_neumann(problem):
+    plain = not (problem.transform or problem.periodic or problem.unknown)
+    plain = plain and problem.n_laplacian_directions is None
+    if not plain or len(problem.outputs) > 1 or len(problem.conditions) != 1:
+        return False
+    (condition,) = problem.conditions
+    whole = isinstance(condition, Neumann) and condition.on == "boundary"
+    one = problem.residual_classes()[0].n_outputs == 1
+    shape = isinstance(problem.domain, (Ball, Box, Ellipse, Polygon))  # known measures
+    return whole and one and shape and problem.domain.time is None
+
+
+@partial(evaluated_by_numpy, static_argnames="problem")
+def _laplacian_parts(problem, weights, X):
+    """Residual of zero, its change by a smooth field, and the field's Laplacian."""
+
+    def zero(x):
+        return jnp.zeros(1, x.dtype)
+
+    def waves(x):  # of all directions, and no eigenfunction of the Laplacian
+        return jnp.sum(jnp.exp(jnp.sin(2.0 + weights @ problem.embedding(x))))[None]
+
+    def one(x):
+        of_zero, of_waves = (problem._equation_at(u, x)[0] for u in (zero, waves))
+        return of_zero, of_waves - of_zero, laplacian(problem.field(waves))(x)
+
+    return jax.vmap(one)(X)

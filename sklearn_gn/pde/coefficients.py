@@ -114,10 +114,7 @@ def _at(value, x):
 def frozen_coefficient(name, value):
     """The coefficient as a number, as nested tuples or as an Unknown.
 
-    Raises
-    ------
-    ValueError
-        If it is none of these, or not finite.
+    A ValueError is raised if it is none of these, or not finite.
     """
     if isinstance(value, Unknown):
         return value

@@ -14,13 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn._typing import Array
-from sklearn_gn.pde.calls import call, named_parameters
+from sklearn_gn.pde.calls import call, flat, named_parameters
 from sklearn_gn.pde.coefficients import Unknown, numbers
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.operators import d, value_and_slope
 from sklearn_gn.pde.outlines import PointCloud
 from sklearn_gn.pde.patches import draw
-from sklearn_gn.pde.values import flat
 
 
 class Points(NamedTuple):
@@ -178,7 +177,8 @@ def _frozen(value, name):
         return PointCloud(value)
     if callable(value):
         return value
-    if _holds_unknown(value):
+    entries = value if isinstance(value, (list, tuple)) else [value]
+    if any(isinstance(entry, Unknown) for entry in entries):
         raise ValueError(
             f"{name} holds an Unknown: give it a name in coefficients, such as "
             f"coefficients={{'g': Unknown(1.0)}}, and write {name} as a function that "
@@ -191,11 +191,6 @@ def _frozen(value, name):
             f"function of a point, got {value!r}."
         )
     return float(array) if array.ndim == 0 else tuple(array.tolist())
-
-
-def _holds_unknown(value):
-    entries = value if isinstance(value, (list, tuple)) else [value]
-    return any(isinstance(entry, Unknown) for entry in entries)
 
 
 @dataclass(frozen=True)

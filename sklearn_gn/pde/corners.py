@@ -1,27 +1,49 @@
-r"""Corners of a plane domain at which solutions are not smooth.
+r"""Places at which solutions are not smooth: corners and holes of a domain.
 
 At a corner of the opening w, solutions of equations of second order have terms
 ``r^(k a) sin(k a phi)`` and ``r^(k a) cos(k a phi)``, a = pi / w, in polar coordinates
 about it; where k a is a whole number, logarithms appear [1]_. For openings above a
 right angle they have no bounded second derivatives, and above pi no bounded slopes. All
 of them are smooth functions of x, y and of the real and imaginary part of ``z^a`` with
-z = r e^(i phi), which opens the corner to a straight line. At a right angle the first
-one that is not smooth is ``z^2 log z``.
+z = r e^(i phi), which opens the corner to a straight line.
+
+On the two sides of a right angle, values g and h give the second derivatives along
+them. Where the equation does not hold with these, as for a constant source and a
+boundary at zero, the solution has a term ``r^2 log(r)`` there, and its second
+derivatives jump from one side to the other: the first function that is not smooth is
+``z^2 log z``. The edges of a box of three axes are right angles of its planes.
+
+Outside of a ball of radius a about c, solutions of Laplace's equation are series in the
+negative powers of the distance: in the plane real and imaginary parts of ``z^-k`` with
+a logarithm, in space ``r^(-2k-1)`` times polynomials [2]_. They are polynomials of the
+point's image in the sphere, ``a (x - c) / |x - c|^2``, times the fundamental solution
+``log |x - c|`` or ``1 / |x - c|``, and so, up to smooth factors, are the solutions of
+other elliptic equations near a hole. A network that has these as inputs sees the
+neighbourhood of a small hole at its own scale, and goes round a large one.
 
 References
 ----------
 .. [1] P. Grisvard, "Elliptic problems in nonsmooth domains".
+.. [2] O. D. Kellogg, "Foundations of potential theory".
 """
 
 import math
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.pde.domains import Product, _SameAxes
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.pde.calls import call
+from sklearn_gn.pde.conditions import Dirichlet
+from sklearn_gn.pde.domains import Difference, Product, _SameAxes
+from sklearn_gn.pde.given_values import faces_of
 from sklearn_gn.pde.outlines import Polygon
-from sklearn_gn.pde.right_angles import contradicted_corners
+from sklearn_gn.pde.patches import draw
 from sklearn_gn.pde.shapes import Box
 
 _STEP = 2 * math.pi / 720
@@ -30,8 +52,12 @@ _BISECTIONS = 50
 _DIGITS = 9  # of a place, in units of the domain's size
 _SMALL = 1e-4  # radius that shows the opening, in the same units
 _STRAIGHT = 0.02  # radians by which openings differ
-_MOST = 12  # corners
+_MOST_CORNERS = 12  # corners
 _REACHES = np.geomspace(0.02, 2, 60)  # radii that are tried, in the same units
+_N_POINTS = 64  # that show the size of the residuals
+_AGREE = 1e-3  # residual at a corner, relative to the largest one
+_POINTS = 256  # of the outline of what may be a hole
+_MOST_HOLES = 4  # holes
 
 
 class Corner(NamedTuple):
@@ -52,21 +78,12 @@ def rough_corners(problem):
     what is made of these by ``|``, ``&``, ``-`` and ``*``; not where curves meet. Where
     a domain has right angles alone, those at which the values on both sides contradict
     the equation; of a box in space these are edges.
-
-    Parameters
-    ----------
-    problem : Problem
     """
     corners = _corners(problem.domain, 0)
-    right = corners or _edges_of_box(problem.domain)
-    return _singular(corners) or contradicted_corners(problem, right)
-
-
-def _singular(corners):
-    """The corners if an opening is above a right angle, the widest ones first."""
-    found = sorted(corners, key=lambda corner: -corner.opening)
-    blunt = any(corner.opening > math.pi / 2 + _STRAIGHT for corner in found)
-    return tuple(found[:_MOST]) if blunt else ()
+    if any(corner.opening > math.pi / 2 + _STRAIGHT for corner in corners):
+        widest = sorted(corners, key=lambda corner: -corner.opening)
+        return tuple(widest[:_MOST_CORNERS])
+    return contradicted_corners(problem, corners or _edges_of_box(problem.domain))
 
 
 def _corners(domain, first_axis):
@@ -170,3 +187,121 @@ def _inside(domain, place, radius, angles):
     """Whether the points of a circle at these angles are inside."""
     circle = np.column_stack([np.cos(angles), np.sin(angles)])
     return domain.depth(place + radius * circle) > 0
+
+
+# --- right angles at which values contradict the equation -----------------------------
+
+
+def contradicted_corners(problem, corners):
+    """Return those of the right angles at which values contradict the equation.
+
+    Looked for in problems of one output without unknowns, on a rectangle or a box,
+    whose values are given on both sides. Elsewhere there are none, as where the values
+    agree. The corners of a box are those of its edges.
+    """
+    domain = problem.domain
+    plain = problem.transform is None and not (problem.periodic or problem.unknown)
+    is_box = isinstance(domain, Box) and domain.time is None
+    if not (is_box and plain and len(problem.outputs) == 1):
+        return ()
+    sides = {}
+    for _, condition in problem._named_conditions():
+        if isinstance(condition, Dirichlet):
+            sides |= dict.fromkeys(faces_of(domain, condition), condition)
+    faces = [tuple(zip(corner.axes, corner.place, strict=True)) for corner in corners]
+    found = [
+        (corner, tuple((axis, sides[axis, place]) for axis, place in both))
+        for corner, both in zip(corners, faces, strict=True)
+        if all(face in sides for face in both)
+    ]
+    if not found:
+        return ()
+    corners, pairs = zip(*found, strict=True)
+    x = domain.sample(_N_POINTS, np.random.RandomState(0), "sobol")
+    with backend.scope("float64"):
+        places = np.tile(domain.bounds.mean(axis=1), (len(corners), 1))  # of edges
+        for place, corner in zip(places, corners, strict=True):
+            place[list(corner.axes)] = corner.place
+        residuals = backend.to_numpy(_residuals_of_values(problem, pairs, places, x))
+    at_corner, inside = np.abs(residuals[:, 0]), np.abs(residuals[:, 1:]).max(axis=1)
+    contradicted = at_corner > _AGREE * inside
+    return tuple(c for c, wrong in zip(corners, contradicted, strict=True) if wrong)
+
+
+@partial(evaluated_by_numpy, static_argnames=("problem", "pairs"))
+def _residuals_of_values(problem, pairs, places, x):
+    """Residuals (n, 1 + m), at each corner and at points, of a function for each.
+
+    It is the sum of the values on the two sides, ``g(y) + h(x)``, without the ones that
+    they share.
+    """
+
+    def value(condition, x):
+        given = condition.value
+        if callable(given):
+            given = call(given, (x,), problem.start)
+        return jnp.ravel(jnp.asarray(given, x.dtype))
+
+    def at(x, place, first, second):
+        (i, of_first), (j, of_second) = first, second
+
+        def both(x):
+            on_first, on_second = x.at[i].set(place[i]), x.at[j].set(place[j])
+            shared = value(of_first, on_first.at[j].set(place[j]))
+            return value(of_first, on_first) + value(of_second, on_second) - shared
+
+        return jnp.ravel(problem._equation_at(both, x))
+
+    rows = []
+    for place, (first, second) in zip(places, pairs, strict=True):
+        points = jnp.concatenate([place[None], x])
+        rows.append(
+            jax.vmap(partial(at, place=place, first=first, second=second))(points)
+        )
+    return jnp.stack(rows)[..., 0]
+
+
+# --- holes ----------------------------------------------------------------------------
+
+
+class Hole(NamedTuple):
+    """The inside of a closed outline that a domain lacks."""
+
+    axes: tuple  # numbers of its axes
+    center: tuple  # its coordinates there
+    radius: float  # of a ball inside of it
+
+
+def holes(domain):
+    """Return the smallest holes of a domain of two or three axes of space, as a tuple.
+
+    These are what is taken away from a domain that surrounds it.
+    """
+    found = sorted(_holes(domain, 0), key=lambda hole: hole.radius)
+    return tuple(found[:_MOST_HOLES])
+
+
+def _holes(domain, first_axis):
+    if isinstance(domain, Product):
+        second_axis = first_axis + domain.first.dim
+        return _holes(domain.first, first_axis) + _holes(domain.second, second_axis)
+    if not isinstance(domain, _SameAxes) or domain.dim not in (2, 3):
+        return []
+    found = _holes(domain.first, first_axis)
+    if isinstance(domain, Difference):
+        hole = _hole(domain, first_axis)
+        found += [] if hole is None else [hole]
+    return found
+
+
+def _hole(domain, first_axis):
+    outer, inner = domain.first, domain.second
+    outline, _ = draw(inner.boundary(), _POINTS, np.random.RandomState(0))
+    if (outer.depth(outline) <= 0).any():
+        return None
+    center = inner.bounds.mean(axis=1)
+    (radius,) = inner.depth(center[None])
+    if not radius > 0:
+        return None
+    axes = tuple(range(first_axis, first_axis + domain.dim))
+    return Hole(axes, tuple(center.tolist()), float(radius))

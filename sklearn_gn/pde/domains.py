@@ -201,13 +201,7 @@ class _Pair(Domain):
 
 @dataclass(frozen=True, repr=False)
 class Product(_Pair):
-    """Product of two domains of different axes, such as space and time.
-
-    Parameters
-    ----------
-    first, second : Domain
-        The axes of the second follow those of the first.
-    """
+    """Product of two domains of different axes, such as space and time."""
 
     first: Domain
     second: Domain

@@ -1,15 +1,19 @@
-"""Where conditions hold, and the values that they give their outputs there."""
+"""What is known of a solution: values that conditions give, and the exact solution."""
 
+from dataclasses import dataclass
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from sklearn_gn.arrays.backend import scope, to_numpy
 from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.operators import Field
+
+_CHUNK = 2**20  # numbers of the points at which an exact solution is taken at a time
 
 
 def faces_of(domain, condition):
@@ -31,14 +35,7 @@ def faces_of(domain, condition):
 def values_of(problem, conditions, places):
     """Return names of outputs and their values (n, k), for each of some conditions.
 
-    Their functions are compiled together.
-
-    Parameters
-    ----------
-    problem : Problem
-    conditions : sequence of Dirichlet, Initial or Neumann
-    places : sequence of ndarray of shape (n, d)
-        Points, for each of the conditions.
+    Each has its places (n, d). Their functions are compiled together.
     """
     domain = problem.domain
     field = Field(None, domain.axes, domain.time, problem.outputs)
@@ -78,3 +75,65 @@ def _given_at(problem, functions, places):
 
     pairs = zip(functions, places, strict=True)
     return [values(value, k, X) for (value, k), X in pairs]
+
+
+# --- the exact solution --------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """A solution known at some points only, such as one computed on a grid.
+
+    Any object with these attributes can be used instead, and may compute them when they
+    are first needed.
+
+    Parameters
+    ----------
+    points : ndarray of shape (N, d)
+        Points at which the solution is known.
+
+    values : ndarray of shape (N, q)
+        Values at these points, NaN for components that are not known.
+
+    name : str, default=None
+        Source of the values.
+    """
+
+    points: np.ndarray
+    values: np.ndarray
+    name: str | None = None
+
+    def __post_init__(self):
+        shapes = np.shape(self.points), np.shape(self.values)
+        if [len(shape) for shape in shapes] != [2, 2] or shapes[0][0] != shapes[1][0]:
+            raise ValueError(
+                f"points and values must be (N, d) and (N, q), got {shapes}."
+            )
+
+    def __eq__(self, other):
+        return isinstance(other, Reference) and (
+            self.name == other.name
+            and np.array_equal(self.points, other.points)
+            and np.array_equal(self.values, other.values, equal_nan=True)
+        )
+
+    def __hash__(self):
+        return hash((self.name, np.shape(self.values)))
+
+
+def is_reference(exact):
+    """Whether it has points, without computing them."""
+    return hasattr(type(exact), "points") or "points" in getattr(exact, "__dict__", {})
+
+
+@partial(evaluated_by_numpy, static_argnames="problem")
+def exact_at(problem, X):
+    """The exact solution, a function of one point, at points X, (n, q)."""
+
+    def value(x):
+        return problem.as_outputs(problem.exact(x), "exact")
+
+    chunk = max(1, _CHUNK // X.shape[1])
+    if len(X) <= chunk:
+        return jax.vmap(value)(X)
+    return lax.map(value, X, batch_size=chunk)

@@ -60,10 +60,6 @@ def initial_breaks(problem):
 
     Looked for in problems of one axis of space and time, without unknowns or transform,
     whose equations are of first order in time and of second order in space.
-
-    Parameters
-    ----------
-    problem : Problem
     """
     domain = problem.domain
     starts = _initial_conditions(problem)
@@ -89,10 +85,6 @@ def carried_kinks(problem):
 
     Those that :func:`initial_breaks` does not find, since diffusion does not smooth
     them: waves carry them through the domain.
-
-    Parameters
-    ----------
-    problem : Problem
     """
     starts = _initial_conditions(problem)
     if all(condition.order for condition in starts) or initial_breaks(problem):
@@ -116,14 +108,7 @@ def _initial_conditions(problem):
 
 
 def follows_jump(problem, X):
-    """Return whether the default network follows a jump of initial values, (n,).
-
-    Parameters
-    ----------
-    problem : Problem
-    X : ndarray of shape (n, d)
-        Places of jumps.
-    """
+    """Return at which places (n, d) the default network follows a jump, (n,)."""
     found = np.zeros(len(X), bool)
     for entry in initial_breaks(problem):
         near = _SAME * np.ptp(problem.domain.bounds[entry.axis])
@@ -224,16 +209,7 @@ def _conditions_at_ends(problem, axis):
 
 
 def _at_an_end(problem, axis, end, entries):
-    """What conditions and equation say of the initial values at an end of the axis.
-
-    Returns
-    -------
-    list of ndarray
-        Residuals of the conditions.
-    ndarray of shape (q,) or None
-        Difference between the rate of change that the equation wants and the one that
-        the values on the boundary have. None, where these are not all given.
-    """
+    """What conditions and equation say of the initial values at an end of the axis."""
     domain = problem.domain
     x, normal = np.empty(2), np.zeros(2)
     x[axis], x[1 - axis] = end, domain.bounds[1 - axis, 0]

@@ -20,17 +20,9 @@ UNROLLED = 8  # axes up to which derivatives are taken one by one
 class LocalFunction(NamedTuple):
     """A function of a point with known derivatives at one point.
 
-    Parameters
-    ----------
-    function : callable
-        The function, for any point.
-    point : array of shape (d,)
-        That of the known derivatives. It is recognised as the same object, which no
-        copy of it that is being differentiated is.
-    derivative : callable
-        Maps a tuple of axes to the derivative along them at the point.
-    order : int
-        Number of axes up to which derivatives are known.
+    The point is recognised as the same object, which no copy of it that is being
+    differentiated is. ``derivative`` maps a tuple of up to ``order`` axes to the
+    derivative along them at the point.
     """
 
     function: Callable
@@ -45,14 +37,8 @@ class LocalFunction(NamedTuple):
     def differentiated(self, function, derivatives, order=1):
         """A function of derivatives: ``derivatives(axes)`` are those it is made of.
 
-        Parameters
-        ----------
-        function : callable
-            The result for any point.
-        derivatives : callable
-            Maps a function, which maps axes to derivatives, to the result.
-        order : int
-            Number of axes that ``derivatives`` asks for at most.
+        ``function`` is the result for any point. ``derivatives`` maps a function, which
+        maps axes to derivatives, to the result, and asks for up to ``order`` axes.
         """
 
         def derivative(axes):

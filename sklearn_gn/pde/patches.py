@@ -27,24 +27,10 @@ class Patch(NamedTuple):
 
 
 def draw(patch, n, rng, method="sobol"):
-    """Draw n points of a patch.
+    """Draw n points of a patch: points and normals of shape (n, d).
 
-    Parameters
-    ----------
-    patch : Patch
-    n : int
-    rng : RandomState
-    method : {"sobol", "halton", "uniform"}, default="sobol"
-        Sobol's sequence has at most 21,201 dimensions; beyond, numbers are uniform.
-
-    Returns
-    -------
-    points, normals : ndarray of shape (n, d)
-
-    Raises
-    ------
-    ValueError
-        If less than one candidate in a thousand is kept.
+    Sobol's sequence has at most 21,201 dimensions; beyond, numbers are uniform. A
+    ValueError is raised if less than one candidate in a thousand is kept.
     """
     if method not in METHODS:
         raise ValueError(f"method={method!r} is unknown; the methods are {METHODS}.")

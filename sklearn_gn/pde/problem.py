@@ -9,24 +9,30 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.pde.checks import check_problem
+from sklearn_gn._typing import Array
+from sklearn_gn.arrays.backend import scope, to_numpy
+from sklearn_gn.pde.checks import check_problem, named_errors
 from sklearn_gn.pde.coefficients import Unknown, as_array, frozen_coefficient
-from sklearn_gn.pde.collocation import CollocationMixin
-from sklearn_gn.pde.conditions import BaseCondition
-from sklearn_gn.pde.domains import Domain
-from sklearn_gn.pde.exact_solution import ExactSolutionMixin
+from sklearn_gn.pde.conditions import BaseCondition, Points
+from sklearn_gn.pde.domains import Domain, unique
+from sklearn_gn.pde.given_values import exact_at, is_reference
 from sklearn_gn.pde.local_functions import LocalFunction, followed_by
 from sklearn_gn.pde.operators import Field
-from sklearn_gn.pde.residual_classes import ResidualClassesMixin
+from sklearn_gn.pde.residual_classes import (
+    Interior,
+    ResidualClass,
+    projections_of,
+    traced_class,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
+class Problem:
     """A partial differential equation with all that determines its solution.
 
     Parameters
@@ -301,7 +307,218 @@ class Problem(ResidualClassesMixin, CollocationMixin, ExactSolutionMixin):
             )
         return value.reshape(q)
 
-    # --- what can be wrong -----------------------------------------------------------
+    # --- residuals and their points ---------------------------------------------------
+
+    def residual_classes(self) -> tuple[ResidualClass, ...]:
+        """The kinds of residuals: "interior", then one for each condition."""
+        return self._classes
+
+    @cached_property
+    def _classes(self):
+        classes = [self.residual_class("interior", Interior(self.residual))]
+        for name, condition in self._named_conditions():
+            size = self.domain.dim if condition.needs_normals else 0
+            classes.append(
+                self.residual_class(
+                    name, condition, condition.n_fields, size, condition.weight
+                )
+            )
+        return tuple(classes)
+
+    def residual_class(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        n_points: int = 1,
+        n_data: int = 0,
+        weight: float = 1.0,
+    ) -> ResidualClass:
+        """Return a kind of residuals, with their number, found by tracing.
+
+        Parameters
+        ----------
+        name : str
+            As it stands in the log.
+        function : callable
+            ``function(fields, points, data, coefficients)`` of ``n_points`` fields and
+            points, and of ``n_data`` numbers.
+        n_points, n_data : int
+            Of one residual.
+        weight : float
+            Of the mean square of these residuals in the loss.
+
+        Returns
+        -------
+        ResidualClass
+            Functions and sizes.
+
+        Raises
+        ------
+        ValueError
+            That says what is wrong with the function.
+        """
+        return traced_class(self, name, function, n_points, n_data, weight)
+
+    def _equation_at(self, function, x):
+        """Residuals of the equation at one point, for the field of a function."""
+        fields = (self.field(function),)
+        return self._classes[0].function(fields, x[None], x[:0], self.start)
+
+    @cached_property
+    def _projections(self):
+        return projections_of(self)
+
+    def _named_conditions(self):
+        named = {"interior": None}
+        for condition in self.conditions:
+            name = unique(condition.name or condition.kind, named, "_{}")
+            named[name] = condition
+        del named["interior"]
+        return named.items()
+
+    def all_points(self, x: Array) -> Array:
+        """Points (N, P, d) with those at which outputs of some axes are taken."""
+        return np.concatenate([x, *(p(x) for _, p in self._projections)], axis=1)
+
+    def sample(
+        self,
+        n_interior: int,
+        n_boundary: int,
+        rng: np.random.RandomState,
+        method: Literal["sobol", "halton", "uniform"] = "sobol",
+    ) -> dict[str, Points]:
+        """Draw points for all residual classes.
+
+        Parameters
+        ----------
+        n_interior : int
+            Number of points inside.
+        n_boundary : int
+            Shared in equal parts by the conditions that do not have their own number.
+        rng : RandomState
+            Source of the random numbers.
+        method : {"sobol", "halton", "uniform"}, default="sobol"
+            How the points are drawn.
+
+        Returns
+        -------
+        dict of Points
+            By the name of the class, in the order of ``residual_classes``.
+        """
+        named = self._named_conditions()
+        sharing = [name for name, c in named if c.own_number is None]
+        if len(sharing) > n_boundary:
+            raise ValueError(
+                f"n_boundary={n_boundary} is too few for the conditions {sharing}."
+            )
+        counts = {name: c.own_number for name, c in named}
+        for i, name in enumerate(sharing):  # the first ones take what is left over
+            counts[name] = (n_boundary + len(sharing) - 1 - i) // len(sharing)
+        return self._draw(n_interior, counts, rng, method)
+
+    def probes(self, n: int, rng: np.random.RandomState) -> dict[str, Points]:
+        """Draw uniform points, as many for each residual class.
+
+        Parameters
+        ----------
+        n : int
+            Number of points of each class.
+        rng : RandomState
+            Source of the random numbers.
+
+        Returns
+        -------
+        dict of Points
+            As from ``sample``.
+        """
+        counts = dict.fromkeys(dict(self._named_conditions()), n)
+        return self._draw(n, counts, rng, "uniform")
+
+    def draw_directions(self, rng: np.random.RandomState) -> Array | None:
+        """Draw the axes from which Laplacians are estimated.
+
+        Parameters
+        ----------
+        rng : RandomState
+            Source of the random numbers.
+
+        Returns
+        -------
+        ndarray of int or None
+            None where Laplacians are exact.
+        """
+        if self.n_laplacian_directions is None:
+            return None
+        axes, time = self.domain.axes, self.domain.time
+        space = [i for i, name in enumerate(axes) if name != time]
+        count = min(self.n_laplacian_directions, len(space))
+        return rng.choice(space, count, replace=False).astype(np.int32)
+
+    def _draw(self, n_interior, counts, rng, method):
+        x = self.domain.sample(n_interior, rng, method)
+        points = {"interior": Points(x[:, None], x[:, :0])}
+        for name, condition in self._named_conditions():
+            with named_errors(name):
+                points[name] = condition.sample(self.domain, counts[name], rng, method)
+        return {n: p._replace(x=self.all_points(p.x)) for n, p in points.items()}
+
+    # --- the exact solution -----------------------------------------------------------
+
+    def exact_values(self, X: Array) -> Array:
+        """The exact solution at points.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, d)
+            Points.
+
+        Returns
+        -------
+        ndarray of shape (n, q)
+            NaN where a component is not known.
+        """
+        X = np.asarray(X, dtype=float)
+        if self.exact is None:
+            raise ValueError("exact=None: the problem has no exact solution.")
+        if is_reference(self.exact):
+            if not np.array_equal(X, self.exact.points):
+                raise ValueError(
+                    "the solution is known at the points of the reference only."
+                )
+            return np.array(self.exact.values)
+        with scope("float64"):
+            return to_numpy(exact_at(self, X))
+
+    def reference(
+        self,
+        n_points: int,
+        rng: np.random.RandomState,
+        method: Literal["sobol", "halton", "uniform"] = "sobol",
+    ) -> tuple[Array, Array]:
+        """Points with the exact solution there.
+
+        Parameters
+        ----------
+        n_points : int
+            Points to draw; without effect where a reference brings its own.
+        rng : RandomState
+            Source of the random numbers.
+        method : {"sobol", "halton", "uniform"}, default="sobol"
+            How the points are drawn.
+
+        Returns
+        -------
+        points : ndarray of shape (n, d)
+            Points of the domain, or those of the reference.
+        values : ndarray of shape (n, q)
+            Solution there.
+        """
+        if self.exact is not None and is_reference(self.exact):
+            return np.array(self.exact.points), np.array(self.exact.values)
+        X = self.domain.sample(n_points, rng, method)
+        return X, self.exact_values(X)
+
+    # --- what can be wrong ------------------------------------------------------------
 
     def check(self) -> None:
         """Find mistakes before anything large is compiled.

@@ -1,21 +1,19 @@
-"""The kinds of residuals of a problem: those inside, those of each condition."""
+"""The kinds of residuals of a problem: those inside, those of each condition.
+
+Outputs may depend on some of the axes only, such as a coefficient field: these are
+taken at projected points.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.pde.calls import call
+from sklearn_gn.pde.calls import call, check_indices, explained_errors, flat
 from sklearn_gn.pde.checks import named_errors
-from sklearn_gn.pde.domains import unique
-from sklearn_gn.pde.index_checks import check_indices
-from sklearn_gn.pde.mistakes import explained_errors
-from sklearn_gn.pde.some_axes import OnSomeAxes, Projection
-from sklearn_gn.pde.values import flat
 
 
 class ResidualClass(NamedTuple):
@@ -47,126 +45,117 @@ class ResidualClass(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Interior:
+class Interior:
     """The residual of the equation, as a function like those of the conditions."""
 
     residual: Callable
 
     def __call__(self, fields, points, data, coefficients):
+        """Residual at a point, of shape (k,)."""
         del data
         (field,), (x,) = fields, points
         return flat(call(self.residual, (field, x), coefficients), x)
 
 
-class ResidualClassesMixin:
-    """Residuals of a problem, class by class."""
+def traced_class(problem, name, function, n_points, n_data, weight):
+    """Return a kind of residuals, with their number; see Problem.residual_class."""
+    residual = getattr(function, "residual", None)
+    if problem._projections:
+        function = OnSomeAxes(function, problem._projections)
+        n_points *= 1 + len(problem._projections)
+    field = problem.field(lambda x: jnp.zeros(len(problem.outputs), x.dtype))
 
-    def residual_classes(self) -> tuple[ResidualClass, ...]:
-        """The kinds of residuals: "interior", then one for each condition."""
-        return self._classes
+    def evaluate(points, data):
+        return function((field,) * n_points, points, data, problem.start)
 
-    @cached_property
-    def _classes(self):
-        classes = [self.residual_class("interior", _Interior(self.residual))]
-        for name, condition in self._named_conditions():
-            size = self.domain.dim if condition.needs_normals else 0
-            classes.append(
-                self.residual_class(
-                    name, condition, condition.n_fields, size, condition.weight
-                )
-            )
-        return tuple(classes)
+    def works_swapped(residual):
+        x = jax.ShapeDtypeStruct((problem.domain.dim,), np.float64)
 
-    def residual_class(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        n_points: int = 1,
-        n_data: int = 0,
-        weight: float = 1.0,
-    ) -> ResidualClass:
-        """Return a kind of residuals, with their number, found by tracing.
+        def values(x):
+            return flat(call(residual, (x, field), problem.start), x)
 
-        Parameters
-        ----------
-        name : str
-            As it stands in the log.
-        function : callable
-            ``function(fields, points, data, coefficients)`` of ``n_points`` fields and
-            points, and of ``n_data`` numbers.
-        n_points, n_data : int
-            Of one residual.
-        weight : float
-            Of the mean square of these residuals in the loss.
+        try:
+            jax.eval_shape(values, x)
+        except Exception:  # it has another mistake
+            return False
+        return True
 
-        Returns
-        -------
-        ResidualClass
-            Functions and sizes.
+    points = jax.ShapeDtypeStruct((n_points, problem.domain.dim), np.float64)
+    data = jax.ShapeDtypeStruct((n_data,), np.float64)
+    with (
+        jax.enable_x64(True),
+        named_errors(name),
+        explained_errors(residual, works_swapped),
+    ):
+        jaxpr = jax.make_jaxpr(evaluate)(points, data)
+        (k,) = jaxpr.out_avals[0].shape
+        check_indices(jaxpr, problem.domain.axes)
+    if k == 0:
+        raise ValueError(f"{name}: the residual is empty.")
+    return ResidualClass(name, function, n_points, float(weight), k)
 
-        Raises
-        ------
-        ValueError
-            That says what is wrong with the function.
-        """
-        residual = getattr(function, "residual", None)
-        if self._projections:
-            function = OnSomeAxes(function, self._projections)
-            n_points *= 1 + len(self._projections)
-        field = self.field(lambda x: jnp.zeros(len(self.outputs), x.dtype))
 
-        def evaluate(points, data):
-            return function((field,) * n_points, points, data, self.start)
+# --- outputs that depend on some of the axes -----------------------------------------
 
-        def works_swapped(residual):
-            x = jax.ShapeDtypeStruct((self.domain.dim,), np.float64)
 
-            def values(x):
-                return flat(call(residual, (x, field), self.start), x)
+@dataclass(frozen=True)
+class OnSomeAxes:
+    """A residual of outputs of which some depend on some of the axes only.
 
-            try:
-                jax.eval_shape(values, x)
-            except Exception:  # it has another mistake
-                return False
-            return True
+    Those are taken at the point with its other axes in the middle of the domain. A row
+    has the points themselves first, then those of each set of axes.
+    """
 
-        points = jax.ShapeDtypeStruct((n_points, self.domain.dim), np.float64)
-        data = jax.ShapeDtypeStruct((n_data,), np.float64)
-        with (
-            jax.enable_x64(True),
-            named_errors(name),
-            explained_errors(residual, works_swapped),
-        ):
-            jaxpr = jax.make_jaxpr(evaluate)(points, data)
-            (k,) = jaxpr.out_avals[0].shape
-            check_indices(jaxpr, self.domain.axes)
-        if k == 0:
-            raise ValueError(f"{name}: the residual is empty.")
-        return ResidualClass(name, function, n_points, float(weight), k)
+    function: Callable
+    projections: tuple  # of (numbers of outputs, Projection)
 
-    def _equation_at(self, function, x):
-        """Residuals of the equation at one point, for the field of a function."""
-        fields = (self.field(function),)
-        return self._classes[0].function(fields, x[None], x[:0], self.start)
+    def __call__(self, fields, points, data, coefficients):
+        """Residual of a row, of shape (k,)."""
+        parts = 1 + len(self.projections)
+        if len(fields) < parts or len(fields) % parts:
+            return self.function(fields, points, data, coefficients)
+        n = len(fields) // parts
+        found = tuple(self._assembled(*fields[k::n]) for k in range(n))
+        return self.function(found, points[:n], data, coefficients)
 
-    @cached_property
-    def _projections(self):
-        """Numbers of outputs that depend on the same axes, and their projection."""
-        axes, middle = self.domain.axes, self.domain.bounds.mean(axis=1)
-        groups = {}
-        for output, kept in self.depends_on.items():
-            gone = tuple(k for k, name in enumerate(axes) if name not in kept)
-            groups.setdefault(gone, []).append(self.outputs.index(output))
-        return tuple(
-            (tuple(numbers), Projection(gone, tuple(middle[list(gone)].tolist())))
-            for gone, numbers in groups.items()
-            if gone
-        )
+    def _assembled(self, field, *others):
+        def value(x):
+            outputs = field(x)
+            for (numbers, _), other in zip(self.projections, others, strict=True):
+                chosen = np.array(numbers)
+                outputs = outputs.at[chosen].set(other(x)[chosen])
+            return outputs
 
-    def _named_conditions(self):
-        named = {"interior": None}
-        for condition in self.conditions:
-            name = unique(condition.name or condition.kind, named, "_{}")
-            named[name] = condition
-        del named["interior"]
-        return named.items()
+        return field.derived(value, field.outputs)
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Moves a point to the middle of the domain along some axes."""
+
+    axes: tuple  # numbers
+    middle: tuple
+
+    def __call__(self, x):
+        """The point, or an array of points of numpy."""
+        for axis, value in zip(self.axes, self.middle, strict=True):
+            if isinstance(x, np.ndarray):
+                x = x.copy()
+                x[..., axis] = value
+            else:
+                x = x.at[..., axis].set(value)
+        return x
+
+
+def projections_of(problem):
+    """Numbers of outputs that depend on the same axes, and their projection."""
+    axes, middle = problem.domain.axes, problem.domain.bounds.mean(axis=1)
+    groups = {}
+    for output, kept in problem.depends_on.items():
+        gone = tuple(k for k, name in enumerate(axes) if name not in kept)
+        groups.setdefault(gone, []).append(problem.outputs.index(output))
+    return tuple(
+        (tuple(numbers), Projection(gone, tuple(middle[list(gone)].tolist())))
+        for gone, numbers in groups.items()
+        if gone
+    )

@@ -16,8 +16,7 @@ from sklearn_gn.data.rows import (
 )
 from sklearn_gn.data.scaling import Scaling
 from sklearn_gn.pde import Condition, Problem
-from sklearn_gn.pde.checks import check_problem
-from sklearn_gn.pde.plausibility import warn_of_missing_equations
+from sklearn_gn.pde.checks import check_problem, warn_of_missing_equations
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.determination import (
     conditions_determine_coefficients,

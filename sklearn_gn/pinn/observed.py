@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.pde.calls import call
-from sklearn_gn.pde.values import flat
+from sklearn_gn.pde.calls import call, flat
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ axes, mapped to [-1, 1], the network has
   (:mod:`sklearn_gn.pinn.dispersion`);
 - singular functions of corners of the domain, and of right angles that need them
   (:mod:`sklearn_gn.pde.corners`);
-- functions that fall off from its holes (:mod:`sklearn_gn.pde.holes`);
+- functions that fall off from its holes (:mod:`sklearn_gn.pde.corners`);
 - solutions of the heat equation from jumps and kinks of the initial values
   (:mod:`sklearn_gn.pde.initial_breaks`).
 
@@ -29,8 +29,7 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.pde import Problem
-from sklearn_gn.pde.corners import rough_corners
-from sklearn_gn.pde.holes import holes
+from sklearn_gn.pde.corners import holes, rough_corners
 from sklearn_gn.pde.initial_breaks import initial_breaks
 from sklearn_gn.pde.local_functions import followed_by
 from sklearn_gn.pinn import dispersion, lines, spectrum

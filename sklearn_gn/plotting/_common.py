@@ -16,15 +16,64 @@ DRAW_BROKEN_LINES = (
 class Display:
     """Base of the displays: needs matplotlib to plot, and remembers where it drew."""
 
-    def _axes(self, ax):
-        """Return ``ax``, or the axes of a new figure where it is None."""
-        check_matplotlib_support(f"{type(self).__name__}.plot")
-        return axes_or_new(ax)
+    @classmethod
+    def _needs_matplotlib(cls, method):
+        check_matplotlib_support(f"{cls.__name__}.{method}")
 
-    def _panels(self, ax, n_rows, n_columns, **kwargs):
-        """Return the axes of several panels, see :func:`panels_or_new`."""
-        check_matplotlib_support(f"{type(self).__name__}.plot")
-        return panels_or_new(ax, n_rows, n_columns, **kwargs)
+    def _axes(self, ax):
+        """Return ``ax``, or the axes of a new figure, with room for its labels."""
+        self._needs_matplotlib("plot")
+        if ax is not None:
+            return ax
+        import matplotlib.pyplot as plt
+
+        return plt.subplots(layout="constrained")[1]
+
+    def _panels(
+        self, ax, n_rows, n_columns, *, size, share=False, layout="constrained"
+    ):
+        """Axes of several panels, as an array of shape (n_rows, n_columns).
+
+        None makes a figure with panels of a given size in inches, a single Axes is
+        divided, and an array of Axes is taken as it is.
+        """
+        self._needs_matplotlib("plot")
+        import matplotlib.pyplot as plt
+        from matplotlib.axes import Axes
+        from matplotlib.gridspec import GridSpecFromSubplotSpec
+
+        shape = n_rows, n_columns
+        if ax is None:
+            width, height = size
+            return plt.subplots(
+                *shape,
+                figsize=(width * n_columns, height * n_rows),
+                layout=layout,
+                squeeze=False,
+                sharex=share,
+                sharey=share,
+            )[1]
+        if not isinstance(ax, Axes):
+            axes = np.asarray(ax, dtype=object)
+            if axes.size != n_rows * n_columns:
+                raise ValueError(
+                    f"ax has {axes.size} Axes, there are {n_rows} x {n_columns} panels."
+                )
+            return axes.reshape(shape)
+        if ax.get_subplotspec() is None:
+            raise ValueError(
+                "ax must be made by plt.subplots to be divided into panels; else give "
+                "an array of Axes."
+            )
+        ax.set_axis_off()
+        grid = GridSpecFromSubplotSpec(*shape, subplot_spec=ax.get_subplotspec())
+        axes = np.empty(shape, dtype=object)
+        for place in np.ndindex(shape):
+            first = axes[0, 0] if share and any(place) else None
+            axes[place] = ax.figure.add_subplot(grid[place], sharex=first, sharey=first)
+            if share:
+                axes[place].label_outer()
+        return axes
 
     def _drawn_on(self, axes):
         """Store the axes, or the array of panels, and return the display."""
@@ -48,15 +97,6 @@ def fitted_attribute(estimator, name, instead=""):
     return getattr(estimator, name)
 
 
-def axes_or_new(ax):
-    """Return ``ax``, or the axes of a new figure, with room for its labels."""
-    if ax is not None:
-        return ax
-    import matplotlib.pyplot as plt
-
-    return plt.subplots(layout="constrained")[1]
-
-
 def foreground(ax):
     """Return the colour of the labels: black, or white in a dark style."""
     return ax.xaxis.label.get_color()
@@ -69,50 +109,6 @@ def date_axis(ax, most_ticks):
     locator = AutoDateLocator(minticks=2, maxticks=most_ticks)
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-
-
-def panels_or_new(ax, n_rows, n_columns, *, size, share=False, layout="constrained"):
-    """Axes of several panels, as an array of shape (n_rows, n_columns).
-
-    None makes a figure with panels of a given size in inches, a single Axes is divided,
-    and an array of Axes is taken as it is.
-    """
-    import matplotlib.pyplot as plt
-    from matplotlib.axes import Axes
-    from matplotlib.gridspec import GridSpecFromSubplotSpec
-
-    shape = n_rows, n_columns
-    if ax is None:
-        width, height = size
-        return plt.subplots(
-            *shape,
-            figsize=(width * n_columns, height * n_rows),
-            layout=layout,
-            squeeze=False,
-            sharex=share,
-            sharey=share,
-        )[1]
-    if not isinstance(ax, Axes):
-        axes = np.asarray(ax, dtype=object)
-        if axes.size != n_rows * n_columns:
-            raise ValueError(
-                f"ax has {axes.size} Axes, there are {n_rows} x {n_columns} panels."
-            )
-        return axes.reshape(shape)
-    if ax.get_subplotspec() is None:
-        raise ValueError(
-            "ax must be made by plt.subplots to be divided into panels; else give an "
-            "array of Axes."
-        )
-    ax.set_axis_off()
-    grid = GridSpecFromSubplotSpec(*shape, subplot_spec=ax.get_subplotspec())
-    axes = np.empty(shape, dtype=object)
-    for place in np.ndindex(shape):
-        first = axes[0, 0] if share and any(place) else None
-        axes[place] = ax.figure.add_subplot(grid[place], sharex=first, sharey=first)
-        if share:
-            axes[place].label_outer()
-    return axes
 
 
 def rows_like(X, values):

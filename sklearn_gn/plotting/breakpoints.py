@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length, validate_data
 
 from sklearn_gn._typing import Array, ArrayLike
@@ -21,6 +21,7 @@ from sklearn_gn.plotting._common import (
 _FAINT = 0.15  # opacity of breaking lines at which the slope hardly changes
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class BreakpointDisplay(Display):
     """Predictions over one or two features with the breakpoints or breaking lines.
 
@@ -68,11 +69,8 @@ class BreakpointDisplay(Display):
     points_ : matplotlib PathCollection or None
         The samples.
 
-    ax_ : matplotlib Axes
-        Axes with the picture.
-
-    figure_ : matplotlib Figure
-        Figure that holds the axes.
+    ax_, figure_ : matplotlib Axes and Figure
+        Where it is drawn.
 
     Examples
     --------
@@ -87,26 +85,14 @@ class BreakpointDisplay(Display):
     True
     """
 
-    def __init__(
-        self,
-        *,
-        grid: Sequence[Array],
-        response: Array,
-        breaks: Array,
-        changes: Array | None = None,
-        X: Array | None = None,
-        y: Array | None = None,
-        feature_names: Sequence[str] | None = None,
-        target_name: str | None = None,
-    ) -> None:
-        self.grid = grid
-        self.response = response
-        self.breaks = breaks
-        self.changes = changes
-        self.X = X
-        self.y = y
-        self.feature_names = feature_names
-        self.target_name = target_name
+    grid: Sequence[Array]
+    response: Array
+    breaks: Array
+    changes: Array | None = None
+    X: Array | None = None
+    y: Array | None = None
+    feature_names: Sequence[str] | None = None
+    target_name: str | None = None
 
     def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw the predictions, the breaks and the samples.
@@ -240,13 +226,14 @@ class BreakpointDisplay(Display):
             If there are more than two features, or if X, y or target do not fit the
             estimator.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        cls._needs_matplotlib("from_estimator")
         hyperplanes = fitted_attribute(estimator, "hyperplanes_", DRAW_BROKEN_LINES)
         samples = _check_samples(estimator, X)
         low, high = samples.min(axis=0), samples.max(axis=0)
         changes = None
         if len(low) == 1:
-            breaks = _breakpoints(hyperplanes, low[0], high[0])
+            zeros = np.sort(-hyperplanes[:, 0] / hyperplanes[:, 1])
+            breaks = zeros[(low[0] < zeros) & (zeros < high[0])]
             even = np.linspace(low[0], high[0], grid_resolution)
             grid = (np.union1d(even, breaks),)
         else:
@@ -255,9 +242,11 @@ class BreakpointDisplay(Display):
             # Centres of cells that fill the box.
             share = (np.arange(grid_resolution) + 0.5) / grid_resolution
             grid = tuple(low[:, None] + share * (high - low)[:, None])
-        response = select_target(_predict(estimator, grid, X), target)
+        points = np.column_stack([values.ravel() for values in np.meshgrid(*grid)])
+        response = select_target(estimator.predict(rows_like(X, points)), target)
         if y is not None:
             check_consistent_length(samples, y)
+        unnamed = [f"x{i}" for i in range(estimator.n_features_in_)]
         return cls(
             grid=grid,
             response=response.reshape([len(values) for values in grid[::-1]]),
@@ -265,7 +254,7 @@ class BreakpointDisplay(Display):
             changes=changes,
             X=samples,
             y=None if y is None else select_target(np.asarray(y), target),
-            feature_names=_feature_names(estimator),
+            feature_names=list(getattr(estimator, "feature_names_in_", unnamed)),
             target_name=_target_name(y, target),
         ).plot(ax, **kwargs)
 
@@ -281,28 +270,11 @@ def _check_samples(estimator, X):
     return validate_data(estimator, X, reset=False, dtype=np.float64)
 
 
-def _predict(estimator, grid, X):
-    """Predictions at the points of a grid."""
-    points = np.column_stack([values.ravel() for values in np.meshgrid(*grid)])
-    return estimator.predict(rows_like(X, points))
-
-
-def _feature_names(estimator):
-    unnamed = [f"x{i}" for i in range(estimator.n_features_in_)]
-    return list(getattr(estimator, "feature_names_in_", unnamed))
-
-
 def _target_name(y, target):
     """The name that a Series or data frame gives to the target, else "y"."""
     columns = getattr(y, "columns", None)
     name = getattr(y, "name", None) if columns is None else columns[target]
     return "y" if name is None else str(name)
-
-
-def _breakpoints(hyperplanes, low, high):
-    """Zeros of ``b + w x`` inside the range, ascending."""
-    position = np.sort(-hyperplanes[:, 0] / hyperplanes[:, 1])
-    return position[(low < position) & (position < high)]
 
 
 def _breaking_lines(hyperplanes, low, high):

@@ -1,10 +1,10 @@
 """ConvergenceDisplay: loss or error over the iterations of a fit."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 
 from sklearn_gn import SegmentedRegressor
 from sklearn_gn._typing import Array
@@ -31,6 +31,7 @@ _FEW_DIGITS = 10.0  # largest over smallest value on a linear axis
 _PALE = {"linewidth": 4.5, "alpha": 0.35}  # of a broad line under a thin one
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ConvergenceDisplay(Display):
     """Loss or error over the iterations, the time or the work of a fit.
 
@@ -95,11 +96,8 @@ class ConvergenceDisplay(Display):
     'Loss'
     """
 
-    def __init__(
-        self, *, convergence_log: Mapping[str, Array], name: str | None = None
-    ) -> None:
-        self.convergence_log = convergence_log
-        self.name = name
+    convergence_log: Mapping[str, Array]
+    name: str | None = None
 
     def plot(
         self,
@@ -154,7 +152,8 @@ class ConvergenceDisplay(Display):
                 line_kwargs.setdefault("color", self.lines_[0].get_color())
             points = position, values
             if y == "loss" and suffix != _VALIDATION:  # which is that of all time
-                points = self._interrupted(*points)
+                new = self._changes("window_end")  # no line from one to the next
+                points = [np.insert(np.asarray(a, float), new, np.nan) for a in points]
             self.lines_ += ax.plot(*points, **line_kwargs)
             self.refinements_ += self._mark_refinements(ax, self.lines_[-1])
         several = f" {_VALIDATION}" if len(curves) > 1 else ""
@@ -166,7 +165,10 @@ class ConvergenceDisplay(Display):
         ax.set(xlabel=_X_LABELS[x], ylabel=_Y_LABELS[y])
         if x in _COUNTS and ax.get_xscale() == "linear":
             ax.xaxis.get_major_locator().set_params(integer=True)
-        _add_legend(ax)
+        handles, _ = ax.get_legend_handles_labels()
+        marks = (_WINDOW, _PENALTY, _REFINEMENT, _LOWEST)  # after the curves
+        handles = sorted(handles, key=lambda h: h.get_label().startswith(marks))
+        ax.legend(handles=handles)
         return self._drawn_on(ax)
 
     def _position(self, x):
@@ -212,12 +214,6 @@ class ConvergenceDisplay(Display):
         if lines and not any(line.get_label() == label for line in ax.lines):
             lines[0].set_label(label)
         return lines
-
-    def _interrupted(self, position, values):
-        """Points of a curve, without a line from one window to the next."""
-        new = self._changes("window_end")
-        position = np.insert(np.asarray(position, float), new, np.nan)
-        return position, np.insert(np.asarray(values, float), new, np.nan)
 
     def _mark_refinements(self, ax, line):
         """Mark the points of a curve at which a level ends that is not the last."""
@@ -267,7 +263,7 @@ class ConvergenceDisplay(Display):
         display : ConvergenceDisplay
             Display that holds the log and the drawn lines.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        cls._needs_matplotlib("from_estimator")
         if isinstance(estimator, SegmentedRegressor):
             raise ValueError(
                 "SegmentedRegressor has no iterations, and no convergence_log_: its "
@@ -287,13 +283,6 @@ def _spans_decades(values):
     if not len(positive):
         return False
     return np.any(values == 0) or positive.max() >= _FEW_DIGITS * positive.min()
-
-
-def _add_legend(ax):
-    """Add a legend, with the marks after the curves."""
-    handles, _ = ax.get_legend_handles_labels()
-    marks = (_WINDOW, _PENALTY, _REFINEMENT, _LOWEST)
-    ax.legend(handles=sorted(handles, key=lambda h: h.get_label().startswith(marks)))
 
 
 def _mark_lowest(ax, position, values, label):

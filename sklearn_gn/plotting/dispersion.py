@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from scipy.special import softmax
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length
 
 from sklearn_gn._typing import Array, ArrayLike
@@ -20,6 +20,7 @@ from sklearn_gn.plotting._common import (
 _MOST_LABELS = 30  # classes that are labelled one by one
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DispersionDisplay(Display):
     r"""How widely the probability of an error is spread over the competitors, by class.
 
@@ -49,11 +50,8 @@ class DispersionDisplay(Display):
     training_mean_ : matplotlib Line2D or None
         The training mean.
 
-    ax_ : matplotlib Axes
-        Axes with the picture.
-
-    figure_ : matplotlib Figure
-        Figure that holds the axes.
+    ax_, figure_ : matplotlib Axes and Figure
+        Where it is drawn.
 
     Examples
     --------
@@ -67,12 +65,9 @@ class DispersionDisplay(Display):
     True
     """
 
-    def __init__(
-        self, *, dispersion: Array, classes: Array, training_mean: float | None = None
-    ) -> None:
-        self.dispersion = dispersion
-        self.classes = classes
-        self.training_mean = training_mean
+    dispersion: Array
+    classes: Array
+    training_mean: float | None = None
 
     def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw a point for every class, the most concentrated one at the bottom.
@@ -165,7 +160,7 @@ class DispersionDisplay(Display):
         ValueError
             If the estimator gives no probabilities, or if y does not fit to it or to X.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        cls._needs_matplotlib("from_estimator")
         classes = fitted_attribute(
             estimator, "classes_", "DispersionDisplay draws classifiers."
         )

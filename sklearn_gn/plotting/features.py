@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.base import all_logits
@@ -22,6 +22,7 @@ _MOST_NAMED_CLASSES = 10  # that fit into a legend
 _FAR = 20.0  # how far regions reach beyond the features, relative to their range
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FeatureDisplay(Display):
     """Features of a classifier, and the regions of its last layer, by iteration.
 
@@ -91,22 +92,12 @@ class FeatureDisplay(Display):
     True
     """
 
-    def __init__(
-        self,
-        *,
-        features: Sequence[Array],
-        output: Sequence[Array],
-        code: Array,
-        classes: Array,
-        iterations: Sequence[int],
-        name: str | None = None,
-    ) -> None:
-        self.features = features
-        self.output = output
-        self.code = code
-        self.classes = classes
-        self.iterations = iterations
-        self.name = name
+    features: Sequence[Array]
+    output: Sequence[Array]
+    code: Array
+    classes: Array
+    iterations: Sequence[int]
+    name: str | None = None
 
     def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw a panel for every iteration.
@@ -222,7 +213,7 @@ class FeatureDisplay(Display):
             If the last hidden layer does not have two units, if the estimator is of
             another kind, or if an iteration is negative.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        cls._needs_matplotlib("from_estimator")
         wanted = sorted(set(iterations))
         if not wanted or wanted[0] < 0:
             raise ValueError(
@@ -296,7 +287,7 @@ class FeatureDisplay(Display):
             If there are no models, or if the last hidden layer of one does not have two
             units.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_models")
+        cls._needs_matplotlib("from_models")
         if not models:
             raise ValueError("models is empty.")
         shots = [_features_and_output(model, X) for model in models.values()]

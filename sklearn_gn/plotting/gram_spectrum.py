@@ -1,14 +1,15 @@
 """GramSpectrumDisplay: eigenvalues of the Gauss-Newton matrices."""
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 
 from sklearn_gn._typing import Array
 from sklearn_gn.plotting._common import Display, fitted_attribute
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GramSpectrumDisplay(Display):
     """Eigenvalues of the Gauss-Newton matrix, and of the mass matrix if there is one.
 
@@ -60,16 +61,9 @@ class GramSpectrumDisplay(Display):
     [6, 4]
     """
 
-    def __init__(
-        self,
-        *,
-        gram_spectrum: Array,
-        mass_spectrum: Array | None = None,
-        truncation: float | None = None,
-    ) -> None:
-        self.gram_spectrum = gram_spectrum
-        self.mass_spectrum = mass_spectrum
-        self.truncation = truncation
+    gram_spectrum: Array
+    mass_spectrum: Array | None = None
+    truncation: float | None = None
 
     def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw the eigenvalues.
@@ -156,7 +150,7 @@ class GramSpectrumDisplay(Display):
         display : GramSpectrumDisplay
             Display that holds the spectra and the drawn lines.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        cls._needs_matplotlib("from_estimator")
         return cls(
             gram_spectrum=fitted_attribute(estimator, "gram_spectrum_"),
             mass_spectrum=getattr(estimator, "mass_spectrum_", None),

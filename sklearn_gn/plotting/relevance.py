@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils import check_random_state
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
@@ -22,6 +22,7 @@ from sklearn_gn.plotting._common import (
 _MOST_BARS = 20  # features that one picture shows
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class RelevanceDisplay(Display):
     """How much of a fitted function depends on each feature.
 
@@ -85,18 +86,10 @@ class RelevanceDisplay(Display):
     ['x0', 'x1', 'x2']
     """
 
-    def __init__(
-        self,
-        *,
-        total: Array,
-        linear: Array | None = None,
-        hidden: Array | None = None,
-        feature_names: Sequence[str] | None = None,
-    ) -> None:
-        self.total = total
-        self.linear = linear
-        self.hidden = hidden
-        self.feature_names = feature_names
+    total: Array
+    linear: Array | None = None
+    hidden: Array | None = None
+    feature_names: Sequence[str] | None = None
 
     def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw the bars.
@@ -204,7 +197,7 @@ class RelevanceDisplay(Display):
             If the estimator is a classifier, whose predictions have no size, or has no
             target of that number.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        cls._needs_matplotlib("from_estimator")
         check_is_fitted(estimator)
         if is_classifier(estimator):
             raise ValueError(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from sklearn_gn._typing import Array, ArrayLike
@@ -16,6 +16,7 @@ from sklearn_gn.plotting._common import (
     fitted_attribute,
     foreground,
 )
+from sklearn_gn.segmented import inference
 
 _GRID = 400
 _MOST_TICKS = 8  # of dates
@@ -25,6 +26,7 @@ _MOST_LEVELS = 6
 _MOST_LEGEND = 0.4  # of the height of small axes, which a legend may take
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SegmentsDisplay(Display):
     """A broken line, its confidence band, and the intervals of its breakpoints.
 
@@ -91,32 +93,17 @@ class SegmentsDisplay(Display):
     array([0.25])
     """
 
-    def __init__(
-        self,
-        *,
-        grid: Array,
-        response: Array,
-        lower: Array,
-        upper: Array,
-        breakpoints: Array,
-        intervals: Array,
-        x: Array | None = None,
-        y: Array | None = None,
-        residuals: Array | None = None,
-        feature_name: str | None = None,
-        target_name: str | None = None,
-    ) -> None:
-        self.grid = grid
-        self.response = response
-        self.lower = lower
-        self.upper = upper
-        self.breakpoints = breakpoints
-        self.intervals = intervals
-        self.x = x
-        self.y = y
-        self.residuals = residuals
-        self.feature_name = feature_name
-        self.target_name = target_name
+    grid: Array
+    response: Array
+    lower: Array
+    upper: Array
+    breakpoints: Array
+    intervals: Array
+    x: Array | None = None
+    y: Array | None = None
+    residuals: Array | None = None
+    feature_name: str | None = None
+    target_name: str | None = None
 
     def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw the fit, and below it the residuals where there are any.
@@ -253,13 +240,13 @@ class SegmentsDisplay(Display):
         ValueError
             If X or y do not fit the estimator, or if ``residuals=True`` without y.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        cls._needs_matplotlib("from_estimator")
         intervals = fitted_attribute(
             estimator, "breakpoint_interval_", DRAW_BROKEN_LINES
         )
         if residuals and y is None:
             raise ValueError("residuals=True needs the targets: give y.")
-        x, at_samples, curve = estimator._curve(X, _GRID)
+        x, at_samples, curve = _curve(estimator, X)
         error = None
         if y is not None:
             check_consistent_length(X, y)
@@ -274,6 +261,28 @@ class SegmentsDisplay(Display):
             feature_name=estimator._names()[0],
             target_name=str(getattr(y, "name", None) or "y"),
         ).plot(ax, **kwargs)
+
+
+def _curve(estimator, X):
+    """Positions of samples, the function there, and the arrays of the curve.
+
+    The curve is over the range of the samples; the linear features are at their means.
+    """
+    fit = estimator._fit
+    x, _ = estimator._split(estimator._check_X(X))
+    even, t = np.linspace(x.min(), x.max(), _GRID), fit.breakpoints
+    t = t[(t > even[0]) & (t < even[-1])]
+    grid = np.unique(np.concatenate([even, t, np.nextafter(t, -np.inf)]))
+
+    def predict(x):
+        mean = fit.scaling.linear_center
+        return inference.predict(fit, x, np.tile(mean, (len(x), 1)))
+
+    response, std = predict(grid)
+    width = fit.half_width * std
+    limits = {"lower": response - width, "upper": response + width}
+    curve = {"grid": estimator._to_user(grid), "response": response, **limits}
+    return estimator._to_user(x), predict(x)[0], curve
 
 
 def _levels_apart(intervals):

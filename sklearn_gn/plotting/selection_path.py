@@ -1,9 +1,9 @@
 """SelectionPathDisplay: how a criterion chose the size of a model."""
 
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 
 from sklearn_gn._typing import Array
 from sklearn_gn.plotting._common import Display, fitted_attribute
@@ -19,6 +19,7 @@ _CRITERIA = {
 _SIZES = {"n_breakpoints": "Breakpoints", "n_neurons": "Neurons"}
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SelectionPathDisplay(Display):
     """The criterion over the sizes that were tried, the chosen one marked.
 
@@ -49,11 +50,8 @@ class SelectionPathDisplay(Display):
     chosen_ : matplotlib Line2D
         Mark of the chosen size.
 
-    ax_ : matplotlib Axes
-        Axes with the picture.
-
-    figure_ : matplotlib Figure
-        Figure that holds the axes.
+    ax_, figure_ : matplotlib Axes and Figure
+        Where it is drawn.
 
     Examples
     --------
@@ -66,22 +64,12 @@ class SelectionPathDisplay(Display):
     1
     """
 
-    def __init__(
-        self,
-        *,
-        size: Array,
-        value: Array,
-        chosen: int,
-        std_error: Array | None = None,
-        size_name: str | None = None,
-        value_name: str | None = None,
-    ) -> None:
-        self.size = size
-        self.value = value
-        self.chosen = chosen
-        self.std_error = std_error
-        self.size_name = size_name
-        self.value_name = value_name
+    size: Array
+    value: Array
+    chosen: int
+    std_error: Array | None = None
+    size_name: str | None = None
+    value_name: str | None = None
 
     def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw the criterion over the sizes.
@@ -152,7 +140,7 @@ class SelectionPathDisplay(Display):
         ValueError
             If the estimator has no path, or its path has no criterion.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        cls._needs_matplotlib("from_estimator")
         path = fitted_attribute(estimator, "selection_path_")
         criterion = next((name for name in _CRITERIA if name in path), None)
         if criterion is None:

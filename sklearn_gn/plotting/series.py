@@ -1,11 +1,11 @@
 """SeriesDisplay: the broken lines of many series, a small panel each."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from textwrap import fill
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 
 from sklearn_gn.data import dates
 from sklearn_gn.plotting._common import Display, date_axis
@@ -24,6 +24,7 @@ _COLUMNS = (
 _MOST_TICKS = 5  # of dates; fewer do not suit every range
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SeriesDisplay(Display):
     """Small multiples: the broken lines of several series on the same axes.
 
@@ -89,26 +90,14 @@ class SeriesDisplay(Display):
     ['a', 'b']
     """
 
-    def __init__(
-        self,
-        *,
-        names: Sequence[Any],
-        lines: Sequence[Any],
-        intervals: Sequence[Any],
-        samples: Sequence[Any] | None = None,
-        is_date: bool = False,
-        feature_name: str | None = None,
-        target_name: str | None = None,
-        n_columns: int = 4,
-    ) -> None:
-        self.names = names
-        self.lines = lines
-        self.intervals = intervals
-        self.samples = samples
-        self.is_date = is_date
-        self.feature_name = feature_name
-        self.target_name = target_name
-        self.n_columns = n_columns
+    names: Sequence[Any]
+    lines: Sequence[Any]
+    intervals: Sequence[Any]
+    samples: Sequence[Any] | None = None
+    is_date: bool = False
+    feature_name: str | None = None
+    target_name: str | None = None
+    n_columns: int = 4
 
     def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw a panel for every series.
@@ -127,7 +116,6 @@ class SeriesDisplay(Display):
         display : SeriesDisplay
             The object itself.
         """
-        check_matplotlib_support(f"{type(self).__name__}.plot")
         n = len(self.names)
         n_columns = min(self.n_columns, n)
         n_rows = -(-n // n_columns)
@@ -226,7 +214,7 @@ class SeriesDisplay(Display):
             If a column or a series is missing, or if data are given without ``target``
             and ``feature``.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_table")
+        cls._needs_matplotlib("from_table")
         series = _checked_series(table, group, series)
         samples = None
         if data is not None:

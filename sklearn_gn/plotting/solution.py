@@ -1,11 +1,11 @@
 """SolutionDisplay: the solution of a differential equation."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array
@@ -23,6 +23,7 @@ from sklearn_gn.plotting._slices import (
 _DECADES = 3  # of errors that are told apart by their colours
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SolutionDisplay(Display):
     """Solution of a differential equation, with its error.
 
@@ -131,34 +132,18 @@ class SolutionDisplay(Display):
     True
     """
 
-    def __init__(
-        self,
-        *,
-        ticks: Sequence[Array],
-        solution: Array,
-        error: Array,
-        axis_names: tuple[str, ...],
-        reference: Array | None = None,
-        fixed: Mapping[str, float] | None = None,
-        output_name: str | tuple[str, ...] = "u",
-        equal: bool = False,
-        name: str | None = None,
-        std: Array | None = None,
-        observations: tuple[Array, Array] | None = None,
-        window_ends: Array | None = None,
-    ) -> None:
-        self.ticks = ticks
-        self.solution = solution
-        self.error = error
-        self.axis_names = axis_names
-        self.reference = reference
-        self.fixed = fixed
-        self.output_name = output_name
-        self.equal = equal
-        self.name = name
-        self.std = std
-        self.observations = observations
-        self.window_ends = window_ends
+    ticks: Sequence[Array]
+    solution: Array
+    error: Array
+    axis_names: tuple[str, ...]
+    reference: Array | None = None
+    fixed: Mapping[str, float] | None = None
+    output_name: str | tuple[str, ...] = "u"
+    equal: bool = False
+    name: str | None = None
+    std: Array | None = None
+    observations: tuple[Array, Array] | None = None
+    window_ends: Array | None = None
 
     def plot(self, ax: Any = None, *, name: str | None = None, **kwargs: Any) -> Self:
         """Draw curves or images.
@@ -191,10 +176,6 @@ class SolutionDisplay(Display):
     def _error_name(self):
         return "|Residual|" if self.reference is None else "|Error|"
 
-    def _extent(self):
-        """Width and height of an image, in the units of its axes."""
-        return [np.ptp(values) for values in self.ticks]
-
     def _plot_curves(self, ax, name, kwargs):
         curves = Curves(self, name, kwargs)
         axes = self._panels(ax, len(curves.groups) + 1, 1, size=(5.5, 2.4))
@@ -206,7 +187,8 @@ class SolutionDisplay(Display):
 
     def _plot_images(self, ax, name, kwargs):
         images = self._styled_images(name, kwargs)
-        width = 0.6 + 2.6 * np.divide(*self._extent()) if self.equal else 3.4
+        extent = [np.ptp(values) for values in self.ticks]
+        width = 0.6 + 2.6 * extent[0] / extent[1] if self.equal else 3.4
         layout = "compressed" if self.equal else "constrained"
         axes = self._panels(ax, 1, len(images), size=(width, 3.0), layout=layout)
         for panel, (title, values, style) in zip(axes[0], images, strict=True):
@@ -303,7 +285,7 @@ class SolutionDisplay(Display):
             If the estimator has no problem, if an axis or an output is unknown, or if
             no point of the slice is in the domain.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        cls._needs_matplotlib("from_estimator")
         problem = _problem(estimator)
         domain = problem.domain
         if not isinstance(n_points, Integral) or n_points < 2:
@@ -324,7 +306,8 @@ class SolutionDisplay(Display):
         if problem.exact is not None and not is_known_at_points(problem):
             reference = at_points(lambda X: problem.exact_values(X)[:, numbers])
         if reference is None or np.isnan(solution - reference).all():
-            reference, error = None, at_points(_sizes_of_residuals(estimator))
+            residual = at_points(estimator.residual)
+            reference, error = None, np.linalg.norm(residual, axis=-1, keepdims=True)
         else:
             error = _differences(problem, numbers, solution, reference)
         more = {}
@@ -388,11 +371,6 @@ def _only(values):
 
 def _columns(y):
     return y.reshape(len(y), -1)
-
-
-def _sizes_of_residuals(estimator):
-    """The function from points to norms of the residuals of the equation."""
-    return lambda X: np.linalg.norm(estimator.residual(X), axis=1, keepdims=True)
 
 
 def _differences(problem, numbers, solution, reference):

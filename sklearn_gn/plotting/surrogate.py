@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from textwrap import fill
 from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.metrics import r2_score
-from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import (
     check_array,
     check_consistent_length,
@@ -24,6 +24,7 @@ _PANELS_IN_A_ROW = 4
 _TITLE_WIDTH = 30  # characters of a line that fit above a panel
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SurrogateDisplay(Display):
     """True and predicted outputs of a surrogate model.
 
@@ -101,24 +102,13 @@ class SurrogateDisplay(Display):
     (1, 3)
     """
 
-    def __init__(
-        self,
-        *,
-        true: Array,
-        predicted: Array,
-        rows: Array,
-        positions: Array | None = None,
-        position_name: str | None = None,
-        shape: tuple[int, ...] | None = None,
-        output_names: Sequence[str] | None = None,
-    ) -> None:
-        self.true = true
-        self.predicted = predicted
-        self.rows = rows
-        self.positions = positions
-        self.position_name = position_name
-        self.shape = shape
-        self.output_names = output_names
+    true: Array
+    predicted: Array
+    rows: Array
+    positions: Array | None = None
+    position_name: str | None = None
+    shape: tuple[int, ...] | None = None
+    output_names: Sequence[str] | None = None
 
     def plot(
         self,
@@ -342,7 +332,7 @@ class SurrogateDisplay(Display):
             If there is a single output, or if Y, samples, positions or shape do not
             fit.
         """
-        check_matplotlib_support(f"{cls.__name__}.from_estimator")
+        cls._needs_matplotlib("from_estimator")
         names = getattr(Y, "columns", None)
         true = check_array(Y, dtype=np.float64, input_name="Y", ensure_2d=False)
         if true.ndim != 2 or true.shape[1] < 2:
@@ -411,7 +401,9 @@ def _rows_to_draw(samples, error, together):
     if samples is None:
         samples = n if together else 3
     if isinstance(samples, Integral) and samples > 0:
-        rows = _spread(error, samples)
+        order = np.argsort(error, kind="stable")
+        ranks = np.linspace(0, n - 1, min(samples, n))  # evenly, both ends included
+        rows = order[np.round(ranks).astype(int)]
         return np.sort(rows) if together else rows
     rows = np.asarray(samples)
     are_numbers = rows.ndim == 1 and rows.size and rows.dtype.kind in "iu"
@@ -427,13 +419,6 @@ def _relative_errors(true, predicted):
     """``|predicted - true| / |true|`` by row; absolute where the truth is zero."""
     size = np.linalg.norm(true, axis=1)
     return np.linalg.norm(predicted - true, axis=1) / np.where(size > 0, size, 1)
-
-
-def _spread(error, n):
-    """Rows of the smallest error, of the largest, and evenly between them."""
-    order = np.argsort(error, kind="stable")
-    ranks = np.linspace(0, len(order) - 1, min(n, len(order)))
-    return order[np.round(ranks).astype(int)]
 
 
 def _side_by_side(values, shape):

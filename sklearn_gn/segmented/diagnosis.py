@@ -5,8 +5,8 @@ import numpy as np
 from sklearn_gn.bayes.line_ends import note_on_ends
 from sklearn_gn.findings import Diagnosis, Finding, outliers
 from sklearn_gn.optim.stop import counted
-from sklearn_gn.segmented.autoregression import SIGNIFICANT
 
+_SIGNIFICANT = 3.0  # standard errors of a correlation
 _EXACT = 1e-12  # unexplained share of the variance that is rounding errors
 _FEWEST_ROWS = 3  # of a segment between two kinks, if min_rows is None
 _RISE = 2.0  # standard deviations of the noise, of a segment that looks like a jump
@@ -14,12 +14,7 @@ _NEAR_ONE = 0.9  # a correlation with which "bic-ar1" misses real kinks
 
 
 def diagnose(model):
-    """Return the :class:`~sklearn_gn.findings.Diagnosis` of a fitted model.
-
-    Parameters
-    ----------
-    model : SegmentedRegressor
-    """
+    """Return the :class:`~sklearn_gn.findings.Diagnosis` of a fitted model."""
     described = (
         f"{type(model).__name__}, {counted(len(model.breakpoints_), 'breakpoint')}"
     )
@@ -222,7 +217,7 @@ def _correlation(model):
 
 def is_correlated(model):
     """Return whether neighbouring residuals are correlated, beyond rounding errors."""
-    return not _is_exact(model) and _standard_errors(model) > SIGNIFICANT
+    return not _is_exact(model) and _standard_errors(model) > _SIGNIFICANT
 
 
 def _standard_errors(model):

@@ -4,49 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from functools import partial
 from numbers import Integral, Real
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin, _fit_context
+from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn._reference_link import ReferenceLinkMixin
-from sklearn_gn._typing import ArrayLike
+from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.arrays.backend import one_blas_thread
-from sklearn_gn.base import unchanged_on_failure
+from sklearn_gn.base import DiagnoseMixin, unchanged_on_failure
 from sklearn_gn.bayes.huber import BOUND
+from sklearn_gn.bayes.noise import PredictionIntervalMixin
+from sklearn_gn.data import dates
 from sklearn_gn.data.chunks import check_repeatable, takes_only_chunks
+from sklearn_gn.data.row_checks import RowChecks, with_tails
+from sklearn_gn.data.rows import check_sample_weight, validate_data
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.runtime.memory import check_table_fits
 from sklearn_gn.runtime.versions import VersionStampMixin
-from sklearn_gn.segmented import (
-    autoregression,
-    inference,
-    robust,
-    selection,
-    streams,
-)
-from sklearn_gn.segmented.least_squares import COVARIANCES
-from sklearn_gn.segmented.predictions import PredictionsMixin
+from sklearn_gn.segmented import existence, inference, robust, selection, streams
+from sklearn_gn.segmented.diagnosis import diagnose, is_correlated
+from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.preparation import (
     advice_on_room,
+    broken_column,
     check_inside,
+    folds_of,
+    needs_all_points,
+    options_of,
     prepare,
     problem_of,
+    sorted_rows,
     stack,
     with_known,
 )
-from sklearn_gn.segmented.robust import infer_all
 from sklearn_gn.segmented.selection import CRITERIA
-from sklearn_gn.segmented.significance import BreakpointTestMixin
+from sklearn_gn.segmented.summary import Summary, summarise
+
+_KINDS = {
+    None: "numbers",
+    "utc": "dates with a time zone",
+    "local": "dates without a time zone",
+}
 
 
 class SegmentedRegressor(
-    PredictionsMixin,
-    BreakpointTestMixin,
+    PredictionIntervalMixin,
+    DiagnoseMixin,
     RegressorMixin,
     ReferenceLinkMixin,
     VersionStampMixin,
@@ -339,17 +348,29 @@ class SegmentedRegressor(
             If the data have no room for ``n_breakpoints`` breakpoints.
         """
         chunks = streams.mapped_rows(X, y, sample_weight)
-        if chunks is not None and self._takes_chunks() is None:
+        if chunks is not None and needs_all_points(self) is None:
             return self.fit_chunks(chunks)
         check_table_fits(X, "fit_chunks reads points piece by piece.")
         prepared, kind, order = self._prepare(X, y, sample_weight)
+        options = options_of(self, kind)
         with one_blas_thread, prepared.scaling.arithmetic():
-            scale = self._fit_series(prepared, kind, order, y)
+            folds = folds_of(self, order, y)
+            t, clipped = self._search(prepared, options, kind, folds)
+            scale = self._set_fitted(prepared, clipped, options, t)
+            fit, rows = self._fit, prepared.rows
+            y_size, y_center = fit.scaling.y_size, fit.scaling.y_center
+            left = inference.residuals(fit, rows) * y_size
+            self._row_checks = with_tails(
+                RowChecks(len(rows.y)),
+                (rows.y * y_size + y_center)[:, None],
+                left[:, None],
+                rows.weight,
+                order,
+            )
             if self.loss == "huber":
                 size = np.abs(np.ravel(y).astype(np.float64) - self.predict(X))
                 size = np.maximum(size, np.finfo(float).tiny)
-                weight = np.minimum(1, BOUND * scale / size)
-                self.robust_weights_ = weight
+                self.robust_weights_ = np.minimum(1, BOUND * scale / size)
         return self
 
     @takes_only_chunks
@@ -382,55 +403,51 @@ class SegmentedRegressor(
             ``covariance`` other than "nonrobust", Huber's loss, cross-validation, or
             the evidence.
         """
-        reason = self._takes_chunks()
+        reason = needs_all_points(self)
         if reason is not None:
             raise ValueError(f"{reason} needs all points at once; chunks give sums.")
         check_repeatable(chunks)
-        options = self._options(None)
+        options = options_of(self, None)
+
+        def fit_points(points):
+            kept = points.weight > 0
+            x, y, weight = (a[kept] for a in points[:3])
+            prepared = prepare(x, y, np.empty((len(x), 0)), weight, points.rest)
+            with prepared.scaling.arithmetic():
+                t, _ = self._search(prepared, options, None, None)
+            return (prepared, t), prepared.scaling.to_user(t)
+
         with one_blas_thread:
-            prepared, t = streams.fit_points(chunks, options.known, self._fit_points)
+            prepared, t = streams.fit_points(chunks, options.known, fit_points)
         self.n_features_in_, self._column = 1, 0
         if hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        self._set_fitted(prepared, None, options, *with_known(prepared, options, t))
+        self._set_fitted(prepared, None, options, t)
         return self
 
-    def _fit_points(self, points):
-        """The series and its breakpoints, and these in the user's units."""
-        x, y, weight, rest = points
-        kept = weight > 0
-        linear = np.empty((int(kept.sum()), 0))
-        prepared = prepare(x[kept], y[kept], linear, weight[kept], rest)
-        with prepared.scaling.arithmetic():
-            t, _ = self._search(prepared, None, np.arange(len(linear)), None)
-        return (prepared, t), prepared.scaling.to_user(t)
+    def _prepare(self, X, y, sample_weight):
+        """The series in the units of the search, kind of dates, order of the rows."""
+        if dates.is_frame(X):
+            dates.check_column(self.broken_feature, list(X.columns))
+        X, kind = dates.replace_dates(X, self.broken_feature)
+        X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
+        self._column = broken_column(self)
+        weight = check_sample_weight(sample_weight, X)
+        x, linear = self._split(X)
+        order = sorted_rows(x, weight)
+        parts = (a[order] for a in (x, y.astype(np.float64), linear, weight))
+        return prepare(*parts), kind, order
 
-    def _fit_series(self, prepared, kind, order, y):
-        t, clipped = self._search(prepared, kind, order, y)
-        options = self._options(kind)
-        t, free = with_known(prepared, options, t)
-        scale = self._set_fitted(prepared, clipped, options, t, free)
-        self._check_residuals(prepared.rows, order)
-        return scale
+    def _split(self, X):
+        return X[:, self._column], np.delete(X, self._column, axis=1)
 
-    def _search(self, prepared, kind, order, y):
+    def _search(self, prepared, options, kind, folds):
         """The breakpoints, and the series with residuals clipped by Huber's loss."""
-        options = self._options(kind)
         check_inside(prepared, options.known, kind)
-        n_breakpoints = None if self.n_breakpoints == "auto" else self.n_breakpoints
-        search = partial(
-            selection.choose,
-            options=options,
-            n_breakpoints=n_breakpoints and min(n_breakpoints, len(order)),
-            most=min(self.max_breakpoints, len(order)),
-            criterion=self._criterion(),
-            folds=self._folds(order, y),
+        ((t, path),), (clipped,) = robust.find_breakpoints(
+            self, [prepared], options, folds
         )
-        if self.loss == "huber":
-            ends = selection.ends_to_keep([prepared], options, n_breakpoints)
-            ((t, path),), (clipped,) = robust.choose([prepared], options, search, ends)
-        else:
-            ((t, path),), clipped = search([prepared]), None
+        n_breakpoints = None if self.n_breakpoints == "auto" else self.n_breakpoints
         if n_breakpoints is not None and len(t) < n_breakpoints:
             warn_user(
                 f"The fit has {counted(len(t), 'breakpoint')}, not n_breakpoints="
@@ -441,13 +458,13 @@ class SegmentedRegressor(
         self.selection_path_ = path
         return t, clipped
 
-    def _set_fitted(self, prepared, clipped, options, t, free):
+    def _set_fitted(self, prepared, clipped, options, t):
         """Set the fitted attributes; return the scale of the residuals."""
-        rows = prepared.rows
+        t, free = with_known(prepared, options, t)
         for name in ("robust_weights_", "_row_checks"):
             vars(self).pop(name, None)  # of an earlier fit
-        self._covariance = self._covariance_kind()
-        fit, figures, (scale,) = infer_all(
+        self._covariance = Covariance(self.covariance, self.hac_lags)
+        fit, figures, (scale,) = robust.infer_all(
             options, t[None], free, [prepared], [clipped], self._covariance
         )
         fitted = clipped or prepared
@@ -461,14 +478,167 @@ class SegmentedRegressor(
         self.breakpoints_ = self._to_user(fit.breakpoints)
         self.breakpoint_std_ = inference.breakpoint_errors(fit)
         self.breakpoint_interval_ = self._to_user(interval)
-        self.segments_ = inference.segment_table(fit, rows)
+        self.segments_ = inference.segment_table(fit, prepared.rows)
         self.jumps_ = self.segments_["jump"][1:]
         for name in ("start", "end"):
             self.segments_[name] = self._to_user(self.segments_[name])
         self.parameters_ = inference.parameter_table(fit, *self._names())
         self.noise_std_ = float("nan" if fit.is_noise_unknown else scale)
         self.residual_correlation_, self._correlation_error = (
-            autoregression.of_residuals(fit, fitted.rows)
+            inference.residual_correlation(fit, fitted.rows)
         )
         self.statistics_ = {name: value[0].item() for name, value in figures.items()}
         return float(scale)
+
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
+
+    @overload
+    def predict(
+        self, X: ArrayLike, return_std: Literal[True]
+    ) -> tuple[Array, Array]: ...
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Predict the target; the first and the last line extend beyond the data.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        return_std : bool, default=False
+            Whether to return standard errors too.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,)
+            Predicted values.
+
+        y_std : ndarray of shape (n_samples,)
+            Standard errors of the predicted means by the delta method, with the kinks
+            uncertain too; the noise of a new observation is not included
+            (:meth:`predict_interval` adds it). Only with ``return_std``.
+
+        Warns
+        -----
+        UserWarning
+            If ``return_std`` is set and the weights of the rows sum to no more than the
+            number of parameters: the noise cannot be estimated then, and ``y_std`` is
+            NaN.
+        """
+        check_is_fitted(self)
+        X = self._check_X(X)
+        y, std = inference.predict(self._fit, *self._split(X))
+        if not return_std:
+            return y
+        if self._fit.is_noise_unknown:
+            warn_user(
+                f"The weights of the rows sum to {self._fit.n_rows:.4g}, and the fit "
+                f"has {self._fit.n_parameters} parameters: the noise cannot be "
+                "estimated, and the standard deviations are NaN.",
+            )
+        return y, std
+
+    def _noise_freedom(self):
+        return self._fit.degrees_of_freedom
+
+    def _diagnosis(self):
+        return diagnose(self)
+
+    def summary(self) -> Summary:
+        """Return tables of the breakpoints, the segments and the parameters.
+
+        Returns
+        -------
+        Summary
+            ``print`` shows it as text, a notebook as HTML.
+        """
+        check_is_fitted(self)
+        found = summarise(
+            self, self._covariance.kind, dates=self._date_kind is not None
+        )
+        if is_correlated(self):
+            found.notes.append(
+                "Neighbouring residuals are correlated "
+                f"({self.residual_correlation_:.2f}); diagnose() says what to do."
+            )
+        return found
+
+    def breakpoint_test(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        n_draws: int = 1999,
+        random_state: RandomState = 0,
+    ) -> existence.BreakpointTest:
+        """Test whether there is a breakpoint besides those in ``breakpoints``.
+
+        The statistic is the largest F statistic over all positions that the parameters
+        allow; its distribution without a breakpoint is simulated. ``covariance`` states
+        what is assumed of the noise: that it is normal with one variance ("nonrobust"),
+        independent with any variance (HC, by a wild bootstrap of score statistics), or
+        also correlated along the feature (both HAC, by a bootstrap of its
+        autoregression). The estimator need not be fitted.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        y : array-like of shape (n_samples,)
+            Target values.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Non-negative weights; a row of weight two counts as two rows. If None, all
+            weights are one.
+
+        n_draws : int, default=1999
+            Number of draws; the smallest p-value is ``1 / (1 + n_draws)``.
+
+        random_state : int, RandomState instance or None, default=0
+            Seed of the draws.
+
+        Returns
+        -------
+        BreakpointTest
+            Named tuple of ``statistic``, ``p_value``, and the ``breakpoint`` that
+            lowers the sum of squares most.
+        """
+        self._validate_params()
+        with one_blas_thread:
+            prepared, kind, _ = clone(self)._prepare(X, y, sample_weight)
+            options = options_of(self, kind)
+            check_inside(prepared, options.known, kind)
+            problem, rows = problem_of([prepared], options), prepared.rows
+            draws = n_draws, check_random_state(random_state)
+            if self.covariance == "nonrobust":
+                n_parameters = selection.n_parameters(problem, 0)
+                n_rows = float(rows.weight.sum())
+                found = existence.plain_test(problem, n_rows, n_parameters, *draws)
+            else:
+                noise = Covariance(self.covariance, self.hac_lags)
+                found = existence.bootstrap_test(problem, rows, noise, *draws)
+        t = prepared.scaling.to_user(found.breakpoint)[0]
+        return found._replace(breakpoint=t if kind is None else dates.from_days(t))
+
+    def _names(self):
+        """Name of the feature that breaks, and those of the others."""
+        unnamed = [f"x{j}" for j in range(self.n_features_in_)]
+        names = [str(name) for name in getattr(self, "feature_names_in_", unnamed)]
+        return names[self._column], names[: self._column] + names[self._column + 1 :]
+
+    def _to_user(self, x):
+        return x if self._date_kind is None else dates.from_days(x)
+
+    def _check_X(self, X):
+        given, (X, kind) = X, dates.replace_dates(X, self._column)
+        if kind != self._date_kind:
+            asked, held = (_KINDS[each] for each in (self._date_kind, kind))
+            if kind is None:
+                held = dates.held(given, self._column)
+            raise ValueError(f"The model was fitted on {asked}, but X holds {held}.")
+        return validate_data(self, X, reset=False, dtype=np.float64)

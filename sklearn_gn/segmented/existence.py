@@ -1,24 +1,46 @@
 """Test whether there is a breakpoint at all, or one more.
 
-Without a breakpoint its position means nothing, so that the largest F statistic over
-all positions does not have an F distribution (Davies, "Hypothesis testing when a
-nuisance parameter is present only under the alternative", 1987). Its distribution under
-normal noise of one variance depends on the positions of the rows alone, and is drawn:
-the products of the residual with the new pieces are jointly normal, with a covariance
-that is known.
+Without a breakpoint its position means nothing, so that the largest statistic over all
+positions does not have the distribution of one (Davies, "Hypothesis testing when a
+nuisance parameter is present only under the alternative", 1987).
+
+- Under normal noise of one variance, that of F statistics depends on the positions of
+  the rows alone, and is drawn: the products of the residual with the new pieces are
+  jointly normal, with a covariance that is known.
+- Under unequal noise the statistic is that of the products S of the residuals, without
+  a breakpoint, with the new columns less their projections on the old ones,
+  ``S' V^-1 S``. Its distribution is drawn with random signs of the residuals, which
+  keep the variance of every row (the wild bootstrap of Wu and of Liu, with the
+  positions' statistics drawn jointly as in Hansen, "Inference when a nuisance parameter
+  is not identified under the null hypothesis", 1996). Where the noise is correlated,
+  the signs are those of the innovations of an autoregression (Buhlmann, "Sieve
+  bootstrap for time series", 1997). For few rows V is estimated again from every draw,
+  from its residuals about the old columns (Davidson and Flachaire, "The wild bootstrap,
+  tamed at last", 2008): the fit takes a share of the residuals away, which V of many
+  rows does not show.
 """
 
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import solve_toeplitz
 
+from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.insertion import allowed, orthogonal_part
-from sklearn_gn.segmented.problem import all_pieces, make_candidates
-from sklearn_gn.segmented.products import Pieces, products, solve, target_products
+from sklearn_gn.segmented.problem import (
+    Pieces,
+    all_pieces,
+    products,
+    solve,
+    spread,
+    target_products,
+)
 from sklearn_gn.segmented.search import EXACT
 
 MOST_POSITIONS = 200  # at which a breakpoint is tried
 _RANK = 1e-10  # relative eigenvalue of a direction that counts
+_MOST_BLOCKS = 4096  # of neighbouring rows with one sign
+_FEW = 1000  # rows up to which V is estimated from every draw
 
 
 class BreakpointTest(NamedTuple):
@@ -40,12 +62,10 @@ class Scan(NamedTuple):
 
 def with_positions(problem):
     """Return the problem with the positions as candidates that are tested."""
-    table, form = problem.table, problem.form
-    n = table.x.shape[1]
-    rows = np.unique(np.linspace(0, n - 1, min(n, MOST_POSITIONS)).astype(np.intp))
-    problem = problem._replace(candidates=make_candidates(table, form, rows))
+    rows = spread(0, problem.table.x.shape[1] - 1, MOST_POSITIONS)
+    problem = problem.at(rows)
     kept = allowed(problem, np.empty((1, 0)), problem.candidates.t)[0]
-    return problem._replace(candidates=make_candidates(table, form, rows[kept]))
+    return problem.at(rows[kept])
 
 
 def scan(problem):
@@ -61,7 +81,14 @@ def scan(problem):
     residual, _, _ = orthogonal_part(problem, pieces, found)
     scores = np.stack([residual[k][0] for k in range(len(new))], axis=-1)
     inner = np.block([[products(table, a, b)[0] for b in new] for a in new])
-    cross = np.vstack([_cross(table, part, pieces) for part in new])
+    cross = np.vstack(
+        [
+            np.hstack(
+                [products(table, a, pieces)[0], target_products(table, a)[0][:, 1:]]
+            )
+            for a in new
+        ]
+    )
     if found.end is not None:  # of the pieces less their slopes at the end
         with_end = (cross @ found.end.coef[0])[:, None]
         slope = np.repeat([1.0, 0.0], [t.shape[1] * form.ramp, t.shape[1] * form.step])
@@ -73,38 +100,29 @@ def scan(problem):
     return Scan(t[0], *_normalise(scores, covariance), float(found.rss[0]))
 
 
-def _cross(table, part, pieces):
-    targets = target_products(table, part)[0]
-    return np.hstack([products(table, part, pieces)[0], targets[:, 1:]])
-
-
 def _normalise(scores, covariance):
     """Make the directions of every position orthonormal."""
     c, m = scores.shape
     each = covariance.reshape(m, c, m, c)
     here = np.arange(c)
-    blocks = each[:, here, :, here]  # (c, m, m)
-    values, vectors = np.linalg.eigh(blocks)
-    size = np.trace(blocks, axis1=1, axis2=2)[:, None]
-    known = values > _RANK * size
-    root = (
-        vectors * np.where(known, 1 / np.sqrt(np.where(known, values, 1)), 0)[:, None]
-    )
+    root, _ = _inverse_root(each[:, here, :, here])
     scores = np.einsum("ci,cik->ck", scores, root)
     each = np.einsum("iajb,aik,bjl->akbl", each, root, root)
     return scores, each.reshape(c * m, c * m)
 
 
+def _inverse_root(matrices):
+    """Return R with the inverse R R' of matrices (c, m, m), and what is not zero."""
+    values, vectors = np.linalg.eigh(matrices)
+    known = values > _RANK * np.trace(matrices, axis1=1, axis2=2)[:, None]
+    inverse = np.where(known, 1 / np.sqrt(np.where(known, values, 1)), 0)
+    return vectors * inverse[:, None], known
+
+
 def reference_distribution(found, freedom, n_draws, rng):
     """Return draws of the largest share of the sum of squares, without a breakpoint.
 
-    Parameters
-    ----------
-    found : Scan
-    freedom : float
-        Degrees of freedom without a breakpoint.
-    n_draws : int
-    rng : RandomState
+    ``freedom`` are the degrees of freedom without a breakpoint.
     """
     values, vectors = np.linalg.eigh(found.covariance)
     kept = values > _RANK * values[-1]
@@ -116,23 +134,10 @@ def reference_distribution(found, freedom, n_draws, rng):
     return explained.max(axis=1) / total
 
 
-def breakpoint_test(problem, n_rows, n_parameters, n_draws, rng):
-    """Test one series for a breakpoint besides those that are known.
+def plain_test(problem, n_rows, n_parameters, n_draws, rng):
+    """Test one series, of so many parameters without a breakpoint, for one more.
 
-    Parameters
-    ----------
-    problem : Problem
-    n_rows : float
-        Sum of the weights.
-    n_parameters : int
-        Of the function without a breakpoint.
-    n_draws : int
-    rng : RandomState
-
-    Returns
-    -------
-    BreakpointTest
-        The breakpoint in the units of the search.
+    The noise is normal with one variance; the position is in the units of the search.
     """
     found = scan(problem)
     freedom, m = n_rows - n_parameters, found.scores.shape[1]
@@ -145,3 +150,151 @@ def breakpoint_test(problem, n_rows, n_parameters, n_draws, rng):
     left = max(1 - share[best], np.finfo(float).tiny)
     statistic = share[best] / m / left * (freedom - m)
     return BreakpointTest(float(statistic), float(p_value), float(found.t[best]))
+
+
+# --- unequal and correlated noise ----------------------------------------------------
+
+
+def bootstrap_test(problem, rows, kind, n_draws, rng):
+    """Test the rows (n,) of one series for a breakpoint, under noise of a kind."""
+    form, t = problem.form, with_positions(problem).candidates.t[0]
+    old, extra = _null_space(form, rows, problem.known[0])
+    found = least_squares.solve(old, rows.y, rows.weight)
+    n_rows = rows.weight.sum()
+    none = extra is None or not len(t) or n_rows <= found.rank + 2
+    if none or found.rss <= EXACT * (rows.weight @ rows.y**2):
+        return BreakpointTest(0.0, 1.0, np.nan)
+    factor = _inflation(kind.kind, old, found, rows.weight)
+    residual = factor * found.residual
+    phi = np.empty(0)
+    if kind.kind.startswith("HAC"):
+        phi = autoregression(residual, kind.lags)
+    noise = Noise(np.concatenate([[1], -phi]), factor, np.sqrt(rows.weight))
+    scores, later = [], []
+    ramps, steps = np.maximum(rows.x - t[:, None], 0) - extra, rows.x >= t[:, None]
+    for columns in [ramps] * form.ramp + [steps.astype(float)] * form.step:
+        new = least_squares.solve(old, columns, rows.weight).residual
+        scores.append((rows.weight * found.residual) @ new.T)
+        later.append(noise.backward(noise.root * new))
+    scores, later = np.stack(scores, axis=-1), np.stack(later, axis=-1)
+    basis = found.half.T @ (noise.root[:, None] * old).T
+    statistic, p_value = _compare(
+        scores, later, noise.innovations(residual), noise, basis, n_draws, rng
+    )
+    plain = scan(problem)
+    best = plain.t[np.argmax(np.sum(plain.scores**2, axis=1))]
+    return BreakpointTest(statistic, p_value, float(best))
+
+
+def _null_space(form, rows, known):
+    """Return the columns without a breakpoint, and what is taken from each ramp.
+
+    The second is None where one more breakpoint changes nothing.
+    """
+    columns = least_squares.design(form, rows.x, rows.linear, known)
+    level = least_squares.end_slope(form, len(known), columns.shape[1])
+    if level is None:
+        return columns, None if form.flat_end else 0.0
+    last = np.flatnonzero(level)[-1]
+    others = columns - level * columns[:, [last]]
+    return np.delete(others, last, axis=1), columns[:, last]
+
+
+def _filtered(numerator, denominator, values):
+    """The values after a linear filter, along their last axis."""
+    from scipy.signal import lfilter  # slow to load, and rarely needed
+
+    return lfilter(numerator, denominator, values)
+
+
+class Noise(NamedTuple):
+    """How residuals come from innovations."""
+
+    filter: np.ndarray  # of the autoregression: innovations from noise
+    factor: np.ndarray  # by which residuals are enlarged
+    root: np.ndarray  # (n,) of the weights
+
+    def innovations(self, residual):
+        """Return the innovations of residuals (..., n)."""
+        return _filtered(self.filter, 1, residual)
+
+    def from_innovations(self, innovation):
+        """Return the noise of innovations (..., n)."""
+        return _filtered([1], self.filter, innovation)
+
+    def backward(self, columns):
+        """Return what a change of an innovation changes in products with columns."""
+        return _filtered([1], self.filter, columns[:, ::-1])[:, ::-1]
+
+
+def _inflation(kind, columns, found, weight):
+    """Return the factors that undo what the fit has taken from the residuals."""
+    n_rows = weight.sum()
+    if kind == "HC0":
+        return np.ones(len(weight))
+    if kind in ("HC2", "HC3"):
+        left = np.maximum(1 - np.sum((columns @ found.half) ** 2, axis=1), 1e-3)
+        return left ** (-0.5 if kind == "HC2" else -1.0)
+    return np.full(len(weight), np.sqrt(n_rows / (n_rows - found.rank)))
+
+
+def autoregression(residual, lags):
+    """Return the coefficients of the autoregression of residuals, by Yule and Walker.
+
+    Its order, up to ``lags`` or the default of :func:`least_squares.newey_west`, is
+    chosen by the Bayesian information criterion.
+    """
+    n = len(residual)
+    most = int(4 * (n / 100) ** (2 / 9)) if lags is None else lags
+    most = min(most, n // 4)
+    covariance = [residual[k:] @ residual[: n - k] / n for k in range(most + 1)]
+    best, answer = n * np.log(covariance[0]), np.empty(0)
+    for order in range(1, most + 1):
+        phi = solve_toeplitz(covariance[:order], covariance[1 : order + 1])
+        variance = covariance[0] - phi @ covariance[1 : order + 1]
+        value = n * np.log(variance) + np.log(n) * order
+        if value < best:
+            best, answer = value, phi
+    return answer
+
+
+def _compare(scores, later, innovation, noise, basis, n_draws, rng):
+    """Return the largest statistic, and its p-value from those of random signs.
+
+    ``scores`` (c, m) have the derivatives ``later`` (c, n, m) by the innovations (n,);
+    ``basis`` (r, n) is an orthonormal one of the old columns.
+    """
+    terms = later * innovation[:, None]
+    few = len(innovation) <= _FEW
+    if not few:  # sums over blocks of neighbouring rows
+        n = len(innovation)
+        starts = np.unique(np.linspace(0, n, min(n, _MOST_BLOCKS) + 1).astype(np.intp))
+        terms = np.add.reduceat(terms, starts[:-1], axis=1)
+    c, n, m = terms.shape
+    root, known = _inverse_root(np.swapaxes(terms, 1, 2) @ terms)
+    found = np.sum((scores[:, None] @ root)[:, 0] ** 2, axis=1)
+    signs = rng.choice(np.array([-1.0, 1.0]), (n_draws, n))
+    drawn = signs @ np.swapaxes(terms @ root, 0, 1).reshape(n, c * m)
+    drawn = drawn.reshape(n_draws, c, m)
+    if few:
+        residual = noise.from_innovations(signs * innovation)
+        residual = noise.factor * (residual - (residual @ basis.T) @ basis)
+        square = noise.innovations(residual) ** 2
+        statistics = _with_own_variance(drawn, square, later @ root, known)
+    else:
+        statistics = np.sum(drawn**2, axis=2)
+    p_value = (1 + np.sum(statistics.max(axis=1) >= found.max())) / (1 + n_draws)
+    return float(found.max() / m), float(p_value)
+
+
+def _with_own_variance(drawn, square, later, known):
+    """Return the statistics (n_draws, c), with V from the squared innovations."""
+    c, n, m = later.shape
+    outer = later[..., :, None] * later[..., None, :]
+    variance = square @ np.swapaxes(outer, 0, 1).reshape(n, c * m * m)
+    variance = variance.reshape(-1, c, m, m) + np.eye(m) * ~known[:, None]
+    try:
+        solved = np.linalg.solve(variance, drawn[..., None])
+    except np.linalg.LinAlgError:  # a draw of so few rows that it leaves no residuals
+        solved = np.linalg.pinv(variance, hermitian=True) @ drawn[..., None]
+    return np.sum(drawn * solved[..., 0], axis=2)

@@ -17,8 +17,7 @@ from scipy.special import ndtr, stdtr, stdtrit
 
 from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.problem import MOST_CANDIDATES, Form
-from sklearn_gn.segmented.products import locate
+from sklearn_gn.segmented.problem import MOST_CANDIDATES, Form, locate
 from sklearn_gn.segmented.profile import jump_intervals, kink_intervals
 
 LEVEL = 0.95  # of the confidence limits
@@ -132,19 +131,9 @@ class Fit(NamedTuple):
 
 
 def infer(form, t, free, rows, scaling, kind):
-    """Fit the rows of several series with given breakpoints; compute covariances.
+    """Fit the rows (B, n) of several series with given breakpoints.
 
-    Parameters
-    ----------
-    form : Form
-    t : ndarray of shape (B, k)
-        Breakpoints, ascending.
-    free : ndarray of shape (k,)
-        Whether a breakpoint is estimated.
-    rows : Rows
-        In the units of the search, of shape (B, n).
-    scaling : Scaling
-    kind : Covariance
+    Breakpoints t (B, k) ascend, and those that are ``free`` (k,) are estimated.
     """
     t, found = least_squares.fit_rows(form, rows, t, free)
     found = found._replace(rss=found.rss + rows.rest)
@@ -183,7 +172,10 @@ def predict(fit, x, linear):
     size, n = fit.scaling.y_size, len(fit.coef)
     value = columns[:, :n] @ fit.coef
     variance = np.maximum(np.diagonal(fit.covariance)[n:], 0)
-    after = _probability_after(u[:, None] - fit.t[fit.kinks], np.sqrt(variance))
+    distance, kink_std = u[:, None] - fit.t[fit.kinks], np.sqrt(variance)
+    uncertain = kink_std > 0  # others lie where they lie
+    after = ndtr(distance / np.where(uncertain, kink_std, 1))
+    after = np.where(uncertain, after, distance >= 0)
     change = fit.coef[fit.ramps[fit.kinks]] if len(fit.kinks) else np.empty(0)
     columns[:, n:] = -change * after
     either = (after * (1 - after)) @ (change**2 * variance)
@@ -196,12 +188,6 @@ def predict(fit, x, linear):
         extremes.scaled_back(value, size, fit.scaling.y_center),
         extremes.scaled_back(std, size),
     )
-
-
-def _probability_after(distance, std):
-    """Return the probability that a position lies after a normally distributed kink."""
-    known = std > 0
-    return np.where(known, ndtr(distance / np.where(known, std, 1)), distance >= 0)
 
 
 def _bounded(values, center, size):
@@ -256,7 +242,8 @@ def parameter_table(fit, x_name, linear_names):
     names += [f"slope change {k}" for k in numbers] * fit.form.ramp
     names += [f"jump {k}" for k in numbers] * fit.form.step
     values, std = values[:n], np.sqrt(np.maximum(np.diagonal(covariance)[:n], 0))
-    t = _ratio(values, std)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = values / std
     p = fit.p_values(t)
     p[fit.ramps[fit.free[: len(fit.ramps)]]] = np.nan
     p[fit.steps[fit.free[: len(fit.steps)]]] = np.nan
@@ -270,11 +257,6 @@ def parameter_table(fit, x_name, linear_names):
         "lower": values - width,
         "upper": values + width,
     }
-
-
-def _ratio(values, std):
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return values / std
 
 
 # --- breakpoints ---------------------------------------------------------------------
@@ -295,13 +277,7 @@ def breakpoint_errors(fit):
 def breakpoint_intervals(fit, problem, rows):
     """Return 95 % confidence intervals of the breakpoints, of shape (B, k, 2).
 
-    Parameters
-    ----------
-    fit : Fit
-        Of several series.
-    problem : Problem
-    rows : Rows
-        Those of the problem.
+    The rows are those of the problem.
     """
     interval = np.stack([fit.t, fit.t], axis=-1)
     if fit.form.step:
@@ -319,21 +295,9 @@ def breakpoint_intervals(fit, problem, rows):
 def at_bounds(fit, problem, interval):
     """Return which breakpoints the bounds hold back, and which intervals they cut.
 
-    Parameters
-    ----------
-    fit : Fit
-        Of one series, as the problem.
-    problem : Problem
-    interval : ndarray of shape (k, 2)
-        Those of :func:`breakpoint_intervals`.
-
-    Returns
-    -------
-    held : ndarray of shape (k,), dtype bool
-        Whether hardly a row lies between a breakpoint and a bound which its interval
-        reaches.
-    cut : ndarray of shape (k,), dtype bool
-        Whether an interval reaches a bound.
+    Both (k,), of one series with the ``interval`` (k, 2) in the user's units: held,
+    with hardly a row between the breakpoint and a bound that its interval reaches; and
+    cut, its interval reaches a bound.
     """
     table = problem.table
     bounds = np.concatenate([problem.limits.low, problem.limits.high])
@@ -419,6 +383,22 @@ def residuals(fit, rows):
     """Return the residuals of the rows of one series, in the units of the search."""
     columns = least_squares.design(fit.form, rows.x, rows.linear, fit.t)
     return rows.y - columns @ fit.coef
+
+
+def residual_correlation(fit, rows):
+    """Return the correlation of residuals at neighbouring positions, and its error.
+
+    Of rows at one position the mean counts; the error is that of independent noise. NaN
+    where there are fewer than two positions.
+    """
+    residual = residuals(fit, rows)
+    first = np.flatnonzero(np.diff(rows.x, prepend=-np.inf) > 0)
+    total = np.add.reduceat(rows.weight, first)
+    scaled = np.add.reduceat(rows.weight * residual, first) / np.sqrt(total)
+    square = scaled @ scaled
+    if len(first) < 2 or not square > 0 or rows.rest > 0:
+        return np.nan, np.nan
+    return float(scaled[1:] @ scaled[:-1] / square), 1 / np.sqrt(len(first))
 
 
 # --- the whole fit -------------------------------------------------------------------

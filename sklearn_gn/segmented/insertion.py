@@ -6,9 +6,7 @@ and, of kinks, for one between it and the position before.
 
 import numpy as np
 
-from sklearn_gn import _switches as switches
-from sklearn_gn.segmented.problem import all_pieces
-from sklearn_gn.segmented.products import locate, solve, take
+from sklearn_gn.segmented.problem import all_pieces, locate, solve, take
 
 _INDEPENDENT = 1e-9  # share of a piece's square that the others must leave
 
@@ -19,8 +17,6 @@ def insert(problem, knots):
     The sum of squares is infinite where no position is allowed.
     """
     gain, t, rss = insertion_gains(problem, knots)
-    if not switches.on("segmented.insertion"):
-        gain = np.full_like(gain, -1)
     best = np.argmax(gain, axis=1)[:, None]
     gain, t = take(gain, best)[:, 0], take(t, best)[:, 0]
     return t, np.where(gain >= 0, np.maximum(rss - gain, 0), np.inf)
@@ -31,15 +27,8 @@ def insertion_gains(problem, knots):
 
     A kink between two rows is where the lines of both sides meet, if they meet there
     (Hudson, "Fitting segmented curves whose join points have to be estimated", 1966).
-
-    Returns
-    -------
-    gain : ndarray of shape (B, c)
-        -1 where no breakpoint is allowed.
-    t : ndarray of shape (B, c)
-        The breakpoints.
-    rss : ndarray of shape (B,)
-        Without a new breakpoint.
+    The gains (B, c), -1 where no breakpoint is allowed; the breakpoints (B, c); and the
+    sums of squares without a new one.
     """
     pieces = all_pieces(problem, knots)
     found = solve(problem.table, pieces, problem.form.flat_end)
@@ -82,16 +71,9 @@ def gain_of_ramps(problem, pieces, found):
 def orthogonal_part(problem, pieces, found):
     """Return products of the candidates' pieces, ramps before steps.
 
-    A kink has both: with its step it is where two lines meet.
-
-    Returns
-    -------
-    residual : ndarray of shape (m, B, c)
-        With the residual of the present function.
-    inner : ndarray of shape (m, m, B, c)
-        Of the pieces of one candidate with each other.
-    outside : ndarray of shape (m, m, B, c)
-        The same of their parts that are orthogonal to the present function.
+    A kink has both: with its step it is where two lines meet. The products are those
+    with the residual, (m, B, c), of the pieces of a candidate with each other, (m, m,
+    B, c), and the same of their parts that are orthogonal to the present function.
     """
     form, (rows, t, _, powers, targets) = problem.form, problem.candidates
     linear = [(-t, 1)] if form.ramp else []

@@ -44,16 +44,7 @@ class Covariance(NamedTuple):
 
 
 def design(form, x, linear, t):
-    """Return the columns: 1, x, ramps, steps, and the linear features.
-
-    Parameters
-    ----------
-    form : Form
-    x : ndarray of shape (..., n)
-    linear : ndarray of shape (..., n, m)
-    t : ndarray of shape (..., k)
-        Breakpoints.
-    """
+    """Return the columns: 1, x, ramps, steps, and the linear features, (..., n, p)."""
     columns = [np.ones((*x.shape, 1))]
     if form.slope:
         columns.append(x[..., None])
@@ -107,12 +98,7 @@ def end_slope(form, n_breakpoints, n_columns):
 def solve(columns, y, weight, level=None):
     """Return the least-squares fit; of directions without data, the shortest one.
 
-    Parameters
-    ----------
-    columns : ndarray of shape (..., n, p)
-    y, weight : ndarrays of shape (..., n)
-    level : ndarray of shape (p,), default=None
-        Zeros and ones; the sum of these coefficients is zero.
+    The coefficients for which ``level`` (p,) is one, not zero, sum to zero.
     """
     if level is not None:
         last = np.flatnonzero(level)[-1]
@@ -170,18 +156,10 @@ def solve_design(form, rows, t):
 
 
 def fit_rows(form, rows, t, free):
-    """Return the breakpoints and the least-squares fits of several series.
+    """Return the breakpoints (B, k) and the least-squares fits of several series.
 
     Where the residuals are near the rounding errors of running sums, the free kinks
     take a few more Gauss-Newton steps.
-
-    Parameters
-    ----------
-    form : Form
-    rows : Rows
-        With one leading axis.
-    t : ndarray of shape (B, k)
-    free : ndarray of shape (k,)
     """
     found = solve_design(form, rows, t)
     if not len(moving(form, free)):
@@ -221,16 +199,8 @@ def _polish(form, rows, t, free, found, resolved):
 def covariance(kind, columns, found, weight, level=None):
     """Return covariances of the parameters, degrees of freedom, and ranks.
 
-    Parameters
-    ----------
-    kind : Covariance
-    columns : ndarray of shape (B, n, p)
-        Derivatives by the parameters, the rows in the order of x.
-    found : LinearFit
-        In the columns without those of the breakpoints.
-    weight : ndarray of shape (B, n)
-    level : ndarray of shape (p,), default=None
-        As in :func:`solve`.
+    The columns are those of :func:`jacobian`, the rows in the order of x; ``found`` is
+    the fit in those of :func:`design`.
     """
     fit = solve(columns, found.residual, weight, level)
     half, transposed = fit.half, np.swapaxes(fit.half, -1, -2)
@@ -262,14 +232,9 @@ def covariance(kind, columns, found, weight, level=None):
 
 
 def newey_west(scores, lags, n_rows):
-    """Return the long-run covariance of scores with Bartlett's weights.
+    """Return the long-run covariance of scores (n, p) with Bartlett's weights.
 
-    Parameters
-    ----------
-    scores : ndarray of shape (n, p)
-    lags : int or None
-        If None, ``4 (n / 100)^(2 / 9)``, rounded down.
-    n_rows : float
+    ``lags`` are ``4 (n / 100)^(2 / 9)``, rounded down, where they are None.
     """
     if lags is None:
         lags = int(4 * (n_rows / 100) ** (2 / 9))

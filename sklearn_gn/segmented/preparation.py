@@ -1,14 +1,22 @@
-"""From the user's data to the problem of the search."""
+"""From the user's parameters and data to the problem of the search."""
 
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
+from sklearn.model_selection import check_cv
 
 from sklearn_gn.data import dates
 from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows
-from sklearn_gn.segmented.problem import Form, Limits, make_problem
-from sklearn_gn.segmented.products import make_table
+from sklearn_gn.segmented.problem import (
+    MOST_CANDIDATES,
+    Form,
+    Limits,
+    Problem,
+    make_table,
+    spread,
+)
 
 _ROWS_OF_SEGMENT = 3  # at least, unless asked otherwise
 
@@ -21,6 +29,111 @@ class Options(NamedTuple):
     bounds: tuple  # of the other breakpoints
     min_distance: float
     min_rows: float | None
+
+
+def options_of(model, kind):
+    """Return what the parameters of a model ask for; ``kind`` is that of dates."""
+    known = _positions("breakpoints", model.breakpoints, kind)
+    known = np.unique(np.empty(0) if known is None else known)
+    bounds = _positions("bounds", model.bounds, kind)
+    if bounds is None:
+        bounds = -np.inf, np.inf
+    if len(bounds) != 2 or not bounds[0] <= bounds[1]:
+        raise ValueError(f"bounds must be (low, high), got {model.bounds!r}.")
+    distance = dates.given_length("min_distance", model.min_distance, kind)
+    return Options(_form_of(model), known, tuple(bounds), distance, model.min_rows)
+
+
+def _form_of(model):
+    """Return what happens between and at the breakpoints."""
+    form = Form(
+        slope=model.degree == 1 and model.flat not in ("first", "both"),
+        ramp=model.degree == 1 and bool(model.kinks),
+        step=model.degree == 0 or bool(model.jumps),
+        flat_end=model.flat in ("last", "both"),
+        sign={None: 0, "convex": 1, "concave": -1}[model.shape],
+    )
+    if not (form.ramp or form.step):
+        raise ValueError("kinks=False and jumps=False: nothing happens at breakpoints.")
+    if model.flat is not None and not form.ramp:
+        raise ValueError(
+            f"flat={model.flat!r} needs lines whose slopes change: set degree=1 "
+            "and kinks=True."
+        )
+    if form.sign and (form.step or not form.ramp or model.breakpoints is not None):
+        raise ValueError(
+            f"shape={model.shape!r} needs kinks that are all to be found: set "
+            "degree=1, jumps=False and breakpoints=None."
+        )
+    return form
+
+
+def _positions(name, given, kind):
+    """Positions that a parameter gives, as numbers."""
+    if given is None:
+        return None
+    if kind is not None:
+        return dates.given_days(name, given)
+    values = np.asarray(given)
+    if (
+        values.ndim != 1
+        or values.dtype.kind not in "iuf"
+        or not np.isfinite(values).all()
+    ):
+        raise ValueError(f"{name} must be a list of finite numbers, got {given!r}.")
+    return values.astype(np.float64)
+
+
+def criterion_of(model):
+    """Return the name of the criterion; cross-validation may be given by its folds."""
+    if model.criterion is None:
+        raise ValueError(
+            'criterion=None is not possible: give "bic" or one of the others.'
+        )
+    return model.criterion if isinstance(model.criterion, str) else "cv"
+
+
+def folds_of(model, order, y):
+    """Masks of the sorted rows that are held out by turns, for cross-validation."""
+    if criterion_of(model) != "cv" or model.n_breakpoints != "auto":
+        return None
+    cv = 5 if isinstance(model.criterion, str) else model.criterion
+    if isinstance(cv, Integral):
+        if not 2 <= cv <= len(order):
+            raise ValueError(
+                f"criterion={model.criterion!r}: the {cv} folds of cross-validation "
+                f"must lie between 2 and the number of rows, {len(order)}."
+            )
+        return [np.arange(len(order)) % cv == f for f in range(cv)]
+    splits = check_cv(cv).split(np.zeros((len(y), 1)), y)
+    masks = [np.isin(order, test) for _, test in splits]
+    return [mask for mask in masks if 0 < mask.sum() < len(mask)]
+
+
+def needs_all_points(model):
+    """Return what needs all points at once, or None."""
+    if model.covariance != "nonrobust":
+        return f"covariance={model.covariance!r}"
+    if model.loss != "squared_error":
+        return f"loss={model.loss!r}"
+    if model.criterion not in ("bic", "aic", "gcv") and model.n_breakpoints == "auto":
+        return f"criterion={model.criterion!r}"
+    return None
+
+
+def broken_column(model):
+    """Return the number of the feature that breaks."""
+    given, n = model.broken_feature, model.n_features_in_
+    if isinstance(given, str):
+        names = list(getattr(model, "feature_names_in_", ()))
+        dates.check_column(given, names)
+        return names.index(given)
+    if not -n <= given < n:
+        raise ValueError(f"broken_feature={given} is out of range: X has {n} features.")
+    return given % n
+
+
+# --- the data ------------------------------------------------------------------------
 
 
 class Prepared(NamedTuple):
@@ -46,14 +159,9 @@ def sorted_rows(x, weight):
 
 
 def prepare(x, y, linear, weight, rest=0.0):
-    """Scale the rows, which are sorted by x.
+    """Scale the rows of one series, which are sorted by x.
 
-    Parameters
-    ----------
-    x, y, weight : ndarrays of shape (n,)
-    linear : ndarray of shape (n, m)
-    rest : float, default=0.0
-        Sum of squares of y that the rows do not show.
+    ``rest`` is a sum of squares of y that the rows do not show.
     """
     size = np.float64((x[-1] - x[0]) / 2)
     share = weight / weight.sum()
@@ -86,14 +194,6 @@ def _deviation(centred, share):
     return largest * float(np.sqrt(share @ (centred / largest) ** 2))
 
 
-def _min_rows(prepared, options):
-    """Return the least number of rows of a segment."""
-    if options.min_rows is not None:
-        return float(options.min_rows)
-    tenth = prepared.rows.weight.sum() / 10
-    return max(_ROWS_OF_SEGMENT, min(10, tenth) if options.form.step else 0)
-
-
 def limits_ends(options):
     """Return whether short first and last segments have to be worth it.
 
@@ -118,14 +218,15 @@ def problem_of(prepared, options, ends=None):
     low, high = scaling.x(np.array(options.bounds)).T
     if ends is not None:
         low, high = np.maximum(low, ends[:, 0]), np.minimum(high, ends[:, 1])
-    limits = Limits(
-        low,
-        high,
-        min_distance,
-        np.array([_min_rows(each, options) for each in prepared]),
-    )
-    known = scaling.x(options.known)
-    return make_problem(table, options.form, known, limits)
+    if options.min_rows is not None:
+        min_rows = np.full(len(prepared), float(options.min_rows))
+    else:
+        tenth = np.array([each.rows.weight.sum() for each in prepared]) / 10
+        most = np.minimum(10, tenth) if options.form.step else 0 * tenth
+        min_rows = np.maximum(_ROWS_OF_SEGMENT, most)
+    limits = Limits(low, high, min_distance, min_rows)
+    problem = Problem(table, options.form, scaling.x(options.known), limits)
+    return problem.at(spread(0, table.x.shape[1] - 1, MOST_CANDIDATES))
 
 
 def check_inside(prepared, known, kind):
@@ -160,7 +261,9 @@ def advice_on_room(prepared, options, n_breakpoints, kind):
             f"{ends[0]} to {ends[1]}: give bounds inside."
         )
     n_segments = n_breakpoints + len(options.known) + 1
-    least = _rows_of_segment(options, n_segments)
+    least = options.min_rows  # in the shortest series that has room
+    if least is None:
+        least = 10 if options.form.step and n_segments > 10 else _ROWS_OF_SEGMENT
     n_rows = prepared.rows.weight.sum()
     if n_rows < least * n_segments:
         return (
@@ -170,13 +273,6 @@ def advice_on_room(prepared, options, n_breakpoints, kind):
         )
     wider = ", or widen bounds" if np.isfinite(options.bounds).any() else ""
     return f"Lower n_breakpoints, or min_rows and min_distance{wider}."
-
-
-def _rows_of_segment(options, n_segments):
-    """Return the rows that a segment needs in the shortest series that has room."""
-    if options.min_rows is not None:
-        return options.min_rows
-    return 10 if options.form.step and n_segments > 10 else _ROWS_OF_SEGMENT
 
 
 def stack(prepared):

@@ -1,14 +1,234 @@
-"""The problem of the search: what the function is, where breakpoints may lie."""
+"""The problem of the search: what the function is, where breakpoints may lie.
+
+A *piece* is a function of x that is zero before some row and straight from there on,
+``(level + slope * x) * 1(row >= first)``: constants, x itself, ramps and steps are
+pieces. The inner product of two pieces is a combination of the sums of (1, x, x^2) over
+the rows from the later of their first rows on, so a least-squares problem in pieces
+costs nothing that grows with the number of rows. All functions work on several series
+side by side: the first axis of every array is the series.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.segmented.products import Pieces, Table, locate, select, solve
+from sklearn_gn.shallow_relu.sorted_rows import RIGHT
 
+_SHIFT = 1e-12  # of a normal matrix with unit diagonal, so that it can be factored
+_LEAST_EIGENVALUE = 1e-8
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
 _COARSE = 100  # positions of kinks that are tried on the way, at least
 _COARSE_PER_KINK = 8
+
+
+class Table(NamedTuple):
+    """Sums over the rows from each position on, of several series side by side.
+
+    Positions are distinct and ascending. The last rows of shorter series are padding at
+    RIGHT. The first target is y, the others are the linear features.
+    """
+
+    x: np.ndarray  # (B, n)
+    powers: np.ndarray  # (B, n + 1, 3) sums of w, w x, w x^2
+    targets: np.ndarray  # (B, n + 1, q, 2) sums of w t, w x t
+    gram: np.ndarray  # (B, q, q) of the targets
+    count: np.ndarray  # type: ignore[assignment] # (B, n + 1) rows before each position, by their weights
+    n_rows: np.ndarray  # (B,) positions that are no padding
+
+
+class Pieces(NamedTuple):
+    """Functions of x; the last axis runs over the pieces."""
+
+    first: np.ndarray  # position from which on the piece is not zero
+    level: np.ndarray
+    slope: np.ndarray
+
+
+class Solution(NamedTuple):
+    """Least-squares fit in a number of pieces and in the linear features.
+
+    Where the last line is level, ``end`` is the element of the space with slope one
+    there that is orthogonal to all with slope zero.
+    """
+
+    coef: np.ndarray  # (..., p)
+    rss: np.ndarray  # (...) weighted mean of the squared residuals
+    half_inverse: np.ndarray  # (..., p, p)  H with the inverse normal matrix H^T H
+    end: "End | None" = None
+
+
+class End(NamedTuple):
+    """An element of the function space with slope one at the end of the data."""
+
+    coef: np.ndarray  # (..., p)
+    with_pieces: np.ndarray  # (..., p) its inner products with the basis
+    with_target: np.ndarray  # (...)
+    square: np.ndarray  # (...)
+
+
+def make_table(series):
+    """Return the table of series (x, targets, weight), of shapes (N,), (N, q), (N,).
+
+    The rows of each are in the order of x.
+    """
+    firsts = [np.flatnonzero(np.diff(x, prepend=-np.inf) > 0) for x, *_ in series]
+    n_rows = np.array([len(first) for first in firsts])
+    n, most = n_rows.max(), max(len(x) for x, *_ in series)
+    q = series[0][1].shape[1]
+    positions, at = (
+        np.full((len(series), n), RIGHT),
+        np.full((len(series), n + 1), most),
+    )
+    x, weight = np.zeros((2, len(series), most))
+    targets = np.zeros((len(series), most, q))
+    for b, (own_x, own_targets, own_weight) in enumerate(series):
+        first, rows = firsts[b], slice(len(own_x))
+        positions[b, : len(first)], at[b, : len(first)] = own_x[first], first
+        x[b, rows], targets[b, rows], weight[b, rows] = own_x, own_targets, own_weight
+    share = weight / weight.sum(axis=1)[:, None]
+
+    def sums_from_positions(terms):
+        sums = np.zeros((len(series), most + 1, terms.shape[-1]))
+        np.cumsum(terms[:, ::-1], axis=1, out=sums[:, 1:])
+        return take(np.ascontiguousarray(sums[:, ::-1]), at)
+
+    weighted = share[..., None] * targets
+    moments = np.concatenate([weighted, x[..., None] * weighted], axis=-1)
+    count = np.zeros((len(series), most + 1))
+    np.cumsum(weight, axis=1, out=count[:, 1:])
+    return Table(
+        x=positions,
+        powers=sums_from_positions(share[..., None] * x[..., None] ** np.arange(3)),
+        targets=sums_from_positions(moments).reshape(-1, n + 1, 2, q).swapaxes(-1, -2),
+        gram=np.swapaxes(weighted, 1, 2) @ targets,
+        count=take(count, at),
+        n_rows=n_rows,
+    )
+
+
+def select(table, series):
+    """Return the table of some of the series."""
+    return Table(*(a[series] for a in table))
+
+
+def take(array, index):
+    """Return ``array[b, index[b]]`` for every series b."""
+    if not array.flags.c_contiguous:
+        series = np.arange(len(array)).reshape(-1, *[1] * (index.ndim - 1))
+        return array[series, index]
+    n = array.shape[1]
+    first = np.arange(0, len(array) * n, n).reshape(-1, *[1] * (index.ndim - 1))
+    return np.take(array.reshape(-1, *array.shape[2:]), first + index, axis=0)
+
+
+def locate(table, t):
+    """Return the first position not left of each of some points, by series."""
+    t = np.minimum(t, RIGHT)
+    n = table.x.shape[1]
+    if len(t) == 1:
+        return np.searchsorted(table.x[0], t)
+    first, step = np.zeros(t.shape, np.intp), 1 << (n.bit_length() - 1)
+    while step:  # bisection, of all series together
+        trial = np.minimum(first + step, n)
+        first = np.where(take(table.x, trial - 1) < t, trial, first)
+        step >>= 1
+    return first
+
+
+def concatenate(*parts):
+    """Return the pieces of several parts together."""
+    return Pieces(*(np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)))
+
+
+def products(table, left, right):
+    """Return the inner products of pieces, of shape (..., p_left, p_right)."""
+    later = np.maximum(left.first[..., :, None], right.first[..., None, :])
+    sums = take(table.powers, later)
+    a, b = left.level[..., :, None], left.slope[..., :, None]
+    c, d = right.level[..., None, :], right.slope[..., None, :]
+    return a * c * sums[..., 0] + (a * d + b * c) * sums[..., 1] + b * d * sums[..., 2]
+
+
+def target_products(table, pieces):
+    """Return the inner products of pieces with the targets, of shape (..., p, q)."""
+    sums = take(table.targets, pieces.first)
+    level, slope = pieces.level[..., None], pieces.slope[..., None]
+    return level * sums[..., 0] + slope * sums[..., 1]
+
+
+def normal_system(table, pieces):
+    """Return the normal matrix of pieces and linear features, and its right side."""
+    inner = products(table, pieces, pieces)
+    cross = target_products(table, pieces)
+    lead, p = inner.shape[:-2], inner.shape[-1]
+    gram = np.broadcast_to(
+        table.gram.reshape(
+            len(table.gram), *[1] * (len(lead) - 1), *table.gram.shape[1:]
+        ),
+        (*lead, *table.gram.shape[1:]),
+    )
+    side = np.concatenate([cross[..., 0], gram[..., 1:, 0]], axis=-1)
+    if gram.shape[-1] == 1:
+        return inner, side
+    matrix = np.empty((*lead, side.shape[-1], side.shape[-1]))
+    matrix[..., :p, :p] = inner
+    matrix[..., :p, p:] = cross[..., 1:]
+    matrix[..., p:, :p] = np.swapaxes(cross[..., 1:], -1, -2)
+    matrix[..., p:, p:] = gram[..., 1:, 1:]
+    return matrix, side
+
+
+def solve(table, pieces, flat_end=False):
+    """Return the least-squares fit in the pieces and the linear features.
+
+    With ``flat_end`` the slope at the end of the data is zero.
+    """
+    matrix, side = normal_system(table, pieces)
+    diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
+    scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
+    scaled = matrix * scale[..., :, None] * scale[..., None, :]
+    half = _half_inverse(scaled) * scale[..., None, :]
+    end = None
+    if flat_end:
+        half, end = _without_end_slope(half, side, pieces.slope)
+    coef = _apply(np.swapaxes(half, -1, -2), _apply(half, side))
+    total = table.gram[:, 0, 0].reshape(-1, *[1] * (coef.ndim - 2))
+    explained = np.sum(coef * (2 * side - _apply(matrix, coef)), axis=-1)
+    return Solution(coef, np.maximum(total - explained, 0), half, end)
+
+
+def _without_end_slope(half, side, slope):
+    """Restrict the space to functions that are level at the end of the data."""
+    of_basis = np.zeros(side.shape)
+    of_basis[..., : slope.shape[-1]] = slope
+    z = _apply(half, of_basis)
+    size = np.sum(z**2, axis=-1)
+    inverse = np.where(size > 0, 1 / np.where(size > 0, size, 1), 0)
+    coef = _apply(np.swapaxes(half, -1, -2), z) * inverse[..., None]
+    end = End(
+        coef, of_basis * inverse[..., None], np.sum(coef * side, axis=-1), inverse
+    )
+    along = z[..., :, None] * (z * inverse[..., None])[..., None, :]
+    return half - along @ half, end
+
+
+def _half_inverse(matrix):
+    """Return H with H^T H the inverse of a matrix with unit diagonal."""
+    try:
+        return np.linalg.inv(
+            np.linalg.cholesky(matrix + _SHIFT * np.eye(matrix.shape[-1]))
+        )
+    except np.linalg.LinAlgError:  # rounding errors of pieces that few rows determine
+        values, vectors = np.linalg.eigh(matrix)
+        root = np.sqrt(np.maximum(values, _LEAST_EIGENVALUE))
+        return np.swapaxes(vectors, -1, -2) / root[..., None]
+
+
+def _apply(matrix, vector):
+    return (matrix @ vector[..., None])[..., 0]
+
+
+# --- the problem ----------------------------------------------------------------------
 
 
 class Form(NamedTuple):
@@ -52,7 +272,22 @@ class Problem(NamedTuple):
     form: Form
     known: np.ndarray  # (B, k) breakpoints that are kept
     limits: Limits
-    candidates: Candidates | None
+    candidates: Candidates | None = None
+
+    def at(self, rows):
+        """Return the problem with candidates at some positions, for all series."""
+        table = self.table
+        t, before = table.x[:, rows], table.x[:, np.maximum(rows - 1, 0)]
+        if self.form.step:
+            t = np.where(rows > 0, (before + t) / 2, t)
+        candidates = Candidates(
+            np.broadcast_to(rows, t.shape),
+            t,
+            before,
+            np.ascontiguousarray(np.moveaxis(table.powers[:, rows], 1, -1)),
+            np.ascontiguousarray(np.moveaxis(table.targets[:, rows], 1, -1)),
+        )
+        return self._replace(candidates=candidates)
 
     def coarse(self, most):
         """Return the problem with fewer candidates, enough for a number of kinks.
@@ -63,9 +298,7 @@ class Problem(NamedTuple):
         few = max(_COARSE, _COARSE_PER_KINK * most)
         if self.form.step or len(rows) <= few:
             return self
-        rows = rows[np.linspace(0, len(rows) - 1, few).astype(np.intp)]
-        candidates = make_candidates(self.table, self.form, rows)
-        return self._replace(candidates=candidates)
+        return self.at(rows[spread(0, len(rows) - 1, few)])
 
     def of(self, series):
         """Return the problem of some of the series, given in their order."""
@@ -81,25 +314,10 @@ class Problem(NamedTuple):
         )
 
 
-def make_problem(table, form, known, limits):
-    """Return the problem of some series, with the positions that are to be tried."""
-    n = table.x.shape[1]
-    rows = np.unique(np.linspace(0, n - 1, min(n, MOST_CANDIDATES)).astype(np.intp))
-    return Problem(table, form, known, limits, make_candidates(table, form, rows))
-
-
-def make_candidates(table, form, rows):
-    """Return the candidates at some positions, the same ones for all series."""
-    t, before = table.x[:, rows], table.x[:, np.maximum(rows - 1, 0)]
-    if form.step:
-        t = np.where(rows > 0, (before + t) / 2, t)
-    return Candidates(
-        np.broadcast_to(rows, t.shape),
-        t,
-        before,
-        np.ascontiguousarray(np.moveaxis(table.powers[:, rows], 1, -1)),
-        np.ascontiguousarray(np.moveaxis(table.targets[:, rows], 1, -1)),
-    )
+def spread(first, last, most):
+    """Return at most so many numbers from the first to the last, evenly spaced."""
+    count = min(last - first + 1, most)
+    return np.unique(np.linspace(first, last, count).astype(np.intp))
 
 
 # --- pieces --------------------------------------------------------------------------

@@ -23,8 +23,15 @@ from scipy.optimize import brentq
 
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.insertion import gain_of_ramps, gains
-from sklearn_gn.segmented.problem import Candidates, all_pieces
-from sklearn_gn.segmented.products import Pieces, concatenate, locate, solve, take
+from sklearn_gn.segmented.problem import (
+    Candidates,
+    Pieces,
+    all_pieces,
+    concatenate,
+    locate,
+    solve,
+    take,
+)
 
 _RESOLVED = 1e-11  # rise, over the total, that is more than rounding errors
 _NEAR = 4.0  # half-widths of the delta method within which positions are close
@@ -36,15 +43,8 @@ _ROWS = 64  # the same for jumps: every row near, some far, and in between
 def kink_intervals(problem, fit, width, rows):
     """Return the intervals of the kinks in the units of the search, (B, n_kinks, 2).
 
-    Parameters
-    ----------
-    problem : Problem
-    fit : Fit
-        Of the series of the problem.
-    width : ndarray of shape (B, n_kinks)
-        Half-widths by the delta method.
-    rows : Rows
-        Of the series, with the targets that were fitted.
+    ``width`` (B, n_kinks) are the half-widths by the delta method; the rows have the
+    targets that were fitted.
     """
     t = fit.t[:, fit.kinks]
     room = np.stack([t, t], axis=-1)
@@ -53,7 +53,11 @@ def kink_intervals(problem, fit, width, rows):
     low, high = (bound[:, None] for bound in problem.limits[:2])
     room[..., 0] = np.minimum(np.maximum(_neighbour(fit, -1), low), t)
     room[..., 1] = np.maximum(np.minimum(_neighbour(fit, 1), high), t)
-    curvature = _inverse_curvature(fit, rows)
+    columns = least_squares.jacobian(
+        fit.form, rows.x, rows.linear, fit.t, fit.free, fit.coef
+    )
+    half = least_squares.solve_columns(fit.form, columns, rows, fit.t.shape[1]).half
+    curvature = np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)  # inverse, of kinks
     square = width**2
     known = (square > _RESOLVED * fit.total[:, None] * curvature) & (square < np.inf)
     interval = t[..., None] + np.stack([-width, width], axis=-1)
@@ -98,13 +102,6 @@ def jump_intervals(problem, fit, level):
 
     They reach from the row before the first break that belongs to them to the row after
     the last one, and no farther than the bounds.
-
-    Parameters
-    ----------
-    problem : Problem
-    fit : Fit
-        Of the series of the problem.
-    level : float
     """
     table, jumps = problem.table, np.flatnonzero(fit.free)
     row = locate(table, fit.t)  # the first one after each break
@@ -188,15 +185,6 @@ def _last_row_below(rise, start, end, threshold):
         if np.all(high - low <= 1):
             return start + towards[:, 0] * low
         steps = np.linspace(low, high, _ROWS, axis=1).astype(np.intp)
-
-
-def _inverse_curvature(fit, rows):
-    """Return the diagonal of the inverse normal matrix, of the kinks: (B, n_kinks)."""
-    columns = least_squares.jacobian(
-        fit.form, rows.x, rows.linear, fit.t, fit.free, fit.coef
-    )
-    half = least_squares.solve_columns(fit.form, columns, rows, fit.t.shape[1]).half
-    return np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)
 
 
 def _rise_of_kink(problem, fit, place):

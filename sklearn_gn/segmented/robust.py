@@ -10,14 +10,16 @@ bounds, give the standard errors of the M-estimate too, with Huber's correction 
 number of parameters.
 """
 
+from functools import partial
+
 import numpy as np
 from scipy.ndimage import median_filter
 
 from sklearn_gn.bayes.huber import BOUND, LEAST_SCALE, clip, scale_of
 from sklearn_gn.bayes.line_ends import has_short_end
-from sklearn_gn.segmented import least_squares
+from sklearn_gn.segmented import least_squares, selection
 from sklearn_gn.segmented.inference import infer, statistics
-from sklearn_gn.segmented.preparation import problem_of, stack, with_known
+from sklearn_gn.segmented.preparation import criterion_of, problem_of, stack, with_known
 from sklearn_gn.segmented.problem import sum_of_squares
 from sklearn_gn.segmented.search import converge
 
@@ -48,24 +50,30 @@ def residuals(form, rows, y, t):
     return fitted, rows.y - fitted
 
 
-def choose(prepared, options, search, ends=None):
-    """Search breakpoints of several series until their weights no longer change.
+def find_breakpoints(model, prepared, options, folds=None):
+    """Return (t, path) of several series by the parameters of a model, and more.
 
-    Parameters
-    ----------
-    prepared : list of Prepared
-    options : Options
-    search : callable
-        Takes a list of Prepared and returns a list of (t, path).
-    ends : ndarray of shape (n_series, 2), default=None
-        Breakpoints that the search finds between them stay there.
-
-    Returns
-    -------
-    found : list of (t, path)
-    clipped : list of Prepared
-        The series with residuals clipped.
+    The second answer are the series with residuals clipped by Huber's loss, of least
+    squares a list of None.
     """
+    number = None if model.n_breakpoints == "auto" else model.n_breakpoints
+    most = max(len(each.rows.x) for each in prepared)
+    search = partial(
+        selection.choose,
+        options=options,
+        n_breakpoints=number and min(number, most),
+        most=min(model.max_breakpoints, most),
+        criterion=criterion_of(model),
+        folds=folds,
+    )
+    if model.loss == "squared_error":
+        return search(prepared), [None] * len(prepared)
+    ends = selection.ends_to_keep(prepared, options, number)
+    return choose(prepared, options, search, ends)
+
+
+def choose(prepared, options, search, ends=None):
+    """Search breakpoints of several series until their weights no longer change."""
     clipped, found = [start(each) for each in prepared], [None] * len(prepared)
     moving = range(len(prepared))
     for _ in range(_MOST_SEARCHES):
@@ -78,7 +86,9 @@ def choose(prepared, options, search, ends=None):
         moving = [
             b
             for b, old in zip(moving, before, strict=True)
-            if old is None or _has_moved(old[0], found[b][0])
+            if old is None
+            or len(old[0]) != len(found[b][0])
+            or not np.allclose(old[0], found[b][0], rtol=0, atol=1e-6)
         ]
         if not moving:
             break
@@ -90,11 +100,6 @@ def choose(prepared, options, search, ends=None):
         at, own = _iterate(prepared[b], clipped[b], options, at, kept)
         answers.append(((at, path), own))
     return [a for a, _ in answers], [own for _, own in answers]
-
-
-def _has_moved(before, t):
-    """Whether breakpoints differ from those of the search before."""
-    return len(before) != len(t) or not np.allclose(before, t, rtol=0, atol=1e-6)
 
 
 def _iterate(prepared, clipped, options, t, ends):
@@ -125,19 +130,9 @@ def _clipped(prepared, clipped, options, t):
 def infer_all(options, t, free, prepared, clipped, kind):
     """Return the fits of several series, their statistics, and their scales.
 
-    A scale is the standard deviation of the noise. Of Huber's loss it is that which
-    clips the residuals, also where there are too few rows to call it noise.
-
-    Parameters
-    ----------
-    options : Options
-    t : ndarray of shape (B, k)
-        All breakpoints, ascending.
-    free : ndarray of shape (k,)
-    prepared : list of Prepared
-    clipped : list of Prepared or None
-        The series with residuals clipped; None for least squares.
-    kind : Covariance
+    A scale is the standard deviation of the noise. Of Huber's loss, whose residuals are
+    those of the series ``clipped`` (of least squares a list of None), it is that which
+    clips them, also where there are too few rows to call it noise.
     """
     form = options.form
     if clipped[0] is None:

@@ -10,36 +10,33 @@ The numbers of breakpoints are gone through upwards and then downwards:
 3. Move kinks between the positions by joint Gauss-Newton steps, in the form of Muggeo
    ("Estimating regression models with unknown break-points", 2003) and in the plain
    one, in several lengths, the best of which is taken.
-4. Where the residuals of the best fit are correlated from row to row, start again
-   from lines that share nothing, see :mod:`sklearn_gn.segmented.lookahead`.
-5. Downwards, delete the breakpoint whose absence costs least, then 2 and 3 again.
+4. Downwards, delete the breakpoint whose absence costs least, then 2 and 3 again.
 
-Of every number the best fit is kept. Segments that share no parameter need no search:
-the best partition is computed, see :mod:`sklearn_gn.segmented.partition`. A breakpoint
-at which the function may jump lies halfway between two positions.
+Of every number the best fit is kept. The way up ends where the criterion no longer
+falls and the residuals of neighbouring rows are not correlated: kinks of a slope that
+goes up and down by turns are of no use before most of them are there. Segments that
+share no parameter need no search: the best partition is computed, see
+:mod:`sklearn_gn.shallow_relu.partition`. A breakpoint at which the function may jump
+lies halfway between two positions.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn import _switches as switches
 from sklearn_gn.segmented.insertion import apart, insert
-from sklearn_gn.segmented.lookahead import starts_from_lines, structured
-from sklearn_gn.segmented.partition import best_partitions, separable
 from sklearn_gn.segmented.problem import (
     MOST_CANDIDATES,
-    all_pieces,
-    make_candidates,
-    sum_of_squares,
-)
-from sklearn_gn.segmented.products import (
     Pieces,
+    all_pieces,
     concatenate,
     locate,
     solve,
+    spread,
+    sum_of_squares,
     take,
 )
+from sklearn_gn.shallow_relu import partition
 from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 
 _LENGTHS = (1.0, 0.3)  # of the Gauss-Newton steps that are tried
@@ -51,6 +48,7 @@ _STEP_TOL = 1e-12  # relative decrease that ends the steps
 _TOL_ON_THE_WAY = 1e-5
 _EXCHANGE_TOL = 1e-4  # relative decrease that is worth an exchange
 _PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
+_SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
 _NEAR = 10.0  # difference of the criterion that is very strong evidence
 EXACT = 1e-13  # relative sum of squares that is rounding errors
 
@@ -70,17 +68,11 @@ def exchange(problem, knots, rss):
                 np.isfinite(new_rss), sum_of_squares(problem, both), np.inf
             )
         better = new_rss < rss * (1 - _EXCHANGE_TOL)
-        knots = np.where(
-            better[:, None], np.column_stack([others, t]), _put_last(knots, k)
-        )
-        knots = np.sort(knots, axis=1)
+        last = np.where(better, t, knots[:, k])
+        knots = np.sort(np.column_stack([others, last]), axis=1)
         rss = np.where(better, new_rss, rss)
         changed |= better
     return knots, rss, changed
-
-
-def _put_last(knots, k):
-    return np.column_stack([np.delete(knots, k, axis=1), knots[:, k]])
 
 
 def refine_jumps(problem, knots, rss):
@@ -97,11 +89,7 @@ def refine_jumps(problem, knots, rss):
         for k in range(knots.shape[1]):
             at = int(locate(table, knots[:, k : k + 1])[0, 0])
             low, high = max(at - stride, 0), min(at + stride + 1, n)
-            count = min(high - low, MOST_CANDIDATES)
-            rows = np.unique(np.linspace(low, high - 1, count).astype(np.intp))
-            near = problem._replace(
-                candidates=make_candidates(table, problem.form, rows)
-            )
+            near = problem.at(spread(low, high - 1, MOST_CANDIDATES))
             others = np.delete(knots, k, axis=1)
             t, new_rss = insert(near, others)
             if new_rss[0] < rss[0]:
@@ -123,9 +111,13 @@ def descend(problem, knots, rss, n_steps=_STEPS_ON_THE_WAY, tol=_TOL_ON_THE_WAY)
     if problem.form.step or knots.shape[1] == 0:
         return knots, rss
     moving, problem = np.arange(len(knots)), problem._replace(candidates=None)
+    lengths = np.array(_LENGTHS)[None, :, None, None]
     for _ in range(n_steps):
         part = problem.of(moving) if len(moving) < len(knots) else problem
-        trial, new_rss = _best_trial(part, knots[moving])
+        steps = np.stack(gauss_newton_steps(part, knots[moving]), axis=1)
+        trials = knots[moving, None, None] + lengths * steps[:, None]
+        trials = np.clip(trials, LEFT, RIGHT).reshape(len(moving), -1, knots.shape[1])
+        trial, new_rss = _best_of(part, trials)
         better = new_rss < rss[moving]
         falling = new_rss < (1 - tol) * rss[moving]
         knots[moving[better]] = trial[better]
@@ -158,13 +150,6 @@ def through_rows(problem, knots, rss):
         knots[better], rss[better] = trial[better], new_rss[better]
         knots, rss = converge(problem, knots, rss)
     return knots, rss
-
-
-def _best_trial(problem, knots):
-    steps = np.stack(gauss_newton_steps(problem, knots), axis=1)
-    lengths = np.array(_LENGTHS)[None, :, None, None]
-    trials = np.clip(knots[:, None, None] + lengths * steps[:, None], LEFT, RIGHT)
-    return _best_of(problem, trials.reshape(len(knots), -1, knots.shape[1]))
 
 
 def _best_of(problem, trials):
@@ -265,18 +250,8 @@ class Path(NamedTuple):
 def search(problem, most, value=None):
     """Return the best fits with up to a number of breakpoints.
 
-    Parameters
-    ----------
-    problem : Problem
-    most : int
-        Largest number of breakpoints besides those that are known.
-    value : callable, default=None
-        Criterion of sums of squares, a number of breakpoints, and the numbers of the
-        series. A series no longer grows when it has not fallen for some breakpoints.
-
-    Returns
-    -------
-    Path
+    ``value`` is the criterion of sums of squares, a number of breakpoints, and the
+    numbers of the series; None: all numbers count alike.
     """
     if separable(problem):
         return _partitions(problem, most)
@@ -287,8 +262,7 @@ def search(problem, most, value=None):
         np.full((n_series, most + 1), np.inf),
         [np.full((n_series, k), np.nan) for k in range(most + 1)],
     )
-    chosen, refused = _grow(problem, path, value, floor)
-    _start_again(problem, path, chosen, floor)
+    refused = _grow(problem, path, value, floor)
     _prune(problem, path, refused, value)
     return path
 
@@ -296,20 +270,17 @@ def search(problem, most, value=None):
 def _grow(problem, path, value, floor):
     """Insert breakpoints one by one, up to the largest number.
 
-    Conditions on the slopes hold on the way down only.
-
-    Returns
-    -------
-    chosen : ndarray of int of shape (B,)
-        Numbers of breakpoints with the best criterion.
-    refused : list of list of (series, knots)
-        By the number of breakpoints, those whose slopes change in the wrong direction.
+    Conditions on the slopes hold on the way down only. Returned are, by the number of
+    breakpoints, the series and breakpoints whose slopes change in the wrong direction.
     """
     form, growing = problem.form, np.arange(len(problem.table.x))
     knots, refused = np.empty((len(growing), 0)), [[] for _ in path.knots]
     _keep(path, growing, knots, sum_of_squares(problem, knots))
     free = problem._replace(form=form._replace(flat_end=False, sign=0))
-    best = _BestNumbers(value, sum_of_squares(free, knots), floor)
+    since = np.zeros(len(growing), int)  # breakpoints without a better criterion
+    if value is not None:
+        best = value(np.maximum(sum_of_squares(free, knots), floor), 0, growing)
+        structured = _is_structured(free, knots)  # the fits of the best criterion
     for k in range(1, len(path.knots)):
         part = free.of(growing)
         t, rss = insert(part, knots)
@@ -324,59 +295,73 @@ def _grow(problem, path, value, floor):
         _keep(path, growing, knots, kept_rss)
         wrong = ~np.isfinite(kept_rss)
         refused[k].append((growing[wrong], knots[wrong]))
-        going = best.go_on(k, growing, rss)
+        if value is not None:
+            found = value(np.maximum(rss, floor[growing]), k, growing)
+            better = found < best[growing]
+            since[growing] = np.where(better, 0, since[growing] + 1)
+            best[growing] = np.minimum(best[growing], found)
+            if better.any():
+                now = _is_structured(part.of(better), knots[better])
+                structured[growing[better]] = now
+        going = rss > floor[growing]
+        if value is not None:
+            going &= (since[growing] < _PATIENCE) | structured[growing]
         growing, knots = growing[going], knots[going]
         if not len(growing):
             break
-    return best.numbers, refused
+    return refused
 
 
-class _BestNumbers:
-    """The number of breakpoints of every series that has the best criterion so far."""
+def _is_structured(problem, knots):
+    """Return of which series the residuals of neighbouring rows are correlated."""
+    table, pieces = problem.table, all_pieces(problem, knots)
+    coef = solve(table, pieces, problem.form.flat_end).coef
+    weight = table.powers[:, :-1, 0] - table.powers[:, 1:, 0]
+    means = table.targets[:, :-1, :, 0] - table.targets[:, 1:, :, 0]
+    means = means / np.where(weight > 0, weight, 1)[..., None]
+    n_pieces, n = pieces.first.shape[1], table.x.shape[1]
+    level, slope = np.zeros((2, len(knots), n + 1))
+    at = np.arange(len(knots))[:, None], pieces.first
+    np.add.at(level, at, coef[:, :n_pieces] * pieces.level)
+    np.add.at(slope, at, coef[:, :n_pieces] * pieces.slope)
+    fitted = np.cumsum(level, axis=1)[:, :-1]
+    fitted += np.cumsum(slope, axis=1)[:, :-1] * table.x
+    fitted += np.sum(means[..., 1:] * coef[:, None, n_pieces:], axis=2)
+    inside = np.arange(n) < table.n_rows[:, None]
+    residual = np.where(inside, means[..., 0] - fitted, 0)
+    together = np.sum(residual[:, 1:] * residual[:, :-1], axis=1)
+    square = np.sum(residual**2, axis=1)
+    return together * np.sqrt(table.n_rows) > _SIGNIFICANT * square
 
-    def __init__(self, value, rss, floor):
-        self._value, self._floor, n = value, floor, len(rss)
-        self.numbers, self._since = np.zeros((2, n), int)
-        if value is not None:
-            self._best = value(np.maximum(rss, floor), 0, np.arange(n))
 
-    def go_on(self, k, series, rss):
-        """Compare the fits of some series with k breakpoints; return which may grow."""
-        floor = self._floor[series]
-        if self._value is None:
-            self.numbers[series] = k
-        else:
-            found = self._value(np.maximum(rss, floor), k, series)
-            better = found < self._best[series]
-            self.numbers[series[better]] = k
-            self._since[series] = np.where(better, 0, self._since[series] + 1)
-            self._best[series] = np.minimum(self._best[series], found)
-        return (self._since[series] < _PATIENCE) & (rss > floor)
-
-
-def _start_again(problem, path, chosen, floor):
-    """Try other starts for the series whose residuals are structured."""
-    if problem.form.step or problem.known.shape[1]:
-        return
-    for k in np.unique(chosen):
-        series = np.flatnonzero((chosen == k) & (path.rss[:, k] > floor))
-        part, knots = problem.of(series), path.knots[k][series]
-        for b in series[structured(part, knots)]:
-            if not switches.on("segmented.lookahead"):
-                return
-            part = problem.of([b])
-            most = path.rss.shape[1] - 1
-            for start in starts_from_lines(part, path.knots[k][[b]], most):
-                if _feasible(part, start[:, None])[0, 0]:
-                    rss = sum_of_squares(part, start)
-                    _keep(path, np.array([b]), *descend(part, start, rss))
+def separable(problem):
+    """Return whether no parameter is shared by two segments."""
+    form = problem.form
+    own_lines = form.step and form.ramp == form.slope and not form.flat_end
+    return own_lines and not problem.known.shape[1] and problem.table.gram.shape[1] == 1
 
 
 def _partitions(problem, most):
-    """Return the path of the best partitions, series by series."""
-    found = [best_partitions(problem.of([b]), most) for b in range(len(problem.known))]
-    knots = [np.stack([each[k] for _, each in found]) for k in range(most + 1)]
-    return Path(np.stack([rss for rss, _ in found]), knots)
+    """Return the path of the best partitions into segments that share nothing."""
+    table, form, limits = problem.table, problem.form, problem.limits
+    path = Path(np.full((len(table.x), most + 1), np.inf), [])
+    path.knots.extend(np.full((len(table.x), k), np.nan) for k in range(most + 1))
+    for b, n in enumerate(table.n_rows):
+        later = np.vstack([table.powers[b].T, table.targets[b, :, 0].T])[:, : n + 1]
+        segments = partition.Segments(
+            table.x[b, :n],
+            -later,
+            form.slope,
+            count=table.count[b, : n + 1],
+            min_rows=limits.min_rows[b],
+            min_distance=limits.min_distance[b],
+            bounds=(limits.low[b], limits.high[b]),
+        )
+        explained, paths = partition.best_partitions(segments, most)
+        path.rss[b] = np.maximum(table.gram[b, 0, 0] - explained, 0)
+        for k in np.flatnonzero(np.isfinite(explained)):
+            path.knots[k][b] = segments.t[paths[k][1:-1]]
+    return path
 
 
 def _keep(path, series, knots, rss):

@@ -1,21 +1,45 @@
-"""How many breakpoints: information criteria, and cross-validation.
+r"""How many breakpoints: criteria, of which some need the fits, and cross-validation.
 
 The criteria take the noise to be the same everywhere, and a first or last segment may
 then follow the noise of a few rows, which predictions near that end and beyond extend.
 Where the number is free, such a segment therefore has to explain two thirds of the sum
 of squares that is left without it.
+
+The evidence is the probability of the data, given the number. The coefficients other
+than the intercept have Zellner's prior, of a size g that maximises the evidence (Liang,
+Paulo, Molina, Clyde and Berger, "Mixtures of g priors for Bayesian variable selection",
+2008), the intercept and the logarithm of the noise a flat one. Breakpoints are uniform
+in the range that is allowed. With p coefficients, sums of squares T about the mean and
+R of the residuals, the evidence over that of the mean is, for given breakpoints,
+
+.. math::
+    \log B = \frac{n - 1 - p}2 \log(1 + g) - \frac{n - 1}2 \log(1 + g R / T).
+
+The integral over kinks is Laplace's, with the Gauss-Newton matrix of R; of jumps, which
+have finitely many positions, the largest term stands for the sum.
+
+"bic-ar1" is the Bayesian information criterion for noise that is an autoregression of
+first order, :math:`e_i = \rho e_{i-1} + u_i`, with the exact normal likelihood of a
+stationary series, the coefficients and the variance of u at their maximum:
+
+.. math::
+    n \log(2 \pi S(\rho) / n) + n - \log(1 - \rho^2) + (p + 1) \log n,
+
+where S is the least sum of squares of the innovations, the first of them times
+:math:`\sqrt{1 - \rho^2}` (Prais and Winsten, "Trend estimators and serial correlation",
+1954), and the correlation minimises the whole. The breakpoints are those of least
+squares.
 """
 
-from functools import partial
-
 import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import gammaln
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import extremes
 from sklearn_gn.bayes.line_ends import SHORT_END, has_short_end, long_ends
-from sklearn_gn.segmented import autoregression, least_squares
-from sklearn_gn.segmented.evidence import evidence_path
-from sklearn_gn.segmented.preparation import limits_ends, problem_of
+from sklearn_gn.segmented import least_squares
+from sklearn_gn.segmented.preparation import limits_ends, problem_of, with_known
 from sklearn_gn.segmented.search import (
     EXACT,
     converge,
@@ -28,6 +52,7 @@ from sklearn_gn.shallow_relu.size_selection import criterion_value, deviance_shi
 
 CRITERIA = ("bic", "aic", "gcv", "evidence", "bic-ar1")
 _OF_THE_FITS = ("evidence", "bic-ar1", "cv")  # not of the sums of squares alone
+_GRID = np.tanh(np.linspace(-3, 4, 36))  # correlations that are tried first
 _MORE = 2  # breakpoints that the search goes beyond a given number
 
 
@@ -40,38 +65,18 @@ def n_parameters(problem, n_breakpoints):
     return base + n_breakpoints * form.parameters_per_breakpoint
 
 
-def values(problem, criterion, n_rows, rss, n_breakpoints, series=slice(None)):
+def values(problem, criterion, n_rows, rss, n_breakpoints):
     """Return the criterion of sums of squares with a number of breakpoints."""
     number = n_parameters(problem, n_breakpoints)
     rss = np.maximum(rss, np.finfo(float).tiny)
-    return criterion_value(criterion, rss, number, n_rows[series])
-
-
-def log_values(*words):
-    """Return the criterion in units of minus twice the logarithm of a likelihood."""
-    found, (_, criterion, n_rows, *_), series = values(*words), words, words[-1]
-    return n_rows[series] * np.log(found) if criterion == "gcv" else found
+    return criterion_value(criterion, rss, number, n_rows)
 
 
 def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
-    """Search the breakpoints of several series.
+    """Return the breakpoints and the path (a dict of arrays) of each of several series.
 
-    Parameters
-    ----------
-    prepared : list of Prepared
-    options : Options
-    n_breakpoints : int or None
-        If None, the criterion chooses the number.
-    most : int
-        Largest number that is tried.
-    criterion : {"bic", "aic", "gcv", "evidence", "bic-ar1", "cv"}
-    folds : list of ndarray of bool, default=None
-        Rows that are held out, for "cv" and one series.
-
-    Returns
-    -------
-    list of (t, path)
-        Breakpoints in the units of the search, and the path as a dict of arrays.
+    ``most`` is the largest number that is tried; the criterion chooses where
+    ``n_breakpoints`` is None, with the rows of ``folds`` held out for "cv".
     """
     words = {"n_breakpoints": n_breakpoints, "most": most, "criterion": criterion}
     answers = _choose(prepared, options, folds=folds, **words)
@@ -115,7 +120,11 @@ def _choose(
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
     if n_breakpoints is None:
         name = "bic" if criterion in _OF_THE_FITS else criterion
-        value = partial(log_values, problem, name, n_rows)
+
+        def value(rss, k, series):  # as minus twice the logarithm of a likelihood
+            found = values(problem, name, n_rows[series], rss, k)
+            return n_rows[series] * np.log(found) if name == "gcv" else found
+
         found = search(problem, most, None if criterion == "cv" else value)
     else:
         found = search(problem, n_breakpoints + (_MORE if n_breakpoints else 0))
@@ -123,12 +132,14 @@ def _choose(
     sizes = np.log([each.scaling.y_size for each in prepared])
     shift = deviance_shift(criterion, 2 * sizes, n_rows)
     columns = _path_columns(problem, found, criterion, n_rows, shift)
-    if criterion == "evidence":
-        criteria["evidence"] = evidence_path(prepared, options, found)
-    if criterion == "bic-ar1":
-        criteria["bic-ar1"] = autoregression.criterion_path(
-            prepared, options, found, columns["n_parameters"]
-        )
+    if criterion in ("evidence", "bic-ar1"):
+        of_fit = _evidence_of_fit if criterion == "evidence" else _bic_of_fit
+        path = np.full(found.rss.shape, np.inf)
+        for b, k in np.argwhere(np.isfinite(found.rss)):
+            t, free = with_known(prepared[b], options, found.knots[k][b])
+            number = columns["n_parameters"][k]
+            path[b, k] = of_fit(prepared[b], options, t, free, number)
+        criteria[criterion] = path
     if n_breakpoints is None and criterion == "cv":
         criteria["cv"], criteria["cv_std_error"] = (
             a[None] for a in cross_validate(prepared[0], options, found, folds, ends)
@@ -204,14 +215,7 @@ def _best(path, criterion):
 def cross_validate(prepared, options, found, folds, ends=None):
     """Return the mean squared error of rows held out, by the number of breakpoints.
 
-    Breakpoints lie between ``ends``, of shape (1, 2), if given.
-
-    Returns
-    -------
-    error : ndarray of shape (1 + most,)
-        Infinite where a fold has no fit.
-    std_error : ndarray of shape (1 + most,)
-        Of the mean over the folds.
+    And its standard error over the folds; infinite where a fold has no fit.
     """
     most, size = found.rss.shape[1] - 1, prepared.scaling.y_size
     training = [prepared.select(~held_out) for held_out in folds]
@@ -232,3 +236,91 @@ def cross_validate(prepared, options, found, folds, ends=None):
         spread = errors.std(axis=0, ddof=1) / np.sqrt(len(folds))
     square = extremes.scaled_back(size, size)
     return errors.mean(axis=0) * square, spread * square
+
+
+# --- criteria of the fits ------------------------------------------------------------
+
+
+def _bic_of_fit(prepared, options, t, free, n_parameters):
+    """Return "bic-ar1" of a fit, whose correlation is one more parameter."""
+    rows = prepared.rows
+    if np.ptp(rows.weight) > 0:
+        raise ValueError(
+            'criterion="bic-ar1" is for rows of equal weight, got weights from '
+            f"{rows.weight.min():.6g} to {rows.weight.max():.6g}."
+        )
+    n = len(rows.x)
+    deviance = least_deviance(options.form, rows, t)
+    deviance += 2 * n * np.log(prepared.scaling.y_size)
+    return deviance + np.log(n) * (n_parameters + 1)
+
+
+def least_deviance(form, rows, t):
+    """Return minus twice the largest log likelihood of one series, breakpoints t."""
+    columns = least_squares.design(form, rows.x, rows.linear, t)
+    rows = rows._replace(weight=np.ones_like(rows.x))
+    fit = least_squares.solve_columns(form, columns, rows, len(t))
+    n = len(rows.x)
+    rss = max(float(fit.rss), EXACT * float(rows.y @ rows.y))
+    if not rss > 0:
+        return -np.inf
+    # Orthonormal, the residual last: what follows is well conditioned.
+    space = columns @ fit.half[:, : int(fit.rank)]
+    basis = np.column_stack([space, fit.residual / np.sqrt(rss)])
+    now, before, start = basis[1:], basis[:-1], np.outer(basis[0], basis[0])
+    square, lag, lag_square = now.T @ now, now.T @ before, before.T @ before
+
+    def deviance(rho):
+        gram = square - rho * (lag + lag.T) + rho**2 * lag_square
+        gram = gram + (1 - rho**2) * start
+        part = gram[:-1, -1] @ np.linalg.solve(gram[:-1, :-1], gram[:-1, -1])
+        share = max(gram[-1, -1] - part, EXACT)
+        return n * (np.log(2 * np.pi * rss * share / n) + 1) - np.log(1 - rho**2)
+
+    best = int(np.argmin([deviance(rho) for rho in _GRID[1:-1]])) + 1
+    bracket = _GRID[best - 1], _GRID[best + 1]
+    return minimize_scalar(deviance, bounds=bracket, options={"xatol": 1e-8}).fun
+
+
+def _evidence_of_fit(prepared, options, t, free, n_parameters):
+    """Return minus twice the log evidence of a fit over that of the mean."""
+    low, high = np.clip(prepared.scaling.x(np.array(options.bounds)), -1, 1)
+    return -2 * log_evidence(options.form, prepared.rows, t, free, low, high)
+
+
+def log_evidence(form, rows, t, free, low, high):
+    """Return the logarithm of the evidence of a fit over that of the mean.
+
+    Of one series with breakpoints t (k,), of which those that are ``free`` lie between
+    ``low`` and ``high``.
+    """
+    rows = type(rows)(*(a[None] for a in rows[:4]))
+    t, found = least_squares.fit_rows(form, rows, t[None], free)
+    n, p = float(rows.weight.sum()), float(found.rank[0]) - 1
+    mean = np.sum(rows.weight * rows.y) / n
+    total = float(np.sum(rows.weight * (rows.y - mean) ** 2))
+    if total == 0:
+        return 0.0  # the mean of a constant target leaves nothing to explain
+    tiny = np.finfo(float).tiny
+    rss = float(np.clip(found.rss[0], 1e-25 * total + tiny, total + tiny))
+    if p <= 0 or n - 1 <= p:
+        g = 0.0
+    else:
+        g = max((total - rss) / p / rss * (n - 1 - p) - 1, 0)
+    value = (n - 1 - p) / 2 * np.log1p(g) - (n - 1) / 2 * np.log1p(g * rss / total)
+    n_free = int(np.sum(free))
+    at = least_squares.moving(form, free)
+    if len(at):
+        columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
+        half = least_squares.solve_columns(form, columns, rows, t.shape[1]).half[0]
+        inverse = (half @ half.T)[-len(at) :, -len(at) :]
+        log_det = np.linalg.slogdet(inverse)[1]
+        precision = (n - 1) * g / (total + g * rss) + tiny
+        width = (len(at) * np.log(2 * np.pi / precision) + log_det) / 2
+        volume = len(at) * np.log(high - low) - gammaln(len(at) + 1)
+        return float(value + min(width - volume, 0))
+    places = np.count_nonzero((rows.x[0, 1:] > low) & (rows.x[0, :-1] < high))
+    places = max(places, n_free)
+    return float(
+        value - gammaln(places + 1) + gammaln(n_free + 1) + gammaln(places - n_free + 1)
+    )

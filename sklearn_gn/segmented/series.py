@@ -14,10 +14,13 @@ from sklearn_gn.arrays.backend import one_blas_thread
 from sklearn_gn.data import dates
 from sklearn_gn.data.rows import check_sample_weight, naming_text
 from sklearn_gn.optim.stop import counted
-from sklearn_gn.segmented import inference, robust, selection
+from sklearn_gn.segmented import inference, robust
 from sklearn_gn.segmented.estimator import SegmentedRegressor
+from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     check_inside,
+    criterion_of,
+    options_of,
     prepare,
     problem_of,
     sorted_rows,
@@ -155,7 +158,7 @@ def _checked_estimator(estimator):
         raise ValueError(f"fit_groups takes a SegmentedRegressor, got {estimator!r}.")
     estimator = clone(estimator)
     estimator._validate_params()
-    if estimator._criterion() == "cv" and estimator.n_breakpoints == "auto":
+    if criterion_of(estimator) == "cv" and estimator.n_breakpoints == "auto":
         raise ValueError(
             "fit_groups does not support criterion='cv': choose another one."
         )
@@ -217,7 +220,7 @@ def _fit_in_one_thread(estimator, kind, series, names):
 
 def _fit_chunk(estimator, kind, series, names):
     """Tables of the segments of some series."""
-    prepared, options = [], estimator._options(kind)
+    prepared, options = [], options_of(estimator, kind)
     for (x, y, linear, weight), name in zip(series, names, strict=True):
         order = sorted_rows(x, weight)
         if not len(order):
@@ -227,19 +230,7 @@ def _fit_chunk(estimator, kind, series, names):
             check_inside(prepared[-1], options.known, kind)
         except ValueError as error:
             raise ValueError(f"Group {name!r}: {error}") from error
-    number = None if estimator.n_breakpoints == "auto" else estimator.n_breakpoints
-    search = partial(
-        selection.choose,
-        options=options,
-        n_breakpoints=number,
-        most=estimator.max_breakpoints,
-        criterion=estimator.criterion,
-    )
-    if estimator.loss == "huber":
-        ends = selection.ends_to_keep(prepared, options, number)
-        found, clipped = robust.choose(prepared, options, search, ends)
-    else:
-        found, clipped = search(prepared), [None] * len(prepared)
+    found, clipped = robust.find_breakpoints(estimator, prepared, options)
     alike = defaultdict(list)  # series with the same free breakpoints
     for b, (each, (t, _)) in enumerate(zip(prepared, found, strict=True)):
         t, free = with_known(each, options, t)
@@ -257,7 +248,7 @@ def _fit_chunk(estimator, kind, series, names):
 
 def _tables(estimator, options, t, free, prepared, clipped):
     """Tables of series whose breakpoints are known and free in the same order."""
-    kind = estimator._covariance_kind()
+    kind = Covariance(estimator.covariance, estimator.hac_lags)
     fit, figures, scale = robust.infer_all(options, t, free, prepared, clipped, kind)
     rows, _ = stack(prepared)
     fitted = prepared if clipped[0] is None else clipped

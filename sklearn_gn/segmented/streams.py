@@ -41,16 +41,9 @@ def mapped_rows(X, y, sample_weight):
 
 
 def fit_points(chunks, known, fit):
-    """Fit the points of chunks; return what the last fit gives.
+    """Fit the points of chunks, which are gone through several times.
 
-    Parameters
-    ----------
-    chunks : iterable of (X, y) or (X, y, weight)
-        Gone through several times.
-    known : ndarray
-        Positions of known breakpoints.
-    fit : callable
-        Takes Points and returns (answer, breakpoints).
+    ``fit`` takes Points and returns (answer, breakpoints); the last answer is returned.
     """
     low, high, n_rows, center = _range(chunks)
     if n_rows <= FEW or not high > low:

@@ -1,5 +1,6 @@
 """Summary of a fit as text and as HTML."""
 
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 
@@ -10,16 +11,7 @@ _FEW_DAYS = np.timedelta64(3, "D")  # shorter series show their dates to the sec
 
 
 def summarise(model, covariance, *, dates):
-    """Return the summary of a fitted SegmentedRegressor.
-
-    Parameters
-    ----------
-    model : SegmentedRegressor
-    covariance : str
-        Kind of its covariance.
-    dates : bool
-        Whether the feature that breaks is dates.
-    """
+    """Return the summary of a SegmentedRegressor, whose positions may be dates."""
     figures = model.statistics_
     facts = {
         "Rows": figures["n_rows"],
@@ -104,6 +96,7 @@ def _notes(model, dates):
     return notes
 
 
+@dataclass(eq=False, repr=False)
 class Summary:
     """Tables of a fit; ``print`` shows them as text, a notebook as HTML.
 
@@ -117,11 +110,10 @@ class Summary:
     notes : list of str
     """
 
-    def __init__(self, title, facts, tables, notes):
-        self.title = title
-        self.facts = facts
-        self.tables = tables
-        self.notes = notes
+    title: str
+    facts: dict
+    tables: dict
+    notes: list
 
     def __str__(self):
         blocks = [_text_table(name, table) for name, table in self.tables.items()]

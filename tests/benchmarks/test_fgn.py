@@ -239,7 +239,7 @@ def test_steps_are_timed_in_turn_and_their_memory_counted(monkeypatch):
     memory = {m: methods[m]["summary"]["memory_mib"]["median"] for m in methods}
     assert min(memory.values()) > 64 * 48 * 4 / 2**20  # the features
     grams = 2 * 32 * 32 * 4 / 2**20
-    assert 0 < memory["fgn_cached"] - memory["fgn_uncached"] <= grams
+    assert 0 < memory["fgn_cached"] - memory["fgn_uncached"] <= 1.1 * grams
     assert _report.tables({"problems": {name: answer}, "notes": []})
 
 

@@ -127,17 +127,16 @@ NAN_LIMITS = pytest.mark.xfail(
 
 
 @pytest.mark.parametrize(
-    ("estimator", "shape", "unit", "seed"),
+    ("estimator", "unit", "seed"),
     [
-        (VarProNetRegressor, (2, 3), 1e300, 1),
-        pytest.param(ShallowReLURegressor, (2, 3), 1e300, 4, marks=NAN_LIMITS),
-        pytest.param(ShallowReLURegressor, (3, 30), 1e-15, 5, marks=NAN_LIMITS),
+        (VarProNetRegressor, 1e300, 1),
+        pytest.param(VarProNetRegressor, 1e300, 4, marks=NAN_LIMITS),
+        (ShallowReLURegressor, 1e300, 1),
     ],
 )
-def test_intervals_with_tiny_or_huge_weights(estimator, shape, unit, seed):
+def test_intervals_with_huge_weights(estimator, unit, seed):
     rng = np.random.default_rng(seed)
-    X = rng.normal(size=shape)
-    y = rng.normal(size=2) if len(X) == 2 else np.full(3, 3.0)
+    X, y = rng.normal(size=(2, 3)), rng.normal(size=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = estimator(random_state=0)

@@ -69,7 +69,7 @@ def ishigami(u):
 
 def surrogate(function, n_inputs, n, seed=0):
     """Fit n points of a Latin hypercube."""
-    X = qmc.LatinHypercube(n_inputs, rng=np.random.default_rng(seed)).random(n)
+    X = qmc.LatinHypercube(n_inputs, seed=np.random.default_rng(seed)).random(n)
     return VarProNetRegressor(random_state=seed).fit(X, function(X))
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sklearn_gn.pde import Ball, Box, Problem, laplacian
-from sklearn_gn.pde.holes import holes
+from sklearn_gn.pde.corners import holes
 from sklearn_gn.pinn.posed import hole_functions, posed
 
 SQUARE, CUBE = Box(x=(0, 1), y=(0, 1)), Box(x=(0, 1), y=(0, 1), z=(0, 1))

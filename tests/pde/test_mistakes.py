@@ -25,13 +25,12 @@ from sklearn_gn.pde import (
     integral,
     laplacian,
 )
-from sklearn_gn.pde.corner_values import check_shared_places
-from sklearn_gn.pde.jumps import jumps, warn_of_jumps
-from sklearn_gn.pde.plausibility import (
+from sklearn_gn.pde.checks import (
     warn_of_fluxes,
     warn_of_missing_equations,
     warn_of_points_outside,
 )
+from sklearn_gn.pde.jumps import check_shared_places, jumps, warn_of_jumps
 from sklearn_gn.pinn.data import problem_sequence
 from sklearn_gn.pinn.preparation import has_default_network
 

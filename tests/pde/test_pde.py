@@ -1015,7 +1015,7 @@ def test_exact_values():
 
 
 def test_exact_values_are_taken_in_pieces(monkeypatch):
-    monkeypatch.setattr(pde.exact_solution, "_CHUNK", 16)
+    monkeypatch.setattr(pde.given_values, "_CHUNK", 16)
     X = rng().uniform(size=(53, 2))
     found = flow_problem(name="pieces").exact_values(X)
     close(found[:, :2], X * [1, -1])

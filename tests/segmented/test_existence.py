@@ -7,7 +7,7 @@ from scipy.signal import lfilter
 from statsmodels.regression.linear_model import yule_walker
 
 from sklearn_gn import SegmentedRegressor
-from sklearn_gn.segmented import bootstrap, existence
+from sklearn_gn.segmented import existence
 from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows as SortedRows
 from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
@@ -118,13 +118,13 @@ def test_statistic_is_the_largest_score(kind, power):
 def test_drawn_statistics_are_those_of_drawn_series(kind, power, monkeypatch):
     """Each draw has its own fit and its own variances."""
     y, one = np.random.default_rng(4).standard_normal(N), np.ones(N)
-    found, original = [], bootstrap._with_own_variance
+    found, original = [], existence._with_own_variance
 
     def watched(*words):
         found.append(original(*words))
         return found[-1]
 
-    monkeypatch.setattr(bootstrap, "_with_own_variance", watched)
+    monkeypatch.setattr(existence, "_with_own_variance", watched)
     model = SegmentedRegressor(degree=0, min_rows=1, min_distance=0, covariance=kind)
     model.set_params(bounds=(X[2] + 1e-9, X[N - 3] + 1e-9))
     model.breakpoint_test(X[:, None], y, n_draws=3, random_state=5)
@@ -170,8 +170,8 @@ def test_autoregression_is_that_of_statsmodels():
     expected, _ = yule_walker(
         series, order=2, method="mle", demean=False, result_object=False
     )
-    assert_allclose(bootstrap.autoregression(series, 4), expected, rtol=1e-9)
-    assert len(bootstrap.autoregression(noise, None)) == 0
+    assert_allclose(existence.autoregression(series, 4), expected, rtol=1e-9)
+    assert len(existence.autoregression(noise, None)) == 0
 
 
 @pytest.mark.parametrize("covariance", ["HC0", "HC3"])

@@ -14,23 +14,11 @@ _memory = {}
 
 
 def stored(name, function, **arguments):
-    """Return what a function returns, from memory or disk if it is there.
+    """Return what a function (at the top of a module) returns, from memory or disk.
 
-    The folder is next to those of the generated data sets: ``sklearn_gn`` in the data
-    folder of scikit-learn, which the environment variable ``SCIKIT_LEARN_DATA`` moves.
-
-    Parameters
-    ----------
-    name : str
-        Name of the reference with the version of its numbers; the name of the folder.
-    function : callable
-        Defined at the top of a module.
-    **arguments : float or int
-        Its arguments.
-
-    Returns
-    -------
-    ndarray
+    The folder ``name``, which has the version of the numbers, is next to those of the
+    generated data sets: in ``sklearn_gn`` in the data folder of scikit-learn, which the
+    environment variable ``SCIKIT_LEARN_DATA`` moves.
     """
     key = name, *arguments.items()
     if key not in _memory:
