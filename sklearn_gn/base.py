@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.callback import CallbackSupportMixin
 from sklearn.utils import compute_class_weight, gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
@@ -19,13 +20,12 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import backend, extremes, programs, threads
-from sklearn_gn.callbacks import EarlyStopping, TimeBudget
+from sklearn_gn.callbacks import EarlyStopping, FitTasks, TimeBudget
 from sklearn_gn.data.chunks import class_numbers
 from sklearn_gn.data.row_checks import checked_rows, target_spread
 from sklearn_gn.data.rows import check_validation_pair, validate_data
 from sklearn_gn.findings import Diagnosis, diagnose
 from sklearn_gn.optim.stop import is_interrupt
-from sklearn_gn.runtime.callback_support import CallbackSupportMixin, FitTasks
 from sklearn_gn.runtime.versions import VersionStampMixin
 from sklearn_gn.solvers import Solver
 from sklearn_gn.solvers._base import resolve
@@ -177,11 +177,12 @@ class GaussNewtonEstimator(
 
     def _arithmetic(self, X, y):
         """The context in which to compute with data, and with numbers as parameters."""
-        values = self.get_params(deep=False).values()
-        several = (v if isinstance(v, tuple | list) else [v] for v in values)
-        numbers = [v for some in several for v in some if isinstance(v, float)]
-        finite = np.array([1.0, *filter(np.isfinite, numbers)])
-        return extremes.arithmetic_of(X, y, finite)
+        numbers = [1.0]
+        for value in self.get_params(deep=False).values():
+            for number in value if isinstance(value, tuple | list) else [value]:
+                if isinstance(number, float) and np.isfinite(number):
+                    numbers.append(number)
+        return extremes.arithmetic_of(X, y, np.array(numbers))
 
     def _cast(self, value):
         """In the precision of the fit, in which large numbers may be infinite."""
@@ -296,36 +297,30 @@ def _check_no_label_is_missing(y):
         )
 
 
-def _check_one_kind(y):
-    """Raise a ValueError if labels are of kinds that have no common order."""
-    if y.dtype != object:
+def _check_objects(y):
+    """Raise a ValueError if labels are objects other than text, such as integers."""
+    kinds = {type(label) for label in y.ravel()}
+    if all(issubclass(kind, str) for kind in kinds):
         return
+    names = sorted(kind.__name__ for kind in kinds)
     try:
         np.unique(y)
     except TypeError as error:
         _check_no_label_is_missing(y)
-        kinds = sorted({type(label).__name__ for label in y.ravel()})
         raise ValueError(
-            f"y holds labels of the types {kinds}, which have no common order. Give "
+            f"y holds labels of the types {names}, which have no common order. Give "
             "labels of one type, for example as strings."
         ) from error
-
-
-def _check_type_of_objects(y):
-    """Raise a ValueError if labels are objects other than text, such as integers."""
-    kinds = {type(label) for label in y.ravel()} if y.dtype == object else {str}
-    if all(issubclass(kind, str) for kind in kinds):
-        return
     families = {bool: (bool, np.bool_), int: Integral, float: Real, str: object}
     plain = next(
         name
         for name, family in families.items()
         if all(issubclass(kind, family) for kind in kinds)
     )
-    names = " and ".join(sorted(kind.__name__ for kind in kinds))
     raise ValueError(
         "Unknown label type: y is an array of dtype object, with labels of type "
-        f"{names}. Convert them, for example by y.astype({plain.__name__})."
+        f"{' and '.join(names)}. Convert them, for example by "
+        f"y.astype({plain.__name__})."
     )
 
 
@@ -351,8 +346,8 @@ class SoftmaxClassifier(ClassifierMixin):
             if isinstance(error, TypeError) or "NaN" in str(error):
                 _check_no_label_is_missing(y)
             raise
-        _check_one_kind(y)
-        _check_type_of_objects(y)
+        if y.dtype == object:
+            _check_objects(y)
         check_classification_targets(y)
         return X, y
 

@@ -39,11 +39,15 @@ class _Callback:
     inside a search, fits share the root of their task tree.
     """
 
+    def __init__(self):
+        self._fits = {}
+
     def setup(self, estimator: Any, context: Any) -> None:
         """Prepare for one fit."""
 
     def teardown(self, estimator: Any, context: Any) -> None:
         """Forget that fit."""
+        getattr(self, "_fits", {}).pop(id(estimator), None)
 
     def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Called when the fit, or an iteration of it, begins."""
@@ -59,6 +63,54 @@ class _Callback:
             if not name.startswith("_") and not name.endswith("_")
         )
         return f"{type(self).__name__}({arguments})"
+
+
+class FitTasks:
+    """The tasks of one fit, with the estimator's callbacks and ``extra`` ones attached.
+
+    ``max_iter`` is the most iterations that the fit may begin, None if there is no
+    limit; ``data``, a dict of X, y and metadata, is handed to callbacks that ask for
+    it.
+    """
+
+    def __init__(self, estimator, extra, *, max_iter, data):
+        self._estimator = estimator
+        self._data = data
+        had_callbacks = hasattr(estimator, "_skl_callbacks")
+        own = getattr(estimator, "_skl_callbacks", [])
+        # The context takes its callbacks from this attribute when it is made.
+        estimator._skl_callbacks = [*own, *extra]
+        try:
+            self._root = estimator._init_callback_context(max_subtasks=max_iter)
+        finally:
+            if had_callbacks:
+                estimator._skl_callbacks = own
+            else:
+                del estimator._skl_callbacks
+
+    def begin(self):
+        """Begin the fit."""
+        self._root.call_on_fit_task_begin(estimator=self._estimator, **self._data)
+
+    def end(self, attributes):
+        """End the fit; ``attributes`` makes the fitted attributes when called."""
+        self._end(self._root, attributes)
+
+    def begin_iteration(self):
+        """Begin an iteration and return its task."""
+        task = self._root.subcontext(task_name="iteration")
+        return task.call_on_fit_task_begin(estimator=self._estimator, **self._data)
+
+    def end_iteration(self, task, attributes):
+        """End an iteration; True if a callback asks to stop."""
+        return self._end(task, attributes)
+
+    def _end(self, task, attributes):
+        return task.call_on_fit_task_end(
+            estimator=self._estimator,
+            **self._data,
+            reconstruction_attributes=attributes,
+        )
 
 
 def _run_of(callback, estimator):
@@ -97,20 +149,16 @@ class TimeBudget(_Callback):
         if not (isinstance(seconds, _NUMBERS) and seconds > 0):
             raise ValueError(f"seconds must be a number > 0, got {seconds!r}.")
         self.seconds = seconds
-        self._started = {}
+        super().__init__()
 
     def setup(self, estimator: Any, context: Any) -> None:
         """Prepare for one fit."""
         began = getattr(getattr(estimator, "_fit_run", None), "began", None)
-        self._started[id(estimator)] = time.perf_counter() if began is None else began
-
-    def teardown(self, estimator: Any, context: Any) -> None:
-        """Forget that fit."""
-        self._started.pop(id(estimator), None)
+        self._fits[id(estimator)] = time.perf_counter() if began is None else began
 
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
-        left = self.seconds - (time.perf_counter() - self._started[id(estimator)])
+        left = self.seconds - (time.perf_counter() - self._fits[id(estimator)])
         run = getattr(estimator, "_fit_run", None)
         if left > (0 if run is None else run.expected_seconds):
             return False
@@ -173,7 +221,7 @@ class EarlyStopping(_Callback):
         self.n_iter_no_change = n_iter_no_change
         self.min_delta = min_delta
         self.restore_best = restore_best
-        self._counts: dict[int, _Count] = {}
+        super().__init__()
 
     def setup(self, estimator: Any, context: Any) -> None:
         """Prepare for one fit."""
@@ -186,19 +234,15 @@ class EarlyStopping(_Callback):
         run.stopping_rules.append(repr(self))
         if self.restore_best:
             run.monitor = self.monitor
-        self._counts[id(estimator)] = _Count()
-
-    def teardown(self, estimator: Any, context: Any) -> None:
-        """Forget that fit."""
-        self._counts.pop(id(estimator), None)
+        self._fits[id(estimator)] = _Count()
 
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
         if _is_root(context):
             return False
         run = _run_of(self, estimator)
-        count = self._counts[id(estimator)] = self._counted(
-            run, self._counts[id(estimator)]
+        count = self._fits[id(estimator)] = self._counted(
+            run, self._fits[id(estimator)]
         )
         if count.since < self.n_iter_no_change:
             return False
@@ -251,7 +295,7 @@ class ValidationMonitor(_Callback):
         self.y_val = y_val
         self.scoring = scoring
         self.history_: dict[str, list[float]] = {"step": [], "score": []}
-        self._fits: dict[int, tuple[Any, dict[str, list[float]]]] = {}
+        super().__init__()
 
     def __repr__(self):
         return f"ValidationMonitor(scoring={self.scoring!r})"
@@ -312,23 +356,19 @@ class LogWriter(_Callback):
                 f"write must be a function of one argument, the row, got {write!r}."
             )
         self.write = write
-        self._n_rows = {}
+        super().__init__()
 
     def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Called when the fit, or an iteration of it, begins."""
         if not _is_root(context):
-            self._n_rows[id(estimator)] = len(_run_of(self, estimator).log)
+            self._fits[id(estimator)] = len(_run_of(self, estimator).log)
 
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
         if not _is_root(context):
-            for row in _run_of(self, estimator).log[self._n_rows[id(estimator)] :]:
+            for row in _run_of(self, estimator).log[self._fits[id(estimator)] :]:
                 self.write(dict(row))
         return False
-
-    def teardown(self, estimator: Any, context: Any) -> None:
-        """Forget that fit."""
-        self._n_rows.pop(id(estimator), None)
 
 
 class Checkpoint(_Callback):
@@ -380,7 +420,7 @@ class Checkpoint(_Callback):
         self.path = path
         self.resume = resume
         self.every = every
-        self._open = {}
+        super().__init__()
 
     def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Called when the fit, or an iteration of it, begins."""
@@ -397,19 +437,15 @@ class Checkpoint(_Callback):
         snapshot = checkpoint.load(path) if self.resume else None
         if snapshot is not None:
             run.restore(snapshot, source=path)
-        self._open[id(estimator)] = path, time.perf_counter()
+        self._fits[id(estimator)] = path, time.perf_counter()
 
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
-        path, saved_at = self._open[id(estimator)]
+        path, saved_at = self._fits[id(estimator)]
         if _is_root(context) or time.perf_counter() - saved_at >= self.every:
             _save(path, _run_of(self, estimator))
-            self._open[id(estimator)] = path, time.perf_counter()
+            self._fits[id(estimator)] = path, time.perf_counter()
         return False
-
-    def teardown(self, estimator: Any, context: Any) -> None:
-        """Forget that fit."""
-        self._open.pop(id(estimator), None)
 
 
 def _save(path, run):

@@ -15,7 +15,6 @@ from contextvars import copy_context
 from functools import cache, partial
 from itertools import pairwise
 from multiprocessing import current_process
-from operator import itemgetter
 
 import joblib
 import numpy as np
@@ -49,9 +48,8 @@ class _OneBlasThread:
     def __init__(self):
         self._lock = threading.Lock()
         self._depths = {}  # number of times that each thread is inside
-        self._controller = None
-        self._limit = None
-        self._n_threads = 1  # that BLAS had before, or cores, if these are fewer
+        self._libraries = None
+        self._before = None  # their numbers of threads, while a thread is inside
 
     def __enter__(self):
         self._go_deeper(1)
@@ -68,7 +66,10 @@ class _OneBlasThread:
 
         It is one outside of fits.
         """
-        return max(self._n_threads // max(len(self._depths), 1), 1)
+        n_threads = max(self._before or [1])
+        if n_threads > 1:
+            n_threads = min(n_cores(), n_threads) // max(len(self._depths), 1)
+        return max(n_threads, 1)
 
     def _go_deeper(self, steps):
         """Change the depth of the calling thread, and the limit with it."""
@@ -77,16 +78,19 @@ class _OneBlasThread:
             self._depths[thread] = self._depths.get(thread, 0) + steps
             if not self._depths[thread]:
                 del self._depths[thread]
-            if self._depths and self._limit is None:
-                if self._controller is None:  # looks through the loaded libraries, once
-                    self._controller = ThreadpoolController().select(user_api="blas")
-                found = map(itemgetter("num_threads"), self._controller.info())
-                self._n_threads = min(n_cores(), max(found, default=1))
-                self._limit = self._controller.limit(limits=1)
-                self._limit.__enter__()
-            elif not self._depths and self._limit is not None:
-                self._limit.__exit__(None, None, None)
-                self._limit, self._n_threads = None, 1
+            if self._depths and self._before is None:
+                if self._libraries is None:  # looks through the loaded ones, once
+                    blas = ThreadpoolController().select(user_api="blas")
+                    self._libraries = blas.lib_controllers
+                self._before = [each.get_num_threads() for each in self._libraries]
+                for library in self._libraries:
+                    library.set_num_threads(1)
+            elif not self._depths and self._before is not None:
+                for library, n_threads in zip(
+                    self._libraries, self._before, strict=True
+                ):
+                    library.set_num_threads(n_threads)
+                self._before = None
 
 
 one_blas_thread = _OneBlasThread()

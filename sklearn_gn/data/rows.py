@@ -62,13 +62,14 @@ def validate_data(estimator, *data, **checks):
     X, y = data if len(data) == 2 else (*data, None)
     if sparse.issparse(X) and not checks.get("accept_sparse"):
         raise TypeError(f"X is sparse: {type(estimator).__name__} {_ADVICE_ON_SPARSE}")
-    if not (isinstance(X, np.ndarray) and X.dtype.kind in "biuf"):
+    are_numbers = [isinstance(a, np.ndarray) and a.dtype.kind in "biuf" for a in data]
+    if not are_numbers[0]:
         dates.refuse_dates(X, takes_dates=hasattr(estimator, "broken_feature"))
         _refuse_complex_columns(X)
     shape = getattr(y, "shape", ())
     if shape[1:] == (0,):
         raise ValueError(f"y has no columns (shape={shape}): give at least one target.")
-    if checks.get("y_numeric") and y is not None:
+    if checks.get("y_numeric") and not all(are_numbers):
         dates.refuse_dates_as_targets(y)
     if len(shape) == 2 and shape[1] > 1 and not checks.get("multi_output"):
         advice = _ADVICE_ON_CODES if is_classifier(estimator) else _ADVICE_ON_COLUMNS
@@ -228,8 +229,15 @@ def canonical_rows(X, y, sample_weight):
     its random draws, then depends on neither the order nor the multiplicity of rows.
     """
     kept = np.flatnonzero(sample_weight > 0)
-    X_kept = X[kept] if len(kept) < len(X) else X
-    order, new = _content_order(X_kept, y[kept])
+    table = (X[kept] if len(kept) < len(X) else X), y[kept]
+    new = np.zeros(len(kept), dtype=bool)  # rows that surely differ from the one before
+    new[0] = True
+    if X.shape[1] + y.shape[1] <= _LEXICOGRAPHIC_COLUMNS:  # a sort for each of them
+        order = np.lexsort(np.concatenate(table, axis=1).T[::-1])
+    else:  # by a hash
+        code = row_codes(*table)
+        order = np.argsort(code)
+        new[1:] = np.diff(code[order]) != 0
     order = kept[order]
     alike = np.flatnonzero(~new)
     for start in range(0, len(alike), _CHUNK_ROWS):
@@ -245,24 +253,6 @@ def canonical_rows(X, y, sample_weight):
     share = weight / weight.sum()
     counted = share > 0  # others are no floats
     return order[first][counted], share[counted]
-
-
-def _content_order(X, y):
-    """Return an order of the rows by their content, with equal rows together.
-
-    It is lexicographic, which takes one sort for each column; the rows of wide tables
-    are sorted by a hash instead. Also returned is which rows surely differ from the one
-    before: the first, and those with another hash.
-    """
-    n_columns = X.shape[1] + y.shape[1]
-    new = np.zeros(len(X), dtype=bool)
-    new[0] = True
-    if n_columns <= _LEXICOGRAPHIC_COLUMNS:
-        return np.lexsort(np.concatenate([X, y], axis=1).T[::-1]), new
-    code = row_codes(X, y)
-    order = np.argsort(code)
-    new[1:] = np.diff(code[order]) != 0
-    return order, new
 
 
 def check_sample_weight(sample_weight, X):

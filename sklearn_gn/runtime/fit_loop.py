@@ -14,8 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import squares_overflow
-from sklearn_gn.optim.stop import StopReason, is_interrupt, is_one_of_many
-from sklearn_gn.runtime import checkpoint, fit_messages
+from sklearn_gn.findings import compilation, small_steps
+from sklearn_gn.optim.stop import StopReason, counted, is_interrupt, is_one_of_many
+from sklearn_gn.runtime import checkpoint
 from sklearn_gn.runtime.fingerprint import (
     budgets_of,
     digest,
@@ -201,7 +202,7 @@ class FitRun:
         if extra.get("evaluated_on_all_rows", True):
             best, val_loss = self._compared(
                 _answer(state),
-                _criterion(state, report.loss),
+                getattr(state, "criterion", report.loss),
                 best,
                 val_loss=extra.get("val_loss"),
             )
@@ -237,7 +238,7 @@ class FitRun:
                 "gives NaN at the training rows, or the numbers in X and y are too "
                 f"large for dtype={self.estimator.dtype!r}."
             )
-        loss = _criterion(state, float(state.loss))
+        loss = getattr(state, "criterion", float(state.loss))
         best, _ = self._compared(_answer(state), loss, best, start)
         return state, best
 
@@ -439,26 +440,46 @@ class FitRun:
 
     def warn_if_not_converged(self):
         """Warn with the cause, and with advice that fits it."""
-        message = fit_messages.why_not_converged(self)
-        if message is not None:
-            warn_user(message, ConvergenceWarning)
+        reason, estimator = self.stop_reason, self.estimator
+        advice = estimator._advice(reason) if reason.is_warned_about else None
+        if advice is None:
+            return
+        more = None
+        if reason is StopReason.MAX_TIME:
+            advice = estimator._naming_its_budget(advice)
+            more = compilation(estimator)
+        elif reason is StopReason.MAX_ITER:
+            more = small_steps(estimator)
+        advice += "" if more is None else f" {more.text}"
+        loss = self.log[-1]["loss"] if self.log else np.nan
+        loss = getattr(estimator, "loss_", loss)  # that of the returned model
+        warn_user(
+            f"{type(estimator).__name__}(solver={self.solver.name!r}) stopped "
+            f"({reason.value}) after {counted(len(self.log), 'iteration')} and "
+            f"{self.elapsed:.3g} s at loss {loss:.6g}. {advice} diagnose() says more.",
+            ConvergenceWarning,
+        )
 
     def _print_progress(self):
         verbose, elapsed = self.estimator.verbose, self.elapsed
         if not verbose or not self.log:
             return
         last, waited = self.stop_reason is not None, elapsed - self._last_printed
-        if last or verbose > 1 or waited > 1:
-            self._last_printed = elapsed
-            print(fit_messages.progress_line(self), flush=True)
+        if not (last or verbose > 1 or waited > 1):
+            return
+        self._last_printed = elapsed
+        row, val_loss = self.log[-1], ""
+        if self.has_validation_data:
+            val_loss = f"  val_loss {row['val_loss']:.4e}"
+        end = f"  ({self.stop_reason.value})" if last else ""
+        print(
+            f"[{type(self.estimator).__name__}] iteration {row['iteration']:4d}  "
+            f"loss {row['loss']:.6e}{val_loss}  {elapsed:7.1f} s{end}",
+            flush=True,
+        )
 
 
 def _answer(state):
     """What is returned: the network, unless a solver makes it of several."""
     answer = getattr(state, "answer", None)
     return state.net if answer is None else answer
-
-
-def _criterion(state, loss):
-    """What the best iterate is chosen by: the loss, unless losses do not compare."""
-    return getattr(state, "criterion", loss)

@@ -381,7 +381,7 @@ class SegmentedRegressor(
         The fit keeps sums, not points, and reads the chunks a few times. Residuals and
         standard errors are those of all points at the breakpoints found; where other
         breakpoints are almost as good, :meth:`fit` in memory may find those.
-        :meth:`fit` calls this method if X is a large memory-mapped array.
+        :meth:`fit` calls this method if X is a dask or a large memory-mapped array.
 
         Parameters
         ----------

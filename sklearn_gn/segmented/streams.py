@@ -12,7 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.data.chunks import MappedRows, numbered, one_column
+from sklearn_gn.data.chunks import (
+    DaskRows,
+    MappedRows,
+    is_dask,
+    numbered,
+    one_column,
+)
 
 FEW = 1 << 17  # rows that are simply kept
 MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks
@@ -32,7 +38,9 @@ class Points(NamedTuple):
 
 
 def mapped_rows(X, y, sample_weight):
-    """Return the chunks of a large memory-mapped array; None if X is none."""
+    """Return the chunks of a dask or a large memory-mapped array; None if X is none."""
+    if is_dask(X) and X.shape[1:] == (1,):
+        return DaskRows(X, y, sample_weight)
     if not (isinstance(X, np.memmap) and len(X) >= MAPPED):
         return None
     if X.reshape(len(X), -1).shape[1] != 1:
