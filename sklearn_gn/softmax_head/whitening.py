@@ -270,15 +270,8 @@ def whitened_newton_direction(net, gradient, data, inverses, settings, last=None
 
     Where ``last``, the step before, is given, the direction is that of the least
     undamped model over both: damping alone would make it a gradient step, along which
-    a minimum is approached slowly.
-
-    Returns
-    -------
-    direction : AffineHead
-    trial : scalar
-        Step length near the least loss along the direction.
-    slope : scalar
-    iterations : scalar
+    a minimum is approached slowly. Returns the direction, the step length near the
+    least loss along it, the slope, and the number of iterations.
     """
     x, system = data.x, system_at(net, data, settings)
     library, n_classes = library_of(x), max(net.bias.shape[0], 2)
