@@ -228,7 +228,9 @@ def left_out_loss(net, data, settings, n_effective, iterations):
     little.
     """
     library, rows, intercept = library_of(data.x), data.rows, settings.intercept
-    xp, label, count = library.xp, rows.label, n_effective * counted_weights(rows)
+    xp, label = library.xp, rows.label
+    widest = xp.zeros(1).dtype  # double precision, but for JAX in a fit in single
+    count = n_effective * counted_weights(rows).astype(widest)
     head, x = to_whitened(net, data.center, data.dual), features(data, len(net.bias))
     logits = values(library.tree_map(lambda a: a.astype(x.dtype), head), x)
     penalty = n_effective * in_whitened(settings.alpha, data.squares)[:, 0]
@@ -242,7 +244,7 @@ def left_out_loss(net, data, settings, n_effective, iterations):
     wrong = margins(all_classes(logits), label).p_rest
     order = xp.argsort(xp.where(count > 0, -wrong, 1), stable=True)
     h, count, logits, label = h[order], count[order], logits[order], label[order]
-    logits, few = logits.astype(count.dtype), slice(_ROWS)
+    logits, few = logits.astype(widest), slice(_ROWS)
     worst = logits_left_out(inverse, h[few], count[few], logits[few], label[few])
     logits = xp.concatenate([worst, logits[_ROWS:]])
     return best_factor(logits, label, count, iterations)
