@@ -24,16 +24,10 @@ def solve_rows(gram, root, slope, total, cg_iterations):
     in which nothing overflows at any margin, while the whitened residual does; CG on
     this system meets only right-hand sides in the range of S.
 
-    Parameters
-    ----------
-    gram : callable or array of shape (r, r)
-        G, or the product with it.
-    root, slope : arrays of shape (r,)
-    total : scalar
-        omega, the sum of the weights of the batch.
-    cg_iterations : int
-        Steps of CG at most (ended at a relative residual of 1e-5); 0: Cholesky, which
-        needs G as an array.
+    ``gram`` is G, as an array of shape (r, r), or the product with it; ``root`` and
+    ``slope`` have the shape (r,), and ``total`` is omega, the sum of the weights of the
+    batch. The system is solved by at most ``cg_iterations`` steps of CG, to a relative
+    residual of 1e-5, or, if 0, by Cholesky, which needs G as an array.
     """
     library = library_of((root, slope))
     if callable(gram):
@@ -58,19 +52,7 @@ def solve_rows(gram, root, slope, total, cg_iterations):
 def model_direction(logits, parameters, label, weight, *, damping, cg_iterations):
     """The damped FGN step of any model, without its Jacobian (Algorithm 1).
 
-    Parameters
-    ----------
-    logits : callable
-        Maps the parameters to logits of shape (b, C).
-    parameters : tree of arrays
-    label, weight : arrays of shape (b,)
-    damping : scalar
-    cg_iterations : int
-
-    Returns
-    -------
-    tree of arrays
-        The step, like ``parameters``.
+    ``logits`` maps the parameters to logits of shape (b, C).
     """
     import jax
 

@@ -31,12 +31,11 @@ _FEWEST_ROWS = 4096  # of which the blocks of few features are made,
 _ROWS_A_CLASS = 128  # or so many for each class
 
 
-class ClassBlocks(NamedTuple):
-    """What is known of the blocks ``M_c``, penalty included, of m columns."""
+class BlockSums(NamedTuple):
+    """What the evidence takes of the blocks ``M_c``, penalty included."""
 
-    inverses: Array | None  # (m, d + 1, d + 1); None where they are not formed
     log_det: Array  # sum of log det M_c - d log alpha
-    gamma: Array | None  # sum of d - alpha tr(M_c^-1), over the coefficients
+    gamma: Array  # sum of d - alpha tr(M_c^-1), over the coefficients
 
 
 def n_slots(data, n_columns):
@@ -78,13 +77,13 @@ def affordable_rows(n, d, cost):
     return min(1 << (int(most).bit_length() - 1), n) if most >= 1 else 0
 
 
-@partial(in_either_library, static_argnames=("slots", "inverses", "gamma"))
-def class_blocks(net, data, settings, slots, inverses=True, gamma=True):
-    """Blocks in whitened coordinates, in single precision.
+@partial(in_either_library, static_argnames=("slots", "inverses"))
+def class_blocks(net, data, settings, slots, inverses=False):
+    """Inverses (m, d + 1, d + 1), or sums, of blocks of whitened features, in single.
 
     The ``slots`` rows of largest curvature ``p_c (1 - p_c)`` enter the block of a class
     with their features; the rest of its curvature counts as if it were spread over all
-    rows. ``inverses`` and ``gamma`` say whether these are wanted.
+    rows.
     """
     system, x = system_at(net, data, settings), data.x
     curvature, whole = curvatures(probabilities(values(system.head, x)), system.weight)
@@ -103,14 +102,13 @@ def class_blocks(net, data, settings, slots, inverses=True, gamma=True):
     rest = xp.maximum(whole - total(xp.sum(kept, axis=1)), 1e-3 * whole)
     spread = system.shift + rest[None, :] * system.variance
     spread = xp.append(spread, (rest + system.damping)[None, :], axis=0).T
-    return _factored(
-        gram, kept, spread, system.shift[:, 0], system.intercept, inverses, gamma
-    )
+    shift = system.shift[:, 0]
+    return _factored(gram, kept, spread, shift, system.intercept, inverses)
 
 
 @in_either_library
 def exact_blocks(net, rows, center, alpha, intercept):
-    """Blocks of all rows, in the precision of the fit; their inverses are not kept."""
+    """Blocks of all rows, in the precision of the fit, without their inverses."""
     xp, weight = namespace(rows), counted_weights(rows)
     x = xp.where(weight[:, None] > 0, rows.x - center[None, :], 0)
     d = x.shape[1]
@@ -125,7 +123,7 @@ def exact_blocks(net, rows, center, alpha, intercept):
         axis=1,
     )
     gram = class_grams(h, curvature)
-    return _factored(gram, curvature.T, spread, shift, intercept, False, True)
+    return _factored(gram, curvature.T, spread, shift, intercept)
 
 
 @in_either_library
@@ -138,7 +136,7 @@ def kronecker_blocks(net, data, settings):
     ratio = system.variance * whole[None, :] / xp.where(shift > 0, shift, 1)
     ratio = xp.where(shift > 0, ratio, 0)
     log_det = xp.sum(xp.log1p(ratio)) + system.intercept * xp.sum(xp.log(whole))
-    return ClassBlocks(None, log_det, xp.sum(ratio / (1 + ratio)))
+    return BlockSums(log_det, xp.sum(ratio / (1 + ratio)))
 
 
 def weighted_gram(h, curvature):
@@ -166,8 +164,8 @@ def class_grams(h, curvature):
     return lambda k, column: found[k]
 
 
-def _factored(gram, columns, spread, shift, intercept, inverses, gamma):
-    """The blocks ``gram(k, columns[k]) + diag(spread[k])``, of shape (d + 1, d + 1).
+def _factored(gram, columns, spread, shift, intercept, inverses=False):
+    """Inverses or sums of the blocks ``gram(k, columns[k]) + diag(spread[k])``.
 
     ``shift`` of shape (d,) is the penalty of the coefficients in ``spread``.
     """
@@ -181,22 +179,17 @@ def _factored(gram, columns, spread, shift, intercept, inverses, gamma):
         tiny = xp.finfo(matrix.dtype).tiny
         scale = library.rsqrt(xp.maximum(xp.diagonal(matrix), tiny))
         found = factor(matrix * scale[:, None] * scale[None, :], overwrite=True)
+        # A root R of the inverse, R^T R, lower triangular up to a scale of its columns.
+        root = found.inverse_root() * scale[None, :]
+        if inverses:  # without an intercept its row and column drop out
+            root = root * keep[None, :]
+            return root.T @ root
         log_det = found.log_det - 2 * xp.sum(xp.log(scale))
         # A direction without penalty has no feature either, and stands by itself.
         log_det = log_det - xp.sum(xp.log(xp.where(shift > 0, shift, spread[:d])))
         log_det = log_det - xp.where(intercept > 0, 0, xp.log(spread[d]))
-        if not (inverses or gamma):
-            return None, log_det, None
-        # A root R of the inverse, R^T R, lower triangular up to a scale of its columns.
-        root = found.inverse_root() * scale[None, :]
-        own = None
-        if gamma:
-            left = 1 - shift * xp.sum(root**2, axis=0)[:d]
-            own = xp.sum(xp.where(shift > 0, left, 0))
-        # Without an intercept its row and column drop out.
-        root = root * keep[None, :]
-        return root.T @ root if inverses else None, log_det, own
+        left = 1 - shift * xp.sum(root**2, axis=0)[:d]
+        return log_det, xp.sum(xp.where(shift > 0, left, 0))
 
-    arrays = xp.arange(len(columns)), columns, spread
-    found, log_det, own = library.map(block, arrays)
-    return ClassBlocks(found, xp.sum(log_det), None if own is None else xp.sum(own))
+    found = library.map(block, (xp.arange(len(columns)), columns, spread))
+    return found if inverses else BlockSums(*map(xp.sum, found))

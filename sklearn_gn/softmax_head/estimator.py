@@ -418,7 +418,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         given = Z, code, kept, weight, total, rng
         rows, options = problem.rows_and_options(self, solver, *given)
         rows, net = problem.start_from(self, rows, net)
-        # 3. The loop, after which _set_fitted sets the attributes.
+        # 3. The loop, and then the fitted attributes.
         data = {"X": X, "y": y, "metadata": metadata}
         self._run_solver(solver, rows, options, net, validation, data)
         return self

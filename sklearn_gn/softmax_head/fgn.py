@@ -55,33 +55,17 @@ def fgn_direction(
     intercept,
     n_competitors=0,
     cg_iterations=0,
-    root_of=root_curvature,
+    curvature_of=None,
 ):
     """The damped FGN step of an affine head, ``-(H + D)^-1 gradient``.
 
-    Parameters
-    ----------
-    head : AffineHead
-    batch : Batch
-    features : array of shape (b, b), or (b of this device, b)
-        Gram matrix ``h_i^T D^-1 h_j`` of the features with a one for the bias.
-    penalty : array of shape (d, 1) or (1, 1)
-        Factor of the squares of each row of the weights in the objective.
-    shifts : tuple of two scalars
-        The diagonal D, for the weights, where it may be of shape (d, 1), and for the
-        bias.
-    intercept : scalar
-        1, or 0 where the bias stays zero.
-    n_competitors : int, default=0
-        Competitor directions of each example.
-    cg_iterations : int, default=0
-        Most steps of CG on the system; 0: Cholesky.
-    root_of : callable, default=root_curvature
-        Maps margins to the square roots of their curvatures.
-
-    Returns
-    -------
-    AffineHead
+    ``features`` of shape (b, b), or (b of this device, b), is the Gram matrix
+    ``h_i^T D^-1 h_j`` with a one for the bias, and ``shifts`` the diagonal D, for the
+    weights, where it may be of shape (d, 1), and for the bias. ``penalty`` of shape
+    (d, 1) or (1, 1) is the factor of the squares of each row of the weights in the
+    objective, and ``intercept`` 1, or 0 where the bias stays zero. The system is solved
+    by at most ``cg_iterations`` steps of CG, or, if 0, by Cholesky. ``curvature_of``
+    maps margins to other curvatures than their own.
     """
     on_weight, on_bias = shifts
     library = library_of((head, batch.x))
@@ -89,7 +73,8 @@ def fgn_direction(
     # 1. Margins: probabilities, curvatures, and the direction of each row.
     logits = values(head, batch.x)
     split = margins(all_classes(logits), batch.label)
-    root, slope, by_class = curvature_rows(split, batch.weight, n_competitors, root_of)
+    given = batch.weight, n_competitors, curvature_of
+    root, slope, by_class = curvature_rows(split, *given)
     direction = to_columns(by_class)
     # What the gradient of the penalty adds, seen from row space: J D^-1 penalty W.
     if penalty.shape[0] == 1:
@@ -117,23 +102,20 @@ def fgn_direction(
     )
 
 
-def curvature_rows(split, weight, n_competitors, root_of=root_curvature):
+def curvature_rows(split, weight, n_competitors, curvature_of=None):
     """Rows of the whitened Jacobian in the logits, and the gradient in row space.
 
-    Of b examples, with c competitor directions each:
-
-    Returns
-    -------
-    root : array of shape (b * (1 + c),)
-        Square roots of the curvatures, weights included: diag(S).
-    slope : array of shape (b * (1 + c),)
-        ``S r`` with the whitened residual r, ``w p_rest`` on the rows of the margins
-        and zero on those of the competitors; finite where r itself overflows.
-    direction : array of shape (b * (1 + c), C)
-        The margin gradient of each example, then its competitor directions.
+    Of b examples with c competitor directions each: the square roots S of the
+    curvatures, weights included; ``S r`` with the whitened residual r, which is
+    ``w p_rest`` on the rows of the margins, finite where r itself overflows, and zero
+    on those of the competitors; both of shape (b (1 + c),); and of shape
+    (b (1 + c), C) the margin gradient of each example and its competitor directions.
     """
     xp = namespace(split)
-    first = xp.sqrt(weight) * root_of(split.margin)
+    first = root_curvature(split.margin)
+    if curvature_of is not None:
+        first = xp.sqrt(curvature_of(split.margin))
+    first = xp.sqrt(weight) * first
     if not n_competitors:
         return first, weight * split.p_rest, split.gradient
     curvature, others = competitor_directions(split, n_competitors)
@@ -157,14 +139,9 @@ def competitor_directions(split, n_competitors):
         diag(rho) - rho rho^T = sum_k  rho_k r_{k+1} / r_k  v_k v_k^T,
         v_k = e_k - rho[the others] / r_{k+1},
 
-    ends after C - 2 terms, so C - 2 directions give the whole covariance.
-
-    Returns
-    -------
-    curvature : array of shape (n, n_competitors)
-        Curvature along each direction, the factor ``p_rest`` included; zero beyond
-        C - 2.
-    direction : array of shape (n, n_competitors, C)
+    ends after C - 2 terms, so C - 2 directions give the whole covariance. Returns the
+    curvatures, of shape (n, n_competitors) and with the factor ``p_rest``, and the
+    directions, of shape (n, n_competitors, C).
     """
     xp, left = namespace(split), split.rho
     n, n_classes = left.shape

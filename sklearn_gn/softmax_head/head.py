@@ -105,26 +105,11 @@ def batched_rows(
 ):
     """Put rows in random order, in batches of which the last is filled from the first.
 
-    A row of more than twice the mean weight, such as a merged one, comes as several
-    rows, which spread over the batches.
-
-    Parameters
-    ----------
-    X, label : arrays of shape (n_samples, d) and (n_samples,)
-    kept, weight : arrays
-        Numbers of the rows to take, and their weights.
-    batch_size : int or inf
-        Rows of a batch, a multiple of ``n_devices``; all of them if there are fewer.
-    rng : RandomState
-    dtype : dtype
-    n_devices : int, default=1
-    padded : bool, default=True
-        Whether the number of rows is one of a few, for which functions are compiled.
-
-    Returns
-    -------
-    rows : BatchedRows
-    batch_size : int
+    ``kept`` are the numbers of the rows to take. A row of more than twice the mean
+    weight, such as a merged one, comes as several rows, which spread over the batches.
+    If ``padded``, the number of rows is one of a few, for which functions are compiled.
+    Also returns the batch size, which is that of all rows if there are fewer, and a
+    multiple of ``n_devices``.
     """
     total_weight = weight.sum()  # of a part of the rows, it may be zero
     weight = (

@@ -112,6 +112,14 @@ def mini_batch_algorithm(name, epoch, static, *, memory, grams=False):
     method needs the Gram matrices of the features.
     """
 
+    def prepare(rows, options):
+        if isinstance(rows, ChunkedRows):
+            return rows  # read when they are needed
+        data = BatchData(on_devices(rows, options), None)
+        if not (grams and grams_pay(rows, options)):
+            return data
+        return data._replace(grams=feature_grams(data.rows.x, options.batch_size))
+
     def init(data, net, options):
         net = jax.device_put(net)
         if isinstance(data, ChunkedRows):  # of the zero head: no pass for one number
@@ -125,8 +133,7 @@ def mini_batch_algorithm(name, epoch, static, *, memory, grams=False):
         n_classes, found = max(net.bias.shape[0], 2), Mean()
         for part, size, weight in epoch_parts(data, state, options):
             if chunked:
-                first = on_devices(first_rows(part.rows, size), options)
-                found.add(objective(net, first, options), weight)
+                found.add(objective(net, first_batch(part.rows, size), options), weight)
             words = static(options._replace(batch_size=size), n_classes)
             net, kept = epoch(net, kept, part, step_settings(options), size, **words)
         last = found.evaluation() if chunked else objective(net, data.rows, options)
@@ -135,7 +142,6 @@ def mini_batch_algorithm(name, epoch, static, *, memory, grams=False):
         new = MiniBatchState(net, loss, best, waited, state.epoch + 1, kept)
         return new, head_report(last, stop, options)
 
-    prepare = prepare_with_grams if grams else prepare_rows
     return Algorithm(name, init, step, prepare=prepare)
 
 
@@ -342,16 +348,14 @@ def batch_gradient(head, batch, settings):
     return gradient, split.p_rest[:, None] * split.rho - split.p_true[:, None] * true
 
 
-def sgn_start(net):
-    """No step yet."""
-    return jax.tree.map(jnp.zeros_like, net)
-
-
 def sgn_arguments(options, n_classes):
     """Iterations of the conjugate gradients."""
     del n_classes
     rank = _SGN_CG_ITERATIONS if options.rank is None else options.rank
     return {"cg_iterations": np.int32(rank)}
+
+
+sgn_start = partial(jax.tree.map, jnp.zeros_like)  # no step yet
 
 
 # --- Adam ----------------------------------------------------------------------------
@@ -377,26 +381,15 @@ adam_start = partial(first_order.start, "adam")
 # --- rows in memory ------------------------------------------------------------------
 
 
-def prepare_rows(rows, options):
-    """Put rows on the device; chunks are read when they are needed."""
-    if isinstance(rows, ChunkedRows):
-        return rows
-    return BatchData(on_devices(rows, options), None)
+def grams_pay(rows, options):
+    """Whether the Gram matrices of the features are kept, if batches stay the same.
 
-
-def prepare_with_grams(rows, options):
-    """The same, with the feature Grams where batches stay the same.
-
-    The Grams take no more room than the features while a batch has no more rows than
-    there are features; with more classes than rows they save too little to be kept.
+    They take no more room than the features while a batch has no more rows than there
+    are features; with more classes than rows they save too little.
     """
-    data, b = prepare_rows(rows, options), options.batch_size
-    if isinstance(rows, ChunkedRows) or options.mesh is not None:
-        return data
-    few_classes = int(np.max(rows.label)) + 1 <= b
-    if options.solver.shuffle or b > rows.x.shape[1] or not few_classes:
-        return data
-    return data._replace(grams=feature_grams(data.rows.x, b))
+    b, n_classes = options.batch_size, int(np.max(rows.label)) + 1
+    static = options.mesh is None and not options.solver.shuffle
+    return static and b <= rows.x.shape[1] and n_classes <= b
 
 
 @partial(jax.jit, static_argnames="batch_size")
@@ -436,11 +429,11 @@ def rows_of_chunks(data, options, rng):
         yield *batched_rows(*given), weight.sum()
 
 
-def first_rows(rows, n):
-    """Return the first mini-batch, as rows of their own."""
+def first_batch(rows, n):
+    """The first mini-batch, as rows of their own on the device."""
     x, label, weight = (a[:n] for a in (rows.x, rows.label, rows.weight))
     n_rows = np.minimum(rows.n_rows, np.int32(n))
-    return BatchedRows(x, label, weight, n_rows, np.int32(1))
+    return jax.device_put(BatchedRows(x, label, weight, n_rows, np.int32(1)))
 
 
 class Mean:

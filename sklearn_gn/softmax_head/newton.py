@@ -294,9 +294,8 @@ def _preconditioner(data, state, settings):
     if data.memo.get("anchor") is not state.anchor:
         data.memo["anchor"] = state.anchor
         net, alpha = state.anchor
-        data.memo["inverses"] = class_blocks(
-            net, some, settings._replace(alpha=alpha), slots, gamma=False
-        ).inverses
+        settings = settings._replace(alpha=alpha)
+        data.memo["inverses"] = class_blocks(net, some, settings, slots, inverses=True)
     return data.memo["inverses"], state
 
 
@@ -421,8 +420,7 @@ def judged(data, options, state):
     whole, n_effective = whitened(data), options.n_effective
     value = -math.inf
     if switches.on("heads.evidence"):
-        # Compiled, one program, with the determined parameters, is quicker to have.
-        known = net, whole, state.loss, settings, n_effective, options.compiled
+        known = net, whole, state.loss, settings, n_effective
         value, _ = penalty.log_evidence(*known)
     if not _by_leave_one_out(data, net):
         return value, None, 1.0

@@ -209,15 +209,10 @@ def hessian_is_affordable(n_rows, n_features, n_columns):
 def log_predictive(net, data, settings, n_effective, iterations=ITERATIONS):
     """Sum of the log probabilities of the labels, each by a head without its row.
 
-    ``data`` are :class:`~sklearn_gn.softmax_head.whitening.Whitened` rows, and ``net``
-    is at the minimum. Weights are repetitions, and sum to ``n_effective``.
-
-    Returns
-    -------
-    value : float
-        ``-inf`` where the Hessian is not positive definite to rounding.
-    factor : float
-        Of the logits, with which the sum is largest.
+    ``data`` are whitened rows, and ``net`` is at the minimum. Weights are repetitions,
+    and sum to ``n_effective``. The sum is ``-inf`` where the Hessian is not positive
+    definite to rounding; the second result is the factor of the logits with which it is
+    largest.
     """
     n_effective = data.basis.dtype.type(n_effective)
     loss, factor = left_out_loss(net, data, settings, n_effective, np.int32(iterations))
@@ -234,7 +229,9 @@ def left_out_loss(net, data, settings, n_effective, iterations):
     little.
     """
     library, rows, intercept = library_of(data.x), data.rows, settings.intercept
-    xp, label, count = library.xp, rows.label, n_effective * counted_weights(rows)
+    xp, label = library.xp, rows.label
+    widest = xp.zeros(1).dtype  # double precision, but for JAX in a fit in single
+    count = n_effective * counted_weights(rows).astype(widest)
     head, x = to_whitened(net, data.center, data.dual), features(data, len(net.bias))
     logits = values(library.tree_map(lambda a: a.astype(x.dtype), head), x)
     penalty = n_effective * in_whitened(settings.alpha, data.squares)[:, 0]
@@ -248,7 +245,7 @@ def left_out_loss(net, data, settings, n_effective, iterations):
     wrong = margins(all_classes(logits), label).p_rest
     order = xp.argsort(xp.where(count > 0, -wrong, 1), stable=True)
     h, count, logits, label = h[order], count[order], logits[order], label[order]
-    logits, few = logits.astype(count.dtype), slice(_ROWS)
+    logits, few = logits.astype(widest), slice(_ROWS)
     worst = logits_left_out(inverse, h[few], count[few], logits[few], label[few])
     logits = xp.concatenate([worst, logits[_ROWS:]])
     return best_factor(logits, label, count, iterations)
@@ -410,13 +407,12 @@ def _is_exact(n_rows, n_features, n_columns):
     return n_rows * (n_features + 1) ** 2 * n_columns <= _EXACT
 
 
-def log_evidence(net, data, loss, settings, n_effective, gamma=True):
+def log_evidence(net, data, loss, settings, n_effective):
     """Logarithm of the evidence, and the number of well-determined parameters.
 
-    ``data`` are :class:`~sklearn_gn.softmax_head.whitening.Whitened` rows, and ``net``
-    is at the minimum, where the objective is ``loss``. The first result is ``-inf``
-    where a block is not positive definite to rounding; the second, intercepts included,
-    is None where it is not wanted.
+    ``data`` are whitened rows, and ``net`` is at the minimum, where the objective is
+    ``loss``. The first result is ``-inf`` where a block is not positive definite to
+    rounding; the second counts the intercepts.
     """
     (n, d), m = data.rows.x.shape, len(net.bias)
     settings = settings._replace(damping=0 * settings.damping)
@@ -424,8 +420,7 @@ def log_evidence(net, data, loss, settings, n_effective, gamma=True):
         alpha, intercept = settings.alpha, settings.intercept
         blocks = exact_blocks(net, data.rows, data.center, alpha, intercept)
     elif slots := min(affordable_rows(n, d, _BLOCK_COST), _ROWS_OF_BLOCK * d):
-        wanted = {"inverses": False, "gamma": gamma}
-        blocks = class_blocks(net, data, settings, slots, **wanted)
+        blocks = class_blocks(net, data, settings, slots)
     else:
         blocks = kronecker_blocks(net, data, settings)
     share = 1.0 if m == 1 else (m - 1) / m
@@ -434,7 +429,7 @@ def log_evidence(net, data, loss, settings, n_effective, gamma=True):
     log_det = share * float(blocks.log_det) + n_free * math.log(n_effective)
     value = -n_effective * loss - log_det / 2
     value = value if math.isfinite(value) else -math.inf
-    return value, share * float(blocks.gamma) + n_free if gamma else None
+    return value, share * float(blocks.gamma) + n_free
 
 
 # --- the path ------------------------------------------------------------------------

@@ -8,6 +8,7 @@ known of the head. The estimator is an argument of most functions, for its param
 import numpy as np
 from scipy import sparse
 
+from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.libraries import numpy_computes
 from sklearn_gn.base import cross_entropy
@@ -107,8 +108,7 @@ def rows_and_options(estimator, solver, X, label, kept, weight, total, rng):
     is_newton, mesh = isinstance(solver, FGNNewton), backend.mesh_of(estimator.device)
     on_host = numpy_computes(estimator.device)
     small = is_newton and on_host and shape[0] * sum(shape[1:]) <= _SMALL
-    if mesh is not None:
-        _check_devices_are_possible(estimator.device, solver, X)
+    _check_device_is_possible(estimator.device, mesh, solver, X)
     if sparse.issparse(X):
         X, label = X[kept], label[kept]
         kind = shape[-1], estimator.fit_intercept, np.dtype(estimator.dtype)
@@ -135,13 +135,17 @@ def rows_and_options(estimator, solver, X, label, kept, weight, total, rng):
     return rows, newton.at_penalty(options, alpha)._replace(n_effective=n_effective)
 
 
-def _check_devices_are_possible(device, solver, X):
-    if sparse.issparse(X):
-        raise ValueError(
+def _check_device_is_possible(device, mesh, solver, X):
+    """Warn, or raise a ValueError, if the fit cannot use the device or the devices."""
+    if sparse.issparse(X) and device not in (None, "cpu"):
+        message = (
             f"device={device!r}: sparse features that are not made dense are "
             "fitted on the CPU. Give device=None."
         )
-    if getattr(solver, "shuffle", False):
+        if mesh is not None:
+            raise ValueError(message)
+        warn_user(message)
+    if mesh is not None and getattr(solver, "shuffle", False):
         raise ValueError(
             f"device={device!r}: batches of several devices are drawn once. "
             "Give shuffle=False."

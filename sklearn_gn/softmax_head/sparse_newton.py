@@ -231,14 +231,9 @@ def newton_direction(space, state, options):
 
     The last step is a direction from the beginning, to which the others are made
     conjugate. So a solution may be rough: the next step goes on from it, as conjugate
-    gradients do, but for a Hessian that is up to date.
-
-    Returns
-    -------
-    direction : Direction
-        For a gradient of size one.
-    iterations : int
-        Of conjugate gradients: products with the features, the gradient's among them.
+    gradients do, but for a Hessian that is up to date. Returns the direction, for a
+    gradient of size one, and the number of iterations: products with the features, the
+    gradient's among them.
     """
     most = _CG_ITERATIONS if options.rank is None else options.rank
     system = NewtonSystem(space, state, options)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
+from sklearn_gn.arrays.libraries import in_either_library, library_of
 from sklearn_gn.optim.multinomial import bounding_curvature
 from sklearn_gn.softmax_head.fgn import Batch, fgn_direction
 from sklearn_gn.softmax_head.head import AffineHead, single
@@ -144,9 +144,8 @@ def fgn_pass(net, rows, scaling, alpha, intercept, batches):
         features = library.symmetric_product(batch.x * size[None, :])
         features = features + has_intercept / damping
         shifts = on_weight, damping
-        step = fgn_direction(
-            head, batch, features, penalty, shifts, has_intercept, root_of=bounding_root
-        )
+        given = head, batch, features, penalty, shifts, has_intercept
+        step = fgn_direction(*given, curvature_of=bounding_curvature)
         head = AffineHead(*map(add, head, step))
         averaged = averaged + xp.float32(2 * k >= count)
         share = 1 / xp.maximum(averaged, 1)
@@ -164,8 +163,3 @@ def fgn_pass(net, rows, scaling, alpha, intercept, batches):
     weight = mean.weight.astype(scale.dtype) / scale[:, None]
     bias = mean.bias.astype(scale.dtype) - intercept * (center @ weight)
     return AffineHead(weight, bias)
-
-
-def bounding_root(margin):
-    """Square root of the bounding curvature."""
-    return namespace(margin).sqrt(bounding_curvature(margin))

@@ -197,21 +197,9 @@ def in_basis(basis, matrix):
     return basis @ matrix if basis.ndim == 2 else basis[:, None] * matrix
 
 
-def from_whitened(head, center, basis):
-    """A head, or a direction, for the features as given."""
-    weight = in_basis(basis, head.weight.astype(basis.dtype))
-    return AffineHead(weight, head.bias.astype(basis.dtype) - center @ weight)
-
-
 def to_whitened(head, center, dual):
-    """The way back."""
+    """A head, or a direction, for the whitened features."""
     return AffineHead(in_basis(dual.T, head.weight), head.bias + center @ head.weight)
-
-
-def gradient_to_whitened(gradient, center, basis):
-    """Gradient in the whitened coordinates."""
-    centered = gradient.weight - center[:, None] * gradient.bias[None, :]
-    return AffineHead(in_basis(basis.T, centered), gradient.bias)
 
 
 def in_whitened(factor, squares):
@@ -272,15 +260,8 @@ def whitened_newton_direction(net, gradient, data, inverses, settings, last=None
 
     Where ``last``, the step before, is given, the direction is that of the least
     undamped model over both: damping alone would make it a gradient step, along which
-    a minimum is approached slowly.
-
-    Returns
-    -------
-    direction : AffineHead
-    trial : scalar
-        Step length near the least loss along the direction.
-    slope : scalar
-    iterations : scalar
+    a minimum is approached slowly. Returns the direction, the step length near the
+    least loss along it, the slope, and the number of iterations.
     """
     x, system = data.x, system_at(net, data, settings)
     library, n_classes = library_of(x), max(net.bias.shape[0], 2)
@@ -300,7 +281,9 @@ def whitened_newton_direction(net, gradient, data, inverses, settings, last=None
         bias = system.intercept * (image.bias + damping * v.bias)
         return AffineHead(image.weight + shift * v.weight, bias)
 
-    whitened = gradient_to_whitened(gradient, data.center, data.basis)
+    center, basis = data.center, data.basis
+    centered = gradient.weight - center[:, None] * gradient.bias[None, :]
+    whitened = AffineHead(in_basis(basis.T, centered), gradient.bias)
     size, _ = gradient_norms(whitened)
     scaled = library.tree_map(lambda g: (g / size).astype(x.dtype), whitened)
     unit_step, iterations = newton_direction(
@@ -311,7 +294,7 @@ def whitened_newton_direction(net, gradient, data, inverses, settings, last=None
         max_iter=settings.cg_iterations,
     )
     if last is not None:
-        last = single(to_whitened(last, data.center, data.dual))
+        last = single(to_whitened(last, center, data.dual))
         undamped = partial(product, shift=system.penalty, damping=0 * system.damping)
         right = library.tree_map(xp.negative, scaled)
         unit_step = least_of_both(undamped, right, unit_step, last)
@@ -328,7 +311,10 @@ def whitened_newton_direction(net, gradient, data, inverses, settings, last=None
         flat=_FLAT,
         max_iter=_LINE_ITERATIONS,
     )
-    direction = from_whitened(direction, data.center, data.basis)
+    # Back to the features as given.
+    weight = in_basis(basis, direction.weight.astype(basis.dtype))
+    bias = direction.bias.astype(basis.dtype) - center @ weight
+    direction = AffineHead(weight, bias)
     return direction, trial.astype(size.dtype), slope, iterations
 
 

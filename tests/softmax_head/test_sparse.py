@@ -136,6 +136,15 @@ def test_features_too_large_for_single_precision_are_refused(stays_sparse):
         FGNSoftmaxHead(alpha=1e-3).fit(1e20 * X, y)
 
 
+def test_another_device_is_no_use(stays_sparse):
+    X, y, _ = text(3)
+    with (
+        pytest.raises(ValueError, match="not available"),  # on a machine without one
+        pytest.warns(UserWarning, match="device='tpu'.* fitted on the CPU"),
+    ):
+        FGNSoftmaxHead(alpha=0.1, device="tpu").fit(X, y)
+
+
 def test_no_dense_copy_is_made():
     rng = np.random.default_rng(0)
     n, d = 300, 2**18

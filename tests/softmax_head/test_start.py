@@ -109,6 +109,15 @@ def test_the_start_leads_to_the_minimum_of_newton_steps_alone(monkeypatch):
     assert log["loss"][0] - minimum < (alone.convergence_log_["loss"][0] - minimum) / 2
 
 
+def test_a_start_is_made_at_zero_only(monkeypatch):
+    monkeypatch.setattr(start, "_LEAST_WORK", 0)
+    rows = problem(1100)
+    model = FGNSoftmaxHead(alpha=1e-2, warm_start=True, random_state=0)
+    for passes in (1, 0):
+        log = model.fit(rows.x, rows.label).convergence_log_
+        assert np.isfinite(log["damping"]).sum() == passes
+
+
 def test_a_start_needs_many_rows():
     zero = head.AffineHead(np.zeros((64, 100)), np.zeros(100))
     assert start.pays(zero, 2000)
