@@ -36,8 +36,9 @@ from sklearn_gn.solvers import (
     GNvpro,
 )
 
-for method in ("pinn", "shallow_relu", "softmax_head", "varpro"):  # before the forks
+for method in ("pinn", "shallow_relu", "varpro"):  # before the forks
     importlib.import_module(f"sklearn_gn.{method}.algorithms")
+importlib.import_module("sklearn_gn.softmax_head.minibatch")
 
 ROWS = 60
 COMMON = {"max_iter": 20, "random_state": 0}

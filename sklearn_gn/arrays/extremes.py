@@ -28,7 +28,7 @@ def arithmetic_of(*arrays):
         for first in range(0, flat.size, _BLOCK):
             size = np.abs(flat[first : first + _BLOCK])
             n_tiny = np.count_nonzero(size <= 1 / _LARGE) - np.count_nonzero(size == 0)
-            if n_tiny or not size.max() < _LARGE:
+            if n_tiny or not float(size.max()) < _LARGE:
                 return np.errstate(all="ignore")
     return nullcontext()
 

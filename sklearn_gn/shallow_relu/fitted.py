@@ -35,7 +35,7 @@ from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.low_rank import LowRank
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn
-from sklearn_gn.shallow_relu.evidence_gn import Shape
+from sklearn_gn.shallow_relu.evidence_gn import shape_of
 from sklearn_gn.shallow_relu.network import hidden_features, rescale, tangent_columns
 from sklearn_gn.shallow_relu.sorted_rows import (
     SortedRows,
@@ -355,7 +355,7 @@ def condensed_rows(knots, host):
 class EvidencePosterior(NamedTuple):
     """Covariance of the parameters of a fitted network, in scaled units."""
 
-    shape: Shape
+    shape: tuple  # arguments of shape_of; skops knows named tuples, not their children
     theta: np.ndarray  # (P,)
     covariance: np.ndarray | LowRank  # (P, P)  H^-1
     noise_std: np.ndarray  # (q,)  of an observation of each target
@@ -369,11 +369,12 @@ class EvidencePosterior(NamedTuple):
 
     def variances(self, z):
         """Return variances of predictions, at the mean noise of all targets."""
-        variances = np.empty((len(z), self.shape.q))
+        shape = shape_of(*self.shape)
+        variances = np.empty((len(z), shape.q))
         for start in range(0, len(z), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
-            for k in range(self.shape.q):
-                jacobian = evidence_gn.jacobian(self.theta, self.shape, z[rows], k)
+            for k in range(shape.q):
+                jacobian = evidence_gn.jacobian(self.theta, shape, z[rows], k)
                 variances[rows, k] = posterior_variances(self.covariance, jacobian.T)
         return variances
 
@@ -385,7 +386,8 @@ def evidence_posterior(net, rows, sums, n_effective):
     squares = reduce(residual_squares, net, rows, _BATCH_ROWS)
     ratio = noise_ratio(squares)
     noise_std = noise_deviation(net.beta, ratio)
-    return EvidencePosterior(shape, net.theta, inverse, noise_std, ratio)
+    size = shape.n, shape.d, shape.q, shape.features
+    return EvidencePosterior(size, net.theta, inverse, noise_std, ratio)
 
 
 def linear_network_if_better(net, found, rows, n_effective):

@@ -12,7 +12,7 @@ FIT = """
 import numpy as np
 
 X = np.arange(12.0).reshape(6, 2)
-head = sklearn_gn.FGNSoftmaxHead(max_iter=1, alpha=10.0, tol=10.0, device="cpu")
+head = sklearn_gn.FGNSoftmaxHead(max_iter=1, alpha=10.0, tol=10.0, solver="fgn")
 head.fit(X, [0, 1] * 3)
 import jax
 

@@ -266,7 +266,7 @@ def test_a_global_number_that_changes_is_seen():
     for factor in (2.0, 3.0):
         spaces["factor"] = factor
         with jax.enable_x64(True):
-            found = function(POINTS, known.known(spaces["times"]))
+            found = function(POINTS, known(spaces["times"]))
         np.testing.assert_array_equal(found, factor * POINTS)
 
 

@@ -206,11 +206,6 @@ def test_spread_over_random_states():
         assert np.ptp(scores) < 0.01, scores
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="rounding X to float32 moves predictions as much as another random start",
-)
 def test_rounding_of_the_features():
     rng = np.random.default_rng(1)
     X, Z = rng.normal(size=(300, 5)), rng.normal(size=(400, 5))
