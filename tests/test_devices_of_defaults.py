@@ -124,8 +124,12 @@ WEIGHT = np.random.default_rng(2).uniform(0.5, 2, 150)
         (ShallowReLURegressor(), data(2), WEIGHT),
         (ShallowReLURegressor(loss="huber"), data(), None),
         (VarProNetRegressor(max_iter=30), data(), WEIGHT),
-        (VarProNetRegressor(max_iter=30), data(3), None),
-        (VarProNetClassifier(max_iter=15), classes(2), WEIGHT),
+        pytest.param(
+            VarProNetRegressor(max_iter=30), data(3), None, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            VarProNetClassifier(max_iter=15), classes(2), WEIGHT, marks=pytest.mark.slow
+        ),
         (VarProNetClassifier(max_iter=15), classes(3), None),
     ],
 )

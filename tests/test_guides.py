@@ -147,6 +147,7 @@ def own():
     return run("extending")
 
 
+@pytest.mark.slow
 def test_own_network_and_condition(own):
     assert own["model"].solver.learning_rate == 0.05
     assert own["RadialFeatures"](8) == own["RadialFeatures"](8)

@@ -61,6 +61,7 @@ def test_no_step_begins_that_would_end_too_late(tmp_path, calls):
     assert calls == []
 
 
+@pytest.mark.slow
 def test_the_problems_of_the_steps_exist(tmp_path):
     cases = pinn_paper.cases(quick=True)
     known = {

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from benchmarks import __main__ as runner
 from benchmarks import (
@@ -26,6 +27,7 @@ from sklearn_gn.solvers import DNGD
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_quick_pinn_run_reports_curve_marks_and_each_output(monkeypatch, capsys):
     case = pinn_kovasznay.CASE._replace(aims={0.001: 1e-9, 0.05: 9.0, 7: 1e-9})
     monkeypatch.setattr(pinn_kovasznay, "CASE", case)

@@ -93,7 +93,12 @@ def test_snippets_of_the_first_guide(tmp_path, monkeypatch):
     assert namespace["long"].n_iter_ == 2
 
 
-GUIDES = ["odes", "inverse", "conditions", "right"]
+GUIDES = [
+    "odes",
+    pytest.param("inverse", marks=pytest.mark.slow),
+    "conditions",
+    "right",
+]
 
 
 @pytest.mark.parametrize("guide", GUIDES)

@@ -635,6 +635,7 @@ def test_a_ladder_of_shifts_gives_the_step_of_one_of_them():
     np.testing.assert_allclose(moved, expected, atol=1e-9 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 def test_line_search_takes_the_best_of_its_lengths():
     model, params, batches = setting("logistic", 12, 6)
     shift = 1e-3
@@ -725,6 +726,7 @@ def test_memory_of_gradients_is_forgotten_with_their_points():
     assert all(map(np.array_equal, jax.tree.leaves(kept), jax.tree.leaves(fresh)))
 
 
+@pytest.mark.slow
 def test_quasi_newton_memory_does_not_compare_gradients_of_different_points():
     model, params, batches = setting("logistic")
     others = tuple(batch._replace(x=0.9 * batch.x) for batch in batches)

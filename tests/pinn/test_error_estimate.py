@@ -85,6 +85,7 @@ def test_the_estimate_is_that_of_a_dense_computation(solver):
     assert solver.error_estimate_ == pytest.approx(expected, rel=1e-2)
 
 
+@pytest.mark.slow
 def test_the_errors_of_coefficients_are_estimated():
     """Two rates of decay from exact observations, by a network that has few neurons."""
 

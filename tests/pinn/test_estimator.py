@@ -199,6 +199,7 @@ def test_residuals_count_in_units_of_their_class():
         np.testing.assert_allclose(batch.scale**2 * len(batch.x), 1 / square)
 
 
+@pytest.mark.slow
 def test_kovasznay_flow_reaches_three_digits_in_seconds():
     solver = PINNSolver(
         Kovasznay(),

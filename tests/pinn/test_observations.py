@@ -116,6 +116,7 @@ def diffusion(u, x):
     return d(u["u"], "t")(x) - flux
 
 
+@pytest.mark.slow
 def test_a_coefficient_field_depends_on_its_axes_alone():
     problem = Problem(
         diffusion,
@@ -224,6 +225,7 @@ def test_a_condition_may_stand_for_observations():
     np.testing.assert_allclose(solver.coefficients_["w"], np.log(2), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_usual_conditions_may_determine_an_eigenvalue():
     """u'' + w u = 0 between two zeros: w = pi**2, as the slope fixes the size."""
     problem = Problem(
@@ -395,6 +397,7 @@ ENZYME = Problem(
 )
 
 
+@pytest.mark.slow
 def test_a_positive_coefficient_that_vanishes_begins_anew_with_a_larger_start():
     """With K = 0 a straight line is a solution, which explains most of the data."""
     rng, t = np.random.RandomState(1001), np.linspace(0, 8, 26)[1:]
@@ -513,6 +516,7 @@ def test_observations_of_validation_do_not_change_the_weight(noise):
     assert np.nanmin(after["val_loss"]) >= 0.5 * expected
 
 
+@pytest.mark.slow
 def test_single_precision_has_the_error_bars_of_double_precision():
     def bent(u, x, k):
         return k * d(u, "x", "x")(x) + jnp.pi**2 * jnp.sin(jnp.pi * x[0])

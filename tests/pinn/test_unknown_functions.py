@@ -70,6 +70,7 @@ def regression(x, y, prior):
     return mean, np.sqrt(variance.diagonal()), evidence
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
 def test_the_posterior_is_that_of_gaussian_process_regression(solver, observed):
     posterior = solver._posterior

@@ -237,6 +237,7 @@ def test_windows_are_better_than_one_network_where_they_are():
     assert windows.loss_so_far(March(), 1e-4, 3.0) == 1e-4
 
 
+@pytest.mark.slow
 def test_a_fit_in_windows(monkeypatch):
     monkeypatch.setattr(windows, "_PATIENCE", 1)
     monkeypatch.setattr(windows, "_FALL", 0.0)  # whatever is unsolved is cut

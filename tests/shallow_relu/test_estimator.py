@@ -79,6 +79,7 @@ def test_recovers_a_jump_between_two_rows():
     assert np.all((model.breakpoints_ > 0.39) & (model.breakpoints_ < 0.41))
 
 
+@pytest.mark.slow
 def test_recovers_a_random_network_in_two_dimensions():
     rng = np.random.RandomState(1)
     X = rng.uniform(-1, 1, (32, 2))

@@ -241,6 +241,7 @@ def test_an_iteration_in_blocks_equals_one_with_all_rows(monkeypatch):
 # -- search on a sample ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_many_rows_are_searched_on_a_sample_and_fitted_whole(monkeypatch):
     monkeypatch.setattr(dense, "SAMPLE_ROWS", 64)
     monkeypatch.setattr(dense, "MANY_ROWS", 128)

@@ -258,6 +258,7 @@ def projected_loss(hyperplanes, rows):
     return 0.5 * np.sum((design @ solution - target) ** 2)
 
 
+@pytest.mark.slow
 def test_insertion_takes_the_candidate_of_largest_least_squares_gain():
     net, rows = make(m=80, d=2, n=4, q=2, n_spare=1)
     net = fit_output_layer(net, rows, options())

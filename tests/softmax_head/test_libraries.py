@@ -72,7 +72,8 @@ def quantities(data, options, net):
 
 
 @pytest.mark.parametrize(
-    ("n_classes", "damping", "intercept"), [(3, None, 1), (2, 0.1, 0)]
+    ("n_classes", "damping", "intercept"),
+    [(3, None, 1), pytest.param(2, 0.1, 0, marks=pytest.mark.slow)],
 )
 def test_both_libraries_find_the_same_head(
     n_classes, damping, intercept, monkeypatch, float64
@@ -128,7 +129,12 @@ def test_jax_finds_the_coefficients_of_numpy(n_classes, words):
 
 @pytest.mark.parametrize(
     ("n_classes", "words"),
-    [(3, {}), (2, {}), (3, {"n": 8192}), (3, {"n": 40, "d": 60})],
+    [
+        (3, {}),
+        (2, {}),
+        pytest.param(3, {"n": 8192}, marks=pytest.mark.slow),
+        (3, {"n": 40, "d": 60}),
+    ],
 )
 def test_jax_chooses_the_penalty_of_numpy(n_classes, words):
     # It is judged at minima that conjugate gradients leave as rough as they may be.

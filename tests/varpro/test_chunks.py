@@ -101,6 +101,7 @@ def test_names_of_features_and_numbers_of_far_rows_are_those_of_the_chunks():
     assert model._row_checks.farthest == clone(model).fit(X, y)._row_checks.farthest
 
 
+@pytest.mark.slow
 def test_few_rows_of_classes_are_fitted_as_by_fit():
     X, y, weight = (a[:SAMPLE] for a in data(n_classes=3))
     y, weight = y.copy(), weight.copy()

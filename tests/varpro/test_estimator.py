@@ -149,6 +149,7 @@ def test_a_smooth_function_is_found(curvature):
     assert model.convergence_log_["loss"][-1] < 1e-2 * model.convergence_log_["loss"][0]
 
 
+@pytest.mark.slow
 def test_rings_are_told_apart():
     X, y = rings(64)
     model = classifier(max_iter=20, tol=1e-3)
@@ -160,6 +161,7 @@ def test_rings_are_told_apart():
 FLOW = NeuralODE(width=8, n_cells=1, n_levels=2)
 
 
+@pytest.mark.slow
 def test_levels_of_the_ode_follow_each_other_and_few_rows_still_move():
     X, y = smooth(20)  # whose matrix is singular
     model = quiet(regressor(network=FLOW, max_iter=6, tol=0.0).fit, X, y)

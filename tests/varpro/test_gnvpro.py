@@ -107,7 +107,7 @@ def test_least_squares_is_ridge_regression(m):
     np.testing.assert_allclose(inner.output, ridge.coef_.T, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("limit", [2000, 0])
+@pytest.mark.parametrize("limit", [pytest.param(2000, marks=pytest.mark.slow), 0])
 def test_cross_entropy_is_logistic_regression(limit, monkeypatch):
     monkeypatch.setattr(inner_problem, "_DIRECT_UNKNOWNS", limit)
     for n_classes in (2, 4):
