@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
@@ -78,23 +79,17 @@ def init(rows, net, options, *, start):
 
 def step(rows, state, options, *, update):
     """Carry out an iteration."""
-    found, loss = iterate(state.net, state.memory, rows, options, update=update)
-    loss, tol = float(loss), float(options.tol)
-    stop = None if float(found.decrease) > tol * loss else "tol"
-    if stop and bool(found.failed):
+    net, memory, numbers = iterate(
+        state.net, state.memory, rows, options, update=update
+    )
+    loss, decrease, *logged, n_trials, failed = np.asarray(numbers).tolist()
+    stop = None if decrease > float(options.tol) * loss else "tol"
+    if stop and failed:
         stop = "line_search"
     if not math.isfinite(loss):
         stop = "non_finite"
-    report = Report(
-        loss=loss,
-        grad_norm=float(found.grad_norm),
-        step_size=float(found.step_size),
-        damping=float(found.damping),
-        gain_ratio=float(found.gain_ratio),
-        inner_iterations=int(found.n_trials),
-        stop=stop,
-    )
-    return State(found.net, loss, found.memory), report
+    report = Report(loss, *logged, inner_iterations=int(n_trials), stop=stop)
+    return State(net, loss, memory), report
 
 
 @partial(jax.jit, static_argnames="start")
@@ -105,9 +100,15 @@ def first_memory(net, rows, *, start):
 
 @partial(jax.jit, static_argnames="update")
 def iterate(net, memory, rows, options, *, update):
-    """Carry out an iteration; also return the loss."""
-    found = update(net, memory, rows, options)
-    return found, sggn.objective(found.net, rows, options.alpha)
+    """Return network, memory, and the loss with the numbers of :class:`Update`."""
+    net, memory, *numbers = update(net, memory, rows, options)
+    loss = sggn.objective(net, rows, options.alpha)
+    # One array: each number by itself would take the time of a small iteration.
+    return (
+        net,
+        memory,
+        jnp.stack([jnp.asarray(n, loss.dtype) for n in (loss, *numbers)]),
+    )
 
 
 # --- parameters and derivatives ------------------------------------------------------
