@@ -9,20 +9,7 @@ _MOST = 0.1, 0.9  # quantiles
 
 
 def concentration(solver):
-    """Where half of the equation's squared residuals are; "" if that is no small part.
-
-    Residuals of a smooth solution that is not accurate yet are spread widely.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-        With its fitted attributes.
-
-    Returns
-    -------
-    str
-        For warnings and for ``diagnose()``.
-    """
+    """Where half of the squared residuals are; "" if that is no small part."""
     domain = solver.problem_.domain
     if domain.dim > _MOST_AXES:
         return ""

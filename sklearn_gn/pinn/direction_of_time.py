@@ -17,9 +17,7 @@ _ABSENT = 1e-9  # size of a derivative's factor, relative to the largest one
 def growing_waves(problem):
     """What to say of an equation along which short waves grow; "" if none do.
 
-    Its solution does not depend continuously on the given values. To be asked where
-    there are no observations: with them, it is an inverse problem. Of one equation for
-    one output, with at most second derivatives, whose factors keep their signs.
+    With observations such an equation is an inverse problem, and no mistake.
     """
     domain = problem.domain
     single = len(problem.outputs) == problem.residual_classes()[0].n_outputs == 1

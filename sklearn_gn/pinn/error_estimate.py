@@ -58,19 +58,8 @@ _AGREED = 0.5  # difference of errors that halves find, relative to that of all 
 def relative_error_estimate(model, net, batches, fresh, draw=None):
     """Estimate of the relative L2 error; NaN for networks that are too large.
 
-    Outputs that are determined up to a constant count without their means, those to
-    which the equation lets any function of time be added without one. To be called in
-    double precision.
-
-    Parameters
-    ----------
-    model : Model
-    net : Parameters
-    batches, fresh : tuple of Batch
-        Points of training, which give the shape of the pieces, and fresh ones.
-    draw : callable, default=None
-        ``draw(times=n)`` draws n times as many fresh points, without observations. If
-        given, triangular factors are used, too.
+    To be called in double precision. With ``draw(times=n)``, which draws n times as
+    many fresh points, triangular factors are used, too.
     """
     found = _found_change(model, net, batches, fresh, draw)
     if found is None:
@@ -81,13 +70,7 @@ def relative_error_estimate(model, net, batches, fresh, draw=None):
 
 
 def largest_error_estimate(model, net, batches, fresh):
-    """Largest of the relative errors of each output and each unknown coefficient.
-
-    Parameters
-    ----------
-    model, net, batches, fresh
-        As in :func:`relative_error_estimate`.
-    """
+    """Largest of the relative errors of each output and each unknown coefficient."""
     found = _found_change(model, net, batches, fresh)
     if found is None:
         return math.nan
@@ -143,10 +126,7 @@ def _found_change(model, net, batches, fresh, draw=None):
 
 
 def _outputs(model, net, fresh, balance, like):
-    """Squares of the outputs, and the function from a change of weights to theirs.
-
-    Both are taken at the first points, without parts that are free.
-    """
+    """Squares of outputs, and the map of changes of weights to theirs."""
     x = np.asarray(fresh[0].x)[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     in_time = free_functions_of_time(model, net, fresh)
@@ -162,10 +142,7 @@ def _outputs(model, net, fresh, balance, like):
 
 
 def _has_equation(model, net, points, balance, like):
-    """Whether the equation at the first points depends on each output, of shape (n, q).
-
-    Where parts of the domain have outputs of their own, the others are free there.
-    """
+    """Whether the equation at the first points depends on each output, (n, q)."""
     layer, n = net.layers[-1], min(N_POINTS, len(points[0].x))
     found = np.ones((n, layer.shape[1]), bool)
     if layer.shape[1] == 1 or model.problem.transform is not None:
@@ -215,9 +192,8 @@ def sums_over_pieces(model, net, points, balance, like=None):
 def even_weights(model, net, batches):
     """Weights of the residual classes with which their Jacobians are of one size.
 
-    In physical units they differ by many orders of magnitude, and the squares of the
-    small ones would be lost to rounding in the Gramian. Observations have noise, which
-    their weights know of: with these, all keep the weights that they have.
+    In physical units, squares of small ones would be lost to rounding in the Gramian.
+    With observations all keep their weights, which know of the noise.
     """
     ones = np.ones(len(batches))
     if any(kind.residual.name == "data" for kind in model.classes):
@@ -254,15 +230,7 @@ class _Solution(NamedTuple):
 
 
 def correction_of_halves(first, second, error_of):
-    """:func:`correction` by both halves, so damped that they agree on the error.
-
-    Parameters
-    ----------
-    first, second : tuple
-        Those of :func:`sums_over_pieces`, of one half of the points each.
-    error_of : callable
-        Maps a change of the weights to the error, linearly.
-    """
+    """:func:`correction` by both halves, so damped that they agree on the error."""
     both = [a + b for a, b in zip(first, second, strict=True)]
     for damping in _DAMPINGS:
         change, explained = correction(*both, damping)
@@ -281,10 +249,7 @@ def _largest_difference(error_of, change, parts):
 
 
 def correction(gramian, gradient, square, damping=0.0):
-    """Least-squares solution, and the part of the residuals' square it explains.
-
-    It is NaN where residuals, or their slopes, have no value.
-    """
+    """Least-squares solution, and the part of the residuals' square it explains."""
     if square == 0:
         return np.zeros(len(gramian)), 1.0
     if not (np.isfinite(square) and np.isfinite(gramian).all()):
@@ -298,10 +263,7 @@ def correction(gramian, gradient, square, damping=0.0):
 
 
 def factor_over_pieces(model, net, points, balance, like):
-    """Triangular factor of the Jacobian of all points, with the residuals appended.
-
-    Of the shape (n + 1, n + 1), or with fewer rows if there are fewer residuals.
-    """
+    """Triangular factor (n + 1, n + 1) of the Jacobian with the residuals appended."""
     factor = None
     for piece in cut(model.classes, points, like):
         r, rows = dense_jacobian_of_piece(model, net, piece, balance)
@@ -311,15 +273,7 @@ def factor_over_pieces(model, net, points, balance, like):
 
 
 def correction_by_factors(first, second, error_of):
-    """What :func:`correction_of_halves` returns, to rounding and without damping.
-
-    Parameters
-    ----------
-    first, second : ndarray
-        Those of :func:`factor_over_pieces`, of one half of the points each.
-    error_of : callable
-        Maps a change of the weights to the error, linearly.
-    """
+    """What :func:`correction_of_halves` returns, to rounding and without damping."""
     both = np.concatenate([first, second])
     square = np.sum(both[:, -1] ** 2)
     if not (square > 0 and np.isfinite(both).all()):

@@ -30,17 +30,7 @@ _SPECTRAL = 3000  # unknowns up to which eigenvalues are computed after a fit
 
 
 def set_fitted(solver, run, fitted, n_observations):
-    """Set the attributes that only this estimator has.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-    run : FitRun
-    fitted : Fitted
-        What predictions need.
-    n_observations : float
-        Sum of the weights of the observations.
-    """
+    """Set the attributes that only this estimator has."""
     solver._fitted, solver.problem_ = fitted, fitted.problem
     solver._error_estimate = None
     solver.alpha_, solver.log_evidence_ = {}, math.nan
@@ -126,12 +116,7 @@ def _set_posterior(solver, run, fitted, n_observations):
 
 
 def has_settled_weight(state):
-    """Whether the weight of the observations has reached its last value.
-
-    Parameters
-    ----------
-    state : PINNState
-    """
+    """Whether the weight of the observations has reached its last value."""
     weight = state.observation_weight
     if weight <= SMALLEST:
         return True

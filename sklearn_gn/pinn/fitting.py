@@ -24,18 +24,7 @@ _LARGEST_INT = np.iinfo(np.int32).max
 
 
 def fit(solver, X, y, sample_weight, X_val, y_val):
-    """Fit a solver to its problem, to observations, or to both.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-    X, y, sample_weight, X_val, y_val
-        As given to its ``fit``.
-
-    Returns
-    -------
-    PINNSolver
-    """
+    """Fit a solver to its problem, to observations, or to both."""
     began = time.perf_counter()
     deadline = began + (math.inf if solver.max_time is None else solver.max_time)
     backend.mesh_of(solver.device)  # a device that there is not is an error

@@ -10,19 +10,7 @@ _FREE, _SURELY_FREE = 200.0, 1e4  # changes that residuals do not see
 
 
 def what_is_left_open(solver, run):
-    """What equation, conditions and observations leave open; "" if nothing is known.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-        With its fitted attributes.
-    run : FitRun
-
-    Returns
-    -------
-    str
-        For warnings and for ``diagnose()``.
-    """
+    """What equation, conditions and observations leave open; "" if nothing is known."""
     fitted, state = solver._fitted, run.final_state
     untrained_loss = solver._untrained_loss
     model, net, problem = fitted.model, fitted.net, fitted.problem

@@ -32,11 +32,7 @@ class InUnits:
 
 
 def in_units(kind, sizes):
-    """A class of residuals that differ in size by 1,000 at most, and its size.
-
-    Sizes that are further apart come from units that do not fit together, such as volts
-    and coulombs: next to the one, the other would hardly count.
-    """
+    """A class of residuals that differ in size by 1,000 at most, and its size."""
     finite = np.isfinite(sizes) & (sizes > 0)
     if not finite.any():
         return kind, 1.0
@@ -58,17 +54,8 @@ def size_of_observations(problem, observed):
 def alike_sizes(model, loss_weights, free):
     """Return the factor from one within which the size of a class changes no weight.
 
-    All classes count in units of their sizes where these are apart. Else it is those of
-    another order of magnitude than one; not where a network of given layers, or a
-    number as the weight of observations, was stated for the sizes as they are.
-
-    Parameters
-    ----------
-    model : Model
-    loss_weights : str
-        As the user gave it.
-    free : bool
-        Whether the network finds its size, and observations their weight.
+    All count in units of their sizes where these are apart. Else it is another order of
+    magnitude than one; not where layers, or the weight of observations, are given.
     """
     if loss_weights != "auto":
         return 1.0 if loss_weights == "scaled" else math.inf

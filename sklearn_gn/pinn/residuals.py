@@ -207,8 +207,7 @@ def row_residuals(model, class_model, functions, points, data, extra, axes):
 def row_from_top(model, class_model, axes, top, x, data, extra):
     """Residuals of one row, from rows of the last layer of shape (P C, q).
 
-    Compiled apart, so that the residual is traced once for the many functions, and
-    sizes of the network, in which it is used.
+    Compiled apart, so that networks of all sizes trace the residual once.
     """
     rows, points = class_model.rows, points_of_row(x)
     functions = [

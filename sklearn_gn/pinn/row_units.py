@@ -27,13 +27,7 @@ _ORDERS = 3  # values, and the first two derivatives
 
 
 def units_of_rows(model):
-    """Return the units (k,) of the rows of each residual class.
-
-    Parameters
-    ----------
-    model : Model
-        Of a problem whose only axis is time.
-    """
+    """Return the units (k,) of the rows of each residual class."""
     problem, rng = model.problem, np.random.RandomState(0)
     probes = problem.probes(_N_POINTS, rng)
     batches = [probes[known.residual.name] for known in model.classes]

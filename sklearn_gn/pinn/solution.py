@@ -86,10 +86,7 @@ def relative_error(model, params, points, exact):
 
 
 def relative_errors(problem, found, exact):
-    """Relative L2 errors: of all known outputs together, and of each, in numpy.
-
-    Outputs that are determined up to a constant are compared without their means.
-    """
+    """Relative L2 errors: of all known outputs together, and of each, in numpy."""
     with backend.scope("float64"):
         joint, each = backend.to_numpy(_relative_errors(problem, found, exact))
     return float(joint), each

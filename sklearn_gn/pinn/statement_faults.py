@@ -17,15 +17,7 @@ IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless
 
 
 def fault_of_statement(solver, stuck):
-    """What in the problem of an unsolved fit is at fault; "" if that is not known.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-        With its fitted attributes.
-    stuck : bool
-        Whether the loss was no longer falling.
-    """
+    """What in the problem of an unsolved fit is at fault; "" if that is not known."""
     problem = solver.problem_
     rng = np.random.RandomState(0)
     return (
@@ -57,11 +49,7 @@ def _contradicted_observations(solver):
 
 
 def vanished_coefficients(solver):
-    """What to say of positive coefficients that have gone to zero; "" if none have.
-
-    Where a coefficient is next to zero the loss hardly depends on its logarithm: a
-    search that has come there does not leave again.
-    """
+    """What to say of positive coefficients that have gone to zero; "" if none have."""
     found = [
         name
         for name, known in solver.problem_.unknown.items()

@@ -64,14 +64,7 @@ def advice(solver, reason):
 
 
 def limit(solver, reason):
-    """What limited a fit, and what to change; None where nothing did.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-        With its fitted attributes.
-    reason : StopReason
-    """
+    """What limited a fit, and what to change; None where nothing did."""
     found = _limit(solver, reason)
     if found is None or reason is not StopReason.MAX_TIME:
         return found
@@ -195,12 +188,7 @@ def _advice_if_solved(solver, unit, budget):
 
 
 def why_early(run):
-    """Why a fit ended well before its time budget did; "" if it did not.
-
-    Parameters
-    ----------
-    run : FitRun
-    """
+    """Why a fit ended well before its time budget did; "" if it did not."""
     left, needed = run.seconds_left, run.expected_seconds
     if not _EARLY * (run.elapsed + left) < left < math.inf:
         return ""
@@ -366,17 +354,9 @@ def _best_row(solver):
 def take_back_convergence(solver, run):
     """Let a fit be stalled that ended by its loss, though it may be far from right.
 
-    That is so where a positive coefficient has gone to zero. Besides, a small loss says
-    little where the equation is stiff: the error is estimated. If there is no time for
-    it, the fit has run out of time, unless the loss is tiny. Where observations have
-    noise, or there are unknowns, it does not tell; where next to nothing is left of the
-    loss it need not.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-        With its fitted attributes, some of which change.
-    run : FitRun
+    That is where a positive coefficient has gone to zero, or where the estimated error
+    is large, as of stiff equations. If there is no time for the estimate, the fit has
+    run out of time, unless the loss is tiny.
     """
     if not run.stop_reason.converged:
         return

@@ -37,23 +37,7 @@ from sklearn_gn.pinn.windows import SinceBefore, marches, wider_in_window, withi
 
 
 def relative_error_in_windows(model, solution, fresh):
-    """Estimate of the relative L2 error over the times of all windows.
-
-    To be called in double precision.
-
-    Parameters
-    ----------
-    model : Model
-    solution : Pieces
-    fresh : tuple of Batch
-        Points of the whole interval that were not trained on.
-
-    Returns
-    -------
-    float
-        NaN if windows do not reach the end of time, and for networks that are too
-        large.
-    """
+    """Estimate of the relative L2 error over all windows; NaN if they end early."""
     solution, fresh = map(in_double_precision, (solution, fresh))
     nets = solution.nets
     before, error_square, square = None, 0.0, 0.0
