@@ -8,10 +8,10 @@ import numpy as np
 from sklearn_gn.arrays import backend
 from sklearn_gn.pinn import solution
 from sklearn_gn.pinn.data import without_data
+from sklearn_gn.pinn.determination import what_is_left_open
 from sklearn_gn.pinn.dngd import gramian_eigenvalues
 from sklearn_gn.pinn.error_estimate import in_double_precision
 from sklearn_gn.pinn.growth import may_grow
-from sklearn_gn.pinn.left_open import what_is_left_open
 from sklearn_gn.pinn.losses import fresh_misfit, total_loss
 from sklearn_gn.pinn.observation_weight import SMALLEST, has_settled, reweighted
 from sklearn_gn.pinn.posterior import Posterior

@@ -7,9 +7,9 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.pinn import eigenvalues, preparation, regression
-from sklearn_gn.pinn.algorithms import ALGORITHMS
+from sklearn_gn.pinn import baselines, eigenvalues, preparation, regression
 from sklearn_gn.pinn.data import checked_data, problem_sequence
+from sklearn_gn.pinn.dngd import DNGD
 from sklearn_gn.pinn.fitted import set_fitted
 from sklearn_gn.pinn.losses import fresh_loss, fresh_loss_in
 from sklearn_gn.pinn.predictions import Fitted
@@ -19,6 +19,8 @@ from sklearn_gn.pinn.verdict import (
     warn_of_other_values,
 )
 from sklearn_gn.runtime.fit_loop import FitRun
+
+ALGORITHMS = {a.name: a for a in (DNGD, *baselines.ALGORITHMS)}
 
 _LARGEST_INT = np.iinfo(np.int32).max
 

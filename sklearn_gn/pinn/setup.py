@@ -24,10 +24,10 @@ from sklearn_gn.pinn.model import (
     start_parameters,
 )
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
-from sklearn_gn.pinn.observed import Observed
 from sklearn_gn.pinn.points import NoPoints, Sampler, batch_of
 from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residual_sizes import in_units, size_of_observations
+from sklearn_gn.pinn.residuals import Observed
 from sklearn_gn.pinn.taylor import DerivativeRows
 
 __all__ = [

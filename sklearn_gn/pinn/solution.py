@@ -17,8 +17,7 @@ from sklearn_gn.pinn.model import (
     coefficients,
     network,
 )
-from sklearn_gn.pinn.observed import Observed
-from sklearn_gn.pinn.residuals import class_residuals
+from sklearn_gn.pinn.residuals import Observed, class_residuals
 
 _REFERENCE_POINTS = 10_000
 _REFERENCE_FLOATS = 2**22  # of the coordinates of points to compare at

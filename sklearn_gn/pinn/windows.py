@@ -25,8 +25,8 @@ axis of time, and a condition at the start has the residual
 
 which a window without one before it has with zeros in the place of the last term.
 Residuals count as the errors that they cause: in units of the outputs over all time
-(see :mod:`sklearn_gn.pinn.row_units`), and in proportion to the length of the window. A
-short window would otherwise rather have another start.
+(see :mod:`sklearn_gn.pinn.residual_sizes`), and in proportion to the length of the
+window. A short window would otherwise rather have another start.
 """
 
 import math
@@ -45,8 +45,7 @@ from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn import growth
 from sklearn_gn.pinn.model import n_waves, network, start_parameters
 from sklearn_gn.pinn.pieces import class_residuals
-from sklearn_gn.pinn.residual_sizes import InUnits
-from sklearn_gn.pinn.row_units import units_of_rows
+from sklearn_gn.pinn.residual_sizes import InUnits, units_of_rows
 from sklearn_gn.pinn.solved import SOLVED_LOSS, WELL_SOLVED_LOSS
 
 _PATIENCE, _WINDOW_PATIENCE = 12, 8  # iterations without a fall to _FALL
