@@ -21,11 +21,7 @@ _SMALL_ERROR_OF_UNKNOWNS = 1e-5
 
 
 def has_to_grow(points, state, settings, level, stop):
-    """Whether a fit that is about to end needs a larger network, and has the time.
-
-    That is where the estimated error is large, or where the network of an earlier
-    iteration has solved the equation and the present one does not.
-    """
+    """Whether a fit that is about to end needs a larger network, and has the time."""
     rules, seconds = settings.growth, state.steady_seconds
     possible = growth.may_go_on(level, rules, state.net, seconds)
     if not (possible and switches.on("pinn.growth")):
@@ -38,12 +34,9 @@ def has_to_grow(points, state, settings, level, stop):
 def ended_if_accurate(points, state, settings, level, fresh, noise=0.0):
     """Return the level after an iteration, and whether its fit is accurate enough.
 
-    A fit to noisy observations is where the noise hides what is left to gain.
-
-    That is asked where the network is about to grow, and where the loss falls slowly.
-    Both take several times as long as all before for digits that are mostly of no use.
-    An estimate costs as much as some iterations: after one that is too large, the next
-    one is made where the error is small if it falls like the root of the loss.
+    An estimate costs as much as some iterations, so it is made where the network is
+    about to grow or the loss falls slowly; after one that is too large, the next is
+    made where the error is small if it falls like the root of the loss.
     """
     if level is None or settings.tol == 0:
         return level, False
@@ -68,12 +61,9 @@ def ended_if_accurate(points, state, settings, level, fresh, noise=0.0):
 
 
 def _estimated_error(points, state, settings):
-    """Estimate of the relative error; NaN where it does not tell.
+    """Estimate of the (largest) relative error; NaN where observations have noise.
 
-    That is where observations have noise; those that have none keep the weight of one,
-    and do not wait for another. It is also where unknown functions are to be found:
-    observations say little about the fast parts of these, so that a change of them is
-    hardly seen. Where there are unknown coefficients, the largest error counts.
+    It is NaN for unknown functions too: observations hardly see their fast parts.
     """
     model, batches = settings.models[-1], state.batches
     if settings.dtype != np.float64:

@@ -69,10 +69,7 @@ def empty_memory(net, name):
 
 
 def memory_for_new_points(memory, net, name):
-    """Return the memory without what compares gradients of different points.
-
-    That difference says nothing of the curvature. SSBroyden keeps its matrix.
-    """
+    """The memory without differences of gradients of different points."""
     if name == "lbfgs":
         return empty_memory(net, name)
     if name == "ssbroyden":
@@ -83,14 +80,7 @@ def memory_for_new_points(memory, net, name):
 
 @partial(by_rows, compiled=jitted(static_argnames=("model", "name")), static=("model",))
 def iterate(model, net, memory, batches, balance, rates, *, name):
-    """Make as many steps as there are learning rates.
-
-    Returns
-    -------
-    net, memory
-    losses : array of shape (n_classes,)
-    gradient_norm, step_norm, network_norm : scalars
-    """
+    """Make as many steps as there are learning rates."""
     batches = with_class_weights(batches, balance)
     flat, unravel = ravel_pytree(net)
 

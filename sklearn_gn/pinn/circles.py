@@ -26,20 +26,7 @@ _SAME = 1e-8  # relative difference of residuals at both ends
 
 
 def on_circles(problem, stages):
-    """Return problems whose periodic axes are circles, without their conditions.
-
-    Parameters
-    ----------
-    problem : Problem
-        The one to solve.
-    stages : sequence of Problem
-        Easier ones.
-
-    Returns
-    -------
-    problem : Problem
-    stages : list of Problem
-    """
+    """Return problems whose periodic axes are circles, without their conditions."""
     everywhere = [_conditions(one) for one in (problem, *stages)]
     shared = set.intersection(*map(set, everywhere))
     plain = problem.transform is None and not problem.depends_on

@@ -92,11 +92,7 @@ def weighted_jacobian(model, net, batches, balance):
 
 
 def linear_system(model, net, batches, balance):
-    """Network, weighted batches, residuals and Jacobian.
-
-    In NumPy where they are small and on a CPU: the Jacobian then is multiplied out to a
-    single part.
-    """
+    """Network, weighted batches, residuals and Jacobian; in NumPy where small."""
     if not _is_small(model, net, batches):
         return net, *weighted_jacobian(model, net, batches, balance)
     r, parts = jacobian_in_pieces(model, net, batches, balance)
@@ -108,10 +104,7 @@ def linear_system(model, net, batches, balance):
 
 
 def jacobian_in_pieces(model, net, batches, balance):
-    """Residuals and Jacobian as in ``weighted_jacobian``, in NumPy.
-
-    A class has as many parts as there are pieces of the points.
-    """
+    """``weighted_jacobian`` in NumPy, with one part of a class for each piece."""
     parts = pieces.cut(model.classes, batches)
     found = [jacobian_of_piece(model, net, part, balance) for part in parts]
     r = pieces.joined(model, batches, parts, [r for r, _ in found])
@@ -141,11 +134,7 @@ def _is_small(model, net, batches):
 
 
 def linearise(r, parts, previous_step, *, momentum, jacobi):
-    """Return the linearisation at the network, from which a step starts.
-
-    With ``momentum``, the step starts from that share of the previous one; with
-    ``jacobi``, the rows are scaled so that the Gramian has a diagonal of ones.
-    """
+    """The linearisation, with a share of the previous step and the scale of rows."""
     row_scale = None
     if jacobi:
         square = operators.row_squares(parts)
@@ -188,11 +177,7 @@ def small_gramian(linear, net):
 
 
 def solver_for(linear, net, rank):
-    """Return ``solve``, eigenvalues if they are known, and a shift at rounding level.
-
-    The Gramian is factored for every shift while it is small; else, or if ``rank`` is
-    given, conjugate gradients take its place.
-    """
+    """Return ``solve``, eigenvalues or None, and a shift at rounding level."""
     eps = jnp.finfo(linear.r.dtype).eps
     if rank is not None or n_unknowns(linear, net) > DENSE:
         solve, values = by_conjugate_gradients(linear, net, rank or RANK)
@@ -224,8 +209,7 @@ def by_factor(linear, net, found, refine=True):
 def shifted_solution(linear, net, found, shift, b, refine):
     """The correction v of a shift, and ``v^T (J^T J + shift I)^-1 v``.
 
-    The latter is half of minus the derivative of ``|v|^2`` by the shift. ``b`` is the
-    :func:`right_hand_side` of the target.
+    The latter is half of minus the derivative of ``|v|^2`` by the shift.
     """
     unknowns, v = _solve(linear, net, found, shift, b, refine)
     half = found.whiten(unknowns)
@@ -270,11 +254,11 @@ def right_hand_side(linear, net, right):
 
 
 def _solve(linear, net, found, shift, b, refine):
-    """The correction from a factor of the shifted Gramian, refined if this is true.
+    """Solution of the smaller system, and the correction v that follows from it.
 
-    The refinement is through J itself: the Gramian knows its small eigenvalues only to
-    rounding of the largest. The solution of the linear system is returned too: in the
-    dual form it is not the correction.
+
+    Refinement goes through J itself: the Gramian knows its small eigenvalues only to
+    rounding of the largest.
     """
     if is_dual(linear.r, net):
 
@@ -371,11 +355,7 @@ def by_derivative(local, step, image):
 
 
 def by_difference(local, step, image):
-    """The same up to the third derivative, from the residuals a part h of it away.
-
-    With ``image = J v``, it is ``2/h^2 (r(theta + h v) - r - h J v)``, as Transtrum and
-    Sethna have it. That takes no further program, and a fifth of the time.
-    """
+    """The same by ``2/h^2 (r(theta + h v) - r - h J v)``, of Transtrum and Sethna."""
     there = residuals_of(local, _PART, step)
     return 2 / _PART**2 * (there - local.linear.r - _PART * image)
 
@@ -387,12 +367,7 @@ def residuals_of(local, size, step):
 
 
 def accelerated_step(local, solve, shift, correction, inner, curvature):
-    """A step and, where wanted and short, half its geodesic acceleration.
-
-    The acceleration answers to the second derivative of the residuals along the step v,
-    ``a = -J^T (K + lambda I)^-1 d^2/dt^2 r(theta + t v)`` in the dual form, for which
-    ``curvature`` is :func:`by_derivative` or :func:`by_difference`.
-    """
+    """A step and, where wanted and short, half its geodesic acceleration."""
     linear, library = local.linear, library_of(local.linear.r)
     step = correction if linear.offset is None else add(correction, 1, linear.offset)
     image = operators.forward(linear.parts, step)
@@ -429,8 +404,7 @@ def corrected_candidate(local, solve, damped, shift):
     """The same, with the step corrected where that lowers the loss.
 
     The correction removes what separates the residuals after the step from those that
-    the linear model predicts, ``r + J v``: the acceleration has removed only the part
-    of second order. It takes residuals and a solve, and no factor.
+    the linear model predicts. It takes residuals and a solve, and no factor.
     """
     linear, library = local.linear, library_of(local.linear.r)
     new = residuals_of(local, 1, damped.step)

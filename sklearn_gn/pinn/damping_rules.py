@@ -24,15 +24,7 @@ _RETRIES = 20  # of a factorisation that fails, each with four times the shift
 
 
 def initial_damping(rule, damping, dtype):
-    """Shift of the first step.
-
-    Parameters
-    ----------
-    rule : {"shift_ladder", "gain_ratio", "loss", "fixed"}
-    damping : float or None
-        The shift of "fixed".
-    dtype : dtype
-    """
+    """Shift of the first step; ``damping`` is that of the rule "fixed"."""
     if rule == "gain_ratio":
         return Nielsen.start(np.asarray(_FIRST_SHIFT[rule], dtype))
     if rule == "shift_ladder":
@@ -44,11 +36,7 @@ def initial_damping(rule, damping, dtype):
 
 
 def shift_ladder(local, state, rank):
-    """Try several shifts and take the longest step that achieves what is predicted.
-
-    This stands in for the radii of ``trust_region`` where nothing is factored. The
-    state is a shift.
-    """
+    """Try several shifts and take the longest step that achieves what is predicted."""
     linear, net = local.linear, local.net
     solve, values, _ = solver_for(linear, net, rank)
     middle = (_N_SHIFTS - 1) / 2
@@ -66,11 +54,9 @@ def shift_ladder(local, state, rank):
 
 
 def longest_trusted(attempt, scales, zero_step):
-    """Search for the longest trusted step, from the middle of the scales.
+    """Search for the longest trusted step, from the middle of the ascending scales.
 
-    ``scales`` go from the shortest to the longest step. From the middle on longer ones
-    are tried while they are trusted, or shorter ones until one is. If none is, the one
-    with the least loss is taken, or the step of length zero.
+    If none is trusted, the one with the least loss is taken, or that of length zero.
     """
     scales = jnp.asarray(scales)
     n = scales.shape[0]
@@ -129,8 +115,7 @@ def loss_shift(local, state, rank):
 def line_search(local, shift, rank):
     """Return the best of many lengths of a step, and eigenvalues if they are known.
 
-    The paper tries all lengths; here the rest is left out once the loss has risen some
-    times in a row.
+    The paper tries all; here the rest is left out once the loss keeps rising.
     """
     zero_step = no_step(local)
     solve, values, floor = solver_for(local.linear, local.net, rank)

@@ -43,27 +43,7 @@ class FitData(NamedTuple):
 
 
 def problem_sequence(problem, default_network):
-    """Split the parameter ``problem``, and check the problems.
-
-    Parameters
-    ----------
-    problem : Problem, sequence or None
-        The parameter.
-    default_network : bool
-        Whether the network has functions that the problem needs.
-
-    Returns
-    -------
-    stages : list of tuple (Problem, int)
-        Easier problems to begin with, and their iterations.
-    problem : Problem or None
-        The one to solve.
-
-    Raises
-    ------
-    ValueError
-        If an entry is of another kind, or if the problems do not fit together.
-    """
+    """Split the parameter ``problem`` into pairs (Problem, n_iter) and the last one."""
     if problem is None:
         return [], None
     if isinstance(problem, Problem):
@@ -99,23 +79,7 @@ def problem_sequence(problem, default_network):
 
 
 def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
-    """Validate the data of a fit.
-
-    Sets ``n_features_in_`` and ``feature_names_in_``. Rows are set aside where plain
-    regression stops early and has no validation data.
-
-    Parameters
-    ----------
-    estimator : PINNSolver
-    problem : Problem or None
-    X, y, sample_weight, X_val, y_val
-        As given to ``fit``.
-    rng : RandomState
-
-    Returns
-    -------
-    FitData
-    """
+    """Validate the data of a fit, and set ``n_features_in_``."""
     if X is None and y is None:
         others = {"sample_weight": sample_weight, "X_val": X_val, "y_val": y_val}
         return _equation_alone(estimator, problem, others)
@@ -194,10 +158,7 @@ def _equation_alone(estimator, problem, others):
 
 
 def _distinct_rows(X, y, weight, missing):
-    """Return distinct rows in order, their shares, and the sum of all weights.
-
-    Observations that are missing are NaN, and rows without any are left out.
-    """
+    """Return distinct rows in order, their shares, and the sum of all weights."""
     content = y
     if missing is not None:
         content, weight = np.hstack([y, missing]), weight * ~missing.all(axis=1)
@@ -252,10 +213,7 @@ def _check_observed(y):
 
 
 def _check_range(estimator, problem, X, y):
-    """Check that the precision of the fit holds the data and their weight.
-
-    Plain regression brings them to unit scale before.
-    """
+    """Check that the precision of the fit holds the data and their weight."""
     largest, weight = float(np.finfo(estimator.dtype).max), estimator.observation_weight
     if weight != "auto" and weight > largest:
         raise ValueError(
@@ -275,8 +233,7 @@ def _check_range(estimator, problem, X, y):
 def _only_inside(problem, X, *columns):
     """Points of observations in the domain, and what belongs to them.
 
-    Of the others the equation says nothing. They would not change its solution, but
-    take twice the iterations, as the network goes on to where they are.
+    Others would take twice the iterations, as the network goes on to where they are.
     """
     outside = problem.domain._is_outside(X, _NEARLY)
     if outside.any():

@@ -29,6 +29,7 @@ from sklearn_gn.pinn.damped_step import dense_jacobian_of_piece
 from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.pieces import cut
 from sklearn_gn.pinn.residuals import row_residuals
+from sklearn_gn.pinn.windows import Pieces
 
 _UNCHANGED = 1e-14  # of the untrained network's loss
 LARGEST_NETWORK, MOST_AXES = 3000, 6  # for which the rank is looked at
@@ -37,26 +38,101 @@ _MOST_DERIVATIVES = 6  # along an axis, that are counted
 _SAME = 1e-9  # change of residuals that is rounding
 _NEAR = 1e-9  # of the length of an axis, to its end
 _ZERO = 1e-8  # size of a solution of zero, in units of the network
+_FREE, _SURELY_FREE = 200.0, 1e4  # changes that residuals do not see
+
+
+def what_is_left_open(solver, run):
+    """What equation, conditions and observations leave open; "" if nothing is known."""
+    fitted, state = solver._fitted, run.final_state
+    untrained_loss = solver._untrained_loss
+    model, net, problem = fitted.model, fitted.net, fitted.problem
+    if isinstance(net, Pieces):  # windows of time go on from an initial condition
+        return ""
+    rng = np.random.RandomState(0)
+    missing = missing_conditions(model, rng)
+    forgotten = forgotten_conditions(model, missing, rng)
+    if forgotten:
+        return f"The solution is not determined. {_all_missing(forgotten)}"
+    free = free_constants(run.val_loss, net, problem, untrained_loss)
+    if free:
+        place = problem.domain.bounds.mean(axis=1).round(6).tolist()
+        return (
+            f"Any constant may be added to {_listed(free)}: no residual changes. State "
+            f"a value somewhere, such as Condition(lambda u, x: u(x), on=[{place}]), "
+            "or name the output in up_to_constant of the problem if the constant does "
+            "not matter."
+        )
+    small = len(missing) and problem.domain.dim <= MOST_AXES
+    if not small or solver._sizes[0] > LARGEST_NETWORK:
+        return ""
+    with backend.scope(solver.dtype, solver.device):
+        change = largest_free_change(
+            model, net, state.batches, run.data.fresh, untrained_loss
+        )
+    second = model.classes[0].rows is not None  # the count of conditions is reliable
+    if change <= (_FREE if second else _SURELY_FREE):
+        return ""
+    return _open_by_conditions(missing, change)
+
+
+def _open_by_conditions(missing, change):
+    """What conditions leave open, that allow for a large change of the solution."""
+    too_few = {
+        axis: (order, ends)
+        for axis, (order, ends) in missing.items()
+        if order is None or len(ends) < order
+    }
+    return (
+        "The conditions do not determine the solution: a change as large as the "
+        f"solution itself changes the residuals by only {1 / change:.1g} of those of "
+        f"an untrained network. {_all_missing(too_few) or _AS_MANY_AS_NEEDED}"
+    )
+
+
+_AS_MANY_AS_NEEDED = (
+    "The conditions are as many as the derivatives, but there may be further "
+    "solutions, such as one with a thin layer at an end. Compare a fit with another "
+    "random_state, solve a shorter part of the axis, or add what is known of the "
+    "solution, such as a derivative that vanishes far away."
+)
+
+
+def _all_missing(missing):
+    if not missing:
+        return ""
+    found = " ".join(_missing(*entry) for entry in missing.items())
+    return (
+        f"{found} State what is missing, such as Dirichlet, Neumann, or Initial with "
+        "its order."
+    )
+
+
+def _missing(axis, entry):
+    order, ends = entry
+    held = "none holds"
+    if ends:
+        held = f"{len(ends)} hold{'s' * (len(ends) == 1)} ({', '.join(ends)})"
+    if order is None:
+        return f"At the ends of the axis {axis!r}, {held}."
+    if order == 1:
+        needs = f"1 derivative along {axis!r} and needs a condition at an end"
+    else:
+        needs = (
+            f"{order} derivatives along {axis!r} and needs {order} conditions at the "
+            "ends"
+        )
+    return f"The equation has {needs} of this axis; {held}."
+
+
+def _listed(names):
+    return ", ".join(f"the output {name!r}" for name in names)
+
+
+# --- outputs to which something may be added ------------------------------------------
 
 
 def free_constants(loss_at, net, problem, untrained_loss):
-    """Outputs to which any constant may be added.
-
-    Parameters
-    ----------
-    loss_at : callable
-        Loss of a network on fresh points.
-    net : Parameters
-        Of numpy arrays; the last layer has the biases in its last row.
-    problem : Problem
-        Outputs that it says are free are left out.
-    untrained_loss : float
-        The unit of losses.
-
-    Returns
-    -------
-    list of str
-    """
+    """Names of outputs to which any constant may be added without changing the loss."""
     loss, found = loss_at(net), []
     for k, name in enumerate(problem.outputs):
         if name in problem.up_to_constant or not math.isfinite(loss):
@@ -78,19 +154,7 @@ def _shifted(net, k, size):
 
 
 def free_functions_of_time(model, net, batches):
-    """Outputs to which any function of time may be added, such as a pressure.
-
-    Parameters
-    ----------
-    model : Model
-    net : Parameters
-    batches : tuple of Batch
-        Points of all residual classes, in double precision.
-
-    Returns
-    -------
-    ndarray of bool of shape (q,)
-    """
+    """Which outputs (q,) any function of time may be added to, such as a pressure."""
     domain, free = model.problem.domain, np.ones(len(model.problem.outputs), bool)
     if domain.time is None or domain.dim == 1:
         return ~free
@@ -134,17 +198,7 @@ def _residuals_and_changes(model, extra, batches):
 def missing_conditions(model, rng):
     """Axes at whose ends there may be too few conditions.
 
-    Parameters
-    ----------
-    model : Model
-    rng : RandomState
-
-    Returns
-    -------
-    dict
-        By the name of the axis: number of derivatives along it, or None if that is not
-        known, and the ends at which conditions hold, one for each condition. Where the
-        equation has more than second derivatives, there may be enough of them.
+    By name: number of derivatives, None if not known, and the end of each condition.
     """
     problem, rows = model.problem, model.classes[0].rows
     second = rows is not None
@@ -160,24 +214,9 @@ def missing_conditions(model, rng):
 
 
 def forgotten_conditions(model, missing, rng):
-    """Axes of ``missing`` on which the problem certainly has no condition.
+    """Those of ``missing`` on which the problem certainly has no condition.
 
-    The rank of a small network tells little about changes that it cannot represent, and
-    a forgotten initial condition leaves nothing but such changes where the equation
-    smooths.
-
-    Parameters
-    ----------
-    model : Model
-    missing : dict
-        As from :func:`missing_conditions`.
-    rng : RandomState
-
-    Returns
-    -------
-    dict
-        A part of ``missing``: all of it where there are no conditions, else the axis of
-        time where none holds at any one time.
+    The rank of a small network tells little of changes that it cannot represent.
     """
     problem = model.problem
     observed = model.classes[-1].residual.name == "data"
@@ -216,21 +255,10 @@ def _high_orders(problem, rng):
 
 
 def factors_of_derivatives(problem, rng):
-    """Factors of the derivatives along each axis, about a smooth field.
+    """Factors (n, d, powers) of the derivatives along each axis, about a smooth field.
 
-    A power m of the distance to a point along an axis has no other derivative there
-    than the one of order m, which is m!. Integrals see all powers.
-
-    Parameters
-    ----------
-    problem : Problem
-    rng : RandomState
-
-    Returns
-    -------
-    ndarray of shape (n, d, powers)
-        Slopes in these powers, for points and equations one after the other; None where
-        the equation depends on more than derivatives.
+    A power m of the distance to a point has no other derivative there than the one of
+    order m. None where the equation depends on more, such as integrals.
     """
     slopes = _finite_slopes(problem, rng)
     if slopes is None or (slopes[..., -1] != 0).any():
@@ -295,12 +323,7 @@ def conditions_at_ends(problem, rng):
 
 
 def conditions_determine_coefficients(problem, rng):
-    """Whether the usual conditions suffice for the unknown coefficients, too.
-
-    Those of an ordinary differential equation do if they are as many more than its
-    derivatives, such as the ends of a string with its slope at one of them: an
-    eigenvalue.
-    """
+    """Whether the usual conditions suffice for the unknown coefficients, too."""
     n_given, n_needed = _numbers_of_conditions(problem, rng)
     n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())
     return n_given >= n_needed + n_unknown
@@ -309,8 +332,7 @@ def conditions_determine_coefficients(problem, rng):
 def too_many_conditions(problem, rng):
     """What to do about an ordinary differential equation with too many conditions.
 
-    They are no mistake if they agree, or determine coefficients: to be said of an
-    equation that is not solved. Empty if there are not too many.
+    They are no mistake if they agree: to be said of an equation that is not solved.
     """
     n_given, n_needed = _numbers_of_conditions(problem, rng)
     if problem.unknown or n_given <= n_needed:
@@ -326,12 +348,7 @@ def too_many_conditions(problem, rng):
 
 
 def warn_of_redundant_derivatives(problem):
-    """Warn of derivatives at the start of time that the equation gives by itself.
-
-    To be asked where there are no observations. A first-order equation gives the first
-    derivative from the value: another one makes a thin layer at the start, after which
-    the solution may be any.
-    """
+    """Warn of derivatives at the start of time that the equation gives by itself."""
     domain = problem.domain
     orders = [getattr(condition, "order", 0) for condition in problem.conditions]
     if problem.unknown or not any(orders):
@@ -353,10 +370,7 @@ def warn_of_redundant_derivatives(problem):
 
 
 def _numbers_of_conditions(problem, rng):
-    """Values that are given to an ordinary differential equation, and those it needs.
-
-    The second number is infinite for other equations, and for integrals.
-    """
+    """Values given to an ordinary differential equation, and needed (else infinite)."""
     orders = _high_orders(problem, rng) if problem.domain.dim == 1 else None
     if orders is None:
         return 0, math.inf
@@ -370,22 +384,10 @@ def _numbers_of_conditions(problem, rng):
 
 
 def largest_free_change(model, net, batches, fresh, untrained_loss):
-    """Largest change of the solution that the residuals do not see.
+    """Largest change that the residuals do not see, relative to the solution.
 
-    Parameters
-    ----------
-    model : Model
-    net : Parameters
-    batches, fresh : tuple of Batch
-        Points of training, and others. Both count.
-    untrained_loss : float
-        Loss of the untrained network on fresh points.
-
-    Returns
-    -------
-    float
-        Relative to the solution, for a change of the residuals by as much as those of
-        an untrained network: about one or less where a solution is well determined.
+    That is for a change of the residuals by as much as those of an untrained network:
+    about one or less where a solution is well determined.
     """
     gramian = 0.0
     balance = np.ones(len(batches), net.extra.dtype)

@@ -66,21 +66,9 @@ class Symbol(NamedTuple):
 
 
 def wave_vectors(problem, scale, shown=()):
-    """Return the wave vectors that the equation lets pass, the largest waves first.
+    """Wave vectors that the equation lets pass, in radians, the largest waves first.
 
-    Parameters
-    ----------
-    problem : Problem
-    scale : tuple of float
-        Sizes of the outputs, by which an equation is judged to be linear.
-    shown : tuple of tuple of float, default=()
-        Wave vectors that source and values show. Where there are some, waves of all
-        directions are not needed.
-
-    Returns
-    -------
-    tuple of tuple of float
-        In radians for a unit of the axes.
+    Where source and values show some, waves of all directions are not needed.
     """
     if problem.domain.dim > spectrum.MOST_AXES:
         return ()
@@ -96,18 +84,7 @@ def wave_vectors(problem, scale, shown=()):
 
 
 def symbol(problem, scale):
-    """Return the symbol of the equation of a problem; None where it has none.
-
-    Parameters
-    ----------
-    problem : Problem
-    scale : tuple of float
-        Sizes of the outputs.
-
-    Returns
-    -------
-    Symbol or None
-    """
+    """Return the symbol of the equation of a problem; None where it has none."""
     kind, q = problem.residual_classes()[0], len(problem.outputs)
     local = kind.n_points == 1 and problem.n_laplacian_directions is None
     if not local or problem.unknown or kind.n_outputs != q:
@@ -191,18 +168,9 @@ def _answers(problem, vectors, amplitudes, points):
 
 
 def real_roots(equation, start, direction):
-    """Return the cycles ``start + s direction`` of waves that the equation lets pass.
+    """Cycles ``start + s direction`` of waves that the equation lets pass, (n, d).
 
-    Parameters
-    ----------
-    equation : Symbol
-    start, direction : ndarray of shape (d,)
-
-    Returns
-    -------
-    ndarray of shape (n, d)
-        Real parts, where the imaginary ones are small: such a wave oscillates before it
-        is damped.
+    Imaginary parts are small: such a wave oscillates before it is damped.
     """
     nodes = np.arange(_ORDER + 1.0) - _ORDER // 2
     values = equation(start + nodes[:, None] * direction)

@@ -154,12 +154,7 @@ class UpdateResult(NamedTuple):
 def update_in_region(
     model, net, batches, r, parts, previous_step, region, *, geodesic, momentum, jacobi
 ):
-    """Change the network by the step that the trust region finds, if the loss falls.
-
-    Parameters and result are those of :func:`update`, with the result of
-    ``linear_system`` in place of the Jacobian, and a Region in place of the state of a
-    rule.
-    """
+    """Change the network by the step that the trust region finds, if the loss falls."""
     quadratic = quadratic_model(
         model, net, batches, r, parts, previous_step, momentum=momentum, jacobi=jacobi
     )
@@ -208,28 +203,7 @@ def update(
     momentum,
     jacobi,
 ):
-    """Change the network by the step that a damping rule finds, if the loss falls.
-
-    Parameters
-    ----------
-    model : Model
-    net : Parameters
-    jacobian : tuple
-        From ``weighted_jacobian``.
-    previous_step : Parameters or None
-        For momentum.
-    memory : array or Nielsen
-        State of the damping rule.
-    rule : {"shift_ladder", "gain_ratio", "loss", "fixed"}
-    rank : int or None
-        Columns of the preconditioner.
-    geodesic, jacobi : bool
-    momentum : float
-
-    Returns
-    -------
-    UpdateResult
-    """
+    """Change the network by the step that a damping rule finds, if the loss falls."""
     batches, r, parts = jacobian
     linear = linearise(r, parts, previous_step, momentum=momentum, jacobi=jacobi)
     local = LocalProblem(model, net, batches, linear, geodesic)

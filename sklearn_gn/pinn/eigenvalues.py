@@ -42,19 +42,7 @@ class _Held(Unknown):
 
 
 def first_stages(problem, most_iterations):
-    """Return easier problems to begin with, and their iterations, as of a sequence.
-
-    Parameters
-    ----------
-    problem : Problem
-        An eigenvalue problem.
-    most_iterations : int or float
-        Of the fit; a third of them may be for the easier problem.
-
-    Returns
-    -------
-    list of tuple (Problem, int)
-    """
+    """Return easier problems to begin with, and their iterations, as of a sequence."""
     n_iter = int(min(_HELD, most_iterations // 3))
     held = {n: _Held(c.initial, c.positive) for n, c in problem.unknown.items()}
     given = {**problem.coefficients, **held}
@@ -72,15 +60,7 @@ def of_one_sign(net):
 
 
 def is_eigenvalue_problem(problem):
-    """Whether zero solves a problem for all coefficients, but for its size.
-
-    Then there are at most as many residuals of zero as unknown coefficients.
-
-    Parameters
-    ----------
-    problem : Problem
-        Without observations.
-    """
+    """Whether zero solves a problem for all coefficients, but for its size."""
     if not problem.unknown:
         return False
     return 0 < _n_residuals_of_zero(problem) <= _n_unknown(problem)
@@ -91,10 +71,7 @@ def _n_unknown(problem):
 
 
 def _n_residuals_of_zero(problem, n_points=_N_POINTS, size=_ZERO):
-    """How many residuals of conditions zero has; infinite if the equation has one.
-
-    That is so for the initial values of the unknown coefficients, or for others.
-    """
+    """How many residuals of conditions zero has; infinite if the equation has one."""
     if not problem.conditions or not _takes_zero(problem):
         return math.inf
     plain, number = replace(problem, transform=None), 0
@@ -165,18 +142,7 @@ def _residuals_of_zero_and_waves(problem, points):
 
 
 def other_values(solver):
-    """What to know of coefficients that no observations determine, as an eigenvalue.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-        With its fitted attributes.
-
-    Returns
-    -------
-    str
-        Empty if there are none.
-    """
+    """What to know of coefficients that no observations determine, or ""."""
     names = sorted(set(solver.coefficients_) - set(solver._undetermined))
     if not names or "loss_data" in solver.convergence_log_:
         return ""
@@ -189,20 +155,9 @@ def other_values(solver):
 
 
 def warning_of_other_values(solver):
-    """Warning of an eigenvalue that need not be the one that was wanted.
+    """Warning of an eigenvalue that need not be the one that was wanted, or "".
 
-    Nothing says that it is, where it is neither near its initial value nor has an
-    eigenfunction of one sign, as the lowest one does. A constant says nothing either.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-        With its fitted attributes.
-
-    Returns
-    -------
-    str
-        Empty if there is none.
+    It is neither near its initial value nor has an eigenfunction of one sign.
     """
     problem, found = solver.problem_, solver.coefficients_
     if "loss_data" in solver.convergence_log_:
@@ -235,18 +190,7 @@ def warning_of_other_values(solver):
 
 
 def nothing_but_zero(solver):
-    """What to know of a solution of zero where no coefficient is unknown.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-        With its fitted attributes.
-
-    Returns
-    -------
-    str
-        Empty if the solution is another one, or if it is zero at random points only.
-    """
+    """What to know of a solution of zero where no coefficient is unknown, or ""."""
     problem, inverse = solver.problem_, "loss_data" in solver.convergence_log_
     in_windows = math.isfinite(solver._solved_until)
     if inverse or solver.coefficients_ or solver._left_open or in_windows:

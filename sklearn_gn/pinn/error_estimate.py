@@ -27,12 +27,16 @@ takes these to agree.
 """
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from scipy.linalg import cho_factor, cho_solve, qr, solve_triangular
 
 from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pinn.damped_step import dense_jacobian_of_piece, jacobian_of_piece
 from sklearn_gn.pinn.determination import (
@@ -42,7 +46,8 @@ from sklearn_gn.pinn.determination import (
 from sklearn_gn.pinn.growth import richer
 from sklearn_gn.pinn.model import coefficient_values, n_waves
 from sklearn_gn.pinn.pieces import cut
-from sklearn_gn.pinn.residuals import residual_counts
+from sklearn_gn.pinn.residuals import class_residuals, residual_counts
+from sklearn_gn.pinn.windows import SinceBefore, marches, wider_in_window, within
 
 N_POINTS = 200  # at which the error is taken
 MOST_WEIGHTS = 6000  # of the richer network
@@ -58,19 +63,8 @@ _AGREED = 0.5  # difference of errors that halves find, relative to that of all 
 def relative_error_estimate(model, net, batches, fresh, draw=None):
     """Estimate of the relative L2 error; NaN for networks that are too large.
 
-    Outputs that are determined up to a constant count without their means, those to
-    which the equation lets any function of time be added without one. To be called in
-    double precision.
-
-    Parameters
-    ----------
-    model : Model
-    net : Parameters
-    batches, fresh : tuple of Batch
-        Points of training, which give the shape of the pieces, and fresh ones.
-    draw : callable, default=None
-        ``draw(times=n)`` draws n times as many fresh points, without observations. If
-        given, triangular factors are used, too.
+    To be called in double precision. With ``draw(times=n)``, which draws n times as
+    many fresh points, triangular factors are used, too.
     """
     found = _found_change(model, net, batches, fresh, draw)
     if found is None:
@@ -81,13 +75,7 @@ def relative_error_estimate(model, net, batches, fresh, draw=None):
 
 
 def largest_error_estimate(model, net, batches, fresh):
-    """Largest of the relative errors of each output and each unknown coefficient.
-
-    Parameters
-    ----------
-    model, net, batches, fresh
-        As in :func:`relative_error_estimate`.
-    """
+    """Largest of the relative errors of each output and each unknown coefficient."""
     found = _found_change(model, net, batches, fresh)
     if found is None:
         return math.nan
@@ -143,10 +131,7 @@ def _found_change(model, net, batches, fresh, draw=None):
 
 
 def _outputs(model, net, fresh, balance, like):
-    """Squares of the outputs, and the function from a change of weights to theirs.
-
-    Both are taken at the first points, without parts that are free.
-    """
+    """Squares of outputs, and the map of changes of weights to theirs."""
     x = np.asarray(fresh[0].x)[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     in_time = free_functions_of_time(model, net, fresh)
@@ -162,10 +147,7 @@ def _outputs(model, net, fresh, balance, like):
 
 
 def _has_equation(model, net, points, balance, like):
-    """Whether the equation at the first points depends on each output, of shape (n, q).
-
-    Where parts of the domain have outputs of their own, the others are free there.
-    """
+    """Whether the equation at the first points depends on each output, (n, q)."""
     layer, n = net.layers[-1], min(N_POINTS, len(points[0].x))
     found = np.ones((n, layer.shape[1]), bool)
     if layer.shape[1] == 1 or model.problem.transform is not None:
@@ -215,9 +197,8 @@ def sums_over_pieces(model, net, points, balance, like=None):
 def even_weights(model, net, batches):
     """Weights of the residual classes with which their Jacobians are of one size.
 
-    In physical units they differ by many orders of magnitude, and the squares of the
-    small ones would be lost to rounding in the Gramian. Observations have noise, which
-    their weights know of: with these, all keep the weights that they have.
+    In physical units, squares of small ones would be lost to rounding in the Gramian.
+    With observations all keep their weights, which know of the noise.
     """
     ones = np.ones(len(batches))
     if any(kind.residual.name == "data" for kind in model.classes):
@@ -254,15 +235,7 @@ class _Solution(NamedTuple):
 
 
 def correction_of_halves(first, second, error_of):
-    """:func:`correction` by both halves, so damped that they agree on the error.
-
-    Parameters
-    ----------
-    first, second : tuple
-        Those of :func:`sums_over_pieces`, of one half of the points each.
-    error_of : callable
-        Maps a change of the weights to the error, linearly.
-    """
+    """:func:`correction` by both halves, so damped that they agree on the error."""
     both = [a + b for a, b in zip(first, second, strict=True)]
     for damping in _DAMPINGS:
         change, explained = correction(*both, damping)
@@ -281,10 +254,7 @@ def _largest_difference(error_of, change, parts):
 
 
 def correction(gramian, gradient, square, damping=0.0):
-    """Least-squares solution, and the part of the residuals' square it explains.
-
-    It is NaN where residuals, or their slopes, have no value.
-    """
+    """Least-squares solution, and the part of the residuals' square it explains."""
     if square == 0:
         return np.zeros(len(gramian)), 1.0
     if not (np.isfinite(square) and np.isfinite(gramian).all()):
@@ -298,10 +268,7 @@ def correction(gramian, gradient, square, damping=0.0):
 
 
 def factor_over_pieces(model, net, points, balance, like):
-    """Triangular factor of the Jacobian of all points, with the residuals appended.
-
-    Of the shape (n + 1, n + 1), or with fewer rows if there are fewer residuals.
-    """
+    """Triangular factor (n + 1, n + 1) of the Jacobian with the residuals appended."""
     factor = None
     for piece in cut(model.classes, points, like):
         r, rows = dense_jacobian_of_piece(model, net, piece, balance)
@@ -311,15 +278,7 @@ def factor_over_pieces(model, net, points, balance, like):
 
 
 def correction_by_factors(first, second, error_of):
-    """What :func:`correction_of_halves` returns, to rounding and without damping.
-
-    Parameters
-    ----------
-    first, second : ndarray
-        Those of :func:`factor_over_pieces`, of one half of the points each.
-    error_of : callable
-        Maps a change of the weights to the error, linearly.
-    """
+    """What :func:`correction_of_halves` returns, to rounding and without damping."""
     both = np.concatenate([first, second])
     square = np.sum(both[:, -1] ** 2)
     if not (square > 0 and np.isfinite(both).all()):
@@ -366,3 +325,75 @@ def in_double_precision(tree):
 def _double(leaf):
     leaf = np.asarray(leaf)
     return leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf
+
+
+# --- in windows of time, carried from window to window --------------------------------
+#
+# In each window the error solves the linearised equation, and begins as the error at
+# the end of the window before. It is the least-squares solution v, in a richer network,
+# of
+#
+#     J v = -r + c,
+#
+# where c is what the error of the window before does to the conditions at the start.
+# The part of v that comes from the window's own residuals is enlarged for those that it
+# does not explain; what is carried on is the same, so that the linearised flow lets
+# errors grow or decay as the equation does.
+
+
+def relative_error_in_windows(model, solution, fresh):
+    """Estimate of the relative L2 error over all windows; NaN if they end early."""
+    solution, fresh = map(in_double_precision, (solution, fresh))
+    nets = solution.nets
+    before, error_square, square = None, 0.0, 0.0
+    for march, net in zip(marches(model, solution), nets, strict=True):
+        net = wider_in_window(model, net, march)
+        if sum(leaf.size for leaf in backend.leaves(net)) > MOST_WEIGHTS:
+            return math.nan
+        points = within(model, fresh, march)
+        change = _change_in_window(model, net, points, before)
+        before = net, change
+        x = points[0].x[:N_POINTS, 0]
+        values, slopes = backend.to_numpy(output_slopes(model, net, x))
+        length = march.stop - march.start
+        error = slopes.reshape(-1, len(change)) @ change
+        error_square += length * float(np.sum(error**2)) / len(x)
+        square += length * float(np.sum(values**2)) / len(x)
+    reaches_the_end = march.stop >= 1 - np.finfo(float).eps * 8
+    if not (square > 0 and reaches_the_end):
+        return math.nan
+    return math.sqrt(error_square / square)
+
+
+def _change_in_window(model, net, points, before):
+    """Change of the weights of a window that leads to the exact solution."""
+    balance = even_weights(model, net, points)
+    gramian, own, square = sums_over_pieces(model, net, points, balance)
+    change, explained = correction(gramian, own, square)
+    change = change * for_all_residuals(explained)
+    if before is None:
+        return change
+    moved = _with_error_of_start(model, points, *before)
+    _, both, _ = sums_over_pieces(model, net, moved, balance)
+    return change + correction(gramian, both - own, 1.0)[0]
+
+
+def _with_error_of_start(model, points, net, change):
+    """The points, with the values at the start corrected by an error before it."""
+    moved = []
+    for kind, batch in zip(model.classes, points, strict=True):
+        if isinstance(kind.residual.function, SinceBefore):
+            shift = _change_of_residuals(model, kind, net, change, batch)
+            batch = batch._replace(data=np.asarray(batch.data) + np.asarray(shift))
+        moved.append(batch)
+    return tuple(moved)
+
+
+@partial(jit_by_size, static_argnames=("model", "kind"))
+def _change_of_residuals(model, kind, net, change, batch):
+    flat, unravel = ravel_pytree(net)
+
+    def rows(flat):
+        return class_residuals(model, kind, unravel(flat), batch)
+
+    return jax.jvp(rows, (flat,), (change,))[1]

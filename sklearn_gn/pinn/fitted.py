@@ -8,10 +8,10 @@ import numpy as np
 from sklearn_gn.arrays import backend
 from sklearn_gn.pinn import solution
 from sklearn_gn.pinn.data import without_data
+from sklearn_gn.pinn.determination import what_is_left_open
 from sklearn_gn.pinn.dngd import gramian_eigenvalues
 from sklearn_gn.pinn.error_estimate import in_double_precision
 from sklearn_gn.pinn.growth import may_grow
-from sklearn_gn.pinn.left_open import what_is_left_open
 from sklearn_gn.pinn.losses import fresh_misfit, total_loss
 from sklearn_gn.pinn.observation_weight import SMALLEST, has_settled, reweighted
 from sklearn_gn.pinn.posterior import Posterior
@@ -30,17 +30,7 @@ _SPECTRAL = 3000  # unknowns up to which eigenvalues are computed after a fit
 
 
 def set_fitted(solver, run, fitted, n_observations):
-    """Set the attributes that only this estimator has.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-    run : FitRun
-    fitted : Fitted
-        What predictions need.
-    n_observations : float
-        Sum of the weights of the observations.
-    """
+    """Set the attributes that only this estimator has."""
     solver._fitted, solver.problem_ = fitted, fitted.problem
     solver._error_estimate = None
     solver.alpha_, solver.log_evidence_ = {}, math.nan
@@ -126,12 +116,7 @@ def _set_posterior(solver, run, fitted, n_observations):
 
 
 def has_settled_weight(state):
-    """Whether the weight of the observations has reached its last value.
-
-    Parameters
-    ----------
-    state : PINNState
-    """
+    """Whether the weight of the observations has reached its last value."""
     weight = state.observation_weight
     if weight <= SMALLEST:
         return True

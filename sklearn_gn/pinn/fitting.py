@@ -7,9 +7,9 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.pinn import eigenvalues, preparation, regression
-from sklearn_gn.pinn.algorithms import ALGORITHMS
+from sklearn_gn.pinn import baselines, eigenvalues, preparation, regression
 from sklearn_gn.pinn.data import checked_data, problem_sequence
+from sklearn_gn.pinn.dngd import DNGD
 from sklearn_gn.pinn.fitted import set_fitted
 from sklearn_gn.pinn.losses import fresh_loss, fresh_loss_in
 from sklearn_gn.pinn.predictions import Fitted
@@ -20,22 +20,13 @@ from sklearn_gn.pinn.verdict import (
 )
 from sklearn_gn.runtime.fit_loop import FitRun
 
+ALGORITHMS = {a.name: a for a in (DNGD, *baselines.ALGORITHMS)}
+
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
 def fit(solver, X, y, sample_weight, X_val, y_val):
-    """Fit a solver to its problem, to observations, or to both.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-    X, y, sample_weight, X_val, y_val
-        As given to its ``fit``.
-
-    Returns
-    -------
-    PINNSolver
-    """
+    """Fit a solver to its problem, to observations, or to both."""
     began = time.perf_counter()
     deadline = began + (math.inf if solver.max_time is None else solver.max_time)
     backend.mesh_of(solver.device)  # a device that there is not is an error

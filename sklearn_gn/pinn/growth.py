@@ -84,10 +84,7 @@ class Level(NamedTuple):
 
 
 def points_for(classes, n_weights, density=_RESIDUALS):
-    """Numbers of points of a network, for so many residuals for each parameter.
-
-    Fewer residuals than parameters have to do where there are very many axes.
-    """
+    """Numbers of points of a network, for so many residuals for each parameter."""
     if n_weights > _MOST_WEIGHTS:
         return _FEW
     interior, *conditions = [kind for kind in classes if kind.name != "data"]
@@ -105,17 +102,7 @@ def points_for(classes, n_weights, density=_RESIDUALS):
 def observed(level, rules, loss, fresh, first, net, seconds=0.0):
     """Return the level after an iteration, with what is to grow before the next one.
 
-    Parameters
-    ----------
-    level : Level
-    rules : Rules
-    loss, fresh : float
-        Losses at the points of training and at fresh ones.
-    first : float
-        Loss of the untrained network at fresh points.
-    net : Parameters
-    seconds : float, default=0.0
-        Those of an iteration at this size.
+    ``first`` is the loss of the untrained network on fresh points.
     """
     lowest = min(fresh, lowest_loss(level))
     level = level._replace(falls=(*level.falls, lowest))
@@ -168,10 +155,7 @@ def may_grow(level, rules, net):
 
 
 def may_go_on(level, rules, net, seconds):
-    """Whether a network whose growth has ended could still grow, if it had to.
-
-    There is time for the estimate of the error too, which is compiled.
-    """
+    """Whether a network whose growth has ended has room and time, estimate included."""
     small = rules.network and _n_weights(wider(net, None)) <= _MOST_WEIGHTS
     n_compilations, n_iter = 1 + _COMPILATIONS, _LEAST_ITERATIONS
     return small and _in_time(level, rules, LARGER * seconds, n_compilations, n_iter)
@@ -251,11 +235,7 @@ def richer(net, n_waves=0):
 
 
 def _on_many_scales(rng, n_axes, n):
-    """Weights (n_axes, n) and biases (n,) of neurons that bend within the domain.
-
-    Each bends at a random point, in a random direction; the logarithm of its slope is
-    uniform.
-    """
+    """Weights (n_axes, n) and biases (n,) of neurons that bend within the domain."""
     slopes = rng.standard_normal((n_axes, n))
     slopes *= np.exp(rng.uniform(*np.log(_SLOPES), n)) / np.linalg.norm(slopes, axis=0)
     return slopes, -np.sum(slopes * rng.uniform(-1, 1, slopes.shape), axis=0)

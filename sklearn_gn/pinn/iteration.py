@@ -259,21 +259,7 @@ class StepSummary(NamedTuple):
 
 
 def finish_iteration(points, state, settings, step):
-    """Return state and report of an iteration.
-
-    Parameters
-    ----------
-    points : FixedPoints
-    state : PINNState
-        With the network after the step.
-    settings : PINNSettings
-    step : StepSummary
-
-    Returns
-    -------
-    state : PINNState
-    report : Report
-    """
+    """Return state and report of an iteration, for the state after its step."""
     losses = _losses(points, state, settings, step)
     state = _with_stalls(state, settings, losses)
     state = _with_observed_sizes(points, state, settings, losses)
@@ -469,10 +455,8 @@ def _log_entries(points, state, settings, step, losses):
 def _with_expected_seconds(state, settings):
     """Return the state with the seconds that the next iteration will probably take.
 
-    That is those of the last one, or of the first one where the next compiles; after
-    one that has compiled for a larger size, those of the size before times what a
-    larger size costs at most; and those that it takes to end the fit where error bars
-    are compiled for it.
+    After one that compiled for a larger size, those of the size before times what a
+    larger size costs at most; more where the end of a fit compiles error bars.
     """
     seconds = time.perf_counter() - state.began
     level, first = state.level, state.first_seconds or seconds

@@ -29,15 +29,7 @@ _MOST_PLANE = 32  # waves of products
 
 
 def wave_vectors(problem):
-    """Return the wave vectors of a problem, the largest amplitudes first.
-
-    Empty where Laplacians are estimated: there are very many axes.
-
-    Returns
-    -------
-    tuple of tuple of float
-        In radians for a unit of the axes.
-    """
+    """Wave vectors of a problem in radians, the largest amplitudes first."""
     domain = problem.domain
     if problem.n_laplacian_directions is not None:
         return ()
@@ -86,10 +78,7 @@ def _points_of_line(domain, axis, fixed, rng):
 
 
 def _largest_values_first(problem):
-    """Residual classes, their axes and faces, without faces whose values are constant.
-
-    Of the many faces only a few are looked at, and a solution may vanish on most.
-    """
+    """Residual classes, their axes and faces, without faces of constant values."""
     by_kind = defaultdict(list)
     for entry in spectrum.kinds_and_faces(problem):
         kind, _, fixed = entry
@@ -122,11 +111,7 @@ def _waves(problem, axis, lines):
 
 
 def _waves_on_line(values, problem, axis):
-    """Amplitudes and cycles of the waves of centred values, which may be half cycles.
-
-    The values of sin(pi x) are those of many a product of waves; its spectrum has no
-    peak.
-    """
+    """Amplitudes and cycles of waves of centred values, perhaps half cycles."""
     half, amplitude = spectrum.peaks(values)
     slow = (1.0, (_HALF,))
     for tried in [slow], half, [*half, slow]:  # the fewest waves first
@@ -140,10 +125,7 @@ def _waves_on_line(values, problem, axis):
 
 
 def _plane_waves(problem, kind, fixed, waves):
-    """Wave vectors of a residual that is a sum of products of the waves of axes.
-
-    None where it is not, or where the possible products are too many.
-    """
+    """Wave vectors of a sum of products of waves of axes; None where it is not one."""
     rates = {axis: _different(own) for axis, own in waves.items()}
     rates = {axis: own for axis, own in rates.items() if own}
     n_products = math.prod(1 + 2 * len(own) for own in rates.values())

@@ -17,10 +17,7 @@ _SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 
 
 def fresh_loss(points, settings, net, weight=1.0, like=None):
-    """Loss at points that are never trained on; NaN where there are none.
-
-    It is computed as that of the points ``like``, if given: see ``pieces.cut``.
-    """
+    """Loss at points that are never trained on (NaN without), cut as ``like``."""
     if not points.fresh:
         return math.nan
     fresh = points.fresh
@@ -30,20 +27,14 @@ def fresh_loss(points, settings, net, weight=1.0, like=None):
 
 
 def fresh_loss_in(state, points, settings, net):
-    """Return the fresh loss of a network at a state of the fit.
-
-    Its programs are those of the points of training, if these are of the same problem.
-    """
+    """Return the fresh loss of a network at a state of the fit."""
     is_last = state.stage + 1 == len(settings.models)
     like = state.batches if is_last else None
     return fresh_loss(points, settings, net, state.observation_weight, like)
 
 
 def fresh_misfit(state, points, settings, net):
-    """The part of :func:`fresh_loss_in` that observations have, those of validation.
-
-    Without validation they are those of training.
-    """
+    """The part of :func:`fresh_loss_in` that observations have."""
     observed = with_class_alone(points, len(points.fresh) - 1)
     return fresh_loss_in(state, observed, settings, net)
 
@@ -74,8 +65,7 @@ def _loss_of_all(model, net, batches):
 def on_devices(batches, settings):
     """The batches, with a share of the points of each on every device.
 
-    They stand in the memory of the host where there are several devices, and are
-    padded by their last points, of weight zero. Gramians take an even number each.
+    They are padded by their last points, of weight zero.
     """
     mesh = settings.mesh
     if mesh is None:
@@ -94,11 +84,7 @@ def on_devices(batches, settings):
 
 
 def rebalanced_weights(losses, balance):
-    """Return class weights that slowly even out the classes' shares of the loss.
-
-    No loss counts as less than a millionth of their mean: the weight of one that is
-    zero would grow until the others were lost next to it.
-    """
+    """Return class weights that slowly even out the classes' shares of the loss."""
     floor = np.maximum(_SMALLEST_LOSS * losses.mean(), np.finfo(float).tiny)
     shares = np.maximum(losses, floor) * balance
     balance = balance * (shares.mean() / shares) ** _BALANCE_POWER

@@ -101,9 +101,7 @@ def _like(value, dtype):
 def start_parameters(rng, sizes, unknown, n_waves=0):
     """Glorot weights and zero biases, drawn in numpy.
 
-    ``sizes`` are the widths from the inputs to the outputs, without the ``n_waves``
-    inputs that are waves, whose weights are zero; ``unknown`` are the coefficients that
-    are to be found.
+    ``sizes`` leave out the ``n_waves`` inputs that are waves, whose weights are zero.
     """
     layers, last = [], len(sizes) - 2
     for k, (w, v) in enumerate(pairwise(sizes)):

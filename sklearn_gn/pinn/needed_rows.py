@@ -22,32 +22,12 @@ _EQUAL = 1e-9
 
 
 def rows_and_sizes(problem, extra, axes=None, observed=None):
-    """The derivatives of the network that each residual class depends on, and its size.
+    """The DerivativeRows that each class depends on (or None), and its sizes (k,).
 
-    Found by differentiating it in all of them, at random points for random values in
-    [-1, 1] of the derivatives, and random normals and coefficients. Second derivatives
-    that it depends on in the same way share a row. None where it needs more than second
-    derivatives at its own points: what it makes of a Taylor polynomial differs from
-    what it makes of the function itself. To be called in double precision.
-
-    Parameters
-    ----------
-    problem : Problem
-    extra : array of shape (c,)
-        The coefficients that are to be found, as parameters.
-    axes : ndarray of int of shape (s,), default=None
-        Axes from which Laplacians are estimated. If None, they are exact.
-    observed : ResidualClass, default=None
-        That of the observations, if their rows are wanted too, as the last ones.
-
-    Returns
-    -------
-    rows : tuple of DerivativeRows or None
-    sizes : tuple of ndarray of shape (k,)
-        How much each residual of a class changes with a solution of size one that
-        varies over the domain once: the root of the summed squares of its derivatives
-        in values and slopes, in coordinates in which the domain is [-1, 1]. Where there
-        are more than second derivatives, the residual of such a solution.
+    The classes are differentiated in all derivatives, at random points, values, normals
+    and coefficients; second derivatives of one slope share a row. None where a class
+    needs more than second derivatives at its own points. A size is the change of a
+    residual with a solution of size one that varies over the domain once.
     """
     rng = np.random.RandomState(0)
     model, kinds = Model(problem, (), ()), problem.residual_classes()
@@ -108,10 +88,7 @@ def _needing_more(model, classes, batches, extra, rng):
 
 
 def _usual_sizes(squares):
-    """Sizes of residuals: near a singular place of the equation they are huge.
-
-    Roots of the medians over the points, or of the means where these are zero.
-    """
+    """Sizes of residuals, by medians: near a singular place they are huge."""
     squares = np.sum(squares, axis=(2, 3, 4))
     medians = np.median(squares, axis=0)
     return np.sqrt(np.where(medians > 0, medians, squares.mean(axis=0)))
@@ -126,10 +103,7 @@ def _units(problem, pairs, axes):
 
 
 def _probes(problem, axes, rng):
-    """Points of each class, with normals in all directions.
-
-    They are more than the faces of a box in many dimensions would otherwise show.
-    """
+    """Points of each class, with normals in all directions."""
     n = max(4, min(_PROBES, _PROBED_FLOATS // problem.domain.dim))
     batches = []
     for points in problem.probes(n, rng).values():

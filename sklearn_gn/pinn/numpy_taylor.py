@@ -49,27 +49,10 @@ def with_biases(rows):
 
 
 def propagate(activations, layers, rows, kinds, n_waves, differentiable):
-    """Rows after the last, affine layer, and what they were made of.
+    """Rows after the last, affine layer, rows that each layer was given, and Layers.
 
-    Parameters
-    ----------
-    activations : tuple of str
-        Of the hidden layers.
-    layers : sequence of arrays of shape (w + 1, v)
-        With the biases, which only values have, in the last row.
-    rows : array of shape (C, n, n_inputs)
-    kinds : DerivativeRows
-    n_waves : int
-        Number of the last inputs, which the last layer has too.
-    differentiable : bool
-        Whether :func:`pull_back` is to follow.
-
-    Returns
-    -------
-    top : array of shape (C, n, n_outputs)
-    inputs : list of array of shape (C, n, w)
-        Rows that each layer was given.
-    hidden : list of Layer
+    All rows are of shape (C, n, width); ``differentiable`` if :func:`pull_back`
+    follows.
     """
     inputs, hidden, waves = [], [], rows[..., rows.shape[-1] - n_waves :]
     n_slopes = bool(kinds.first) + bool(kinds.second) + differentiable
@@ -122,19 +105,7 @@ def _squares(z, kinds):
 
 
 def pull_back(gradients, layers, hidden, kinds):
-    """Derivatives in the outputs of all layers, from those in the last one's.
-
-    Parameters
-    ----------
-    gradients : array of shape (k, C, n, n_outputs)
-    layers : sequence of arrays of shape (w + 1, v)
-    hidden : list of Layer
-    kinds : DerivativeRows
-
-    Returns
-    -------
-    list of array of shape (k, C, n, v)
-    """
+    """Derivatives (k, C, n, v) in the outputs of all layers, from those of the last."""
     found = [gradients]
     for matrix, layer in zip(layers[:0:-1], hidden[::-1], strict=True):
         n_neurons = layer.z.shape[-1]

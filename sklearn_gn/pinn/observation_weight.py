@@ -50,18 +50,7 @@ _PATIENCE, _FALL, _FALL_OF_EQUATION = 8, 0.9, 0.5
 
 
 def with_next_weight(state, known, step, fresh, solved):
-    """Return the state of a fit with the weight for its next iteration.
-
-    Parameters
-    ----------
-    state : PINNState
-    known : Observed
-    step : StepSummary
-    fresh : float
-        Loss on fresh points, and of the observations.
-    solved : bool
-        Whether the equation is solved.
-    """
+    """Return the state of a fit with the weight for its next iteration."""
     losses, weight = (*state.fresh_losses, fresh), state.observation_weight
     share = state.share_of_equation
     noise = step.class_losses[-1]
@@ -87,16 +76,8 @@ def with_next_weight(state, known, step, fresh, solved):
 def next_weight(weight, class_losses, known, share_before=math.inf, solved=True):
     """Return the weight for the next iterations of a fit whose loss has settled.
 
-    Parameters
-    ----------
-    weight : float
-    class_losses : array of shape (n_classes,)
-        Losses of the classes; that of the observations, with their weight, is last.
-    known : Observed
-    share_before : float, default=inf
-        Of the equation, by :func:`largest_share`, where the weight has changed before.
-    solved : bool, default=True
-        Whether the equation is solved.
+    The class of the observations is last; ``share_before`` is :func:`largest_share`
+    where the weight has changed before.
     """
     share = share_of_equation(class_losses)
     if not (known.has_functions or share < share_before):
@@ -105,13 +86,7 @@ def next_weight(weight, class_losses, known, share_before=math.inf, solved=True)
 
 
 def wanted_weight(weight, class_losses, known, solved=True):
-    """Return the weight that the losses ask for, however the share has fallen.
-
-    Parameters
-    ----------
-    weight, class_losses, known, solved
-        As in :func:`next_weight`.
-    """
+    """Return the weight that the losses ask for, however the share has fallen."""
     share = share_of_equation(class_losses)
     if not is_noise(float(class_losses[-1]), weight * known.spread_loss):
         return weight
@@ -143,14 +118,6 @@ def hides_the_rest(fresh_losses, noise, known):
     If the loss of the equation is a share of 2 s / n of that of n observations, its
     errors pull the coefficients by less than the root of 2 s of their standard
     deviations. What further iterations may gain is what the last ones have gained.
-
-    Parameters
-    ----------
-    fresh_losses : sequence of float
-        On fresh points, since the weight has changed.
-    noise : float
-        Loss of the observations, with their weight.
-    known : Observed
     """
     if known.has_functions or len(fresh_losses) <= _PATIENCE or not noise > 0:
         return False
@@ -160,11 +127,7 @@ def hides_the_rest(fresh_losses, noise, known):
 
 
 def is_noise(misfit, spread_loss):
-    """Whether a misfit may be noise: most of the observations' spread is explained.
-
-    If it is not, the solution, or its coefficients, are wrong, and observations of less
-    weight would not correct them.
-    """
+    """Whether a misfit may be noise: most of the observations' spread is explained."""
     return misfit <= _LARGEST_NOISE * spread_loss
 
 
@@ -177,12 +140,7 @@ class Observed(NamedTuple):
 
 
 def observed(data):
-    """Number of observations, and their loss if their means are all that is known.
-
-    Parameters
-    ----------
-    data : Batch
-    """
+    """Number of observations, and their loss if their means are all that is known."""
     square, y = np.float64(data.scale) ** 2, np.float64(data.data)
     there = ~np.isnan(y)
     weights, y = square[:, None] * there, np.where(there, y, 0)
@@ -198,13 +156,6 @@ def has_settled(losses, equation=()):
     """Whether the last iterations have not lowered the loss on fresh points by a tenth.
 
     Nor that of the equation alone by half: next to the noise it is hardly seen.
-
-    Parameters
-    ----------
-    losses : sequence of float
-        Those of the iterations since the weight has changed.
-    equation : sequence of float, default=()
-        The same of the equation and its conditions alone.
     """
     if len(losses) <= _PATIENCE:
         return False

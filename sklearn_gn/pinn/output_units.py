@@ -28,10 +28,8 @@ _NEGLIGIBLE = 1e-12  # size of values, relative to those of the others
 def units(problem, y=None, observed=(), waves=()):
     """Return center and size of each output, from values that are given.
 
-    Those of the conditions and of the observations. Where they are of both signs, or
-    one number alone, the center is zero. A single output without values, or behind a
-    transform, has the size with which a wave answers the source; of several, those
-    without values have the size that balances the equations, if that is far from one.
+    A single output without values, or behind a transform, has the size with which a
+    wave answers the source; of several, those without values balance the equations.
     """
     q = len(problem.outputs)
     known = [[] for _ in range(q)]
@@ -89,8 +87,7 @@ def _given_values(problem):
 def _size_of_answer(problem, waves):
     """Amplitude of the first wave, or of a slow one, that balances the source.
 
-    A wave in resonance, which the equation hardly answers, tells nothing: the next one
-    is taken, and the slow one is the last.
+    A wave in resonance, which the equation hardly answers, is passed over.
     """
     low, high = problem.domain.bounds.T
     tried = np.array([*waves, np.pi / (high - low)])
@@ -144,9 +141,8 @@ def _source(problem, points):
 def _with_balanced_sizes(problem, found):
     """Give outputs without values the size with which they balance the equations.
 
-    An equation that holds outputs of known size, or a source, wants terms of its other
-    outputs that are as large; of several equations the geometric mean. Only sizes far
-    from one are taken: they come from the units of the statement.
+    Of several equations the geometric mean. Only sizes far from one are taken: they
+    come from the units of the statement.
     """
     known = np.array([unit is not None for unit in found])
     before = np.array([1.0 if unit is None else unit[1] for unit in found])
@@ -169,10 +165,7 @@ def _with_balanced_sizes(problem, found):
 
 
 def _lacking_terms(problem, points, sizes, known):
-    """Logarithms of what the terms of outputs lack to balance the equations, (q,).
-
-    Zero for outputs of known size, and where there is nothing to balance.
-    """
+    """Logarithms (q,) of what terms of unknown size lack to balance the equations."""
     with backend.scope("float64"):
         squares = backend.to_numpy(_terms_of_outputs(problem, points, sizes))
     squares = squares[np.isfinite(squares).all(axis=(1, 2))]

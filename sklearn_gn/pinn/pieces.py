@@ -36,23 +36,9 @@ def serve(batches):
 
 
 def cut(classes, batches, like=None):
-    """Cut points into pieces of one shape.
+    """Cut points into pieces (tuples of Batch) of one shape, that of ``like``.
 
-    Where the points of a class do not fill all pieces, copies of the last point follow,
-    of weight zero.
-
-    Parameters
-    ----------
-    classes : tuple of ClassModel
-    batches : tuple of Batch
-    like : tuple of Batch, default=None
-        Points whose pieces have the shape that is wanted. If None, the same points, and
-        their number of pieces is a power of two.
-
-    Returns
-    -------
-    list of tuple of Batch
-        Each with a part of the points of every class.
+    Copies of the last point, of weight zero, fill them up.
     """
     lengths = _lengths(classes, batches if like is None else like)
     if lengths == [len(batch.x) for batch in batches]:
@@ -66,11 +52,7 @@ def cut(classes, batches, like=None):
 
 
 def _lengths(classes, batches):
-    """Number of points of each class in a piece.
-
-    It is one of sixteen to an octave, so that the conditions that share 375 points, and
-    then 750, have pieces of one shape.
-    """
+    """Number of points of each class in a piece, one of sixteen to an octave."""
     n_residuals = sum(of_points.residual_counts(classes, batches))
     count = 1 << max(0, (n_residuals // _LEAST_RESIDUALS).bit_length() - 1)
     shares = [-(-len(batch.x) // min(count, _MOST_PIECES)) for batch in batches]
@@ -128,22 +110,7 @@ _of_class = _compiled(
 
 
 def joined(model, batches, parts, found):
-    """Return residuals of all points, one class after the other.
-
-    Parameters
-    ----------
-    model : Model
-    batches : tuple of Batch
-        All points.
-    parts : list of tuple of Batch
-        The pieces.
-    found : list of array of shape (m,)
-        Residuals of the pieces, or what has as many entries.
-
-    Returns
-    -------
-    array of shape (M,)
-    """
+    """Residuals (M,) of all points from those of the pieces, class after class."""
     found = list(map(np.asarray, found))
     if parts[0] is batches:
         return found[0]
@@ -158,22 +125,7 @@ def joined(model, batches, parts, found):
 
 
 def joined_jacobians(batches, parts, found):
-    """Return the parts of a Jacobian, one class after the other.
-
-    Parameters
-    ----------
-    batches : tuple of Batch
-        All points.
-    parts : list of tuple of Batch
-        The pieces.
-    found : list of list of Part
-        In NumPy, for each of the pieces one of every class.
-
-    Returns
-    -------
-    list of Part
-        Without the rows that fill up the pieces.
-    """
+    """Parts of a Jacobian class after class, without rows that fill up the pieces."""
     if parts[0] is batches:
         return found[0]
     inside = []

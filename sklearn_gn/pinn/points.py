@@ -23,18 +23,10 @@ _REFERENCE_FLOATS = 2**22  # of the coordinates of points to compare at
 class Sampler:
     """Draws points, the same ones for the same numbers.
 
-    Parameters
-    ----------
-    n_interior, n_boundary : int
-    method : {"sobol", "halton", "uniform", "residual"}
-        With "residual", half of the interior points are drawn with a probability in
-        proportion to the square of the residual there; the density is that of Wu et
-        al., "A comprehensive study of non-adaptive and residual-based adaptive
-        sampling", with k = 2 and c = 1.
-    dtype : str
-    alike : float, default=inf
-        Residuals count in units of the size of their class where that differs from one
-        by more than this factor.
+    With the method "residual", half of the interior points have a probability in
+    proportion to the squared residual: that of Wu et al., "A comprehensive study of
+    non-adaptive and residual-based adaptive sampling", with k = 2 and c = 1. Residuals
+    count in units of the size of their class where it is more than ``alike`` from one.
     """
 
     n_interior: int
@@ -44,23 +36,7 @@ class Sampler:
     alike: float = math.inf
 
     def draw(self, model, seed, stage, number, net=None):
-        """Draw the points of all residual classes of the model's problem.
-
-        Parameters
-        ----------
-        model : Model
-        seed : int
-        stage : int
-            Number of the problem in the sequence of those to solve.
-        number : int
-            Number of the draw.
-        net : Parameters, default=None
-            The network, for residual-adaptive points.
-
-        Returns
-        -------
-        tuple of Batch
-        """
+        """Draw the points of all residual classes of the model's problem."""
         rng = np.random.RandomState([seed, stage, number])
         problem = model.problem
         axes = problem.draw_directions(rng)
@@ -104,10 +80,7 @@ class Sampler:
         return points.astype(self.dtype), values.astype(self.dtype)
 
     def _moved_to_residuals(self, model, net, points, axes, rng):
-        """Replace every other point by one that is drawn where the residual is large.
-
-        The chance of a candidate is in proportion to its squared residual.
-        """
+        """Replace every other point by one drawn where the residual is large."""
         n, problem = self.n_interior // 2, model.problem
         x = problem.domain.sample(_POOL * n, rng, "sobol")
         pool = type(points)(problem.all_points(x[:, None]), x[:, :0])
@@ -124,10 +97,7 @@ class Sampler:
 
 
 def distinct(x, data):
-    """Points that differ, with the share of the given ones that each stands for.
-
-    The boundary of an interval is two points, however many are drawn.
-    """
+    """Points that differ, with the share of the given ones that each stands for."""
     codes = row_codes(x.reshape(len(x), -1), data)  # rows may have 100,000 numbers
     _, first, counts = np.unique(codes, return_index=True, return_counts=True)
     order = np.argsort(first)
@@ -135,18 +105,7 @@ def distinct(x, data):
 
 
 def batch_of(x, data, weight, dtype, axes=None):
-    """Return the points of a class whose weighted mean square is part of the loss.
-
-    Parameters
-    ----------
-    x : ndarray of shape (N, P, d)
-    data : ndarray of shape (N, e)
-    weight : float or ndarray of shape (N,)
-        Weight of the class, or weights of its points.
-    dtype : str
-    axes : ndarray of int of shape (s,), default=None
-        Axes from which Laplacians are estimated. If None, they are exact.
-    """
+    """Points (N, P, d) of a class, whose ``weight`` is one number or one for each."""
     share = np.broadcast_to(np.asarray(weight, float) / len(x), len(x))
     scale = np.sqrt(share).astype(dtype)
     return Batch(x.astype(dtype), data.astype(dtype), scale, axes)

@@ -142,24 +142,7 @@ def hole_functions(hole, x):
 
 
 def posed(problem, stages, y=None, observed=()):
-    """Return problems with the units and the waves of the last one.
-
-    Parameters
-    ----------
-    problem : Problem
-        The one to solve.
-    stages : sequence of Problem
-        Easier ones.
-    y : ndarray of shape (m, n_observed), default=None
-        Observations; NaN where there are none.
-    observed : tuple
-        Numbers of the outputs that y holds, or functions.
-
-    Returns
-    -------
-    problem : PosedProblem
-    stages : list of PosedProblem
-    """
+    """Return problems with the units and the waves of the last one."""
     problem, stages = on_circles(problem, stages)
     many_axes = problem.domain.dim > spectrum.MOST_AXES
     waves = (lines if many_axes else spectrum).wave_vectors(problem)

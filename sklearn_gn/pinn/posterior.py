@@ -40,20 +40,8 @@ _UNSEEN = 1e-2
 class Posterior(StoredWithoutCaches):
     """Standard deviations of outputs and coefficients about a fitted network.
 
-    The Gramian is factored when it is first needed, and then kept; it is not stored
-    with the object. To be used in double precision, on the device of the fit.
-
-    Parameters
-    ----------
-    model : Model
-    net : Parameters
-        In numpy, like all that follows.
-    batches : tuple of Batch
-        Points of training.
-    fresh : tuple of Batch
-        Points that were not trained on.
-    n_observations : float
-        Sum of the weights of the observations, before they were normalised.
+    The Gramian is factored when it is first needed, and not stored with the object. To
+    be used in double precision, on the device of the fit.
     """
 
     def __init__(self, model, net, batches, fresh, n_observations):
@@ -92,19 +80,12 @@ class Posterior(StoredWithoutCaches):
         return float(self._factored.freedom)
 
     def coefficient_deviations(self):
-        """Standard deviations of the coefficients that were to be found, by name.
-
-        Infinite where other values, with other weights of the network or together with
-        other coefficients, leave the residuals as they are.
-        """
+        """Standard deviations of the coefficients; infinite if not determined."""
         factors = self._factors_of_rows()
         return _coefficient_deviations(self.model, self.net, self._factored, factors)
 
     def _factors_of_rows(self):
-        """Factors of the residuals that give observations the weight one.
-
-        Next to rounding errors of the equation, those of small weight are not seen.
-        """
+        """Factors of the residuals that give observations the weight one."""
         factors = [
             np.ones(len(batch.x) * kind.residual.n_outputs)
             for kind, batch in zip(self.model.classes, self.batches, strict=True)
@@ -135,10 +116,7 @@ def _deviations(factored, slopes):
 
 
 def _noise_of_rows(model, net, batches, r, inverse, fresh, n_observations):
-    """Standard deviations of the residuals, of shape (m,), and degrees of freedom.
-
-    The latter are those of the noise of the observations.
-    """
+    """Standard deviations (m,) of residuals, and degrees of freedom of the noise."""
     sizes = residual_counts(model.classes, batches)
     ends = np.cumsum(residual_counts(model.classes, fresh))
     fresh_r = jnp.split(residuals(model, net, fresh), ends[:-1])

@@ -323,8 +323,10 @@ class SolutionMixin(PredictionIntervalMixin):
 
     def _estimated_error(self, factored):
         """The estimate, or one that is sooner there and seldom much too small."""
-        from sklearn_gn.pinn.error_estimate import relative_error_estimate
-        from sklearn_gn.pinn.window_errors import relative_error_in_windows
+        from sklearn_gn.pinn.error_estimate import (
+            relative_error_estimate,
+            relative_error_in_windows,
+        )
 
         fitted, posterior = self._fitted, self._posterior
         if fitted.problem is None:

@@ -24,21 +24,7 @@ _LARGEST_INT = np.iinfo(np.int32).max
 
 
 def network_and_models(solver, stages, data, rng):
-    """Return the untrained network, and what is compiled, for each problem.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-    stages : list of tuple (Problem, int)
-        Easier problems to begin with, and their iterations.
-    data : FitData
-    rng : RandomState
-
-    Returns
-    -------
-    untrained : Parameters
-    models : tuple of Model
-    """
+    """Return the untrained network, and what is compiled, for each problem."""
     sizes, activations = _widths(solver, data.problem), ()
     frame, problems = data.frame, [problem for problem, _ in stages]
     if has_default_network(solver, data.problem):
@@ -89,27 +75,13 @@ def _widths(solver, problem):
 
 
 def has_default_network(solver, problem):
-    """Whether the network finds its size, and has functions that the problem needs.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-        Its constructor parameters are read.
-    problem : Problem or None
-    """
+    """Whether the network finds its size, and has functions that the problem needs."""
     auto = _is_auto(solver.hidden_layer_sizes) and solver.network is None
     return auto and problem is not None and solver._solver_object().name == "dngd"
 
 
 def is_new_eigenvalue_problem(solver, stages, data):
-    """Whether a fit begins an eigenvalue problem, and not with an easier one.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-    stages : list of tuple (Problem, int)
-    data : FitData
-    """
+    """Whether a fit begins an eigenvalue problem, and not with an easier one."""
     if stages or data.problem is None or data.observations.training is not None:
         return False
     if solver._solver_object().name != "dngd" or _is_resumed(solver):
@@ -119,25 +91,7 @@ def is_new_eigenvalue_problem(solver, stages, data):
 
 
 def settings(solver, models, stages, data, networks, seed, deadline):
-    """Return the settings of a fit.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-    models : tuple of Model
-    stages : list of tuple (Problem, int)
-    data : FitData
-    networks : tuple of Parameters
-        The untrained one, and the one to begin with.
-    seed : int
-        Of the points.
-    deadline : float
-        Of the fit, by time.perf_counter.
-
-    Returns
-    -------
-    PINNSettings
-    """
+    """Return the settings of a fit, for its untrained and its first network."""
     untrained, start = networks
     has_equation = solver.problem is not None
     sampler, growth, known = setup.NoPoints(), None, None
@@ -221,15 +175,7 @@ def _alike_sizes(solver, models):
 
 
 def check_memory(settings, net, data):
-    """Raise a ValueError if the matrix of a step would not fit into memory.
-
-    Parameters
-    ----------
-    settings : PINNSettings
-    net : Parameters
-        To begin with.
-    data : FitData
-    """
+    """Raise a ValueError if the matrix of a step would not fit into memory."""
     sampler, solver = settings.sampler, settings.solver.name
     outputs = [known.residual.n_outputs for known in settings.models[-1].classes]
     n_residuals, n = 0, n_weights(last_network(net))
@@ -257,18 +203,7 @@ def check_memory(settings, net, data):
 
 
 def network_to_begin_with(solver, new):
-    """Return a new network, or the previous one with ``warm_start``.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-    new : Parameters
-
-    Raises
-    ------
-    ValueError
-        If the previous network has other layers.
-    """
+    """Return a new network, or the previous one with ``warm_start``."""
     if not _is_resumed(solver):
         return new
     before = solver._fitted.net

@@ -26,14 +26,7 @@ from sklearn_gn.runtime.fit_loop import FitRun
 
 
 def has_chosen_penalties(solver, problem):
-    """Whether a fit is a regression in which the evidence chooses the penalties.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-        Its constructor parameters are read.
-    problem : Problem or None
-    """
+    """Whether a fit is a regression in which the evidence chooses the penalties."""
     plain = problem is None and solver.network is None
     chosen = isinstance(solver.observation_weight, str)
     return plain and chosen and solver._solver_object().name == "dngd"
@@ -69,17 +62,7 @@ REGRESSION = Algorithm("dngd", init, step, compiled=False)
 
 
 def fit(solver, model, start, data, seed):
-    """Fit a network to rows and set the fitted attributes.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-    model : Model
-        Of the network that predicts.
-    start : Parameters
-    data : FitData
-    seed : int
-    """
+    """Fit a network to rows and set the fitted attributes."""
     layers = _layers_of(model, start)
     rows = _rows_of(data.observations.training)
     validation = data.observations.validation

@@ -11,6 +11,7 @@ and the residual is handed the Taylor polynomial that they make; all others
 differentiate the network itself, which is slower.
 """
 
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -21,6 +22,7 @@ from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.arrays.parts import total
 from sklearn_gn.linalg.jacobian import Part
+from sklearn_gn.pde.calls import call, flat
 from sklearn_gn.pde.local_functions import points_of_row
 from sklearn_gn.pinn.model import Batch, coefficients, n_waves, network
 from sklearn_gn.pinn.taylor import (
@@ -207,8 +209,7 @@ def row_residuals(model, class_model, functions, points, data, extra, axes):
 def row_from_top(model, class_model, axes, top, x, data, extra):
     """Residuals of one row, from rows of the last layer of shape (P C, q).
 
-    Compiled apart, so that the residual is traced once for the many functions, and
-    sizes of the network, in which it is used.
+    Compiled apart, so that networks of all sizes trace the residual once.
     """
     rows, points = class_model.rows, points_of_row(x)
     functions = [
@@ -264,3 +265,32 @@ def _top(model, class_model, layers, stacks, batch, taps=None):
     )
     n, points, _ = batch.x.shape
     return top.joined().reshape(n, points * class_model.rows.size, -1), inputs
+
+
+# --- residuals of observations --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Residual of observations; of one that is missing, NaN, it is zero."""
+
+    entries: tuple  # numbers of outputs, or functions of the field and a point
+
+    def __call__(self, fields, points, data, coefficients):
+        """Misfit at a point, of shape (k,)."""
+        values = self.values(fields[0], points[0], coefficients)
+        missing = jnp.isnan(data)
+        return jnp.where(missing, 0, values - jnp.where(missing, 0, data))
+
+    def values(self, field, x, coefficients):
+        """What is observed at a point, without noise, of shape (k,)."""
+        outputs = jnp.atleast_1d(field(x))
+        if not any(map(callable, self.entries)):
+            return outputs[np.array(self.entries)]
+        values = [
+            flat(call(entry, (field, x), coefficients), x)
+            if callable(entry)
+            else outputs[entry][None]
+            for entry in self.entries
+        ]
+        return jnp.concatenate(values)

@@ -24,10 +24,10 @@ from sklearn_gn.pinn.model import (
     start_parameters,
 )
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
-from sklearn_gn.pinn.observed import Observed
 from sklearn_gn.pinn.points import NoPoints, Sampler, batch_of
 from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residual_sizes import in_units, size_of_observations
+from sklearn_gn.pinn.residuals import Observed
 from sklearn_gn.pinn.taylor import DerivativeRows
 
 __all__ = [
@@ -48,24 +48,7 @@ __all__ = [
 
 
 def untrained_network(problem, network, hidden_layer_sizes, rng, dtype, device):
-    """Draw the parameters to start from.
-
-    Parameters
-    ----------
-    problem : Problem
-    network : object or None
-        Of the user, in place of the hidden layers.
-    hidden_layer_sizes : int or sequence of int
-    rng : RandomState
-    dtype : str
-    device : str or None
-
-    Returns
-    -------
-    parameters : Parameters
-    features : Features or None
-        How the user's network makes features of points.
-    """
+    """Parameters to start from, and the Features of a network of the user's or None."""
 
     def cast(tree):
         return backend.map_leaves(lambda a: np.asarray(a, dtype), tree)
@@ -86,13 +69,7 @@ def untrained_network(problem, network, hidden_layer_sizes, rng, dtype, device):
 
 
 def activations(activation, hidden_layer_sizes):
-    """Return the names of the hidden layers' activations, one each.
-
-    Raises
-    ------
-    ValueError
-        If there are not as many as layers, or if one is unknown.
-    """
+    """Return the names of the hidden layers' activations, one each."""
     sizes = _widths(hidden_layer_sizes)
     single = isinstance(activation, str)
     names = (activation,) * len(sizes) if single else tuple(activation)
@@ -128,24 +105,8 @@ def _no_residual(u, x):
 def models(problems, names, features, extra, *, equation, observed, device):
     """Return what is compiled, for each problem of a sequence.
 
-    Parameters
-    ----------
-    problems : sequence of Problem
-    names : tuple of str
-        Activations of the hidden layers.
-    features : Features or None
-    extra : ndarray
-        Coefficients that are to be found.
-    equation : bool
-        Whether the residuals of the problems count.
-    observed : tuple of int or callable, or None
-        Numbers of the outputs that are observed, and functions of the field and a
-        point that are. If None, there are no observations.
-    device : str or None
-
-    Returns
-    -------
-    tuple of Model
+    The residuals of problems count if ``equation``; ``observed`` holds numbers of
+    outputs, and functions of the field and a point, or is None.
     """
     frame = () if features else names
     return tuple(
@@ -196,19 +157,7 @@ def sizes_of(problem, n_weights, n_interior, n_boundary):
 def observation_batch(problem, X, y, weight, total_weight, scaling, dtype):
     """Return observations, padded by their last row with weight zero.
 
-    Parameters
-    ----------
-    problem : Problem
-    X : ndarray of shape (m, d)
-    y : ndarray of shape (m, q)
-        NaN where nothing was observed.
-    weight : ndarray of shape (m,)
-        Of sum one.
-    total_weight : float
-        Weight of the mean square of the misfit.
-    scaling : Scaling or None
-        Units of a plain regression.
-    dtype : str
+    The weights of the rows have the sum one; y is NaN where nothing was observed.
     """
     if scaling is not None:
         X, y = scaling.x(X), (y - scaling.y_center) / scaling.y_scale

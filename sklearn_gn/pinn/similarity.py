@@ -34,14 +34,7 @@ def n_similarity_functions(breaks):
 
 
 def similarity_functions(breaks, domain, x):
-    """The functions of all breaks at a point.
-
-    Parameters
-    ----------
-    breaks : tuple of Break
-    domain : Domain
-    x : array of shape (2,)
-    """
+    """The functions of all breaks at a point."""
     return jnp.stack([f for b in breaks for f in _of_break(b, domain, x)])
 
 
@@ -74,8 +67,7 @@ def _of_break(entry, domain, x):
 def _ladder(s, at, period):
     """F_k by k, and for negative k the derivatives of F_0 of the orders -k.
 
-    With a period the sums over the places on both sides, for s between them, without
-    the polynomials that grow.
+    With a period, sums over the places on both sides, without polynomials that grow.
     """
     if math.isinf(period):
         return _aperiodic_ladder(s, at)
@@ -109,11 +101,7 @@ def _aperiodic_ladder(s, at):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _member(k, s, at, ladder):
-    """F_k, of which the ladder has the derivatives.
-
-    Nothing is computed again for these: functions of functions of complex numbers, and
-    their derivatives by all axes, would take seconds to compile.
-    """
+    """F_k, of which the ladder has the derivatives, for quick compilation."""
     del s, at
     return ladder[k]
 

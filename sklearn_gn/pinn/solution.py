@@ -17,8 +17,7 @@ from sklearn_gn.pinn.model import (
     coefficients,
     network,
 )
-from sklearn_gn.pinn.observed import Observed
-from sklearn_gn.pinn.residuals import class_residuals
+from sklearn_gn.pinn.residuals import Observed, class_residuals
 
 _REFERENCE_POINTS = 10_000
 _REFERENCE_FLOATS = 2**22  # of the coordinates of points to compare at
@@ -86,10 +85,7 @@ def relative_error(model, params, points, exact):
 
 
 def relative_errors(problem, found, exact):
-    """Relative L2 errors: of all known outputs together, and of each, in numpy.
-
-    Outputs that are determined up to a constant are compared without their means.
-    """
+    """Relative L2 errors: of all known outputs together, and of each, in numpy."""
     with backend.scope("float64"):
         joint, each = backend.to_numpy(_relative_errors(problem, found, exact))
     return float(joint), each

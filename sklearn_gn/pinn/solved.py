@@ -15,25 +15,8 @@ OVERFITTED = 100.0  # fresh over training loss
 def losses_of_no_solution(fresh_loss, points, settings, untrained):
     """Loss on fresh points of the untrained network, or of a constant if it is lower.
 
-    That is zero, or one where the equation is singular at zero.
-
-    Large coefficients of the equation make the first one huge: beside it a constant,
-    which meets no condition, would pass for a solution.
-
-    Parameters
-    ----------
-    fresh_loss : callable
-        ``fresh_loss(points, settings, net)``.
-    points : FixedPoints
-    settings : PINNSettings
-    untrained : Parameters
-
-    Returns
-    -------
-    all : float
-    of_classes : tuple of float
-        Those of each residual class alone, whose units differ. Empty where there are
-        no fresh points, and for a network of the user's own.
+    Large coefficients make the first one huge: a constant, which meets no condition,
+    would pass for a solution. Then the same of each class alone, empty where unknown.
     """
     if not points.fresh or not settings.models[-1].activations:
         return fresh_loss(points, settings, untrained), ()
@@ -57,14 +40,7 @@ def losses_of_no_solution(fresh_loss, points, settings, untrained):
 
 
 def with_class_alone(points, k):
-    """The fixed points, of which those of one class alone count among the fresh ones.
-
-    Parameters
-    ----------
-    points : FixedPoints
-    k : int
-        Number of the class.
-    """
+    """The fixed points; of the fresh ones those of one class alone count."""
     fresh = tuple(
         batch._replace(scale=(i == k) * np.asarray(batch.scale))
         for i, batch in enumerate(points.fresh)
@@ -73,30 +49,14 @@ def with_class_alone(points, k):
 
 
 def is_solved(fresh, loss, first_fresh):
-    """Whether the equation holds between the points of training too.
-
-    Parameters
-    ----------
-    fresh, loss : float
-        Losses on fresh points and on those of training.
-    first_fresh : float
-        That of :func:`losses_of_no_solution`.
-    """
+    """Whether the equation holds between the points of training too."""
     return fresh <= SOLVED_LOSS * first_fresh and fresh <= OVERFITTED * max(
         loss, _ACCURATE_LOSS * first_fresh
     )
 
 
 def holds_in_all_classes(classes, losses, first):
-    """Whether each residual class but the observations is solved by its own measure.
-
-    Parameters
-    ----------
-    classes : tuple of ClassModel
-    losses : ndarray of shape (n_classes,)
-    first : tuple of float
-        Those of :func:`losses_of_no_solution`.
-    """
+    """Whether each residual class but the observations is solved by its own measure."""
     return not any(
         loss > SOLVED_LOSS * reference
         for kind, loss, reference in zip(classes, losses, first, strict=False)
@@ -105,15 +65,7 @@ def holds_in_all_classes(classes, losses, first):
 
 
 def has_unmet_condition(classes, class_losses, first_classes):
-    """Whether a condition is hardly met better than by no solution.
-
-    Parameters
-    ----------
-    classes : sequence of ClassModel
-    class_losses : array of shape (n_classes,)
-    first_classes : tuple of float
-        Those of :func:`losses_of_no_solution`.
-    """
+    """Whether a condition is hardly met better than by no solution."""
     return any(
         known.residual.name not in ("interior", "data") and loss > UNMET_LOSS * first
         for known, loss, first in zip(

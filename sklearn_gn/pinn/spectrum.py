@@ -39,16 +39,7 @@ _ROUNDING = 1e-12  # of values, relative to the largest
 
 
 def wave_vectors(problem):
-    """Return the wave vectors of a problem, the largest amplitudes first.
-
-    Empty where there are more than three axes (:mod:`sklearn_gn.pinn.lines`), and where
-    outputs are behind a transform of their own.
-
-    Returns
-    -------
-    tuple of tuple of float
-        In radians for a unit of the axes.
-    """
+    """Wave vectors of a problem in radians, the largest amplitudes first."""
     domain = problem.domain
     if domain.dim > MOST_AXES or problem.n_laplacian_directions is not None:
         return ()
@@ -65,21 +56,10 @@ def wave_vectors(problem):
 
 
 def waves_on_faces(problem):
-    """Yield the waves of the values that are given on the faces of a box.
+    """Yield axis, amplitudes (n,), cycles (n, d), whether exact, for values on faces.
 
     The largest terms of its series of half cycles, of cosines or of sines, whichever
     converges faster; or waves of any period where a few of them are the function.
-
-    Yields
-    ------
-    axis : int
-        Across the face.
-    amplitudes : ndarray of shape (n,)
-        The largest first.
-    cycles : ndarray of shape (n, d)
-        Over the box, zero across the face, of either sign.
-    exact : bool
-        Whether the waves describe the values entirely.
     """
     dim = problem.domain.dim
     for values, axes in _functions(problem):
@@ -132,10 +112,7 @@ def _terms(values, kinds):
 
 
 def distinct(vectors, domain, n_most, equal=_EQUAL):
-    """Return the first wave vectors that differ, as a tuple of tuples.
-
-    ``equal`` is the number of cycles over the domain up to which two are the same.
-    """
+    """The first wave vectors that differ by ``equal`` cycles, as a tuple of tuples."""
     size = np.ptp(domain.bounds, axis=1) / (2 * np.pi)
     kept = []
     for vector in map(np.array, vectors):

@@ -58,8 +58,7 @@ def with_new_network(state, settings):
 def has_another(state, settings):
     """Whether a fit may start again: alone, without windows.
 
-    Where the weight of the observations has fallen, coefficients explain them, unless
-    it waits for an equation that does not hold with these.
+    Where the weight of the observations has fallen, coefficients explain them.
     """
     model = settings.models[-1]
     plain = model.features is None and state.march is None and state.stage == 0
@@ -70,20 +69,13 @@ def has_another(state, settings):
 
 
 def is_stuck(model, class_losses, state):
-    """Whether a fit that ends has learnt next to nothing.
-
-    That is said by its losses on the points of training. Where these alone are small,
-    points are missing.
-    """
+    """Whether a fit that ends has learnt next to nothing at its points of training."""
     unmet = has_unmet_condition(model.classes, class_losses, state.first_classes)
     return unmet or np.sum(class_losses) > UNMET_LOSS * state.first_fresh
 
 
 def is_in_false_minimum(level, class_losses, state, settings):
-    """Whether a fit that is far from a solution has not gained by a larger network.
-
-    One that was too small would have.
-    """
+    """Whether a fit that is far from a solution has not gained by a larger network."""
     if level is None or not (level.next == "network" or level.late or level.ended):
         return False
     first, now = settings.untrained.layers[0], state.net.layers[0]
@@ -96,8 +88,7 @@ def is_in_false_minimum(level, class_losses, state, settings):
 def may_be_astray(model, level, class_losses, first_fresh):
     """Whether coefficients are wrong when the first network no longer learns.
 
-    They do not come back in a larger one. The equation and the conditions say it:
-    observations have noise.
+    They do not come back in a larger one.
     """
     if level is None or not model.problem.unknown or not math.isinf(level.before):
         return False
@@ -113,8 +104,7 @@ def may_be_astray(model, level, class_losses, first_fresh):
 def has_vanished(class_losses, state, settings):
     """Whether a fit has settled where a positive coefficient is zero, and not well.
 
-    There the loss hardly depends on its logarithm, and it does not come back. From a
-    larger start others are found first.
+    There the loss hardly depends on its logarithm, and it does not come back.
     """
     problem, spread = settings.models[-1].problem, settings.observed.spread_loss
     poor = class_losses[-1] > _UNEXPLAINED * state.observation_weight * spread

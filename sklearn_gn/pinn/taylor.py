@@ -77,10 +77,7 @@ class ScaledAxes(NamedTuple):
         return jnp.concatenate([change, jnp.sum(z[:, 0], axis=0)[None]])
 
     def products(self, other):
-        """Inner products with rows of the same axes, ones of the bias included.
-
-        Of shape (n, size, m, size).
-        """
+        """Inner products (n, size, m, size) with rows of the same axes."""
         n, m, s = len(self.values), len(other.values), self.axes.shape[0]
         found = jnp.zeros((n, self.size, m, self.size), self.values.dtype)
         found = found.at[:, 0, :, 0].set(self.values @ other.values.T + 1)
@@ -97,17 +94,7 @@ class ScaledAxes(NamedTuple):
 
 
 def input_stack(embedding, x, rows, axes=None):
-    """Rows of the network's inputs at one point, of shape (size, n_inputs).
-
-    Parameters
-    ----------
-    embedding : callable
-        Maps a point to the network's inputs.
-    x : array of shape (d,)
-    rows : DerivativeRows
-    axes : array of int of shape (s,), default=None
-        Axes that the rows number. If None, they number all of them.
-    """
+    """Rows of the inputs at one point, (size, n_inputs); ``axes`` None numbers all."""
     every = jnp.arange(x.shape[0], dtype=jnp.int32)
     numbers = every if axes is None else axes
 
@@ -143,8 +130,7 @@ def _group_sums(rows, values):
 class Stack(NamedTuple):
     """Rows of all points, kind by kind, so that those of a kind are contiguous.
 
-    Programs that are compiled cheaply take several times as long where they put single
-    rows of many points together.
+    Programs that are compiled cheaply are slow at single rows of many points.
     """
 
     value: Any  # (n, width)
@@ -214,29 +200,10 @@ def activate(name, stack, rows):
 
 
 def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
-    """Rows after the last, affine layer, and the rows that every layer was given.
+    """Stack after the last, affine layer, and those that every layer was given.
 
-    Parameters
-    ----------
-    activations : tuple of str
-        Of the hidden layers.
-    layers : sequence of arrays of shape (n_inputs + 1, n_outputs)
-        Weights with the biases in the last row; one more than the activations.
-    stack : Stack or ScaledAxes
-        Of the inputs.
-    rows : DerivativeRows
-    taps : sequence of Stack, default=None
-        Added to the layers' outputs before activation: derivatives in them are what
-        the Jacobian is made of.
-    n_waves : int, default=0
-        Number of the last inputs, which the last layer has too.
-
-    Returns
-    -------
-    stack : Stack
-        Of width n_outputs.
-    inputs : list of Stack
-        The first is the input itself if that is a ScaledAxes.
+    Taps are added to the outputs of layers before activation: derivatives in them are
+    what the Jacobian is made of. The last layer has the last ``n_waves`` inputs too.
     """
     inputs, waves = [], None
     if not isinstance(stack, ScaledAxes):
@@ -275,21 +242,6 @@ def local_field(top, x0, rows, axes=None):
     """The second-order Taylor polynomial around a point, as a function of x.
 
     Derivatives up to the second order of whatever is made of it are exact at ``x0``.
-
-    Parameters
-    ----------
-    top : array of shape (size, n_outputs)
-        Rows of the last layer at ``x0``.
-    x0 : array of shape (d,)
-    rows : DerivativeRows
-    axes : array of int of shape (s,), default=None
-        Axes that the rows number. If None, they number all of them.
-
-    Returns
-    -------
-    callable
-        Maps an array of shape (d,) to one of shape (n_outputs,). Where the axes are all
-        of them, a LocalFunction.
     """
     f = 1 + len(rows.first)
     if rows.second:
@@ -328,10 +280,7 @@ def _derivative(top, rows, axes):
 
 
 def _shares(rows, is_square, sums):
-    """Coefficients of the products of two steps, of shape (n_pairs, n_outputs).
-
-    Of a sum, every member gets an equal part: only the sum is used.
-    """
+    """Coefficients (n_pairs, n_outputs) of the products of two steps."""
     sizes = [len(group) for group in rows.second]
     share = np.where(is_square, 0.5, 1.0) / np.repeat(sizes, sizes)
     share = share.astype(sums.dtype)[:, None]
@@ -341,10 +290,7 @@ def _shares(rows, is_square, sums):
 
 
 def _entries(step, numbers):
-    """Entries of a vector; where they follow each other without indexing by an array.
-
-    That makes six operations, and each derivative of the field twice as many again.
-    """
+    """Entries of a vector, if possible without indexing, which is slower."""
     low, n = int(numbers[0]), len(numbers)
     if tuple(numbers) == tuple(range(low, low + n)):
         return step if n == len(step) else step[low : low + n]

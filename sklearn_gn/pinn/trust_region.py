@@ -101,28 +101,11 @@ def first_region(net, dtype):
 
 
 def search(model, net, batches, quadratic, region, *, geodesic):
-    """Find the longest step whose predicted reduction is achieved.
+    """Find the longest step whose predicted reduction is achieved, and a new region.
 
     From the last radius on, longer ones are tried while the gain ratio is high, or
     shorter ones until a step is trusted, and radii between where these are far apart.
     If no step is trusted, the one with the least loss is taken, or that of length zero.
-
-    Parameters
-    ----------
-    model : Model
-    net : Parameters
-    batches : tuple of Batch
-        Weighted.
-    quadratic : Quadratic
-    region : Region
-    geodesic : bool
-        Whether steps are accelerated.
-
-    Returns
-    -------
-    best : Candidate
-    region : Region
-        Of the next iteration.
     """
     evaluate = partial(
         trial,
@@ -175,16 +158,7 @@ def _length_ratio(gain, trusted):
 
 
 class _Shifts:
-    """Moré and Sorensen's iteration for the shift that belongs to a length.
-
-    Parameters
-    ----------
-    evaluate : callable
-        Maps a shift to its Trial.
-    quadratic : Quadratic
-    shift : float
-        The first one to try. If NaN, none is known.
-    """
+    """Moré and Sorensen's iteration for the shift that belongs to a length."""
 
     def __init__(self, evaluate, quadratic, shift):
         self.evaluate, self.dtype = evaluate, quadratic.matrix.dtype.type
@@ -199,11 +173,7 @@ class _Shifts:
         return not self.shift > self.floor
 
     def trial_of_length(self, length):
-        """The trial of a step of about this length.
-
-        The step is shorter where there is none as long, and where a shorter one is not
-        trusted. None where the Gramian cannot be factored.
-        """
+        """The trial of a step of about this length; None without a factor."""
         for _ in range(_TRIALS):
             found = self._trial()
             if found is None:
@@ -301,10 +271,7 @@ def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, j
     static_argnames=("model", "geodesic"),
 )
 def trial(model, net, batches, linear, matrix, right, floor, shift, *, geodesic):
-    """The step of a shift and its effect on the loss; NaN where there is no factor.
-
-    Rounding of the Gramian changes the step by about ``floor / shift``.
-    """
+    """The step of a shift and its effect on the loss; NaN where there is no factor."""
     found = factor(matrix, shift)
     refine = floor > _ROUNDING * shift
     step, slope = shifted_solution(linear, net, found, shift, right, refine)

@@ -62,17 +62,7 @@ _MOST_TRIALS, _WORST = 80, 1e300  # of the simplex method, for each parameter
 
 
 def unknown_functions(problem, observed, n_equations):
-    """Numbers of the outputs that are unknown functions, without an equation.
-
-    Empty where they cannot be told from the others.
-
-    Parameters
-    ----------
-    problem : Problem
-    observed : tuple of int or callable
-        Outputs that are observed, and functions of the field.
-    n_equations : int
-    """
+    """Numbers of the outputs that are unknown functions, without an equation."""
     n_free = len(problem.outputs) - n_equations
     named = [problem.outputs.index(name) for name in problem.depends_on]
     unseen = [k for k in range(len(problem.outputs)) if k not in observed]
@@ -298,17 +288,10 @@ class Found(NamedTuple):
 
 
 class FunctionPosterior(StoredWithoutCaches):
-    """Error bars of a solution with unknown functions.
+    """Error bars of a solution with unknown functions, about a Posterior of weights.
 
-    They are computed at the first access, and then kept; they are not stored
-    with the object. To be used in the precision and on the device of the fit.
-
-    Parameters
-    ----------
-    posterior : Posterior
-        That of the weights of the network.
-    functions : tuple of int
-        Of :func:`unknown_functions`.
+    They are computed at the first access, and not stored with the object. To be used in
+    the precision and on the device of the fit.
     """
 
     def __init__(self, posterior, functions):

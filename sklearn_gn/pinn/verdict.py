@@ -14,7 +14,6 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.optim.stop import StopReason
 from sklearn_gn.pde.jumps import jumps
 from sklearn_gn.pinn import eigenvalues
-from sklearn_gn.pinn.concentration import concentration
 from sklearn_gn.pinn.posed import PosedProblem
 from sklearn_gn.pinn.solved import (
     EXHAUSTED_LOSS,
@@ -40,6 +39,10 @@ _FALLING = 0.5  # of the lowest fresh loss, by the last quarter of a fit
 # the quick estimate may be too small by.
 LARGEST_ERROR, _QUICK = 1e-2, 0.1
 _EARLY = 0.1  # of a time budget, which a fit leaves unspent
+_N_PLACES, _MOST_AXES = 4096, 6  # at which residuals are looked at
+_SMALL = 0.05  # part of the domain; of normal residuals, 0.12 has half of the squares
+_NARROW = 0.5  # of an axis, in which most of that part lies
+_QUANTILES = 0.1, 0.9  # of that part along an axis
 
 
 class Limit(NamedTuple):
@@ -64,14 +67,7 @@ def advice(solver, reason):
 
 
 def limit(solver, reason):
-    """What limited a fit, and what to change; None where nothing did.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-        With its fitted attributes.
-    reason : StopReason
-    """
+    """What limited a fit, and what to change; None where nothing did."""
     found = _limit(solver, reason)
     if found is None or reason is not StopReason.MAX_TIME:
         return found
@@ -195,12 +191,7 @@ def _advice_if_solved(solver, unit, budget):
 
 
 def why_early(run):
-    """Why a fit ended well before its time budget did; "" if it did not.
-
-    Parameters
-    ----------
-    run : FitRun
-    """
+    """Why a fit ended well before its time budget did; "" if it did not."""
     left, needed = run.seconds_left, run.expected_seconds
     if not _EARLY * (run.elapsed + left) < left < math.inf:
         return ""
@@ -366,17 +357,9 @@ def _best_row(solver):
 def take_back_convergence(solver, run):
     """Let a fit be stalled that ended by its loss, though it may be far from right.
 
-    That is so where a positive coefficient has gone to zero. Besides, a small loss says
-    little where the equation is stiff: the error is estimated. If there is no time for
-    it, the fit has run out of time, unless the loss is tiny. Where observations have
-    noise, or there are unknowns, it does not tell; where next to nothing is left of the
-    loss it need not.
-
-    Parameters
-    ----------
-    solver : PINNSolver
-        With its fitted attributes, some of which change.
-    run : FitRun
+    That is where a positive coefficient has gone to zero, or where the estimated error
+    is large, as of stiff equations. If there is no time for the estimate, the fit has
+    run out of time, unless the loss is tiny.
     """
     if not run.stop_reason.converged:
         return
@@ -497,3 +480,41 @@ def warn_of_other_values(solver):
 
 def _warn(message):
     warn_user(message, ConvergenceWarning)
+
+
+# --- where an equation does not hold --------------------------------------------------
+
+
+def concentration(solver):
+    """Where half of the squared residuals are; "" if that is no small part."""
+    domain = solver.problem_.domain
+    if domain.dim > _MOST_AXES:
+        return ""
+    X = domain.sample(_N_PLACES, np.random.RandomState(0), "sobol")
+    squares = np.sum(np.reshape(solver.residual(X), (len(X), -1)) ** 2, axis=1)
+    order = np.argsort(-squares, kind="stable")
+    if not (np.isfinite(squares).all() and squares.any()):
+        return ""
+    count = 1 + int(np.searchsorted(np.cumsum(squares[order]), squares.sum() / 2))
+    if count > _SMALL * len(X):
+        return ""
+    return (
+        f"Half of the remaining residual is on {100 * count / len(X):.2g} % of "
+        f"the domain, {_place(domain, X[order[:count]])}: the solution is steep or "
+        "singular there, or jumps. What is steep needs more neurons "
+        "(hidden_layer_sizes); a jump needs a little diffusion, or a domain that ends "
+        "before it."
+    )
+
+
+def _place(domain, X):
+    """The narrow ranges of points along the axes, or the first of them."""
+    low, high = np.quantile(X, _QUANTILES, axis=0)
+    narrow = high - low < _NARROW * np.ptp(domain.bounds, axis=1)
+    if not narrow.any():
+        first = zip(domain.axes, X[0], strict=True)
+        return "most at " + ", ".join(f"{axis} = {c:.3g}" for axis, c in first)
+    ranges = zip(domain.axes, low, high, narrow, strict=True)
+    return "at " + ", ".join(
+        f"{axis} = {a:.3g} to {b:.3g}" for axis, a, b, small in ranges if small
+    )

@@ -25,8 +25,8 @@ axis of time, and a condition at the start has the residual
 
 which a window without one before it has with zeros in the place of the last term.
 Residuals count as the errors that they cause: in units of the outputs over all time
-(see :mod:`sklearn_gn.pinn.row_units`), and in proportion to the length of the window. A
-short window would otherwise rather have another start.
+(see :mod:`sklearn_gn.pinn.residual_sizes`), and in proportion to the length of the
+window. A short window would otherwise rather have another start.
 """
 
 import math
@@ -45,8 +45,7 @@ from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn import growth
 from sklearn_gn.pinn.model import n_waves, network, start_parameters
 from sklearn_gn.pinn.pieces import class_residuals
-from sklearn_gn.pinn.residual_sizes import InUnits
-from sklearn_gn.pinn.row_units import units_of_rows
+from sklearn_gn.pinn.residual_sizes import InUnits, units_of_rows
 from sklearn_gn.pinn.solved import SOLVED_LOSS, WELL_SOLVED_LOSS
 
 _PATIENCE, _WINDOW_PATIENCE = 12, 8  # iterations without a fall to _FALL
@@ -106,12 +105,10 @@ class SinceBefore:
 def with_windows(model, observed, as_stated=False):
     """Return a model whose conditions at the start can be those of any window.
 
-    The model itself, where the problem is not one of ordinary differential equations
-    that go on from a start: it must have time as its only axis, conditions at its start
-    alone, no unknowns, no observations, no transform, and residuals of the values and
-    first two derivatives of the solution at one point. (Windows of equations in space
-    and time cost more than they bring: there, a network that grows is the better answer
-    to a loss that falls slowly.) Residuals count as errors, or ``as_stated``.
+    The model itself, unless the problem is of ordinary differential equations that go
+    on from a start. (Windows of space and time cost more than they bring: there, a
+    network that grows is the better answer.) Residuals count as errors, or
+    ``as_stated``.
     """
     problem = model.problem
     domain = problem.domain
@@ -157,10 +154,7 @@ def possible(model):
 
 
 def loss_of_no_solution(model):
-    """Loss of an error as large as the solution, or inf where losses are no errors.
-
-    A stiff equation has far larger losses, next to which anything would pass.
-    """
+    """Loss of an error as large as the solution, or inf where losses are no errors."""
     counts_errors = isinstance(model.classes[0].residual.function, InUnits)
     return 1.0 if possible(model) and counts_errors else math.inf
 
@@ -206,16 +200,7 @@ def within(model, batches, march):
 def observed(march, model, net, fresh_batches, fresh, first, rules):
     """Return the march after an iteration, with where the next window is to end.
 
-    Parameters
-    ----------
-    march : March
-    model : Model
-    net : Parameters
-    fresh_batches : tuple of Batch
-        Fresh points of the window.
-    fresh, first : float
-        Losses there, and of the untrained network on those of the whole interval.
-    rules : growth.Rules
+    ``first`` is the loss of the untrained network on the whole interval.
     """
     lowest = min(fresh, march.falls[-1] if march.falls else math.inf)
     march = march._replace(falls=(*march.falls, lowest))
@@ -279,9 +264,8 @@ def _cut(march, model, net, batches):
 def moved_on(march, model, net, fresh_points, rng):
     """Return the march with its next window, and the network to begin it with.
 
-    A window that follows one that is solved has that one's network, moved; one that is
-    cut has a new one. Either begins where the window before has ended, or this window
-    was found to begin: from elsewhere an equation may lead to another branch.
+    After a solved window it has that one's network, moved; if cut a new one. Either
+    begins where the window before ended: elsewhere there may be another branch.
     """
     goes_on = march.next_stop > march.stop
     before = Parameters(tuple(map(np.array, net.layers)), np.array(net.extra))
@@ -334,10 +318,7 @@ def _loss_of_equation(model, net, batches):
 
 
 def _with_time(net, march, back=False):
-    """Return a network of s in [-1, 1] as one of the time that is s in the window.
-
-    In the units of the embedding, where all time is [-1, 1].
-    """
+    """Return a network of s in [-1, 1] as one of the time that is s in the window."""
     length = march.stop - march.start
     slope, shift = 1 / length, (1 - 2 * march.start) / length - 1
     if back:

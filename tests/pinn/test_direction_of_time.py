@@ -17,8 +17,7 @@ from sklearn_gn.pde import (
     laplacian,
 )
 from sklearn_gn.pinn import determination
-from sklearn_gn.pinn.direction_of_time import growing_waves
-from sklearn_gn.pinn.statement_faults import fault_of_statement
+from sklearn_gn.pinn.statement_faults import fault_of_statement, growing_waves
 
 STRIP = Box(x=(0, 1), t=(0, 1))
 START, SPEED = Initial(1.0), Initial(0.0, order=1)

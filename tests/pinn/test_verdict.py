@@ -36,7 +36,6 @@ from sklearn_gn.pinn import (
     fitting,
     growth,
     iteration,
-    left_open,
     points,
     setup,
     verdict,
@@ -203,14 +202,15 @@ def test_what_is_missing_is_named_in_equations_of_high_order():
     beam = string(Dirichlet(0.0), Neumann(0.0, on="x=min"), residual=bending)
     found = missing(beam, False)
     assert found == {"x": (4, ["x=min", "x=max", "x=min"])}
-    assert "needs 4 conditions at the ends" in left_open._open_by_conditions(found, 2e4)
+    text = determination._open_by_conditions(found, 2e4)
+    assert "needs 4 conditions at the ends" in text
     clamped = string(Dirichlet(0.0), Neumann(0.0), residual=bending)
-    text = left_open._open_by_conditions(missing(clamped, False), 2e4)
+    text = determination._open_by_conditions(missing(clamped, False), 2e4)
     assert "only 5e-05 of those" in text
     assert "as many as the derivatives, but there may be further solutions" in text
     wave = replace(HEAT, residual=dispersion)
     assert missing(wave, True) == {"t": (1, [])}
-    text = left_open._open_by_conditions({"t": (1, []), "x": (2, ["x=min"])}, 2e4)
+    text = determination._open_by_conditions({"t": (1, []), "x": (2, ["x=min"])}, 2e4)
     assert text.count("State what is missing") == 1
     assert "1 derivative along 't'" in text
     assert "2 derivatives along 'x'" in text
