@@ -256,7 +256,6 @@ def right_hand_side(linear, net, right):
 def _solve(linear, net, found, shift, b, refine):
     """Solution of the smaller system, and the correction v that follows from it.
 
-
     Refinement goes through J itself: the Gramian knows its small eigenvalues only to
     rounding of the largest.
     """
