@@ -36,7 +36,7 @@ from benchmarks._segmented_peers import (
 from benchmarks._timing import timed
 from benchmarks.sggn_1d import NOISE, draw, random_kinks
 from sklearn_gn import SegmentedRegressor, fit_groups
-from sklearn_gn.datasets._bundled import load_nile
+from sklearn_gn.datasets import load_nile
 
 COVERED, COVERED_POINTS, COVERED_KINKS = 2000, 400, 2
 LEAST_ROWS = 60  # of a segment, in the simulations of coverage

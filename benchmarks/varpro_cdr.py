@@ -8,7 +8,7 @@ from benchmarks._surrogates import (
     run_surrogate,
     surrogate,
 )
-from sklearn_gn.datasets._cdr import make_cdr
+from sklearn_gn.datasets import make_cdr
 from sklearn_gn.networks import NeuralODE
 from sklearn_gn.solvers import GNvpro
 

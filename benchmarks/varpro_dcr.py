@@ -8,7 +8,7 @@ from benchmarks._surrogates import (
     run_surrogate,
     surrogate,
 )
-from sklearn_gn.datasets._dcr import make_dcr
+from sklearn_gn.datasets import make_dcr
 from sklearn_gn.networks import MLP, NeuralODE
 from sklearn_gn.solvers import GNvpro
 

@@ -24,7 +24,7 @@ from benchmarks._varpro import (
     short,
 )
 from sklearn_gn import VarProNetClassifier
-from sklearn_gn.datasets._loaders import load_cifar10
+from sklearn_gn.datasets import load_cifar10
 from sklearn_gn.networks import CNN
 from sklearn_gn.solvers import SGD, Adam, GNvpro
 

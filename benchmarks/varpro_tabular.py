@@ -34,7 +34,7 @@ from benchmarks._varpro import (
     work_comparison,
 )
 from sklearn_gn import VarProNetClassifier, VarProNetRegressor
-from sklearn_gn.datasets._loaders import load_indian_pines
+from sklearn_gn.datasets import load_indian_pines
 from sklearn_gn.networks import NeuralODE
 from sklearn_gn.solvers import Adam, GNvpro
 

@@ -48,7 +48,7 @@ def texts(n_languages):
     import numpy as np
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    from sklearn_gn.datasets._bundled import load_udhr
+    from sklearn_gn.datasets import load_udhr
 
     text, y = load_udhr(return_X_y=True)
     chosen = np.isin(y, np.unique(y)[:n_languages])

@@ -41,7 +41,7 @@ def figures():
 
 def expansions(ax):
     from benchmarks.figures import taylor
-    from sklearn_gn.datasets._toy import make_peaks_classification
+    from sklearn_gn.datasets import make_peaks_classification
 
     rng = np.random.RandomState(0)
     X, y = make_peaks_classification(500, random_state=0)

@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import (
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.datasets._bundled import load_udhr
+from sklearn_gn.datasets import load_udhr
 from sklearn_gn.softmax_head import problem, sparse_newton
 from sklearn_gn.softmax_head.penalty import DensePart, sparse_parts
 from sklearn_gn.softmax_head.sparse_newton import init, newton_direction, step
