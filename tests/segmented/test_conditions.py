@@ -67,13 +67,13 @@ def test_convex_fit_is_that_of_non_negative_changes(sign):
     shape = "convex" if sign == 1 else "concave"
     model = SegmentedRegressor(2, shape=shape).fit(X[:, None], y)
     assert np.all(sign * np.diff(model.segments_["slope"]) > 0)
-    # Both signs of 1 and x, changes of slope of one.
+    # The line is free, changes of slope have one sign.
     grid, line = np.linspace(0.6, 9.4, 45), np.column_stack([np.ones(60), X])
-    line = np.hstack([line, -line])
+    beside_line = np.eye(60) - line @ np.linalg.pinv(line)
 
     def rss(a, b):
         ramps = np.column_stack([np.maximum(X - a, 0), np.maximum(X - b, 0)])
-        return nnls(np.hstack([line, ramps]), sign * y)[1] ** 2
+        return nnls(beside_line @ ramps, beside_line @ (sign * y))[1] ** 2
 
     best = min(rss(a, b) for a in grid for b in grid if b > a)
     assert model.statistics_["rss"] <= best

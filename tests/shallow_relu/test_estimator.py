@@ -299,7 +299,7 @@ def test_rounds_that_find_nothing_better_do_no_harm():
     model = ShallowReLURegressor(4, solver=solver, random_state=0, alpha=0.0).fit(X, y)
     loss = model.convergence_log_["loss"]
     assert np.all(np.diff(loss) <= 0)
-    assert 1 < len(loss) < 20  # rounds without a gain have no row
+    assert 1 < len(loss) <= 20  # rounds without a gain have no row
     assert loss[-1] == pytest.approx(model.loss_, rel=1e-9)
     assert model.active_.shape == (4,)
 
