@@ -36,9 +36,10 @@ from sklearn_gn.solvers import (
     GNvpro,
 )
 
-for method in ("pinn", "shallow_relu", "varpro"):  # before the forks
+for method in ("shallow_relu", "varpro"):  # before the forks
     importlib.import_module(f"sklearn_gn.{method}.algorithms")
 importlib.import_module("sklearn_gn.softmax_head.minibatch")
+importlib.import_module("sklearn_gn.pinn.fitting")
 
 ROWS = 60
 COMMON = {"max_iter": 20, "random_state": 0}
