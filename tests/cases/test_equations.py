@@ -78,7 +78,12 @@ def trajectory(rates, start, end):
 REMEDY = re.compile(
     "Piecewise|interface|discontinu|two outputs|one output for each", re.IGNORECASE
 )
-STATEMENTS = pytest.mark.parametrize("by", ["Piecewise", "where"])
+REFUSED = pytest.mark.xfail(
+    **WRONG_VALUES, reason="refused, while the statement says all that is needed"
+)
+STATEMENTS = pytest.mark.parametrize(
+    "by", [pytest.param("Piecewise", marks=REFUSED), "where"]
+)
 
 
 def assert_right_or_refused(state, by, X, expected, max_time=60):
@@ -91,9 +96,6 @@ def assert_right_or_refused(state, by, X, expected, max_time=60):
     assert error <= 1e-4 or (by == "where" and REMEDY.search(said)), (error, said)
 
 
-@pytest.mark.xfail(
-    **WRONG_VALUES, reason="100 % wrong, and by where without a warning of it"
-)
 @STATEMENTS
 def test_wall_of_two_layers(by):
     # (k u')' = -1 with k = 1 in the left half and 10 in the right; -k u' = x - c.
@@ -116,10 +118,6 @@ def test_wall_of_two_layers(by):
     assert_right_or_refused(wall, by, x[:, None], u, max_time=20)
 
 
-@pytest.mark.xfail(
-    **WRONG_VALUES,
-    reason="27 % wrong: the lens is not seen, and by where without a warning of it",
-)
 @STATEMENTS
 def test_flow_past_a_permeable_lens(by):
     centre, radius, permeability = (0.5, 0.45), 0.25, 12.0
