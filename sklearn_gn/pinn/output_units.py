@@ -113,6 +113,26 @@ def _size_of_answer(problem, waves):
     return float(source / clear[0])
 
 
+def at_given_values(problem, net, share):
+    """A network whose outputs are the means of their given values, and vary less.
+
+    Its last weights are a share of what they are. Where no value is given, the mean is
+    the center of the output's unit.
+    """
+    middle = np.zeros(len(problem.outputs))
+    center, scale = (getattr(problem, name, ()) for name in ("center", "scale"))
+    if scale and problem.transform is None:
+        for numbers, values in _given_values(problem):
+            numbers = np.array(numbers)
+            middle[numbers] = (values.mean(axis=0) - np.array(center)[numbers]) / (
+                np.array(scale)[numbers]
+            )
+    *hidden, last = net.layers
+    last = np.asarray(last) * share
+    last[-1] += middle.astype(last.dtype)
+    return net._replace(layers=(*hidden, last))
+
+
 def _sizes_by_fluxes(problem, has_values):
     """Amplitudes (q,) of a slow wave with the fluxes and tractions that are given.
 

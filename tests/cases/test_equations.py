@@ -330,10 +330,6 @@ def test_units_do_not_matter():
 # -- Stiff and oscillating systems
 
 
-@pytest.mark.xfail(
-    **WRONG_VALUES,
-    reason="the network passes T = 0 before it is trained, and the loss is not finite",
-)
 def test_stirred_tank():
     rate, heat, cooling = 7.2e10, 5e4 / 239, 5e4 / 23900
 
