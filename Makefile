@@ -31,7 +31,7 @@ optimised: $(VENV)/.installed-test  ## run a part of the tests with full optimis
 
 cluster: $(VENV)/.installed-test  ## run what needs several processes, or clusters of Dask and Ray
 	MPLBACKEND=Agg $(BIN)/python -m pytest -n 0 -m cluster \
-		tests/test_searches.py tests/softmax_head/test_devices.py
+		tests/test_searches.py tests/softmax_head/test_devices.py tests/data
 
 lint: $(VENV)/.installed-test  ## check style, format, types and the direction of imports
 	$(BIN)/ruff check

@@ -6,6 +6,7 @@ from sklearn_gn.arrays.programs import (
     enable_compilation_cache,
     enable_if_asked,
 )
+from sklearn_gn.data.tables import TableChunks
 from sklearn_gn.pinn.estimator import PINNSolver
 from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.segmented.series import fit_groups
@@ -20,6 +21,7 @@ __all__ = [
     "PINNSolver",
     "SegmentedRegressor",
     "ShallowReLURegressor",
+    "TableChunks",
     "VarProNetClassifier",
     "VarProNetRegressor",
     "__version__",

@@ -4,7 +4,6 @@ Here are the chunks as they come and what is checked of them; sums over all of t
 in :mod:`sklearn_gn.data.rows_source`.
 """
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import wraps
@@ -16,7 +15,6 @@ from scipy import sparse
 from sklearn_gn.arrays import backend
 
 _CHUNK_BYTES = 2**26  # of a memory-mapped array
-MAPPED_BYTES = 2**30  # from which on a memory-mapped array is read in chunks
 
 
 class MappedRows:
@@ -60,22 +58,6 @@ class DaskRows:
             start += size
 
 
-def on_cluster(chunks):
-    """Return whether what is summed of chunks can be computed where they live."""
-    distributed = sys.modules.get("distributed")
-    if distributed is None or not isinstance(chunks, DaskRows):
-        return False
-    try:
-        distributed.default_client()
-    except ValueError:
-        return False
-    try:
-        distributed.get_worker()
-    except ValueError:
-        return True
-    return False  # a worker that waits for the others may keep them waiting
-
-
 def _arrays_of_one_length(X, y, sample_weight):
     """Return X, y and the weights, if there are any, in a list."""
     n_rows = X.shape[0]
@@ -99,15 +81,6 @@ def _arrays_of_one_length(X, y, sample_weight):
 def is_dask(array):
     """Return whether an array is one of dask."""
     return type(array).__module__.startswith("dask.array")
-
-
-def chunks_of(X, y, sample_weight=None):
-    """Return the chunks of an array on disk, or None for one in memory."""
-    if is_dask(X) and X.ndim == 2:
-        return DaskRows(X, y, sample_weight)
-    if isinstance(X, np.memmap) and X.ndim == 2 and X.nbytes >= MAPPED_BYTES:
-        return MappedRows(X, y, sample_weight)
-    return None
 
 
 def prefetched(chunks):

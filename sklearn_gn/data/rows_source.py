@@ -2,9 +2,9 @@
 
 :class:`CheckedRows` are the chunks of a user, checked as they are read, and
 :class:`RowSource` the same rows in the units of a fit. Chunks are cut into parts of one
-length, so that no sum depends on how the rows came. Where chunks are blocks of a dask
-collection and a cluster is at hand, what is summed of a block is computed where the
-block lives, and only the sums travel.
+length, so that no sum depends on how the rows came. Where chunks are blocks of an
+engine with workers (:mod:`sklearn_gn.data.tables`), what is summed of a block is
+computed where the block lives, and only the sums travel.
 
 The first look at the rows, a :class:`Survey`, has their number and a sample: the
 distinct rows with the smallest hashes. Which ones these are depends on neither the
@@ -23,11 +23,11 @@ from sklearn_gn.data.chunks import (
     checked_chunk,
     classes_of_chunk,
     numbered,
-    on_cluster,
     prefetched,
     targets_of_chunk,
 )
 from sklearn_gn.data.hashing import differ, row_codes
+from sklearn_gn.data.tables import engine_of, handles_of
 from sklearn_gn.optim.solver import Rows
 
 _PART_ROWS, _LEAST_PART_ROWS = 2**14, 2**11  # multiples of the blocks of sums
@@ -102,10 +102,10 @@ class CheckedRows:
 
     def fold(self, function, join):
         """Return ``function(X, y, weight)`` of all parts, joined; None without rows."""
-        if not on_cluster(self.chunks):
+        if engine_of(self.chunks) is None:
             return _joined(join, (function(*part) for part in self.parts()))
         task = partial(_of_block, self._check, function, join)
-        return _folded_on_workers(self.chunks.delayed(), task, join)
+        return fold_chunks(self.chunks, task, join)
 
     def survey(self, most=None, draw=0):
         """Return the :class:`Survey` of all rows.
@@ -156,7 +156,7 @@ class RowSource:
         theta : object
             Its first argument, the same for all parts.
         """
-        if on_cluster(self._rows.chunks):
+        if engine_of(self._rows.chunks) is not None:
             of_part = partial(_of_part, function, theta, self._in_units)
             return self._rows.fold(of_part, _added)
         return functools.reduce(_added, (function(theta, part) for part in self))
@@ -253,23 +253,38 @@ def _in_one(pieces):
 # --- on the workers of a cluster -----------------------------------------------------
 
 
-def _folded_on_workers(blocks, task, join):
-    """Return ``task(number, block)`` of all blocks, joined in their order."""
-    from dask import delayed
+def fold_chunks(chunks, function, join):
+    """Return ``function(number, chunk)`` of all chunks, joined in their order.
 
-    task, several = delayed(task, pure=False), delayed(partial(_joined, join))
-    level = [task(number, block) for number, block in enumerate(blocks)]
+    It is computed where the chunks live; None is what a chunk without rows gives.
+    """
+    engine = engine_of(chunks)
+    if engine is None:
+        return _joined(join, (function(*one) for one in numbered(chunks)))
+    handles, chunk_of = handles_of(chunks)
+    task = partial(_of_handle, chunk_of, function)
+    level = [engine.call(task, number, handle) for number, handle in enumerate(handles)]
     while len(level) > 1:
-        starts = range(0, len(level), _JOINED)
-        level = [several(level[k : k + _JOINED]) for k in starts]
-    return level[0].compute()
+        groups = (level[k : k + _JOINED] for k in range(0, len(level), _JOINED))
+        level = [engine.call(partial(_joined_here, join), *group) for group in groups]
+    return engine.result(level[0]) if level else None
 
 
-def _of_block(check, function, join, number, block):
-    """Return ``function(X, y, weight)`` of the parts of a block; None without rows."""
+def _of_handle(chunk_of, function, number, handle):
+    chunk = handle if chunk_of is None else chunk_of(handle)
     with one_blas_thread:
-        parts = even_parts(_checked(check, numbered([block], number)))
-        return _joined(join, (function(*part) for part in parts))
+        for _, rows in numbered([chunk], number):
+            return function(number, rows)
+
+
+def _joined_here(join, *found):
+    return _joined(join, found)
+
+
+def _of_block(check, function, join, number, chunk):
+    """Return ``function(X, y, weight)`` of the parts of a block; None without rows."""
+    parts = even_parts(_checked(check, [(number, chunk)]))
+    return _joined(join, (function(*part) for part in parts))
 
 
 def _checked(check, chunks):

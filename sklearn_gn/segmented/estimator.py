@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn._reference_link import ReferenceLinkMixin
@@ -21,7 +21,7 @@ from sklearn_gn.base import DiagnoseMixin, unchanged_on_failure
 from sklearn_gn.bayes.huber import BOUND
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data import dates
-from sklearn_gn.data.chunks import check_repeatable, takes_only_chunks
+from sklearn_gn.data.chunks import check_repeatable, first_of, takes_only_chunks
 from sklearn_gn.data.row_checks import RowChecks, with_tails
 from sklearn_gn.data.rows import check_sample_weight, validate_data
 from sklearn_gn.optim.stop import counted
@@ -419,8 +419,7 @@ class SegmentedRegressor(
         with one_blas_thread:
             prepared, t = streams.fit_points(chunks, options.known, fit_points)
         self.n_features_in_, self._column = 1, 0
-        if hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        _check_feature_names(self, first_of(chunks)[0], reset=True)
         self._set_fitted(prepared, None, options, t)
         return self
 

@@ -8,17 +8,14 @@ all breakpoints lie in open bins the sums are those of all points. Where other
 breakpoints are almost as good, a fit of the points themselves may find those.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.data.chunks import (
-    DaskRows,
-    MappedRows,
-    is_dask,
-    numbered,
-    one_column,
-)
+from sklearn_gn.data.chunks import MappedRows, one_column
+from sklearn_gn.data.rows_source import fold_chunks
+from sklearn_gn.data.tables import chunks_of
 
 FEW = 1 << 17  # rows that are simply kept
 MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks
@@ -38,14 +35,13 @@ class Points(NamedTuple):
 
 
 def mapped_rows(X, y, sample_weight):
-    """Return the chunks of a dask or a large memory-mapped array; None if X is none."""
-    if is_dask(X) and X.shape[1:] == (1,):
-        return DaskRows(X, y, sample_weight)
-    if not (isinstance(X, np.memmap) and len(X) >= MAPPED):
-        return None
-    if X.reshape(len(X), -1).shape[1] != 1:
-        return None
-    return MappedRows(X, y, sample_weight, _CHUNK_ROWS)
+    """Return the chunks of X of dask, or of a large file; None of others."""
+    if isinstance(X, np.memmap):
+        if len(X) < MAPPED or X.reshape(len(X), -1).shape[1] != 1:
+            return None
+        return MappedRows(X, y, sample_weight, _CHUNK_ROWS)
+    one = getattr(X, "shape", ())[1:] == (1,)
+    return chunks_of(X, y, sample_weight) if one else None
 
 
 def fit_points(chunks, known, fit):
@@ -72,40 +68,24 @@ class Bins:
         self.chunks, self.low, self.center = chunks, low, center
         self.scale = N_BINS / (high - low)
         self.is_open = np.zeros(N_BINS, bool)
-        self.sums = np.zeros((5, N_BINS))  # of 1, u, u^2, y, u y; u in [0, 1]
-        self.square = 0.0
         self.own = [np.empty((3, 0))]  # x, y and weight of points in open bins
-        for x, y, weight in rows_of(chunks):
-            index, u = self._locate(x)
-            y = y - center
-            terms = [None, u, u * u, y, u * y]
-            if weight is not None:
-                terms = [weight, *(weight * term for term in terms[1:])]
-            for sums, term in zip(self.sums, terms, strict=True):
-                sums += np.bincount(index, term, minlength=N_BINS)
-            self.square += float(terms[3] @ y)
-
-    def _locate(self, x):
-        """Return the bin of each point, and its place in there."""
-        u = (x - self.low) * self.scale
-        index = np.minimum(u.astype(np.intp), N_BINS - 1)
-        return index, u - index
+        of_chunk = partial(_sums_of, low, self.scale, center)
+        sums, self.square = fold_chunks(chunks, of_chunk, _added)
+        self.sums = np.array(sums)  # that of a worker is read-only
 
     def open(self, t):
         """Open the bins around breakpoints; return whether one was closed."""
-        at, _ = self._locate(np.asarray(t))
+        at, _ = _locate(self.low, self.scale, np.asarray(t))
         if np.all(self.is_open[at]):
             return False
         near = at[:, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1)
         new = np.zeros(N_BINS, bool)
         new[np.clip(near, 0, N_BINS - 1)] = True
         new &= ~self.is_open
-        for x, y, weight in rows_of(self.chunks):
-            kept = new[self._locate(x)[0]]
-            weight = np.ones(len(x)) if weight is None else weight
-            self.own.append(np.stack([x[kept], y[kept] - self.center, weight[kept]]))
-            self.square -= float(weight[kept] @ self.own[-1][1] ** 2)
-        self.own = [np.concatenate(self.own, axis=1)]
+        of_chunk = partial(_points_in, new, self.low, self.scale, self.center)
+        found = fold_chunks(self.chunks, of_chunk, _one_after_the_other)
+        self.square -= float(found[2] @ found[1] ** 2)
+        self.own = [np.concatenate([*self.own, found], axis=1)]
         self.sums[:, new] = 0
         self.is_open |= new
         return True
@@ -134,49 +114,83 @@ class Bins:
         return Points(x, y + self.center, weight, max(rest, 0.0))
 
 
+def _locate(low, scale, x):
+    """Return the bin of each point, and its place in there."""
+    u = (x - low) * scale
+    index = np.minimum(u.astype(np.intp), N_BINS - 1)
+    return index, u - index
+
+
+def _sums_of(low, scale, center, number, chunk):
+    """Return sums of 1, u, u^2, y, u y for each bin, u in [0, 1], and that of y^2."""
+    x, y, weight = points_of(number, chunk)
+    index, u = _locate(low, scale, x)
+    y = y - center
+    terms = [None, u, u * u, y, u * y]
+    if weight is not None:
+        terms = [weight, *(weight * term for term in terms[1:])]
+    sums = [np.bincount(index, term, minlength=N_BINS) for term in terms]
+    return np.array(sums, dtype=float), float(terms[3] @ y)
+
+
+def _added(a, b):
+    return a[0] + b[0], a[1] + b[1]
+
+
+def _points_in(bins, low, scale, center, number, chunk):
+    """Return x, y and weights of the points in some bins, of shape (3, m)."""
+    x, y, weight = points_of(number, chunk)
+    kept = bins[_locate(low, scale, x)[0]]
+    weight = np.ones(len(x)) if weight is None else weight
+    return np.stack([x[kept], y[kept] - center, weight[kept]])
+
+
+def _one_after_the_other(a, b):
+    return np.concatenate([a, b], axis=1)
+
+
 def _range(chunks):
     """Return the least and the largest x, the number of rows, and a mean of y."""
-    low, high, n_rows, total, center = np.inf, -np.inf, 0, 0.0, 0.0
-    for x, y, weight in rows_of(chunks):
-        if not len(x):
-            continue
-        if not n_rows:
-            center = float(y.mean())
-        sums = [x.sum(), y.sum(), len(x) if weight is None else weight.sum()]
-        if not np.isfinite(sums).all():
-            raise ValueError("chunks hold NaN or infinity, or sums that overflow.")
-        if weight is not None and weight.min() < 0:
-            raise ValueError("chunks hold negative weights.")
-        low, high = min(low, x.min()), max(high, x.max())
-        n_rows, total = n_rows + len(x), total + sums[2]
-    if not total > 0:
+    found = fold_chunks(chunks, _range_of, _joined_ranges)
+    if found is None or not found[3] > 0:
         raise ValueError("chunks hold no rows of positive weight.")
+    low, high, n_rows, _, center = found
     return low, high, n_rows, center
+
+
+def _range_of(number, chunk):
+    x, y, weight = points_of(number, chunk)
+    total = len(x) if weight is None else weight.sum()
+    if not np.isfinite([x.sum(), y.sum(), total]).all():
+        raise ValueError("chunks hold NaN or infinity, or sums that overflow.")
+    if weight is not None and weight.min() < 0:
+        raise ValueError("chunks hold negative weights.")
+    return x.min(), x.max(), len(x), total, float(y.mean())
+
+
+def _joined_ranges(a, b):
+    return min(a[0], b[0]), max(a[1], b[1]), a[2] + b[2], a[3] + b[3], a[4]
 
 
 def _kept(chunks):
     """Return the points themselves."""
-    parts = [
-        np.stack([x, y, np.ones(len(x)) if weight is None else weight])
-        for x, y, weight in rows_of(chunks)
-    ]
-    x, y, weight = np.concatenate(parts, axis=1)
+    every = partial(_points_in, np.ones(N_BINS, bool), 0.0, 0.0, 0.0)
+    x, y, weight = fold_chunks(chunks, every, _one_after_the_other)
     order = np.argsort(x, kind="stable")
     return Points(x[order], y[order], weight[order], 0.0)
 
 
-def rows_of(chunks):
-    """Yield x, y and the weights or None of every chunk."""
-    for number, chunk in numbered(chunks):
-        arrays = [np.asarray(a, dtype=np.float64) for a in chunk]
-        X = arrays[0][:, None] if arrays[0].ndim == 1 else arrays[0]
-        if X.ndim != 2 or X.shape[1] != 1:
-            raise ValueError(
-                f"Chunk {number}: X has the shape {X.shape}; a fit of chunks takes one "
-                "feature."
-            )
-        y, *weight = (
-            one_column(a, f"Chunk {number}: {name}")
-            for name, a in zip(("y", "weights"), arrays[1:], strict=False)
+def points_of(number, chunk):
+    """Return x, y and the weights or None of a chunk."""
+    arrays = [np.asarray(a, dtype=np.float64) for a in chunk]
+    X = arrays[0][:, None] if arrays[0].ndim == 1 else arrays[0]
+    if X.ndim != 2 or X.shape[1] != 1:
+        raise ValueError(
+            f"Chunk {number}: X has the shape {X.shape}; a fit of chunks takes one "
+            "feature."
         )
-        yield X[:, 0], y, weight[0] if weight else None
+    y, *weight = (
+        one_column(a, f"Chunk {number}: {name}")
+        for name, a in zip(("y", "weights"), arrays[1:], strict=False)
+    )
+    return X[:, 0], y, weight[0] if weight else None

@@ -32,12 +32,12 @@ from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.chunks import (
     check_early_stopping,
     check_repeatable,
-    chunks_of,
     first_of,
     takes_only_chunks,
 )
 from sklearn_gn.data.rows import check_sample_weight, validate_data
 from sklearn_gn.data.rows_source import CheckedRows
+from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.runtime.memory import check_table_fits
 from sklearn_gn.shallow_relu import fitted

@@ -26,7 +26,6 @@ from sklearn_gn.data.chunks import (
     check_early_stopping,
     check_on_one_device,
     check_repeatable,
-    chunks_of,
     first_of,
     labels_of,
     takes_only_chunks,
@@ -39,6 +38,7 @@ from sklearn_gn.data.rows import (
     validation_split,
 )
 from sklearn_gn.data.rows_source import CheckedRows
+from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.softmax_head import problem
 from sklearn_gn.softmax_head.head import LARGEST_LOGIT, logits_of

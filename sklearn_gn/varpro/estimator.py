@@ -26,7 +26,6 @@ from sklearn_gn.data.chunks import (
     check_early_stopping,
     check_on_one_device,
     check_repeatable,
-    chunks_of,
 )
 from sklearn_gn.data.rows import (
     canonical_rows,
@@ -36,6 +35,7 @@ from sklearn_gn.data.rows import (
     validation_split,
 )
 from sklearn_gn.data.scaling import Scaling
+from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.runtime.memory import check_fits, check_table_fits

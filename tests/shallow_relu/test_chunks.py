@@ -13,7 +13,7 @@ from sklearn_gn.bayes.evidence_gn import sums_of, trial_of
 from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.callbacks import Checkpoint, LogWriter
 from sklearn_gn.data import chunks as core_chunks
-from sklearn_gn.data import rows_source
+from sklearn_gn.data import rows_source, tables
 from sklearn_gn.data.rows_source import CheckedRows, RowSource, even_parts
 from sklearn_gn.linalg import large_gram
 from sklearn_gn.optim.solver import Rows
@@ -210,7 +210,7 @@ def test_mapped_files_and_dask_arrays_are_read_in_chunks(
     mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=X.shape)
     mapped[:] = X
     in_memory = clone(model).fit(mapped, y)
-    monkeypatch.setattr(core_chunks, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(tables, "MAPPED_BYTES", 0)
     monkeypatch.setattr(core_chunks, "_CHUNK_BYTES", 100 * D * 4)
     for found in (blocks, model.fit(mapped, y)):
         np.testing.assert_allclose(found.predict(X), same.predict(X), atol=1e-6)

@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.data import chunks as core_chunks
+from sklearn_gn.data import tables
 from sklearn_gn.runtime import memory
 from sklearn_gn.solvers import FGN, Adam
 
@@ -79,7 +80,7 @@ def test_a_mapped_file_is_read_in_chunks(tmp_path, monkeypatch):
     words = {"max_iter": 2, "random_state": 0}
     with pytest.warns(ConvergenceWarning):
         in_memory = FGNSoftmaxHead("fgn", **words).fit(mapped, y)
-    monkeypatch.setattr(core_chunks, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(tables, "MAPPED_BYTES", 0)
     monkeypatch.setattr(core_chunks, "_CHUNK_BYTES", 100 * D * 4)
     with pytest.warns(ConvergenceWarning):
         model = FGNSoftmaxHead("fgn", **words).fit(mapped, y)
@@ -92,7 +93,7 @@ def test_classes_without_weight_are_none_in_a_mapped_file(tmp_path, monkeypatch)
     X, y = data()
     mapped = np.memmap(tmp_path / "x", np.float64, "w+", shape=X.shape)
     mapped[:] = X
-    monkeypatch.setattr(core_chunks, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(tables, "MAPPED_BYTES", 0)
     model = FGNSoftmaxHead("adam", max_iter=1, random_state=0)
     with pytest.warns(ConvergenceWarning):
         model.fit(mapped, y, sample_weight=(y != 1).astype(float))

@@ -13,7 +13,7 @@ from sklearn_gn import VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.arrays import backend
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.data import chunks as core_chunks
-from sklearn_gn.data import rows_source
+from sklearn_gn.data import rows_source, tables
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.networks import MLP
 from sklearn_gn.networks._base import initial_parameters
@@ -250,7 +250,7 @@ def test_a_mapped_file_and_dask_arrays_are_read_in_chunks(tmp_path, monkeypatch)
     mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=X.shape)
     mapped[:] = X
     in_memory = classifier().fit(mapped, y, weight)
-    monkeypatch.setattr(core_chunks, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(tables, "MAPPED_BYTES", 0)
     monkeypatch.setattr(core_chunks, "_CHUNK_BYTES", 100 * D * 4)
     model = classifier().fit(mapped, y, weight)
     same = classifier().fit_chunks(pieces(np.asarray(mapped), y, weight))
