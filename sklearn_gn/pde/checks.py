@@ -23,7 +23,7 @@ from sklearn_gn.pde.coefficients import as_array
 from sklearn_gn.pde.conditions import BaseCondition, Neumann
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import is_reference, values_of
-from sklearn_gn.pde.jumps import check_shared_places, warn_of_jumps, warn_of_lost_jumps
+from sklearn_gn.pde.jumps import check_fluxes, check_shared_places, warn_of_jumps
 from sklearn_gn.pde.local_functions import expanded, fields_and_points, wave_at
 from sklearn_gn.pde.operators import laplacian
 from sklearn_gn.pde.outlines import Ellipse, PointCloud, Polygon
@@ -42,14 +42,14 @@ def check_problem(problem, default_network=True):
     """Check names, shapes, and that residuals are finite and depend on the field.
 
     Equations must not contradict each other, nor must values at the same places; errors
-    name the argument or condition.
+    name the argument or condition. Nor must the equation differentiate a product with a
+    coefficient that jumps.
 
     Warns of what is allowed but rarely intended: more equations than outputs,
     conditions at points outside of the domain, values that jump, or contradict each
     other where two parts of the boundary meet, or the boundary and the start of time
-    (``default_network``: unless the default network follows the jump), derivatives of
-    products with coefficients that jump, and a pure Neumann problem of the Laplacian
-    whose source and slopes do not cancel.
+    (``default_network``: unless the default network follows the jump), and a pure
+    Neumann problem of the Laplacian whose source and slopes do not cancel.
     """
     _check_arguments(problem)
     _check_coefficients(problem)
@@ -63,10 +63,10 @@ def check_problem(problem, default_network=True):
     if problem.domain.dim <= _MOST_AXES:
         _check_residuals(problem, points, rng)
         check_equations(problem, points["interior"], _LEVELS, rng)
+    check_fluxes(problem)
     check_shared_places(problem)
     warn_of_points_outside(problem, points)
     warn_of_jumps(problem, default_network)
-    warn_of_lost_jumps(problem)
     warn_of_fluxes(problem)
 
 

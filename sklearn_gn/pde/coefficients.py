@@ -1,7 +1,7 @@
 """Coefficients of an equation: numbers, pieces, and unknowns that are to be found."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -63,9 +63,9 @@ class Piecewise:
     """A coefficient with a value of its own in each of several domains.
 
     It is a function of a point, ``k(x)``, that combines with fields: ``k * grad(u)``.
-    Its jumps are not smoothed, and derivatives of a product with it leave them out. A
-    network keeps the flux continuous across them only if a :class:`Condition` on the
-    interface says so.
+    Its jumps are not smoothed, and derivatives of a product with it would leave them
+    out: ``div(k * grad(u))`` is refused, unless a :class:`Condition` on the interface
+    keeps the flux continuous.
 
     Parameters
     ----------
@@ -87,7 +87,6 @@ class Piecewise:
 
     otherwise: Any
     pieces: tuple
-    jumps: ClassVar[bool] = True
 
     def __init__(self, otherwise: Any, *pieces: tuple[Any, Any]) -> None:
         for piece in pieces:

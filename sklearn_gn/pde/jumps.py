@@ -7,6 +7,7 @@ network follows jumps of initial values that diffusion smooths
 give different values at the same places are an error.
 """
 
+from functools import partial
 from itertools import combinations, combinations_with_replacement
 
 import jax
@@ -15,18 +16,22 @@ import numpy as np
 from scipy.spatial import KDTree
 
 from sklearn_gn._caller import warn_user
+from sklearn_gn.arrays.backend import scope, to_numpy
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.calls import named_parameters
 from sklearn_gn.pde.conditions import Dirichlet, Initial
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import values_of
 from sklearn_gn.pde.initial_breaks import follows_jump
-from sklearn_gn.pde.operators import differentiates_jumps
+from sklearn_gn.pde.local_functions import fields_and_points, wave_at
+from sklearn_gn.pde.operators import differentiated_values
 from sklearn_gn.pde.patches import draw
 
 _NEIGHBOURS = 4  # of each point, to which chords lead
 _SAME_SIDE = 0.9  # scalar product of the normals at the ends of a chord
 _OFF = 0.05  # distance to a curved boundary, relative to a chord
 _PARTS, _CUTS = 64, 4  # of a chord, of which the steepest is cut again
+_LINES, _LINE_CUTS = 32, 6  # along each axis, and how often one is cut again
 MOST_AXES = 6  # of conditions that are searched by themselves
 _POINTS = 128  # of each of two conditions
 _DISAGREE = 1e-3  # difference of two values, relative to the largest ones
@@ -56,34 +61,100 @@ def jumps(problem, default_network=True):
     return found
 
 
-def warn_of_lost_jumps(problem):
-    """Warn where the equation differentiates a product with a coefficient that jumps.
+def check_fluxes(problem):
+    """Raise a ValueError where the equation differentiates what jumps at a place.
 
-    Its derivative is taken on each side, without the jump, so that no residual says
-    that the flux is continuous. A Condition on an interface may do so.
+    Such is ``div(k * grad(u))`` with a conductivity k that jumps: its derivative is
+    taken on each side, without the jump, and no residual says that the flux is
+    continuous. A Condition on an interface may do so. What is differentiated along an
+    axis is evaluated along lines of this axis, for two smooth fields: where it jumps
+    for both, the jump is one of a coefficient.
     """
-    interior, *_ = problem.residual_classes()
-    faces = [getattr(condition, "on", None) for condition in problem.conditions]
+    domain, faces = problem.domain, [getattr(c, "on", None) for c in problem.conditions]
     joined = any(isinstance(on, Domain) for on in faces)
-    x = jax.ShapeDtypeStruct((interior.n_points, problem.domain.dim), np.float64)
+    if joined or problem.transform is not None or domain.dim > MOST_AXES:
+        return
+    with jax.enable_x64(True):
+        X = jax.ShapeDtypeStruct((1, domain.dim), np.float64)
+        shapes = jax.eval_shape(partial(_differentiated_at, problem), X)
+    X = domain.sample(_LINES, np.random.RandomState(0))
+    for k in [k for k, shape in enumerate(shapes) if shape.size]:
+        place = _jump_along(problem, k, X)
+        if place is not None:
+            raise ValueError(
+                "interior: the equation differentiates, along "
+                f"{domain.axes[k]!r}, a product with a coefficient that jumps at "
+                f"{coordinates(domain, place)}, as in div(k * grad(u)) with k from "
+                "Piecewise, jnp.where or a table. The derivative of the jump would be "
+                "left out, and nothing would keep the flux continuous there, so that "
+                "the solution would be another one. Use one output for each side, and "
+                "join them by a Condition on the interface: see 'Two materials' in the "
+                "user guide. Or make the step smooth, such as "
+                "a + (b - a) * jax.nn.sigmoid((x[0] - c) / width)."
+            )
 
-    def residual(x):
-        field = problem.field(lambda x: jnp.ones(len(problem.outputs), x.dtype))
-        fields = (field,) * interior.n_points
-        return interior.function(fields, x, x[0, :0], problem.start)
 
-    def trace():
-        with jax.enable_x64(True):
-            jax.eval_shape(residual, x)
+def _jump_along(problem, k, X):
+    """A place (d,) at which what is differentiated along axis k jumps; or None.
 
-    if not joined and differentiates_jumps(trace):
-        warn_user(
-            "The equation differentiates a product with a Piecewise coefficient, as in "
-            "div(k * grad(u)): the derivative of its jump is left out, and nothing "
-            "keeps the flux continuous there, so that the solution is another one. "
-            "Use one output for each side, and join them by a Condition on the "
-            "interface: see 'Two materials' in the user guide."
+    Each line is cut where the middle one of three steps differs most from the others.
+    """
+    domain, lines = problem.domain, np.arange(len(X))
+    low, high = (np.full(len(X), end) for end in domain.bounds[k])
+    for _ in range(_LINE_CUTS):
+        grid = np.linspace(low, high, _PARTS + 1, axis=1)
+        places = np.repeat(X[:, None], _PARTS + 1, axis=1)
+        places[..., k] = grid
+        flat = places.reshape(-1, domain.dim)
+        with scope("float64"):
+            values = to_numpy(_differentiated_at(problem, flat)[k])
+        inside = domain.contains(flat) & np.isfinite(values).all(axis=(1, 2))
+        values = np.where(inside[:, None, None], values, np.nan)
+        values = values.reshape(*grid.shape, *values.shape[1:])
+        steps = np.abs(np.diff(values, axis=1))
+        bend = np.nan_to_num(np.abs(np.diff(values, 3, axis=1)))
+        first = bend.min(axis=2).max(axis=2).argmax(axis=1)
+        low, high = grid[lines, first], grid[lines, first + 3]
+    left, middle, right = (steps[lines, first + i] for i in range(3))
+    size = np.nanmax(np.abs(values), axis=1, initial=0)
+    jumps = (middle - left - right > _DISAGREE * size).all(axis=1).any(axis=1)
+    if not jumps.any():
+        return None
+    line = jumps.argmax()
+    place = X[line].copy()
+    place[k] = (low[line] + high[line]) / 2
+    return place
+
+
+@partial(evaluated_by_numpy, static_argnames="problem")
+def _differentiated_at(problem, X):
+    """What the equation differentiates at points, of shape (n, 2, m) for each axis."""
+    interior, *_ = problem.residual_classes()
+    low, high = problem.domain.bounds.T
+    q = len(problem.outputs)
+
+    def one(x, level, waves):
+        known_at = partial(
+            wave_at,
+            vectors=np.full((q, 1), waves) * np.pi / (high - low),
+            cosines=np.ones(q),
+            sines=np.ones(q),
+            level=level,
         )
+        x = jnp.broadcast_to(x, (interior.n_points, x.size))
+        fields, x = fields_and_points(problem, known_at, x)
+
+        def residual():
+            interior.function(fields, x, x[0][:0], problem.start)
+
+        found = differentiated_values(residual, x[0])
+        return [jnp.concatenate([*values, jnp.zeros(0)]) for values in found]
+
+    def both(x):
+        pairs = zip(one(x, 3.0, 0.7), one(x, 4.0, 0.4), strict=True)
+        return [jnp.stack(pair) for pair in pairs]
+
+    return jax.vmap(both)(X)
 
 
 def _jumps_within(problem, default_network):

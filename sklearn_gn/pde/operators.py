@@ -26,7 +26,7 @@ from jax import lax
 from sklearn_gn.pde.local_functions import UNROLLED, LocalFunction, followed_by
 
 _AXES_AT_ONCE = 64  # directions differentiated in one batch: bounds the memory
-_lost_jumps: ContextVar[list | None] = ContextVar("lost_jumps", default=None)
+_differentiated: ContextVar[list | None] = ContextVar("differentiated", default=None)
 
 
 @dataclass(eq=False, repr=False)
@@ -189,7 +189,6 @@ def _binary(symbol, function):
                 )
             return function(a, b)
 
-        value.jumps = any(map(_jumps, (left, right)))
         return owner.derived(value)
 
     def forward(self, other):
@@ -252,8 +251,10 @@ def d(u: Field, *axes: str | int) -> Field:
     _check(u, "d")
     if not axes:
         raise ValueError(f"d needs an axis; the axes are {u.axes}.")
+    indices = [u.axis(axis) for axis in axes]
+    _note(u, indices[:1])
     function = u
-    for index in map(u.axis, axes):
+    for index in indices:
         function = _along(function, index)
     return u.derived(function, u.outputs)
 
@@ -272,6 +273,7 @@ def grad(u: Field) -> Field:
         Of shape (n_space,), or (q, n_space) for q components.
     """
     _check_in_space(u, "grad")
+    _note(u, u.space)
     return u.derived(_gradient(u, u.space))
 
 
@@ -298,6 +300,7 @@ def div(v: Field) -> Field:
         Of shape (), or (q,).
     """
     _check_in_space(v, "div")
+    _note(v, v.space, is_divergence=True)
     n_space = len(v.space)
 
     def divergence(x):
@@ -326,6 +329,7 @@ def laplacian(u: Field) -> Field:
         Of the shape of ``u``.
     """
     _check_in_space(u, "laplacian")
+    _note(u, u.space)
 
     def trace(x):
         def second(i):
@@ -361,6 +365,7 @@ def hessian(u: Field) -> Field:
         Of shape (n_space, n_space), or (q, n_space, n_space).
     """
     _check_in_space(u, "hessian")
+    _note(u, u.space)
     return u.derived(_gradient(_gradient(u, u.space), u.space))
 
 
@@ -371,25 +376,33 @@ def _check(field, name):
             f"{name} takes a field, got {type(field).__name__}; write "
             f"{name}(u{axis})(x), not {name}(u(x){axis})."
         )
-    noted = _lost_jumps.get()
-    if noted is not None and name != "apply" and _jumps(field):
-        noted.append(name)
 
 
-def _jumps(function):
-    """Whether a function, or a field, has a factor that is defined in pieces."""
-    inner = function.function if isinstance(function, Field) else function
-    return getattr(inner, "jumps", False)
+def differentiated_values(function: Callable[[], Any], x: Any) -> list[list[Any]]:
+    """What a call differentiates along each axis: values at x, for each of the axes.
 
-
-def differentiates_jumps(function: Callable[[], Any]) -> bool:
-    """Whether a call differentiates a product with a coefficient in pieces."""
-    token = _lost_jumps.set([])
+    Fields whose derivatives are known at the point are left out.
+    """
+    token = _differentiated.set([])
     try:
         function()
-        return bool(_lost_jumps.get())
+        noted = _differentiated.get()
     finally:
-        _lost_jumps.reset(token)
+        _differentiated.reset(token)
+    found: list[list[Any]] = [[] for _ in x]
+    for field, indices, is_divergence in noted or ():
+        value = field(x)
+        for k, index in enumerate(indices):
+            part = value[..., k] if is_divergence else value
+            found[index].append(jnp.ravel(part))
+    return found
+
+
+def _note(field, indices, is_divergence=False):
+    """Note what is differentiated along axes, for :func:`differentiated_values`."""
+    noted = _differentiated.get()
+    if noted is not None and _known(field, 1) is None:
+        noted.append((field, indices, is_divergence))
 
 
 def _check_in_space(field, name):

@@ -28,6 +28,7 @@ from sklearn_gn.pinn.losses import (
     rebalanced_weights,
 )
 from sklearn_gn.pinn.model import n_waves
+from sklearn_gn.pinn.output_units import at_given_values
 from sklearn_gn.pinn.residuals import check_is_defined
 from sklearn_gn.pinn.solved import (
     EXHAUSTED_LOSS,
@@ -39,6 +40,11 @@ from sklearn_gn.pinn.solved import (
 
 _PATIENCE = 20  # iterations without a lower loss
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
+_SHARES = (
+    0.1,
+    0.01,
+    0.0,
+)  # of the last weights, until the loss to begin with is finite
 
 
 class Observations(NamedTuple):
@@ -145,10 +151,15 @@ def initial_state(points, net, settings, memory=None):
     batches = _draw(points, settings, 0, 0, net, level, march)
     balance = np.ones(len(model.classes), settings.dtype)
     loss = float(loss_by(settings)(model, net, batches))
+    untrained = net if settings.untrained is None else settings.untrained
     if math.isnan(loss):
         check_is_defined(model, net, batches)
+    for share in _SHARES:  # an exponential may overflow far from the given values
+        if math.isfinite(loss):
+            break
+        untrained = net = jax.device_put(at_given_values(model.problem, net, share))
+        loss = float(loss_by(settings)(model, net, batches))
     state = PINNState(net, loss, batches, balance, memory, level=level, march=march)
-    untrained = net if settings.untrained is None else settings.untrained
     loss_at = partial(fresh_loss_in, state)
     first, of_classes = losses_of_no_solution(loss_at, points, settings, untrained)
     return state._replace(

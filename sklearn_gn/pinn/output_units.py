@@ -1,7 +1,8 @@
 """Units of the outputs of a problem, from what it says about their size.
 
 Values that are given come first; an output without any has the size with which it
-answers the source of the equations, or balances their terms.
+answers the source of the equations, or balances their terms. Fluxes and tractions ask
+for more where they are larger than values and sources let expect.
 """
 
 from functools import partial
@@ -13,7 +14,7 @@ import numpy as np
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
-from sklearn_gn.pde import Dirichlet, Initial
+from sklearn_gn.pde import Condition, Dirichlet, Initial, Neumann, Robin
 from sklearn_gn.pde.given_values import values_of
 from sklearn_gn.pde.local_functions import fields_and_points, wave_at
 
@@ -26,10 +27,11 @@ _NEGLIGIBLE = 1e-12  # size of values, relative to those of the others
 
 
 def units(problem, y=None, observed=(), waves=()):
-    """Return center and size of each output, from values that are given.
+    """Return center and size of each output, from values and fluxes that are given.
 
     A single output without values, or behind a transform, has the size with which a
     wave answers the source; of several, those without values balance the equations.
+    A slow wave with the largest given flux is the least size.
     """
     q = len(problem.outputs)
     known = [[] for _ in range(q)]
@@ -41,8 +43,14 @@ def units(problem, y=None, observed=(), waves=()):
             if not callable(entry):
                 known[entry].append(y[:, k])
     found = [_unit(np.concatenate([*columns, np.zeros(0)])) for columns in known]
-    if q == 1 and found[0] is None:
-        found = [(0.0, _size_of_answer(problem, waves))]
+    has_values = np.array([unit is not None for unit in found])
+    fluxes = _sizes_by_fluxes(problem, has_values)
+    found = [
+        (unit[0], max(unit[1], flux)) if unit else (0.0, flux) if flux else None
+        for unit, flux in zip(found, fluxes, strict=True)
+    ]
+    if q == 1 and not has_values[0]:
+        found = [(0.0, max(_size_of_answer(problem, waves), fluxes[0]) or 1.0)]
     elif None in found and any(found):
         found = _with_balanced_sizes(problem, found)
     if any(found) and not switches.on("pinn.units"):
@@ -85,7 +93,7 @@ def _given_values(problem):
 
 
 def _size_of_answer(problem, waves):
-    """Amplitude of the first wave, or of a slow one, that balances the source.
+    """Amplitude of the first wave, or of a slow one, that balances the source; or 0.
 
     A wave in resonance, which the equation hardly answers, is passed over.
     """
@@ -101,8 +109,87 @@ def _size_of_answer(problem, waves):
     source, *answers = np.sqrt(squares.sum(axis=0))
     clear = [answer for answer in answers if answer > _RESONANCE * max(answers)]
     if not (source > _TINY and clear and clear[0] > _TINY):
-        return 1.0
+        return 0.0
     return float(source / clear[0])
+
+
+def at_given_values(problem, net, share):
+    """A network whose outputs are the means of their given values, and vary less.
+
+    Its last weights are a share of what they are. Where no value is given, the mean is
+    the center of the output's unit.
+    """
+    middle = np.zeros(len(problem.outputs))
+    center, scale = (getattr(problem, name, ()) for name in ("center", "scale"))
+    if scale and problem.transform is None:
+        for numbers, values in _given_values(problem):
+            numbers = np.array(numbers)
+            middle[numbers] = (values.mean(axis=0) - np.array(center)[numbers]) / (
+                np.array(scale)[numbers]
+            )
+    *hidden, last = net.layers
+    last = np.asarray(last) * share
+    last[-1] += middle.astype(last.dtype)
+    return net._replace(layers=(*hidden, last))
+
+
+def _sizes_by_fluxes(problem, has_values):
+    """Amplitudes (q,) of a slow wave with the fluxes and tractions that are given.
+
+    Of what the conditions on the boundary in space give beside values. Where a row has
+    outputs without values, it says nothing of the others.
+    """
+    sizes = np.zeros(len(problem.outputs))
+    kinds = tuple(
+        kind
+        for kind, condition in zip(
+            problem.residual_classes()[1:], problem.conditions, strict=True
+        )
+        if isinstance(condition, (Neumann, Robin, Condition))
+    )
+    if not kinds or problem.transform is not None:
+        return sizes.tolist()
+    drawn = problem.probes(_POINTS, np.random.RandomState(0))
+    points = [drawn[kind.name] for kind in kinds]
+    with backend.scope("float64"):
+        found = backend.to_numpy(_fluxes_and_answers(problem, kinds, points))
+    for squares in found:
+        squares = squares[np.isfinite(squares).all(axis=(1, 2))]
+        source, *answers = np.sqrt(squares.sum(axis=0))  # each of shape (k,)
+        answers = np.array(answers)
+        answers[has_values] *= ~(answers[~has_values] > _TINY).any(axis=0)
+        clear = (answers > _TINY) & (source > _TINY)
+        ratios = np.where(clear, source, 0) / np.where(clear, answers, 1)
+        sizes = np.maximum(sizes, ratios.max(axis=1))
+    return sizes.tolist()
+
+
+@partial(evaluated_by_numpy, static_argnames=("problem", "kinds"))
+def _fluxes_and_answers(problem, kinds, points):
+    """Squares of the residuals of zero, and of their slopes by slow waves.
+
+    Of shape (n, 1 + q, k) for each class; there are a cosine and a sine.
+    """
+    low, high = problem.domain.bounds.T
+    wave, q = np.pi / (high - low), len(problem.outputs)
+
+    def residual(kind, x, data, amplitudes):
+        known_at = partial(
+            wave_at, vectors=wave[None], cosines=amplitudes[0], sines=amplitudes[1]
+        )
+        fields, x = fields_and_points(problem, known_at, x)
+        return kind.function(fields, x, data, problem.start)
+
+    def one(kind, x, data):
+        zero = jnp.zeros((2, q))
+        row = partial(residual, kind, x, data)
+        slopes = jax.jacfwd(row)(zero)  # (k, 2, q)
+        return jnp.vstack([row(zero)[None] ** 2, jnp.sum(slopes**2, axis=1).T])
+
+    return [
+        jax.vmap(partial(one, kind))(batch.x, batch.data)
+        for kind, batch in zip(kinds, points, strict=True)
+    ]
 
 
 @partial(evaluated_by_numpy, static_argnames="problem")
