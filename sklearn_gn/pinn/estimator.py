@@ -237,6 +237,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         NaN in plain regression, if the windows of time end early, and for more than
         about 3,000 weights.
 
+    enrichment_ : dict
+        Number of known functions that the network has as inputs, by their names: see
+        ``enrichment`` of :class:`~sklearn_gn.solvers.DNGD`.
+
     window_ends_ : ndarray
         Ends of the windows of time, empty if the problem was solved at once. Each
         window has its own network; ``coefs_`` and ``loss_`` are those of the last one.

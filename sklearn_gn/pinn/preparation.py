@@ -9,6 +9,7 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.damped_step import DENSE, RANK
 from sklearn_gn.pinn.eigenvalues import is_eigenvalue_problem
+from sklearn_gn.pinn.enrichment import NAMES, posed
 from sklearn_gn.pinn.iteration import PINNSettings
 from sklearn_gn.pinn.observation_weight import Observed, observed, reweighted
 from sklearn_gn.pinn.predictions import n_weights
@@ -30,7 +31,8 @@ def network_and_models(solver, stages, data, rng):
     if has_default_network(solver, data.problem):
         batch = data.observations.training
         y = None if batch is None else batch.data
-        frame, problems = setup.posed(frame, problems, y, data.observed)
+        names = _chosen_enrichment(solver._solver_object().enrichment)
+        frame, problems = posed(frame, problems, y, data.observed, names)
     untrained, features = setup.untrained_network(
         frame, solver.network, sizes, rng, solver.dtype, solver.device
     )
@@ -51,6 +53,19 @@ def network_and_models(solver, stages, data, rng):
         as_stated = solver.loss_weights == "fixed"
         models = (with_windows(*models, has_data, as_stated),)
     return untrained, models
+
+
+def _chosen_enrichment(enrichment):
+    """Names of the families of known functions that may be added."""
+    if enrichment is None:
+        return ()
+    names = NAMES if isinstance(enrichment, str) else enrichment
+    unknown = sorted(set(names) - set(NAMES))
+    if unknown:
+        raise ValueError(
+            f"enrichment contains {unknown}: the known functions are {list(NAMES)}."
+        )
+    return tuple(names)
 
 
 def _check_second_derivatives(activations, rows):

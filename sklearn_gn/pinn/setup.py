@@ -25,7 +25,6 @@ from sklearn_gn.pinn.model import (
 )
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.points import NoPoints, Sampler, batch_of
-from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residual_sizes import in_units, size_of_observations
 from sklearn_gn.pinn.residuals import Observed
 from sklearn_gn.pinn.taylor import DerivativeRows
@@ -38,7 +37,6 @@ __all__ = [
     "activations",
     "models",
     "observation_batch",
-    "posed",
     "regression_problem",
     "sizes_of",
     "untrained_network",

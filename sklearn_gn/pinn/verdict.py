@@ -14,7 +14,7 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.optim.stop import StopReason
 from sklearn_gn.pde.jumps import jumps
 from sklearn_gn.pinn import eigenvalues
-from sklearn_gn.pinn.posed import PosedProblem
+from sklearn_gn.pinn.enrichment import PosedProblem
 from sklearn_gn.pinn.solved import (
     EXHAUSTED_LOSS,
     OVERFITTED,

@@ -29,9 +29,9 @@ from sklearn_gn.pde import (
 )
 from sklearn_gn.pinn import observation_weight, residual_sizes, setup, starts
 from sklearn_gn.pinn.data import without_data
+from sklearn_gn.pinn.enrichment.posed import posed
 from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.points import batch_of
-from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residuals import class_residuals
 
 pytestmark = pytest.mark.usefixtures("float64")

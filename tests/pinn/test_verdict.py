@@ -41,6 +41,7 @@ from sklearn_gn.pinn import (
     verdict,
 )
 from sklearn_gn.pinn.data import problem_sequence
+from sklearn_gn.pinn.enrichment.posed import posed
 from sklearn_gn.pinn.fitted import has_settled_weight
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.observation_weight import (
@@ -49,7 +50,6 @@ from sklearn_gn.pinn.observation_weight import (
     observed,
     wanted_weight,
 )
-from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
 from sklearn_gn.pinn.solved import holds_in_all_classes

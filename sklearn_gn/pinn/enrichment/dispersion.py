@@ -29,12 +29,11 @@ import jax
 import numpy as np
 import scipy.linalg
 
-from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.local_functions import followed_by, wave_at
 from sklearn_gn.pde.operators import Field
-from sklearn_gn.pinn import spectrum
+from sklearn_gn.pinn.enrichment import waves as spectrum
 
 _ORDER = 4  # of the equation, at most
 _N_WAVES, _N_POINTS = 48, 4  # at which the symbol is taken
@@ -65,10 +64,11 @@ class Symbol(NamedTuple):
         return np.tensordot(_monomials(cycles, self.powers), self.terms, 1)
 
 
-def wave_vectors(problem, scale, shown=()):
+def further_waves(problem, scale, shown=()):
     """Wave vectors that the equation lets pass, in radians, the largest waves first.
 
-    Where source and values show some, waves of all directions are not needed.
+    Those ``shown`` by source and values are left out. Where there are some, waves of
+    all directions are not needed.
     """
     if problem.domain.dim > spectrum.MOST_AXES:
         return ()
@@ -79,8 +79,9 @@ def wave_vectors(problem, scale, shown=()):
     if not found and not shown:
         found = _in_all_directions(equation, problem)
     found = [vector for vector in found if _has_period(vector, problem)]
-    waves = spectrum.distinct(found, problem.domain, MOST_WAVES, EQUAL)
-    return switches.kept("pinn.dispersion", waves)
+    most = len(shown) + MOST_WAVES
+    both = spectrum.distinct([*shown, *found], problem.domain, most, EQUAL)
+    return tuple(vector for vector in both if vector not in set(shown))
 
 
 def symbol(problem, scale):

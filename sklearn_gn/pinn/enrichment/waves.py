@@ -18,7 +18,6 @@ import numpy as np
 import scipy.fft
 from scipy.optimize import least_squares
 
-from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.given_values import faces_of
@@ -51,8 +50,7 @@ def wave_vectors(problem):
                 vector = np.zeros(domain.dim)
                 vector[list(axes)] = 2 * np.pi * cycles / (high - low)
                 found.append((amplitude, vector))
-    waves = distinct(largest_first(found), domain, MOST_WAVES)
-    return switches.kept("pinn.waves", waves)
+    return distinct(largest_first(found), domain, MOST_WAVES)
 
 
 def waves_on_faces(problem):

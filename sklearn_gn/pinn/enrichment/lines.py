@@ -12,8 +12,8 @@ from itertools import product
 
 import numpy as np
 
-from sklearn_gn import _switches as switches
-from sklearn_gn.pinn import dispersion, spectrum
+from sklearn_gn.pinn.enrichment import dispersion
+from sklearn_gn.pinn.enrichment import waves as spectrum
 
 _POINTS, _LINES = 256, 2  # of a line; along an axis, for each residual class
 _SAMPLE = 64  # points that tell where values are large
@@ -44,8 +44,7 @@ def wave_vectors(problem):
                 found += [(a, rate * np.eye(domain.dim)[axis]) for a, rate in own]
     vectors = [*products[:_MOST_PLANE], *spectrum.largest_first(found)]
     n_most = min(len(products), _MOST_PLANE) + 2 * domain.dim
-    waves = spectrum.distinct(vectors, domain, n_most, dispersion.EQUAL)
-    return switches.kept("pinn.lines", waves)
+    return spectrum.distinct(vectors, domain, n_most, dispersion.EQUAL)
 
 
 def _functions(problem):
