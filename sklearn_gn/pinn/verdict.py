@@ -401,7 +401,7 @@ def _has_time_for_it(solver, run):
     """Whether there is time for the estimate: it compiles, like the first iteration."""
     if solver.max_time is None:
         return True
-    needed = run.final_state.first_seconds
+    needed = run.final_state.control.clock.first
     return time.perf_counter() - run.began + needed < solver.max_time
 
 

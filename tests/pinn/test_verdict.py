@@ -40,12 +40,12 @@ from sklearn_gn.pinn import (
     setup,
     verdict,
 )
+from sklearn_gn.pinn.control import Clock, Control, with_expected_seconds
 from sklearn_gn.pinn.data import problem_sequence
 from sklearn_gn.pinn.enrichment.posed import posed
-from sklearn_gn.pinn.fitted import has_settled_weight
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.observation_weight import (
-    SMALLEST,
+    Weighing,
     next_weight,
     observed,
     wanted_weight,
@@ -319,22 +319,12 @@ def test_a_solved_inverse_problem_says_whether_the_noise_is_known():
 
 
 def test_a_weight_that_waits_for_the_equation_has_not_settled():
-    settled = SimpleNamespace(
-        observation_weight=0.1,
-        next_observation_weight=0.1,
-        weight_waits=False,
-        fresh_losses=(1.0,) * 9,
-    )
-    assert has_settled_weight(settled)
-    for changes in (
-        {"fresh_losses": (1.0,) * 8},
-        {"next_observation_weight": 0.01},
-        {"weight_waits": True},
-    ):
-        state = SimpleNamespace(**{**vars(settled), **changes})
-        assert not has_settled_weight(state)
-        state.observation_weight = state.next_observation_weight = SMALLEST
-        assert has_settled_weight(state)
+    settled = Weighing(0.1, 0.1, losses=(1.0,) * 9)
+    assert settled.has_settled
+    for changes in ({"losses": (1.0,) * 8}, {"next": 0.01}, {"waits": True}):
+        found = settled._replace(**changes)
+        assert not found.has_settled
+        assert found._replace(weight=1e-6, next=1e-6).has_settled
     # The loss of the equation has not fallen with the weight: this stays,
     # though it is to fall further.
     data = Batch(np.zeros((3, 1, 1)), np.array([[1.0], [2.0], [3.0]]), np.ones(3))
@@ -349,12 +339,13 @@ def test_a_weight_that_waits_for_the_equation_has_not_settled():
         ({}, 2.0),
         ({"iteration": 7}, 50.0),  # another problem
         ({"iteration": 4}, 50.0),  # another precision
-        ({"level": growth.Level(growth.Sizes(1, 1), next="network")}, 50.0),
+        ({"next": "network"}, 50.0),
         # One that has compiled for a larger network says little.
         ({"level": growth.Level(growth.Sizes(1, 1), falls=(1.0,))}, 1.5),
     ],
 )
 def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
+    changes = dict(changes)
     problem = SimpleNamespace(unknown={})
     kind = SimpleNamespace(residual=SimpleNamespace(name="interior"))
     settings = SimpleNamespace(
@@ -362,12 +353,14 @@ def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
         stage_ends=(7,),
         solver=SimpleNamespace(single_precision_iter=4),
     )
-    state = iteration.PINNState(None, 1.0, (), None, first_seconds=50.0, iteration=3)
-    state = state._replace(steady_seconds=0.3, began=time.perf_counter() - 2, **changes)
-    state = iteration._with_expected_seconds(state, settings)
+    clock = Clock(began=time.perf_counter() - 2, first=50.0, steady=0.3)
+    number = changes.pop("iteration", 3)
+    now = Control(clock=clock, **changes)
+    state = iteration.PINNState(None, 1.0, (), None, iteration=number, control=now)
+    state = with_expected_seconds(state, settings)
     assert state.next_seconds == pytest.approx(expected, abs=0.5)
     problem.unknown = {"k": None}
-    more = iteration._with_expected_seconds(state, settings)
+    more = with_expected_seconds(state, settings)
     assert more.next_seconds > state.next_seconds + 10
 
 
@@ -812,7 +805,7 @@ def test_without_time_for_the_estimate_only_a_tiny_loss_has_converged(fresh, rea
     run = SimpleNamespace(
         stop_reason=StopReason("tol"),
         began=time.perf_counter() - 8,
-        final_state=SimpleNamespace(first_seconds=3.0),
+        final_state=SimpleNamespace(control=Control(clock=Clock(first=3.0))),
     )
     verdict.take_back_convergence(solver, run)
     assert run.stop_reason == StopReason(reason)
