@@ -37,6 +37,8 @@ from sklearn_gn.pinn.error_estimate import (
 from sklearn_gn.pinn.model import n_waves, start_parameters
 from sklearn_gn.pinn.solved import (
     EXHAUSTED_LOSS,
+    FALL,
+    FEW_ITERATIONS,
     ROUNDING,
     SOLVED_LOSS,
     UNMET_LOSS,
@@ -46,12 +48,11 @@ from sklearn_gn.pinn.solved import (
     is_solved,
 )
 
-# Iterations in which the fresh loss is to fall by _FALL, or the fit grows. An iteration
+# Iterations in which the fresh loss is to fall by FALL, or the fit grows. An iteration
 # of a larger network takes as long as several of this one, which is often flat for a
 # while and then finds its way: all the more once the equation is solved, when only
 # digits are to be gained. Few do where points are missing, or nothing is left.
-_PATIENCE, _EARLY_PATIENCE, _SHORT_PATIENCE = 40, 30, 12
-_FALL = 0.5  # also from one growth to the next, which then pays
+_PATIENCE, _EARLY_PATIENCE = 40, 30
 _STALLED = 20  # iterations without a lower loss, after which a fit ends
 # What the rest of max_time must have room for: compilations as long as the first one,
 # and iterations at the next size, with their seconds relative to those of this one.
@@ -191,10 +192,10 @@ def observed(now, rules, loss, fresh, net):
     lacks_points = rules.points and fresh > _GENERALISES * loss
     patience = _PATIENCE if solved else _EARLY_PATIENCE
     if lacks_points or exhausted:
-        patience = _SHORT_PATIENCE
+        patience = FEW_ITERATIONS
     if level.ended or not _is_flat(level, patience):
         return now
-    pays = lowest <= _FALL * level.before or not solved
+    pays = lowest <= FALL * level.before or not solved
     growing = pays and not exhausted and switches.on("pinn.growth")
     dearer = _MORE_POINTS if lacks_points else _LARGER
     if growing and not _in_time(now.clock, rules, dearer):
@@ -209,7 +210,7 @@ def observed(now, rules, loss, fresh, net):
 def _is_flat(level, patience):
     """Whether the lowest fresh loss has not halved in so many iterations."""
     falls = level.falls
-    return len(falls) > patience and falls[-1] > _FALL * falls[-1 - patience]
+    return len(falls) > patience and falls[-1] > FALL * falls[-1 - patience]
 
 
 def _in_time(clock, rules, dearer, compilations=_COMPILATIONS, n_iter=_ITERATIONS):
@@ -251,7 +252,7 @@ def ended_if_accurate(points, state, settings, now, losses):
     small = _SMALL_ERROR_OF_UNKNOWNS if is_inverse else _SMALL_ERROR
     if fresh > (SOLVED_LOSS if is_inverse else WELL_SOLVED_LOSS) * first:
         return now, False
-    slow = _is_flat(level, _SHORT_PATIENCE) and fresh <= level.promising
+    slow = _is_flat(level, FEW_ITERATIONS) and fresh <= level.promising
     if now.next is None and not slow:
         return now, False
     error = _estimated_error(points, state, settings, now)
@@ -347,7 +348,7 @@ def _is_astray(now, state, settings, class_losses):
         if of_equation > _ASTRAY_LOSS * now.first_fresh:
             return True
     first, net = settings.untrained.layers[0], state.net.layers[0]
-    no_gain = net.shape[1] > first.shape[1] and level.falls[-1] > _FALL * level.before
+    no_gain = net.shape[1] > first.shape[1] and level.falls[-1] > FALL * level.before
     return bool(no_gain and np.sum(class_losses) > _ASTRAY_LOSS * now.first_fresh)
 
 

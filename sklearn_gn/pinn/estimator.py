@@ -463,7 +463,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         return _MOST_ITERATIONS if self.max_time is None or scheduled else math.inf
 
     def _advice(self, reason):
-        from sklearn_gn.pinn.verdict import advice
+        from sklearn_gn.pinn.findings import advice
 
         return advice(self, reason)
 
@@ -473,7 +473,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     def _limits(self):
         if self.problem_ is None:
             return None
-        from sklearn_gn.pinn.verdict import limit
+        from sklearn_gn.pinn.findings import limit
 
         found = limit(self, StopReason(self.stop_reason_))
         return [] if found is None else [found]

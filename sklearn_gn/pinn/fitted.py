@@ -12,17 +12,17 @@ from sklearn_gn.pinn.data import without_data
 from sklearn_gn.pinn.determination import what_is_left_open
 from sklearn_gn.pinn.dngd import gramian_eigenvalues
 from sklearn_gn.pinn.error_estimate import in_double_precision
+from sklearn_gn.pinn.findings import (
+    solved_until,
+    take_back_convergence,
+    why_early,
+)
 from sklearn_gn.pinn.losses import fresh_misfit, total_loss
 from sklearn_gn.pinn.observation_weight import reweighted
 from sklearn_gn.pinn.posterior import Posterior
 from sklearn_gn.pinn.predictions import n_weights
 from sklearn_gn.pinn.residuals import residual_counts
 from sklearn_gn.pinn.unknown_functions import FunctionPosterior, unknown_functions
-from sklearn_gn.pinn.verdict import (
-    solved_until,
-    take_back_convergence,
-    why_early,
-)
 from sklearn_gn.pinn.windows import Pieces, last_network
 
 _JACOBIAN_FLOATS = 2**27
@@ -54,7 +54,7 @@ def set_fitted(solver, run, fitted, n_observations):
 
 
 def _set_course(solver, run, fitted):
-    """Set what a verdict takes from the course of the fit."""
+    """Set what the findings take from the course of the fit."""
     state, in_windows = run.final_state, isinstance(fitted.net, Pieces)
     rules, has_problem = run.options.growth, fitted.problem is not None
     solver._untrained_loss = state.control.first_fresh if has_problem else math.nan

@@ -46,10 +46,14 @@ from sklearn_gn.pinn import growth
 from sklearn_gn.pinn.model import n_waves, network, start_parameters
 from sklearn_gn.pinn.pieces import class_residuals
 from sklearn_gn.pinn.residual_sizes import InUnits, units_of_rows
-from sklearn_gn.pinn.solved import SOLVED_LOSS, WELL_SOLVED_LOSS
+from sklearn_gn.pinn.solved import (
+    FALL,
+    FEW_ITERATIONS,
+    SOLVED_LOSS,
+    WELL_SOLVED_LOSS,
+)
 
-_PATIENCE, _WINDOW_PATIENCE = 12, 8  # iterations without a fall to _FALL
-_FALL = 0.5
+_WINDOW_PATIENCE = 8  # iterations without a fall, of a window
 # Fresh loss of a window, relative to that of no training, from which on there is
 # nothing to wait for.
 _SOLVED_SURELY = 1e-12
@@ -209,7 +213,7 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
     if not march.active:
         late = rules.deadline - time.perf_counter() < _TIME_LEFT * rules.budget
         if (
-            _is_flat(march.falls, _PATIENCE)
+            _is_flat(march.falls, FEW_ITERATIONS)
             and lowest > WELL_SOLVED_LOSS * first
             and not late
             and switches.on("pinn.windows")
@@ -231,7 +235,7 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
 
 
 def _is_flat(falls, patience):
-    return len(falls) > patience and falls[-1] > _FALL * falls[-1 - patience]
+    return len(falls) > patience and falls[-1] > FALL * falls[-1 - patience]
 
 
 def _next_window(march, longer):

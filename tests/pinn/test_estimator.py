@@ -34,6 +34,7 @@ from sklearn_gn.pde import (
 )
 from sklearn_gn.pde.problems import Burgers, Kovasznay
 from sklearn_gn.pinn import dngd, estimator, posterior, predictions
+from sklearn_gn.pinn.findings import warn_if_not_solved
 from sklearn_gn.pinn.losses import rebalanced_weights
 from sklearn_gn.pinn.observation_weight import (
     Observed,
@@ -43,7 +44,6 @@ from sklearn_gn.pinn.observation_weight import (
     next_weight,
     share_of_equation,
 )
-from sklearn_gn.pinn.verdict import warn_if_not_solved
 from sklearn_gn.runtime.fingerprint import known
 from sklearn_gn.solvers import DNGD, PINN_SOLVERS, SGD, Adam
 

@@ -239,8 +239,8 @@ def test_windows_are_better_than_one_network_where_they_are():
 
 @pytest.mark.slow
 def test_a_fit_in_windows(monkeypatch):
-    monkeypatch.setattr(windows, "_PATIENCE", 1)
-    monkeypatch.setattr(windows, "_FALL", 0.0)  # whatever is unsolved is cut
+    monkeypatch.setattr(windows, "FEW_ITERATIONS", 1)
+    monkeypatch.setattr(windows, "FALL", 0.0)  # whatever is unsolved is cut
     monkeypatch.setattr(windows, "_WINDOW_PATIENCE", 100)
     monkeypatch.setattr(windows, "_ENOUGH", 100)
     monkeypatch.setattr(setup, "FIRST_WIDTHS", (8, 8))
