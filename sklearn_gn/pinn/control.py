@@ -137,7 +137,7 @@ def decide(points, state, settings, step, losses):
     if now.level is not None and decisive and not now.is_in_windows:
         now = observed(now, settings.growth, training, fresh, state.net)
     solved = math.isnan(fresh) or is_solved(fresh - noise, training - noise, first)
-    if settings.estimates_noise and decisive:
+    if settings.observed is not None and decisive:
         weighing = observation_weight.with_next_weight(
             now.weighing, settings.observed, step, fresh, solved
         )
@@ -286,7 +286,7 @@ def _estimated_error(points, state, settings, now):
     if points.data is None and not model.problem.unknown:
         return relative_error_estimate(model, state.net, batches, points.fresh)
     if points.data is not None:
-        exact = settings.estimates_noise and now.weighing.is_exact
+        exact = settings.observed is not None and now.weighing.is_exact
         if not exact or settings.observed.has_functions:
             return math.nan
     return largest_error_estimate(model, state.net, batches, points.fresh)
@@ -324,7 +324,9 @@ def _begins_anew(now, state, settings, step, stop):
     stuck = stuck or has_vanished(now, state.net, settings, class_losses)
     # Where the weight of the observations has fallen, coefficients explain them.
     unexplained = now.weighing.weight == 1 or now.weighing.waits
-    possible = settings.models[-1].features is None and settings.solver.name == "dngd"
+    possible = (
+        settings.models[-1].features is None and settings.steps.solver.name == "dngd"
+    )
     possible &= now.march is None and state.stage == 0 and unexplained
     few = now.n_starts < _MOST_STARTS
     return stuck and possible and few and switches.on("pinn.starts")
@@ -357,6 +359,8 @@ def has_vanished(now, net, settings, class_losses):
 
     There the loss hardly depends on its logarithm, and it does not come back.
     """
+    if settings.observed is None:
+        return False
     weighing, spread = now.weighing, settings.observed.spread_loss
     poor = class_losses[-1] > _UNEXPLAINED * weighing.weight * spread
     settled = observation_weight.has_settled(weighing.losses, weighing.equation)
@@ -449,7 +453,9 @@ def with_expected_seconds(state, settings):
     steady = clock.steady if compiled else seconds
     changes = now.next in ("points", "network")
     changes |= state.iteration in settings.stage_ends
-    changes |= state.iteration == getattr(settings.solver, "single_precision_iter", 0)
+    changes |= state.iteration == getattr(
+        settings.steps.solver, "single_precision_iter", 0
+    )
     expected = first if changes else min(seconds, _LARGER * steady)
     model = settings.models[-1]
     if model.problem.unknown or model.classes[-1].residual.name == "data":

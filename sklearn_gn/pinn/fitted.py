@@ -59,7 +59,7 @@ def _set_course(solver, run, fitted):
     rules, has_problem = run.options.growth, fitted.problem is not None
     solver._untrained_loss = state.control.first_fresh if has_problem else math.nan
     solver._why_early, solver._has_settled_weight = why_early(run), None
-    if run.options.estimates_noise:
+    if run.options.observed is not None:
         solver._has_settled_weight = state.control.weighing.has_settled
     solver._may_grow = rules is not None and may_grow(
         state.control.level, rules, last_network(fitted.net)

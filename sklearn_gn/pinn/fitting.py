@@ -19,9 +19,9 @@ from sklearn_gn.pinn.findings import (
     warn_of_other_values,
 )
 from sklearn_gn.pinn.fitted import set_fitted
-from sklearn_gn.pinn.iteration import PINNSettings
+from sklearn_gn.pinn.iteration import PINNSettings, Steps
 from sklearn_gn.pinn.losses import fresh_loss, fresh_loss_in
-from sklearn_gn.pinn.observation_weight import Observed, observed, reweighted
+from sklearn_gn.pinn.observation_weight import observed, reweighted
 from sklearn_gn.pinn.points import FEW_AXES
 from sklearn_gn.pinn.predictions import Fitted, n_weights
 from sklearn_gn.pinn.residual_sizes import alike_sizes, counted_size
@@ -205,23 +205,24 @@ def fit_settings(solver, models, stages, data, networks, seed, deadline):
         growth = _growth(solver, models[-1].problem, deadline)
         sampler = _sampler(solver, models, growth, n_weights(last_network(start)))
         known = _noisy_observations(solver, models[-1], data)
+    steps = Steps(
+        solver._solver_object(),
+        solver.damping,
+        solver.rank,
+        int(min(solver._most_iterations(), _LARGEST_INT)),
+    )
     return PINNSettings(
         models=models,
         stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
         sampler=sampler,
-        solver=solver._solver_object(),
-        damping=solver.damping,
-        rank=solver.rank,
+        steps=steps,
         balanced=solver.loss_weights == "balanced",
         resample=solver.resample if has_equation else None,
-        max_iter=int(min(solver._most_iterations(), _LARGEST_INT)),
-        tol=solver._cast(solver.tol),
-        dtype=np.dtype(solver.dtype),
+        tol=np.asarray(solver.tol, solver.dtype),
         seed=np.int32(seed),
         growth=growth,
-        estimates_noise=known is not None,
         untrained=untrained,
-        observed=known or Observed(),
+        observed=known,
         mesh=backend.mesh_of(solver.device),
     )
 
@@ -282,7 +283,7 @@ def _alike_sizes(solver, models):
 
 def check_memory(settings, net, data):
     """Raise a ValueError if the matrix of a step would not fit into memory."""
-    sampler, solver = settings.sampler, settings.solver.name
+    sampler, solver = settings.sampler, settings.steps.solver.name
     outputs = [known.residual.n_outputs for known in settings.models[-1].classes]
     n_residuals, n = 0, n_weights(last_network(net))
     if isinstance(sampler, setup.Sampler):
@@ -297,10 +298,10 @@ def check_memory(settings, net, data):
     else:  # rows of the Jacobian, a layer's at a time, and the matrix with its factor
         numbers = n_residuals * max(np.size(a) for a in last_network(net).layers)
         small = min(n_residuals, n)
-        if settings.rank is None and small <= DENSE:
+        if settings.steps.rank is None and small <= DENSE:
             numbers += 3 * small**2
         else:
-            numbers += 2 * n_residuals * (settings.rank or RANK)
+            numbers += 2 * n_residuals * (settings.steps.rank or RANK)
     check_fits(
         settings.dtype.itemsize * numbers,
         "Take fewer points (n_interior, n_boundary), a smaller network, or "

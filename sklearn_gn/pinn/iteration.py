@@ -49,26 +49,35 @@ class FixedPoints(NamedTuple):
     validates: bool = False  # whether the last of the fresh ones are observations
 
 
+class Steps(NamedTuple):
+    """How the steps are computed."""
+
+    solver: Any  # the solver object, for what only its algorithm needs
+    damping: float | None  # fixed shift, or None
+    rank: int | None  # columns of the preconditioner
+    max_iter: int
+
+
 class PINNSettings(NamedTuple):
     """Settings of a fit."""
 
     models: tuple  # one for each problem of the sequence
     stage_ends: tuple  # iterations after which a problem is left, one less than models
     sampler: Any  # draw(model, seed, stage, number, net) makes batches
-    solver: Any  # the solver object, for what only its algorithm needs
-    damping: float | None  # fixed shift, or None
-    rank: int | None  # columns of the preconditioner
+    steps: Steps
     balanced: bool  # whether the weights of the classes even out their losses
     resample: int | str | None  # iterations for which points are kept, or "drift"
-    max_iter: int
     tol: np.ndarray
-    dtype: np.dtype
     seed: np.int32
     growth: Any = None  # growth.Rules, or None where sizes are given
-    estimates_noise: bool = False  # whether the weight of observations adapts
     untrained: Any = None  # network to measure by; None: the one to begin with
-    observed: observation_weight.Observed = observation_weight.Observed()
+    observed: Any = None  # Observed, or None where their weight does not adapt
     mesh: Any = None  # of the devices among which the points are divided
+
+    @property
+    def dtype(self):
+        """Precision of the fit."""
+        return self.tol.dtype
 
 
 class PINNState(NamedTuple):
@@ -230,7 +239,7 @@ def _losses(points, state, settings, step):
     else:
         fresh = fresh_loss_in(state, points, settings, state.net)
     misfit, validated = float(step.class_losses[-1]), fresh
-    if points.validates and settings.estimates_noise:
+    if points.validates and settings.observed is not None:
         # The weight follows from the noise of the observations that it is given to.
         fresh += misfit - fresh_misfit(state, points, settings, state.net)
     noise = misfit if state.control.weighing.weight != 1 else 0.0
@@ -255,7 +264,7 @@ def _log_entries(points, state, settings, step, losses):
     fresh = losses.validated
     if not math.isnan(fresh):
         extra["val_loss"] = windows.loss_so_far(march, fresh, state.control.first_fresh)
-    if settings.estimates_noise:
+    if settings.observed is not None:
         extra["observation_weight"] = state.control.weighing.weight
     return extra
 

@@ -351,7 +351,7 @@ def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
     settings = SimpleNamespace(
         models=(SimpleNamespace(problem=problem, classes=(kind,)),),
         stage_ends=(7,),
-        solver=SimpleNamespace(single_precision_iter=4),
+        steps=SimpleNamespace(solver=SimpleNamespace(single_precision_iter=4)),
     )
     clock = Clock(began=time.perf_counter() - 2, first=50.0, steady=0.3)
     number = changes.pop("iteration", 3)

@@ -102,8 +102,8 @@ def test_a_larger_network_that_gains_nothing_is_in_a_false_minimum(
     settings = SimpleNamespace(
         untrained=nets[0],
         models=[model],
-        observed=Observed(),
-        solver=SimpleNamespace(name="dngd"),
+        observed=None,
+        steps=SimpleNamespace(solver=SimpleNamespace(name="dngd")),
     )
     state = SimpleNamespace(net=nets[1], stage=0)
     step = SimpleNamespace(class_losses=np.array([loss, 0.0]))
@@ -206,7 +206,7 @@ def test_a_fit_with_a_small_error_ends(
         (5e-6, {"next": 0.1}, False),
         (5e-6, {"waits": True}, False),
         (5e-6, {"has_functions": True}, False),
-        (5e-6, {"estimates_noise": False}, False),
+        (5e-6, {"observed": None}, False),
     ],
 )
 def test_a_fit_of_exact_observations_ends_with_few_digits_more(
@@ -218,8 +218,9 @@ def test_a_fit_of_exact_observations_ends_with_few_digits_more(
         tol=1e-3,
         dtype=np.dtype(float),
         models=[SimpleNamespace(problem=SimpleNamespace(unknown={"k": None}))],
-        estimates_noise=changes.pop("estimates_noise", True),
-        observed=Observed(10, 1.0, changes.pop("has_functions", False)),
+        observed=changes.pop(
+            "observed", Observed(10, 1.0, changes.pop("has_functions", False))
+        ),
     )
     state = iteration.PINNState(None, 1e-7, (), np.ones(2))
     points = iteration.FixedPoints("observations", (), None)
