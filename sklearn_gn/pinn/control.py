@@ -34,7 +34,7 @@ from sklearn_gn.pinn.error_estimate import (
     largest_error_estimate,
     relative_error_estimate,
 )
-from sklearn_gn.pinn.model import n_waves, start_parameters
+from sklearn_gn.pinn.model import drawn_anew, n_waves
 from sklearn_gn.pinn.solved import (
     EXHAUSTED_LOSS,
     FALL,
@@ -404,7 +404,11 @@ def refined(points, state, settings):
         return state._replace(control=now)
     level, net, memory = now.level, state.net, None
     if due == "start":
-        net = _another_network(state, settings, rng)
+        net = drawn_anew(rng, settings.untrained, model.problem)
+        # Positive coefficients that went to zero begin higher.
+        raised = now.n_starts * Unknown(1.0, positive=True).encode(_RAISE)
+        gone = raised * vanished(model.problem, state.net.extra)
+        net = net._replace(extra=net.extra + gone.astype(settings.dtype))
         if level is not None:
             level = growth.Level(level.sizes, level.density)
         weight = weighing.weight
@@ -425,18 +429,6 @@ def refined(points, state, settings):
     return state._replace(
         control=now, net=jax.device_put(net), memory=memory, previous_step=None
     )
-
-
-def _another_network(state, settings, rng):
-    """A newly drawn network; positive coefficients that went to zero begin higher."""
-    problem, old = settings.models[-1].problem, settings.untrained.layers
-    functions = n_waves(problem)
-    sizes = [len(old[0]) - 1 - functions, *(matrix.shape[1] for matrix in old)]
-    net = start_parameters(rng, sizes, problem.unknown.values(), functions)
-    raised = state.control.n_starts * Unknown(1.0, positive=True).encode(_RAISE)
-    extra = net.extra + raised * vanished(problem, state.net.extra)
-    cast = lambda leaf: leaf.astype(settings.dtype)  # noqa: E731
-    return jax.tree.map(cast, net._replace(extra=extra))
 
 
 def with_expected_seconds(state, settings):

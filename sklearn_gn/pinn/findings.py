@@ -513,19 +513,14 @@ _FEW_OBSERVATIONS = (
 _NOT_SOLVED_WELL = "the equation is not solved well enough to determine them."
 
 
-def warn_if_not_determined(solver):
-    """Warn of a solution that equation, conditions and observations leave open."""
+def warn_of_other_solutions(solver):
+    """Warn of what is left open, and of zero or an eigenvalue that was not wanted."""
     if solver._left_open:
         _warn(solver._left_open)
-
-
-def warn_of_other_values(solver):
-    """Warn of a solution, zero or of an eigenvalue, that may not be the one wanted."""
-    if not solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss:
-        return
-    warning = eigenvalues.warning_of_other_values(solver)
-    if warning:
-        _warn(warning)
+    if solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss:
+        warning = eigenvalues.warning_of_other_values(solver)
+        if warning:
+            _warn(warning)
 
 
 def _warn(message):

@@ -14,15 +14,15 @@ from sklearn_gn.pinn.data import checked_data, problem_sequence
 from sklearn_gn.pinn.dngd import DNGD
 from sklearn_gn.pinn.enrichment import NAMES, posed
 from sklearn_gn.pinn.findings import (
-    warn_if_not_determined,
     warn_if_not_solved,
-    warn_of_other_values,
+    warn_of_other_solutions,
 )
 from sklearn_gn.pinn.fitted import set_fitted
+from sklearn_gn.pinn.growth import FIRST_WIDTHS, Rules, points_for
 from sklearn_gn.pinn.iteration import PINNSettings, Steps
 from sklearn_gn.pinn.losses import fresh_loss, fresh_loss_in
 from sklearn_gn.pinn.observation_weight import observed, reweighted
-from sklearn_gn.pinn.points import FEW_AXES
+from sklearn_gn.pinn.points import FEW_AXES, NoPoints, Sampler
 from sklearn_gn.pinn.predictions import Fitted, n_weights
 from sklearn_gn.pinn.residual_sizes import alike_sizes, counted_size
 from sklearn_gn.pinn.windows import last_network, with_windows
@@ -82,8 +82,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     )
     if problem is not None:
         warn_if_not_solved(solver, solver._untrained_loss)
-        warn_if_not_determined(solver)
-        warn_of_other_values(solver)
+        warn_of_other_solutions(solver)
     return solver
 
 
@@ -177,7 +176,7 @@ def _widths(solver, problem):
     small = has_default_network(solver, problem) or regression.has_chosen_penalties(
         solver, problem
     )
-    return setup.FIRST_WIDTHS if small else _FIXED_WIDTHS
+    return FIRST_WIDTHS if small else _FIXED_WIDTHS
 
 
 def has_default_network(solver, problem):
@@ -200,9 +199,14 @@ def fit_settings(solver, models, stages, data, networks, seed, deadline):
     """Return the settings of a fit, for its untrained and its first network."""
     untrained, start = networks
     has_equation = solver.problem is not None
-    sampler, growth, known = setup.NoPoints(), None, None
+    sampler, growth, known = NoPoints(), None, None
     if has_equation:
-        growth = _growth(solver, models[-1].problem, deadline)
+        grows = has_default_network(solver, models[-1].problem)
+        auto = solver.n_interior == solver.n_boundary == "auto"
+        free = auto and solver._solver_object().name == "dngd"
+        if grows or free:
+            budget = math.inf if solver.max_time is None else solver.max_time
+            growth = Rules(grows, free, deadline, budget)
         sampler = _sampler(solver, models, growth, n_weights(last_network(start)))
         known = _noisy_observations(solver, models[-1], data)
     steps = Steps(
@@ -227,29 +231,18 @@ def fit_settings(solver, models, stages, data, networks, seed, deadline):
     )
 
 
-def _growth(solver, problem, deadline):
-    """How network and points grow; None where both are given."""
-    grows = has_default_network(solver, problem)
-    points = solver.n_interior, solver.n_boundary
-    free = points == ("auto", "auto") and solver._solver_object().name == "dngd"
-    budget = math.inf if solver.max_time is None else solver.max_time
-    return setup.Rules(grows, free, deadline, budget) if grows or free else None
-
-
 def _sampler(solver, models, growth, size):
     """What draws the points, for a network of so many weights to begin with."""
-    problem = models[-1].problem
-    points, method = (solver.n_interior, solver.n_boundary), solver.sampling
+    problem, method = models[-1].problem, solver.sampling
+    points = _FIXED_POINTS
     if growth is not None:
-        points = setup.sizes_of(problem, size, *points)
-    points = [
-        fixed if n == "auto" else n
-        for n, fixed in zip(points, _FIXED_POINTS, strict=True)
-    ]
+        points = points_for(problem.residual_classes(), size)
+    given = solver.n_interior, solver.n_boundary
+    points = [n if g == "auto" else g for g, n in zip(given, points, strict=True)]
     if _is_auto(method):
         adaptive = growth is not None and problem.domain.dim <= FEW_AXES
         method = "residual" if adaptive else "sobol"
-    return setup.Sampler(*points, method, solver.dtype, _alike_sizes(solver, models))
+    return Sampler(*points, method, solver.dtype, _alike_sizes(solver, models))
 
 
 def _noisy_observations(solver, model, data):
@@ -286,7 +279,7 @@ def check_memory(settings, net, data):
     sampler, solver = settings.sampler, settings.steps.solver.name
     outputs = [known.residual.n_outputs for known in settings.models[-1].classes]
     n_residuals, n = 0, n_weights(last_network(net))
-    if isinstance(sampler, setup.Sampler):
+    if isinstance(sampler, Sampler):
         n_residuals += sampler.n_interior * outputs[0]
         n_residuals += sampler.n_boundary * max(outputs)
     if data.observations.training is not None:

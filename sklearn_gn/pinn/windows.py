@@ -43,7 +43,7 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn import growth
-from sklearn_gn.pinn.model import n_waves, network, start_parameters
+from sklearn_gn.pinn.model import drawn_anew, n_waves, network
 from sklearn_gn.pinn.pieces import class_residuals
 from sklearn_gn.pinn.residual_sizes import InUnits, units_of_rows
 from sklearn_gn.pinn.solved import (
@@ -279,8 +279,10 @@ def moved_on(march, model, net, fresh_points, rng):
         net = _with_time(before, march, back=True)
     else:
         new = March(march.start, march.next_stop, march.done)
-        net = _untrained(before, rng, n_waves(model.problem))
-    net, start = _with_time(net, new), _start_of(model, new)
+        net = drawn_anew(rng, before, model.problem)
+    low, high = _interval(model.problem)
+    start = np.array([low + (high - low) * new.start])
+    net = _with_time(net, new)
     reached = new.done[-1][2] if new.done else before
     value = np.asarray(_outputs(model, reached, start))
     shift = value - np.asarray(_outputs(model, net, start))
@@ -289,11 +291,6 @@ def moved_on(march, model, net, fresh_points, rng):
     if new.done:
         unit = _loss_of_equation(model, _constant(net, value), fresh)
     return new._replace(fresh=jax.device_put(fresh), uncut=march.uncut, unit=unit), net
-
-
-def _start_of(model, march):
-    low, high = _interval(model.problem)
-    return np.array([low + (high - low) * march.start])
 
 
 @partial(jit_by_size, static_argnames="model")
@@ -331,13 +328,6 @@ def _with_time(net, march, back=False):
     first[-1] += shift * first[0]
     first[0] *= slope
     return net._replace(layers=(first, *net.layers[1:]))
-
-
-def _untrained(net, rng, waves):
-    sizes = [len(net.layers[0]) - 1 - waves, *(m.shape[1] for m in net.layers)]
-    new = start_parameters(rng, sizes, (), waves)
-    layers = tuple(m.astype(net.layers[0].dtype) for m in new.layers)
-    return net._replace(layers=layers)
 
 
 # --- the solution in pieces ----------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
-from sklearn_gn.pinn import control, growth, iteration, setup
+from sklearn_gn.pinn import control, fitting, growth, iteration
 from sklearn_gn.pinn.control import Clock, Control, Losses
 from sklearn_gn.pinn.model import ClassModel, Model, network, start_parameters
 from sklearn_gn.pinn.observation_weight import Observed, Weighing
@@ -265,7 +265,7 @@ def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
     # It grows whenever it may.
     monkeypatch.setattr(control, "_is_flat", lambda level, _: len(level.falls) > 3)
     monkeypatch.setattr(growth, "_MOST_WEIGHTS", 200)
-    monkeypatch.setattr(setup, "FIRST_WIDTHS", (8, 8))
+    monkeypatch.setattr(fitting, "FIRST_WIDTHS", (8, 8))
     solver = PINNSolver(EQUATION, random_state=0, max_iter=24, tol=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

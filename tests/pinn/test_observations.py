@@ -366,10 +366,10 @@ def test_a_fit_that_is_stuck_begins_anew(monkeypatch):
     solver = PINNSolver(
         problem, hidden_layer_sizes=(5,), n_interior=20, resample=None, random_state=0
     )
-    drawn, draw = [], control.start_parameters
+    drawn, draw = [], control.drawn_anew
     monkeypatch.setattr(
         control,
-        "start_parameters",
+        "drawn_anew",
         lambda *a: drawn.append(draw(*a)) or drawn[-1],
     )
     with warnings.catch_warnings():
