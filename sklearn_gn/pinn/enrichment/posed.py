@@ -118,15 +118,27 @@ def _twice(found):
 
 FAMILIES = {
     "waves": Family(lambda problem, scale, shown: shown, _twice, plane_waves),
-    "dispersion": Family(dispersion.further_waves, _twice, plane_waves),
-    "corners": Family(lambda p, *_: rough_corners(p), _twice, corner_functions),
+    "dispersion": Family(
+        lambda *problem: switches.kept(
+            "pinn.dispersion", dispersion.further_waves(*problem)
+        ),
+        _twice,
+        plane_waves,
+    ),
+    "corners": Family(
+        lambda problem, *_: switches.kept("pinn.corners", rough_corners(problem)),
+        _twice,
+        corner_functions,
+    ),
     "holes": Family(
-        lambda p, *_: holes(p.domain),
+        lambda problem, *_: switches.kept("pinn.holes", holes(problem.domain)),
         lambda found: sum(1 + len(hole.axes) for hole in found),
         hole_functions,
     ),
     "similarity": Family(
-        lambda p, *_: initial_breaks(p), n_similarity_functions, similarity_functions
+        lambda problem, *_: switches.kept("pinn.similarity", initial_breaks(problem)),
+        n_similarity_functions,
+        similarity_functions,
     ),
 }
 NAMES = ("circles", *FAMILIES)
@@ -177,16 +189,16 @@ class PosedProblem(Problem):
 def posed(problem, stages, y=None, observed=(), names=NAMES):
     """Return problems with the units and the known functions of the last one."""
 
-    def kept(name, found):
-        return switches.kept(f"pinn.{name}", found) if name in names else ()
-
     if "circles" in names:
         problem, stages = on_circles(problem, stages)
-    many_axes = problem.domain.dim > waves.MOST_AXES
-    shown = kept("waves", (lines if many_axes else waves).wave_vectors(problem))
+    shown = ()
+    if "waves" in names:
+        many_axes = problem.domain.dim > waves.MOST_AXES
+        shown = (lines if many_axes else waves).wave_vectors(problem)
+        shown = switches.kept("pinn.waves", shown)
     center, scale = units(problem, y, observed, shown)
     found = {
-        name: kept(name, family.find(problem, scale, shown))
+        name: family.find(problem, scale, shown)
         for name, family in FAMILIES.items()
         if name in names
     }
