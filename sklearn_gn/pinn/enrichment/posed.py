@@ -188,7 +188,6 @@ class PosedProblem(Problem):
 
 def posed(problem, stages, y=None, observed=(), names=NAMES):
     """Return problems with the units and the known functions of the last one."""
-
     if "circles" in names:
         problem, stages = on_circles(problem, stages)
     shown = ()
