@@ -17,6 +17,7 @@ from sklearn_gn.pinn.findings import (
     take_back_convergence,
     why_early,
 )
+from sklearn_gn.pinn.growth import MOST_WEIGHTS
 from sklearn_gn.pinn.losses import fresh_misfit, total_loss
 from sklearn_gn.pinn.observation_weight import reweighted
 from sklearn_gn.pinn.posterior import Posterior
@@ -26,7 +27,6 @@ from sklearn_gn.pinn.unknown_functions import FunctionPosterior, unknown_functio
 from sklearn_gn.pinn.windows import Pieces, last_network
 
 _JACOBIAN_FLOATS = 2**27
-_SPECTRAL = 3000  # unknowns up to which eigenvalues are computed after a fit
 
 
 def set_fitted(solver, run, fitted, n_observations):
@@ -90,7 +90,7 @@ def _spectrum(solver, run, fitted):
     state = run.final_state
     if state.spectrum is not None:
         return np.array(state.spectrum)
-    if run.solver.name == "dngd" and min(solver._sizes) <= _SPECTRAL:
+    if run.solver.name == "dngd" and min(solver._sizes) <= MOST_WEIGHTS:
         net = last_network(fitted.net)
         return gramian_eigenvalues(fitted.model, net, state.batches)
     return np.zeros(0)

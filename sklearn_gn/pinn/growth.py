@@ -19,7 +19,7 @@ from sklearn_gn.linalg.jacobian import Parameters
 
 FIRST_WIDTHS = (20, 20)
 _WIDER = 1.5  # from one network to the next
-_MOST_WEIGHTS = 3000
+MOST_WEIGHTS = 3000  # of a network that grows, and whose whole matrix is looked at
 _RESIDUALS = 2.5  # for each parameter
 _BOUNDARY_SHARE = 0.3  # of the residuals
 _SLOPES = 1.0, 20.0  # of new neurons, where the domain is [-1, 1]
@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
     n_boundary: int
 
 
-# Points of networks beyond _MOST_WEIGHTS, whose Gramian has the size of the residuals.
+# Points of networks beyond MOST_WEIGHTS, whose Gramian has the size of the residuals.
 _FEW, _MOST_OF_FEW = Sizes(500, 200), Sizes(2000, 800)
 _LEAST, _MOST = Sizes(200, 80), Sizes(8000, 3000)
 
@@ -61,7 +61,7 @@ class Level(NamedTuple):
 
 def points_for(classes, n_weights, density=_RESIDUALS):
     """Numbers of points of a network, for so many residuals for each parameter."""
-    if n_weights > _MOST_WEIGHTS:
+    if n_weights > MOST_WEIGHTS:
         return _FEW
     interior, *conditions = [kind for kind in classes if kind.name != "data"]
     n_residuals = density * n_weights
@@ -82,12 +82,12 @@ def lowest_loss(level):
 
 def has_room(net):
     """Whether there is a larger network."""
-    return _n_weights(wider(net, None)) <= _MOST_WEIGHTS
+    return _n_weights(wider(net, None)) <= MOST_WEIGHTS
 
 
 def more_points(sizes, net):
     """Twice as many points, as far as these are allowed."""
-    most = _MOST if _n_weights(net) <= _MOST_WEIGHTS else _MOST_OF_FEW
+    most = _MOST if _n_weights(net) <= MOST_WEIGHTS else _MOST_OF_FEW
     return Sizes(*(max(n, min(2 * n, m)) for n, m in zip(sizes, most, strict=True)))
 
 

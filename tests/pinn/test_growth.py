@@ -264,7 +264,7 @@ def test_points_are_as_many_as_the_residuals_that_weights_need():
 def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
     # It grows whenever it may.
     monkeypatch.setattr(control, "_is_flat", lambda level, _: len(level.falls) > 3)
-    monkeypatch.setattr(growth, "_MOST_WEIGHTS", 200)
+    monkeypatch.setattr(growth, "MOST_WEIGHTS", 200)
     monkeypatch.setattr(fitting, "FIRST_WIDTHS", (8, 8))
     solver = PINNSolver(EQUATION, random_state=0, max_iter=24, tol=0)
     with warnings.catch_warnings():
