@@ -16,9 +16,8 @@ ROOMS = {
 SWITCHES = {
     # PINNSolver: what the network is given
     "pinn.waves": "Cosines and sines of the wave vectors that source and values show, "
-    "on up to three axes, are inputs of the network. Off: none; waves that the "
-    "equation lets pass may still be (pinn.dispersion).",
-    "pinn.lines": "The same on more than three axes, found on lines. Off: none.",
+    "are inputs of the network. Off: none; waves that the equation lets pass may still "
+    "be (pinn.dispersion).",
     "pinn.dispersion": "Waves that a linear equation lets pass are inputs of the "
     "network. Off: none.",
     "pinn.corners": "Singular functions of corners, and of right angles at which the "

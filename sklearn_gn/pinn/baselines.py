@@ -110,10 +110,10 @@ def learning_rates(settings, iteration, name):
     n, dtype = _STEPS[name], settings.dtype
     if name not in first_order.OPTIMISERS:
         return np.ones(n, dtype)
-    rate = dtype.type(settings.solver.learning_rate)
+    rate = dtype.type(settings.steps.solver.learning_rate)
     if name != "sgd":
         return np.full(n, rate)
-    total = n * int(settings.max_iter)
+    total = n * int(settings.steps.max_iter)
     share = (n * iteration + np.arange(n) + 0.5) / total
     return (rate * _one_cycle(share)).astype(dtype)
 

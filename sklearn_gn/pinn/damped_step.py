@@ -154,11 +154,6 @@ def is_dual(r, net):
     return n_devices() * r.shape[0] < dimension(net)
 
 
-def n_unknowns(linear, net):
-    """Number of rows of the smaller Gramian."""
-    return min(n_devices() * linear.r.shape[0], dimension(net))
-
-
 def small_gramian(linear, net):
     """``J J^T`` of shape (m, m) or ``J^T J`` of shape (n, n), whichever is smaller."""
     if is_dual(linear.r, net):
@@ -179,7 +174,7 @@ def small_gramian(linear, net):
 def solver_for(linear, net, rank):
     """Return ``solve``, eigenvalues or None, and a shift at rounding level."""
     eps = jnp.finfo(linear.r.dtype).eps
-    if rank is not None or n_unknowns(linear, net) > DENSE:
+    if rank is not None or min(n_devices() * linear.r.shape[0], dimension(net)) > DENSE:
         solve, values = by_conjugate_gradients(linear, net, rank or RANK)
         return solve, values, eps * values[-1]
     matrix = small_gramian(linear, net)

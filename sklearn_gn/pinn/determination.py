@@ -26,13 +26,14 @@ from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn.damped_step import dense_jacobian_of_piece
+from sklearn_gn.pinn.growth import MOST_WEIGHTS
 from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.pieces import cut
 from sklearn_gn.pinn.residuals import row_residuals
 from sklearn_gn.pinn.windows import Pieces
 
 _UNCHANGED = 1e-14  # of the untrained network's loss
-LARGEST_NETWORK, MOST_AXES = 3000, 6  # for which the rank is looked at
+MOST_AXES = 6  # for which the rank is looked at
 _N_POINTS, _FEW = 64, 8
 _MOST_DERIVATIVES = 6  # along an axis, that are counted
 _SAME = 1e-9  # change of residuals that is rounding
@@ -63,7 +64,7 @@ def what_is_left_open(solver, run):
             "not matter."
         )
     small = len(missing) and problem.domain.dim <= MOST_AXES
-    if not small or solver._sizes[0] > LARGEST_NETWORK:
+    if not small or solver._sizes[0] > MOST_WEIGHTS:
         return ""
     with backend.scope(solver.dtype, solver.device):
         change = largest_free_change(

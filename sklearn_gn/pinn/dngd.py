@@ -70,7 +70,8 @@ def init(points, net, settings):
 
 def step(points, state, settings):
     """Make one Levenberg-Marquardt step."""
-    solver, n_single = settings.solver, settings.solver.single_precision_iter
+    solver = settings.steps.solver
+    n_single = solver.single_precision_iter
     # 1. The points.
     state = iteration.with_due_points(points, state, settings)
     if 0 < n_single == state.iteration or state.memory is None:
@@ -98,7 +99,7 @@ def step(points, state, settings):
         result = update_in_region(model, *system, previous_step, memory, **options)
     else:
         jacobian = weighted_jacobian(model, net, batches, balance)
-        options |= {"rule": _rule(settings), "rank": settings.rank}
+        options |= {"rule": _rule(settings), "rank": settings.steps.rank}
         result = update(model, net, jacobian, previous_step, memory, **options)
     # 7. State and report.
     result = _cast(result, settings.dtype)
@@ -228,20 +229,20 @@ def update(
 
 
 def _rule(settings):
-    if settings.damping is not None:
+    if settings.steps.damping is not None:
         return "fixed"
-    rule = settings.solver.damping_rule
+    rule = settings.steps.solver.damping_rule
     return "shift_ladder" if rule == "trust_region" else rule
 
 
 def _first_memory(settings, net, batches):
     """Region or shift of the first step."""
-    rule, model = settings.solver.damping_rule, settings.models[0]
+    rule, model = settings.steps.solver.damping_rule, settings.models[0]
     n_residuals = sum(residual_counts(model.classes, batches))
-    factored = settings.rank is None and min(n_residuals, dimension(net)) <= DENSE
-    if settings.damping is None and rule == "trust_region" and factored:
+    factored = settings.steps.rank is None and min(n_residuals, dimension(net)) <= DENSE
+    if settings.steps.damping is None and rule == "trust_region" and factored:
         return first_region(net, settings.dtype)
-    return initial_damping(_rule(settings), settings.damping, settings.dtype)
+    return initial_damping(_rule(settings), settings.steps.damping, settings.dtype)
 
 
 def _cast(tree, dtype):

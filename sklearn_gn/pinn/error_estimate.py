@@ -319,12 +319,12 @@ def _fall(gramian, gradient, change):
 
 def in_double_precision(tree):
     """The arrays of a tree in numpy, floats in double precision."""
-    return backend.map_leaves(_double, tree)
 
+    def double(leaf):
+        leaf = np.asarray(leaf)
+        return leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf
 
-def _double(leaf):
-    leaf = np.asarray(leaf)
-    return leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf
+    return backend.map_leaves(double, tree)
 
 
 # --- in windows of time, carried from window to window --------------------------------

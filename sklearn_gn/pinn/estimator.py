@@ -237,6 +237,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         NaN in plain regression, if the windows of time end early, and for more than
         about 3,000 weights.
 
+    enrichment_ : dict
+        Number of known functions that the network has as inputs, by their names: see
+        ``enrichment`` of :class:`~sklearn_gn.solvers.DNGD`.
+
     window_ends_ : ndarray
         Ends of the windows of time, empty if the problem was solved at once. Each
         window has its own network; ``coefs_`` and ``loss_`` are those of the last one.
@@ -459,7 +463,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         return _MOST_ITERATIONS if self.max_time is None or scheduled else math.inf
 
     def _advice(self, reason):
-        from sklearn_gn.pinn.verdict import advice
+        from sklearn_gn.pinn.findings import advice
 
         return advice(self, reason)
 
@@ -469,7 +473,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     def _limits(self):
         if self.problem_ is None:
             return None
-        from sklearn_gn.pinn.verdict import limit
+        from sklearn_gn.pinn.findings import limit
 
         found = limit(self, StopReason(self.stop_reason_))
         return [] if found is None else [found]

@@ -7,26 +7,26 @@ import numpy as np
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.pinn import solution
+from sklearn_gn.pinn.control import may_grow
 from sklearn_gn.pinn.data import without_data
 from sklearn_gn.pinn.determination import what_is_left_open
 from sklearn_gn.pinn.dngd import gramian_eigenvalues
 from sklearn_gn.pinn.error_estimate import in_double_precision
-from sklearn_gn.pinn.growth import may_grow
-from sklearn_gn.pinn.losses import fresh_misfit, total_loss
-from sklearn_gn.pinn.observation_weight import SMALLEST, has_settled, reweighted
-from sklearn_gn.pinn.posterior import Posterior
-from sklearn_gn.pinn.predictions import n_weights
-from sklearn_gn.pinn.residuals import residual_counts
-from sklearn_gn.pinn.unknown_functions import FunctionPosterior, unknown_functions
-from sklearn_gn.pinn.verdict import (
+from sklearn_gn.pinn.findings import (
     solved_until,
     take_back_convergence,
     why_early,
 )
+from sklearn_gn.pinn.growth import MOST_WEIGHTS
+from sklearn_gn.pinn.losses import fresh_misfit, total_loss
+from sklearn_gn.pinn.observation_weight import reweighted
+from sklearn_gn.pinn.posterior import Posterior
+from sklearn_gn.pinn.predictions import n_weights
+from sklearn_gn.pinn.residuals import residual_counts
+from sklearn_gn.pinn.unknown_functions import FunctionPosterior, unknown_functions
 from sklearn_gn.pinn.windows import Pieces, last_network
 
 _JACOBIAN_FLOATS = 2**27
-_SPECTRAL = 3000  # unknowns up to which eigenvalues are computed after a fit
 
 
 def set_fitted(solver, run, fitted, n_observations):
@@ -54,21 +54,23 @@ def set_fitted(solver, run, fitted, n_observations):
 
 
 def _set_course(solver, run, fitted):
-    """Set what a verdict takes from the course of the fit."""
+    """Set what the findings take from the course of the fit."""
     state, in_windows = run.final_state, isinstance(fitted.net, Pieces)
     rules, has_problem = run.options.growth, fitted.problem is not None
-    solver._untrained_loss = state.first_fresh if has_problem else math.nan
+    solver._untrained_loss = state.control.first_fresh if has_problem else math.nan
     solver._why_early, solver._has_settled_weight = why_early(run), None
-    if run.options.estimates_noise:
-        solver._has_settled_weight = has_settled_weight(state)
+    if run.options.observed is not None:
+        solver._has_settled_weight = state.control.weighing.has_settled
     solver._may_grow = rules is not None and may_grow(
-        state.level, rules, last_network(fitted.net)
+        state.control.level, rules, last_network(fitted.net)
     )
     solver._estimated_at_end, solver._solved_until = math.nan, math.inf
     solver.window_ends_ = fitted.net.ends if in_windows else np.zeros(0)
+    counts = getattr(fitted.model.problem, "function_counts", dict)
+    solver.enrichment_ = counts()
     if in_windows:
         solver._solved_until = solved_until(
-            fitted.net, fitted.problem.domain, state.first_fresh
+            fitted.net, fitted.problem.domain, state.control.first_fresh
         )
 
 
@@ -79,7 +81,7 @@ def _set_losses(solver, run, fitted):
     solver.fresh_loss_ = fresh * scale
     solver.loss_ = float(total_loss(fitted.model, net, state.batches)) * scale
     solver._fresh_noise = 0.0  # known once the weight of the observations has fallen
-    if state.observation_weight != 1:
+    if state.control.weighing.weight != 1:
         solver._fresh_noise = fresh_misfit(state, run.data, run.options, net)
 
 
@@ -88,7 +90,7 @@ def _spectrum(solver, run, fitted):
     state = run.final_state
     if state.spectrum is not None:
         return np.array(state.spectrum)
-    if run.solver.name == "dngd" and min(solver._sizes) <= _SPECTRAL:
+    if run.solver.name == "dngd" and min(solver._sizes) <= MOST_WEIGHTS:
         net = last_network(fitted.net)
         return gramian_eigenvalues(fitted.model, net, state.batches)
     return np.zeros(0)
@@ -103,8 +105,8 @@ def _set_posterior(solver, run, fitted, n_observations):
     if n_residuals * n > _JACOBIAN_FLOATS:
         return
     points = run.data.fresh
-    if points and state.observation_weight != 1:
-        points = reweighted(points, state.observation_weight)
+    if points and state.control.weighing.weight != 1:
+        points = reweighted(points, state.control.weighing.weight)
     batches, points = backend.to_numpy((state.batches, points))
     if isinstance(fitted.net, Pieces):
         solver._window_points = points
@@ -113,15 +115,6 @@ def _set_posterior(solver, run, fitted, n_observations):
     known = in_double_precision((fitted.net, batches, points or batches))
     posterior = Posterior(fitted.model, *known, n_observations)
     solver._posterior = _with_functions(posterior, fitted)
-
-
-def has_settled_weight(state):
-    """Whether the weight of the observations has reached its last value."""
-    weight = state.observation_weight
-    if weight <= SMALLEST:
-        return True
-    waits = state.weight_waits or state.next_observation_weight != weight
-    return not waits and has_settled(state.fresh_losses)
 
 
 def _with_functions(posterior, fitted):

@@ -30,7 +30,7 @@ def fresh_loss_in(state, points, settings, net):
     """Return the fresh loss of a network at a state of the fit."""
     is_last = state.stage + 1 == len(settings.models)
     like = state.batches if is_last else None
-    return fresh_loss(points, settings, net, state.observation_weight, like)
+    return fresh_loss(points, settings, net, state.control.weighing.weight, like)
 
 
 def fresh_misfit(state, points, settings, net):

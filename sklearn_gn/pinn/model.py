@@ -78,7 +78,10 @@ def n_waves(problem):
 def coefficients(problem, extra):
     """All coefficients by name: those known, and those that are parameters."""
     dtype = extra.dtype
-    found = {name: _like(value, dtype) for name, value in problem.known.items()}
+    found = {
+        name: value.astype(dtype) if isinstance(value, np.ndarray) else value
+        for name, value in problem.known.items()
+    }
     start = 0
     for name, unknown in problem.unknown.items():
         shape = np.shape(unknown.initial)
@@ -94,10 +97,6 @@ def coefficient_values(problem, extra):
     return {name: jnp.asarray(found[name]) for name in problem.unknown}
 
 
-def _like(value, dtype):
-    return value.astype(dtype) if isinstance(value, np.ndarray) else value
-
-
 def start_parameters(rng, sizes, unknown, n_waves=0):
     """Glorot weights and zero biases, drawn in numpy.
 
@@ -110,3 +109,11 @@ def start_parameters(rng, sizes, unknown, n_waves=0):
         layers.append(matrix)
     extra = [np.ravel(u.encode(u.initial)) for u in unknown]
     return Parameters(tuple(layers), np.concatenate([np.zeros(0), *extra]))
+
+
+def drawn_anew(rng, net, problem):
+    """A newly drawn network of the layers of another, in its precision."""
+    waves, layers = n_waves(problem), net.layers
+    sizes = [len(layers[0]) - 1 - waves, *(matrix.shape[1] for matrix in layers)]
+    new = start_parameters(rng, sizes, problem.unknown.values(), waves)
+    return jax.tree.map(lambda leaf: leaf.astype(layers[0].dtype), new)

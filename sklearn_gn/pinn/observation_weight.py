@@ -37,7 +37,7 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 
-SMALLEST = 1e-6
+_SMALLEST = 1e-6
 _LARGEST_FALL = 10.0  # of the weight, at once
 _LARGEST_FALL_WITH_FUNCTIONS = 100.0
 _LEAST_FALL = 1.5  # below which it stays
@@ -49,28 +49,48 @@ _LARGEST_NOISE = 0.5  # of the variance of the observations
 _PATIENCE, _FALL, _FALL_OF_EQUATION = 8, 0.9, 0.5
 
 
-def with_next_weight(state, known, step, fresh, solved):
-    """Return the state of a fit with the weight for its next iteration."""
-    losses, weight = (*state.fresh_losses, fresh), state.observation_weight
-    share = state.share_of_equation
+class Weighing(NamedTuple):
+    """Where the weight of the observations is, and what was seen since it changed."""
+
+    weight: float = 1.0  # in place of the one of the batches
+    next: float = 1.0  # for the next iteration
+    waits: bool = False  # whether it is to fall, now or later
+    losses: tuple = ()  # on fresh points
+    equation: tuple = ()  # the same without the observations
+    share: float = math.inf  # of the equation, at most, to change again
+
+    @property
+    def changes(self):
+        """Whether the next iteration has another weight."""
+        return self.next != self.weight
+
+    @property
+    def is_exact(self):
+        """Whether the observations seem to have no noise."""
+        return self.weight == self.next == 1 and not self.waits
+
+    @property
+    def has_settled(self):
+        """Whether the weight has reached its last value."""
+        if self.weight <= _SMALLEST:
+            return True
+        return not (self.waits or self.changes) and has_settled(self.losses)
+
+
+def with_next_weight(weighing, known, step, fresh, solved):
+    """Return the weighing with the weight for the next iteration."""
+    losses, weight = (*weighing.losses, fresh), weighing.weight
     noise = step.class_losses[-1]
     # Between its points an equation holds no better than at them.
-    equation = np.fmax(np.sum(step.class_losses[:-1]), fresh - noise)
-    both = np.array([equation, noise])
-    of_equation = (*state.equation_losses, equation)
-    wanted = wanted_weight(weight, both, known, solved)
-    waits = wanted != weight
-    if step.no_progress or has_settled(losses, of_equation):
+    of_equation = np.fmax(np.sum(step.class_losses[:-1]), fresh - noise)
+    both = np.array([of_equation, noise])
+    equation, share = (*weighing.equation, of_equation), weighing.share
+    waits = wanted_weight(weight, both, known, solved) != weight
+    if step.no_progress or has_settled(losses, equation):
         weight = next_weight(weight, both, known, share, solved)
-    if weight != state.observation_weight:
+    if weight != weighing.weight:
         share = min(share, largest_share(both))
-    return state._replace(
-        fresh_losses=losses,
-        equation_losses=of_equation,
-        next_observation_weight=weight,
-        share_of_equation=share,
-        weight_waits=waits,
-    )
+    return Weighing(weighing.weight, weight, waits, losses, equation, share)
 
 
 def next_weight(weight, class_losses, known, share_before=math.inf, solved=True):
@@ -96,7 +116,7 @@ def wanted_weight(weight, class_losses, known, solved=True):
         spent = share * known.n / 2 if solved else math.inf
         fall = min(spent / _SPENT, _LARGEST_FALL, 1 / share)
     falls = fall > _LEAST_FALL and switches.on("pinn.observation_weight")
-    return max(weight / fall, SMALLEST) if falls else weight
+    return max(weight / fall, _SMALLEST) if falls else weight
 
 
 def largest_share(class_losses):

@@ -9,14 +9,15 @@ from sklearn_gn.data.hashing import row_codes
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.pieces import class_residuals
 from sklearn_gn.pinn.residual_sizes import counted_size
+from sklearn_gn.pinn.solution import reference
 from sklearn_gn.pinn.windows import first_data
 
 _POOL = 10  # candidates for every point drawn where the residual is large
 _FRESH = 2**32 - 1  # number of the draw that is never trained on
 _FRESH_SHARE = 4  # times as many points: they decide which network is best
-_LEAST_FRESH, _FEW_AXES = (1000, 400), 20  # of them, for few axes
-_REFERENCE_POINTS = 2000
-_REFERENCE_FLOATS = 2**22  # of the coordinates of points to compare at
+_LEAST_FRESH = 1000, 400  # of them, for few axes
+FEW_AXES = 20  # up to which points may follow the residual
+_REFERENCE_POINTS = 2000  # to compare at
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Sampler:
 
     def fresh(self, model, seed, times=1):
         """Draw more points, which no fit trains on, or so many times as many."""
-        few = model.problem.domain.dim <= _FEW_AXES
+        few = model.problem.domain.dim <= FEW_AXES
         least_interior, least_boundary = _LEAST_FRESH if few else (0, 0)
         larger = replace(
             self,
@@ -71,9 +72,8 @@ class Sampler:
         """Draw points with the exact solution there; None where it is not known."""
         if problem.exact is None:
             return None
-        n = min(_REFERENCE_POINTS, max(64, _REFERENCE_FLOATS // problem.domain.dim))
         rng = np.random.RandomState(seed)
-        points, values = problem.reference(n, rng)
+        n, points, values = reference(problem, rng, _REFERENCE_POINTS)
         if len(points) > n:
             chosen = np.sort(rng.permutation(len(points))[:n])
             points, values = points[chosen], values[chosen]

@@ -387,7 +387,7 @@ class SolutionMixin(PredictionIntervalMixin):
                 f"multioutput must be 'joint' or 'raw_values', got {multioutput!r}."
             )
         if X is None:
-            X, exact = solution.reference(problem)
+            _, X, exact = solution.reference(problem, np.random.RandomState(0))
         else:
             X = self._points(X)
             exact = problem.exact_values(X)

@@ -189,7 +189,7 @@ def _set_fitted(solver, run, fitted):
         solver.fresh_loss_ = run.val_loss(net) * scaling.loss_scale
     solver.gram_spectrum_ = laplace.spectrum(sums.gram)
     solver.coefficients_, solver.coefficients_std_ = {}, {}
-    solver.window_ends_ = np.zeros(0)
+    solver.window_ends_, solver.enrichment_ = np.zeros(0), {}
     noise_std = y_scale * noise_deviation(net.beta)
     solver.noise_std_ = noise_std if y_scale.ndim else float(noise_std)
     solver.alpha_ = _by_layer(layers, net.alpha / (net.beta * n_effective))

@@ -15,7 +15,6 @@ from sklearn_gn.networks._base import (
     n_features,
 )
 from sklearn_gn.pde import Box, Problem
-from sklearn_gn.pinn.growth import FIRST_WIDTHS, Rules, points_for
 from sklearn_gn.pinn.model import (
     ClassModel,
     Features,
@@ -24,25 +23,10 @@ from sklearn_gn.pinn.model import (
     start_parameters,
 )
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
-from sklearn_gn.pinn.points import NoPoints, Sampler, batch_of
-from sklearn_gn.pinn.posed import posed
+from sklearn_gn.pinn.points import batch_of
 from sklearn_gn.pinn.residual_sizes import in_units, size_of_observations
 from sklearn_gn.pinn.residuals import Observed
 from sklearn_gn.pinn.taylor import DerivativeRows
-
-__all__ = [
-    "FIRST_WIDTHS",
-    "NoPoints",
-    "Rules",
-    "Sampler",
-    "activations",
-    "models",
-    "observation_batch",
-    "posed",
-    "regression_problem",
-    "sizes_of",
-    "untrained_network",
-]
 
 # --- the network ---------------------------------------------------------------------
 
@@ -144,14 +128,6 @@ def _class_models(problem, features, extra, equation, observed, device):
 
 
 # --- observations --------------------------------------------------------------------
-
-
-def sizes_of(problem, n_weights, n_interior, n_boundary):
-    """Numbers of points; those that are "auto" follow the number of weights."""
-    found = points_for(problem.residual_classes(), n_weights)
-    n_interior = found.n_interior if n_interior == "auto" else n_interior
-    n_boundary = found.n_boundary if n_boundary == "auto" else n_boundary
-    return n_interior, n_boundary
 
 
 def observation_batch(problem, X, y, weight, total_weight, scaling, dtype):

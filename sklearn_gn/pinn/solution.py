@@ -72,10 +72,10 @@ def unknown_coefficients(model, params):
 # --- errors --------------------------------------------------------------------------
 
 
-def reference(problem):
-    """Points of a problem, and its exact solution there."""
-    n = max(64, min(_REFERENCE_POINTS, _REFERENCE_FLOATS // problem.domain.dim))
-    return problem.reference(n, np.random.RandomState(0))
+def reference(problem, rng, most=_REFERENCE_POINTS):
+    """How many points to compare at, points of a problem, its exact solution there."""
+    n = max(64, min(most, _REFERENCE_FLOATS // problem.domain.dim))
+    return n, *problem.reference(n, rng)
 
 
 @partial(evaluated_by_numpy, static_argnames="model")

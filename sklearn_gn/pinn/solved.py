@@ -10,6 +10,8 @@ _ACCURATE_LOSS, EXHAUSTED_LOSS = 1e-12, 1e-16
 UNMET_LOSS = 1e-2  # relative to that of no solution, beyond which nothing is learnt
 ROUNDING = 30  # residuals, in units in the last place, that are rounding
 OVERFITTED = 100.0  # fresh over training loss
+# A loss that has not fallen by FALL in so many iterations falls no longer.
+FALL, FEW_ITERATIONS = 0.5, 12
 
 
 def losses_of_no_solution(fresh_loss, points, settings, untrained):

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Robin
 from sklearn_gn.pde.initial_breaks import carried_kinks
 from sklearn_gn.pinn import determination
-from sklearn_gn.pinn.starts import VANISHED
+from sklearn_gn.pinn.control import VANISHED
 
 _CONTRADICTED = 0.5  # noise, relative to the deviation of the observations
 _ABSENT = 1e-9  # size of a derivative's factor, relative to the largest one

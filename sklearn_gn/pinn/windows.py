@@ -43,13 +43,17 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn import growth
-from sklearn_gn.pinn.model import n_waves, network, start_parameters
+from sklearn_gn.pinn.model import drawn_anew, n_waves, network
 from sklearn_gn.pinn.pieces import class_residuals
 from sklearn_gn.pinn.residual_sizes import InUnits, units_of_rows
-from sklearn_gn.pinn.solved import SOLVED_LOSS, WELL_SOLVED_LOSS
+from sklearn_gn.pinn.solved import (
+    FALL,
+    FEW_ITERATIONS,
+    SOLVED_LOSS,
+    WELL_SOLVED_LOSS,
+)
 
-_PATIENCE, _WINDOW_PATIENCE = 12, 8  # iterations without a fall to _FALL
-_FALL = 0.5
+_WINDOW_PATIENCE = 8  # iterations without a fall, of a window
 # Fresh loss of a window, relative to that of no training, from which on there is
 # nothing to wait for.
 _SOLVED_SURELY = 1e-12
@@ -209,7 +213,7 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
     if not march.active:
         late = rules.deadline - time.perf_counter() < _TIME_LEFT * rules.budget
         if (
-            _is_flat(march.falls, _PATIENCE)
+            _is_flat(march.falls, FEW_ITERATIONS)
             and lowest > WELL_SOLVED_LOSS * first
             and not late
             and switches.on("pinn.windows")
@@ -231,7 +235,7 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
 
 
 def _is_flat(falls, patience):
-    return len(falls) > patience and falls[-1] > _FALL * falls[-1 - patience]
+    return len(falls) > patience and falls[-1] > FALL * falls[-1 - patience]
 
 
 def _next_window(march, longer):
@@ -275,8 +279,10 @@ def moved_on(march, model, net, fresh_points, rng):
         net = _with_time(before, march, back=True)
     else:
         new = March(march.start, march.next_stop, march.done)
-        net = _untrained(before, rng, n_waves(model.problem))
-    net, start = _with_time(net, new), _start_of(model, new)
+        net = drawn_anew(rng, before, model.problem)
+    low, high = _interval(model.problem)
+    start = np.array([low + (high - low) * new.start])
+    net = _with_time(net, new)
     reached = new.done[-1][2] if new.done else before
     value = np.asarray(_outputs(model, reached, start))
     shift = value - np.asarray(_outputs(model, net, start))
@@ -285,11 +291,6 @@ def moved_on(march, model, net, fresh_points, rng):
     if new.done:
         unit = _loss_of_equation(model, _constant(net, value), fresh)
     return new._replace(fresh=jax.device_put(fresh), uncut=march.uncut, unit=unit), net
-
-
-def _start_of(model, march):
-    low, high = _interval(model.problem)
-    return np.array([low + (high - low) * march.start])
 
 
 @partial(jit_by_size, static_argnames="model")
@@ -327,13 +328,6 @@ def _with_time(net, march, back=False):
     first[-1] += shift * first[0]
     first[0] *= slope
     return net._replace(layers=(first, *net.layers[1:]))
-
-
-def _untrained(net, rng, waves):
-    sizes = [len(net.layers[0]) - 1 - waves, *(m.shape[1] for m in net.layers)]
-    new = start_parameters(rng, sizes, (), waves)
-    layers = tuple(m.astype(net.layers[0].dtype) for m in new.layers)
-    return net._replace(layers=layers)
 
 
 # --- the solution in pieces ----------------------------------------------------------

@@ -1,5 +1,6 @@
 """The solvers of PINNSolver."""
 
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Literal
 
@@ -47,6 +48,13 @@ class DNGD(Solver):
     single_precision_iter : int, default=0
         Number of iterations at the start that are computed in single precision.
 
+    enrichment : "auto", list of str or None, default="auto"
+        Known functions that the default network (``hidden_layer_sizes="auto"``) gets
+        as further inputs where the statement of the problem shows them: "waves",
+        "dispersion", "corners", "holes", "similarity" and "circles", see :ref:`the
+        user guide <pinn_network>`. If "auto", all of them; if None, none. The
+        estimator's ``enrichment_`` says which ones a fit used.
+
     References
     ----------
     .. [1] A. Jnini and F. Vella, "Dual natural gradient descent for scalable training
@@ -65,6 +73,7 @@ class DNGD(Solver):
         "momentum": [Interval(Real, 0, 1, closed="left")],
         "jacobi_scaling": ["boolean"],
         "single_precision_iter": [Interval(Integral, 0, None, closed="left")],
+        "enrichment": [StrOptions({"auto"}), "array-like", None],
     }
 
     def __init__(
@@ -75,12 +84,14 @@ class DNGD(Solver):
         momentum: float = 0.0,
         jacobi_scaling: bool = False,
         single_precision_iter: int = 0,
+        enrichment: Literal["auto"] | Sequence[str] | None = "auto",
     ) -> None:
         self.damping_rule = damping_rule
         self.geodesic_acceleration = geodesic_acceleration
         self.momentum = momentum
         self.jacobi_scaling = jacobi_scaling
         self.single_precision_iter = single_precision_iter
+        self.enrichment = enrichment
 
 
 class LBFGS(Solver):

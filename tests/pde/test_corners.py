@@ -17,7 +17,7 @@ from sklearn_gn.pde import (
     laplacian,
 )
 from sklearn_gn.pde.corners import rough_corners
-from sklearn_gn.pinn.posed import posed
+from sklearn_gn.pinn.enrichment.posed import posed
 
 L = Polygon([(0, 0), (1, 0), (1, -1), (-1, -1), (-1, 1), (0, 1)])
 SQUARE = Box(x=(-1, 1), y=(-1, 1))

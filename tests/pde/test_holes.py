@@ -6,7 +6,7 @@ import pytest
 
 from sklearn_gn.pde import Ball, Box, Problem, laplacian
 from sklearn_gn.pde.corners import holes
-from sklearn_gn.pinn.posed import hole_functions, posed
+from sklearn_gn.pinn.enrichment.posed import hole_functions, posed
 
 SQUARE, CUBE = Box(x=(0, 1), y=(0, 1)), Box(x=(0, 1), y=(0, 1), z=(0, 1))
 
@@ -43,12 +43,12 @@ def test_functions_of_a_hole_are_inputs_that_solve_laplaces_equation(dim):
     box = SQUARE if dim == 2 else CUBE
     domain = box - disk((0.5,) * dim, 0.2)
     problem, _ = posed(Problem(lambda u, x: laplacian(u)(x), domain), [])
-    (hole,) = problem.holes
+    (hole,) = problem.added["holes"]
     x = np.full(dim, 0.5) + np.array([0.3, 0.2, 0.1][:dim])
     with jax.enable_x64(True):
-        values = np.asarray(hole_functions(hole, x))
+        values = np.asarray(hole_functions((hole,), None, x))
         inputs = np.asarray(problem.embedding(x))
-        bends = jax.jit(jax.hessian(lambda x: hole_functions(hole, x)))(x)
+        bends = jax.jit(jax.hessian(lambda x: hole_functions((hole,), None, x)))(x)
     np.testing.assert_allclose(inputs[-dim - 1 :], values, rtol=1e-12)
     radius = np.linalg.norm(x - 0.5)
     fundamental = np.log(0.2 / radius) if dim == 2 else 0.2 / radius

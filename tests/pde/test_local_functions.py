@@ -14,9 +14,9 @@ from sklearn_gn.pde.local_functions import (
     fields_and_points,
     wave_at,
 )
+from sklearn_gn.pinn.enrichment.posed import PosedProblem
 from sklearn_gn.pinn.model import ClassModel, Model
 from sklearn_gn.pinn.needed_rows import _needs_known_derivatives_alone, _probes
-from sklearn_gn.pinn.posed import PosedProblem
 from sklearn_gn.pinn.residuals import row_from_top
 from sklearn_gn.pinn.taylor import DerivativeRows
 

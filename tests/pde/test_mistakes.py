@@ -32,7 +32,7 @@ from sklearn_gn.pde.checks import (
 )
 from sklearn_gn.pde.jumps import check_shared_places, jumps, warn_of_jumps
 from sklearn_gn.pinn.data import problem_sequence
-from sklearn_gn.pinn.preparation import has_default_network
+from sklearn_gn.pinn.fitting import has_default_network
 
 DOMAIN = Box(x=(0, 1), t=(0, 1))
 

@@ -14,7 +14,7 @@ from sklearn_gn.pde import (
     d,
     laplacian,
 )
-from sklearn_gn.pinn import dispersion
+from sklearn_gn.pinn.enrichment import dispersion
 
 pi = np.pi
 STRIP = Box(x=(0, 1), t=(0, 2))
@@ -39,7 +39,7 @@ def schrodinger(u, x):
 
 
 def found(problem, scale=(1.0,)):
-    vectors = dispersion.wave_vectors(problem, scale)
+    vectors = dispersion.further_waves(problem, scale)
     return sorted(tuple(np.sign(k[0]) * np.array(k)) for k in vectors)
 
 

@@ -33,11 +33,11 @@ from sklearn_gn.pde import (
 from sklearn_gn.pde.problems import Kovasznay, PoissonBall
 from sklearn_gn.pinn import baselines, damped_step, dngd, trust_region
 from sklearn_gn.pinn import points as collocation
+from sklearn_gn.pinn.enrichment.posed import posed
 from sklearn_gn.pinn.losses import total_loss
 from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.points import Sampler, batch_of
-from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residuals import jacobian, residuals, second_derivative
 from sklearn_gn.pinn.taylor import DerivativeRows, _group_sums
 
@@ -188,10 +188,10 @@ def test_the_size_of_a_residual_of_high_order_knows_no_waves():
 
     start = Initial(lambda x: jnp.sin(3 * jnp.pi * x[0]))
     problem, _ = posed(Problem(vibration, Box(x=(0, 1), t=(0, 1)), [start]), [])
-    assert problem.waves
+    assert problem.added["waves"]
     sizes = [
         rows_and_sizes(kind, np.zeros(0))[1]
-        for kind in (problem, replace(problem, waves=()))
+        for kind in (problem, replace(problem, added={}))
     ]
     np.testing.assert_allclose(*sizes, rtol=1e-10)
 

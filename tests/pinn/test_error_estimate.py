@@ -24,6 +24,7 @@ from sklearn_gn.pde import (
 )
 from sklearn_gn.pinn import determination, error_estimate, growth, setup
 from sklearn_gn.pinn.model import start_parameters
+from sklearn_gn.pinn.points import Sampler
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
 
@@ -352,7 +353,7 @@ def test_functions_of_time_that_are_free_do_not_count(pinned, free):
         observed=None,
         device=None,
     )
-    points = setup.Sampler(40, 20, "sobol", "float64").draw(model, 0, 0, 0)
+    points = Sampler(40, 20, "sobol", "float64").draw(model, 0, 0, 0)
     found = determination.free_functions_of_time(model, net, points)
     assert found.tolist() == free
     x = points[0].x[:, 0]

@@ -34,6 +34,7 @@ from sklearn_gn.pde import (
 )
 from sklearn_gn.pde.problems import Burgers, Kovasznay
 from sklearn_gn.pinn import dngd, estimator, posterior, predictions
+from sklearn_gn.pinn.findings import warn_if_not_solved
 from sklearn_gn.pinn.losses import rebalanced_weights
 from sklearn_gn.pinn.observation_weight import (
     Observed,
@@ -43,7 +44,6 @@ from sklearn_gn.pinn.observation_weight import (
     next_weight,
     share_of_equation,
 )
-from sklearn_gn.pinn.verdict import warn_if_not_solved
 from sklearn_gn.runtime.fingerprint import known
 from sklearn_gn.solvers import DNGD, PINN_SOLVERS, SGD, Adam
 
@@ -582,7 +582,7 @@ def test_coefficients_are_found_from_zero():
     "words",
     [
         {"solver": DNGD(damping_rule="gain_ratio")},
-        {"solver": DNGD(damping_rule="loss")},
+        pytest.param({"solver": DNGD(damping_rule="loss")}, marks=pytest.mark.slow),
         {"damping": 1e-6, "loss_weights": "balanced"},
         {"rank": 8},
         {"solver": DNGD(momentum=0.5, jacobi_scaling=True)},
@@ -619,6 +619,7 @@ def test_other_solvers_lower_the_loss(solver):
     assert fitted.gram_spectrum_.size == 0
 
 
+@pytest.mark.slow
 def test_single_precision_does_not_end_a_fit_that_goes_on_in_double():
     solver = small(solver=DNGD(single_precision_iter=50), max_iter=70, resample=None)
     quiet(solver.fit)
@@ -627,7 +628,8 @@ def test_single_precision_does_not_end_a_fit_that_goes_on_in_double():
 
 
 @pytest.mark.parametrize(
-    ("name", "other", "default"), [("adam", Adam, 1e-3), ("sgd", SGD, 1e-2)]
+    ("name", "other", "default"),
+    [("adam", Adam, 1e-3), pytest.param("sgd", SGD, 1e-2, marks=pytest.mark.slow)],
 )
 def test_learning_rate_is_that_of_the_solver_object(name, other, default):
     def final(solver):
@@ -672,10 +674,8 @@ def test_parameters_of_the_solver_are_checked(solver, message):
 
 
 # The loops of "adam" and "lbfgs" are those of "sgd" and "ssbroyden", too.
-@pytest.mark.parametrize(
-    "solver",
-    ["dngd", *(pytest.param(s, marks=pytest.mark.slow) for s in ("adam", "lbfgs"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["dngd", "adam", "lbfgs"])
 def test_laplacians_from_random_axes_are_for_all_solvers(solver):
     problem = replace(MEMBRANE, n_laplacian_directions=1)
     words = {"n_boundary": 8, "max_iter": 2, "solver": solver}
@@ -684,8 +684,11 @@ def test_laplacians_from_random_axes_are_for_all_solvers(solver):
     loss = estimated.convergence_log_["loss"]
     assert np.isfinite(loss).all()
     assert (loss != exact.convergence_log_["loss"]).all()
+
+
+def test_the_number_of_random_axes_is_checked():
     with pytest.raises(ValueError, match="n_laplacian_directions must be None or a"):
-        small(replace(problem, n_laplacian_directions=0)).fit()
+        small(replace(MEMBRANE, n_laplacian_directions=0)).fit()
 
 
 def test_balance_evens_out_and_ignores_a_class_without_loss():

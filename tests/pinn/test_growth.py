@@ -12,9 +12,10 @@ import pytest
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
-from sklearn_gn.pinn import accuracy, growth, iteration, setup, starts
+from sklearn_gn.pinn import control, fitting, growth, iteration
+from sklearn_gn.pinn.control import Clock, Control, Losses
 from sklearn_gn.pinn.model import ClassModel, Model, network, start_parameters
-from sklearn_gn.pinn.observation_weight import Observed
+from sklearn_gn.pinn.observation_weight import Observed, Weighing
 from sklearn_gn.pinn.points import Sampler
 
 EQUATION = Problem(lambda u, x: d(u, "x", "x") + 1, Box(x=(0, 1)), Dirichlet(0.0))
@@ -56,24 +57,23 @@ def level(falls, before=np.inf):
 def test_what_grows_is_what_is_missing(falls, before, loss, then):
     net = start_parameters(np.random.RandomState(0), (1, 20, 20, 1), ())
     rules = growth.Rules(network=True, points=True)
-    found = growth.observed(level(falls[:-1], before), rules, loss, falls[-1], 1.0, net)
-    assert found.next == (None if then == "end" else then)
-    assert found.ended == (then == "end")
-    late = rules._replace(deadline=0.0)
-    found = growth.observed(level(falls[:-1], before), late, loss, falls[-1], 1.0, net)
-    assert found.next is None
-    assert found.ended == (then == "end")
+    now = Control(level=level(falls[:-1], before), first_fresh=1.0)
+
+    def observed(rules, **seconds):
+        found = control.observed(
+            now._replace(clock=Clock(**seconds)), rules, loss, falls[-1], net
+        )
+        return found.next, found.level.ended
+
+    end = then == "end"
+    assert observed(rules) == (None if end else then, end)
+    assert observed(rules._replace(deadline=0.0)) == (None, end)
     # Thirty iterations at the next size must have room, too.
     tight = rules._replace(deadline=time.perf_counter() + 59)
-    found = growth.observed(
-        level(falls[:-1], before), tight, loss, falls[-1], 1.0, net, 1.0
-    )
-    assert found.next is None
-    assert found.ended == (then == "end")
+    assert observed(tight, steady=1.0) == (None, end)
     given = growth.Rules(network=False, points=True)
-    found = growth.observed(level(falls[:-1], before), given, loss, falls[-1], 1.0, net)
-    assert found.next == ("points" if then == "points" else None)
-    assert found.ended == (then in ("end", "network"))
+    points = then if then == "points" else None
+    assert observed(given) == (points, then in ("end", "network"))
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,22 @@ def test_a_larger_network_that_gains_nothing_is_in_a_false_minimum(
         start_parameters(np.random.RandomState(0), (1, n, n, 1), ())
         for n in (20, width)
     ]
-    settings = SimpleNamespace(untrained=nets[0])
-    state = SimpleNamespace(net=nets[1], first_fresh=1.0)
+    problem = SimpleNamespace(unknown={})
+    model = SimpleNamespace(problem=problem, features=None, classes=())
+    settings = SimpleNamespace(
+        untrained=nets[0],
+        models=[model],
+        observed=None,
+        steps=SimpleNamespace(solver=SimpleNamespace(name="dngd")),
+    )
+    state = SimpleNamespace(net=nets[1], stage=0)
+    step = SimpleNamespace(class_losses=np.array([loss, 0.0]))
     flat = level([lowest], before=1e-3)
-    losses = np.array([loss, 0.0])
-    for found in (flat._replace(next="network"), flat._replace(late=True)):
-        assert starts.is_in_false_minimum(found, losses, state, settings) == then
-    assert not starts.is_in_false_minimum(flat, losses, state, settings)
+    now = Control(level=flat, first_fresh=1.0)
+    late = now._replace(level=flat._replace(late=True))
+    for found in (now._replace(next="network"), late):
+        assert control._begins_anew(found, state, settings, step, None) == then
+    assert not control._begins_anew(now, state, settings, step, None)
 
 
 @pytest.mark.parametrize(
@@ -121,26 +130,24 @@ def test_a_network_that_is_not_accurate_grows_after_all(
     net = start_parameters(np.random.RandomState(0), (1, 20, 20, 1), ())
     rules = growth.Rules(network=True, points=True)._replace(**changes)
     ended = level([1e-8] * 13)._replace(ended=True)
-    monkeypatch.setattr(accuracy, "relative_error_estimate", lambda *_: estimate)
+    monkeypatch.setattr(control, "relative_error_estimate", lambda *_: estimate)
     problem = SimpleNamespace(unknown={})
     settings = SimpleNamespace(
         growth=rules, dtype=np.dtype(float), models=[SimpleNamespace(problem=problem)]
     )
-    state = iteration.PINNState(net, 1e-8, (), np.ones(2), level=ended, first_fresh=1.0)
+    state = iteration.PINNState(net, 1e-8, (), np.ones(2))
     points = iteration.FixedPoints(None, (), None)
 
     def has_to_grow(stop, lowest=1e-8):
-        level = ended._replace(falls=(lowest,))
-        return accuracy.has_to_grow(points, state, settings, level, stop)
+        now = Control(level=ended._replace(falls=(lowest,)), first_fresh=1.0)
+        return control.has_to_grow(points, state, settings, now, stop)
 
     assert has_to_grow("tol") == larger
     # An earlier network has solved the equation, and this one does not.
     assert has_to_grow("stalled") == (changes == {})
     assert not has_to_grow("stalled", lowest=1e-5)
-    again = growth.going_on(ended)
-    assert (again.next, again.ended) == ("network", False)
     problem.unknown = {"k": None}
-    monkeypatch.setattr(accuracy, "largest_error_estimate", lambda *_: 3 * estimate)
+    monkeypatch.setattr(control, "largest_error_estimate", lambda *_: 3 * estimate)
     assert has_to_grow("tol") == (changes == {})
 
 
@@ -165,7 +172,7 @@ def test_a_fit_with_a_small_error_ends(
 ):
     asked = []
     monkeypatch.setattr(
-        accuracy, "relative_error_estimate", lambda *_: asked.append(1) or estimate
+        control, "relative_error_estimate", lambda *_: asked.append(1) or estimate
     )
     changes = dict(changes)
     settings = SimpleNamespace(
@@ -173,18 +180,20 @@ def test_a_fit_with_a_small_error_ends(
         dtype=np.dtype(float),
         models=[SimpleNamespace(problem=SimpleNamespace(unknown={}))],
     )
-    state = iteration.PINNState(None, loss, (), np.ones(2), first_fresh=1.0)
-    now = level([loss])._replace(next=then, **changes)
+    state = iteration.PINNState(None, loss, (), np.ones(2))
+    before = level([loss])._replace(**changes)
+    now = Control(level=before, next=then, first_fresh=1.0)
     points = iteration.FixedPoints(None, (), None)
-    after, accurate = accuracy.ended_if_accurate(points, state, settings, now, loss)
+    losses = Losses(loss, loss, loss, 0.0, True)
+    after, accurate = control.ended_if_accurate(points, state, settings, now, losses)
     assert accurate == ends
-    assert (after.next, after.ended) == (None if ends else then, ends)
+    assert (after.next, after.level.ended) == (None if ends else then, ends)
     if not asked or ends:
-        assert after.promising == now.promising
+        assert after.level.promising == before.promising
     elif np.isnan(estimate):
-        assert after.promising == 0
+        assert after.level.promising == 0
     else:  # asked again where an error like the root of the loss is small
-        assert after.promising == pytest.approx(loss * (1e-7 / estimate) ** 2)
+        assert after.level.promising == pytest.approx(loss * (1e-7 / estimate) ** 2)
 
 
 @pytest.mark.parametrize(
@@ -193,30 +202,33 @@ def test_a_fit_with_a_small_error_ends(
         (5e-6, {}, True),
         (2e-5, {}, False),
         # The observations have noise, or may have some.
-        (5e-6, {"observation_weight": 0.1, "next_observation_weight": 0.1}, False),
-        (5e-6, {"next_observation_weight": 0.1}, False),
-        (5e-6, {"weight_waits": True}, False),
+        (5e-6, {"weight": 0.1, "next": 0.1}, False),
+        (5e-6, {"next": 0.1}, False),
+        (5e-6, {"waits": True}, False),
         (5e-6, {"has_functions": True}, False),
-        (5e-6, {"estimates_noise": False}, False),
+        (5e-6, {"observed": None}, False),
     ],
 )
 def test_a_fit_of_exact_observations_ends_with_few_digits_more(
     monkeypatch, estimate, changes, ends
 ):
-    monkeypatch.setattr(accuracy, "largest_error_estimate", lambda *_: estimate)
+    monkeypatch.setattr(control, "largest_error_estimate", lambda *_: estimate)
     changes = dict(changes)
     settings = SimpleNamespace(
         tol=1e-3,
         dtype=np.dtype(float),
         models=[SimpleNamespace(problem=SimpleNamespace(unknown={"k": None}))],
-        estimates_noise=changes.pop("estimates_noise", True),
-        observed=Observed(10, 1.0, changes.pop("has_functions", False)),
+        observed=changes.pop(
+            "observed", Observed(10, 1.0, changes.pop("has_functions", False))
+        ),
     )
-    state = iteration.PINNState(None, 1e-7, (), np.ones(2), first_fresh=1.0, **changes)
+    state = iteration.PINNState(None, 1e-7, (), np.ones(2))
     points = iteration.FixedPoints("observations", (), None)
-    now = level([1e-7])._replace(next="network")
-    after, accurate = accuracy.ended_if_accurate(points, state, settings, now, 1e-7)
-    assert (accurate, after.ended) == (ends, ends)
+    weighing = Weighing(**changes)
+    now = Control(1.0, level=level([1e-7]), next="network", weighing=weighing)
+    losses = Losses(1e-7, 1e-7, 1e-7, 0.0, True)
+    after, accurate = control.ended_if_accurate(points, state, settings, now, losses)
+    assert (accurate, after.level.ended) == (ends, ends)
 
 
 @pytest.mark.parametrize(
@@ -233,10 +245,11 @@ def test_points_grow_where_the_layers_are_given(widths, sizes):
     for expected, larger in itertools.pairwise(sizes):
         assert now.sizes == expected
         now = now._replace(falls=(1e-3,) * 12)
-        now = growth.observed(now, rules, 1e-5, 1e-3, 1.0, net)
+        found = control.observed(Control(1.0, level=now), rules, 1e-5, 1e-3, net)
+        now = found.level
         assert now.ended == (larger == expected)
         if not now.ended:
-            now, same = growth.grown(now, rules, classes, net, None)
+            now, same = growth.grown(now, found.next, rules, classes, net, None)
             assert same is net
 
 
@@ -249,12 +262,10 @@ def test_points_are_as_many_as_the_residuals_that_weights_need():
 
 
 def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
-    monkeypatch.setattr(growth, "_PATIENCE", 3)
-    monkeypatch.setattr(growth, "_EARLY_PATIENCE", 3)
-    monkeypatch.setattr(growth, "_SHORT_PATIENCE", 3)
-    monkeypatch.setattr(growth, "_FALL", 0.0)  # it grows whenever it may
-    monkeypatch.setattr(growth, "_MOST_WEIGHTS", 200)
-    monkeypatch.setattr(setup, "FIRST_WIDTHS", (8, 8))
+    # It grows whenever it may.
+    monkeypatch.setattr(control, "_is_flat", lambda level, _: len(level.falls) > 3)
+    monkeypatch.setattr(growth, "MOST_WEIGHTS", 200)
+    monkeypatch.setattr(fitting, "FIRST_WIDTHS", (8, 8))
     solver = PINNSolver(EQUATION, random_state=0, max_iter=24, tol=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -12,11 +12,11 @@ from sklearn_gn.arrays.caches import KeptWithArrays
 from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pde import Box, Dirichlet, Initial, Periodic, Problem, Unknown, d
 from sklearn_gn.pinn import damped_step, numpy_residuals, residuals, solution
-from sklearn_gn.pinn.dispersion import MOST_WAVES
+from sklearn_gn.pinn.enrichment.dispersion import MOST_WAVES
+from sklearn_gn.pinn.enrichment.posed import posed
 from sklearn_gn.pinn.model import ClassModel, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.points import batch_of
-from sklearn_gn.pinn.posed import posed
 
 pytestmark = pytest.mark.usefixtures("float64")
 

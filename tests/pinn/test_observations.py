@@ -27,11 +27,12 @@ from sklearn_gn.pde import (
     Unknown,
     d,
 )
-from sklearn_gn.pinn import observation_weight, residual_sizes, setup, starts
+from sklearn_gn.pinn import control, observation_weight, residual_sizes, setup
+from sklearn_gn.pinn.control import Control
 from sklearn_gn.pinn.data import without_data
+from sklearn_gn.pinn.enrichment.posed import posed
 from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.points import batch_of
-from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residuals import class_residuals
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -365,10 +366,10 @@ def test_a_fit_that_is_stuck_begins_anew(monkeypatch):
     solver = PINNSolver(
         problem, hidden_layer_sizes=(5,), n_interior=20, resample=None, random_state=0
     )
-    drawn, draw = [], starts.start_parameters
+    drawn, draw = [], control.drawn_anew
     monkeypatch.setattr(
-        starts,
-        "start_parameters",
+        control,
+        "drawn_anew",
         lambda *a: drawn.append(draw(*a)) or drawn[-1],
     )
     with warnings.catch_warnings():
@@ -437,18 +438,14 @@ def test_a_vanished_coefficient_is_one_of_a_settled_fit_that_explains_little(
     problem = Problem(lambda u, t, a, k: u(t), Interval(0, 1), coefficients=names)
     model = SimpleNamespace(problem=problem)
     extra = np.append(names["a"].encode(-6.0), names["k"].encode([0.1, k]))
-    state = SimpleNamespace(
-        net=Parameters((), extra),
-        observation_weight=0.5,
-        fresh_losses=tuple(losses),
-        equation_losses=(),
-    )
+    now = Control(weighing=observation_weight.Weighing(0.5, losses=tuple(losses)))
     settings = SimpleNamespace(
         models=[model], observed=observation_weight.Observed(spread_loss=2.0)
     )
-    found = starts.has_vanished(np.array([1.0, misfit]), state, settings)
+    net, class_losses = Parameters((), extra), np.array([1.0, misfit])
+    found = control.has_vanished(now, net, settings, class_losses)
     assert bool(found) == expected
-    gone = starts.vanished(problem, extra)
+    gone = control.vanished(problem, extra)
     np.testing.assert_array_equal(gone, [False, False, k < 0.02])
 
 

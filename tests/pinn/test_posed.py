@@ -20,10 +20,13 @@ from sklearn_gn.pde import (
     laplacian,
 )
 from sklearn_gn.pde.corners import rough_corners
-from sklearn_gn.pinn import growth, lines, spectrum
+from sklearn_gn.pinn import growth
+from sklearn_gn.pinn.enrichment import lines
+from sklearn_gn.pinn.enrichment import waves as spectrum
+from sklearn_gn.pinn.enrichment.posed import corner_functions, posed, units
 from sklearn_gn.pinn.model import Model, network, start_parameters
 from sklearn_gn.pinn.points import distinct
-from sklearn_gn.pinn.posed import corner_functions, posed, units
+from sklearn_gn.solvers import DNGD
 
 SQUARE = Box(x=(0, 2), y=(1, 2))
 
@@ -131,7 +134,7 @@ def test_every_axis_of_many_keeps_its_wave():
         return laplacian(u)(x) - jnp.sum(jnp.cos(np.pi * x))
 
     problem, _ = posed(Problem(residual, cube(40), Neumann(0.0)), [])
-    found = np.abs(np.array(problem.waves)).sum(axis=0)
+    found = np.abs(np.array(problem.added["waves"])).sum(axis=0)
     np.testing.assert_allclose(found, np.pi, rtol=1e-6)
 
 
@@ -247,7 +250,7 @@ def test_an_output_without_values_has_the_size_that_balances_its_terms(power, si
 def test_the_field_has_physical_units_and_the_waves():
     problem, _ = posed(source((0.0, 40.0), kind=Neumann), [])
     assert pickle.loads(pickle.dumps(problem.scale)) == problem.scale
-    (wave,) = problem.waves
+    (wave,) = problem.added["waves"]
     rng = np.random.RandomState(0)
     net = start_parameters(rng, (2, 3, 3, 1), (), n_waves=2)
     assert [m.shape for m in net.layers] == [(5, 3), (4, 3), (6, 1)]
@@ -273,6 +276,17 @@ def test_a_default_fit_solves_what_oscillates_fast():
     with pytest.warns(Warning, match="max_iter"):
         solver = PINNSolver(problem, max_iter=7, random_state=0).fit()
     assert solver.relative_error() < 1e-4
+    assert solver.enrichment_ == {"waves": 2}
+
+
+def test_known_functions_are_chosen_by_name():
+    problem = source((3.3, 14.2))
+    for names, counts in ((None, {}), (["holes"], {}), (["waves"], {"waves": 2})):
+        solver = PINNSolver(problem, solver=DNGD(enrichment=names), max_iter=1)
+        with pytest.warns(Warning, match="max_iter"):
+            assert solver.fit().enrichment_ == counts
+    with pytest.raises(ValueError, match="enrichment contains"):
+        PINNSolver(problem, solver=DNGD(enrichment=["eddies"])).fit()
 
 
 def test_functions_of_corners_have_derivatives_at_the_corners():
@@ -280,7 +294,7 @@ def test_functions_of_corners_have_derivatives_at_the_corners():
     corners = rough_corners(Problem(lambda u, x: laplacian(u)(x), domain))
 
     def functions(x):
-        return corner_functions(corners, x, 2.0)
+        return corner_functions(corners, domain, x)
 
     def right_angle(x):  # z^2 log z of the corner at (-1, -1), turned to its bisector
         z = ((x[0] + 1) + 1j * (x[1] + 1)) / 2 * np.exp(-0.25j * np.pi)

@@ -9,13 +9,13 @@ import scipy.special
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pde import Box, Initial, Problem, d
 from sklearn_gn.pde.initial_breaks import Break
-from sklearn_gn.pinn.model import Model, network
-from sklearn_gn.pinn.posed import posed
-from sklearn_gn.pinn.similarity import (
+from sklearn_gn.pinn.enrichment.posed import posed
+from sklearn_gn.pinn.enrichment.similarity import (
     complex_erf_and_bell,
     n_similarity_functions,
     similarity_functions,
 )
+from sklearn_gn.pinn.model import Model, network
 
 STRIP = Box(x=(-1, 3), t=(2, 5))
 pytestmark = pytest.mark.usefixtures("float64")

@@ -20,8 +20,9 @@ from sklearn_gn.pde import (
     d,
     integral,
 )
-from sklearn_gn.pinn import growth, residual_sizes, setup, windows
+from sklearn_gn.pinn import fitting, growth, residual_sizes, setup, windows
 from sklearn_gn.pinn.model import Model, network, start_parameters
+from sklearn_gn.pinn.points import Sampler
 from sklearn_gn.pinn.residuals import class_residuals
 from sklearn_gn.pinn.windows import March
 
@@ -92,7 +93,7 @@ def test_time_of_an_equation_in_space_is_not_cut():
 def test_a_window_begins_with_the_solution_of_the_one_before():
     problem = Problem(decay, TIME, START)
     model, net = model_of(problem)
-    sampler = setup.Sampler(30, 20, "sobol", "float64")
+    sampler = Sampler(30, 20, "sobol", "float64")
     whole = sampler.draw(model, 0, 0, 0)
     march = March(0.25, 0.75, done=((0.25, 1e-12, net),))
     interior, start = windows.within(model, whole, march)
@@ -123,7 +124,7 @@ def test_the_network_of_a_window_is_that_of_all_time_in_its_units():
 @pytest.mark.usefixtures("float64")
 def test_a_window_that_is_cut_begins_where_the_one_before_ends():
     model, before = model_of(Problem(decay, TIME, START))
-    fresh = setup.Sampler(30, 20, "sobol", "float64").draw(model, 0, 0, 0)
+    fresh = Sampler(30, 20, "sobol", "float64").draw(model, 0, 0, 0)
     march = March(0.25, 0.75, ((0.25, 1e-12, before),), (1.0,), next_stop=0.5)
     rng = np.random.RandomState(1)
     march, net = windows.moved_on(march, model, before, fresh, rng)
@@ -217,7 +218,7 @@ def test_losses_that_count_errors_are_one_at_most(model, largest):
 @pytest.mark.usefixtures("float64")
 def test_a_window_that_is_cut_begins_where_it_was_found_to_begin():
     model, net = model_of(Problem(decay, TIME, START))
-    fresh = setup.Sampler(30, 20, "sobol", "float64").draw(model, 0, 0, 0)
+    fresh = Sampler(30, 20, "sobol", "float64").draw(model, 0, 0, 0)
     march, new = windows.moved_on(
         March(falls=(1.0,), next_stop=0.5), model, net, fresh, np.random.RandomState(1)
     )
@@ -239,11 +240,11 @@ def test_windows_are_better_than_one_network_where_they_are():
 
 @pytest.mark.slow
 def test_a_fit_in_windows(monkeypatch):
-    monkeypatch.setattr(windows, "_PATIENCE", 1)
-    monkeypatch.setattr(windows, "_FALL", 0.0)  # whatever is unsolved is cut
+    monkeypatch.setattr(windows, "FEW_ITERATIONS", 1)
+    monkeypatch.setattr(windows, "FALL", 0.0)  # whatever is unsolved is cut
     monkeypatch.setattr(windows, "_WINDOW_PATIENCE", 100)
     monkeypatch.setattr(windows, "_ENOUGH", 100)
-    monkeypatch.setattr(setup, "FIRST_WIDTHS", (8, 8))
+    monkeypatch.setattr(fitting, "FIRST_WIDTHS", (8, 8))
     problem = Problem(
         lambda u, x: (d(u["a"], "t")(x) - u["b"](x), d(u["b"], "t")(x) + u["a"](x)),
         Interval(0, 6),

@@ -33,27 +33,27 @@ from sklearn_gn.pde import (
 )
 from sklearn_gn.pinn import (
     determination,
+    findings,
     fitting,
     growth,
     iteration,
     points,
     setup,
-    verdict,
 )
+from sklearn_gn.pinn.control import Clock, Control, with_expected_seconds
 from sklearn_gn.pinn.data import problem_sequence
-from sklearn_gn.pinn.fitted import has_settled_weight
+from sklearn_gn.pinn.enrichment.posed import posed
+from sklearn_gn.pinn.findings import advice, solved_until, warn_if_not_solved
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.observation_weight import (
-    SMALLEST,
+    Weighing,
     next_weight,
     observed,
     wanted_weight,
 )
-from sklearn_gn.pinn.posed import posed
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
 from sklearn_gn.pinn.solved import holds_in_all_classes
-from sklearn_gn.pinn.verdict import advice, solved_until, warn_if_not_solved
 from sklearn_gn.pinn.windows import Pieces
 
 SMALL = dict(
@@ -281,7 +281,7 @@ def test_an_iteration_that_cannot_end_in_time_is_not_begun():
 )
 def test_a_fit_says_why_it_ended_before_its_time(left, text):
     run = SimpleNamespace(seconds_left=left, expected_seconds=7.0, elapsed=9.0)
-    why = verdict.why_early(run)
+    why = findings.why_early(run)
     assert why == (text and f"{text}expected to take 7 s.")
     late = _ended(val_loss=LATE, why_early=why)
     expected = f"{why} Raise max_time." if why else StopReason("max_time").advice
@@ -319,22 +319,12 @@ def test_a_solved_inverse_problem_says_whether_the_noise_is_known():
 
 
 def test_a_weight_that_waits_for_the_equation_has_not_settled():
-    settled = SimpleNamespace(
-        observation_weight=0.1,
-        next_observation_weight=0.1,
-        weight_waits=False,
-        fresh_losses=(1.0,) * 9,
-    )
-    assert has_settled_weight(settled)
-    for changes in (
-        {"fresh_losses": (1.0,) * 8},
-        {"next_observation_weight": 0.01},
-        {"weight_waits": True},
-    ):
-        state = SimpleNamespace(**{**vars(settled), **changes})
-        assert not has_settled_weight(state)
-        state.observation_weight = state.next_observation_weight = SMALLEST
-        assert has_settled_weight(state)
+    settled = Weighing(0.1, 0.1, losses=(1.0,) * 9)
+    assert settled.has_settled
+    for changes in ({"losses": (1.0,) * 8}, {"next": 0.01}, {"waits": True}):
+        found = settled._replace(**changes)
+        assert not found.has_settled
+        assert found._replace(weight=1e-6, next=1e-6).has_settled
     # The loss of the equation has not fallen with the weight: this stays,
     # though it is to fall further.
     data = Batch(np.zeros((3, 1, 1)), np.array([[1.0], [2.0], [3.0]]), np.ones(3))
@@ -349,25 +339,28 @@ def test_a_weight_that_waits_for_the_equation_has_not_settled():
         ({}, 2.0),
         ({"iteration": 7}, 50.0),  # another problem
         ({"iteration": 4}, 50.0),  # another precision
-        ({"level": growth.Level(growth.Sizes(1, 1), next="network")}, 50.0),
+        ({"next": "network"}, 50.0),
         # One that has compiled for a larger network says little.
         ({"level": growth.Level(growth.Sizes(1, 1), falls=(1.0,))}, 1.5),
     ],
 )
 def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
+    changes = dict(changes)
     problem = SimpleNamespace(unknown={})
     kind = SimpleNamespace(residual=SimpleNamespace(name="interior"))
     settings = SimpleNamespace(
         models=(SimpleNamespace(problem=problem, classes=(kind,)),),
         stage_ends=(7,),
-        solver=SimpleNamespace(single_precision_iter=4),
+        steps=SimpleNamespace(solver=SimpleNamespace(single_precision_iter=4)),
     )
-    state = iteration.PINNState(None, 1.0, (), None, first_seconds=50.0, iteration=3)
-    state = state._replace(steady_seconds=0.3, began=time.perf_counter() - 2, **changes)
-    state = iteration._with_expected_seconds(state, settings)
+    clock = Clock(began=time.perf_counter() - 2, first=50.0, steady=0.3)
+    number = changes.pop("iteration", 3)
+    now = Control(clock=clock, **changes)
+    state = iteration.PINNState(None, 1.0, (), None, iteration=number, control=now)
+    state = with_expected_seconds(state, settings)
     assert state.next_seconds == pytest.approx(expected, abs=0.5)
     problem.unknown = {"k": None}
-    more = iteration._with_expected_seconds(state, settings)
+    more = with_expected_seconds(state, settings)
     assert more.next_seconds > state.next_seconds + 10
 
 
@@ -502,7 +495,7 @@ def test_conditions_that_contradict_one_another_are_named(conditions, words, mat
     words = {"residual": growth_of_a_population, **words}
     problem = Problem(words.pop("residual"), Interval(0, 1), conditions, **words)
     for reason in ("max_time", "stalled"):
-        found = verdict.limit(_ended(problem=problem), StopReason(reason))
+        found = findings.limit(_ended(problem=problem), StopReason(reason))
         said = bool(re.search(match or "contradict", found.text))
         assert said == (match is not None)
         solved = advice(_ended(problem=problem, fresh=1e-6), StopReason(reason))
@@ -524,7 +517,7 @@ def test_conditions_that_contradict_one_another_are_named(conditions, words, mat
 def test_values_and_slopes_on_one_face_are_named(conditions, words, match):
     square = Box(x=(0, 1), y=(0, 1))
     problem = Problem(lambda u, x: laplacian(u)(x) + 1, square, conditions, **words)
-    found = verdict.limit(_ended(problem=problem), StopReason.MAX_TIME).text
+    found = findings.limit(_ended(problem=problem), StopReason.MAX_TIME).text
     assert bool(re.search(match or "no solution", found)) == (match is not None)
 
 
@@ -532,7 +525,7 @@ def test_too_many_conditions_are_named_where_windows_end_early():
     problem = Problem(
         growth_of_a_population, Interval(0, 1), [Initial(1.0), Initial(0.0, order=1)]
     )
-    found = verdict.limit(_ended(problem=problem, until=0.5), StopReason.MAX_TIME)
+    found = findings.limit(_ended(problem=problem, until=0.5), StopReason.MAX_TIME)
     assert found.text.startswith("The equation is solved up to t = 0.5 of 1; max_time")
     assert "give 2 values" in found.text
     assert found.parameter == "problem"
@@ -550,21 +543,21 @@ def test_an_integral_that_prevents_windows_is_named():
     for residual, said in ((crowding, True), (alone, False)):
         problem = Problem(residual, Interval(0, 3), [Initial(0.1)])
         for reason in ("max_time", "stalled"):
-            found = verdict.limit(_ended(problem=problem), StopReason(reason))
+            found = findings.limit(_ended(problem=problem), StopReason(reason))
             assert bool(re.search(match, found.text)) == said
         falling = _ended(problem=problem, val_loss=LATE)
-        assert "windows" not in verdict.limit(falling, StopReason.MAX_TIME).text
+        assert "windows" not in findings.limit(falling, StopReason.MAX_TIME).text
 
 
 @pytest.mark.parametrize(("noise", "said"), [(0.51, True), (0.49, False)])
 def test_observations_that_contradict_the_problem_are_named(noise, said):
     ended = _ended(noise=noise, spread=np.array([1.0]))
     for reason in ("max_time", "stalled"):
-        text = verdict.limit(ended, StopReason(reason)).text
+        text = findings.limit(ended, StopReason(reason)).text
         assert ("Observations and problem contradict one another" in text) == said
         assert ("units of the domain" in text) == said
     falling = _ended(noise=0.51, spread=np.array([1.0]), val_loss=LATE)
-    assert "contradict" not in verdict.limit(falling, StopReason.MAX_TIME).text
+    assert "contradict" not in findings.limit(falling, StopReason.MAX_TIME).text
 
 
 @pytest.mark.parametrize(
@@ -588,10 +581,10 @@ def test_positive_coefficients_that_vanish_are_named(positive, value, deviation,
     match = r"coefficients \['k'\] have fallen.*another random_state"
     ended._posterior = SimpleNamespace(n_observations=30.0)
     ended.converged_, run = True, SimpleNamespace(stop_reason=StopReason.TOL)
-    verdict.take_back_convergence(ended, run)
+    findings.take_back_convergence(ended, run)
     assert run.stop_reason is (StopReason.STALLED if said else StopReason.TOL)
     assert (ended.converged_, ended.stop_reason_) == (not said, run.stop_reason.value)
-    found = verdict.limit(ended, run.stop_reason)
+    found = findings.limit(ended, run.stop_reason)
     assert bool(found and re.search(match, found.text)) == said
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -631,7 +624,7 @@ def test_a_kink_that_a_wave_carries_is_named():
             conditions.append(Initial(0.0, order=1))
         problem = replace(HEAT, residual=residual, conditions=conditions)
         for reason in ("max_time", "stalled"):
-            found = verdict.limit(_ended(problem=problem), StopReason(reason))
+            found = findings.limit(_ended(problem=problem), StopReason(reason))
             assert ("kink at x = 0.6667," in found.text) == said
 
 
@@ -658,7 +651,7 @@ def test_a_jump_of_the_given_values_is_named_where_it_limits():
     conditions = (Dirichlet(1.0, on="x=min"), Initial(step))
     problem = replace(HEAT, residual=transport, conditions=conditions)
     for reason in ("max_time", "stalled"):
-        found = verdict.limit(_ended(problem=problem), StopReason(reason))
+        found = findings.limit(_ended(problem=problem), StopReason(reason))
         assert "'u' is 1 and 3 on the two sides of x = 0.25, t = 0." in found.text
         assert (found.cause, found.parameter) == ("stopped", "problem")
         assert "jax.nn.sigmoid" in found.text
@@ -696,7 +689,7 @@ def test_a_small_part_of_the_domain_that_has_most_of_the_loss_is_named():
 
     for reason, changes in (("stalled", {}), ("max_time", {"may_grow": True})):
         found = [
-            verdict.limit(
+            findings.limit(
                 _ended(problem=HEAT, residual=r, **changes), StopReason(reason)
             ).text
             for r in (shock, everywhere, corners)
@@ -706,14 +699,14 @@ def test_a_small_part_of_the_domain_that_has_most_of_the_loss_is_named():
         assert "Half of the remaining residual" not in found[1]
         assert re.search(r"on 0\.2 % .*, most at x = 0\..*, t = 0\..*: the", found[2])
     late = _ended(problem=HEAT, residual=shock, val_loss=LATE)
-    assert "Half" not in verdict.limit(late, StopReason("max_time")).text
+    assert "Half" not in findings.limit(late, StopReason("max_time")).text
 
 
 def test_more_time_is_not_advised_where_the_solution_is_left_open():
     solver = _ended(fresh=1e-6, left_open="The solution is not determined.")
     assert advice(solver, StopReason("max_time")) is None  # a warning says it alone
     for reason in ("max_time", "tol"):
-        found = verdict.limit(solver, StopReason(reason))
+        found = findings.limit(solver, StopReason(reason))
         assert (found.text, found.parameter) == (solver._left_open, "problem")
     unsolved = _ended(val_loss=LATE, left_open="The solution is not determined.")
     message = advice(unsolved, StopReason("max_time"))
@@ -772,8 +765,8 @@ def test_a_fit_with_a_large_estimated_error_has_not_converged(
     monkeypatch, largest, converged
 ):
     """The bar is lowered to the ground, since the network here does solve it."""
-    monkeypatch.setattr(verdict, "LARGEST_ERROR", largest)
-    monkeypatch.setattr(verdict, "EXHAUSTED_LOSS", 0.0)
+    monkeypatch.setattr(findings, "LARGEST_ERROR", largest)
+    monkeypatch.setattr(findings, "EXHAUSTED_LOSS", 0.0)
     problem = string(Dirichlet(1.0))
     solver = PINNSolver(problem, **{**SMALL, "tol": 0.5}, max_iter=60)
     with warnings.catch_warnings(record=True) as caught:
@@ -793,14 +786,14 @@ def test_a_fit_with_a_large_estimated_error_has_not_converged(
 def test_a_coefficient_without_observations_may_have_other_values():
     solver = _ended()
     solver.coefficients_ = {"E": 1.06}
-    found = verdict.limit(solver, StopReason("tol"))
+    found = findings.limit(solver, StopReason("tol"))
     assert (found.cause, found.parameter) == ("branch", "problem")
     assert "No observations determine 'E'" in found.text
     solver.convergence_log_["loss_data"] = np.ones(20)
-    assert verdict.limit(solver, StopReason("tol")) is None
+    assert findings.limit(solver, StopReason("tol")) is None
     undetermined = _ended(undetermined=["E"])
     undetermined.coefficients_ = {"E": 1.06}
-    assert verdict.limit(undetermined, StopReason("tol")) is None
+    assert findings.limit(undetermined, StopReason("tol")) is None
 
 
 @pytest.mark.parametrize(("fresh", "reason"), [(1e-9, "max_time"), (1e-11, "tol")])
@@ -812,9 +805,9 @@ def test_without_time_for_the_estimate_only_a_tiny_loss_has_converged(fresh, rea
     run = SimpleNamespace(
         stop_reason=StopReason("tol"),
         began=time.perf_counter() - 8,
-        final_state=SimpleNamespace(first_seconds=3.0),
+        final_state=SimpleNamespace(control=Control(clock=Clock(first=3.0))),
     )
-    verdict.take_back_convergence(solver, run)
+    findings.take_back_convergence(solver, run)
     assert run.stop_reason == StopReason(reason)
     assert (solver.converged_, solver.stop_reason_) == (reason == "tol", reason)
 
@@ -828,7 +821,7 @@ def test_a_quick_estimate_that_is_too_small_does_not_decide(error, reason):
     solver._estimated_error = lambda factored: 2e-3
     solver.error_estimate_ = error
     run = SimpleNamespace(stop_reason=StopReason("tol"))
-    verdict.take_back_convergence(solver, run)
+    findings.take_back_convergence(solver, run)
     assert (solver.converged_, solver.stop_reason_) == (reason == "tol", reason)
 
 

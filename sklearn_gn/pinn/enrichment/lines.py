@@ -12,8 +12,8 @@ from itertools import product
 
 import numpy as np
 
-from sklearn_gn import _switches as switches
-from sklearn_gn.pinn import dispersion, spectrum
+from sklearn_gn.pinn.enrichment import dispersion
+from sklearn_gn.pinn.enrichment import waves as spectrum
 
 _POINTS, _LINES = 256, 2  # of a line; along an axis, for each residual class
 _SAMPLE = 64  # points that tell where values are large
@@ -44,8 +44,7 @@ def wave_vectors(problem):
                 found += [(a, rate * np.eye(domain.dim)[axis]) for a, rate in own]
     vectors = [*products[:_MOST_PLANE], *spectrum.largest_first(found)]
     n_most = min(len(products), _MOST_PLANE) + 2 * domain.dim
-    waves = spectrum.distinct(vectors, domain, n_most, dispersion.EQUAL)
-    return switches.kept("pinn.lines", waves)
+    return spectrum.distinct(vectors, domain, n_most, dispersion.EQUAL)
 
 
 def _functions(problem):
@@ -138,7 +137,11 @@ def _plane_waves(problem, kind, fixed, waves):
     if values is None or not np.abs(values).max() > 0:
         return None
     x = x - problem.domain.bounds.mean(axis=1)
-    factors = [_factors(x[:, axis], own) for axis, own in rates.items()]
+    factors = []  # of each axis: rates and functions of one, cosines and sines
+    for axis, own in rates.items():
+        z = x[:, axis]
+        moving = [(rate, f(rate * z)) for rate in own for f in (np.cos, np.sin)]
+        factors.append([(0.0, np.ones_like(z)), *moving])
     # One product of all axes first: of slow waves, those of fewer can hardly be told.
     found = _products(values, [own[1:] for own in factors])
     found = _products(values, factors) if found is None else found
@@ -172,12 +175,6 @@ def _different(waves):
         for before, rate in zip([0.0, *rates], rates, strict=False)
         if rate - before > _EQUAL * rate
     ]
-
-
-def _factors(x, rates):
-    """A rate and a function of it for one, cosines and sines."""
-    waves = [(rate, f(rate * x)) for rate in rates for f in (np.cos, np.sin)]
-    return [(0.0, np.ones_like(x)), *waves]
 
 
 def _with_signs(dim, axes, rates):

@@ -1,6 +1,8 @@
-"""Whether a solution is to be trusted, and what a warning says if it is not.
+"""What limited a fit: a table of rules, for warnings and for ``diagnose()``.
 
-All of it is about the network that is returned, which is the best one on fresh points.
+Each rule looks at one cause and returns a finding or None; the first finding counts.
+Beside them, what a fit warns of when it has converged. All of it is about the network
+that is returned, which is the best one on fresh points.
 """
 
 import math
@@ -11,12 +13,15 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn._caller import warn_user
+from sklearn_gn.findings import Finding
 from sklearn_gn.optim.stop import StopReason
 from sklearn_gn.pde.jumps import jumps
 from sklearn_gn.pinn import eigenvalues
-from sklearn_gn.pinn.posed import PosedProblem
+from sklearn_gn.pinn.enrichment import PosedProblem
 from sklearn_gn.pinn.solved import (
     EXHAUSTED_LOSS,
+    FALL,
+    FEW_ITERATIONS,
     OVERFITTED,
     SOLVED_LOSS,
     WELL_SOLVED_LOSS,
@@ -33,8 +38,6 @@ _NEGLECTED = 0.9  # share of a condition in the loss
 _MOST = 0.5  # share of the observations in the loss, ...
 _MUCH_LESS = 1e-3  # ... and the weight to try for them, in units of the last one
 _LAST, _AS_PREDICTED = 10, 0.5  # iterations; gain ratio of a fit in a minimum
-_FEW = 12  # iterations, which say nothing of where the loss ends
-_FALLING = 0.5  # of the lowest fresh loss, by the last quarter of a fit
 # Estimated relative error beyond which a fit has not converged, and the part of it that
 # the quick estimate may be too small by.
 LARGEST_ERROR, _QUICK = 1e-2, 0.1
@@ -45,12 +48,18 @@ _NARROW = 0.5  # of an axis, in which most of that part lies
 _QUANTILES = 0.1, 0.9  # of that part along an axis
 
 
-class Limit(NamedTuple):
-    """What limited a fit, for warnings and for ``diagnose()``."""
+class Case(NamedTuple):
+    """A fit that has ended, as the rules see it."""
 
-    cause: str
-    text: str
-    parameter: str | None = None
+    solver: object
+    reason: StopReason
+    is_solved: bool  # whether the equation holds on fresh points
+    budget: str | None  # the parameter that ended the fit, if one did
+
+    @property
+    def said(self):
+        """Why the fit ended."""
+        return f"{self.budget} is reached." if self.budget else self.reason.advice
 
 
 def advice(solver, reason):
@@ -68,7 +77,12 @@ def advice(solver, reason):
 
 def limit(solver, reason):
     """What limited a fit, and what to change; None where nothing did."""
-    found = _limit(solver, reason)
+    unit = solver._untrained_loss or 1.0
+    is_solved = _loss_without_noise(solver) <= SOLVED_LOSS * unit
+    budget = reason.value if reason.value in _CAUSES else None
+    case = Case(solver, reason, is_solved, budget)
+    rules = RULES if reason.is_warned_about else RULES_OF_THE_CONVERGED
+    found = next((f for rule in rules if (f := rule(case)) is not None), None)
     if found is None or reason is not StopReason.MAX_TIME:
         return found
     # What has another cause says nothing of time.
@@ -77,47 +91,46 @@ def limit(solver, reason):
     return found._replace(text=f"{found.text} {solver._why_early}")
 
 
-def _limit(solver, reason):
-    """:func:`limit`, without why a fit ended before its time was up."""
-    unit = solver._untrained_loss or 1.0
-    is_solved = _loss_without_noise(solver) <= SOLVED_LOSS * unit
-    if is_solved and solver._left_open:  # more of the same fit would not help
-        return Limit("stopped", solver._left_open, "problem")
-    if not reason.is_warned_about:
-        return _other_branch(solver)
-    if reason is StopReason.STALLED and (text := _advice_on_vanished(solver)):
-        return Limit("branch", text, "problem")
-    if solver._undetermined:
-        return _limit_of_undetermined(solver)
-    budget = reason.value if reason.value in _CAUSES else None
-    if math.isfinite(solver._solved_until):
-        return _limit_in_windows(solver, budget)
-    if not is_solved and (found := _limit_of_the_statement(solver, reason, budget)):
-        return found
-    if reason.value == "stalled":
-        found = _limit_of_a_stall(solver)
-        text = f"{reason.advice} {found.text}"
-        return found._replace(text=text if is_solved else _with_place(solver, text))
-    if budget is None:
-        return Limit("stopped", reason.advice)
-    if is_solved:
-        return Limit(_CAUSES[budget], _advice_if_solved(solver, unit, budget), budget)
-    return _limit_of_the_budget(solver, reason, budget)
-
-
 _CAUSES = {"max_iter": "iterations", "max_time": "time"}  # of fits that were not done
 
 
-def _limit_of_undetermined(solver):
-    """What to say of coefficients that may have any value."""
-    names = solver._undetermined
-    if "loss_data" not in solver.convergence_log_:
-        return Limit(
+# --- the rules, in the order in which they are asked ---------------------------------
+
+
+def _left_open(case):
+    """Conditions and observations that leave the solution open: more would not help."""
+    if case.is_solved and case.solver._left_open:
+        return Finding("stopped", case.solver._left_open, "problem")
+    return None
+
+
+def _other_branch(case):
+    """A fit that has converged, perhaps to another solution."""
+    solver = case.solver
+    text = eigenvalues.other_values(solver) or eigenvalues.nothing_but_zero(solver)
+    return Finding("branch", text, "problem") if text else None
+
+
+def _vanished(case):
+    """A coefficient that has gone to zero."""
+    if case.reason is not StopReason.STALLED:
+        return None
+    text = _advice_on_vanished(case.solver)
+    return Finding("branch", text, "problem") if text else None
+
+
+def _undetermined(case):
+    """Coefficients that may have any value."""
+    names = case.solver._undetermined
+    if not names:
+        return None
+    if "loss_data" not in case.solver.convergence_log_:
+        return Finding(
             "stopped",
             f"Nothing determines the coefficients {names}: give observations, "
             "fit(X, y), or a Condition that they have to meet.",
         )
-    return Limit(
+    return Finding(
         "stopped",
         f"Equation and observations do not determine the coefficients {names}: other "
         "values fit as well. State one of them as a number, or observe other places "
@@ -126,41 +139,112 @@ def _limit_of_undetermined(solver):
     )
 
 
-def _other_branch(solver):
-    """What to say of a fit that has converged, perhaps to another solution."""
-    text = eigenvalues.other_values(solver) or eigenvalues.nothing_but_zero(solver)
-    return Limit("branch", text, "problem") if text else None
+def _windows_that_end_early(case):
+    """Windows of time that do not reach the end of it."""
+    solver, budget = case.solver, case.budget
+    if not math.isfinite(solver._solved_until):
+        return None
+    ((low, high),) = solver.problem_.domain.bounds
+    axis, until = solver.problem_.domain.time, solver._solved_until
+    if until <= low:
+        so_far = "No window of time is solved yet"
+    else:
+        so_far = f"The equation is solved up to {axis} = {until:.4g} of {high:.4g}"
+    fault = fault_of_statement(solver, stuck=False)
+    if fault:
+        said = f"{budget} is reached" if budget else "the next window is not solved"
+        return Finding("stopped", f"{so_far}; {said}. {fault}", "problem")
+    if budget is None:
+        return Finding(
+            "stopped",
+            f"{so_far}; after that, not even short windows of time are solved: the "
+            "solution may end there, or change too fast. Try another activation or "
+            "random_state.",
+            "random_state",
+        )
+    return Finding(
+        _CAUSES[budget],
+        f"{so_far}, window by window (window_ends_), and {budget} is reached: raise "
+        f"{budget}, or set warm_start=True and fit again. Predictions beyond are not "
+        "to be trusted.",
+        budget,
+    )
 
 
-def _limit_of_the_statement(solver, reason, budget):
-    """What in problem and observations limited an unsolved fit; None if nothing did."""
-    stuck = reason.value == "stalled" or (budget and not _may_go_on(solver))
-    said = f"{budget} is reached." if budget else reason.advice
+def _statement(case):
+    """What in problem and observations keeps an equation from being solved."""
+    if case.is_solved:
+        return None
+    solver = case.solver
+    stuck = case.reason is StopReason.STALLED or (
+        case.budget and not _may_go_on(solver)
+    )
     fault = fault_of_statement(solver, stuck)
     if fault:
-        return Limit("stopped", f"{said} {fault}", "problem")
+        return Finding("stopped", f"{case.said} {fault}", "problem")
     if not stuck:
         return None
     has_functions = isinstance(solver._fitted.model.problem, PosedProblem)
     found = jumps(solver.problem_, has_functions)
     if found:
-        return Limit("stopped", f"{said} {found[0]} {IN_SPITE_OF_IT}", "problem")
+        text = f"{case.said} {found[0]} {IN_SPITE_OF_IT}"
+        return Finding("stopped", text, "problem")
     if solver._has_settled_weight is False and _misfit_share(solver) > _MOST:
-        text = f"{said} {_of_the_observations(solver)}"
-        return Limit("stopped", text, "observation_weight")
+        text = f"{case.said} {_of_the_observations(solver)}"
+        return Finding("stopped", text, "observation_weight")
     return None
 
 
-def _limit_of_the_budget(solver, reason, budget):
-    """What limited a fit that used up its budget before the equation was solved."""
-    advice = reason.advice
+def _stall(case):
+    """A fit that no longer falls."""
+    solver = case.solver
+    if case.reason is not StopReason.STALLED:
+        return None
+    found = _limit_of_a_stall(solver)
+    text = f"{case.reason.advice} {found.text}"
+    return found._replace(text=text if case.is_solved else _with_place(solver, text))
+
+
+def _other_stop(case):
+    """An end that no budget explains."""
+    return None if case.budget else Finding("stopped", case.reason.advice)
+
+
+def _more_digits(case):
+    """A budget that ended a fit after the equation was solved."""
+    if not case.is_solved:
+        return None
+    solver, budget = case.solver, case.budget
+    share = _loss_without_noise(solver) / (solver._untrained_loss or 1.0)
+    text = (
+        f"The equation is solved: the loss on fresh points is {share:.1g} times that "
+        "of an untrained network."
+    )
+    if solver._has_settled_weight is False:
+        text += (
+            " But the weight of the observations (observation_weight='auto') had not "
+            "settled: solution and coefficients may still follow the noise. "
+            f"Raise {budget}."
+        )
+        return Finding(_CAUSES[budget], text, budget)
+    if solver._has_settled_weight:
+        text += " The weight of the observations had settled."
+    text += f" If you need more digits than error_estimate_ says, raise {budget}."
+    return Finding(_CAUSES[budget], text, budget)
+
+
+def _budget(case):
+    """A budget that was used up before the equation was solved."""
+    solver, budget = case.solver, case.budget
+    advice = case.reason.advice
     if budget == "max_time" and solver._why_early:
         advice = f"{solver._why_early} Raise max_time."
     if _may_go_on(solver):
-        return Limit(_CAUSES[budget], advice, budget)
+        return Finding(_CAUSES[budget], advice, budget)
     if solver._may_grow:
-        text = _with_place(solver, f"{advice} {_STILL_GROWING}")
-        return Limit(_CAUSES[budget], text, budget)
+        growing = "The network was still growing: with more time it gets more neurons."
+        text = _with_place(solver, f"{advice} {growing}")
+        return Finding(_CAUSES[budget], text, budget)
     spent = "iterations" if budget == "max_iter" else "seconds"
     found = _limit_of_the_network(solver)
     text = (
@@ -171,23 +255,21 @@ def _limit_of_the_budget(solver, reason, budget):
     return found._replace(text=_with_place(solver, text))
 
 
-def _advice_if_solved(solver, unit, budget):
-    """What to say of a fit that has solved the equation within its budget."""
-    loss = _loss_without_noise(solver)
-    text = (
-        "The equation is solved: the loss on fresh points is "
-        f"{loss / unit:.1g} times that of an untrained network."
-    )
-    if solver._has_settled_weight is False:
-        return (
-            f"{text} But the weight of the observations (observation_weight='auto') "
-            "had not settled: solution and coefficients may still follow the noise. "
-            f"Raise {budget}."
-        )
-    if solver._has_settled_weight:
-        text += " The weight of the observations had settled."
-    more = f"If you need more digits than error_estimate_ says, raise {budget}."
-    return f"{text} {more}"
+RULES_OF_THE_CONVERGED = (_left_open, _other_branch)
+RULES = (
+    _left_open,
+    _vanished,
+    _undetermined,
+    _windows_that_end_early,
+    _statement,
+    _stall,
+    _other_stop,
+    _more_digits,
+    _budget,
+)
+
+
+# --- what the rules say --------------------------------------------------------------
 
 
 def why_early(run):
@@ -204,38 +286,6 @@ def why_early(run):
 def _with_place(solver, text):
     """A text, and where the equation does not hold if that is a small part."""
     return f"{text} {concentration(solver)}".rstrip()
-
-
-_STILL_GROWING = "The network was still growing: with more time it gets more neurons."
-
-
-def _limit_in_windows(solver, budget):
-    """What limited a fit whose windows of time do not reach the end of it."""
-    ((low, high),) = solver.problem_.domain.bounds
-    axis, until = solver.problem_.domain.time, solver._solved_until
-    if until <= low:
-        so_far = "No window of time is solved yet"
-    else:
-        so_far = f"The equation is solved up to {axis} = {until:.4g} of {high:.4g}"
-    fault = fault_of_statement(solver, stuck=False)
-    if fault:
-        said = f"{budget} is reached" if budget else "the next window is not solved"
-        return Limit("stopped", f"{so_far}; {said}. {fault}", "problem")
-    if budget is None:
-        return Limit(
-            "stopped",
-            f"{so_far}; after that, not even short windows of time are solved: the "
-            "solution may end there, or change too fast. Try another activation or "
-            "random_state.",
-            "random_state",
-        )
-    return Limit(
-        _CAUSES[budget],
-        f"{so_far}, window by window (window_ends_), and {budget} is reached: raise "
-        f"{budget}, or set warm_start=True and fit again. Predictions beyond are not "
-        "to be trusted.",
-        budget,
-    )
 
 
 def _loss_without_noise(solver):
@@ -266,7 +316,7 @@ def _limit_of_a_stall(solver):
     if not solver._estimated_at_end > LARGEST_ERROR:
         return _limit_of_the_network(solver)
     if solver.window_ends_.size:
-        return Limit(
+        return Finding(
             "stopped",
             "The equation holds in every window of time (window_ends_), but its "
             "errors grow from window to window: the estimated relative error is "
@@ -274,7 +324,7 @@ def _limit_of_a_stall(solver):
             "time, or give larger layers (hidden_layer_sizes).",
             "hidden_layer_sizes",
         )
-    return Limit(
+    return Finding(
         "stopped",
         f"Its residuals are small, but the estimated relative error of the solution is "
         f"{solver._estimated_at_end:.2g} (error_estimate_): the equation is "
@@ -289,11 +339,11 @@ def _limit_of_a_stall(solver):
 def _may_go_on(solver):
     """Whether the loss of a fit that ran out of budget was falling, or may yet."""
     losses = solver.convergence_log_["val_loss"]
-    if len(losses) < _FEW or not np.isfinite(losses).any():
+    if len(losses) < FEW_ITERATIONS or not np.isfinite(losses).any():
         return True
     before = losses[: 3 * len(losses) // 4]
     lowest = np.nanmin(before) if np.isfinite(before).any() else math.inf
-    return np.nanmin(losses) <= _FALLING * lowest
+    return np.nanmin(losses) <= FALL * lowest
 
 
 def _limit_of_the_network(solver):
@@ -305,7 +355,7 @@ def _limit_of_the_network(solver):
     if overfitted or solver.fresh_loss_ > _FAR * loss:
         n_weights, n_residuals = solver._sizes
         if n_weights > n_residuals:
-            return Limit(
+            return Finding(
                 "points",
                 f"It holds better at the training points: the network is too large for "
                 f"them, with {n_weights} weights for {n_residuals} residuals. Take a "
@@ -315,7 +365,7 @@ def _limit_of_the_network(solver):
             )
         cause, parameter, cure = solver._cure_of_overfitting
         text = f"It holds better at the training points. {cure}"
-        return Limit(cause, text, parameter)
+        return Finding(cause, text, parameter)
     shares = {
         name.removeprefix("loss_"): values[best] / loss
         for name, values in log.items()
@@ -323,7 +373,7 @@ def _limit_of_the_network(solver):
     }
     worst = max(shares, key=shares.get)
     if worst not in ("interior", "data") and shares[worst] > _NEGLECTED:
-        return Limit(
+        return Finding(
             "stopped",
             f"The condition {worst!r} contributes {shares[worst]:.0%} of the loss: "
             "check its values, raise its weight, or state it by transform.",
@@ -332,14 +382,14 @@ def _limit_of_the_network(solver):
     if np.median(log["gain_ratio"][max(0, best + 1 - _LAST) : best + 1]) > (
         _AS_PREDICTED
     ):
-        return Limit(
+        return Finding(
             "stopped",
             "The network is in a minimum, too small for this solution: take a larger "
             "one (hidden_layer_sizes), or activation='sin' for a solution that "
             "oscillates.",
             "hidden_layer_sizes",
         )
-    return Limit(
+    return Finding(
         "steps",
         "The fit is stuck: state the problem in units in which axes and solution are "
         "of size one, try another random_state, or begin with easier problems, in a "
@@ -401,7 +451,7 @@ def _has_time_for_it(solver, run):
     """Whether there is time for the estimate: it compiles, like the first iteration."""
     if solver.max_time is None:
         return True
-    needed = run.final_state.first_seconds
+    needed = run.final_state.control.clock.first
     return time.perf_counter() - run.began + needed < solver.max_time
 
 
@@ -463,19 +513,14 @@ _FEW_OBSERVATIONS = (
 _NOT_SOLVED_WELL = "the equation is not solved well enough to determine them."
 
 
-def warn_if_not_determined(solver):
-    """Warn of a solution that equation, conditions and observations leave open."""
+def warn_of_other_solutions(solver):
+    """Warn of what is left open, and of zero or an eigenvalue that was not wanted."""
     if solver._left_open:
         _warn(solver._left_open)
-
-
-def warn_of_other_values(solver):
-    """Warn of a solution, zero or of an eigenvalue, that may not be the one wanted."""
-    if not solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss:
-        return
-    warning = eigenvalues.warning_of_other_values(solver)
-    if warning:
-        _warn(warning)
+    if solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss:
+        warning = eigenvalues.warning_of_other_values(solver)
+        if warning:
+            _warn(warning)
 
 
 def _warn(message):

@@ -18,13 +18,11 @@ import numpy as np
 import scipy.fft
 from scipy.optimize import least_squares
 
-from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.given_values import faces_of
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
-_FACE_GRID = {1: 1024, 2: 96}
 MOST_WAVES, MOST_AXES = 8, 3
 _SMALL = 3e-3  # amplitude, relative to the largest
 _STANDS_OUT = 5.0  # amplitude over those around it
@@ -51,8 +49,7 @@ def wave_vectors(problem):
                 vector = np.zeros(domain.dim)
                 vector[list(axes)] = 2 * np.pi * cycles / (high - low)
                 found.append((amplitude, vector))
-    waves = distinct(largest_first(found), domain, MOST_WAVES)
-    return switches.kept("pinn.waves", waves)
+    return distinct(largest_first(found), domain, MOST_WAVES)
 
 
 def waves_on_faces(problem):
@@ -140,7 +137,7 @@ def largest_first(found):
 def _functions(problem):
     """Yield values on a grid (n, ..., n, k), and the axes of the grid."""
     for kind, axes, fixed in kinds_and_faces(problem):
-        n = (_GRID if fixed is None else _FACE_GRID)[len(axes)]
+        n = _GRID[len(axes)]
         values = values_at(problem, kind, _grid(problem.domain, axes, fixed, n))
         if values is not None:
             yield values.reshape(*(n,) * len(axes), -1), axes

@@ -29,12 +29,11 @@ import jax
 import numpy as np
 import scipy.linalg
 
-from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.local_functions import followed_by, wave_at
 from sklearn_gn.pde.operators import Field
-from sklearn_gn.pinn import spectrum
+from sklearn_gn.pinn.enrichment import waves as spectrum
 
 _ORDER = 4  # of the equation, at most
 _N_WAVES, _N_POINTS = 48, 4  # at which the symbol is taken
@@ -65,10 +64,11 @@ class Symbol(NamedTuple):
         return np.tensordot(_monomials(cycles, self.powers), self.terms, 1)
 
 
-def wave_vectors(problem, scale, shown=()):
+def further_waves(problem, scale, shown=()):
     """Wave vectors that the equation lets pass, in radians, the largest waves first.
 
-    Where source and values show some, waves of all directions are not needed.
+    Those ``shown`` by source and values are left out. Where there are some, waves of
+    all directions are not needed.
     """
     if problem.domain.dim > spectrum.MOST_AXES:
         return ()
@@ -78,9 +78,13 @@ def wave_vectors(problem, scale, shown=()):
     found = spectrum.largest_first(_from_faces(equation, problem))[:_FROM_FACES]
     if not found and not shown:
         found = _in_all_directions(equation, problem)
-    found = [vector for vector in found if _has_period(vector, problem)]
-    waves = spectrum.distinct(found, problem.domain, MOST_WAVES, EQUAL)
-    return switches.kept("pinn.dispersion", waves)
+    periodic = np.isin(problem.domain.axes, problem.periodic)
+    cycles = [(vector / _radians(problem))[periodic] for vector in found]
+    whole = [np.allclose(own, np.round(own), atol=_WHOLE) for own in cycles]
+    found = [vector for vector, is_whole in zip(found, whole, strict=True) if is_whole]
+    most = len(shown) + MOST_WAVES
+    both = spectrum.distinct([*shown, *found], problem.domain, most, EQUAL)
+    return tuple(vector for vector in both if vector not in set(shown))
 
 
 def symbol(problem, scale):
@@ -217,31 +221,17 @@ def _from_faces(equation, problem):
     """Amplitudes and wave vectors that go on from values on faces."""
     found = []
     for axis, amplitudes, cycles, exact in spectrum.waves_on_faces(problem):
-        across = np.eye(problem.domain.dim)[axis]
-        entries = [
-            (amplitude, wave)
-            for amplitude, along in zip(amplitudes, cycles, strict=True)
-            for start in _reflected(along)
-            for wave in real_roots(equation, start, across)
-            if _LEAST_CYCLES <= np.abs(wave).max() <= _MOST_CYCLES
-        ]
+        across, entries = np.eye(problem.domain.dim)[axis], []
+        for amplitude, along in zip(amplitudes, cycles, strict=True):
+            # Waves are reflected at ends of axes; those of opposite sign are the same.
+            signs = list(product(*((1, -1) if c else (1,) for c in along)))
+            for sign in signs[: max(1, len(signs) // 2)]:
+                for wave in real_roots(equation, np.array(sign) * along, across):
+                    if _LEAST_CYCLES <= np.abs(wave).max() <= _MOST_CYCLES:
+                        entries.append((amplitude, wave))
         if exact or any(np.abs(wave).max() >= _FAST for _, wave in entries):
             found += [(a, wave * _radians(problem)) for a, wave in entries]
     return found
-
-
-def _has_period(vector, problem):
-    """Whether a wave has the periods that the problem has."""
-    periodic = np.isin(problem.domain.axes, problem.periodic)
-    cycles = (vector / _radians(problem))[periodic]
-    return np.allclose(cycles, np.round(cycles), atol=_WHOLE)
-
-
-def _reflected(cycles):
-    """Waves that are reflected at ends of axes, without those of the opposite sign."""
-    signs = product(*((1, -1) if c else (1,) for c in cycles))
-    vectors = [np.array(s) * cycles for s in signs]
-    return vectors[: max(1, len(vectors) // 2)]
 
 
 def _in_all_directions(equation, problem):

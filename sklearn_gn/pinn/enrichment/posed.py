@@ -1,0 +1,210 @@
+r"""The problem that the default network is given: units, and known functions as inputs.
+
+The residuals see physical units. In between, the outputs of the network are those of
+the solution in units of their own, ``u = center + scale * network(x)``. Beside the
+axes, mapped to [-1, 1], the network has the known functions that the statement of the
+problem shows. Each family of ``FAMILIES`` says which ones it can add:
+
+- "waves": ``cos(k (x - m))`` and ``sin(k (x - m))``, with m the middle of the domain,
+  for wave vectors k of source and given values (:mod:`.waves`, on many axes
+  :mod:`.lines`);
+- "dispersion": the same for waves that the equation lets pass (:mod:`.dispersion`);
+- "corners": singular functions of corners of the domain, and of right angles that need
+  them (:mod:`sklearn_gn.pde.corners`);
+- "holes": functions that fall off from its holes (:mod:`sklearn_gn.pde.corners`);
+- "similarity": solutions of the heat equation from jumps and kinks of the initial
+  values (:mod:`.similarity`, :mod:`sklearn_gn.pde.initial_breaks`).
+
+These are inputs of the first layer and of the output layer: a solution that is made of
+them is linear in the weights, and one that is modulated by a smooth function can be
+learnt. "circles" adds no functions of its own, but turns periodic axes to their sines
+and cosines (:mod:`.circles`).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn import _switches as switches
+from sklearn_gn.pde import Problem
+from sklearn_gn.pde.corners import holes, rough_corners
+from sklearn_gn.pde.initial_breaks import initial_breaks
+from sklearn_gn.pde.local_functions import followed_by
+from sklearn_gn.pinn.enrichment import dispersion, lines, waves
+from sklearn_gn.pinn.enrichment.circles import on_circles
+from sklearn_gn.pinn.enrichment.similarity import (
+    n_similarity_functions,
+    similarity_functions,
+)
+from sklearn_gn.pinn.output_units import units
+
+_WHOLE = 0.01  # distance of an exponent to a whole number
+_TINY = 1e-30  # what is left alone
+_NEXT = 1e-12  # distance from a corner, in units of the domain's size
+
+
+def plane_waves(vectors, domain, x):
+    """Cosines and sines of wave vectors at a point."""
+    phase = np.array(vectors).astype(x.dtype) @ (
+        x - domain.bounds.mean(axis=1).astype(x.dtype)
+    )
+    return jnp.concatenate([jnp.cos(phase), jnp.sin(phase)])
+
+
+def corner_functions(corners, domain, x):
+    """Real and imaginary parts of singular functions of ``z / size``, with cut-offs.
+
+    Those are ``z^a``, or ``z^a log z`` where a is a whole number, corner after corner.
+    All corners are taken at once: one by one they take seconds to compile.
+    """
+    size = float(np.ptp(domain.bounds, axis=1).max())
+
+    def column(values):
+        return np.array(values).astype(x.dtype)
+
+    a = column([math.pi / corner.opening for corner in corners])
+    middle = np.array([corner.middle for corner in corners])
+    c, s = column(np.cos(middle)), column(np.sin(middle))
+    place = column([corner.place for corner in corners])
+    offset = x[np.array([corner.axes for corner in corners])] - place
+    along = (c * offset[:, 0] + s * offset[:, 1]) / size
+    across = (c * offset[:, 1] - s * offset[:, 0]) / size
+    # At the corner the angle has no derivatives: take those next to it, inside.
+    along += jnp.where((along == 0) & (across == 0), _NEXT, 0)
+    square = along**2 + across**2 + _TINY
+    angle = jnp.arctan2(across, along)
+    real, imaginary = jnp.cos(a * angle), jnp.sin(a * angle)
+    whole = np.abs(a - np.round(a)) < _WHOLE
+    if whole.any():
+        log = jnp.log(square) / 2
+        real, imaginary = (
+            jnp.where(whole, log * real - angle * imaginary, real),
+            jnp.where(whole, log * imaginary + angle * real, imaginary),
+        )
+    radius = square ** (a / 2)
+    reach = column([size / corner.reach for corner in corners])
+    if reach.any():
+        radius *= jnp.maximum(1 - square * reach**2, 0) ** 3
+    return jnp.stack([radius * real, radius * imaginary], axis=1).ravel()
+
+
+def hole_functions(found, domain, x):
+    """The fundamental solution of each hole, and the image of a point in its sphere."""
+    values = []
+    for hole in found:
+        offset = x[np.array(hole.axes)] - np.array(hole.center).astype(x.dtype)
+        square = jnp.sum(offset**2) / hole.radius**2 + _TINY
+        plane = len(hole.axes) == 2
+        fundamental = -jnp.log(square) / 2 if plane else 1 / jnp.sqrt(square)
+        values += [fundamental[None], offset / (hole.radius * square)]
+    return jnp.concatenate(values)
+
+
+class Family(NamedTuple):
+    """Known functions of a kind."""
+
+    find: Callable  # (problem, scale, shown waves) -> tuple of what the problem shows
+    count: Callable  # of what was found: the number of functions
+    at: Callable  # (found, domain, x) -> their values at a point
+
+
+def _twice(found):
+    return 2 * len(found)
+
+
+FAMILIES = {
+    "waves": Family(lambda problem, scale, shown: shown, _twice, plane_waves),
+    "dispersion": Family(
+        lambda *problem: switches.kept(
+            "pinn.dispersion", dispersion.further_waves(*problem)
+        ),
+        _twice,
+        plane_waves,
+    ),
+    "corners": Family(
+        lambda problem, *_: switches.kept("pinn.corners", rough_corners(problem)),
+        _twice,
+        corner_functions,
+    ),
+    "holes": Family(
+        lambda problem, *_: switches.kept("pinn.holes", holes(problem.domain)),
+        lambda found: sum(1 + len(hole.axes) for hole in found),
+        hole_functions,
+    ),
+    "similarity": Family(
+        lambda problem, *_: switches.kept("pinn.similarity", initial_breaks(problem)),
+        n_similarity_functions,
+        similarity_functions,
+    ),
+}
+NAMES = ("circles", *FAMILIES)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PosedProblem(Problem):
+    """A problem with units of its outputs and known functions."""
+
+    center: tuple = ()
+    scale: tuple = ()
+    added: dict = field(default_factory=dict)  # what was found, by family
+
+    def __reduce__(self):
+        return PosedProblem, self._arguments()
+
+    @property
+    def n_inputs(self):
+        """Number of inputs of the network."""
+        return super().n_inputs + self.n_functions
+
+    @property
+    def n_functions(self):
+        """Number of the last inputs of the network, which are no axes."""
+        return sum(self.function_counts().values())
+
+    def function_counts(self):
+        """Number of known functions by the name of their family."""
+        return {name: FAMILIES[name].count(own) for name, own in self.added.items()}
+
+    def embedding(self, x):
+        """Inputs of the network: those of the axes, then the known functions."""
+        functions = [
+            FAMILIES[name].at(own, self.domain, x) for name, own in self.added.items()
+        ]
+        return jnp.concatenate([super().embedding(x), *functions])
+
+    def field(self, function, directions=None):
+        """The field of a network, in physical units."""
+
+        def scaled(outputs):
+            scale = np.array(self.scale, outputs.dtype)
+            return scale * self.as_outputs(outputs, "the network")
+
+        return super().field(followed_by(function, scaled, self.center), directions)
+
+
+def posed(problem, stages, y=None, observed=(), names=NAMES):
+    """Return problems with the units and the known functions of the last one."""
+    if "circles" in names:
+        problem, stages = on_circles(problem, stages)
+    shown = ()
+    if "waves" in names:
+        many_axes = problem.domain.dim > waves.MOST_AXES
+        shown = (lines if many_axes else waves).wave_vectors(problem)
+        shown = switches.kept("pinn.waves", shown)
+    center, scale = units(problem, y, observed, shown)
+    found = {
+        name: family.find(problem, scale, shown)
+        for name, family in FAMILIES.items()
+        if name in names
+    }
+    added = {name: own for name, own in found.items() if own}
+
+    def pose(entry):
+        arguments = {f.name: getattr(entry, f.name) for f in fields(Problem)}
+        return PosedProblem(**arguments, center=center, scale=scale, added=added)
+
+    return pose(problem), [pose(stage) for stage in stages]
