@@ -44,6 +44,7 @@ from sklearn_gn.segmented.preparation import limits_ends, problem_of, with_known
 from sklearn_gn.segmented.search import (
     EXACT,
     converge,
+    place_exactly,
     refine_jumps,
     search,
     settle,
@@ -169,7 +170,13 @@ def _converged(problem, found, chosen):
         part, knots = problem.of(series), found.knots[k][series]
         rss = found.rss[series, k]
         if not problem.form.step:
-            knots, rss = settle(part, knots, rss)
+            if k > 2:
+                knots, rss = settle(part, knots, rss)
+            for b in range(len(series) if k else 0):
+                one = problem.of(series[b : b + 1])
+                knots[b], rss[b] = (
+                    a[0] for a in place_exactly(one, knots[[b]], rss[[b]])
+                )
         knots, rss = converge(part, knots, rss)
         knots, found.rss[series, k] = through_rows(part, knots, rss)
         for b, t, rss in zip(series, knots, found.rss[series, k], strict=True):
