@@ -360,8 +360,11 @@ def _grow(problem, path, value, floor):
     return refused
 
 
-def _is_structured(problem, knots):
-    """Return of which series the residuals of neighbouring rows are correlated."""
+def residuals_in_order(problem, knots):
+    """Return the residuals of the positions, (B, n), scaled to one variance.
+
+    Of rows at one position the mean counts.
+    """
     table, pieces = problem.table, all_pieces(problem, knots)
     coef = solve(table, pieces, problem.form.flat_end).coef
     weight = table.powers[:, :-1, 0] - table.powers[:, 1:, 0]
@@ -376,10 +379,15 @@ def _is_structured(problem, knots):
     fitted += np.cumsum(slope, axis=1)[:, :-1] * table.x
     fitted += np.sum(means[..., 1:] * coef[:, None, n_pieces:], axis=2)
     inside = np.arange(n) < table.n_rows[:, None]
-    residual = np.where(inside, means[..., 0] - fitted, 0)
+    return np.where(inside, (means[..., 0] - fitted) * np.sqrt(np.abs(weight)), 0)
+
+
+def _is_structured(problem, knots):
+    """Return of which series the residuals of neighbouring rows are correlated."""
+    residual = residuals_in_order(problem, knots)
     together = np.sum(residual[:, 1:] * residual[:, :-1], axis=1)
     square = np.sum(residual**2, axis=1)
-    return together * np.sqrt(table.n_rows) > _SIGNIFICANT * square
+    return together * np.sqrt(problem.table.n_rows) > _SIGNIFICANT * square
 
 
 def separable(problem):
