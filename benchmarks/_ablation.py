@@ -64,7 +64,7 @@ SWITCHES = {
     "first size stays.",
     # broken lines
     "segmented.short_ends": "A short first or last segment has to explain two thirds "
-    "of what is left without it, also in ShallowReLURegressor of one feature. Off: it "
+    "of what is left without it, in ShallowReLURegressor of one feature. Off: it "
     "is kept where the criterion chooses it.",
     # heads
     "heads.temperature": "The logits get the factor that predicts rows best that are "

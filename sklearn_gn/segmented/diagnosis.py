@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sklearn_gn._caller import warn_user
 from sklearn_gn.bayes.line_ends import note_on_ends
 from sklearn_gn.findings import Diagnosis, Finding, outliers
 from sklearn_gn.optim.stop import counted
@@ -74,6 +75,21 @@ def _limit(model):
         "or the noise is correlated."
     )
     return Finding("breakpoints", text, "max_breakpoints")
+
+
+def warn_of_number(model):
+    """Warn where the number of breakpoints that was chosen means little."""
+    finding = _limit(model)
+    cap = finding is not None and finding.parameter == "max_breakpoints"
+    if cap and model.max_breakpoints > 0:
+        warn_user(finding.text)
+    none_left = model.statistics_["degrees_of_freedom"] <= 1
+    if is_correlated(model) and (none_left or model.autocorrelation is None):
+        warn_user(
+            "Neighbouring residuals are correlated "
+            f"({model.residual_correlation_:.2f}), and the criterion takes what they "
+            "share for breakpoints; diagnose() says what to do."
+        )
 
 
 def _points(model):

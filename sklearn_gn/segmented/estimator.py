@@ -28,7 +28,11 @@ from sklearn_gn.optim.stop import counted
 from sklearn_gn.runtime.memory import check_table_fits
 from sklearn_gn.runtime.versions import VersionStampMixin
 from sklearn_gn.segmented import existence, inference, robust, selection, streams
-from sklearn_gn.segmented.diagnosis import diagnose, is_correlated
+from sklearn_gn.segmented.diagnosis import (
+    diagnose,
+    is_correlated,
+    warn_of_number,
+)
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.preparation import (
     advice_on_room,
@@ -37,6 +41,7 @@ from sklearn_gn.segmented.preparation import (
     folds_of,
     needs_all_points,
     options_of,
+    precisions,
     prepare,
     problem_of,
     sorted_rows,
@@ -106,9 +111,7 @@ class SegmentedRegressor(
     min_rows : int, default=None
         Minimum number of rows of a segment, counted by their weights. If None, it is
         three; if the function jumps, a tenth of the rows, but at least three and at
-        most ten. If ``n_breakpoints`` is "auto" and ``bounds`` is None, too, a first
-        or last segment of fewer than ten rows has to lower the sum of squares to a
-        third.
+        most ten.
 
     max_breakpoints : int, default=10
         Maximum number of breakpoints that "auto" tries.
@@ -117,10 +120,12 @@ class SegmentedRegressor(
             cross-validation generator or iterable, default="bic"
         How "auto" chooses the number of breakpoints. "bic" and "aic" are the Bayesian
         and Akaike information criteria, and "bic-ar1" is "bic" for autoregressive
-        noise; "gcv" is generalised cross-validation, "evidence" the probability of the
-        data. "cv" is cross-validation with five folds, a number or a generator is
-        cross-validation with these folds; it chooses the smallest number whose error is
-        within one standard error of the lowest.
+        noise; where the best of all positions lowers the sum of squares by more than
+        "bic" charges by chance, both charge that. "gcv" is generalised
+        cross-validation, "evidence" the probability of the data. "cv" is
+        cross-validation with five folds, a number or a generator is cross-validation
+        with these folds; it chooses the smallest number whose error is within one
+        standard error of the lowest.
 
     covariance : {"nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"}, \
             default="nonrobust"
@@ -147,6 +152,12 @@ class SegmentedRegressor(
         deviations count linearly: rows get weights according to their residuals, and
         the search is repeated with these weights until they no longer change. Use it if
         some rows are outliers.
+
+    autocorrelation : "auto", int or None, default="auto"
+        Order of the autoregression that the noise is along the feature. If "auto", it
+        is estimated from the residuals, and often zero. The number of breakpoints by
+        "bic" and, with the covariance "nonrobust", all standard errors and intervals
+        allow for it. If None, the noise counts as independent.
 
     Attributes
     ----------
@@ -191,6 +202,9 @@ class SegmentedRegressor(
         Correlation of the residuals of neighbouring rows, in the order of the feature
         that breaks. NaN after :meth:`fit_chunks` if the points were not kept.
 
+    autocorrelation_ : ndarray of shape (order,)
+        Coefficients of the autoregression of the noise; empty if it is independent.
+
     statistics_ : dict of float
         ``n_rows`` (sum of the weights), ``n_parameters`` (breakpoints included),
         ``degrees_of_freedom``, ``rss``, ``r2``, and ``aic`` and ``bic`` for independent
@@ -202,7 +216,8 @@ class SegmentedRegressor(
         The numbers ``n_breakpoints`` that were tried, without known ones, with
         ``n_parameters``, ``rss`` and the criterion. ``rss``, "gcv" and "evidence" are
         relative to those of a constant, "bic" and "aic" are as in ``statistics_``; with
-        "cv" there is also ``cv_std_error``.
+        "cv" there is also ``cv_std_error``, and with "bic" and "bic-ar1" what is added
+        to them, ``search_penalty``.
 
     n_features_in_ : int
         Number of features.
@@ -266,6 +281,11 @@ class SegmentedRegressor(
         "flat": [StrOptions({"first", "last", "both"}), None],
         "shape": [StrOptions({"convex", "concave"}), None],
         "loss": [StrOptions({"squared_error", "huber"})],
+        "autocorrelation": [
+            Interval(Integral, 0, None, closed="left"),
+            StrOptions({"auto"}),
+            None,
+        ],
     }
 
     def __init__(
@@ -289,6 +309,7 @@ class SegmentedRegressor(
         flat: Literal["first", "last", "both"] | None = None,
         shape: Literal["convex", "concave"] | None = None,
         loss: Literal["squared_error", "huber"] = "squared_error",
+        autocorrelation: int | Literal["auto"] | None = "auto",
     ) -> None:
         self.n_breakpoints = n_breakpoints
         self.kinks = kinks
@@ -306,11 +327,17 @@ class SegmentedRegressor(
         self.flat = flat
         self.shape = shape
         self.loss = loss
+        self.autocorrelation = autocorrelation
 
     @_fit_context(prefer_skip_nested_validation=True)
     @unchanged_on_failure
     def fit(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        y_std: ArrayLike | None = None,
     ) -> Self:
         """Find the breakpoints and fit the lines.
 
@@ -328,6 +355,12 @@ class SegmentedRegressor(
             Non-negative weights; a row of weight two counts as two rows. If None, all
             weights are one.
 
+        y_std : array-like of shape (n_samples,), default=None
+            Standard deviations of the targets, up to a common factor, which is
+            estimated and changes nothing. Unlike weights, they do not change how many
+            rows there are. ``noise_std_`` is that of a row of mean precision. If None,
+            all are equal.
+
         Returns
         -------
         self : SegmentedRegressor
@@ -338,20 +371,28 @@ class SegmentedRegressor(
         ValueError
             If a parameter is out of its range, if known breakpoints or bounds do not
             match the data, if the data contain NaN or infinity or do not fit into
-            memory, if all weights are zero, or if weights differ and ``criterion`` is
-            "bic-ar1".
+            memory, if all weights are zero, if ``y_std`` is not positive, or if weights
+            differ and ``criterion`` is "bic-ar1".
 
         Warns
         -----
         UserWarning
-            If the data have no room for ``n_breakpoints`` breakpoints.
+            If the data have no room for ``n_breakpoints`` breakpoints; if "auto" took
+            as many as ``max_breakpoints``, or left residuals that are too correlated to
+            be noise; or if weights look like inverse variances.
         """
         chunks = streams.mapped_rows(X, y, sample_weight)
-        if chunks is not None and needs_all_points(self) is None:
+        if chunks is not None and y_std is None and needs_all_points(self) is None:
             return self.fit_chunks(chunks)
         check_table_fits(X, "fit_chunks reads points piece by piece.")
-        prepared, kind, order = self._prepare(X, y, sample_weight)
+        prepared, kind, order = self._prepare(X, y, sample_weight, y_std)
         options = options_of(self, kind)
+        own = prepared.rows.weight if prepared.repeats is None else prepared.repeats
+        if own.sum() > 2 * len(own) and np.any(own != np.round(own)):
+            warn_user(
+                f"The weights sum to {own.sum():.4g} and count as so many rows, but "
+                f"there are {len(own)}. If they are inverse variances, give y_std.",
+            )
         with one_blas_thread, prepared.scaling.arithmetic():
             folds = folds_of(self, order, y)
             t, clipped = self._search(prepared, options, kind, folds)
@@ -370,6 +411,8 @@ class SegmentedRegressor(
                 size = np.abs(np.ravel(y).astype(np.float64) - self.predict(X))
                 size = np.maximum(size, np.finfo(float).tiny)
                 self.robust_weights_ = np.minimum(1, BOUND * scale / size)
+        if self.n_breakpoints == "auto":
+            warn_of_number(self)
         return self
 
     @takes_only_chunks
@@ -423,7 +466,7 @@ class SegmentedRegressor(
         self._set_fitted(prepared, None, options, t)
         return self
 
-    def _prepare(self, X, y, sample_weight):
+    def _prepare(self, X, y, sample_weight, y_std=None):
         """The series in the units of the search, kind of dates, order of the rows."""
         if dates.is_frame(X):
             dates.check_column(self.broken_feature, list(X.columns))
@@ -433,8 +476,15 @@ class SegmentedRegressor(
         weight = check_sample_weight(sample_weight, X)
         x, linear = self._split(X)
         order = sorted_rows(x, weight)
-        parts = (a[order] for a in (x, y.astype(np.float64), linear, weight))
-        return prepare(*parts), kind, order
+        x, y, linear, count = (
+            a[order] for a in (x, y.astype(np.float64), linear, weight)
+        )
+        if y_std is None:
+            return prepare(x, y, linear, count), kind, order
+        weight = count * precisions(y_std, X)[order]
+        weight *= count.sum() / weight.sum()
+        prepared = prepare(x, y, linear, weight)
+        return prepared._replace(repeats=count), kind, order
 
     def _split(self, X):
         return X[:, self._column], np.delete(X, self._column, axis=1)
@@ -462,9 +512,10 @@ class SegmentedRegressor(
         for name in ("robust_weights_", "_row_checks"):
             vars(self).pop(name, None)  # of an earlier fit
         self._covariance = Covariance(self.covariance, self.hac_lags)
-        several, figures, (scale,), problem, (interval,) = robust.infer_all(
+        several, figures, (scale,), problem, (interval,), (noise,) = robust.infer_all(
             options, t[None], free, [prepared], [clipped], self._covariance
         )
+        self.autocorrelation_ = noise.coef
         self._fit = fit = several.of(0)
         self._held_by_bounds, self._cut_by_bounds = inference.at_bounds(
             fit, problem, interval

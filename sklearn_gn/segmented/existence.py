@@ -23,10 +23,10 @@ nuisance parameter is present only under the alternative", 1987).
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_toeplitz
 
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import least_squares
+from sklearn_gn.segmented.autocorrelation import autoregression
 from sklearn_gn.segmented.insertion import allowed, orthogonal_part
 from sklearn_gn.segmented.problem import (
     Pieces,
@@ -237,26 +237,6 @@ def _inflation(kind, columns, found, weight):
         left = np.maximum(1 - np.sum((columns @ found.half) ** 2, axis=1), 1e-3)
         return left ** (-0.5 if kind == "HC2" else -1.0)
     return np.full(len(weight), np.sqrt(n_rows / (n_rows - found.rank)))
-
-
-def autoregression(residual, lags):
-    """Return the coefficients of the autoregression of residuals, by Yule and Walker.
-
-    Its order, up to ``lags`` or the default of :func:`least_squares.newey_west`, is
-    chosen by the Bayesian information criterion.
-    """
-    n = len(residual)
-    most = int(4 * (n / 100) ** (2 / 9)) if lags is None else lags
-    most = min(most, n // 4)
-    covariance = [residual[k:] @ residual[: n - k] / n for k in range(most + 1)]
-    best, answer = n * np.log(covariance[0]), np.empty(0)
-    for order in range(1, most + 1):
-        phi = solve_toeplitz(covariance[:order], covariance[1 : order + 1])
-        variance = covariance[0] - phi @ covariance[1 : order + 1]
-        value = n * np.log(variance) + np.log(n) * order
-        if value < best:
-            best, answer = value, phi
-    return answer
 
 
 def _compare(scores, later, innovation, noise, basis, n_draws, rng):

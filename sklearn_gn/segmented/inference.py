@@ -344,7 +344,7 @@ def segment_table(fit, rows):
     before = [
         np.sum(rows.weight * (rows.x < fit.t[..., j, None]), -1) for j in range(k)
     ]
-    ends = [np.zeros_like(fit.n_rows), *before, fit.n_rows]
+    ends = [np.zeros_like(fit.n_rows), *before, np.sum(rows.weight, -1)]
     table["n_rows"] = np.diff(np.stack(ends, axis=-1), axis=-1)
     return table
 

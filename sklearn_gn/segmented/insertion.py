@@ -1,12 +1,21 @@
-"""The best place of one more breakpoint, the others held.
+"""The best places of one more breakpoint, or of two, the others held.
 
 The decrease of the sum of squares is known exactly for a breakpoint at every candidate
-and, of kinks, for one between it and the position before.
+and, of kinks, for one between it and the position before. Two kinks are best where the
+first is at a row and the second anywhere, or where the lines of three segments meet
+that share nothing: both are computed for all pairs of rows.
 """
 
 import numpy as np
 
-from sklearn_gn.segmented.problem import all_pieces, locate, solve, take
+from sklearn_gn.segmented.problem import (
+    Pieces,
+    all_pieces,
+    concatenate,
+    locate,
+    solve,
+    take,
+)
 
 _INDEPENDENT = 1e-9  # share of a piece's square that the others must leave
 
@@ -32,27 +41,87 @@ def gains(problem, pieces, found):
     (Hudson, "Fitting segmented curves whose join points have to be estimated", 1966).
     """
     form, t = problem.form, problem.candidates.t
+    gain, more, first, change, meet = _parts(problem, pieces, found)
+    if form.step:
+        return gain + more, t
+    if form.ramp:
+        inside = (meet >= problem.candidates.before) & (meet <= t) & (more >= 0)
+        gain, t = np.where(inside, gain + more, gain), np.where(inside, meet, t)
+        if form.sign:
+            change = np.where(inside, change, first)
+            gain = np.where(form.sign * change >= 0, gain, -1)
+    return gain, t
+
+
+def _parts(problem, pieces, found):
+    """Return the decrease by the first piece of each candidate and that by its second.
+
+    And, of ramps with steps: the change of slope without and with the step, and where
+    the lines of both sides meet. All have the shape (B, c).
+    """
+    t = problem.candidates.t
     residual, inner, outside = orthogonal_part(problem, pieces, found)
     gain, first = _gain(residual[0], outside[0, 0], inner[0, 0])
-    if form.ramp:
-        # The step less its projection on the ramp.
-        share = outside[0, 1] / np.where(outside[0, 0] > 0, outside[0, 0], np.inf)
-        more, jump = _gain(
-            residual[1] - share * residual[0],
-            outside[1, 1] - share * outside[0, 1],
-            inner[1, 1],
+    if len(residual) == 1:
+        return gain, 0.0, first, first, t
+    # The step less its projection on the ramp.
+    share = outside[0, 1] / np.where(outside[0, 0] > 0, outside[0, 0], np.inf)
+    more, jump = _gain(
+        residual[1] - share * residual[0],
+        outside[1, 1] - share * outside[0, 1],
+        inner[1, 1],
+    )
+    change = first - share * jump
+    return gain, more, first, change, t - jump / np.where(change != 0, change, np.inf)
+
+
+def insert_two(problem, knots, rows):
+    """Return the best two new kinks (2,) at or near some rows (c,), and the rss.
+
+    Of one series. Each kink lies in the gap before one of the rows, or at the row; the
+    sum of squares is infinite where no pair is allowed.
+    """
+    table = problem.table
+    kept = np.concatenate([rows, locate(table, knots)[0], [0, table.x.shape[1] - 1]])
+    kept = np.unique(np.minimum(kept, table.x.shape[1] - 1))
+    ends = np.append(kept, table.x.shape[1])
+    small = problem._replace(
+        table=table._replace(
+            x=table.x[:, kept],
+            powers=table.powers[:, ends],
+            targets=table.targets[:, ends],
+            count=table.count[:, ends],
+            n_rows=np.array([len(kept)]),
         )
-        if form.step:
-            gain = gain + more
-        else:
-            change = first - share * jump
-            meet = t - jump / np.where(change != 0, change, np.inf)
-            inside = (meet >= problem.candidates.before) & (meet <= t) & (more >= 0)
-            gain, t = np.where(inside, gain + more, gain), np.where(inside, meet, t)
-            if form.sign:
-                change = np.where(inside, change, first)
-                gain = np.where(form.sign * change >= 0, gain, -1)
-    return gain, t
+    )
+    own = np.searchsorted(kept, rows)
+    c, before = len(rows), table.x[:, np.maximum(rows - 1, 0)]
+    problem = small.at(own).of(np.zeros(c, np.intp))
+    problem = problem._replace(
+        candidates=problem.candidates._replace(before=np.tile(before, (c, 1)))
+    )
+    t = problem.candidates.t
+    one = t[0][:, None]
+    both = np.column_stack([np.tile(knots, (c, 1)), one])
+    possible = allowed(small.at(own), knots, t[:1])[0][:, None]
+    flat = problem.form.flat_end
+    pieces = all_pieces(problem, both)
+    found = solve(problem.table, pieces, flat)
+    gain, second = gains(problem, pieces, found)
+    fine = possible & allowed(problem, both, second)
+    rss = np.where(fine & (gain >= 0), found.rss[:, None] - gain, np.inf)
+    step = Pieces(own[:, None], np.ones((c, 1)), np.zeros((c, 1)))
+    pieces = concatenate(pieces, step)
+    apart_from = solve(problem.table, pieces, flat)
+    gain, more, _, _, meet = _parts(problem, pieces, apart_from)
+    inside = (meet > problem.candidates.before) & (meet <= t) & (more >= 0)
+    inside &= inside.T & possible & allowed(problem, both, meet)
+    apart_rss = np.where(inside, apart_from.rss[:, None] - gain - more, np.inf)
+    k, j = np.unravel_index(np.argmin(rss), rss.shape)
+    a, b = np.unravel_index(np.argmin(apart_rss), rss.shape)
+    if apart_rss[a, b] < rss[k, j]:
+        return np.array([meet[b, a], meet[a, b]]), apart_rss[a, b]
+    return np.array([one[k, 0], second[k, j]]), rss[k, j]
 
 
 def gain_of_ramps(problem, pieces, found):

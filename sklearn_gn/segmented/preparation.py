@@ -29,6 +29,7 @@ class Options(NamedTuple):
     bounds: tuple  # of the other breakpoints
     min_distance: float
     min_rows: float | None
+    autocorrelation: int | str | None = None  # of the noise: an order, or "auto"
 
 
 def options_of(model, kind):
@@ -41,7 +42,14 @@ def options_of(model, kind):
     if len(bounds) != 2 or not bounds[0] <= bounds[1]:
         raise ValueError(f"bounds must be (low, high), got {model.bounds!r}.")
     distance = dates.given_length("min_distance", model.min_distance, kind)
-    return Options(_form_of(model), known, tuple(bounds), distance, model.min_rows)
+    return Options(
+        _form_of(model),
+        known,
+        tuple(bounds),
+        distance,
+        model.min_rows,
+        model.autocorrelation,
+    )
 
 
 def _form_of(model):
@@ -141,10 +149,24 @@ class Prepared(NamedTuple):
 
     rows: Rows
     scaling: Scaling
+    repeats: np.ndarray | None = None  # (n,) rows each stands for, if not its weight
 
     def select(self, kept):
         """Return the same with some of the rows, in the same units."""
-        return self._replace(rows=Rows(*(a[kept] for a in self.rows[:4])))
+        repeats = None if self.repeats is None else self.repeats[kept]
+        return self._replace(
+            rows=Rows(*(a[kept] for a in self.rows[:4])), repeats=repeats
+        )
+
+
+def precisions(y_std, X):
+    """Return the inverse squares of standard deviations, the largest one."""
+    std = np.asarray(y_std, dtype=np.float64)
+    if std.shape != (len(X),):
+        raise ValueError(f"y_std must have the shape ({len(X)},), got {std.shape}.")
+    if not (np.isfinite(std).all() and (std > 0).all()):
+        raise ValueError("y_std must be positive and finite.")
+    return (std.min() / std) ** 2
 
 
 def sorted_rows(x, weight):
@@ -189,24 +211,18 @@ def _deviation(centred, share):
     return largest * float(np.sqrt(share @ (centred / largest) ** 2))
 
 
-def limits_ends(options):
-    """Return whether short first and last segments have to be worth it.
-
-    Whoever limits where breakpoints may lie has decided; and segments between jumps are
-    long.
-    """
-    free = options.min_rows is None and not np.isfinite(options.bounds).any()
-    return free and not options.form.step
-
-
-def problem_of(prepared, options, ends=None):
-    """Return the problem of several series that are searched side by side.
-
-    Breakpoints lie between ``ends``, of shape (n_series, 2), if given.
-    """
-    series = (each.rows for each in prepared)
+def problem_of(prepared, options):
+    """Return the problem of several series that are searched side by side."""
     table = make_table(
-        [(r.x, np.column_stack([r.y, r.linear]), r.weight) for r in series]
+        [
+            (
+                each.rows.x,
+                np.column_stack([each.rows.y, each.rows.linear]),
+                each.rows.weight,
+                each.rows.weight if each.repeats is None else each.repeats,
+            )
+            for each in prepared
+        ]
     )
     rest = [each.rows.rest / each.rows.weight.sum() for each in prepared]
     table.gram[:, 0, 0] += rest
@@ -214,8 +230,6 @@ def problem_of(prepared, options, ends=None):
     with np.errstate(over="ignore"):
         min_distance = options.min_distance / scaling.size
     low, high = scaling.x(np.array(options.bounds)).T
-    if ends is not None:
-        low, high = np.maximum(low, ends[:, 0]), np.minimum(high, ends[:, 1])
     if options.min_rows is not None:
         min_rows = np.full(len(prepared), float(options.min_rows))
     else:

@@ -68,7 +68,7 @@ class End(NamedTuple):
 
 
 def make_table(series):
-    """Return the table of series (x, targets, weight), of shapes (N,), (N, q), (N,).
+    """Return the table of series (x, targets, weight, count): (N,), (N, q), (N,), (N,).
 
     The rows of each are in the order of x.
     """
@@ -80,12 +80,13 @@ def make_table(series):
         np.full((len(series), n), RIGHT),
         np.full((len(series), n + 1), most),
     )
-    x, weight = np.zeros((2, len(series), most))
+    x, weight, size = np.zeros((3, len(series), most))
     targets = np.zeros((len(series), most, q))
-    for b, (own_x, own_targets, own_weight) in enumerate(series):
+    for b, (own_x, own_targets, own_weight, own_size) in enumerate(series):
         first, rows = firsts[b], slice(len(own_x))
         positions[b, : len(first)], at[b, : len(first)] = own_x[first], first
         x[b, rows], targets[b, rows], weight[b, rows] = own_x, own_targets, own_weight
+        size[b, rows] = own_size
     share = weight / weight.sum(axis=1)[:, None]
 
     def sums_from_positions(terms):
@@ -96,7 +97,7 @@ def make_table(series):
     weighted = share[..., None] * targets
     moments = np.concatenate([weighted, x[..., None] * weighted], axis=-1)
     count = np.zeros((len(series), most + 1))
-    np.cumsum(weight, axis=1, out=count[:, 1:])
+    np.cumsum(size, axis=1, out=count[:, 1:])
     moments = sums_from_positions(moments).reshape(-1, n + 1, 2, q)
     return Table(
         x=positions,

@@ -16,12 +16,12 @@ import numpy as np
 from scipy.ndimage import median_filter
 
 from sklearn_gn.bayes.huber import BOUND, LEAST_SCALE, clip, scale_of
-from sklearn_gn.bayes.line_ends import has_short_end
 from sklearn_gn.segmented import least_squares, selection
+from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.inference import breakpoint_intervals, infer, statistics
 from sklearn_gn.segmented.preparation import criterion_of, problem_of, stack, with_known
 from sklearn_gn.segmented.problem import sum_of_squares
-from sklearn_gn.segmented.search import converge
+from sklearn_gn.segmented.search import EXACT, converge, residuals_in_order
 
 _MOST_SEARCHES = 5
 _MOST_ITERATIONS = 200
@@ -68,11 +68,10 @@ def find_breakpoints(model, prepared, options, folds=None):
     )
     if model.loss == "squared_error":
         return search(prepared), [None] * len(prepared)
-    ends = selection.ends_to_keep(prepared, options, number)
-    return choose(prepared, options, search, ends)
+    return choose(prepared, options, search)
 
 
-def choose(prepared, options, search, ends=None):
+def choose(prepared, options, search):
     """Search breakpoints of several series until their weights no longer change."""
     clipped, found = [start(each) for each in prepared], [None] * len(prepared)
     moving = range(len(prepared))
@@ -94,20 +93,16 @@ def choose(prepared, options, search, ends=None):
             break
     answers = []
     for b, (at, path) in enumerate(found):
-        kept = None if ends is None else ends[b]
-        if kept is not None and has_short_end(at, kept):
-            kept = None  # a short segment that is worth it
-        at, own = _iterate(prepared[b], clipped[b], options, at, kept)
+        at, own = _iterate(prepared[b], clipped[b], options, at)
         answers.append(((at, path), own))
     return [a for a, _ in answers], [own for _, own in answers]
 
 
-def _iterate(prepared, clipped, options, t, ends):
+def _iterate(prepared, clipped, options, t):
     """Move the breakpoints and clip the residuals by turns, until nothing changes."""
-    ends = None if ends is None else ends[None]
     for _ in range(_MOST_ITERATIONS):
         if len(t) and not options.form.step:
-            problem = problem_of([clipped], options, ends)
+            problem = problem_of([clipped], options)
             rss = sum_of_squares(problem, t[None])
             t = converge(problem, t[None].copy(), rss)[0][0]
         clipped, change = _clipped(prepared, clipped, options, t)
@@ -128,16 +123,33 @@ def _clipped(prepared, clipped, options, t):
 
 
 def infer_all(options, t, free, prepared, clipped, kind):
-    """Return fits of several series, statistics, scales, the problem and intervals.
+    """Return fits of several series, statistics, scales, problem, intervals, noises.
 
     A scale is the standard deviation of the noise. Of Huber's loss, whose residuals are
     those of the series ``clipped`` (of least squares a list of None), it is that which
-    clips them, also where there are too few rows to call it noise.
+    clips them, also where there are too few rows to call it noise. Rows of correlated
+    noise count less in what is uncertain, unless the covariance allows for it.
     """
     form, fitted = options.form, prepared if clipped[0] is None else clipped
     rows, scaling = stack(fitted)
     fit = infer(form, t, free, rows, scaling, kind)
-    figures, scales = statistics(fit), fit.noise_std
+    figures, scales, problem = (
+        statistics(fit),
+        fit.noise_std,
+        problem_of(fitted, options),
+    )
+    residual = residuals_in_order(problem, fit.t[:, free])
+    exact = fit.rss <= EXACT * fit.total
+    asked = [
+        None if lost or each.rows.rest > 0 else options.autocorrelation
+        for lost, each in zip(exact, fitted, strict=True)
+    ]
+    noises = [
+        noise_of(own[:n], *words)
+        for own, n, *words in zip(
+            residual, problem.table.n_rows, asked, fit.n_parameters, strict=True
+        )
+    ]
     if fitted is clipped:
         pairs = [
             _for_errors(form, each, own, at, n)
@@ -146,10 +158,24 @@ def infer_all(options, t, free, prepared, clipped, kind):
             )
         ]
         scales = scaling.y_size * np.array([scale for _, scale in pairs])
-        fit = infer(form, fit.t, free, *stack([each for each, _ in pairs]), kind)
-    problem = problem_of(fitted, options)
+        fit_rows = stack([each for each, _ in pairs])[0]
+        fit = infer(form, fit.t, free, fit_rows, scaling, kind)
+    else:
+        fit_rows = rows
+    redundancy = np.array([each.redundancy for each in noises])
+    if kind.kind == "nonrobust" and redundancy.max() > 1:
+        rows, fit_rows = (
+            each._replace(
+                weight=each.weight / redundancy[:, None], rest=each.rest / redundancy
+            )
+            for each in (rows, fit_rows)
+        )
+        fit = infer(form, fit.t, free, fit_rows, scaling, kind)
+        figures["degrees_of_freedom"] = np.nan_to_num(fit.degrees_of_freedom)
+        if fitted is prepared:
+            scales = fit.noise_std
     intervals = breakpoint_intervals(fit, problem, rows)
-    return fit, figures, scales, problem, intervals
+    return fit, figures, scales, problem, intervals, noises
 
 
 def _for_errors(form, prepared, clipped, t, n_parameters):

@@ -20,11 +20,12 @@ share no parameter need no search: the best partition is computed, see
 lies halfway between two positions.
 """
 
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.segmented.insertion import apart, insert
+from sklearn_gn.segmented.insertion import apart, insert, insert_two
 from sklearn_gn.segmented.problem import (
     MOST_CANDIDATES,
     Pieces,
@@ -46,6 +47,7 @@ _MOST_ROWS = 10  # rows over which a breakpoint moves, once it has converged
 _MOST_EXCHANGES = 2  # rounds
 _STEP_TOL = 1e-12  # relative decrease that ends the steps
 _TOL_ON_THE_WAY = 1e-5
+_PAIRED = 200  # positions of which all pairs are tried
 _EXCHANGE_TOL = 1e-4  # relative decrease that is worth an exchange
 _PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 _SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
@@ -73,6 +75,52 @@ def exchange(problem, knots, rss):
         rss = np.where(better, new_rss, rss)
         changed |= better
     return knots, rss, changed
+
+
+def place_exactly(problem, knots, rss):
+    """Return the kinks of one series, one or two at a time at their best of all places.
+
+    Of many positions evenly spaced ones are tried, and then all near the best.
+    """
+    k = knots.shape[1]
+    pairs = list(combinations(range(k), min(k, 2)))
+    if k > 3:
+        pairs = [pair for pair in pairs if pair[1] - pair[0] == 1]
+    for _ in range(_MOST_EXCHANGES if k > 2 else 1):
+        before = rss
+        for pair in pairs:
+            others = np.delete(knots, pair, axis=1)
+            t, new_rss = _best_places(problem, others, min(k, 2))
+            if new_rss < rss[0]:
+                trial = np.sort(np.append(others, t))[None]
+                new_rss = sum_of_squares(problem, trial)
+                if new_rss[0] < rss[0]:
+                    knots, rss = descend(problem, trial, new_rss)
+        if not rss[0] < before[0] * (1 - _STEP_TOL):
+            break
+    return knots, rss
+
+
+def _best_places(problem, others, number):
+    """Return the best places of one or two more kinks, and the sum of squares."""
+    n, most = problem.table.x.shape[1], _PAIRED if number == 2 else MOST_CANDIDATES
+    rows, stride = spread(0, n - 1, most), -(-n // most)
+    t, best = np.empty(number), np.inf
+    while True:
+        if number == 2:
+            new, rss = insert_two(problem, others, rows)
+        else:
+            new, rss = (a[0] for a in insert(problem.at(rows), others))
+        if rss < best:
+            t, best = new, rss
+        if stride == 1 or not np.isfinite(best):
+            return t, best
+        around = locate(problem.table, np.reshape(t, (1, -1)))[0]
+        near = [
+            spread(max(at - stride, 0), min(at + stride, n - 1), most // number)
+            for at in around
+        ]
+        rows, stride = np.unique(near), -(-2 * stride * number // most)
 
 
 def refine_jumps(problem, knots, rss):
@@ -312,8 +360,11 @@ def _grow(problem, path, value, floor):
     return refused
 
 
-def _is_structured(problem, knots):
-    """Return of which series the residuals of neighbouring rows are correlated."""
+def residuals_in_order(problem, knots):
+    """Return the residuals of the positions, (B, n), scaled to one variance.
+
+    Of rows at one position the mean counts.
+    """
     table, pieces = problem.table, all_pieces(problem, knots)
     coef = solve(table, pieces, problem.form.flat_end).coef
     weight = table.powers[:, :-1, 0] - table.powers[:, 1:, 0]
@@ -328,10 +379,15 @@ def _is_structured(problem, knots):
     fitted += np.cumsum(slope, axis=1)[:, :-1] * table.x
     fitted += np.sum(means[..., 1:] * coef[:, None, n_pieces:], axis=2)
     inside = np.arange(n) < table.n_rows[:, None]
-    residual = np.where(inside, means[..., 0] - fitted, 0)
+    return np.where(inside, (means[..., 0] - fitted) * np.sqrt(np.abs(weight)), 0)
+
+
+def _is_structured(problem, knots):
+    """Return of which series the residuals of neighbouring rows are correlated."""
+    residual = residuals_in_order(problem, knots)
     together = np.sum(residual[:, 1:] * residual[:, :-1], axis=1)
     square = np.sum(residual**2, axis=1)
-    return together * np.sqrt(table.n_rows) > _SIGNIFICANT * square
+    return together * np.sqrt(problem.table.n_rows) > _SIGNIFICANT * square
 
 
 def separable(problem):

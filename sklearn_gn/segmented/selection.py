@@ -1,9 +1,12 @@
 r"""How many breakpoints: criteria, of which some need the fits, and cross-validation.
 
-The criteria take the noise to be the same everywhere, and a first or last segment may
-then follow the noise of a few rows, which predictions near that end and beyond extend.
-Where the number is free, such a segment therefore has to explain two thirds of the sum
-of squares that is left without it.
+A breakpoint is the best of many positions, and noise alone has a best one too: of few
+rows it lowers the sum of squares by more than "bic" charges. As the position moves, the
+direction in which a breakpoint shows moves on the unit sphere, along a curve of length
+L. Of noise in m dimensions with a share of more than s of its square along the curve,
+the probability is at most :math:`(1 + L / \pi) (1 - s)^{m / 2 - 1}` (Hotelling, "Tubes
+and spheres in n-spaces", 1939; the one is for the end of the curve). A breakpoint costs
+what noise reaches in one series of twenty, where this is more than "bic" charges.
 
 The evidence is the probability of the data, given the number. The coefficients other
 than the intercept have Zellner's prior, of a size g that maximises the evidence (Liang,
@@ -35,16 +38,27 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import gammaln
 
-from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import extremes
-from sklearn_gn.bayes.line_ends import SHORT_END, has_short_end, long_ends
 from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.preparation import limits_ends, problem_of, with_known
+from sklearn_gn.segmented.autocorrelation import noise_of
+from sklearn_gn.segmented.insertion import allowed
+from sklearn_gn.segmented.preparation import problem_of, with_known
+from sklearn_gn.segmented.problem import (
+    Pieces,
+    all_pieces,
+    products,
+    solve,
+    take,
+    target_products,
+)
 from sklearn_gn.segmented.search import (
     EXACT,
+    Path,
     converge,
+    place_exactly,
     refine_jumps,
+    residuals_in_order,
     search,
     settle,
     through_rows,
@@ -54,6 +68,7 @@ from sklearn_gn.shallow_relu.search import criterion_value, deviance_shift
 CRITERIA = ("bic", "aic", "gcv", "evidence", "bic-ar1")
 _OF_THE_FITS = ("evidence", "bic-ar1", "cv")  # not of the sums of squares alone
 _GRID = np.tanh(np.linspace(-3, 4, 36))  # correlations that are tried first
+_CHANCE = 0.05  # of a breakpoint where there is none
 _MORE = 2  # breakpoints that the search goes beyond a given number
 
 
@@ -73,62 +88,74 @@ def values(problem, criterion, n_rows, rss, n_breakpoints):
     return criterion_value(criterion, rss, number, n_rows)
 
 
+def search_penalty(problem, n_rows, most):
+    """Return what 0 to ``most`` breakpoints cost beyond "bic", of each series, (B, k).
+
+    It raises the penalty to what the best position reaches by chance.
+    """
+    numbers = np.array([n_parameters(problem, k) for k in range(most)])
+    n_rows = n_rows[:, None]
+    left = np.maximum(n_rows - numbers - problem.form.ramp * problem.form.step, 3)
+    chance = 2 * n_rows / (left - 2) * np.log(_positions(problem) / _CHANCE)[:, None]
+    charged = problem.form.parameters_per_breakpoint * np.log(n_rows)
+    excess = np.maximum(chance - charged, 0)
+    return np.cumsum(np.pad(excess, ((0, 0), (1, 0))), axis=1)
+
+
+def _positions(problem):
+    """Return how many independent positions a breakpoint has, (B,)."""
+    table, form = problem.table, problem.form
+    problem = problem._replace(form=form._replace(flat_end=False, sign=0))
+    t, rows = problem.candidates.t, problem.candidates.rows
+    none = np.empty((len(t), 0))
+    possible = allowed(problem, none, t)
+    if form.ramp and form.step:  # two directions at each
+        return 1.0 + np.count_nonzero(possible, axis=1)
+    one = np.ones_like(t)
+    new = Pieces(rows, -t, one) if form.ramp else Pieces(rows, one, 0 * one)
+    pieces = all_pieces(problem, none)
+    old = np.concatenate(
+        [products(table, new, pieces), target_products(table, new)[..., 1:]], axis=-1
+    )
+    old = old @ np.swapaxes(solve(table, pieces).half_inverse, -1, -2)
+    sums = [(new.first, 0), (new.first[:, 1:], 1)]  # with itself, and with the next
+
+    def inner(first, shift):
+        s0, s1, s2 = np.moveaxis(take(table.powers, first), -1, 0)
+        n = t.shape[1] - shift
+        a, b, slope = new.level[:, :n], new.level[:, shift:], new.slope[:, shift:]
+        value = a * b * s0 + (a + b) * slope * s1 + slope * s2
+        return value - np.sum(old[:, :n] * old[:, shift:], axis=-1)
+
+    square, beside = (inner(*each) for each in sums)
+    size = np.sqrt(np.maximum(square[:, 1:] * square[:, :-1], np.finfo(float).tiny))
+    angle = np.arccos(np.clip(beside / size, -1, 1))
+    return 1 + np.sum(angle, axis=1, where=possible[:, 1:] & possible[:, :-1]) / np.pi
+
+
 def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     """Return the breakpoints and the path (a dict of arrays) of each of several series.
 
     ``most`` is the largest number that is tried; the criterion chooses where
     ``n_breakpoints`` is None, with the rows of ``folds`` held out for "cv".
     """
-    words = {"n_breakpoints": n_breakpoints, "most": most, "criterion": criterion}
-    answers = _choose(prepared, options, folds=folds, **words)
-    ends = ends_to_keep(prepared, options, n_breakpoints)
-    if ends is None:
-        return answers
-    again = [
-        b
-        for b, ((t, _), own) in enumerate(zip(answers, ends, strict=True))
-        if has_short_end(t, own)
-    ]
-    if again and switches.on("segmented.short_ends"):
-        series = [prepared[b] for b in again]
-        others = _choose(series, options, folds=folds, ends=ends[again], **words)
-        for b, other in zip(again, others, strict=True):
-            if _rss(*other) < SHORT_END * _rss(*answers[b]):
-                answers[b] = other
-    return answers
-
-
-def ends_to_keep(prepared, options, n_breakpoints):
-    """Return between which positions no series has a short first or last segment.
-
-    An array of shape (n_series, 2), or None if such segments need not be worth it.
-    """
-    if n_breakpoints is not None or not limits_ends(options):
-        return None
-    return np.array([long_ends(each.rows.x, each.rows.weight) for each in prepared])
-
-
-def _rss(t, path):
-    """Return the sum of squares of an answer."""
-    return path["rss"][path["n_breakpoints"] == len(t)][0]
-
-
-def _choose(
-    prepared, options, *, n_breakpoints, most, criterion, folds=None, ends=None
-):
-    """Search the breakpoints, between ``ends`` of shape (n_series, 2) if given."""
-    problem = problem_of(prepared, options, ends)
+    problem = problem_of(prepared, options)
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
+    largest = most if n_breakpoints is None else n_breakpoints + _MORE
+    extra = search_penalty(problem, n_rows, largest)
+    if criterion in ("aic", "gcv"):
+        extra *= 0
     if n_breakpoints is None:
         name = "bic" if criterion in _OF_THE_FITS else criterion
 
         def value(rss, k, series):  # as minus twice the logarithm of a likelihood
             found = values(problem, name, n_rows[series], rss, k)
-            return n_rows[series] * np.log(found) if name == "gcv" else found
+            found = n_rows[series] * np.log(found) if name == "gcv" else found
+            return found + extra[series, k]
 
         found = search(problem, most, None if criterion == "cv" else value)
     else:
-        found = search(problem, n_breakpoints + (_MORE if n_breakpoints else 0))
+        found = search(problem, largest if n_breakpoints else 0)
     chosen, criteria = np.empty(len(prepared), int), {}
     sizes = np.log([each.scaling.y_size for each in prepared])
     shift = deviance_shift(criterion, 2 * sizes, n_rows)
@@ -141,10 +168,26 @@ def _choose(
             number = columns["n_parameters"][k]
             path[b, k] = of_fit(prepared[b], options, t, free, number)
         criteria[criterion] = path
+    if criterion in ("bic", "bic-ar1"):
+        criteria["search_penalty"] = extra[:, : found.rss.shape[1]]
     if n_breakpoints is None and criterion == "cv":
         criteria["cv"], criteria["cv_std_error"] = (
-            a[None] for a in cross_validate(prepared[0], options, found, folds, ends)
+            a[None] for a in cross_validate(prepared[0], options, found, folds)
         )
+    if n_breakpoints is None and criterion == "bic":
+        for b, each in enumerate(prepared):
+            if options.autocorrelation and not each.rows.rest > 0:
+                one = problem.of([b])
+                own = Path(found.rss[[b]], [knots[[b]] for knots in found.knots])
+                its = {
+                    "bic": columns["bic"][b],
+                    "n_parameters": np.array(columns["n_parameters"]),
+                    "n_rows": n_rows[b],
+                }
+                extra[b] = _penalty_of_noise(
+                    one, own, its, extra[b], options.autocorrelation
+                )
+        criteria["search_penalty"] = extra
     for b in range(len(prepared)):
         path = _path_of({**columns, **criteria}, b)
         if n_breakpoints is None:
@@ -158,6 +201,36 @@ def _choose(
     return [(t, _path_of(columns, b)) for b, t in enumerate(answers)]
 
 
+def _penalty_of_noise(problem, found, columns, extra, asked):
+    """Return what is added to "bic" of one series, for correlated noise too, (k,).
+
+    Rows of correlated noise count less: the noise is that of the fit with the lowest
+    criterion, in turns, from that of independent noise down to fewer breakpoints.
+    """
+    rss, number, penalty = found.rss[0], columns["n_parameters"], extra.copy()
+    white = extra
+    kept = np.isfinite(rss)
+    bic = np.where(kept, columns["bic"], 1e300)
+    floor = EXACT * problem.table.gram[0, 0, 0]
+    n_rows = n_independent = columns["n_rows"]
+    chosen, before = int(np.argmin(bic + extra)), len(rss)
+    while chosen < before and rss[chosen] > floor:
+        before = chosen
+        residual = residuals_in_order(problem, found.knots[chosen])[0]
+        redundancy = noise_of(residual, asked, number[chosen]).redundancy
+        if redundancy * (number[chosen] + 1) >= len(residual):
+            return white  # hardly a row for each parameter: the line is wrong
+        if redundancy <= n_rows / n_independent:
+            break
+        n_independent = n_rows / redundancy
+        extra = search_penalty(problem, np.array([n_independent]), len(rss) - 1)[0]
+        deviance = bic - np.log(n_rows) * number
+        value = deviance / redundancy + np.log(n_independent) * number + extra
+        penalty[kept] = (value - bic)[kept]
+        chosen = int(np.argmin(value))
+    return penalty
+
+
 def _converged(problem, found, chosen):
     """Return the breakpoints of the numbers that are chosen, to all digits.
 
@@ -169,7 +242,13 @@ def _converged(problem, found, chosen):
         part, knots = problem.of(series), found.knots[k][series]
         rss = found.rss[series, k]
         if not problem.form.step:
-            knots, rss = settle(part, knots, rss)
+            if k > 2:
+                knots, rss = settle(part, knots, rss)
+            for b in range(len(series) if k else 0):
+                one = problem.of(series[b : b + 1])
+                knots[b], rss[b] = (
+                    a[0] for a in place_exactly(one, knots[[b]], rss[[b]])
+                )
         knots, rss = converge(part, knots, rss)
         knots, found.rss[series, k] = through_rows(part, knots, rss)
         for b, t, rss in zip(series, knots, found.rss[series, k], strict=True):
@@ -207,21 +286,20 @@ def _path_of(columns, series):
 
 def _best(path, criterion):
     if criterion != "cv":
-        return int(np.argmin(path[criterion]))
+        return int(np.argmin(path[criterion] + path.get("search_penalty", 0)))
     best = int(np.nanargmin(path["cv"]))
     enough = path["cv"] <= path["cv"][best] + path["cv_std_error"][best]
     return int(np.flatnonzero(enough)[0])
 
 
-def cross_validate(prepared, options, found, folds, ends=None):
+def cross_validate(prepared, options, found, folds):
     """Return the mean squared error of rows held out, by the number of breakpoints.
 
     And its standard error over the folds; infinite where a fold has no fit.
     """
     most, size = found.rss.shape[1] - 1, prepared.scaling.y_size
     training = [prepared.select(~held_out) for held_out in folds]
-    ends = None if ends is None else np.tile(ends, (len(training), 1))
-    path = search(problem_of(training, options, ends), most)
+    path = search(problem_of(training, options), most)
     errors = np.full((len(folds), most + 1), np.inf)
     known = prepared.scaling.x(options.known)
     for f, (train, held_out) in enumerate(zip(training, folds, strict=True)):

@@ -248,7 +248,7 @@ def _fit_chunk(estimator, kind, series, names):
 def _tables(estimator, options, t, free, prepared, clipped):
     """Tables of series whose breakpoints are known and free in the same order."""
     kind = Covariance(estimator.covariance, estimator.hac_lags)
-    fit, figures, scales, _, interval = robust.infer_all(
+    fit, figures, scales, _, interval, _ = robust.infer_all(
         options, t, free, prepared, clipped, kind
     )
     noise = np.where(fit.is_noise_unknown, np.nan, scales)

@@ -23,6 +23,10 @@ def summarise(model, covariance, *, dates):
         "AIC": figures["aic"],
         "BIC": figures["bic"],
     }
+    if len(model.autocorrelation_):
+        facts["Noise autoregression"] = ", ".join(
+            f"{phi:.3g}" for phi in model.autocorrelation_
+        )
     tables, notes = _tables(model, dates), _notes(model, dates)
     return Summary("Segmented regression", facts, tables, notes)
 

@@ -80,11 +80,6 @@ def late_rises(n, after, reverse):
         yield x, y[::-1] if reverse else y
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="outer segments of less than ten rows are refused, so two kinks replace one",
-)
 @pytest.mark.parametrize("reverse", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize(
     ("n", "after"), [(100, 8), pytest.param(400, 5, marks=pytest.mark.slow)]
@@ -101,11 +96,6 @@ def test_kink_close_to_an_end(n, after, reverse):
         assert level <= 2, level
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="the last segment of five rows is refused",
-)
 def test_level_outer_segments():
     x = "320 419 650 340 400 800 300 570 720 480 425 460 675 600 850 920 975 1022 450"
     x = np.array([*x.split(), 520, 780], dtype=float)
@@ -138,12 +128,8 @@ MEASURED_Y = np.array(MEASURED_Y.split(), dtype=float)
 MEASURED_KINK, MEASURED_KINK_STD = 5.758, 0.294
 
 
-@pytest.mark.xfail(
-    raises=TypeError, strict=True, reason="fit takes no measurement errors"
-)
 @pytest.mark.parametrize("factor", [1.0, 1000.0, 1e-3])
 def test_measurement_errors(factor):
-    # y_std may get another name.
     model = SegmentedRegressor().fit(
         MEASURED_X[:, None], MEASURED_Y, y_std=MEASURED_STD * factor
     )
@@ -152,11 +138,6 @@ def test_measurement_errors(factor):
     assert 0.7 < model.breakpoint_std_[0] / MEASURED_KINK_STD < 1.3
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="ten breakpoints without a warning: the weights count as 5,050 rows",
-)
 def test_weights_far_above_the_rows_are_mentioned():
     model, messages = fit_with_warnings(
         SegmentedRegressor(),
@@ -180,22 +161,12 @@ def monthly(seed, n=200):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="correlated noise is taken for kinks: up to ten in place of one",
-)
 def test_number_of_breakpoints_in_correlated_noise():
     number = [len(fit(*monthly(seed)).breakpoints_) for seed in range(20)]
     assert number.count(1) >= 16, number
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="intervals take the noise for independent: 29 of 40 hold the kink",
-)
 def test_intervals_of_breakpoints_in_correlated_noise():
     intervals = [
         fit(*monthly(seed), n_breakpoints=1).breakpoint_interval_[0]
@@ -205,11 +176,6 @@ def test_intervals_of_breakpoints_in_correlated_noise():
     assert held >= 34, held  # of intervals of 95 %
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="a random walk gets many breakpoints, and no warning of correlated noise",
-)
 def test_correlated_residuals_are_mentioned():
     for seed in range(4):
         y = autoregressive(np.random.default_rng(seed), 300, 0.9)
@@ -223,11 +189,6 @@ def test_correlated_residuals_are_mentioned():
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="about one series in ten ends in another minimum",
-)
 def test_one_breakpoint_is_the_optimum():
     rng, missed, series = np.random.default_rng(200), [], 0
     while series < 40:
@@ -264,11 +225,6 @@ def series_in_pairs(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="local minima, up to 5 % too high, in about a quarter of the series",
-)
 def test_two_breakpoints_are_the_optimum():
     stagnant = [np.array(text.split(), float) for text in (STAGNANT_X, STAGNANT_Y)]
     missed = []
@@ -283,15 +239,7 @@ def test_two_breakpoints_are_the_optimum():
 @pytest.mark.parametrize(
     ("n", "most"),
     [
-        pytest.param(
-            20,
-            0.15,
-            marks=pytest.mark.xfail(
-                raises=AssertionError,
-                strict=True,
-                reason="more than a third of the series get a jump",
-            ),
-        ),
+        (20, 0.15),
         (50, 0.08),
     ],
 )
@@ -345,11 +293,6 @@ def test_outliers(rows, shifts):
             assert abs(model.breakpoints_[0] - 6) < 0.3
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="the search ends at max_breakpoints without a warning",
-)
 def test_limit_of_the_number_of_breakpoints_is_mentioned():
     x = np.arange(340.0)
     zigzag = np.interp(x, np.arange(0, 341, 20), np.arange(18) % 2 * 5.0)

@@ -22,9 +22,10 @@ def causes(model):
     return [(f.cause, f.parameter) for f in model.diagnose().findings]
 
 
+@pytest.mark.filterwarnings("ignore:Neighbouring residuals")
 def test_correlated_noise_is_named_and_chosen_for():
     y = noise(0) + 0.3 * np.maximum(X[:, 0] - 60, 0)
-    model = SegmentedRegressor().fit(X, y)
+    model = SegmentedRegressor(autocorrelation=None).fit(X, y)
     residual = y - model.predict(X)
     expected = (residual[1:] @ residual[:-1]) / (residual @ residual)
     assert_allclose(model.residual_correlation_, expected, rtol=1e-9)
@@ -33,6 +34,10 @@ def test_correlated_noise_is_named_and_chosen_for():
     assert "not worth" not in str(model.diagnose())
     assert "add columns for the months" in str(model.diagnose())
     assert f"correlated ({expected:.2f})" in str(model.summary())
+    default = SegmentedRegressor().fit(X, y)
+    assert len(default.breakpoints_) == 1
+    assert len(default.autocorrelation_) >= 1
+    assert "Noise autoregression" in str(default.summary())
     model.set_params(criterion="bic-ar1").fit(X, y)
     assert len(model.breakpoints_) == 1
     assert causes(model)[0] == ("correlation", "covariance")

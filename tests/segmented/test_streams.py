@@ -41,7 +41,7 @@ def chunks_of(*arrays):
 def test_chunks_are_the_points(data, settings, weighted):
     x, y, weight = data
     arrays = (x, y, weight) if weighted else (x, y)
-    known = SegmentedRegressor(0, breakpoints=KINKS, **settings)
+    known = SegmentedRegressor(0, breakpoints=KINKS, autocorrelation=None, **settings)
     model = clone(known).fit_chunks(chunks_of(*arrays))
     other = clone(known).fit(x[:, None], *arrays[1:])
     for name in ("estimate", "std_error"):

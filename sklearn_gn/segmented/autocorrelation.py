@@ -1,0 +1,87 @@
+r"""Noise that is correlated along the feature.
+
+Residuals in the order of the feature are taken for an autoregression
+:math:`e_i = \sum_j \phi_j e_{i-j} + u_i`. Where its long-run variance
+:math:`\sigma_u^2 / (1 - \sum_j \phi_j)^2` is v times the variance of e, means and
+slopes of many rows vary as much as those of independent rows that are v times fewer:
+rows then count 1 / v each, in the criterion, in standard errors and in intervals.
+
+The first residuals are those of as many breakpoints as independent noise would take,
+which follow its waves and leave what is correlated over few rows; where these look
+independent, the noise is taken for independent.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Autoregression(NamedTuple):
+    """Of residuals in the order of the feature."""
+
+    coef: np.ndarray  # (order,)
+    redundancy: float  # rows that are worth one independent row, at least one
+
+
+_SAME = 1e-3  # relative change of a variance that ends the corrections
+_CORRECTIONS = 10  # of covariances for what the fit has taken
+NONE = Autoregression(np.empty(0), 1.0)
+
+
+def autoregression(residual, most=None):
+    """Return the coefficients of the autoregression of residuals, by Yule and Walker.
+
+    Its order, up to ``most`` or ``4 (n / 100)^(2 / 9)``, is chosen by the Bayesian
+    information criterion.
+    """
+    return _yule_walker(_covariances(residual, most), len(residual))[0]
+
+
+def _covariances(residual, most):
+    """Return the covariances of residuals with the later ones, by lag."""
+    n = len(residual)
+    most = int(4 * (n / 100) ** (2 / 9)) if most is None else most
+    lags = range(min(most, n // 4) + 1)
+    return np.array([residual[k:] @ residual[: n - k] / n for k in lags])
+
+
+def _yule_walker(covariance, n, order=None):
+    """Return the coefficients and the long-run variance; the order by "bic" if None.
+
+    The orders are gone through by the recursion of Levinson and Durbin.
+    """
+    phi, variance = np.empty(0), covariance[0]
+    best, answer = n * np.log(variance), (phi, variance)
+    for p in range(1, len(covariance)):
+        last = (covariance[p] - phi @ covariance[p - 1 : 0 : -1]) / variance
+        phi = np.append(phi - last * phi[::-1], last)
+        variance = variance * (1 - last**2)
+        value = n * np.log(variance) + np.log(n) * p
+        if value < best or p == order:
+            best = value
+            answer = phi, variance / max(1 - phi.sum(), 1 / n) ** 2
+    return answer
+
+
+def noise_of(residual, asked, n_parameters):
+    """Return the :class:`Autoregression` of residuals.
+
+    ``asked`` is an order, "auto", or None for independent noise. A fit takes its number
+    of parameters times the long-run variance over n away from each covariance; that is
+    added again. Correlation that makes means more exact counts as none, and the fit
+    keeps a degree of freedom.
+    """
+    n = len(residual)
+    if asked in (None, 0) or n <= n_parameters + 1 or not residual @ residual > 0:
+        return NONE
+    order = None if asked == "auto" else asked
+    covariance = _covariances(residual, order)
+    coef, long_run = _yule_walker(covariance, n, order)
+    for _ in range(_CORRECTIONS):
+        before, taken = long_run, min(n_parameters * long_run / n, covariance[0])
+        coef, long_run = _yule_walker(covariance + taken, n, order)
+        whole = covariance[0] + taken
+        if abs(long_run - before) < _SAME * before:
+            break
+    redundancy = min(long_run / whole, n / (n_parameters + 1))
+    return Autoregression(coef, float(redundancy)) if redundancy > 1 else NONE
