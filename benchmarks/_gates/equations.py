@@ -49,7 +49,6 @@ INVERSE = {  # description, deviation of the noise in that of the observations, 
     "ageing": ("a rate that is far from where the search begins", 0.01, 1),
 }
 PRACTITIONERS = {
-    "wall_of_two_layers": "heat through brick and insulation",
     "hot_pin": "a pin in air, whose conductivity depends on temperature",
     "steel_bar": "a loaded bar in metres and pascals",
     "half_loaded_beam": "a beam with a load that begins at two thirds of it",

@@ -26,7 +26,6 @@ from sklearn_gn.pde import (
     Initial,
     Interval,
     Neumann,
-    Piecewise,
     Problem,
     Robin,
     Unknown,
@@ -45,25 +44,6 @@ def grid(*axes):
 
 
 # --- in one dimension ----------------------------------------------------------------
-
-
-def wall_of_two_layers():
-    """Brick with insulation outside: the temperature is a straight line in each."""
-    joint, end, inside, outside = 0.24, 0.40, 20.0, -10.0
-    brick, foam, film = 0.8, 0.035, 25.0
-    k = Piecewise(brick, (Interval(joint, end, axis="x"), foam))
-    problem = Problem(
-        lambda u, x: div(k * grad(u))(x),
-        Interval(0, end, axis="x"),
-        [
-            Dirichlet(inside, on="x=min"),
-            Robin(film, foam, film * outside, on="x=max"),
-        ],
-    )
-    x = np.linspace(0, end, 401)
-    flux = (inside - outside) / (joint / brick + (end - joint) / foam + 1 / film)
-    passed = np.minimum(x, joint) / brick + np.maximum(x - joint, 0) / foam
-    return Demo(problem, points=x[:, None], values=(inside - flux * passed)[:, None])
 
 
 def hot_pin():
@@ -485,7 +465,6 @@ def plate_with_a_hole():
 ROWS = {
     function.__name__: function
     for function in (
-        wall_of_two_layers,
         hot_pin,
         steel_bar,
         half_loaded_beam,
