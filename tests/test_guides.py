@@ -134,7 +134,9 @@ def test_coming_from_other_packages():
     installed = [code for code in codes if not others.search(code)]
     assert (len(codes), len(installed)) == (10, 7)
     x = X[:, 0]
-    names = {"X": X, "x": x, "y": np.sin(4 * x), "n_samples": len(X)}
+    noise = 0.02 * np.random.default_rng(0).standard_normal(len(x))
+    y = np.abs(np.abs(x) - 0.5) + noise
+    names = {"X": X, "x": x, "y": y, "n_samples": len(X)}
     for code in installed:
         exec(code.replace("tol=0.1", "max_iter=1"), names)
     assert names["breaks"].shape == (3,)

@@ -6,6 +6,8 @@ time here, or summed where they live: an engine with workers has ``call`` and
 """
 
 import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +56,14 @@ class TableChunks:
     array(['bmi', 'bp'], dtype=object)
     """
 
-    def __init__(self, table, target, *, features=None, sample_weight=None):
+    def __init__(
+        self,
+        table: Any,
+        target: str | Sequence[str],
+        *,
+        features: Sequence[str] | None = None,
+        sample_weight: str | None = None,
+    ) -> None:
         self._blocks = _blocks_of(table)
         names = list(self._blocks.names)
         targets = [target] if isinstance(target, str) else list(target)
@@ -78,15 +87,15 @@ class TableChunks:
             features, target if isinstance(target, str) else targets, weights
         )
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """Yield the chunks as pandas' data frames and series."""
         return map(self._take, self._blocks)
 
-    def engine(self):
+    def engine(self) -> Any:
         """Return what computes where the blocks live, None if nothing does."""
         return self._blocks.engine()
 
-    def handles(self):
+    def handles(self) -> tuple[list[Any], Any]:
         """Return the blocks, and the function that makes a chunk of one there."""
         return self._blocks.handles(), self._take
 
