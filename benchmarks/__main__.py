@@ -62,7 +62,8 @@ def parse(argv):
         nargs="+",
         metavar="PROBLEM",
         help="run these problems; in the file, the others stay as they are "
-        "(fgn_heads, scale, varpro_*, pinn_* and sggn*); frozen, gates: what begins so",
+        "(device_fits, fgn_heads, scale, varpro_*, pinn_* and sggn*); frozen, gates: "
+        "what begins so",
     )
     parser.add_argument(
         "--seconds",
@@ -104,7 +105,7 @@ def parse(argv):
         "--minutes",
         type=float,
         metavar="M",
-        help="no step of gpu begins that would end later, default 40, quick 5; no scan "
+        help="no step of gpu begins that would end later, default 8, quick 5; no scan "
         "of cliffs, default 25; no row of ablation",
     )
     scale = parser.add_argument_group("scale")

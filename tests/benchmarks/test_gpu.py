@@ -6,7 +6,15 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import __main__ as runner
-from benchmarks import fgn_heads, gpu, pinn_paper, sggn_1d, sggn_large, varpro_images
+from benchmarks import (
+    device_fits,
+    fgn_heads,
+    gpu,
+    pinn_paper,
+    sggn_1d,
+    sggn_large,
+    varpro_images,
+)
 
 
 @pytest.fixture
@@ -61,10 +69,25 @@ def test_no_step_begins_that_would_end_too_late(tmp_path, calls):
     assert calls == []
 
 
+def test_default_fits_of_every_estimator_come_first(tmp_path):
+    names = [step.name for step in gpu.steps()[: len(device_fits.PROBLEMS)]]
+    assert names == [f"device_fits.{name}" for name in device_fits.PROBLEMS]
+    args = SimpleNamespace(quick=False, seconds=None)
+    assert sum(gpu.minutes_of(s, args) for s in gpu.steps()[: len(names)]) <= 8.0
+    out = tmp_path / "fits.json"
+    command = ["device_fits", "--quick", "--out", str(out), "--only"]
+    runner.main([*command, "varpro_classifier_10000", device_fits.HEAD])
+    result = json.loads(out.read_text())["problems"]
+    for problem in result.values():
+        (method,) = problem["methods"].values()
+        assert method["runs"][0]["log_loss"] < 1.1
+
+
 @pytest.mark.slow
 def test_the_problems_of_the_steps_exist(tmp_path):
     cases = pinn_paper.cases(quick=True)
     known = {
+        "device_fits": set(device_fits.PROBLEMS),
         "pinn_paper": {
             *cases,
             *pinn_paper.default_cases(cases),
