@@ -54,6 +54,19 @@ _MOST_MAPS = 48_000
 _tests_run = itertools.count()
 
 
+@pytest.hookimpl(tryfirst=True)  # before slow tests are left out
+def pytest_collection_modifyitems(items):
+    # Of a test that repeats, the first case is quick: the others need make slow.
+    begun = set()
+    for item in items:
+        if item.get_closest_marker("repeats") is None:
+            continue
+        test = (item.path, item.originalname)
+        if test in begun:
+            item.add_marker(pytest.mark.slow)
+        begun.add(test)
+
+
 def pytest_collection_finish(session):
     # What is imported and collected stays: the garbage collector need not visit it.
     del session

@@ -187,6 +187,7 @@ def test_cdr_agrees_with_newton_on_every_step():
     np.testing.assert_allclose(observed, np.transpose(seen), rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_cdr_refined_meshes_and_steps_agree():
     by_mesh = [make_cdr(2, n_nodes=n, cache=False)[1] for n in (21, 41, 81)]
     coarse, fine = (relative(by_mesh[k], by_mesh[2]) for k in (0, 1))

@@ -100,6 +100,7 @@ def test_a_repeated_fit_gives_the_same_bytes(expected):
     assert len(set(expected.values())) == len(CASES)
 
 
+@pytest.mark.slow
 def test_another_process_with_more_threads_of_blas_gives_the_same_bytes(expected):
     threads = {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
     assert in_another_process(**threads, PYTHONHASHSEED="1") == expected

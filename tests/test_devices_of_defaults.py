@@ -56,6 +56,7 @@ def network(sizes, activations, n_values, loss, features=None, m=1100):
         network((5, 4), ("relu",), 3, "cross_entropy"),
     ],
 )
+@pytest.mark.repeats
 def test_sums_factor_and_curvature_are_those_of_numpy(problem):
     model, theta, rows = problem
     expected = evidence_gn.sums_at(model, theta, rows)

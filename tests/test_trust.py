@@ -117,6 +117,7 @@ print("equal bits")
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_process_predicts_the_same_bits(tmp_path):
     names = [
         "head",

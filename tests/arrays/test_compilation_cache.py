@@ -47,6 +47,7 @@ def run(code, home, **variables):
     return sorted(home.rglob("*-cache"))
 
 
+@pytest.mark.slow
 def test_a_later_process_compiles_nothing(tmp_path):
     kept = run(CALL_AFTER_A_COMPILATION + FIT, tmp_path)
     (folder,) = {path.parent for path in kept}

@@ -176,6 +176,7 @@ def test_intervals_of_breakpoints_in_correlated_noise():
     assert held >= 34, held  # of intervals of 95 %
 
 
+@pytest.mark.slow
 def test_correlated_residuals_are_mentioned():
     for seed in range(4):
         y = autoregressive(np.random.default_rng(seed), 300, 0.9)
@@ -293,6 +294,7 @@ def test_outliers(rows, shifts):
             assert abs(model.breakpoints_[0] - 6) < 0.3
 
 
+@pytest.mark.slow
 def test_limit_of_the_number_of_breakpoints_is_mentioned():
     x = np.arange(340.0)
     zigzag = np.interp(x, np.arange(0, 341, 20), np.arange(18) % 2 * 5.0)

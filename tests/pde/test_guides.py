@@ -59,6 +59,7 @@ def exact_residuals(problem):
     return [float(np.abs(values).max()) for values in all_of(points)]
 
 
+@pytest.mark.slow
 def test_ten_problems_of_deepxde():
     """Each is sound, and its exact solution fulfils equation and conditions."""
     blocks, namespace, n_checked = blocks_of("coming_from_deepxde.rst"), {}, 0
@@ -102,6 +103,7 @@ GUIDES = [
 
 
 @pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.repeats
 def test_snippets_of_the_guide(guide):
     namespace = {}
     with warnings.catch_warnings():

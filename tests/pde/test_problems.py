@@ -94,6 +94,7 @@ def residuals(problem, n=64):
 
 
 @pytest.mark.parametrize("name", CLOSED)
+@pytest.mark.repeats
 def test_closed_forms_solve_their_problems(name):
     found = residuals(CLOSED[name])
     for kind, values in found.items():

@@ -255,6 +255,7 @@ def flat(params):
     return np.concatenate([np.ravel(a) for a in (*params.layers, params.extra)])
 
 
+@pytest.mark.slow
 def test_laplacians_from_all_axes_are_exact_and_sparse_inputs_are_dense_ones():
     model, params, (batch,) = setting("ball")
     rng = np.random.RandomState(0)
@@ -311,6 +312,7 @@ SAME = ("diffusion", "kovasznay", "ball")
         for name in PROBLEMS
     ],
 )
+@pytest.mark.repeats
 def test_jacobian_in_factors_is_that_of_finite_differences(name):
     model, params, batches = setting(name)
     r, parts = jacobian_of(model, params, batches)
@@ -347,6 +349,7 @@ def test_jacobian_in_factors_is_that_of_finite_differences(name):
 
 
 @pytest.mark.parametrize("name", ["hunters", "third"])
+@pytest.mark.repeats
 def test_products_in_blocks_are_those_of_the_whole_jacobian(name, monkeypatch):
     monkeypatch.setattr(blocks, "_SYMMETRIC_ROWS", 7)
     monkeypatch.setattr(operators, "BLOCK_ROWS", 4)
@@ -408,6 +411,7 @@ GROWTH = {"cholesky": 3e-12, "conjugate_gradients": 2e-13}
         (90, 20, True),
     ],
 )
+@pytest.mark.repeats
 def test_damped_step_is_that_of_the_augmented_system(n_interior, n_boundary, jacobi):
     # Fewer residuals than parameters, and more: the dual and the primal form.
     model, params, batches = setting("burgers", n_interior, n_boundary)
@@ -543,6 +547,7 @@ def test_trust_region_takes_the_longest_step_that_keeps_its_promise():
 
 
 @pytest.mark.parametrize("n_interior", [12, 90], ids=["dual", "primal"])
+@pytest.mark.repeats
 def test_the_step_of_a_radius_is_the_damped_step_of_its_length(n_interior):
     model, params, batches = setting("logistic", n_interior, 6)
     found = updated_in_region(model, params, batches, 0.05)
@@ -583,6 +588,7 @@ def test_the_step_of_a_radius_is_the_damped_step_of_its_length(n_interior):
         pytest.param(90, "float32", 1, 1e-2, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.repeats
 def test_numpy_and_compiled_functions_make_the_same_step(
     n_interior, dtype, shift, tolerance
 ):

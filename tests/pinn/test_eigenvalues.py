@@ -150,6 +150,7 @@ def test_solutions_that_say_nothing_of_a_coefficient(condition, size, said):
     assert re.search(said or "^$", warning_of_other_values(solver))
 
 
+@pytest.mark.slow
 def test_values_are_held_at_first_but_not_where_a_fit_goes_on():
     problem = Problem(
         wave,

@@ -299,6 +299,7 @@ def test_hundreds_of_features_are_no_hundreds_of_derivatives():
     assert solver.score(X, X[:, 0]) > 0.5
 
 
+@pytest.mark.slow
 def test_observations_stay_where_the_transform_is_finite():
     problem = Problem(
         radial,
@@ -593,6 +594,7 @@ def test_coefficients_are_found_from_zero():
     ],
     ids=str,
 )
+@pytest.mark.repeats
 def test_every_setting_solves_the_decay(words):
     solver = quiet(small(**{"max_iter": 25, **words}).fit)
     assert solver.relative_error() < 2e-3
@@ -906,6 +908,7 @@ def test_a_fitted_solver_survives_pickling():
 # --- predictions read the fitted state only ------------------------------------------
 
 
+@pytest.mark.slow
 def test_predictions_do_not_change_with_the_problem():
     X = MEMBRANE.domain.sample(5, np.random.RandomState(0))
     table = pd.DataFrame(X, columns=["x", "y"])[["y", "x"]]
@@ -969,6 +972,7 @@ def test_a_fit_that_fails_is_no_fit():
 
 
 @pytest.mark.parametrize("problem", [None, UNKNOWN_DECAY], ids=["plain", "equation"])
+@pytest.mark.repeats
 def test_observations_count_by_their_weights(problem):
     t, y = noisy_decay(noise=0.05)
     equation = {"n_interior": 40, "observation_weight": 1e-2}
@@ -1047,6 +1051,7 @@ def test_the_gramian_is_factored_once(monkeypatch):
 # --- warnings and errors -------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_small_on_training_points_only_warns():
     solver = small(Burgers(), n_interior=6, n_boundary=6, resample=None, max_iter=30)
     with pytest.warns(ConvergenceWarning, match="does not hold. .* more points"):
@@ -1191,6 +1196,7 @@ def test_a_problem_that_is_stated_again_compiles_nothing(compiled):
     np.testing.assert_array_equal(again.predict(t), first.predict(t))
 
 
+@pytest.mark.slow
 def test_a_global_number_of_an_equation_may_change_between_fits():
     names, t = {"d": d, "rate": 1.0}, np.linspace(0, 1, 5)[:, None]
     problem, words = decay_in(names), {**SMALL, "max_iter": 3}

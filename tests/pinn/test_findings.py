@@ -160,6 +160,7 @@ def test_what_leaves_a_solution_open_is_said(problem, match):
         ),
     ],
 )
+@pytest.mark.repeats
 def test_solutions_that_are_determined_are_not_warned_of(problem):
     found = [said for said in messages(problem) if "is zero everywhere" not in said]
     assert found == []
@@ -181,6 +182,7 @@ def test_solutions_that_are_determined_are_not_warned_of(problem):
         ),
     ],
 )
+@pytest.mark.repeats
 def test_derivatives_of_any_order_are_counted(residual, domain, orders):
     problem, _ = posed(Problem(residual, domain), [])
     found = determination._high_orders(problem, np.random.RandomState(0))

@@ -77,6 +77,7 @@ def setting(case, activation="tanh", widths=(4, 3)):
     ("case", "activation"),
     [("values", "tanh"), ("pairs", "sin"), ("circle", "tanh"), ("waves", "tanh")],
 )
+@pytest.mark.repeats
 def test_they_are_those_of_the_compiled_network(case, activation):
     model, net, batches = setting(case, activation)
     assert numpy_residuals.serve(model, batches)

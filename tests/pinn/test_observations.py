@@ -462,6 +462,7 @@ def noisy_fading(seed, n=30, noise=0.05):
 FADING = Problem(fading, Interval(0, 3), Initial(1.0), coefficients={"k": Unknown(2.0)})
 
 
+@pytest.mark.slow
 def test_coefficients_of_which_only_the_sum_is_determined_have_no_error_bar():
     """That which has little influence on the sum is as open as the other."""
     problem = Problem(

@@ -89,6 +89,7 @@ def test_twice_the_points_are_twice_the_pieces_of_one_shape(sizes, n_outputs):
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("in_rows", [True, False])
+@pytest.mark.repeats
 def test_padding_changes_nothing(in_rows, monkeypatch):
     rng = np.random.RandomState(0)
     points = PROBLEM.sample(21, 10, rng, "uniform")

@@ -147,6 +147,7 @@ def test_every_axis_of_many_keeps_its_wave():
         lambda x: 0 * x[0] + 1 / 3,
     ],
 )
+@pytest.mark.repeats
 def test_smooth_functions_of_many_axes_show_no_waves(function):
     def residual(u, x):
         return laplacian(u)(x) - function(x)
@@ -265,6 +266,7 @@ def test_the_field_has_physical_units_and_the_waves():
     np.testing.assert_allclose(network(model, more, x), expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_default_fit_solves_what_oscillates_fast():
     def exact(x):
         return 50 * jnp.sin(30 * np.pi * x[0])

@@ -45,6 +45,7 @@ def derivatives(breaks, x):
 
 
 @pytest.mark.parametrize(("orders", "period"), [((0, 1, 2), np.inf), ((0,), 4.0)])
+@pytest.mark.repeats
 def test_functions_solve_the_equation(orders, period):
     breaks = tuple(Break(0, 0.5, order, (0.3, 0.2j), period) for order in orders)
     assert n_similarity_functions(breaks) == 6 * len(breaks)
@@ -67,6 +68,7 @@ def test_functions_begin_with_the_break():
     np.testing.assert_allclose(values, wanted, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_functions_of_a_period_have_it():
     breaks = tuple(Break(0, place, 1, (0.05,), 4.0) for place in (-1.0, 0.5))
     t = np.linspace(2.01, 3, 20)

@@ -92,6 +92,7 @@ def test_the_posterior_is_that_of_gaussian_process_regression(solver, observed):
     assert best.noise == pytest.approx(solver.noise_std_, rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_bias_of_the_fit_counts_as_error(solver):
     y, std = solver.predict(GRID, return_std=True)
     error = np.abs(y[:, 1] - source(GRID[:, 0]))

@@ -75,6 +75,7 @@ class Given(Solver):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.repeats
 def test_resumed_fit_equals_the_uninterrupted_one_bit_for_bit(tmp_path, solver):
     X, y = data()
     path = tmp_path / "fit.ckpt"
@@ -162,6 +163,7 @@ def test_starts_that_max_iter_has_cut_off_are_made_up_for(tmp_path):
     np.testing.assert_array_equal(model.predict(X), whole.predict(X))
 
 
+@pytest.mark.slow
 def test_a_fit_on_batches_is_resumed_bit_for_bit_between_two_evaluations(tmp_path):
     X, y = data(70)
     settings = {

@@ -141,6 +141,7 @@ def rejected(covariance, series):
 
 
 @pytest.mark.parametrize("kind", ["HC3", "HAC"])
+@pytest.mark.repeats
 def test_size_under_noise_of_its_kind(kind):
     rng = np.random.default_rng(0)
     noise = rng.standard_normal((100, N + 30))

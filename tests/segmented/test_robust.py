@@ -41,6 +41,7 @@ def test_known_breakpoints_are_statsmodels_rlm(data, jumps):
     assert_allclose(model.robust_weights_, expected.weights, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_weights_do_not_outlive_their_fit(data):
     X, y = data
     model = SegmentedRegressor(1, loss="huber").fit(X, y)
@@ -107,6 +108,7 @@ def test_an_outlier_at_an_end_is_not_a_segment():
         assert abs(model.breakpoints_ - other.breakpoints_) < other.breakpoint_std_
 
 
+@pytest.mark.slow
 def test_groups_are_searched_as_often_as_each_of_them_alone(monkeypatch):
     rng, n_searched, choose = np.random.default_rng(1), [], selection.choose
 

@@ -34,6 +34,7 @@ def data():
         {"degree": 0, "criterion": "aic"},
     ],
 )
+@pytest.mark.repeats
 def test_rows_are_those_of_separate_fits(data, settings):
     model = SegmentedRegressor(broken_feature="x", **settings)
     table = fit_groups(

@@ -77,6 +77,7 @@ def small_sample(monkeypatch):
 
 
 @pytest.mark.parametrize("solver", [JointGN, SgGN])
+@pytest.mark.repeats
 def test_data_without_noise_are_recovered(small_sample, solver):
     rows, _, _ = problem(1)
     y = np.abs(rows.x[:, 0] - 0.3) + np.maximum(rows.x @ [1.0, 0.5], 0)

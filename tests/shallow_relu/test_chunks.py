@@ -197,6 +197,7 @@ def test_parts_have_one_length():
     assert parts[0][0].dtype == np.float64
 
 
+@pytest.mark.slow
 def test_mapped_files_and_dask_arrays_are_read_in_chunks(
     tmp_path, monkeypatch, small_sample
 ):

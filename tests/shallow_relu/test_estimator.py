@@ -453,6 +453,7 @@ KERNELS = [
 
 
 @quiet
+@pytest.mark.slow
 def test_a_grid_of_folds_compiles_each_kernel_once():
     X, y = noisy(61, 3)
     grid = {"alpha": [0.0, 1e-2], "solver__rank_tol": [1e-12, 1e-9]}

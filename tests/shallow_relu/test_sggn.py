@@ -193,6 +193,7 @@ def test_output_layer_equals_scikit_learn(alpha, q):
     np.testing.assert_allclose(net.intercept, oracle.intercept_, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_padding_rows_and_spare_neurons_change_nothing():
     net, rows = make()
     wide, _ = make(n_spare=3)

@@ -186,6 +186,7 @@ def test_breakpoints_without_a_standard_error(fitted):
     assert np.all(np.isinf(jump))  # nothing lies between the two
 
 
+@pytest.mark.slow
 def test_neurons_that_point_left_have_the_standard_errors_of_their_breakpoints():
     x, y = broken_line()
     # The slope of the first segment comes from the right end of the data.

@@ -479,6 +479,7 @@ def test_early_stopping_returns_the_best_head_on_validation_data():
         model.fit(X, y, X_val=X[:2], y_val=[0, 7])
 
 
+@pytest.mark.slow
 def test_a_search_over_damping_and_rank_compiles_each_rank_once():
     X, y = small(4, n=100)
     search = GridSearchCV(
@@ -504,6 +505,7 @@ def test_a_search_over_damping_and_rank_compiles_each_rank_once():
     assert search.best_score_ > 0.25
 
 
+@pytest.mark.slow
 def test_a_first_fit_compiles_seven_functions_and_folds_none(caplog, monkeypatch):
     monkeypatch.setattr(problem, "_SMALL", 0)  # by NumPy otherwise
     rng = np.random.RandomState(0)

@@ -120,6 +120,7 @@ def default_fits(n_classes, n=N, d=D, **words):
     ("n_classes", "words"),
     [(3, {}), (2, {"fit_intercept": False}), (3, {"n": 40, "d": 60})],
 )
+@pytest.mark.repeats
 def test_jax_finds_the_coefficients_of_numpy(n_classes, words):
     ours, theirs, _ = default_fits(n_classes, alpha=0.01, tol=1e-13, **words)
     size = np.abs(ours.coef_).max()
@@ -136,6 +137,7 @@ def test_jax_finds_the_coefficients_of_numpy(n_classes, words):
         (3, {"n": 40, "d": 60}),
     ],
 )
+@pytest.mark.repeats
 def test_jax_chooses_the_penalty_of_numpy(n_classes, words):
     # It is judged at minima that conjugate gradients leave as rough as they may be.
     ours, theirs, X = default_fits(n_classes, **words)

@@ -78,6 +78,7 @@ def with_one(Z):
 # --- what a fit in chunks promises ----------------------------------------------------
 
 
+@pytest.mark.slow
 def test_few_rows_are_fitted_as_by_fit():
     X, y, weight = (a[:SAMPLE] for a in data())
     model = regressor(max_iter=3)
@@ -166,6 +167,7 @@ def test_error_bars_are_those_of_the_output_layer_on_all_rows(monkeypatch):
     assert np.all(lower < upper)
 
 
+@pytest.mark.slow
 def test_the_output_layer_is_that_of_logistic_regression_on_all_rows():
     X, y, weight = data(n_classes=3)
     model = classifier(class_weight={"a": 2.0})
@@ -230,6 +232,7 @@ def test_cuts_change_nothing_and_neither_do_rows_of_weight_zero():
         FGN(batch_size=BATCH),
     ],
 )
+@pytest.mark.repeats
 def test_other_solvers_train_on_chunks(solver):
     X, y, weight = data(n_classes=3)
     first = classifier(solver=solver, max_iter=1).fit_chunks(pieces(X, y, weight))
@@ -276,6 +279,7 @@ def test_dask_arrays_are_read_by_their_blocks():
     np.testing.assert_allclose(model.output_coef_, same.output_coef_, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_sample_and_a_few_parts(monkeypatch):
     # So many rows that what Python itself allocates is little beside them.
     n_chunks = 30

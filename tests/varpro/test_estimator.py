@@ -282,6 +282,7 @@ def test_a_resumed_fit_ends_as_an_uninterrupted_one(solver, tmp_path):
 
 
 @pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
+@pytest.mark.repeats
 def test_a_fit_on_batches_can_be_prolonged(solver, tmp_path):
     X, y = smooth(64)
     model = regressor(solver=in_batches(solver, 30), tol=0.0)

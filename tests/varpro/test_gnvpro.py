@@ -130,6 +130,7 @@ def test_cross_entropy_is_logistic_regression(limit, monkeypatch):
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
+@pytest.mark.repeats
 def test_inner_hessian_is_the_second_derivative(n_classes):
     model, _net, rows, penalties, inner = solved("cross_entropy", n_classes)
 
@@ -149,6 +150,7 @@ def test_inner_hessian_is_the_second_derivative(n_classes):
 
 
 @pytest.mark.parametrize("q", [1, 3])
+@pytest.mark.repeats
 def test_inner_hessian_is_exact_in_several_blocks(q):
     rng = np.random.RandomState(0)
     z, values, weight = rng.randn(20, 301), rng.randn(20, q), np.full(20, 0.05)
@@ -266,6 +268,7 @@ def reduced_values(model, rows, penalties, start):
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.repeats
 def test_reduced_jacobian_is_the_derivative_through_the_inner_solve(case):
     model, net, rows, penalties, inner = solved(*case)
     flat, unravel = ravel_pytree(net.theta)
@@ -300,6 +303,7 @@ def test_jacobian_and_its_transpose_are_transposes(case):
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.repeats
 def test_taylor_remainder_of_the_reduced_gradient_has_slope_two(case):
     model, net, rows, penalties, inner = solved(*case, alpha=1e-1)
     flat, unravel = ravel_pytree(net.theta)
@@ -366,6 +370,7 @@ NETWORKS = {"mlp": MLP((4,)), "ode": NeuralODE(width=4, n_cells=2)}
         pytest.param(("cross_entropy", 4), "ode", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.repeats
 def test_every_form_of_the_curvature_is_the_dense_matrix(case, network, monkeypatch):
     monkeypatch.setattr(reduced, "KRYLOV_TOL", 0.0)
     words = {"network": NETWORKS[network], "m": 9 if network == "mlp" else 23}
@@ -439,6 +444,7 @@ def test_directions_without_slope_take_no_step():
     np.testing.assert_allclose(damped_coordinates(spectral, 0.0), [-2, 0], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_full_gauss_newton_model_is_the_dense_one():
     model, net, rows, penalties, _ = solved("cross_entropy", 2, m=9)
     flat, unravel = ravel_pytree(net)
@@ -612,6 +618,7 @@ def test_networks_of_equal_words_are_equal():
 
 
 @pytest.mark.parametrize("network", [MLP((3,)), NeuralODE(2, n_cells=2, n_levels=1)])
+@pytest.mark.slow
 def test_posterior_has_the_penalties_of_the_objective(network):
     model, net, rows, penalties, inner = solved("squared", 3, network=network)
     net = Net(net.theta, inner.output)

@@ -64,6 +64,7 @@ def test_networks_stay_small_in_noise():
     assert_allclose(model.predict(X_test), first.predict(X_test), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_networks_grow_where_ten_neurons_are_too_few():
     # How far a robot's arm of three links reaches. No noise, but a tenth is left.
     rng = np.random.RandomState(0)
@@ -77,6 +78,7 @@ def test_networks_grow_where_ten_neurons_are_too_few():
     assert error(model, X[600:], y[600:]) < error(first, X[600:], y[600:]) / 2
 
 
+@pytest.mark.slow
 def test_much_work_ends_with_a_greater_tolerance(grown, monkeypatch):
     complete, X, y, X_test, y_test = grown
     monkeypatch.setattr(committee, "_MUCH_WORK", 1e7)
@@ -203,6 +205,7 @@ def test_the_reason_is_that_of_the_networks_returned(grown, small, monkeypatch):
 
 
 @pytest.mark.parametrize("share", [0.3, pytest.param(0.6, marks=pytest.mark.slow), 0.9])
+@pytest.mark.repeats
 def test_a_fit_goes_on_from_a_checkpoint(share, grown, tmp_path):
     complete, X, y, X_test, _ = grown
     file = Checkpoint(tmp_path / "fit.ckpt")
