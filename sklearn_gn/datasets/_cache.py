@@ -10,7 +10,7 @@ from sklearn.utils import Bunch
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
-from sklearn_gn.runtime.disk_cache import cached_on_disk
+from sklearn_gn.arrays.caches import cached_on_disk
 
 
 def solve_in_chunks(solve, inputs, size, *, n_jobs, verbose, name):

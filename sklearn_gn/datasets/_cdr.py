@@ -14,8 +14,6 @@ from sklearn_gn.datasets._cache import as_bunch, cached, solve_in_chunks
 
 _VERSION = 1  # of the numbers: a new one makes stored files void
 
-_DIFFUSION = 0.5
-_END = 0.5
 _POINTS = np.array(
     [[0.2, 0.2], [0.6, 0.8], [0.3, 0.6], [0.5, 0.5], [0.8, 0.5], [0.9, 0.3]]
 )
@@ -32,7 +30,6 @@ _RATE = -2 * _LOGIT / (_LEVELS[_J] - _LEVELS[_I])
 # y^T r(u) is tabulated: beyond these ends it is constant to 1e-9.
 _LOW, _HIGH, _PER_UNIT = -60.0, 160.0, 16
 
-_TOLERANCE = 1e-9
 _MAX_ITER = 100
 _CHUNK = 25  # samples solved together, fewer on fine meshes
 
@@ -336,9 +333,9 @@ def _observe(y, n_nodes, n_steps, source=_source):
     """Solve for all rows of ``y`` together and return the 72 observations of each."""
     x = _nodes(n_nodes)
     mass, stiffness, convection = _matrices(n_nodes)
-    step, per_hundredth = _END / n_steps, n_steps // 50
+    step, per_hundredth = 0.5 / n_steps, n_steps // 50
     linear = splu(
-        (mass / step + _DIFFUSION * stiffness + convection).tocsc(),
+        (mass / step + 0.5 * stiffness + convection).tocsc(),
         permc_spec="MMD_AT_PLUS_A",  # the pattern is symmetric, the diagonal large
         diag_pivot_thresh=0.0,
         options={"SymmetricMode": True},
@@ -358,7 +355,7 @@ def _observe(y, n_nodes, n_steps, source=_source):
             load = constant + strength * reaction(guess)
             previous, guess = guess, linear.solve(mass @ load.T).T
             change = np.abs(guess - previous).max()
-            if change <= _TOLERANCE * np.abs(guess).max():
+            if change <= 1e-9 * np.abs(guess).max():
                 break
         else:
             raise RuntimeError(

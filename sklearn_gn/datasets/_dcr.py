@@ -21,7 +21,6 @@ _HIGH = np.array([1.0, 3.0, np.pi])
 _ELECTRODES = np.array([[1, 1 / 6], [1, 11 / 6]])  # of the current, on the surface
 _CURRENTS = np.array([-1.0, 1.0])
 _GRID = 1 / 6 + np.arange(21) / 12  # coordinates of the receivers, either direction
-_RECEIVER = 1 / 12  # distance of the two ends of a receiver
 
 _TOLERANCE = 1e-10
 _MAX_ITER = 1000
@@ -327,7 +326,8 @@ def _receivers(shape):
     matrices = []
     for k in (0, 1):
         value, left, right = (
-            _interpolation(_GRID + shift * _RECEIVER, shape[k], _LENGTHS[k])
+            # The ends of a receiver are 1 / 12 apart.
+            _interpolation(_GRID + shift * (1 / 12), shape[k], _LENGTHS[k])
             for shift in (0, -0.5, 0.5)
         )
         matrices.append((value, right - left))

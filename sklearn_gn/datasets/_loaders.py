@@ -11,7 +11,6 @@ from sklearn.utils import Bunch, check_random_state
 
 from sklearn_gn._typing import Array, PathLike, RandomState
 
-_LARGEST = 312  # rows of a class to train and test: 5000 over 16 classes
 _KEPT = 10  # rows of a class kept to validate, at least
 
 _CROPS = [
@@ -192,7 +191,8 @@ def _split(target, random_state):
     train, validation, test = [], [], []
     for label in np.unique(target):
         rows = rng.permutation(np.flatnonzero(target == label))
-        drawn = min(len(rows) - _KEPT, _LARGEST)
+        # Rows of a class to train and test: 5000 over 16 classes.
+        drawn = min(len(rows) - _KEPT, 312)
         if drawn < 1:
             raise ValueError(
                 f"Class {label} has {len(rows)} pixels: the split needs more than "
