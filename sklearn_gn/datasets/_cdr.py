@@ -135,18 +135,16 @@ def make_cdr(
     does not print, are nodes of the meshes of 11, 51, 101 and 151 nodes; between nodes
     the solution is interpolated linearly.
 
-    Relative differences of the targets of 25 samples, the mean over the samples, the
-    largest in brackets:
+    Relative differences of the targets, means over 25 samples:
 
-    - 51 and 151 nodes: 0.0030 (0.0045); 101 and 151: 0.0005 (0.0007); 151 and 201:
-      0.0002 (0.0002). The error falls at second order.
-    - 50 and 100 steps: 0.013 (0.045); 100 and 200: 0.006 (0.021); 200 and 400: 0.003
-      (0.010). The error falls at first order and, as in the paper, is larger than
-      that of the mesh: data of different ``n_steps`` are different problems.
+    - 51 and 151 nodes: 0.0030; 101 and 151: 0.0005; 151 and 201: 0.0002.
+    - 50 and 100 steps: 0.013; 100 and 200: 0.006; 200 and 400: 0.003. As in the paper,
+      this error is larger than that of the mesh: data of different ``n_steps`` are
+      different problems.
     - The tolerance of the iteration and the table of reactions: 5e-10.
 
-    Time for 800 samples on one core of an x86-64 server: 38 s for the default mesh;
-    0.7 s a sample, which makes 9 minutes, for 151 nodes.
+    800 samples take 38 s on one core of an x86-64 server for the default mesh, and
+    9 minutes for 151 nodes.
 
     References
     ----------
@@ -180,9 +178,8 @@ def make_cdr(
         "n_jobs": n_jobs,
         "verbose": verbose,
     }
-    X, Y = cached(
-        f"cdr_{_VERSION}", _generate, arguments, cache=cache, data_home=data_home
-    )
+    where = {"cache": cache, "data_home": data_home}
+    X, Y = cached(f"cdr_{_VERSION}", _generate, arguments, **where)
     if return_X_y:
         return X, Y
     times = _TIMES / 100
@@ -213,13 +210,8 @@ def _generate(n_samples, n_nodes, n_steps, random_state, n_jobs, verbose):
 
 def _wind(x):
     """Velocity at the points, shape (n_points, 2)."""
-    return np.stack(
-        [
-            4.5 * (1 + 0.8 * np.sin(2 * np.pi * x[:, 0])),
-            5.5 * (0.5 - x[:, 1]),
-        ],
-        axis=1,
-    )
+    to_the_right = 4.5 * (1 + 0.8 * np.sin(2 * np.pi * x[:, 0]))
+    return np.stack([to_the_right, 5.5 * (0.5 - x[:, 1])], axis=1)
 
 
 def _source(x, t):

@@ -132,10 +132,8 @@ def make_circle(
 
     Returns
     -------
-    X : ndarray of shape (n_samples, 2)
-        Points of the square [-1, 1]^2, uniform inside and uniform outside.
-    y : ndarray of shape (n_samples,)
-        0 inside, 1 outside; half of the points each, up to one.
+    X, y : ndarrays of shape (n_samples, 2) and (n_samples,)
+        Points and classes, as :func:`make_ellipse` returns them.
 
     See Also
     --------
