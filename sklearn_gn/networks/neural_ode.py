@@ -62,18 +62,8 @@ class NeuralODE(Network):
     def init(self, rng: np.random.RandomState, n_inputs: int) -> Mapping[str, Any]:
         """Draw weights that do not depend on time; biases are zero.
 
-        Parameters
-        ----------
-        rng : RandomState
-            Source of the random numbers.
-        n_inputs : int
-            Number of features.
-
-        Returns
-        -------
-        dict
-            ``opening_weight``, ``opening_bias``, and one row a time node of
-            ``triangle`` and ``bias``.
+        A dict holds ``opening_weight``, ``opening_bias``, and one row a time node of
+        ``triangle`` and ``bias``.
         """
         n, nodes = self.width, self.n_cells + 1
         opening = rng.standard_normal((n_inputs, n)) * np.sqrt(2)
