@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+import sklearn
 from scipy import sparse
 from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -17,7 +20,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import backend, extremes, programs, threads
 from sklearn_gn.callbacks import EarlyStopping, FitTasks, TimeBudget
@@ -26,9 +28,8 @@ from sklearn_gn.data.row_checks import checked_rows, target_spread
 from sklearn_gn.data.rows import check_validation_pair, validate_data
 from sklearn_gn.findings import Diagnosis, diagnose
 from sklearn_gn.optim.stop import is_interrupt
-from sklearn_gn.runtime.versions import VersionStampMixin
 from sklearn_gn.solvers import Solver
-from sklearn_gn.solvers._base import resolve
+from sklearn_gn.solvers._base import ReferenceLinkMixin, resolve
 
 _MISSING = ("None", "nan", "<NA>", "NaT")  # what stands for a missing label, as text
 _BATCH_ROWS = 4096  # of predictions
@@ -80,6 +81,45 @@ class DiagnoseMixin:
         """
         check_is_fitted(self)
         return self._diagnosis()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that decide what fitted attributes mean."""
+    package = sys.modules["sklearn_gn"]  # which imports this module
+    return {
+        "sklearn_gn": package.__version__,
+        "scikit-learn": sklearn.__version__,
+        "numpy": np.__version__,
+    }
+
+
+class VersionStampMixin(BaseEstimator):
+    """Write the versions into the state of an estimator, and compare them on loading.
+
+    pickle, joblib and skops all take the state.
+    """
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**dict(super().__getstate__()), "_made_with": versions()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        then, now = state.pop("_made_with", {}), versions()
+        super().__setstate__(state)
+        changed = [
+            f"{name} {then.get(name, 'unknown')}, now {now[name]}"
+            for name in now
+            # Patches keep the meaning of attributes.
+            if then.get(name, "").split(".")[:2] != now[name].split(".")[:2]
+        ]
+        if changed:
+            warnings.warn(
+                f"This {type(self).__name__} was saved with {'; '.join(changed)}. Its "
+                "predictions may differ or fail: fit it again, or load it with the "
+                "versions that it was saved with.",
+                UserWarning,
+                stacklevel=2,
+            )
 
 
 class GaussNewtonEstimator(

@@ -12,19 +12,7 @@ import numpy as np
 from sklearn_gn.bayes.line_ends import note_on_ends
 from sklearn_gn.optim.stop import StopReason, counted
 
-_FALLING = 0.01  # relative fall in the last tenth of a fit that is still going down
-_OVERFITTED = 1.05  # last validation loss over the lowest
-_FAR = 10.0  # validation loss over training loss of a model that does not generalise
-_POOR_GAIN = 0.1  # gain ratio of steps whose quadratic model is of no use
-_NULL = 1e-12  # eigenvalue, over the largest, of a direction without influence
 _CURE_OF_ENDS = "Compare with VarProNetRegressor and SegmentedRegressor(min_rows=10)."
-_COMPILED = 0.5  # share of the time before the end of the first iteration
-_LONG = 1.0  # seconds of a first iteration that are worth mentioning
-_CROWDED = 0.5  # parameters that the data determine, over the rows
-_EXACT = 1e-6  # noise, over the deviation of the targets, of data without any
-_JUDGED = 10  # fewest degrees of freedom at which outliers are reported
-_APART = 0.01  # relative difference between two losses that is worth mentioning
-_UNEVEN = 1e3  # largest over smallest deviation of features that are not scaled
 
 
 class Finding(NamedTuple):
@@ -137,7 +125,7 @@ def _budget(model):
     fall = _last_fall(model.convergence_log_["loss"])
     how = f"In the last tenth of the iterations the loss fell by {fall:.1%}. "
     how = "" if np.isnan(fall) else how
-    if fall < _FALLING:
+    if fall < 0.01:  # relative fall in the last tenth of a fit that is still going down
         advice = "It had nearly settled: raising tol would end such a fit earlier."
         return Finding(cause, how + advice, "tol")
     return Finding(cause, f"{how}Raise {parameter}, or set warm_start=True.", parameter)
@@ -169,14 +157,16 @@ def _overfitting(model):
     cause, parameter, cure = model._cure_of_overfitting
     if parameter == "alpha" and _by_evidence(model):
         parameter, cure = _CURE_BY_EVIDENCE
-    if val[best] > _FAR * loss[best] > 0:
+    # A model that does not generalise.
+    if val[best] > 10.0 * loss[best] > 0:
         text = (
             f"The lowest loss on the validation data is {val[best] / loss[best]:.3g} "
             f"times that on the training data. {cure}"
         )
         return Finding(cause, text, parameter)
     stopped_early = getattr(model, "early_stopping", False)  # and returned the best
-    if val[-1] > _OVERFITTED * val[best] and not stopped_early:
+    # The last validation loss over the lowest.
+    if val[-1] > 1.05 * val[best] and not stopped_early:
         iteration = log["iteration"][seen][best]
         text = (
             f"The loss on the validation data was lowest in iteration {iteration:.0f} "
@@ -202,7 +192,8 @@ def _poor_steps(model):
     reason = StopReason(model.stop_reason_)
     gains = model.convergence_log_["gain_ratio"][-5:]
     gains = gains[np.isfinite(gains)]
-    if reason.converged or len(gains) == 0 or np.median(gains) > _POOR_GAIN:
+    # At lower gain ratios the quadratic model is of no use.
+    if reason.converged or len(gains) == 0 or np.median(gains) > 0.1:
         return None
     text = (
         f"The last steps reached {np.median(gains):.1%} of the reduction that the "
@@ -217,7 +208,8 @@ def _points(model):
     if not one_target:
         return None
     n_rows, used = model._n_rows, model.n_effective_parameters_
-    if used <= _CROWDED * n_rows or _is_constant(model):
+    # Parameters that the data determine, over the rows.
+    if used <= 0.5 * n_rows or _is_constant(model):
         return None
     text = (
         f"The model uses {counted(used, 'parameter')} for "
@@ -255,7 +247,8 @@ def outliers(checks, n_parameters, cure):
     ``n_parameters`` are those that the data determine, for each target; ``cure`` says
     what makes such rows count less.
     """
-    if checks.n_far == 0 or checks.n_rows - n_parameters < _JUDGED:
+    # Of fewer degrees of freedom outliers tell nothing.
+    if checks.n_far == 0 or checks.n_rows - n_parameters < 10:
         return None  # of so few residuals some always look far
     several = "s" if len(checks.farthest) > 1 else ""
     rows = ", ".join(map(str, checks.farthest))
@@ -296,7 +289,7 @@ def _robust_cure(model):
 
 def _scale(model):
     spread = getattr(model, "_feature_spread", 1.0)
-    if spread < _UNEVEN:
+    if spread < 1e3:  # largest over smallest deviation of features that are not scaled
         return None
     cure = ", or set scale=True" if hasattr(model, "scale") else ""
     text = (
@@ -318,7 +311,7 @@ def _rank(model):
         return None
     if len(spectrum) == 0 or not np.isfinite(spectrum).all() or spectrum[0] <= 0:
         return None
-    n_null = int(np.sum(spectrum < _NULL * spectrum[0]))
+    n_null = int(np.sum(spectrum < 1e-12 * spectrum[0]))  # without influence
     if n_null == 0:
         return None
     text = (
@@ -341,7 +334,8 @@ def _linear(model):
         text = f"The linear model replaces {n_linear} of {n} networks: they are"
     text += " no better by the evidence, or on rows that were left out."
     losses = model.convergence_log_["loss"]
-    if len(losses) and abs(losses[-1] - model.loss_) > _APART * model.loss_:
+    # A difference that is worth mentioning.
+    if len(losses) and abs(losses[-1] - model.loss_) > 0.01 * model.loss_:
         text += (
             f" convergence_log_ is of networks alone and ends at a loss of "
             f"{losses[-1]:.4g}; the returned model has a loss_ of {model.loss_:.4g}."
@@ -408,7 +402,8 @@ def _deviations(noise):
 def _is_exact(model, noise):
     """Whether the noise is below what one would call noise."""
     spread = getattr(model, "_target_spread", None)
-    return spread is not None and bool(np.all(noise <= _EXACT * spread))
+    # Noise over the deviation of the targets.
+    return spread is not None and bool(np.all(noise <= 1e-6 * spread))
 
 
 def _is_constant(model):
@@ -455,7 +450,8 @@ def compilation(model):
     times = model.convergence_log_["time"]
     if not getattr(model, "_is_compiled", True) or len(times) == 0:
         return None
-    if times[0] < max(_LONG, _COMPILED * times[-1]):
+    # Half of the time, and seconds that are worth mentioning.
+    if times[0] < max(1.0, 0.5 * times[-1]):
         return None
     text = (
         f"The first iteration took {times[0]:.1f} of {times[-1]:.1f} seconds, mostly "

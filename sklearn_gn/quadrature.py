@@ -17,8 +17,6 @@ from sklearn_gn._typing import Array, ArrayLike
 
 __all__ = ["Cells", "gauss", "grid", "midpoint"]
 
-_ROUNDING = 1e-14  # relative distance from a side at which a hyperplane runs along it
-
 
 def midpoint(low: ArrayLike, high: ArrayLike, n: ArrayLike) -> tuple[Array, Array]:
     """Composite midpoint rule on a box.
@@ -29,12 +27,8 @@ def midpoint(low: ArrayLike, high: ArrayLike, n: ArrayLike) -> tuple[Array, Arra
 
     Parameters
     ----------
-    low, high : float or array-like of shape (n_features,)
-        Corners of the box.
-
-    n : int or array-like of shape (n_features,)
-        Number of cells along every axis. ``low``, ``high`` and ``n`` are broadcast: one
-        number serves all axes.
+    low, high, n : float or int, or array-like of shape (n_features,)
+        Corners of the box and numbers of cells, see :func:`grid`.
 
     Returns
     -------
@@ -56,18 +50,12 @@ def midpoint(low: ArrayLike, high: ArrayLike, n: ArrayLike) -> tuple[Array, Arra
 
     Examples
     --------
-    The integral of x² over [0, 3]:
-
-    >>> from sklearn_gn.quadrature import midpoint
-    >>> points, weights = midpoint(0, 3, 300)
-    >>> round(float(weights @ points[:, 0] ** 2), 3)
-    9.0
-
     The best approximation of a function in the mean square. ``loss_`` is divided by the
     sum of weights, here 2, and has a factor 1/2:
 
     >>> import numpy as np
     >>> from sklearn_gn import ShallowReLURegressor
+    >>> from sklearn_gn.quadrature import midpoint
     >>> points, weights = midpoint(-1, 1, 60)
     >>> model = ShallowReLURegressor(n_neurons=3, random_state=0)
     >>> model = model.fit(points, np.abs(points[:, 0]), sample_weight=weights)
@@ -88,12 +76,8 @@ def gauss(
 
     Parameters
     ----------
-    low, high : float or array-like of shape (n_features,)
-        Corners of the box.
-
-    n : int or array-like of shape (n_features,)
-        Number of cells along every axis. ``low``, ``high`` and ``n`` are broadcast: one
-        number serves all axes.
+    low, high, n : float or int, or array-like of shape (n_features,)
+        Corners of the box and numbers of cells, see :func:`grid`.
 
     order : int, default=2
         Points in a cell along every axis.
@@ -275,7 +259,8 @@ class Cells:
         nodes, shares = np.polynomial.legendre.leggauss(order)
         nodes = _product([nodes] * n_features)
         shares = np.prod(_product([shares / 2] * n_features), axis=1)
-        points = self._centres[:, None] + self._halves[:, None] * nodes
+        halves = (self.high - self.low) / 2
+        points = self._centres[:, None] + halves[:, None] * nodes
         weights = self.volumes[:, None] * shares
         return points.reshape(-1, n_features), weights.ravel()
 
@@ -320,7 +305,19 @@ class Cells:
         [64, 88, 136]
         """
         n_features = self.low.shape[1]
-        hyperplanes = _check_hyperplanes(hyperplanes, n_features)
+        hyperplanes = _finite("hyperplanes", hyperplanes)
+        if hyperplanes.ndim != 2 or hyperplanes.shape[1] != 1 + n_features:
+            raise ValueError(
+                "hyperplanes must have the shape (n_hyperplanes, 1 + n_features) = "
+                f"(n_hyperplanes, {1 + n_features}), got {hyperplanes.shape}."
+            )
+        is_zero = ~np.any(hyperplanes[:, 1:], axis=1)
+        if is_zero.any():
+            row = int(np.argmax(is_zero))
+            raise ValueError(
+                "hyperplanes must have rows (b, w) with w different from zero; row "
+                f"{row} is {hyperplanes[row]}."
+            )
         cells = self
         for _ in range(_count("levels", levels, least=0, scalar=True)):
             cells = cells._divide(cells._are_met(hyperplanes), cells._centres)
@@ -335,14 +332,10 @@ class Cells:
     def _centres(self):
         return (self.low + self.high) / 2
 
-    @property
-    def _halves(self):
-        return (self.high - self.low) / 2
-
     def _are_met(self, hyperplanes, *, touching=True):
         """Which cells meet a hyperplane; ``touching`` counts those beside it, too."""
-        centres, halves = self._centres, self._halves
-        tolerance = _ROUNDING if touching else -_ROUNDING
+        centres, halves = self._centres, (self.high - self.low) / 2
+        tolerance = 1e-14 if touching else -1e-14  # of a side along a hyperplane
         met = np.full(len(self), False)
         for bias, *normal in hyperplanes:  # one by one, to keep the memory small
             size = np.abs(normal)
@@ -396,19 +389,3 @@ def _check_below(low, high, what):
             f"low must be less than high, got {low[first]} and {high[first]} on {what} "
             f"{first[0]}."
         )
-
-
-def _check_hyperplanes(hyperplanes, n_features):
-    array = _finite("hyperplanes", hyperplanes)
-    if array.ndim != 2 or array.shape[1] != 1 + n_features:
-        raise ValueError(
-            "hyperplanes must have the shape (n_hyperplanes, 1 + n_features) = "
-            f"(n_hyperplanes, {1 + n_features}), got {array.shape}."
-        )
-    is_zero = ~np.any(array[:, 1:], axis=1)
-    if is_zero.any():
-        raise ValueError(
-            "hyperplanes must have rows (b, w) with w different from zero; row "
-            f"{int(np.argmax(is_zero))} is {array[np.argmax(is_zero)]}."
-        )
-    return array

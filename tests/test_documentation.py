@@ -13,7 +13,7 @@ from docutils.core import publish_doctree
 from sklearn.base import BaseEstimator
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn._reference_link import DOCUMENTATION
+from sklearn_gn.solvers._base import DOCUMENTATION
 from sklearn_gn.solvers import Solver
 from tests._discovery import PUBLIC_MODULES, public_objects
 

@@ -17,7 +17,7 @@ import skops.io
 from skl2onnx import to_onnx
 from sklearn.base import clone
 
-import sklearn_gn
+import sklearn_gn.base
 from sklearn_gn import (
     FGNSoftmaxHead,
     PINNSolver,
@@ -28,7 +28,6 @@ from sklearn_gn import (
 )
 from sklearn_gn.callbacks import ValidationMonitor
 from sklearn_gn.networks import CNN
-from sklearn_gn.runtime import versions
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -155,9 +154,11 @@ def test_a_fresh_process_predicts_the_same_bits(tmp_path):
 def test_other_versions_are_named(name, monkeypatch):
     model = fitted(name)
     saved = pickle.dumps(model)
-    then = versions.versions()
+    then = sklearn_gn.base.versions()
     monkeypatch.setattr(
-        versions, "versions", lambda: {**then, "numpy": "9.9.9", "sklearn_gn": "7.0"}
+        sklearn_gn.base,
+        "versions",
+        lambda: {**then, "numpy": "9.9.9", "sklearn_gn": "7.0"},
     )
     kind = type(model).__name__
     with pytest.warns(UserWarning, match=rf"This {kind} .*, now 7.0; numpy .*9\.9\.9"):
@@ -168,10 +169,10 @@ def test_other_versions_are_named(name, monkeypatch):
 
 def test_a_patch_release_changes_nothing(monkeypatch):
     saved = pickle.dumps(fitted("head"))
-    then = versions.versions()
+    then = sklearn_gn.base.versions()
     major, minor = then["numpy"].split(".")[:2]
     later = {**then, "numpy": f"{major}.{minor}.999"}
-    monkeypatch.setattr(versions, "versions", lambda: later)
+    monkeypatch.setattr(sklearn_gn.base, "versions", lambda: later)
     pickle.loads(saved)
 
 

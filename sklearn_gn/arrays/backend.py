@@ -17,14 +17,6 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays.libraries import NumPy, library_of
 from sklearn_gn.arrays.threads import one_blas_thread
 
-_SMALLEST_BUCKET = 32
-_OF_MEMORY = (  # variables by which processes that share a GPU divide its memory
-    "XLA_PYTHON_CLIENT_PREALLOCATE",
-    "XLA_CLIENT_MEM_FRACTION",
-    "XLA_PYTHON_CLIENT_MEM_FRACTION",
-    "CUDA_VISIBLE_DEVICES",
-)
-
 
 @contextmanager
 def scope(dtype, device=None):
@@ -39,8 +31,15 @@ def scope(dtype, device=None):
 
     if current_process().name != "MainProcess":
         _warn_of_shared_gpu()
-    named = isinstance(device, str)  # otherwise the arrays say where they are
-    place = jax.default_device(_first_device(device)) if named else nullcontext()
+    place = nullcontext()
+    if isinstance(device, str):  # otherwise the arrays say where they are
+        try:
+            place = jax.default_device(jax.devices(device)[0])
+        except RuntimeError as error:
+            known = sorted({d.platform for d in jax.devices()})
+            raise ValueError(
+                f"device={device!r} is not available; JAX found {known}."
+            ) from error
     with jax.enable_x64(np.dtype(dtype) == np.float64), place, one_blas_thread:
         try:
             yield
@@ -59,8 +58,13 @@ def _warn_of_shared_gpu():
     """Say once how the processes of a search divide the memory of a GPU."""
     import jax
 
-    divided = any(name in os.environ for name in _OF_MEMORY)
-    if divided or jax.default_backend() != "gpu":
+    divided_by = (
+        "XLA_PYTHON_CLIENT_PREALLOCATE",
+        "XLA_CLIENT_MEM_FRACTION",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION",
+        "CUDA_VISIBLE_DEVICES",
+    )
+    if jax.default_backend() != "gpu" or any(name in os.environ for name in divided_by):
         return
     warn_user(
         "A worker process uses a GPU, of which JAX reserves three quarters of the "
@@ -91,13 +95,6 @@ def available(platform):
     except RuntimeError:
         return None
     return platform
-
-
-def is_cpu(device):
-    """Return whether a parameter ``device`` stands for the CPU."""
-    import jax
-
-    return (jax.default_backend() if device is None else device) == "cpu"
 
 
 def to_numpy(tree):
@@ -161,7 +158,7 @@ def row_bucket(n_rows, cheap=1024):
     Up to half of the rows are padding while that costs nothing noticeable, then at most
     a fifth.
     """
-    size = max(_SMALLEST_BUCKET, 1 << max(n_rows - 1, 0).bit_length())
+    size = max(32, 1 << max(n_rows - 1, 0).bit_length())
     if size <= cheap:
         return size
     quarter = size // 8
@@ -181,15 +178,3 @@ def pad_rows(array, n_rows):
     """Append rows of zeros up to a number of rows."""
     padding = [(0, n_rows - array.shape[0])] + [(0, 0)] * (array.ndim - 1)
     return np.pad(array, padding)
-
-
-def _first_device(platform):
-    import jax
-
-    try:
-        return jax.devices(platform)[0]
-    except RuntimeError as error:
-        available = sorted({d.platform for d in jax.devices()})
-        raise ValueError(
-            f"device={platform!r} is not available; JAX found {available}."
-        ) from error

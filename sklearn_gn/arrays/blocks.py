@@ -18,8 +18,6 @@ from sklearn_gn.arrays.parts import all_rows, n_devices, total
 BLOCK_ROWS = 8192
 LEAST_ROWS = 1024
 _SYMMETRIC_ROWS = 256  # of the blocks of a symmetric product, on a CPU
-_SYMMETRIC_ROWS_ELSEWHERE = 2048  # small products would leave a GPU idle
-_MOST_BLOCKS = 12  # every pair of them is compiled
 
 
 def block_length(n_rows):
@@ -50,17 +48,11 @@ def sum_rows(function, rows):
 
 def sum_own_rows(function, rows):
     """The same for the rows of one device."""
-    blocks = split(rows)
-    first = jax.tree.map(lambda a: a[0], blocks)
-    rest = jax.tree.map(lambda a: a[1:], blocks)
-    start = function(first)
-    if jax.tree.leaves(rest)[0].shape[0] == 0:
-        return start
 
     def add(found, block):
-        return jax.tree.map(jnp.add, found, function(block)), None
+        return jax.tree.map(jnp.add, found, function(block))
 
-    return lax.scan(add, start, rest)[0]
+    return _over_blocks(function, add, rows)
 
 
 def triangular_factor(design, rows):
@@ -68,26 +60,27 @@ def triangular_factor(design, rows):
 
     Zero rows fill up where there are fewer rows than columns.
     """
-    factor = _factor_of_own_rows(design, rows)
-    return factor if n_devices() == 1 else _factor(all_rows(factor))
+
+    def factor(*parts):
+        r = jnp.linalg.qr(jnp.concatenate(parts), mode="r")
+        return jnp.pad(r, [(0, r.shape[1] - r.shape[0]), (0, 0)])
+
+    own = _over_blocks(
+        lambda block: factor(design(block)),
+        lambda found, block: factor(found, design(block)),
+        rows,
+    )
+    return own if n_devices() == 1 else factor(all_rows(own))
 
 
-def _factor_of_own_rows(design, rows):
+def _over_blocks(begin, add, rows):
+    """``begin(block)`` of the first block, then ``add(found, block)`` of the others."""
     blocks = split(rows)
-    first = _factor(design(jax.tree.map(lambda a: a[0], blocks)))
+    found = begin(jax.tree.map(lambda a: a[0], blocks))
     rest = jax.tree.map(lambda a: a[1:], blocks)
     if jax.tree.leaves(rest)[0].shape[0] == 0:
-        return first
-
-    def add(factor, block):
-        return _factor(jnp.concatenate([factor, design(block)])), None
-
-    return lax.scan(add, first, rest)[0]
-
-
-def _factor(matrix):
-    r = jnp.linalg.qr(matrix, mode="r")
-    return jnp.pad(r, [(0, matrix.shape[1] - r.shape[0]), (0, 0)])
+        return found
+    return lax.scan(lambda found, block: (add(found, block), None), found, rest)[0]
 
 
 def transposed_product(a, b):
@@ -114,12 +107,12 @@ def symmetric_product_of(make, n, rows_each, terms):
     return lax.platform_dependent(
         *terms,
         cpu=partial(product, _SYMMETRIC_ROWS),
-        default=partial(product, _SYMMETRIC_ROWS_ELSEWHERE),
+        default=partial(product, 2048),  # small products would leave a GPU idle
     )
 
 
 def _by_blocks(make, n, rows_each, size, *terms):
-    count = min(max(1, -(-n * rows_each // size)), _MOST_BLOCKS)
+    count = min(max(1, -(-n * rows_each // size)), 12)  # every pair of them is compiled
     cuts = [n * k // count for k in range(count + 1)]
     lower = None
     for factors in terms:

@@ -82,8 +82,12 @@ class by_rows:
         )
         fixed = {k for k, _ in static}
         arrays = [leaf for k, leaf in enumerate(leaves) if k not in fixed]
+        # Rows without numbers are divided too, which JAX forgets.
         specs = tuple(
-            PartitionSpec(AXIS) if _has_rows(a) else PartitionSpec() for a in arrays
+            PartitionSpec(AXIS)
+            if _mesh(a) is not None or (a.size == 0 and a.ndim > 1)
+            else PartitionSpec()
+            for a in arrays
         )
         return (mesh, specs), named, static, tree, arrays
 
@@ -129,11 +133,6 @@ def _mesh_of_rows(tree):
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return None  # a part of a compiled function
     return next((m for m in map(_mesh, leaves) if m is not None), None)
-
-
-def _has_rows(array):
-    """Whether an array is divided; rows without numbers are, and JAX forgets that."""
-    return _mesh(array) is not None or (array.size == 0 and array.ndim > 1)
 
 
 def _mesh(leaf):

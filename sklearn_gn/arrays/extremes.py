@@ -5,11 +5,7 @@ from contextlib import nullcontext
 import numpy as np
 from scipy import sparse
 
-_LARGE = 1e100  # the square of a product of two such numbers leaves the range
 _LARGEST = np.finfo(np.float64).max
-_ROOM = 1e8  # between the largest input of a network and the largest float
-_BLOCK = 2**15  # numbers, which stay in the processor's cache
-_LARGEST_NUMBER = 1e300  # of training data
 MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 
 
@@ -20,15 +16,17 @@ def arithmetic_of(*arrays):
     range of floats, overflow is no news to the user; what it makes of results is
     checked there. With other numbers NumPy warns as ever.
     """
+    large = 1e100  # the square of a product of two such numbers leaves the range
+    length = 2**15  # of numbers that stay in the processor's cache
     for array in arrays:
         array = array.data if sparse.issparse(array) else array
         if array is None or array.dtype.kind != "f":
             continue
         flat = array.reshape(-1, order="A")
-        for first in range(0, flat.size, _BLOCK):
-            size = np.abs(flat[first : first + _BLOCK])
-            n_tiny = np.count_nonzero(size <= 1 / _LARGE) - np.count_nonzero(size == 0)
-            if n_tiny or not float(size.max()) < _LARGE:
+        for first in range(0, flat.size, length):
+            size = np.abs(flat[first : first + length])
+            n_tiny = np.count_nonzero(size <= 1 / large) - np.count_nonzero(size == 0)
+            if n_tiny or not float(size.max()) < large:
                 return np.errstate(all="ignore")
     return nullcontext()
 
@@ -42,10 +40,10 @@ def check_differences(name, array):
     """Raise a ValueError if numbers are so large that differences may overflow."""
     array = array.data if sparse.issparse(array) else array
     largest = largest_size(array) if array.dtype.kind == "f" else 0.0
-    if largest > _LARGEST_NUMBER:
+    if largest > 1e300:
         raise ValueError(
             f"{name} holds a number of size {largest:.3g}; the largest that can be "
-            f"fitted is {_LARGEST_NUMBER:.0e}. Give {name} in larger units."
+            f"fitted is 1e+300. Give {name} in larger units."
         )
 
 
@@ -57,7 +55,7 @@ def total_weight(weight):
 
 def cast_within_range(values, dtype):
     """Return values in another precision, with room left for products with weights."""
-    largest = np.finfo(dtype).max / _ROOM
+    largest = np.finfo(dtype).max / 1e8
     return np.clip(values, -largest, largest).astype(dtype, copy=False)
 
 

@@ -12,13 +12,33 @@ from functools import cache, cached_property, partial, update_wrapper
 import numpy as np
 from scipy.special import expit, log_softmax
 
-_LEAST_SUM = 1e-20  # of exponentials in single precision, for shares with all digits
-
 
 class NumPy:
-    """Control flow and functions that NumPy lacks, or has under other names."""
+    """Control flow and functions that NumPy lacks, or has under other names.
+
+    ===================================  ===============================================
+    ``cond(condition, yes, no, x)``      one of two functions of x
+    ``softmax(logits)``                  of each row
+    ``log_softmax(logits)``              of each row
+    ``at_label(matrix, label)``          the entry of each row at its label
+    ``softplus(x)``, ``sigmoid(x)``      ``log(1 + exp(x))``, its derivative
+    ``row_products(a, b)``               inner products of the rows of two matrices
+    ``vdot(a, b)``, ``rsqrt(x)``         inner product, ``1 / sqrt(x)``
+    ``symmetric_product(a)``             ``a a^T``
+    ===================================  ===============================================
+    """
 
     xp = np
+    cond = staticmethod(lambda condition, yes, no, x: yes(x) if condition else no(x))
+    softmax = staticmethod(lambda logits: NumPy.logsumexp_and_softmax(logits)[1])
+    log_softmax = staticmethod(partial(log_softmax, axis=-1))
+    at_label = staticmethod(lambda matrix, label: matrix[np.arange(len(label)), label])
+    softplus = staticmethod(lambda x: np.logaddexp(x, 0))
+    sigmoid = staticmethod(expit)
+    row_products = staticmethod(partial(np.einsum, "ij,ij->i"))
+    vdot = staticmethod(np.vdot)
+    rsqrt = staticmethod(lambda x: 1 / np.sqrt(x))
+    symmetric_product = staticmethod(lambda a: a @ a.T)
 
     @staticmethod
     def tree_map(function, tree, *others):
@@ -45,11 +65,6 @@ class NumPy:
         while unfinished(carry):
             carry = iterate(carry)
         return carry
-
-    @staticmethod
-    def cond(condition, if_true, if_false, x):
-        """Apply one of two functions."""
-        return if_true(x) if condition else if_false(x)
 
     @staticmethod
     def ravel(tree):
@@ -111,23 +126,23 @@ class NumPy:
         return np.take_along_axis(array, where, axis=1), where
 
     @staticmethod
-    def softmax(logits):
-        """Softmax of each row."""
-        shares, total, _ = _exponentials(logits)
-        shares /= total[:, None]
-        return shares
-
-    @staticmethod
     def logsumexp_and_softmax(logits):
-        """Log of the sum of the exponentials of each row, and their shares."""
-        shares, total, shift = _exponentials(logits)
+        """Log of the sum of the exponentials of each row, and their shares.
+
+        Logits are shifted by the largest of all. Where a row is so far below it that
+        digits are lost, also in single precision, each row has its own shift, which
+        takes much longer.
+        """
+        shift, ones = np.max(logits), np.ones(logits.shape[1], logits.dtype)
+        shares = logits - shift
+        total = np.exp(shares, out=shares) @ ones
+        if not np.min(total) >= 1e-20:
+            shift = np.max(logits, axis=1)
+            shift = np.where(np.isfinite(shift), shift, 0)
+            shares = np.exp(logits - shift[:, None])
+            total = shares @ ones
         shares /= total[:, None]
         return np.log(total) + shift, shares
-
-    @staticmethod
-    def at_label(matrix, label):
-        """Return the entry of each row in the column that is its label."""
-        return matrix[np.arange(len(label)), label]
 
     @staticmethod
     def with_label(matrix, label, value):
@@ -146,14 +161,6 @@ class NumPy:
         return np.where(positive, more, less), np.where(positive, less, more)
 
     @staticmethod
-    def softplus(x):
-        """``log(1 + exp(x))``."""
-        return np.logaddexp(x, 0)
-
-    sigmoid = staticmethod(expit)
-    log_softmax = staticmethod(partial(log_softmax, axis=-1))
-
-    @staticmethod
     def products_of_rows(pairs):
         """Products of every row of a and every row of b, for pairs (a, b) of matrices.
 
@@ -170,43 +177,6 @@ class NumPy:
             np.multiply(a[:, None], b, out=own)
         return found
 
-    @staticmethod
-    def vdot(a, b):
-        """Inner product."""
-        return np.vdot(a, b)
-
-    @staticmethod
-    def row_products(a, b):
-        """Inner products of the rows of two matrices."""
-        return np.einsum("ij,ij->i", a, b)
-
-    @staticmethod
-    def rsqrt(x):
-        """``1 / sqrt(x)``."""
-        return 1 / np.sqrt(x)
-
-    @staticmethod
-    def symmetric_product(a):
-        """``a a^T``."""
-        return a @ a.T
-
-
-def _exponentials(logits):
-    """Exponentials of logits less a shift, their sums by rows, and the shift.
-
-    The shift is the largest logit of all. Where a row is so far below it that digits
-    are lost, each row has its own, which takes much longer.
-    """
-    shift, ones = np.max(logits), np.ones(logits.shape[1], logits.dtype)
-    found = logits - shift
-    total = np.exp(found, out=found) @ ones
-    if np.min(total) >= _LEAST_SUM:
-        return found, total, shift
-    shift = np.max(logits, axis=1)
-    shift = np.where(np.isfinite(shift), shift, 0)
-    found = np.exp(logits - shift[:, None])
-    return found, found @ ones, shift
-
 
 class JAX:
     """The same of JAX, outside of compiled functions and while they are traced."""
@@ -216,22 +186,24 @@ class JAX:
         from jax import lax
         from jax.flatten_util import ravel_pytree
 
-        self.xp = jax.numpy
+        self.xp = xp = jax.numpy
         self.tree_map, self.leaves = jax.tree.map, jax.tree.leaves
         self.while_loop, self.map, self.rsqrt = lax.while_loop, lax.map, lax.rsqrt
         self.cond, self.ravel = lax.cond, ravel_pytree
+        self.fori_loop = lambda lower, upper, iterate, carry: lax.fori_loop(
+            xp.int32(lower), xp.int32(upper), iterate, carry
+        )
         self.rows_from, self.top_k = lax.dynamic_slice_in_dim, lax.top_k
-        self.softmax = partial(jax.nn.softmax, axis=-1)
+        self.with_rows = partial(lax.dynamic_update_slice_in_dim, axis=0)
+        self.with_part = lambda array, part, *corner: lax.dynamic_update_slice(
+            array, part, corner
+        )
         self.softplus, self.sigmoid = jax.nn.softplus, jax.nn.sigmoid
+        self.softmax = partial(jax.nn.softmax, axis=-1)
         self.log_softmax = partial(jax.nn.log_softmax, axis=-1)
-        self.vdot = partial(self.xp.vdot, precision=lax.Precision.HIGHEST)
-
-    def fori_loop(self, lower, upper, iterate, carry):
-        """Iterate with a counter."""
-        from jax import lax
-
-        counter = self.xp.int32
-        return lax.fori_loop(counter(lower), counter(upper), iterate, carry)
+        self.sigmoid_and_complement = lambda x: (jax.nn.sigmoid(x), jax.nn.sigmoid(-x))
+        self.vdot = partial(xp.vdot, precision=lax.Precision.HIGHEST)
+        self.row_products = lambda a, b: xp.sum(a * b, axis=1)
 
     def logsumexp_and_softmax(self, logits):
         """Log of the sum of the exponentials along the last axis, and their shares."""
@@ -240,45 +212,21 @@ class JAX:
         log_sum = logsumexp(logits, axis=-1)
         return log_sum, self.xp.exp(logits - log_sum[:, None])
 
-    def sigmoid_and_complement(self, x):
-        """``1 / (1 + exp(-x))`` of x and of -x."""
-        from jax.nn import sigmoid
-
-        return sigmoid(x), sigmoid(-x)
-
     def at_label(self, matrix, label):
         """Return the entry of each row in the column that is its label."""
-        here = self._is_label(matrix, label)
+        columns = self.xp.arange(matrix.shape[1], dtype=label.dtype)
+        here = label[:, None] == columns[None, :]
         return self.xp.sum(self.xp.where(here, matrix, 0), axis=1)
 
     def with_label(self, matrix, label, value):
         """Return a matrix with another value in the column of each row's label."""
-        return self.xp.where(self._is_label(matrix, label), value, matrix)
-
-    def _is_label(self, matrix, label):
         columns = self.xp.arange(matrix.shape[1], dtype=label.dtype)
-        return label[:, None] == columns[None, :]
-
-    def row_products(self, a, b):
-        """Inner products of the rows of two matrices."""
-        return self.xp.sum(a * b, axis=1)
+        return self.xp.where(label[:, None] == columns[None, :], value, matrix)
 
     def products_of_rows(self, pairs):
         """Products of every row of a and every row of b, for pairs (a, b)."""
         parts = [(a[:, None] * b[None]).reshape(-1, b.shape[1]) for a, b in pairs]
         return self.xp.concatenate(parts)
-
-    def with_rows(self, array, rows, start):
-        """Write rows into an array."""
-        from jax import lax
-
-        return lax.dynamic_update_slice_in_dim(array, rows, start, axis=0)
-
-    def with_part(self, array, part, row, column):
-        """Write a part into a matrix."""
-        from jax import lax
-
-        return lax.dynamic_update_slice(array, part, (row, column))
 
     def plus_diagonals(self, array, parts):
         """Add matrices, one for each t, to the entries (., t, ., t) of an array."""
@@ -401,12 +349,15 @@ class in_either_library:
     def __init__(self, function, rows_out=False, deciding=None, static=(), **arguments):
         update_wrapper(self, function)
         self._function, self._rows_out = function, rows_out
-        self._deciding = deciding or _all_arguments
+        self._deciding = deciding
         self._static, self._arguments = static, arguments
 
     def __call__(self, *args, **kwargs):
         """Call the function in the library of its arguments."""
-        if library_of(self._deciding(*args, **kwargs)) is not NumPy:
+        deciding = args, tuple(kwargs.values())
+        if self._deciding is not None:
+            deciding = self._deciding(*args, **kwargs)
+        if library_of(deciding) is not NumPy:
             return self.compiled(*args, **kwargs)
         with np.errstate(all="ignore"):  # as in a compiled function
             return self._function(*args, **kwargs)
@@ -419,7 +370,3 @@ class in_either_library:
 
         jitted = partial(jit_by_size, **self._arguments)
         return by_rows(self._function, jitted, self._rows_out, self._static)
-
-
-def _all_arguments(*args, **kwargs):
-    return args, tuple(kwargs.values())

@@ -1,7 +1,9 @@
 """Operations of JAX, as what it traces names them, by NumPy.
 
 Each entry of :data:`OPERATIONS` is given the parameters of the operation, the shape and
-dtype of its result and those of its arguments, and returns a function of arrays.
+dtype of its result and those of its arguments, and returns a function of arrays. Other
+arguments than those that it takes are a TypeError, which means the same as an
+:class:`UnknownOperation`.
 """
 
 from collections.abc import Callable
@@ -16,7 +18,15 @@ class UnknownOperation(Exception):
     """An operation that is left to the compiler."""
 
 
-Operation = Callable[..., Callable[..., Any]]
+def _if(holds, make):
+    """The operation ``make``, known where a condition holds."""
+
+    def operation(params, out, *given):
+        if not holds(params, out, *given):
+            raise UnknownOperation(out)
+        return make(params, out, *given)
+
+    return operation
 
 
 def _same(function):
@@ -24,74 +34,26 @@ def _same(function):
     return lambda params, out, *given: function
 
 
-def _of(function, kind):
-    """The same for numbers of a kind, all of the dtype of the result."""
-
-    def operation(params, out, *given):
-        if {x.dtype for x in given} != {out.dtype} or not _is(out, kind):
-            raise UnknownOperation(out)
-        return function
-
-    return operation
+def _along(function):
+    """A reduction of some axes."""
+    return lambda params, out, x: partial(function, axis=tuple(params["axes"]))
 
 
-def _is(array, kind):
-    return np.issubdtype(array.dtype, kind)
+def _of_one_dtype(params, out, *given):
+    """Whether arguments and result are floats or complex numbers of one precision."""
+    one = {x.dtype for x in given} == {out.dtype}
+    return one and np.issubdtype(out.dtype, np.inexact)
 
 
-def _of_scipy(function):
-    """A function of SciPy, which has none in half precision."""
-
-    def operation(params, out, x):
-        if out.dtype not in (np.float32, np.float64):
-            raise UnknownOperation(out)
-        return function
-
-    return operation
+def _has_scipy(params, out, x):
+    """Whether the functions of SciPy have the precision."""
+    return out.dtype in (np.float32, np.float64)
 
 
-def _with(function, **names):
-    """A function of NumPy with parameters of the operation under other names."""
-
-    def operation(params, out, *given):
-        return partial(function, **{k: params[name] for k, name in names.items()})
-
-    return operation
-
-
-def _sums(function):
-    """A reduction in the precision of its result."""
-    return lambda params, out, x: partial(
-        function, axis=tuple(params["axes"]), dtype=out.dtype
-    )
-
-
-def _extremes(function):
-    """A reduction to the largest or smallest entry, of which there is one at least."""
-
-    def operation(params, out, x):
-        if 0 in x.shape:
-            raise UnknownOperation(x)
-        return partial(function, axis=params["axes"])
-
-    return operation
-
-
-def _of_truths(function):
-    """A reduction of truth values; of whole numbers, JAX's is bit by bit."""
-
-    def operation(params, out, x):
-        if not _is(x, np.bool_):
-            raise UnknownOperation(x)
-        return partial(function, axis=params["axes"])
-
-    return operation
-
-
-def _converted(params, out, x):
-    if _is(x, np.inexact) and _is(out, np.integer):
-        raise UnknownOperation(out)  # NumPy leaves undefined what is out of range
-    return lambda x: x.astype(out.dtype)
+def _converts(params, out, x):
+    """NumPy leaves undefined what is out of the range of whole numbers."""
+    to_whole = np.issubdtype(out.dtype, np.integer)
+    return not (to_whole and np.issubdtype(x.dtype, np.inexact))
 
 
 def _power(params, out, x):
@@ -112,26 +74,11 @@ def _power(params, out, x):
     return power
 
 
-def _broadcast(params, out, *given):
-    if len(given) != 1:
-        raise UnknownOperation(out)
-    shape, places = out.shape, params["broadcast_dimensions"]
-    sizes = [1] * len(shape)
-    for axis, place in enumerate(places):
-        sizes[place] = given[0].shape[axis]
-    return lambda x: np.broadcast_to(x.reshape(sizes), shape)
-
-
-def _rounded(params, out, x):
-    if params["rounding_method"].name != "TO_NEAREST_EVEN":
-        raise UnknownOperation(params["rounding_method"])
-    return np.rint
-
-
-def _reshaped(params, out, *given):
-    if len(given) != 1:
-        raise UnknownOperation(out)
-    return lambda x: x.reshape(out.shape)
+def _broadcast(params, out, x):
+    sizes = [1] * len(out.shape)
+    for length, place in zip(x.shape, params["broadcast_dimensions"], strict=True):
+        sizes[place] = length
+    return lambda x: np.broadcast_to(x.reshape(sizes), out.shape)
 
 
 def _sliced(params, out, x):
@@ -156,16 +103,6 @@ def _padded(params, out, x, value):
         return found
 
     return padded
-
-
-def _joined(params, out, *given):
-    axis = params["dimension"]
-    return lambda *parts: np.concatenate(parts, axis=axis)
-
-
-def _stacked(params, out, *given):
-    axis = params["axis"]
-    return lambda *parts: np.stack(parts, axis=axis)
 
 
 class _Windows(NamedTuple):
@@ -207,10 +144,6 @@ class _Windows(NamedTuple):
         return tuple(found)
 
 
-def _are_clipped(params):
-    return params["mode"].name in ("CLIP", "PROMISE_IN_BOUNDS")
-
-
 def _gathered(params, out, x, starts):
     where, sizes = params["dimension_numbers"], params["slice_sizes"]
     windows = _Windows(
@@ -219,7 +152,7 @@ def _gathered(params, out, x, starts):
         where.operand_batching_dims,
         where.start_indices_batching_dims,
         where.offset_dims,
-        _are_clipped(params),
+        params["mode"].name in ("CLIP", "PROMISE_IN_BOUNDS"),
     )
 
     def gathered(x, starts):
@@ -238,7 +171,7 @@ def _scattered(write, params, out, x, starts, parts):
         where.operand_batching_dims,
         where.scatter_indices_batching_dims,
         where.update_window_dims,
-        _are_clipped(params),
+        params["mode"].name in ("CLIP", "PROMISE_IN_BOUNDS"),
     )
     inner = iter(where.update_window_dims)
     dropped = {*windows.dropped, *windows.batched}
@@ -255,15 +188,7 @@ def _scattered(write, params, out, x, starts, parts):
     return scattered
 
 
-def _chosen(params, out, which, *cases):
-    if len(cases) != 2:
-        raise UnknownOperation(out)
-    return lambda which, no, yes: np.where(which, yes, no)
-
-
-def _counted(params, out, *given):
-    if given:
-        raise UnknownOperation(out)
+def _counted(params, out):
     axis = params["dimension"]
     sizes = [1] * len(out.shape)
     sizes[axis] = out.shape[axis]
@@ -299,105 +224,102 @@ def _complex(params, out, *given):
     return joined
 
 
-def _logistic(x):
-    size = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1, size) / (1 + size)
-
-
-OPERATIONS: dict[str, Operation] = {
+_ANY_DTYPE = {
+    "neg": np.negative,
+    "not": np.invert,
+    "add": np.add,
+    "add_any": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "is_finite": np.isfinite,
+    "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
     **{
-        name: _same(function)
-        for name, function in {
-            "neg": np.negative,
-            "sign": np.sign,
-            "abs": np.abs,
-            "real": np.real,
-            "imag": np.imag,
-            "conj": np.conj,
-            "square": np.square,
-            "is_finite": np.isfinite,
-            "not": np.invert,
-            "add": np.add,
-            "add_any": np.add,
-            "sub": np.subtract,
-            "mul": np.multiply,
-            "max": np.maximum,
-            "min": np.minimum,
-            "eq": np.equal,
-            "ne": np.not_equal,
-            "lt": np.less,
-            "le": np.less_equal,
-            "gt": np.greater,
-            "ge": np.greater_equal,
-            "and": np.bitwise_and,
-            "or": np.bitwise_or,
-            "xor": np.bitwise_xor,
-            "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
-            "copy": lambda x: x,
-            "copy_p": lambda x: x,
-            "stop_gradient": lambda x: x,
-        }.items()
+        name: getattr(np, name)
+        for name in ("sign", "abs", "real", "imag", "conj", "square")
     },
+    **dict.fromkeys(("copy", "copy_p", "stop_gradient"), lambda x: x),
+}
+_ONE_DTYPE = {
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "atan2": np.arctan2,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "one_minus_square": lambda x: (1 - x) * (1 + x),  # like log2, of JAX from 0.11 on
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "div": np.divide,
+    "pow": np.power,
+    "rem": np.fmod,
     **{
-        name: _of(function, np.inexact)
-        for name, function in {
-            "sin": np.sin,
-            "cos": np.cos,
-            "tan": np.tan,
-            "asin": np.arcsin,
-            "acos": np.arccos,
-            "atan": np.arctan,
-            "atan2": np.arctan2,
-            "sinh": np.sinh,
-            "cosh": np.cosh,
-            "tanh": np.tanh,
-            "asinh": np.arcsinh,
-            "acosh": np.arccosh,
-            "atanh": np.arctanh,
-            "exp": np.exp,
-            "exp2": np.exp2,
-            "expm1": np.expm1,
-            "log": np.log,
-            "log1p": np.log1p,
-            "log2": np.log2,  # like the next, of JAX from 0.11 on
-            "one_minus_square": lambda x: (1 - x) * (1 + x),
-            "sqrt": np.sqrt,
-            "rsqrt": lambda x: 1 / np.sqrt(x),
-            "cbrt": np.cbrt,
-            "floor": np.floor,
-            "ceil": np.ceil,
-            "div": np.divide,
-            "pow": np.power,
-            "rem": np.fmod,
-        }.items()
+        name: getattr(np, name)
+        for name in (
+            *("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp", "exp2", "expm1"),
+            *("log", "log1p", "log2", "sqrt", "cbrt", "floor", "ceil"),
+        )
     },
-    "logistic": _of(_logistic, np.floating),
-    "erf": _of_scipy(special.erf),
-    "erfc": _of_scipy(special.erfc),
+}
+OPERATIONS: dict[str, Callable[..., Callable[..., Any]]] = {
+    **{name: _same(function) for name, function in _ANY_DTYPE.items()},
+    **{name: _if(_of_one_dtype, _same(f)) for name, f in _ONE_DTYPE.items()},
+    "logistic": _if(_has_scipy, _same(special.expit)),
+    "erf": _if(_has_scipy, _same(special.erf)),
+    "erfc": _if(_has_scipy, _same(special.erfc)),
     "integer_pow": _power,
-    "round": _rounded,
-    "convert_element_type": _converted,
+    "round": _if(
+        lambda params, *_: params["rounding_method"].name == "TO_NEAREST_EVEN",
+        _same(np.rint),
+    ),
+    "convert_element_type": _if(
+        _converts, lambda params, out, x: lambda x: x.astype(out.dtype)
+    ),
     "broadcast_in_dim": _broadcast,
-    "reshape": _reshaped,
-    "squeeze": _reshaped,
-    "expand_dims": _reshaped,
-    "transpose": _with(np.transpose, axes="permutation"),
-    "rev": _with(np.flip, axis="dimensions"),
+    **dict.fromkeys(
+        ("reshape", "squeeze", "expand_dims"),
+        lambda params, out, x: lambda x: x.reshape(out.shape),
+    ),
+    "transpose": lambda params, out, x: partial(
+        np.transpose, axes=params["permutation"]
+    ),
+    "rev": lambda params, out, x: partial(np.flip, axis=params["dimensions"]),
     "slice": _sliced,
     "pad": _padded,
-    "concatenate": _joined,
-    "stack": _stacked,
+    "concatenate": lambda params, out, *given: (
+        lambda *parts: np.concatenate(parts, axis=params["dimension"])
+    ),
+    "stack": lambda params, out, *given: (
+        lambda *parts: np.stack(parts, axis=params["axis"])
+    ),
     "gather": _gathered,
     "scatter": partial(_scattered, np.ndarray.__setitem__),
     "scatter-add": partial(_scattered, np.add.at),
-    "select_n": _chosen,
+    "select_n": lambda params, out, which, no, yes: (
+        lambda which, no, yes: np.where(which, yes, no)
+    ),
     "iota": _counted,
     "dot_general": _product,
     "complex": _complex,
-    "reduce_sum": _sums(np.sum),
-    "reduce_prod": _sums(np.prod),
-    "reduce_max": _extremes(np.max),
-    "reduce_min": _extremes(np.min),
-    "reduce_and": _of_truths(np.all),
-    "reduce_or": _of_truths(np.any),
+    "reduce_sum": lambda params, out, x: partial(
+        np.sum, axis=tuple(params["axes"]), dtype=out.dtype
+    ),
+    "reduce_prod": lambda params, out, x: partial(
+        np.prod, axis=tuple(params["axes"]), dtype=out.dtype
+    ),
+    # Of nothing there is no largest entry; JAX's "and" of whole numbers is bit by bit.
+    "reduce_max": _if(lambda params, out, x: 0 not in x.shape, _along(np.max)),
+    "reduce_min": _if(lambda params, out, x: 0 not in x.shape, _along(np.min)),
+    "reduce_and": _if(lambda params, out, x: x.dtype == np.bool_, _along(np.all)),
+    "reduce_or": _if(lambda params, out, x: x.dtype == np.bool_, _along(np.any)),
 }

@@ -62,18 +62,9 @@ def load_nile(*, return_X_y: bool = False) -> Bunch | tuple[Array, Array]:
     Returns
     -------
     data : :class:`~sklearn.utils.Bunch`
-        Dictionary-like object with these attributes:
-
-        data : ndarray of shape (100, 1)
-            The year.
-        target : ndarray of shape (100,)
-            The flow, in 1e8 cubic metres a year.
-        feature_names : list of str
-            ``["year"]``.
-        target_names : list of str
-            ``["volume"]``.
-        DESCR : str
-            Description and source.
+        ``data`` of shape (100, 1), the years; ``target`` of shape (100,), the flow in
+        1e8 cubic metres a year; ``feature_names``, ``target_names``, and ``DESCR``,
+        description and source.
 
     (data, target) : tuple of ndarrays
         If ``return_X_y`` is True.
@@ -96,13 +87,8 @@ def load_nile(*, return_X_y: bool = False) -> Bunch | tuple[Array, Array]:
     data, target = year[:, None].copy(), volume.copy()  # not views of one table
     if return_X_y:
         return data, target
-    return Bunch(
-        data=data,
-        target=target,
-        feature_names=["year"],
-        target_names=["volume"],
-        DESCR=_NILE,
-    )
+    names = {"feature_names": ["year"], "target_names": ["volume"]}
+    return Bunch(data=data, target=target, **names, DESCR=_NILE)
 
 
 @overload
@@ -124,14 +110,8 @@ def load_udhr(*, return_X_y: bool = False) -> Bunch | tuple[Array, Array]:
     Returns
     -------
     data : :class:`~sklearn.utils.Bunch`
-        Dictionary-like object with these attributes:
-
-        data : ndarray of shape (7245,)
-            The texts.
-        target : ndarray of shape (7245,)
-            The names of their languages.
-        DESCR : str
-            Description and source.
+        ``data`` of shape (7245,), the texts; ``target`` of shape (7245,), the names of
+        their languages; ``DESCR``, description and source.
 
     (data, target) : tuple of ndarrays
         If ``return_X_y`` is True.

@@ -1,6 +1,7 @@
 """What the generators share: work in chunks, results on disk."""
 
 import time
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from sklearn.utils import Bunch
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
-from sklearn_gn.runtime.disk_cache import cached_on_disk
+from sklearn_gn.arrays.caches import cached_on_disk
 
 
 def solve_in_chunks(solve, inputs, size, *, n_jobs, verbose, name):
@@ -24,9 +25,19 @@ def solve_in_chunks(solve, inputs, size, *, n_jobs, verbose, name):
     total = len(inputs)
     chunks = [inputs[start : start + size] for start in range(0, total, size)]
     begin, printed, done, outputs = time.perf_counter(), 0.0, 0, []
-    with _one_blas_thread():  # threads share this limit, processes have their own
+
+    # The calls are small: threads of BLAS gain nothing, and where other processes are
+    # busy they wait for each other, for most of the time. Threads share this limit,
+    # processes have their own.
+    one_blas_thread = partial(threadpool_limits, limits=1, user_api="blas")
+
+    def solve_chunk(chunk):
+        with one_blas_thread():
+            return solve(chunk)
+
+    with one_blas_thread():
         results = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator")(
-            delayed(_solve_chunk)(solve, chunk) for chunk in chunks
+            delayed(solve_chunk)(chunk) for chunk in chunks
         )
         for result in results:
             outputs.append(result)
@@ -38,17 +49,6 @@ def solve_in_chunks(solve, inputs, size, *, n_jobs, verbose, name):
                     f"[{name}] {done} of {total} samples  {elapsed:7.1f} s", flush=True
                 )
     return np.concatenate(outputs)
-
-
-def _one_blas_thread():
-    # The calls are small: threads of BLAS gain nothing, and where other processes are
-    # busy they wait for each other, for most of the time.
-    return threadpool_limits(limits=1, user_api="blas")
-
-
-def _solve_chunk(solve, chunk):
-    with _one_blas_thread():
-        return solve(chunk)
 
 
 def cached(name, function, arguments, *, cache, data_home):

@@ -14,8 +14,6 @@ from sklearn_gn.datasets._cache import as_bunch, cached, solve_in_chunks
 
 _VERSION = 1  # of the numbers: a new one makes stored files void
 
-_DIFFUSION = 0.5
-_END = 0.5
 _POINTS = np.array(
     [[0.2, 0.2], [0.6, 0.8], [0.3, 0.6], [0.5, 0.5], [0.8, 0.5], [0.9, 0.3]]
 )
@@ -32,7 +30,6 @@ _RATE = -2 * _LOGIT / (_LEVELS[_J] - _LEVELS[_I])
 # y^T r(u) is tabulated: beyond these ends it is constant to 1e-9.
 _LOW, _HIGH, _PER_UNIT = -60.0, 160.0, 16
 
-_TOLERANCE = 1e-9
 _MAX_ITER = 100
 _CHUNK = 25  # samples solved together, fewer on fine meshes
 
@@ -138,18 +135,16 @@ def make_cdr(
     does not print, are nodes of the meshes of 11, 51, 101 and 151 nodes; between nodes
     the solution is interpolated linearly.
 
-    Relative differences of the targets of 25 samples, the mean over the samples, the
-    largest in brackets:
+    Relative differences of the targets, means over 25 samples:
 
-    - 51 and 151 nodes: 0.0030 (0.0045); 101 and 151: 0.0005 (0.0007); 151 and 201:
-      0.0002 (0.0002). The error falls at second order.
-    - 50 and 100 steps: 0.013 (0.045); 100 and 200: 0.006 (0.021); 200 and 400: 0.003
-      (0.010). The error falls at first order and, as in the paper, is larger than
-      that of the mesh: data of different ``n_steps`` are different problems.
+    - 51 and 151 nodes: 0.0030; 101 and 151: 0.0005; 151 and 201: 0.0002.
+    - 50 and 100 steps: 0.013; 100 and 200: 0.006; 200 and 400: 0.003. As in the paper,
+      this error is larger than that of the mesh: data of different ``n_steps`` are
+      different problems.
     - The tolerance of the iteration and the table of reactions: 5e-10.
 
-    Time for 800 samples on one core of an x86-64 server: 38 s for the default mesh;
-    0.7 s a sample, which makes 9 minutes, for 151 nodes.
+    800 samples take 38 s on one core of an x86-64 server for the default mesh, and
+    9 minutes for 151 nodes.
 
     References
     ----------
@@ -183,9 +178,8 @@ def make_cdr(
         "n_jobs": n_jobs,
         "verbose": verbose,
     }
-    X, Y = cached(
-        f"cdr_{_VERSION}", _generate, arguments, cache=cache, data_home=data_home
-    )
+    where = {"cache": cache, "data_home": data_home}
+    X, Y = cached(f"cdr_{_VERSION}", _generate, arguments, **where)
     if return_X_y:
         return X, Y
     times = _TIMES / 100
@@ -216,13 +210,8 @@ def _generate(n_samples, n_nodes, n_steps, random_state, n_jobs, verbose):
 
 def _wind(x):
     """Velocity at the points, shape (n_points, 2)."""
-    return np.stack(
-        [
-            4.5 * (1 + 0.8 * np.sin(2 * np.pi * x[:, 0])),
-            5.5 * (0.5 - x[:, 1]),
-        ],
-        axis=1,
-    )
+    to_the_right = 4.5 * (1 + 0.8 * np.sin(2 * np.pi * x[:, 0]))
+    return np.stack([to_the_right, 5.5 * (0.5 - x[:, 1])], axis=1)
 
 
 def _source(x, t):
@@ -336,9 +325,9 @@ def _observe(y, n_nodes, n_steps, source=_source):
     """Solve for all rows of ``y`` together and return the 72 observations of each."""
     x = _nodes(n_nodes)
     mass, stiffness, convection = _matrices(n_nodes)
-    step, per_hundredth = _END / n_steps, n_steps // 50
+    step, per_hundredth = 0.5 / n_steps, n_steps // 50
     linear = splu(
-        (mass / step + _DIFFUSION * stiffness + convection).tocsc(),
+        (mass / step + 0.5 * stiffness + convection).tocsc(),
         permc_spec="MMD_AT_PLUS_A",  # the pattern is symmetric, the diagonal large
         diag_pivot_thresh=0.0,
         options={"SymmetricMode": True},
@@ -358,7 +347,7 @@ def _observe(y, n_nodes, n_steps, source=_source):
             load = constant + strength * reaction(guess)
             previous, guess = guess, linear.solve(mass @ load.T).T
             change = np.abs(guess - previous).max()
-            if change <= _TOLERANCE * np.abs(guess).max():
+            if change <= 1e-9 * np.abs(guess).max():
                 break
         else:
             raise RuntimeError(

@@ -21,7 +21,6 @@ _HIGH = np.array([1.0, 3.0, np.pi])
 _ELECTRODES = np.array([[1, 1 / 6], [1, 11 / 6]])  # of the current, on the surface
 _CURRENTS = np.array([-1.0, 1.0])
 _GRID = 1 / 6 + np.arange(21) / 12  # coordinates of the receivers, either direction
-_RECEIVER = 1 / 12  # distance of the two ends of a receiver
 
 _TOLERANCE = 1e-10
 _MAX_ITER = 1000
@@ -88,19 +87,8 @@ def make_dcr(
         1,000 to test.
     shape : tuple of 3 ints, default=(24, 24, 12)
         Number of cells in the directions x1, x2, x3. The paper has (48, 48, 24).
-    random_state : int, RandomState instance or None, default=0
-        Determines the features. Results are stored on disk for an int only.
-    n_jobs : int or None, default=None
-        Number of threads, counted as in scikit-learn. The result does not depend on it.
-    verbose : int, default=0
-        1 prints progress about once a second, 2 after every chunk.
-    cache : bool, default=True
-        Whether to store the result on disk and read it from there the next time.
-    data_home : str, path-like or None, default=None
-        Folder for the result. If None, the folder ``sklearn_gn`` in
-        :func:`sklearn.datasets.get_data_home`.
-    return_X_y : bool, default=True
-        If False, return a Bunch in place of ``(X, Y)``.
+    random_state, n_jobs, verbose, cache, data_home, return_X_y : optional
+        As for :func:`make_cdr`.
 
     Returns
     -------
@@ -130,24 +118,21 @@ def make_dcr(
         Y -= Y[train].mean(axis=0)
 
     Finite volumes on equal cells, with m at their centres, harmonic means of it on
-    faces, and currents divided over the nearest cells of the top layer by bilinear
-    weights. The potential on the surface is that of the top layer, interpolated
-    bilinearly between centres of cells. The solution is determined up to a constant,
-    which cancels in differences. The equations are solved by conjugate gradients to a
-    relative residual of 1e-10; with :math:`s = \sqrt m`, the inverse of
-    :math:`-s \Delta s`, applied by fast cosine transforms, preconditions them so well
-    that 11 to 23 iterations do for any sample and mesh.
+    faces, and bilinear weights between the cells of the top layer for currents and
+    receivers. The equations are solved by conjugate gradients to a relative residual of
+    1e-10; with :math:`s = \sqrt m`, the inverse of :math:`-s \Delta s`, applied by fast
+    cosine transforms, preconditions them so well that 11 to 23 iterations do for any
+    sample and mesh.
 
     The potential has poles at the electrodes, which no mesh resolves: relative to the
     norm of a sample, targets of the meshes (24, 24, 12) and (48, 48, 24) differ by
-    0.45, those of (48, 48, 24) and (96, 96, 48) by 0.18 (medians of 60 samples).
-    Nearly all of it stems from the receivers next to an electrode; without the two
-    outermost values of x2 on either side the figures are 0.13 and 0.012. Data of
-    different meshes are therefore different problems. The tolerance of the iteration
-    changes targets by less than 1e-9 of their norm.
+    0.45, those of (48, 48, 24) and (96, 96, 48) by 0.18 (medians of 60 samples), nearly
+    all of it at the receivers next to an electrode. Data of different meshes are
+    therefore different problems. The tolerance of the iteration changes targets by less
+    than 1e-9 of their norm.
 
-    Time per sample on one core of an x86-64 server: 4.5 ms for the default mesh,
-    33 ms for (48, 48, 24), which makes 5.5 minutes for the 10,000 samples of the paper.
+    A sample takes 4.5 ms on one core of an x86-64 server for the default mesh, and
+    33 ms for (48, 48, 24): 5.5 minutes for the 10,000 samples of the paper.
 
     References
     ----------
@@ -182,12 +167,12 @@ def make_dcr(
         "n_jobs": n_jobs,
         "verbose": verbose,
     }
-    X, Y = cached(
-        f"dcr_{_VERSION}", _generate, arguments, cache=cache, data_home=data_home
-    )
+    where = {"cache": cache, "data_home": data_home}
+    X, Y = cached(f"dcr_{_VERSION}", _generate, arguments, **where)
     if return_X_y:
         return X, Y
     names = [f"d{k} u({a:.3f}, {b:.3f})" for k in (1, 2) for a in _GRID for b in _GRID]
+    description = {"n_samples": n_samples, "cells": " x ".join(map(str, shape))}
     return as_bunch(
         X,
         Y,
@@ -196,9 +181,7 @@ def make_dcr(
         feature_names=["height", "size", "angle"],
         target_names=names,
         grid=_GRID.copy(),
-        DESCR=_DESCRIPTION.format(
-            n_samples=n_samples, cells=" x ".join(str(n) for n in shape)
-        ),
+        DESCR=_DESCRIPTION.format(**description),
     )
 
 
@@ -327,7 +310,8 @@ def _receivers(shape):
     matrices = []
     for k in (0, 1):
         value, left, right = (
-            _interpolation(_GRID + shift * _RECEIVER, shape[k], _LENGTHS[k])
+            # The ends of a receiver are 1 / 12 apart.
+            _interpolation(_GRID + shift * (1 / 12), shape[k], _LENGTHS[k])
             for shift in (0, -0.5, 0.5)
         )
         matrices.append((value, right - left))

@@ -11,27 +11,12 @@ from sklearn.utils import Bunch, check_random_state
 
 from sklearn_gn._typing import Array, PathLike, RandomState
 
-_LARGEST = 312  # rows of a class to train and test: 5000 over 16 classes
-_KEPT = 10  # rows of a class kept to validate, at least
-
-_CROPS = [
-    "Alfalfa",
-    "Corn-notill",
-    "Corn-mintill",
-    "Corn",
-    "Grass-pasture",
-    "Grass-trees",
-    "Grass-pasture-mowed",
-    "Hay-windrowed",
-    "Oats",
-    "Soybean-notill",
-    "Soybean-mintill",
-    "Soybean-clean",
-    "Wheat",
-    "Woods",
-    "Buildings-Grass-Trees-Drives",
-    "Stone-Steel-Towers",
-]
+_CROPS = (
+    *("Alfalfa", "Corn-notill", "Corn-mintill", "Corn", "Grass-pasture"),
+    *("Grass-trees", "Grass-pasture-mowed", "Hay-windrowed", "Oats"),
+    *("Soybean-notill", "Soybean-mintill", "Soybean-clean", "Wheat", "Woods"),
+    *("Buildings-Grass-Trees-Drives", "Stone-Steel-Towers"),
+)
 
 _INDIAN_PINES = """\
 Indian Pines
@@ -192,11 +177,12 @@ def _split(target, random_state):
     train, validation, test = [], [], []
     for label in np.unique(target):
         rows = rng.permutation(np.flatnonzero(target == label))
-        drawn = min(len(rows) - _KEPT, _LARGEST)
+        # To train and test, 5000 over 16 classes; at least 10 are kept to validate.
+        drawn = min(len(rows) - 10, 312)
         if drawn < 1:
             raise ValueError(
-                f"Class {label} has {len(rows)} pixels: the split needs more than "
-                f"{_KEPT} of each class."
+                f"Class {label} has {len(rows)} pixels: the split needs more than 10 "
+                "of each class."
             )
         test.append(rows[: drawn // 5])
         train.append(rows[drawn // 5 : drawn])
@@ -266,21 +252,14 @@ def _read_batch(path, dtype):
     images = labels = None
     if isinstance(content, dict):
         images, labels = content.get(b"data"), content.get(b"labels")
-    if (
-        not isinstance(images, np.ndarray)
-        or images.dtype != np.uint8
-        or images.ndim != 2
-        or images.shape[1] != 3072
-    ):
+    numbers = isinstance(images, np.ndarray) and images.dtype == np.uint8
+    if not numbers or images.ndim != 2 or images.shape[1] != 3072:
         raise ValueError(
             f"{path} is not a CIFAR-10 batch: it must have data, bytes of shape "
             f"(n_images, 3072)."
         )
-    if (
-        not isinstance(labels, list)
-        or len(labels) != len(images)
-        or not all(isinstance(k, Integral) and 0 <= k <= 9 for k in labels)
-    ):
+    one_each = isinstance(labels, list) and len(labels) == len(images)
+    if not one_each or not all(isinstance(k, Integral) and 0 <= k <= 9 for k in labels):
         raise ValueError(
             f"{path} is not a CIFAR-10 batch: it must have labels, a list of "
             f"{len(images)} integers from 0 to 9."

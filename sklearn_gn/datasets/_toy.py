@@ -9,8 +9,6 @@ from sklearn_gn._typing import Array, RandomState
 
 _LOWEST, _HIGHEST = -6.5511333328, 8.1062135894  # of peaks, over the plane
 
-_DRAWS = 1000
-
 
 def make_peaks_classification(
     n_samples: int = 5000, *, n_classes: int = 5, random_state: RandomState = None
@@ -134,10 +132,8 @@ def make_circle(
 
     Returns
     -------
-    X : ndarray of shape (n_samples, 2)
-        Points of the square [-1, 1]^2, uniform inside and uniform outside.
-    y : ndarray of shape (n_samples,)
-        0 inside, 1 outside; half of the points each, up to one.
+    X, y : ndarrays of shape (n_samples, 2) and (n_samples,)
+        Points and classes, as :func:`make_ellipse` returns them.
 
     See Also
     --------
@@ -174,7 +170,7 @@ def _sample(classify, n_classes, n_samples, half_width, random_state):
     wanted = share + (np.arange(n_classes) < more)
     found = [[] for _ in range(n_classes)]
     counts = np.zeros(n_classes, dtype=int)
-    for _ in range(_DRAWS):
+    for _ in range(1000):
         points = rng.uniform(-half_width, half_width, size=(max(2000, n_samples), 2))
         classes = classify(points)
         for k in np.flatnonzero(counts < wanted):

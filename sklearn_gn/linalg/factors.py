@@ -22,8 +22,6 @@ from sklearn_gn.linalg import cholesky
 # Multiply-adds above which the Gram matrix (twice as fast, a matrix product) replaces
 # the QR factorisation of a design.
 QR_LIMIT = 5e8
-_SMALL = 64  # rows of a triangular matrix that LAPACK inverts as a whole
-_RAISES = 10  # of a shift, each to four times of it
 
 
 def plus_diagonal(matrix, diagonal):
@@ -120,14 +118,15 @@ def factor(matrix, shift=0.0, *, overwrite=False):
 def factor_with_floor(matrix, floor):
     """Return the :class:`Factor` of a matrix with a shift at rounding level.
 
-    The shift is raised where rounding errors have made the matrix indefinite.
+    Where rounding errors have made the matrix indefinite, the shift is raised, at most
+    ten times, each to four times of it.
     """
     library = library_of((matrix, floor))
     xp = library.xp
 
     def failed(carry):
         count, _, found = carry
-        return ~xp.isfinite(found.root[-1, -1]) & (count < _RAISES)
+        return ~xp.isfinite(found.root[-1, -1]) & (count < 10)
 
     def raised(carry):
         count, shift, _ = carry
@@ -174,7 +173,7 @@ def _lower_inverse(root):
 def _invert_lower(root):
     """Put the inverse of a lower triangular matrix in its place."""
     n = len(root)
-    if n <= _SMALL:
+    if n <= 64:  # rows of a triangular matrix that LAPACK inverts as a whole
         root[...] = _lapack("trtri", root.dtype)(root, lower=True)[0]
         return
     # By halves: most of the work in products, which LAPACK leaves to slower loops.

@@ -5,8 +5,6 @@ import numpy as np
 from sklearn_gn.arrays.libraries import library_of, namespace
 from sklearn_gn.arrays.trees import add, dot
 
-_DEPENDENT = 1e-12  # share of a vector that is rounding
-
 
 def conjugate_gradient(
     product,
@@ -116,7 +114,7 @@ def krylov_basis(product, diagonal, right, rank):
         for _ in range(2):  # once more, for what rounding has left
             vector = vector - found @ (found.T @ vector)
         norm = np.linalg.norm(vector)
-        if not norm > _DEPENDENT * size:
+        if not norm > 1e-12 * size:  # share of a vector that is rounding
             return basis[:, : max(k, 1)]
         basis[:, k] = vector / norm
         vector = product(basis[:, k]) / diagonal

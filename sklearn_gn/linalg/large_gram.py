@@ -23,17 +23,14 @@ import numpy as np
 from sklearn_gn.arrays.trees import Record
 
 LARGEST_DENSE = 2000  # parameters, or numbers that the rows give: no larger matrix
-_WIDE = 3  # parameters for each number that the rows give: the rows are fewer
-_MOST_WORK = 3e10  # of a dense matrix, in products of its entries
-_MOST_LARGE = 2e8  # parameters times rows of a matrix that is not formed
 _VECTORS = 32  # of a product at a time
 _BLOCK_ROWS = 256
 
 
 def affordable(n_rows, size):
     """Whether the evidence of a squared loss takes no longer than minutes."""
-    dense = size <= LARGEST_DENSE and work_of(n_rows, size) <= _MOST_WORK
-    return dense or n_rows * size <= _MOST_LARGE
+    dense = size <= LARGEST_DENSE and work_of(n_rows, size) <= 3e10
+    return dense or n_rows * size <= 2e8  # of a matrix that is not formed
 
 
 def work_of(n_rows, size):
@@ -45,9 +42,9 @@ def is_formed(n_numbers, size):
     """Whether the matrix of a squared loss is formed, or products with it.
 
     ``n_numbers`` is rows times targets. Products of few rows are cheaper where there
-    are many more parameters, and as exact.
+    are more than three times as many parameters, and as exact.
     """
-    return size <= min(LARGEST_DENSE, _WIDE * n_numbers)
+    return size <= min(LARGEST_DENSE, 3 * n_numbers)
 
 
 class LayerRows(NamedTuple):

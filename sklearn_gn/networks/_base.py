@@ -11,8 +11,6 @@ import numpy as np
 
 from sklearn_gn.runtime.fingerprint import known
 
-_LARGEST_SEED = np.iinfo(np.int32).max
-
 ACTIVATIONS = {
     "tanh": jnp.tanh,
     "relu": jax.nn.relu,
@@ -66,14 +64,15 @@ def checked_sizes(name, value):
         sizes = (value,) if isinstance(value, Integral | str) else tuple(value)
     except TypeError:
         sizes = (value,)
-    if not all(_is_size(size) for size in sizes):
-        raise ValueError(f"{name} must hold positive integers, got {value!r}.")
-    return tuple(int(size) for size in sizes)
+    for size in sizes:
+        if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
+            raise ValueError(f"{name} must hold positive integers, got {value!r}.")
+    return tuple(map(int, sizes))
 
 
 def check_size(name, value):
     """Raise a ValueError where a parameter is no positive integer."""
-    if not _is_size(value):
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be a positive integer, got {value!r}.")
 
 
@@ -91,7 +90,8 @@ def initial_parameters(network, rng, x):
     """
     if isinstance(network, Network):
         return network.init(rng, x.shape[1])
-    return network.init(jax.random.key(rng.randint(_LARGEST_SEED)), jnp.asarray(x))
+    seed = rng.randint(np.iinfo(np.int32).max)
+    return network.init(jax.random.key(seed), jnp.asarray(x))
 
 
 def n_features(network, params, x):
@@ -163,10 +163,7 @@ class Network:
         return self
 
     def _key(self):
-        return (
-            type(self),
-            *(_hashable(value) for value in self.get_params().values()),
-        )
+        return type(self), *map(_hashable, self.get_params().values())
 
     def __eq__(self, other):
         return isinstance(other, Network) and self._key() == other._key()
@@ -189,10 +186,6 @@ class Network:
         """Return the number of the level that parameters belong to."""
         del params
         return 0
-
-
-def _is_size(value):
-    return isinstance(value, Integral) and not isinstance(value, bool) and value > 0
 
 
 def _hashable(value):

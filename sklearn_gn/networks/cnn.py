@@ -60,22 +60,8 @@ class CNN(Network):
     def init(self, rng: np.random.RandomState, n_inputs: int) -> Any:
         """Draw uniform kernels of variance ``1 / (3 fan_in)``; there is no bias.
 
-        Parameters
-        ----------
-        rng : RandomState
-            Source of the random numbers.
-        n_inputs : int
-            Pixels times channels.
-
-        Returns
-        -------
-        tuple of ndarray
-            Kernels of shape (size, size, channels in, channels out).
-
-        Raises
-        ------
-        ValueError
-            If ``n_inputs`` is not that of ``image_shape``.
+        They have the shape (size, size, channels in, channels out). A ValueError is
+        raised if ``n_inputs`` is not that of ``image_shape``.
         """
         shape = self._shape()
         if n_inputs != np.prod(shape):

@@ -57,17 +57,7 @@ class MLP(Network):
     def init(self, rng: np.random.RandomState, n_inputs: int) -> Any:
         """Draw weights of variance ``1 / fan_in`` (2 for relu) and uniform biases.
 
-        Parameters
-        ----------
-        rng : RandomState
-            Source of the random numbers.
-        n_inputs : int
-            Number of features.
-
-        Returns
-        -------
-        tuple of (weight, bias)
-            A pair a layer.
+        They are returned as pairs, one a layer.
         """
         params, gain = [], self.input_gain
         for width, name in zip(self._layers(), self._activations(), strict=True):

@@ -10,8 +10,6 @@ from jax import lax
 
 from sklearn_gn.networks._base import Network, check_positive, check_size
 
-_STABILITY = 1e-4  # gamma: keeps the flow from growing
-
 
 @dataclass(eq=False, repr=False)
 class NeuralODE(Network):
@@ -64,18 +62,8 @@ class NeuralODE(Network):
     def init(self, rng: np.random.RandomState, n_inputs: int) -> Mapping[str, Any]:
         """Draw weights that do not depend on time; biases are zero.
 
-        Parameters
-        ----------
-        rng : RandomState
-            Source of the random numbers.
-        n_inputs : int
-            Number of features.
-
-        Returns
-        -------
-        dict
-            ``opening_weight``, ``opening_bias``, and one row a time node of
-            ``triangle`` and ``bias``.
+        A dict holds ``opening_weight``, ``opening_bias``, and one row a time node of
+        ``triangle`` and ``bias``.
         """
         n, nodes = self.width, self.n_cells + 1
         opening = rng.standard_normal((n_inputs, n)) * np.sqrt(2)
@@ -119,7 +107,8 @@ class NeuralODE(Network):
         upper = jnp.zeros((triangle.shape[0], n, n), triangle.dtype)
         upper = upper.at[:, rows, cols].set(triangle)
         eye = jnp.eye(n, dtype=triangle.dtype)
-        return jnp.swapaxes(upper, 1, 2) - upper - _STABILITY * eye[None]
+        skew = jnp.swapaxes(upper, 1, 2) - upper
+        return skew - 1e-4 * eye[None]  # which keeps the flow from growing
 
     def roughness(self, params: Any) -> Any:
         """Return ``B theta``: opening weights as they are, the others' changes in time.

@@ -10,8 +10,6 @@ from sklearn_gn.linalg.factors import factor
 from sklearn_gn.linalg.krylov import conjugate_gradient
 from sklearn_gn.optim.multinomial import margins, root_curvature
 
-_CG_TOL = 1e-5
-
 
 def solve_rows(gram, root, slope, total, cg_iterations):
     r"""The multipliers ``y = S u`` with ``(S G S + omega I) u = S^-1 slope``.
@@ -42,7 +40,7 @@ def solve_rows(gram, root, slope, total, cg_iterations):
         image = gram @ slope
     right = root * image
     if cg_iterations:
-        tol = library.xp.asarray(_CG_TOL, right.dtype)
+        tol = library.xp.asarray(1e-5, right.dtype)
         v, *_ = conjugate_gradient(product, right, tol=tol, max_iter=cg_iterations)
         return (slope - root * v) / total
     solved = factor(matrix, total).solve(right)

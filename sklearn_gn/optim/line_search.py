@@ -7,7 +7,6 @@ import numpy as np
 
 from sklearn_gn.arrays.libraries import library_of, namespace
 
-_ARMIJO = 1e-4  # part of the slope by which a step has to lower the loss
 # Trial steps: a geometric grid that contains the Gauss-Newton step 1 and one
 # enlarged step, then an even grid between the neighbours of its best point.
 _COARSE = tuple(2.0**k for k in range(1, -15, -1))
@@ -62,12 +61,12 @@ def line_minimum(derivatives, slope, *, flat, max_iter):
 
 
 def insufficient_decrease(new, loss, length, slope, rounding=0.0):
-    """Whether a step fails Armijo's condition, or ends where the loss is NaN.
+    """Whether a step fails Armijo's condition (1e-4), or ends where the loss is NaN.
 
     ``slope`` is the derivative along the direction, ``rounding`` what two losses that
     are alike may differ by. Works on numbers and on traced arrays.
     """
-    return (new > loss + _ARMIJO * length * slope + rounding) | (new != new)
+    return (new > loss + 1e-4 * length * slope + rounding) | (new != new)
 
 
 def backtrack(evaluate, rejected, length, *, halvings=30, while_loop=None):

@@ -29,9 +29,6 @@ from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import library_of, namespace
 from sklearn_gn.linalg.krylov import conjugate_gradient
 
-_FLAT = 1e-3  # margins at which the bounding curvature is that of zero
-
-
 # --- values and logits ---------------------------------------------------------------
 
 
@@ -115,7 +112,7 @@ def bounding_curvature(margin):
     of the second derivative is never too long for margins linear in the parameters.
     """
     xp = namespace(margin)
-    size = xp.maximum(xp.abs(margin), _FLAT)
+    size = xp.maximum(xp.abs(margin), 1e-3)  # below, it is that of zero
     return xp.tanh(size / 2) / (2 * size)
 
 

@@ -15,8 +15,6 @@ from jax import lax
 
 from sklearn_gn.linalg.factors import eigenpairs
 
-_NEWTON_ITERATIONS = 60
-
 
 class SpectralModel(NamedTuple):
     """Quadratic model in the eigenvectors of its matrix."""
@@ -68,7 +66,7 @@ def radius_shift(model, radius):
 
     def outside(carry):
         _, length, count = carry
-        return (length > radius * (1 + 1e-6)) & (count < _NEWTON_ITERATIONS)
+        return (length > radius * (1 + 1e-6)) & (count < 60)
 
     shift, *_ = lax.while_loop(outside, improve, (start, norm(start), jnp.int32(0)))
     return jnp.where(norm(jnp.zeros_like(shift)) <= radius, 0, shift)

@@ -97,6 +97,11 @@ def fitted_attribute(estimator, name, instead=""):
     return getattr(estimator, name)
 
 
+def label_once(ax, label):
+    """Return a label for the legend, or None where the axes have one of this text."""
+    return None if label in ax.get_legend_handles_labels()[1] else label
+
+
 def foreground(ax):
     """Return the colour of the labels: black, or white in a dark style."""
     return ax.xaxis.label.get_color()

@@ -18,8 +18,6 @@ from sklearn_gn.plotting._common import (
     select_target,
 )
 
-_FAINT = 0.15  # opacity of breaking lines at which the slope hardly changes
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class BreakpointDisplay(Display):
@@ -112,68 +110,41 @@ class BreakpointDisplay(Display):
             The object itself.
         """
         ax = self._axes(ax)
-        draw = self._plot_curve if len(self.grid) == 1 else self._plot_surface
-        draw(ax, kwargs)
-        return self._drawn_on(ax)
-
-    def _plot_curve(self, ax, kwargs):
         self.points_ = None
-        if self.y is not None:
-            self.points_ = ax.scatter(
-                self.X[:, 0], self.y, s=12, color="0.55", linewidths=0, label="Samples"
-            )
-        (self.curve_,) = ax.plot(
-            self.grid[0], self.response, **{"label": "Prediction", **kwargs}
-        )
-        self.breaks_ = ax.vlines(
-            self.breaks,
-            0,
-            1,
-            transform=ax.get_xaxis_transform(),
-            colors="tab:orange",
-            linewidths=0.8,
-            zorder=1,
-            label="Breakpoints" if len(self.breaks) else None,
-        )
-        ax.set(xlabel=self._feature_name(0), ylabel=self.target_name)
-        ax.legend()
-
-    def _plot_surface(self, ax, kwargs):
+        names = (None, None) if self.feature_names is None else self.feature_names
+        if len(self.grid) == 1:
+            if self.y is not None:
+                style = {"s": 12, "color": "0.55", "linewidths": 0, "label": "Samples"}
+                self.points_ = ax.scatter(self.X[:, 0], self.y, **style)
+            style = {"label": "Prediction", **kwargs}
+            (self.curve_,) = ax.plot(self.grid[0], self.response, **style)
+            style = {"colors": "tab:orange", "linewidths": 0.8, "zorder": 1}
+            style["label"] = "Breakpoints" if len(self.breaks) else None
+            over_all = ax.get_xaxis_transform()
+            self.breaks_ = ax.vlines(self.breaks, 0, 1, transform=over_all, **style)
+            ax.set(xlabel=names[0], ylabel=self.target_name)
+            ax.legend()
+            return self._drawn_on(ax)
         from matplotlib.collections import LineCollection
 
-        self.surface_ = ax.pcolormesh(
-            *self.grid, self.response, **{"shading": "nearest", **kwargs}
-        )
+        style = {"shading": "nearest", **kwargs}
+        self.surface_ = ax.pcolormesh(*self.grid, self.response, **style)
         # A jump is two large changes; the root keeps the kinks beside it visible.
         opacity = 1.0 if self.changes is None else np.sqrt(self.changes)
-        self.breaks_ = ax.add_collection(
-            LineCollection(
-                self.breaks,
-                colors="white",
-                linewidths=0.8,
-                alpha=np.maximum(opacity, _FAINT),
-            )
-        )
-        self.points_ = None
+        style = {"colors": "white", "linewidths": 0.8}
+        lines = LineCollection(self.breaks, alpha=np.maximum(opacity, 0.15), **style)
+        self.breaks_ = ax.add_collection(lines)
         if self.y is not None:
-            self.points_ = ax.scatter(
-                *self.X.T,
-                c=self.y,
-                s=12,
-                cmap=self.surface_.cmap,
-                norm=self.surface_.norm,
-                edgecolors="black",
-                linewidths=0.4,
-            )
-        ax.set(xlabel=self._feature_name(0), ylabel=self._feature_name(1))
+            style = {"s": 12, "edgecolors": "black", "linewidths": 0.4}
+            style |= {"cmap": self.surface_.cmap, "norm": self.surface_.norm}
+            self.points_ = ax.scatter(*self.X.T, c=self.y, **style)
+        ax.set(xlabel=names[0], ylabel=names[1])
         width, height = (np.ptp(values) for values in self.grid)
         if height / 2 <= width <= 2 * height:
             ax.set_aspect("equal")
             ax.locator_params(nbins=5)  # the labels must not touch in a narrow box
         ax.figure.colorbar(self.surface_, ax=ax, label=self.target_name)
-
-    def _feature_name(self, index):
-        return None if self.feature_names is None else self.feature_names[index]
+        return self._drawn_on(ax)
 
     @classmethod
     def from_estimator(
@@ -208,17 +179,13 @@ class BreakpointDisplay(Display):
             Grid points for every feature. With one feature the breakpoints are added
             to them, so that kinks are sharp.
 
-        ax : matplotlib Axes, default=None
-            Axes to draw on. If None, a new figure is made.
-
-        **kwargs : dict
-            Passed to ``ax.plot`` for the curve over one feature, or to
-            ``ax.pcolormesh`` for the surface over two.
+        ax, **kwargs : optional
+            See :meth:`plot`.
 
         Returns
         -------
         display : BreakpointDisplay
-            Display that holds the predictions and the drawn objects.
+            What is drawn.
 
         Raises
         ------
@@ -228,7 +195,13 @@ class BreakpointDisplay(Display):
         """
         cls._needs_matplotlib("from_estimator")
         hyperplanes = fitted_attribute(estimator, "hyperplanes_", DRAW_BROKEN_LINES)
-        samples = _check_samples(estimator, X)
+        if estimator.n_features_in_ > 2:
+            raise ValueError(
+                "BreakpointDisplay draws estimators of one or two features, and this "
+                f"one has {estimator.n_features_in_}. PartialDependenceDisplay of "
+                "sklearn.inspection draws one or two of them."
+            )
+        samples = validate_data(estimator, X, reset=False, dtype=np.float64)
         low, high = samples.min(axis=0), samples.max(axis=0)
         changes = None
         if len(low) == 1:
@@ -238,7 +211,10 @@ class BreakpointDisplay(Display):
             grid = (np.union1d(even, breaks),)
         else:
             breaks, drawn = _breaking_lines(hyperplanes, low, high)
-            changes = _changes(estimator, hyperplanes, high - low, target)[drawn]
+            coef = select_target(np.atleast_2d(estimator.output_coef_).T, target)
+            slope = np.linalg.norm(hyperplanes[:, 1:] * (high - low), axis=1)
+            changes = np.abs(coef) * slope
+            changes = changes[drawn] / np.max(changes, initial=np.finfo(float).tiny)
             # Centres of cells that fill the box.
             share = (np.arange(grid_resolution) + 0.5) / grid_resolution
             grid = tuple(low[:, None] + share * (high - low)[:, None])
@@ -247,6 +223,8 @@ class BreakpointDisplay(Display):
         if y is not None:
             check_consistent_length(samples, y)
         unnamed = [f"x{i}" for i in range(estimator.n_features_in_)]
+        columns = getattr(y, "columns", None)
+        name = getattr(y, "name", None) if columns is None else columns[target]
         return cls(
             grid=grid,
             response=response.reshape([len(values) for values in grid[::-1]]),
@@ -255,26 +233,8 @@ class BreakpointDisplay(Display):
             X=samples,
             y=None if y is None else select_target(np.asarray(y), target),
             feature_names=list(getattr(estimator, "feature_names_in_", unnamed)),
-            target_name=_target_name(y, target),
+            target_name="y" if name is None else str(name),
         ).plot(ax, **kwargs)
-
-
-def _check_samples(estimator, X):
-    """Samples as an array, of so few features that they can be drawn."""
-    if estimator.n_features_in_ > 2:
-        raise ValueError(
-            "BreakpointDisplay draws estimators of one or two features, and this one "
-            f"has {estimator.n_features_in_}. PartialDependenceDisplay of "
-            "sklearn.inspection draws one or two of them."
-        )
-    return validate_data(estimator, X, reset=False, dtype=np.float64)
-
-
-def _target_name(y, target):
-    """The name that a Series or data frame gives to the target, else "y"."""
-    columns = getattr(y, "columns", None)
-    name = getattr(y, "name", None) if columns is None else columns[target]
-    return "y" if name is None else str(name)
 
 
 def _breaking_lines(hyperplanes, low, high):
@@ -301,11 +261,3 @@ def _breaking_lines(hyperplanes, low, high):
     ends = np.stack([enter, leave], axis=1)[crosses]
     lines = foot[crosses, None, :] + ends[:, :, None] * along[crosses, None, :]
     return lines, crosses
-
-
-def _changes(estimator, hyperplanes, extent, target):
-    """Changes of slope across the hyperplanes, relative to the largest."""
-    coef = select_target(np.atleast_2d(estimator.output_coef_).T, target)
-    slope = np.linalg.norm(hyperplanes[:, 1:] * extent, axis=1)
-    change = np.abs(coef) * slope
-    return change / np.max(change, initial=np.finfo(np.float64).tiny)

@@ -8,27 +8,22 @@ import numpy as np
 
 from sklearn_gn import SegmentedRegressor
 from sklearn_gn._typing import Array
-from sklearn_gn.plotting._common import Display, fitted_attribute, foreground
+from sklearn_gn.plotting._common import (
+    Display,
+    fitted_attribute,
+    foreground,
+    label_once,
+)
 
-_X_LABELS = {
-    "iteration": "Iteration",
-    "time": "Time (s)",
-    "inner_iterations": "Inner iterations (cumulative)",
-    "work_units": "Work units",
+_LABELS = {
+    "x": {
+        "iteration": "Iteration",
+        "time": "Time (s)",
+        "inner_iterations": "Inner iterations (cumulative)",
+        "work_units": "Work units",
+    },
+    "y": {"loss": "Loss", "relative_error": "Relative error"},
 }
-_Y_LABELS = {"loss": "Loss", "relative_error": "Relative error"}
-_TRAINING, _VALIDATION = "(training)", "(validation)"
-_BY_WINDOW = {
-    _TRAINING: "(training, this window)",
-    _VALIDATION: "(validation, all windows)",
-}
-_LOWEST = "Lowest"
-_REFINEMENT = "Refinement"
-_WINDOW = "New window of time"
-_PENALTY = "New penalty"
-_COUNTS = ("iteration", "inner_iterations")  # axes of integers
-_FEW_DIGITS = 10.0  # largest over smallest value on a linear axis
-_PALE = {"linewidth": 4.5, "alpha": 0.35}  # of a broad line under a thin one
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -74,11 +69,8 @@ class ConvergenceDisplay(Display):
         Vertical lines at the first iterations with a new penalty. The loss contains
         the penalty, and may jump there.
 
-    ax_ : matplotlib Axes
-        Axes with the curves.
-
-    figure_ : matplotlib Figure
-        Figure that holds the axes.
+    ax_, figure_ : matplotlib Axes and Figure
+        Where it is drawn.
 
     See Also
     --------
@@ -138,91 +130,107 @@ class ConvergenceDisplay(Display):
         display : ConvergenceDisplay
             The object itself.
         """
-        position, curves = self._position(x), self._curves(y)
+        log = {key: np.asarray(values) for key, values in self.convergence_log.items()}
+        for word, chosen in (("x", x), ("y", y)):
+            names = sorted(_LABELS[word])
+            if chosen not in names:
+                raise ValueError(f"{word} must be one of {names}, got {chosen!r}.")
+            if chosen not in log:
+                known = [name for name in names if name in log]
+                raise ValueError(
+                    f"{word}={chosen!r} is not in the log of this fit, which has "
+                    f"{known}."
+                )
+        position = np.cumsum(log[x]) if x == "inner_iterations" else log[x]
+        first_rows = {  # of new windows of time, penalties and levels of a network
+            column: 1 + np.flatnonzero(np.diff(log.get(column, ())))
+            for column in ("window_end", "alpha", "level")
+        }
+        new_window = first_rows["window_end"]
+        curves = {"": log[y]}
+        if y == "loss" and not np.isnan(log["val_loss"]).all():
+            this, every = (
+                (", this window", ", all windows") if any(new_window) else ("", "")
+            )
+            curves = {
+                f"(training{this})": log["loss"],
+                f"(validation{every})": log["val_loss"],
+            }
+        *_, (last, values) = curves.items()
         ax = self._axes(ax)
         name = self.name if name is None else name
+        self.windows_, self.penalties_ = (
+            [
+                ax.axvline(
+                    position[row],
+                    label=label_once(ax, label),
+                    color="0.8",
+                    linewidth=1,
+                    zorder=0,
+                )
+                for row in first_rows[column]
+            ]
+            for column, label in (
+                ("window_end", "New window of time"),
+                ("alpha", "New penalty"),
+            )
+        )
         self.lines_, self.refinements_ = [], []
-        self.windows_ = self._mark_changes(ax, position, "window_end", _WINDOW)
-        self.penalties_ = self._mark_changes(ax, position, "alpha", _PENALTY)
-        for suffix, style, values in curves:
-            shown = _BY_WINDOW[suffix] if suffix and self.windows_ else suffix
-            label = " ".join(filter(None, [name, shown])) or _Y_LABELS[y]
-            line_kwargs = {**style, "label": label, **kwargs}
+        for suffix, values in curves.items():
+            label = " ".join(filter(None, [name, suffix])) or _LABELS["y"][y]
+            style = {"label": label, **kwargs}
+            if suffix != last:  # a broad pale line under a thin one
+                style = {"linewidth": 4.5, "alpha": 0.35, **style}
             if self.lines_:  # one colour for one fit
-                line_kwargs.setdefault("color", self.lines_[0].get_color())
+                style.setdefault("color", self.lines_[0].get_color())
             points = position, values
-            if y == "loss" and suffix != _VALIDATION:  # which is that of all time
-                new = self._changes("window_end")  # no line from one to the next
-                points = [np.insert(np.asarray(a, float), new, np.nan) for a in points]
-            self.lines_ += ax.plot(*points, **line_kwargs)
-            self.refinements_ += self._mark_refinements(ax, self.lines_[-1])
-        several = f" {_VALIDATION}" if len(curves) > 1 else ""
+            if values is log["loss"]:  # no line from one window to the next
+                points = [
+                    np.insert(a.astype(float), new_window, np.nan) for a in points
+                ]
+            (line,) = ax.plot(*points, **style)
+            self.lines_.append(line)
+            before = first_rows["level"] - 1
+            if len(before):
+                self.refinements_ += ax.plot(
+                    position[before],
+                    values[before],
+                    label=label_once(ax, "Refinement"),
+                    color=line.get_color(),
+                    linestyle="none",
+                    marker="|",
+                    markersize=16,
+                    markeredgewidth=2,
+                )
         self.lowest_ = None
-        if y != "loss" or several or not self._penalty_changes():
-            self.lowest_ = _mark_lowest(ax, position, curves[-1][-1], _LOWEST + several)
-        if any(_spans_decades(values) for *_, values in curves):
+        alpha, evidence = log.get("alpha", ()), log.get("log_evidence", np.nan)
+        comparable = len(np.unique(alpha)) <= 1 and np.isnan(evidence).all()
+        if y != "loss" or last or comparable:
+            best = [np.nanargmin(values)] if len(values) else []
+            (self.lowest_,) = ax.plot(
+                position[best],
+                values[best],
+                label=label_once(ax, "Lowest (validation)" if last else "Lowest"),
+                color=foreground(ax),
+                linestyle="none",
+                marker="o",
+                fillstyle="none",
+            )
+        drawn = np.concatenate(list(curves.values()))
+        positive = drawn[drawn > 0]
+        # Next to zeros the positive values are orders of magnitude, too.
+        if len(positive) and (
+            np.any(drawn == 0) or positive.max() >= 10 * positive.min()
+        ):
             ax.set_yscale("log", nonpositive="mask")
-        ax.set(xlabel=_X_LABELS[x], ylabel=_Y_LABELS[y])
-        if x in _COUNTS and ax.get_xscale() == "linear":
+        ax.set(xlabel=_LABELS["x"][x], ylabel=_LABELS["y"][y])
+        if "iteration" in x and ax.get_xscale() == "linear":
             ax.xaxis.get_major_locator().set_params(integer=True)
         handles, _ = ax.get_legend_handles_labels()
-        marks = (_WINDOW, _PENALTY, _REFINEMENT, _LOWEST)  # after the curves
-        handles = sorted(handles, key=lambda h: h.get_label().startswith(marks))
+        marks = ("New window of time", "New penalty", "Refinement", "Lowest")
+        handles.sort(key=lambda h: h.get_label().startswith(marks))  # after the curves
         ax.legend(handles=handles)
         return self._drawn_on(ax)
-
-    def _position(self, x):
-        if x not in _X_LABELS:
-            raise ValueError(f"x must be one of {sorted(_X_LABELS)}, got {x!r}.")
-        if x not in self.convergence_log:
-            known = [name for name in _X_LABELS if name in self.convergence_log]
-            raise ValueError(
-                f"x={x!r} is not in the log of this fit, which has {known}."
-            )
-        values = self.convergence_log[x]
-        return np.cumsum(values) if x == "inner_iterations" else values
-
-    def _curves(self, y):
-        """Suffix of the label, style and values; the one to be marked last."""
-        if y not in _Y_LABELS:
-            raise ValueError(f"y must be one of {sorted(_Y_LABELS)}, got {y!r}.")
-        if y not in self.convergence_log:
-            raise ValueError(
-                f"y={y!r} is not in the log of this fit: only those of a problem "
-                "with an exact solution have it."
-            )
-        if y == "relative_error":
-            return [("", {}, self.convergence_log[y])]
-        loss, val_loss = (self.convergence_log[k] for k in ("loss", "val_loss"))
-        if np.isnan(val_loss).all():
-            return [("", {}, loss)]
-        return [(_TRAINING, _PALE, loss), (_VALIDATION, {}, val_loss)]
-
-    def _penalty_changes(self):
-        """Whether the losses are sums with penalties that differ."""
-        alpha = np.asarray(self.convergence_log.get("alpha", ()))
-        evidence = np.asarray(self.convergence_log.get("log_evidence", np.nan))
-        return len(np.unique(alpha)) > 1 or not np.isnan(evidence).all()
-
-    def _changes(self, column):
-        """Numbers of the iterations at which a column of the log, if any, changes."""
-        return 1 + np.flatnonzero(np.diff(self.convergence_log.get(column, ())))
-
-    def _mark_changes(self, ax, position, column, label):
-        style = {"color": "0.8", "linewidth": 1, "zorder": 0}
-        lines = [ax.axvline(position[k], **style) for k in self._changes(column)]
-        if lines and not any(line.get_label() == label for line in ax.lines):
-            lines[0].set_label(label)
-        return lines
-
-    def _mark_refinements(self, ax, line):
-        """Mark the points of a curve at which a level ends that is not the last."""
-        ends = np.flatnonzero(np.diff(self.convergence_log.get("level", ())))
-        if not len(ends):
-            return []
-        style = {"marker": "|", "markersize": 16, "markeredgewidth": 2}
-        x, y = line.get_xydata()[ends].T
-        return [_mark(ax, x, y, _REFINEMENT, color=line.get_color(), **style)]
 
     @classmethod
     def from_estimator(
@@ -231,8 +239,8 @@ class ConvergenceDisplay(Display):
         *,
         x: Literal["iteration", "time", "inner_iterations", "work_units"] = "iteration",
         y: Literal["loss", "relative_error"] = "loss",
-        ax: Any = None,
         name: str | None = None,
+        ax: Any = None,
         **kwargs: Any,
     ) -> Self:
         """Draw the convergence log of a fitted estimator.
@@ -242,26 +250,19 @@ class ConvergenceDisplay(Display):
         estimator : estimator
             A fitted estimator with the attribute ``convergence_log_``.
 
-        x : {"iteration", "time", "inner_iterations", "work_units"}, \
-                default="iteration"
-            Horizontal axis, see :meth:`plot`.
-
-        y : {"loss", "relative_error"}, default="loss"
-            What is drawn, see :meth:`plot`.
-
-        ax : matplotlib Axes, default=None
-            Axes to draw on. If None, a new figure is made.
+        x, y : optional
+            See :meth:`plot`.
 
         name : str, default=None
             Name of the fit in the legend. If None, the name of the class.
 
-        **kwargs : dict
-            Passed to ``ax.plot`` for the curves.
+        ax, **kwargs : optional
+            See :meth:`plot`.
 
         Returns
         -------
         display : ConvergenceDisplay
-            Display that holds the log and the drawn lines.
+            What is drawn.
         """
         cls._needs_matplotlib("from_estimator")
         if isinstance(estimator, SegmentedRegressor):
@@ -272,29 +273,3 @@ class ConvergenceDisplay(Display):
         log = fitted_attribute(estimator, "convergence_log_")
         name = type(estimator).__name__ if name is None else name
         return cls(convergence_log=log, name=name).plot(ax, x=x, y=y, **kwargs)
-
-
-def _spans_decades(values):
-    """Whether the positive values are so different that they need a logarithmic axis.
-
-    Zeros do, too: next to them the positive values are orders of magnitude.
-    """
-    positive = values[values > 0]
-    if not len(positive):
-        return False
-    return np.any(values == 0) or positive.max() >= _FEW_DIGITS * positive.min()
-
-
-def _mark_lowest(ax, position, values, label):
-    """Ring around the lowest value."""
-    best = [np.nanargmin(values)] if len(values) else []
-    style = {"marker": "o", "fillstyle": "none", "color": foreground(ax)}
-    return _mark(ax, position[best], values[best], label, **style)
-
-
-def _mark(ax, x, y, label, **style):
-    """Markers with one entry in the legend for all fits on the axes."""
-    known = any(line.get_label() == label for line in ax.lines)
-    label = None if known else label
-    (mark,) = ax.plot(x, y, linestyle="none", label=label, **style)
-    return mark

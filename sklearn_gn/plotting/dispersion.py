@@ -17,8 +17,6 @@ from sklearn_gn.plotting._common import (
     foreground,
 )
 
-_MOST_LABELS = 30  # classes that are labelled one by one
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DispersionDisplay(Display):
@@ -88,26 +86,16 @@ class DispersionDisplay(Display):
         ax = self._axes(ax)
         order = np.argsort(self.dispersion, kind="stable")
         position = np.arange(1, len(order) + 1)
-        few = len(order) <= _MOST_LABELS
-        (self.points_,) = ax.plot(
-            np.asarray(self.dispersion)[order],
-            position,
-            **{
-                "linestyle": "none",
-                "marker": "o",
-                "markersize": 5 if few else 2,
-                "label": "Mean of a class",
-                **kwargs,
-            },
-        )
+        few = len(order) <= 30  # classes are labelled one by one
+        style = {"marker": "o", "markersize": 5 if few else 2, "linestyle": "none"}
+        style |= {"label": "Mean of a class", **kwargs}
+        xi = np.asarray(self.dispersion)[order]
+        (self.points_,) = ax.plot(xi, position, **style)
         self.training_mean_ = None
         if self.training_mean is not None:
+            style = {"color": foreground(ax), "linestyle": "--", "linewidth": 1}
             self.training_mean_ = ax.axvline(
-                self.training_mean,
-                color=foreground(ax),
-                linestyle="--",
-                linewidth=1,
-                label="Training mean",
+                self.training_mean, label="Training mean", **style
             )
         if few:
             ax.set_yticks(position, np.asarray(self.classes)[order])
@@ -144,16 +132,13 @@ class DispersionDisplay(Display):
             Their classes. A class without samples is left out, and so are samples all
             of whose competitors have probability zero.
 
-        ax : matplotlib Axes, default=None
-            Axes to draw on. If None, a new figure is made.
-
-        **kwargs : dict
-            Passed to ``ax.plot`` for the points.
+        ax, **kwargs : optional
+            See :meth:`plot`.
 
         Returns
         -------
         display : DispersionDisplay
-            Display that holds the dispersions and the drawn objects.
+            What is drawn.
 
         Raises
         ------
@@ -167,7 +152,13 @@ class DispersionDisplay(Display):
         log_proba = fitted_attribute(estimator, "predict_log_proba")
         check_consistent_length(X, y)
         label = class_numbers(classes, y)
-        xi = _dispersion(log_proba(X), label)
+        log_p = log_proba(X)
+        true = label[:, None] == np.arange(log_p.shape[1])
+        # The softmax over the competitors' logarithms is their share of 1 - p_true,
+        # without that difference. NaN: no competitor has any probability.
+        with np.errstate(invalid="ignore"):
+            rho = softmax(np.where(true, -np.inf, log_p), axis=1)
+        xi = np.sum(rho * (1 - rho), axis=1)
         known = np.isfinite(xi)
         count = np.bincount(label[known], minlength=len(classes))
         total = np.bincount(label[known], xi[known], minlength=len(classes))
@@ -181,15 +172,3 @@ class DispersionDisplay(Display):
             classes=classes[seen],
             training_mean=mean,
         ).plot(ax, **kwargs)
-
-
-def _dispersion(log_p, label):
-    """``xi`` of every sample; NaN where no competitor has any probability.
-
-    The softmax over the competitors' logarithms is their share of ``1 - p_true``,
-    without that difference.
-    """
-    true = label[:, None] == np.arange(log_p.shape[1])
-    with np.errstate(invalid="ignore"):
-        rho = softmax(np.where(true, -np.inf, log_p), axis=1)
-    return np.sum(rho * (1 - rho), axis=1)

@@ -18,9 +18,6 @@ from sklearn_gn.callbacks import _Callback
 from sklearn_gn.plotting._common import Display, class_numbers, fitted_attribute
 from sklearn_gn.varpro.classifier import VarProNetClassifier
 
-_MOST_NAMED_CLASSES = 10  # that fit into a legend
-_FAR = 20.0  # how far regions reach beyond the features, relative to their range
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FeatureDisplay(Display):
@@ -67,11 +64,8 @@ class FeatureDisplay(Display):
     axes_ : ndarray of matplotlib Axes of shape (1, n_iterations)
         All panels.
 
-    ax_ : matplotlib Axes
-        The first panel.
-
-    figure_ : matplotlib Figure
-        Figure that holds the panels.
+    ax_, figure_ : matplotlib Axes and Figure
+        Where it is drawn.
 
     See Also
     --------
@@ -117,48 +111,52 @@ class FeatureDisplay(Display):
             The object itself.
         """
         axes = self._panels(ax, 1, len(self.features), size=(2.6, 2.8), share=True)
-        colors = _class_colors(len(self.classes))
-        box = _box(self.features)
+        from matplotlib import colormaps
+        from matplotlib.collections import PolyCollection
+        from matplotlib.lines import Line2D
+
+        n = len(self.classes)
+        colors = colormaps["turbo"](np.linspace(0, 1, n))
+        if n <= 20:
+            colors = colormaps["tab10" if n <= 10 else "tab20"](np.arange(n))
+        colors = colors[:, :3]
+        # Axes that are shared with other panels may show more than these features.
+        stacked = np.concatenate(self.features)
+        low, high = stacked.min(axis=0), stacked.max(axis=0)
+        margin = 20 * np.where(high > low, high - low, 1.0)
+        box = low - margin, high + margin
         self.accuracy_, self.points_, self.regions_ = [], [], []
         for panel, z, output, iteration in zip(
             axes.flat, self.features, self.output, self.iterations, strict=True
         ):
-            self.regions_.append(_draw_regions(panel, box, output, colors))
-            points = panel.scatter(
-                *z.T,
-                **{"c": colors[self.code], "s": 5, "linewidths": 0, **kwargs},
+            regions = [_region(output, k, box) for k in range(n)]
+            faces = [0.3 * colors[k] + 0.7 for k in range(n) if len(regions[k])]
+            regions = PolyCollection(
+                [region for region in regions if len(region)],
+                facecolors=faces,
+                edgecolors="black",
+                linewidths=0.7,
+                zorder=0,
             )
+            self.regions_.append(panel.add_collection(regions, autolim=False))
+            style = {"c": colors[self.code], "s": 5, "linewidths": 0, **kwargs}
+            self.points_.append(panel.scatter(*z.T, **style))
             found = np.argmax(_logits(z, output), axis=1)
-            accuracy = float(np.mean(found == self.code))
-            panel.set_title(
-                f"Iteration {iteration}\naccuracy {accuracy:.1%}", fontsize="medium"
-            )
+            self.accuracy_.append(float(np.mean(found == self.code)))
+            title = f"Iteration {iteration}\naccuracy {self.accuracy_[-1]:.1%}"
+            panel.set_title(title, fontsize="medium")
             panel.set_xlabel("First feature")
-            self.points_.append(points)
-            self.accuracy_.append(accuracy)
-        first, last = axes[0, 0], axes[0, -1]
         label = "Second feature"
-        first.set_ylabel(label if self.name is None else f"{self.name}\n{label}")
-        self._draw_legend(last, colors)
+        axes[0, 0].set_ylabel(label if self.name is None else f"{self.name}\n{label}")
+        if n <= 10:  # more do not fit into a legend
+            style = {"linestyle": "none", "marker": "o", "markersize": 4}
+            handles = [
+                Line2D([], [], color=color, label=str(label), **style)
+                for color, label in zip(colors, self.classes, strict=True)
+            ]
+            beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+            axes[0, -1].legend(handles=handles, title="Class", frameon=False, **beside)
         return self._drawn_on(axes)
-
-    def _draw_legend(self, ax, colors):
-        from matplotlib.lines import Line2D
-
-        if len(self.classes) > _MOST_NAMED_CLASSES:
-            return
-        style = {"linestyle": "none", "marker": "o", "markersize": 4}
-        handles = [
-            Line2D([], [], color=color, label=str(label), **style)
-            for color, label in zip(colors, self.classes, strict=True)
-        ]
-        ax.legend(
-            handles=handles,
-            title="Class",
-            loc="center left",
-            bbox_to_anchor=(1, 0.5),
-            frameon=False,
-        )
 
     @classmethod
     def from_estimator(
@@ -195,17 +193,13 @@ class FeatureDisplay(Display):
         name : str, default=None
             Name of the method, written next to the first panel.
 
-        ax : matplotlib Axes or array of them, default=None
-            Axes to divide into panels, or one for each panel. If None, a new figure is
-            made.
-
-        **kwargs : dict
-            Passed to ``ax.scatter`` for the samples.
+        ax, **kwargs : optional
+            See :meth:`plot`.
 
         Returns
         -------
         display : FeatureDisplay
-            Display that holds the features and the drawn objects.
+            What is drawn.
 
         Raises
         ------
@@ -224,15 +218,15 @@ class FeatureDisplay(Display):
                 "FeatureDisplay draws a VarProNetClassifier, got "
                 f"{type(estimator).__name__}. Give the last step of a pipeline."
             )
-        recorder = _Recorder(X, wanted)
+        recorder = _Recorder(wanted)
         fitted = clone(estimator).set_callbacks(recorder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             fitted.fit(X, y)
+        models = recorder.models
         if wanted[-1] > fitted.n_iter_:
-            recorder.record(fitted.n_iter_, fitted)
-        shots = dict(sorted(recorder.shots.items()))
-        return cls._of_shots(shots, fitted.classes_, y, name).plot(ax, **kwargs)
+            models[fitted.n_iter_] = fitted
+        return cls.from_models(models, X, y, name=name, ax=ax, **kwargs)
 
     @classmethod
     def from_models(
@@ -262,17 +256,13 @@ class FeatureDisplay(Display):
         name : str, default=None
             Name of the method, written next to the first panel.
 
-        ax : matplotlib Axes or array of them, default=None
-            Axes to divide into panels, or one for each panel. If None, a new figure is
-            made.
-
-        **kwargs : dict
-            Passed to ``ax.scatter`` for the samples.
+        ax, **kwargs : optional
+            See :meth:`plot`.
 
         Returns
         -------
         display : FeatureDisplay
-            Display that holds the features and the drawn objects.
+            What is drawn.
 
         Raises
         ------
@@ -283,31 +273,25 @@ class FeatureDisplay(Display):
         cls._needs_matplotlib("from_models")
         if not models:
             raise ValueError("models is empty.")
-        shots = {k: _features_and_output(model, X) for k, model in models.items()}
+        features, output = zip(
+            *(_features_and_output(model, X) for model in models.values()), strict=True
+        )
         classes = fitted_attribute(next(iter(models.values())), "classes_")
-        return cls._of_shots(shots, classes, y, name).plot(ax, **kwargs)
-
-    @classmethod
-    def _of_shots(cls, shots, classes, y, name):
-        """The display of features and output layers by iteration."""
-        features, output = zip(*shots.values(), strict=True)
         return cls(
             features=list(features),
             output=list(output),
             code=class_numbers(classes, y),
             classes=classes,
-            iterations=list(shots),
+            iterations=list(models),
             name=name,
-        )
+        ).plot(ax, **kwargs)
 
 
 class _Recorder(_Callback):
-    """Callback that keeps features and output layer at some iterations."""
+    """Callback that keeps the models of some iterations and stops after the last."""
 
-    def __init__(self, X, iterations):
-        self.X = X
-        self.iterations = iterations
-        self.shots = {}
+    def __init__(self, iterations):
+        self.iterations, self.models = iterations, {}
 
     def on_fit_task_begin(self, estimator, context):
         """Keep the network before the first iteration."""
@@ -315,22 +299,17 @@ class _Recorder(_Callback):
             self._start = estimator._fit_run.best_net
 
     def on_fit_task_end(self, estimator, context, *, fitted_estimator):
-        """Record the model after an iteration; stop after the last one wanted."""
+        """Keep the model after an iteration."""
         if context.task_name != "iteration":
             return False
         iteration = context.task_id + 1
         if iteration == 1 and 0 in self.iterations:
             model, _, scaling = fitted_estimator._fitted
-            first = copy.copy(fitted_estimator)
-            first._fitted = model, self._start, scaling
-            self.record(0, first)
+            self.models[0] = copy.copy(fitted_estimator)
+            self.models[0]._fitted = model, self._start, scaling
         if iteration in self.iterations:
-            self.record(iteration, fitted_estimator)
+            self.models[iteration] = fitted_estimator
         return iteration >= self.iterations[-1]
-
-    def record(self, iteration, model):
-        """Keep what is drawn of a model."""
-        self.shots[iteration] = _features_and_output(model, self.X)
 
 
 def _features_and_output(model, X):
@@ -341,63 +320,20 @@ def _features_and_output(model, X):
             "last step of a pipeline."
         )
     known, net, _ = model._fitted  # all that models seen by a callback have
-    if known is None:
-        raise ValueError(
-            "FeatureDisplay draws the features of one network, and a committee was "
-            "fitted: set alpha to a number, and hidden_layer_sizes to widths that end "
-            "with 2, such as (10, 2)."
-        )
-    z = model.transform(X)
-    if z.shape[1] != 2:
-        raise ValueError(
-            "FeatureDisplay draws two features, and the last hidden layer of this "
-            f"network has {z.shape[1]}. Set hidden_layer_sizes to widths that end with "
-            "2, such as (10, 2)."
-        )
-    return z, np.asarray(net.output, dtype=float)
+    found = "a committee was fitted: set alpha to a number and"
+    if known is not None:
+        z = model.transform(X)
+        if z.shape[1] == 2:
+            return z, np.asarray(net.output, dtype=float)
+        found = f"the last hidden layer of this network has {z.shape[1]}: set"
+    raise ValueError(
+        f"FeatureDisplay draws the two features of one network, and {found} "
+        "hidden_layer_sizes to widths that end with 2, such as (10, 2)."
+    )
 
 
 def _logits(z, output):
     return all_logits(z @ output[:-1] + output[-1])
-
-
-def _class_colors(n_classes):
-    """A colour for every class, as an array of RGB rows."""
-    from matplotlib import colormaps
-
-    for name in ("tab10", "tab20"):
-        if n_classes <= colormaps[name].N:
-            return colormaps[name](np.arange(n_classes))[:, :3]
-    return colormaps["turbo"](np.linspace(0, 1, n_classes))[:, :3]
-
-
-def _box(features):
-    """Corners of a box far around the features of all panels.
-
-    Axes that are shared with other panels may show more than these features.
-    """
-    stacked = np.concatenate(features)
-    low, high = stacked.min(axis=0), stacked.max(axis=0)
-    margin = _FAR * np.where(high > low, high - low, 1.0)
-    return low - margin, high + margin
-
-
-def _draw_regions(ax, box, output, colors):
-    """Pale colours of the likeliest class, with black borders."""
-    from matplotlib.collections import PolyCollection
-
-    polygons, faces = [], []
-    for k, color in enumerate(colors):
-        polygon = _region(output, k, box)
-        if len(polygon):
-            polygons.append(polygon)
-            faces.append(0.3 * color + 0.7)
-    return ax.add_collection(
-        PolyCollection(
-            polygons, facecolors=faces, edgecolors="black", linewidths=0.7, zorder=0
-        ),
-        autolim=False,
-    )
 
 
 def _region(output, k, box):

@@ -39,11 +39,8 @@ class GramSpectrumDisplay(Display):
     truncation_lines_ : list of matplotlib Line2D
         The level of truncation of each matrix, if any positive eigenvalue is below it.
 
-    ax_ : matplotlib Axes
-        Axes with the eigenvalues.
-
-    figure_ : matplotlib Figure
-        Figure that holds the axes.
+    ax_, figure_ : matplotlib Axes and Figure
+        Where it is drawn.
 
     See Also
     --------
@@ -84,50 +81,37 @@ class GramSpectrumDisplay(Display):
         ax = self._axes(ax)
         self.lines_, self.truncation_lines_ = [], []
         if len(self.gram_spectrum) == 0:
-            return self._without_matrix(ax)
-        self._draw(ax, self.gram_spectrum, "Gauss-Newton matrix", "o", kwargs)
-        if self.mass_spectrum is not None:
-            self._draw(ax, self.mass_spectrum, "Mass matrix", "s", kwargs)
+            linear = self.mass_spectrum is not None
+            reason = "the model is linear" if linear else "the solver forms none"
+            text = f"No Gauss-Newton matrix:\n{reason}"
+            ax.set_axis_off()
+            ax.text(0.5, 0.5, text, ha="center", va="center", transform=ax.transAxes)
+            return self._drawn_on(ax)
+        for label, marker, spectrum in (
+            ("Gauss-Newton matrix", "o", self.gram_spectrum),
+            ("Mass matrix", "s", self.mass_spectrum),
+        ):
+            if spectrum is None:
+                continue
+            spectrum = np.asarray(spectrum)
+            positive = spectrum[spectrum > 0]
+            n_zeros = len(spectrum) - len(positive)
+            if n_zeros:
+                label = f"{label} ({n_zeros} of {len(spectrum)} are zero)"
+            if len(positive):
+                ax.set_yscale("log", nonpositive="mask")
+            style = {"marker": marker, "markersize": 4, "label": label, **kwargs}
+            (line,) = ax.plot(np.arange(1, len(spectrum) + 1), spectrum, **style)
+            self.lines_.append(line)
+            level = (self.truncation or 0) * positive.max(initial=0)
+            if np.any(positive < level):  # else far below the eigenvalues
+                style = {"color": line.get_color(), "linestyle": ":", "linewidth": 1}
+                line = ax.axhline(level, label="Truncation level", **style)
+                self.truncation_lines_.append(line)
         ax.set(xlabel="Number of the eigenvalue", ylabel="Eigenvalue")
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.legend()
         return self._drawn_on(ax)
-
-    def _without_matrix(self, ax):
-        """Say on the axes why there is nothing to draw."""
-        reason = "the solver forms none"
-        if self.mass_spectrum is not None:
-            reason = "the model is linear"
-        ax.set_axis_off()
-        text = f"No Gauss-Newton matrix:\n{reason}"
-        ax.text(0.5, 0.5, text, ha="center", va="center", transform=ax.transAxes)
-        return self._drawn_on(ax)
-
-    def _draw(self, ax, spectrum, label, marker, kwargs):
-        spectrum = np.asarray(spectrum)
-        n_zeros = np.count_nonzero(spectrum <= 0)
-        if n_zeros:
-            label = f"{label} ({n_zeros} of {len(spectrum)} are zero)"
-        if n_zeros < len(spectrum):
-            ax.set_yscale("log", nonpositive="mask")
-        (line,) = ax.plot(
-            np.arange(1, len(spectrum) + 1),
-            spectrum,
-            **{"marker": marker, "markersize": 4, "label": label, **kwargs},
-        )
-        self.lines_.append(line)
-        self._draw_truncation(ax, spectrum, line.get_color())
-
-    def _draw_truncation(self, ax, spectrum, color):
-        positive = spectrum[spectrum > 0]
-        if self.truncation is None or len(positive) == 0:
-            return
-        level = self.truncation * positive.max()
-        if positive.min() < level:  # else far below the eigenvalues
-            line = ax.axhline(
-                level, color=color, linestyle=":", linewidth=1, label="Truncation level"
-            )
-            self.truncation_lines_.append(line)
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: Any = None, **kwargs: Any) -> Self:
@@ -139,29 +123,22 @@ class GramSpectrumDisplay(Display):
             A fitted estimator with the attribute ``gram_spectrum_`` and perhaps
             ``mass_spectrum_``.
 
-        ax : matplotlib Axes, default=None
-            Axes to draw on. If None, a new figure is made.
-
-        **kwargs : dict
-            Passed to ``ax.plot`` for the eigenvalues.
+        ax, **kwargs : optional
+            See :meth:`plot`.
 
         Returns
         -------
         display : GramSpectrumDisplay
-            Display that holds the spectra and the drawn lines.
+            What is drawn.
         """
         cls._needs_matplotlib("from_estimator")
+        spectrum, truncation = fitted_attribute(estimator, "gram_spectrum_"), None
+        solver = estimator._solver_object()
+        if hasattr(solver, "rank_tol"):
+            # The tolerance is one of singular values, and never below rounding.
+            truncation = max(solver.rank_tol, np.finfo(estimator.dtype).eps) ** 2
         return cls(
-            gram_spectrum=fitted_attribute(estimator, "gram_spectrum_"),
+            gram_spectrum=spectrum,
             mass_spectrum=getattr(estimator, "mass_spectrum_", None),
-            truncation=_truncation(estimator),
+            truncation=truncation,
         ).plot(ax, **kwargs)
-
-
-def _truncation(estimator):
-    """Share of the largest eigenvalue below which the solves drop directions."""
-    solver = estimator._solver_object()
-    if not hasattr(solver, "rank_tol"):
-        return None
-    # The tolerance is one of singular values, and never below rounding.
-    return max(solver.rank_tol, np.finfo(estimator.dtype).eps) ** 2

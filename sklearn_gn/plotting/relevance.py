@@ -19,8 +19,6 @@ from sklearn_gn.plotting._common import (
     select_target,
 )
 
-_MOST_BARS = 20  # features that one picture shows
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RelevanceDisplay(Display):
@@ -56,11 +54,8 @@ class RelevanceDisplay(Display):
     points_ : matplotlib Line2D or None
         The totals, where there are two parts.
 
-    ax_ : matplotlib Axes
-        Axes with the bars.
-
-    figure_ : matplotlib Figure
-        Figure that holds the axes.
+    ax_, figure_ : matplotlib Axes and Figure
+        Where it is drawn.
 
     See Also
     --------
@@ -108,33 +103,27 @@ class RelevanceDisplay(Display):
             The object itself.
         """
         ax = self._axes(ax)
-        order = np.argsort(-np.asarray(self.total), kind="stable")[:_MOST_BARS]
+        order = np.argsort(-np.asarray(self.total), kind="stable")[:20]
         names = self.feature_names
         names = [f"x{j}" if names is None else str(names[j]) for j in order]
         place = np.arange(len(order), dtype=float)
-        if self.linear is None:
-            parts = [("Fitted function", self.total, 0.0)]
-        else:
+        parts = [("Fitted function", self.total, 0.0)]
+        if self.linear is not None:
             parts = [
                 ("Linear term", self.linear, -0.2),
                 ("Hidden neurons", self.hidden, 0.2),
             ]
-        height = 0.8 / len(parts)
-        self.bars_ = [
-            ax.barh(
-                place + shift,
-                np.asarray(values)[order],
-                **{"height": height, "label": label, **kwargs},
-            )
-            for label, values, shift in parts
-        ]
+        self.bars_ = []
+        for label, values, shift in parts:
+            style = {"height": 0.8 / len(parts), "label": label, **kwargs}
+            values = np.asarray(values)[order]
+            self.bars_.append(ax.barh(place + shift, values, **style))
         ax.set_yticks(place, names)
         ax.invert_yaxis()
         ax.set_xlabel("Relevance (units of the target)")
         if len(order) < len(self.total):
-            ax.set_ylabel(
-                f"The {len(order)} most relevant of {len(self.total)} features"
-            )
+            n = len(self.total)
+            ax.set_ylabel(f"The {len(order)} most relevant of {n} features")
         ax.grid(axis="x", alpha=0.3)
         ax.set_axisbelow(True)
         self.points_ = None
@@ -180,16 +169,13 @@ class RelevanceDisplay(Display):
         random_state : int, RandomState instance or None, default=0
             Determines which rows exchange their values.
 
-        ax : matplotlib Axes, default=None
-            Axes to draw on. If None, a new figure is made.
-
-        **kwargs : dict
-            Passed to ``ax.barh``.
+        ax, **kwargs : optional
+            See :meth:`plot`.
 
         Returns
         -------
         display : RelevanceDisplay
-            Display that holds the relevances and the bars.
+            What is drawn.
 
         Raises
         ------
@@ -211,32 +197,16 @@ class RelevanceDisplay(Display):
         def predict(values):
             return select_target(estimator.predict(rows_like(X, values)), target)
 
+        other = check_random_state(random_state).permutation(len(values))
+        y, change = predict(values), np.empty(values.T.shape)
+        for j in range(len(change)):
+            changed = values.copy()
+            changed[:, j] = values[other, j]
+            change[j] = predict(changed) - y
+        parts = {"total": change}
         slope = getattr(estimator, "linear_coef_", None)
-        if slope is not None:
-            slope = np.atleast_2d(slope)[target]
-            slope = slope if np.any(slope) else None  # there is no linear term
-        total, linear, hidden = _relevances(
-            predict, values, slope, check_random_state(random_state)
-        )
-        return cls(
-            total=total, linear=linear, hidden=hidden, feature_names=feature_names
-        ).plot(ax, **kwargs)
-
-
-def _relevances(predict, X, slope, rng):
-    """Relevances of all features, of the whole function and of its two parts."""
-    y, other = predict(X), rng.permutation(len(X))
-    change = np.empty((X.shape[1], len(X)))
-    for j in range(X.shape[1]):
-        changed = X.copy()
-        changed[:, j] = X[other, j]
-        change[j] = predict(changed) - y
-    total = _size(change)
-    if slope is None:
-        return total, None, None
-    linear = (slope * (X[other] - X)).T
-    return total, _size(linear), _size(change - linear)
-
-
-def _size(change):
-    return np.sqrt(np.mean(change**2, axis=1) / 2)
+        if slope is not None and np.any(slope := np.atleast_2d(slope)[target]):
+            parts["linear"] = (slope * (values[other] - values)).T
+            parts["hidden"] = change - parts["linear"]
+        relevance = {k: np.sqrt(np.mean(a**2, axis=1) / 2) for k, a in parts.items()}
+        return cls(**relevance, feature_names=feature_names).plot(ax, **kwargs)

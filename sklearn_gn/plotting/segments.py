@@ -18,13 +18,6 @@ from sklearn_gn.plotting._common import (
 )
 from sklearn_gn.segmented import inference
 
-_GRID = 400
-_MOST_TICKS = 8  # of dates
-_LABEL = "Breakpoints, 95 % intervals"
-_BAR = 0.05  # of the height of the axes, for each level of intervals
-_MOST_LEVELS = 6
-_MOST_LEGEND = 0.4  # of the height of small axes, which a legend may take
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SegmentsDisplay(Display):
@@ -74,11 +67,8 @@ class SegmentsDisplay(Display):
     residuals_ : list of matplotlib PathCollection
         Residuals, a collection for each segment.
 
-    ax_ : matplotlib Axes
-        Axes with the fit.
-
-    figure_ : matplotlib Figure
-        Figure that holds the axes.
+    ax_, figure_ : matplotlib Axes and Figure
+        Where it is drawn.
 
     Examples
     --------
@@ -123,78 +113,69 @@ class SegmentsDisplay(Display):
             The object itself.
         """
         if self.residuals is None:
-            top = drawn = self._axes(ax)
+            top = bottom = drawn = self._axes(ax)
         else:
             drawn = self._panels(ax, 2, 1, size=(6.4, 2.6))
-            top = drawn[0, 0]
+            top, bottom = drawn[:, 0]
         self._plot_fit(top, kwargs)
-        is_date = np.asarray(self.grid).dtype.kind == "M"
-        for panel in np.ravel(drawn) if is_date else ():
-            date_axis(panel, _MOST_TICKS)
         self.residuals_ = []
-        bottom = top
         if self.residuals is not None:
-            bottom = drawn[1, 0]
-            self._plot_residuals(bottom, top.get_xlim())
+            segment = np.searchsorted(self.breakpoints, self.x, side="right")
+            style = {"s": 12, "color": foreground(bottom), "linewidths": 0}
+            for k in range(len(self.breakpoints) + 1):
+                x, error = self.x[segment == k], self.residuals[segment == k]
+                alpha = (0.7, 0.4)[k % 2]
+                self.residuals_.append(bottom.scatter(x, error, alpha=alpha, **style))
+            bottom.axhline(0, color=foreground(bottom), alpha=0.7, linewidth=0.8)
+            bottom.set(ylabel="Residual", xlim=top.get_xlim())
+        for panel in dict.fromkeys((top, bottom)):
+            panel.vlines(
+                self.breakpoints,
+                0,
+                1,
+                transform=panel.get_xaxis_transform(),
+                color="tab:orange",
+                linewidth=0.6,
+                alpha=0.5,
+            )
+            if np.asarray(self.grid).dtype.kind == "M":
+                date_axis(panel, most_ticks=8)
         bottom.set_xlabel(self.feature_name)
         return self._drawn_on(drawn)
 
     def _plot_fit(self, ax, kwargs):
         self.points_ = None
         if self.y is not None:
-            self.points_ = ax.scatter(
-                self.x, self.y, s=12, color="0.55", linewidths=0, label="Samples"
-            )
+            style = {"s": 12, "color": "0.55", "linewidths": 0, "label": "Samples"}
+            self.points_ = ax.scatter(self.x, self.y, **style)
         (self.line_,) = ax.plot(self.grid, self.response, **{"label": "Fit", **kwargs})
+        style = {"alpha": 0.25, "linewidth": 0, "label": "95 % confidence band"}
         self.band_ = ax.fill_between(
-            self.grid,
-            self.lower,
-            self.upper,
-            color=self.line_.get_color(),
-            alpha=0.25,
-            linewidth=0,
-            label="95 % confidence band",
+            self.grid, self.lower, self.upper, color=self.line_.get_color(), **style
         )
-        at_bottom = {"transform": ax.get_xaxis_transform(), "color": "tab:orange"}
-        level = _levels_apart(self.intervals)
-        height = _BAR * (level + 0.75)
+        # At most six levels of bars, so that none overlap the one before them.
+        level, ends = [], []
+        for low, high in self.intervals:  # in the order of the breakpoints
+            free = [i for i, end in enumerate(ends) if not low <= end]
+            level.append(free[0] if free else len(ends))
+            ends[level[-1] : level[-1] + 1] = [high]
+        level = np.array(level, dtype=int) % 6
+        per_level = 0.05  # of the height of the axes
+        height = per_level * (level + 0.75)
+        style = {"transform": ax.get_xaxis_transform(), "color": "tab:orange"}
         self.intervals_ = ax.hlines(
-            height, *self.intervals.T, linewidth=3, alpha=0.6, **at_bottom
+            height, *self.intervals.T, linewidth=3, alpha=0.6, **style
         )
-        label = _LABEL if len(self.breakpoints) else None
-        ax.plot(self.breakpoints, height, "|", markersize=7, label=label, **at_bottom)
-        ax.vlines(self.breakpoints, 0, 1, linewidth=0.6, alpha=0.5, **at_bottom)
+        label = "Breakpoints, 95 % intervals" if len(self.breakpoints) else None
+        ax.plot(self.breakpoints, height, "|", markersize=7, label=label, **style)
         ax.set_ylabel(self.target_name)
         legend = ax.legend(ncols=2, loc="upper center", fontsize="small")
         # Room for the bars below the samples, and for the legend above them.
         covered = legend.get_window_extent().height / ax.get_window_extent().height
-        below, above = (
-            _BAR * (level.max(initial=0) + 1),
-            min(1.2 * covered, _MOST_LEGEND),
-        )
+        below, above = per_level * (level.max(initial=0) + 1), min(1.2 * covered, 0.4)
         bottom, top = ax.get_ylim()
         height = (top - bottom) / (1 - below - above)
         ax.set_ylim(bottom - below * height, top + above * height)
-
-    def _plot_residuals(self, ax, limits):
-        segment = np.searchsorted(self.breakpoints, self.x, side="right")
-        for k in range(len(self.breakpoints) + 1):
-            own = segment == k
-            color, alpha = foreground(ax), (0.7, 0.4)[k % 2]
-            self.residuals_.append(
-                ax.scatter(
-                    self.x[own],
-                    self.residuals[own],
-                    s=12,
-                    color=color,
-                    alpha=alpha,
-                    linewidths=0,
-                )
-            )
-        ax.axhline(0, color=foreground(ax), alpha=0.7, linewidth=0.8)
-        lines = {"color": "tab:orange", "linewidth": 0.6, "alpha": 0.5}
-        ax.vlines(self.breakpoints, 0, 1, transform=ax.get_xaxis_transform(), **lines)
-        ax.set(ylabel="Residual", xlim=limits)
 
     @classmethod
     def from_estimator(
@@ -224,16 +205,13 @@ class SegmentsDisplay(Display):
         residuals : bool, default=False
             Whether to draw the residuals of the samples, by segment, in a second panel.
 
-        ax : matplotlib Axes or array of two Axes, default=None
-            Axes to draw on. If None, a new figure is made.
-
-        **kwargs : dict
-            Passed to ``ax.plot`` for the fitted function.
+        ax, **kwargs : optional
+            See :meth:`plot`.
 
         Returns
         -------
         display : SegmentsDisplay
-            Display that holds the values and the drawn objects.
+            What is drawn.
 
         Raises
         ------
@@ -246,53 +224,33 @@ class SegmentsDisplay(Display):
         )
         if residuals and y is None:
             raise ValueError("residuals=True needs the targets: give y.")
-        x, at_samples, curve = _curve(estimator, X)
+        # Over the range of the samples, with the linear features at their means.
+        fit = estimator._fit
+        x, _ = estimator._split(estimator._check_X(X))
+        even, t = np.linspace(x.min(), x.max(), 400), fit.breakpoints
+        t = t[(t > even[0]) & (t < even[-1])]
+        grid = np.unique(np.concatenate([even, t, np.nextafter(t, -np.inf)]))
+
+        def predict(x):
+            mean = fit.scaling.linear_center
+            return inference.predict(fit, x, np.tile(mean, (len(x), 1)))
+
+        response, std = predict(grid)
+        width = fit.half_width * std
         error = None
         if y is not None:
             check_consistent_length(X, y)
             error = column_or_1d(y, dtype=np.float64) - estimator.predict(X)
         return cls(
-            **curve,
+            grid=estimator._to_user(grid),
+            response=response,
+            lower=response - width,
+            upper=response + width,
             breakpoints=estimator.breakpoints_,
             intervals=intervals,
-            x=x,
-            y=None if error is None else at_samples + error,
+            x=estimator._to_user(x),
+            y=None if error is None else predict(x)[0] + error,
             residuals=error if residuals else None,
             feature_name=estimator._names()[0],
             target_name=str(getattr(y, "name", None) or "y"),
         ).plot(ax, **kwargs)
-
-
-def _curve(estimator, X):
-    """Positions of samples, the function there, and the arrays of the curve.
-
-    The curve is over the range of the samples; the linear features are at their means.
-    """
-    fit = estimator._fit
-    x, _ = estimator._split(estimator._check_X(X))
-    even, t = np.linspace(x.min(), x.max(), _GRID), fit.breakpoints
-    t = t[(t > even[0]) & (t < even[-1])]
-    grid = np.unique(np.concatenate([even, t, np.nextafter(t, -np.inf)]))
-
-    def predict(x):
-        mean = fit.scaling.linear_center
-        return inference.predict(fit, x, np.tile(mean, (len(x), 1)))
-
-    response, std = predict(grid)
-    width = fit.half_width * std
-    limits = {"lower": response - width, "upper": response + width}
-    curve = {"grid": estimator._to_user(grid), "response": response, **limits}
-    return estimator._to_user(x), predict(x)[0], curve
-
-
-def _levels_apart(intervals):
-    """Number the levels at which intervals are drawn, so that none overlap."""
-    level, ends = np.zeros(len(intervals), int), []
-    for k, (low, high) in enumerate(intervals):  # in the order of the breakpoints
-        free = [i for i, end in enumerate(ends) if not low <= end]
-        level[k] = free[0] if free else len(ends)
-        if free:
-            ends[free[0]] = high
-        else:
-            ends.append(high)
-    return level % _MOST_LEVELS

@@ -8,15 +8,16 @@ import numpy as np
 from sklearn_gn._typing import Array
 from sklearn_gn.plotting._common import Display, fitted_attribute
 
-_CRITERIA = {
+_LABELS = {
     "bic": "BIC",
     "aic": "AIC",
     "gcv": "GCV",
     "evidence": "Minus twice the log evidence",
     "bic-ar1": "BIC for autoregressive noise",
     "cv": "Cross-validated mean squared error",
+    "n_breakpoints": "Breakpoints",
+    "n_neurons": "Neurons",
 }
-_SIZES = {"n_breakpoints": "Breakpoints", "n_neurons": "Neurons"}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -92,23 +93,12 @@ class SelectionPathDisplay(Display):
         ax = self._axes(ax)
         (self.line_,) = ax.plot(self.size, self.value, **{"marker": "o", **kwargs})
         if self.std_error is not None:
-            ax.errorbar(
-                self.size,
-                self.value,
-                yerr=self.std_error,
-                fmt="none",
-                ecolor=self.line_.get_color(),
-                capsize=3,
-            )
+            style = {"fmt": "none", "ecolor": self.line_.get_color(), "capsize": 3}
+            ax.errorbar(self.size, self.value, yerr=self.std_error, **style)
         at = np.flatnonzero(self.size == self.chosen)
+        ring = {"markersize": 11, "markerfacecolor": "none", "color": "tab:orange"}
         (self.chosen_,) = ax.plot(
-            self.size[at],
-            self.value[at],
-            "o",
-            markersize=11,
-            markerfacecolor="none",
-            color="tab:orange",
-            label="Chosen",
+            self.size[at], self.value[at], "o", label="Chosen", **ring
         )
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set(xlabel=self.size_name, ylabel=self.value_name)
@@ -124,16 +114,13 @@ class SelectionPathDisplay(Display):
         estimator : SegmentedRegressor or ShallowReLURegressor
             A fitted estimator with the attribute ``selection_path_``.
 
-        ax : matplotlib Axes, default=None
-            Axes to draw on. If None, a new figure is made.
-
-        **kwargs : dict
-            Passed to ``ax.plot`` for the criterion.
+        ax, **kwargs : optional
+            See :meth:`plot`.
 
         Returns
         -------
         display : SelectionPathDisplay
-            Display that holds the path and the drawn objects.
+            What is drawn.
 
         Raises
         ------
@@ -142,25 +129,22 @@ class SelectionPathDisplay(Display):
         """
         cls._needs_matplotlib("from_estimator")
         path = fitted_attribute(estimator, "selection_path_")
-        criterion = next((name for name in _CRITERIA if name in path), None)
-        if criterion is None:
+        given = [name for name in _LABELS if name in path]
+        if len(given) < 2:
             raise ValueError(
                 "There is nothing to compare, because the size was given. Fit with "
                 'n_breakpoints="auto" or n_neurons="auto" to have a path.'
             )
-        size = next(name for name in _SIZES if name in path)
+        criterion, size = given[0], given[-1]
+        if size == "n_breakpoints":  # the criterion, or a rule of one standard error
+            chosen = int(estimator._fit.free.sum())
+        else:
+            chosen = int(path[size][np.argmin(path[criterion])])
         return cls(
             size=path[size],
             value=path[criterion],
-            chosen=_chosen(estimator, path, size, criterion),
+            chosen=chosen,
             std_error=path.get("cv_std_error"),
-            size_name=_SIZES[size],
-            value_name=_CRITERIA[criterion],
+            size_name=_LABELS[size],
+            value_name=_LABELS[criterion],
         ).plot(ax, **kwargs)
-
-
-def _chosen(estimator, path, size, criterion):
-    """Return the size of the model: that of its breakpoints, or of the criterion."""
-    if size == "n_breakpoints":
-        return int(estimator._fit.free.sum())
-    return int(path[size][np.argmin(path[criterion])])

@@ -10,19 +10,6 @@ import numpy as np
 from sklearn_gn.data import dates
 from sklearn_gn.plotting._common import Display, date_axis
 
-_PANEL = (2.4, 1.9)  # inches
-_TITLE_WIDTH = 30  # characters of a line that fit above a panel
-_MOST_PANELS = 16
-_COLUMNS = (
-    "start",
-    "end",
-    "intercept",
-    "slope",
-    "breakpoint_lower",
-    "breakpoint_upper",
-)
-_MOST_TICKS = 5  # of dates; fewer do not suit every range
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SeriesDisplay(Display):
@@ -68,11 +55,8 @@ class SeriesDisplay(Display):
     axes_ : ndarray of matplotlib Axes
         The panels; those without a series are empty.
 
-    ax_ : matplotlib Axes
-        The first panel.
-
-    figure_ : matplotlib Figure
-        Figure that holds the axes.
+    ax_, figure_ : matplotlib Axes and Figure
+        Where it is drawn.
 
     Examples
     --------
@@ -119,7 +103,7 @@ class SeriesDisplay(Display):
         n = len(self.names)
         n_columns = min(self.n_columns, n)
         n_rows = -(-n // n_columns)
-        axes = self._panels(ax, n_rows, n_columns, size=_PANEL, share=True)
+        axes = self._panels(ax, n_rows, n_columns, size=(2.4, 1.9), share=True)
         self.lines_, self.intervals_, self.points_ = [], [], []
         for k, panel in enumerate(axes.ravel()):
             if k >= n:
@@ -145,7 +129,7 @@ class SeriesDisplay(Display):
             from matplotlib.dates import date2num
 
             ends[..., 0] = date2num(dates.from_days(ends[..., 0].astype(float)))
-            date_axis(ax, _MOST_TICKS)
+            date_axis(ax, most_ticks=5)  # fewer do not suit every range
         words = {"color": "tab:blue", "linewidth": 1.5, **kwargs}
         line = LineCollection(ends.astype(float), **words)
         self.lines_.append(ax.add_collection(line))
@@ -156,7 +140,7 @@ class SeriesDisplay(Display):
         ax.vlines(t, 0, 1, linewidth=0.6, alpha=0.6, **at_bottom)
         ax.margins(y=0.1)
         ax.autoscale_view()
-        ax.set_title(fill(str(self.names[k]), _TITLE_WIDTH), fontsize="small")
+        ax.set_title(fill(str(self.names[k]), 30), fontsize="small")
 
     def _x(self, values):
         return dates.from_days(values) if self.is_date else np.asarray(values)
@@ -197,16 +181,13 @@ class SeriesDisplay(Display):
         n_columns : int, default=4
             Largest number of panels side by side.
 
-        ax : matplotlib Axes or array of Axes, default=None
-            Axes to draw on; those of a new figure where not given.
-
-        **kwargs : dict
-            Passed to the LineCollection of every broken line.
+        ax, **kwargs : optional
+            See :meth:`plot`.
 
         Returns
         -------
         display : SeriesDisplay
-            Display that holds the lines and the drawn objects.
+            What is drawn.
 
         Raises
         ------
@@ -215,15 +196,45 @@ class SeriesDisplay(Display):
             and ``feature``.
         """
         cls._needs_matplotlib("from_table")
-        series = _checked_series(table, group, series)
+        if group not in table.columns:
+            raise ValueError(f"group={group!r} is not a column of the table.")
+        limits = "start", "breakpoint_lower", "breakpoint_upper"
+        needed = "start", "end", "intercept", "slope", *limits[1:]
+        absent = [name for name in needed if name not in table.columns]
+        if absent:
+            raise ValueError(
+                f"The table lacks the columns {absent}: give the one that fit_groups "
+                "returns."
+            )
+        names = list(table[group].unique())
+        series = names[:16] if series is None else list(series)
+        missing = [name for name in series if name not in names]
+        if missing or not series:
+            raise ValueError(f"series must name series of the table, not {missing}.")
         samples = None
         if data is not None:
-            samples = _samples(data, group, target, feature, series)
-        parts = [table[table[group] == name] for name in series]
+            for word, column in (("target", target), ("feature", feature)):
+                if column not in data.columns:
+                    raise ValueError(
+                        f"{word}={column!r} is not a column of data. Samples need the "
+                        "names of two, target and feature."
+                    )
+            x, y = _numbers(data[feature]), np.asarray(data[target], dtype=float)
+            given = np.asarray(data[group])
+            samples = [(x[given == name], y[given == name]) for name in series]
+        lines, intervals = [], []
+        for name in series:
+            part = table[table[group] == name]
+            x = np.stack([_numbers(part["start"]), _numbers(part["end"])], axis=1)
+            intercept, slope = (part[[c]].to_numpy() for c in ("intercept", "slope"))
+            lines.append(np.stack([x, intercept + slope * x], axis=-1))
+            after_first = part.iloc[1:]  # which has no breakpoint
+            columns = [_numbers(after_first[column]) for column in limits]
+            intervals.append(np.stack(columns, axis=1))
         return cls(
-            names=list(series),
-            lines=[_lines(part) for part in parts],
-            intervals=[_intervals(part) for part in parts],
+            names=series,
+            lines=lines,
+            intervals=intervals,
             samples=samples,
             is_date=dates.kind_of(table["start"]) is not None,
             feature_name=feature,
@@ -232,54 +243,8 @@ class SeriesDisplay(Display):
         ).plot(ax, **kwargs)
 
 
-def _checked_series(table, group, series):
-    """Names of the series to draw, by default the first ones of the table."""
-    if group not in table.columns:
-        raise ValueError(f"group={group!r} is not a column of the table.")
-    absent = [name for name in _COLUMNS if name not in table.columns]
-    if absent:
-        raise ValueError(
-            f"The table lacks the columns {absent}: give the one that fit_groups "
-            "returns."
-        )
-    names = list(table[group].unique())
-    if series is None:
-        series = names[:_MOST_PANELS]
-    missing = [name for name in series if name not in names]
-    if missing or not len(series):
-        raise ValueError(f"series must name series of the table, not {missing}.")
-    return series
-
-
-def _samples(data, group, target, feature, series):
-    """Positions and targets of the rows of each series."""
-    for name, column in (("target", target), ("feature", feature)):
-        if column not in data.columns:
-            raise ValueError(
-                f"{name}={column!r} is not a column of data. Samples need the names of "
-                "two, target and feature."
-            )
-    x, y = _numbers(data[feature]), np.asarray(data[target], dtype=float)
-    given = np.asarray(data[group])
-    return [(x[given == name], y[given == name]) for name in series]
-
-
 def _numbers(column):
     """Positions as numbers; dates in days."""
     if dates.kind_of(column) is not None:
         return dates.to_days(column)
     return np.asarray(column, dtype=float)
-
-
-def _lines(part):
-    """Ends of the lines of one series."""
-    x = np.stack([_numbers(part["start"]), _numbers(part["end"])], axis=1)
-    y = part["intercept"].to_numpy()[:, None] + part["slope"].to_numpy()[:, None] * x
-    return np.stack([x, y], axis=-1)
-
-
-def _intervals(part):
-    """Breakpoints of one series and the limits of their intervals."""
-    names = "start", "breakpoint_lower", "breakpoint_upper"
-    after_first = part.iloc[1:]  # which has no breakpoint
-    return np.stack([_numbers(after_first[name]) for name in names], axis=1)

@@ -9,18 +9,8 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array
-from sklearn_gn.plotting._common import Display
-from sklearn_gn.plotting._curves import Curves, observed_values
-from sklearn_gn.plotting._slices import (
-    checked_values,
-    grid_of_slice,
-    is_known_at_points,
-    output_numbers,
-    shown_axes,
-    values_on_grid,
-)
-
-_DECADES = 3  # of errors that are told apart by their colours
+from sklearn_gn.plotting._common import Display, label_once
+from sklearn_gn.plotting._slices import Slice
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -101,11 +91,8 @@ class SolutionDisplay(Display):
         All panels, of shape (2, 1) for curves, or more rows where the outputs have very
         different sizes; of shape (1, 2) or (1, 3) for images.
 
-    ax_ : matplotlib Axes
-        The panel of the solution.
-
-    figure_ : matplotlib Figure
-        Figure that holds the panels.
+    ax_, figure_ : matplotlib Axes and Figure
+        Where it is drawn.
 
     See Also
     --------
@@ -155,7 +142,8 @@ class SolutionDisplay(Display):
             made.
 
         name : str, default=None
-            Name of the solution, in place of the stored one.
+            Name of the solution in the legend or above its image. If None, the stored
+            one.
 
         **kwargs : dict
             Passed to ``ax.plot`` for the curve of the solution, or to
@@ -170,23 +158,96 @@ class SolutionDisplay(Display):
         self.lines_, self.images_ = [], []
         self.bands_, self.points_, self.windows_ = [], [], []
         draw = self._plot_curves if len(self.ticks) == 1 else self._plot_images
-        return self._drawn_on(draw(ax, name, kwargs))
-
-    @property
-    def _error_name(self):
-        return "|Residual|" if self.reference is None else "|Error|"
+        axes = draw(ax, name, kwargs)
+        if self.fixed:
+            title = f"{axes[0, 0].get_title()}\n{_fixed_title(self.fixed)}".lstrip()
+            axes[0, 0].set_title(title, fontsize="medium")
+        return self._drawn_on(axes)
 
     def _plot_curves(self, ax, name, kwargs):
-        curves = Curves(self, name, kwargs)
-        axes = self._panels(ax, len(curves.groups) + 1, 1, size=(5.5, 2.4))
-        curves.draw(axes[:, 0])
-        axes[0, 0].set_title(_fixed_title(self.fixed), fontsize="medium")
-        self.lines_, self.bands_ = curves.lines, curves.bands
-        self.points_, self.windows_ = curves.points, curves.windows
+        """A panel for each group of outputs of one size, and one for the error."""
+        (x,), names = self.ticks, np.atleast_1d(self.output_name)
+        solution, reference, std, error = (
+            None if values is None else np.reshape(values, (len(x), -1))
+            for values in (self.solution, self.reference, self.std, self.error)
+        )
+        ends = np.zeros(0) if self.window_ends is None else np.asarray(self.window_ends)
+        beyond = x > (ends[-1] if len(ends) else np.inf)
+        groups = _of_one_size(solution)
+        axes = self._panels(ax, len(groups) + 1, 1, size=(5.5, 2.4))
+        *above, below = axes[:, 0]
+        panel_of = {
+            k: panel for panel, own in zip(above, groups, strict=True) for k in own
+        }
+        references, errors = [], []
+        for k, panel in sorted(panel_of.items()):
+            if reference is not None:
+                style = {"color": "0.75", "linewidth": 5, "zorder": 1}
+                label = label_once(panel, "Reference")
+                references += panel.plot(x, reference[:, k], label=label, **style)
+            curve = np.where(beyond, np.nan, solution[:, k])
+            style = {"label": name, **kwargs}
+            if len(names) > 1:
+                style = {"label": str(names[k]), "color": f"C{k % 10}", **kwargs}
+            (line,) = panel.plot(x, curve, **style)
+            self.lines_.append(line)
+            color = line.get_color()
+            if std is not None:
+                lower, upper = curve - 2 * std[:, k], curve + 2 * std[:, k]
+                style = {"alpha": 0.25, "linewidth": 0}
+                style["label"] = label_once(panel, "± 2 std")
+                band = panel.fill_between(x, lower, upper, color=color, **style)
+                self.bands_.append(band)
+            if self.observations is not None:
+                places, values = self.observations
+                values = np.reshape(values, (len(places), -1))[:, k]
+                if not np.isnan(values).all():
+                    style = {"marker": ".", "linestyle": "none", "alpha": 0.7}
+                    style["label"] = label_once(panel, "Observations")
+                    self.points_ += panel.plot(places, values, color=color, **style)
+            if k < error.shape[1]:
+                color = color if error.shape[1] > 1 else "tab:red"
+                values = np.where(beyond, np.nan, error[:, k])
+                errors += below.plot(x, values, color=color)
+        self.lines_ += references + errors
+        if np.any(error > 0):
+            below.set_yscale("log", nonpositive="mask")
+        below.set(xlabel=self.axis_names[0], ylabel=self._error_name)
+        for panel in axes[:, 0]:
+            for end in ends[ends < x[-1]]:
+                style = {"color": "0.6", "linewidth": 1, "linestyle": ":", "zorder": 0}
+                label = label_once(panel, "End of a window")
+                self.windows_.append(panel.axvline(end, label=label, **style))
+            if beyond.any():
+                style = {"facecolor": "0.95", "edgecolor": "0.85", "hatch": "//"}
+                panel.axvspan(ends[-1], x[-1], label="Not solved", zorder=0, **style)
+            panel.set_xlim(x[0], x[-1])
+        for panel, own in zip(above, groups, strict=True):
+            panel.tick_params(labelbottom=False)
+            label = ", ".join(names[own])
+            if len(own) == 1 or len(label) <= 25:  # else the legend has them all
+                panel.set_ylabel(label)
+            handles, labels = panel.get_legend_handles_labels()
+            if len(labels) > 1:
+                marks = "± 2 std", "Observations", "End of a window", "Not solved"
+                handles.sort(key=lambda h: h.get_label() in marks)
+                beside = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
+                place = beside if len(labels) > 6 else {}  # many would cover the curves
+                panel.legend(handles=handles, fontsize="small", **place)
         return axes
 
     def _plot_images(self, ax, name, kwargs):
-        images = self._styled_images(name, kwargs)
+        from matplotlib.colors import LogNorm, Normalize
+
+        fields = [(f"{name} {self.output_name}", self.solution)]
+        if self.reference is not None:
+            fields.append((f"Reference {self.output_name}", self.reference))
+        both = np.stack([values for _, values in fields])
+        style = {"norm": Normalize(np.nanmin(both), np.nanmax(both)), **kwargs}
+        top = float(np.nanmax(self.error))
+        norm = LogNorm(1e-3 * top, top, clip=True) if top > 0 else None
+        error = self._error_name, self.error, {"norm": norm, "cmap": "magma"}
+        images = [*((*field, style) for field in fields), error]
         extent = [np.ptp(values) for values in self.ticks]
         width = 0.6 + 2.6 * extent[0] / extent[1] if self.equal else 3.4
         layout = "compressed" if self.equal else "constrained"
@@ -200,28 +261,14 @@ class SolutionDisplay(Display):
             if self.equal:
                 panel.set_aspect("equal")
                 panel.locator_params(nbins=5)  # the labels must not touch
-        first = axes[0, 0]
-        first.set_ylabel(self.axis_names[1])
-        if self.fixed:
-            title = f"{images[0][0]}\n{_fixed_title(self.fixed)}"
-            first.set_title(title, fontsize="medium")
-        first.figure.colorbar(self.images_[-2], ax=axes[0, -2])
-        first.figure.colorbar(self.images_[-1], ax=axes[0, -1])
+        axes[0, 0].set_ylabel(self.axis_names[1])
+        for panel, image in zip(axes[0, -2:], self.images_[-2:], strict=True):
+            panel.figure.colorbar(image, ax=panel)
         return axes
 
-    def _styled_images(self, name, kwargs):
-        """Title, values and style of every image."""
-        from matplotlib.colors import LogNorm, Normalize
-
-        fields = [(f"{name} {self.output_name}", self.solution)]
-        if self.reference is not None:
-            fields.append((f"Reference {self.output_name}", self.reference))
-        both = np.stack([values for _, values in fields])
-        style = {"norm": Normalize(np.nanmin(both), np.nanmax(both)), **kwargs}
-        top = float(np.nanmax(self.error))
-        norm = LogNorm(10**-_DECADES * top, top, clip=True) if top > 0 else None
-        error = self._error_name, self.error, {"norm": norm, "cmap": "magma"}
-        return [*((*field, style) for field in fields), error]
+    @property
+    def _error_name(self):
+        return "|Residual|" if self.reference is None else "|Error|"
 
     @classmethod
     def from_estimator(
@@ -263,21 +310,13 @@ class SolutionDisplay(Display):
         n_points : int, default=200
             Points along each axis.
 
-        ax : matplotlib Axes or array of them, default=None
-            Axes to divide into panels, or one for each panel. If None, a new figure is
-            made.
-
-        name : str, default=None
-            Name of the solution in the legend or above its image.
-
-        **kwargs : dict
-            Passed to ``ax.plot`` for the curve of the solution, or to
-            ``ax.pcolormesh`` for the images of solution and reference.
+        ax, name, **kwargs : optional
+            See :meth:`plot`.
 
         Returns
         -------
         display : SolutionDisplay
-            Display that holds the values and the drawn objects.
+            What is drawn.
 
         Raises
         ------
@@ -286,113 +325,107 @@ class SolutionDisplay(Display):
             no point of the slice is in the domain.
         """
         cls._needs_matplotlib("from_estimator")
-        problem = _problem(estimator)
-        domain = problem.domain
+        check_is_fitted(estimator)
+        problem = getattr(estimator, "problem_", None)
+        if problem is None:
+            raise ValueError(
+                "SolutionDisplay draws a PINNSolver that was fitted with a problem; "
+                f"this {type(estimator).__name__} has none."
+            )
         if not isinstance(n_points, Integral) or n_points < 2:
             raise ValueError(f"n_points must be an integer above 1, got {n_points!r}.")
-        at = checked_values(domain, {} if at is None else at)
-        shown = shown_axes(domain, axes, at)
-        middle = dict(zip(domain.axes, domain.bounds.mean(axis=1), strict=True))
-        fixed = {a: float(x) for a, x in (middle | at).items() if a not in shown}
-        numbers = output_numbers(problem, output, len(shown))
-        ticks, fixed, reference = grid_of_slice(
-            problem, shown, fixed, numbers, n_points
-        )
-
-        def at_points(function):
-            return values_on_grid(function, domain, shown, fixed, ticks)
-
-        solution = at_points(lambda X: _columns(estimator.predict(X))[:, numbers])
-        if problem.exact is not None and not is_known_at_points(problem):
-            reference = at_points(lambda X: problem.exact_values(X)[:, numbers])
+        piece = Slice.of(problem, axes, {} if at is None else at, output, n_points)
+        shown, numbers = piece.shown, piece.numbers
+        solution = piece.values(lambda X: _columns(estimator.predict(X))[:, numbers])
+        reference = piece.reference
+        if problem.exact is not None and not hasattr(problem.exact, "points"):
+            reference = piece.values(lambda X: problem.exact_values(X)[:, numbers])
         if reference is None or np.isnan(solution - reference).all():
-            residual = at_points(estimator.residual)
+            residual = piece.values(estimator.residual)
             reference, error = None, np.linalg.norm(residual, axis=-1, keepdims=True)
         else:
-            error = _differences(problem, numbers, solution, reference)
-        more = {}
-        if len(shown) == domain.dim == 1:
-            more = _known_of_curves(estimator, at_points, numbers)
+            for i, k in enumerate(numbers):
+                if problem.outputs[k] in problem.up_to_constant:
+                    known = ~np.isnan(solution[..., i] - reference[..., i])
+                    for values in (solution[..., i], reference[..., i]):
+                        values -= values[known].mean()
+            error = np.abs(solution - reference)
+        std = observations = ends = None
+        if len(shown) == problem.domain.dim == 1:
+            ends = estimator.window_ends_ if len(estimator.window_ends_) else None
+            observations = _observed_values(estimator, numbers)
+        if observations is not None:
+            # Without them they are those of the residuals, thinner than a line.
+            std = piece.values(
+                lambda X: _columns(estimator.predict(X, return_std=True)[1])[:, numbers]
+            )
         names = tuple(problem.outputs[k] for k in numbers)
+        width, height = np.ptp(piece.ticks[0]), np.ptp(piece.ticks[-1])
+        alike = bool(0 < height / 2 <= width <= 2 * height)
+        if len(names) == 1:
+            solution, error, reference, std = (
+                None if values is None else values[..., 0]
+                for values in (solution, error, reference, std)
+            )
+        elif error.shape[-1] == 1:
+            error = error[..., 0]
         return cls(
-            ticks=ticks,
-            solution=_only(solution),
-            error=_only(error),
+            ticks=piece.ticks,
+            solution=solution,
+            error=error,
             axis_names=shown,
-            reference=_only(reference),
-            fixed=fixed,
+            reference=reference,
+            fixed=piece.fixed,
             output_name=names if len(names) > 1 else names[0],
-            equal=domain.time not in shown and _alike(ticks),
+            equal=problem.domain.time not in shown and alike,
             name=name,
-            **more,
+            std=std,
+            observations=observations,
+            window_ends=ends,
         ).plot(ax, **kwargs)
-
-
-# -- what is to be drawn --------------------------------------------------------------
-
-
-def _problem(estimator):
-    check_is_fitted(estimator)
-    problem = getattr(estimator, "problem_", None)
-    if problem is None:
-        raise ValueError(
-            "SolutionDisplay draws a PINNSolver that was fitted with a problem; this "
-            f"{type(estimator).__name__} has none."
-        )
-    return problem
-
-
-# -- values ---------------------------------------------------------------------------
-
-
-def _known_of_curves(estimator, at_points, numbers):
-    """Standard deviations, observations and windows of a problem of one axis."""
-    observations, std = observed_values(estimator), None
-    if observations is not None:
-        places, values = observations
-        observations = places, values[:, numbers]
-        # Without observations they are those of the residuals, thinner than a line.
-        std = at_points(
-            lambda X: _columns(estimator.predict(X, return_std=True)[1])[:, numbers]
-        )
-    ends = estimator.window_ends_
-    return {
-        "observations": observations,
-        "std": _only(std),
-        "window_ends": ends if len(ends) else None,
-    }
-
-
-def _only(values):
-    """Values without their last axis where there is one output."""
-    several = values is None or values.shape[-1] > 1
-    return values if several else values[..., 0]
 
 
 def _columns(y):
     return y.reshape(len(y), -1)
 
 
-def _differences(problem, numbers, solution, reference):
-    """Sizes of the differences between solution and reference.
+def _of_one_size(columns):
+    """Groups of outputs whose largest values are within a factor of ten, in order."""
+    sizes = np.nanmax(np.where(np.isfinite(columns), np.abs(columns), 0), axis=0)
+    left, groups = list(np.argsort(-sizes, kind="stable")), []
+    while left:
+        largest = sizes[left[0]]
+        group = [k for k in left if sizes[k] * 10 >= largest or sizes[k] == 0]
+        groups.append(sorted(group))
+        left = [k for k in left if k not in group]
+    return sorted(groups)
 
-    From both, the means of outputs that are known up to a constant are removed.
+
+def _observed_values(estimator, numbers):
+    """Places and values (m, n_outputs) of the observations of a problem of one axis.
+
+    None where there are none, or where the fit has not kept them.
     """
-    for i, k in enumerate(numbers):
-        if problem.outputs[k] in problem.up_to_constant:
-            known = ~np.isnan(solution[..., i] - reference[..., i])
-            for values in (solution[..., i], reference[..., i]):
-                values -= values[known].mean()
-    return np.abs(solution - reference)
-
-
-# -- what is written ------------------------------------------------------------------
+    posterior = estimator._posterior
+    if posterior is None:
+        return None
+    for kind, batch in zip(posterior.model.classes, posterior.batches, strict=True):
+        if kind.residual.name != "data":
+            continue
+        there = np.asarray(batch.scale) > 0  # the others fill the array up
+        x, y = np.asarray(batch.x)[there, 0, 0], np.asarray(batch.data)[there]
+        values = np.full((len(x), len(estimator.problem_.outputs)), np.nan)
+        for column, entry in zip(y.T, estimator._fitted.observed, strict=True):
+            if not callable(entry):
+                values[:, entry] = column
+        return None if np.isnan(values).all() else (x, values[:, numbers])
+    return None
 
 
 def _fixed_title(fixed):
     """Values of the axes that are not shown; x3 to x10 of one value are one entry."""
     groups = {}
-    for axis, value in (fixed or {}).items():
+    for axis, value in fixed.items():
         series = axis.rstrip("0123456789")
         groups.setdefault((series, f"{value:.4g}"), []).append(axis)
     names = (
@@ -402,9 +435,3 @@ def _fixed_title(fixed):
     return ", ".join(
         f"{name} = {value}" for name, (_, value) in zip(names, groups, strict=True)
     )
-
-
-def _alike(ticks):
-    """Whether width and height differ by a factor of at most two."""
-    width, height = np.ptp(ticks[0]), np.ptp(ticks[-1])
-    return bool(0 < height / 2 <= width <= 2 * height)

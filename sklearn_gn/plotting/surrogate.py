@@ -19,10 +19,6 @@ from sklearn.utils.validation import (
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.plotting._common import Display
 
-_FEW_OUTPUTS = 10  # fewer are no curve, unless they have positions
-_PANELS_IN_A_ROW = 4
-_TITLE_WIDTH = 30  # characters of a line that fit above a panel
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SurrogateDisplay(Display):
@@ -78,11 +74,8 @@ class SurrogateDisplay(Display):
         All panels: a row of samples for curves, three columns for fields, with a row
         for every sample, and for a matrix, else one panel for each output.
 
-    ax_ : matplotlib Axes
-        The first panel.
-
-    figure_ : matplotlib Figure
-        Figure that holds the panels.
+    ax_, figure_ : matplotlib Axes and Figure
+        Where it is drawn.
 
     See Also
     --------
@@ -145,18 +138,18 @@ class SurrogateDisplay(Display):
         display : SurrogateDisplay
             The object itself.
         """
-        kind = _surrogate_kind(kind, self.shape, self.positions, self.true.shape[1])
-        draw = {"curves": self._plot_curves, "scatter": self._plot_scatter}.get(
-            kind, self._plot_images
-        )
+        kind = _checked_kind(kind, self.shape, self.positions, self.true.shape[1])
         self.error_ = _relative_errors(self.true, self.predicted)
         self.true_, self.predicted_, self.errors_ = [], [], []
-        return self._drawn_on(draw(ax, kind, log, kwargs))
+        if kind == "curves":
+            axes = self._plot_curves(ax, kwargs)
+        elif kind == "scatter":
+            axes = self._plot_scatter(ax, kwargs)
+        else:
+            axes = self._plot_images(ax, kind, log, kwargs)
+        return self._drawn_on(axes)
 
-    def _title(self, i):
-        return f"Sample {self.rows[i]}, error {100 * self.error_[i]:.3g}%"
-
-    def _plot_curves(self, ax, kind, log, kwargs):
+    def _plot_curves(self, ax, kwargs):
         axes = self._panels(ax, 1, len(self.true), size=(3.4, 2.8))
         from matplotlib import colormaps
 
@@ -164,25 +157,17 @@ class SurrogateDisplay(Display):
         x = np.arange(n_outputs) if self.positions is None else self.positions
         n_curves = n_outputs // len(x)
         palette = colormaps["tab10" if n_curves <= 10 else "tab20"]
-        for i, panel in enumerate(axes.flat):
+        broad = {"alpha": 0.35, "linewidth": 5, "solid_capstyle": "round"}
+        pairs = zip(self.true, self.predicted, self._titles(), strict=True)
+        for panel, (true, predicted, title) in zip(axes.flat, pairs, strict=True):
             for k in range(n_curves):
                 part = slice(k * len(x), (k + 1) * len(x))
-                color = palette(k % palette.N)
-                first = i == k == 0
-                self.true_ += panel.plot(
-                    x,
-                    self.true[i, part],
-                    color=color,
-                    alpha=0.35,
-                    linewidth=5,
-                    solid_capstyle="round",
-                    label="True" if first else None,
-                )
-                style = {"color": color, "label": "Predicted" if first else None}
-                self.predicted_ += panel.plot(
-                    x, self.predicted[i, part], **{**style, **kwargs}
-                )
-            panel.set_title(self._title(i), fontsize="medium")
+                style = {"color": palette(k % palette.N)}
+                style["label"] = "True" if k == 0 else None
+                self.true_ += panel.plot(x, true[part], **style, **broad)
+                style["label"] = "Predicted" if k == 0 else None
+                self.predicted_ += panel.plot(x, predicted[part], **style | kwargs)
+            panel.set_title(title, fontsize="medium")
             default = "Output" if self.positions is None else "Position"
             panel.set_xlabel(self.position_name or default)
             if self.positions is None:
@@ -191,28 +176,36 @@ class SurrogateDisplay(Display):
         axes[0, 0].legend()
         return axes
 
-    def _plot_scatter(self, ax, kind, log, kwargs):
+    def _titles(self):
+        return [
+            f"Sample {row}, error {100 * error:.3g}%"
+            for row, error in zip(self.rows, self.error_, strict=True)
+        ]
+
+    def _plot_scatter(self, ax, kwargs):
         n_outputs = self.true.shape[1]
-        n_rows = -(-n_outputs // _PANELS_IN_A_ROW)
+        n_rows = -(-n_outputs // 4)
         axes = self._panels(ax, n_rows, -(-n_outputs // n_rows), size=(3.0, 2.9))
-        for k, panel in enumerate(axes.flat):
-            if k >= n_outputs:
-                panel.set_axis_off()
-                continue
-            true, predicted = self.true[:, k], self.predicted[:, k]
+        for panel in axes.flat[n_outputs:]:
+            panel.set_axis_off()
+        names = self.output_names
+        if names is None:
+            names = [f"Output {k}" for k in range(n_outputs)]
+        style = {"s": 14, "alpha": 0.7, "linewidths": 0, **kwargs}
+        for panel, name, true, predicted in zip(
+            axes.flat, names, self.true.T, self.predicted.T, strict=False
+        ):
             ends = [np.nanmin([true, predicted]), np.nanmax([true, predicted])]
             self.true_ += panel.plot(ends, ends, color="0.6", zorder=0, linewidth=1)
-            style = {"s": 14, "alpha": 0.7, "linewidths": 0}
-            self.predicted_.append(
-                panel.scatter(true, predicted, **{**style, **kwargs})
-            )
-            name = f"Output {k}" if self.output_names is None else self.output_names[k]
+            self.predicted_.append(panel.scatter(true, predicted, **style))
             r2 = f", R2 {r2_score(true, predicted):.4g}" if len(true) > 1 else ""
-            panel.set_title(fill(f"{name}{r2}", _TITLE_WIDTH), fontsize="medium")
+            panel.set_title(fill(f"{name}{r2}", 30), fontsize="medium")
             panel.set(xlabel="True", ylabel="Predicted")
         return axes
 
     def _plot_images(self, ax, kind, log, kwargs):
+        from matplotlib.colors import LogNorm, Normalize
+
         if kind == "matrix":
             images = [(self.true.T, self.predicted.T)]
             size, layout = (3.8, 3.2), "constrained"
@@ -225,42 +218,37 @@ class SurrogateDisplay(Display):
             height, width = images[0][0].shape
             size, layout = (0.6 + 2.4 * min(width / height, 2.5), 2.6), "compressed"
         axes = self._panels(ax, len(images), 3, size=size, layout=layout)
-        for i, (row, (true, predicted)) in enumerate(zip(axes, images, strict=True)):
-            self._draw_triple(row, true, predicted, log, kwargs)
-            if kind == "matrix":
-                row[0].set_ylabel("Output")
-                for panel in row:
-                    panel.set_xlabel("Sample")
+        for row, (true, predicted) in zip(axes, images, strict=True):
+            error = predicted - true
+            if log:
+                true, predicted, error = (np.abs(a) for a in (true, predicted, error))
+                top = float(np.nanmax(true)) or 1.0
+                norm = LogNorm(1e-4 * top, top, clip=True)
+                style = error_style = {**kwargs, "norm": norm}
             else:
-                for panel in row:
+                norm = Normalize(float(np.nanmin(true)), float(np.nanmax(true)))
+                top = float(np.nanmax(np.abs(error))) or 1.0
+                style = {"norm": norm, **kwargs}
+                error_style = {**kwargs, "cmap": "RdBu_r", "norm": Normalize(-top, top)}
+            for panel, values, drawn, own in (
+                (row[0], true, self.true_, style),
+                (row[1], predicted, self.predicted_, style),
+                (row[2], error, self.errors_, error_style),
+            ):
+                own = {"interpolation": "nearest", **own}
+                drawn.append(panel.imshow(values, **own))
+                if kind == "matrix":
+                    panel.set_xlabel("Sample")
+                else:
                     panel.set(xticks=[], yticks=[])
-                row[0].set_ylabel(self._title(i))
+            row[0].figure.colorbar(self.predicted_[-1], ax=row[1])
+            row[0].figure.colorbar(self.errors_[-1], ax=row[2])
+        labels = ["Output"] if kind == "matrix" else self._titles()
+        for panel, label in zip(axes[:, 0], labels, strict=True):
+            panel.set_ylabel(label)
         for panel, title in zip(axes[0], ("True", "Predicted", "Error"), strict=True):
             panel.set_title(f"|{title}|" if log else title, fontsize="medium")
         return axes
-
-    def _draw_triple(self, row, true, predicted, log, kwargs):
-        from matplotlib.colors import LogNorm, Normalize
-
-        error = predicted - true
-        if log:
-            true, predicted, error = (np.abs(a) for a in (true, predicted, error))
-            top = float(np.nanmax(true)) or 1.0
-            norm, error_norm = LogNorm(1e-4 * top, top, clip=True), None
-            error_style = {**kwargs, "norm": norm}
-        else:
-            norm = Normalize(float(np.nanmin(true)), float(np.nanmax(true)))
-            largest = float(np.nanmax(np.abs(error))) or 1.0
-            error_norm = Normalize(-largest, largest)
-            error_style = {**kwargs, "cmap": "RdBu_r", "norm": error_norm}
-        style = {"interpolation": "nearest", "norm": norm, **kwargs}
-        self.true_.append(row[0].imshow(true, **style))
-        self.predicted_.append(row[1].imshow(predicted, **style))
-        error_style = {"interpolation": "nearest", **error_style}
-        self.errors_.append(row[2].imshow(error, **error_style))
-        figure = row[0].figure
-        figure.colorbar(self.predicted_[-1], ax=row[1])
-        figure.colorbar(self.errors_[-1], ax=row[2])
 
     @classmethod
     def from_estimator(
@@ -270,10 +258,10 @@ class SurrogateDisplay(Display):
         Y: ArrayLike,
         *,
         samples: Any = None,
-        kind: Literal["curves", "fields", "matrix", "scatter"] | None = None,
         positions: ArrayLike | None = None,
         position_name: str | None = None,
         shape: tuple[int, ...] | None = None,
+        kind: Literal["curves", "fields", "matrix", "scatter"] | None = None,
         log: bool = False,
         ax: Any = None,
         **kwargs: Any,
@@ -296,35 +284,16 @@ class SurrogateDisplay(Display):
             errors spread evenly from the smallest to the largest. If None, three
             samples for curves and fields, else all of them.
 
-        kind : {"curves", "fields", "matrix", "scatter"}, default=None
+        positions, position_name, shape : optional
+            How the outputs are arranged, see :class:`SurrogateDisplay`.
+
+        kind, log, ax, **kwargs : optional
             See :meth:`plot`.
-
-        positions : array-like of shape (n_positions,), default=None
-            Coordinates of the outputs on a common axis, such as time. With fewer
-            positions than outputs, these are several curves, one after another.
-
-        position_name : str, default=None
-            What the coordinates are, the label of the axis.
-
-        shape : tuple of int, default=None
-            Height and width of the grid of the outputs. With more outputs than grid
-            points, these are several fields, one after another.
-
-        log : bool, default=False
-            Whether images show absolute values on a logarithmic scale.
-
-        ax : matplotlib Axes or array of them, default=None
-            Axes to divide into panels, or one for each panel. If None, a new figure is
-            made.
-
-        **kwargs : dict
-            Passed to ``ax.plot`` or ``ax.scatter`` for the predictions, or to
-            ``ax.imshow`` for the true and predicted images.
 
         Returns
         -------
         display : SurrogateDisplay
-            Display that holds the outputs and the drawn objects.
+            What is drawn.
 
         Raises
         ------
@@ -342,8 +311,7 @@ class SurrogateDisplay(Display):
             )
         check_consistent_length(X, true)
         positions = None if positions is None else column_or_1d(positions)
-        kind = _surrogate_kind(kind, shape, positions, true.shape[1])
-        _check_layout(true.shape[1], positions, shape)
+        kind = _checked_kind(kind, shape, positions, true.shape[1])
         predicted = np.asarray(estimator.predict(X), dtype=float)
         if predicted.shape != true.shape:
             raise ValueError(
@@ -363,36 +331,31 @@ class SurrogateDisplay(Display):
         ).plot(ax, kind=kind, log=log, **kwargs)
 
 
-def _surrogate_kind(kind, shape, positions, n_outputs):
+def _checked_kind(kind, shape, positions, n_outputs):
+    """What to draw, of outputs whose arrangement is possible."""
     kinds = ("curves", "fields", "matrix", "scatter")
     if kind is None:
-        if shape is not None:
-            return "fields"
-        alone = positions is None and n_outputs < _FEW_OUTPUTS
-        return "scatter" if alone else "curves"
+        alone = positions is None and n_outputs < 10  # fewer are no curve
+        kind = "scatter" if alone else "curves"
+        kind = kind if shape is None else "fields"
     if kind not in kinds:
         raise ValueError(f"kind must be one of {list(kinds)}, got {kind!r}.")
     if kind == "fields" and shape is None:
         raise ValueError("kind='fields' needs the shape of the grid.")
-    return kind
-
-
-def _check_layout(n_outputs, positions, shape):
+    if shape is not None and (len(shape) != 2 or min(shape) < 1):
+        raise ValueError(
+            f"shape must be height and width of a grid, got shape={tuple(shape)}."
+        )
     if positions is not None and (not len(positions) or n_outputs % len(positions)):
         raise ValueError(
             f"{n_outputs} outputs are not a multiple of {len(positions)} positions."
         )
-    if shape is None:
-        return
-    if len(shape) != 2 or min(shape) < 1:
-        raise ValueError(
-            f"shape must be height and width of a grid, got shape={tuple(shape)}."
-        )
-    if n_outputs % int(np.prod(shape)):
+    if shape is not None and n_outputs % int(np.prod(shape)):
         raise ValueError(
             f"{n_outputs} outputs are not a multiple of the grid points of "
             f"shape={tuple(shape)}."
         )
+    return kind
 
 
 def _rows_to_draw(samples, error, together):

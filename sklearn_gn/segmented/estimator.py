@@ -14,10 +14,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
 from sklearn_gn._caller import warn_user
-from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.arrays.backend import one_blas_thread
-from sklearn_gn.base import DiagnoseMixin, unchanged_on_failure
+from sklearn_gn.base import DiagnoseMixin, VersionStampMixin, unchanged_on_failure
 from sklearn_gn.bayes.huber import BOUND
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data import dates
@@ -26,7 +25,6 @@ from sklearn_gn.data.row_checks import RowChecks, with_tails
 from sklearn_gn.data.rows import check_sample_weight, validate_data
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.runtime.memory import check_table_fits
-from sklearn_gn.runtime.versions import VersionStampMixin
 from sklearn_gn.segmented import existence, inference, robust, selection, streams
 from sklearn_gn.segmented.diagnosis import (
     diagnose,
@@ -49,6 +47,7 @@ from sklearn_gn.segmented.preparation import (
 )
 from sklearn_gn.segmented.selection import CRITERIA
 from sklearn_gn.segmented.summary import Summary, summarise
+from sklearn_gn.solvers._base import ReferenceLinkMixin
 
 _KINDS = {
     None: "numbers",

@@ -45,13 +45,8 @@ class SgGN(_Search):
         has fallen. If 0, the iteration of [1]_ runs alone, in which the intercept does
         not move in the hidden-layer step.
 
-    active_tol : float, default=1e-10
-        Neurons whose coefficient is below ``active_tol`` times the largest one are
-        inactive: they do not move, and are left out of the fitted attributes.
-
-    rank_tol : float, default=1e-12
-        Singular values below ``rank_tol`` times the largest one are dropped in each
-        linear solve.
+    active_tol, rank_tol : float
+        As for :class:`JointGN`.
 
     Notes
     -----

@@ -139,13 +139,8 @@ class FullGN(Solver):
 
     Parameters
     ----------
-    batch_size : int, "auto" or None, default="auto"
-        Number of rows of a batch. If None, every iteration uses all rows. If "auto",
-        batches have 2048 rows where more than 8192 different rows are fitted, and all
-        rows otherwise.
-
-    iterations_per_batch : int, default=3
-        Number of iterations for which a batch is kept.
+    batch_size, iterations_per_batch : optional
+        As for :class:`GNvpro`.
 
     Notes
     -----

@@ -152,7 +152,9 @@ def test_to_numpy_copies_keep_precision_and_are_writable():
 
 @pytest.mark.parametrize("setting", [None, "XLA_CLIENT_MEM_FRACTION"])
 def test_worker_on_a_gpu_says_how_to_divide_its_memory(monkeypatch, setting):
-    for name in backend._OF_MEMORY:
+    for share in ("PYTHON_CLIENT_PREALLOCATE", "CLIENT_MEM_FRACTION"):
+        monkeypatch.delenv(f"XLA_{share}", raising=False)
+    for name in ("XLA_PYTHON_CLIENT_MEM_FRACTION", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     if setting:
         monkeypatch.setenv(setting, "0.2")

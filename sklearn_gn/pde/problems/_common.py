@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sklearn_gn.runtime.disk_cache import cached_on_disk
+from sklearn_gn.arrays.caches import cached_on_disk
 
 _memory = {}
 
