@@ -28,6 +28,7 @@ from sklearn_gn.pde.local_functions import expanded, fields_and_points, wave_at
 from sklearn_gn.pde.operators import laplacian
 from sklearn_gn.pde.outlines import Ellipse, PointCloud, Polygon
 from sklearn_gn.pde.patches import draw
+from sklearn_gn.pde.regions import RegionalResidual
 from sklearn_gn.pde.shapes import Ball, Box
 
 _POINTS = 4  # of each residual class, at which it is evaluated
@@ -53,6 +54,8 @@ def check_problem(problem, default_network=True):
     """
     _check_arguments(problem)
     _check_coefficients(problem)
+    if isinstance(problem.residual, RegionalResidual):
+        problem.residual.check(problem.domain)
     problem.residual_classes()
     if problem.exact is not None and not is_reference(problem.exact):
         x = jax.ShapeDtypeStruct((problem.domain.dim,), np.float64)

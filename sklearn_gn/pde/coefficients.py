@@ -1,11 +1,16 @@
 """Coefficients of an equation: numbers, pieces, and unknowns that are to be found."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+_called: ContextVar[list | None] = ContextVar("called", default=None)
+_within: ContextVar[tuple | None] = ContextVar("within", default=None)
 # Change of the logarithm for a step of one. The first steps do not know the solution
 # yet: with 1.0, some throw coefficients so far that their derivative vanishes.
 _LOG_UNIT = 0.3
@@ -63,9 +68,10 @@ class Piecewise:
     """A coefficient with a value of its own in each of several domains.
 
     It is a function of a point, ``k(x)``, that combines with fields: ``k * grad(u)``.
-    Its jumps are not smoothed, and derivatives of a product with it would leave them
-    out: ``div(k * grad(u))`` is refused, unless a :class:`Condition` on the interface
-    keeps the flux continuous.
+    In the residual of a :class:`Problem` it makes regions: the network of
+    :class:`~sklearn_gn.PINNSolver` has outputs of its own in each of them. On the
+    interfaces whatever the equation differentiates is kept continuous, such as u and
+    the normal component of ``k * grad(u)`` for ``div(k * grad(u))``.
 
     Parameters
     ----------
@@ -98,16 +104,65 @@ class Piecewise:
 
     def __call__(self, x: Any) -> Any:
         """Value at a point of shape (d,)."""
-        x = jnp.asarray(x)
+        x, called, within = jnp.asarray(x), _called.get(), _within.get()
+        if called is not None:
+            called.append(self)
+        if within is not None and self.domains in within[0]:
+            number = within[0][self.domains]
+        else:
+            number = piece_numbers(self.domains, x[None])[0]
         value = jnp.asarray(_at(self.otherwise, x), x.dtype)
-        for domain, inside in reversed(self.pieces):
-            is_inside = domain.contains(x[None, : domain.dim])[0]
-            value = jnp.where(is_inside, _at(inside, x), value)
+        for k, (_, inside) in enumerate(self.pieces):
+            value = jnp.where(number == k, _at(inside, x), value)
         return value
+
+    @property
+    def domains(self) -> tuple:
+        """The domains of the pieces."""
+        return tuple(domain for domain, _ in self.pieces)
 
 
 def _at(value, x):
     return value(x) if callable(value) else value
+
+
+def piece_numbers(domains: tuple, X: Any) -> Any:
+    """Numbers of the first domains that contain points (n, d), else their count."""
+    xp = X.__array_namespace__()
+    found = xp.full(len(X), len(domains))
+    for k, domain in reversed(list(enumerate(domains))):
+        found = xp.where(domain.contains(X[:, : domain.dim]), k, found)
+    return found
+
+
+@contextmanager
+def called_pieces() -> Iterator[list[Piecewise]]:
+    """Collect the coefficients of pieces that are called inside."""
+    found: list[Piecewise] = []
+    token = _called.set(found)
+    try:
+        yield found
+    finally:
+        _called.reset(token)
+
+
+@contextmanager
+def within_pieces(pieces: dict | None, mask: Any = None) -> Iterator[None]:
+    """Take given pieces, by number, and the region that a mask shows, everywhere.
+
+    If pieces is None, they are those of each point again.
+    """
+    token = _within.set(None if pieces is None else (pieces, mask))
+    try:
+        yield
+    finally:
+        _within.reset(token)
+
+
+def present_region() -> Any:
+    """The mask of the region in which functions are evaluated; None by the point."""
+    within = _within.get()
+    return None if within is None else within[1]
 
 
 def frozen_coefficient(name, value):

@@ -91,6 +91,10 @@ class BaseCondition:
             return len(on.points_on_it)
         return self.n_points
 
+    def n_data(self, dim: int) -> int:
+        """Number of the data of a point, for so many axes."""
+        return dim if self.needs_normals else 0
+
     def where(self, domain: Domain) -> Any:
         """The part of the boundary of a domain that the condition holds on."""
         del domain

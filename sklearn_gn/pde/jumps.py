@@ -7,8 +7,9 @@ network follows jumps of initial values that diffusion smooths
 give different values at the same places are an error.
 """
 
+from contextlib import nullcontext
 from functools import partial
-from itertools import combinations, combinations_with_replacement
+from itertools import combinations, combinations_with_replacement, product
 
 import jax
 import jax.numpy as jnp
@@ -74,30 +75,34 @@ def check_fluxes(problem):
     joined = any(isinstance(on, Domain) for on in faces)
     if joined or problem.transform is not None or domain.dim > MOST_AXES:
         return
+    n_regions = 1 if problem.regions is None else len(problem.regions.parts)
     with jax.enable_x64(True):
         X = jax.ShapeDtypeStruct((1, domain.dim), np.float64)
-        shapes = jax.eval_shape(partial(_differentiated_at, problem), X)
+        shapes = jax.eval_shape(partial(_differentiated_at, problem, None), X)
     X = domain.sample(_LINES, np.random.RandomState(0))
-    for k in [k for k, shape in enumerate(shapes) if shape.size]:
-        place = _jump_along(problem, k, X)
+    for k, region in product(range(domain.dim), range(n_regions)):
+        place = None
+        if shapes[k].size:
+            place = _jump_along(problem, region if n_regions > 1 else None, k, X)
         if place is not None:
             raise ValueError(
                 "interior: the equation differentiates, along "
                 f"{domain.axes[k]!r}, a product with a coefficient that jumps at "
                 f"{coordinates(domain, place)}, as in div(k * grad(u)) with k from "
-                "Piecewise, jnp.where or a table. The derivative of the jump would be "
+                "jnp.where, jnp.floor or a table. The derivative of the jump would be "
                 "left out, and nothing would keep the flux continuous there, so that "
-                "the solution would be another one. Use one output for each side, and "
-                "join them by a Condition on the interface: see 'Two materials' in the "
+                "the solution would be another one. Write the coefficient as a "
+                "Piecewise, whose interfaces are known: see 'Two materials' in the "
                 "user guide. Or make the step smooth, such as "
                 "a + (b - a) * jax.nn.sigmoid((x[0] - c) / width)."
             )
 
 
-def _jump_along(problem, k, X):
+def _jump_along(problem, region, k, X):
     """A place (d,) at which what is differentiated along axis k jumps; or None.
 
-    Each line is cut where the middle one of three steps differs most from the others.
+    Of places within a region, by its number, or of all. Each line is cut where the
+    middle one of three steps differs most from the others.
     """
     domain, lines = problem.domain, np.arange(len(X))
     low, high = (np.full(len(X), end) for end in domain.bounds[k])
@@ -107,8 +112,10 @@ def _jump_along(problem, k, X):
         places[..., k] = grid
         flat = places.reshape(-1, domain.dim)
         with scope("float64"):
-            values = to_numpy(_differentiated_at(problem, flat)[k])
+            values = to_numpy(_differentiated_at(problem, region, flat)[k])
         inside = domain.contains(flat) & np.isfinite(values).all(axis=(1, 2))
+        if region is not None:
+            inside &= problem.regions.numbers(flat) == region
         values = np.where(inside[:, None, None], values, np.nan)
         values = values.reshape(*grid.shape, *values.shape[1:])
         steps = np.abs(np.diff(values, axis=1))
@@ -126,10 +133,13 @@ def _jump_along(problem, k, X):
     return place
 
 
-@partial(evaluated_by_numpy, static_argnames="problem")
-def _differentiated_at(problem, X):
-    """What the equation differentiates at points, of shape (n, 2, m) for each axis."""
-    interior, *_ = problem.residual_classes()
+@partial(evaluated_by_numpy, static_argnames=("problem", "region"))
+def _differentiated_at(problem, region, X):
+    """What the equation differentiates at points, of shape (n, 2, m) for each axis.
+
+    With the coefficients of a region, by its number, or those of each point.
+    """
+    interior, _ = problem._interior
     low, high = problem.domain.bounds.T
     q = len(problem.outputs)
 
@@ -147,7 +157,12 @@ def _differentiated_at(problem, X):
         def residual():
             interior.function(fields, x, x[0][:0], problem.start)
 
-        found = differentiated_values(residual, x[0])
+        context = nullcontext()
+        if region is not None:
+            mask = np.arange(len(problem.regions.parts)) == region
+            context = problem.regions.within(mask)
+        with context:
+            found = differentiated_values(residual, x[0])
         return [jnp.concatenate([*values, jnp.zeros(0)]) for values in found]
 
     def both(x):

@@ -48,7 +48,7 @@ class LocalFunction(NamedTuple):
 
 
 def followed_by(function, linear, offset=None):
-    """``offset + linear(function(x))`` as a function of x."""
+    """``offset + linear(function(x))`` as a function of x; the offset is repeated."""
 
     def value(x):
         return _moved(linear(function(x)), offset)
@@ -64,7 +64,9 @@ def followed_by(function, linear, offset=None):
 
 
 def _moved(value, offset):
-    return value if offset is None else np.asarray(offset, value.dtype) + value
+    if offset is None:
+        return value
+    return np.resize(offset, value.shape).astype(value.dtype) + value
 
 
 def points_of_row(x):

@@ -12,6 +12,7 @@ there and nowhere else.
 
 import operator
 from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce
@@ -23,10 +24,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.pde.coefficients import within_pieces
 from sklearn_gn.pde.local_functions import UNROLLED, LocalFunction, followed_by
 
 _AXES_AT_ONCE = 64  # directions differentiated in one batch: bounds the memory
 _differentiated: ContextVar[list | None] = ContextVar("differentiated", default=None)
+_jump: ContextVar[Any] = ContextVar("jump", default=None)
 
 
 @dataclass(eq=False, repr=False)
@@ -405,6 +408,76 @@ def _note(field, indices, is_divergence=False):
         noted.append((field, indices, is_divergence))
 
 
+def jump_of(
+    function: Callable[..., Any],
+    x: Any,
+    normal: Any,
+    level: int,
+    other_side: Callable[[], AbstractContextManager] | None = None,
+    linear: bool = False,
+) -> Any:
+    """What jumps across an interface and is differentiated, at a level of derivatives.
+
+    A function that jumps by s has the derivative s times the normal times a Dirac
+    distribution. The first level has what this adds to the values of ``function``
+    where fields are differentiated last, as ``v`` in ``div(v)``; the second what it
+    adds where these are derivatives themselves, as ``u`` in ``div(k * grad(u))``.
+
+    Parameters
+    ----------
+    function : callable
+        Residuals at a point, on the first side of the interface.
+    x : jax.Array of shape (d,)
+        Point.
+    normal : jax.Array of shape (d,)
+        Of the interface.
+    level : int
+        Number of derivatives, counted from the outermost one.
+    other_side : callable, default=None
+        Returns a context in which functions are those of the other side. If None, the
+        terms of the first side are returned, not jumps.
+    linear : bool, default=False
+        Whether the factors of all derivatives are free of derivatives, so that these
+        need not be computed.
+
+    Returns
+    -------
+    jax.Array
+        Of the shape of the residuals.
+    """
+    if level == 0:
+        with _with_jump(None):
+            value = function(x)
+            if other_side is None:
+                return value
+            with other_side():
+                return value - function(x)
+
+    def moved(size):
+        def term(inner, x, direction):
+            jump = jump_of(inner, x, normal, level - 1, other_side, linear)
+            term = size * (normal @ direction) * jump
+            if linear:
+                return term
+            with _with_jump(None):
+                return term + jax.jvp(inner, (x,), (direction,))[1]
+
+        with _with_jump(term):
+            return function(x)
+
+    none = jnp.zeros((), x.dtype)
+    return jax.jvp(moved, (none,), (jnp.ones_like(none),))[1]
+
+
+@contextmanager
+def _with_jump(term):
+    token = _jump.set(term)
+    try:
+        yield
+    finally:
+        _jump.reset(token)
+
+
 def _check_in_space(field, name):
     _check(field, name)
     if not field.space:
@@ -422,6 +495,8 @@ def _known(function, order=0, axes=()):
     Otherwise, and where there are many axes, None.
     """
     inner = function.function if isinstance(function, Field) else function
+    if _jump.get() is not None:
+        return None
     if isinstance(inner, LocalFunction) and inner.order >= order:
         if len(axes) <= UNROLLED:
             return inner
@@ -433,7 +508,10 @@ def _along(function, index):
 
     def derivative(x):
         direction = (np.arange(x.size, dtype=np.int32) == index).astype(x.dtype)
-        return jax.jvp(function, (x,), (direction,))[1]
+        jump = _jump.get()
+        if jump is None:
+            return jax.jvp(function, (x,), (direction,))[1]
+        return jump(function, x, direction)
 
     known = _known(function, 1)
     if known is not None and isinstance(index, Integral):
@@ -530,7 +608,8 @@ def integral(
 
         def integrand(share):
             y = x.at[index].set(a + (b - a) * share)
-            return u(y) if kernel is None else kernel(x, y) * u(y)
+            with within_pieces(None):  # of the regions that y passes
+                return u(y) if kernel is None else kernel(x, y) * u(y)
 
         values = jax.vmap(integrand)(shares)
         half = jnp.asarray(weights / 2, x.dtype)

@@ -17,12 +17,24 @@ import numpy as np
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.backend import scope, to_numpy
 from sklearn_gn.pde.checks import check_problem, named_errors
-from sklearn_gn.pde.coefficients import Unknown, as_array, frozen_coefficient
+from sklearn_gn.pde.coefficients import (
+    Unknown,
+    as_array,
+    called_pieces,
+    frozen_coefficient,
+    present_region,
+)
 from sklearn_gn.pde.conditions import BaseCondition, Points
 from sklearn_gn.pde.domains import Domain, unique
 from sklearn_gn.pde.given_values import exact_at, is_reference
-from sklearn_gn.pde.local_functions import LocalFunction, followed_by
+from sklearn_gn.pde.local_functions import LocalFunction
 from sklearn_gn.pde.operators import Field
+from sklearn_gn.pde.regions import (
+    RegionalResidual,
+    Regions,
+    interface_of,
+    regions_of,
+)
 from sklearn_gn.pde.residual_classes import (
     Interior,
     ResidualClass,
@@ -37,11 +49,12 @@ class Problem:
 
     Parameters
     ----------
-    residual : callable
+    residual : callable or dict
         ``residual(u, x)`` of the field u and one point x of shape (d,); coefficients
         are further parameters. It returns what must vanish: numbers, arrays, fields, or
         a tuple of these. Residuals that use u at x alone, with at most two derivatives,
-        are fastest.
+        are fastest. Different equations in regions are ``{domain: residual, ...}``; the
+        first domain that contains a point has its equation.
 
     domain : Domain
         Where the equation holds: :class:`Interval`, :class:`Box`, :class:`Ball`,
@@ -134,7 +147,7 @@ class Problem:
     ['interior', 'initial', 'dirichlet', 'robin']
     """
 
-    residual: Callable
+    residual: Callable | Mapping
     domain: Domain
     conditions: tuple = ()
     outputs: tuple = ("u",)
@@ -148,6 +161,9 @@ class Problem:
     depends_on: Mapping | None = None
 
     def __post_init__(self):
+        if isinstance(self.residual, Mapping):
+            by_region = RegionalResidual(tuple(self.residual.items()))
+            object.__setattr__(self, "residual", by_region)
         given = dict(self.coefficients or {})
         values = {
             name: frozen_coefficient(name, value) for name, value in given.items()
@@ -255,7 +271,7 @@ class Problem:
         """
 
         def all_at(x):
-            outputs = self.as_outputs(function(x), "the network")
+            outputs = self.as_outputs(self._own(function(x), x), "the network")
             if self.transform is not None:
                 outputs = self.as_outputs(self.transform(x, outputs), "transform")
             return outputs
@@ -267,12 +283,27 @@ class Problem:
                 outputs = outputs.at[chosen].set(all_at(projection(x))[chosen])
             return self._value_of_field(outputs)
 
+        known: Any = value
         if isinstance(function, LocalFunction):
             if self.transform is None and not self._projections:
-                value = followed_by(function, self._value_of_field)
+                known = function._replace(
+                    function=value,
+                    derivative=lambda axes: self._value_of_field(
+                        self._own(function.derivative(axes), function.point)
+                    ),
+                )
         return Field(
-            value, self.domain.axes, self.domain.time, self.outputs, directions
+            known, self.domain.axes, self.domain.time, self.outputs, directions
         )
+
+    def _own(self, outputs, x):
+        """Outputs (q,) of the region of a point, of those of all regions."""
+        q = len(self.outputs)
+        if jnp.shape(outputs) in ((), (q,)) or self.regions is None:
+            return outputs
+        mask, every = present_region(), jnp.reshape(outputs, (-1, q))
+        mask = self.regions.masks(x[None])[0] if mask is None else mask
+        return jnp.sum(jnp.where(mask[:, None], every, 0), axis=0)
 
     def _value_of_field(self, outputs):
         """A number where there is one output."""
@@ -314,10 +345,41 @@ class Problem:
         return self._classes
 
     @cached_property
+    def _interior(self):
+        """The residuals inside, and the coefficients of pieces that they call."""
+        with called_pieces() as pieces:
+            kind = self.residual_class("interior", Interior(self.residual))
+        return kind, tuple(pieces)
+
+    @cached_property
+    def regions(self) -> Regions | None:
+        """The parts of the domain in which the equation's coefficients are smooth.
+
+        None where there is only one, and in problems of time alone.
+        """
+        joined = len(self.outputs) > 1 and any(
+            isinstance(getattr(c, "on", None), Domain) for c in self.conditions
+        )
+        whole = self.domain.axes != (self.domain.time,) and not self.depends_on
+        joined = joined and not isinstance(self.residual, RegionalResidual)
+        if joined or not whole or self.n_laplacian_directions is not None:
+            return None
+        return regions_of(self.domain, self._interior[1])
+
+    @property
+    def n_network_outputs(self) -> int:
+        """Number of outputs of the network: all of the problem, in each region."""
+        n_regions = 1 if self.regions is None else len(self.regions.parts)
+        return len(self.outputs) * n_regions
+
+    @cached_property
     def _classes(self):
-        classes = [self.residual_class("interior", Interior(self.residual))]
+        interior, _ = self._interior
+        if self.regions is not None:
+            interior = interior._replace(function=Interior(self.residual, self.regions))
+        classes = [interior]
         for name, condition in self._named_conditions():
-            size = self.domain.dim if condition.needs_normals else 0
+            size = condition.n_data(self.domain.dim)
             classes.append(
                 self.residual_class(
                     name, condition, condition.n_fields, size, condition.weight
@@ -373,8 +435,14 @@ class Problem:
         for condition in self.conditions:
             name = unique(condition.name or condition.kind, named, "_{}")
             named[name] = condition
+        if self.regions is not None:
+            named[unique("interface", named, "_{}")] = self._interface
         del named["interior"]
         return named.items()
+
+    @cached_property
+    def _interface(self):
+        return interface_of(self, self.regions)
 
     def all_points(self, x: Array) -> Array:
         """Points (N, P, d) with those at which outputs of some axes are taken."""

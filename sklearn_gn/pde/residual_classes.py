@@ -5,8 +5,9 @@ taken at projected points.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,12 +50,17 @@ class Interior:
     """The residual of the equation, as a function like those of the conditions."""
 
     residual: Callable
+    regions: Any = None  # looked up once for each point
 
     def __call__(self, fields, points, data, coefficients):
         """Residual at a point, of shape (k,)."""
         del data
         (field,), (x,) = fields, points
-        return flat(call(self.residual, (field, x), coefficients), x)
+        region = nullcontext()
+        if self.regions is not None:
+            region = self.regions.within(self.regions.masks(x[None])[0])
+        with region:
+            return flat(call(self.residual, (field, x), coefficients), x)
 
 
 def traced_class(problem, name, function, n_points, n_data, weight):

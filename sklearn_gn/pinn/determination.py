@@ -139,18 +139,19 @@ def free_constants(loss_at, net, problem, untrained_loss):
         if name in problem.up_to_constant or not math.isfinite(loss):
             continue
         # At least one: beside a solution of zero no change would count.
-        size = max(np.linalg.norm(net.layers[-1][:, k]), 1.0)
+        own = slice(k, None, len(problem.outputs))  # in each region
+        size = max(np.linalg.norm(net.layers[-1][:, own]), 1.0)
         changes = [
-            abs(loss_at(_shifted(net, k, share * size)) - loss) for share in (1, -0.5)
+            abs(loss_at(_shifted(net, own, share * size)) - loss) for share in (1, -0.5)
         ]
         if max(changes) <= _UNCHANGED * untrained_loss:
             found.append(name)
     return found
 
 
-def _shifted(net, k, size):
+def _shifted(net, columns, size):
     last = np.array(net.layers[-1])
-    last[-1, k] += size
+    last[-1, columns] += size
     return Parameters((*net.layers[:-1], last), net.extra)
 
 
@@ -351,7 +352,7 @@ def too_many_conditions(problem, rng):
 def warn_of_redundant_derivatives(problem):
     """Warn of derivatives at the start of time that the equation gives by itself."""
     domain = problem.domain
-    orders = [getattr(condition, "order", 0) for condition in problem.conditions]
+    orders = [getattr(known, "order", 0) for _, known in problem._named_conditions()]
     if problem.unknown or not any(orders):
         return
     along = _high_orders(problem, np.random.RandomState(0))
@@ -381,7 +382,7 @@ def _numbers_of_conditions(problem, rng):
         kind.n_outputs * len(np.unique(points[kind.name].x, axis=0))
         for kind in conditions
     )
-    return n_given, len(problem.outputs) * int(orders[0])
+    return n_given, problem.n_network_outputs * int(orders[0])  # of each region
 
 
 def largest_free_change(model, net, batches, fresh, untrained_loss):

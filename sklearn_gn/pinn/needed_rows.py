@@ -43,7 +43,7 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
     pairs = [(i, j) for i in range(dim) for j in range(i, dim)]
     full = DerivativeRows(tuple(range(dim)), tuple((pair,) for pair in pairs))
     classes = tuple(ClassModel(kind, full) for kind in kinds)
-    q = len(problem.outputs)
+    q = problem.n_network_outputs
     tops = tuple(
         rng.uniform(-1, 1, (*batch.x.shape[:2], full.size, q)) for batch in few
     )
@@ -66,7 +66,7 @@ def _needing_more(model, classes, batches, extra, rng):
     # Waves and singular functions, the last inputs, vary more than once.
     problem = model.problem
     n_plain = problem.n_inputs - n_waves(problem)
-    weights = rng.standard_normal((2 * n_plain + 1, len(problem.outputs)))
+    weights = rng.standard_normal((2 * n_plain + 1, problem.n_network_outputs))
     doubtful = [
         k
         for k, (kind, batch) in enumerate(zip(classes, batches, strict=True))
@@ -107,9 +107,10 @@ def _probes(problem, axes, rng):
     n = max(4, min(_PROBES, _PROBED_FLOATS // problem.domain.dim))
     batches = []
     for points in problem.probes(n, rng).values():
-        normals = rng.standard_normal(points.data.shape)
-        normals /= np.linalg.norm(normals, axis=1, keepdims=True)
-        batches.append(Batch(points.x, normals, np.ones(len(points.x)), axes))
+        data, dim = points.data.copy(), problem.domain.dim
+        data[:, :dim] = rng.standard_normal(data[:, :dim].shape)
+        data[:, :dim] /= np.linalg.norm(data[:, :dim], axis=1, keepdims=True)
+        batches.append(Batch(points.x, data, np.ones(len(points.x)), axes))
     return tuple(batches)
 
 
@@ -149,7 +150,7 @@ def _needs_known_derivatives_alone(model, kind, batch, extra):
         functions = list(map(function, points))
         return row_residuals(model, kind, functions, points, data, extra, batch.axes)
 
-    top = np.zeros((kind.rows.size, len(model.problem.outputs)))
+    top = np.zeros((kind.rows.size, model.problem.n_network_outputs))
     jax.eval_shape(residual, top, batch.x[0], batch.data[0])
     return not elsewhere
 

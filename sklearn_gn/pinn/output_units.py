@@ -129,7 +129,7 @@ def at_given_values(problem, net, share):
             )
     *hidden, last = net.layers
     last = np.asarray(last) * share
-    last[-1] += middle.astype(last.dtype)
+    last[-1] += np.resize(middle, len(last[-1])).astype(last.dtype)  # of each region
     return net._replace(layers=(*hidden, last))
 
 
@@ -142,8 +142,8 @@ def _sizes_by_fluxes(problem, has_values):
     sizes = np.zeros(len(problem.outputs))
     kinds = tuple(
         kind
-        for kind, condition in zip(
-            problem.residual_classes()[1:], problem.conditions, strict=True
+        for kind, (_, condition) in zip(
+            problem.residual_classes()[1:], problem._named_conditions(), strict=True
         )
         if isinstance(condition, (Neumann, Robin, Condition))
     )

@@ -99,7 +99,7 @@ def units_of_rows(model):
     problem, rng = model.problem, np.random.RandomState(0)
     probes = problem.probes(_N_POINTS, rng)
     batches = [probes[known.residual.name] for known in model.classes]
-    shapes = rng.standard_normal((_N_POINTS, _ORDERS, len(problem.outputs)))
+    shapes = rng.standard_normal((_N_POINTS, _ORDERS, problem.n_network_outputs))
     with backend.scope("float64"):
         found = backend.to_numpy(_slopes(model, batches, shapes))
     return [_units(slopes) for slopes in found]

@@ -37,7 +37,7 @@ def untrained_network(problem, network, hidden_layer_sizes, rng, dtype, device):
     def cast(tree):
         return backend.map_leaves(lambda a: np.asarray(a, dtype), tree)
 
-    unknown, n_outputs = problem.unknown.values(), len(problem.outputs)
+    unknown, n_outputs = problem.unknown.values(), problem.n_network_outputs
     if network is None:
         waves = n_waves(problem)
         sizes = problem.n_inputs - waves, *_widths(hidden_layer_sizes), n_outputs

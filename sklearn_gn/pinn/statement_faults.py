@@ -82,7 +82,9 @@ def _too_many_on_a_face(problem):
     for face in faces:
         given = [
             kind
-            for condition, kind in zip(problem.conditions, kinds, strict=True)
+            for (_, condition), kind in zip(
+                problem._named_conditions(), kinds, strict=True
+            )
             if isinstance(condition, (Dirichlet, Neumann, Robin))
             and face in _faces(condition.on, faces)
         ]

@@ -78,12 +78,7 @@ def trajectory(rates, start, end):
 REMEDY = re.compile(
     "Piecewise|interface|discontinu|two outputs|one output for each", re.IGNORECASE
 )
-REFUSED = pytest.mark.xfail(
-    **WRONG_VALUES, reason="refused, while the statement says all that is needed"
-)
-STATEMENTS = pytest.mark.parametrize(
-    "by", [pytest.param("Piecewise", marks=REFUSED), "where"]
-)
+STATEMENTS = pytest.mark.parametrize("by", ["Piecewise", "where"])
 
 
 def assert_right_or_refused(state, by, X, expected, max_time=60):
@@ -146,6 +141,24 @@ def test_flow_past_a_permeable_lens(by):
 
     X = random_points(3000, (0, 1), (0, 1))
     assert_right_or_refused(square, by, X, pressure(X))
+
+
+def test_rod_that_is_heated_in_one_half_and_cooled_in_the_other():
+    def heated(u, x):
+        return d(u, "x", "x")(x) + 1
+
+    def cooled(u, x):
+        return 5 * u(x) - 2 * d(u, "x", "x")(x)
+
+    halves = {Interval(0, 0.5, axis="x"): heated, Interval(0.5, 1, axis="x"): cooled}
+    problem = Problem(halves, Interval(0, 1, axis="x"), [Dirichlet(0.0)])
+    model, said = solve(problem, max_time=20)
+    # a x - x^2 / 2 and b sinh(r (1 - x)), of equal value and flux in the middle.
+    x, r = np.linspace(0, 1, 401), math.sqrt(2.5)
+    matrix = [[0.5, -math.sinh(r / 2)], [1.0, 2 * r * math.cosh(r / 2)]]
+    a, b = np.linalg.solve(matrix, [0.125, 0.5])
+    u = np.where(x < 0.5, a * x - x**2 / 2, b * np.sinh(r * (1 - x)))
+    assert relative_error(model, x[:, None], u) <= 1e-6, said
 
 
 # -- Units
@@ -407,12 +420,21 @@ def test_kuramoto_sivashinsky():
     assert relative_error(model, X, solution.y[::4].ravel()) <= 1e-2, said
 
 
-@pytest.mark.xfail(
+KINK = pytest.mark.xfail(
     **WRONG_VALUES, reason="1e-3 after a minute, though only w''' has a kink"
 )
-def test_beam_with_a_load_on_one_half():
+
+
+@pytest.mark.parametrize("by", ["Piecewise", pytest.param("where", marks=KINK)])
+def test_beam_with_a_load_on_one_half(by):
+    def load(x):
+        return jnp.where(x[0] > 0.5, 1.0, 0.0)
+
+    if by == "Piecewise":
+        load = Piecewise(0.0, (Interval(0.5, 1, axis="x"), 1.0))
+
     def beam(w, x):
-        return d(w, *"xxxx")(x) - jnp.where(x[0] > 0.5, 1.0, 0.0)
+        return d(w, *"xxxx")(x) - load(x)
 
     supports = [Dirichlet(0.0), Condition(lambda w, x: d(w, "x", "x")(x))]
     problem = Problem(beam, Interval(0, 1, axis="x"), supports)

@@ -131,6 +131,8 @@ def test_snippets_of_the_guide(guide):
         np.testing.assert_allclose(values, close, rtol=1e-10)
     for value in list(namespace.values()):
         if isinstance(value, Problem):
-            assert len(value.residual_classes()) == 1 + len(value.conditions)
+            n_interfaces = int(value.regions is not None)
+            n_classes = 1 + len(value.conditions) + n_interfaces
+            assert len(value.residual_classes()) == n_classes
         elif isinstance(value, Condition):
             assert value.own_number in (None, 1, 2)

@@ -180,8 +180,8 @@ class PosedProblem(Problem):
         """The field of a network, in physical units."""
 
         def scaled(outputs):
-            scale = np.array(self.scale, outputs.dtype)
-            return scale * self.as_outputs(outputs, "the network")
+            outputs = jnp.ravel(outputs)  # of each region
+            return np.resize(self.scale, outputs.shape).astype(outputs.dtype) * outputs
 
         return super().field(followed_by(function, scaled, self.center), directions)
 

@@ -1,0 +1,347 @@
+"""Regions into which the pieces of coefficients cut a domain, and what joins them.
+
+Where a coefficient jumps, the solution has a kink, or a jump in a higher derivative. It
+is smooth on either side. So a network has outputs of its own for each region in which
+all :class:`~sklearn_gn.pde.Piecewise` coefficients of the equation are smooth, and the
+interfaces between them get residuals of their own.
+
+These follow from the equation alone. Whatever it differentiates must not jump across
+the interface: a jump would be a Dirac distribution that no other term cancels. For
+``div(k * grad(u))`` this means a continuous flux ``k * grad(u)`` along the normal, and
+a continuous u, which is differentiated first.
+:func:`sklearn_gn.pde.operators.jump_of` finds the terms, at as many levels of
+derivatives as the equation has.
+"""
+
+import inspect
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn.arrays.backend import scope, to_numpy
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.pde.calls import call, flat, named_parameters
+from sklearn_gn.pde.coefficients import Piecewise, piece_numbers, within_pieces
+from sklearn_gn.pde.conditions import BaseCondition, Points
+from sklearn_gn.pde.domains import Domain, namespace
+from sklearn_gn.pde.operators import jump_of
+from sklearn_gn.pde.patches import draw, join, product, select
+from sklearn_gn.pde.shapes import Box
+
+_POINTS = 4096  # at which regions are looked for
+_ON_FACES = 256  # the same of each face of a piece
+_STEP = 1e-7  # to either side of an interface, in units of the domain's size
+_ON_IT = 1e-9  # distance from a face that is none, in the same units
+_EQUAL = 1e-9
+_FEW = 16  # points of an interface that show what may jump there
+
+
+class Part(NamedTuple):
+    """A region: numbers of pieces, and half spaces that cut it off from others."""
+
+    pieces: tuple  # one for each partition
+    sides: tuple  # of (axis, place, whether above the place)
+
+
+@dataclass(frozen=True)
+class Regions:
+    """Parts of a domain in each of which the coefficients are smooth.
+
+    Their pieces are given by partitions, tuples of domains; a coefficient has the value
+    of the first one that contains a point. Parts of equal pieces are told apart where a
+    plane across an axis lies between them, such as the outer ones of three layers.
+    """
+
+    partitions: tuple
+    parts: tuple
+
+    def masks(self, X: Any) -> Any:
+        """Which of the m regions points (n, d) are in, of shape (n, m)."""
+        xp = namespace(X)
+        numbers = [piece_numbers(domains, X) for domains in self.partitions]
+        columns = []
+        for part in self.parts:
+            inside = xp.ones(len(X), dtype=bool)
+            for own, number in zip(numbers, part.pieces, strict=True):
+                inside = inside & (own == number)
+            for axis, place, above in part.sides:
+                inside = inside & ((X[:, axis] > place) == above)
+            columns.append(inside)
+        found = xp.stack(columns, axis=1)
+        unknown = ~found.any(axis=1)  # a part that is too small to be found
+        first = xp.arange(len(self.parts)) == 0
+        return found | (unknown[:, None] & first[None])
+
+    def numbers(self, X: Any) -> Any:
+        """Numbers of the regions of points (n, d), in NumPy."""
+        return self.masks(X).argmax(axis=1)
+
+    def within(self, mask: Any) -> AbstractContextManager:
+        """Evaluate coefficients and fields as those of one region, everywhere."""
+        keys = np.array([part.pieces for part in self.parts])
+        pieces = {
+            domains: jnp.sum(jnp.where(mask, keys[:, j], 0))
+            for j, domains in enumerate(self.partitions)
+        }
+        return within_pieces(pieces, mask)
+
+    def interfaces(self, domain: Any) -> Any:
+        """The patch of all places at which two regions meet."""
+        step, size = _STEP * domain._size(), domain._size()
+        faces = list(_faces(self.partitions, domain))
+
+        def kept(number, points, normals):
+            sides = [points + sign * step * normals for sign in (-1, 1)]
+            a, b = map(self.numbers, sides)
+            inside = [domain.depth(x) >= 0 for x in sides]
+            fresh = np.ones(len(points), bool)
+            for other in {faces[k][0] for k in range(number)} - {faces[number][0]}:
+                away = np.abs(other.depth(points[:, : other.dim]))
+                fresh &= away > _ON_IT * size
+            return inside[0] & inside[1] & (a != b) & fresh
+
+        found = [
+            select(patch, partial(kept, number))
+            for number, (_, patch) in enumerate(faces)
+        ]
+        return join(patch for patch in found if _has_points(patch))
+
+
+def _has_points(patch):
+    uniforms = np.random.RandomState(0).uniform(size=(_ON_FACES, patch.n_uniforms))
+    return patch.place(uniforms)[2].any()
+
+
+def _faces(partitions, domain):
+    """Yield the pieces, each with the patches of its faces, along all axes."""
+    for piece in dict.fromkeys(piece for domains in partitions for piece in domains):
+        whole, left = piece, domain.axes[piece.dim :]
+        patches = [*whole.patches().values(), *whole.patches(of_time=True).values()]
+        if left:
+            bounds = domain.bounds[piece.dim :]
+            named = dict(zip(left, map(tuple, bounds.tolist()), strict=True))
+            rest = Box(time=None, **named).interior()
+            patches = [product(patch, rest) for patch in patches]
+        for patch in patches:
+            yield piece, patch
+
+
+def regions_of(domain: Any, coefficients: Any) -> Regions | None:
+    """The regions of a domain, by coefficients; None where there is but one."""
+    partitions = tuple(dict.fromkeys(known.domains for known in coefficients))
+    if not partitions:
+        return None
+    rng, step = np.random.RandomState(0), _STEP * domain._size()
+    X = [domain.sample(_POINTS, rng)]
+    for _, patch in _faces(partitions, domain):
+        uniforms = rng.uniform(size=(_ON_FACES, patch.n_uniforms))
+        points, normals, kept = patch.place(uniforms)
+        X += [(points + sign * step * normals)[kept] for sign in (-1, 1)]
+    X = np.concatenate(X)
+    X = X[domain.depth(X) >= 0]
+    keys = np.stack([piece_numbers(domains, X) for domains in partitions], axis=1)
+    parts = []
+    for key in np.unique(keys, axis=0):
+        own = (keys == key).all(axis=1)
+        for sides in _sides(domain, X, own, partitions, key):
+            parts.append(Part(tuple(key.tolist()), sides))
+    return Regions(partitions, tuple(parts)) if len(parts) > 1 else None
+
+
+def _sides(domain, X, own, partitions, key, sides=()):
+    """Yield half spaces of the parts of a region that planes across axes separate."""
+    for axis in range(domain.dim):
+        values = np.unique(X[own, axis])
+        gap = np.diff(values)
+        if not len(gap):
+            continue
+        place = float(values[gap.argmax()] + gap.max() / 2)
+        plane = X.copy()
+        plane[:, axis] = place
+        plane = plane[domain.depth(plane) >= 0]
+        numbers = np.stack([piece_numbers(d, plane) for d in partitions], axis=1)
+        if len(plane) and not (numbers == key).all(axis=1).any():
+            for above in (False, True):
+                half = own & ((X[:, axis] > place) == above)
+                more = (*sides, (axis, place, above))
+                yield from _sides(domain, X, half, partitions, key, more)
+            return
+    yield sides
+
+
+# --- equations of regions -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RegionalResidual:
+    """Residual of the first of several domains that contains the point."""
+
+    pieces: tuple  # of (Domain, residual)
+
+    def __post_init__(self):
+        for domain, residual in self.pieces:
+            if not isinstance(domain, Domain) or not callable(residual):
+                raise ValueError(
+                    "residual must be a function, or map domains to functions, got "
+                    f"{domain!r}: {residual!r}."
+                )
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The field, the point, and the coefficients of all residuals."""
+        kinds = inspect.Parameter
+        given = [kinds(name, kinds.POSITIONAL_ONLY) for name in ("u", "x")]
+        names = [named_parameters(residual, 2)[0] for _, residual in self.pieces]
+        named = dict.fromkeys(name for found in names for name in found)
+        more = [kinds(name, kinds.KEYWORD_ONLY) for name in named]
+        return inspect.Signature([*given, *more])
+
+    def __call__(self, u: Any, x: Any, /, **coefficients: Any) -> Any:
+        """Residuals at a point, of shape (k,)."""
+        number = Piecewise(len(self.pieces), *self._numbered())(x)
+        found = [flat(call(r, (u, x), coefficients), x) for _, r in self.pieces]
+        sizes = [len(values) for values in found]
+        if len(set(sizes)) > 1:
+            raise ValueError(
+                "the residuals of all regions must have as many equations, got "
+                f"{sizes}."
+            )
+        value = found[-1]
+        for k, values in enumerate(found[:-1]):
+            value = jnp.where(number == k, values, value)
+        return value
+
+    def _numbered(self):
+        return [(domain, k) for k, (domain, _) in enumerate(self.pieces)]
+
+    def check(self, domain: Any) -> None:
+        """Raise a ValueError if a part of the domain has no equation."""
+        X = domain.sample(_POINTS, np.random.RandomState(0))
+        domains = tuple(piece for piece, _ in self.pieces)
+        left_out = piece_numbers(domains, X) == len(domains)
+        if left_out.any():
+            raise ValueError(
+                f"residual: none of its domains contains {X[left_out][0].tolist()}. "
+                "The first one that contains a point has its equation: let the last "
+                "one be the whole domain, or cover it."
+            )
+
+
+# --- what must not jump ---------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """A residual of an interface."""
+
+    level: int  # of derivatives, from the outermost one
+    number: int  # of the equation
+    # Of the term on the second side, if both have terms of their own equations; 0 if
+    # the equation of the first side has the jump of what it differentiates.
+    sign: float
+
+
+@dataclass(frozen=True)
+class Interface(BaseCondition):
+    """What the equation differentiates does not jump between two regions.
+
+    The data of a point are the normal, and the numbers of the regions on its two sides.
+    """
+
+    equation: Any = None  # the function of a field and a point
+    regions: Any = None
+    rows: tuple = ()
+    linear: bool = False  # in all derivatives
+
+    needs_normals = True
+    kind = "interface"
+
+    def n_data(self, dim: int) -> int:
+        """Number of the data of a point."""
+        return dim + 2
+
+    def sample(self, domain: Any, n: int, rng: Any, method: Any = "sobol") -> Points:
+        """Draw n points of all interfaces, of the same density."""
+        points, normals = draw(self.regions.interfaces(domain), n, rng, method)
+        step = _STEP * domain._size() * normals
+        sides = [self.regions.numbers(x) for x in (points - step, points + step)]
+        return Points(points[:, None], np.column_stack([normals, *sides]))
+
+    def __call__(self, fields: Any, points: Any, data: Any, coefficients: Any) -> Any:
+        """Jumps at a point, of shape (k,)."""
+        (field,), (x,) = fields, points
+        numbers = np.arange(len(self.regions.parts), dtype=data.dtype)
+        normal, sides = data[: x.size], data[x.size :]
+        first, second = (partial(self.regions.within, numbers == a) for a in sides)
+
+        def residual(x):
+            return flat(call(self.equation, (field, x), coefficients), x)
+
+        def terms(level, side, other=None):
+            with side():
+                return jump_of(residual, x, normal, level, other, self.linear)
+
+        found, known = [], {}
+        for level, number, sign in self.rows:
+            key = level, bool(sign)
+            if key not in known and sign:
+                known[key] = terms(level, first), terms(level, second)
+            elif key not in known:
+                known[key] = terms(level, first, second), None
+            own, others = known[key]
+            found.append(own[number] - sign * others[number] if sign else own[number])
+        return jnp.stack(found)
+
+
+def interface_of(problem, regions):
+    """The interface of a problem, with all levels at which something may jump."""
+    interface = Interface(equation=problem.residual, regions=regions)
+    rng, low_high = np.random.RandomState(0), problem.domain.bounds
+    points = interface.sample(problem.domain, _FEW, rng, "uniform")
+    shape = problem.n_network_outputs, len(low_high)
+    waves = np.pi * rng.standard_normal(shape) / np.ptp(low_high, axis=1)
+    numbers = range(problem._interior[0].n_outputs)
+
+    def jumps(level, sign, waves, linear=False):
+        rows = tuple(Row(level, number, sign) for number in numbers)
+        known = replace(interface, rows=rows, linear=linear)
+        with scope("float64"):
+            return to_numpy(_jumps_of_waves(problem, known, waves, *points))
+
+    counts, linear = np.zeros(len(numbers), int), True  # of levels of each equation
+    for level in count(1):
+        found = jumps(level, 0.0, waves)
+        if not found.any():
+            break
+        counts[(found != 0).any(axis=0)] = level
+        linear &= np.allclose(found, jumps(level, 0.0, waves, True), rtol=_EQUAL)
+    rows = [Row(k, i, 0.0) for i, n in enumerate(counts) for k in range(1, n + 1)]
+    if isinstance(problem.residual, RegionalResidual):
+        # Natural conditions have the coefficients of either side; the others, half of
+        # them, are those of the solution. Equations may differ in their signs.
+        natural = [row for row in rows if 2 * row.level <= counts[row.number]]
+        same = np.resize(waves[: len(problem.outputs)], shape)
+        for row in natural:
+            less, more = (
+                np.sum(jumps(row.level, sign, same)[:, row.number] ** 2)
+                for sign in (1.0, -1.0)
+            )
+            sign = -1.0 if less > more else 1.0
+            rows[rows.index(row)] = row._replace(sign=sign)
+    return replace(interface, rows=tuple(sorted(rows)), linear=linear)
+
+
+@partial(evaluated_by_numpy, static_argnames=("problem", "interface"))
+def _jumps_of_waves(problem, interface, waves, points, data):
+    """Jumps (n, k) between waves, one for each output of each region."""
+    field = problem.field(lambda x: 2 + jnp.sin(waves @ x))
+
+    def one(x, data):
+        return interface((field,), x, data, problem.start)
+
+    return jax.vmap(one)(points, data)

@@ -1,0 +1,226 @@
+"""Regions of smooth coefficients, and what is continuous where two of them meet."""
+
+import copy
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from sklearn_gn import PINNSolver
+from sklearn_gn.pde import (
+    Ball,
+    Box,
+    Dirichlet,
+    Interval,
+    Piecewise,
+    Problem,
+    d,
+    div,
+    grad,
+    laplacian,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+RIGHT = Interval(0.5, 1, axis="x")
+K = Piecewise(1.0, (RIGHT, 10.0))
+LENS = Piecewise(1.0, (Ball(2, center=(0.5, 0.5), radius=0.25), lambda x: 2 + x[0]))
+LINE, SQUARE = Interval(0, 1, axis="x"), Box(x=(0, 1), y=(0, 1))
+
+
+def darcy(u, x):
+    return div(LENS * grad(u))(x) + 1
+
+
+def plate_in_time(u, x):
+    return d(u, "t")(x) - div(LENS * grad(u))(x)
+
+
+def beam(w, x):
+    return d(K * d(w, "x", "x"), "x", "x")(x) - 1
+
+
+def not_a_flux(u, x):
+    return K(x) * laplacian(u)(x) + 1
+
+
+def with_time(u, x):
+    return K(x) * d(u, "t")(x) + 3 * d(u, "x")(x)
+
+
+def mixed(u, x):
+    return u["q"](x) + K(x) * d(u["u"], "x")(x), d(u["q"], "x")(x) - 1
+
+
+def jumps(problem, function):
+    """Points, and what must not jump there, for a function (m q,) of all regions."""
+    kinds = {kind.name: kind for kind in problem.residual_classes()}
+    points, data = problem.sample(8, 16, np.random.RandomState(0))["interface"]
+    field, kind = problem.field(function), kinds["interface"]
+
+    def one(x, data):
+        return kind.function((field,), x, data, problem.start)
+
+    with jax.enable_x64(True):
+        return points[:, 0], data, np.asarray(jax.jit(jax.vmap(one))(points, data))
+
+
+def test_regions_are_those_of_smooth_coefficients():
+    layers = Piecewise(1.0, (Interval(0.3, 0.6, axis="x"), 10.0))
+
+    def both(u, x):
+        return div(layers * grad(u))(x) + K(x)
+
+    problem = Problem(both, LINE, [Dirichlet(0.0)])
+    X = np.array([[0.1], [0.4], [0.55], [0.7], [0.9], [0.2]])
+    numbers = problem.regions.numbers(X)
+    assert len(problem.regions.parts) == problem.n_network_outputs == 4
+    assert numbers[3] == numbers[4]
+    assert numbers[0] == numbers[5]
+    assert len({*numbers[:4].tolist()}) == 4
+    places, _, _ = jumps(problem, lambda x: jnp.zeros(4))
+    assert {*places.ravel().tolist()} == {0.3, 0.5, 0.6}
+    problem = Problem(darcy, SQUARE, [Dirichlet(0.0)])
+    assert len(problem.regions.parts) == 2
+    again = pickle.loads(pickle.dumps(problem))
+    assert again == problem == copy.deepcopy(problem)
+    assert again.residual_classes() == problem.residual_classes()
+
+
+def test_without_pieces_there_is_one_region():
+    for residual in (lambda u, x: laplacian(u)(x), lambda u, x: d(u, "x")(x) - u(x)):
+        assert Problem(residual, LINE).regions is None
+    covers = Piecewise(1.0, (Interval(-1, 2, axis="x"), 10.0))
+    whole = Problem(lambda u, x: div(covers * grad(u))(x), LINE)
+    assert whole.regions is None
+
+
+@pytest.mark.parametrize(
+    ("residual", "domain"), [(darcy, SQUARE), (plate_in_time, SQUARE * Interval(0, 2))]
+)
+def test_value_and_flux_are_continuous_on_a_circle(residual, domain):
+    problem = Problem(residual, domain, [Dirichlet(0.0)])
+
+    def function(x):  # inside the lens, and outside
+        return jnp.stack([x[0] ** 2 + x[1], 3 * x[1] ** 2 + x[0]])
+
+    X, data, found = jumps(problem, function)
+    x, y, normal = X[:, 0], X[:, 1], X[:, :2] - 0.5
+    assert_allclose(np.linalg.norm(normal, axis=1), 0.25, rtol=1e-12)
+    normal = normal / 0.25
+    assert_allclose(data[:, :2], normal, atol=1e-12)
+    k = 2 + x
+    slopes = k[:, None] * np.column_stack([2 * x, np.ones_like(y)])
+    slopes -= np.column_stack([np.ones_like(x), 6 * y])
+    sign = -1 if domain.time else 1
+    assert_allclose(found[:, 0], sign * (slopes * normal).sum(axis=1), rtol=1e-9)
+    assert_allclose(
+        found[:, 1], sign * k * (x**2 + y - 3 * y**2 - x), rtol=1e-9, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("residual", "expected"),
+    [
+        (
+            beam,
+            lambda u, v: [
+                10 * u[3] - v[3],
+                10 * u[2] - v[2],
+                10 * (u[1] - v[1]),
+                10 * (u[0] - v[0]),
+            ],
+        ),
+        (not_a_flux, lambda u, v: [10 * (u[1] - v[1]), 10 * (u[0] - v[0])]),
+    ],
+)
+def test_what_is_differentiated_is_continuous(residual, expected):
+    problem = Problem(residual, LINE, [Dirichlet(0.0)])
+
+    def function(x):  # in the right half, and in the left one
+        return jnp.stack([jnp.exp(2 * x[0]), jnp.sin(3 * x[0])])
+
+    _, data, found = jumps(problem, function)
+    u = np.exp(1.0) * 2.0 ** np.arange(4)
+    s, c = np.sin(1.5), np.cos(1.5)
+    v = np.array([s, c, -s, -c]) * 3.0 ** np.arange(4)
+    assert_allclose(data, np.tile([-1.0, 0.0, 1.0], (8, 1)))
+    # The normal of the right half points to the left.
+    wanted = np.array(expected(u, v))
+    wanted *= (-1.0) ** np.arange(1, len(wanted) + 1)
+    assert_allclose(found, np.tile(wanted, (8, 1)), rtol=1e-9)
+
+
+def test_only_what_is_differentiated_across_the_interface_is_joined():
+    transport = Problem(with_time, Box(x=(0, 1), t=(0, 1)), [Dirichlet(0.0)])
+    _, _, found = jumps(transport, lambda x: jnp.stack([x[0] + x[1], x[1] ** 2]))
+    assert found.shape == (8, 1)
+    system = Problem(mixed, LINE, [Dirichlet(0.0, outputs="u")], outputs=("u", "q"))
+    _, _, found = jumps(system, lambda x: jnp.stack([5.0, 7.0, 2.0, 3.0]))
+    assert_allclose(found, np.tile([-30.0, -4.0], (8, 1)))
+
+
+def heated(u, x):
+    return laplacian(u)(x) + 1
+
+
+def cooled(u, x, h):
+    return h * u(x) - 10 * laplacian(u)(x)
+
+
+def test_each_region_has_its_equation():
+    """Fluxes have their own factors, and may have opposite signs."""
+    left = Interval(0, 0.5, axis="x")
+    equations = {left: heated, LINE: cooled}
+    problem = Problem(equations, LINE, [Dirichlet(0.0)], coefficients={"h": 3.0})
+    _, _, found = jumps(problem, lambda x: jnp.stack([x[0] ** 2, jnp.exp(x[0])]))
+    e = np.exp(0.5)
+    assert_allclose(found, np.tile([1 - 10 * e, 0.25 - e], (8, 1)))
+    field = problem.field(lambda x: jnp.exp(2 * x[0]))
+    interior = problem.residual_classes()[0].function
+    for x, expected in ((0.2, 4 * np.exp(0.4) + 1), (0.7, -37 * np.exp(1.4))):
+        x = np.array([x], np.float32)
+        found = interior((field,), x[None], x[:0], problem.start)
+        assert_allclose(found, [expected], rtol=1e-5)
+    assert pickle.loads(pickle.dumps(problem)) == problem
+
+
+@pytest.mark.parametrize(
+    ("residual", "message"),
+    [
+        ({RIGHT: heated}, r"none of its domains contains \[0\.[0-4]"),
+        ({RIGHT: heated, LINE: lambda u, x: (u(x), u(x))}, "as many equations"),
+        ({"left": heated}, "map domains to functions, got 'left'"),
+        ({LINE: 1.0}, "map domains to functions"),
+    ],
+)
+def test_regions_need_equations(residual, message):
+    with pytest.raises(ValueError, match=message):
+        Problem(residual, LINE, [Dirichlet(0.0)]).check()
+
+
+def fit(problem, **settings):
+    settings = {
+        "hidden_layer_sizes": (8,),
+        "n_interior": 40,
+        "n_boundary": 4,
+    } | settings
+    return PINNSolver(problem, max_iter=25, random_state=0, **settings).fit()
+
+
+def test_wall_of_two_layers():
+    # (k u')' = -1 with k = 1 in the left half and 10 in the right; -k u' = x - c.
+    def wall(u, x):
+        return div(K * grad(u))(x) + 1
+
+    solver = fit(Problem(wall, LINE, [Dirichlet(0.0)]))
+    x, c = np.linspace(0, 1, 101), (1 / 8 + 3 / 80) / (1 / 2 + 1 / 20)
+    left, right = (np.clip(x, *half) for half in ((0, 0.5), (0.5, 1)))
+    u = c * left - left**2 / 2 + (c * (right - 0.5) - (right**2 - 0.25) / 2) / 10
+    assert_allclose(solver.predict(x[:, None]), u, atol=1e-6)
+    slope = solver.derivative(np.array([[0.25], [0.75]]), "x")
+    assert_allclose(slope, [c - 0.25, (c - 0.75) / 10], atol=1e-5)
+    assert_allclose(solver.residual(x[:, None]), 0, atol=1e-4)
