@@ -14,7 +14,7 @@ from sklearn_gn.data.rows import (
     validate_data,
     validation_split,
 )
-from sklearn_gn.data.scaling import Scaling
+from sklearn_gn.data.units import Units
 from sklearn_gn.pde import Condition, Problem
 from sklearn_gn.pde.checks import check_problem, warn_of_missing_equations
 from sklearn_gn.pinn import setup
@@ -39,7 +39,7 @@ class FitData(NamedTuple):
     observations: Observations
     callback_data: dict
     n_observations: float = 0.0  # sum of their weights
-    scaling: Scaling | None = None  # of plain regression
+    scaling: Units | None = None  # of plain regression
 
 
 def problem_sequence(problem, default_network):
@@ -108,7 +108,7 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
             (X, y, share), validation = _split(X, y, share, rng)
             n_observations *= share.sum()
             share = share / share.sum()
-        scaling = Scaling.of(X, y, share)
+        scaling = Units.of(X, y, share)
         frame = setup.regression_problem(X.shape[1], n_targets)
     observed = _observed_outputs(estimator.observed_outputs, frame)
     _check_shapes(frame, observed, X.shape[1], n_targets)

@@ -16,7 +16,7 @@ from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.rows import validate_data
-from sklearn_gn.data.scaling import Scaling
+from sklearn_gn.data.units import Units
 
 _SLOPES_FLOATS = 2**23  # of the derivatives in the weights, at a time
 
@@ -29,7 +29,7 @@ class Fitted(NamedTuple):
     problem: Any  # Problem or None
     observed: tuple
     single_target: bool
-    scaling: Scaling | None
+    scaling: Units | None
 
 
 class SolutionMixin(PredictionIntervalMixin):

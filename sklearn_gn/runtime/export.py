@@ -118,7 +118,7 @@ def _filled(cls, network, out_activation):
 
 def _scaled(model, scaling, names):
     from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
     scaler = StandardScaler()
     scaler.mean_ = np.array(scaling.x_center, np.float64)
@@ -128,7 +128,11 @@ def _scaled(model, scaling, names):
     scaler.n_features_in_ = len(scaler.mean_)
     if names is not None:
         scaler.feature_names_in_ = np.array(names, dtype=object)
-    return make_pipeline(scaler, model)
+    if not scaling.has_limits:
+        return make_pipeline(scaler, model)
+    low, high = scaling.limits
+    words = {"a_min": np.array(low), "a_max": np.array(high)}
+    return make_pipeline(scaler, FunctionTransformer(np.clip, kw_args=words), model)
 
 
 def mean_of_regressors(members: list, shares: Any) -> BaseEstimator:

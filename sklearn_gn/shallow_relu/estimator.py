@@ -44,6 +44,7 @@ from sklearn_gn.shallow_relu import fitted
 from sklearn_gn.shallow_relu.chunks import on_all_rows, reason_against_chunks
 from sklearn_gn.shallow_relu.network import hidden_features
 from sklearn_gn.shallow_relu.problem import ROBUST_GN, problem_of
+from sklearn_gn.shallow_relu.starts import hyperplanes_to_user
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver
 
 
@@ -736,6 +737,6 @@ class ShallowReLURegressor(
         check_is_fitted(self, "_network")
         X = validate_data(self, X, reset=False, dtype=np.float64)
         net, scaling = self._network
-        _, factor = scaling.hyperplanes_to_user(net.hyperplanes[self._active_slots])
+        _, factor = hyperplanes_to_user(scaling, net.hyperplanes[self._active_slots])
         features = hidden_features(net.hyperplanes[self._active_slots], scaling.x(X))
         return features / factor

@@ -43,6 +43,7 @@ from sklearn_gn.shallow_relu.sorted_rows import (
     line_slopes,
     sort_rows,
 )
+from sklearn_gn.shallow_relu.starts import hyperplanes_to_user
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
 _BLOCK_ROWS = 2048  # of the tangent space
@@ -114,8 +115,8 @@ def joint_factor(hyperplanes, rows):
 
 def _network_attributes(net, slots, slope, scaling):
     """Return the attributes that hold the parameters of a network."""
-    hyperplanes, factor = scaling.hyperplanes_to_user(
-        net.hyperplanes[slots].astype(np.float64)
+    hyperplanes, factor = hyperplanes_to_user(
+        scaling, net.hyperplanes[slots].astype(np.float64)
     )
     slope = (slope * scaling.y_scale / scaling.x_scale[:, None]).T
     # What the units of x take from the constant is in the centre of the features.

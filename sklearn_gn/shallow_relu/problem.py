@@ -20,6 +20,7 @@ from sklearn_gn.bayes.evidence import named_penalties
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.line_ends import SHORT_END, has_short_end, long_ends
 from sklearn_gn.data.rows import canonical_rows, shares, validation_split
+from sklearn_gn.data.units import Units
 from sklearn_gn.optim.solver import Rows, RowsToDivide
 from sklearn_gn.shallow_relu.evidence_gn import (
     EVIDENCE_GN,
@@ -31,7 +32,6 @@ from sklearn_gn.shallow_relu.one_feature import SEGMENTED, SegmentedSizes
 from sklearn_gn.shallow_relu.search import deviance_shift, select_size
 from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 from sklearn_gn.shallow_relu.starts import (
-    Scaling,
     given_hyperplanes,
     hyperplanes_of_starts,
     initial_network,
@@ -62,7 +62,7 @@ class Problem(NamedTuple):
     solver: Any
     segmented: bool  # whether it is the engine of one feature, which sorts the rows
     rows: Rows
-    scaling: Scaling
+    scaling: Units
     validation: tuple | None
     n_effective: float  # sum of the sample weights
     n_observations: float  # the same, but every row counts as one at least
@@ -121,7 +121,7 @@ def problem_of(estimator, X, y, weight, validation):
         X, y, weight = X[train], y[train], shares(weight[train])
         n_observations = max(n_effective, len(X))
     by_evidence = solver in (EVIDENCE_GN, ROBUST_GN)
-    scaling = Scaling.of(X, y, weight, each_target=by_evidence)
+    scaling = Units.of(X, y, weight, each_target=by_evidence, limited=True, ranges=True)
     rows = Rows(scaling.x(X), scaling.y(y), weight)
     counts = n_effective, n_observations
     problem = Problem(solver, segmented, rows, scaling, validation, *counts)

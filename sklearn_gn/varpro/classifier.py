@@ -115,7 +115,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         total weight. If None, all factors are 1.
 
     scale : bool, default=True
-        Whether to bring features to mean 0 and variance 1 during the fit.
+        Whether to bring features to mean 0 and variance 1 during the fit. Cells that
+        are far outside the quartiles of their feature count as a limit, in predictions
+        too, if the other rows are then predicted clearly better.
 
     max_iter : int, default=100
         Maximum number of iterations over all starts, or epochs of mini-batch solvers.

@@ -23,7 +23,7 @@ from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.bayes.layers import row_blocks
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
-from sklearn_gn.data.scaling import Scaling
+from sklearn_gn.data.units import Units
 from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import wide_members
@@ -51,7 +51,7 @@ class Problem(NamedTuple):
 
     rows: Rows
     options: CommitteeOptions
-    scaling: Scaling
+    scaling: Units
 
     @property
     def n_effective(self):

@@ -34,8 +34,8 @@ from sklearn_gn.data.rows import (
     validate_data,
     validation_split,
 )
-from sklearn_gn.data.scaling import Scaling
 from sklearn_gn.data.tables import chunks_of
+from sklearn_gn.data.units import Units
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.runtime.memory import check_fits, check_table_fits
@@ -174,10 +174,12 @@ class _VarProNet(
 
     def _units(self, X, y, weight, each_target=False):
         """Units of the fit; the values of classes have none."""
-        y = y if self._loss == "squared" else np.zeros((len(y), self._n_values(y)))
-        if self.scale:
-            return Scaling.of(X, y, weight, each_target=each_target)
-        return Scaling.none(X, y)
+        if not self.scale:
+            return Units.none(X, y[:, : self._n_values(y)])
+        units = Units.of(X, y, weight, each_target=each_target, limited=True)
+        if self._loss == "squared":
+            return units
+        return units._replace(y_center=np.zeros(self._n_values(y)), y_scale=1.0)
 
     def _fit_network(
         self, rows, scaling, *, n_rows, n_samples, validation, data, rng, example=None

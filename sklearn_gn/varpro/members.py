@@ -114,7 +114,7 @@ def with_features(member, features):
 
 
 def in_units(member, before, after):
-    """Return a member of a former fit as a start, in the units (Scaling) of this one.
+    """Return a member of a former fit as a start, in the :class:`Units` of this one.
 
     The function stays, and the noise level where the units are the same.
     """

@@ -116,7 +116,9 @@ class VarProNetRegressor(
 
     scale : bool, default=True
         Whether to bring features to mean 0 and variance 1, and targets to mean 0 and
-        mean variance 1, during the fit. In a committee, each target has its own factor.
+        mean variance 1, during the fit. Cells that are far outside the quartiles of
+        their feature count as a limit, in predictions too, if the other rows are then
+        predicted clearly better. In a committee, each target has its own factor.
         Otherwise one factor serves all targets, unless they are in different units: see
         :ref:`the user guide <several_targets>`.
 

@@ -705,3 +705,16 @@ def test_stopping_early_warns_with_the_cause():
         ConvergenceWarning, match=r"max_iter\) after 1 it.*Raise max_iter"
     ):
         ShallowReLURegressor(4, max_iter=1, alpha=0.0).fit(X, y)
+
+
+def test_predictions_of_cells_beyond_their_limit():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    y = X[:, 0] + np.abs(X[:, 1]) + 0.1 * rng.normal(size=200)
+    X[:5, 0] = 999
+    model = ShallowReLURegressor(random_state=0).fit(X, y)
+    rows = np.array([[999, 0.3], [1e9, 0.3], [X[5:, 0].max(), 0.3]])
+    expected = np.repeat(model.predict(rows[2:]), 3)
+    np.testing.assert_allclose(model.predict(rows), expected, rtol=1e-12)
+    exported = model.to_sklearn().predict(X)
+    np.testing.assert_allclose(exported, model.predict(X), rtol=1e-9)

@@ -20,7 +20,7 @@ from sklearn_gn import (
 )
 from sklearn_gn.bayes import laplace
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.data.scaling import Scaling
+from sklearn_gn.data.units import Units
 from sklearn_gn.linalg import large_gram
 from sklearn_gn.varpro import committee, committee_fit, committee_plan, members
 
@@ -287,9 +287,8 @@ def test_nothing_of_another_kind_of_fit_stays():
 def test_a_former_member_is_the_same_function_in_other_units(fitted):
     model, X, _ = fitted
     _, former, before = model._fitted
-    after = Scaling(
-        np.array([1.0, -2.0, 0.5]), np.array([2.0, 0.3, 1.0]), np.array([3.0]), 0.7
-    )
+    center, scale = np.array([1.0, -2.0, 0.5]), np.array([2.0, 0.3, 1.0])
+    after = Units(center, scale, np.array([3.0]), 0.7, before.limits)
     for member in former:
         moved = members.in_units(member, before, after)
         found = moved.model.values(moved.net.theta, after.x(X))

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.testing import assert_allclose
 
 from sklearn_gn.arrays.extremes import noise_deviation, unbounded
-from sklearn_gn.data.scaling import Scaling, moments, target_units
+from sklearn_gn.data.units import Units, moments, target_units
 from sklearn_gn.linalg.low_rank import LowRank
 
 
@@ -40,9 +40,45 @@ def test_targets_share_a_unit_unless_a_gap_divides_their_sizes():
 
 def test_targets_in_different_units_have_variance_one_each():
     y = np.random.RandomState(0).randn(20, 3) * [1e-3, 1, 1e4] + 5
-    scaling = Scaling.of(y, y, np.full(20, 1 / 20))
+    scaling = Units.of(y, y, np.full(20, 1 / 20))
     assert_allclose(scaling.y_scale, y.std(axis=0), rtol=1e-10)
     assert_allclose(scaling.loss_scale, np.mean(y.var(axis=0)), rtol=1e-10)
+
+
+def table_with_far_cells(seed):
+    """Return features, the targets they determine, and shares of the rows."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(300, 3))
+    y = X[:, :1] + X[:, 1:2] * X[:, 2:] + 0.1 * rng.normal(size=(300, 1))
+    return X, y, np.full(300, 1 / 300)
+
+
+def test_cells_that_follow_no_law_have_a_limit():
+    X, y, weight = table_with_far_cells(0)
+    plain = Units.of(X, y, weight, limited=True)
+    assert not plain.has_limits
+    most = X[6:].max(axis=0)
+    X[:3, 0], X[3:6, 1] = 1e5, -999
+    units = Units.of(X, y, weight, limited=True)
+    assert units.has_limits
+    z = units.x(X)
+    assert_allclose(z[:3, 0], units.x(np.full((1, 3), most[0]))[0, 0], rtol=1e-12)
+    assert_allclose(z.mean(axis=0), 0, atol=1e-12)
+    assert_allclose(z.std(axis=0), 1, rtol=1e-12)
+    assert_allclose(units.x(np.full((1, 3), -np.inf))[0, 1], z[3, 1], rtol=1e-12)
+    # Without the option, and for a feature without far cells, nothing has a limit.
+    assert not Units.of(X, y, weight).has_limits
+    assert np.all(np.abs(units.limits[:, 2]) == 1e12)
+    # The units of the features do not matter, nor do rows that are given twice.
+    other = Units.of(1e6 * X + 3, -y, weight, limited=True)
+    assert_allclose(other.limits, units.limits, rtol=1e-6)
+
+
+def test_cells_that_follow_a_law_have_no_limit():
+    X, y, weight = table_with_far_cells(1)
+    X[:6, 0] *= 1e3
+    y[:6, 0] = X[:6, 0]
+    assert not Units.of(X, y, weight, limited=True).has_limits
 
 
 def test_what_exceeds_the_range_of_floats_is_infinite():

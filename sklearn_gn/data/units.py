@@ -1,0 +1,281 @@
+"""Units of a fit: features and targets of mean 0 and size 1, and limits of far cells.
+
+A few cells far from the others, such as a code for a missing value, decide the mean and
+the deviation of their feature and leave its other values indistinguishable. Whether far
+cells are errors or lawful no distance tells: a feature of heavy tails in a linear law
+has its best rows there. So each feature that has cells far outside its quartiles is
+asked whether the targets are better predicted if these cells count as a limit nearer to
+the others. The answer is the predictive density of the rows left out, of a small linear
+model of the feature, its size, and its product with another feature.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_gn.linalg import factors
+
+_FAR = 1e12  # in standard deviations of the training data
+_GAP = 10  # ratio of the sizes of two targets that are in different units
+_OUTSIDE = 3.0  # distance of far cells from the quartiles, in distances between them
+_LIMITS = (3.0, 10.0, 30.0)  # the same, inside which the outermost cells are limits
+_PASSES = 3  # as the limits of some features show what others are worth
+_CLEAR = 2.0  # standard errors of a difference of predictive densities
+_TAILS = 4.0  # degrees of freedom of Student's density of the residuals
+_ITERATIONS = 10  # for the scale of that density
+
+
+class Units(NamedTuple):
+    """Features of mean 0 and variance 1; targets of mean 0 and of size 1.
+
+    One factor serves all targets of like size, see :func:`target_units`, so that the
+    loss is the user's up to that factor; or each target has its own, so that all of
+    them count alike. Features count as their limits beyond these.
+    """
+
+    x_center: np.ndarray
+    x_scale: np.ndarray
+    y_center: np.ndarray
+    y_scale: float | np.ndarray
+    limits: np.ndarray  # (2, d)  least and largest value of features in these units
+
+    @classmethod
+    def of(cls, X, y, weight, *, each_target=False, limited=False, ranges=False):
+        """Units of weighted data, X of shape (m, d), y of shape (m, q).
+
+        Parameters
+        ----------
+        X, y : ndarray
+            Distinct rows.
+        weight : ndarray of shape (m,)
+            Their weights, of sum one.
+        each_target : bool
+            Whether every target has its own factor.
+        limited : bool
+            Whether far cells may count as limits.
+        ranges : bool
+            Whether a single feature is mapped to [-1, 1], and the unit of targets is
+            their largest distance from the mean.
+        """
+        limits = np.tile([[-np.inf], [np.inf]], X.shape[1])
+        if ranges and X.shape[1] == 1:
+            x_center, x_scale = _range(X)
+        else:
+            x_center, x_scale = moments(X, weight)
+            if limited:
+                limits = _limits(X, y, weight, (X - x_center) / x_scale)
+            changed = np.isfinite(limits).any(axis=0)
+            if changed.any():
+                inside = np.clip(X[:, changed], *limits[:, changed])
+                x_center[changed], x_scale[changed] = moments(inside, weight)
+        with np.errstate(over="ignore"):
+            limits = np.clip((limits - x_center) / x_scale, -_FAR, _FAR)
+        y_center, y_scale = moments(y, weight)
+        varies = np.ptp(y, axis=0) > 0
+        # Rounding of the mean would be a residual of its own.
+        y_center = np.where(varies, y_center, y[0])
+        mean = _root_mean_square
+        if ranges:
+            y_scale, mean = np.max(np.abs(y - y_center), axis=0), np.max
+        y_scale = np.where(varies, y_scale, 0)
+        if y_scale.max() == 0:
+            return cls(x_center, x_scale, y_center, 1.0, limits)
+        if each_target and y.shape[1] > 1:
+            y_scale = np.where(y_scale > 0, y_scale, mean(y_scale))
+        else:
+            y_scale = target_units(y_scale, y_center, mean)
+        return cls(x_center, x_scale, y_center, y_scale, limits)
+
+    @classmethod
+    def none(cls, X, y):
+        """Return the user's own units."""
+        d, q = X.shape[1], y.shape[1]
+        limits = np.tile([[-_FAR], [_FAR]], d)
+        return cls(np.zeros(d), np.ones(d), np.zeros(q), 1.0, limits)
+
+    def x(self, X):
+        """Return features in these units, inside their limits, which are finite."""
+        with np.errstate(over="ignore"):
+            return np.clip((X - self.x_center) / self.x_scale, *self.limits)
+
+    def y(self, y):
+        """Return targets in these units."""
+        return (y - self.y_center) / self.y_scale
+
+    @property
+    def has_limits(self):
+        """Whether far cells of a feature count as a limit."""
+        return bool(np.any(np.abs(self.limits) < _FAR))
+
+    def same_as(self, other):
+        """Whether these are the units of another fit."""
+        pairs = zip(self, other, strict=True)
+        return all(np.array_equal(a, b) for a, b in pairs)
+
+    @property
+    def loss_scale(self):
+        """Factor from losses in scaled units to the user's, in the mean of targets.
+
+        It may be 0 or infinite.
+        """
+        with np.errstate(over="ignore"):
+            return float(np.mean(np.square(np.float64(self.y_scale))))
+
+
+def _range(X):
+    """Centre and half length of the range; 1 for what is constant."""
+    low, high = X.min(axis=0), X.max(axis=0)
+    center = low / 2 + high / 2
+    # Rounded as the features are, so that none leaves [-1, 1].
+    half = np.maximum(high - center, center - low)
+    return center, np.where(half > 0, half, 1.0)
+
+
+# --- limits --------------------------------------------------------------------------
+
+
+def _limits(X, y, weight, z):
+    """Return least and largest values of the features, (2, d); infinite without limits.
+
+    ``z`` are the features in units of their deviations.
+    """
+    limits = np.tile([[-np.inf], [np.inf]], X.shape[1])
+    equal = np.ptp(weight) == 0
+    low, high = np.quantile(
+        X, [0.25, 0.75], 0, method="inverted_cdf", weights=None if equal else weight
+    )
+    width = high - low
+    least, most = X.min(axis=0), X.max(axis=0)
+    far = (least < low - _OUTSIDE * width) | (most > high + _OUTSIDE * width)
+    far = np.flatnonzero(far & (width > 0))
+    if not len(far) or not np.ptp(y, axis=0).any():
+        return limits
+    y_center, y_scale = moments(y, weight)
+    t = (y - y_center) / y_scale
+    cells, low, high, width = X[:, far], low[far], high[far], width[far]
+    ends = [_outermost(cells, low - d * width, high + d * width) for d in _LIMITS]
+    near = [_standardised(np.clip(cells, *pair), weight) for pair in ends]
+    z, bounded = z.copy(), z.copy()
+    bounded[:, far] = near[0]
+    for _ in range(_PASSES):
+        rest, slopes = _ridge(z, t, weight)
+        before = limits.copy()
+        for number, j in enumerate(far):
+            if np.isfinite(limits[0, j]):
+                continue
+            target = rest + z[:, j : j + 1] * slopes[j]
+            raw = _left_out_densities(z, j, z[:, j], target, weight)
+            best = _CLEAR
+            for pair, columns in zip(ends, near, strict=True):
+                unit = columns[:, number]
+                gains = _left_out_densities(bounded, j, unit, target, weight) - raw
+                mean = weight @ gains
+                error = math.sqrt(weight**2 @ (gains - mean) ** 2)
+                if mean > best * error:
+                    best, limits[:, j] = mean / error, pair[:, number]
+                    z[:, j] = unit
+        if np.array_equal(limits, before):
+            break
+    return limits
+
+
+def _outermost(X, low, high):
+    """Return the least and the largest cells of columns between bounds, (2, k)."""
+    inside = (X >= low) & (X <= high)
+    least = np.min(X, axis=0, where=inside, initial=np.inf)
+    return np.array([least, np.max(X, axis=0, where=inside, initial=-np.inf)])
+
+
+def _standardised(X, weight):
+    center, scale = moments(X, weight)
+    return (X - center) / scale
+
+
+def _ridge(z, t, weight):
+    """Return what the features leave of the targets, and their slopes."""
+    gram = (z.T * weight) @ z
+    gram[np.diag_indices(len(gram))] += (1 + len(gram)) * np.sum(weight**2)
+    slopes = factors.solve_semidefinite(gram, z.T @ (weight[:, None] * t))
+    return t - z @ slopes, slopes
+
+
+def _left_out_densities(z, j, unit, target, weight):
+    """Return the log predictive densities of the rows, each left out by turns, (m,).
+
+    The model is linear in feature j, which has the values ``unit``, in its size, and in
+    its product with the one of the features z that explains most. The residuals have
+    Student's density, which far rows hardly move.
+    """
+    explained = np.sum((z.T @ ((weight * unit)[:, None] * target)) ** 2, axis=1)
+    explained[j] = 0
+    product = unit * z[:, int(np.argmax(explained))]
+    columns = np.column_stack([np.ones_like(unit), unit, np.abs(unit), product])
+    columns /= np.sqrt(np.maximum(weight @ columns**2, np.finfo(np.float64).tiny))
+    gram = (columns.T * weight) @ columns
+    gram[np.diag_indices(4)] += np.sum(weight**2)  # as one more row for each
+    smoother = factors.solve_semidefinite(gram, columns.T * weight)
+    residuals = target - columns @ (smoother @ target)
+    leverage = np.sum(columns * smoother.T, axis=1)
+    left = np.maximum(1 - leverage, np.finfo(np.float64).eps)
+    squares = (residuals / left[:, None]) ** 2
+    variance = np.maximum(weight @ residuals**2, np.finfo(np.float64).tiny)
+    for _ in range(_ITERATIONS):
+        share = (_TAILS + 1) / (_TAILS + squares / variance)
+        variance = np.maximum(weight @ (share * squares), np.finfo(np.float64).tiny)
+    density = np.log1p(squares / variance / _TAILS) * (_TAILS + 1) + np.log(variance)
+    return -np.sum(density, axis=1) / 2
+
+
+# --- targets -------------------------------------------------------------------------
+
+
+def target_units(sizes, center, unit_of):
+    """Return one unit for all targets, or an array with one for each.
+
+    Sorted by size, two neighbours whose sizes differ by more than a factor of ten are
+    taken to be in different units, and the targets on either side do not share a scale:
+    in the sum of their squares the smaller ones would be left to chance. One quantity
+    measured at many places may spread over several powers of ten without such a gap.
+    ``unit_of`` makes one unit of several sizes, which are distances from the centres.
+    """
+    # A constant, also one up to rounding, is no target in another unit.
+    varying = np.sort(sizes[sizes > _rounding(center)])
+    first_of_group = varying[1:][varying[1:] / _GAP > varying[:-1]]
+    if len(first_of_group) == 0:
+        return unit_of(sizes)
+    group = np.searchsorted(first_of_group, sizes, side="right")
+    units = [unit_of(sizes[group == g]) for g in range(1 + len(first_of_group))]
+    return np.array(units)[group]
+
+
+def _root_mean_square(sizes):
+    """Root mean square; squares of the sizes themselves may leave the floats."""
+    size = sizes.max()
+    return size * math.sqrt(np.mean((sizes / size) ** 2))
+
+
+def _rounding(center):
+    """Deviations from a centre that are but rounding errors."""
+    return 16 * np.finfo(float).eps * np.abs(center)
+
+
+def moments(A, weight):
+    """Return weighted means and standard deviations; 1 where a column is constant.
+
+    A column may be constant up to rounding by its weights alone, where the other rows
+    have next to none: its size is the largest distance of a row from the mean.
+    """
+    # Divided first: squares of very large or small numbers leave the range of floats.
+    size = np.max(np.abs(A), axis=0)
+    size = np.where(size > 0, size, 1.0)
+    scaled = A / size
+    # A constant is its own mean, which sums may miss by rounding.
+    center = np.where(np.ptp(scaled, axis=0) > 0, weight @ scaled, scaled[0])
+    distance = np.abs(scaled - center)
+    deviation, largest = np.sqrt(weight @ distance**2), distance.max(axis=0)
+    rounding = _rounding(center)
+    deviation = np.where(deviation > rounding, deviation, largest)
+    with np.errstate(over="ignore"):  # of sizes below the normal numbers
+        deviation = np.where(largest > rounding, deviation, 1 / size)
+    return center * size, deviation * size
