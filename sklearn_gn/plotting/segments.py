@@ -203,6 +203,7 @@ class SegmentsDisplay(Display):
         X: ArrayLike,
         y: ArrayLike | None = None,
         *,
+        feature: int | str | None = None,
         residuals: bool = False,
         ax: Any = None,
         **kwargs: Any,
@@ -221,6 +222,10 @@ class SegmentsDisplay(Display):
         y : array-like of shape (n_samples,), default=None
             Their targets. If None, the samples are not drawn.
 
+        feature : int or str, default=None
+            Number or name of the broken feature to draw, if there are several. If None,
+            the first one.
+
         residuals : bool, default=False
             Whether to draw the residuals of the samples, by segment, in a second panel.
 
@@ -238,7 +243,8 @@ class SegmentsDisplay(Display):
         Raises
         ------
         ValueError
-            If X or y do not fit the estimator, or if ``residuals=True`` without y.
+            If X or y do not fit the estimator, if it does not break in ``feature``, or
+            if ``residuals=True`` without y.
         """
         cls._needs_matplotlib("from_estimator")
         intervals = fitted_attribute(
@@ -246,6 +252,9 @@ class SegmentsDisplay(Display):
         )
         if residuals and y is None:
             raise ValueError("residuals=True needs the targets: give y.")
+        if feature is not None or isinstance(estimator.breakpoints_, list):
+            estimator = _of_feature(estimator, feature)
+            intervals = estimator.breakpoint_interval_
         x, at_samples, curve = _curve(estimator, X)
         error = None
         if y is not None:
@@ -274,15 +283,29 @@ def _curve(estimator, X):
     t = t[(t > even[0]) & (t < even[-1])]
     grid = np.unique(np.concatenate([even, t, np.nextafter(t, -np.inf)]))
 
+    mean_of = estimator._family.mean
+
     def predict(x):
         mean = fit.scaling.linear_center
         return inference.predict(fit, x, np.tile(mean, (len(x), 1)))
 
-    response, std = predict(grid)
+    line, std = predict(grid)
     width = fit.half_width * std
-    limits = {"lower": response - width, "upper": response + width}
-    curve = {"grid": estimator._to_user(grid), "response": response, **limits}
-    return estimator._to_user(x), predict(x)[0], curve
+    limits = {"lower": mean_of(line - width), "upper": mean_of(line + width)}
+    curve = {"grid": estimator._to_user(grid), "response": mean_of(line), **limits}
+    return estimator._to_user(x), mean_of(predict(x)[0]), curve
+
+
+def _of_feature(estimator, feature):
+    """Return what an estimator says of one of its broken features."""
+    views = estimator._views()
+    names = [view._names()[0] for view in views]
+    if feature is None:
+        return views[0]
+    columns = names if isinstance(feature, str) else [view._column for view in views]
+    if feature not in columns:
+        raise ValueError(f"feature={feature!r} is not among the broken ones: {names}.")
+    return views[columns.index(feature)]
 
 
 def _levels_apart(intervals):
