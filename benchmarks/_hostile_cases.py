@@ -123,7 +123,7 @@ PARAMETERS = {
         "kinks": [False],
         "jumps": [True],
         "degree": [0],
-        "broken_feature": [1, -1, 10**6, "f0", "absent"],
+        "broken_features": [1, -1, 10**6, "f0", "absent"],
         "breakpoints": [[0.0], [np.nan], [1e300, 2e300], ["a"], []],
         "bounds": [(0.0, 1.0), (1.0, 0.0), (np.nan, 1), (0,), ("a", "b")],
         "min_distance": [1e-300, 1e300],

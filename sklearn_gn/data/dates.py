@@ -162,11 +162,11 @@ def check_column(column, names):
         return
     if not names:
         raise ValueError(
-            f"broken_feature={column!r} is a name, and the columns of X have none: "
+            f"broken_features={column!r} is a name, and the columns of X have none: "
             "give a data frame, or the number of the column."
         )
     raise ValueError(
-        f"broken_feature={column!r} is not among the names of the features: {names}."
+        f"broken_features={column!r} is not among the names of the features: {names}."
     )
 
 
@@ -257,10 +257,10 @@ def refuse_dates(X, *, takes_dates=False):
             )
         if kind_of(column) is not None:
             who = (
-                "Only the feature that breaks may be dates: set broken_feature to it."
+                "Only the feature that breaks may be dates: set broken_features to it."
                 if takes_dates
                 else "Only SegmentedRegressor takes dates, as the feature that breaks "
-                "(broken_feature)."
+                "(broken_features)."
             )
             raise ValueError(
                 f"{name} holds dates. {who} Otherwise give numbers, such as the year, "

@@ -64,7 +64,7 @@ def validate_data(estimator, *data, **checks):
         raise TypeError(f"X is sparse: {type(estimator).__name__} {_ADVICE_ON_SPARSE}")
     are_numbers = [isinstance(a, np.ndarray) and a.dtype.kind in "biuf" for a in data]
     if not are_numbers[0]:
-        dates.refuse_dates(X, takes_dates=hasattr(estimator, "broken_feature"))
+        dates.refuse_dates(X, takes_dates=hasattr(estimator, "broken_features"))
         _refuse_complex_columns(X)
     shape = getattr(y, "shape", ())
     if shape[1:] == (0,):

@@ -184,6 +184,7 @@ class SegmentsDisplay(Display):
         X: ArrayLike,
         y: ArrayLike | None = None,
         *,
+        feature: int | str | None = None,
         residuals: bool = False,
         ax: Any = None,
         **kwargs: Any,
@@ -202,6 +203,10 @@ class SegmentsDisplay(Display):
         y : array-like of shape (n_samples,), default=None
             Their targets. If None, the samples are not drawn.
 
+        feature : int or str, default=None
+            Number or name of the broken feature to draw, if there are several. If None,
+            the first one.
+
         residuals : bool, default=False
             Whether to draw the residuals of the samples, by segment, in a second panel.
 
@@ -216,7 +221,8 @@ class SegmentsDisplay(Display):
         Raises
         ------
         ValueError
-            If X or y do not fit the estimator, or if ``residuals=True`` without y.
+            If X or y do not fit the estimator, if it does not break in ``feature``, or
+            if ``residuals=True`` without y.
         """
         cls._needs_matplotlib("from_estimator")
         intervals = fitted_attribute(
@@ -224,8 +230,11 @@ class SegmentsDisplay(Display):
         )
         if residuals and y is None:
             raise ValueError("residuals=True needs the targets: give y.")
+        if feature is not None or isinstance(estimator.breakpoints_, list):
+            estimator = _of_feature(estimator, feature)
+            intervals = estimator.breakpoint_interval_
         # Over the range of the samples, with the linear features at their means.
-        fit = estimator._fit
+        fit, mean_of = estimator._fit, estimator._family.mean
         x, _ = estimator._split(estimator._check_X(X))
         even, t = np.linspace(x.min(), x.max(), 400), fit.breakpoints
         t = t[(t > even[0]) & (t < even[-1])]
@@ -243,14 +252,26 @@ class SegmentsDisplay(Display):
             error = column_or_1d(y, dtype=np.float64) - estimator.predict(X)
         return cls(
             grid=estimator._to_user(grid),
-            response=response,
-            lower=response - width,
-            upper=response + width,
+            response=mean_of(response),
+            lower=mean_of(response - width),
+            upper=mean_of(response + width),
             breakpoints=estimator.breakpoints_,
             intervals=intervals,
             x=estimator._to_user(x),
-            y=None if error is None else predict(x)[0] + error,
+            y=None if error is None else mean_of(predict(x)[0]) + error,
             residuals=error if residuals else None,
             feature_name=estimator._names()[0],
             target_name=str(getattr(y, "name", None) or "y"),
         ).plot(ax, **kwargs)
+
+
+def _of_feature(estimator, feature):
+    """Return what an estimator says of one of its broken features."""
+    views = estimator._views()
+    names = [view._names()[0] for view in views]
+    if feature is None:
+        return views[0]
+    columns = names if isinstance(feature, str) else [view._column for view in views]
+    if feature not in columns:
+        raise ValueError(f"feature={feature!r} is not among the broken ones: {names}.")
+    return views[columns.index(feature)]

@@ -16,16 +16,21 @@ _NEAR_ONE = 0.9  # a correlation with which "bic-ar1" misses real kinks
 
 def diagnose(model):
     """Return the :class:`~sklearn_gn.findings.Diagnosis` of a fitted model."""
-    described = (
-        f"{type(model).__name__}, {counted(len(model.breakpoints_), 'breakpoint')}"
-    )
-    constant = _constant(model)
-    if constant is not None:
-        return Diagnosis(described, [constant])
-    findings = [finding for rule in RULES if (finding := rule(model)) is not None]
-    if not findings:
-        findings = [Finding("none", "The lines pass through the data.")]
-    return Diagnosis(f"{described}, R2 {model.statistics_['r2']:.4g}", findings)
+    views = model._views()
+    n = sum(len(view.breakpoints_) for view in views)
+    described = f"{type(model).__name__}, {counted(n, 'breakpoint')}"
+    findings: dict = {}  # what is said of several features is said once
+    for view in views:
+        constant = _constant(view)
+        found = [rule(view) for rule in RULES] if constant is None else [constant]
+        findings |= {each.text: each for each in found if each is not None}
+        if constant is not None and len(views) == 1:
+            return Diagnosis(described, [constant])
+    several = list(findings.values())
+    if not several:
+        several = [Finding("none", "The lines pass through the data.")]
+    name = "R2" if "r2" in model.statistics_ else "D2"
+    return Diagnosis(f"{described}, {name} {_explained(model):.4g}", several)
 
 
 def _constant(model):
@@ -33,8 +38,10 @@ def _constant(model):
     if model._fit.is_constant:
         return Finding("none", "The target is constant: there is nothing to fit.")
     if model.segments_["start"][0] == model.segments_["end"][-1]:
-        text = "The feature that breaks is constant: set broken_feature to another one."
-        return Finding("points", text, "broken_feature")
+        text = (
+            "The feature that breaks is constant: set broken_features to another one."
+        )
+        return Finding("points", text, "broken_features")
     return None
 
 
@@ -178,6 +185,8 @@ def _ends(model):
 def _noise(model):
     if _is_exact(model) or model._fit.is_noise_unknown:
         return None
+    if model._family.has_known_variance:
+        return _dispersion(model)
     text = (
         f"The data lie about the lines with a standard deviation of "
         f"{model.noise_std_:.3g}."
@@ -193,6 +202,20 @@ def _noise(model):
             " If the residuals show a pattern, raise n_breakpoints or set jumps=True."
         )
     return Finding("noise", text)
+
+
+def _dispersion(model):
+    """Counts that vary more than their family says."""
+    dispersion = model.statistics_["dispersion"]
+    freedom = max(model.statistics_["degrees_of_freedom"], 1.0)
+    if dispersion < 1 + _SIGNIFICANT * np.sqrt(2 / freedom):
+        return None
+    text = (
+        f"The counts vary {dispersion:.3g} times as much as family={model.family!r} "
+        "says: standard errors are too small, and there may be too many breakpoints. "
+        'Set covariance="HC3".'
+    )
+    return Finding("noise", text, "covariance")
 
 
 def _correlation(model):
@@ -253,7 +276,12 @@ def _is_at_limit(model):
 
 
 def _is_exact(model):
-    return model.statistics_["r2"] >= 1 - _EXACT
+    return _explained(model) >= 1 - _EXACT
+
+
+def _explained(model):
+    """Return the share of the variance, or of the deviance, that the lines explain."""
+    return model.statistics_.get("r2", model.statistics_.get("d2"))
 
 
 RULES = (

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from copy import copy
 from datetime import timedelta
 from numbers import Integral, Real
 from typing import Any, Literal, Self, overload
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
+from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names, check_is_fitted
@@ -25,30 +27,49 @@ from sklearn_gn.data.row_checks import RowChecks, with_tails
 from sklearn_gn.data.rows import check_sample_weight, validate_data
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.runtime.memory import check_table_fits
-from sklearn_gn.segmented import existence, inference, robust, selection, streams
+from sklearn_gn.segmented import (
+    existence,
+    inference,
+    robust,
+    selection,
+    several,
+    streams,
+)
 from sklearn_gn.segmented.diagnosis import (
     diagnose,
     is_correlated,
     warn_of_number,
 )
+from sklearn_gn.segmented.families import FAMILIES, Family, check_offset
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.preparation import (
     advice_on_room,
-    broken_column,
+    broken_columns,
     check_inside,
     folds_of,
+    listed,
     needs_all_points,
     options_of,
-    precisions,
     prepare,
     problem_of,
     sorted_rows,
+    weights_of,
     with_known,
 )
 from sklearn_gn.segmented.selection import CRITERIA
 from sklearn_gn.segmented.summary import Summary, summarise
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
+_BY_FEATURE = (
+    "breakpoints_",
+    "breakpoint_std_",
+    "breakpoint_interval_",
+    "segments_",
+    "jumps_",
+    "selection_path_",
+    "_held_by_bounds",
+    "_cut_by_bounds",
+)
 _KINDS = {
     None: "numbers",
     "utc": "dates with a time zone",
@@ -77,9 +98,9 @@ class SegmentedRegressor(
 
     Parameters
     ----------
-    n_breakpoints : int or "auto", default="auto"
+    n_breakpoints : int, "auto" or list of these, default="auto"
         Number of breakpoints to find. If "auto", ``criterion`` chooses it, up to
-        ``max_breakpoints``.
+        ``max_breakpoints``. Of several broken features, one number for each, or a list.
 
     kinks : bool, default=True
         Whether the slope changes at breakpoints.
@@ -92,9 +113,10 @@ class SegmentedRegressor(
         If 1, the segments are straight lines; if 0, constants, which jump whatever
         ``kinks`` and ``jumps`` are.
 
-    broken_feature : int or str, default=0
+    broken_features : int, str or list of these, default=0
         Number or name of the feature in which the line breaks. The others enter
-        linearly.
+        linearly. If a list, the line breaks in each of these features, and what the
+        attributes say of breakpoints and segments are lists in the same order.
 
     breakpoints : array-like of shape (n_known,), default=None
         Known breakpoints, in the units of the feature. The fit does not move them, and
@@ -157,6 +179,21 @@ class SegmentedRegressor(
         is estimated from the residuals, and often zero. The number of breakpoints by
         "bic" and, with the covariance "nonrobust", all standard errors and intervals
         allow for it. If None, the noise counts as independent.
+
+    family : {"gaussian", "poisson", "binomial"}, default="gaussian"
+        Distribution of y, with its canonical link: the line is that of the mean, of its
+        logarithm for counts ("poisson"), or of its logit for shares ("binomial", y
+        between 0 and 1, the numbers of trials as ``sample_weight``). Counts have the
+        variance that their mean gives, and count as independent.
+
+    slopes : tuple (low, high) or list, default=None
+        Conditions on the slopes. A tuple bounds all of them, where None is no bound:
+        ``(0, None)`` never falls. A list has an entry for each segment: None, a slope,
+        a tuple, or a text, where segments with the same text have the same slope. The
+        intervals of breakpoints are then those of the delta method.
+
+    through : (x, y) or list of these, default=None
+        Points that the line goes through.
 
     Attributes
     ----------
@@ -260,11 +297,12 @@ class SegmentedRegressor(
         "n_breakpoints": [
             Interval(Integral, 0, None, closed="left"),
             StrOptions({"auto"}),
+            list,
         ],
         "kinks": ["boolean"],
         "jumps": ["boolean"],
         "degree": [Interval(Integral, 0, 1, closed="both")],
-        "broken_feature": [Integral, str],
+        "broken_features": [Integral, str, list],
         "breakpoints": ["array-like", None],
         "bounds": ["array-like", None],
         "min_distance": [
@@ -285,16 +323,20 @@ class SegmentedRegressor(
             StrOptions({"auto"}),
             None,
         ],
+        "family": [StrOptions(dict.fromkeys(FAMILIES).keys())],
+        "slopes": [tuple, list, None],
+        "through": ["array-like", None],
     }
+    _feature = 0  # the broken one that attributes are about
 
     def __init__(
         self,
-        n_breakpoints: int | Literal["auto"] = "auto",
+        n_breakpoints: int | Literal["auto"] | Sequence[int | str] = "auto",
         *,
         kinks: bool = True,
         jumps: bool = False,
         degree: Literal[0, 1] = 1,
-        broken_feature: int | str = 0,
+        broken_features: int | str | Sequence[int | str] = 0,
         breakpoints: ArrayLike | None = None,
         bounds: tuple[float, float] | None = None,
         min_distance: float | timedelta = 0.0,
@@ -309,12 +351,15 @@ class SegmentedRegressor(
         shape: Literal["convex", "concave"] | None = None,
         loss: Literal["squared_error", "huber"] = "squared_error",
         autocorrelation: int | Literal["auto"] | None = "auto",
+        family: Literal["gaussian", "poisson", "binomial"] = "gaussian",
+        slopes: tuple[float | None, float | None] | Sequence[Any] | None = None,
+        through: ArrayLike | None = None,
     ) -> None:
         self.n_breakpoints = n_breakpoints
         self.kinks = kinks
         self.jumps = jumps
         self.degree = degree
-        self.broken_feature = broken_feature
+        self.broken_features = broken_features
         self.breakpoints = breakpoints
         self.bounds = bounds
         self.min_distance = min_distance
@@ -327,6 +372,9 @@ class SegmentedRegressor(
         self.shape = shape
         self.loss = loss
         self.autocorrelation = autocorrelation
+        self.family = family
+        self.slopes = slopes
+        self.through = through
 
     @_fit_context(prefer_skip_nested_validation=True)
     @unchanged_on_failure
@@ -337,6 +385,8 @@ class SegmentedRegressor(
         sample_weight: ArrayLike | None = None,
         *,
         y_std: ArrayLike | None = None,
+        absolute_sigma: bool = False,
+        offset: ArrayLike | None = None,
     ) -> Self:
         """Find the breakpoints and fit the lines.
 
@@ -360,6 +410,15 @@ class SegmentedRegressor(
             rows there are. ``noise_std_`` is that of a row of mean precision. If None,
             all are equal.
 
+        absolute_sigma : bool, default=False
+            If True, ``y_std`` are the standard deviations themselves, as for
+            :func:`scipy.optimize.curve_fit`: standard errors follow from them, whatever
+            the residuals are.
+
+        offset : array-like of shape (n_samples,), default=None
+            What is added to the line, such as the logarithm of the exposure of counts.
+            If None, nothing is.
+
         Returns
         -------
         self : SegmentedRegressor
@@ -370,8 +429,9 @@ class SegmentedRegressor(
         ValueError
             If a parameter is out of its range, if known breakpoints or bounds do not
             match the data, if the data contain NaN or infinity or do not fit into
-            memory, if all weights are zero, if ``y_std`` is not positive, or if weights
-            differ and ``criterion`` is "bic-ar1".
+            memory, if all weights are zero, if ``y_std`` is not positive, if weights
+            differ and ``criterion`` is "bic-ar1", if y does not belong to ``family``,
+            or if conditions contradict each other.
 
         Warns
         -----
@@ -380,11 +440,17 @@ class SegmentedRegressor(
             as many as ``max_breakpoints``, or left residuals that are too correlated to
             be noise; or if weights look like inverse variances.
         """
+        if absolute_sigma and y_std is None:
+            raise ValueError("absolute_sigma=True needs y_std, the deviations.")
+        if several.is_joint(self) or offset is not None:
+            given = y_std, absolute_sigma, offset
+            return self._fit_joint(X, y, sample_weight, *given)
         chunks = streams.mapped_rows(X, y, sample_weight)
         if chunks is not None and y_std is None and needs_all_points(self) is None:
             return self.fit_chunks(chunks)
         check_table_fits(X, "fit_chunks reads points piece by piece.")
-        prepared, kind, order = self._prepare(X, y, sample_weight, y_std)
+        given = sample_weight, y_std, absolute_sigma
+        prepared, kind, order = self._prepare(X, y, *given)
         options = options_of(self, kind)
         own = prepared.rows.weight if prepared.repeats is None else prepared.repeats
         if own.sum() > 2 * len(own) and np.any(own != np.round(own)):
@@ -460,33 +526,141 @@ class SegmentedRegressor(
 
         with one_blas_thread:
             prepared, t = streams.fit_points(chunks, options.known, fit_points)
-        self.n_features_in_, self._column = 1, 0
+        self.n_features_in_, self._columns = 1, [0]
         _check_feature_names(self, first_of(chunks)[0], reset=True)
         self._set_fitted(prepared, None, options, t)
         return self
 
-    def _prepare(self, X, y, sample_weight, y_std=None):
-        """The series in the units of the search, kind of dates, order of the rows."""
-        if dates.is_frame(X):
-            dates.check_column(self.broken_feature, list(X.columns))
-        X, kind = dates.replace_dates(X, self.broken_feature)
-        X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
-        self._column = broken_column(self)
-        weight = check_sample_weight(sample_weight, X)
-        x, linear = self._split(X)
-        order = sorted_rows(x, weight)
-        x, y, linear, count = (
-            a[order] for a in (x, y.astype(np.float64), linear, weight)
+    def _fit_joint(self, X, y, sample_weight, y_std, absolute_sigma, offset):
+        """Fit several broken features, counts, or a line with conditions."""
+        several.check_parameters(self, len(listed(self.broken_features)))
+        X, y, kinds = self._checked(X, y)
+        repeats = check_sample_weight(sample_weight, X)
+        offset, weight, variance = check_offset(offset, X), repeats, None
+        if y_std is not None:
+            if self.family != "gaussian":
+                raise ValueError(
+                    f"y_std cannot be combined with family={self.family!r}, whose mean "
+                    "gives the variance."
+                )
+            weight, variance = weights_of(y_std, repeats)
+        order = sorted_rows(X[:, self._columns[0]], repeats)
+        x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
+        data = several.Data(
+            *(a[order] for a in (x, linear, y, weight, repeats, offset)),
+            variance if absolute_sigma else None,
         )
-        if y_std is None:
-            return prepare(x, y, linear, count), kind, order
-        weight = count * precisions(y_std, X)[order]
-        weight *= count.sum() / weight.sum()
-        prepared = prepare(x, y, linear, weight)
-        return prepared._replace(repeats=count), kind, order
+        names, linear_names = self._all_names()
+        with one_blas_thread:
+            found = several.fit_several(self, data, names)
+        self._set_joint(found, kinds, names, linear_names)
+        if not self._is_listed and self.n_breakpoints == "auto":
+            warn_of_number(self)
+        return self
+
+    def _set_joint(self, found, kinds, names, linear_names):
+        """Set the fitted attributes of a joint fit."""
+        for name in ("robust_weights_", "_row_checks"):
+            vars(self).pop(name, None)  # of an earlier fit
+        fits = self._fits = found.fits
+        self._covariance = Covariance(self.covariance, self.hac_lags)
+        self._date_kinds, self._family = kinds, found.family
+        self._row_checks = RowChecks(len(found.rows[0].y))
+        self.autocorrelation_ = found.autocorrelation
+        self.parameters_ = several.parameter_table(fits, names, linear_names)
+        of_counts = found.family.has_known_variance
+        unknown = of_counts or fits[0].is_noise_unknown
+        self.noise_std_ = float("nan" if unknown else fits[0].noise_std)
+        self.residual_correlation_, self._correlation_error = (
+            inference.residual_correlation(fits[0], found.rows[0])
+        )
+        self.statistics_ = {name: float(value) for name, value in found.figures.items()}
+        tables = [
+            inference.segment_table(fit, rows)
+            for fit, rows in zip(fits, found.counted, strict=True)
+        ]
+        positions = [dates.from_days if kind else np.asarray for kind in kinds]
+        for table, to_user in zip(tables, positions, strict=True):
+            for name in ("start", "end"):
+                table[name] = to_user(table[name])
+        values = {
+            "breakpoints_": [
+                to_user(fit.breakpoints)
+                for fit, to_user in zip(fits, positions, strict=True)
+            ],
+            "breakpoint_std_": [inference.breakpoint_errors(fit) for fit in fits],
+            "breakpoint_interval_": [
+                to_user(interval)
+                for interval, to_user in zip(found.intervals, positions, strict=True)
+            ],
+            "segments_": tables,
+            "jumps_": [table["jump"][1:] for table in tables],
+            "selection_path_": found.paths,
+            "_held_by_bounds": [np.zeros(len(fit.t), bool) for fit in fits],
+            "_cut_by_bounds": [np.zeros(len(fit.t), bool) for fit in fits],
+        }
+        self._is_listed = several.is_listed(self)
+        for name, each in values.items():
+            setattr(self, name, each if self._is_listed else each[0])
+
+    def _views(self):
+        """Return the model, or of several broken features what it says of each."""
+        if not self._is_listed:
+            return [self]
+        views = [copy(self) for _ in self._fits]
+        for f, view in enumerate(views):
+            own = {name: getattr(self, name)[f] for name in _BY_FEATURE}
+            vars(view).update(own, _feature=f, _is_listed=False)
+        return views
+
+    @property
+    def _fit(self):
+        return self._fits[self._feature]
+
+    @property
+    def _column(self):
+        return self._columns[self._feature]
+
+    @property
+    def _date_kind(self):
+        return self._date_kinds[self._feature]
+
+    def _checked(self, X, y):
+        """X and y as numbers, and the kinds of dates of the broken features."""
+        kinds, features = [], listed(self.broken_features)
+        for feature in features:
+            if dates.is_frame(X):
+                dates.check_column(feature, list(X.columns))
+            X, kind = dates.replace_dates(X, feature)
+            kinds.append(kind)
+        X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
+        self._columns = broken_columns(self)
+        return X, y.astype(np.float64), kinds
+
+    def _prepare(self, X, y, sample_weight, y_std=None, absolute_sigma=False):
+        """The series in the units of the search, kind of dates, order of the rows."""
+        X, y, (kind,) = self._checked(X, y)
+        repeats = check_sample_weight(sample_weight, X)
+        weight, variance = repeats, None
+        if y_std is not None:
+            weight, variance = weights_of(y_std, repeats)
+        column = self._columns[0]
+        order = sorted_rows(X[:, column], repeats)
+        x, linear = X[order, column], np.delete(X[order], column, axis=1)
+        prepared = prepare(x, y[order], linear, weight[order])
+        if y_std is not None:
+            prepared = prepared._replace(repeats=repeats[order])
+        if absolute_sigma:
+            variance = variance / prepared.scaling.y_size / prepared.scaling.y_size
+            prepared = prepared._replace(variance=variance)
+        return prepared, kind, order
 
     def _split(self, X):
-        return X[:, self._column], np.delete(X, self._column, axis=1)
+        """The feature that breaks, and what enters linearly beside it."""
+        x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
+        if len(self._columns) > 1:
+            linear = several.columns_of_others(self._fits, self._feature, x, linear)
+        return x[:, self._feature], linear
 
     def _search(self, prepared, options, kind, folds):
         """The breakpoints, and the series with residuals clipped by Huber's loss."""
@@ -501,7 +675,8 @@ class SegmentedRegressor(
                 f"{n_breakpoints}: the data have no room for more. "
                 f"{advice_on_room(prepared, options, n_breakpoints, kind)}",
             )
-        self._date_kind = kind
+        self._date_kinds, self._is_listed = [kind], False
+        self._family = Family("gaussian")
         self.selection_path_ = path
         return t, clipped
 
@@ -511,11 +686,11 @@ class SegmentedRegressor(
         for name in ("robust_weights_", "_row_checks"):
             vars(self).pop(name, None)  # of an earlier fit
         self._covariance = Covariance(self.covariance, self.hac_lags)
-        several, figures, (scale,), problem, (interval,), (noise,) = robust.infer_all(
+        fits, figures, (scale,), problem, (interval,), (noise,) = robust.infer_all(
             options, t[None], free, [prepared], [clipped], self._covariance
         )
         self.autocorrelation_ = noise.coef
-        self._fit = fit = several.of(0)
+        self._fits = [fit := fits.of(0)]
         self._held_by_bounds, self._cut_by_bounds = inference.at_bounds(
             fit, problem, interval
         )
@@ -535,15 +710,29 @@ class SegmentedRegressor(
         return float(scale)
 
     @overload
-    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
+    def predict(
+        self,
+        X: ArrayLike,
+        return_std: Literal[False] = False,
+        *,
+        offset: ArrayLike | None = None,
+    ) -> Array: ...
 
     @overload
     def predict(
-        self, X: ArrayLike, return_std: Literal[True]
+        self,
+        X: ArrayLike,
+        return_std: Literal[True],
+        *,
+        offset: ArrayLike | None = None,
     ) -> tuple[Array, Array]: ...
 
     def predict(
-        self, X: ArrayLike, return_std: bool = False
+        self,
+        X: ArrayLike,
+        return_std: bool = False,
+        *,
+        offset: ArrayLike | None = None,
     ) -> Array | tuple[Array, Array]:
         """Predict the target; the first and the last line extend beyond the data.
 
@@ -555,10 +744,13 @@ class SegmentedRegressor(
         return_std : bool, default=False
             Whether to return standard errors too.
 
+        offset : array-like of shape (n_samples,), default=None
+            What is added to the line, as in :meth:`fit`. If None, nothing is.
+
         Returns
         -------
         y : ndarray of shape (n_samples,)
-            Predicted values.
+            Predicted means.
 
         y_std : ndarray of shape (n_samples,)
             Standard errors of the predicted means by the delta method, with the kinks
@@ -575,8 +767,13 @@ class SegmentedRegressor(
         check_is_fitted(self)
         X = self._check_X(X)
         y, std = inference.predict(self._fit, *self._split(X))
+        if offset is not None:
+            y = y + check_offset(offset, X)
+        y = self._family.mean(y)
         if not return_std:
             return y
+        if self._family.has_known_variance:
+            std = std * self._family.variance(y)
         if self._fit.is_noise_unknown:
             warn_user(
                 f"The weights of the rows sum to {self._fit.n_rows:.4g}, and the fit "
@@ -584,6 +781,55 @@ class SegmentedRegressor(
                 "estimated, and the standard deviations are NaN.",
             )
         return y, std
+
+    def score(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        offset: ArrayLike | None = None,
+    ) -> float:
+        """Return R2, of counts D2: the share of the deviance that is explained.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+
+        y : array-like of shape (n_samples,)
+            True values.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the samples. If None, all are one.
+
+        offset : array-like of shape (n_samples,), default=None
+            What is added to the line, as in :meth:`fit`. If None, nothing is.
+
+        Returns
+        -------
+        score : float
+            One minus the deviance over that of the mean; of "gaussian" these are sums
+            of squares.
+        """
+        predicted = self.predict(X, offset=offset)
+        if not self._family.has_known_variance:
+            return float(r2_score(y, predicted, sample_weight=sample_weight))
+        y = np.asarray(y, dtype=np.float64)
+        weight = check_sample_weight(sample_weight, y)
+        mean = np.full_like(y, np.average(y, weights=weight))
+        own, of_mean = (
+            self._family.deviance(y, each, weight) for each in (predicted, mean)
+        )
+        return 1 - own / of_mean
+
+    def _noise_std(self):
+        if self._family.has_known_variance:
+            raise ValueError(
+                f"predict_interval is not for family={self._family.name!r}: use "
+                "predict(X, return_std=True)."
+            )
+        return self.noise_std_
 
     def _noise_freedom(self):
         return self._fit.degrees_of_freedom
@@ -600,9 +846,7 @@ class SegmentedRegressor(
             ``print`` shows it as text, a notebook as HTML.
         """
         check_is_fitted(self)
-        found = summarise(
-            self, self._covariance.kind, dates=self._date_kind is not None
-        )
+        found = summarise(self, self._covariance.kind)
         if is_correlated(self):
             found.notes.append(
                 "Neighbouring residuals are correlated "
@@ -653,6 +897,12 @@ class SegmentedRegressor(
             lowers the sum of squares most.
         """
         self._validate_params()
+        if several.is_joint(self):
+            raise ValueError(
+                "breakpoint_test is for least squares of one broken feature: leave out "
+                "family, slopes and through, and give one number or name as "
+                "broken_features."
+            )
         with one_blas_thread:
             prepared, kind, _ = clone(self)._prepare(X, y, sample_weight)
             options = options_of(self, kind)
@@ -669,20 +919,30 @@ class SegmentedRegressor(
         t = prepared.scaling.to_user(found.breakpoint)[0]
         return found._replace(breakpoint=t if kind is None else dates.from_days(t))
 
-    def _names(self):
-        """Name of the feature that breaks, and those of the others."""
+    def _all_names(self):
+        """Names of the features that break, and those of the others."""
         unnamed = [f"x{j}" for j in range(self.n_features_in_)]
         names = [str(name) for name in getattr(self, "feature_names_in_", unnamed)]
-        return names[self._column], names[: self._column] + names[self._column + 1 :]
+        others = [j for j in range(len(names)) if j not in self._columns]
+        return [names[j] for j in self._columns], [names[j] for j in others]
+
+    def _names(self):
+        """Name of the feature that breaks, and those of the others."""
+        broken, others = self._all_names()
+        return broken[self._feature], others
 
     def _to_user(self, x):
         return x if self._date_kind is None else dates.from_days(x)
 
     def _check_X(self, X):
-        given, (X, kind) = X, dates.replace_dates(X, self._column)
-        if kind != self._date_kind:
-            asked, held = (_KINDS[each] for each in (self._date_kind, kind))
-            if kind is None:
-                held = dates.held(given, self._column)
-            raise ValueError(f"The model was fitted on {asked}, but X holds {held}.")
+        given = X
+        for column, expected in zip(self._columns, self._date_kinds, strict=True):
+            X, kind = dates.replace_dates(X, column)
+            if kind != expected:
+                asked, held = (_KINDS[each] for each in (expected, kind))
+                if kind is None:
+                    held = dates.held(given, column)
+                raise ValueError(
+                    f"The model was fitted on {asked}, but X holds {held}."
+                )
         return validate_data(self, X, reset=False, dtype=np.float64)

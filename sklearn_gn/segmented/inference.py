@@ -67,6 +67,7 @@ class Fit(NamedTuple):
     coef: np.ndarray  # of the design
     covariance: np.ndarray  # of the coefficients and the free kinks
     degrees_of_freedom: np.ndarray  # (...) NaN where the noise cannot be estimated
+    variance: np.ndarray  # of the noise of a row of weight one
     n_rows: np.ndarray
     n_parameters: np.ndarray  # the free breakpoints included
     rss: np.ndarray
@@ -76,7 +77,7 @@ class Fit(NamedTuple):
     @property
     def noise_std(self):
         """Standard deviation of the noise."""
-        return self.scaling.y_size * np.sqrt(self.rss / self.degrees_of_freedom)
+        return self.scaling.y_size * np.sqrt(self.variance)
 
     @property
     def is_noise_unknown(self):
@@ -140,7 +141,9 @@ def infer(form, t, free, rows, scaling, kind):
     )
     n_jumps = int(np.sum(free)) - len(least_squares.moving(form, free))
     n_rows, n_parameters = rows.weight.sum(axis=-1), rank + n_jumps
-    unknown = n_rows <= n_parameters
+    known = kind.variance is not None
+    unknown = (n_rows <= n_parameters) & (not known)
+    freedom = np.where(unknown, np.nan, np.inf if known else freedom)
     mean = np.sum(rows.weight * rows.y, axis=-1) / n_rows
     return Fit(
         form=form,
@@ -148,7 +151,8 @@ def infer(form, t, free, rows, scaling, kind):
         free=free,
         coef=found.coef,
         covariance=np.where(unknown[:, None, None], np.nan, cov),
-        degrees_of_freedom=np.where(unknown, np.nan, freedom),
+        degrees_of_freedom=freedom,
+        variance=kind.variance if known else found.rss / freedom,
         n_rows=n_rows,
         n_parameters=n_parameters,
         rss=found.rss,
@@ -415,7 +419,11 @@ def statistics(fit):
     return {
         "n_rows": n,
         "n_parameters": fit.n_parameters,
-        "degrees_of_freedom": np.nan_to_num(fit.degrees_of_freedom, nan=0.0),
+        "degrees_of_freedom": np.where(
+            np.isinf(fit.degrees_of_freedom),
+            np.maximum(n - fit.n_parameters, 0.0),
+            np.nan_to_num(fit.degrees_of_freedom),
+        ),
         "rss": fit.rss * np.square(size),
         "r2": 1 - fit.rss / total,
         "aic": deviance + 2 * fit.n_parameters,

@@ -43,6 +43,7 @@ class Covariance(NamedTuple):
 
     kind: str  # one of COVARIANCES
     lags: int | None = None  # of both HAC
+    variance: np.ndarray | None = None  # (B,) of the noise, where it is known
 
 
 def design(form, x, linear, t):
@@ -209,8 +210,9 @@ def covariance(kind, columns, found, weight, level=None):
     n_rows = weight.sum(axis=-1)
     freedom = np.maximum(n_rows - fit.rank, 1.0)
     if kind.kind == "nonrobust":
-        variance = (found.rss / freedom)[:, None, None]
-        return variance * (half @ transposed), freedom, fit.rank
+        known = kind.variance is not None
+        variance = kind.variance if known else found.rss / freedom
+        return variance[:, None, None] * (half @ transposed), freedom, fit.rank
     influence = columns @ half
     if kind.kind.startswith("HAC"):
         scores = influence * (weight * found.residual)[..., None]

@@ -124,21 +124,39 @@ def needs_all_points(model):
         return f"covariance={model.covariance!r}"
     if model.loss != "squared_error":
         return f"loss={model.loss!r}"
+    if model.family != "gaussian":
+        return f"family={model.family!r}"
+    for name in ("slopes", "through"):
+        if getattr(model, name) is not None:
+            return f"{name}={getattr(model, name)!r}"
     if model.criterion not in ("bic", "aic", "gcv") and model.n_breakpoints == "auto":
         return f"criterion={model.criterion!r}"
     return None
 
 
-def broken_column(model):
-    """Return the number of the feature that breaks."""
-    given, n = model.broken_feature, model.n_features_in_
-    if isinstance(given, str):
-        names = list(getattr(model, "feature_names_in_", ()))
-        dates.check_column(given, names)
-        return names.index(given)
-    if not -n <= given < n:
-        raise ValueError(f"broken_feature={given} is out of range: X has {n} features.")
-    return given % n
+def broken_columns(model):
+    """Return the numbers of the features that break."""
+    n, columns = model.n_features_in_, []
+    names = list(getattr(model, "feature_names_in_", ()))
+    for given in listed(model.broken_features):
+        if isinstance(given, str):
+            dates.check_column(given, names)
+            given = names.index(given)
+        if not -n <= given < n:
+            raise ValueError(
+                f"broken_features={given} is out of range: X has {n} features."
+            )
+        columns.append(given % n)
+    if len(set(columns)) < len(columns) or not columns:
+        raise ValueError(
+            f"broken_features={model.broken_features!r} must name different features."
+        )
+    return columns
+
+
+def listed(features):
+    """Return broken features as a list."""
+    return [features] if isinstance(features, (str, Integral)) else list(features)
 
 
 # --- the data ------------------------------------------------------------------------
@@ -150,6 +168,7 @@ class Prepared(NamedTuple):
     rows: Rows
     scaling: Scaling
     repeats: np.ndarray | None = None  # (n,) rows each stands for, if not its weight
+    variance: float | None = None  # of the noise, in the units of the search
 
     def select(self, kept):
         """Return the same with some of the rows, in the same units."""
@@ -159,14 +178,19 @@ class Prepared(NamedTuple):
         )
 
 
-def precisions(y_std, X):
-    """Return the inverse squares of standard deviations, the largest one."""
+def weights_of(y_std, repeats):
+    """Return weights of rows by standard deviations, and the variance at weight one.
+
+    They sum to that of ``repeats``, by which rows count.
+    """
     std = np.asarray(y_std, dtype=np.float64)
-    if std.shape != (len(X),):
-        raise ValueError(f"y_std must have the shape ({len(X)},), got {std.shape}.")
+    if std.shape != repeats.shape:
+        raise ValueError(f"y_std must have the shape {repeats.shape}, got {std.shape}.")
     if not (np.isfinite(std).all() and (std > 0).all()):
         raise ValueError("y_std must be positive and finite.")
-    return (std.min() / std) ** 2
+    weight = repeats * (std.min() / std) ** 2
+    factor = repeats.sum() / weight.sum()
+    return factor * weight, factor * std.min() ** 2
 
 
 def sorted_rows(x, weight):

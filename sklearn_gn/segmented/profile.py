@@ -106,7 +106,7 @@ def jump_intervals(problem, fit, level):
     row = locate(table, fit.t)  # the first one after each break
     freedom, same = np.unique(fit.degrees_of_freedom, return_inverse=True)
     quantile = np.array([walk_quantile(level, each) for each in freedom])[same]
-    threshold = quantile * fit.rss / fit.degrees_of_freedom
+    threshold = quantile * fit.variance
     threshold = np.maximum(threshold, _RESOLVED * fit.total)
     ends = np.empty((len(row), len(jumps), 2), np.intp)
     for place, k in enumerate(jumps):
@@ -127,7 +127,7 @@ def walk_quantile(level, degrees_of_freedom):
     """
     if np.isnan(degrees_of_freedom):
         return np.nan
-    half = degrees_of_freedom / 2
+    half = min(degrees_of_freedom / 2, _LARGEST)  # infinite of a known variance
 
     def excess(x):
         one, two = (np.exp(-half * np.log1p(k * x / half)) for k in (1, 2))

@@ -131,6 +131,8 @@ def infer_all(options, t, free, prepared, clipped, kind):
     noise count less in what is uncertain, unless the covariance allows for it.
     """
     form, fitted = options.form, prepared if clipped[0] is None else clipped
+    if prepared[0].variance is not None:
+        kind = kind._replace(variance=np.array([each.variance for each in prepared]))
     rows, scaling = stack(fitted)
     fit = infer(form, t, free, rows, scaling, kind)
     figures, scales, problem = (
@@ -171,7 +173,7 @@ def infer_all(options, t, free, prepared, clipped, kind):
             for each in (rows, fit_rows)
         )
         fit = infer(form, fit.t, free, fit_rows, scaling, kind)
-        figures["degrees_of_freedom"] = np.nan_to_num(fit.degrees_of_freedom)
+        figures["degrees_of_freedom"] = statistics(fit)["degrees_of_freedom"]
         if fitted is prepared:
             scales = fit.noise_std
     intervals = breakpoint_intervals(fit, problem, rows)

@@ -113,7 +113,7 @@ def fit_groups(
             f"data must be a data frame of pandas or polars, got {type(data).__name__}."
         )
     features = _features(data, features, [group, target, sample_weight])
-    column = estimator.broken_feature
+    column = estimator.broken_features
     dates.check_column(column, features)
     column = features.index(column) if isinstance(column, str) else column
     X, kind = dates.replace_dates(data[features], column)

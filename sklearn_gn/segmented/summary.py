@@ -10,39 +10,71 @@ _SMALLEST_P = 1e-16  # p-values below it are rounding errors of the tail
 _FEW_DAYS = np.timedelta64(3, "D")  # shorter series show their dates to the second
 
 
-def summarise(model, covariance, *, dates):
+def summarise(model, covariance):
     """Return the summary of a SegmentedRegressor, whose positions may be dates."""
-    figures = model.statistics_
+    figures, views = model.statistics_, model._views()
     facts = {
         "Rows": figures["n_rows"],
         "Degrees of freedom": figures["degrees_of_freedom"],
-        "Breakpoints": len(model.breakpoints_),
+        "Breakpoints": sum(len(view.breakpoints_) for view in views),
         "Covariance": covariance,
-        "R2": figures["r2"],
-        "Noise std": model.noise_std_,
-        "AIC": figures["aic"],
-        "BIC": figures["bic"],
     }
+    if model._family.has_known_variance:
+        facts |= {
+            "Family": model._family.name,
+            "D2": figures["d2"],
+            "Deviance": figures["deviance"],
+            "Dispersion": figures["dispersion"],
+        }
+    else:
+        facts |= {"R2": figures["r2"], "Noise std": model.noise_std_}
+    facts |= {"AIC": figures["aic"], "BIC": figures["bic"]}
     if len(model.autocorrelation_):
         facts["Noise autoregression"] = ", ".join(
             f"{phi:.3g}" for phi in model.autocorrelation_
         )
-    tables, notes = _tables(model, dates), _notes(model, dates)
-    return Summary("Segmented regression", facts, tables, notes)
+    dates = any(kind is not None for kind in model._date_kinds)
+    return Summary("Segmented regression", facts, _tables(model), _notes(model, dates))
 
 
-def _tables(model, dates):
-    """Return the columns of each table, by heading."""
+def _tables(model):
+    """Return the columns of each table, by heading, in the order of R's segmented."""
     lower, upper = "[0.025", "0.975]"
-    segments, parameters = model.segments_, model.parameters_
-    span = segments["end"][-1] - segments["start"][0]
-    positions = partial(_dates, span=span) if dates else np.asarray
+    views, parameters = model._views(), model.parameters_
+    breakpoints, segments = {}, {}
+    for view in views:
+        of = f" of {view._names()[0]}" if len(views) > 1 else ""
+        own, *lines = _tables_of(view, lower, upper)
+        if len(view.breakpoints_):
+            breakpoints[f"Breakpoints{of}"] = own
+        segments[f"Segments{of}"] = lines[0]
+    coefficients = {
+        "name": parameters["name"],
+        "coef": parameters["estimate"],
+        "std err": parameters["std_error"],
+        "t": parameters["t"],
+        "P>|t|": np.array([_p_value(p) for p in parameters["p_value"]]),
+        lower: parameters["lower"],
+        upper: parameters["upper"],
+    }
+    return breakpoints | {"Parameters": coefficients} | segments
+
+
+def _tables_of(model, lower, upper):
+    """Return the breakpoints and the segments of one broken feature."""
+    segments, interval = model.segments_, model.breakpoint_interval_
+    if model._date_kind is not None:
+        span = segments["end"][-1] - segments["start"][0]
+        positions = partial(_dates, span=span)
+    else:
+        width = np.append(model.breakpoint_std_, interval[:, 1] - interval[:, 0])
+        positions = partial(_digits, width=width)
     breakpoints = {
         "number": np.arange(1, len(model.breakpoints_) + 1),
         "position": positions(model.breakpoints_),
         "std err": model.breakpoint_std_,
-        lower: positions(model.breakpoint_interval_[:, 0]),
-        upper: positions(model.breakpoint_interval_[:, 1]),
+        lower: positions(interval[:, 0]),
+        upper: positions(interval[:, 1]),
     }
     if np.isnan(model.breakpoint_std_).all():  # jumps
         del breakpoints["std err"]
@@ -59,17 +91,31 @@ def _tables(model, dates):
         lower: segments["slope_lower"],
         upper: segments["slope_upper"],
     }
-    coefficients = {
-        "name": parameters["name"],
-        "coef": parameters["estimate"],
-        "std err": parameters["std_error"],
-        "t": parameters["t"],
-        "P>|t|": np.array([_p_value(p) for p in parameters["p_value"]]),
-        lower: parameters["lower"],
-        upper: parameters["upper"],
-    }
-    tables = {"Breakpoints": breakpoints} if len(model.breakpoints_) else {}
-    return tables | {"Segments": lines, "Parameters": coefficients}
+    return breakpoints, lines
+
+
+def _digits(values, width):
+    """Return positions as text with as many digits as their uncertainty asks for.
+
+    They differ in the digits that are printed where they differ by two digits of the
+    smallest of the widths.
+    """
+    width = width[np.isfinite(width) & (width > 0)]
+    size = np.abs(values[np.isfinite(values)]).max(initial=0)
+    if not (len(width) and size > 0):
+        return values
+    digits = int(np.clip(np.ceil(np.log10(size / width.min())) + 2, 5, 16))
+    texts = []
+    for value in values:
+        plain = np.isfinite(value) and 1e-4 <= abs(value) < 1e16
+        if not plain:
+            texts.append(_cell(value))
+            continue
+        # Digits after the point, so that all positions are rounded alike.
+        places = digits - 1 - int(np.floor(np.log10(size)))
+        text = f"{value:.{max(places, 0)}f}"
+        texts.append(text.rstrip("0").rstrip(".") if "." in text else text)
+    return np.array(texts)
 
 
 def _p_value(p):
@@ -82,7 +128,7 @@ def _p_value(p):
 def _notes(model, dates):
     """Return what to know when reading the tables."""
     notes = ["Outside the data, the first and the last line are extended."]
-    if model._fit.free.any():
+    if any(fit.free.any() for fit in model._fits):
         notes.append(
             "Changes at an estimated breakpoint have no p-value; "
             "breakpoint_test(X, y) has one."

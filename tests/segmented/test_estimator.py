@@ -53,7 +53,7 @@ def test_known_breakpoints_are_statsmodels(data, kind, kinks, jumps):
         kinks=kinks,
         jumps=jumps,
         breakpoints=KINKS,
-        broken_feature="dose",
+        broken_features="dose",
         covariance=kind,
         hac_lags=3,
         autocorrelation=None,
@@ -101,7 +101,7 @@ def test_prewhitened_error_of_a_mean():
 def test_segments_of_known_breakpoints(data):
     X, y = data
     model = SegmentedRegressor(
-        0, breakpoints=KINKS, broken_feature="dose", jumps=True
+        0, breakpoints=KINKS, broken_features="dose", jumps=True
     ).fit(X, y)
     expected = sm.OLS(y, columns(X, KINKS, step=True)).fit()
     # The lines after one and two breakpoints as contrasts of the parameters.
@@ -129,7 +129,7 @@ def test_segments_of_known_breakpoints(data):
 
 def test_found_kinks_are_a_minimum_and_errors_are_those_of_the_linear_model(data):
     X, y = data
-    model = SegmentedRegressor(2, broken_feature="dose").fit(X, y)
+    model = SegmentedRegressor(2, broken_features="dose").fit(X, y)
     t = model.breakpoints_
 
     def fit(t):
@@ -222,7 +222,7 @@ def test_kinks_that_help_only_together_are_found(n, k, linear):
 
 def test_lines_go_on_outside_the_data(data):
     X, y = data
-    model = SegmentedRegressor(2, broken_feature="dose").fit(X, y)
+    model = SegmentedRegressor(2, broken_features="dose").fit(X, y)
     far = pd.DataFrame({"a": 0.0, "dose": [-7.0, 33.0], "b": 0.0})
     lines = model.segments_
     expected = lines["intercept"][[0, -1]] + lines["slope"][[0, -1]] * [-7, 33]
@@ -233,7 +233,7 @@ def test_a_weight_of_two_is_two_rows(data):
     X, y = data
     weight = np.random.default_rng(0).integers(0, 4, len(y))
     repeated = np.repeat(np.arange(len(y)), weight)
-    model = SegmentedRegressor(broken_feature="dose", covariance="HC3")
+    model = SegmentedRegressor(broken_features="dose", covariance="HC3")
     one = clone(model).fit(X, y, sample_weight=weight)
     other = clone(model).fit(X.iloc[repeated], y[repeated])
     assert_allclose(one.breakpoints_, other.breakpoints_, rtol=1e-9)
@@ -243,9 +243,9 @@ def test_a_weight_of_two_is_two_rows(data):
 
 def test_the_units_do_not_matter(data):
     X, y = data
-    model = SegmentedRegressor(broken_feature="dose").fit(X, y)
+    model = SegmentedRegressor(broken_features="dose").fit(X, y)
     scaled = X.assign(dose=1e6 + 1e-3 * X["dose"], b=X["b"] * 1e5)
-    other = SegmentedRegressor(broken_feature="dose").fit(scaled, 1e8 * y)
+    other = SegmentedRegressor(broken_features="dose").fit(scaled, 1e8 * y)
     # The digits that are left of numbers of size 1e6 with a range of 0.01.
     assert_allclose(1e3 * (other.breakpoints_ - 1e6), model.breakpoints_, rtol=1e-5)
     assert_allclose(other.predict(scaled), 1e8 * model.predict(X), rtol=1e-6)
@@ -271,7 +271,7 @@ def test_nile_has_one_jump_after_1898():
 def test_the_criterion_chooses_from_its_path(data, criterion):
     X, y = data
     model = SegmentedRegressor(
-        broken_feature="dose", criterion=criterion, max_breakpoints=4
+        broken_features="dose", criterion=criterion, max_breakpoints=4
     ).fit(X, y)
     path = model.selection_path_
     criterion = "cv" if criterion == 4 else criterion
@@ -325,7 +325,7 @@ def test_known_breakpoints_bounds_and_distances_are_kept(data):
         bounds=(2.0, 8.0),
         min_distance=0.8,
         min_rows=12,
-        broken_feature=1,
+        broken_features=1,
     ).fit(X, y)
     t = model.breakpoints_
     known = np.isclose(t, 5.0, rtol=1e-12)
@@ -359,7 +359,7 @@ def test_dates(zone):
     with pytest.raises(ValueError, match="fitted on dates with"):
         model.predict(pd.DataFrame({"day": other}))
     with pytest.raises(ValueError, match=r"'dy' is not among .*: \['day'\]"):
-        SegmentedRegressor(broken_feature="dy").fit(X, y)
+        SegmentedRegressor(broken_features="dy").fit(X, y)
     with pytest.raises(ValueError, match="X holds text: convert it to dates"):
         model.predict(pd.DataFrame({"day": ["2020-02-01"]}))
     for soon in (["soon"], [18300]):
@@ -386,11 +386,11 @@ def test_dates_in_lists_and_columns_that_hold_none():
     with pytest.raises(ValueError, match="make dates of it by pandas"):
         SegmentedRegressor().fit(pd.DataFrame({"day": days.astype(str)}), y)
     frame = pd.DataFrame({"z": y, "day": days})
-    with pytest.raises(ValueError, match="set broken_feature to it"):
+    with pytest.raises(ValueError, match="set broken_features to it"):
         SegmentedRegressor().fit(frame, y)
     frame.loc[3, "day"] = pd.NaT
     with pytest.raises(ValueError, match="NaT in 1 row"):
-        SegmentedRegressor(broken_feature="day").fit(frame, y)
+        SegmentedRegressor(broken_features="day").fit(frame, y)
 
 
 def test_diagnose_names_outliers_unless_the_loss_is_robust():
@@ -430,7 +430,7 @@ def test_diagnose_says_that_nothing_varies():
         (finding,) = SegmentedRegressor().fit(x, y).diagnose().findings
         assert "target is constant" in finding.text
     (finding,) = SegmentedRegressor().fit(np.ones((60, 1)), x[:, 0]).diagnose().findings
-    assert finding.parameter == "broken_feature"
+    assert finding.parameter == "broken_features"
     assert "constant" not in str(SegmentedRegressor().fit(x, x[:, 0]).diagnose())
 
 
@@ -585,14 +585,14 @@ def test_too_few_positions_give_fewer_segments_and_a_warning():
         ({"breakpoints": [np.nan]}, "breakpoints must be a list of finite numbers"),
         ({"bounds": (3.0, 1.0)}, "bounds must be"),
         ({"kinks": False}, "kinks=False and jumps=False"),
-        ({"broken_feature": 7}, "broken_feature=7 is out of range"),
-        ({"broken_feature": "z"}, "broken_feature='z' is not among"),
+        ({"broken_features": 7}, "broken_features=7 is out of range"),
+        ({"broken_features": "z"}, "broken_features='z' is not among"),
         ({"criterion": 1000}, "criterion=1000: the 1000 folds"),
     ],
 )
 def test_bad_input(data, settings, message):
     X, y = data
-    settings = {"broken_feature": "dose", **settings}
+    settings = {"broken_features": "dose", **settings}
     with pytest.raises(ValueError, match=message):
         SegmentedRegressor(**settings).fit(X, y)
 
@@ -600,12 +600,12 @@ def test_bad_input(data, settings, message):
 def test_columns_of_an_array_have_no_names(data):
     X, y = data
     with pytest.raises(ValueError, match=r"'dose' is a name, .* the number of the col"):
-        SegmentedRegressor(broken_feature="dose").fit(np.asarray(X), y)
+        SegmentedRegressor(broken_features="dose").fit(np.asarray(X), y)
 
 
 def test_summary_shows_the_tables(data):
     X, y = data
-    model = SegmentedRegressor(broken_feature="dose").fit(X, y)
+    model = SegmentedRegressor(broken_features="dose").fit(X, y)
     summary = model.summary()
     text, html = str(summary), summary._repr_html_()
     for word in ("Breakpoints", "Segments", "slope change 2", "R2", "BIC", "dose"):

@@ -36,7 +36,7 @@ def data():
 )
 @pytest.mark.repeats
 def test_rows_are_those_of_separate_fits(data, settings):
-    model = SegmentedRegressor(broken_feature="x", **settings)
+    model = SegmentedRegressor(broken_features="x", **settings)
     table = fit_groups(
         model, data, group="g", target="y", features=["z", "x"], sample_weight="w"
     )

@@ -1,0 +1,573 @@
+r"""Lines in several features, of counts, and under conditions: the joint problem.
+
+With breakpoints t and coefficients c of the columns D(t), the deviance of
+:math:`\eta = D(t) c + \text{offset}` is minimised over both, under linear conditions on
+c (:mod:`sklearn_gn.segmented.conditions`). A step fits the working targets of the
+family (:mod:`sklearn_gn.segmented.families`) by D and by the derivatives of
+:math:`\eta` by the kinks, a step function at each, all features together; of several
+lengths of the way the best is taken.
+
+Starts come from the engine of one feature: it searches the breakpoints of one feature
+while the lines of the others enter linearly, by turns, on the working targets at the
+fit so far. A fit of one feature's breakpoints in which the columns and derivatives of
+the others are linear features has the parameters, standard errors and intervals of the
+joint fit, so what is read off comes from the same functions as that of one feature.
+"""
+
+from itertools import combinations, pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_gn.linalg import factors
+from sklearn_gn.segmented import least_squares, selection
+from sklearn_gn.segmented.conditions import (
+    Condition,
+    contradiction,
+    least_squares_under,
+    null_space,
+)
+from sklearn_gn.segmented.families import Family
+from sklearn_gn.segmented.inference import Scaling
+from sklearn_gn.segmented.least_squares import Rows
+from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
+from sklearn_gn.segmented.problem import Form
+from sklearn_gn.segmented.search import search
+
+_LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of the steps that are tried
+_MOST_STEPS = 60
+_STEP_TOL = 1e-12  # relative decrease that ends the steps
+_MOST_TURNS = 10  # of the features, and of the searches of a family
+_PLACES = 40  # of a breakpoint that are tried under conditions
+_STARTS = 3  # best of them from which steps are taken
+_BETTER = 1e-9  # relative decrease of the deviance that is worth another search
+_ACTIVE = 1e-8  # room of a condition that holds with equality
+_PATIENCE = 2  # breakpoints without a better criterion that end the choice
+
+
+class Joint(NamedTuple):
+    """The problem, in the units of the search; rows in the order of the first x."""
+
+    form: Form
+    x: list  # (n,) of each broken feature, in [-1, 1]
+    linear: np.ndarray  # (n, m)
+    y: np.ndarray
+    offset: np.ndarray
+    weight: np.ndarray  # repeats times precisions
+    repeats: np.ndarray
+    family: Family
+    slopes: list  # of the first feature, (name, segments, kind, value)
+    points: list  # (x, y, name) through which its line goes
+    least_rows: float  # of a segment
+
+
+class State(NamedTuple):
+    """A fit with breakpoints."""
+
+    t: list  # (k,) of each feature
+    coef: np.ndarray
+    eta: np.ndarray  # without the offset
+    deviance: float
+
+    @property
+    def numbers(self):
+        """How many breakpoints each feature has."""
+        return [len(own) for own in self.t]
+
+
+# --- columns and conditions ----------------------------------------------------------
+
+
+def block(form, x, t):
+    """Return the columns of one feature without the constant."""
+    return least_squares.design(form, x, np.empty((len(x), 0)), t)[:, 1:]
+
+
+def design(joint, t):
+    """Return the columns: 1, those of each broken feature, and the linear features."""
+    own = [block(joint.form, x, at) for x, at in zip(joint.x, t, strict=True)]
+    return np.hstack([np.ones((len(joint.y), 1)), *own, joint.linear])
+
+
+def blocks(form, t):
+    """Return the columns of the block of each feature."""
+    firsts, each = [1], int(form.slope)
+    for own in t:
+        firsts.append(firsts[-1] + each + len(own) * (form.ramp + form.step))
+    return [np.arange(a, b) for a, b in pairwise(firsts)]
+
+
+def ramps(form, t):
+    """Return the columns of the changes of slope of each feature."""
+    return [
+        own[0:0] if not form.ramp else own[form.slope : form.slope + len(at)]
+        for own, at in zip(blocks(form, t), t, strict=True)
+    ]
+
+
+def tangents(joint, t, coef):
+    """Return the derivatives by the kinks of each feature, (n, k) of each."""
+    if joint.form.step:
+        return [np.empty((len(joint.y), 0)) for _ in t]
+    return [
+        -coef[at] * (x[:, None] >= own)
+        for x, own, at in zip(joint.x, t, ramps(joint.form, t), strict=True)
+    ]
+
+
+def conditions(joint, t, n_columns, coef=None):
+    """Return the conditions on the coefficients and, with ``coef``, on the kinks.
+
+    Those on the kinks are linearised about ``coef``, and the kinks are measured from t.
+    """
+    form, found = joint.form, []
+    for own, own_ramps in zip(blocks(form, t), ramps(form, t), strict=True):
+        if form.flat_end:
+            row = np.zeros(n_columns)
+            row[own[: form.slope]] = row[own_ramps] = 1
+            found.append(Condition(_name_of_flat(form), row, 0.0, True))
+        for k in own_ramps if form.sign else ():
+            row = np.zeros(n_columns)
+            row[k] = form.sign
+            found.append(Condition("shape", row, 0.0, False))
+    if not (joint.slopes or joint.points):
+        return [c for c in found if c.row.any() or c.value]
+    own, own_ramps = blocks(form, t)[0], ramps(form, t)[0]
+
+    def slope(j):
+        row = np.zeros(n_columns)
+        row[own[: form.slope]] = row[own_ramps[:j]] = 1
+        return row
+
+    for name, segments, kind, value in joint.slopes:
+        if segments[-1] > len(t[0]):
+            continue
+        row = slope(segments[0])
+        if kind == "equal":
+            found.append(Condition(name, row - slope(segments[1]), 0.0, True))
+        elif kind == "given":
+            found.append(Condition(name, row, value, True))
+        else:
+            found.append(Condition(name, kind * row, kind * value, False))
+    for x, y, name in joint.points:
+        row, at = np.zeros(n_columns), np.array([x])
+        row[0], row[own] = 1, block(form, at, t[0])[0]
+        if coef is not None and not form.step:
+            last = n_columns - sum(map(len, t))
+            row[last : last + len(t[0])] = -coef[own_ramps] * (x >= t[0])
+        found.append(Condition(name, row, y, True))
+    return [c for c in found if c.row.any() or c.value]
+
+
+# --- fits ----------------------------------------------------------------------------
+
+
+def working(joint, eta):
+    """Return the working targets and weights at linear predictors."""
+    z, curvature = joint.family.working(joint.y, eta + joint.offset)
+    return z - joint.offset, joint.weight * curvature
+
+
+def deviance(joint, eta):
+    """Return the deviance of linear predictors."""
+    mean = joint.family.mean(eta + joint.offset)
+    return joint.family.deviance(joint.y, mean, joint.weight)
+
+
+def _solve(columns, z, w, limits):
+    """Return the least-squares fit of working targets under conditions, or None."""
+    root = np.sqrt(w)[:, None]
+    triangle = factors.upper_factor(root * np.column_stack([columns, z]))
+    p = columns.shape[1]
+    return least_squares_under(triangle[:p, :p], triangle[:p, p], limits)
+
+
+def fit_at(joint, t, z, w):
+    """Return the state of one weighted least-squares fit with breakpoints, or None."""
+    columns = design(joint, t)
+    found = _solve(columns, z, w, conditions(joint, t, columns.shape[1]))
+    if found is None:
+        return None
+    eta = columns @ found
+    return State(t, found, eta, deviance(joint, eta))
+
+
+def is_allowed(joint, t):
+    """Return whether every segment has enough rows."""
+    for x, own in zip(joint.x, t, strict=True):
+        if np.any(np.diff(own) <= 0) or np.any(np.abs(own) >= 1):
+            return False
+        at = np.searchsorted(own, x, side="right")
+        rows = np.bincount(at, joint.repeats, minlength=len(own) + 1)
+        if len(own) and rows.min() < joint.least_rows:
+            return False
+    return True
+
+
+def descend(joint, state):
+    """Take joint Gauss-Newton steps until the deviance no longer falls."""
+    sizes = np.cumsum(state.numbers)[:-1]
+    for _ in range(_MOST_STEPS):
+        z, w = working(joint, state.eta)
+        columns = design(joint, state.t)
+        n = columns.shape[1]
+        both = np.hstack([columns, *tangents(joint, state.t, state.coef)])
+        limits = conditions(joint, state.t, both.shape[1], state.coef)
+        found = _solve(both, z, w, limits)
+        if found is None:
+            break
+        step, ahead = found[n:], []
+        if len(step):
+            at = np.concatenate(ramps(joint.form, state.t))
+            change, new = state.coef[at], found[at]
+            muggeo = step * change / np.where(new != 0, new, np.inf)
+            ahead = [length * way for length in _LENGTHS for way in (step, muggeo)]
+        trials = [
+            [a + b for a, b in zip(state.t, np.split(way, sizes), strict=True)]
+            for way in ahead
+        ]
+        best = state
+        for t in [state.t, *trials]:
+            new = fit_at(joint, t, z, w) if is_allowed(joint, t) else None
+            if new is not None and new.deviance < best.deviance:
+                best = new
+        if best is state:
+            best = _part_of_the_way(joint, state, z, w)
+        falls = best.deviance < state.deviance * (1 - _STEP_TOL)
+        state = best
+        if not falls:
+            break
+    return state
+
+
+def _part_of_the_way(joint, state, z, w):
+    """Return a state between this and the least-squares fit, if it is better."""
+    aim = fit_at(joint, state.t, z, w)
+    if not joint.family.has_known_variance or aim is None:
+        return state
+    for length in _LENGTHS[1:]:
+        eta = state.eta + length * (aim.eta - state.eta)
+        value = deviance(joint, eta)
+        if value < state.deviance:
+            coef = state.coef + length * (aim.coef - state.coef)
+            return aim._replace(coef=coef, eta=eta, deviance=value)
+    return state
+
+
+def through_rows(joint, state):
+    """Move kinks to rows beside them where that is better, and on from there."""
+    if joint.form.step:
+        return state
+    for _ in range(_MOST_TURNS):
+        before = state.deviance
+        for f, k in [(f, k) for f, own in enumerate(state.t) for k in range(len(own))]:
+            x, (z, w) = np.unique(joint.x[f]), working(joint, state.eta)
+            at = np.searchsorted(x, state.t[f][k])
+            best = state
+            for place in x[max(at - 1, 0) : at + 2]:
+                t = [own.copy() for own in state.t]
+                t[f][k] = place
+                new = fit_at(joint, t, z, w) if is_allowed(joint, t) else None
+                if new is not None and new.deviance < best.deviance * (1 - _STEP_TOL):
+                    best = new
+            if best is not state:
+                state = descend(joint, best)
+        if not state.deviance < before * (1 - _STEP_TOL):
+            break
+    return state
+
+
+# --- search --------------------------------------------------------------------------
+
+
+def prepared_for(joint, f, t, z, w, extra=()):
+    """Return the rows for the engine, feature f broken and the others linear."""
+    others = [
+        block(joint.form, x, own)
+        for g, (x, own) in enumerate(zip(joint.x, t, strict=True))
+        if g != f
+    ]
+    linear = np.hstack([np.empty((len(z), 0)), *others, joint.linear, *extra])
+    order = np.argsort(joint.x[f], kind="stable")
+    m = linear.shape[1]
+    one, none = np.float64(1), np.float64(0)
+    scaling = Scaling(none, one, none, one, np.zeros(m), np.ones(m))
+    rows = Rows(joint.x[f][order], z[order], linear[order], w[order])
+    return Prepared(rows, scaling, joint.repeats[order])
+
+
+def options_for(joint, correlation=None):
+    """Return the options of the engine: only the form, and the rows of a segment."""
+    form = joint.form._replace(sign=0) if joint.slopes else joint.form
+    none = np.empty(0)
+    ends = (-np.inf, np.inf)
+    return Options(form, none, ends, 0.0, joint.least_rows, correlation)
+
+
+def _scaled(prepared):
+    """Return the rows with targets and linear features of mean zero and size one."""
+    rows = prepared.rows
+    share = rows.weight / rows.weight.sum()
+    y = rows.y - share @ rows.y
+    linear = rows.linear - share @ rows.linear
+    size = np.sqrt(share @ linear**2)
+    scale = float(np.sqrt(share @ y**2)) or 1.0
+    weight = share * prepared.repeats.sum()
+    linear = linear / np.where(size > 0, size, 1)
+    rows = rows._replace(y=y / scale, linear=linear, weight=weight)
+    scaling = prepared.scaling._replace(y_size=np.float64(scale))
+    return prepared._replace(rows=rows, scaling=scaling)
+
+
+class Choice(NamedTuple):
+    """How the number of breakpoints is chosen."""
+
+    numbers: list  # of each feature, None to be chosen
+    most: int
+    criterion: str
+    correlation: int | str | None
+
+
+def without_breakpoints(joint):
+    """Return the fit of a straight line, or None if conditions allow none."""
+    eta = joint.y
+    if joint.family.has_known_variance:
+        eta = joint.family.start(joint.y, joint.repeats)
+    z, w = working(joint, eta - joint.offset)
+    state = fit_at(joint, [np.empty(0) for _ in joint.x], z, w)
+    return None if state is None else descend(joint, state)
+
+
+def _descend_from(joint, t, eta):
+    """Return the fit that joint steps reach from breakpoints, or None."""
+    state = fit_at(joint, t, *working(joint, eta)) if is_allowed(joint, t) else None
+    return None if state is None else through_rows(joint, descend(joint, state))
+
+
+def _least_squares(joint, state, choice):
+    """Return the best fit without conditions, and what the engine tried.
+
+    The engine finds the breakpoints of one feature after the other, until none moves.
+    """
+    t, paths = [own.copy() for own in state.t], [None] * len(state.t)
+    options = options_for(joint, choice.correlation)
+    for _ in range(_MOST_TURNS):
+        before = t.copy()
+        for f, number in enumerate(choice.numbers):
+            prepared = _scaled(prepared_for(joint, f, t, joint.y, joint.weight))
+            ((t[f], paths[f]),) = selection.choose(
+                [prepared],
+                options,
+                n_breakpoints=number,
+                most=choice.most,
+                criterion=choice.criterion,
+            )
+        if len(t) == 1 or _is_same(before, t):
+            break
+    return _descend_from(joint, t, state.eta), paths
+
+
+def _is_same(before, t):
+    return all(
+        len(a) == len(b) and np.allclose(a, b, rtol=0, atol=1e-6)
+        for a, b in zip(before, t, strict=True)
+    )
+
+
+def _places_under_conditions(joint, state, k):
+    """Return the breakpoints of the first feature that are best on a grid.
+
+    All of one or two are tried together, more of them one by one from even places.
+    """
+    if k == 0:
+        return []
+    z, w = working(joint, state.eta)
+    few = _few_rows(joint, z, w, _PLACES * 8)
+    levels = np.arange(1, _PLACES + 1) / (_PLACES + 1)
+    places = np.unique(np.quantile(joint.x[0], levels))
+
+    def value(own):
+        t = [np.array(own), *state.t[1:]]
+        found = fit_at(few, t, few.y, few.weight)
+        return np.inf if found is None else found.deviance
+
+    if k <= 2:
+        tried = [(value(own), own) for own in combinations(places, k)]
+    else:
+        own = list(np.quantile(joint.x[0], np.arange(1, k + 1) / (k + 1)))
+        for j in [*range(k), *range(k)]:
+            low = own[j - 1] if j else -1.0
+            high = own[j + 1] if j + 1 < k else 1.0
+            trials = [[*own[:j], p, *own[j + 1 :]] for p in places if low < p < high]
+            own = min([own, *trials], key=value)
+        tried = [(value(own), own)]
+    tried.sort(key=lambda pair: pair[0])
+    return [np.array(own) for found, own in tried[:_STARTS] if np.isfinite(found)]
+
+
+def _few_rows(joint, z, w, most):
+    """Return the least-squares problem of working targets, over means of rows."""
+    n = len(z)
+    starts = np.unique(np.linspace(0, n, min(n, most) + 1).astype(np.intp))[:-1]
+    total = np.add.reduceat(w, starts)
+
+    def mean(values):
+        return np.add.reduceat(w * values, starts) / total
+
+    return joint._replace(
+        x=[mean(x) for x in joint.x],
+        linear=np.array([mean(column) for column in joint.linear.T])
+        .reshape(-1, len(starts))
+        .T,
+        y=mean(z),
+        offset=np.zeros(len(starts)),
+        weight=total,
+        repeats=np.add.reduceat(joint.repeats, starts),
+        family=Family("gaussian"),
+    )
+
+
+# --- the number ----------------------------------------------------------------------
+
+
+def find(joint, choice):
+    """Return the best fit, and by feature the path over the numbers of breakpoints."""
+    start = without_breakpoints(joint)
+    if not (joint.family.has_known_variance or _has_conditions(joint)):
+        state, paths = _least_squares(joint, start, choice)
+        return state or _refuse(joint, choice.numbers), paths
+    state, paths = start or _unconditional(joint), [None] * len(joint.x)
+    for _ in range(_MOST_TURNS):
+        before = state
+        for f, number in enumerate(choice.numbers):
+            state, paths[f] = _choose(joint, state, f, number, choice)
+        same = state.numbers == before.numbers
+        if len(joint.x) == 1 or (same and not _is_better(state, before)):
+            break
+    return state, paths
+
+
+def _has_conditions(joint):
+    return bool(joint.slopes or joint.points or joint.form.sign)
+
+
+def _is_better(state, other):
+    return other is None or state.deviance < other.deviance * (1 - _BETTER)
+
+
+def _choose(joint, state, f, number, choice):
+    """Return the best fit over the numbers of one feature's breakpoints, and a path.
+
+    The engine searches all numbers on the working targets of a fit. Those of the fit
+    that is chosen follow, as long as that becomes better.
+    """
+    n_rows, is_aic = float(joint.repeats.sum()), choice.criterion == "aic"
+    charge = 2.0 if is_aic else float(np.log(n_rows))
+    most = choice.most if number is None else number + 2
+    best, at, chosen = {}, state, None
+    for _ in range(_MOST_TURNS):
+        z, w = working(joint, at.eta)
+        prepared = _scaled(prepared_for(joint, f, at.t, z, w))
+        problem = problem_of([prepared], options_for(joint))
+        extra = selection.search_penalty(problem, np.array([n_rows]), most)[0]
+        extra = 0 * extra if is_aic else extra
+        knots, since, before = search(problem, most).knots, 0, chosen
+        values, numbers = {}, range(most + 1) if number is None else [number]
+        for k in numbers:
+            own = [knots[k][0]] if np.isfinite(knots[k]).all() else []
+            if _has_conditions(joint):
+                own += _places_under_conditions(joint, at, k)
+            for each in own:
+                t = [*at.t[:f], each, *at.t[f + 1 :]]
+                new = _descend_from(joint, t, at.eta)
+                if new is not None and _is_better(new, best.get(k)):
+                    best[k] = new
+            if k not in best:
+                continue
+            n_parameters = count_parameters(joint, best[k])
+            value = _deviance(joint, best[k]) + charge * n_parameters
+            values[k] = n_parameters, best[k].deviance, value, extra[k]
+            since = 0 if k == _lowest(values) else since + 1
+            if since > _PATIENCE:
+                break
+        if not values:
+            _refuse(joint, [number if g == f else 0 for g in range(len(joint.x))])
+        chosen = best[_lowest(values)]
+        if not joint.family.has_known_variance or not _is_better(chosen, before):
+            break
+        at = chosen
+    names = "n_parameters", "deviance", choice.criterion, "search_penalty"
+    columns = map(np.array, zip(*values.values(), strict=True))
+    path = {"n_breakpoints": np.array([*values])}
+    return chosen, path | dict(zip(names, columns, strict=True))
+
+
+def _lowest(values):
+    """Return the number of breakpoints with the lowest criterion."""
+    return min(values, key=lambda k: values[k][2] + values[k][3])
+
+
+def _deviance(joint, state):
+    """Return minus twice the log likelihood, but for a constant."""
+    if joint.family.has_known_variance:
+        return state.deviance
+    n = joint.repeats.sum()
+    return float(n * np.log(max(state.deviance, np.finfo(float).tiny)))
+
+
+def count_parameters(joint, state):
+    """Return the number of parameters, breakpoints included.
+
+    Bounds that the fit reaches take none away: where it reaches them is chosen, too.
+    """
+    columns = np.hstack([design(joint, state.t), *tangents(joint, state.t, state.coef)])
+    space = free_space(joint, state, columns.shape[1], with_bounds=False)
+    _, w = working(joint, state.eta)
+    size = factors.singular_values(
+        factors.upper_factor(np.sqrt(w)[:, None] * (columns @ space))
+    )
+    jumps = sum(state.numbers) if joint.form.step else 0
+    return int(np.sum(size > 1e-10 * size.max(initial=0))) + jumps
+
+
+def free_space(joint, state, n_columns, with_bounds=True):
+    """Return a basis of the parameters that the active conditions leave free."""
+    limits = conditions(joint, state.t, n_columns, state.coef)
+    z = np.zeros(n_columns)
+    z[: len(state.coef)] = state.coef
+    rows = [
+        c.row
+        for c in limits
+        if c.is_equal or c.row @ z - c.value < 1e-9 * (1 + abs(c.value))
+    ]
+    return null_space(np.array(rows)) if rows else np.eye(n_columns)
+
+
+def _unconditional(joint):
+    """Return the straight line without conditions, from which a search may start."""
+    free = joint._replace(
+        slopes=[], points=[], form=joint.form._replace(flat_end=False, sign=0)
+    )
+    return without_breakpoints(free)
+
+
+def _name_of_flat(form):
+    return f"flat={'last' if form.slope else 'both'!r}"
+
+
+def _refuse(joint, numbers):
+    """Raise a ValueError that names the conditions which exclude each other."""
+    t = [np.linspace(-1, 1, (number or 0) + 2)[1:-1] for number in numbers]
+    limits = conditions(joint, t, design(joint, t).shape[1])
+    names = contradiction(limits) if limits else []
+    if not names:
+        raise ValueError(
+            "The data have no room for the breakpoints: lower n_breakpoints."
+        )
+    if len(names) == 1 and not joint.form.slope:
+        names.append("flat='both'" if joint.form.flat_end else "flat='first'")
+    several = len(names) > 1
+    raise ValueError(
+        f"No broken line satisfies {' and '.join(names)}"
+        + (": these conditions contradict each other." if several else ".")
+    )
