@@ -41,25 +41,16 @@ class BreakpointDisplay(Display):
         How much the slope changes at each breaking line, relative to the largest
         change: lines of small changes are faint. If None, all are drawn alike.
 
-    X : ndarray of shape (n_samples, n_features), default=None
-        Samples to draw. If None, none are drawn.
+    X, y : ndarrays of shape (n_samples, n_features) and (n_samples,), default=None
+        Samples to draw, and their targets. If None, none are drawn.
 
-    y : ndarray of shape (n_samples,), default=None
-        Their targets.
-
-    feature_names : sequence of str, default=None
-        Labels of the axes of the features.
-
-    target_name : str, default=None
-        Label of the axis or the colour bar of the target.
+    feature_names, target_name : sequence of str and str, default=None
+        Labels of the axes of the features, and of the axis or colour bar of the target.
 
     Attributes
     ----------
-    curve_ : matplotlib Line2D
-        The predictions; only with one feature.
-
-    surface_ : matplotlib QuadMesh
-        The predictions; only with two features.
+    curve_, surface_ : matplotlib Line2D or QuadMesh
+        The predictions over one feature, or over two.
 
     breaks_ : matplotlib LineCollection
         The breakpoints as vertical lines, or the breaking lines.
