@@ -132,7 +132,12 @@ class FeatureDisplay(Display):
                 zorder=0,
             )
             self.regions_.append(panel.add_collection(regions, autolim=False))
-            style = {"c": colors[self.code], "s": 5, "linewidths": 0, **kwargs}
+            style: dict[str, Any] = {
+                "c": colors[self.code],
+                "s": 5,
+                "linewidths": 0,
+                **kwargs,
+            }
             self.points_.append(panel.scatter(*z.T, **style))
             found = np.argmax(_logits(z, output), axis=1)
             self.accuracy_.append(float(np.mean(found == self.code)))

@@ -110,7 +110,7 @@ class SegmentsDisplay(Display):
             top, bottom = drawn[:, 0]
         self._plot_fit(top, kwargs)
         self.residuals_ = []
-        if self.residuals is not None:
+        if self.x is not None and self.residuals is not None:
             segment = np.searchsorted(self.breakpoints, self.x, side="right")
             style = {"s": 12, "color": foreground(bottom), "linewidths": 0}
             for k in range(len(self.breakpoints) + 1):

@@ -44,7 +44,7 @@ def save(path, snapshot):
     It holds numbers, strings, NumPy arrays and scalars, in tuples, named tuples,
     records, lists and dicts; any other type is a TypeError.
     """
-    arrays: list[np.ndarray] = []
+    arrays = []
     header = {
         "format": _FORMAT,
         "version": VERSION,
