@@ -94,7 +94,7 @@ class FitTasks:
 
     def end(self, attributes):
         """End the fit; ``attributes`` makes the fitted attributes when called."""
-        self._end(self._root, attributes)
+        self.end_iteration(self._root, attributes)
 
     def begin_iteration(self):
         """Begin an iteration and return its task."""
@@ -103,9 +103,6 @@ class FitTasks:
 
     def end_iteration(self, task, attributes):
         """End an iteration; True if a callback asks to stop."""
-        return self._end(task, attributes)
-
-    def _end(self, task, attributes):
         return task.call_on_fit_task_end(
             estimator=self._estimator,
             **self._data,

@@ -93,16 +93,11 @@ def diagnose(model):
     n_iter = counted(model.n_iter_, "iteration")
     loss = f"loss {model.loss_:.4g}" if hasattr(model, "loss_") else ""
     described = f"{name} stopped ({model.stop_reason_}) after {n_iter}, {loss}"
-    findings = [_with_its_budget(model, finding) for finding in findings]
+    for k, (cause, text, parameter) in enumerate(findings):
+        named = model._naming_its_budget(text)  # a callback, if not max_time ended it
+        of_callback = parameter == "max_time" and named != text
+        findings[k] = Finding(cause, named, None if of_callback else parameter)
     return Diagnosis(described.removesuffix(", "), findings)
-
-
-def _with_its_budget(model, finding):
-    """A finding that names the callback where not ``max_time`` has ended the fit."""
-    text = model._naming_its_budget(finding.text)
-    if finding.parameter == "max_time" and text != finding.text:
-        return finding._replace(text=text, parameter=None)
-    return finding._replace(text=text)
 
 
 # --- the rules -----------------------------------------------------------------------
@@ -122,10 +117,14 @@ def _budget(model):
         how = "The log evidence, by which such a fit ends, was still rising"
         advice = f"{how}. Raise {parameter}, or set warm_start=True."
         return Finding(cause, advice, parameter)
-    fall = _last_fall(model.convergence_log_["loss"])
-    how = f"In the last tenth of the iterations the loss fell by {fall:.1%}. "
-    how = "" if np.isnan(fall) else how
-    if fall < 0.01:  # relative fall in the last tenth of a fit that is still going down
+    losses = model.convergence_log_["loss"]
+    best = np.minimum.accumulate(losses[np.isfinite(losses)])
+    how, fall = "", np.nan
+    if len(best) > 1:
+        before = best[-1 - max(1, len(best) // 10)]
+        fall = (before - best[-1]) / abs(before) if before != 0 else 0.0
+        how = f"In the last tenth of the iterations the loss fell by {fall:.1%}. "
+    if fall < 0.01:
         advice = "It had nearly settled: raising tol would end such a fit earlier."
         return Finding(cause, how + advice, "tol")
     return Finding(cause, f"{how}Raise {parameter}, or set warm_start=True.", parameter)
@@ -238,7 +237,12 @@ def _outliers(model):
     if checks is None or checks.n_far == 0 or _is_robust(model):
         return None  # they count as little as they should
     used = model.n_effective_parameters_ / np.size(model.noise_std_)
-    return outliers(checks, used, _robust_cure(model))
+    cure = "give far rows small sample_weight"
+    if getattr(model, "loss", None) == "squared_error":
+        cure = "set loss='huber'"
+    elif hasattr(model, "estimators_"):  # a committee
+        cure = "set solver=GNvpro(loss='huber')"
+    return outliers(checks, used, cure)
 
 
 def outliers(checks, n_parameters, cure):
@@ -277,14 +281,6 @@ def _is_robust(model):
     return "huber" in (
         getattr(of, "loss", "") for of in (model, getattr(model, "solver", None))
     )
-
-
-def _robust_cure(model):
-    if getattr(model, "loss", None) == "squared_error":
-        return "set loss='huber'"
-    if hasattr(model, "estimators_"):  # a committee
-        return "set solver=GNvpro(loss='huber')"
-    return "give far rows small sample_weight"
 
 
 def _scale(model):
@@ -477,12 +473,3 @@ RULES = (
     _rank,
     compilation,
 )
-
-
-def _last_fall(losses):
-    """Return the relative fall of the best loss over the last tenth of a log."""
-    best = np.minimum.accumulate(losses[np.isfinite(losses)])
-    if len(best) < 2:
-        return np.nan
-    before = best[-1 - max(1, len(best) // 10)]
-    return (before - best[-1]) / abs(before) if before != 0 else 0.0

@@ -19,9 +19,7 @@ from sklearn_gn._typing import PathLike
 
 VARIABLE = "SKLEARN_GN_COMPILATION_CACHE"
 _CPU_INFO = Path("/proc/cpuinfo")
-_OFF, _DEFAULT = ("", "0"), "1"  # values of the variable that are no path
 MOST = 500  # programs in memory; each one has about fifty maps
-_EVENT = "/jax/core/compile/backend_compile_duration"
 
 _counted = None  # programs since they were last forgotten; None before the first count
 
@@ -73,8 +71,12 @@ def enable_compilation_cache(path: PathLike | None = None) -> Path | None:
 
         sklearn_gn.enable_compilation_cache()
     """
-    folder = _user_cache() if path is None else Path(path).expanduser()
-    folder = folder.absolute()
+    if path is None:
+        home = Path.home()
+        caches = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
+        caches = home / "Library" / "Caches" if sys.platform == "darwin" else caches
+        path = Path(caches, "sklearn_gn")
+    folder = Path(path).expanduser().absolute()
     for place in (folder, folder / _processor()):
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _is_private(place):
@@ -95,7 +97,13 @@ def enable_compilation_cache(path: PathLike | None = None) -> Path | None:
     # JAX reads these when it is loaded, here or in a process that this one starts.
     os.environ |= {name.upper(): str(value) for name, value in settings.items()}
     if "jax" in sys.modules:
-        _change_settings(settings)
+        import jax
+        from jax.experimental.compilation_cache import compilation_cache
+
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        # JAX looks for a cache once, at its first compilation, which may be over.
+        compilation_cache.reset_cache()
     return folder
 
 
@@ -105,10 +113,10 @@ def enable_if_asked():
     Without it fits compile again, which is no reason to stop the import.
     """
     value = os.environ.get(VARIABLE, "")
-    if value in _OFF:
+    if value in ("", "0"):
         return
     try:
-        enable_compilation_cache(None if value == _DEFAULT else value)
+        enable_compilation_cache(None if value == "1" else value)
     except OSError as error:
         warn_user(
             f"The compilation cache that {VARIABLE} asks for is not used: {error}. "
@@ -123,25 +131,6 @@ def _is_private(folder):
     about = folder.stat()
     others_write = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return about.st_uid in (os.geteuid(), 0) and not others_write
-
-
-def _change_settings(settings):
-    """Change the settings of JAX after it has been loaded."""
-    import jax
-    from jax.experimental.compilation_cache import compilation_cache
-
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    # JAX looks for a cache once, at its first compilation, which may have been before.
-    compilation_cache.reset_cache()
-
-
-def _user_cache():
-    if sys.platform == "darwin":
-        folder = Path.home() / "Library" / "Caches"
-    else:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return folder / "sklearn_gn"
 
 
 def _processor():
@@ -177,5 +166,5 @@ def forget_if_many():
 def _count(event, seconds, **about):
     global _counted
     del seconds, about
-    if event == _EVENT:
+    if event == "/jax/core/compile/backend_compile_duration":
         _counted += 1

@@ -115,16 +115,11 @@ def settings_of_a_fit():
             one_blas_thread._go_deeper(depth - one_blas_thread.depth())
         jax = sys.modules.get("jax")
         if jax is not None and jax.config.jax_enable_x64 != precise:
-            _restore_precision(jax, precise)
-
-
-def _restore_precision(jax, precise):
-    """Return to a precision of JAX; None is that of before it was loaded."""
-    if precise is None:  # as in a thread that has changed nothing
-        with ThreadPoolExecutor(1) as pool:
-            precise = pool.submit(lambda: jax.config.jax_enable_x64).result()
-    if jax.config.jax_enable_x64 != precise:
-        jax.enable_x64(precise).__enter__()
+            if precise is None:  # JAX is new: as in a thread that has changed nothing
+                with ThreadPoolExecutor(1) as pool:
+                    precise = pool.submit(lambda: jax.config.jax_enable_x64).result()
+            if jax.config.jax_enable_x64 != precise:
+                jax.enable_x64(precise).__enter__()
 
 
 def symmetric_product(a):

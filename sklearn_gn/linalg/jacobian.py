@@ -92,9 +92,13 @@ def _part_transposed(part, y, parameters):
         return Parameters(tuple(matrices), extra)
     matrices = []
     for inputs, gradients in part.layers:
-        n = gradients.shape[0]
+        n, _, c, v = gradients.shape
         weighted = jnp.einsum("nkcv,nk->ncv", gradients, y.reshape(n, -1))
-        matrices.append(_transposed_times(inputs, weighted))
+        if _is_factored(inputs):
+            matrices.append(inputs.transposed_times(weighted))
+        else:
+            rows = inputs.reshape(n * c, -1)
+            matrices.append(rows.T @ weighted.reshape(n * c, v))
     return Parameters(tuple(matrices), extra)
 
 
@@ -109,13 +113,6 @@ def _times(inputs, matrix):
     return (inputs.reshape(n * c, w) @ matrix).reshape(n, c, -1)
 
 
-def _transposed_times(inputs, z):
-    if _is_factored(inputs):
-        return inputs.transposed_times(z)
-    n, c, w = inputs.shape
-    return inputs.reshape(n * c, w).T @ z.reshape(n * c, -1)
-
-
 def pieces(parts):
     """J in pieces of columns, a list of functions each of which makes one.
 
@@ -124,13 +121,14 @@ def pieces(parts):
     extra = [lambda: _one_after_another([part.extra for part in parts])]
     if all(part.layers for part in parts):
         n_layers = len(parts[0].layers)
-        return [lambda k=k: _of_layer(parts, k) for k in range(n_layers)] + extra
+        by_layer = [
+            lambda k=k: jnp.concatenate(
+                [_multiplied(*part.layers[k]) for part in parts]
+            )
+            for k in range(n_layers)
+        ]
+        return by_layer + extra
     return [lambda: _one_after_another([_weights(part) for part in parts]), *extra]
-
-
-def _of_layer(parts, k):
-    """The columns of a layer, of shape (m, w v)."""
-    return jnp.concatenate([_multiplied(*part.layers[k]) for part in parts])
 
 
 def _multiplied(inputs, gradients):
@@ -197,9 +195,7 @@ def dense(parts):
 
 def gramian(parts):
     """``J J^T`` of shape (m, m), from blocks of pairs of parts."""
-    if n_devices() > 1:
-        return _divided_gramian(parts)
-    return _own_gramian(parts)
+    return _own_gramian(parts) if n_devices() == 1 else _divided_gramian(parts)
 
 
 def _divided_gramian(parts):
@@ -263,22 +259,17 @@ def _half_of_blocks(parts, others):
     """
     lower = number() < n_devices() // 2
     first, second = select(lower, parts, others), select(lower, others, parts)
-    half = [_half_of_points(part, lower) for part in first]
+
+    def own_half(a):
+        n = a.shape[0] // 2
+        return jnp.where(lower, a[:n], a[n:])
+
+    half = [_of_some_points(part, own_half) for part in first]
     rows, found = _blocks(half, second), []
     for part in half:
         own, rows = rows[: len(part.extra)], rows[len(part.extra) :]
         found += [jnp.where(lower, own, 0), jnp.where(lower, 0, own)]
     return jnp.concatenate(found)
-
-
-def _half_of_points(part, first):
-    """The first half of the points of a part, or the second."""
-
-    def half(a):
-        n = a.shape[0] // 2
-        return jnp.where(first, a[:n], a[n:])
-
-    return _of_some_points(part, half)
 
 
 def first_points(part, n, n_all):
@@ -312,12 +303,12 @@ def _own_block(part):
     if not outer:
         return found
     n, rows_each = part.layers[0][1].shape[:2]
-    return found + symmetric_product_of(_rows_of, n, rows_each, outer)
-
-
-def _rows_of(own, inputs, gradients):
-    """The columns of a layer for some of the points."""
-    return _multiplied(inputs[own], gradients[own])
+    return found + symmetric_product_of(
+        lambda own, inputs, gradients: _multiplied(inputs[own], gradients[own]),
+        n,
+        rows_each,
+        outer,
+    )
 
 
 def _block(part, other, same_class=False):
@@ -373,19 +364,17 @@ def normal_matrix(parts, row_scale=None):
     for part in parts:
         size = part.extra.shape[0]
         if row_scale is not None:
-            part = _with_scaled_rows(part, row_scale[start : start + size])
+            scale = row_scale[start : start + size]
+            layers = tuple(
+                (inputs, gradients * scale.reshape(*gradients.shape[:2], 1, 1))
+                for inputs, gradients in part.layers
+            )
+            scale = scale[:, None]
+            part = Part(layers, scale * part.dense, scale * part.extra)
         own = _own_normal_matrix(part)
         found = own if found is None else found + own
         start += size
     return total(found)
-
-
-def _with_scaled_rows(part, scale):
-    layers = tuple(
-        (inputs, gradients * scale.reshape(*gradients.shape[:2], 1, 1))
-        for inputs, gradients in part.layers
-    )
-    return Part(layers, scale[:, None] * part.dense, scale[:, None] * part.extra)
 
 
 def _own_normal_matrix(part):

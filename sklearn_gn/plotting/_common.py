@@ -4,7 +4,7 @@ from numbers import Integral
 
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 # Two displays of similar names for two estimators.
 DRAW_BROKEN_LINES = (
@@ -132,15 +132,3 @@ def select_target(y, target):
             "numbered from 0."
         )
     return y[:, target]
-
-
-def class_numbers(classes, y):
-    """Number of the class of every label in y, which must be among the classes."""
-    y = column_or_1d(y)
-    unknown = ~np.isin(y, classes)
-    if unknown.any():
-        raise ValueError(
-            "y holds labels that are not among classes_ of the estimator: "
-            f"{np.unique(y[unknown]).tolist()}."
-        )
-    return np.searchsorted(classes, y)

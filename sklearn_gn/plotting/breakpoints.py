@@ -41,25 +41,16 @@ class BreakpointDisplay(Display):
         How much the slope changes at each breaking line, relative to the largest
         change: lines of small changes are faint. If None, all are drawn alike.
 
-    X : ndarray of shape (n_samples, n_features), default=None
-        Samples to draw. If None, none are drawn.
+    X, y : ndarrays of shape (n_samples, n_features) and (n_samples,), default=None
+        Samples to draw, and their targets. If None, none are drawn.
 
-    y : ndarray of shape (n_samples,), default=None
-        Their targets.
-
-    feature_names : sequence of str, default=None
-        Labels of the axes of the features.
-
-    target_name : str, default=None
-        Label of the axis or the colour bar of the target.
+    feature_names, target_name : sequence of str and str, default=None
+        Labels of the axes of the features, and of the axis or colour bar of the target.
 
     Attributes
     ----------
-    curve_ : matplotlib Line2D
-        The predictions; only with one feature.
-
-    surface_ : matplotlib QuadMesh
-        The predictions; only with two features.
+    curve_, surface_ : matplotlib Line2D or QuadMesh
+        The predictions over one feature, or over two.
 
     breaks_ : matplotlib LineCollection
         The breakpoints as vertical lines, or the breaking lines.
@@ -113,8 +104,13 @@ class BreakpointDisplay(Display):
         self.points_ = None
         names = (None, None) if self.feature_names is None else self.feature_names
         if len(self.grid) == 1:
-            if self.y is not None:
-                style = {"s": 12, "color": "0.55", "linewidths": 0, "label": "Samples"}
+            if self.X is not None and self.y is not None:
+                style: dict[str, Any] = {
+                    "s": 12,
+                    "color": "0.55",
+                    "linewidths": 0,
+                    "label": "Samples",
+                }
                 self.points_ = ax.scatter(self.X[:, 0], self.y, **style)
             style = {"label": "Prediction", **kwargs}
             (self.curve_,) = ax.plot(self.grid[0], self.response, **style)
@@ -132,9 +128,10 @@ class BreakpointDisplay(Display):
         # A jump is two large changes; the root keeps the kinks beside it visible.
         opacity = 1.0 if self.changes is None else np.sqrt(self.changes)
         style = {"colors": "white", "linewidths": 0.8}
-        lines = LineCollection(self.breaks, alpha=np.maximum(opacity, 0.15), **style)
+        breaks: Any = self.breaks
+        lines = LineCollection(breaks, alpha=np.maximum(opacity, 0.15), **style)
         self.breaks_ = ax.add_collection(lines)
-        if self.y is not None:
+        if self.X is not None and self.y is not None:
             style = {"s": 12, "edgecolors": "black", "linewidths": 0.4}
             style |= {"cmap": self.surface_.cmap, "norm": self.surface_.norm}
             self.points_ = ax.scatter(*self.X.T, c=self.y, **style)

@@ -59,15 +59,10 @@ class ConvergenceDisplay(Display):
         lowest loss; or at the lowest error. None where the penalty changes during the
         fit, as with ``alpha="auto"``: its losses do not compare.
 
-    refinements_ : list of matplotlib Line2D
-        Marks on the curves at the last iteration before a refinement of the network.
-
-    windows_ : list of matplotlib Line2D
-        Vertical lines at the first iterations of new windows of time.
-
-    penalties_ : list of matplotlib Line2D
-        Vertical lines at the first iterations with a new penalty. The loss contains
-        the penalty, and may jump there.
+    refinements_, windows_, penalties_ : lists of matplotlib Line2D
+        Marks on the curves at the last iteration before a refinement of the network,
+        and vertical lines at the first iterations of new windows of time, and of new
+        penalties, which the loss contains.
 
     ax_, figure_ : matplotlib Axes and Figure
         Where it is drawn.

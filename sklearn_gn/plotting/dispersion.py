@@ -7,12 +7,12 @@ from typing import Any, Self
 
 import numpy as np
 from scipy.special import softmax
-from sklearn.utils.validation import check_consistent_length
+from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from sklearn_gn._typing import Array, ArrayLike
+from sklearn_gn.data.chunks import class_numbers
 from sklearn_gn.plotting._common import (
     Display,
-    class_numbers,
     fitted_attribute,
     foreground,
 )
@@ -31,22 +31,16 @@ class DispersionDisplay(Display):
 
     Parameters
     ----------
-    dispersion : ndarray of shape (n_classes,)
-        Mean dispersion of the examples of every class.
-
-    classes : ndarray of shape (n_classes,)
-        Labels of the classes.
+    dispersion, classes : ndarrays of shape (n_classes,)
+        Mean dispersion of the examples of every class, and its label.
 
     training_mean : float, default=None
         Mean dispersion of the training data. If None, none are drawn.
 
     Attributes
     ----------
-    points_ : matplotlib Line2D
-        The classes in the order of their dispersion.
-
-    training_mean_ : matplotlib Line2D or None
-        The training mean.
+    points_, training_mean_ : matplotlib Line2D
+        The classes in the order of their dispersion, and the training mean or None.
 
     ax_, figure_ : matplotlib Axes and Figure
         Where it is drawn.
@@ -125,12 +119,9 @@ class DispersionDisplay(Display):
             A fitted classifier with ``predict_log_proba``, or a pipeline that ends in
             one.
 
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        y : array-like of shape (n_samples,)
-            Their classes. A class without samples is left out, and so are samples all
-            of whose competitors have probability zero.
+        X, y : array-like of shape (n_samples, n_features) and (n_samples,)
+            Samples and their classes. A class without samples is left out, and so are
+            samples all of whose competitors have probability zero.
 
         ax, **kwargs : optional
             See :meth:`plot`.
@@ -151,7 +142,7 @@ class DispersionDisplay(Display):
         )
         log_proba = fitted_attribute(estimator, "predict_log_proba")
         check_consistent_length(X, y)
-        label = class_numbers(classes, y)
+        label = class_numbers(classes, column_or_1d(y), "y")
         log_p = log_proba(X)
         true = label[:, None] == np.arange(log_p.shape[1])
         # The softmax over the competitors' logarithms is their share of 1 - p_true,

@@ -11,11 +11,13 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import column_or_1d
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.base import all_logits
 from sklearn_gn.callbacks import _Callback
-from sklearn_gn.plotting._common import Display, class_numbers, fitted_attribute
+from sklearn_gn.data.chunks import class_numbers
+from sklearn_gn.plotting._common import Display, fitted_attribute
 from sklearn_gn.varpro.classifier import VarProNetClassifier
 
 
@@ -38,11 +40,8 @@ class FeatureDisplay(Display):
         The output layers, with the intercepts in the last row. For two classes one
         column, the logit of the second.
 
-    code : ndarray of shape (n_samples,)
-        Number of the class of each sample.
-
-    classes : ndarray of shape (n_classes,)
-        Labels of the classes.
+    code, classes : ndarrays of shape (n_samples,) and (n_classes,)
+        Number of the class of each sample, and the labels of the classes.
 
     iterations : sequence of int
         Numbers of the iterations.
@@ -55,17 +54,11 @@ class FeatureDisplay(Display):
     accuracy_ : list of float
         Share of the samples in the region of their class, by panel.
 
-    points_ : list of matplotlib PathCollection
-        The samples of each panel.
+    points_, regions_ : lists of matplotlib PathCollection and PolyCollection
+        The samples of each panel, and the regions of the classes that have one.
 
-    regions_ : list of matplotlib PolyCollection
-        The regions of each panel, for the classes that have one.
-
-    axes_ : ndarray of matplotlib Axes of shape (1, n_iterations)
-        All panels.
-
-    ax_, figure_ : matplotlib Axes and Figure
-        Where it is drawn.
+    axes_, ax_, figure_ : ndarray of matplotlib Axes, Axes and Figure
+        The panels, of shape (1, n_iterations), the first of them, and the figure.
 
     See Also
     --------
@@ -139,7 +132,12 @@ class FeatureDisplay(Display):
                 zorder=0,
             )
             self.regions_.append(panel.add_collection(regions, autolim=False))
-            style = {"c": colors[self.code], "s": 5, "linewidths": 0, **kwargs}
+            style: dict[str, Any] = {
+                "c": colors[self.code],
+                "s": 5,
+                "linewidths": 0,
+                **kwargs,
+            }
             self.points_.append(panel.scatter(*z.T, **style))
             found = np.argmax(_logits(z, output), axis=1)
             self.accuracy_.append(float(np.mean(found == self.code)))
@@ -179,11 +177,8 @@ class FeatureDisplay(Display):
             its last hidden layer. With an integer as ``random_state`` the copy goes the
             same way as the estimator. Its callbacks are not called.
 
-        X : array-like of shape (n_samples, n_features)
-            Samples to fit and to draw.
-
-        y : array-like of shape (n_samples,)
-            Their classes.
+        X, y : array-like of shape (n_samples, n_features) and (n_samples,)
+            Samples to fit and to draw, and their classes.
 
         iterations : sequence of int, default=(0, 1, 2, 5, 10)
             Iterations to draw; 0 is the network before the first. The fit is ended
@@ -247,17 +242,11 @@ class FeatureDisplay(Display):
             Classifiers by number of the iteration: what a callback gets as
             ``fitted_estimator``, or fitted ones.
 
-        X : array-like of shape (n_samples, n_features)
-            Samples to draw.
+        X, y : array-like of shape (n_samples, n_features) and (n_samples,)
+            Samples to draw, and their classes.
 
-        y : array-like of shape (n_samples,)
-            Their classes.
-
-        name : str, default=None
-            Name of the method, written next to the first panel.
-
-        ax, **kwargs : optional
-            See :meth:`plot`.
+        name, ax, **kwargs : optional
+            See :meth:`from_estimator`.
 
         Returns
         -------
@@ -267,8 +256,7 @@ class FeatureDisplay(Display):
         Raises
         ------
         ValueError
-            If there are no models, or if the last hidden layer of one does not have two
-            units.
+            If there are no models, or if a last hidden layer does not have two units.
         """
         cls._needs_matplotlib("from_models")
         if not models:
@@ -280,7 +268,7 @@ class FeatureDisplay(Display):
         return cls(
             features=list(features),
             output=list(output),
-            code=class_numbers(classes, y),
+            code=class_numbers(classes, column_or_1d(y), "y"),
             classes=classes,
             iterations=list(models),
             name=name,

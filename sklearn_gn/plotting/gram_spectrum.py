@@ -20,11 +20,9 @@ class GramSpectrumDisplay(Display):
 
     Parameters
     ----------
-    gram_spectrum : ndarray of shape (n_eigenvalues,)
-        Eigenvalues of the Gauss-Newton matrix, descending.
-
-    mass_spectrum : ndarray of shape (n_mass_eigenvalues,), default=None
-        Eigenvalues of the mass matrix, descending.
+    gram_spectrum, mass_spectrum : ndarrays of shape (n_eigenvalues,)
+        Eigenvalues of the Gauss-Newton matrix, descending, and of the mass matrix; None
+        if there is none.
 
     truncation : float, default=None
         Eigenvalues below this share of the largest are dropped in the solves.

@@ -33,11 +33,8 @@ class SegmentsDisplay(Display):
     response, lower, upper : ndarrays of shape (n_grid,)
         Fitted values and the limits of the confidence band.
 
-    breakpoints : ndarray of shape (n_breakpoints,)
-        Breakpoints.
-
-    intervals : ndarray of shape (n_breakpoints, 2)
-        Their confidence intervals.
+    breakpoints, intervals : ndarrays of shape (n_breakpoints,) and (n_breakpoints, 2)
+        Breakpoints, and their confidence intervals.
 
     x, y : ndarrays of shape (n_samples,), default=None
         Samples to draw; y less what the linear features add to it. If None, none are
@@ -51,18 +48,12 @@ class SegmentsDisplay(Display):
 
     Attributes
     ----------
-    line_ : matplotlib Line2D
-        The fitted function.
-
-    band_ : matplotlib PolyCollection
-        Its confidence band.
+    line_, band_, points_ : matplotlib Line2D, PolyCollection and PathCollection
+        The fitted function, its confidence band, and the samples, None if not drawn.
 
     intervals_ : matplotlib LineCollection
         Intervals of the breakpoints, bars at the bottom. Those that overlap are drawn
         one above the other.
-
-    points_ : matplotlib PathCollection or None
-        The samples.
 
     residuals_ : list of matplotlib PathCollection
         Residuals, a collection for each segment.
@@ -119,7 +110,7 @@ class SegmentsDisplay(Display):
             top, bottom = drawn[:, 0]
         self._plot_fit(top, kwargs)
         self.residuals_ = []
-        if self.residuals is not None:
+        if self.x is not None and self.residuals is not None:
             segment = np.searchsorted(self.breakpoints, self.x, side="right")
             style = {"s": 12, "color": foreground(bottom), "linewidths": 0}
             for k in range(len(self.breakpoints) + 1):

@@ -28,11 +28,8 @@ class SelectionPathDisplay(Display):
 
     Parameters
     ----------
-    size : ndarray of shape (n_sizes,)
-        Sizes that were tried.
-
-    value : ndarray of shape (n_sizes,)
-        The criterion.
+    size, value : ndarrays of shape (n_sizes,)
+        Sizes that were tried, and the criterion.
 
     chosen : int
         The size that was chosen.
@@ -45,11 +42,8 @@ class SelectionPathDisplay(Display):
 
     Attributes
     ----------
-    line_ : matplotlib Line2D
-        The criterion.
-
-    chosen_ : matplotlib Line2D
-        Mark of the chosen size.
+    line_, chosen_ : matplotlib Line2D
+        The criterion, and the mark of the chosen size.
 
     ax_, figure_ : matplotlib Axes and Figure
         Where it is drawn.

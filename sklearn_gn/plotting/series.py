@@ -43,20 +43,15 @@ class SeriesDisplay(Display):
 
     Attributes
     ----------
-    lines_ : list of matplotlib LineCollection
-        The broken lines.
-
-    intervals_ : list of matplotlib LineCollection
-        Intervals of the breakpoints, bars at the bottom.
+    lines_, intervals_ : lists of matplotlib LineCollection
+        The broken lines, and the intervals of the breakpoints, bars at the bottom.
 
     points_ : list of matplotlib PathCollection
         The samples.
 
-    axes_ : ndarray of matplotlib Axes
-        The panels; those without a series are empty.
-
-    ax_, figure_ : matplotlib Axes and Figure
-        Where it is drawn.
+    axes_, ax_, figure_ : ndarray of matplotlib Axes, Axes and Figure
+        The panels, of which those without a series are empty, the first of them, and
+        the figure.
 
     Examples
     --------

@@ -56,7 +56,7 @@ class SolutionDisplay(Display):
         Whether the axes of an image have the same scale.
 
     name : str, default=None
-        Name of the solution in the legend or above its image.
+        Name of the solution.
 
     std : ndarray of the same shape as solution, default=None
         Standard deviations of curves.
@@ -75,24 +75,17 @@ class SolutionDisplay(Display):
         Curves of the solution, one for each output, of the reference where there is
         one, and of the error; empty for images.
 
-    bands_ : list of matplotlib FillBetweenPolyCollection
-        Bands of two standard deviations, one for each output.
-
-    points_ : list of matplotlib Line2D
-        Observations, of each output that was observed.
-
-    windows_ : list of matplotlib Line2D
-        Ends of the windows of time, in all panels.
+    bands_, points_, windows_ : lists of matplotlib artists
+        Bands of two standard deviations and observations, of the outputs that have
+        some, and ends of the windows of time in all panels.
 
     images_ : list of matplotlib QuadMesh
         Images of solution, reference (where there is one) and error; empty for curves.
 
-    axes_ : ndarray of matplotlib Axes
+    axes_, ax_, figure_ : ndarray of matplotlib Axes, Axes and Figure
         All panels, of shape (2, 1) for curves, or more rows where the outputs have very
-        different sizes; of shape (1, 2) or (1, 3) for images.
-
-    ax_, figure_ : matplotlib Axes and Figure
-        Where it is drawn.
+        different sizes, of shape (1, 2) or (1, 3) for images; the panel of the
+        solution, and the figure.
 
     See Also
     --------
@@ -106,14 +99,8 @@ class SolutionDisplay(Display):
     >>> def growth(u, x):
     ...     return d(u, "t")(x) - u(x) * (1 - u(x))
     >>> problem = Problem(growth, Box(t=(0, 4)), [Initial(0.1)])
-    >>> solver = PINNSolver(
-    ...     problem,
-    ...     hidden_layer_sizes=(6,),
-    ...     n_interior=100,
-    ...     n_boundary=1,
-    ...     tol=0.1,
-    ...     random_state=0,
-    ... )
+    >>> settings = {"hidden_layer_sizes": (6,), "n_interior": 100, "n_boundary": 1}
+    >>> solver = PINNSolver(problem, **settings, tol=0.1, random_state=0)
     >>> display = SolutionDisplay.from_estimator(solver.fit())
     >>> bool(display.error.max() < 0.01)  # the residual
     True

@@ -32,11 +32,8 @@ class SurrogateDisplay(Display):
 
     Parameters
     ----------
-    true : ndarray of shape (n_samples, n_outputs)
-        True outputs of the samples to draw.
-
-    predicted : ndarray of shape (n_samples, n_outputs)
-        Their predictions.
+    true, predicted : ndarrays of shape (n_samples, n_outputs)
+        Outputs of the samples to draw, and their predictions.
 
     rows : ndarray of shape (n_samples,)
         Numbers of the samples, for the titles.
@@ -60,22 +57,17 @@ class SurrogateDisplay(Display):
     error_ : ndarray of shape (n_samples,)
         Relative errors of the samples, in the Euclidean norm.
 
-    true_ : list
-        What is drawn of the true outputs: Line2D objects, or AxesImage objects. With
-        a panel for each output these are the diagonals, where predictions are right.
-
-    predicted_ : list
-        The same of the predictions; PathCollection objects with a panel for each.
+    true_, predicted_ : lists of matplotlib artists
+        What is drawn of both: Line2D objects, or AxesImage objects. With a panel for
+        each output, the diagonals where predictions are right, and PathCollections.
 
     errors_ : list of AxesImage
         Prediction minus truth; only of fields and matrices.
 
-    axes_ : ndarray of matplotlib Axes
+    axes_, ax_, figure_ : ndarray of matplotlib Axes, Axes and Figure
         All panels: a row of samples for curves, three columns for fields, with a row
-        for every sample, and for a matrix, else one panel for each output.
-
-    ax_, figure_ : matplotlib Axes and Figure
-        Where it is drawn.
+        for every sample, and for a matrix, else one panel for each output; the first
+        of them, and the figure.
 
     See Also
     --------
@@ -273,11 +265,8 @@ class SurrogateDisplay(Display):
         estimator : estimator
             A fitted regressor of several outputs, or a pipeline that ends in one.
 
-        X : array-like of shape (n_samples, n_features)
-            Samples, preferably ones that were not used in the fit.
-
-        Y : array-like of shape (n_samples, n_outputs)
-            Their true outputs.
+        X, Y : array-like of shape (n_samples, n_features) and (n_samples, n_outputs)
+            Samples, preferably ones that were not used in the fit, and their outputs.
 
         samples : int or sequence of int, default=None
             Which samples to draw: these rows, or this number of them, with relative

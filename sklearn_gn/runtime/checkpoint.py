@@ -18,6 +18,7 @@ import os
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def save(path, snapshot):
     It holds numbers, strings, NumPy arrays and scalars, in tuples, named tuples,
     records, lists and dicts; any other type is a TypeError.
     """
-    arrays: list[np.ndarray] = []
+    arrays = []
     header = {
         "format": _FORMAT,
         "version": VERSION,
@@ -111,7 +112,10 @@ def check_place(path):
     if path.is_dir():
         raise IsADirectoryError(f"{str(path)!r} is a folder: give the path of a file.")
     for name in path.parent.glob(f"{glob.escape(path.name)}.*{_TEMPORARY}"):
-        _remove_if_abandoned(name)
+        # An OSError: its writer is alive, or another process has removed it.
+        with suppress(OSError), open(name, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(name)
     try:
         with _temporary(path) as file:
             os.unlink(file.name)
@@ -131,23 +135,17 @@ def _temporary(path):
     return file
 
 
-def _remove_if_abandoned(name):
-    """Remove a temporary file, unless its writer is alive."""
-    try:
-        with open(name, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(name)
-    except OSError:  # it is being written, or another process has removed it
-        pass
-
-
 # --- the content ---------------------------------------------------------------------
 
 
 def encoded(value, arrays):
     """Return a value in the terms of JSON, and append its arrays to a list."""
     if isinstance(value, np.ndarray | np.generic):
-        return _encoded_array(value, arrays)
+        if value.dtype.kind not in "biufcSU":
+            raise TypeError(f"a checkpoint does not store arrays of {value.dtype}")
+        arrays.append(value)
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        return {kind: len(arrays) - 1}
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -172,14 +170,6 @@ def encoded(value, arrays):
     _plain_class(*name)
     fields = {k: encoded(v, arrays) for k, v in found.items()}
     return {"class": name, "fields": fields}
-
-
-def _encoded_array(value, arrays):
-    if value.dtype.kind not in "biufcSU":
-        raise TypeError(f"a checkpoint does not store arrays of {value.dtype}")
-    arrays.append(value)
-    kind = "array" if isinstance(value, np.ndarray) else "scalar"
-    return {kind: len(arrays) - 1}
 
 
 def _decoded(node, members):

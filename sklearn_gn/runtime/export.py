@@ -9,6 +9,7 @@ scikit-learn has.
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.linalg import block_diag
 from sklearn.base import BaseEstimator
 
 # scikit-learn's names of the activations that it has.
@@ -18,7 +19,6 @@ ACTIVATIONS = {
     "sigmoid": "logistic",
     "tanh": "tanh",
 }
-_SMALL = 2.0**-40  # of what is so small, tanh is the identity to the last digit
 
 
 class DenseNetwork(NamedTuple):
@@ -51,10 +51,11 @@ def with_linear_term(network: DenseNetwork, slope: Any) -> DenseNetwork:
     if len(weights) == 1:
         return DenseNetwork([weights[0] + slope], biases, activation)
     eye = np.eye(len(slope))
+    small = 2.0**-40  # of what is so small, tanh is the identity to the last digit
     known = {
         "identity": (eye, slope),
         "relu": (np.hstack([eye, -eye]), np.vstack([slope, -slope])),
-        "tanh": (_SMALL * eye, slope / _SMALL),
+        "tanh": (small * eye, slope / small),
     }
     if activation not in known:
         raise ValueError(
@@ -63,19 +64,12 @@ def with_linear_term(network: DenseNetwork, slope: Any) -> DenseNetwork:
         )
     enter, leave = known[activation]
     n = enter.shape[1]
-    through = [_block_diagonal(weight, np.eye(n)) for weight in weights[1:-1]]
+    through = [block_diag(weight, np.eye(n)) for weight in weights[1:-1]]
     return DenseNetwork(
         [np.hstack([weights[0], enter]), *through, np.vstack([weights[-1], leave])],
         [*(np.append(bias, np.zeros(n)) for bias in biases[:-1]), biases[-1]],
         activation,
     )
-
-
-def _block_diagonal(first, second):
-    matrix = np.zeros(np.add(first.shape, second.shape))
-    matrix[: first.shape[0], : first.shape[1]] = first
-    matrix[first.shape[0] :, first.shape[1] :] = second
-    return matrix
 
 
 def regressor(network: DenseNetwork, scaling: Any, names: Any = None) -> BaseEstimator:

@@ -27,7 +27,7 @@ _FOLDERS = (
     *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
     str(Path(__file__).parents[1]),
 )
-_BUDGETS, _OTHERS = ("max_iter", "max_time"), ("verbose",)  # parameters that may change
+BUDGETS = ("max_iter", "max_time")  # parameters that may change
 _MOST = 64  # known values; then all are forgotten
 _PARTS = {  # of what pickle refuses to store
     types.CellType: ("cell_contents",),
@@ -106,7 +106,10 @@ class _Hasher(NumpyHasher):
                 (kind.__name__,),
                 _parts_of(obj, ("__wrapped__", "jvp", "fwd", "bwd")),
             )
-        if dataclasses.is_dataclass(obj) and _pickles_by_default(kind):
+        hooks = ("__reduce_ex__", "__reduce__", "__getstate__")
+        if dataclasses.is_dataclass(obj) and all(
+            getattr(kind, name) is getattr(object, name) for name in hooks
+        ):
             # What else it holds was made from these, or tells it from its equals.
             names = [field.name for field in dataclasses.fields(obj)]
             return kind, (), _parts_of(obj, names)
@@ -122,11 +125,6 @@ def _parts_of(obj, names):
         except ValueError:  # an empty cell
             found.append(None)
     return found
-
-
-def _pickles_by_default(cls):
-    names = ("__reduce_ex__", "__reduce__", "__getstate__")
-    return all(getattr(cls, name) is getattr(object, name) for name in names)
 
 
 def _class_parts(cls):
@@ -210,18 +208,13 @@ def digests_of_question(estimator, given, *, validation, stopping, start):
     return {name: _digest_of(name, value) for name, value in influences.items()}
 
 
-def budgets_of(estimator):
-    """Return the values of the parameters that say how long a fit may take."""
-    return [getattr(estimator, name) for name in _BUDGETS]
-
-
 def _parameters(estimator):
     parameters = estimator.get_params(deep=False)
     parameters["solver"] = estimator._solver_object()
     # Only a number names the same draws again; the others are in the snapshot.
     if not isinstance(parameters["random_state"], Integral):
         parameters["random_state"] = None
-    names = sorted(set(parameters) - {*_BUDGETS, *_OTHERS})
+    names = sorted(set(parameters) - {*BUDGETS, "verbose"})
     return {f"the parameter {name!r}": parameters[name] for name in names}
 
 

@@ -17,11 +17,7 @@ from sklearn_gn.arrays.extremes import squares_overflow
 from sklearn_gn.findings import compilation, small_steps
 from sklearn_gn.optim.stop import StopReason, counted, is_interrupt, is_one_of_many
 from sklearn_gn.runtime import checkpoint
-from sklearn_gn.runtime.fingerprint import (
-    budgets_of,
-    digest,
-    digests_of_question,
-)
+from sklearn_gn.runtime.fingerprint import BUDGETS, digest, digests_of_question
 
 LOG_COLUMNS = (
     "iteration",
@@ -408,7 +404,8 @@ class FitRun:
 
     def question_digest(self):
         """Digits that tell this fit from the others of a search, budgets included."""
-        return digest([self.question(), budgets_of(self.estimator)])[:12]
+        budgets = [getattr(self.estimator, name) for name in BUDGETS]
+        return digest([self.question(), budgets])[:12]
 
     def check_storable(self):
         """Raise a ValueError if a checkpoint cannot store what the fit starts from."""
