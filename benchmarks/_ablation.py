@@ -69,11 +69,6 @@ SWITCHES = {
     # heads
     "heads.temperature": "The logits get the factor that predicts rows best that are "
     "left out, for each penalty that is tried. Off: one.",
-    "heads.held_out": "Where leaving out one by one is too dear, a part of the rows is "
-    "left out to choose the penalty. Off: the evidence chooses; of sparse features "
-    "nothing does, and the penalty is that of LogisticRegression's default.",
-    "heads.evidence": "The evidence of each penalty is computed, and chooses where no "
-    "rows are left out. Off: it is not, and there the first penalty stays.",
     "heads.whitening": "The features are rotated to principal axes for the Newton "
     "steps. Off: each is only scaled.",
 }

@@ -67,7 +67,7 @@ def test_without_temperature_logits_are_those_of_the_coefficients():
     switches.off.add("heads.temperature")
     model = FGNSoftmaxHead().fit(X, y)
     assert model.temperature_ == 1
-    assert model.alpha_method_ == "leave-one-out"
+    assert model.alpha_method_ == "left-out"
 
 
 def test_without_a_linear_member_networks_follow_noise():

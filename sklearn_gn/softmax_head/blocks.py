@@ -1,4 +1,4 @@
-"""One diagonal block of the Hessian for each class: preconditioner, log determinant.
+"""One diagonal block of the Hessian for each class: the preconditioner.
 
 For class c it is ``sum_i w_i p_ic (1 - p_ic) h_i h_i^T`` plus the penalty. A
 probability near 0 or 1 has no curvature, so each block is a sum over few rows: the
@@ -6,19 +6,15 @@ examples of the class and those that compete with it.
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
 from sklearn_gn.arrays.parts import n_devices, total
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.optim.multinomial import probabilities
 from sklearn_gn.softmax_head.head import over_blocks, values
 from sklearn_gn.softmax_head.whitening import (
-    LEAST_CURVATURE,
-    counted_weights,
     curvatures,
     system_at,
 )
@@ -29,13 +25,6 @@ _BLOCK_COST = 8  # products with the Hessian that building the blocks may cost
 _FEW_FEATURES = 4 * _BLOCK_COST
 _FEWEST_ROWS = 4096  # of which the blocks of few features are made,
 _ROWS_A_CLASS = 128  # or so many for each class
-
-
-class BlockSums(NamedTuple):
-    """What the evidence takes of the blocks ``M_c``, penalty included."""
-
-    log_det: Array  # sum of log det M_c - d log alpha
-    gamma: Array  # sum of d - alpha tr(M_c^-1), over the coefficients
 
 
 def n_slots(data, n_columns):
@@ -77,9 +66,9 @@ def affordable_rows(n, d, cost):
     return min(1 << (int(most).bit_length() - 1), n) if most >= 1 else 0
 
 
-@partial(in_either_library, static_argnames=("slots", "inverses"))
-def class_blocks(net, data, settings, slots, inverses=False):
-    """Inverses (m, d + 1, d + 1), or sums, of blocks of whitened features, in single.
+@partial(in_either_library, static_argnames="slots")
+def class_blocks(net, data, settings, slots):
+    """Inverses (m, d + 1, d + 1) of blocks of whitened features, in single precision.
 
     The ``slots`` rows of largest curvature ``p_c (1 - p_c)`` enter the block of a class
     with their features; the rest of its curvature counts as if it were spread over all
@@ -102,41 +91,7 @@ def class_blocks(net, data, settings, slots, inverses=False):
     rest = xp.maximum(whole - total(xp.sum(kept, axis=1)), 1e-3 * whole)
     spread = system.shift + rest[None, :] * system.variance
     spread = xp.append(spread, (rest + system.damping)[None, :], axis=0).T
-    shift = system.shift[:, 0]
-    return _factored(gram, kept, spread, shift, system.intercept, inverses)
-
-
-@in_either_library
-def exact_blocks(net, rows, center, alpha, intercept):
-    """Blocks of all rows, in the precision of the fit, without their inverses."""
-    xp, weight = namespace(rows), counted_weights(rows)
-    x = xp.where(weight[:, None] > 0, rows.x - center[None, :], 0)
-    d = x.shape[1]
-    curvature, whole = curvatures(probabilities(values(net, rows.x)), weight)
-    h = xp.append(x, xp.full((len(x), 1), intercept, x.dtype), axis=1)
-    floor = xp.max(whole) * LEAST_CURVATURE
-    lacking = xp.maximum(floor - total(xp.sum(curvature, axis=0)), 0)
-    shift = xp.full(d, alpha)
-    spread = xp.append(
-        xp.full((len(whole), d), alpha),
-        xp.where(intercept > 0, lacking, 1)[:, None],
-        axis=1,
-    )
-    gram = class_grams(h, curvature)
-    return _factored(gram, curvature.T, spread, shift, intercept)
-
-
-@in_either_library
-def kronecker_blocks(net, data, settings):
-    """Blocks of whitened features times the mean curvature of each class."""
-    system = system_at(net, data, settings)
-    p = probabilities(values(system.head, data.x))
-    _, whole = curvatures(p, system.weight)
-    xp, shift = namespace(whole), system.shift
-    ratio = system.variance * whole[None, :] / xp.where(shift > 0, shift, 1)
-    ratio = xp.where(shift > 0, ratio, 0)
-    log_det = xp.sum(xp.log1p(ratio)) + system.intercept * xp.sum(xp.log(whole))
-    return BlockSums(log_det, xp.sum(ratio / (1 + ratio)))
+    return _inverses(gram, kept, spread, system.intercept)
 
 
 def weighted_gram(h, curvature):
@@ -164,12 +119,9 @@ def class_grams(h, curvature):
     return lambda k, column: found[k]
 
 
-def _factored(gram, columns, spread, shift, intercept, inverses=False):
-    """Inverses or sums of the blocks ``gram(k, columns[k]) + diag(spread[k])``.
-
-    ``shift`` of shape (d,) is the penalty of the coefficients in ``spread``.
-    """
-    library, d = library_of(columns), len(shift)
+def _inverses(gram, columns, spread, intercept):
+    """Inverses of the blocks ``gram(k, columns[k]) + diag(spread[k])``."""
+    library, d = library_of(columns), spread.shape[1] - 1
     xp = library.xp
     keep = xp.append(xp.ones(d, spread.dtype), intercept)
 
@@ -180,16 +132,8 @@ def _factored(gram, columns, spread, shift, intercept, inverses=False):
         scale = library.rsqrt(xp.maximum(xp.diagonal(matrix), tiny))
         found = factor(matrix * scale[:, None] * scale[None, :], overwrite=True)
         # A root R of the inverse, R^T R, lower triangular up to a scale of its columns.
-        root = found.inverse_root() * scale[None, :]
-        if inverses:  # without an intercept its row and column drop out
-            root = root * keep[None, :]
-            return root.T @ root
-        log_det = found.log_det - 2 * xp.sum(xp.log(scale))
-        # A direction without penalty has no feature either, and stands by itself.
-        log_det = log_det - xp.sum(xp.log(xp.where(shift > 0, shift, spread[:d])))
-        log_det = log_det - xp.where(intercept > 0, 0, xp.log(spread[d]))
-        left = 1 - shift * xp.sum(root**2, axis=0)[:d]
-        return log_det, xp.sum(xp.where(shift > 0, left, 0))
+        # Without an intercept its row and column drop out.
+        root = found.inverse_root() * (scale * keep)[None, :]
+        return root.T @ root
 
-    found = library.map(block, (xp.arange(len(columns)), columns, spread))
-    return found if inverses else BlockSums(*map(xp.sum, found))
+    return library.map(block, (xp.arange(len(columns)), columns, spread))

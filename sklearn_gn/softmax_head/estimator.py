@@ -95,11 +95,12 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         - "adam" or :class:`~sklearn_gn.solvers.Adam`: mini-batch Adam, a baseline.
 
     alpha : float or "auto", default="auto"
-        Factor of the penalty. If "auto", "fgn_newton" chooses it within one fit and
-        without validation data (``alpha_method_`` says how); the mini-batch solvers
-        cannot choose it, and use 0.001. If a number, it is fixed, and corresponds to
-        ``C = 1 / (alpha * sum of weights)`` of ``LogisticRegression``. If 0, there is
-        no optimum for classes that a head separates.
+        Factor of the penalty. If "auto", "fgn_newton" chooses it within one fit by rows
+        that are left out, for features that it scales; the mini-batch solvers cannot
+        choose it, and use 0.001. If a number, it is fixed, belongs to the features as
+        given, and corresponds to ``C = 1 / (alpha * sum of weights)`` of
+        ``LogisticRegression``. If 0, there is no optimum for classes that a head
+        separates.
 
     damping : float or None, default=None
         Shift added to the matrix of a step; it changes the steps, not the objective. If
@@ -164,7 +165,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     random_state : int, RandomState instance or None, default=None
         Seed of batches and validation split. The draws depend on the weighted data
-        set, not on the order or the multiplicity of its rows.
+        set, not on the order or the multiplicity of its rows. "fgn_newton" without
+        ``early_stopping`` draws nothing.
 
     Attributes
     ----------
@@ -178,34 +180,21 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         Intercepts.
 
     alpha_ : float
-        The penalty of the returned head.
+        The penalty of the returned head. If it was chosen, that of scaled features.
 
     alpha_method_ : str
-        How ``alpha_`` was chosen: "leave-one-out" by the cross-entropy of left-out
-        rows, to second order, for heads of up to 1,024 coefficients or of few rows;
-        "held-out" by a fifth of the rows for larger ones, and for large sparse input;
-        "evidence" if a fifth is fewer than 100 rows, or if a part of many rows
-        chooses. "fixed" if ``alpha`` is a number.
+        "left-out" if rows that are left out chose ``alpha_``, and "fixed" otherwise.
 
     temperature_ : float
         Divides the logits in :meth:`predict_proba`. With ``alpha="auto"`` it is chosen
         with the penalty by the rows left out, and mostly below one: a penalty that
-        suits the classes makes the logits too small. 1 if no rows are left out, if a
-        part of many dense rows chooses, and if ``alpha`` is a number.
+        suits the classes makes the logits too small. 1 if ``alpha`` is a number.
 
-    log_evidence_ : float
-        Logarithm of the evidence of the returned head. Only if ``alpha`` is "auto" and
+    alpha_path_ : dict of ndarrays
+        The penalties that were tried: ``alpha``, ascending, ``left_out``, the mean
+        cross-entropy of the rows left out, and the ``temperature`` at which it is
+        least. ``alpha_`` itself need not be among them. Only if ``alpha`` is "auto" and
         the input does not stay sparse.
-
-    n_effective_parameters_ : float
-        Number of parameters that the data determine. Set where ``log_evidence_`` is.
-
-    evidence_path_ : dict of ndarrays
-        The penalties that were tried: ``alpha``, ascending, ``log_evidence`` and, if
-        ``alpha_method_`` is "leave-one-out", ``leave_one_out``, the mean cross-entropy
-        of left-out rows at its best temperature; or ``held_out`` in place of both.
-        ``alpha_`` itself need not be among them. Only if ``alpha`` is "auto" and the
-        input does not stay sparse.
 
     competitor_dispersion_ : float
         Training mean of :math:`\xi = 1 - |\rho|^2`, where :math:`\rho` are the
@@ -263,9 +252,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     a tenth are stored) sparse, and works in the space of the rows. The other solvers
     make it dense, up to 4 GiB.
 
-    ``alpha="auto"`` takes 1.5 to 7 times as long as a number.
-
-    If the fit is poor, :meth:`diagnose` says what limited it. Scale the features first.
+    If the fit is poor, :meth:`diagnose` says what limited it. With a number as
+    ``alpha``, or sparse input, scale the features first.
     If ``alpha`` is a number, lower it if training and test accuracy are both low, and
     raise it if they differ. The :doc:`user guide </user_guide/softmax_head>` has more.
 
@@ -297,7 +285,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
     _accept_sparse = "csr"
-    _not_of_every_fit = ("evidence_path_", "log_evidence_", "n_effective_parameters_")
+    _not_of_every_fit = ("alpha_path_",)
 
     def __init__(
         self,
@@ -416,29 +404,32 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             validation = Z[kept[val]], code[kept[val]], shares(weight[val])
             kept, weight = kept[train], weight[train]
         given = Z, code, kept, weight, total, rng
-        rows, options = problem.rows_and_options(self, solver, *given)
-        rows, net = problem.start_from(self, rows, net)
+        rows, options, coordinates = problem.rows_and_options(self, solver, *given)
+        rows, net = problem.start_from(self, rows, net, coordinates)
         # 3. The loop, and then the fitted attributes.
         data = {"X": X, "y": y, "metadata": metadata}
-        self._run_solver(solver, rows, options, net, validation, data)
+        self._run_solver(solver, rows, options, net, validation, data, coordinates)
         return self
 
-    def _run_solver(self, solver, rows, options, net, validation, data):
+    def _run_solver(
+        self, solver, rows, options, net, validation, data, coordinates=None
+    ):
         run = FitRun(
             self,
             problem.algorithm_of(solver, rows, options),
             (rows, options),
             [net],
             loss_scale=1.0,
-            val_loss=problem.validation_loss(validation, rows),
+            val_loss=problem.validation_loss(validation, rows, coordinates),
             validation=validation,
         )
 
         def coefficients(net):
-            return {"classes_": self.classes_, **problem.coefficients(net, rows)}
+            found = problem.coefficients(net, rows, coordinates)
+            return {"classes_": self.classes_, **found}
 
         def set_fitted():
-            vars(self).update(problem.results_of(self, run))
+            vars(self).update(problem.results_of(self, run, coordinates))
             self._spectrum = self.gram_spectrum_  # and no rows any more
 
         self._run(
@@ -575,7 +566,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         X, code, weight = self._encode_weighted(X, y, weight)
         X, kept, weight, total = problem.distinct_rows(X, code, weight, solver)
         given = X, code, kept, weight, total, rng
-        rows, options = problem.rows_and_options(self, solver, *given)
+        rows, options, _ = problem.rows_and_options(self, solver, *given)
         net = None if first else problem.previous_head(self)
         rows, net = problem.start_from(self, rows, net)
         carried = getattr(self, "_carried", (None, None))

@@ -79,7 +79,6 @@ class HeadOptions(NamedTuple):
     n_effective: float | None = None  # rows, by their weights; None: alpha is given
     mesh: Any = None  # of the devices among which the rows are divided
     compiled: bool = True  # False: NumPy computes
-    on_host: bool = True  # where NumPy computes what is small, such as a part of rows
     factor: float = 1.0  # of the logits, by which new rows are predicted
 
 
@@ -101,13 +100,23 @@ def logits_of(X, coef, intercept):
 
 
 def batched_rows(
-    X, label, kept, weight, batch_size, rng, dtype, n_devices=1, padded=True
+    X,
+    label,
+    kept,
+    weight,
+    batch_size,
+    rng,
+    dtype,
+    n_devices=1,
+    padded=True,
+    coordinates=None,
 ):
     """Put rows in random order, in batches of which the last is filled from the first.
 
     ``kept`` are the numbers of the rows to take. A row of more than twice the mean
-    weight, such as a merged one, comes as several rows, which spread over the batches.
-    If ``padded``, the number of rows is one of a few, for which functions are compiled.
+    weight, such as a merged one, comes as several rows, which spread over the batches,
+    unless there is only one batch. The features are put into ``coordinates``. If
+    ``padded``, the number of rows is one of a few, for which functions are compiled.
     Also returns the batch size, which is that of all rows if there are fewer, and a
     multiple of ``n_devices``.
     """
@@ -115,9 +124,10 @@ def batched_rows(
     weight = (
         weight / total_weight if total_weight > 0 else np.full(len(kept), 1 / len(kept))
     )
-    copies = np.ceil(weight * (len(weight) / 2)).astype(int)
-    copies = np.maximum(copies, 1)  # weights may underflow to zero
-    weight, kept = np.repeat(weight / copies, copies), np.repeat(kept, copies)
+    if batch_size < len(kept):
+        copies = np.ceil(weight * (len(weight) / 2)).astype(int)
+        copies = np.maximum(copies, 1)  # weights may underflow to zero
+        weight, kept = np.repeat(weight / copies, copies), np.repeat(kept, copies)
     n = len(kept)
     bucket = backend.row_bucket(n) if padded else n
     b = -(-int(min(batch_size, bucket)) // n_devices) * n_devices
@@ -129,6 +139,8 @@ def batched_rows(
     # Written once, with zeros after them: first touch of memory is what costs.
     x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
     np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
+    if coordinates is not None:
+        x = coordinates.features(x)
     if x.dtype != dtype and largest_size(x) > float(np.finfo(dtype).max):
         raise ValueError(
             f"X holds numbers beyond the range of dtype={str(dtype)!r}. Give "

@@ -12,8 +12,8 @@ Gauss-Newton matrix, which for an affine head is the exact Hessian, takes over:
     one block a class, with gradient and loss in the precision of the fit.
 
 Where the penalty is chosen, steps 3 lead from one minimum to the next along a path of
-penalties (:mod:`sklearn_gn.softmax_head.penalty`), with many rows for a part of them,
-and with very many features for those that are not left out to judge it.
+penalties (:mod:`sklearn_gn.softmax_head.penalty`), without the rows of each fold. All
+folds share the whitened features and the preconditioner.
 """
 
 import math
@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn import _switches as switches
 from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of
 from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
 from sklearn_gn.optim.solver import Algorithm
@@ -32,6 +31,7 @@ from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
     HeadOptions,
+    divided,
     head_report,
     objective,
     on_device,
@@ -44,11 +44,8 @@ from sklearn_gn.softmax_head.whitening import (
 )
 
 _CG_ITERATIONS = 100
-# Slope of a step, over the loss, that ends near enough to a minimum to leave rows out,
+# Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
-_ROUGHLY = 0.05  # and for the evidence
-_STRIDES = {True: (1.0,), False: (0.5, 0.5, 1.0)}  # decades from penalty to penalty
-_HIGHER = 10**0.5  # first penalty where the logits have a factor, over the usual one
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
@@ -59,19 +56,38 @@ class NewtonState(NamedTuple):
     loss: float
     gradient: AffineHead | None  # None at zero, before the start
     grad_norm: float
-    # The loss; in a search minus the log posterior at the end of a penalty, so that
-    # what cuts it short leaves the best head so far.
-    criterion: float
+    criterion: float  # by which the best head is chosen: the loss, where it is resolved
     alpha: float
     epoch: int  # of the start; past the last one: Newton
-    searching: bool = False  # for the penalty
-    path: tuple = ()  # penalties that were tried, with what :func:`judged` says of them
-    likeliest: AffineHead | None = None  # the head of the best of them
-    slope: float = -math.inf  # of the last step
+    path: tuple = ()  # penalties that were tried, with what was said of them
+    slope: float = -math.inf  # of the last step; 0 where there is no better one
     anchor: tuple | None = None  # head and penalty of which the preconditioner is
     usual: int = 0  # CG iterations there
     last: int = 0
     last_step: AffineHead | None = None  # where damping makes steps short
+
+    @property
+    def settled(self):
+        """Whether the minimum is near enough to leave rows out."""
+        return -self.slope <= _SETTLED * abs(self.loss)
+
+
+class Search(NamedTuple):
+    """A search for the penalty: one head for each fold that has begun."""
+
+    heads: tuple  # of NewtonState
+    net: AffineHead  # without the first fold, at the penalty of the last step
+    # Minus the log posterior at the end of a penalty, so that what cuts the search
+    # short leaves the best head so far.
+    criterion: float
+    alpha: float
+    path: tuple = ()
+    likeliest: tuple = ()  # the heads of the best penalty
+
+    @property
+    def loss(self):
+        """The objective of the first fold."""
+        return self.heads[0].loss
 
 
 class NewtonData(NamedTuple):
@@ -81,64 +97,45 @@ class NewtonData(NamedTuple):
     scaling: start.Scaling
     options: HeadOptions  # with the first penalty
     memo: dict  # the whitened rows; the preconditioner by the head of its making
-    part: "NewtonData | None" = None  # on which a penalty is searched for
+    whole: BatchedRows  # of which rows are those of a fold, with weights of zero
+    folds: tuple = ()  # NewtonData without the rows of each fold
+    judges: penalty.Judges | None = None
     factor: float = 1.0  # that a penalty grows by on these rows
-    test: BatchedRows | None = None  # rows that are left out, which judge a penalty,
-    n_test: float = math.nan  # and their number, by the weights
-    iterations: np.int32 = np.int32(penalty.ITERATIONS)  # for the factor of logits
 
 
 def prepare(rows, options):
-    """Put the rows on the device, and choose those which a penalty is searched for on.
-
-    A penalty is searched for on a part of many rows. Where neither the Hessian nor, of
-    a part, its diagonal blocks are affordable, a fifth of the rows judges it.
-    """
+    """Put the rows on the device, and divide those into folds that choose a penalty."""
     scaling = start.feature_scaling(rows, bool(options.intercept))
-    data = NewtonData(on_devices(rows, options), scaling, options, {})
+    placed = on_devices(rows, options)
+    data = NewtonData(placed, scaling, options, {}, placed)
     if options.n_effective is None:
         return data
-    if not switches.on("heads.temperature"):
-        data = data._replace(iterations=np.int32(0))
-    n_classes = int(rows.label[: int(rows.n_rows)].max()) + 1
-    some, factor = penalty.part_of(rows, options)
-    part, whole = data, some is None
-    if whole:
-        some, factor = rows, 1.0
-    else:  # a factor of the logits is of its number of rows
-        options = options._replace(compiled=not options.on_host)
-        placed = on_device(some, options)
-        part = data._replace(rows=placed, memo={}, iterations=np.int32(0))
-    shape = *some.x.shape, 1 if n_classes < 3 else n_classes
-    affordable = penalty.hessian_is_affordable(*shape)
-    affordable = affordable or (not whole and penalty.evidence_is_affordable(*shape))
-    out = None
-    if not affordable and switches.on("heads.held_out"):
-        out = penalty.left_out(some)
-    if out is not None:
-        fitted, test = penalty.divided_in_two(some, out, part.rows, options)
-        share = float(some.weight[out].sum() / some.weight.sum())
-        n_test = share * options.n_effective / factor
-        # What is compiled has one array of features, whose axes are those of all rows.
-        memo = part.memo if options.compiled else {}
-        part = part._replace(rows=fitted, test=test, n_test=n_test, memo=memo)
-        factor /= 1 - share
-    elif whole:
+    n, d = int(rows.n_rows), rows.x.shape[1]
+    all_weight = float(rows.weight[:n].sum())
+    choosing, memo = n, data.memo
+    if options.mesh is None:
+        choosing = penalty.n_choosing(n, d, int(rows.label[:n].max()) + 1)
+    if choosing < n:
+        x, label, weight = (a[:choosing] for a in (rows.x, rows.label, rows.weight))
+        count = np.int32(choosing)
+        rows = rows._replace(x=x, label=label, weight=weight, n_rows=count)
+        placed, memo = on_device(rows, options), {}
+    fold = np.full(len(rows.weight), -1, np.int32)
+    fold[:choosing] = penalty.folds_of(rows.label[:choosing])
+    folds = []
+    for k in range(fold.max() + 1):
+        weight = np.where(fold == k, 0, rows.weight)
+        own = placed._replace(weight=divided([weight], options)[0])
+        factor = all_weight / float(weight.sum())
+        folds.append(NewtonData(own, scaling, options, memo, placed, factor=factor))
+    if not folds:
         return data
-    options = at_penalty(options, options.alpha * factor)
-    options = options._replace(n_effective=options.n_effective / factor)
-    return data._replace(part=part._replace(options=options, factor=factor))
-
-
-def rows_and_options(data, state):
-    """The data, and the options, of the present step.
-
-    Steps of a search are not damped: where they are short, a path of rough minima would
-    end at another penalty.
-    """
-    data = data.part if data.part and state.searching else data
-    options = at_penalty(data.options, state.alpha * data.factor)
-    return data, options._replace(damping=None) if state.searching else options
+    count = np.where(fold >= 0, rows.weight, 0) * options.n_effective / all_weight
+    arrays = divided([count.astype(rows.weight.dtype), fold], options)
+    shift = penalty.shifts_of(rows.label, rows.weight, fold).astype(rows.weight.dtype)
+    shift = shift * options.intercept
+    judges = penalty.Judges(placed.x, placed.label, *arrays, shift)
+    return data._replace(folds=tuple(folds), judges=judges)
 
 
 def at_penalty(options, alpha):
@@ -149,11 +146,7 @@ def at_penalty(options, alpha):
 def whitened(data):
     """The rows with whitened features, which the first Newton step needs."""
     if "whitened" not in data.memo:
-        rows = data.rows
-        if data.test is not None and data.options.compiled:
-            # Directions of the rows left out alone would be blown up.
-            rows = rows._replace(weight=rows.weight + data.test.weight)
-        data.memo["whitened"] = whitened_rows(rows, data.options)
+        data.memo["whitened"] = whitened_rows(data.whole, data.options)
     return data.memo["whitened"]._replace(rows=data.rows)
 
 
@@ -174,52 +167,49 @@ def newton_settings(options):
 
 def init(data, net, options):
     """Evaluate a given head; of one that is zero the loss is known."""
-    searching = options.n_effective is not None
-    alpha = float(options.alpha)
-    if searching and data.part:
-        alpha *= _HIGHER if data.part.iterations else 1
-        data, options = data.part, data.part.options
-    zero = not (np.any(net.weight) or np.any(net.bias))
-    started = zero and _has_start(data, net)
     net = on_device(net, options)
+    if not data.folds:
+        alpha, path = float(options.alpha), ()
+        if options.n_effective is not None:  # the prior alone chooses
+            alpha = penalty.likeliest_alpha(alpha)
+            path = ((alpha, 0.0, 1.0),)
+        return _begun(data, net, alpha)._replace(path=path)
+    state = _begun(data.folds[0], net, float(options.alpha))
+    return Search((state,), state.net, _CHOSEN, state.alpha)
+
+
+def _begun(data, net, alpha, new_rows=True):
+    """The state of a head at a penalty; new rows are met by passes of mini-batches."""
+    options = at_penalty(data.options, alpha * data.factor)
+    zero = not (np.any(net.weight) or np.any(net.bias))
+    # Passes are too small for several devices.
+    passes = new_rows and options.mesh is None
+    passes = passes and start.pays(net, int(data.rows.n_rows))
     loss, gradient, grad_norm = math.log(max(len(net.bias), 2)), None, math.nan
-    if not started:
+    if not (zero and passes):
         found = objective(net, data.rows, options)
         loss, gradient = float(found.loss), found.gradient
         grad_norm = float(found.grad_norm)
-    return NewtonState(
-        net=net,
-        loss=loss,
-        gradient=gradient,
-        grad_norm=grad_norm,
-        criterion=_CHOSEN if searching else loss,
-        alpha=alpha,
-        epoch=0 if started else start.n_passes(net),
-        searching=searching,
-    )
-
-
-def _has_start(data, net):
-    """Whether passes of mini-batches begin, which are too small for several devices."""
-    return data.options.mesh is None and start.pays(net, int(data.rows.n_rows))
+    n_passes = start.n_passes(net)
+    epoch = n_passes - (passes if not zero else n_passes * passes)
+    return NewtonState(net, loss, gradient, grad_norm, loss, alpha, epoch)
 
 
 def step(data, state, options):
     """A pass of the start while these last, then a Newton step.
 
-    In a search for the penalty, the next one follows when the minimum for the present
-    one is near.
+    In a search for the penalty, for each fold; the next penalty follows when all minima
+    for the present one are near.
     """
-    del options  # those of the data have the same, with the penalty of their rows
-    rows, options = rows_and_options(data, state)
-    state, report = _step_at_penalty(rows, state, options)
-    report = report._replace(extra=report.extra | {"alpha": state.alpha})
-    if not state.searching or report.stop == "non_finite":
-        return state, report
-    settled = _SETTLED if _by_leave_one_out(rows, state.net) else _ROUGHLY
-    if report.stop or -state.slope <= settled * abs(state.loss):
-        state = _next_penalty(data, state)
-    return state, report._replace(stop=None)
+    if isinstance(state, Search):
+        return _search(data, state)
+    options = at_penalty(options, state.alpha)
+    before = state.criterion
+    state, report = _step_at_penalty(data, state, options)
+    if state.path and report.stop != "non_finite":
+        # Heads of different penalties do not compare: the last one is the best.
+        state = state._replace(criterion=min(before, -_CHOSEN) - 1)
+    return state, report
 
 
 def _step_at_penalty(data, state, options):
@@ -295,7 +285,7 @@ def _preconditioner(data, state, settings):
         data.memo["anchor"] = state.anchor
         net, alpha = state.anchor
         settings = settings._replace(alpha=alpha)
-        data.memo["inverses"] = class_blocks(net, some, settings, slots, inverses=True)
+        data.memo["inverses"] = class_blocks(net, some, settings, slots)
     return data.memo["inverses"], state
 
 
@@ -345,14 +335,7 @@ def _finish(state, net, evaluation, options, *, stop=None, resolved=True, **colu
         stop = "non_finite"
     elif float(evaluation.grad_max) <= float(options.tol):
         stop = "tol"
-    if options.n_effective is not None and stop != "non_finite":
-        # Heads of different penalties do not compare: the last one is the best, but for
-        # those of a search that do not end it.
-        if not state.searching:
-            criterion = min(state.criterion, -_CHOSEN) - 1
-        else:
-            criterion = math.inf if state.path else state.criterion - 1
-    elif not resolved:
+    if not resolved:
         # Rounding errors hide the fall of the loss, but the gradient fell.
         criterion = min(loss, math.nextafter(state.criterion, -math.inf))
     state = state._replace(
@@ -361,6 +344,7 @@ def _finish(state, net, evaluation, options, *, stop=None, resolved=True, **colu
         gradient=evaluation.gradient,
         grad_norm=float(evaluation.grad_norm),
         criterion=criterion,
+        slope=0.0 if stop else state.slope,
     )
     return state, head_report(evaluation, stop, options, **columns)
 
@@ -368,68 +352,79 @@ def _finish(state, net, evaluation, options, *, stop=None, resolved=True, **colu
 # --- the penalty ---------------------------------------------------------------------
 
 
-def _next_penalty(data, state):
-    """Extend the path by what is said of the head, and go on to the next penalty."""
-    rows, options = rows_and_options(data, state)
-    path = (*state.path, (state.alpha, *judged(rows, options, state)))
-    # Where rows are left out one by one, a minimum costs less than to judge it.
-    strides = _STRIDES[_by_leave_one_out(rows, state.net)]
-    alpha, last = penalty.next_alpha(path, strides)
+def _search(data, search):
+    """A step of each fold, and the next penalty when all have settled."""
+    heads, report = list(search.heads), None
+    for k, fold in enumerate(data.folds):
+        if k == len(heads):  # one after the other, from the head of the fold before
+            if not heads[-1].settled:
+                break
+            heads.append(_begun(fold, heads[-1].net, search.alpha, new_rows=False))
+        if heads[k].settled:
+            continue
+        before = heads[k - 1]  # whose preconditioner serves this one too
+        shared = {"anchor": before.anchor, "usual": before.usual, "last": before.last}
+        # Steps are not damped: where they are short, rough minima would be compared.
+        options = at_penalty(fold.options, search.alpha * fold.factor)
+        options = options._replace(damping=None)
+        state = heads[k]._replace(**shared)
+        heads[k], report = _step_at_penalty(fold, state, options)
+        if report.stop == "non_finite":
+            break
+    criterion = math.inf if search.path else search.criterion - 1
+    net, alpha = heads[0].net, search.alpha
+    search = search._replace(heads=tuple(heads), net=net, criterion=criterion)
+    report = report._replace(extra=report.extra | {"alpha": alpha})
+    if report.stop == "non_finite":
+        return search, report
+    if len(heads) == len(data.folds) and all(state.settled for state in heads):
+        search = _next_penalty(data, search)
+    return search, report._replace(stop=None)
+
+
+def _next_penalty(data, search):
+    """Extend the path by what is said of the heads, and go on to the next penalty."""
+    heads, before = search.heads, search.alpha
+    judged = penalty.judged([state.net for state in heads], data.judges)
+    path = (*search.path, (before, *judged))
+    alpha, last = penalty.next_alpha(path)
     best = penalty.best_penalty(path)
-    likeliest = state.net if best == state.alpha else state.likeliest
-    # From the nearer one of the last head and the best one.
-    distances = [abs(math.log(alpha / known)) for known in (state.alpha, best)]
-    net = state.net if distances[0] <= distances[1] else likeliest
-    state = state._replace(alpha=alpha, searching=not last, path=path)
-    rows, options = rows_and_options(data, state)
-    if last and data.part:
-        net = on_device(net, options)
-        # Rows that are new are met by a pass.
-        epoch = start.n_passes(net) - _has_start(data, net)
-        state = state._replace(epoch=epoch, anchor=None)
-    found = objective(net, rows.rows, options)
-    return state._replace(
-        net=net,
+    likeliest = heads if best == before else search.likeliest
+    # From the nearer ones of the last heads and the best.
+    if abs(math.log(alpha / best)) < abs(math.log(alpha / before)):
+        heads = likeliest
+    criterion = -penalty.log_posterior(path[-1], path[0][0])
+    if last:
+        new_rows = len(data.whole.weight) > len(data.judges.count)
+        state = _begun(data, heads[0].net, alpha, new_rows)
+        return state._replace(path=path, criterion=criterion)
+    begun = []
+    for fold, state in zip(data.folds, heads, strict=True):
+        fresh = _begun(fold, state.net, alpha, new_rows=False)
+        shared = {"anchor": state.anchor, "usual": state.usual, "last": state.last}
+        begun.append(fresh._replace(**shared))
+    return search._replace(
+        heads=tuple(begun),
+        criterion=criterion,
+        alpha=alpha,
+        path=path,
         likeliest=likeliest,
-        loss=float(found.loss),
-        gradient=found.gradient,
-        grad_norm=float(found.grad_norm),
-        slope=-math.inf,
-        last_step=None,
-        criterion=-penalty.log_posterior(path[-1], path[0][0]),
     )
 
 
-def _by_leave_one_out(data, net):
-    shape = *data.rows.x.shape, len(net.bias)
-    return data.test is None and penalty.hessian_is_affordable(*shape)
-
-
-def judged(data, options, state):
-    """Log evidence of a head, and the log probability of rows that are left out.
-
-    None stands for what costs too much, or is not needed. The third is the factor of
-    the logits with which rows that are left out are most probable.
-    """
-    net, settings = state.net, newton_settings(options)
-    if data.test is not None:
-        prior = options.alpha.dtype.type(penalty.PRIOR / data.n_test)
-        loss, factor = penalty.held_out_loss(net, data.test, prior, data.iterations)
-        value = -float(loss) * data.n_test
-        return None, value if math.isfinite(value) else -math.inf, float(factor)
-    whole, n_effective = whitened(data), options.n_effective
-    value = -math.inf
-    if switches.on("heads.evidence"):
-        known = net, whole, state.loss, settings, n_effective
-        value, _ = penalty.log_evidence(*known)
-    if not _by_leave_one_out(data, net):
-        return value, None, 1.0
-    if options.compiled and (options.on_host or options.mesh is not None):
-        from sklearn_gn.arrays.devices import gathered
-
-        net, whole = gathered((net, whole))
-    given = net, whole, settings, n_effective, int(data.iterations)
-    return value, *penalty.log_predictive(*given)
+def searched_penalty(rows, options):
+    """The penalty of a search by itself, and the factor of the logits."""
+    data = prepare(rows, options)
+    n_classes = int(rows.label.max()) + 1
+    shape = rows.x.shape[1], 1 if n_classes == 2 else n_classes
+    zeros = np.zeros(shape, rows.x.dtype)
+    state = init(data, AffineHead(zeros, np.zeros(shape[1], zeros.dtype)), options)
+    while isinstance(state, Search):
+        state, report = step(data, state, options)
+        if report.stop:
+            break
+    alpha = penalty_of_best(state)
+    return alpha, penalty.factor_at(alpha, state.path)
 
 
 def penalty_of_best(state):

@@ -12,9 +12,11 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.libraries import numpy_computes
 from sklearn_gn.base import cross_entropy
+from sklearn_gn.data.hashing import row_codes
 from sklearn_gn.data.rows import canonical_rows
 from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.softmax_head import newton, penalty
+from sklearn_gn.softmax_head.coordinates import coordinates_of
 from sklearn_gn.softmax_head.fgn import n_competitors_of, row_spectrum
 from sklearn_gn.softmax_head.head import (
     AffineHead,
@@ -40,7 +42,6 @@ from sklearn_gn.solvers import FGN, FGNNewton
 BATCH_SIZE = 256  # where a solver does not say
 _ALPHA = 1e-3  # of mini-batches, which have no evidence
 _LEAST_TOTAL = 1e-100  # of the weights: products with it neither under- nor overflow
-_SMALL = 2**21  # features and values of all rows that NumPy computes with
 _SPECTRUM_ROWS = 1024  # at most
 _ROWS_OF_NEWTON = 128  # whose spectrum it tells, as many as in a batch of its start
 _DENSE_BYTES = 2**32  # a sparse X larger than this stays sparse or is refused
@@ -98,41 +99,66 @@ def distinct_rows(X, code, weight, solver):
             )
         X = X.toarray()
     kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
+    if isinstance(solver, FGNNewton):  # whatever the classes are called
+        order = np.argsort(row_codes(X[kept], np.empty((len(kept), 0))), kind="stable")
+        kept, weight = kept[order], weight[order]
     return X, kept, weight, total
 
 
 def rows_and_options(estimator, solver, X, label, kept, weight, total, rng):
-    """What an algorithm gets: the rows in batches, and the options."""
+    """What an algorithm gets, rows in batches and options; and the rows' coordinates.
+
+    None stands for the features as given.
+    """
     size = getattr(solver, "batch_size", np.inf) or BATCH_SIZE
-    shape = len(kept), X.shape[1], n_columns(estimator)
     is_newton, mesh = isinstance(solver, FGNNewton), backend.mesh_of(estimator.device)
     on_host = numpy_computes(estimator.device)
-    small = is_newton and on_host and shape[0] * sum(shape[1:]) <= _SMALL
+    by_numpy, coordinates = is_newton and on_host, None
     _check_device_is_possible(estimator.device, mesh, solver, X)
     if sparse.issparse(X):
         X, label = X[kept], label[kept]
-        kind = shape[-1], estimator.fit_intercept, np.dtype(estimator.dtype)
+        kind = n_columns(estimator), estimator.fit_intercept, np.dtype(estimator.dtype)
         rows = sparse_rows(X, label, weight, *kind)
     else:
         n_devices = 1 if mesh is None else mesh.size
+        if is_newton:  # the problem has one answer, whatever the order of the rows
+            rng = np.random.RandomState(0)
+            auto = estimator.alpha == "auto"
+            given = X[kept], weight / weight.sum(), estimator.fit_intercept, auto
+            coordinates = coordinates_of(*given)
         data = X, label, kept, weight, size, rng, estimator.dtype
-        rows, size = batched_rows(*data, n_devices, not small)
+        rows, size = batched_rows(*data, n_devices, not by_numpy, coordinates)
     options = options_of(estimator, solver, size, rng)
-    options = options._replace(compiled=not small, on_host=on_host)
+    options = options._replace(compiled=not by_numpy)
     if not is_newton or estimator.alpha != "auto":
-        return rows, options
+        return rows, options, coordinates
     # Of the training part; every row counts as one at least.
     n_effective = max(float(total * weight.sum()), float(len(kept)))
+    options = options._replace(n_effective=n_effective)
     if sparse.issparse(X):
-        share, dtype = weight / weight.sum(), np.dtype(estimator.dtype)
-        given = X, label, share, n_effective, options, dtype
-        alpha, factor = penalty.sparse_penalty(*given)
-        return rows, newton.at_penalty(options, alpha)._replace(factor=factor)
-    X = X[kept]
-    alpha = penalty.first_alpha(X, weight, n_effective, estimator.fit_intercept)
-    kind = np.finfo(estimator.dtype)
-    alpha = np.clip(alpha, kind.tiny * _ROOM, kind.max / _ROOM)
-    return rows, newton.at_penalty(options, alpha)._replace(n_effective=n_effective)
+        given = X, label, weight / weight.sum(), estimator.fit_intercept, rows.x.dtype
+        part, share = penalty.sparse_part(*given)
+        found = _with_first_alpha(
+            part, options._replace(n_effective=n_effective * share)
+        )
+        alpha, factor = newton.searched_penalty(part, found)
+        options = newton.at_penalty(options, alpha * share)
+        return rows, options._replace(factor=factor, n_effective=None), None
+    return rows, _with_first_alpha(rows, options), coordinates
+
+
+def _with_first_alpha(rows, options):
+    """The options with the penalty that a search begins with."""
+    n, kind = int(rows.n_rows), np.finfo(rows.x.dtype)
+    weight = rows.weight[:n] / rows.weight[:n].sum()
+    x = rows.x[:n]
+    mean = weight @ x if options.intercept else 0.0
+    with np.errstate(over="ignore"):
+        squares = weight @ np.square(x).sum(axis=1) - np.sum(np.square(mean))
+    alpha = penalty.first_alpha(float(squares), options.n_effective)
+    return newton.at_penalty(
+        options, np.clip(alpha, kind.tiny * _ROOM, kind.max / _ROOM)
+    )
 
 
 def _check_device_is_possible(device, mesh, solver, X):
@@ -200,19 +226,24 @@ def previous_head(estimator):
     return AffineHead(estimator._cast(estimator.coef_.T), estimator._cast(intercept))
 
 
-def start_from(estimator, rows, net):
+def start_from(estimator, rows, net, coordinates=None):
     """The rows, and the head to start from: zeros, unless it is given."""
+    if net is not None and coordinates is not None:
+        net = AffineHead(*map(estimator._cast, coordinates.head(net)))
     if net is None:
-        shape = estimator.n_features_in_, n_columns(estimator)
+        n_features = estimator.n_features_in_
+        n_features = n_features if coordinates is None else rows.x.shape[1]
+        shape = n_features, n_columns(estimator)
         weight = estimator._cast(np.zeros(shape))
         net = AffineHead(weight, estimator._cast(np.zeros(shape[1])))
     return with_start(rows, net) if isinstance(rows, SparseRows) else (rows, net)
 
 
-def coefficients(net, rows):
+def coefficients(net, rows, coordinates=None):
     """The attributes of a head that predictions need."""
     in_rows = isinstance(net, RowVector)
     net = expand(net, rows) if in_rows else net
+    net = net if coordinates is None else coordinates.given_head(net)
     return {
         "coef_": net.weight.T.astype(np.float64, copy=not in_rows),
         "intercept_": net.bias.astype(np.float64),
@@ -220,14 +251,14 @@ def coefficients(net, rows):
     }
 
 
-def validation_loss(validation, rows):
+def validation_loss(validation, rows, coordinates):
     """The function from a head to its loss on the validation data, if there are any."""
     if validation is None:
         return None
     X, label, weight = validation
 
     def loss(net):
-        found = coefficients(net, rows)
+        found = coefficients(net, rows, coordinates)
         logits = logits_of(X, found["coef_"], found["intercept_"])
         return cross_entropy(logits, label, weight)
 
@@ -237,58 +268,43 @@ def validation_loss(validation, rows):
 # --- what is known of a fitted head --------------------------------------------------
 
 
-def results_of(estimator, run):
-    """The fitted attributes after a run, and those of the evidence where it chose."""
+def results_of(estimator, run, coordinates):
+    """The fitted attributes after a run, and those of the search for a penalty."""
     net, options = run.best_net, run.options
     if options.n_effective is None:
-        return fitted_attributes(estimator, net, run.rows, options, run.best_row)
-    state, log, data = run.final_state, run.log, run.data
+        return fitted_attributes(
+            estimator, net, run.rows, options, run.best_row, coordinates
+        )
+    state, log = run.final_state, run.log
     alpha = newton.penalty_of_best(state)
     if log and run.monitor != "loss":  # an earlier head may have been the best
         alpha = min(log, key=lambda row: row["val_loss"])["alpha"]
     options = newton.at_penalty(options, alpha)
-    found = fitted_attributes(estimator, net, run.rows, options)
-    with _scope(estimator, options):
-        value, n_determined = penalty.log_evidence(
-            net,
-            newton.whitened(data),
-            found["loss_"],
-            newton.newton_settings(options),
-            options.n_effective,
-        )
-    found |= {"log_evidence_": value, "n_effective_parameters_": n_determined}
-    return found | _path_attributes(state.path, data, found)
-
-
-def _path_attributes(path, data, found):
-    """What was said of the penalties that were tried, and by which method."""
-    left_out = bool(path) and path[0][2] is not None
-    if not path or not (left_out or data.part):  # else it is not known of this one
-        path = {*path, (found["alpha_"], found["log_evidence_"], None, 1.0)}
-    alphas, values, predictive, factors = map(np.array, zip(*sorted(path), strict=True))
-    factor = np.interp(np.log(found["alpha_"]), np.log(alphas), np.log(factors))
-    data, method, tried = data.part or data, "evidence", {"alpha": alphas}
-    if left_out:
-        method = "leave-one-out" if data.test is None else "held-out"
-    if method != "held-out":
-        tried["log_evidence"] = values
-    if left_out:
-        count = data.options.n_effective if data.test is None else data.n_test
-        tried[method.replace("-", "_")] = -predictive / count
-    return {
-        "temperature_": float(np.exp(-factor)),
-        "alpha_method_": method,
-        "evidence_path_": tried,
+    found = fitted_attributes(
+        estimator, net, run.rows, options, coordinates=coordinates
+    )
+    path = sorted(state.path)
+    alphas, values, factors = np.array(path).reshape(-1, 3).T
+    judges = run.data.judges
+    count = np.nan if judges is None else float(np.asarray(judges.count).sum())
+    return found | {
+        "temperature_": 1 / penalty.factor_at(alpha, path),
+        "alpha_method_": "left-out",
+        "alpha_path_": {
+            "alpha": alphas,
+            "left_out": -values / count,
+            "temperature": 1 / factors,
+        },
     }
 
 
-def fitted_attributes(estimator, net, rows, options, logged=None):
+def fitted_attributes(estimator, net, rows, options, logged=None, coordinates=None):
     """The fitted attributes of a head; ``logged`` is its row of the log, if known."""
-    found = coefficients(net, rows)
+    found = coefficients(net, rows, coordinates)
     found |= {"alpha_": float(options.alpha), "alpha_method_": "fixed"}
     if isinstance(rows, SparseRows):
         if estimator.alpha == "auto":
-            found["alpha_method_"] = "held-out"
+            found["alpha_method_"] = "left-out"
         found["temperature_"] = 1 / options.factor
         logged = evaluated(RowSpace(rows), net, options).evaluation
     elif not hasattr(rows, "label"):  # in chunks
@@ -304,10 +320,11 @@ def fitted_attributes(estimator, net, rows, options, logged=None):
         logged = {"loss": logged.loss, **logged.extra}
     for name in ("loss", "competitor_dispersion", "retained_trace", "dropped_trace"):
         found[f"{name}_"] = logged[name]
-    return found | {"_spectrum": _rows_of_spectrum(estimator, rows, options)}
+    spectrum = _rows_of_spectrum(estimator, rows, options, coordinates)
+    return found | {"_spectrum": spectrum}
 
 
-def _rows_of_spectrum(estimator, rows, options):
+def _rows_of_spectrum(estimator, rows, options, coordinates):
     """What the eigenvalues of the matrix of some rows are computed from."""
     competitors = 0
     if isinstance(options.solver, FGN):
@@ -325,6 +342,7 @@ def _rows_of_spectrum(estimator, rows, options):
         x = sparse.csr_array((x.data, rows.columns[x.indices], x.indptr), shape)
     else:
         x, count = np.array(rows.x[chosen]), int(rows.n_rows)
+        x = x if coordinates is None else coordinates.given(x)
     return {
         "x": x,
         "label": np.array(rows.label[chosen]),

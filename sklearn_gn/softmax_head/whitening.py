@@ -39,7 +39,6 @@ from sklearn_gn.softmax_head.head import (
 )
 
 _ROTATED = 4096  # features at most that are rotated to principal axes, not just scaled
-_FEW = 2  # features for a row, from which on the rows tell the axes
 _CONSTANT = 16  # deviation of a constant from its mean, in units of rounding
 _NULL = 8  # variance without meaning, in units of the rounding of the largest
 _PATH = 1e-8  # least penalty that the evidence tries, over the first one
@@ -74,17 +73,14 @@ def whitened_rows(rows, options):
     """Whiten the features of the rows."""
     xp = namespace(rows)
     n_classes = max(int(xp.max(rows.label)) + 1, 2)  # the rows of all processes
-    n, d = rows.x.shape
+    d = rows.x.shape[1]
     rotate = d <= _ROTATED and switches.on("heads.whitening")
-    few = rotate and n * _FEW <= d and options.mesh is None
-    center, moments = second_moments(rows, options.intercept, rotate and not few)
-    if few:
-        few = _comparable(moments, center)
-    elif rotate and not _comparable(np.diagonal(moments), center):
+    center, moments = second_moments(rows, options.intercept, rotate)
+    if rotate and not _comparable(np.diagonal(moments), center):
         moments = xp.diagonal(moments)
     least = options.alpha if options.n_effective is None else options.alpha * _PATH
     ridge = np.asarray(least * n_classes, options.alpha.dtype)
-    return Whitened(rows, *whiten(rows, center, moments, ridge, few))
+    return Whitened(rows, *whiten(rows, center, moments, ridge))
 
 
 @partial(in_either_library, static_argnames="rotate")
@@ -111,12 +107,8 @@ def _comparable(variance, center):
     return varying.size == 0 or varying.min() > 8 * _NULL * eps * varying.max()
 
 
-@partial(
-    in_either_library,
-    rows_out=(True, False, False, False, False, False),
-    static_argnames="few",
-)
-def whiten(rows, center, moments, ridge, few=False):
+@partial(in_either_library, rows_out=(True, False, False, False, False, False))
+def whiten(rows, center, moments, ridge):
     """Principal axes of the features, each scaled to unit variance.
 
     ``ridge`` keeps directions without variance from being blown up. Where it is too
@@ -124,17 +116,15 @@ def whiten(rows, center, moments, ridge, few=False):
     head does not grow along them. With very many features, or such of different size,
     each is only scaled.
 
-    ``moments`` is the covariance, or its diagonal, which is enough where few rows tell
-    the axes.
+    ``moments`` is the covariance, or its diagonal.
     """
-    library, rotate = library_of(rows), few or moments.ndim == 2
+    library, rotate = library_of(rows), moments.ndim == 2
     xp = library.xp
     weight, eps = counted_weights(rows), xp.finfo(center.dtype).eps
     d = center.shape[0]
     variance, axes = moments, None
     if rotate:
-        own = _axes_of_few(rows, center) if few else factors.eigenpairs(moments)
-        variance, axes = own
+        variance, axes = factors.eigenpairs(moments)
     variance = xp.maximum(variance, 0)
     largest = xp.max(variance)
     # Single precision leaves noise of this size in every direction.
@@ -170,20 +160,6 @@ def whiten(rows, center, moments, ridge, few=False):
     # Even along a constant feature the preconditioner needs some curvature.
     relative = xp.maximum(variance / scale**2, _LEAST_VARIANCE)[:, None]
     return found, inverse[:, None] ** 2, relative, center, basis, dual
-
-
-def _axes_of_few(rows, center):
-    """Eigenvalues and vectors of the covariance of fewer rows than features.
-
-    The rows span few axes, and a basis of all others is one of eigenvectors too.
-    """
-    weight, library = counted_weights(rows), library_of(rows)
-    xp, count = library.xp, len(weight)
-    x = (rows.x - center[None, :]) * xp.sqrt(weight)[:, None]
-    basis, factor = factors.orthogonal_factors(x.T, complete=True)
-    variance, axes = factors.eigenpairs(library.symmetric_product(factor[:count]))
-    axes = xp.concatenate([basis[:, :count] @ axes, basis[:, count:]], axis=1)
-    return xp.append(variance, xp.zeros(len(center) - count, x.dtype)), axes
 
 
 def counted_weights(rows):

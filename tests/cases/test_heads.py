@@ -97,11 +97,6 @@ def compare_with_peers(X, y, n_training, cross_validated=True):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="below 100 held-out rows alpha is set by another rule, 260 times too large",
-)
 def test_few_shots_of_unequal_number():
     rng = np.random.RandomState(0)
     y = rng.randint(0, 77, 3000)
@@ -109,11 +104,6 @@ def test_few_shots_of_unequal_number():
     compare_with_peers(X.astype(np.float32), y, 616, cross_validated=False)
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="the probabilities are nearly equal",
-)
 def test_four_shots_of_fifty_classes():
     rng = np.random.default_rng(0)
     y = labels(rng, 50, 4)
@@ -121,22 +111,12 @@ def test_four_shots_of_fifty_classes():
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="too few rows to hold some out, so the probabilities are not calibrated",
-)
 def test_thirty_shots_of_ten_classes():
     rng = np.random.default_rng(0)
     y = labels(rng, 10, 30)
     compare_with_peers(embeddings(rng, y, 512, 0.15, unit=True), y, 300)
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="every row is classified well, but with probabilities 15 points too low",
-)
 def test_separable_classes_are_calibrated():
     rng = np.random.default_rng(1)
     y = labels(rng, 10, 30)
@@ -144,11 +124,6 @@ def test_separable_classes_are_calibrated():
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="with four shots the loss is 1.3 higher than with five",
-)
 def test_one_more_shot_is_no_cliff():
     rng = np.random.default_rng(0)
     y = labels(rng, 300, 5)
@@ -163,11 +138,6 @@ def test_one_more_shot_is_no_cliff():
 # -- The problem is convex, so it has one answer
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="alpha is searched with random rows",
-)
 def test_two_fits_give_one_answer():
     X, y = load_digits(return_X_y=True)
     X, y = X[::2] / 16, y[::2]
@@ -176,11 +146,6 @@ def test_two_fits_give_one_answer():
     assert np.abs(difference).max() <= 1e-6
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="the rows that alpha is searched with depend on the order of the classes",
-)
 def test_names_of_classes_do_not_matter():
     X, y = load_digits(return_X_y=True)
     X, Z, y = X[:1200] / 16, X[1200:] / 16, y[:1200]
@@ -189,11 +154,6 @@ def test_names_of_classes_do_not_matter():
     assert np.abs(difference).max() <= 1e-6
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="the penalty holds a column of small unit down, though alpha is chosen",
-)
 def test_units_of_columns_do_not_matter():
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1], 1000)
@@ -248,11 +208,6 @@ def figures(code, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="the first fit takes several times as long as newton-cg: it compiles",
-)
 def test_first_fit_of_a_process(tmp_path):
     ours, theirs, gradient, their_gradient = figures(
         """

@@ -1,7 +1,6 @@
 """The Newton step in whitened coordinates, against dense algebra."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import softmax
@@ -79,9 +78,7 @@ def test_damping_is_the_shift_of_the_hessian(n_classes, put, by_class, monkeypat
         data = whitening.whitened_rows(rows, options)
         settings = newton.newton_settings(options)
         gradient = head.objective(net, rows, options).gradient
-        inverses = (
-            blocks.class_blocks(net, data, settings, 16, True) if by_class else None
-        )
+        inverses = blocks.class_blocks(net, data, settings, 16) if by_class else None
         direction, _, slope, count = whitening.whitened_newton_direction(
             net, gradient, data, inverses, settings
         )
@@ -158,7 +155,7 @@ def test_classes_do_not_move_all_alike(by_class):
         newton.newton_settings(options),
     )
     gradient = head.objective(net, rows, options).gradient
-    inverses = blocks.class_blocks(net, data, settings, 64, True)
+    inverses = blocks.class_blocks(net, data, settings, 64)
     direction, *_ = whitening.whitened_newton_direction(
         net, gradient, data, inverses if by_class else None, settings
     )
@@ -180,46 +177,13 @@ def test_some_rows_make_the_preconditioner_of_few_features(monkeypatch):
     )
     settings = newton.newton_settings(options)
     expected = blocks.class_blocks(
-        net, data._replace(rows=alone, x=data.x[:32]), settings, 64, True
+        net, data._replace(rows=alone, x=data.x[:32]), settings, 64
     )
-    found = blocks.class_blocks(net, some, settings, 64, True)
+    found = blocks.class_blocks(net, some, settings, 64)
     size = np.abs(expected).max()
     np.testing.assert_allclose(found, expected, atol=1e-5 * size)
     monkeypatch.setattr(blocks, "_FEW_FEATURES", N_FEATURES - 1)
     assert blocks.some_rows(data, 4) is data
-
-
-def test_approximate_blocks_have_the_determinant_of_exact_ones():
-    rows, options, net = problem(4)
-    whitened = whitening.whitened_rows(rows, options)
-    settings = newton.newton_settings(options)
-    alpha, intercept = settings.alpha, settings.intercept
-    exact = blocks.exact_blocks(net, rows, whitened.center, alpha, intercept)
-    found = blocks.class_blocks(net, whitened, settings, len(rows.x))
-    np.testing.assert_allclose(found, exact, rtol=2e-2)
-    # Where all rows have the same probabilities, the blocks are Kronecker products.
-    flat = net._replace(weight=0 * net.weight)
-    exact = blocks.exact_blocks(flat, rows, whitened.center, alpha, intercept)
-    found = blocks.kronecker_blocks(flat, whitened, settings)
-    np.testing.assert_allclose(found, exact, rtol=1e-3)
-
-
-@pytest.mark.parametrize("library", [np, jnp])
-@pytest.mark.parametrize("intercept", [0.0, 1.0])
-def test_axes_of_fewer_rows_than_features(library, intercept):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(9, 30)) * np.linspace(1, 3, 30)
-    weight = np.append(rng.uniform(0.5, 2, 8), 0.0)  # the last one is padding
-    arrays = x, np.arange(9, dtype=np.int32) % 3, weight
-    counts = np.int32(8), np.int32(1)
-    center = intercept * np.average(x, axis=0, weights=weight)
-    rows = head.BatchedRows(*map(library.asarray, arrays), *counts)
-    found = whitening._axes_of_few(rows, library.asarray(center))
-    variance, axes = map(np.asarray, found)
-    centred = x - center
-    covariance = centred.T @ np.diag(weight / weight.sum()) @ centred
-    np.testing.assert_allclose(axes.T @ axes, np.eye(30), atol=1e-10)
-    np.testing.assert_allclose(axes * variance @ axes.T, covariance, atol=1e-10)
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])

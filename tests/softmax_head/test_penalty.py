@@ -1,0 +1,304 @@
+"""The penalty chosen by rows that are left out, against refits and SciPy's minima."""
+
+import math
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from sklearn_gn import FGNSoftmaxHead
+from sklearn_gn.callbacks import Checkpoint
+from sklearn_gn.softmax_head import penalty
+from sklearn_gn.softmax_head.penalty import best_factor, folds_of
+
+AUTO = FGNSoftmaxHead(tol=1e-9)
+
+
+def data(n_classes=3, n=60, d=4):
+    rng = np.random.RandomState(0)
+    X = rng.randn(n, d)
+    logits = X @ rng.randn(d, n_classes)
+    return X, np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+
+
+# --- the factor of the logits --------------------------------------------------------
+
+
+def smoothed_loss(log_factor, logits, label, weight):
+    """Cross-entropy, and that of one row more, like the mean row and of any class."""
+    logits = np.exp(log_factor) * logits
+    if logits.shape[1] == 1:
+        logits = np.append(0 * logits, logits, axis=1)
+    log_p = log_softmax(logits, axis=1)
+    loss = -weight @ log_p[np.arange(len(label)), label]
+    return loss - weight @ log_p.mean(axis=1) / weight.sum()
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("n_classes", [2, 5])
+@pytest.mark.parametrize("library", ["numpy", "jax"])
+def test_the_factor_is_that_of_the_least_cross_entropy(library, n_classes, size):
+    rng = np.random.RandomState(0)
+    logits = rng.randn(400, n_classes)
+    label = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1).astype(np.int32)
+    columns = logits if n_classes > 2 else logits[:, 1:] - logits[:, :1]
+    given = size * columns, label, 1.0 + np.arange(400) % 3
+    best = minimize_scalar(smoothed_loss, args=given, bounds=(0, 5), method="bounded")
+    if library == "numpy":
+        loss, factor = best_factor(*given)
+        unchanged, one = best_factor(*given, iterations=0)
+        assert one == 1
+        assert unchanged == pytest.approx(smoothed_loss(0.0, *given), rel=1e-11)
+    else:
+        with jax.enable_x64(True):
+            loss, factor = jax.jit(best_factor)(*given)
+    assert np.log(float(factor)) == pytest.approx(best.x, abs=2e-3)
+    assert float(loss) == pytest.approx(best.fun, rel=1e-5)
+
+
+def test_an_error_in_so_many_rows_is_never_excluded():
+    for n in (30, 3000):
+        label = np.arange(n, dtype=np.int32) % 3
+        logits = 0.1 * np.eye(3)[label]
+        _, factor = best_factor(logits, label, np.ones(n))
+        p = np.exp(log_softmax(factor * logits, axis=1))[0]
+        assert 1 - p[0] == pytest.approx(2 / 3 / (n + 1), rel=0.01)
+
+
+def test_probabilities_are_those_of_the_divided_logits():
+    X, y = data()
+    model = FGNSoftmaxHead().fit(X, y)
+    assert model.temperature_ < 1
+    expected = log_softmax(model.decision_function(X) / model.temperature_, axis=1)
+    np.testing.assert_allclose(model.predict_log_proba(X), expected, atol=1e-12)
+
+
+# --- the rows that are left out ------------------------------------------------------
+
+
+def test_folds_spread_the_classes_whatever_their_names():
+    label = np.random.RandomState(0).permutation(np.repeat([0, 1, 2, 3], [40, 9, 2, 1]))
+    fold = folds_of(label)
+    np.testing.assert_array_equal(folds_of(3 - label), fold)
+    assert fold[label == 3] == -1  # no other row is of its class
+    assert np.ptp(np.bincount(fold[label == 0])) == 0
+    assert np.all(np.bincount(fold[label == 1]) >= 1)
+    assert len(set(fold[label == 2])) == 2
+    assert np.ptp(np.bincount(fold[label < 3])) <= 1
+
+
+def test_once_enough_rows_are_left_out_no_further_folds_are():
+    for n, n_folds in ((400, 8), (1000, 5), (4000, 2), (40_000, 1)):
+        assert folds_of(np.arange(n) % 2).max() + 1 == n_folds
+
+
+def captured(monkeypatch):
+    """The heads without each fold and the rows that judge them, as a fit has them."""
+    seen, judged = [], penalty.judged
+
+    def record(nets, judges):
+        seen.append((nets, judges))
+        return judged(nets, judges)
+
+    monkeypatch.setattr(penalty, "judged", record)
+    return seen
+
+
+@pytest.mark.parametrize("shape", [(60, 4), (40, 70)])
+def test_the_criterion_is_that_of_refits(shape, monkeypatch):
+    seen = captured(monkeypatch)
+    X, y = data(3, *shape)
+    weight = 1.0 + np.arange(len(X)) % 2
+    model = clone(AUTO).fit(X, y, weight)
+    judges, path = seen[0][1], model.alpha_path_
+    x, label, count, fold = judges.x, judges.label, judges.count, judges.fold
+    # The coordinates have the inner products of scaled features.
+    center = np.average(X, axis=0, weights=weight)
+    size = np.sqrt(np.average((X - center) ** 2, axis=0, weights=weight))
+    far = np.average(((X - center) / size) ** 4, axis=0, weights=weight)
+    scaled = (X - center) / (size * (np.maximum(far, 1) / 3) ** 0.25)
+    squares = [np.sort(np.sum(a**2, axis=1)) for a in (x, scaled)]
+    np.testing.assert_allclose(*squares, rtol=1e-10)
+    for k in (0, len(path["alpha"]) // 2):
+        logits = np.empty((len(x), 3))
+        for f in range(8):
+            own = fold == f
+            C = 1 / (path["alpha"][k] * count.sum())
+            peer = LogisticRegression(C=C, tol=1e-8, max_iter=5000)
+            peer.fit(x[~own], label[~own], count[~own])
+            kept = np.bincount(label[~own], count[~own])
+            lacking = np.bincount(label, count) / kept
+            logits[own] = peer.decision_function(x[own]) + np.log(lacking)
+        loss, factor = best_factor(logits, label, count)
+        # Minima along the path are rough.
+        assert path["left_out"][k] == pytest.approx(loss / count.sum(), rel=0.02)
+        assert path["temperature"][k] == pytest.approx(1 / factor, rel=0.05)
+
+
+def test_it_chooses_as_leave_one_out_does():
+    X, y = data(3, 40)
+    x = StandardScaler().fit_transform(X)
+    alphas, losses, counts = (0.01, 0.1), [], np.bincount(y)
+    for alpha in alphas:
+        peer, logits = LogisticRegression(C=1 / (alpha * 40)), np.empty((40, 3))
+        for i in range(40):
+            peer.fit(np.delete(x, i, 0), np.delete(y, i))
+            logits[i] = peer.decision_function(x[i : i + 1])[0]
+        # Each row lacks one of its class.
+        logits[np.arange(40), y] += np.log(counts / (counts - 1))[y]
+        losses.append(best_factor(logits, y, np.ones(40))[0] / 40)
+    path = FGNSoftmaxHead().fit(X, y).alpha_path_
+    assert path["left_out"].min() == pytest.approx(min(losses), rel=0.05)
+    chosen = path["alpha"][np.argmin(path["left_out"])]
+    assert abs(np.log10(chosen / alphas[np.argmin(losses)])) <= 1
+
+
+# --- the path ------------------------------------------------------------------------
+
+
+def followed(value_at):
+    """The penalty at the end of a path, and the number of values that it took."""
+    path, alpha, last = [], 1.0, False
+    while not last:
+        path.append((alpha, value_at(math.log10(alpha)), 1.0))
+        alpha, last = penalty.next_alpha(tuple(path))
+    return math.log10(alpha), len(path)
+
+
+@pytest.mark.parametrize("top", [-3.3, -0.4, 0.0, 2.2])
+def test_the_top_of_a_parabola_is_found(top):
+    step, n_values = followed(lambda step: -1e3 * (step - top) ** 2)
+    assert step == pytest.approx(top, abs=0.06)  # of rounded decades
+    assert n_values <= 4 + abs(top)
+
+
+def test_a_criterion_without_a_maximum_ends_the_path():
+    assert followed(lambda step: 1e3 * step)[0] == pytest.approx(8)
+    assert followed(lambda step: -1e3 * step)[0] == pytest.approx(-8)
+    assert followed(lambda step: -math.inf)[0] == 0
+
+
+def test_weights_equal_repetition():
+    X, y = data()
+    weight = 1 + np.arange(len(X)) % 2
+    weighted = clone(AUTO).fit(X, y, sample_weight=weight)
+    repeated = clone(AUTO).fit(np.repeat(X, weight, 0), np.repeat(y, weight))
+    none = np.append(weight, 0)
+    padded = clone(AUTO).fit(np.append(X, X[:1], 0), np.append(y, y[0]), none)
+    for model in (repeated, padded):
+        assert model.alpha_ == pytest.approx(weighted.alpha_, rel=1e-6)
+        assert model.temperature_ == pytest.approx(weighted.temperature_)
+    head = clone(AUTO).fit(X, y)
+    shares = clone(AUTO).fit(X, y, np.full(60, 1 / 60))
+    assert shares.alpha_ == pytest.approx(head.alpha_)
+    assert shares.temperature_ == pytest.approx(head.temperature_)
+
+
+def test_units_of_the_features_change_no_probability():
+    X, y = data()
+    model = FGNSoftmaxHead().fit(X, y)
+    Z = X * [1e-6, 1, 2**10, 1e12] + [1, 0, -5, 1e13]
+    scaled = FGNSoftmaxHead().fit(Z, y)
+    # The folds are others.
+    assert abs(np.log10(scaled.alpha_ / model.alpha_)) <= 0.5
+    difference = scaled.predict_proba(Z) - model.predict_proba(X)
+    assert np.abs(difference).max() < 0.1
+
+
+def test_a_resumed_search_ends_as_an_uninterrupted_one(tmp_path):
+    X, y = data()
+    whole = clone(AUTO).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for k, max_iter in enumerate((4, 12)):
+            short = clone(AUTO).set_params(max_iter=max_iter)
+            short.set_callbacks(Checkpoint(tmp_path / f"{k}.ckpt")).fit(X, y)
+    for k in range(2):
+        resumed = clone(AUTO).set_callbacks(Checkpoint(tmp_path / f"{k}.ckpt"))
+        np.testing.assert_array_equal(resumed.fit(X, y).coef_, whole.coef_)
+
+
+@pytest.mark.parametrize("max_iter", [1, 9, 14])
+def test_a_search_that_is_cut_short_leaves_the_best_head_so_far(max_iter):
+    X, y = data()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = clone(AUTO).set_params(max_iter=max_iter).fit(X, y)
+    path = model.alpha_path_
+    if len(path["alpha"]):
+        assert model.alpha_ == path["alpha"][np.argmin(path["left_out"])]
+    assert model.score(X, y) > 0.5
+    assert np.isfinite(model.predict_proba(X)).all()
+
+
+def test_validation_data_choose_along_the_path():
+    X, y = data(n=120)
+    model = clone(AUTO).set_params(early_stopping=True, n_iter_no_change=50)
+    model.fit(X[:60], y[:60], X_val=X[60:], y_val=y[60:])
+    log = model.convergence_log_
+    assert model.alpha_ == log["alpha"][np.argmin(log["val_loss"])]
+
+
+def test_many_rows_choose_a_penalty_by_a_part_of_them(monkeypatch):
+    seen = captured(monkeypatch)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(8192, 4))
+    y = np.argmax(X @ rng.normal(size=(4, 3)) + rng.gumbel(size=(8192, 3)), axis=1)
+    model = clone(AUTO).fit(X, y)
+    assert len(seen[0][1].x) == 2048
+    assert seen[0][1].count.sum() == pytest.approx(8192 / 4 * 2 / 8, rel=0.01)
+    monkeypatch.setattr(penalty, "_FEWEST", len(X))
+    whole = clone(AUTO).fit(X, y)
+    assert len(seen[-1][1].x) == 8192
+    np.testing.assert_allclose(
+        model.predict_proba(X), whole.predict_proba(X), atol=0.02
+    )
+    assert model.converged_
+
+
+def hard_cases():
+    X, y = data()
+    iris = load_iris(return_X_y=True)
+    sparse_ish = X * (np.random.RandomState(1).rand(*X.shape) < 0.1)
+    return {
+        "separable": (iris[0][:100], iris[1][:100]),
+        "one row a class": (X[:5], np.arange(5)),
+        "constant column": (X * [1.0, 0.0, 1.0, 1.0] + [0.0, 1e3, 0.0, 0.0], y),
+        "only constant columns": (np.ones((60, 2)), y),
+        "mostly zero": (sparse_ish, y),
+        "equal columns": (np.repeat(X, 2, axis=1), y),
+        "more features than rows": (data(2, n=20, d=64)[0], np.arange(20) % 2),
+        "very large": (1e200 * X, y),
+        "very small": (1e-200 * X, y),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("case", hard_cases())
+def test_hard_data_give_finite_penalties(case, dtype):
+    X, y = hard_cases()[case]
+    if dtype == "float32" and case.startswith("very"):
+        X = np.where(case == "very large", 1e-180, 1e180) * X
+    model = FGNSoftmaxHead(dtype=dtype).fit(X, y)
+    assert model.alpha_method_ == "left-out"
+    assert 0 < model.alpha_ < np.inf
+    assert 0 < model.temperature_ <= 1
+    assert np.isfinite(model.alpha_path_["left_out"][:-1]).all()
+    assert np.isfinite(model.predict_log_proba(X)).all()
+
+
+@pytest.mark.parametrize("solver", ["fgn", "sgn", "adam"])
+def test_mini_batch_solvers_take_the_usual_number(solver):
+    X, y = data()
+    model = FGNSoftmaxHead(solver, alpha="auto", random_state=0)
+    model.partial_fit(X, y, classes=[0, 1, 2])
+    fixed = clone(model).set_params(alpha=1e-3).partial_fit(X, y, classes=[0, 1, 2])
+    np.testing.assert_array_equal(model.coef_, fixed.coef_)
+    assert model.alpha_ == 1e-3
