@@ -23,7 +23,7 @@ from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data import dates
 from sklearn_gn.data.chunks import check_repeatable, first_of, takes_only_chunks
 from sklearn_gn.data.row_checks import RowChecks, with_tails
-from sklearn_gn.data.rows import check_sample_weight, validate_data
+from sklearn_gn.data.rows import validate_data, weights_and_counts
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.runtime.memory import check_table_fits
 from sklearn_gn.runtime.versions import VersionStampMixin
@@ -41,7 +41,6 @@ from sklearn_gn.segmented.preparation import (
     folds_of,
     needs_all_points,
     options_of,
-    precisions,
     prepare,
     problem_of,
     sorted_rows,
@@ -387,12 +386,6 @@ class SegmentedRegressor(
         check_table_fits(X, "fit_chunks reads points piece by piece.")
         prepared, kind, order = self._prepare(X, y, sample_weight, y_std)
         options = options_of(self, kind)
-        own = prepared.rows.weight if prepared.repeats is None else prepared.repeats
-        if own.sum() > 2 * len(own) and np.any(own != np.round(own)):
-            warn_user(
-                f"The weights sum to {own.sum():.4g} and count as so many rows, but "
-                f"there are {len(own)}. If they are inverse variances, give y_std.",
-            )
         with one_blas_thread, prepared.scaling.arithmetic():
             folds = folds_of(self, order, y)
             t, clipped = self._search(prepared, options, kind, folds)
@@ -473,18 +466,15 @@ class SegmentedRegressor(
         X, kind = dates.replace_dates(X, self.broken_feature)
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
         self._column = broken_column(self)
-        weight = check_sample_weight(sample_weight, X)
+        weight, count = weights_and_counts(sample_weight, y_std, X)
         x, linear = self._split(X)
         order = sorted_rows(x, weight)
-        x, y, linear, count = (
+        x, y, linear, weight = (
             a[order] for a in (x, y.astype(np.float64), linear, weight)
         )
-        if y_std is None:
-            return prepare(x, y, linear, count), kind, order
-        weight = count * precisions(y_std, X)[order]
-        weight *= count.sum() / weight.sum()
         prepared = prepare(x, y, linear, weight)
-        return prepared._replace(repeats=count), kind, order
+        repeats = None if y_std is None else count[order]
+        return prepared._replace(repeats=repeats), kind, order
 
     def _split(self, X):
         return X[:, self._column], np.delete(X, self._column, axis=1)

@@ -159,16 +159,6 @@ class Prepared(NamedTuple):
         )
 
 
-def precisions(y_std, X):
-    """Return the inverse squares of standard deviations, the largest one."""
-    std = np.asarray(y_std, dtype=np.float64)
-    if std.shape != (len(X),):
-        raise ValueError(f"y_std must have the shape ({len(X)},), got {std.shape}.")
-    if not (np.isfinite(std).all() and (std > 0).all()):
-        raise ValueError("y_std must be positive and finite.")
-    return (std.min() / std) ** 2
-
-
 def sorted_rows(x, weight):
     """Return the numbers of the rows of positive weight, in the order of x."""
     order = np.argsort(x, kind="stable")
