@@ -9,6 +9,7 @@ from sklearn.base import is_classifier
 from sklearn.model_selection import train_test_split
 from sklearn.utils import validation
 
+from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays.extremes import check_differences
 from sklearn_gn.data import dates
 from sklearn_gn.data.hashing import differ, row_codes
@@ -275,6 +276,34 @@ def check_sample_weight(sample_weight, X):
         return weight
     share = np.where(weight > 0, np.maximum(weight / largest, 1 / _LARGEST_WEIGHT), 0)
     return share * bounded
+
+
+def weights_and_counts(sample_weight, y_std, X):
+    """Return the weights of the rows, and how many rows each of them counts as.
+
+    Weights are repetitions. ``y_std``, standard deviations up to a factor, changes the
+    weights but not their sum, and not the counts. Weights that look like inverse
+    variances are a warning.
+    """
+    count = check_sample_weight(sample_weight, X)
+    if y_std is None:
+        if count.sum() > 2 * len(count) and np.any(count != np.round(count)):
+            warn_user(
+                f"The weights sum to {count.sum():.4g} and count as so many rows, but "
+                f"there are {len(count)}. If they are inverse variances, give y_std."
+            )
+        return count, count
+    std = np.asarray(y_std, dtype=np.float64)
+    if std.shape != (len(X),):
+        raise ValueError(f"y_std must have the shape ({len(X)},), got {std.shape}.")
+    wrong = ~((std > 0) & (std < np.inf))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(
+            f"y_std must be positive and finite, got {std[row]} in row {row}."
+        )
+    weight = count * (std.min() / std) ** 2
+    return weight * (count.sum() / weight.sum()), count
 
 
 def shares(weight):

@@ -24,7 +24,7 @@ from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data import dates
 from sklearn_gn.data.chunks import check_repeatable, first_of, takes_only_chunks
 from sklearn_gn.data.row_checks import RowChecks, with_tails
-from sklearn_gn.data.rows import check_sample_weight, validate_data
+from sklearn_gn.data.rows import validate_data, weights_and_counts
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.runtime.memory import check_table_fits
 from sklearn_gn.segmented import (
@@ -47,13 +47,13 @@ from sklearn_gn.segmented.preparation import (
     broken_columns,
     check_inside,
     folds_of,
+    known_variance,
     listed,
     needs_all_points,
     options_of,
     prepare,
     problem_of,
     sorted_rows,
-    weights_of,
     with_known,
 )
 from sklearn_gn.segmented.selection import CRITERIA
@@ -452,12 +452,6 @@ class SegmentedRegressor(
         given = sample_weight, y_std, absolute_sigma
         prepared, kind, order = self._prepare(X, y, *given)
         options = options_of(self, kind)
-        own = prepared.rows.weight if prepared.repeats is None else prepared.repeats
-        if own.sum() > 2 * len(own) and np.any(own != np.round(own)):
-            warn_user(
-                f"The weights sum to {own.sum():.4g} and count as so many rows, but "
-                f"there are {len(own)}. If they are inverse variances, give y_std.",
-            )
         with one_blas_thread, prepared.scaling.arithmetic():
             folds = folds_of(self, order, y)
             t, clipped = self._search(prepared, options, kind, folds)
@@ -535,20 +529,18 @@ class SegmentedRegressor(
         """Fit several broken features, counts, or a line with conditions."""
         several.check_parameters(self, len(listed(self.broken_features)))
         X, y, kinds = self._checked(X, y)
-        repeats = check_sample_weight(sample_weight, X)
-        offset, weight, variance = check_offset(offset, X), repeats, None
-        if y_std is not None:
-            if self.family != "gaussian":
-                raise ValueError(
-                    f"y_std cannot be combined with family={self.family!r}, whose mean "
-                    "gives the variance."
-                )
-            weight, variance = weights_of(y_std, repeats)
+        if y_std is not None and self.family != "gaussian":
+            raise ValueError(
+                f"y_std cannot be combined with family={self.family!r}, whose mean gives "
+                "the variance."
+            )
+        weight, repeats = weights_and_counts(sample_weight, y_std, X)
+        offset = check_offset(offset, X)
         order = sorted_rows(X[:, self._columns[0]], repeats)
         x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
         data = several.Data(
             *(a[order] for a in (x, linear, y, weight, repeats, offset)),
-            variance if absolute_sigma else None,
+            known_variance(y_std, weight, repeats) if absolute_sigma else None,
         )
         names, linear_names = self._all_names()
         with one_blas_thread:
@@ -640,10 +632,7 @@ class SegmentedRegressor(
     def _prepare(self, X, y, sample_weight, y_std=None, absolute_sigma=False):
         """The series in the units of the search, kind of dates, order of the rows."""
         X, y, (kind,) = self._checked(X, y)
-        repeats = check_sample_weight(sample_weight, X)
-        weight, variance = repeats, None
-        if y_std is not None:
-            weight, variance = weights_of(y_std, repeats)
+        weight, repeats = weights_and_counts(sample_weight, y_std, X)
         column = self._columns[0]
         order = sorted_rows(X[:, column], repeats)
         x, linear = X[order, column], np.delete(X[order], column, axis=1)
@@ -651,6 +640,7 @@ class SegmentedRegressor(
         if y_std is not None:
             prepared = prepared._replace(repeats=repeats[order])
         if absolute_sigma:
+            variance = known_variance(y_std, weight, repeats)
             variance = variance / prepared.scaling.y_size / prepared.scaling.y_size
             prepared = prepared._replace(variance=variance)
         return prepared, kind, order

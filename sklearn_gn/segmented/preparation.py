@@ -178,19 +178,11 @@ class Prepared(NamedTuple):
         )
 
 
-def weights_of(y_std, repeats):
-    """Return weights of rows by standard deviations, and the variance at weight one.
-
-    They sum to that of ``repeats``, by which rows count.
-    """
-    std = np.asarray(y_std, dtype=np.float64)
-    if std.shape != repeats.shape:
-        raise ValueError(f"y_std must have the shape {repeats.shape}, got {std.shape}.")
-    if not (np.isfinite(std).all() and (std > 0).all()):
-        raise ValueError("y_std must be positive and finite.")
-    weight = repeats * (std.min() / std) ** 2
-    factor = repeats.sum() / weight.sum()
-    return factor * weight, factor * std.min() ** 2
+def known_variance(y_std, weight, count):
+    """Return the variance of a row of weight one, by known standard deviations."""
+    counted = count > 0
+    of_one = weight[counted] * np.asarray(y_std, float)[counted] ** 2 / count[counted]
+    return float(of_one.mean())
 
 
 def sorted_rows(x, weight):

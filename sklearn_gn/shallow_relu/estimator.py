@@ -35,7 +35,7 @@ from sklearn_gn.data.chunks import (
     first_of,
     takes_only_chunks,
 )
-from sklearn_gn.data.rows import check_sample_weight, validate_data
+from sklearn_gn.data.rows import check_sample_weight, validate_data, weights_and_counts
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.runtime.fit_loop import FitRun
@@ -427,6 +427,7 @@ class ShallowReLURegressor(
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         *,
+        y_std: ArrayLike | None = None,
         X_val: ArrayLike | None = None,
         y_val: ArrayLike | None = None,
     ) -> Self:
@@ -442,6 +443,12 @@ class ShallowReLURegressor(
 
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights. If None, all are equal.
+
+        y_std : array-like of shape (n_samples,), default=None
+            Standard deviations of the targets, up to a common factor, which is
+            estimated and changes nothing. Unlike weights, they do not change how many
+            rows there are. ``noise_std_`` is that of a row of mean precision. If None,
+            all are equal.
 
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples. Their loss goes to ``convergence_log_["val_loss"]``, and
@@ -460,16 +467,23 @@ class ShallowReLURegressor(
         ------
         ValueError
             If a parameter is out of its range, if the data contain NaN or infinity or
-            are inconsistent, if they would not fit into memory, or if all weights are
-            zero.
+            are inconsistent, if they would not fit into memory, if all weights are
+            zero, or if ``y_std`` is not positive.
+
+        Warns
+        -----
+        UserWarning
+            If weights look like inverse variances.
         """
-        chunks = self._large_rows(X, y, sample_weight, X_val)
+        chunks = self._large_rows(X, y, sample_weight, X_val, y_std)
         if chunks is not None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
-        X, y, weight = self._check_data(X, y, sample_weight)
+        X, y = self._check_data(X, y)
+        weight, _ = weights_and_counts(sample_weight, y_std, X)
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation_data(X_val, y_val, n_targets)
-        metadata = None if sample_weight is None else {"sample_weight": weight}
+        unweighted = sample_weight is None and y_std is None
+        metadata = None if unweighted else {"sample_weight": weight}
         data = {"X": X, "y": y, "metadata": metadata}
         with backend.one_blas_thread, self._arithmetic(X, y):
             problem = problem_of(self, X, y, weight, validation)
@@ -523,7 +537,7 @@ class ShallowReLURegressor(
         """
         check_repeatable(chunks)
         first = first_of(chunks)
-        X, y, _ = self._check_data(first[0][:1], first[1][:1], None)
+        X, y = self._check_data(first[0][:1], first[1][:1])
         reason = reason_against_chunks(self, X.shape[1])
         if reason is not None:
             raise ValueError(f"fit_chunks never has all rows in memory. {reason}")
@@ -537,11 +551,11 @@ class ShallowReLURegressor(
                 self._fit_survey(rows, found, validation)
         return self
 
-    def _large_rows(self, X, y, sample_weight, X_val):
+    def _large_rows(self, X, y, sample_weight, X_val, y_std):
         """Return the chunks of rows on disk; None for those that fit into memory."""
         shape = getattr(X, "shape", ())
         n_features = shape[1] if len(shape) == 2 else 1
-        needs_all = self.early_stopping and X_val is None
+        needs_all = y_std is not None or (self.early_stopping and X_val is None)
         if needs_all or reason_against_chunks(self, n_features) is not None:
             check_table_fits(X, "Fit a random sample of the rows.")
             return None
@@ -550,13 +564,13 @@ class ShallowReLURegressor(
             check_table_fits(X, "fit_chunks reads rows piece by piece.")
         return chunks
 
-    def _check_data(self, X, y, sample_weight):
+    def _check_data(self, X, y):
         self._solver_object()
         X, y = validate_data(
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
         )
         self._single_target = y.ndim == 1
-        return X, y, check_sample_weight(sample_weight, X)
+        return X, y
 
     def _fit_survey(self, chunks, found, validation):
         """Fit the sample, and all rows if there are more."""

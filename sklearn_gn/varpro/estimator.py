@@ -378,11 +378,12 @@ class _VarProNet(
 
     # -- the fit of rows in chunks ----------------------------------------------------
 
-    def _chunks_of(self, X, y, sample_weight, X_val):
+    def _chunks_of(self, X, y, sample_weight, X_val, y_std=None):
         """Chunks of arrays on disk; None of arrays that are fitted as a whole."""
         needs_all = getattr(self._solver_object(), "batch_size", "auto") is None
         needs_all &= not self._has_mini_batches()
         needs_all |= self.early_stopping and X_val is None
+        needs_all |= y_std is not None
         needs_all |= getattr(self, "class_weight", None) == "balanced"
         needs_all |= backend.mesh_of(self.device) is not None
         chunks = None if needs_all else chunks_of(X, y, sample_weight)

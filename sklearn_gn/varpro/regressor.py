@@ -16,7 +16,7 @@ from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import unchanged_on_failure
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.chunks import first_of, takes_only_chunks
-from sklearn_gn.data.rows import check_sample_weight, validate_data
+from sklearn_gn.data.rows import check_sample_weight, validate_data, weights_and_counts
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
@@ -361,6 +361,7 @@ class VarProNetRegressor(
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         *,
+        y_std: ArrayLike | None = None,
         X_val: ArrayLike | None = None,
         y_val: ArrayLike | None = None,
     ) -> Self:
@@ -379,6 +380,12 @@ class VarProNetRegressor(
             Non-negative weights; if None, all are 1. Cross-validation and standard
             deviations count rows by them: a row of weight 2 is a row given twice.
 
+        y_std : array-like of shape (n_samples,), default=None
+            Standard deviations of the targets, up to a common factor, which is
+            estimated and changes nothing. Unlike weights, they do not change how many
+            rows there are. ``noise_std_`` is that of a row of mean precision. If None,
+            all are equal.
+
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples. Their loss goes to ``convergence_log_["val_loss"]``, and
             is used by ``early_stopping``.
@@ -396,17 +403,23 @@ class VarProNetRegressor(
         ------
         ValueError
             If a parameter is out of its range, if the data contain NaN or infinity or
-            are inconsistent, if they would not fit into memory, or if all weights are
-            zero.
+            are inconsistent, if they would not fit into memory, if all weights are
+            zero, or if ``y_std`` is not positive.
+
+        Warns
+        -----
+        UserWarning
+            If weights look like inverse variances.
         """
-        chunks = self._chunks_of(X, y, sample_weight, X_val)
+        chunks = self._chunks_of(X, y, sample_weight, X_val, y_std)
         if chunks is not None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
         X, y = self._validated(X, y)
-        weight = check_sample_weight(sample_weight, X)
+        weight, _ = weights_and_counts(sample_weight, y_std, X)
         n_targets = 1 if y.ndim == 1 else y.shape[1]
         validation = self._check_validation(X_val, y_val, n_targets)
-        metadata = None if sample_weight is None else {"sample_weight": weight}
+        unweighted = sample_weight is None and y_std is None
+        metadata = None if unweighted else {"sample_weight": weight}
         data = {"X": X, "y": y, "metadata": metadata}
         y = y.reshape(len(y), -1).astype(np.float64)
         self._fit_distinct(X, y, weight, data, validation)

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.optimize import curve_fit
 from sklearn.base import is_regressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
@@ -125,3 +126,56 @@ def test_complex_columns_of_frames_are_refused_whatever_is_beside_them(beside, m
     model.fit(frame.assign(wave=np.arange(16.0)), [0, 1] * 8)
     with pytest.raises(ValueError, match="Complex data not supported"):
         model.predict(frame)
+
+
+# -- Standard deviations of the targets
+
+
+REGRESSORS = [ShallowReLURegressor, VarProNetRegressor, SegmentedRegressor]
+
+
+def unequal_noise(n=80):
+    rng = np.random.default_rng(0)
+    x, std = np.sort(rng.uniform(-1, 1, n)), 10 ** rng.uniform(-2, 0, n)
+    return x[:, None], np.maximum(x - 0.2, 0) + std * rng.normal(size=n), std
+
+
+def test_a_hinge_under_known_standard_deviations_is_that_of_curve_fit():
+    X, y, std = unequal_noise()
+    model = ShallowReLURegressor(1, init=[[-0.1, 1.0]], random_state=0)
+    model.fit(X, y, y_std=1e3 * std)
+
+    def hinge(x, constant, slope, knot):
+        return constant + slope * np.maximum(x - knot, 0)
+
+    p, cov = curve_fit(hinge, X[:, 0], y, [0, 1, model.breakpoints_[0]], sigma=std)
+    np.testing.assert_allclose(model.breakpoints_, p[2], rtol=1e-5)
+    np.testing.assert_allclose(model.breakpoint_std_, cov[2, 2] ** 0.5, rtol=1e-3)
+    # The noise of a row of mean precision.
+    square = np.mean(((y - hinge(X[:, 0], *p)) / std) ** 2) * 80 / 77
+    expected = np.sqrt(square / np.mean(std**-2.0))
+    np.testing.assert_allclose(model.noise_std_, expected, rtol=1e-6)
+
+
+def test_standard_deviations_are_weights_whose_sum_is_the_number_of_rows():
+    X, y, std = unequal_noise()
+    weight = len(y) * std**-2.0 / np.sum(std**-2.0)
+    model = VarProNetRegressor("mlp", (3,), n_init=1, random_state=0)
+    given = model.fit(X, y, y_std=std).predict_interval(X)
+    other = model.fit(X, y, sample_weight=weight).predict_interval(X)
+    np.testing.assert_allclose(given, other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("estimator", REGRESSORS)
+def test_standard_deviations_that_cannot_be(estimator):
+    X, y, std = unequal_noise(20)
+    for wrong, text in (
+        (std[:3], r"y_std must have the shape \(20,\)"),
+        (np.where(std == std[4], 0, std), "y_std must be positive .*0.0 in row 4"),
+        (np.where(std == std[2], np.nan, std), "y_std must be .*nan in row 2"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            estimator().fit(X, y, y_std=wrong)
+    simple = {"n_breakpoints": 1} if estimator is SegmentedRegressor else {}
+    with pytest.warns(UserWarning, match="inverse variances, give y_std"):
+        estimator(**simple).fit(X, y, sample_weight=1 / std**2)
