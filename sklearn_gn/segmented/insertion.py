@@ -9,6 +9,7 @@ that share nothing: both are computed for all pairs of rows.
 import numpy as np
 
 from sklearn_gn.segmented.problem import (
+    RIGHT,
     Pieces,
     all_pieces,
     concatenate,
@@ -83,7 +84,7 @@ def insert_two(problem, knots, rows):
     """
     table = problem.table
     kept = np.concatenate([rows, locate(table, knots)[0], [0, table.x.shape[1] - 1]])
-    kept = np.unique(np.minimum(kept, table.x.shape[1] - 1))
+    kept = np.unique(np.minimum([kept, kept + 1], table.x.shape[1] - 1))
     ends = np.append(kept, table.x.shape[1])
     small = problem._replace(
         table=table._replace(
@@ -115,7 +116,10 @@ def insert_two(problem, knots, rows):
     apart_from = solve(problem.table, pieces, flat)
     gain, more, _, _, meet = _parts(problem, pieces, apart_from)
     inside = (meet > problem.candidates.before) & (meet <= t) & (more >= 0)
-    inside &= inside.T & possible & allowed(problem, both, meet)
+    inside &= possible & allowed(problem, both, meet)
+    inside &= inside.T
+    count = take(table.count, rows[None])  # neither kink is at a row
+    inside &= np.abs(count - count.T) >= problem.limits.min_rows[:, None] * (1 - 1e-9)
     apart_rss = np.where(inside, apart_from.rss[:, None] - gain - more, np.inf)
     k, j = np.unravel_index(np.argmin(rss), rss.shape)
     a, b = np.unravel_index(np.argmin(apart_rss), rss.shape)
@@ -182,37 +186,65 @@ def _gain(residual, outside, own):
 def allowed(problem, knots, t):
     """Return which breakpoints, one for each candidate, keep the limits: (B, c)."""
     table, form, known, limits, candidates = problem
-    rows = candidates.rows
+    rows, total = candidates.rows, take(table.count, table.n_rows[:, None])
     inside = (t >= limits.low[:, None]) & (t <= limits.high[:, None])
     inside &= (rows > 0) & (rows < table.n_rows[:, None] - form.ramp)
-    count = take(table.count, rows)
-    for bound, at in _bounds(problem, np.concatenate([known, knots], axis=1)):
-        other = bound[:, None], at[:, None], take(table.count, at[:, None])
-        inside &= apart(problem, (t, rows, count), other)
-    return inside
+    least = limits.min_distance[:, None] * (1 - 1e-9)
+    last = take(table.x, table.n_rows[:, None] - 1)
+    inside &= (t - table.x[:, :1] >= least) & (last - t >= least)
+    others = np.sort(np.concatenate([known, knots], axis=1), axis=1)
+    at, first, most = rows_before(problem, others)
+    for k in range(others.shape[1]):
+        inside &= np.abs(rows - at[:, k, None]) >= 2 * (form.ramp and form.step)
+        inside &= np.abs(t - others[:, k, None]) >= least
+        inside &= t != others[:, k, None]
+    least, fine = limits.min_rows[:, None] * (1 - 1e-9), False
+    for count in _counts(table, t, rows):
+        enough = (count >= least) & (total - count >= least)
+        for k in range(others.shape[1]):
+            later = t > others[:, k, None]
+            between = np.where(later, count - first[:, [k]], most[:, [k]] - count)
+            enough &= between >= least
+        fine = fine | enough
+    return inside & fine
 
 
-def _bounds(problem, t):
-    """Yield both ends of the data and the breakpoints, with their positions."""
-    table = problem.table
-    zero = np.zeros(len(table.x), np.intp)
-    yield table.x[:, 0], zero
-    yield take(table.x, (table.n_rows - 1)[:, None])[:, 0], table.n_rows
-    at = locate(table, t)
-    for k in range(t.shape[1]):
-        yield t[:, k], at[:, k]
+def _counts(table, t, at):
+    """Return the rows before breakpoints, without and with a row that one lies on."""
+    low = take(table.count, at)
+    on_row = take(table.x, np.minimum(at, table.x.shape[1] - 1)) == t
+    following = take(table.count, np.minimum(at + 1, table.x.shape[1]))
+    return low, np.where(on_row, following, low)
 
 
-def apart(problem, one, other):
-    """Return whether breakpoints are far enough from others.
+def rows_before(problem, t):
+    """Return the positions of sorted breakpoints (B, ..., k), and the rows before them.
 
-    Each is given by its place, its position and the rows before it.
+    A row at a kink belongs to the segment before or to the one after. Returned are the
+    least number, if all segments before have their rows, and the largest, if all after
+    have theirs.
     """
-    (t, at, count), (t_other, at_other, count_other) = one, other
-    form, limits = problem.form, problem.limits
-    shape = (-1, *[1] * (t.ndim - 1))
-    least = limits.min_rows.reshape(shape)
-    fine = np.abs(count - count_other) >= least * (1 - 1e-9)
-    fine &= np.abs(at - at_other) >= (2 if form.ramp and form.step else 1)
-    least = limits.min_distance.reshape(shape)
-    return fine & (np.abs(t - t_other) >= least * (1 - 1e-9))
+    table, limits = problem.table, problem.limits
+    shape = (-1, *[1] * (t.ndim - 2))
+    least = (limits.min_rows * (1 - 1e-9)).reshape(shape)
+    at = locate(table, t)
+    low, high = _counts(table, t, at)
+    first, most = low.copy(), high.copy()
+    before = np.zeros(t.shape[:-1])
+    after = take(table.count, table.n_rows[:, None]).reshape(shape)
+    for k in range(t.shape[-1]):
+        late = low[..., k] - before < least
+        before = first[..., k] = np.where(late, high[..., k], low[..., k])
+    for k in reversed(range(t.shape[-1])):
+        early = after - high[..., k] < least
+        after = most[..., k] = np.where(early, low[..., k], high[..., k])
+    return at, first, most
+
+
+def behind_rows(problem, t):
+    """Return sorted breakpoints (B, k), those behind their row by a rounding error.
+
+    These are the kinks at a row that belongs to the segment before.
+    """
+    at, first, _ = rows_before(problem, t)
+    return np.where(first > take(problem.table.count, at), np.nextafter(t, RIGHT), t)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.segmented.insertion import apart, insert, insert_two
+from sklearn_gn.segmented.insertion import insert, insert_two, rows_before
 from sklearn_gn.segmented.problem import (
     MOST_CANDIDATES,
     Pieces,
@@ -37,6 +37,7 @@ from sklearn_gn.segmented.problem import (
     sum_of_squares,
     take,
 )
+from sklearn_gn.segmented.programme import kinks_at_rows
 from sklearn_gn.shallow_relu import partition
 from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 
@@ -99,6 +100,19 @@ def place_exactly(problem, knots, rss):
         if not rss[0] < before[0] * (1 - _STEP_TOL):
             break
     return knots, rss
+
+
+def restart(problem, knots):
+    """Return the best kinks of one series from other starts, and their rss, or None."""
+    starts = kinks_at_rows(problem, knots)
+    problem = problem.of(np.zeros(len(starts), np.intp))
+    rss = sum_of_squares(problem, starts)
+    fine = _feasible(problem, starts[:, None])[:, 0] & np.isfinite(rss)
+    if not fine.any():
+        return None
+    starts, rss = converge(problem.of(fine), starts[fine], rss[fine])
+    best = [int(np.argmin(rss))]
+    return place_exactly(problem.of(best), starts[best], rss[best])
 
 
 def _best_places(problem, others, number):
@@ -233,20 +247,22 @@ def gauss_newton_steps(problem, knots):
 
 def _feasible(problem, trials):
     """Return which sorted breakpoints keep the limits, of shape (B, T)."""
-    table, _, known, limits = problem[:4]
-    low, high = limits.low[:, None, None], limits.high[:, None, None]
+    table, form, known, limits = problem[:4]
+    low, high, distance, least = (a[:, None, None] for a in limits)
     inside = np.all((trials >= low) & (trials <= high), axis=-1)
     lead = trials.shape[:-1]
     known = np.broadcast_to(known[:, None], (*lead, known.shape[-1]))
     last = take(table.x, (table.n_rows - 1)[:, None])
     ends = [np.broadcast_to(e[:, None], (*lead, 1)) for e in (table.x[:, :1], last)]
-    t = np.sort(np.concatenate([ends[0], trials, known, ends[1]], axis=-1), axis=-1)
-    at = locate(table, t)
-    at[..., 0] = 0
-    at[..., -1] = table.n_rows[:, None]
-    each = t, at, take(table.count, at)
-    before, after = [a[..., :-1] for a in each], [a[..., 1:] for a in each]
-    return inside & np.all(apart(problem, after, before), axis=-1)
+    t = np.sort(np.concatenate([trials, known], axis=-1), axis=-1)
+    at, count, _ = rows_before(problem, t)
+    t = np.concatenate([ends[0], t, ends[1]], axis=-1)
+    whole = take(table.count, table.n_rows[:, None])[:, None]
+    whole = np.broadcast_to(whole, (*lead, 1))
+    count = np.concatenate([np.zeros(whole.shape), count, whole], axis=-1)
+    inside &= np.all(np.diff(count) >= least * (1 - 1e-9), axis=-1)
+    inside &= np.all(np.diff(at) >= 2 * (form.ramp and form.step), axis=-1)
+    return inside & np.all(np.diff(t) >= distance * (1 - 1e-9), axis=-1)
 
 
 # --- the path over the numbers of breakpoints ----------------------------------------

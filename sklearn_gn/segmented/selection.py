@@ -42,7 +42,7 @@ from sklearn_gn.arrays import extremes
 from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.autocorrelation import noise_of
-from sklearn_gn.segmented.insertion import allowed
+from sklearn_gn.segmented.insertion import allowed, behind_rows
 from sklearn_gn.segmented.preparation import problem_of, with_known
 from sklearn_gn.segmented.problem import (
     Pieces,
@@ -59,6 +59,7 @@ from sklearn_gn.segmented.search import (
     place_exactly,
     refine_jumps,
     residuals_in_order,
+    restart,
     search,
     settle,
     through_rows,
@@ -249,10 +250,15 @@ def _converged(problem, found, chosen):
                 knots[b], rss[b] = (
                     a[0] for a in place_exactly(one, knots[[b]], rss[[b]])
                 )
+                if k > 2 and rss[b] > EXACT * one.table.gram[0, 0, 0]:
+                    other = restart(one, knots[[b]])
+                    if other is not None and other[1][0] < rss[b]:
+                        knots[b], rss[b] = (a[0] for a in other)
         knots, rss = converge(part, knots, rss)
         knots, found.rss[series, k] = through_rows(part, knots, rss)
         for b, t, rss in zip(series, knots, found.rss[series, k], strict=True):
-            answers[b] = refine_jumps(problem.of([b]), t[None], rss[None])[0][0]
+            one = problem.of([b])
+            answers[b] = behind_rows(one, refine_jumps(one, t[None], rss[None])[0])[0]
     return answers
 
 

@@ -1,5 +1,7 @@
 """The sum of squares that a search for breakpoints ends at."""
 
+from itertools import combinations, product
+
 import numpy as np
 import pytest
 
@@ -20,6 +22,44 @@ def test_a_minimum_in_a_row_is_reached(seed):
 
     model = SegmentedRegressor(1).fit(x[:, None], y)
     assert model.statistics_["rss"] <= min(map(rss, x[3:-3])) * (1 + 1e-9)
+
+
+def least_sum_of_squares(x, y, k, rows=3):
+    """Least sum of squares of k kinks, by enumeration, three rows to each segment.
+
+    A kink is at the row before or after its gap, or where the lines of both sides meet.
+    """
+    n, best = len(x), np.inf
+    gaps = np.array([*combinations(range(rows, n - rows + 1), k)])
+    gaps = gaps[np.all(np.diff(gaps, axis=1) >= rows, axis=1)]
+    for places in product((-1, 0, "free"), repeat=k):
+        free = [j for j, place in enumerate(places) if place == "free"]
+        t = x[gaps + [0 if place == "free" else place for place in places]]
+        ramps = np.maximum(x[:, None] - t[:, None], 0)
+        steps = 1.0 * (np.arange(n)[:, None] >= gaps[:, None, free])
+        line = np.broadcast_to(np.column_stack([np.ones(n), x]), (len(t), n, 2))
+        A = np.concatenate([line, ramps, steps], axis=2)
+        coef = (np.linalg.pinv(A) @ y[:, None])[..., 0]
+        meet = t[:, free] - coef[:, 2 + k :] / coef[:, 2:][:, free]
+        low, high = x[gaps[:, free] - 1], x[gaps[:, free]]
+        inside = np.all((low <= meet) & (meet <= high), axis=1)
+        rss = np.sum((y - (A @ coef[..., None])[..., 0]) ** 2, axis=1)
+        best = min(best, np.min(rss[inside], initial=np.inf))
+    return best
+
+
+@pytest.mark.parametrize(("k", "n"), [(1, 40), (2, 30), (3, 22)])
+def test_up_to_three_kinks_are_at_their_best_of_all_places(k, n):
+    rng = np.random.default_rng(k)
+    for noise in (0.1, 0.5, 1.0) if k < 3 else (0.5,):
+        x = np.sort(rng.uniform(0, 10, n))
+        kinks = np.linspace(0, 10, k + 2)[1:-1]
+        y = np.maximum(x[:, None] - kinks, 0) @ rng.standard_normal(k)
+        y += noise * rng.standard_normal(n)
+        model = SegmentedRegressor(k).fit(x[:, None], y)
+        assert (model.segments_["n_rows"] >= 3).all()
+        best = least_sum_of_squares(x, y, k)
+        assert model.statistics_["rss"] == pytest.approx(best, rel=1e-6)
 
 
 def test_triangular_factors_of_long_matrices_have_their_normal_matrices():
