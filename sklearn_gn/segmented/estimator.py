@@ -53,6 +53,7 @@ from sklearn_gn.segmented.preparation import (
     needs_all_points,
     options_of,
     prepare,
+    prepare_rows,
     problem_of,
     sorted_rows,
     weights_of,
@@ -642,18 +643,10 @@ class SegmentedRegressor(
         """The series in the units of the search, kind of dates, order of the rows."""
         X, y, (kind,) = self._checked(X, y)
         repeats = check_sample_weight(sample_weight, X)
-        weight, variance = repeats, None
-        if y_std is not None:
-            weight, variance = weights_of(y_std, repeats)
         column = self._columns[0]
-        order = sorted_rows(X[:, column], repeats)
-        x, linear = X[order, column], np.delete(X[order], column, axis=1)
-        prepared = prepare(x, y[order], linear, weight[order])
-        if y_std is not None:
-            prepared = prepared._replace(repeats=repeats[order])
-        if absolute_sigma:
-            variance = variance / prepared.scaling.y_size / prepared.scaling.y_size
-            prepared = prepared._replace(variance=variance)
+        x, linear = X[:, column], np.delete(X, column, axis=1)
+        given = repeats, y_std, absolute_sigma
+        prepared, order = prepare_rows(x, y, linear, *given)
         return prepared, kind, order
 
     def _split(self, X):

@@ -199,6 +199,21 @@ def sorted_rows(x, weight):
     return order[weight[order] > 0]
 
 
+def prepare_rows(x, y, linear, repeats, y_std=None, absolute_sigma=False):
+    """Return the rows of one series, sorted and scaled, and their order."""
+    weight, variance = repeats, None
+    if y_std is not None:
+        weight, variance = weights_of(y_std, repeats)
+    order = sorted_rows(x, repeats)
+    prepared = prepare(x[order], y[order], linear[order], weight[order])
+    if y_std is not None:
+        prepared = prepared._replace(repeats=repeats[order])
+    if absolute_sigma:
+        size = prepared.scaling.y_size
+        prepared = prepared._replace(variance=variance / size / size)
+    return prepared, order
+
+
 def prepare(x, y, linear, weight, rest=0.0):
     """Scale the rows of one series, which are sorted by x.
 
