@@ -293,9 +293,17 @@ def weights_and_counts(sample_weight, y_std, X):
                 f"there are {len(count)}. If they are inverse variances, give y_std."
             )
         return count, count
+    return weights_of(y_std, count)[0], count
+
+
+def weights_of(y_std, count):
+    """Return weights by standard deviations, and the variance of a row of weight one.
+
+    They sum to that of ``count``, by which rows count.
+    """
     std = np.asarray(y_std, dtype=np.float64)
-    if std.shape != (len(X),):
-        raise ValueError(f"y_std must have the shape ({len(X)},), got {std.shape}.")
+    if std.shape != count.shape:
+        raise ValueError(f"y_std must have the shape {count.shape}, got {std.shape}.")
     wrong = ~((std > 0) & (std < np.inf))
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -303,7 +311,8 @@ def weights_and_counts(sample_weight, y_std, X):
             f"y_std must be positive and finite, got {std[row]} in row {row}."
         )
     weight = count * (std.min() / std) ** 2
-    return weight * (count.sum() / weight.sum()), count
+    factor = count.sum() / weight.sum()
+    return factor * weight, factor * std.min() ** 2
 
 
 def shares(weight):

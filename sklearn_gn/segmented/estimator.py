@@ -24,7 +24,12 @@ from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data import dates
 from sklearn_gn.data.chunks import check_repeatable, first_of, takes_only_chunks
 from sklearn_gn.data.row_checks import RowChecks, with_tails
-from sklearn_gn.data.rows import validate_data, weights_and_counts
+from sklearn_gn.data.rows import (
+    check_sample_weight,
+    validate_data,
+    weights_and_counts,
+    weights_of,
+)
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.runtime.memory import check_table_fits
 from sklearn_gn.segmented import (
@@ -47,11 +52,11 @@ from sklearn_gn.segmented.preparation import (
     broken_columns,
     check_inside,
     folds_of,
-    known_variance,
     listed,
     needs_all_points,
     options_of,
     prepare,
+    prepare_rows,
     problem_of,
     sorted_rows,
     with_known,
@@ -531,8 +536,8 @@ class SegmentedRegressor(
         X, y, kinds = self._checked(X, y)
         if y_std is not None and self.family != "gaussian":
             raise ValueError(
-                f"y_std cannot be combined with family={self.family!r}, whose mean gives "
-                "the variance."
+                f"y_std cannot be combined with family={self.family!r}, whose mean "
+                "gives the variance."
             )
         weight, repeats = weights_and_counts(sample_weight, y_std, X)
         offset = check_offset(offset, X)
@@ -540,7 +545,7 @@ class SegmentedRegressor(
         x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
         data = several.Data(
             *(a[order] for a in (x, linear, y, weight, repeats, offset)),
-            known_variance(y_std, weight, repeats) if absolute_sigma else None,
+            weights_of(y_std, repeats)[1] if absolute_sigma else None,
         )
         names, linear_names = self._all_names()
         with one_blas_thread:
@@ -632,17 +637,11 @@ class SegmentedRegressor(
     def _prepare(self, X, y, sample_weight, y_std=None, absolute_sigma=False):
         """The series in the units of the search, kind of dates, order of the rows."""
         X, y, (kind,) = self._checked(X, y)
-        weight, repeats = weights_and_counts(sample_weight, y_std, X)
+        _, repeats = weights_and_counts(sample_weight, y_std, X)
         column = self._columns[0]
-        order = sorted_rows(X[:, column], repeats)
-        x, linear = X[order, column], np.delete(X[order], column, axis=1)
-        prepared = prepare(x, y[order], linear, weight[order])
-        if y_std is not None:
-            prepared = prepared._replace(repeats=repeats[order])
-        if absolute_sigma:
-            variance = known_variance(y_std, weight, repeats)
-            variance = variance / prepared.scaling.y_size / prepared.scaling.y_size
-            prepared = prepared._replace(variance=variance)
+        x, linear = X[:, column], np.delete(X, column, axis=1)
+        given = repeats, y_std, absolute_sigma
+        prepared, order = prepare_rows(x, y, linear, *given)
         return prepared, kind, order
 
     def _split(self, X):

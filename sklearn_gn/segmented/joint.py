@@ -538,7 +538,7 @@ def free_space(joint, state, n_columns, with_bounds=True):
     rows = [
         c.row
         for c in limits
-        if c.is_equal or c.row @ z - c.value < 1e-9 * (1 + abs(c.value))
+        if c.is_equal or (with_bounds and c.row @ z - c.value < _ACTIVE)
     ]
     return null_space(np.array(rows)) if rows else np.eye(n_columns)
 

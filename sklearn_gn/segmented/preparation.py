@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.model_selection import check_cv
 
 from sklearn_gn.data import dates
+from sklearn_gn.data.rows import weights_of
 from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.problem import (
@@ -178,17 +179,25 @@ class Prepared(NamedTuple):
         )
 
 
-def known_variance(y_std, weight, count):
-    """Return the variance of a row of weight one, by known standard deviations."""
-    counted = count > 0
-    of_one = weight[counted] * np.asarray(y_std, float)[counted] ** 2 / count[counted]
-    return float(of_one.mean())
-
-
 def sorted_rows(x, weight):
     """Return the numbers of the rows of positive weight, in the order of x."""
     order = np.argsort(x, kind="stable")
     return order[weight[order] > 0]
+
+
+def prepare_rows(x, y, linear, repeats, y_std=None, absolute_sigma=False):
+    """Return the rows of one series, sorted and scaled, and their order."""
+    weight, variance = repeats, None
+    if y_std is not None:
+        weight, variance = weights_of(y_std, repeats)
+    order = sorted_rows(x, repeats)
+    prepared = prepare(x[order], y[order], linear[order], weight[order])
+    if y_std is not None:
+        prepared = prepared._replace(repeats=repeats[order])
+    if absolute_sigma:
+        size = prepared.scaling.y_size
+        prepared = prepared._replace(variance=variance / size / size)
+    return prepared, order
 
 
 def prepare(x, y, linear, weight, rest=0.0):

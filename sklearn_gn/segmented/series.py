@@ -21,11 +21,11 @@ from sklearn_gn.segmented.preparation import (
     check_inside,
     criterion_of,
     options_of,
-    prepare,
-    sorted_rows,
+    prepare_rows,
     stack,
     with_known,
 )
+from sklearn_gn.segmented.several import is_joint
 
 _TOGETHER = 500  # series that are searched side by side
 
@@ -38,6 +38,8 @@ def fit_groups(
     target: str,
     features: Sequence[str] | None = None,
     sample_weight: str | None = None,
+    y_std: str | None = None,
+    absolute_sigma: bool = False,
     n_jobs: int | None = None,
     verbose: int = 0,
 ) -> Any:
@@ -68,6 +70,13 @@ def fit_groups(
     sample_weight : str, default=None
         Column with the weights.
 
+    y_std : str, default=None
+        Column with the standard deviations of the target, up to a factor of each
+        series.
+
+    absolute_sigma : bool, default=False
+        If True, ``y_std`` holds the standard deviations themselves.
+
     n_jobs : int, default=None
         Number of processes, see :class:`joblib.Parallel`.
 
@@ -87,8 +96,8 @@ def fit_groups(
     Raises
     ------
     ValueError
-        If a column is missing, if the data contain NaN or infinity, or if the estimator
-        cannot be fitted; the message names the series.
+        If a column is missing, if ``y_std`` is not positive, if the data contain NaN or
+        infinity, or if the estimator cannot be fitted; the message names the series.
 
     Examples
     --------
@@ -112,7 +121,9 @@ def fit_groups(
         raise ValueError(
             f"data must be a data frame of pandas or polars, got {type(data).__name__}."
         )
-    features = _features(data, features, [group, target, sample_weight])
+    if absolute_sigma and y_std is None:
+        raise ValueError("absolute_sigma=True needs y_std, the deviations.")
+    features = _features(data, features, [group, target, sample_weight, y_std])
     column = estimator.broken_features
     dates.check_column(column, features)
     column = features.index(column) if isinstance(column, str) else column
@@ -133,10 +144,17 @@ def fit_groups(
         np.cumsum(np.bincount(codes, minlength=len(names)))[:-1],
     )
     x, others = X[:, column], np.delete(X, column, axis=1)
-    series = [(x[r], y[r, 0], others[r], weight[r]) for r in rows]
+    std = None if y_std is None else data[y_std].to_numpy()
+    series = [
+        (x[r], y[r, 0], others[r], weight[r], None if std is None else std[r])
+        for r in rows
+    ]
     parallel = Parallel(n_jobs=n_jobs, verbose=verbose)
     tables = _fit_together(
-        partial(_fit_in_one_thread, estimator, kind), series, names, parallel
+        partial(_fit_in_one_thread, estimator, kind, absolute_sigma),
+        series,
+        names,
+        parallel,
     )
     columns = {
         name: np.concatenate([table[name] for table in tables]) for name in tables[0]
@@ -157,6 +175,11 @@ def _checked_estimator(estimator):
         raise ValueError(f"fit_groups takes a SegmentedRegressor, got {estimator!r}.")
     estimator = clone(estimator)
     estimator._validate_params()
+    if is_joint(estimator):
+        raise ValueError(
+            "fit_groups is for least squares of one broken feature: leave out family, "
+            "slopes and through, and give one number or name as broken_features."
+        )
     if criterion_of(estimator) == "cv" and estimator.n_breakpoints == "auto":
         raise ValueError(
             "fit_groups does not support criterion='cv': choose another one."
@@ -211,21 +234,20 @@ def _check_finite(name, values, codes, groups):
     )
 
 
-def _fit_in_one_thread(estimator, kind, series, names):
+def _fit_in_one_thread(estimator, kind, absolute_sigma, series, names):
     """As _fit_chunk; more threads of BLAS would only wait for each other."""
     with one_blas_thread:
-        return _fit_chunk(estimator, kind, series, names)
+        return _fit_chunk(estimator, kind, absolute_sigma, series, names)
 
 
-def _fit_chunk(estimator, kind, series, names):
+def _fit_chunk(estimator, kind, absolute_sigma, series, names):
     """Tables of the segments of some series."""
     prepared, options = [], options_of(estimator, kind)
-    for (x, y, linear, weight), name in zip(series, names, strict=True):
-        order = sorted_rows(x, weight)
-        if not len(order):
+    for (x, y, linear, weight, std), name in zip(series, names, strict=True):
+        if not weight.any():
             raise ValueError(f"Group {name!r}: all weights are zero.")
-        prepared.append(prepare(x[order], y[order], linear[order], weight[order]))
         try:
+            prepared.append(prepare_rows(x, y, linear, weight, std, absolute_sigma)[0])
             check_inside(prepared[-1], options.known, kind)
         except ValueError as error:
             raise ValueError(f"Group {name!r}: {error}") from error

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 from sklearn.metrics import d2_tweedie_score
 
-from sklearn_gn import SegmentedRegressor
+from sklearn_gn import SegmentedRegressor, fit_groups
 
 
 def ramp(x, t):
@@ -381,3 +381,18 @@ def test_absolute_sigma_is_that_of_known_variances():
     assert_allclose(twice, 2 * once, rtol=1e-6)
     with pytest.raises(ValueError, match="absolute_sigma=True needs y_std"):
         model.fit(X, y, absolute_sigma=True)
+    data = pd.DataFrame({"x": np.tile(x, 2), "y": np.tile(y, 2)})
+    data["std"] = np.concatenate([std, 2 * std])
+    data["series"] = np.repeat(["a", "b"], 80)
+    columns = {"group": "series", "target": "y", "y_std": "std"}
+    table = fit_groups(model, data, **columns, absolute_sigma=True)
+    assert_allclose(table["breakpoint_std_error"][[1, 3]], [once, twice], rtol=1e-6)
+    table = fit_groups(model, data, **columns)
+    relative = model.fit(X, y, y_std=std)
+    assert_allclose(table["start"][[1, 3]], relative.breakpoints_.repeat(2))
+    errors = relative.breakpoint_std_.repeat(2)
+    assert_allclose(table["breakpoint_std_error"][[1, 3]], errors, rtol=1e-6)
+    with pytest.raises(ValueError, match="Group 'a': y_std must be positive"):
+        fit_groups(model, data.assign(std=0.0), **columns)
+    with pytest.raises(ValueError, match="fit_groups is for least squares"):
+        fit_groups(SegmentedRegressor(family="poisson"), data, **columns)
