@@ -151,7 +151,6 @@ def test_flow_past_a_permeable_lens(by):
 # -- Units
 
 
-@pytest.mark.xfail(**WRONG_VALUES, reason="79 % wrong; 1e-6 when counted from 293.15")
 def test_two_materials_in_kelvin():
     # Glass below copper, an output for each: the remedy of the guide.
     glass, copper = 1.38, 400.0
@@ -500,9 +499,6 @@ def test_intervals_of_an_unknown_inlet():
     assert np.median(distances) <= 1 / 3  # in standard errors
 
 
-@pytest.mark.xfail(
-    **WRONG_VALUES, reason="the coefficient stays where it starts, nine decades away"
-)
 def test_unknown_far_from_its_start():
     # Ageing of paper: u' = -A exp(-E / RT) u^2, with A known to .1 %.
     arrhenius, A = math.exp(-111000 / (8.314 * 391)), 7.8e8
