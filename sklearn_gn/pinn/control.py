@@ -284,7 +284,9 @@ def _estimated_error(points, state, settings, now):
     if settings.dtype != np.float64:
         return math.nan
     if points.data is None and not model.problem.unknown:
-        return relative_error_estimate(model, state.net, batches, points.fresh)
+        return relative_error_estimate(
+            model, state.net, batches, points.fresh, in_units=True
+        )
     if points.data is not None:
         exact = settings.observed is not None and now.weighing.is_exact
         if not exact or settings.observed.has_functions:

@@ -60,18 +60,22 @@ _DAMPINGS = 0.0, 1e-8, 1e-6, 1e-4  # relative to the largest of the diagonal
 _AGREED = 0.5  # difference of errors that halves find, relative to that of all points
 
 
-def relative_error_estimate(model, net, batches, fresh, draw=None):
+def relative_error_estimate(model, net, batches, fresh, draw=None, in_units=False):
     """Estimate of the relative L2 error; NaN for networks that are too large.
 
     To be called in double precision. With ``draw(times=n)``, which draws n times as
-    many fresh points, triangular factors are used, too.
+    many fresh points, triangular factors are used, too. With ``in_units`` the outputs
+    count from their centers and in units of their sizes.
     """
     found = _found_change(model, net, batches, fresh, draw)
     if found is None:
         return math.nan
-    return _relative(np.sum(found.squares), np.sum(found.sizes)) * for_all_residuals(
-        found.explained
-    )
+    if in_units:
+        relative = _relative(np.sum(found.squares), np.sum(found.sizes))
+    else:
+        squares = found.squares * _center_and_scale(model.problem)[1] ** 2
+        relative = _relative(np.sum(squares), np.sum(found.physical))
+    return relative * for_all_residuals(found.explained)
 
 
 def largest_error_estimate(model, net, batches, fresh):
@@ -97,8 +101,11 @@ class _Change(NamedTuple):
     net: Any  # the richer network
     weights: np.ndarray  # their change
     explained: float  # part of the residuals' square
-    squares: np.ndarray  # (q,)  of each output's change, summed over points
-    sizes: np.ndarray  # (q,)  the same of the output
+    # Of each output (q,), in units of its size and summed over points: its change and
+    # itself, from its center. Then the output as it is.
+    squares: np.ndarray
+    sizes: np.ndarray
+    physical: np.ndarray
 
 
 def _found_change(model, net, batches, fresh, draw=None):
@@ -110,7 +117,7 @@ def _found_change(model, net, batches, fresh, draw=None):
     if n_weights > MOST_WEIGHTS:
         return None
     balance = even_weights(model, net, batches)
-    sizes, error_of = _outputs(model, net, fresh, balance, batches)
+    sizes, physical, error_of = _outputs(model, net, fresh, balance, batches)
 
     def solved(method, points, solution):
         parts = [method(model, net, h, balance, batches) for h in halves(points)]
@@ -127,11 +134,11 @@ def _found_change(model, net, batches, fresh, draw=None):
     if found.difference > _AGREED:
         found = solved(sums_over_pieces, fresh, correction_of_halves)
     squares = np.sum(error_of(found.change) ** 2, axis=0)
-    return _Change(net, found.change, found.explained, squares, sizes)
+    return _Change(net, found.change, found.explained, squares, sizes, physical)
 
 
 def _outputs(model, net, fresh, balance, like):
-    """Squares of outputs, and the map of changes of weights to theirs."""
+    """Squares of outputs, in units and as they are, and what changes of weights do."""
     x = np.asarray(fresh[0].x)[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     in_time = free_functions_of_time(model, net, fresh)
@@ -141,9 +148,19 @@ def _outputs(model, net, fresh, balance, like):
         return has_equation * _without_free_parts(a, model.problem, x, in_time)
 
     def error_of(change):
-        return determined((slopes @ change).reshape(values.shape))
+        return determined((slopes @ change).reshape(values.shape) / scale)
 
-    return np.sum(determined(values) ** 2, axis=0), error_of
+    center, scale = _center_and_scale(model.problem)
+    sizes, physical = (
+        np.sum(determined(a) ** 2, axis=0) for a in ((values - center) / scale, values)
+    )
+    return sizes, physical, error_of
+
+
+def _center_and_scale(problem):
+    """Those of the outputs of a default network; zero and one of others."""
+    scale = np.array(getattr(problem, "scale", ()) or np.ones(len(problem.outputs)))
+    return np.array(getattr(problem, "center", ()) or np.zeros(len(scale))), scale
 
 
 def _has_equation(model, net, points, balance, like):

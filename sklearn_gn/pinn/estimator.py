@@ -95,9 +95,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     loss_weights : {"auto", "fixed", "scaled", "balanced"}, default="auto"
         How residual classes are weighted, apart from the weights of the conditions. If
         "fixed", residuals count as they are stated. If "scaled", each class is divided
-        by its size for a solution that varies once over the domain. If "auto", this is
-        done where sizes are far from one or far apart. If "balanced", the weights are
-        adapted until all classes have equal shares of the loss.
+        by its size for a solution that varies once over the domain. If "auto", each
+        residual is, so that units do not matter; where ``hidden_layer_sizes`` or the
+        weight of observations is given, only if sizes are far apart. If "balanced",
+        the weights are adapted until all classes have equal shares of the loss.
 
     n_interior : int or "auto", default="auto"
         Number of collocation points inside the domain. If "auto", there are two and a

@@ -77,10 +77,7 @@ def advice(solver, reason):
 
 def limit(solver, reason):
     """What limited a fit, and what to change; None where nothing did."""
-    unit = solver._untrained_loss or 1.0
-    is_solved = _loss_without_noise(solver) <= SOLVED_LOSS * unit
-    budget = reason.value if reason.value in _CAUSES else None
-    case = Case(solver, reason, is_solved, budget)
+    case = _case(solver, reason, solver._untrained_loss)
     rules = RULES if reason.is_warned_about else RULES_OF_THE_CONVERGED
     found = next((f for rule in rules if (f := rule(case)) is not None), None)
     if found is None or reason is not StopReason.MAX_TIME:
@@ -91,6 +88,15 @@ def limit(solver, reason):
     return found._replace(text=f"{found.text} {solver._why_early}")
 
 
+def _case(solver, reason, untrained_loss):
+    unit = untrained_loss or 1.0
+    is_solved = math.isfinite(unit) and (
+        _loss_without_noise(solver) <= SOLVED_LOSS * unit
+    )
+    budget = reason.value if reason.value in _CAUSES else None
+    return Case(solver, reason, is_solved, budget)
+
+
 _CAUSES = {"max_iter": "iterations", "max_time": "time"}  # of fits that were not done
 
 
@@ -99,7 +105,8 @@ _CAUSES = {"max_iter": "iterations", "max_time": "time"}  # of fits that were no
 
 def _left_open(case):
     """Conditions and observations that leave the solution open: more would not help."""
-    if case.is_solved and case.solver._left_open:
+    fit_ended = case.is_solved or not case.reason.is_warned_about
+    if fit_ended and case.solver._left_open:
         return Finding("stopped", case.solver._left_open, "problem")
     return None
 
@@ -109,6 +116,53 @@ def _other_branch(case):
     solver = case.solver
     text = eigenvalues.other_values(solver) or eigenvalues.nothing_but_zero(solver)
     return Finding("branch", text, "problem") if text else None
+
+
+def _other_value(case):
+    """A value of an eigenvalue that may not be the one that was meant."""
+    solver = case.solver
+    is_near = solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss
+    text = eigenvalues.warning_of_other_values(solver) if is_near else ""
+    return Finding("branch", text, "problem") if text else None
+
+
+def _between_points(case):
+    """A fit that has ended well, but solves the equation at its points alone."""
+    solver, log = case.solver, case.solver.convergence_log_
+    loss = log["loss"][_best_row(solver)] if len(log["loss"]) else math.inf
+    # Windows of time are judged one by one.
+    is_judged = case.reason.is_warned_about or isinstance(solver._fitted.net, Pieces)
+    if case.is_solved or is_judged or not solver.fresh_loss_ > OVERFITTED * loss:
+        return None
+    return Finding(
+        "points",
+        f"The loss of the network is {solver.fresh_loss_:.3g} on fresh points, versus "
+        f"{loss:.3g} on its training points. Between these the equation does not "
+        "hold: do not trust the solution. Raise n_interior and n_boundary, or "
+        "lower resample.",
+        "n_interior",
+    )
+
+
+def _vague(case):
+    """Coefficients whose standard deviations exceed their values."""
+    solver = case.solver
+    vague = [
+        name
+        for name, value in solver.coefficients_.items()
+        if name not in solver._undetermined
+        and np.any(solver.coefficients_std_[name] > np.abs(value))
+    ]
+    gone = _advice_on_vanished(solver)
+    if not vague or (gone and solver.stop_reason_ == "stalled"):
+        return None
+    observed = "loss_data" in solver.convergence_log_
+    why = _FEW_OBSERVATIONS if observed else _NOT_SOLVED_WELL
+    text = gone or (
+        f"The standard deviations of the coefficients {vague} exceed their values: "
+        f"{why}"
+    )
+    return Finding("stopped", text, "problem")
 
 
 def _vanished(case):
@@ -255,7 +309,8 @@ def _budget(case):
     return found._replace(text=_with_place(solver, text))
 
 
-RULES_OF_THE_CONVERGED = (_left_open, _other_branch)
+_NOT_SOLVED = (_between_points, _vague)  # of which a fit warns at its end
+RULES_OF_THE_CONVERGED = (_left_open, *_NOT_SOLVED, _other_value, _other_branch)
 RULES = (
     _left_open,
     _vanished,
@@ -470,35 +525,23 @@ def solved_until(solution, domain, untrained_loss):
 
 def warn_if_not_solved(solver, untrained_loss):
     """Warn of a solution, and of coefficients, that are not to be trusted."""
-    fresh, log = solver.fresh_loss_, solver.convergence_log_
-    without_noise = _loss_without_noise(solver)
-    solved = math.isfinite(untrained_loss) and (
-        without_noise < SOLVED_LOSS * untrained_loss
+    _warn_by(
+        _case(solver, StopReason(solver.stop_reason_), untrained_loss), _NOT_SOLVED
     )
-    solved |= isinstance(solver._fitted.net, Pieces)  # they are judged one by one
-    loss = log["loss"][_best_row(solver)] if len(log["loss"]) else math.inf
-    said = StopReason(solver.stop_reason_).is_warned_about
-    if fresh > OVERFITTED * loss and not solved and not said:
-        _warn(
-            f"The loss of the network is {fresh:.3g} on fresh points, versus "
-            f"{loss:.3g} on its training points. Between these the equation does not "
-            "hold: do not trust the solution. Raise n_interior and n_boundary, or "
-            "lower resample."
-        )
-    vague = [
-        name
-        for name, value in solver.coefficients_.items()
-        if name not in solver._undetermined
-        and np.any(solver.coefficients_std_[name] > np.abs(value))
-    ]
-    is_said = solver.stop_reason_ == "stalled" and _advice_on_vanished(solver)
-    if vague and not is_said:
-        why = _FEW_OBSERVATIONS if "loss_data" in log else _NOT_SOLVED_WELL
-        _warn(
-            _advice_on_vanished(solver)
-            or f"The standard deviations of the coefficients {vague} exceed their "
-            f"values: {why}"
-        )
+
+
+def warn_of_other_solutions(solver):
+    """Warn of what is left open, and of zero or an eigenvalue that was not wanted."""
+    if solver._left_open:
+        _warn(solver._left_open)
+    case = _case(solver, StopReason(solver.stop_reason_), solver._untrained_loss)
+    _warn_by(case, (_other_value,))
+
+
+def _warn_by(case, rules):
+    for finding in (rule(case) for rule in rules):
+        if finding is not None:
+            _warn(finding.text)
 
 
 def _advice_on_vanished(solver):
@@ -511,16 +554,6 @@ _FEW_OBSERVATIONS = (
     "the observations do not determine them. Give more observations, or other places."
 )
 _NOT_SOLVED_WELL = "the equation is not solved well enough to determine them."
-
-
-def warn_of_other_solutions(solver):
-    """Warn of what is left open, and of zero or an eigenvalue that was not wanted."""
-    if solver._left_open:
-        _warn(solver._left_open)
-    if solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss:
-        warning = eigenvalues.warning_of_other_values(solver)
-        if warning:
-            _warn(warning)
 
 
 def _warn(message):

@@ -24,7 +24,7 @@ from sklearn_gn.pinn.losses import fresh_loss, fresh_loss_in
 from sklearn_gn.pinn.observation_weight import observed, reweighted
 from sklearn_gn.pinn.points import FEW_AXES, NoPoints, Sampler
 from sklearn_gn.pinn.predictions import Fitted, n_weights
-from sklearn_gn.pinn.residual_sizes import alike_sizes, counted_size
+from sklearn_gn.pinn.units import count_in_units
 from sklearn_gn.pinn.windows import last_network, with_windows
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.runtime.memory import check_fits
@@ -136,6 +136,9 @@ def network_and_models(solver, stages, data, rng):
         equation=data.problem is not None,
         observed=data.observed if data.observations.training else None,
         device=solver.device,
+        of_one_size=_is_free(
+            solver, data.problem, data.observations.training is not None
+        ),
     )
     _check_second_derivatives(activations, models[-1].classes[0].rows)
     if has_default_network(solver, data.problem) and not stages:
@@ -242,7 +245,7 @@ def _sampler(solver, models, growth, size):
     if _is_auto(method):
         adaptive = growth is not None and problem.domain.dim <= FEW_AXES
         method = "residual" if adaptive else "sobol"
-    return Sampler(*points, method, solver.dtype, _alike_sizes(solver, models))
+    return Sampler(*points, method, solver.dtype, _counts_in_units(solver, models))
 
 
 def _noisy_observations(solver, model, data):
@@ -258,20 +261,24 @@ def _noisy_observations(solver, model, data):
 def weighted_data(solver, models, data):
     """Return the data, with observations that count as classes of their size do."""
     known = models[-1].classes[-1]
-    size = counted_size(known.size, _alike_sizes(solver, models))
-    if known.residual.name != "data" or size == 1:
+    if known.residual.name != "data" or not _counts_in_units(solver, models):
         return data
-    batches = [
-        batch and reweighted((batch,), 1 / size**2)[0] for batch in data.observations
-    ]
+    factor = known.size**-2
+    batches = [batch and reweighted((batch,), factor)[0] for batch in data.observations]
     return data._replace(observations=type(data.observations)(*batches))
 
 
-def _alike_sizes(solver, models):
-    free = has_default_network(solver, models[-1].problem)
-    if models[-1].classes[-1].residual.name == "data":
-        free = free and solver.observation_weight == "auto"
-    return alike_sizes(models[-1], solver.loss_weights, free)
+def _counts_in_units(solver, models):
+    has_data = models[-1].classes[-1].residual.name == "data"
+    free = _is_free(solver, models[-1].problem, has_data)
+    return count_in_units(models[-1], solver.loss_weights, free)
+
+
+def _is_free(solver, problem, has_data):
+    """Whether neither the layers nor the weights of the residuals are given."""
+    if not has_default_network(solver, problem) or solver.loss_weights != "auto":
+        return False
+    return not has_data or solver.observation_weight == "auto"
 
 
 def check_memory(settings, net, data):

@@ -29,9 +29,9 @@ from sklearn_gn.pinn.losses import (
     loss_by,
     rebalanced_weights,
 )
-from sklearn_gn.pinn.output_units import at_given_values
 from sklearn_gn.pinn.residuals import check_is_defined
 from sklearn_gn.pinn.solved import losses_of_no_solution
+from sklearn_gn.pinn.units import at_given_values
 
 # Of the last weights, until the loss to begin with is finite.
 _SHARES = (0.1, 0.01, 0.0)

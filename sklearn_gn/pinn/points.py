@@ -1,6 +1,5 @@
 """Collocation points: where the residuals of a differential equation are taken."""
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,7 +7,6 @@ import numpy as np
 from sklearn_gn.data.hashing import row_codes
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.pieces import class_residuals
-from sklearn_gn.pinn.residual_sizes import counted_size
 from sklearn_gn.pinn.solution import reference
 from sklearn_gn.pinn.windows import first_data
 
@@ -27,14 +25,14 @@ class Sampler:
     With the method "residual", half of the interior points have a probability in
     proportion to the squared residual: that of Wu et al., "A comprehensive study of
     non-adaptive and residual-based adaptive sampling", with k = 2 and c = 1. Residuals
-    count in units of the size of their class where it is more than ``alike`` from one.
+    count in units of the size of their class if ``in_units``.
     """
 
     n_interior: int
     n_boundary: int
     method: str
     dtype: str
-    alike: float = math.inf
+    in_units: bool = False
 
     def draw(self, model, seed, stage, number, net=None):
         """Draw the points of all residual classes of the model's problem."""
@@ -50,7 +48,7 @@ class Sampler:
             )
         batches = []
         for known in model.classes[: len(points)]:
-            kind, size = known.residual, counted_size(known.size, self.alike)
+            kind, size = known.residual, known.size if self.in_units else 1.0
             x, data, share = distinct(*points[kind.name])
             data = first_data(kind.function, data, kind.n_outputs)
             weight = kind.weight / size**2 * len(x) * share

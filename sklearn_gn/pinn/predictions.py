@@ -322,7 +322,10 @@ class SolutionMixin(PredictionIntervalMixin):
         return self._error_estimate
 
     def _estimated_error(self, factored):
-        """The estimate, or one that is sooner there and seldom much too small."""
+        """The estimate, or one in units of the outputs that is sooner there.
+
+        That one is seldom much too small.
+        """
         from sklearn_gn.pinn.error_estimate import (
             relative_error_estimate,
             relative_error_in_windows,
@@ -339,6 +342,7 @@ class SolutionMixin(PredictionIntervalMixin):
                     posterior.batches,
                     posterior.fresh,
                     self._draw_fresh if factored else None,
+                    in_units=not factored,
                 )
             if self._window_points is not None:
                 return relative_error_in_windows(

@@ -24,9 +24,9 @@ from sklearn_gn.pinn.model import (
 )
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.points import batch_of
-from sklearn_gn.pinn.residual_sizes import in_units, size_of_observations
 from sklearn_gn.pinn.residuals import Observed
 from sklearn_gn.pinn.taylor import DerivativeRows
+from sklearn_gn.pinn.units import in_units, size_of_observations
 
 # --- the network ---------------------------------------------------------------------
 
@@ -86,25 +86,30 @@ def _no_residual(u, x):
     return u(x) - u(x)
 
 
-def models(problems, names, features, extra, *, equation, observed, device):
+def models(
+    problems, names, features, extra, *, equation, observed, device, of_one_size=False
+):
     """Return what is compiled, for each problem of a sequence.
 
     The residuals of problems count if ``equation``; ``observed`` holds numbers of
-    outputs, and functions of the field and a point, or is None.
+    outputs, and functions of the field and a point, or is None. With ``of_one_size``
+    all residuals of a class have one size.
     """
     frame = () if features else names
     return tuple(
         Model(
             problem,
             frame,
-            _class_models(problem, features, extra, equation, observed, device),
+            _class_models(
+                problem, features, extra, equation, observed, device, of_one_size
+            ),
             features,
         )
         for problem in problems
     )
 
 
-def _class_models(problem, features, extra, equation, observed, device):
+def _class_models(problem, features, extra, equation, observed, device, each):
     classes, kind = (), None
     if observed is not None:
         kind = problem.residual_class("data", Observed(observed), 1, len(observed))
@@ -115,7 +120,8 @@ def _class_models(problem, features, extra, equation, observed, device):
             rows, sizes = rows_and_sizes(problem, extra, axes, probed)
         kinds = (*problem.residual_classes(), *([probed] if probed else []))
         n_stated = len(kinds) - bool(probed)
-        pairs = list(map(in_units, kinds, sizes))[:n_stated]
+        pairs = [in_units(*one, each) for one in zip(kinds, sizes, strict=True)]
+        pairs = pairs[:n_stated]
         pairs += [(probed, size_of_observations(problem, observed))] if probed else []
         kinds, sizes = zip(*pairs, strict=True)
         classes = tuple(map(ClassModel, kinds, rows, sizes))

@@ -52,7 +52,7 @@ def vanished_coefficients(solver):
     """What to say of positive coefficients that have gone to zero; "" if none have."""
     found = [
         name
-        for name, known in solver.problem_.unknown.items()
+        for name, known in solver._fitted.model.problem.unknown.items()
         if known.positive
         and np.any(solver.coefficients_[name] < VANISHED * np.asarray(known.initial))
         and np.any(solver.coefficients_std_[name] > solver.coefficients_[name])

@@ -25,7 +25,7 @@ axis of time, and a condition at the start has the residual
 
 which a window without one before it has with zeros in the place of the last term.
 Residuals count as the errors that they cause: in units of the outputs over all time
-(see :mod:`sklearn_gn.pinn.residual_sizes`), and in proportion to the length of the
+(see :mod:`sklearn_gn.pinn.units`), and in proportion to the length of the
 window. A short window would otherwise rather have another start.
 """
 
@@ -45,13 +45,13 @@ from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn import growth
 from sklearn_gn.pinn.model import drawn_anew, n_waves, network
 from sklearn_gn.pinn.pieces import class_residuals
-from sklearn_gn.pinn.residual_sizes import InUnits, units_of_rows
 from sklearn_gn.pinn.solved import (
     FALL,
     FEW_ITERATIONS,
     SOLVED_LOSS,
     WELL_SOLVED_LOSS,
 )
+from sklearn_gn.pinn.units import InUnits, units_of_rows
 
 _WINDOW_PATIENCE = 8  # iterations without a fall, of a window
 # Fresh loss of a window, relative to that of no training, from which on there is

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.data.scaling import moments
+from sklearn_gn.data.units import moments
 from sklearn_gn.linalg.factors import orthogonal_factors
 from sklearn_gn.softmax_head.head import AffineHead
 

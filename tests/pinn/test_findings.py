@@ -430,7 +430,9 @@ def _ended(**changes):
         _fitted=SimpleNamespace(
             problem=object(),
             net=None,
-            model=SimpleNamespace(problem=changes.get("posed")),
+            model=SimpleNamespace(
+                problem=changes.get("posed", changes.get("problem", LONG_GROWTH))
+            ),
         ),
         _cure_of_overfitting=PINNSolver._cure_of_overfitting,
     )
@@ -873,6 +875,9 @@ def test_warnings_speak_of_the_network_that_is_returned():
     loss[9] = 0.1
     with pytest.warns(ConvergenceWarning, match=r"is 30 on fresh points, versus 0.1"):
         warn_if_not_solved(solver, 100.0)
+    # What the fit has warned of is what limited it, though it has converged.
+    found = findings.limit(solver, StopReason("tol"))
+    assert (found.cause, found.parameter) == ("points", "n_interior")
 
 
 def test_constants_are_free_where_no_loss_changes():

@@ -27,7 +27,8 @@ from sklearn_gn.pde import (
     Unknown,
     d,
 )
-from sklearn_gn.pinn import control, observation_weight, residual_sizes, setup
+from sklearn_gn.pinn import control, observation_weight, setup
+from sklearn_gn.pinn import units as pinn_units
 from sklearn_gn.pinn.control import Control
 from sklearn_gn.pinn.data import without_data
 from sklearn_gn.pinn.enrichment.posed import posed
@@ -347,15 +348,15 @@ def test_outputs_without_values_have_the_unit_that_balances_the_equations():
 
 def test_residuals_of_a_class_that_differ_a_millionfold_count_alike():
     kind = circuit(1.0, 1.0).residual_classes()[0]
-    assert residual_sizes.in_units(kind, np.array([2.0, 1.0]))[0] is kind
-    scaled, size = residual_sizes.in_units(kind, np.array([2e-6, 1.0]))
+    assert pinn_units.in_units(kind, np.array([2.0, 1.0]))[0] is kind
+    scaled, size = pinn_units.in_units(kind, np.array([2e-6, 1.0]))
     assert_allclose(size, math.sqrt((4e-12 + 1) / 2))
     assert_allclose(np.array(scaled.function.units) * size, [2e-6, 1.0])
     u, t = OSCILLATOR.field(lambda x: jnp.stack([x[0], 3 + x[0]])), jnp.array([0.5])
     known = OSCILLATOR.residual_classes()[0].function
     both = [
         f((u,), t[None], t[:0], {"w": 1.0})
-        for f in (known, residual_sizes.InUnits(known, (2.0, 1e-6)))
+        for f in (known, pinn_units.InUnits(known, (2.0, 1e-6)))
     ]
     assert_allclose(both[1], both[0] / np.array([2.0, 1e-6]))
 

@@ -172,7 +172,7 @@ def test_a_default_fit_solves_waves_on_many_axes(total, share):
 
 def test_units_are_those_of_the_values():
     problem = Problem(
-        lambda u, x: (d(u["a"], "t")(x) - 1, d(u["b"], "t"), d(u["c"], "t")),
+        lambda u, x: (d(u["a"], "t")(x) - 1, d(u["b"], "t")(x), d(u["c"], "t")(x) - 1),
         Box(x=(0, 1), t=(0, 1)),
         [
             Initial(lambda x: 300 + x[0], outputs="a"),
@@ -183,7 +183,7 @@ def test_units_are_those_of_the_values():
     )
     center, scale = units(problem)
     np.testing.assert_allclose(center, [300.5, 0, 0], atol=0.01)
-    np.testing.assert_allclose(scale, [0.5, 7, 1], rtol=0.02)
+    np.testing.assert_allclose(scale, [0.5, 7, 1 / np.pi], rtol=0.02)
     y = np.array([[np.nan, 20.0], [2.0, 10.0]])
     center, scale = units(problem, y, (1, 2))
     assert (center[1:], scale[1:]) == ((0.0, 0.0), (7.0, 10.0))

@@ -20,7 +20,8 @@ from sklearn_gn.pde import (
     d,
     integral,
 )
-from sklearn_gn.pinn import fitting, growth, residual_sizes, setup, windows
+from sklearn_gn.pinn import fitting, growth, setup, windows
+from sklearn_gn.pinn import units as pinn_units
 from sklearn_gn.pinn.model import Model, network, start_parameters
 from sklearn_gn.pinn.points import Sampler
 from sklearn_gn.pinn.residuals import class_residuals
@@ -196,7 +197,7 @@ def test_rows_count_in_units_of_the_errors_that_they_cause():
             )
         )
     )
-    rows, start, slope = residual_sizes.units_of_rows(stated)
+    rows, start, slope = pinn_units.units_of_rows(stated)
     # The derivatives alone, of time of length 4, however large the values are.
     np.testing.assert_allclose(rows, [1 / 4, 5 / 4, 1e3 / 4, np.sqrt(2)], rtol=1e-10)
     np.testing.assert_allclose(start, 1, rtol=1e-10)

@@ -40,7 +40,7 @@ from sklearn_gn.pinn.enrichment.similarity import (
     n_similarity_functions,
     similarity_functions,
 )
-from sklearn_gn.pinn.output_units import units
+from sklearn_gn.pinn.units import coefficient_starts, units
 
 _WHOLE = 0.01  # distance of an exponent to a whole number
 _TINY = 1e-30  # what is left alone
@@ -196,6 +196,7 @@ def posed(problem, stages, y=None, observed=(), names=NAMES):
         shown = (lines if many_axes else waves).wave_vectors(problem)
         shown = switches.kept("pinn.waves", shown)
     center, scale = units(problem, y, observed, shown)
+    starts = coefficient_starts(problem, center, scale) if y is not None else {}
     found = {
         name: family.find(problem, scale, shown)
         for name, family in FAMILIES.items()
@@ -205,6 +206,8 @@ def posed(problem, stages, y=None, observed=(), names=NAMES):
 
     def pose(entry):
         arguments = {f.name: getattr(entry, f.name) for f in fields(Problem)}
+        if starts:
+            arguments["coefficients"] = {**entry.coefficients, **starts}
         return PosedProblem(**arguments, center=center, scale=scale, added=added)
 
     return pose(problem), [pose(stage) for stage in stages]

@@ -1,0 +1,561 @@
+"""Units of outputs, coefficients and residuals, from all that is stated about them.
+
+The level of a problem is the constant that its conditions come nearest to. About it,
+each row of the equation and of the conditions has a source, the residual of the level,
+and answers, what slow waves of the outputs change in it. The size of an output is that
+of its given values where these vary, and else that with which it answers the sources,
+or balances the terms of outputs whose size is known. The level is the center of an
+output that varies little about it. No step of this depends on the units of the axes,
+of the outputs or of the rows.
+
+A fit that finds its network counts each residual in units of its size, so that the
+units of the statement change nothing. Where layers are given, residuals count as they
+are stated, unless their sizes are more than a factor of 1,000 apart, as those of volts
+and coulombs are: the one would hardly count next to the other.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn import _switches as switches
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.pde import Condition, Dirichlet, Initial, Neumann, Robin, Unknown
+from sklearn_gn.pde.given_values import values_of
+from sklearn_gn.pde.local_functions import points_of_row, wave_at
+
+_POINTS = 200  # of each class, at which values and residuals are taken
+_RESONANCE = 1e-4  # share of the largest answer to a wave that is hardly one
+_NEGLIGIBLE = 1e-12  # size of values or terms, relative to the others: rounding
+_LITTLE = 0.25  # variation, relative to the level, of what has a center
+_VISIBLE = 1e3  # ratio of sizes, beyond which the smaller ones are not seen
+_SECANTS, _POWERS = 20, (0.25, 4.0)  # steps to the size of terms that are no lines
+_FASTER = np.concatenate([[0.0], 2.0 ** (np.arange(25) / 2)])  # waves in time
+_TWICE = 2.0  # the answer of a standing output: derivatives are the larger terms
+_N_POINTS = 20  # of each class, with a random function each
+_ORDERS = 3  # values, and the first two derivatives
+
+
+def units(problem, y=None, observed=(), waves=()):
+    """Return center and size of each output, tuples of numbers.
+
+    A single output without values answers the source by the first of ``waves``, or by
+    a slow one. One that nothing is known of has the size one.
+    """
+    q = len(problem.outputs)
+    rows = _rows(problem)
+    given = _given_values(problem, rows)
+    for k, entry in enumerate(observed if y is not None else ()):
+        if not callable(entry):
+            given[entry] = np.concatenate([given[entry], y[:, k][np.isfinite(y[:, k])]])
+    level = _level(rows, given)
+    found = [_unit(values) for values in given]
+    sizes = _sizes(rows, level, [size for _, size in found], waves)
+    stays = (sizes == 0) | (sizes >= _LITTLE * np.abs(level))
+    known = [
+        size or (np.abs(level[k]) if stays[k] and len(given[k]) else 0.0)
+        for k, (_, size) in enumerate(found)
+    ]
+    sizes = _sizes(rows, level, known, waves)
+    if not switches.on("pinn.units"):
+        return (0.0,) * q, (1.0,) * q
+    centers = tuple(
+        float(center if size else 0.0 if stay else mean)
+        for (center, size), stay, mean in zip(found, stays, level, strict=True)
+    )
+    return centers, tuple(float(size) or 1.0 for size in sizes)
+
+
+def at_given_values(problem, net, share):
+    """A network whose outputs are the level of the problem, and vary less.
+
+    Its last weights are a share of what they are.
+    """
+    middle = np.zeros(len(problem.outputs))
+    if getattr(problem, "scale", ()):
+        rows = _rows(problem)
+        level = _level(rows, _given_values(problem, rows))
+        middle = (level - np.array(problem.center)) / np.array(problem.scale)
+    *hidden, last = net.layers
+    last = np.asarray(last) * share
+    last[-1] += np.resize(middle, len(last[-1])).astype(last.dtype)  # of each region
+    return net._replace(layers=(*hidden, last))
+
+
+# --- given values, and the level -----------------------------------------------------
+
+
+def _unit(values):
+    """Center and half range of values that vary; zeros for a constant."""
+    low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
+    largest = max(abs(low), abs(high))
+    if not np.isfinite(largest) or high - low <= _NEGLIGIBLE * largest:
+        return 0.0, 0.0
+    if high - low < largest / 2:  # far from zero, and differing little
+        return (low + high) / 2, (high - low) / 2
+    return 0.0, largest if low < 0 < high else max(high - low, largest) / 2
+
+
+def _given_values(problem, rows):
+    """Values of each output that conditions give, in an array for each."""
+    known = [[np.zeros(0)] for _ in problem.outputs]
+    given = {
+        name: condition
+        for name, condition in problem._named_conditions()
+        if isinstance(condition, (Dirichlet, Initial))
+        and not getattr(condition, "order", 0)
+    }
+    if given and problem.transform is None:
+        places = [rows.drawn[name].x[:, 0] for name in given]
+        for names, values in values_of(problem, given.values(), places):
+            for name, column in zip(names, values.T, strict=True):
+                known[problem.outputs.index(name)].append(column)
+    found = [np.concatenate(columns) for columns in known]
+    found = [values[np.isfinite(values)] for values in found]
+    if any(map(len, found)):  # values that are rounding, compared with the answer
+        zero = np.zeros(len(problem.outputs))
+        source, answers = _terms(rows, rows.interior, zero, zero + 1)
+        least = _NEGLIGIBLE * _ratios(source, answers[0]).max(axis=1)
+        found = [
+            np.where(np.abs(values) < limit, 0.0, values)
+            for values, limit in zip(found, least, strict=True)
+        ]
+    return found
+
+
+def _level(rows, given):
+    """Constants (q,) that are the means of given values and solve the conditions."""
+    level = np.array([np.mean(values) if len(values) else 0.0 for values in given])
+    free = np.array([not len(values) for values in given])
+    if not (free.any() and rows.conditions):
+        return level
+    points = [rows.drawn[kind.name][:2] for kind in rows.conditions]
+    with backend.scope("float64"):
+        found = backend.to_numpy(
+            _at_level(rows.problem, rows.conditions, points, level)
+        )
+    slopes = [slopes[..., free].reshape(-1, free.sum()) for _, slopes in found]
+    matrix = np.concatenate(slopes)
+    sources = np.concatenate([source.ravel() for source, _ in found])
+    usual = np.isfinite(matrix).all(axis=1) & np.isfinite(sources) & matrix.any(axis=1)
+    if not usual.any():
+        return level
+    # Of rows and columns in units of their own, so that all count alike.
+    matrix, sources = matrix[usual], sources[usual]
+    columns = np.abs(matrix).max(axis=0)
+    columns[columns == 0] = 1
+    size = np.linalg.norm(matrix / columns, axis=1)
+    matrix = matrix / columns / size[:, None]
+    solved = np.linalg.lstsq(matrix, -sources / size, _NEGLIGIBLE)[0]
+    level[free] += solved / columns
+    return level
+
+
+# --- sizes ---------------------------------------------------------------------------
+
+
+def _sizes(rows, level, known, waves):
+    """Sizes (q,) of the outputs; 0 for those that nothing is known of."""
+    known = np.array(known)
+    sizes = np.maximum(known, _sizes_by_fluxes(rows, level, known > 0))
+    if len(sizes) == 1:
+        return sizes if known[0] else np.maximum(sizes, _answer(rows, level, waves))
+    for _ in sizes:  # each may need the size of another one first
+        before = sizes > 0
+        sizes = _balanced(rows, level, sizes)
+        if ((sizes > 0) == before).all():
+            break
+    return sizes
+
+
+def _sizes_by_fluxes(rows, level, has_values):
+    """Amplitudes (q,) of waves with the fluxes and the tractions that are given.
+
+    Where a row has outputs without values, it says nothing of the others.
+    """
+    sizes = np.zeros(len(level))
+    if rows.problem.transform is not None:
+        return sizes
+    named = rows.problem._named_conditions()
+    for kind, (_, condition) in zip(rows.conditions, named, strict=True):
+        faster = 1.0
+        if getattr(condition, "order", 0):
+            faster = _time_of_equation(rows, level)
+        elif not isinstance(condition, (Neumann, Robin, Condition)):
+            continue
+        source, answers = _terms(rows, kind, level, np.ones(len(level)), faster)
+        answers = answers[0]
+        answers[has_values] *= ~(answers[~has_values] > 0).any(axis=0)
+        sizes = np.maximum(sizes, _ratios(source, answers).max(axis=1))
+    return sizes
+
+
+def _time_of_equation(rows, level):
+    """How many times faster than a slow wave it is that derivatives in time prevail."""
+    ones = np.ones(len(level))
+    _, answers = _terms(rows, rows.interior, level, ones, _FASTER)
+    total = np.linalg.norm(answers, axis=(1, 2))
+    faster = np.flatnonzero(total[1:] >= _TWICE * total[0])
+    return _FASTER[1 + faster[0]] if len(faster) else 1.0
+
+
+def _answer(rows, level, waves):
+    """Amplitude of the first wave, or of a slow one, that balances the source; or 0.
+
+    A wave in resonance, which the equation hardly answers, is passed over.
+    """
+    source, answers = _terms(rows, rows.interior, level, np.ones(1), waves=waves)
+    source *= np.sqrt(2)  # the mean square of a wave is half of that of its amplitude
+    source, answers = np.linalg.norm(source), np.linalg.norm(answers[:, 0], axis=1)
+    clear = np.flatnonzero(answers > _RESONANCE * answers.max(initial=0))
+    if not (source > 0 and len(clear)):
+        return 0.0
+    number, size = clear[0], source / answers[clear[0]]
+
+    def lack(size):
+        _, found = _terms(rows, rows.interior, level, np.ones(1) * size, waves=waves)
+        answer = np.linalg.norm(found[number])
+        return np.log(source / answer) if 0 < answer < np.inf else 0.0
+
+    return float(_secant(lambda sizes: np.array([lack(sizes[0])]), np.array([size]))[0])
+
+
+def _balanced(rows, level, sizes):
+    """Give outputs without a size that with which they balance the rows.
+
+    The equation, and the conditions that couple outputs; of several rows the geometric
+    mean.
+    """
+    known = sizes > 0
+    kinds = [rows.interior]
+    if rows.problem.transform is None:
+        kinds += [
+            kind
+            for kind, condition in zip(
+                rows.conditions, rows.problem.conditions, strict=True
+            )
+            if isinstance(condition, Condition)
+        ]
+    reached = np.zeros(len(sizes), bool)
+
+    def lack(trial):
+        found = [[] for _ in trial]
+        for kind in kinds:
+            source, (terms, *_) = _terms(rows, kind, level, trial)
+            wanted = np.max([source, *terms[known]], axis=0)
+            for k in np.flatnonzero(~known):
+                balanced = (wanted > 0) & (terms[k] > 0) & np.isfinite(wanted)
+                found[k].extend(np.log(wanted[balanced] / terms[k][balanced]))
+        reached[:] = [bool(logs) for logs in found]
+        return np.array([np.mean(logs) if logs else 0.0 for logs in found])
+
+    trial = _secant(lack, np.where(known, sizes, 1.0))
+    return np.where(known | reached, trial, 0.0)
+
+
+def _secant(lack, sizes):
+    """Sizes (q,) at which the logarithm that terms lack, a function of them, is zero.
+
+    Terms are powers of the sizes, which are found from one step to the next.
+    """
+    power, missing = np.ones(len(sizes)), lack(sizes)
+    for _ in range(_SECANTS):
+        step = missing / power
+        if np.abs(step).max() < 0.01:
+            break
+        sizes, before = sizes * np.exp(step), missing
+        missing = lack(sizes)
+        moved = np.abs(step) > 0
+        power = np.where(moved, (before - missing) / np.where(moved, step, 1), power)
+        power = np.clip(power, *_POWERS)
+    return sizes
+
+
+def _ratios(source, answers):
+    """Sizes (q, k) that balance sources (k,) where answers (q, k) are any."""
+    there = (answers > 0) & (source > 0) & np.isfinite(source) & np.isfinite(answers)
+    return np.where(there, source, 0) / np.where(there, answers, 1)
+
+
+# --- unknown coefficients ------------------------------------------------------------
+
+
+def coefficient_starts(problem, center, scale):
+    """Unknown coefficients of another start, where theirs is orders of magnitude off.
+
+    A term that hardly counts beside the others, or hides all of them, tells a fit
+    nothing of its coefficient: the search begins where it is as large as they are.
+    """
+    rows, found = _rows(problem), {}
+    for name, known in problem.unknown.items():
+        first = np.asarray(known.initial, float)
+        if first.ndim or first == 0:
+            continue
+        shares = partial(_share_of_terms, rows, name, np.array(center), np.array(scale))
+        share = shares(float(first))
+        if not (share > 0 and (share < 1 / _VISIBLE or share > _VISIBLE)):
+            continue
+        factor = _secant(
+            lambda f, shares=shares, first=first: (
+                -np.log([shares(float(first * f[0]))])
+            ),
+            np.ones(1),
+        )
+        start = float(first * factor[0])
+        if np.isfinite(start):
+            found[name] = Unknown(start, known.positive)
+    return found
+
+
+def _share_of_terms(rows, name, level, sizes, value):
+    """Size of the terms with a coefficient over that of all others; 0 if unknown."""
+    largest = 0.0
+    for kind in (rows.interior, *rows.conditions):
+        x, data = rows.drawn[kind.name][:2]
+        with backend.scope("float64"):
+            both = backend.to_numpy(
+                _with_and_without(
+                    rows.problem, kind, name, x, data, level, sizes, np.array(value)
+                )
+            )
+        terms, others = (np.sum(squares, axis=1) for squares in both)
+        usual = np.isfinite(terms) & np.isfinite(others)
+        if usual.any() and others[usual].sum() > 0:
+            share = terms[usual].sum() / others[usual].sum()
+            largest = max(largest, np.sqrt(share))
+    return largest
+
+
+@partial(evaluated_by_numpy, static_argnames=("problem", "kind", "name"))
+def _with_and_without(problem, kind, name, x, data, level, sizes, value):
+    """Squares (n, k) of what a coefficient changes, from zero, and of what is left."""
+    low, high = problem.domain.bounds.T
+    wave = (np.pi / (high - low))[None]
+
+    def one(x, data):
+        places = points_of_row(x)
+
+        def row(value):
+            fields = tuple(
+                problem.field(wave_at(p, wave, sizes, sizes, level)) for p in places
+            )
+            coefficients = {**problem.start, name: value}
+            return kind.function(fields, places, data, coefficients)
+
+        without = row(jnp.zeros_like(value))
+        return (row(value) - without) ** 2, without**2
+
+    return jax.vmap(one)(x, data)
+
+
+# --- residuals of constants and waves ------------------------------------------------
+
+
+class _Rows(NamedTuple):
+    """The rows of a problem, and the points at which they are looked at."""
+
+    problem: Any
+    interior: Any  # residual class of the equation
+    conditions: tuple  # those of the conditions
+    drawn: dict  # points of all classes
+    directions: Any  # axes from which Laplacians are estimated
+
+
+def _rows(problem):
+    interior, *conditions = problem.residual_classes()
+    rng = np.random.RandomState(0)
+    drawn = problem.probes(_POINTS, rng)
+    directions = problem.draw_directions(rng)
+    return _Rows(problem, interior, tuple(conditions), drawn, directions)
+
+
+@partial(evaluated_by_numpy, static_argnames=("problem", "kinds"))
+def _at_level(problem, kinds, points, level):
+    """Residuals (n, k) of a constant, and their slopes (n, k, q), for each class."""
+
+    def one(kind, x, data):
+        def row(level):
+            fields = (problem.field(lambda y: level),) * kind.n_points
+            return kind.function(fields, points_of_row(x), data, problem.start)
+
+        return row(level), jax.jacfwd(row)(level)
+
+    return [
+        jax.vmap(partial(one, kind))(x, data)
+        for kind, (x, data) in zip(kinds, points, strict=True)
+    ]
+
+
+def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
+    """Root mean squares of the residuals of a level (k,) and of its changes (m, q, k).
+
+    These are by waves of each output, of such sizes: ``waves``, then a slow one that is
+    ``faster`` in time, or several. A source that is rounding is zero.
+    """
+    problem = rows.problem
+    low, high = problem.domain.bounds.T
+    slow = np.tile(np.pi / (high - low), (np.size(faster), 1))
+    if problem.domain.time is not None:
+        slow[:, problem.domain.axes.index(problem.domain.time)] *= faster
+    vectors = np.concatenate([np.reshape(waves, (-1, len(low))), slow])
+    x, data = rows.drawn[kind.name][:2]
+    with backend.scope("float64"):
+        source, terms, at_zero = backend.to_numpy(
+            _squares(problem, kind, x, data, rows.directions, level, sizes, vectors)
+        )
+    usual = np.isfinite(source).all(axis=1) & np.isfinite(terms).all(axis=(1, 2, 3))
+    if not usual.any():
+        return np.zeros(source.shape[1]), np.zeros(terms.shape[1:])
+    source, terms, at_zero = (
+        np.sqrt(np.mean(squares[usual], axis=0)) for squares in (source, terms, at_zero)
+    )
+    return np.where(source > _NEGLIGIBLE * at_zero, source, 0.0), terms
+
+
+@partial(evaluated_by_numpy, static_argnames=("problem", "kind"))
+def _squares(problem, kind, x, data, directions, level, sizes, vectors):
+    """Squares of residuals (n, k), of changes (n, m, q, k), of residuals of zero."""
+
+    def one(x, data):
+        places = points_of_row(x)
+
+        def row(vector, cosines, sines, level):
+            fields = tuple(
+                problem.field(
+                    wave_at(p, vector[None], cosines, sines, level), directions
+                )
+                for p in places
+            )
+            return kind.function(fields, places, data, problem.start)
+
+        none = jnp.zeros_like(level)
+        source = row(vectors[0], none, none, level)
+
+        def square(vector, amplitudes):
+            cosine = row(vector, amplitudes, none, level) - source
+            sine = row(vector, none, amplitudes, level) - source
+            return cosine**2 + sine**2
+
+        by_output = jax.vmap(square, (None, 0))
+        terms = jax.vmap(by_output, (0, None))(vectors, jnp.diag(sizes))
+        return source**2, terms, row(vectors[0], none, none, none) ** 2
+
+    return jax.vmap(one)(x, data)
+
+
+# --- how much residuals count --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InUnits:
+    """Residuals of a class, each divided by a unit."""
+
+    function: Callable
+    units: tuple
+
+    def __call__(self, fields, points, data, coefficients):
+        """Residuals of a row, of shape (k,)."""
+        found = self.function(fields, points, data, coefficients)
+        return found / np.array(self.units, found.dtype)
+
+
+def in_units(kind, sizes, each=False):
+    """A class of residuals that differ in size by 1,000 at most, and its size.
+
+    With ``each``, all its residuals have that size.
+    """
+    finite = np.isfinite(sizes) & (sizes > 0)
+    if not finite.any():
+        return kind, 1.0
+    size = float(np.sqrt(np.sum(sizes[finite] ** 2) / len(sizes)))
+    sizes = np.where(finite, sizes, size)
+    divides = (each and np.ptp(sizes) > 0) or _are_apart(sizes)
+    if not (divides and switches.on("pinn.balance")):
+        return kind, size
+    units = tuple(map(float, sizes / size))
+    return kind._replace(function=InUnits(kind.function, units)), size
+
+
+def size_of_observations(problem, observed):
+    """Root mean square of the units of the observed outputs."""
+    scale = getattr(problem, "scale", ())
+    units = [scale[k] for k in observed if not callable(k)] if scale else []
+    return float(np.sqrt(np.mean(np.square(units)))) if units else 1.0
+
+
+def count_in_units(model, loss_weights, free):
+    """Whether classes count in units of their sizes: in a free fit, or far apart."""
+    if loss_weights != "auto":
+        return loss_weights == "scaled"
+    sizes = [known.size for known in model.classes]
+    return (free or _are_apart(np.array(sizes))) and switches.on("pinn.balance")
+
+
+def _are_apart(sizes):
+    return sizes.max() > _VISIBLE * sizes.min()
+
+
+# --- ordinary differential equations that go on from a start --------------------------
+#
+# The residual of such an equation is a rate. Its size says little about the error that
+# it causes, which is what the rate adds up to over time. Each row is therefore divided
+# by what it is for an output of size one that varies once over all time, in its
+# derivatives alone: then residuals are errors. The values of the outputs do not count.
+# Where the equation is stiff their terms are far larger, and with them as units wrong
+# slow parts would pass for small residuals; an output that stays small would hardly
+# count in the units of the statement. Of the first and the second derivative the larger
+# term is taken: with strong damping, a residual adds up in the first one. The
+# conditions at the start are treated the same.
+
+
+def units_of_rows(model):
+    """Return the units (k,) of the rows of each residual class."""
+    problem, rng = model.problem, np.random.RandomState(0)
+    probes = problem.probes(_N_POINTS, rng)
+    batches = [probes[known.residual.name] for known in model.classes]
+    shapes = rng.standard_normal((_N_POINTS, _ORDERS, problem.n_network_outputs))
+    with backend.scope("float64"):
+        found = backend.to_numpy(_slopes(model, batches, shapes))
+    return [_units(slopes) for slopes in found]
+
+
+def _units(slopes):
+    """Units of rows from their derivatives (n, k, _ORDERS, q)."""
+    slopes = slopes[np.isfinite(slopes).all(axis=(1, 2, 3))]
+    if not len(slopes):
+        return np.ones(slopes.shape[1])
+    sizes = np.sqrt(np.mean(np.sum(slopes**2, axis=3), axis=0))
+    found = sizes[:, 1:].max(axis=1)
+    found = np.where(found > 0, found, sizes[:, 0])  # of a row without derivatives
+    return np.where(found > 0, found, 1.0)
+
+
+@partial(evaluated_by_numpy, static_argnames="model")
+def _slopes(model, batches, shapes):
+    """Derivatives of the rows by the derivatives of the outputs, in shares of time."""
+    problem = model.problem
+    ((low, high),) = problem.domain.bounds
+
+    def one(kind, x, data, shape):
+        def rows(shape):
+            def function(y):
+                share = (y[0] - x[0, 0]) / (high - low)
+                return shape[0] + share * shape[1] + share**2 / 2 * shape[2]
+
+            fields = (problem.field(function),) * kind.n_points
+            return kind.function(fields, x, data, problem.start)
+
+        return jax.jacfwd(rows)(shape)
+
+    return [
+        jax.vmap(partial(one, known.residual))(
+            batch.x, batch.data, jnp.asarray(shapes[: len(batch.x)])
+        )
+        for known, batch in zip(model.classes, batches, strict=True)
+    ]
