@@ -27,6 +27,7 @@ from sklearn_gn.data.chunks import class_numbers
 from sklearn_gn.data.row_checks import checked_rows, target_spread
 from sklearn_gn.data.rows import check_validation_pair, validate_data
 from sklearn_gn.findings import Diagnosis, diagnose
+from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.stop import is_interrupt
 from sklearn_gn.solvers import Solver
 from sklearn_gn.solvers._base import ReferenceLinkMixin, resolve
@@ -500,17 +501,10 @@ class SoftmaxClassifier(ClassifierMixin):
 
     def _class_logits(self, X):
         logits = self.decision_function(X)
-        return all_logits(logits[:, None] if logits.ndim == 1 else logits)
-
-
-def all_logits(values):
-    """Logits of all classes; for two classes from the column of the second."""
-    if values.shape[1] > 1:
-        return values
-    return np.concatenate([np.zeros_like(values), values], axis=1)
+        return all_classes(logits[:, None] if logits.ndim == 1 else logits)
 
 
 def cross_entropy(values, code, weight):
     """Weighted mean over the rows, for values of one column or one a class."""
-    log_p = log_softmax(all_logits(values), axis=1)
+    log_p = log_softmax(all_classes(values), axis=1)
     return -float(weight @ log_p[np.arange(len(code)), code])

@@ -102,13 +102,17 @@ def comment_lines(text):
 
 
 def thresholds(tree):
-    """Numbers, and sums and products of such, that are assigned at module level."""
+    """Numbers, and sums and products of such, that are assigned at module level.
+
+    Types that are joined by ``|`` are none.
+    """
 
     def is_number(value):
         try:
             return type(ast.literal_eval(value)) in (int, float)
         except (ValueError, TypeError):
-            return isinstance(value, ast.BinOp)
+            is_sum = isinstance(value, ast.BinOp)
+            return is_sum and not isinstance(value.op, ast.BitOr)
 
     values = [s.value for s in tree.body if isinstance(s, ast.Assign)]
     parts = (v.elts if isinstance(v, ast.Tuple) else [v] for v in values)

@@ -12,6 +12,8 @@ from functools import cache, cached_property, partial, update_wrapper
 import numpy as np
 from scipy.special import expit, log_softmax
 
+from sklearn_gn.arrays.threads import symmetric_product
+
 
 class NumPy:
     """Control flow and functions that NumPy lacks, or has under other names.
@@ -24,7 +26,7 @@ class NumPy:
     ``softplus(x)``, ``sigmoid(x)``      ``log(1 + exp(x))``, its derivative
     ``row_products(a, b)``               inner products of the rows of two matrices
     ``vdot(a, b)``, ``rsqrt(x)``         inner product, ``1 / sqrt(x)``
-    ``symmetric_product(a)``             ``a a^T``
+    ``symmetric_product(a)``             ``a a^T``, in threads where it is large
     ===================================  ===============================================
     """
 
@@ -38,7 +40,7 @@ class NumPy:
     row_products = staticmethod(partial(np.einsum, "ij,ij->i"))
     vdot = staticmethod(np.vdot)
     rsqrt = staticmethod(lambda x: 1 / np.sqrt(x))
-    symmetric_product = staticmethod(lambda a: a @ a.T)
+    symmetric_product = staticmethod(symmetric_product)
 
     @staticmethod
     def tree_map(function, tree, *others):
@@ -235,9 +237,9 @@ class JAX:
 
     def symmetric_product(self, a):
         """``a a^T``, of which half is multiplied."""
-        from sklearn_gn.arrays.blocks import symmetric_product
+        from sklearn_gn.arrays import blocks
 
-        return symmetric_product(a)
+        return blocks.symmetric_product(a)
 
 
 class RowsInOrder:

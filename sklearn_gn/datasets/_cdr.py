@@ -41,19 +41,10 @@ Convection, diffusion and reaction
 :Features: 55 weights of reactions, positive, of sum 1
 :Targets: 72, the concentration at 6 points and 12 times
 
-The concentration u solves
-
-    u_t = div(D grad u) - v . grad u + f + y^T r(u)
-
-on the unit square for times from 0 to 0.5, without flux by diffusion through the
-boundary, with u = 0 at first. Learn the map from the weights y to the concentrations
-that are observed. All quantities are without units.
-
-Finite elements on {n_nodes} x {n_nodes} nodes, {n_steps} time steps.
-
-E. Newman, L. Ruthotto, J. Hart and B. van Bloemen Waanders, "Train Like a (Var)Pro:
-Efficient Training of Neural Networks with Variable Projection", SIAM Journal on
-Mathematics of Data Science 3 (2021), 1041-1066.
+How a substance is carried, spreads and reacts on the unit square, by finite elements on
+{n_nodes} x {n_nodes} nodes and {n_steps} time steps. Learn the map from the weights of
+the reactions to the concentrations that are observed. All quantities are without units;
+``help(make_cdr)`` has the equation, the method and its accuracy, and the reference.
 """
 
 

@@ -34,20 +34,10 @@ Direct-current resistivity
 :Features: height, size and angle of a conducting ellipsoid in the ground
 :Targets: 882, differences of the electric potential on the surface
 
-A current flows through the ground (0, 2)^2 x (0, 1) from one electrode on its surface
-to another. The potential u solves
-
-    -div(m grad u) = q
-
-without flux through the boundary, where the conductivity m is large inside an
-ellipsoid. Learn the map from the ellipsoid to what receivers on the surface measure.
-All quantities are without units.
-
-Finite volumes, {cells} cells.
-
-E. Newman, L. Ruthotto, J. Hart and B. van Bloemen Waanders, "Train Like a (Var)Pro:
-Efficient Training of Neural Networks with Variable Projection", SIAM Journal on
-Mathematics of Data Science 3 (2021), 1041-1066.
+A current flows through the ground from one electrode on its surface to another, by
+finite volumes, {cells} cells. Learn the map from the ellipsoid, inside which the ground
+conducts well, to what receivers on the surface measure. All quantities are without
+units; ``help(make_dcr)`` has the equation, the method, its accuracy and the reference.
 """
 
 

@@ -27,15 +27,11 @@ Indian Pines
 :Targets: {n_classes} classes of crops and other cover
 
 An image that the AVIRIS sensor took over north-western Indiana in June 1992, and what
-grew there. The split is that of the paper.
+grew there. ``help(load_indian_pines)`` says how it is split.
 
 M. F. Baumgardner, L. L. Biehl and D. A. Landgrebe, "220 Band AVIRIS Hyperspectral Image
 Data Set: June 12, 1992 Indian Pine Test Site 3", Purdue University Research Repository
 (2015), doi:10.4231/R7RX991C.
-
-E. Newman, L. Ruthotto, J. Hart and B. van Bloemen Waanders, "Train Like a (Var)Pro:
-Efficient Training of Neural Networks with Variable Projection", SIAM Journal on
-Mathematics of Data Science 3 (2021), 1041-1066.
 """
 
 
@@ -68,23 +64,14 @@ def load_indian_pines(
     Returns
     -------
     data : :class:`~sklearn.utils.Bunch`
-        Dictionary-like object with these attributes:
-
-        data : ndarray of shape (n_samples, n_bands)
-            The spectra of the labelled pixels, row by row of the image.
-        target : ndarray of shape (n_samples,)
-            Their classes as in the file, from 1 on.
-        pixels : ndarray of shape (n_samples, 2)
-            Row and column of each in the image.
-        train, validation, test : ndarrays of int
-            The split. Of the n rows of a class, b = min(n - 10, 312) are drawn at
-            random; a fifth of them, rounded down, are for the test, the others to
-            train. The rest of the class is for validation. Of the 10,249 pixels of the
-            original that makes 2,957, 6,560 and 732 rows.
-        target_names : list of str
-            Names of the classes 1, 2, ...
-        DESCR : str
-            Description and source.
+        ``data`` of shape (n_samples, n_bands), the spectra of the labelled pixels, row
+        by row of the image; ``target``, their classes as in the file, from 1 on, and
+        ``target_names``; ``pixels`` of shape (n_samples, 2), row and column in the
+        image; ``DESCR``; and the split into the rows ``train``, ``validation`` and
+        ``test``. Of the n rows of a class, b = min(n - 10, 312) are drawn at random; a
+        fifth of them, rounded down, are for the test, the others to train. The rest of
+        the class is for validation. Of the 10,249 pixels of the original that makes
+        2,957, 6,560 and 732 rows.
 
     Notes
     -----
@@ -122,21 +109,16 @@ def load_indian_pines(
         data /= np.where(deviation > 0, deviation, 1)
     n_classes = int(target.max())
     known = _CROPS if n_classes <= len(_CROPS) else []
-    return Bunch(
-        data=data,
-        target=target,
-        pixels=pixels,
-        train=train,
-        validation=validation,
-        test=test,
-        target_names=[*known, *map(str, range(1, n_classes + 1))][:n_classes],
-        DESCR=_INDIAN_PINES.format(
-            n_samples=len(data),
-            n_features=data.shape[1],
-            n_classes=len(np.unique(target)),
-            standardized=", standardised per pixel" if standardize else "",
-        ),
+    description = _INDIAN_PINES.format(
+        n_samples=len(data),
+        n_features=data.shape[1],
+        n_classes=len(np.unique(target)),
+        standardized=", standardised per pixel" if standardize else "",
     )
+    names = [*known, *map(str, range(1, n_classes + 1))][:n_classes]
+    parts = {"train": train, "validation": validation, "test": test}
+    rows = {"data": data, "target": target, "pixels": pixels, **parts}
+    return Bunch(**rows, target_names=names, DESCR=description)
 
 
 def _mat_array(path, ndim, role):
@@ -233,8 +215,8 @@ def load_cifar10(
     if dtype.kind != "f":
         raise ValueError(f"dtype must be a type of real numbers, got {dtype}.")
     folder = Path(folder).expanduser()
-    if (folder / "cifar-10-batches-py").is_dir():
-        folder = folder / "cifar-10-batches-py"
+    inside = folder / "cifar-10-batches-py"
+    folder = inside if inside.is_dir() else folder
     batches = [_read_batch(folder / f"data_batch_{k}", dtype) for k in range(1, 6)]
     X_train = np.concatenate([images for images, _ in batches])
     y_train = np.concatenate([labels for _, labels in batches])

@@ -29,7 +29,6 @@ from sklearn_gn.arrays.blocks import (
 from sklearn_gn.arrays.caches import ReusedMemory
 from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
 from sklearn_gn.arrays.parts import all_rows, n_devices, number, of_device_after, total
-from sklearn_gn.arrays.threads import symmetric_product
 from sklearn_gn.arrays.trees import add, select
 
 _memory = ReusedMemory()  # of Jacobians that are multiplied out
@@ -294,7 +293,7 @@ def _own_block(part):
     """``J J^T`` of a part, summed over the layers."""
     found, outer = part.extra @ part.extra.T, []
     if not part.layers:
-        return found + _symmetric_product(part.dense)
+        return found + library_of(part.dense).symmetric_product(part.dense)
     for k, (inputs, gradients) in enumerate(part.layers):
         if _is_factored(inputs) or _cheaper(part, part, k, 0.5):
             found = found + _from_inner_products(part, part, k)
@@ -409,13 +408,7 @@ def _of_points(part):
     rows = _weights(part)
     if extra.shape[1]:
         rows = _one_after_another([rows, extra], axis=1)
-    return _symmetric_product(rows.T)
-
-
-def _symmetric_product(a):
-    """``a a^T`` in the library of the matrix."""
-    library = library_of(a)
-    return symmetric_product(a) if library is NumPy else library.symmetric_product(a)
+    return library_of(rows).symmetric_product(rows.T)
 
 
 def row_squares(parts):

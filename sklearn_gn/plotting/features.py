@@ -14,9 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import column_or_1d
 
 from sklearn_gn._typing import Array, ArrayLike
-from sklearn_gn.base import all_logits
 from sklearn_gn.callbacks import _Callback
 from sklearn_gn.data.chunks import class_numbers
+from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.plotting._common import Display, fitted_attribute
 from sklearn_gn.varpro.classifier import VarProNetClassifier
 
@@ -321,7 +321,7 @@ def _features_and_output(model, X):
 
 
 def _logits(z, output):
-    return all_logits(z @ output[:-1] + output[-1])
+    return all_classes(z @ output[:-1] + output[-1])
 
 
 def _region(output, k, box):

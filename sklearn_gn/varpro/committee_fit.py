@@ -16,7 +16,6 @@ from scipy.special import logsumexp, softmax
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS, noise_deviation
-from sklearn_gn.base import all_logits
 from sklearn_gn.bayes import evidence, evidence_gn, huber, laplace
 from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
@@ -25,6 +24,7 @@ from sklearn_gn.bayes.layers import row_blocks
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
 from sklearn_gn.data.units import Units
 from sklearn_gn.linalg.large_gram import LargeGram
+from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import wide_members
 from sklearn_gn.varpro.committee import COMMITTEE, ROBUST_COMMITTEE, CommitteeOptions
@@ -438,7 +438,7 @@ class FittedMember:
 
     def predict_proba(self, X):
         """Probabilities of the classes, in the order of ``classes_``."""
-        return softmax(all_logits(self._values(X)), axis=1)
+        return softmax(all_classes(self._values(X)), axis=1)
 
     def _values(self, X):
         model, net = self._member

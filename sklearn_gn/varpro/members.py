@@ -14,7 +14,6 @@ import numpy as np
 from scipy.special import log_softmax, logsumexp
 
 from sklearn_gn.arrays.threads import n_cores
-from sklearn_gn.base import all_logits
 from sklearn_gn.bayes import evidence_gn, laplace
 from sklearn_gn.bayes.layers import (
     Layers,
@@ -27,6 +26,7 @@ from sklearn_gn.bayes.layers import (
 )
 from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.linalg.large_gram import work_of
+from sklearn_gn.optim.multinomial import all_classes
 
 _BESIDE = 1e-9  # distance of kinks from rows: on which side is not left to rounding
 _START_COEF = 0.1  # standard deviation of the first coefficients
@@ -188,7 +188,7 @@ def mean_values(members, x):
     if members[0].model.loss == "squared":
         return np.tensordot(shares(members), values, axes=1)
     log_p = [
-        log_softmax(all_logits(v), axis=1) + math.log(len(members) * share)
+        log_softmax(all_classes(v), axis=1) + math.log(len(members) * share)
         for v, share in zip(values, shares(members), strict=True)
     ]
     logits = logsumexp(log_p, axis=0) - math.log(len(members))

@@ -48,12 +48,11 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, log_softmax
 
-from sklearn_gn.base import all_logits
 from sklearn_gn.bayes import evidence, laplace
 from sklearn_gn.bayes.layers import forward, linear_inputs, with_one
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.linalg.factors import factor
-from sklearn_gn.optim.multinomial import bounding_curvature
+from sklearn_gn.optim.multinomial import all_classes, bounding_curvature
 from sklearn_gn.optim.solver import Report, Rows
 from sklearn_gn.varpro.members import left_out_values, side_by_side
 
@@ -323,7 +322,7 @@ def share_and_factor(small, wide, rows, n_effective):
     y, lacking = laplace.left_out_rows(Rows(rows.x, rows.y, n_effective * shares.T))[1:]
     lacking = lacking.T
     p = np.mean([np.exp(_log_p(values, y)) for values in small], axis=0)
-    logits = [all_logits(values) for values in wide]
+    logits = [all_classes(values) for values in wide]
 
     def best_share(log_factor):
         factor = math.exp(log_factor)
@@ -345,5 +344,5 @@ def share_and_factor(small, wide, rows, n_effective):
 
 def _log_p(values, y):
     """Logarithm of the probability of the true class; 1e-12 is as bad as less."""
-    log_p = np.sum(y * log_softmax(all_logits(values), axis=1), axis=1)
+    log_p = np.sum(y * log_softmax(all_classes(values), axis=1), axis=1)
     return np.maximum(log_p, math.log(1e-12))
