@@ -13,11 +13,13 @@ from sklearn_gn.segmented.series import fit_groups
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
 from sklearn_gn.shallow_relu.series import fit_series
 from sklearn_gn.softmax_head.estimator import FGNSoftmaxHead
+from sklearn_gn.softmax_head.search import FGNSoftmaxHeadCV
 from sklearn_gn.varpro.classifier import VarProNetClassifier
 from sklearn_gn.varpro.regressor import VarProNetRegressor
 
 __all__ = [
     "FGNSoftmaxHead",
+    "FGNSoftmaxHeadCV",
     "PINNSolver",
     "SegmentedRegressor",
     "ShallowReLURegressor",

@@ -30,6 +30,7 @@ DEFAULTS = {
         "max_iter": 4,
     },
     "FGNSoftmaxHead": {"max_iter": 10},
+    "FGNSoftmaxHeadCV": {"Cs": [0.01, 1.0], "cv": 2, "tol": 1e-12},
     "PINNSolver": {"hidden_layer_sizes": (3,), "max_iter": 10},
     "VarProNetRegressor": {"hidden_layer_sizes": (3,), "n_init": 2, "max_iter": 4},
     "VarProNetClassifier": {"hidden_layer_sizes": (3,), "n_init": 2, "max_iter": 4},
@@ -46,7 +47,7 @@ SOLVERS = {
     "VarProNetRegressor": (NETWORK_REGRESSOR_SOLVERS, {"hidden_layer_sizes": (4,)}),
     "VarProNetClassifier": (NETWORK_CLASSIFIER_SOLVERS, {"hidden_layer_sizes": (4,)}),
 }
-HAVE_NO_SOLVER = {"SegmentedRegressor"}
+HAVE_NO_SOLVER = {"SegmentedRegressor", "FGNSoftmaxHeadCV"}
 LEARNING_RATES = {"adam": 0.1, "sgd": 0.1, "fgn": 0.5, "sgn": 0.5}
 WEIGHTS = "check_sample_weight_equivalence_on_dense_data"
 REPEATED = "check_fit_idempotent"

@@ -95,7 +95,9 @@ def programs(k, n, d, n_classes, batch):
     )
     net = heads.AffineHead(np.zeros((d, n_classes)), np.zeros(n_classes))
     step = StepSettings(one, one, one, one)
-    newton_settings = whitening.NewtonSettings(one, 0 * one, one, np.int32(10))
+    newton_settings = whitening.NewtonSettings(
+        one, 0 * one, one, np.int32(10), 0.1 * one
+    )
     coefficients = d * n_classes
     with backend.scope("float64"):
         rows = heads.on_devices(rows, settings)

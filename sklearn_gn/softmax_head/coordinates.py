@@ -45,7 +45,10 @@ class Coordinates(NamedTuple):
         """Return a head in these coordinates for the features as given."""
         weight = net.weight if self.basis is None else self.basis @ net.weight
         weight = weight / self.size[:, None]
-        return AffineHead(weight, net.bias - self.center @ weight)
+        bias = net.bias - self.center @ weight
+        if len(bias) > 1:  # a shift that all classes share means nothing
+            bias = bias - bias.mean()
+        return AffineHead(weight, bias)
 
 
 def coordinates_of(X, weight, intercept, scaled):

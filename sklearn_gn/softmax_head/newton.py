@@ -46,6 +46,8 @@ from sklearn_gn.softmax_head.whitening import (
 _CG_ITERATIONS = 100
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
+_FORCING = 0.01, 0.1  # relative residual of a Newton system, at least and at most
+_NEARLY = 1.0  # norm of the gradient that a step aims at, over the tolerance
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
@@ -150,8 +152,12 @@ def whitened(data):
     return data.memo["whitened"]._replace(rows=data.rows)
 
 
-def newton_settings(options):
-    """The scalars of a Newton step from the options of the fit."""
+def newton_settings(options, grad_norm=math.inf):
+    """The scalars of a Newton step from the options of the fit.
+
+    Where the gradient is nearly small enough, one step is to make it so.
+    """
+    forcing = np.clip(_NEARLY * float(options.tol) / grad_norm, *_FORCING)
     cast = options.alpha.dtype.type
     rank = _CG_ITERATIONS if options.rank is None else options.rank
     return NewtonSettings(
@@ -159,6 +165,7 @@ def newton_settings(options):
         damping=cast(options.damping or 0),
         intercept=options.intercept,
         cg_iterations=np.int32(min(rank, np.iinfo(np.int32).max)),
+        forcing=np.float32(forcing),
     )
 
 
@@ -173,12 +180,12 @@ def init(data, net, options):
         if options.n_effective is not None:  # the prior alone chooses
             alpha = penalty.likeliest_alpha(alpha)
             path = ((alpha, 0.0, 1.0),)
-        return _begun(data, net, alpha)._replace(path=path)
-    state = _begun(data.folds[0], net, float(options.alpha))
+        return begun(data, net, alpha)._replace(path=path)
+    state = begun(data.folds[0], net, float(options.alpha))
     return Search((state,), state.net, _CHOSEN, state.alpha)
 
 
-def _begun(data, net, alpha, new_rows=True):
+def begun(data, net, alpha, new_rows=True):
     """The state of a head at a penalty; new rows are met by passes of mini-batches."""
     options = at_penalty(data.options, alpha * data.factor)
     zero = not (np.any(net.weight) or np.any(net.bias))
@@ -195,6 +202,11 @@ def _begun(data, net, alpha, new_rows=True):
     return NewtonState(net, loss, gradient, grad_norm, loss, alpha, epoch)
 
 
+def preconditioned(state):
+    """What a state hands on with its preconditioner."""
+    return {"anchor": state.anchor, "usual": state.usual, "last": state.last}
+
+
 def step(data, state, options):
     """A pass of the start while these last, then a Newton step.
 
@@ -205,14 +217,14 @@ def step(data, state, options):
         return _search(data, state)
     options = at_penalty(options, state.alpha)
     before = state.criterion
-    state, report = _step_at_penalty(data, state, options)
+    state, report = step_at_penalty(data, state, options)
     if state.path and report.stop != "non_finite":
         # Heads of different penalties do not compare: the last one is the best.
         state = state._replace(criterion=min(before, -_CHOSEN) - 1)
     return state, report
 
 
-def _step_at_penalty(data, state, options):
+def step_at_penalty(data, state, options):
     """A pass, of more damping where the loss does not fall, or a Newton step."""
     n_passes = start.n_passes(state.net)
     while state.epoch < n_passes:
@@ -231,7 +243,7 @@ def _step_at_penalty(data, state, options):
 
 
 def _newton_step(data, state, options):
-    settings = newton_settings(options)
+    settings = newton_settings(options, state.grad_norm)
     if state.gradient is None:  # no pass was any good
         found = objective(state.net, data.rows, options)
         state = state._replace(
@@ -359,16 +371,15 @@ def _search(data, search):
         if k == len(heads):  # one after the other, from the head of the fold before
             if not heads[-1].settled:
                 break
-            heads.append(_begun(fold, heads[-1].net, search.alpha, new_rows=False))
+            heads.append(begun(fold, heads[-1].net, search.alpha, new_rows=False))
         if heads[k].settled:
             continue
         before = heads[k - 1]  # whose preconditioner serves this one too
-        shared = {"anchor": before.anchor, "usual": before.usual, "last": before.last}
         # Steps are not damped: where they are short, rough minima would be compared.
         options = at_penalty(fold.options, search.alpha * fold.factor)
         options = options._replace(damping=None)
-        state = heads[k]._replace(**shared)
-        heads[k], report = _step_at_penalty(fold, state, options)
+        state = heads[k]._replace(**preconditioned(before))
+        heads[k], report = step_at_penalty(fold, state, options)
         if report.stop == "non_finite":
             break
     criterion = math.inf if search.path else search.criterion - 1
@@ -396,15 +407,14 @@ def _next_penalty(data, search):
     criterion = -penalty.log_posterior(path[-1], path[0][0])
     if last:
         new_rows = len(data.whole.weight) > len(data.judges.count)
-        state = _begun(data, heads[0].net, alpha, new_rows)
+        state = begun(data, heads[0].net, alpha, new_rows)
         return state._replace(path=path, criterion=criterion)
-    begun = []
+    heads_there = []
     for fold, state in zip(data.folds, heads, strict=True):
-        fresh = _begun(fold, state.net, alpha, new_rows=False)
-        shared = {"anchor": state.anchor, "usual": state.usual, "last": state.last}
-        begun.append(fresh._replace(**shared))
+        fresh = begun(fold, state.net, alpha, new_rows=False)
+        heads_there.append(fresh._replace(**preconditioned(state)))
     return search._replace(
-        heads=tuple(begun),
+        heads=tuple(heads_there),
         criterion=criterion,
         alpha=alpha,
         path=path,

@@ -69,10 +69,11 @@ def n_choosing(n_rows, n_features, n_classes):
     return min(n_rows, enough)
 
 
-def folds_of(label):
+def folds_of(label, n_folds=_FOLDS, enough=_JUDGES):
     """Number of the fold of each row; -1 of one that is never left out.
 
-    The classes are spread evenly over the folds. The order of the rows decides, not the
+    The classes are spread evenly over the folds, of which so many are used that
+    ``enough`` rows are left out. The order of the rows decides, not the
     names of the classes. A row that is alone in its class is not left out.
     """
     _, first, number, counts = np.unique(
@@ -81,9 +82,9 @@ def folds_of(label):
     order = np.argsort(first[number], kind="stable")  # class by class
     order = order[counts[number[order]] > 1]
     fold = np.full(len(label), -1, np.int32)
-    fold[order] = np.arange(len(order)) % _FOLDS
-    n_folds = -(-_JUDGES * _FOLDS // max(len(order), 1))
-    return np.where(fold < n_folds, fold, -1)
+    fold[order] = np.arange(len(order)) % n_folds
+    used = -(-enough * n_folds // max(len(order), 1))
+    return np.where(fold < used, fold, -1)
 
 
 def shifts_of(label, weight, fold):
@@ -231,7 +232,7 @@ def next_alpha(path):
     if 0 < best < len(path) - 1 and np.isfinite(judged[top]).all():
         bend, slope, _ = np.polyfit(np.array(steps[top]) - step, judged[top], 2)
         step = step - slope / (2 * bend) if bend < 0 else step
-    return first * 10 ** round(step, 1), True  # rounding errors do not choose
+    return first * 10 ** round(step, 2), True  # rounding errors do not choose
 
 
 def factor_at(alpha, path):

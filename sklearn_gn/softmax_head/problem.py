@@ -147,6 +147,13 @@ def rows_and_options(estimator, solver, X, label, kept, weight, total, rng):
     return rows, _with_first_alpha(rows, options), coordinates
 
 
+def fold_masks(label, n_folds):
+    """Masks of the rows of each fold; "loo" has a fold for each row."""
+    count = len(label) if n_folds == "loo" else n_folds
+    fold = penalty.folds_of(label, count, len(label))
+    return fold[None, :] == np.arange(fold.max() + 1)[:, None]
+
+
 def _with_first_alpha(rows, options):
     """The options with the penalty that a search begins with."""
     n, kind = int(rows.n_rows), np.finfo(rows.x.dtype)

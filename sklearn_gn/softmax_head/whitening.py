@@ -44,7 +44,6 @@ _NULL = 8  # variance without meaning, in units of the rounding of the largest
 _PATH = 1e-8  # least penalty that the evidence tries, over the first one
 _LEAST_VARIANCE = 1e-3  # of a whitened feature, for the preconditioner
 LEAST_CURVATURE = 1e-6  # of a class, relative to the largest
-_FORCING = 0.1  # relative residual of the Newton system
 _FLAT = 0.3  # part of the slope that may be left where the line search ends
 _LINE_ITERATIONS = 8
 _ALIKE = 1e-4  # curvature left of a direction, that is made conjugate to another
@@ -193,6 +192,7 @@ class NewtonSettings(NamedTuple):
     damping: np.ndarray  # shift added to the Hessian
     intercept: np.ndarray
     cg_iterations: np.int32
+    forcing: np.ndarray  # relative residual of the Newton system
 
 
 class System(NamedTuple):
@@ -266,7 +266,7 @@ def whitened_newton_direction(net, gradient, data, inverses, settings, last=None
         product,
         scaled,
         precondition=_preconditioner(system, curvature, inverses),
-        forcing=_FORCING,
+        forcing=settings.forcing,
         max_iter=settings.cg_iterations,
     )
     if last is not None:

@@ -277,7 +277,7 @@ from tests.cases.test_heads import loss
 X, y = features(4000, 64, 20)
 X, Z, y, t = X[:2000], X[2000:], y[:2000], y[2000:]
 Cs = np.logspace(-6, 5, 45)
-head = sklearn_gn.{name}(Cs=Cs, cv=3, random_state=0)
+head = sklearn_gn.{name}(Cs=Cs, cv=3)
 peer = LogisticRegressionCV(
     Cs=Cs, cv=3, solver="newton-cg", tol=1e-6, scoring="neg_log_loss", max_iter=1000,
     use_legacy_attributes=False,

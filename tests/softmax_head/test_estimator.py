@@ -464,7 +464,7 @@ def test_early_stopping_returns_the_best_head_on_validation_data():
     X, y = small(3, n=90, seed=3)
     noisy = np.random.RandomState(0).permutation(y)
     model = FGNSoftmaxHead(
-        alpha=1e-6, early_stopping=True, n_iter_no_change=2, random_state=0
+        alpha=1e-6, early_stopping=True, n_iter_no_change=1, random_state=0
     )
     model.fit(X[:60], noisy[:60], X_val=X[60:], y_val=noisy[60:])
     log = model.convergence_log_["val_loss"]

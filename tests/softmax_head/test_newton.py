@@ -69,8 +69,7 @@ def dense_direction(rows, net, damping, n_of_hessian=N_ROWS):
     ("n_classes", "put"), [(2, np.asarray), (4, np.asarray), (4, jax.device_put)]
 )
 def test_damping_is_the_shift_of_the_hessian(n_classes, put, by_class, monkeypatch):
-    monkeypatch.setattr(whitening, "_FORCING", 1e-6)
-    whitening.whitened_newton_direction.compiled.clear_cache()
+    monkeypatch.setattr(newton, "_FORCING", (1e-6, 1e-6))
     for damping in (0.01, 1.0):
         rows, options, net = problem(n_classes, damping=damping)
         expected = dense_direction(rows, net, damping)
@@ -86,11 +85,10 @@ def test_damping_is_the_shift_of_the_hessian(n_classes, put, by_class, monkeypat
         np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
         assert float(slope) < 0
         assert int(count) > 1
-    whitening.whitened_newton_direction.compiled.clear_cache()
 
 
 def test_the_first_step_of_numpy_has_the_hessian_of_some_rows(monkeypatch):
-    monkeypatch.setattr(whitening, "_FORCING", 1e-6)
+    monkeypatch.setattr(newton, "_FORCING", (1e-6, 1e-6))
     monkeypatch.setattr(blocks, "_FEWEST_ROWS", 32)
     monkeypatch.setattr(blocks, "_ROWS_A_CLASS", 0)
     rows, options, net = problem(4, compiled=False)
