@@ -558,12 +558,13 @@ class VarProNetRegressor(
         model, net, scaling = self._fitted
         x = scaling.x(X)
         if model is None:
-            with backend.one_blas_thread:
-                covariances = [known.get() for known in self._covariances]
-            known = partial(members.variances, net, covariances, self._noise_ratios)
+            known = partial(
+                members.variances, net, self._covariances, self._noise_ratios
+            )
             size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
             n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
-            std = np.sqrt(blockwise(known, x, n_rows))
+            with backend.one_blas_thread:
+                std = np.sqrt(blockwise(known, x, n_rows))
             with np.errstate(over="ignore"):  # what is no float is infinite
                 return std * scaling.y_scale
         bars = self._error_bars

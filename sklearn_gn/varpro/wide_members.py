@@ -305,7 +305,7 @@ def weighed(small, covariances, wide, lacking, rows, n_effective):
         model, net = member
         output, layers = model.split(net.theta)
         theta = model.join(factor * output, layers)
-        return member._replace(net=net._replace(theta=theta, beta=share))
+        return member._replace(net=net._replace(theta=theta, share=share))
 
     return (
         *(with_share(member, share / len(small)) for member in small),
