@@ -19,9 +19,10 @@ for each. The derivatives of the log evidence are sums over one matrix,
 so that all length scales together cost one product with the features. Most of the
 search takes some of the rows; the last steps take all of them.
 
-The error at row i that is left out is :math:`\alpha_i / (C^{-1})_{ii}`, and its variance
-:math:`v / (C^{-1})_{ii}` (Rasmussen and Williams, "Gaussian Processes for Machine
-Learning", 2006, section 5.4.2); where a row stands for several, one of them is left out.
+The error at row i that is left out is :math:`\alpha_i / (C^{-1})_{ii}`, and its
+variance :math:`v / (C^{-1})_{ii}` (Rasmussen and Williams, "Gaussian Processes for
+Machine Learning", 2006, section 5.4.2); where a row stands for several, one of them is
+left out.
 """
 
 import math

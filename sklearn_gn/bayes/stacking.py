@@ -54,9 +54,9 @@ def weights(log_densities, weight):
 def log_densities(errors, variances, weight):
     """Return the log densities (m,) of the errors (m,) of one model at left-out rows.
 
-    The errors have the given variances up to a factor, and the distribution is Student's
-    t: factor and degrees of freedom are those of highest density, so that neither a few
-    far rows nor a wrong level of the noise decides between models.
+    The errors have the given variances up to a factor, and the distribution is that of
+    Student: factor and degrees of freedom are those of highest density, so that neither
+    a few far rows nor a wrong level of the noise decides between models.
     """
     weight = weight / np.sum(weight)
     variances = np.maximum(variances, _TINY)

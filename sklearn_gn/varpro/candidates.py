@@ -1,11 +1,18 @@
-"""What the members of a regression share in predictions, by stacking.
+"""What the members share in predictions, by stacking.
 
-The candidates are the networks of each activation, whose mean counts as one model, the
+The candidates of a regression are the networks of each activation, whose mean counts as one model, the
 linear model, and the limit of infinitely many neurons. Each gives the density of rows
 that it has not seen, from its Gauss-Newton matrix or its kernel, without a fit; the
 weights of :mod:`sklearn_gn.bayes.stacking`, one set for each target, are the shares.
 So networks that follow noise give way to the linear model, and those that are too small
 to the process, without a rule of size, noise or kind.
+
+Those of a classification are the small networks by the evidence, the wide ones, and the
+frequencies of the classes. Of the small networks
+:func:`~sklearn_gn.varpro.members.left_out_values` tells the values at left-out rows,
+and each wide one has been fitted without a part of them. One factor t of the logits of
+the wide ones is chosen with the weights, at the cost ``2 log^2 t`` in units of the log
+density of all rows, which keeps few rows from deciding.
 """
 
 import math
@@ -13,20 +20,28 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, logsumexp
 
-from sklearn_gn.bayes import gaussian_process, laplace, stacking
+from sklearn_gn.base import all_logits
+from sklearn_gn.bayes import evidence, gaussian_process, laplace, stacking
 from sklearn_gn.bayes.gaussian_process import Kernel
 from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.bayes.layers import RegularisedLayers
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import (
     Member,
     left_out_errors,
+    left_out_values,
     networks_of,
     shares,
     with_shares,
 )
+from sklearn_gn.varpro.wide_members import left_out_shares
 
 _FIRST_ROWS, _MORE_ROWS = 200, 600  # of the search for a kernel
+_LARGEST_FACTOR = 4.0  # of the logits of wide members, its inverse the smallest
+_PRIOR_COUNT = 0.5  # rows of each class that count beside those there are
 _COST_OF_A_PENALTY = 2.0  # in units of the log density of all rows
 
 
@@ -138,6 +153,110 @@ def _at_left_out_rows(found, order, rows):
         noise = process.scale * process.kernel.noise
         variances[unseen] = process.variances(root, x) + noise
     return errors[looked_at], np.broadcast_to(variances[looked_at], (len(looked_at), k))
+
+
+# --- classes --------------------------------------------------------------------------
+
+
+def of_classes(small, summaries, wide, lacking, rows, n_effective):
+    """Return the members of a classification with their shares, and a constant.
+
+    ``lacking`` are the wide members before they saw all rows, the first of them without
+    the first part; empty if they have not.
+    """
+    some = left_out_rows(rows)
+    counts, log_p = n_effective * rows.weight @ rows.y, []
+    constant = _constant((small or wide)[0].model, counts)
+    # A row that stands for several is left out once only.
+    once = np.minimum(n_effective * some.weight, 1)[:, None] * some.y
+    log_p.append(_log_p_of_shares(counts - once, some.y))
+    if small:
+        values = [
+            left_out_values(member, summary.covariance.get(), n_effective, some)
+            for member, summary in zip(small, summaries, strict=True)
+        ]
+        if not np.isfinite(values).all():
+            return small + wide
+        p = np.mean([np.exp(_log_p(u, some.y)) for u in values], axis=0)
+        cost = _COST_OF_A_PENALTY * np.mean([s.n_of_penalties for s in summaries])
+        log_p.append(np.log(p) - cost / n_effective)
+    of_wide = [model.values(net.theta, some.x) for model, net in lacking or wide]
+    share, factor = shares_and_factor(log_p, of_wide, rows, n_effective)
+    kinds = [
+        (small, share[-2] if wide else share[-1]),
+        (tuple(_with_factor(member, factor) for member in wide), share[-1]),
+        ((constant,) if share[0] > 0 else (), share[0]),
+    ]
+    found: tuple = ()
+    for members, own in kinds:
+        found += with_shares(members, len(members) * [own / max(1, len(members))])
+    return found
+
+
+def _constant(model, counts):
+    """Return the member that predicts the frequencies of the classes."""
+    log_p = np.log((counts + _PRIOR_COUNT) / np.sum(counts + _PRIOR_COUNT))
+    output = np.zeros((model.n_linear, model.n_values))
+    two = model.n_values == 1
+    output[0] = log_p[1] - log_p[0] if two else log_p - np.mean(log_p)
+    theta = model.join(output, [np.zeros(shape) for shape in model.shapes()])
+    alpha = np.full(model.n_groups, evidence.LARGEST)
+    gamma = np.zeros(model.n_groups)
+    return Member(model, RegularisedLayers(theta, alpha, 1.0, gamma, math.nan))
+
+
+def _with_factor(member, factor):
+    """Return a member whose logits are multiplied by a factor."""
+    model, net = member
+    output, layers = model.split(net.theta)
+    return member._replace(net=net._replace(theta=model.join(factor * output, layers)))
+
+
+def shares_and_factor(log_p, wide, rows, n_effective):
+    """Return the weights of candidates, the wide members last, and their factor.
+
+    ``log_p`` has log probabilities of the true classes, (m,), of each other candidate
+    at laplace.left_out_rows; ``wide`` has the values (m, k) of each wide member.
+    """
+    if not wide:
+        return stacking.weights(np.transpose(log_p), left_out_rows(rows).weight), 1.0
+    part = left_out_shares(rows, n_effective)[: len(wide)] * rows.weight
+    some = left_out_rows(Rows(rows.x, rows.y, part.T))
+    lacking = n_effective * some.weight.T
+    looked_at = lacking > 0  # pairs of a wide member and a row that it has not seen
+    weight = lacking[looked_at]
+    others = [np.broadcast_to(p, lacking.shape)[looked_at] for p in log_p]
+    logits = [all_logits(values) for values in wide]
+
+    def densities(log_factor):
+        q = [_log_p(math.exp(log_factor) * values, some.y) for values in logits]
+        return np.transpose([*others, np.array(q)[looked_at]])
+
+    def loss(log_factor):
+        each = densities(log_factor)
+        share = stacking.weights(each, weight)
+        with np.errstate(divide="ignore"):
+            mixed = logsumexp(each, axis=1, b=share)
+        return -float(weight @ mixed) + 2 * log_factor**2
+
+    limit = math.log(_LARGEST_FACTOR)
+    best = minimize_scalar(loss, bounds=(-limit, limit), method="bounded").x
+    return stacking.weights(densities(best), weight), math.exp(best)
+
+
+def _log_p(values, y):
+    """Logarithm of the probability of the true class; 1e-12 is as bad as less."""
+    log_p = np.sum(y * log_softmax(all_logits(values), axis=1), axis=1)
+    return np.maximum(log_p, math.log(1e-12))
+
+
+def _log_p_of_shares(counts, y):
+    """The same of frequencies, from counts of the classes (m, C) of each row."""
+    counts = counts + _PRIOR_COUNT
+    return np.sum(y * np.log(counts / np.sum(counts, axis=1, keepdims=True)), axis=1)
+
+
+# --- weights --------------------------------------------------------------------------
 
 
 def weights(candidates, rows, n_effective):

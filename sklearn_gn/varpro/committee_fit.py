@@ -125,7 +125,7 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
             continues=warm,
             alpha=of_wide,
             dtype=np.float32 if in_range else np.float64,
-            lacks_part=both and options.n_effective >= _ROWS_TO_WEIGH,
+            lacks_part=_can_weigh(plan.models, options.n_effective),
         )
     given = estimator.hidden_layer_sizes, estimator.alpha, estimator.n_init
     by_default = estimator._loss == "squared" and not estimator._is_robust()
@@ -219,10 +219,16 @@ def set_fitted(estimator, run, problem):
             )
             for member in wide
         ]
-        if small and wide and problem.options.wide.lacks_part:
-            covariances = [s.covariance.get() for s in summaries[: len(small)]]
-            lacking, rows = run.final_state.wide.lacking, problem.rows
-            members = wide_members.weighed(small, covariances, wide, lacking, rows, n)
+        if estimator._loss != "squared" and _can_weigh(members, n):
+            lacking = run.final_state.wide.lacking if wide else ()
+            of_small = summaries[: len(small)]
+            members = candidates.of_classes(
+                small, of_small, wide, lacking, problem.rows, n
+            )
+            summaries += [
+                Summary({}, wide_members.objective(member, problem.rows, n))
+                for member in members[len(summaries) :]
+            ]
     # The wide members have fixed penalties, and no evidence.
     chosen, scaling = summaries[: len(small)] or summaries, problem.scaling
     estimator._fitted = None, members, scaling
@@ -262,12 +268,17 @@ def set_fitted(estimator, run, problem):
     _set_output_layer(estimator, members, scaling)
 
 
+def _can_weigh(members, n_effective):
+    """Whether rows that are left out weigh the members of a classification."""
+    has_layers = bool(getattr(members[0], "model", members[0]).shapes())
+    return has_layers and n_effective >= _ROWS_TO_WEIGH
+
+
 def _competes(problem, members):
     """Whether there are networks by the evidence, with other candidates beside them."""
     if not members or members[0].model.loss != "squared":
         return False
-    has_layers = len(members[0].model.sizes) > 1
-    return has_layers and problem.options.evidence.alpha is None
+    return bool(members[0].model.shapes()) and problem.options.evidence.alpha is None
 
 
 def _stacked(problem, members, summaries, ended):
@@ -309,8 +320,8 @@ def _process_summary(problem, found):
 
 
 def _mean(values, share):
-    """Mean of values with some shares, which may be of a part of the members."""
-    return float(np.dot(share, values) / np.sum(share))
+    """Mean of values of a part of the members, equally if none has a share."""
+    return float(np.average(values, weights=share if np.any(share) else None))
 
 
 def _summary(problem, member):
@@ -414,7 +425,10 @@ def _set_output_layer(estimator, members, scaling):
 
 
 class FittedMember:
-    """One network of a committee: it predicts, and says what the evidence chose.
+    """One member of a committee: it predicts, and says what the evidence chose.
+
+    It is a network, the linear model or the class frequencies, a network whose hidden
+    weights are zero, or a Gaussian process, which has no layers.
 
     Attributes
     ----------
@@ -433,8 +447,10 @@ class FittedMember:
         Number of well-determined parameters.
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise; of regressors only.
-    share_ : float
+    share_ : float or ndarray of shape (n_targets,)
         Its share in the predictions of the committee.
+    length_scales_ : ndarray of shape (n_features,)
+        Distances in each feature over which a Gaussian process varies; only of one.
     """
 
     def __init__(self, estimator, member, scaling, summary, share):
