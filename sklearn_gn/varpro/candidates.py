@@ -1,8 +1,8 @@
 """What the members share in predictions, by stacking.
 
-The candidates of a regression are the networks of each activation, whose mean counts as one model, the
-linear model, and the limit of infinitely many neurons. Each gives the density of rows
-that it has not seen, from its Gauss-Newton matrix or its kernel, without a fit; the
+The candidates of a regression are the networks of each activation, whose mean counts as
+one model, the linear model, and the limit of infinitely many neurons. Each gives the
+density of rows that it has not seen, from its Gauss-Newton matrix or its kernel; the
 weights of :mod:`sklearn_gn.bayes.stacking`, one set for each target, are the shares.
 So networks that follow noise give way to the linear model, and those that are too small
 to the process, without a rule of size, noise or kind.
