@@ -201,9 +201,9 @@ class GaussNewtonEstimator(
         """(cause, text, parameter) of what limited a fit; None: as its log shows."""
         return None
 
-    def _n_linear_networks(self):
-        """Number of networks that are linear although they have neurons, and of all."""
-        return 0, 1
+    def _share_of_linear(self):
+        """Share of a linear model in the predictions of networks that have neurons."""
+        return 0.0
 
     def _naming_its_budget(self, text):
         """A text in which ``max_time`` is the callback that bounds the fit instead."""

@@ -321,14 +321,14 @@ def _rank(model):
 
 def _linear(model):
     """The linear model in place of networks: their log is not that of the answer."""
-    n_linear, n = model._n_linear_networks()
-    if n_linear == 0 or _is_constant(model):
+    share = model._share_of_linear()
+    if share == 0 or _is_constant(model):
         return None
-    if n_linear == n:
-        text = "The returned model is linear: a network is"
+    if share >= 1 - 1e-9:
+        text = "The returned model is linear: a network is no better"
     else:
-        text = f"The linear model replaces {n_linear} of {n} networks: they are"
-    text += " no better by the evidence, or on rows that were left out."
+        text = f"The linear model has a share of {share:.0%}: networks are not better"
+    text += " on rows that were left out."
     losses = model.convergence_log_["loss"]
     # A difference that is worth mentioning.
     if len(losses) and abs(losses[-1] - model.loss_) > 0.01 * model.loss_:

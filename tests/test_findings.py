@@ -42,7 +42,7 @@ def fitted(stop_reason="tol", loss=(1.0, 0.5, 0.5), **attributes):
         _limits=lambda: None,
         _limits_of_steps=lambda: ("rank", "damping"),
         _naming_its_budget=lambda text: text,
-        _n_linear_networks=lambda: (0, 1),
+        _share_of_linear=lambda: 0.0,
         **attributes,
     )
 
@@ -248,7 +248,7 @@ def test_a_linear_model_in_place_of_networks_is_named(estimator):
     model = estimator(random_state=0).fit(X[:5], y[:5])
     assert [cause for cause, _ in causes(model)] == ["points", "linear", "noise"]
     _, linear, noise = model.diagnose().findings
-    assert linear.text.startswith("The returned model is linear")
+    assert linear.text.startswith(("The returned model is linear", "The linear model"))
     assert f"ends at a loss of {model.convergence_log_['loss'][-1]:.4g}" in linear.text
     assert f"model has a loss_ of {model.loss_:.4g}" in linear.text
     assert f"a standard deviation of {model.noise_std_:.3g}." in noise.text
@@ -256,9 +256,9 @@ def test_a_linear_model_in_place_of_networks_is_named(estimator):
 
 def test_a_part_of_a_committee_may_be_linear():
     some = fitted()
-    some._n_linear_networks = lambda: (2, 6)
+    some._share_of_linear = lambda: 0.4
     assert causes(some) == [("linear", None)]
-    assert "replaces 2 of 6 networks" in str(diagnose(some))
+    assert "has a share of 40%" in str(diagnose(some))
     assert "ends at" not in str(diagnose(some))  # at the loss of the model
 
 

@@ -30,7 +30,7 @@ and for JAX, which compiles them for rows on its devices
 
 import operator
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -329,9 +329,10 @@ class RegularisedLayers(NamedTuple):
 
     theta: np.ndarray  # (P,)
     alpha: np.ndarray  # (G,) precisions of the groups
-    beta: float  # precision of the noise; of classes, in proportion to their share
+    beta: float  # precision of the noise; one for classes
     gamma: np.ndarray  # (G,) well-determined parameters of the groups
     log_evidence: float
+    share: Any = None  # in predictions, (k,) or a number; None before it is known
 
 
 class Pass(NamedTuple):

@@ -97,6 +97,28 @@ def classifier(
     return _scaled(model, scaling, names)
 
 
+def gaussian_process(
+    process: Any, coef: Any, scaling: Any, names: Any = None
+) -> BaseEstimator:
+    """Return a pipeline that scales the features and predicts one target."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
+
+    kernel, scale = process.kernel, process.scale
+    slope = ConstantKernel(scale * kernel.slope) * DotProduct(1.0)
+    smooth = ConstantKernel(scale) * RBF(1 / np.sqrt(kernel.rho))
+    noise = scale * kernel.noise / process.counts
+    model = GaussianProcessRegressor(smooth + slope, alpha=noise, optimizer=None)
+    model.kernel_ = model.kernel
+    model.X_train_ = process.x.copy()
+    model.alpha_ = coef / scale
+    model.L_ = np.sqrt(scale) * np.tril(process.root().root)
+    model._y_train_mean = np.float64(scaling.y_center)
+    model._y_train_std = np.float64(scaling.y_scale)
+    model.n_features_in_ = process.x.shape[1]
+    return _scaled(model, scaling, names)
+
+
 def _filled(cls, network, out_activation):
     weights = [np.array(weight, np.float64) for weight in network.weights]
     widths = tuple(w.shape[1] for w in weights[:-1])

@@ -634,9 +634,9 @@ class ShallowReLURegressor(
         for name, value in attributes.items():
             setattr(self, name, value)
 
-    def _n_linear_networks(self):
+    def _share_of_linear(self):
         by_evidence = self.alpha_method_ != "fixed"
-        return int(by_evidence and len(self.hyperplanes_) == 0), 1
+        return float(by_evidence and len(self.hyperplanes_) == 0)
 
     # -- predictions, from fitted state only ------------------------------------------
 

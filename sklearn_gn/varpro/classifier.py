@@ -70,7 +70,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     n_init : "auto" or int, default="auto"
         Number of random starts. Those of a committee are its members, whose predictions
         are averaged. Otherwise the network of lowest loss is returned. If "auto", a
-        committee has up to 8 members, fewer for large tables, and a single network has
+        committee has up to 8 networks, fewer for large tables, and a single network has
         one start. If a number, no members are fitted by mini-batches unless the table
         is too large for the evidence.
 
@@ -128,7 +128,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         three successive iterations, a pass over all batches or, with mini-batch
         solvers, ten epochs. A committee stops when the mean log evidence per row has
         risen by less than ``tol`` in five iterations. Members fitted by mini-batches
-        stop after 30 epochs, or after 20 if all are. If 0, these tests are disabled.
+        stop after 30 epochs. If 0, these tests are disabled.
 
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included; None sets no limit.

@@ -297,7 +297,7 @@ def _without_idle_members(runs):
         return runs
     return [
         run._replace(report=(run.report or exact)._replace(stop="rounding"))
-        if run.stop is None and share < _HARDLY_ANY
+        if run.stop is None and share[0] < _HARDLY_ANY
         else run
         for run, share in zip(runs, shares([run.best for run in runs]), strict=True)
     ]

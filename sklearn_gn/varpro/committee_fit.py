@@ -1,13 +1,12 @@
 """The fit of a committee from its rows to the fitted attributes.
 
 The problem is made in scaled units, the members are fitted
-(:mod:`sklearn_gn.varpro.committee`), the linear model takes the place of those that it
-beats, small and wide members of a classifier get their shares, and what the evidence
-found is set in the user's units.
+(:mod:`sklearn_gn.varpro.committee`), rows that they have not seen give them, and other
+candidates, their shares, and what the evidence found is set in the user's units.
 """
 
 import math
-from functools import cache, partial
+from functools import partial
 from numbers import Real
 from typing import NamedTuple
 
@@ -19,25 +18,27 @@ from sklearn_gn.arrays.extremes import MOST_ROWS, noise_deviation
 from sklearn_gn.bayes import evidence, evidence_gn, huber, laplace
 from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
+from sklearn_gn.bayes.gaussian_process import Root
 from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.bayes.layers import row_blocks
-from sklearn_gn.bayes.linear_evidence import beats, linear_model
+from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.data.units import Units
 from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.varpro import wide_members
+from sklearn_gn.varpro import candidates, wide_members
 from sklearn_gn.varpro.committee import COMMITTEE, ROBUST_COMMITTEE, CommitteeOptions
 from sklearn_gn.varpro.members import (
     first_member,
     in_units,
-    is_linear,
+    is_process,
     is_worth_threads,
-    left_out_errors,
     linear_member,
     mean_values,
+    networks_of,
     shares,
     side_by_side,
+    with_shares,
 )
 
 _LARGEST_INT = np.iinfo(np.int32).max
@@ -52,6 +53,7 @@ class Problem(NamedTuple):
     rows: Rows
     options: CommitteeOptions
     scaling: Units
+    by_default: bool  # whether the candidates are open, not networks that are asked for
 
     @property
     def n_effective(self):
@@ -123,15 +125,16 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
             continues=warm,
             alpha=of_wide,
             dtype=np.float32 if in_range else np.float64,
-            lacks_part=both and options.n_effective >= _ROWS_TO_WEIGH,
+            lacks_part=_can_weigh(plan.models, options.n_effective),
         )
-    # The validation loss does not change while a size is tried.
-    grows = estimator._loss == "squared" and not estimator.early_stopping and not warm
-    grows &= not estimator._is_robust()
     given = estimator.hidden_layer_sizes, estimator.alpha, estimator.n_init
-    grows &= all(isinstance(value, str) for value in given)  # which is "auto"
+    by_default = estimator._loss == "squared" and not estimator._is_robust()
+    by_default &= all(isinstance(value, str) for value in given)  # which is "auto"
+    # The validation loss does not change while a size is tried.
+    grows = by_default and not estimator.early_stopping and not warm
+    by_default &= estimator.activation == "auto"
     options = CommitteeOptions(options, wide, plan.n_evidence, grows, options.seed)
-    return Problem(rows, options, scaling)
+    return Problem(rows, options, scaling, by_default)
 
 
 def _check_squares(name, values):
@@ -156,6 +159,7 @@ def _starts(estimator, models, problem, rng):
     if not (estimator.warm_start and hasattr(estimator, "_fitted")):
         return tuple(drawn)
     before, members, scaling = estimator._fitted
+    members = networks_of(members) if before is None else ()
     same = before is None and [
         member.model._replace(features=model.features)
         for member, model in zip(members, models, strict=False)
@@ -168,11 +172,7 @@ def _starts(estimator, models, problem, rng):
             f"activation={estimator.activation!r} on {models[0].sizes[0]} features. "
             "Fit a new estimator."
         )
-    return tuple(
-        # The linear model has no hidden weights to go on with.
-        start if is_linear(member) else in_units(member, scaling, problem.scaling)
-        for member, start in zip(members, drawn, strict=True)
-    )
+    return tuple(in_units(member, scaling, problem.scaling) for member in members)
 
 
 # --- the fitted attributes -----------------------------------------------------------
@@ -205,7 +205,11 @@ def set_fitted(estimator, run, problem):
         targets = huber.targets_of(fitted, observed)
         problem = problem._replace(rows=observed._replace(y=targets))
     with backend.one_blas_thread:
-        small, summaries = _by_evidence(problem, members)
+        heavy = bool(members) and is_worth_threads(members[0].model, problem.rows)
+        small = members
+        summaries = side_by_side(partial(_summary, problem), members, heavy)
+        if _competes(problem, members):
+            small, summaries = _stacked(problem, members, summaries, run.converged)
         members = small + wide
         n = problem.n_effective
         summaries += [
@@ -215,28 +219,38 @@ def set_fitted(estimator, run, problem):
             )
             for member in wide
         ]
-        if small and wide and problem.options.wide.lacks_part:
-            covariances = [s.covariance.get() for s in summaries[: len(small)]]
-            lacking, rows = run.final_state.wide.lacking, problem.rows
-            members = wide_members.weighed(small, covariances, wide, lacking, rows, n)
+        if estimator._loss != "squared" and _can_weigh(members, n):
+            lacking = run.final_state.wide.lacking if wide else ()
+            of_small = summaries[: len(small)]
+            members = candidates.of_classes(
+                small, of_small, wide, lacking, problem.rows, n
+            )
+            summaries += [
+                Summary({}, wide_members.objective(member, problem.rows, n))
+                for member in members[len(summaries) :]
+            ]
     # The wide members have fixed penalties, and no evidence.
     chosen, scaling = summaries[: len(small)] or summaries, problem.scaling
     estimator._fitted = None, members, scaling
     share = shares(members)
     estimator.estimators_ = [
-        FittedMember(estimator, member, scaling, summary, float(own))
+        FittedMember(estimator, member, scaling, summary, laplace.one_or_each(own))
         for member, summary, own in zip(members, summaries, share, strict=True)
     ]
-    estimator.loss_ = float(share @ [s.loss for s in summaries])
+    mean_share = np.mean(share, axis=1)
+    has_share = mean_share > 0  # no part of an infinite loss is none
+    losses = np.array([s.loss for s in summaries])
+    estimator.loss_ = float(mean_share[has_share] @ losses[has_share])
+    with_penalties = [s.alpha for s in chosen if s.alpha]
     estimator.alpha_ = {
-        name: np.exp(np.mean([np.log(s.alpha[name]) for s in chosen], axis=0))
-        for name in chosen[0].alpha
+        name: np.exp(np.mean([np.log(alpha[name]) for alpha in with_penalties], axis=0))
+        for name in with_penalties[0]
     }
-    methods = {s.alpha_method for s in chosen}
+    methods = {s.alpha_method for s in chosen if s.alpha}
     estimator.alpha_method_ = "lanczos" if "lanczos" in methods else methods.pop()
     if problem.options.evidence.alpha is not None:
         estimator.alpha_method_ = "fixed"
-    best = max(chosen, key=lambda s: s.log_evidence)
+    best = max((s for s in chosen if s.alpha), key=lambda s: s.log_evidence)
     estimator.gram_spectrum_ = np.zeros(0)
     if best.gram is not None:
         estimator.gram_spectrum_ = laplace.spectrum(best.gram)
@@ -245,7 +259,7 @@ def set_fitted(estimator, run, problem):
         evidences = [summary.log_evidence for summary in chosen]
         estimator.log_evidence_ = float(logsumexp(evidences)) - math.log(len(small))
         estimator.n_effective_parameters_ = float(
-            np.mean([s.n_effective_parameters for s in chosen])
+            _mean([s.n_effective_parameters for s in chosen], mean_share[: len(chosen)])
         )
     if estimator._loss == "squared":
         estimator._covariances = tuple(s.covariance for s in summaries)
@@ -254,37 +268,60 @@ def set_fitted(estimator, run, problem):
     _set_output_layer(estimator, members, scaling)
 
 
-def _by_evidence(problem, members):
-    """Members by the evidence and their summaries; linear ones where these are better.
+def _can_weigh(members, n_effective):
+    """Whether rows that are left out weigh the members of a classification."""
+    has_layers = bool(getattr(members[0], "model", members[0]).shapes())
+    return has_layers and n_effective >= _ROWS_TO_WEIGH
 
-    Networks that find structure in noise do not pay for their parameters: the linear
-    model takes the place of those that it beats.
+
+def _competes(problem, members):
+    """Whether there are networks by the evidence, with other candidates beside them."""
+    if not members or members[0].model.loss != "squared":
+        return False
+    return bool(members[0].model.shapes()) and problem.options.evidence.alpha is None
+
+
+def _stacked(problem, members, summaries, ended):
+    """Return the members of all candidates with their shares, and the summaries.
+
+    The process is left out of a fit that was not to go on, and where networks of a
+    certain kind are asked for.
     """
-    if not members:
-        return (), []
-    model, rows, n_effective = members[0].model, problem.rows, problem.n_effective
-    heavy = is_worth_threads(model, rows)
-    found = side_by_side(partial(_summary, problem), members, heavy)
-    competes = model.loss == "squared" and len(model.sizes) > 1
-    competes &= problem.options.evidence.alpha is None
-    linear = linear_model(rows, n_effective) if competes else None
-    if linear is None:
-        return tuple(members), found
-    y_scale = np.broadcast_to(problem.scaling.y_scale, model.n_values)
-    units = n_effective * np.sum(np.log(y_scale))
+    rows, n_effective = problem.rows, problem.n_effective
+    found = candidates.of_networks(members, summaries, rows, n_effective)
+    linear = linear_model(rows, n_effective)
+    if linear is not None:
+        member = linear_member(members[0].model.with_all_features(), linear)
+        pair = member, _summary(problem, member)
+        found.append(candidates.of_linear(linear, *pair, rows, n_effective))
+    if problem.by_default and ended:
+        summary_of = partial(_process_summary, problem)
+        seed = problem.options.seed
+        process = candidates.of_process(rows, n_effective, found, summary_of, seed)
+        found += [] if process is None else [process]
+    return candidates.stacked(found, rows, n_effective)
 
-    @cache
-    def linear_pair(model):
-        member = linear_member(model, linear)
-        return member, _summary(problem, member)
 
-    pairs = []
-    for member, summary in zip(members, found, strict=True):
-        value, gamma = summary.log_evidence + units, member.net.gamma
-        errors = partial(left_out_errors, member, summary.covariance, n_effective)
-        is_beaten = beats(linear, value, gamma, rows, n_effective, errors)
-        pairs.append(linear_pair(member.model) if is_beaten else (member, summary))
-    return tuple(member for member, _ in pairs), [summary for _, summary in pairs]
+def _process_summary(problem, found):
+    """The :class:`Summary` of a Gaussian process."""
+    k, n_effective = problem.rows.y.shape[1], problem.n_effective
+    y_scale = np.broadcast_to(problem.scaling.y_scale, k)
+    noise = found.process.scale * found.process.kernel.noise
+    return Summary(
+        alpha={},
+        loss=found.loss * problem.scaling.loss_scale,
+        covariance=Root(found.process),
+        noise_ratio=np.ones(k),
+        noise_std=y_scale * noise_deviation(1 / noise, np.ones(k)),
+        n_effective_parameters=found.gamma,
+        n_of_penalties=found.process.kernel.n_determined(),
+        log_evidence=found.log_evidence - n_effective * float(np.sum(np.log(y_scale))),
+    )
+
+
+def _mean(values, share):
+    """Mean of values of a part of the members, equally if none has a share."""
+    return float(np.average(values, weights=share if np.any(share) else None))
 
 
 def _summary(problem, member):
@@ -345,8 +382,9 @@ def _set_noise(estimator, members, summaries, problem, observed):
     targets as they were observed.
     """
     n_effective, k = problem.n_effective, observed.y.shape[1]
-    n_parameters = np.mean(
-        [s.n_effective_parameters + s.n_of_penalties for s in summaries]
+    n_parameters = _mean(
+        [s.n_effective_parameters + s.n_of_penalties for s in summaries],
+        np.mean(shares(members), axis=1),
     )
     freedom = degrees_of_freedom(n_effective, k, n_parameters)
     values = partial(mean_values, members)
@@ -366,12 +404,14 @@ def _set_noise(estimator, members, summaries, problem, observed):
 def _set_output_layer(estimator, members, scaling):
     """Set the output layer of the mean of the members, on their hidden features."""
     model = members[0].model
-    layers = [
-        share * model.split(net.theta)[0]
-        for share, (model, net) in zip(shares(members), members, strict=True)
-    ]
     d = model.sizes[0]
-    coef = np.concatenate([output[1 + d :] for output in layers])
+    layers = [
+        member.net.share * member.model.split(member.net.theta)[0]
+        for member in with_shares(members, shares(members))
+        if not is_process(member)
+    ]
+    n_networks = len(networks_of(members))
+    coef = np.concatenate([output[1 + d :] for output in layers[:n_networks]])
     if not model.activations:  # the features are the inputs
         coef = np.zeros_like(layers[0][1:])  # whose weights are the linear term
     constant, *slope = sum(output[: 1 + d] for output in layers)
@@ -385,7 +425,10 @@ def _set_output_layer(estimator, members, scaling):
 
 
 class FittedMember:
-    """One network of a committee: it predicts, and says what the evidence chose.
+    """One member of a committee: it predicts, and says what the evidence chose.
+
+    It is a network, the linear model or the class frequencies, a network whose hidden
+    weights are zero, or a Gaussian process, which has no layers.
 
     Attributes
     ----------
@@ -404,8 +447,10 @@ class FittedMember:
         Number of well-determined parameters.
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise; of regressors only.
-    share_ : float
+    share_ : float or ndarray of shape (n_targets,)
         Its share in the predictions of the committee.
+    length_scales_ : ndarray of shape (n_features,)
+        Distances in each feature over which a Gaussian process varies; only of one.
     """
 
     def __init__(self, estimator, member, scaling, summary, share):
@@ -413,8 +458,14 @@ class FittedMember:
         self._single_target = getattr(estimator, "_single_target", False)
         self._classes = getattr(estimator, "classes_", None)
         model, net = member
-        _, layers = model.split(net.theta)
-        self.activations_ = model.activations
+        layers: list = []
+        self.activations_: tuple = ()
+        if is_process(member):
+            with np.errstate(divide="ignore"):
+                self.length_scales_ = scaling.x_scale / np.sqrt(model.kernel.rho)
+        else:
+            _, layers = model.split(net.theta)
+            self.activations_ = model.activations
         self.coefs_ = [layer[:, 1:].T.copy() for layer in layers]
         self.intercepts_ = [layer[:, 0].copy() for layer in layers]
         if layers:

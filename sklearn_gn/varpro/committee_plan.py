@@ -9,6 +9,7 @@ import numpy as np
 from sklearn_gn import _switches as switches
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.linalg.large_gram import LARGEST_DENSE, affordable, work_of
+from sklearn_gn.varpro.members import networks_of
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}
@@ -50,7 +51,7 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
         return None
     former = []  # networks of the former committee, if the fit continues with it
     if estimator.warm_start and getattr(estimator, "_fitted", (0,))[0] is None:
-        former = [member.model for member in estimator._fitted[1]]
+        former = [member.model for member in networks_of(estimator._fitted[1])]
     sizes, names = _checked_sizes(estimator), ACTIVATIONS
     if not switches.on("varpro.mixed_activations"):
         names = ("relu",)

@@ -483,10 +483,13 @@ class _VarProNet(
             self.gram_spectrum_ = np.array(state.spectrum)
         self.n_work_units_ = float(state.work)
 
-    def _n_linear_networks(self):
-        fitted = [one.coefs_ for one in getattr(self, "estimators_", ())]
-        linear = [coefs and not any(map(np.any, coefs)) for coefs in fitted]
-        return int(np.sum(linear)), len(linear)
+    def _share_of_linear(self):
+        linear = [
+            np.mean(one.share_)
+            for one in getattr(self, "estimators_", ())
+            if one.coefs_ and not any(map(np.any, one.coefs_))
+        ]
+        return float(np.sum(linear))
 
     def _values(self, X):
         """Values of the output layer in scaled units, in float64."""

@@ -4,7 +4,7 @@ import numpy as np
 
 from sklearn_gn.runtime import export
 from sklearn_gn.runtime.export import DenseNetwork
-from sklearn_gn.varpro.members import shares
+from sklearn_gn.varpro.members import is_process, shares
 
 
 def to_sklearn(estimator):
@@ -17,25 +17,32 @@ def to_sklearn(estimator):
         if classes is not None:
             return export.classifier(network, scaling, classes, names)
         return export.regressor(network, scaling, names)
-    networks, share = [_member_network(member) for member in net], shares(net)
+    share = shares(net)
     if classes is not None:
         encoded = np.arange(len(classes))
-        each = [export.classifier(n, scaling, encoded, names) for n in networks]
-        return export.mean_of_classifiers(each, share, classes)
+        each = [
+            export.classifier(_member_network(member), scaling, encoded, names)
+            for member in net
+        ]
+        return export.mean_of_classifiers(each, share[:, 0], classes)
     means = []
     y_scale = np.broadcast_to(scaling.y_scale, scaling.y_center.shape)
     for k, center in enumerate(scaling.y_center):
         units = scaling._replace(y_center=center, y_scale=y_scale[k])
-        each = [
-            export.regressor(
-                DenseNetwork([*w[:-1], w[-1][:, [k]]], [*b[:-1], b[-1][[k]]], name),
-                units,
-                names,
-            )
-            for w, b, name in networks
-        ]
-        means.append(export.mean_of_regressors(each, share))
+        each = [_regressor(member, k, units, names) for member in net]
+        of_target = np.broadcast_to(share, (len(net), len(scaling.y_center)))[:, k]
+        means.append(export.mean_of_regressors(each, of_target))
     return means[0] if estimator._single_target else export.one_each(means)
+
+
+def _regressor(member, k, units, names):
+    """One target of a member."""
+    if is_process(member):
+        model, net = member
+        return export.gaussian_process(model, net.theta[:, k], units, names)
+    w, b, name = _member_network(member)
+    network = DenseNetwork([*w[:-1], w[-1][:, [k]]], [*b[:-1], b[-1][[k]]], name)
+    return export.regressor(network, units, names)
 
 
 def _single_network(model, net):

@@ -15,6 +15,7 @@ from scipy.special import log_softmax, logsumexp
 
 from sklearn_gn.arrays.threads import n_cores
 from sklearn_gn.bayes import evidence_gn, laplace
+from sklearn_gn.bayes.gaussian_process import GaussianProcess
 from sklearn_gn.bayes.layers import (
     Layers,
     RegularisedLayers,
@@ -165,17 +166,38 @@ def side_by_side(function, members, with_threads=True):
 
 
 def shares(members):
-    """Return the shares of the members in a prediction, which sum to one.
+    """Return the shares of the members in predictions, which sum to one.
 
-    They are inverse to the noise that each member leaves, as in a mean of measurements
-    of different precision. On noisy tables they are nearly equal; on exact data the
-    members that cannot represent the function have hardly any. Members that predict
-    classes have equal shares, unless they are of two kinds
-    (:mod:`sklearn_gn.varpro.wide_members`).
+    Of shape (members, 1), or one column for each target. Members of one kind share in
+    the inverse of the noise that each leaves, as in a mean of measurements of different
+    precision: equally if they predict classes, nearly so on noisy tables, while on
+    exact data those that cannot represent the function have hardly any share. The
+    kinds share as rows decide that they have not seen
+    (:mod:`sklearn_gn.varpro.candidates`).
     """
+    if members[0].net.share is not None:
+        return np.array([np.atleast_1d(member.net.share) for member in members])
     precision = np.array([member.net.beta or 1.0 for member in members])
     precision = precision / np.max(precision)
-    return precision / np.sum(precision)
+    return (precision / np.sum(precision))[:, None]
+
+
+def with_shares(members, share):
+    """Return the members with these shares."""
+    return tuple(
+        member._replace(net=member.net._replace(share=own))
+        for member, own in zip(members, share, strict=True)
+    )
+
+
+def is_process(member):
+    """Whether a member is a Gaussian process."""
+    return isinstance(member.model, GaussianProcess)
+
+
+def networks_of(members):
+    """Return the members that are networks, not other candidates."""
+    return tuple(m for m in members if not (is_process(m) or is_linear(m)))
 
 
 def mean_values(members, x):
@@ -184,23 +206,29 @@ def mean_values(members, x):
     Of shape (m, k), for x of shape (m, d) in the units of the fit. One column stands
     for two classes.
     """
-    values = [member.model.values(member.net.theta, x) for member in members]
-    if members[0].model.loss == "squared":
-        return np.tensordot(shares(members), values, axes=1)
-    log_p = [
-        log_softmax(all_classes(v), axis=1) + math.log(len(members) * share)
-        for v, share in zip(values, shares(members), strict=True)
+    pairs = [
+        (member.model.values(member.net.theta, x), share)
+        for member, share in zip(members, shares(members), strict=True)
+        if np.any(share)
     ]
-    logits = logsumexp(log_p, axis=0) - math.log(len(members))
-    return logits[:, 1:] - logits[:, :1] if values[0].shape[1] == 1 else logits
+    if members[0].model.loss == "squared":
+        return sum(share * values for values, share in pairs)
+    # Only ratios count, and factors of the size of one keep most digits.
+    log_p = [
+        log_softmax(all_classes(values), axis=1) + np.log(len(pairs) * share)
+        for values, share in pairs
+    ]
+    logits = logsumexp(log_p, axis=0) - math.log(len(pairs))
+    return logits[:, 1:] - logits[:, :1] if pairs[0][0].shape[1] == 1 else logits
 
 
 def hidden_features(members, x):
     """Return the last hidden layers of all members side by side; else the inputs."""
-    if not members[0].model.activations:
+    networks = networks_of(members)
+    if not networks[0].model.activations:
         return x
     x, parts = with_one(x), []
-    for model, net in members:
+    for model, net in networks:
         _, layers = model.split(net.theta)
         parts.append(forward(model, layers, x)[-1].values.T)
     return np.concatenate(parts, axis=1)
@@ -213,23 +241,23 @@ def variances(members, covariances, noise_ratios, x):
     members: two that disagree do not know. The posterior takes all targets for equally
     noisy; ``noise_ratios``, of shape (k,) for each member, correct it.
     """
-    values = [model.values(net.theta, x) for model, net in members]
-    own = [
-        ratio * posterior_variances(model, net, covariance, x)
-        for (model, net), covariance, ratio in zip(
-            members, covariances, noise_ratios, strict=True
-        )
-    ]
-    share = shares(members)
-    mean = np.tensordot(share, values, axes=1)
-    with np.errstate(over="ignore"):  # squares beyond the floats are infinite
-        squares = own + (values - mean) ** 2
-        squares[share == 0] = 0  # and no part of infinity is none
-        return np.tensordot(share, squares, axes=1)
+    mean, found = mean_values(members, x), 0.0
+    for (model, net), share, covariance, ratio in zip(
+        members, shares(members), covariances, noise_ratios, strict=True
+    ):
+        if np.any(share):
+            own = ratio * posterior_variances(model, net, covariance.get(), x)
+            # Squares beyond the floats are infinite, and no part of infinity is none.
+            with np.errstate(over="ignore", invalid="ignore"):
+                squares = own + (model.values(net.theta, x) - mean) ** 2
+                found = found + np.where(share > 0, share * squares, 0)
+    return found
 
 
 def posterior_variances(model, net, covariance, x):
     """Return the variances of a member's values, of shape (m, k)."""
+    if isinstance(model, GaussianProcess):
+        return model.variances(covariance, x)
     jacobian, k = model.jacobian(net.theta, x), model.n_values
     hidden = np.arange(k * model.n_linear, len(net.theta))
     found = np.empty((len(x), k))
@@ -243,13 +271,22 @@ def posterior_variances(model, net, covariance, x):
 
 
 def left_out_errors(member, covariance, n_effective, rows):
-    """Return the errors of a regression at rows, each of them left out, (m, k)."""
+    """Return errors and variances, (m, k), of a regression at rows that are left out.
+
+    The variances are those of observations.
+    """
     (model, net), covariance, found = member, covariance.get(), []
     for x, y, weight in row_blocks(rows, model.n_values * len(net.theta)):
         residual = model.values(net.theta, x) - y
         leverage = net.beta * posterior_variances(model, net, covariance, x)
-        found.append(laplace.left_out_errors(residual, leverage, weight, n_effective))
-    return np.concatenate(found)
+        one = np.ones_like(leverage)
+        pair = [
+            laplace.left_out_errors(a, leverage, weight, n_effective)
+            for a in (residual, one)
+        ]
+        found.append(pair)
+    errors, factors = np.concatenate(found, axis=1)
+    return errors, factors / net.beta
 
 
 def left_out_values(member, covariance, n_effective, rows):

@@ -33,13 +33,13 @@ class VarProNetRegressor(
     r"""Networks for regression, with penalties chosen from the data.
 
     Use it for noisy tables without any settings: it then predicts, with error bars, by
-    the mean of a few small networks with a linear term, whose penalties and noise level
-    maximise the evidence [2]_. Use it also for surrogate models: smooth functions of up
-    to hundreds of inputs without noise, for which the networks grow. With thousands of
+    a mean of small networks, a linear model and a Gaussian process, whose penalties and
+    noise level maximise the evidence [2]_ and whose shares are those that suit left-out
+    rows best [3]_. Use it also for surrogate models: smooth functions of up to hundreds
+    of inputs without noise, and oscillations. With thousands of
     runs and many outputs, set ``alpha=1e-8`` and ``hidden_layer_sizes``. For functions
     with jumps use boosted trees; for breakpoints that can be read,
-    :class:`ShallowReLURegressor`; for up to a thousand runs with few inputs, try a
-    Gaussian process, too.
+    :class:`ShallowReLURegressor`.
 
     With given penalties and ``hidden_layer_sizes``, there is one network. Its last
     layer W is the solution of a linear least-squares problem for every value of the
@@ -76,10 +76,9 @@ class VarProNetRegressor(
 
     n_init : "auto" or int, default="auto"
         Number of random starts. Those of a committee are its members, whose predictions
-        are averaged with weights inverse to the noise variance of each. Otherwise the
-        network of lowest loss is returned. If "auto", a committee has up to 6 members,
-        fewer for large tables or if its networks have grown, and a single network has
-        one start.
+        are averaged. Otherwise the network of lowest loss is returned. If "auto", a
+        committee has up to 6 networks, fewer for large tables or if they have grown,
+        and a Gaussian process beside them; a single network has one start.
 
     solver : str or solver object, default="gnvpro"
         Solver of the least-squares problem: a name, or an object of
@@ -183,13 +182,16 @@ class VarProNetRegressor(
     estimators_ : list
         Members of a committee, with ``predict``, ``coefs_``, ``intercepts_``,
         ``alpha_``, ``log_evidence_``, ``n_effective_parameters_`` and ``share_`` (in
-        the predictions). Only of a committee.
+        the predictions). The networks come first; a linear model, whose hidden weights
+        are zero, and a Gaussian process, with ``length_scales_`` in place of layers,
+        follow if they have a share. Only of a committee.
 
     linear_coef_ : ndarray of shape (n_values, n_features)
         Slopes of the linear term, in units of X and y. Only of a committee.
 
     output_coef_ : ndarray of shape (n_targets, n_features_out)
-        Weights of the output layer, in units of y.
+        Weights of the output layer, in units of y; without the part of a Gaussian
+        process, which has none.
 
     output_intercept_ : ndarray of shape (n_targets,)
         Constants of the output layer, in units of y.
@@ -219,8 +221,8 @@ class VarProNetRegressor(
         :class:`ShallowReLURegressor`. Only of a committee.
 
     n_effective_parameters_ : float
-        Number of parameters that the data determine, averaged over the members. Only of
-        a committee.
+        Number of parameters that the data determine, averaged over the members with
+        their shares. Only of a committee.
 
     n_work_units_ : float
         Number of passes over all rows, forward or backward, or by a product with the
@@ -278,6 +280,8 @@ class VarProNetRegressor(
        Journal on Mathematics of Data Science 3 (2021).
     .. [2] D. MacKay, "A practical Bayesian framework for backpropagation networks",
        Neural Computation 4 (1992).
+    .. [3] Y. Yao, A. Vehtari, D. Simpson and A. Gelman, "Using stacking to average
+       Bayesian predictive distributions", Bayesian Analysis 13 (2018).
 
     Examples
     --------
@@ -573,12 +577,13 @@ class VarProNetRegressor(
         model, net, scaling = self._fitted
         x = scaling.x(X)
         if model is None:
-            with backend.one_blas_thread:
-                covariances = [known.get() for known in self._covariances]
-            known = partial(members.variances, net, covariances, self._noise_ratios)
+            known = partial(
+                members.variances, net, self._covariances, self._noise_ratios
+            )
             size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
             n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
-            std = np.sqrt(blockwise(known, x, n_rows))
+            with backend.one_blas_thread:
+                std = np.sqrt(blockwise(known, x, n_rows))
             with np.errstate(over="ignore"):  # what is no float is infinite
                 return std * scaling.y_scale
         bars = self._error_bars

@@ -27,41 +27,30 @@ what is propagated back to it, and K is a sum of products of their Gram matrices
 In smaller tables wide members stand beside small ones by the evidence. The two kinds
 err differently: the evidence finds how noisy the classes are, but takes classes that
 are nearly separable for noisier than they are; wide networks do well there, and fit
-noise where classes overlap. Rows that a fit has not seen tell. Each wide member is
-fitted without a quarter of the rows, another one for each member, before it sees all of
-them. Of the small members :func:`~sklearn_gn.varpro.members.left_out_values` tells the
-values at left-out rows. With the probabilities p_i and q_i of the true class that both
-give to row i where it is left out, the share s of the small members and the factor t of
-the wide members' logits minimise
-
-.. math::
-    -\sum_i v_i \log(s p_i + (1 - s) q_i(t)) - \log s (1 - s) + 2 \log^2 t,
-
-with rows counted by their weights v_i. The last terms keep few rows from deciding: they
-are those of a few further rows that do not tell the two apart.
+noise where classes overlap. Rows that a fit has not seen tell
+(:mod:`sklearn_gn.varpro.candidates`): each wide member is fitted without a quarter of
+the rows, another one for each member, before it sees all of them.
 """
 
 import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
-from scipy.special import expit, log_softmax
+from scipy.special import expit
 
-from sklearn_gn.bayes import evidence, laplace
+from sklearn_gn.bayes import evidence
 from sklearn_gn.bayes.layers import forward, linear_inputs, with_one
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.linalg.factors import factor
-from sklearn_gn.optim.multinomial import all_classes, bounding_curvature
+from sklearn_gn.optim.multinomial import bounding_curvature
 from sklearn_gn.optim.solver import Report, Rows
-from sklearn_gn.varpro.members import left_out_values, side_by_side
+from sklearn_gn.varpro.members import side_by_side
 
 EPOCHS = 20  # in which the damping rises
 _MORE_EPOCHS = 10  # the last ones once more on all rows, by members that lacked a part
 _DAMPINGS = (0.1, 1.0)  # in the first epoch and from the last one on
 _BATCH = 128
 _PARTS = 4  # of the rows, of which each wide member lacks one
-_LARGEST = 4.0  # factor of the logits, and its inverse the smallest
 
 
 class WideOptions(NamedTuple):
@@ -253,7 +242,7 @@ def margins(u, y):
     return margin, y - rest / total
 
 
-# --- rows left out, and the share of the small members --------------------------------
+# --- rows left out -------------------------------------------------------------------
 
 
 def left_out_shares(rows, n_effective):
@@ -281,68 +270,3 @@ def rows_without(rows, n_effective, number):
     kept = weight > 0
     weight = weight[kept] / np.sum(weight[kept])
     return Rows(rows.x[kept], rows.y[kept], weight)
-
-
-def weighed(small, covariances, wide, lacking, rows, n_effective):
-    """Return all members, with the shares that predict left-out rows best.
-
-    ``covariances`` are those of the parameters of the small members. ``lacking`` are
-    the wide ones before they saw all rows, the first of them without the first part;
-    empty if they have not.
-    """
-    some = laplace.left_out_rows(rows)
-    of_small = [
-        left_out_values(member, covariance, n_effective, some)
-        for member, covariance in zip(small, covariances, strict=True)
-    ]
-    if not np.isfinite(of_small).all():
-        return small + wide
-    of_wide = [model.values(net.theta, some.x) for model, net in lacking or wide]
-    share, factor = share_and_factor(of_small, of_wide, rows, n_effective)
-
-    def with_share(member, share, factor=1.0):
-        model, net = member
-        output, layers = model.split(net.theta)
-        theta = model.join(factor * output, layers)
-        return member._replace(net=net._replace(theta=theta, beta=share))
-
-    return (
-        *(with_share(member, share / len(small)) for member in small),
-        *(with_share(member, (1 - share) / len(wide), factor) for member in wide),
-    )
-
-
-def share_and_factor(small, wide, rows, n_effective):
-    """Return the share of the small members and the factor of the wide ones' logits.
-
-    ``small`` and ``wide`` are the values, of shape (m, k) each, of both kinds of
-    members at ``laplace.left_out_rows(rows)``, each row left out.
-    """
-    shares = left_out_shares(rows, n_effective)[: len(wide)] * rows.weight
-    y, lacking = laplace.left_out_rows(Rows(rows.x, rows.y, n_effective * shares.T))[1:]
-    lacking = lacking.T
-    p = np.mean([np.exp(_log_p(values, y)) for values in small], axis=0)
-    logits = [all_classes(values) for values in wide]
-
-    def best_share(log_factor):
-        factor = math.exp(log_factor)
-        q = np.exp([_log_p(factor * values, y) for values in logits])
-
-        def loss(share):
-            own = -float(np.sum(lacking * np.log(share * p + (1 - share) * q)))
-            return own - math.log(share) - math.log(1 - share)
-
-        return minimize_scalar(loss, bounds=(1e-4, 1 - 1e-4), method="bounded")
-
-    log_factor = minimize_scalar(
-        lambda x: best_share(x).fun + 2 * x**2,
-        bounds=(-math.log(_LARGEST), math.log(_LARGEST)),
-        method="bounded",
-    ).x
-    return float(best_share(log_factor).x), math.exp(log_factor)
-
-
-def _log_p(values, y):
-    """Logarithm of the probability of the true class; 1e-12 is as bad as less."""
-    log_p = np.sum(y * log_softmax(all_classes(values), axis=1), axis=1)
-    return np.maximum(log_p, math.log(1e-12))

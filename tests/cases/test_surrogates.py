@@ -79,12 +79,6 @@ def unexplained(model, function, n_inputs):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="noise is estimated where there is none, and .14 is left, in some designs; "
-    "rounding decides in which",
-)
 def test_welch_with_1000_points():
     for seed in range(12):
         model = surrogate(welch, 20, 1000, seed)
@@ -92,30 +86,17 @@ def test_welch_with_1000_points():
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="one design gives 1e-9, the others 4e-3 and .2",
-)
 def test_cubic_without_a_linear_part():
     for seed in range(4):
         model = surrogate(hidden_cubic, 10, 100, seed)
         assert unexplained(model, hidden_cubic, 10) <= 1e-4
 
 
-@pytest.mark.xfail(
-    raises=AssertionError, strict=True, reason=".34 is left, the best published is .20"
-)
 def test_robot_arm_with_1000_points():
     assert unexplained(surrogate(robot_arm, 8, 1000), robot_arm, 8) <= 0.2
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="a third of the designs have three times the error of the others",
-)
 def test_wing_weight_with_100_points():
     left = [
         unexplained(surrogate(wing_weight, 10, 100, seed), wing_weight, 10)
@@ -125,11 +106,6 @@ def test_wing_weight_with_100_points():
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="as long as a hundred evaluations of a Gaussian process's likelihood",
-)
 def test_seconds_of_1000_points_without_noise(tmp_path):
     run = in_fresh_process(
         """

@@ -28,11 +28,6 @@ REGRESSORS = [VarProNetRegressor, ShallowReLURegressor]
 # -- Accuracy
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="noise is learnt: log loss 1.2 to 1.6 above that of the class frequencies",
-)
 @pytest.mark.parametrize("n_classes", [12, pytest.param(24, marks=pytest.mark.slow)])
 def test_labels_of_pure_noise(n_classes):
     excess = []
@@ -50,11 +45,6 @@ def test_labels_of_pure_noise(n_classes):
     assert np.mean(excess) <= 0.02, excess
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="from four periods on the answer is close to a straight line",
-)
 @pytest.mark.parametrize("periods", [4, 5, 8])
 def test_sine_without_noise(periods):
     x = np.linspace(0, 2 * np.pi * periods, 500)[:, None]
@@ -64,11 +54,6 @@ def test_sine_without_noise(periods):
     assert r2_score(np.sin(others[:, 0]), model.predict(others)) >= 0.99
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="a straight line; a Gaussian process reaches .994",
-)
 def test_sine_with_noise():
     x, scores = np.arange(0, 50, 0.1)[:, None], []
     for seed in range(3):
@@ -202,11 +187,6 @@ def test_units_of_the_columns(shape):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="the target of pure noise is fitted: R2 is -.08, and -.002 alone",
-)
 def test_noise_among_the_targets():
     together, alone = [], []
     for seed in range(2):

@@ -1,0 +1,216 @@
+r"""The limit of infinitely many neurons: a Gaussian process, fitted by the evidence.
+
+A network with normal priors on its weights tends to a Gaussian process as its layer
+grows (Neal, "Bayesian Learning for Neural Networks", 1996). With a linear term, one
+length scale for each feature, and noise, the covariance of the targets is v C with
+
+.. math::
+    C = e^{-\frac12 \sum_j \rho_j (x_j - x'_j)^2} + \lambda (1 + x^T x') + \sigma / c,
+
+where c is the number of observations that a row stands for. The scale v has the closed
+form :math:`y^T C^{-1} y / N` of highest evidence; all other parameters are found by
+L-BFGS on their logarithms, from the best of several starting values: networks that
+start from smooth functions do not find oscillations, and their evidence has a maximum
+for each. The derivatives of the log evidence are sums over one matrix,
+
+.. math::
+    W = \sum_t \alpha_t \alpha_t^T / v - k C^{-1}, \qquad \alpha_t = C^{-1} y_t,
+
+so that all length scales together cost one product with the features. Most of the
+search takes some of the rows; the last steps take all of them.
+
+The error at row i that is left out is :math:`\alpha_i / (C^{-1})_{ii}`, and its
+variance :math:`v / (C^{-1})_{ii}` (Rasmussen and Williams, "Gaussian Processes for
+Machine Learning", 2006, section 5.4.2); where a row stands for several, one of them is
+left out.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+from sklearn_gn.linalg.factors import factor
+
+MOST_ROWS = 2000  # of a process; more rows serve to judge it
+_LENGTHS = (2.0, 0.7, 0.25, 0.08, 0.03)  # first length scales, over the root of d
+_NOISES = (1e-4, 0.1)  # first variances of the noise
+_LEAST_LOG_NOISE = math.log(1e-10)  # relative variance, that of rounding errors of C
+_SWITCHED_OFF = 0.01  # rho: a length scale of ten standard deviations
+_TRIED = 2  # starts from which the search goes on
+_FIRST_STEPS, _LAST_STEPS = 60, 12
+
+
+class Kernel(NamedTuple):
+    """Parameters of C; see the module."""
+
+    rho: np.ndarray  # (d,)
+    slope: float
+    noise: float
+
+    @classmethod
+    def of(cls, logs):
+        """The kernel with logarithms of rho, slope and noise, (d + 2,)."""
+        *rho, slope, noise = np.exp(logs)
+        return cls(np.array(rho), float(slope), float(noise))
+
+    def n_determined(self):
+        """Return how many parameters the rows have chosen.
+
+        A feature does not count whose length scale is beyond the range of the rows.
+        """
+        return 2 + float(np.sum(self.rho / (self.rho + _SWITCHED_OFF)))
+
+    def smooth(self, x, z):
+        """Return the part that decays with the distance, (m, n)."""
+        x, z = x * np.sqrt(self.rho), z * np.sqrt(self.rho)
+        found = x @ z.T
+        found *= 2
+        found -= np.sum(x**2, axis=1)[:, None]
+        found -= np.sum(z**2, axis=1)
+        np.minimum(found, 0, out=found)
+        found /= 2
+        return np.exp(found, out=found)
+
+    def between(self, x, z):
+        """Return the covariances of the values at rows, over v, (m, n)."""
+        return self.smooth(x, z) + self.slope * (1 + x @ z.T)
+
+    def prior(self, x):
+        """Return the variances of the values at rows, over v, (m,)."""
+        return 1 + self.slope * (1 + np.sum(x**2, axis=1))
+
+
+class GaussianProcess(NamedTuple):
+    """A fitted process, in the units of the fit.
+
+    Its parameters theta are ``C^-1 y``, of shape (n, k).
+    """
+
+    kernel: Kernel
+    x: np.ndarray  # (n, d)  rows
+    counts: np.ndarray  # (n,)  observations of each
+    scale: float  # v
+    loss: str = "squared"
+
+    def values(self, theta, x):
+        """Return the means of the targets at rows, (m, k)."""
+        return self.kernel.between(x, self.x) @ theta
+
+    def root(self):
+        """Return the factor of C."""
+        c = self.kernel.between(self.x, self.x)
+        return factor(c, self.kernel.noise / self.counts, overwrite=True)
+
+    def variances(self, root, x):
+        """Return the variances of the values at rows, (m, 1)."""
+        known = root.variances(self.kernel.between(self.x, x))
+        return self.scale * np.maximum(self.kernel.prior(x) - known, 0)[:, None]
+
+
+class Root:
+    """The factor of C, computed at the first access."""
+
+    def __init__(self, process):
+        self._process, self._found = process, None
+
+    def get(self):
+        """Return the factor."""
+        if self._found is None:
+            self._found = self._process.root()
+        return self._found
+
+
+class FittedProcess(NamedTuple):
+    """A process with what the evidence and left-out rows say of it."""
+
+    process: GaussianProcess
+    theta: np.ndarray  # (n, k)  C^-1 y
+    gamma: float  # parameters that the data determine, of all targets
+    log_evidence: float
+    loss: float  # half the mean error, and the penalties
+    errors: np.ndarray  # (n, k)  prediction less target where a row is left out
+    variances: np.ndarray  # (n,)  of an observation that is left out
+
+
+def fitted(kernel, x, y, count):
+    """Return the :class:`FittedProcess`; None where C is singular to rounding."""
+    n, k = y.shape
+    c = kernel.between(x, x)
+    noise = kernel.noise / count
+    root = factor(c, noise, overwrite=True)
+    a = root.solve(y)
+    square = float(np.sum(a * y))
+    v = square / (n * k)
+    if not (math.isfinite(v) and v > 0):
+        return None
+    inverse = root.inverse_root()
+    unexplained = noise * np.einsum("ij,ij->j", inverse, inverse)  # less than one
+    # A row that stands for several is left out once only.
+    once = np.minimum(count, 1)
+    left = (count - once + once * unexplained) / count
+    return FittedProcess(
+        process=GaussianProcess(kernel, x, count, v),
+        theta=a,
+        gamma=k * float(n - np.sum(unexplained)),
+        log_evidence=-(n * k * (math.log(2 * math.pi * v) + 1) + k * root.log_det) / 2,
+        loss=kernel.noise * square / (2 * np.sum(count)),
+        errors=-a * (noise / left)[:, None],
+        variances=v * kernel.noise / left,
+    )
+
+
+def first_kernel(x, y, count):
+    """Return the kernel of highest evidence for few rows, from several starts."""
+    d, starts = x.shape[1], []
+    for length in _LENGTHS:
+        for noise in _NOISES:
+            rho = np.full(d, -2 * math.log(length) - math.log(d))
+            starts.append(np.append(rho, np.log([0.1, noise])))
+    value = [evidence_and_slope(start, x, y, count)[0] for start in starts]
+    best = [starts[i] for i in np.argsort(value)[:_TRIED]]
+    found = [_maximum(start, x, y, count, _FIRST_STEPS) for start in best]
+    return min(found, key=lambda f: f.fun).x
+
+
+def improved_kernel(logs, x, y, count):
+    """Return the kernel after some more steps, on more rows."""
+    return _maximum(logs, x, y, count, _LAST_STEPS).x
+
+
+def _maximum(start, x, y, count, steps):
+    bounds = [(-20.0, 12.0)] * x.shape[1] + [(-16.0, 12.0), (_LEAST_LOG_NOISE, 12.0)]
+    return minimize(
+        evidence_and_slope,
+        np.clip(start, *np.transpose(bounds)),
+        (x, y, count),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": steps, "ftol": 1e-5},
+    )
+
+
+def evidence_and_slope(logs, x, y, count):
+    """Return minus the log evidence per row and its derivatives in the logarithms."""
+    kernel, (n, k) = Kernel.of(logs), y.shape
+    smooth = kernel.smooth(x, x)
+    c = smooth + kernel.slope * (1 + x @ x.T)
+    found = factor(c, kernel.noise / count, overwrite=True)
+    if not np.isfinite(found.root[-1, -1]):
+        return math.inf, np.zeros_like(logs)
+    a = found.solve(y)
+    v = np.sum(a * y) / (n * k)
+    value = n * k * math.log(v) + k * found.log_det
+    w = found.inverse()
+    w *= -k
+    w += (a / v) @ a.T
+    diagonal = np.einsum("ii->i", w) / count
+    ones, wx = np.sum(w), w @ x
+    of_slope = kernel.slope * (ones + np.sum(x * wx))
+    w *= smooth
+    row = np.sum(w, axis=1)
+    of_rho = -kernel.rho * (row @ x**2 - np.sum(x * (w @ x), axis=0))
+    slope = np.concatenate([of_rho, [of_slope, kernel.noise * np.sum(diagonal)]])
+    return value / (2 * n), -slope / (2 * n)
