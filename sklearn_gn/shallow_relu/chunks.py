@@ -38,6 +38,7 @@ from sklearn_gn.shallow_relu.network import (
     preactivations,
     unit_normals,
 )
+from sklearn_gn.shallow_relu.problem import has_all_penalties
 from sklearn_gn.solvers import JointGN, SgGN
 
 _SAMPLE_ITERATIONS = 200  # most steps of each start on the sample
@@ -61,8 +62,7 @@ def reason_against_chunks(estimator, n_features):
         return (
             f"solver={estimator.solver!r} keeps all rows. Set solver='vpgn' or 'sggn'."
         )
-    by_evidence = estimator.alpha == "auto" and solver is JointGN and n_features > 1
-    by_evidence |= isinstance(estimator.alpha, dict)
+    by_evidence = solver is JointGN and has_all_penalties(estimator, n_features)
     if not by_evidence and backend.mesh_of(estimator.device) is not None:
         return (
             f"device={estimator.device!r}: chunks are fitted on one device. Give its "

@@ -7,6 +7,7 @@ does the same for rows that do not fit into memory.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, Literal, Self, overload
@@ -86,17 +87,19 @@ class ShallowReLURegressor(
     ----------
     n_neurons : int or "auto", default="auto"
         Number of neurons n, each with one breaking hyperplane (with one feature: one
-        breakpoint). If "auto" and the evidence chooses the penalties, the fit starts
-        with 20 neurons, or fewer on small or wide tables, and the penalties switch off
-        those that are not needed. Otherwise "auto" lets ``criterion`` choose among up
-        to 64 neurons with one feature and 32 with several.
+        breakpoint). If "auto" and all parameters have penalties (see ``alpha``), the
+        fit starts with 20 neurons, or fewer on small or wide tables, and penalties of
+        the evidence switch off those that are not needed. Otherwise "auto" lets
+        ``criterion`` choose among up to 64 neurons with one feature and 32 with
+        several.
 
     alpha : float, dict or "auto", default="auto"
         If "auto", the evidence chooses the penalties and the model has a linear term;
-        with one feature, or another solver than "vpgn", "auto" means 0. A number is the
-        ridge penalty ``alpha / 2 * |c|^2`` of the output layer in scaled units; it
-        suits functions without noise. A dict, such as ``alpha_`` of a fitted model,
-        fixes all penalties.
+        with one feature, or another solver than "vpgn", "auto" means 0. A positive
+        number is every penalty of the same model, in scaled units. If ``n_neurons`` is
+        given, too, or with one feature or another solver, it is the ridge penalty
+        ``alpha / 2 * |c|^2`` of the output layer alone. 0 suits functions without
+        noise. A dict, such as ``alpha_`` of a fitted model, fixes all penalties.
 
     solver : str or solver object, default="vpgn"
         Solver of the least-squares problem: a name, or an object of
@@ -475,6 +478,7 @@ class ShallowReLURegressor(
         UserWarning
             If weights look like inverse variances.
         """
+        began = time.perf_counter()
         chunks = self._large_rows(X, y, sample_weight, X_val, y_std)
         if chunks is not None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
@@ -486,8 +490,13 @@ class ShallowReLURegressor(
         metadata = None if unweighted else {"sample_weight": weight}
         data = {"X": X, "y": y, "metadata": metadata}
         with backend.one_blas_thread, self._arithmetic(X, y):
-            problem = problem_of(self, X, y, weight, validation)
-            self._solve(problem, data)
+
+            def is_late():
+                seconds = np.inf if self.max_time is None else self.max_time
+                return time.perf_counter() - began > seconds
+
+            problem = problem_of(self, X, y, weight, validation, is_late)
+            self._solve(problem, data, began)
         return self
 
     @unchanged_on_failure
@@ -589,8 +598,11 @@ class ShallowReLURegressor(
         if checks is not None:  # it numbers the rows of the sample
             self._row_checks = checks.renumbered(number)
 
-    def _solve(self, problem, data):
-        """Run the loop around the steps of a solver, and set the fitted attributes."""
+    def _solve(self, problem, data, began=None):
+        """Run the loop around the steps of a solver, and set the fitted attributes.
+
+        ``began`` is when the fit did, if the choice of a size came before.
+        """
         run = FitRun(
             self,
             problem.solver,
@@ -600,6 +612,7 @@ class ShallowReLURegressor(
             val_loss=fitted.validation_loss(problem.validation, problem.scaling),
             validation=problem.validation,
         )
+        run.began = began
         self._run(
             run,
             max_steps=len(problem.starts) * (self.max_iter + problem.n_rounds),

@@ -92,10 +92,11 @@ class FitOptions(NamedTuple):
     ends: tuple | None = None  # between which the breakpoints of one feature lie
 
 
-def problem_of(estimator, X, y, weight, validation):
+def problem_of(estimator, X, y, weight, validation, is_late=lambda: False):
     """Return the :class:`Problem` of validated data, with their validation data.
 
     The constructor parameters are read, and under ``warm_start`` the network.
+    ``is_late`` says whether the time of the fit is over.
     """
     backend.mesh_of(estimator.device)  # a device that there is not is an error
     solver, segmented = _algorithm(estimator, X.shape[1])
@@ -127,7 +128,9 @@ def problem_of(estimator, X, y, weight, validation):
     problem = Problem(solver, segmented, rows, scaling, validation, *counts)
     if segmented:
         warn_of_cpu(estimator.device, "one feature")
-    return (_by_evidence if by_evidence else _by_search)(estimator, problem, rng)
+    if by_evidence:
+        return _by_evidence(estimator, problem, rng)
+    return _by_search(estimator, problem, rng, is_late)
 
 
 def _algorithm(estimator, n_features):
@@ -143,7 +146,7 @@ def _algorithm(estimator, n_features):
                 f"solver={estimator.solver!r}."
             )
         return ROBUST_GN, False
-    by_evidence = given or (n_features > 1 and estimator.alpha == "auto")
+    by_evidence = has_all_penalties(estimator, n_features)
     segmented = n_features == 1 and not given and estimator.alpha in (0, "auto")
     segmented &= estimator.damping is None and estimator.rank is None
     segmented &= estimator.dtype == "float64"
@@ -161,6 +164,20 @@ def _algorithm(estimator, n_features):
             f"A dict as alpha needs the solver 'vpgn', got solver={estimator.solver!r}."
         )
     return solver, False
+
+
+def has_all_penalties(estimator, n_features):
+    """Whether all parameters have penalties, chosen by the evidence or given.
+
+    That is the model with a linear term. With a number as the penalty it is the one of
+    "auto", so that both take the same time, unless the number of neurons is given, too:
+    then it is the penalty of the output layer alone, and neurons are looked for.
+    """
+    alpha = estimator.alpha
+    if isinstance(alpha, dict):
+        return True
+    of_auto = alpha == "auto" or (alpha > 0 and estimator.n_neurons == "auto")
+    return n_features > 1 and of_auto
 
 
 def _previous_network(estimator):
@@ -210,12 +227,15 @@ def _by_evidence(estimator, problem, rng):
     if isinstance(estimator.alpha, dict):
         lengths = {"slope": None, "coef": None, "bias": None, "weights": n_features}
         alpha = named_penalties(estimator.alpha, lengths)
+    elif estimator.alpha != "auto":
+        alpha = np.full(3 + n_features, float(estimator.alpha))
+    exact = isinstance(estimator.alpha, dict)
     rows = rows_for(estimator.device, rows, shape_of(n, n_features, n_targets))
     options = EvidenceOptions(
         n_effective=min(float(problem.n_observations), MOST_ROWS),
         damping=None if damping is None else float(damping),
         rank=estimator.rank,
-        tol=max(tol, _LEAST_RISE) if alpha is None else tol,
+        tol=tol if exact else max(tol, _LEAST_RISE),
         seed=seed,
         alpha=alpha,
     )
@@ -225,7 +245,7 @@ def _by_evidence(estimator, problem, rng):
 # --- given penalties, with a global search -------------------------------------------
 
 
-def _by_search(estimator, problem, rng):
+def _by_search(estimator, problem, rng, is_late):
     solver, unpadded = problem.solver, problem.rows
     if not problem.segmented:  # it pads them itself
         problem = problem._replace(rows=_padded(unpadded, estimator, solver))
@@ -233,7 +253,7 @@ def _by_search(estimator, problem, rng):
     n = None if estimator.n_neurons == "auto" else estimator.n_neurons
     given = _given_hyperplanes(estimator, n, problem.scaling)
     if n is None:
-        given, path, ends = _select_size(estimator, problem, given, rng)
+        given, path, ends = _select_size(estimator, problem, given, rng, is_late)
         n = len(given)
     solver_object = estimator._solver_object()
     n_spare = solver.n_spare if _setting(solver_object, "relocations") else 0
@@ -300,7 +320,7 @@ def _padded(rows, estimator, solver):
     return rows
 
 
-def _select_size(estimator, problem, first, rng):
+def _select_size(estimator, problem, first, rng, is_late):
     """Hyperplanes of the best size by ``criterion``, the path to it, and the ends.
 
     With one feature, breakpoints inside the data stay between the ends unless they are
@@ -320,7 +340,8 @@ def _select_size(estimator, problem, first, rng):
 
     def best_size(sizes):
         """Return the hyperplanes of the best size, its loss, and the path."""
-        found, path = select_size(sizes, name, n_numbers, mean_square / 2)
+        given = name, n_numbers, mean_square / 2, is_late
+        found, path = select_size(sizes, *given)
         return found, path["loss"][path["n_neurons"] == len(found)][0], path
 
     with scope:

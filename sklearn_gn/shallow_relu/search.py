@@ -263,13 +263,14 @@ def deviance_shift(criterion, log_mean_square, n_observations):
     return n_observations * (np.log(2 * np.pi) + log_mean_square + 1)
 
 
-def select_size(sizes, criterion, n_observations, scale):
+def select_size(sizes, criterion, n_observations, scale, is_late=lambda: False):
     """Grow and prune; return the hyperplanes of the best size, and the path.
 
     The network doubles where the error is until the criterion gets worse; from there
     the neurons that matter least are deleted, a quarter at a time of a network of more
     than twice the best size so far, then one by one. ``sizes`` are SegmentedSizes or
-    DenseSizes, ``scale`` is the loss of the mean. The path holds ``n_neurons``,
+    DenseSizes, ``scale`` is the loss of the mean, and ``is_late`` says whether the time
+    of the fit is over. The path holds ``n_neurons``,
     ascending, ``loss``, ``n_parameters`` and the criterion.
     """
     found = {}
@@ -286,7 +287,7 @@ def select_size(sizes, criterion, n_observations, scale):
 
     best, n = visit()
     since = 0
-    while 2 * n <= sizes.most and since < _PATIENCE:
+    while 2 * n <= sizes.most and since < _PATIENCE and not is_late():
         sizes.grow()
         worth, grown = visit()
         since = 0 if worth < best else since + 1
@@ -294,7 +295,7 @@ def select_size(sizes, criterion, n_observations, scale):
         if grown <= n:  # no place is left where a neuron lowers the loss
             break
         n = grown
-    while n > 1:
+    while n > 1 and not is_late():
         best_size = min(found, key=lambda size: found[size][0])
         sizes.prune(min(n - 2 * best_size, n // 4) if n > 2 * best_size + 1 else 1)
         pruned = visit()[1]

@@ -420,3 +420,23 @@ def test_blocks_of_rows_change_no_standard_error(fitted, monkeypatch):
     np.testing.assert_allclose(
         fitted.predict(X, return_std=True)[1], expected, rtol=1e-9
     )
+
+
+def test_a_number_is_every_penalty_of_the_default_model():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 3))
+    y = X[:, 0] + np.abs(X[:, 1]) + 0.1 * rng.normal(size=90)
+    model = ShallowReLURegressor(alpha=0.1, random_state=0).fit(X, y)
+    assert model.alpha_method_ == "fixed"
+    same = {"slope": 0.1, "coef": 0.1, "bias": 0.1, "weights": np.full(3, 0.1)}
+    for name, value in model.alpha_.items():
+        np.testing.assert_allclose(value, same[name], rtol=1e-10)
+    # The gradient of the objective vanishes, in units of its terms.
+    net, scaling = model.set_params(alpha=same, tol=1e-12).fit(X, y)._network
+    residual = model.predict(X) - y
+    z = np.c_[np.ones(90), scaling.x(X)].T @ residual / 90 / scaling.y_scale
+    z[1:] += 0.1 * net.theta[1:4]
+    np.testing.assert_allclose(z, 0, atol=1e-6)
+    # Higher penalties make the function smaller.
+    stiff = ShallowReLURegressor(alpha=100.0, random_state=0).fit(X, y)
+    assert np.ptp(stiff.predict(X)) < np.ptp(model.predict(X)) / 5
