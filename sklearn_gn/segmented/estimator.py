@@ -185,8 +185,8 @@ class SegmentedRegressor(
     family : {"gaussian", "poisson", "binomial"}, default="gaussian"
         Distribution of y, with its canonical link: the line is that of the mean, of its
         logarithm for counts ("poisson"), or of its logit for shares ("binomial", y
-        between 0 and 1, the numbers of trials as ``sample_weight``). Counts have the
-        variance that their mean gives, and count as independent.
+        between 0 and 1, the numbers of trials as ``sample_weight``, which count as one
+        row). Counts have the variance that their mean gives, and are independent.
 
     slopes : tuple (low, high) or list, default=None
         Conditions on the slopes. A tuple bounds all of them, where None is no bound:
@@ -546,6 +546,8 @@ class SegmentedRegressor(
                     "gives the variance."
                 )
             weight, variance = weights_of(y_std, repeats)
+        if self.family == "binomial":  # weights are trials, which make one row
+            repeats = (weight > 0).astype(np.float64)
         order = sorted_rows(X[:, self._columns[0]], repeats)
         x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
         data = several.Data(
