@@ -205,11 +205,15 @@ def _noise(model):
 
 
 def _dispersion(model):
-    """Counts that vary more than their family says."""
+    """How much counts vary, and whether that is more than their family says."""
     dispersion = model.statistics_["dispersion"]
     freedom = max(model.statistics_["degrees_of_freedom"], 1.0)
     if dispersion < 1 + _SIGNIFICANT * np.sqrt(2 / freedom):
-        return None
+        text = (
+            f"The counts vary no more than family={model.family!r} may explain: their "
+            f"dispersion is {dispersion:.3g}."
+        )
+        return Finding("noise", text)
     text = (
         f"The counts vary {dispersion:.3g} times as much as family={model.family!r} "
         "says: standard errors are too small, and there may be too many breakpoints. "

@@ -13,7 +13,13 @@ from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
 from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_feature_names, check_is_fitted
+from sklearn.utils.validation import (
+    _check_feature_names,
+    assert_all_finite,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+)
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import Array, ArrayLike, RandomState
@@ -39,6 +45,7 @@ from sklearn_gn.segmented import (
     selection,
     several,
     streams,
+    updates,
 )
 from sklearn_gn.segmented.diagnosis import (
     diagnose,
@@ -75,6 +82,7 @@ _BY_FEATURE = (
     "_held_by_bounds",
     "_cut_by_bounds",
 )
+_OF_UPDATES = ("_kept", "_stream")  # which a saved model leaves behind
 _KINDS = {
     None: "numbers",
     "utc": "dates with a time zone",
@@ -188,8 +196,8 @@ class SegmentedRegressor(
     family : {"gaussian", "poisson", "binomial"}, default="gaussian"
         Distribution of y, with its canonical link: the line is that of the mean, of its
         logarithm for counts ("poisson"), or of its logit for shares ("binomial", y
-        between 0 and 1, the numbers of trials as ``sample_weight``). Counts have the
-        variance that their mean gives, and count as independent.
+        between 0 and 1, the numbers of trials as ``sample_weight``, which count as one
+        row). Counts have the variance that their mean gives, and are independent.
 
     slopes : tuple (low, high) or list, default=None
         Conditions on the slopes. A tuple bounds all of them, where None is no bound:
@@ -461,6 +469,7 @@ class SegmentedRegressor(
             folds = folds_of(self, order, y)
             t, clipped = self._search(prepared, options, kind, folds)
             scale = self._set_fitted(prepared, clipped, options, t)
+            self._kept = prepared, options
             fit, rows = self._fit, prepared.rows
             y_size, y_center = fit.scaling.y_size, fit.scaling.y_center
             left = inference.residuals(fit, rows) * y_size
@@ -541,6 +550,8 @@ class SegmentedRegressor(
             )
         weight, repeats = weights_and_counts(sample_weight, y_std, X)
         offset = check_offset(offset, X)
+        if self.family == "binomial":  # weights are trials, which make one row
+            repeats = (weight > 0).astype(np.float64)
         order = sorted_rows(X[:, self._columns[0]], repeats)
         x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
         data = several.Data(
@@ -557,8 +568,7 @@ class SegmentedRegressor(
 
     def _set_joint(self, found, kinds, names, linear_names):
         """Set the fitted attributes of a joint fit."""
-        for name in ("robust_weights_", "_row_checks"):
-            vars(self).pop(name, None)  # of an earlier fit
+        self._forget()
         fits = self._fits = found.fits
         self._covariance = Covariance(self.covariance, self.hac_lags)
         self._date_kinds, self._family = kinds, found.family
@@ -672,31 +682,117 @@ class SegmentedRegressor(
     def _set_fitted(self, prepared, clipped, options, t):
         """Set the fitted attributes; return the scale of the residuals."""
         t, free = with_known(prepared, options, t)
-        for name in ("robust_weights_", "_row_checks"):
-            vars(self).pop(name, None)  # of an earlier fit
+        self._forget()
         self._covariance = Covariance(self.covariance, self.hac_lags)
         fits, figures, (scale,), problem, (interval,), (noise,) = robust.infer_all(
             options, t[None], free, [prepared], [clipped], self._covariance
         )
-        self.autocorrelation_ = noise.coef
+        self.autocorrelation_, self._redundancy = noise.coef, noise.redundancy
         self._fits = [fit := fits.of(0)]
         self._held_by_bounds, self._cut_by_bounds = inference.at_bounds(
             fit, problem, interval
         )
-        self.breakpoints_ = self._to_user(fit.breakpoints)
-        self.breakpoint_std_ = inference.breakpoint_errors(fit)
-        self.breakpoint_interval_ = self._to_user(interval)
-        self.segments_ = inference.segment_table(fit, prepared.rows)
-        self.jumps_ = self.segments_["jump"][1:]
-        for name in ("start", "end"):
-            self.segments_[name] = self._to_user(self.segments_[name])
-        self.parameters_ = inference.parameter_table(fit, *self._names())
+        self._set_tables(fit, prepared.rows, interval)
         self.noise_std_ = float("nan" if fit.is_noise_unknown else scale)
         self.residual_correlation_, self._correlation_error = (
             inference.residual_correlation(fit, (clipped or prepared).rows)
         )
         self.statistics_ = {name: value[0].item() for name, value in figures.items()}
         return float(scale)
+
+    def _set_tables(self, fit, rows, interval):
+        """Set what a fit says of breakpoints, segments and parameters."""
+        self.breakpoints_ = self._to_user(fit.breakpoints)
+        self.breakpoint_std_ = inference.breakpoint_errors(fit)
+        self.breakpoint_interval_ = self._to_user(interval)
+        self.segments_ = inference.segment_table(fit, rows)
+        self.jumps_ = self.segments_["jump"][1:]
+        for name in ("start", "end"):
+            self.segments_[name] = self._to_user(self.segments_[name])
+        self.parameters_ = inference.parameter_table(fit, *self._names())
+
+    def _forget(self):
+        """Forget what not every fit sets."""
+        for name in ("robust_weights_", "_row_checks", *_OF_UPDATES):
+            vars(self).pop(name, None)
+
+    def __getstate__(self):
+        state = super().__getstate__()
+        return {name: state[name] for name in state if name not in _OF_UPDATES}
+
+    def update(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Self:
+        """Add rows to those of the fit, and move the breakpoints to where they belong.
+
+        The fit keeps sums, so that adding a row takes a millisecond or two however many
+        rows there are. Where the criterion would take one breakpoint more or less, or a
+        breakpoint would be better elsewhere, all rows are searched again. In between,
+        kinks move until they are within a hundredth of a standard error, their
+        intervals are those of the delta method, and the autocorrelation of the noise
+        is that of the last search. A model that is saved leaves its rows behind: fit it
+        before the next update.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, 1)
+            Samples to add.
+
+        y : array-like of shape (n_samples,)
+            Their targets.
+
+        sample_weight : array-like of shape (n_samples,), default=None
+            Their weights. If None, all are one.
+
+        Returns
+        -------
+        self : SegmentedRegressor
+            The estimator, fitted to all rows.
+
+        Raises
+        ------
+        ValueError
+            If the fit was not one of kinks of one feature by least squares with
+            ``covariance="nonrobust"`` and without ``y_std``, or if it was loaded.
+        """
+        check_is_fitted(self)
+        if not hasattr(self, "_kept"):
+            raise ValueError("update needs the rows of a fit: call fit before.")
+        prepared, options = self._kept
+        stream = updates.stream_of(self, prepared, options)
+        X, y = self._check_X(X), column_or_1d(y).astype(np.float64)
+        check_consistent_length(X, y)
+        assert_all_finite(y, input_name="y")
+        weight = check_sample_weight(sample_weight, X)
+        with one_blas_thread:
+            scaling, kept = prepared.scaling, weight > 0
+            x, y = X[kept, 0], (y[kept] - scaling.y_center) / scaling.y_size
+            if len(x):
+                stream.add(scaling.x(x), y, weight[kept])
+            found = stream.follow(self, self._fit, options, scaling)
+            if found is None:
+                prepared = stream.prepared(scaling)
+                t, _ = self._search(prepared, options, self._date_kind, None)
+                self._set_fitted(prepared, None, options, t)
+                self._kept = prepared, options
+                self._stream = updates.Stream(prepared.rows, stream)
+                return self
+            fit, rows = found
+            self._fits = [fit]
+            width = fit.half_width * inference.breakpoint_errors(fit)
+            interval = fit.breakpoints[:, None] + np.stack([-width, width], axis=1)
+            ends = np.concatenate([rows.x[:1], fit.t, rows.x[-1:]])
+            ends = scaling.to_user(ends)
+            self._set_tables(
+                fit, rows, np.clip(interval, ends[:-2, None], ends[2:, None])
+            )
+            self.noise_std_ = float(fit.noise_std)
+            figures = inference.statistics(fit)
+            self.statistics_ = {name: float(value) for name, value in figures.items()}
+            self.residual_correlation_ = self._correlation_error = float("nan")
+            self._held_by_bounds = self._cut_by_bounds = np.zeros(len(fit.t), bool)
+            self._row_checks = RowChecks(stream.n_rows)
+        return self
 
     @overload
     def predict(

@@ -332,7 +332,7 @@ def without_breakpoints(joint):
     """Return the fit of a straight line, or None if conditions allow none."""
     eta = joint.y
     if joint.family.has_known_variance:
-        eta = joint.family.start(joint.y, joint.repeats)
+        eta = joint.family.start(joint.y, joint.weight)
     z, w = working(joint, eta - joint.offset)
     state = fit_at(joint, [np.empty(0) for _ in joint.x], z, w)
     return None if state is None else descend(joint, state)
