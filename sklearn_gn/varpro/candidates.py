@@ -23,11 +23,11 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, logsumexp
 
-from sklearn_gn.base import all_logits
 from sklearn_gn.bayes import evidence, gaussian_process, laplace, stacking
 from sklearn_gn.bayes.gaussian_process import Kernel
 from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.bayes.layers import RegularisedLayers
+from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import (
     Member,
@@ -226,7 +226,7 @@ def shares_and_factor(log_p, wide, rows, n_effective):
     looked_at = lacking > 0  # pairs of a wide member and a row that it has not seen
     weight = lacking[looked_at]
     others = [np.broadcast_to(p, lacking.shape)[looked_at] for p in log_p]
-    logits = [all_logits(values) for values in wide]
+    logits = [all_classes(values) for values in wide]
 
     def densities(log_factor):
         q = [_log_p(math.exp(log_factor) * values, some.y) for values in logits]
@@ -246,7 +246,7 @@ def shares_and_factor(log_p, wide, rows, n_effective):
 
 def _log_p(values, y):
     """Logarithm of the probability of the true class; 1e-12 is as bad as less."""
-    log_p = np.sum(y * log_softmax(all_logits(values), axis=1), axis=1)
+    log_p = np.sum(y * log_softmax(all_classes(values), axis=1), axis=1)
     return np.maximum(log_p, math.log(1e-12))
 
 
