@@ -107,6 +107,18 @@ def foreground(ax):
     return ax.xaxis.label.get_color()
 
 
+def equal_scales(ax, ratio):
+    """Give both axes one scale, and so few ticks that the labels do not touch.
+
+    ``ratio`` is that of width and height.
+    """
+    ax.set_aspect("equal")
+    box = ax.get_window_extent()
+    inches = min(box.width, ratio * box.height) / ax.figure.dpi
+    ax.locator_params(axis="x", nbins=int(np.clip(1.7 * inches, 2, 5)))
+    ax.locator_params(axis="y", nbins=5)
+
+
 def date_axis(ax, most_ticks):
     """Label an x axis of dates briefly, with at least two ticks."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter

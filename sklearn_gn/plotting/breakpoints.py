@@ -13,6 +13,7 @@ from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.plotting._common import (
     DRAW_BROKEN_LINES,
     Display,
+    equal_scales,
     fitted_attribute,
     rows_like,
     select_target,
@@ -138,8 +139,7 @@ class BreakpointDisplay(Display):
         ax.set(xlabel=names[0], ylabel=names[1])
         width, height = (np.ptp(values) for values in self.grid)
         if height / 2 <= width <= 2 * height:
-            ax.set_aspect("equal")
-            ax.locator_params(nbins=5)  # the labels must not touch in a narrow box
+            equal_scales(ax, width / height)
         ax.figure.colorbar(self.surface_, ax=ax, label=self.target_name)
         return self._drawn_on(ax)
 

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array
-from sklearn_gn.plotting._common import Display, label_once
+from sklearn_gn.plotting._common import Display, equal_scales, label_once
 from sklearn_gn.plotting._slices import Slice
 
 
@@ -246,8 +246,7 @@ class SolutionDisplay(Display):
             panel.set_title(title, fontsize="medium")
             panel.set_xlabel(self.axis_names[0])
             if self.equal:
-                panel.set_aspect("equal")
-                panel.locator_params(nbins=5)  # the labels must not touch
+                equal_scales(panel, extent[0] / extent[1])
         axes[0, 0].set_ylabel(self.axis_names[1])
         for panel, image in zip(axes[0, -2:], self.images_[-2:], strict=True):
             panel.figure.colorbar(image, ax=panel)

@@ -1,6 +1,7 @@
 """SolutionDisplay: what is drawn is what the solver has found."""
 
 import copy
+import itertools
 
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -193,6 +194,20 @@ def test_points_outside_the_domain_are_masked(changed, plane_problem):
         draw(solver, at={"y": 3.0})
 
 
+def test_labels_of_a_narrow_image_do_not_touch():
+    x, y = np.linspace(0, 1, 5), np.linspace(0, 2, 5)
+    values = x + y[:, None]
+    display = SolutionDisplay(
+        ticks=(x, y), solution=values, error=values, axis_names=("x", "y"), equal=True
+    ).plot()
+    display.figure_.canvas.draw()
+    labels = [label for label in display.ax_.get_xticklabels() if label.get_text()]
+    boxes = [label.get_window_extent() for label in labels]
+    assert len(boxes) > 1
+    for left, right in itertools.pairwise(boxes):
+        assert left.x1 < right.x0
+
+
 def test_error_of_zero_is_drawn(plane):
     zero = np.zeros((4, 4))
     display = SolutionDisplay(
@@ -286,6 +301,13 @@ def test_outputs_of_one_size_share_a_panel():
     labels = [line.get_label() for line in first.lines + second.lines]
     assert labels == ["a", "c", "b"]
     assert len(display.lines_) == 4
+    display.error = display.solution
+    *outputs, first, second, third = display.plot().lines_
+    errors = (first, second, third)
+    assert [line.get_label() for line in outputs] == ["a", "b", "c"]
+    for k, (output, error) in enumerate(zip(outputs, errors, strict=True)):
+        assert output.get_color() == error.get_color()
+        assert_array_equal(error.get_ydata(), display.solution[:, k])
 
 
 def test_long_names_of_outputs_are_left_to_the_legend():
