@@ -29,6 +29,7 @@ from sklearn_gn.data.rows import check_validation_pair, validate_data
 from sklearn_gn.findings import Diagnosis, diagnose
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.stop import is_interrupt
+from sklearn_gn.runtime.onnx import ConvertedToONNX
 from sklearn_gn.solvers import Solver
 from sklearn_gn.solvers._base import ReferenceLinkMixin, resolve
 
@@ -128,6 +129,7 @@ class GaussNewtonEstimator(
     ReferenceLinkMixin,
     VersionStampMixin,
     CallbackSupportMixin,
+    ConvertedToONNX,
     BaseEstimator,
 ):
     """What the estimators share: parameters, validation, and the run of a solver."""

@@ -16,6 +16,8 @@ import pytest
 import skops.io
 from skl2onnx import to_onnx
 from sklearn.base import clone
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import MaxAbsScaler
 
 import sklearn_gn.base
 from sklearn_gn import (
@@ -211,6 +213,23 @@ def test_scikit_learn_and_onnx_predict_the_same(name):
     np.testing.assert_allclose(
         found.reshape(expected.shape), expected, rtol=1e-6, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_models_and_pipelines_are_converted_to_onnx(name):
+    model = fitted(name)
+    same = MaxAbsScaler().fit(np.ones((1, 3)))
+    pipeline = Pipeline([("same", same), ("model", model)])
+    options = {"zipmap": False} if hasattr(model, "predict_proba") else None
+    expected = model.predict_proba(X) if options else model.predict(X)
+    for given in (model, pipeline):
+        onnx = to_onnx(given, X[:1], options=options).SerializeToString()
+        session = onnxruntime.InferenceSession(onnx, providers=["CPUExecutionProvider"])
+        found = session.run(None, {session.get_inputs()[0].name: X})[-1]
+        size = max(np.abs(expected).max(), 1)
+        np.testing.assert_allclose(
+            found.reshape(expected.shape), expected, rtol=1e-6, atol=1e-6 * size
+        )
 
 
 def test_names_of_features_are_kept_and_memory_is_not_shared():

@@ -15,12 +15,20 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._caller import warn_user
+from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import backend
-from sklearn_gn.base import SoftmaxClassifier, cross_entropy
+from sklearn_gn.base import (
+    DiagnoseMixin,
+    SoftmaxClassifier,
+    cross_entropy,
+    unchanged_on_failure,
+)
 from sklearn_gn.data.rows import check_sample_weight, validate_data
 from sklearn_gn.findings import Diagnosis, Finding
 from sklearn_gn.runtime.export import logistic_regression
+from sklearn_gn.runtime.onnx import ConvertedToONNX
+from sklearn_gn.runtime.versions import VersionStampMixin
 from sklearn_gn.softmax_head import problem
 from sklearn_gn.softmax_head.head import logits_of
 from sklearn_gn.solvers import FGNNewton
@@ -28,7 +36,14 @@ from sklearn_gn.solvers import FGNNewton
 _LOG_LOSS = "neg_log_loss"
 
 
-class FGNSoftmaxHeadCV(SoftmaxClassifier, BaseEstimator):
+class FGNSoftmaxHeadCV(
+    SoftmaxClassifier,
+    DiagnoseMixin,
+    ReferenceLinkMixin,
+    VersionStampMixin,
+    ConvertedToONNX,
+    BaseEstimator,
+):
     r"""Softmax regression with the penalty chosen by cross-validation.
 
     Use it to probe features of a frozen network along a whole path of penalties, with
@@ -158,6 +173,7 @@ class FGNSoftmaxHeadCV(SoftmaxClassifier, BaseEstimator):
         self.max_iter = max_iter
         self.tol = tol
 
+    @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -335,16 +351,7 @@ class FGNSoftmaxHeadCV(SoftmaxClassifier, BaseEstimator):
         given = self.coef_, self.intercept_, self.classes_, self.fit_intercept, names
         return logistic_regression(*given)
 
-    def diagnose(self) -> Diagnosis:
-        """Say what limited the fit.
-
-        Returns
-        -------
-        diagnosis : Diagnosis
-            A finding if the best value is an end of the path, and one if a minimum was
-            not reached.
-        """
-        check_is_fitted(self)
+    def _diagnosis(self):
         found, place = [], int(np.argmax(self.scores_.mean(axis=0)))
         if len(self.Cs_) > 1 and place in (0, len(self.Cs_) - 1):
             end = "smallest" if place == 0 else "largest"

@@ -316,9 +316,6 @@ print(time.perf_counter() - start, loss(head, X[:2000], y[:2000]))
     assert took <= 6 * 1.15 + 0.5
 
 
-@pytest.mark.xfail(
-    raises=RuntimeError, strict=True, reason="skl2onnx knows no converter of heads"
-)
 def test_onnx():
     skl2onnx = pytest.importorskip("skl2onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
