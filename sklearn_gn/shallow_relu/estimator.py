@@ -44,7 +44,7 @@ from sklearn_gn.runtime.memory import check_table_fits
 from sklearn_gn.shallow_relu import fitted
 from sklearn_gn.shallow_relu.chunks import on_all_rows, reason_against_chunks
 from sklearn_gn.shallow_relu.network import hidden_features
-from sklearn_gn.shallow_relu.problem import ROBUST_GN, problem_of
+from sklearn_gn.shallow_relu.problem import ROBUST_GN, exact_problem_of, problem_of
 from sklearn_gn.shallow_relu.starts import hyperplanes_to_user
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver
 
@@ -313,6 +313,11 @@ class ShallowReLURegressor(
     training data the model continues linearly, with standard errors that grow with the
     distance.
 
+    Jumps without noise leave to the evidence what looks like noise. If nearly all rows
+    of a default fit lie on planes through their neighbours, to rounding errors, the
+    global search without penalties follows, and its network is returned if BIC prefers
+    it. This takes seconds, mostly for compilation.
+
     If the fit is poor, :meth:`diagnose` says what limited it. Raise ``n_init`` or
     ``n_neurons``; for data without noise, set ``alpha=0`` and the number of neurons,
     which turns on the global search. If the fit follows outliers, set
@@ -497,6 +502,9 @@ class ShallowReLURegressor(
 
             problem = problem_of(self, X, y, weight, validation, is_late)
             self._solve(problem, data, began)
+            exact = exact_problem_of(self, problem, is_late)
+            if exact is not None:
+                self._solve(exact, data, began)
         return self
 
     @unchanged_on_failure

@@ -28,6 +28,7 @@ from sklearn_gn.shallow_relu.evidence_gn import (
     RegularisedNetwork,
     shape_of,
 )
+from sklearn_gn.shallow_relu.exact_pieces import has_exact_pieces
 from sklearn_gn.shallow_relu.one_feature import SEGMENTED, SegmentedSizes
 from sklearn_gn.shallow_relu.search import deviance_shift, select_size
 from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
@@ -46,6 +47,17 @@ _FEW_PARAMETERS = 100  # ... so many, where that is more
 _LEAST_RISE = 1e-3  # of the log evidence per row, in an iteration that is progress
 _SLOTS = 32  # of which compiled networks of one feature have a multiple
 _STARTS = ((5, 100), (3, 300))  # that the evidence chooses from, up to hidden weights
+_EXACT = 1e-7  # noise, in units of the targets, that is a network's rounding errors
+# Parameters of fits that the global search may follow.
+_OF_SEARCH = {
+    "alpha": "auto",
+    "n_neurons": "auto",
+    "criterion": "bic",
+    "device": None,
+    "warm_start": False,
+    "damping": None,
+    "rank": None,
+}
 _LARGEST_INT = np.iinfo(np.int32).max
 # Of solver objects without such a parameter.
 _OTHER_SETTINGS = {
@@ -240,6 +252,29 @@ def _by_evidence(estimator, problem, rng):
         alpha=alpha,
     )
     return problem._replace(rows=rows, starts=[tuple(starts)], options=options)
+
+
+def exact_problem_of(estimator, problem, is_late):
+    """Return the problem without penalties of data without noise; None of others.
+
+    A default fit by the evidence is given, which has left what looks like noise. If the
+    data are linear in pieces, the global search looks for a network of any size, and
+    its problem is returned if BIC, an estimate of the log evidence times -2, is lower.
+    """
+    default = estimator.get_params(deep=False)
+    default = all(default[name] == value for name, value in _OF_SEARCH.items())
+    if problem.solver is not EVIDENCE_GN or not default or estimator.early_stopping:
+        return None
+    noise = np.max(estimator.noise_std_ / problem.scaling.y_scale)
+    if is_late() or noise < _EXACT or not has_exact_pieces(problem.rows):
+        return None
+    from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
+
+    problem = problem._replace(solver=ALGORITHMS["vpgn"])
+    rng = check_random_state(estimator.random_state)
+    problem = _by_search(estimator, problem, rng, is_late)
+    bic = np.min(problem.selection_path[estimator.criterion])
+    return problem if bic < -2 * estimator.log_evidence_ else None
 
 
 # --- given penalties, with a global search -------------------------------------------
