@@ -9,7 +9,8 @@ from sklearn_gn.optim.stop import counted
 
 _SIGNIFICANT = 3.0  # standard errors of a correlation
 _EXACT = 1e-12  # unexplained share of the variance that is rounding errors
-_FEWEST_ROWS = 3  # of a segment between two kinks, if min_rows is None
+FEWEST_ROWS = 3  # of a segment between two kinks, if min_rows is None
+_NAMED = 10  # rows that a warning names
 _RISE = 2.0  # standard deviations of the noise, of a segment that looks like a jump
 _NEAR_ONE = 0.9  # a correlation with which "bic-ar1" misses real kinks
 
@@ -84,8 +85,18 @@ def _limit(model):
     return Finding("breakpoints", text, "max_breakpoints")
 
 
-def warn_of_number(model):
-    """Warn where the number of breakpoints that was chosen means little."""
+def warn_of_number(model, outlying):
+    """Warn where the number of breakpoints that was chosen means little.
+
+    ``outlying`` are the rows that :func:`~sklearn_gn.segmented.robust.outlying_rows`
+    names.
+    """
+    if len(outlying) and not _is_exact(model):
+        rows = ", ".join(map(str, outlying[:_NAMED]))
+        warn_user(
+            "Breakpoints follow a few rows that may be outliers, far from the lines "
+            f"through the others: {rows}. Look at these rows, or set loss='huber'.",
+        )
     finding = _limit(model)
     cap = finding is not None and finding.parameter == "max_breakpoints"
     if cap and model.max_breakpoints > 0:
@@ -125,7 +136,7 @@ def _outliers(model):
 def _jump(model):
     """Two kinks with hardly a row between them: the function jumps there."""
     segments = model.segments_
-    few = model.min_rows or _FEWEST_ROWS
+    few = model.min_rows or FEWEST_ROWS
     short = segments["n_rows"] <= few
     rise = np.abs(segments["slope"]) * _numbers(segments["end"] - segments["start"])
     steep = short & (rise > _RISE * model.noise_std_)

@@ -48,6 +48,7 @@ from sklearn_gn.segmented import (
     updates,
 )
 from sklearn_gn.segmented.diagnosis import (
+    FEWEST_ROWS,
     diagnose,
     is_correlated,
     warn_of_number,
@@ -450,8 +451,8 @@ class SegmentedRegressor(
         -----
         UserWarning
             If the data have no room for ``n_breakpoints`` breakpoints; if "auto" took
-            as many as ``max_breakpoints``, or left residuals that are too correlated to
-            be noise; or if weights look like inverse variances.
+            as many as ``max_breakpoints``, followed outliers, or left residuals that
+            are too correlated to be noise; or if weights look like inverse variances.
         """
         if absolute_sigma and y_std is None:
             raise ValueError("absolute_sigma=True needs y_std, the deviations.")
@@ -467,8 +468,8 @@ class SegmentedRegressor(
         options = options_of(self, kind)
         with one_blas_thread, prepared.scaling.arithmetic():
             folds = folds_of(self, order, y)
-            t, clipped = self._search(prepared, options, kind, folds)
-            scale = self._set_fitted(prepared, clipped, options, t)
+            found = self._search(prepared, options, kind, folds)
+            scale = self._set_fitted(prepared, options, *found)
             self._kept = prepared, options
             fit, rows = self._fit, prepared.rows
             y_size, y_center = fit.scaling.y_size, fit.scaling.y_center
@@ -485,7 +486,11 @@ class SegmentedRegressor(
                 size = np.maximum(size, np.finfo(float).tiny)
                 self.robust_weights_ = np.minimum(1, BOUND * scale / size)
         if self.n_breakpoints == "auto":
-            warn_of_number(self)
+            outlying = np.empty(0, int)
+            if self.loss == "squared_error":
+                few = 1 + (self.min_rows or FEWEST_ROWS)
+                outlying = order[robust.outlying_rows(fit, rows, few)]
+            warn_of_number(self, outlying)
         return self
 
     @takes_only_chunks
@@ -529,14 +534,14 @@ class SegmentedRegressor(
             x, y, weight = (a[kept] for a in points[:3])
             prepared = prepare(x, y, np.empty((len(x), 0)), weight, points.rest)
             with prepared.scaling.arithmetic():
-                t, _ = self._search(prepared, options, None, None)
-            return (prepared, t), prepared.scaling.to_user(t)
+                found = self._search(prepared, options, None, None)
+            return (prepared, found), prepared.scaling.to_user(found[0])
 
         with one_blas_thread:
-            prepared, t = streams.fit_points(chunks, options.known, fit_points)
+            prepared, found = streams.fit_points(chunks, options.known, fit_points)
         self.n_features_in_, self._columns = 1, [0]
         _check_feature_names(self, first_of(chunks)[0], reset=True)
-        self._set_fitted(prepared, None, options, t)
+        self._set_fitted(prepared, options, *found)
         return self
 
     def _fit_joint(self, X, y, sample_weight, y_std, absolute_sigma, offset):
@@ -662,9 +667,9 @@ class SegmentedRegressor(
         return x[:, self._feature], linear
 
     def _search(self, prepared, options, kind, folds):
-        """The breakpoints, and the series with residuals clipped by Huber's loss."""
+        """The breakpoints, the series with residuals clipped, and the problem."""
         check_inside(prepared, options.known, kind)
-        ((t, path),), (clipped,) = robust.find_breakpoints(
+        ((t, path),), (clipped,), problem = robust.find_breakpoints(
             self, [prepared], options, folds
         )
         n_breakpoints = None if self.n_breakpoints == "auto" else self.n_breakpoints
@@ -677,15 +682,15 @@ class SegmentedRegressor(
         self._date_kinds, self._is_listed = [kind], False
         self._family = Family("gaussian")
         self.selection_path_ = path
-        return t, clipped
+        return t, clipped, problem
 
-    def _set_fitted(self, prepared, clipped, options, t):
+    def _set_fitted(self, prepared, options, t, clipped, problem):
         """Set the fitted attributes; return the scale of the residuals."""
         t, free = with_known(prepared, options, t)
         self._forget()
         self._covariance = Covariance(self.covariance, self.hac_lags)
-        fits, figures, (scale,), problem, (interval,), (noise,) = robust.infer_all(
-            options, t[None], free, [prepared], [clipped], self._covariance
+        fits, figures, (scale,), (interval,), (noise,) = robust.infer_all(
+            options, t[None], free, [prepared], [clipped], problem, self._covariance
         )
         self.autocorrelation_, self._redundancy = noise.coef, noise.redundancy
         self._fits = [fit := fits.of(0)]
@@ -772,8 +777,8 @@ class SegmentedRegressor(
             found = stream.follow(self, self._fit, options, scaling)
             if found is None:
                 prepared = stream.prepared(scaling)
-                t, _ = self._search(prepared, options, self._date_kind, None)
-                self._set_fitted(prepared, None, options, t)
+                found = self._search(prepared, options, self._date_kind, None)
+                self._set_fitted(prepared, options, *found)
                 self._kept = prepared, options
                 self._stream = updates.Stream(prepared.rows, stream)
                 return self

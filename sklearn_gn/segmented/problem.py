@@ -89,10 +89,14 @@ def make_table(series):
         size[b, rows] = own_size
     share = weight / weight.sum(axis=1)[:, None]
 
+    every = n == most and np.array_equal(
+        at, np.broadcast_to(np.arange(n + 1), at.shape)
+    )
+
     def sums_from_positions(terms):
         sums = np.zeros((len(series), most + 1, terms.shape[-1]))
-        np.cumsum(terms[:, ::-1], axis=1, out=sums[:, 1:])
-        return take(np.ascontiguousarray(sums[:, ::-1]), at)
+        np.cumsum(terms[:, ::-1], axis=1, out=sums[:, -2::-1])
+        return sums if every else take(sums, at)
 
     weighted = share[..., None] * targets
     moments = np.concatenate([weighted, x[..., None] * weighted], axis=-1)
@@ -101,7 +105,9 @@ def make_table(series):
     moments = sums_from_positions(moments).reshape(-1, n + 1, 2, q)
     return Table(
         x=positions,
-        powers=sums_from_positions(share[..., None] * x[..., None] ** np.arange(3)),
+        powers=sums_from_positions(
+            np.stack([share, share * x, share * x * x], axis=-1)
+        ),
         targets=np.ascontiguousarray(moments.swapaxes(-1, -2)),
         gram=np.swapaxes(weighted, 1, 2) @ targets,
         count=take(count, at),

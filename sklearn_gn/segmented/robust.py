@@ -26,6 +26,8 @@ from sklearn_gn.segmented.search import EXACT, converge, residuals_in_order
 _MOST_SEARCHES = 5
 _MOST_ITERATIONS = 200
 _TOL = 1e-11  # change of the targets, in robust standard deviations
+_FAR = 3.0  # robust standard deviations from there that the first search sees
+_OUTLYING = 5.0  # robust standard deviations from the lines through other rows
 _SMOOTHED = 9  # rows of the running median that the first search starts from
 
 
@@ -40,7 +42,8 @@ def start(prepared):
         around = rows.y - line @ coef[2:]
     smooth = median_filter(around, min(_SMOOTHED, len(around)), mode="mirror")
     residual = around - smooth
-    y = rows.y - residual + clip(residual, scale_of(residual, rows.weight))
+    far = _FAR / BOUND * scale_of(residual, rows.weight)
+    y = rows.y - residual + clip(residual, far)
     return prepared._replace(rows=rows._replace(y=y))
 
 
@@ -54,7 +57,7 @@ def find_breakpoints(model, prepared, options, folds=None):
     """Return (t, path) of several series by the parameters of a model, and more.
 
     The second answer are the series with residuals clipped by Huber's loss, of least
-    squares a list of None.
+    squares a list of None; the third is the problem of what is searched.
     """
     number = None if model.n_breakpoints == "auto" else model.n_breakpoints
     most = max(len(each.rows.x) for each in prepared)
@@ -67,8 +70,10 @@ def find_breakpoints(model, prepared, options, folds=None):
         folds=folds,
     )
     if model.loss == "squared_error":
-        return search(prepared), [None] * len(prepared)
-    return choose(prepared, options, search)
+        found, problem = search(prepared)
+        return found, [None] * len(prepared), problem
+    found, clipped = choose(prepared, options, search)
+    return found, clipped, problem_of(clipped, options)
 
 
 def choose(prepared, options, search):
@@ -77,7 +82,7 @@ def choose(prepared, options, search):
     moving = range(len(prepared))
     for _ in range(_MOST_SEARCHES):
         before = [found[b] for b in moving]
-        after = search([clipped[b] for b in moving])
+        after, _ = search([clipped[b] for b in moving])
         for b, each in zip(moving, after, strict=True):
             found[b] = each
             clipped[b] = _clipped(prepared[b], clipped[b], options, each[0])[0]
@@ -96,6 +101,35 @@ def choose(prepared, options, search):
         at, own = _iterate(prepared[b], clipped[b], options, at)
         answers.append(((at, path), own))
     return [a for a, _ in answers], [own for _, own in answers]
+
+
+def outlying_rows(fit, rows, few):
+    """Return the outliers, the farthest first, that breakpoints of one series follow.
+
+    That is so where the lines without segments of ``few`` rows, and with one of the
+    breakpoints that are only so far apart, fit the other rows as well.
+    """
+    segment = np.searchsorted(fit.t, rows.x, side="right")
+    short = np.bincount(segment, minlength=len(fit.t) + 1) <= few
+    used, kept = ~short[segment], ~(fit.free & (short[:-1] | short[1:]))
+    dropped = np.flatnonzero(~kept)
+    for group in np.split(dropped, np.flatnonzero(~short[dropped[1:]]) + 1):
+        if len(group) and not (short[group[0]] or short[group[-1] + 1]):
+            kept[group[len(group) // 2]] = True
+    t = fit.t[kept]
+    if used.all() or not used.any():
+        return np.empty(0, np.intp)
+    others = type(rows)(*(a[used] for a in rows[:4]))
+    line = least_squares.solve_design(fit.form, others, t)
+    freedom = others.weight.sum() - line.rank
+    if line.rss * fit.degrees_of_freedom > fit.rss * freedom:
+        return np.empty(0, np.intp)
+    fitted = least_squares.design(fit.form, rows.x, rows.linear, t) @ line.coef
+    size = np.abs(rows.y - fitted)
+    far = size > _OUTLYING * scale_of(size[used], others.weight)
+    if not far[~used].any():
+        return np.empty(0, np.intp)
+    return np.argsort(-size, kind="stable")[: far.sum()]
 
 
 def _iterate(prepared, clipped, options, t):
@@ -122,8 +156,8 @@ def _clipped(prepared, clipped, options, t):
     return clipped._replace(rows=rows._replace(y=y)), 0 if rounding else change / scale
 
 
-def infer_all(options, t, free, prepared, clipped, kind):
-    """Return fits of several series, statistics, scales, problem, intervals, noises.
+def infer_all(options, t, free, prepared, clipped, problem, kind):
+    """Return fits of several series, statistics, scales, intervals, noises.
 
     A scale is the standard deviation of the noise. Of Huber's loss, whose residuals are
     those of the series ``clipped`` (of least squares a list of None), it is that which
@@ -135,11 +169,7 @@ def infer_all(options, t, free, prepared, clipped, kind):
         kind = kind._replace(variance=np.array([each.variance for each in prepared]))
     rows, scaling = stack(fitted)
     fit = infer(form, t, free, rows, scaling, kind)
-    figures, scales, problem = (
-        statistics(fit),
-        fit.noise_std,
-        problem_of(fitted, options),
-    )
+    figures, scales = statistics(fit), fit.noise_std
     residual = residuals_in_order(problem, fit.t[:, free])
     exact = fit.rss <= EXACT * fit.total
     asked = [
@@ -177,7 +207,7 @@ def infer_all(options, t, free, prepared, clipped, kind):
         if fitted is prepared:
             scales = fit.noise_std
     intervals = breakpoint_intervals(fit, problem, rows)
-    return fit, figures, scales, problem, intervals, noises
+    return fit, figures, scales, intervals, noises
 
 
 def _for_errors(form, prepared, clipped, t, n_parameters):

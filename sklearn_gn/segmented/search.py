@@ -50,6 +50,7 @@ _STEP_TOL = 1e-12  # relative decrease that ends the steps
 _TOL_ON_THE_WAY = 1e-5
 _PAIRED = 200  # positions of which all pairs are tried
 _EXCHANGE_TOL = 1e-4  # relative decrease that is worth an exchange
+_SAME = 1e-6  # distance of kinks that are the same
 _PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 _SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
 _NEAR = 10.0  # difference of the criterion that is very strong evidence
@@ -81,9 +82,15 @@ def exchange(problem, knots, rss):
 def place_exactly(problem, knots, rss):
     """Return the kinks of one series, one or two at a time at their best of all places.
 
-    Of many positions evenly spaced ones are tried, and then all near the best.
+    Of many positions evenly spaced ones are tried, and then all near the best. Several
+    series may have one kink each and few positions.
     """
-    k = knots.shape[1]
+    k, n = knots.shape[1], problem.table.x.shape[1]
+    if k == 1 and n <= MOST_CANDIDATES:
+        t, new_rss = insert(problem.at(np.arange(n)), knots[:, :0])
+        better = new_rss < rss
+        trial = np.where(better, t, knots[:, 0])[:, None]
+        return descend(problem, trial, sum_of_squares(problem, trial))
     pairs = list(combinations(range(k), min(k, 2)))
     if k > 3:
         pairs = [pair for pair in pairs if pair[1] - pair[0] == 1]
@@ -112,6 +119,8 @@ def restart(problem, knots):
         return None
     starts, rss = converge(problem.of(fine), starts[fine], rss[fine])
     best = [int(np.argmin(rss))]
+    if np.abs(starts[best] - knots).max() < _SAME:
+        return None
     return place_exactly(problem.of(best), starts[best], rss[best])
 
 

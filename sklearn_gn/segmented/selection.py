@@ -45,6 +45,7 @@ from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.insertion import allowed, behind_rows
 from sklearn_gn.segmented.preparation import problem_of, with_known
 from sklearn_gn.segmented.problem import (
+    MOST_CANDIDATES,
     Pieces,
     all_pieces,
     products,
@@ -135,10 +136,11 @@ def _positions(problem):
 
 
 def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
-    """Return the breakpoints and the path (a dict of arrays) of each of several series.
+    """Return the breakpoints and the path of each of several series, and the problem.
 
-    ``most`` is the largest number that is tried; the criterion chooses where
-    ``n_breakpoints`` is None, with the rows of ``folds`` held out for "cv".
+    A path is a dict of arrays. ``most`` is the largest number that is tried; the
+    criterion chooses where ``n_breakpoints`` is None, with the rows of ``folds`` held
+    out for "cv".
     """
     problem = problem_of(prepared, options)
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
@@ -199,7 +201,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     answers = _converged(problem, found, chosen)
     columns = _path_columns(problem, found, criterion, n_rows, shift)
     columns |= criteria
-    return [(t, _path_of(columns, b)) for b, t in enumerate(answers)]
+    return [(t, _path_of(columns, b)) for b, t in enumerate(answers)], problem
 
 
 def _penalty_of_noise(problem, found, columns, extra, asked):
@@ -245,7 +247,10 @@ def _converged(problem, found, chosen):
         if not problem.form.step:
             if k > 2:
                 knots, rss = settle(part, knots, rss)
-            for b in range(len(series) if k else 0):
+            together = k == 1 and problem.table.x.shape[1] <= MOST_CANDIDATES
+            if together:
+                knots, rss = place_exactly(part, knots, rss)
+            for b in range(0 if together or not k else len(series)):
                 one = problem.of(series[b : b + 1])
                 knots[b], rss[b] = (
                     a[0] for a in place_exactly(one, knots[[b]], rss[[b]])

@@ -251,7 +251,7 @@ def _fit_chunk(estimator, kind, absolute_sigma, series, names):
             check_inside(prepared[-1], options.known, kind)
         except ValueError as error:
             raise ValueError(f"Group {name!r}: {error}") from error
-    found, clipped = robust.find_breakpoints(estimator, prepared, options)
+    found, clipped, problem = robust.find_breakpoints(estimator, prepared, options)
     alike = defaultdict(list)  # series with the same free breakpoints
     for b, (each, (t, _)) in enumerate(zip(prepared, found, strict=True)):
         t, free = with_known(each, options, t)
@@ -261,17 +261,18 @@ def _fit_chunk(estimator, kind, absolute_sigma, series, names):
         numbers, t = zip(*members, strict=True)
         of_these = [[each[b] for b in numbers] for each in (prepared, clipped)]
         free = np.array(free, bool)
+        of_these.append(problem.of(list(numbers)))
         parts = _tables(estimator, options, np.stack(t), free, *of_these)
         for b, table in zip(numbers, parts, strict=True):
             tables[b] = table
     return tables
 
 
-def _tables(estimator, options, t, free, prepared, clipped):
+def _tables(estimator, options, t, free, prepared, clipped, problem):
     """Tables of series whose breakpoints are known and free in the same order."""
     kind = Covariance(estimator.covariance, estimator.hac_lags)
-    fit, figures, scales, _, interval, _ = robust.infer_all(
-        options, t, free, prepared, clipped, kind
+    fit, figures, scales, interval, _ = robust.infer_all(
+        options, t, free, prepared, clipped, problem, kind
     )
     noise = np.where(fit.is_noise_unknown, np.nan, scales)
     shape = len(t), t.shape[1] + 1

@@ -131,3 +131,17 @@ def test_groups_are_searched_as_often_as_each_of_them_alone(monkeypatch):
     # One may end at another search: breakpoints that move by 1e-6 are searched again.
     assert abs(sum(n_searched) - sum(each)) <= 1
     assert sum(each) + 1 < len(each) * max(each)
+
+
+def test_a_warning_names_the_outliers_that_breakpoints_follow():
+    x = np.linspace(0, 10, 100)
+    y = np.maximum(x - 6, 0) + np.random.default_rng(3).normal(0, 0.2, 100)
+    y[[20, 50, 51]] += 8, -6, -6  # forty and thirty standard deviations
+    order = np.random.default_rng(0).permutation(100)
+    with pytest.warns(UserWarning, match="may be outliers") as caught:
+        model = SegmentedRegressor().fit(x[order, None], y[order])
+    assert len(model.breakpoints_) > 1
+    rows = str(caught[0].message).split("others: ")[1].split(". ")[0].split(", ")
+    assert sorted(order[[int(row) for row in rows]]) == [20, 50, 51]
+    robust = SegmentedRegressor(loss="huber").fit(x[:, None], y)
+    assert_allclose(robust.breakpoints_, [6], atol=0.3)
