@@ -34,6 +34,7 @@ from sklearn_gn.data.row_checks import RowChecks, with_tails
 from sklearn_gn.data.rows import check_sample_weight, validate_data
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.runtime.memory import check_table_fits
+from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.runtime.versions import VersionStampMixin
 from sklearn_gn.segmented import (
     existence,
@@ -67,7 +68,7 @@ from sklearn_gn.segmented.preparation import (
     with_known,
 )
 from sklearn_gn.segmented.selection import CRITERIA
-from sklearn_gn.segmented.summary import Summary, summarise
+from sklearn_gn.segmented.summary import summarise
 
 _BY_FEATURE = (
     "breakpoints_",

@@ -396,3 +396,17 @@ def test_absolute_sigma_is_that_of_known_variances():
         fit_groups(model, data.assign(std=0.0), **columns)
     with pytest.raises(ValueError, match="fit_groups is for least squares"):
         fit_groups(SegmentedRegressor(family="poisson"), data, **columns)
+
+
+def test_display_of_each_broken_feature(two):
+    from sklearn_gn.plotting import SegmentsDisplay
+
+    X, y, model = two
+    for f, name in enumerate(("dose", "age")):
+        display = SegmentsDisplay.from_estimator(model, X, y, feature=name)
+        assert display.feature_name == name
+        assert_allclose(display.breakpoints, model.breakpoints_[f])
+        slope = np.diff(display.response)[[1, -2]] / np.diff(display.grid)[[1, -2]]
+        assert_allclose(slope, model.segments_[f]["slope"], atol=1e-8)
+    with pytest.raises(ValueError, match="feature='weight' is not among the broken"):
+        SegmentsDisplay.from_estimator(model, X, y, feature="weight")
