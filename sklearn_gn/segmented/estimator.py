@@ -563,6 +563,7 @@ class SegmentedRegressor(
         data = several.Data(
             *(a[order] for a in (x, linear, y, weight, repeats, offset)),
             variance if absolute_sigma else None,
+            kinds[0],
         )
         names, linear_names = self._all_names()
         with one_blas_thread:

@@ -475,7 +475,7 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
     }
 
 
-# --- one feature as lines --------------------------------------------------------------
+# --- one feature as lines -------------------------------------------------------------
 
 
 def summarise(model):

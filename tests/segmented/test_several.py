@@ -252,6 +252,49 @@ def test_two_features_of_counts():
     assert min(around) >= model.statistics_["deviance"] * (1 - 1e-9)
 
 
+def test_known_breakpoints_and_bounds_of_counts():
+    X, y, _ = counts(3)
+    x = X[:, 0]
+    known = SegmentedRegressor(0, breakpoints=[35.0], family="poisson").fit(X, y)
+    A = np.column_stack([np.ones(60), x, ramp(x, 35)])
+    found = sm.GLM(y, A, sm.families.Poisson()).fit()
+    assert_allclose(known.parameters_["estimate"], found.params, rtol=1e-6)
+    assert_allclose(known.parameters_["std_error"], found.bse, rtol=1e-5)
+    assert_allclose(known.parameters_["p_value"], found.pvalues, rtol=1e-2)
+    assert_allclose(known.breakpoint_std_, 0)
+    one_more = SegmentedRegressor(1, breakpoints=[35.0], family="poisson").fit(X, y)
+    assert 35.0 in one_more.breakpoints_.round(9)
+    deviance = one_more.statistics_["deviance"]
+    assert deviance < known.statistics_["deviance"]
+    grid = [
+        sm.GLM(y, np.column_stack([A, ramp(x, t)]), sm.families.Poisson()).fit()
+        for t in np.linspace(3, 56, 107)
+        if abs(t - 35) > 3
+    ]
+    assert deviance <= min(each.deviance for each in grid) * (1 + 1e-9)
+    held = SegmentedRegressor(1, bounds=(10, 25), family="poisson").fit(X, y)
+    assert 10 <= held.breakpoints_[0] <= 25
+
+
+def test_level_of_counts_that_jumps():
+    y = np.random.default_rng(0).poisson(np.repeat([3.0, 6.0], 40)).astype(float)
+    X = np.arange(80.0)[:, None]
+    model = SegmentedRegressor(1, degree=0, family="poisson").fit(X, y)
+
+    def deviance(k):
+        parts = y[:k], y[k:]
+        log = np.log(np.maximum(y, 1e-300))
+        means = np.concatenate([np.full(len(p), p.mean()) for p in parts])
+        return 2 * np.sum(y * (log - np.log(means)) - (y - means))
+
+    assert_allclose(
+        model.statistics_["deviance"], min(deviance(k) for k in range(8, 73))
+    )
+    means = model.predict(X)[[0, -1]]
+    k = int(np.ceil(model.breakpoints_[0]))
+    assert_allclose(means, [y[:k].mean(), y[k:].mean()], rtol=1e-7)
+
+
 # --- conditions ----------------------------------------------------------------------
 
 X_OF_CONDITIONS = np.sort(np.random.default_rng(0).uniform(0, 10, 60))
@@ -350,7 +393,7 @@ def test_the_number_is_chosen_under_conditions():
         ({"broken_features": [0, 4]}, "broken_features=4 is out of range"),
         ({"broken_features": [0], "n_breakpoints": [1, 1]}, "one for each of the 1"),
         ({"broken_features": [0], "n_breakpoints": [-1]}, "a number from 0 on"),
-        ({"broken_features": [0], "bounds": (0, 1)}, "bounds=(0, 1) cannot be"),
+        ({"broken_features": [0], "bounds": (0, 1)}, "bounds=(0, 1) is for one"),
     ],
 )
 def test_what_is_refused(parameters, message):
