@@ -134,7 +134,10 @@ def infer_all(options, t, free, prepared, clipped, kind):
     if prepared[0].variance is not None:
         kind = kind._replace(variance=np.array([each.variance for each in prepared]))
     rows, scaling = stack(fitted)
-    fit = infer(form, t, free, rows, scaling, kind)
+    repeats = None if prepared[0].repeats is None else np.ones_like(rows.weight)
+    for b, each in enumerate(prepared if repeats is not None else ()):
+        repeats[b, : len(each.repeats)] = each.repeats
+    fit = infer(form, t, free, rows, scaling, kind, repeats)
     figures, scales, problem = (
         statistics(fit),
         fit.noise_std,
@@ -161,7 +164,7 @@ def infer_all(options, t, free, prepared, clipped, kind):
         ]
         scales = scaling.y_size * np.array([scale for _, scale in pairs])
         fit_rows = stack([each for each, _ in pairs])[0]
-        fit = infer(form, fit.t, free, fit_rows, scaling, kind)
+        fit = infer(form, fit.t, free, fit_rows, scaling, kind, repeats)
     else:
         fit_rows = rows
     redundancy = np.array([each.redundancy for each in noises])
@@ -172,7 +175,7 @@ def infer_all(options, t, free, prepared, clipped, kind):
             )
             for each in (rows, fit_rows)
         )
-        fit = infer(form, fit.t, free, fit_rows, scaling, kind)
+        fit = infer(form, fit.t, free, fit_rows, scaling, kind, repeats)
         figures["degrees_of_freedom"] = statistics(fit)["degrees_of_freedom"]
         if fitted is prepared:
             scales = fit.noise_std
