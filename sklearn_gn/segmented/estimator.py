@@ -38,6 +38,7 @@ from sklearn_gn.data.rows import (
 )
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.runtime.memory import check_table_fits
+from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.segmented import (
     existence,
     inference,
@@ -70,7 +71,7 @@ from sklearn_gn.segmented.preparation import (
     with_known,
 )
 from sklearn_gn.segmented.selection import CRITERIA
-from sklearn_gn.segmented.summary import Summary, summarise
+from sklearn_gn.segmented.summary import summarise
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
 _BY_FEATURE = (
@@ -562,6 +563,7 @@ class SegmentedRegressor(
         data = several.Data(
             *(a[order] for a in (x, linear, y, weight, repeats, offset)),
             weights_of(y_std, repeats)[1] if absolute_sigma else None,
+            kinds[0],
         )
         names, linear_names = self._all_names()
         with one_blas_thread:

@@ -127,17 +127,18 @@ class Fit(NamedTuple):
         return Fit(self.form, self.t[b], self.free, *one, scaling)
 
 
-def infer(form, t, free, rows, scaling, kind):
+def infer(form, t, free, rows, scaling, kind, repeats=None):
     """Fit the rows (B, n) of several series with given breakpoints.
 
-    Breakpoints t (B, k) ascend, and those that are ``free`` (k,) are estimated.
+    Breakpoints t (B, k) ascend, and those that are ``free`` (k,) are estimated. Weights
+    are numbers of rows, unless ``repeats`` (B, n) are.
     """
     t, found = least_squares.fit_rows(form, rows, t, free)
     found = found._replace(rss=found.rss + rows.rest)
     columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
     level = least_squares.end_slope(form, t.shape[1], columns.shape[-1])
     cov, freedom, rank = least_squares.covariance(
-        kind, columns, found, rows.weight, level
+        kind, columns, found, rows.weight, level, repeats
     )
     n_jumps = int(np.sum(free)) - len(least_squares.moving(form, free))
     n_rows, n_parameters = rows.weight.sum(axis=-1), rank + n_jumps

@@ -58,7 +58,7 @@ class Joint(NamedTuple):
     family: Family
     slopes: list  # of the first feature, (name, segments, kind, value)
     points: list  # (x, y, name) through which its line goes
-    least_rows: float  # of a segment
+    options: Options  # of the engine; known breakpoints are those of the first feature
 
 
 class State(NamedTuple):
@@ -105,14 +105,22 @@ def ramps(form, t):
     ]
 
 
+def free(joint, t):
+    """Return which breakpoints of each feature are not known."""
+    return [~np.isin(own, joint.options.known) for own in t]
+
+
+def moving(joint, t):
+    """Return which breakpoints of each feature are parameters of the linear model."""
+    return [own & (not joint.form.step) for own in free(joint, t)]
+
+
 def tangents(joint, t, coef):
-    """Return the derivatives by the kinks of each feature, (n, k) of each."""
+    """Return the derivatives by the kinks that move of each feature, (n, k) of each."""
+    each = zip(joint.x, t, ramps(joint.form, t), moving(joint, t), strict=True)
     if joint.form.step:
         return [np.empty((len(joint.y), 0)) for _ in t]
-    return [
-        -coef[at] * (x[:, None] >= own)
-        for x, own, at in zip(joint.x, t, ramps(joint.form, t), strict=True)
-    ]
+    return [-coef[at[own]] * (x[:, None] >= knots[own]) for x, knots, at, own in each]
 
 
 def conditions(joint, t, n_columns, coef=None):
@@ -152,9 +160,10 @@ def conditions(joint, t, n_columns, coef=None):
     for x, y, name in joint.points:
         row, at = np.zeros(n_columns), np.array([x])
         row[0], row[own] = 1, block(form, at, t[0])[0]
-        if coef is not None and not form.step:
-            last = n_columns - sum(map(len, t))
-            row[last : last + len(t[0])] = -coef[own_ramps] * (x >= t[0])
+        if coef is not None:
+            kinks = moving(joint, t)[0]
+            change = coef[own_ramps[kinks]]
+            row[n_columns - kinks.sum() :] = -change * (x >= t[0][kinks])
         found.append(Condition(name, row, y, True))
     return [c for c in found if c.row.any() or c.value]
 
@@ -193,20 +202,24 @@ def fit_at(joint, t, z, w):
 
 
 def is_allowed(joint, t):
-    """Return whether every segment has enough rows."""
+    """Return whether every segment has enough rows, and room."""
+    _, known, (low, high), distance, least, _ = joint.options
     for x, own in zip(joint.x, t, strict=True):
-        if np.any(np.diff(own) <= 0) or np.any(np.abs(own) >= 1):
+        gaps = np.diff([-1.0, *own, 1.0])
+        if np.any(gaps <= 0) or np.any(gaps < distance):
             return False
+        inside = (own >= low) & (own <= high) | np.isin(own, known)
         at = np.searchsorted(own, x, side="right")
         rows = np.bincount(at, joint.repeats, minlength=len(own) + 1)
-        if len(own) and rows.min() < joint.least_rows:
+        if len(own) > len(known) and (rows.min() < least or not inside.all()):
             return False
     return True
 
 
 def descend(joint, state):
     """Take joint Gauss-Newton steps until the deviance no longer falls."""
-    sizes = np.cumsum(state.numbers)[:-1]
+    own = moving(joint, state.t)
+    sizes = np.cumsum([each.sum() for each in own])[:-1]
     for _ in range(_MOST_STEPS):
         z, w = working(joint, state.eta)
         columns = design(joint, state.t)
@@ -218,14 +231,11 @@ def descend(joint, state):
             break
         step, ahead = found[n:], []
         if len(step):
-            at = np.concatenate(ramps(joint.form, state.t))
+            at = np.concatenate(ramps(joint.form, state.t))[np.concatenate(own)]
             change, new = state.coef[at], found[at]
             muggeo = step * change / np.where(new != 0, new, np.inf)
             ahead = [length * way for length in _LENGTHS for way in (step, muggeo)]
-        trials = [
-            [a + b for a, b in zip(state.t, np.split(way, sizes), strict=True)]
-            for way in ahead
-        ]
+        trials = [_moved(state.t, own, np.split(way, sizes)) for way in ahead]
         best = state
         for t in [state.t, *trials]:
             new = fit_at(joint, t, z, w) if is_allowed(joint, t) else None
@@ -238,6 +248,14 @@ def descend(joint, state):
         if not falls:
             break
     return state
+
+
+def _moved(t, own, ways):
+    """Return breakpoints of which some have moved a way."""
+    t = [each.copy() for each in t]
+    for each, some, way in zip(t, own, ways, strict=True):
+        each[some] += way
+    return t
 
 
 def _part_of_the_way(joint, state, z, w):
@@ -260,7 +278,12 @@ def through_rows(joint, state):
         return state
     for _ in range(_MOST_TURNS):
         before = state.deviance
-        for f, k in [(f, k) for f, own in enumerate(state.t) for k in range(len(own))]:
+        places = [
+            (f, k)
+            for f, own in enumerate(moving(joint, state.t))
+            for k in np.flatnonzero(own)
+        ]
+        for f, k in places:
             x, (z, w) = np.unique(joint.x[f]), working(joint, state.eta)
             at = np.searchsorted(x, state.t[f][k])
             best = state
@@ -296,12 +319,10 @@ def prepared_for(joint, f, t, z, w, extra=()):
     return Prepared(rows, scaling, joint.repeats[order])
 
 
-def options_for(joint, correlation=None):
-    """Return the options of the engine: only the form, and the rows of a segment."""
-    form = joint.form._replace(sign=0) if joint.slopes else joint.form
-    none = np.empty(0)
-    ends = (-np.inf, np.inf)
-    return Options(form, none, ends, 0.0, joint.least_rows, correlation)
+def _with_known(joint, f, knots):
+    """Return the breakpoints of a feature that are found, and those that are known."""
+    known = joint.options.known if f == 0 else joint.options.known[:0]
+    return np.sort(np.concatenate([knots, known]))
 
 
 def _scaled(prepared):
@@ -334,8 +355,12 @@ def without_breakpoints(joint):
     if joint.family.has_known_variance:
         eta = joint.family.start(joint.y, joint.weight)
     z, w = working(joint, eta - joint.offset)
-    state = fit_at(joint, [np.empty(0) for _ in joint.x], z, w)
+    state = fit_at(joint, _only_known(joint), z, w)
     return None if state is None else descend(joint, state)
+
+
+def _only_known(joint):
+    return [_with_known(joint, f, np.empty(0)) for f in range(len(joint.x))]
 
 
 def _descend_from(joint, t, eta):
@@ -350,18 +375,19 @@ def _least_squares(joint, state, choice):
     The engine finds the breakpoints of one feature after the other, until none moves.
     """
     t, paths = [own.copy() for own in state.t], [None] * len(state.t)
-    options = options_for(joint, choice.correlation)
+    options = joint.options._replace(autocorrelation=choice.correlation)
     for _ in range(_MOST_TURNS):
         before = t.copy()
         for f, number in enumerate(choice.numbers):
             prepared = _scaled(prepared_for(joint, f, t, joint.y, joint.weight))
-            ((t[f], paths[f]),) = selection.choose(
+            ((knots, paths[f]),) = selection.choose(
                 [prepared],
                 options,
                 n_breakpoints=number,
                 most=choice.most,
                 criterion=choice.criterion,
             )
+            t[f] = _with_known(joint, f, knots)
         if len(t) == 1 or _is_same(before, t):
             break
     return _descend_from(joint, t, state.eta), paths
@@ -387,7 +413,7 @@ def _places_under_conditions(joint, state, k):
     places = np.unique(np.quantile(joint.x[0], levels))
 
     def value(own):
-        t = [np.array(own), *state.t[1:]]
+        t = [_with_known(joint, 0, np.array(own)), *state.t[1:]]
         found = fit_at(few, t, few.y, few.weight)
         return np.inf if found is None else found.deviance
 
@@ -468,7 +494,7 @@ def _choose(joint, state, f, number, choice):
     for _ in range(_MOST_TURNS):
         z, w = working(joint, at.eta)
         prepared = _scaled(prepared_for(joint, f, at.t, z, w))
-        problem = problem_of([prepared], options_for(joint))
+        problem = problem_of([prepared], joint.options)
         extra = selection.search_penalty(problem, np.array([n_rows]), most)[0]
         extra = 0 * extra if is_aic else extra
         knots, since, before = search(problem, most).knots, 0, chosen
@@ -478,7 +504,7 @@ def _choose(joint, state, f, number, choice):
             if _has_conditions(joint):
                 own += _places_under_conditions(joint, at, k)
             for each in own:
-                t = [*at.t[:f], each, *at.t[f + 1 :]]
+                t = [*at.t[:f], _with_known(joint, f, each), *at.t[f + 1 :]]
                 new = _descend_from(joint, t, at.eta)
                 if new is not None and _is_better(new, best.get(k)):
                     best[k] = new
@@ -526,7 +552,7 @@ def count_parameters(joint, state):
     size = factors.singular_values(
         factors.upper_factor(np.sqrt(w)[:, None] * (columns @ space))
     )
-    jumps = sum(state.numbers) if joint.form.step else 0
+    jumps = sum(own.sum() for own in free(joint, state.t)) if joint.form.step else 0
     return int(np.sum(size > 1e-10 * size.max(initial=0))) + jumps
 
 
@@ -557,7 +583,10 @@ def _name_of_flat(form):
 
 def _refuse(joint, numbers):
     """Raise a ValueError that names the conditions which exclude each other."""
-    t = [np.linspace(-1, 1, (number or 0) + 2)[1:-1] for number in numbers]
+    t = [
+        _with_known(joint, f, np.linspace(-1, 1, (number or 0) + 2)[1:-1])
+        for f, number in enumerate(numbers)
+    ]
     limits = conditions(joint, t, design(joint, t).shape[1])
     names = contradiction(limits) if limits else []
     if not names:

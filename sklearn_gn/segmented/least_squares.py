@@ -199,11 +199,12 @@ def _polish(form, rows, t, free, found, resolved):
     return t, found
 
 
-def covariance(kind, columns, found, weight, level=None):
+def covariance(kind, columns, found, weight, level=None, repeats=None):
     """Return covariances of the parameters, degrees of freedom, and ranks.
 
     The columns are those of :func:`jacobian`, the rows in the order of x; ``found`` is
-    the fit in those of :func:`design`.
+    the fit in those of :func:`design`. Weights are numbers of rows, unless ``repeats``
+    says how many they are.
     """
     fit = solve(columns, found.residual, weight, level)
     half, transposed = fit.half, np.swapaxes(fit.half, -1, -2)
@@ -225,11 +226,13 @@ def covariance(kind, columns, found, weight, level=None):
             ]
         )
     else:
-        square = weight * found.residual**2
+        precision = 1.0 if repeats is None else weight / repeats
+        square = precision * weight * found.residual**2
         if kind.kind == "HC1":
             square = square * (n_rows / freedom)[:, None]
         elif kind.kind in ("HC2", "HC3"):
-            left = np.maximum(1 - np.sum(influence**2, axis=-1), np.finfo(float).eps)
+            leverage = precision * np.sum(influence**2, axis=-1)
+            left = np.maximum(1 - leverage, np.finfo(float).eps)
             square = square / left ** (1 if kind.kind == "HC2" else 2)
         middle = np.swapaxes(influence, -1, -2) @ (square[..., None] * influence)
     return half @ middle @ transposed, freedom, fit.rank

@@ -168,7 +168,10 @@ def infer_all(options, t, free, prepared, clipped, problem, kind):
     if prepared[0].variance is not None:
         kind = kind._replace(variance=np.array([each.variance for each in prepared]))
     rows, scaling = stack(fitted)
-    fit = infer(form, t, free, rows, scaling, kind)
+    repeats = None if prepared[0].repeats is None else np.ones_like(rows.weight)
+    for b, each in enumerate(prepared if repeats is not None else ()):
+        repeats[b, : len(each.repeats)] = each.repeats
+    fit = infer(form, t, free, rows, scaling, kind, repeats)
     figures, scales = statistics(fit), fit.noise_std
     residual = residuals_in_order(problem, fit.t[:, free])
     exact = fit.rss <= EXACT * fit.total
@@ -191,7 +194,7 @@ def infer_all(options, t, free, prepared, clipped, problem, kind):
         ]
         scales = scaling.y_size * np.array([scale for _, scale in pairs])
         fit_rows = stack([each for each, _ in pairs])[0]
-        fit = infer(form, fit.t, free, fit_rows, scaling, kind)
+        fit = infer(form, fit.t, free, fit_rows, scaling, kind, repeats)
     else:
         fit_rows = rows
     redundancy = np.array([each.redundancy for each in noises])
@@ -202,7 +205,7 @@ def infer_all(options, t, free, prepared, clipped, problem, kind):
             )
             for each in (rows, fit_rows)
         )
-        fit = infer(form, fit.t, free, fit_rows, scaling, kind)
+        fit = infer(form, fit.t, free, fit_rows, scaling, kind, repeats)
         figures["degrees_of_freedom"] = statistics(fit)["degrees_of_freedom"]
         if fitted is prepared:
             scales = fit.noise_std

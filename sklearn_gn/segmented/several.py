@@ -22,17 +22,22 @@ from sklearn_gn.segmented.joint import (
     blocks,
     design,
     find,
+    free,
     free_space,
-    options_for,
     prepared_for,
     tangents,
     without_breakpoints,
     working,
 )
 from sklearn_gn.segmented.least_squares import Covariance, LinearFit, Rows
-from sklearn_gn.segmented.preparation import options_of, prepare, problem_of
+from sklearn_gn.segmented.preparation import (
+    check_inside,
+    options_of,
+    prepare,
+    problem_of,
+)
 
-_DEFAULTS = {"breakpoints": None, "bounds": None, "loss": "squared_error"}
+_OF_ONE_FEATURE = ("breakpoints", "bounds", "min_distance", "slopes", "through")
 
 
 class Data(NamedTuple):
@@ -45,6 +50,7 @@ class Data(NamedTuple):
     repeats: np.ndarray
     offset: np.ndarray
     variance: float | None  # of a row of weight one, where it is known
+    kind: str | None  # of the dates of the first broken feature
 
 
 class Several(NamedTuple):
@@ -78,15 +84,15 @@ def is_listed(model):
 def check_parameters(model, n_features):
     """Raise a ValueError for parameters that the joint fit does not take."""
     reason = "several broken features, a family of counts, slopes and through"
-    for name, default in _DEFAULTS.items():
-        if getattr(model, name) is not default and getattr(model, name) != default:
+    if model.loss != "squared_error":
+        raise ValueError(f"loss={model.loss!r} cannot be combined with {reason}.")
+    for name in _OF_ONE_FEATURE if is_listed(model) else ():
+        given = getattr(model, name)
+        if given is not None and np.any(given != 0.0):
             raise ValueError(
-                f"{name}={getattr(model, name)!r} cannot be combined with {reason}."
+                f"{name}={given!r} is for one broken feature: give its name or number "
+                "as broken_features, no list."
             )
-    if model.min_distance:
-        raise ValueError(
-            f"min_distance={model.min_distance!r} cannot be combined with {reason}."
-        )
     automatic = None in numbers_of(model, n_features)
     if automatic and model.criterion not in ("bic", "aic"):
         raise ValueError(
@@ -94,10 +100,9 @@ def check_parameters(model, n_features):
             '"bic" or "aic".'
         )
     limited = model.slopes is not None or model.through is not None
-    if limited and (is_listed(model) or model.jumps or model.degree == 0):
+    if limited and (model.jumps or model.degree == 0):
         raise ValueError(
-            "slopes and through are for kinks of one broken feature: give its name or "
-            "number as broken_features, jumps=False and degree=1."
+            "slopes and through are for kinks: set jumps=False and degree=1."
         )
     if model.through is not None and model.family != "gaussian":
         raise ValueError(f"through cannot be combined with family={model.family!r}.")
@@ -170,12 +175,22 @@ def _joint_of(model, data, family, names):
         scalings.append(
             scaling._replace(center=np.float64((low + high) / 2), size=size)
         )
-    form = options_of(model, None).form
-    if model.min_rows is not None:
-        least = float(model.min_rows)
-    else:
+    options = options_of(model, data.kind)
+    check_inside(first._replace(scaling=scalings[0]), options.known, data.kind)
+    known, form = (options.known - scalings[0].center) / scalings[0].size, options.form
+    low, high = (np.array(options.bounds) - scalings[0].center) / scalings[0].size
+    least = options.min_rows
+    if least is None:
         tenth = data.repeats.sum() / 10
         least = max(3.0, min(10.0, tenth) if form.step else 0.0)
+    options = options._replace(
+        form=form._replace(sign=0) if model.slopes is not None else form,
+        known=known,
+        bounds=(low, high),
+        min_distance=options.min_distance / float(scalings[0].size),
+        min_rows=float(least),
+        autocorrelation=None,
+    )
     slopes, points = [], []
     number = numbers_of(model, len(names))[0]
     if model.slopes is not None:
@@ -186,6 +201,7 @@ def _joint_of(model, data, family, names):
                 "n_breakpoints as a number."
             )
         n_segments = 1 + (model.max_breakpoints if number is None else number)
+        n_segments += len(known)
         unit = float(scalings[0].size / scaling.y_size)
         slopes = [
             (*condition, value * unit)
@@ -213,7 +229,7 @@ def _joint_of(model, data, family, names):
         family,
         slopes,
         points,
-        least,
+        options,
     )
     return joint, scalings
 
@@ -236,7 +252,9 @@ def _read(joint, state, scalings, kind, correlation):
     found = LinearFit(state.coef, residual[None], np.array([square]), space, n)
     reduced = ((root[:, None] * every) @ space)[None]
     cov, _, rank = least_squares.covariance(kind, reduced, found, joint.repeats[None])
-    n_parameters = int(rank[0]) + (sum(state.numbers) if form.step else 0)
+    is_free = free(joint, t)
+    jumps = sum(own.sum() for own in is_free) if form.step else 0
+    n_parameters = int(rank[0]) + int(jumps)
     first = np.flatnonzero(np.diff(joint.x[0], prepend=-np.inf) > 0)
     in_order = np.add.reduceat(np.sqrt(joint.repeats) * residual, first)
     noise = noise_of(in_order, correlation, n_parameters)
@@ -253,10 +271,9 @@ def _read(joint, state, scalings, kind, correlation):
     cov = factor * (space @ cov[0] @ space.T)
     mean = joint.weight @ joint.y / joint.weight.sum()
     total = joint.weight @ (joint.y - mean) ** 2
-    own_columns, last = blocks(form, t), n + np.cumsum([0, *map(len, t)])
-    moving = [
-        np.arange(a, a + own.shape[1]) for a, own in zip(last, of_kinks, strict=False)
-    ]
+    sizes = [own.shape[1] for own in of_kinks]
+    own_columns = blocks(form, t)
+    moving = np.split(np.arange(n, n + sum(sizes)), np.cumsum(sizes)[:-1])
     features = np.arange(n - joint.linear.shape[1], n)
     coef = np.append(state.coef, np.zeros(every.shape[1] - n))
     fits, rows, counted, intervals = [], [], [], []
@@ -270,7 +287,7 @@ def _read(joint, state, scalings, kind, correlation):
         fit = Fit(
             form=form,
             t=at,
-            free=np.ones(len(at), bool),
+            free=is_free[f],
             coef=coef[order.astype(np.intp)],
             covariance=cov[np.ix_(*[np.append(order, moving[f]).astype(np.intp)] * 2)],
             degrees_of_freedom=np.float64(freedom),
@@ -336,7 +353,7 @@ def _intervals(joint, fit, prepared, redundancy):
         found = fit.breakpoints[:, None] + np.stack([-width, width], axis=1)
         ends = fit.scaling.to_user(np.concatenate([[-1.0], fit.t, [1.0]]))
         return np.clip(found, ends[:-2, None], ends[2:, None])
-    problem = problem_of([prepared], options_for(joint))
+    problem = problem_of([prepared], joint.options)
     several = [np.asarray(a)[None] for a in fit[3:-1]]
     scaling = Scaling(*(np.asarray(a)[None] for a in fit.scaling))
     one = Fit(fit.form, fit.t[None], fit.free, *several, scaling)

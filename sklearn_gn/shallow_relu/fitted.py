@@ -34,6 +34,7 @@ from sklearn_gn.data.rows_source import RowSource, reduce, row_blocks
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.low_rank import LowRank
 from sklearn_gn.optim.solver import Rows
+from sklearn_gn.runtime.summary import Summary, digits
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import shape_of
 from sklearn_gn.shallow_relu.network import hidden_features, rescale, tangent_columns
@@ -47,6 +48,7 @@ from sklearn_gn.shallow_relu.starts import hyperplanes_to_user
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
 _BLOCK_ROWS = 2048  # of the tangent space
+_LEVEL = 1.96  # standard errors of a 95 % interval
 _DEPENDENT = 1e-7  # relative singular value of a direction that is left out
 
 
@@ -472,3 +474,56 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         "_degrees_of_freedom": freedom,
         "log_evidence_": value - n_effective * float(np.sum(np.log(y_scale))),
     }
+
+
+# --- one feature as lines -------------------------------------------------------------
+
+
+def summarise(model):
+    """Return the summary of a ShallowReLURegressor with one feature and one target."""
+    t, std = model.breakpoints_, getattr(model, "breakpoint_std_", None)
+    std = np.full(len(t), np.nan) if std is None else std
+    lower, upper = t - _LEVEL * std, t + _LEVEL * std
+    slope, intercept = _lines(model, t)
+    facts = {
+        "Neurons": len(t),
+        "Iterations": model.n_iter_,
+        "Noise std": model.noise_std_,
+        "Loss": model.loss_,
+    }
+    width = np.append(std, np.diff(t))
+    breakpoints = {
+        "number": np.arange(1, len(t) + 1),
+        "position": digits(t, width),
+        "std err": std,
+        "[0.025": digits(lower, width),
+        "0.975]": digits(upper, width),
+    }
+    segments = {
+        "number": np.arange(1, len(t) + 2),
+        "start": digits(np.append(-np.inf, t), width),
+        "end": digits(np.append(t, np.inf), width),
+        "intercept": intercept,
+        "slope": slope,
+    }
+    tables = {"Breakpoints": breakpoints} if len(t) else {}
+    notes = ["Outside the data, the first and the last line are extended."]
+    if np.isnan(std).any():
+        notes.append("Breakpoints outside the data have no standard error.")
+    return Summary(
+        "Shallow ReLU regression", facts, tables | {"Segments": segments}, notes
+    )
+
+
+def _lines(model, t):
+    """Return slopes and intercepts of the lines between breakpoints."""
+    ends = np.concatenate([[-np.inf], t, [np.inf]])
+    b, w = model.hyperplanes_.T
+    knots = -b / w
+    # A neuron is active from its knot on, or up to it.
+    right = (w > 0) & (knots <= ends[:-1, None])
+    left = (w < 0) & (knots >= ends[1:, None])
+    active = right | left
+    slope = float(np.ravel(model.linear_coef_)[0]) + active @ (model.output_coef_ * w)
+    intercept = model.output_intercept_ + active @ (model.output_coef_ * b)
+    return slope, intercept
