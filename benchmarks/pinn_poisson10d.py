@@ -4,9 +4,9 @@ On the unit cube, with x1 x2 + x3 x4 + ... + x9 x10 on the boundary, which is al
 solution.
 """
 
+from benchmarks._literature import Poisson
 from benchmarks._pinn import Case, paper, run_cases
 from sklearn_gn import PINNSolver
-from sklearn_gn.pde.problems import Poisson
 
 CASE = Case(
     "Laplace's equation on (0, 1)^10, x1 x2 + x3 x4 + ... + x9 x10 on the boundary",

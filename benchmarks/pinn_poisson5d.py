@@ -4,9 +4,9 @@ On the unit cube, with the solution cos(pi x1) + ... + cos(pi x5), given on the
 boundary.
 """
 
+from benchmarks._literature import PoissonCosine
 from benchmarks._pinn import Case, paper, run_cases
 from sklearn_gn import PINNSolver
-from sklearn_gn.pde.problems import PoissonCosine
 
 CASE = Case(
     "Poisson's equation on (0, 1)^5, u = cos(pi x1) + ... + cos(pi x5), on the "

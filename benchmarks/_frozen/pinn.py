@@ -6,10 +6,11 @@ from functools import partial
 import numpy as np
 
 from benchmarks._frozen._common import features, resumed, targets, weights, with_std
+from benchmarks._literature import Poisson
 from sklearn_gn import PINNSolver
 from sklearn_gn.networks import MLP
 from sklearn_gn.pde import Box, Dirichlet, Initial, Problem, Unknown, d, laplacian
-from sklearn_gn.pde.problems import Kovasznay, Poisson
+from sklearn_gn.pde.problems import Kovasznay
 from sklearn_gn.solvers import DNGD
 
 SMALL = {

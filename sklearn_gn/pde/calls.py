@@ -238,3 +238,42 @@ def check_indices(jaxpr, axes):
                     )
         elif name in _KNOWN and all(v is not None for v in values):
             known[equation.outvars[0]] = _KNOWN[name](*values)
+
+
+# --- numbers that are too large -------------------------------------------------------
+
+
+def first_large_term(function, most, *arguments):
+    """The first operation of a function whose result is NaN or too large, in words."""
+    closed = jax.make_jaxpr(function)(*arguments)
+    return _walked(closed, arguments, most)[1]
+
+
+def _walked(closed, arguments, most):
+    """Results of a trace, operation by operation, and the first large term or None."""
+    jaxpr = closed.jaxpr
+    values = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    values |= zip(jaxpr.invars, arguments, strict=True)
+
+    def value(atom):
+        return atom.val if hasattr(atom, "val") else values[atom]
+
+    for equation in jaxpr.eqns:
+        given, params = list(map(value, equation.invars)), equation.params
+        inner = [p for p in params.values() if hasattr(p, "jaxpr")]
+        if inner:
+            found, term = _walked(inner[0], given, most)
+            if term is not None:
+                return found, term
+        else:
+            found = equation.primitive.bind(*given, **params)
+            found = found if equation.primitive.multiple_results else [found]
+            large = ~(np.abs(np.asarray(found[0], float)) < most)
+            if large.any():
+                place = np.unravel_index(large.argmax(), large.shape)
+                numbers = [np.broadcast_to(a, large.shape)[place] for a in given]
+                numbers += [params["y"]] if "y" in params else []  # a power
+                words = ", ".join(f"{float(number):.4g}" for number in numbers)
+                return found, f"{equation.primitive.name}({words})"
+        values |= zip(equation.outvars, found, strict=True)
+    return list(map(value, jaxpr.outvars)), None

@@ -364,7 +364,10 @@ class Problem:
         joined = joined and not isinstance(self.residual, RegionalResidual)
         if joined or not whole or self.n_laplacian_directions is not None:
             return None
-        return regions_of(self.domain, self._interior[1])
+        found = regions_of(self.domain, self._interior[1])
+        if found is not None:
+            found.check_periods(self.domain, self.periodic)
+        return found
 
     @property
     def n_network_outputs(self) -> int:

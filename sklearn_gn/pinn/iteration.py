@@ -148,6 +148,8 @@ def initial_state(points, net, settings, memory=None):
             break
         untrained = net = jax.device_put(at_given_values(model.problem, net, share))
         loss = float(loss_by(settings)(model, net, batches))
+    if not math.isfinite(loss):
+        check_is_defined(model, net, batches)
     state = PINNState(net, loss, batches, balance, memory, control=control)
     loss_at = partial(fresh_loss_in, state)
     first, of_classes = losses_of_no_solution(loss_at, points, settings, untrained)

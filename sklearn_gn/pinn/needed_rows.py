@@ -51,7 +51,8 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
     units = _units(problem, pairs, axes)
     for slopes in _slopes(model, classes, few, tops, extra):
         slopes = np.asarray(slopes)  # (N, k, P, C, q)
-        sizes.append(_usual_sizes((units[:, None] * slopes) ** 2))
+        with np.errstate(over="ignore"):
+            sizes.append(_usual_sizes((units[:, None] * slopes) ** 2))
         slopes = np.moveaxis(slopes, 3, 0).reshape(full.size, -1)
         found.append(_rows_from_slopes(slopes, pairs, dim))
     classes = tuple(map(ClassModel, kinds, found))

@@ -11,6 +11,7 @@ and the residual is handed the Taylor polynomial that they make; all others
 differentiate the network itself, which is slower.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,7 +23,7 @@ from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.arrays.parts import total
 from sklearn_gn.linalg.jacobian import Part
-from sklearn_gn.pde.calls import call, flat
+from sklearn_gn.pde.calls import call, first_large_term, flat
 from sklearn_gn.pde.local_functions import points_of_row
 from sklearn_gn.pinn.model import Batch, coefficients, n_waves, network
 from sklearn_gn.pinn.taylor import (
@@ -83,19 +84,23 @@ def class_residuals(model, class_model, params, batch):
 
 
 def check_is_defined(model, params, batches):
-    """Raise a ValueError if a residual is not defined for the network to start from."""
+    """Raise a ValueError if a residual of the network to start from is NaN or huge."""
     for kind, batch in zip(model.classes, batches, strict=True):
         if model.features is not None or kind.residual.name == "data":
             continue
-        undefined = np.isnan(class_residuals(model, kind, params, batch)).any(axis=1)
-        if undefined.any():
-            place = np.asarray(batch.x)[undefined.argmax(), 0].round(6).tolist()
+        rows = np.asarray(class_residuals(model, kind, params, batch))
+        most = math.sqrt(np.finfo(rows.dtype).max)
+        bad = ~(np.abs(rows) < most).all(axis=1)
+        if bad.any():
+            x, data = (np.asarray(a)[bad.argmax()] for a in (batch.x, batch.data))
+            row = partial(_row_from_network, model, kind, batch.axes, params)
             raise ValueError(
-                f"The residual {kind.residual.name!r} is NaN at {place} for the "
-                "network to start from: it takes a root, a power or a logarithm of a "
-                "negative number, or divides by zero. A solution that is positive may "
-                "be negative during the fit: write jnp.maximum(u(x), 0) ** 1.5, or let "
-                "transform make it positive."
+                f"The residual {kind.residual.name!r} is NaN or too large at "
+                f"{x[0].round(6).tolist()} for the network to start from, by the term "
+                f"{first_large_term(row, most, x, data)}. A solution that is positive "
+                "may be negative during the fit: write jnp.maximum(u(x), 0) ** 1.5, or "
+                "let transform make it positive. Write large factors and exponentials "
+                "as one, such as jnp.exp(log_rate - energy / u(x))."
             )
 
 

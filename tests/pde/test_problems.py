@@ -1,4 +1,4 @@
-"""The problems of sklearn_gn.pde.problems: closed forms and computed references."""
+"""Problems of the package and of the benchmarks, and their computed references."""
 
 import copy
 import pickle
@@ -14,24 +14,25 @@ from numpy.polynomial import chebyshev
 from scipy.integrate import solve_ivp
 from scipy.special import ive
 
+from benchmarks import _literature
+from benchmarks._cavity import CavityReference, LidDrivenCavity
+from benchmarks._literature import (
+    Heat,
+    LogFokkerPlanck,
+    Poisson,
+    PoissonBall,
+    PoissonCosine,
+)
 from sklearn_gn.pde import Field, Unknown
 from sklearn_gn.pde.problems import (
     AllenCahn,
     AllenCahnReference,
     Burgers,
-    CavityReference,
     ColeHopf,
-    Heat,
     HeatSine,
     Kovasznay,
-    LidDrivenCavity,
-    LogFokkerPlanck,
-    Poisson,
-    PoissonBall,
-    PoissonCosine,
     _common,
     allen_cahn,
-    closed_forms,
 )
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -186,7 +187,7 @@ def test_kovasznay_is_accurate_at_high_reynolds_numbers():
 def test_ball_in_100_000_dimensions():
     problem = PoissonBall()
     (x,) = PoissonBall().domain.sample(1, np.random.RandomState(0))
-    c = closed_forms._weights(100_000, 0)
+    c = _literature._weights(100_000, 0)
     a, b = x[:-1], x[1:]
     expected = (1 - x @ x) * c @ (np.sin(a + np.cos(b)) + b * np.cos(a))
     solution = problem.exact

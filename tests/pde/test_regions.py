@@ -163,6 +163,18 @@ def test_only_what_is_differentiated_across_the_interface_is_joined():
     assert_allclose(found, np.tile([-30.0, -4.0], (8, 1)))
 
 
+def test_a_period_ends_in_the_region_in_which_it_begins():
+    strip = Piecewise(1.0, (Box(x=(0, 1), y=(0.4, 0.6)), 10.0))
+
+    def flow(u, x):
+        return div(strip * grad(u))(x) + 1
+
+    closed = Problem(flow, SQUARE, [Dirichlet(0.0, on="y=min")], periodic=("x",))
+    assert len(closed.regions.parts) == 3
+    with pytest.raises(ValueError, match=r"periodic='y'.*Give .* Periodic\('y'\)"):
+        Problem(flow, SQUARE, periodic=("y",)).residual_classes()
+
+
 def heated(u, x):
     return laplacian(u)(x) + 1
 

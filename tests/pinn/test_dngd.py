@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
+from benchmarks._literature import PoissonBall
 from sklearn_gn.arrays import backend, blocks
 from sklearn_gn.arrays.trees import add
 from sklearn_gn.linalg import jacobian as operators
@@ -30,7 +31,7 @@ from sklearn_gn.pde import (
     grad,
     hessian,
 )
-from sklearn_gn.pde.problems import Kovasznay, PoissonBall
+from sklearn_gn.pde.problems import Kovasznay
 from sklearn_gn.pinn import baselines, damped_step, dngd, trust_region
 from sklearn_gn.pinn import points as collocation
 from sklearn_gn.pinn.enrichment.posed import posed

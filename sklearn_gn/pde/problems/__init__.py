@@ -7,15 +7,9 @@ method whose ``convergence`` can be looked up, and stored on disk.
 
 from sklearn_gn.pde.problems.allen_cahn import AllenCahn, AllenCahnReference
 from sklearn_gn.pde.problems.burgers import Burgers, ColeHopf
-from sklearn_gn.pde.problems.cavity import CavityReference, LidDrivenCavity
 from sklearn_gn.pde.problems.closed_forms import (
-    Heat,
     HeatSine,
     Kovasznay,
-    LogFokkerPlanck,
-    Poisson,
-    PoissonBall,
-    PoissonCosine,
     navier_stokes,
 )
 
@@ -23,15 +17,8 @@ __all__ = [
     "AllenCahn",
     "AllenCahnReference",
     "Burgers",
-    "CavityReference",
     "ColeHopf",
-    "Heat",
     "HeatSine",
     "Kovasznay",
-    "LidDrivenCavity",
-    "LogFokkerPlanck",
-    "Poisson",
-    "PoissonBall",
-    "PoissonCosine",
     "navier_stokes",
 ]

@@ -65,6 +65,9 @@ def _closes(condition, axes):
 
 def _is_smooth(problem, condition):
     """Whether the equation is the same at both ends of an axis, as is its slope."""
+    regions = problem.regions
+    if regions is not None and not regions.is_closed(problem.domain, condition.axis):
+        return False
     with backend.scope("float64"):
         pairs = condition.sample(problem.domain, _N_POINTS, np.random.RandomState(0)).x
         found = backend.to_numpy(_residuals(problem, condition.axis, pairs))

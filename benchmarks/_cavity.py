@@ -22,9 +22,8 @@ from numpy.polynomial import legendre
 from scipy.linalg import lu_factor, lu_solve
 
 from sklearn_gn._typing import Array
-from sklearn_gn.pde.coefficients import Unknown
-from sklearn_gn.pde.conditions import Dirichlet
-from sklearn_gn.pde.problem import Problem
+from sklearn_gn.pde import Box, Dirichlet, Problem, Unknown
+from sklearn_gn.pde.problems import navier_stokes
 from sklearn_gn.pde.problems._common import (
     Computed,
     check_count,
@@ -32,8 +31,6 @@ from sklearn_gn.pde.problems._common import (
     grid,
     stored,
 )
-from sklearn_gn.pde.problems.closed_forms import navier_stokes
-from sklearn_gn.pde.shapes import Box
 
 _VERSION = 1  # of the numbers: a new one makes stored files void
 _STEEPNESS = 10.0  # of the lid's velocity
