@@ -165,22 +165,19 @@ def with_due_points(points, state, settings):
     state = state._replace(control=now._replace(clock=clock))
     stage = int(np.searchsorted(settings.stage_ends, state.iteration, side="right"))
     state = refined(points, state, settings)
-    same = now.next is None and stage == state.stage
-    if same and not _is_draw_due(points, state, settings):
+    every = settings.resample
+    due = now.next is not None or stage != state.stage
+    if not due and every == "drift":
+        due = fresh_loss_in(state, points, settings, state.net) > 2 * state.loss
+    elif not due and every is not None:
+        due = state.iteration > 0 and state.iteration % every == 0
+    if not due:
         return state
     batches = _draw(points, settings, stage, state.n_draws, state.net, state.control)
     weight = state.control.weighing.weight
     if weight != 1:
         batches = observation_weight.reweighted(batches, weight)
     return state._replace(batches=batches, stage=stage, n_draws=state.n_draws + 1)
-
-
-def _is_draw_due(points, state, settings):
-    every = settings.resample
-    if every == "drift":
-        fresh = fresh_loss_in(state, points, settings, state.net)
-        return fresh > 2 * state.loss
-    return every is not None and state.iteration > 0 and state.iteration % every == 0
 
 
 def _draw(points, settings, stage, number, net, control):
