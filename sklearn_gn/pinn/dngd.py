@@ -50,7 +50,7 @@ from sklearn_gn.pinn.damped_step import (
     weighted_jacobian,
 )
 from sklearn_gn.pinn.damping_rules import RULES, initial_damping
-from sklearn_gn.pinn.losses import on_devices
+from sklearn_gn.pinn.iteration import on_devices
 from sklearn_gn.pinn.residuals import residual_counts
 from sklearn_gn.pinn.trust_region import (
     Region,

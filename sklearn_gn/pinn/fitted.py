@@ -17,7 +17,7 @@ from sklearn_gn.pinn.findings import (
     why_early,
 )
 from sklearn_gn.pinn.growth import MOST_WEIGHTS
-from sklearn_gn.pinn.losses import fresh_misfit, total_loss
+from sklearn_gn.pinn.iteration import fresh_misfit, total_loss
 from sklearn_gn.pinn.model import coefficient_values
 from sklearn_gn.pinn.observation_weight import reweighted
 from sklearn_gn.pinn.posterior import Posterior

@@ -20,8 +20,7 @@ from sklearn_gn.pinn.findings import (
 )
 from sklearn_gn.pinn.fitted import set_fitted
 from sklearn_gn.pinn.growth import FIRST_WIDTHS, Rules, points_for
-from sklearn_gn.pinn.iteration import PINNSettings, Steps
-from sklearn_gn.pinn.losses import fresh_loss, fresh_loss_in
+from sklearn_gn.pinn.iteration import PINNSettings, Steps, fresh_loss, fresh_loss_in
 from sklearn_gn.pinn.observation_weight import observed, reweighted
 from sklearn_gn.pinn.points import FEW_AXES, NoPoints, Sampler
 from sklearn_gn.pinn.predictions import Fitted, n_weights

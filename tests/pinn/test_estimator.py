@@ -35,7 +35,7 @@ from sklearn_gn.pde import (
 from sklearn_gn.pde.problems import Burgers, Kovasznay
 from sklearn_gn.pinn import dngd, estimator, posterior, predictions
 from sklearn_gn.pinn.findings import warn_if_not_solved
-from sklearn_gn.pinn.losses import rebalanced_weights
+from sklearn_gn.pinn.iteration import rebalanced_weights
 from sklearn_gn.pinn.observation_weight import (
     Observed,
     has_settled,
