@@ -22,8 +22,6 @@ SWITCHES = {
     "network. Off: none.",
     "pinn.corners": "Singular functions of corners, and of right angles at which the "
     "values contradict the equation, are inputs. Off: none.",
-    "pinn.holes": "Functions that fall off from holes of the domain are inputs. "
-    "Off: none.",
     "pinn.breaks": "Jumps and kinks of initial values are looked for. Off: none are "
     "found, so an axis on which there are some may be closed to a circle, and the "
     "statement is judged as if they were carried along.",

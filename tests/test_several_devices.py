@@ -25,7 +25,7 @@ from sklearn_gn import (
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays import devices
 from sklearn_gn.pde import Box, Dirichlet, Problem, laplacian
-from sklearn_gn.pinn import losses as pinn_losses
+from sklearn_gn.pinn import iteration
 from sklearn_gn.pinn.damped_step import weighted_jacobian
 from sklearn_gn.pinn.trust_region import quadratic_model
 from sklearn_gn.solvers import GNvpro, JointGN, SgGN
@@ -108,8 +108,8 @@ def kernels(mesh, n):
     batches = sampled(n)
     settings = type("Settings", (), {"mesh": mesh})
     with backend.scope("float64"):
-        batches = pinn_losses.on_devices(batches, settings)
-        loss = pinn_losses.total_loss(model, net, batches)
+        batches = iteration.on_devices(batches, settings)
+        loss = iteration.total_loss(model, net, batches)
         jacobian = weighted_jacobian(model, net, batches, np.array([1.0, 4.0]))
         quadratic = quadratic_model(
             model, net, *jacobian, None, momentum=0.0, jacobi=False

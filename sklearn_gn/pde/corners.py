@@ -1,4 +1,4 @@
-r"""Places at which solutions are not smooth: corners and holes of a domain.
+r"""Places at which solutions are not smooth: corners of a domain.
 
 At a corner of the opening w, solutions of equations of second order have terms
 ``r^(k a) sin(k a phi)`` and ``r^(k a) cos(k a phi)``, a = pi / w, in polar coordinates
@@ -13,18 +13,9 @@ boundary at zero, the solution has a term ``r^2 log(r)`` there, and its second
 derivatives jump from one side to the other: the first function that is not smooth is
 ``z^2 log z``. The edges of a box of three axes are right angles of its planes.
 
-Outside of a ball of radius a about c, solutions of Laplace's equation are series in the
-negative powers of the distance: in the plane real and imaginary parts of ``z^-k`` with
-a logarithm, in space ``r^(-2k-1)`` times polynomials [2]_. They are polynomials of the
-point's image in the sphere, ``a (x - c) / |x - c|^2``, times the fundamental solution
-``log |x - c|`` or ``1 / |x - c|``, and so, up to smooth factors, are the solutions of
-other elliptic equations near a hole. A network that has these as inputs sees the
-neighbourhood of a small hole at its own scale, and goes round a large one.
-
 References
 ----------
 .. [1] P. Grisvard, "Elliptic problems in nonsmooth domains".
-.. [2] O. D. Kellogg, "Foundations of potential theory".
 """
 
 import math
@@ -41,10 +32,9 @@ from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.conditions import Dirichlet
-from sklearn_gn.pde.domains import Difference, Product, _SameAxes
+from sklearn_gn.pde.domains import Product, _SameAxes
 from sklearn_gn.pde.given_values import faces_of
 from sklearn_gn.pde.outlines import Polygon
-from sklearn_gn.pde.patches import draw
 from sklearn_gn.pde.shapes import Box
 
 _STEP = 2 * math.pi / 720
@@ -57,8 +47,6 @@ _MOST_CORNERS = 12  # corners
 _REACHES = np.geomspace(0.02, 2, 60)  # radii that are tried, in the same units
 _N_POINTS = 64  # that show the size of the residuals
 _AGREE = 1e-3  # residual at a corner, relative to the largest one
-_POINTS = 256  # of the outline of what may be a hole
-_MOST_HOLES = 4  # holes
 
 
 class Corner(NamedTuple):
@@ -260,49 +248,3 @@ def _residuals_of_values(problem, pairs, places, x):
             jax.vmap(partial(at, place=place, first=first, second=second))(points)
         )
     return jnp.stack(rows)[..., 0]
-
-
-# --- holes ----------------------------------------------------------------------------
-
-
-class Hole(NamedTuple):
-    """The inside of a closed outline that a domain lacks."""
-
-    axes: tuple  # numbers of its axes
-    center: tuple  # its coordinates there
-    radius: float  # of a ball inside of it
-
-
-def holes(domain):
-    """Return the smallest holes of a domain of two or three axes of space, as a tuple.
-
-    These are what is taken away from a domain that surrounds it.
-    """
-    found = sorted(_holes(domain, 0), key=lambda hole: hole.radius)
-    return tuple(found[:_MOST_HOLES])
-
-
-def _holes(domain, first_axis):
-    if isinstance(domain, Product):
-        second_axis = first_axis + domain.first.dim
-        return _holes(domain.first, first_axis) + _holes(domain.second, second_axis)
-    if not isinstance(domain, _SameAxes) or domain.dim not in (2, 3):
-        return []
-    found = _holes(domain.first, first_axis)
-    if isinstance(domain, Difference):
-        hole = _hole(domain, first_axis)
-        found += [] if hole is None else [hole]
-    return found
-
-
-def _hole(domain, first_axis):
-    outer, inner = domain.first, domain.second
-    outline, _ = draw(inner.boundary(), _POINTS, np.random.RandomState(0))
-    if (outer.depth(outline) <= 0).any():
-        return None
-    center = inner.bounds.mean(axis=1)
-    (radius,) = inner.depth(center[None])
-    if not radius > 0:
-        return None
-    axes = tuple(range(first_axis, first_axis + domain.dim))
-    return Hole(axes, tuple(center.tolist()), float(radius))

@@ -21,7 +21,7 @@ from sklearn_gn.arrays.trees import dimension, norm
 from sklearn_gn.optim import first_order
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.pinn import iteration
-from sklearn_gn.pinn.losses import on_devices
+from sklearn_gn.pinn.iteration import on_devices
 from sklearn_gn.pinn.residuals import class_losses, residuals, with_class_weights
 
 _STEPS = {"adam": 100, "sgd": 100, "lbfgs": 20, "ssbroyden": 20}  # of an iteration

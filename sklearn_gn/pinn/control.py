@@ -147,7 +147,8 @@ def decide(points, state, settings, step, losses):
         solved &= observation_weight.is_noise(noise, bound)
     accurate = False
     if now.is_in_windows:
-        solved = solved and windows.are_solved(now.march, first)
+        before = [loss for _, loss, _ in now.march.done]
+        solved = solved and all(loss <= SOLVED_LOSS * first for loss in before)
         settled = now.march.ended
     else:
         solved = solved and holds_in_all_classes(

@@ -6,6 +6,8 @@ state for the next iteration, and the eigenvalues of the Gramian, ascending, or 
 where they are not known. Radii in place of shifts are in ``trust_region``.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -99,15 +101,9 @@ def gain_ratio(local, state, rank):
 # --- line search ---------------------------------------------------------------------
 
 
-def fixed_shift(local, state, rank):
-    """Search along the step of a given shift, which is the state."""
-    best, values = line_search(local, state, rank)
-    return best, state, values
-
-
-def loss_shift(local, state, rank):
-    """Search along the step whose shift is the loss, at most the state."""
-    shift = jnp.minimum(no_step(local).loss, state)
+def search_along(local, state, rank, follows_loss=False):
+    """Search along the step of a shift: the state, or the loss where it is less."""
+    shift = jnp.minimum(no_step(local).loss, state) if follows_loss else state
     best, values = line_search(local, shift, rank)
     return best, state, values
 
@@ -166,6 +162,6 @@ def retry_failed_factorisation(attempt, shift, floor):
 RULES = {
     "shift_ladder": shift_ladder,
     "gain_ratio": gain_ratio,
-    "loss": loss_shift,
-    "fixed": fixed_shift,
+    "loss": partial(search_along, follows_loss=True),
+    "fixed": search_along,
 }

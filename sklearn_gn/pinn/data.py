@@ -142,7 +142,9 @@ def _equation_alone(estimator, problem, others):
             "fit() without data needs an equation: PINNSolver(problem=Problem(...)). "
             "Without one, fit(X, y) is plain regression."
         )
-    _check_absent(**others)
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(f"{name} needs observations: X and y are missing.")
     _warn_of_missing_data(problem)
     warn_of_missing_equations(problem)
     warn_of_redundant_derivatives(problem)
@@ -301,13 +303,6 @@ def _check_same_frame(stage, problem):
             "problem must be a sequence of problems with the outputs, axes, conditions "
             f"and unknown coefficients of the last one; {stage!r} differs."
         )
-
-
-def _check_absent(**arguments):
-    """Refuse arguments that are about observations where there are none."""
-    for name, value in arguments.items():
-        if value is not None:
-            raise ValueError(f"{name} needs observations: X and y are missing.")
 
 
 def _observed_outputs(names, problem):

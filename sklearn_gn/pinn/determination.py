@@ -56,9 +56,10 @@ def what_is_left_open(solver, run):
         return f"The solution is not determined. {_all_missing(forgotten)}"
     free = free_constants(run.val_loss, net, problem, untrained_loss)
     if free:
+        free = ", ".join(f"the output {name!r}" for name in free)
         place = problem.domain.bounds.mean(axis=1).round(6).tolist()
         return (
-            f"Any constant may be added to {_listed(free)}: no residual changes. State "
+            f"Any constant may be added to {free}: no residual changes. State "
             f"a value somewhere, such as Condition(lambda u, x: u(x), on=[{place}]), "
             "or name the output in up_to_constant of the problem if the constant does "
             "not matter."
@@ -125,10 +126,6 @@ def _missing(axis, entry):
     return f"The equation has {needs} of this axis; {held}."
 
 
-def _listed(names):
-    return ", ".join(f"the output {name!r}" for name in names)
-
-
 # --- outputs to which something may be added ------------------------------------------
 
 
@@ -141,18 +138,15 @@ def free_constants(loss_at, net, problem, untrained_loss):
         # At least one: beside a solution of zero no change would count.
         own = slice(k, None, len(problem.outputs))  # in each region
         size = max(np.linalg.norm(net.layers[-1][:, own]), 1.0)
-        changes = [
-            abs(loss_at(_shifted(net, own, share * size)) - loss) for share in (1, -0.5)
-        ]
+        changes = []
+        for share in (1, -0.5):
+            last = np.array(net.layers[-1])
+            last[-1, own] += share * size
+            moved = Parameters((*net.layers[:-1], last), net.extra)
+            changes.append(abs(loss_at(moved) - loss))
         if max(changes) <= _UNCHANGED * untrained_loss:
             found.append(name)
     return found
-
-
-def _shifted(net, columns, size):
-    last = np.array(net.layers[-1])
-    last[-1, columns] += size
-    return Parameters((*net.layers[:-1], last), net.extra)
 
 
 def free_functions_of_time(model, net, batches):

@@ -50,11 +50,10 @@ from sklearn_gn.pinn.damped_step import (
     weighted_jacobian,
 )
 from sklearn_gn.pinn.damping_rules import RULES, initial_damping
-from sklearn_gn.pinn.losses import on_devices
+from sklearn_gn.pinn.iteration import on_devices
 from sklearn_gn.pinn.residuals import residual_counts
 from sklearn_gn.pinn.trust_region import (
     Region,
-    first_region,
     quadratic_model,
     search,
 )
@@ -241,7 +240,9 @@ def _first_memory(settings, net, batches):
     n_residuals = sum(residual_counts(model.classes, batches))
     factored = settings.steps.rank is None and min(n_residuals, dimension(net)) <= DENSE
     if settings.steps.damping is None and rule == "trust_region" and factored:
-        return first_region(net, settings.dtype)
+        squares = sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(net))
+        first = np.sqrt(squares), np.nan  # as wide as the network's own length
+        return Region(*(np.asarray(value, settings.dtype) for value in first))
     return initial_damping(_rule(settings), settings.steps.damping, settings.dtype)
 
 

@@ -51,14 +51,6 @@ def first_stages(problem, most_iterations):
     return [(easier, n_iter)] if n_iter else []
 
 
-def of_one_sign(net):
-    """Return the parameters of a drawn network whose outputs are about one."""
-    *hidden, last = net.layers
-    last = last.copy()
-    last[-1] = 1
-    return net._replace(layers=(*hidden, last))
-
-
 def is_eigenvalue_problem(problem):
     """Whether zero solves a problem for all coefficients, but for its size."""
     if not problem.unknown:
@@ -179,7 +171,7 @@ def warning_of_other_values(solver):
     ]
     if far and np.ptp(values, axis=0).max() <= _CONSTANT * np.abs(values).max():
         kind = "is constant"
-    elif far and _changes_sign(values) and not _has_fixed_signs(problem, x):
+    elif far and _changes_sign(values, problem, x):
         kind = (
             "changes its sign inside the domain, which that of the lowest eigenvalue "
             "mostly does not"
@@ -219,14 +211,11 @@ _OTHERS_ARE = (
 )
 
 
-def _changes_sign(values):
+def _changes_sign(values, problem, x):
+    """Whether values do, though no transform tells the sign at each point."""
     size = _SMALL * np.abs(values).max(axis=0)
-    return np.any((values.min(axis=0) < -size) & (values.max(axis=0) > size))
-
-
-def _has_fixed_signs(problem, x):
-    """Whether the transform, if there is one, tells the sign at each point."""
-    if problem.transform is None:
-        return False
+    changes = np.any((values.min(axis=0) < -size) & (values.max(axis=0) > size))
+    if not changes or problem.transform is None:
+        return changes
     raw = _transformed(problem, x)
-    return np.all((raw >= 0).all(axis=1) | (raw <= 0).all(axis=1))
+    return not np.all((raw >= 0).all(axis=1) | (raw <= 0).all(axis=1))

@@ -153,7 +153,7 @@ def _vague(case):
         if name not in solver._undetermined
         and np.any(solver.coefficients_std_[name] > np.abs(value))
     ]
-    gone = _advice_on_vanished(solver)
+    gone = _advice_on_vanished(solver) if vague else ""
     if not vague or (gone and solver.stop_reason_ == "stalled"):
         return None
     observed = "loss_data" in solver.convergence_log_

@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.pinn import solution
 from sklearn_gn.pinn.control import may_grow
 from sklearn_gn.pinn.data import without_data
 from sklearn_gn.pinn.determination import what_is_left_open
@@ -18,7 +17,8 @@ from sklearn_gn.pinn.findings import (
     why_early,
 )
 from sklearn_gn.pinn.growth import MOST_WEIGHTS
-from sklearn_gn.pinn.losses import fresh_misfit, total_loss
+from sklearn_gn.pinn.iteration import fresh_misfit, total_loss
+from sklearn_gn.pinn.model import coefficient_values
 from sklearn_gn.pinn.observation_weight import reweighted
 from sklearn_gn.pinn.posterior import Posterior
 from sklearn_gn.pinn.predictions import n_weights
@@ -113,17 +113,12 @@ def _set_posterior(solver, run, fitted, n_observations):
         return
     # Rounding errors of single precision would pass for information.
     known = in_double_precision((fitted.net, batches, points or batches))
-    posterior = Posterior(fitted.model, *known, n_observations)
-    solver._posterior = _with_functions(posterior, fitted)
-
-
-def _with_functions(posterior, fitted):
-    """The posterior, or that of the unknown functions where observations tell some."""
-    if fitted.problem is None or not posterior.n_observations:
-        return posterior
-    n_equations = fitted.model.classes[0].residual.n_outputs
-    functions = unknown_functions(fitted.problem, fitted.observed, n_equations)
-    return FunctionPosterior(posterior, functions) if functions else posterior
+    solver._posterior = Posterior(fitted.model, *known, n_observations)
+    if fitted.problem is not None and n_observations:
+        n_equations = fitted.model.classes[0].residual.n_outputs
+        functions = unknown_functions(fitted.problem, fitted.observed, n_equations)
+        if functions:
+            solver._posterior = FunctionPosterior(solver._posterior, functions)
 
 
 def set_layers(solver, fitted):
@@ -144,7 +139,7 @@ def _set_coefficients(solver, n_observations):
     """
     fitted, posterior = solver._fitted, solver._posterior
     model, net = fitted.model, last_network(fitted.net)
-    values = _plain(solution.unknown_coefficients(model, net))
+    values = _plain(coefficient_values(model.problem, net.extra))
     free = without_data(fitted.problem) if values and not n_observations else []
     deviations = {name: np.nan * value for name, value in values.items()}
     if values and posterior is not None:

@@ -8,6 +8,7 @@ from sklearn.utils import check_random_state
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
+from sklearn_gn.linalg.large_gram import affordable
 from sklearn_gn.pinn import baselines, eigenvalues, regression, setup
 from sklearn_gn.pinn.damped_step import DENSE, RANK
 from sklearn_gn.pinn.data import checked_data, problem_sequence
@@ -19,8 +20,7 @@ from sklearn_gn.pinn.findings import (
 )
 from sklearn_gn.pinn.fitted import set_fitted
 from sklearn_gn.pinn.growth import FIRST_WIDTHS, Rules, points_for
-from sklearn_gn.pinn.iteration import PINNSettings, Steps
-from sklearn_gn.pinn.losses import fresh_loss, fresh_loss_in
+from sklearn_gn.pinn.iteration import PINNSettings, Steps, fresh_loss, fresh_loss_in
 from sklearn_gn.pinn.observation_weight import observed, reweighted
 from sklearn_gn.pinn.points import FEW_AXES, NoPoints, Sampler
 from sklearn_gn.pinn.predictions import Fitted, n_weights
@@ -53,11 +53,11 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         stages = eigenvalues.first_stages(problem, solver._most_iterations())
     untrained, models = network_and_models(solver, stages, data, rng)
     if is_eigen:
-        untrained = eigenvalues.of_one_sign(untrained)
+        untrained.layers[-1][-1] = 1  # its outputs are about one
     data = weighted_data(solver, models, data)
     start = network_to_begin_with(solver, untrained)
     chosen = regression.has_chosen_penalties(solver, problem)
-    if chosen and regression.is_affordable(start, data):
+    if chosen and affordable(len(data.observations.training.x), n_weights(start)):
         regression.fit(solver, models[-1], start, data, seed)
         return solver
     networks = untrained, start

@@ -52,7 +52,10 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
     for slopes in _slopes(model, classes, few, tops, extra):
         slopes = np.asarray(slopes)  # (N, k, P, C, q)
         with np.errstate(over="ignore"):
-            sizes.append(_usual_sizes((units[:, None] * slopes) ** 2))
+            squares = np.sum((units[:, None] * slopes) ** 2, axis=(2, 3, 4))
+        medians = np.median(squares, axis=0)  # near a singular place they are huge
+        usual = np.where(medians > 0, medians, squares.mean(axis=0))
+        sizes.append(np.sqrt(usual))
         slopes = np.moveaxis(slopes, 3, 0).reshape(full.size, -1)
         found.append(_rows_from_slopes(slopes, pairs, dim))
     classes = tuple(map(ClassModel, kinds, found))
@@ -86,13 +89,6 @@ def _needing_more(model, classes, batches, extra, rng):
         size = np.nanmax(np.abs(true), initial=0.0)
         if not np.allclose(fast, true, rtol=_EQUAL, atol=_EQUAL * size):
             yield k, true
-
-
-def _usual_sizes(squares):
-    """Sizes of residuals, by medians: near a singular place they are huge."""
-    squares = np.sum(squares, axis=(2, 3, 4))
-    medians = np.median(squares, axis=0)
-    return np.sqrt(np.where(medians > 0, medians, squares.mean(axis=0)))
 
 
 def _units(problem, pairs, axes):

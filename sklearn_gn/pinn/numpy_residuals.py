@@ -3,10 +3,14 @@
 What JAX traces is what the user has written: the residuals of points as functions of
 the rows of the last layer. It knows nothing of the network, so one that grows traces
 nothing anew. NumPy evaluates it too, but for long equations, which are compiled. The
-network's own part is in ``numpy_taylor``. The formulas are those of ``residuals``.
+formulas are those of ``residuals`` and ``taylor``, with the derivatives in the weights
+by hand: a network of a few hundred neurons at some thousand points computes for a
+millisecond, and takes a thousand times as long to be traced and compiled.
 """
 
 from functools import partial
+from itertools import islice
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +20,6 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.caches import KeptWithArrays
 from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.linalg.jacobian import Part
-from sklearn_gn.pinn import numpy_taylor
 from sklearn_gn.pinn.model import Model, n_waves
 from sklearn_gn.pinn.residuals import input_stacks, row_from_top
 
@@ -29,7 +32,7 @@ _quiet = np.errstate(all="ignore")  # as in a compiled function
 
 def serve(model, batches):
     """Whether residuals are functions of rows that NumPy can propagate."""
-    known = all(name in numpy_taylor.ACTIVATIONS for name in model.activations)
+    known = all(name in ACTIVATIONS for name in model.activations)
     in_rows = all(kind.rows is not None for kind in model.classes)
     exact = all(batch.axes is None for batch in batches)
     return known and in_rows and exact and model.features is None
@@ -82,7 +85,7 @@ def jacobian(model, params, batches):
 def _propagated(model, kind, params, batch, differentiable=False):
     """Rows of the last layer, and what they were made of."""
     make_rows = partial(_input_rows, model, kind, batch)
-    return numpy_taylor.propagate(
+    return propagate(
         model.activations,
         params.layers,
         _inputs.get(batch.x, (model.problem, kind.rows), make_rows),
@@ -122,14 +125,14 @@ def _part(kind, params, batch, state, slopes, extra):
     scale = np.asarray(batch.scale)[:, None, None]
     slopes = (scale[..., None] * slopes).reshape(n, k, points, c, -1)
     slopes = np.moveaxis(slopes, (1, 3), (0, 1)).reshape(k, c, n * points, -1)
-    gradients = numpy_taylor.pull_back(slopes, params.layers, hidden, kind.rows)
+    gradients = pull_back(slopes, params.layers, hidden, kind.rows)
 
     def by_point(g):
         g = g.reshape(k, c, n, points, -1)
         return np.moveaxis(g, (0, 1), (1, 3)).reshape(n, k, points * c, -1)
 
     layers = tuple(
-        (_as_rows(numpy_taylor.with_biases(a), batch), by_point(g))
+        (_as_rows(with_biases(a), batch), by_point(g))
         for a, g in zip(inputs, gradients, strict=True)
     )
     extra = (scale * extra).reshape(n * k, -1)
@@ -190,3 +193,126 @@ def _first_order(model, points, tops, extra):
         return rho, *jax.vmap(pull)(jnp.eye(rho.shape[0], dtype=rho.dtype))
 
     return tuple(zip(*_by_rows(model, points, both, tops), strict=True))
+
+
+# --- Taylor mode: rows (C, n, width) of values, first and second derivatives ----------
+
+
+class Layer(NamedTuple):
+    """What is remembered of a hidden layer."""
+
+    z: np.ndarray  # (C, n, v)  rows before the activation
+    slopes: tuple  # of the activation at the values, from the first derivative on
+    squares: np.ndarray  # (n_second, n, v)  sums of products of first derivatives
+
+
+def _tanh(z):
+    value = np.tanh(z)
+    yield value
+    first = value * value
+    np.subtract(1, first, out=first)
+    yield first
+    second = value * first
+    second *= -2
+    yield second
+    yield first * (4 - 6 * first)
+
+
+def _sin(z):
+    sine, cosine = np.sin(z), np.cos(z)
+    yield from (sine, cosine, -sine, -cosine)
+
+
+# Each yields the function and its first three derivatives.
+ACTIVATIONS = {"tanh": _tanh, "sin": _sin}
+
+
+def with_biases(rows):
+    """Rows (C, n, w) with the column of the biases."""
+    found = np.zeros((*rows.shape[:-1], rows.shape[-1] + 1), rows.dtype)
+    found[..., :-1] = rows
+    found[0, :, -1] = 1
+    return found
+
+
+def propagate(activations, layers, rows, kinds, n_waves, differentiable):
+    """Rows after the last, affine layer, rows that each layer was given, and Layers.
+
+    All rows are of shape (C, n, width); ``differentiable`` if :func:`pull_back`
+    follows.
+    """
+    inputs, hidden, waves = [], [], rows[..., rows.shape[-1] - n_waves :]
+    n_slopes = bool(kinds.first) + bool(kinds.second) + differentiable
+    for name, matrix in zip(activations, layers, strict=False):
+        inputs.append(rows)
+        z = _affine(rows, matrix)
+        value, *slopes = islice(ACTIVATIONS[name](z[0]), 1 + n_slopes)
+        layer = Layer(z, tuple(slopes), _squares(z, kinds))
+        hidden.append(layer)
+        rows = np.empty_like(z)
+        rows[0] = value
+        _activate_derivatives(layer, kinds, rows[1:])
+    if n_waves:
+        rows = np.concatenate([rows, waves], axis=-1)
+    return _affine(rows, layers[-1]), [*inputs, rows], hidden
+
+
+def _affine(rows, matrix):
+    """Rows after an affine layer."""
+    z = rows @ matrix[:-1]
+    z[0] += matrix[-1]
+    return z
+
+
+def _activate_derivatives(layer, kinds, out):
+    """Write the rows of the derivatives after an activation."""
+    if kinds.first:
+        np.multiply(layer.slopes[0], layer.z[1:], out=out)
+    if kinds.second:
+        out[len(kinds.first) :] += layer.slopes[1] * layer.squares
+
+
+def _pairs(kinds):
+    """For each second row, the pairs of first rows whose products it sums."""
+    place = {axis: k for k, axis in enumerate(kinds.first, start=1)}
+    return [[(place[i], place[j]) for i, j in group] for group in kinds.second]
+
+
+def _squares(z, kinds):
+    """The sums of products that each second row adds up."""
+    found = np.empty((len(kinds.second), *z.shape[1:]), z.dtype)
+    for own, ((i, j), *others) in zip(found, _pairs(kinds), strict=True):
+        np.multiply(z[i], z[j], out=own)
+        for i, j in others:
+            own += z[i] * z[j]
+    return found
+
+
+# --- derivatives in the weights ------------------------------------------------------
+
+
+def pull_back(gradients, layers, hidden, kinds):
+    """Derivatives (k, C, n, v) in the outputs of all layers, from those of the last."""
+    found = [gradients]
+    for matrix, layer in zip(layers[:0:-1], hidden[::-1], strict=True):
+        n_neurons = layer.z.shape[-1]
+        found.append(_before_activation(found[-1] @ matrix[:n_neurons].T, layer, kinds))
+    return found[::-1]
+
+
+def _before_activation(gradients, layer, kinds):
+    """Derivatives in the rows before an activation, from those after it."""
+    z, slopes, squares = layer
+    cut = 1 + len(kinds.first)
+    found = slopes[0] * gradients
+    if kinds.first:
+        found[:, 0] += slopes[1] * np.einsum("kcnv,cnv->knv", gradients[:, 1:], z[1:])
+    if not kinds.second:
+        return found
+    found[:, 0] += slopes[2] * np.einsum("kcnv,cnv->knv", gradients[:, cut:], squares)
+    bent = slopes[1] * gradients[:, cut:]
+    for g, pairs in enumerate(_pairs(kinds)):
+        for i, j in pairs:
+            found[:, i] += bent[:, g] * z[j]
+            found[:, j] += bent[:, g] * z[i]
+    return found

@@ -8,7 +8,7 @@ from sklearn_gn.data.hashing import row_codes
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.pieces import class_residuals
 from sklearn_gn.pinn.solution import reference
-from sklearn_gn.pinn.windows import first_data
+from sklearn_gn.pinn.windows import SinceBefore
 
 _POOL = 10  # candidates for every point drawn where the residual is large
 _FRESH = 2**32 - 1  # number of the draw that is never trained on
@@ -50,7 +50,8 @@ class Sampler:
         for known in model.classes[: len(points)]:
             kind, size = known.residual, known.size if self.in_units else 1.0
             x, data, share = distinct(*points[kind.name])
-            data = first_data(kind.function, data, kind.n_outputs)
+            if isinstance(kind.function, SinceBefore):  # nothing, before a window
+                data = np.zeros((len(data), kind.n_outputs))
             weight = kind.weight / size**2 * len(x) * share
             batches.append(batch_of(x, data, weight, self.dtype, axes))
         return tuple(batches)

@@ -18,10 +18,9 @@ from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.linalg.jacobian import Parameters
-from sklearn_gn.linalg.large_gram import affordable
 from sklearn_gn.optim.solver import Algorithm, Rows
 from sklearn_gn.pinn.fitted import set_layers
-from sklearn_gn.pinn.predictions import Fitted, n_weights
+from sklearn_gn.pinn.predictions import Fitted
 from sklearn_gn.runtime.fit_loop import FitRun
 
 
@@ -30,11 +29,6 @@ def has_chosen_penalties(solver, problem):
     plain = problem is None and solver.network is None
     chosen = isinstance(solver.observation_weight, str)
     return plain and chosen and solver._solver_object().name == "dngd"
-
-
-def is_affordable(net, data):
-    """Whether the Gauss-Newton matrix of a network is small enough for the evidence."""
-    return affordable(len(data.observations.training.x), n_weights(net))
 
 
 class RegressionOptions(NamedTuple):

@@ -25,7 +25,6 @@ import math
 from functools import partial
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -92,12 +91,6 @@ class Trial(NamedTuple):
 
     candidate: Candidate
     decay: jnp.ndarray  # -d log(length) / d log(shift), between 0 and 1
-
-
-def first_region(net, dtype):
-    """Return the region of the first step, as wide as the network's own length."""
-    squares = sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(net))
-    return Region(np.asarray(math.sqrt(squares), dtype), np.asarray(np.nan, dtype))
 
 
 def search(model, net, batches, quadratic, region, *, geodesic):

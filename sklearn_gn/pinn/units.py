@@ -315,43 +315,17 @@ def coefficient_starts(problem, center, scale):
 
 def _share_of_terms(rows, name, level, sizes, value):
     """Size of the terms with a coefficient over that of all others; 0 if unknown."""
+    low, high = rows.problem.domain.bounds.T
+    twice = [np.tile(a, (2, 1)) for a in (np.pi / (high - low), sizes, sizes, level)]
     largest = 0.0
     for kind in (rows.interior, *rows.conditions):
-        x, data = rows.drawn[kind.name][:2]
-        with backend.scope("float64"):
-            both = backend.to_numpy(
-                _with_and_without(
-                    rows.problem, kind, name, x, data, level, sizes, np.array(value)
-                )
-            )
-        terms, others = (np.sum(squares, axis=1) for squares in both)
-        usual = np.isfinite(terms) & np.isfinite(others)
-        if usual.any() and others[usual].sum() > 0:
-            share = terms[usual].sum() / others[usual].sum()
-            largest = max(largest, np.sqrt(share))
+        found = _at_waves(rows, kind, *twice, name, np.array([0.0, value]))
+        found = found[np.isfinite(found).all(axis=(1, 2))]
+        others = np.sum(found[:, 0] ** 2)
+        if others > 0:
+            terms = np.sum((found[:, 1] - found[:, 0]) ** 2)
+            largest = max(largest, np.sqrt(terms / others))
     return largest
-
-
-@partial(evaluated_by_numpy, static_argnames=("problem", "kind", "name"))
-def _with_and_without(problem, kind, name, x, data, level, sizes, value):
-    """Squares (n, k) of what a coefficient changes, from zero, and of what is left."""
-    low, high = problem.domain.bounds.T
-    wave = (np.pi / (high - low))[None]
-
-    def one(x, data):
-        places = points_of_row(x)
-
-        def row(value):
-            fields = tuple(
-                problem.field(wave_at(p, wave, sizes, sizes, level)) for p in places
-            )
-            coefficients = {**problem.start, name: value}
-            return kind.function(fields, places, data, coefficients)
-
-        without = row(jnp.zeros_like(value))
-        return (row(value) - without) ** 2, without**2
-
-    return jax.vmap(one)(x, data)
 
 
 # --- residuals of constants and waves ------------------------------------------------
@@ -404,49 +378,56 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
     if problem.domain.time is not None:
         slow[:, problem.domain.axes.index(problem.domain.time)] *= faster
     vectors = np.concatenate([np.reshape(waves, (-1, len(low))), slow])
-    x, data = rows.drawn[kind.name][:2]
-    with backend.scope("float64"):
-        source, terms, at_zero = backend.to_numpy(
-            _squares(problem, kind, x, data, rows.directions, level, sizes, vectors)
-        )
-    usual = np.isfinite(source).all(axis=1) & np.isfinite(terms).all(axis=(1, 2, 3))
-    if not usual.any():
-        return np.zeros(source.shape[1]), np.zeros(terms.shape[1:])
-    source, terms, at_zero = (
-        np.sqrt(np.mean(squares[usual], axis=0)) for squares in (source, terms, at_zero)
+    m, q = len(vectors), len(level)
+    # Zero, the level, then a cosine and a sine of each wave and output.
+    none, each = np.zeros((2, q)), np.tile(np.diag(sizes), (m, 1))
+    found = _at_waves(
+        rows,
+        kind,
+        np.concatenate([vectors[[0, 0]], np.repeat(vectors, 2 * q, axis=0)]),
+        np.concatenate([none, np.stack([each, 0 * each], axis=1).reshape(-1, q)]),
+        np.concatenate([none, np.stack([0 * each, each], axis=1).reshape(-1, q)]),
+        np.concatenate([none[:1], np.tile(level, (1 + 2 * m * q, 1))]),
     )
-    return np.where(source > _NEGLIGIBLE * at_zero, source, 0.0), terms
+    found = found[np.isfinite(found[:, 1:]).all(axis=(1, 2))]
+    n, _, k = found.shape
+    if n == 0:
+        return np.zeros(k), np.zeros((m, q, k))
+    at_zero, source = np.sqrt(np.mean(found[:, :2] ** 2, axis=0))
+    changes = (found[:, 2:] - found[:, 1:2]).reshape(n, m, q, 2, k)
+    terms = np.sqrt(np.mean(np.sum(changes**2, axis=3), axis=0))
+    is_rounding = np.isfinite(at_zero) & (source <= _NEGLIGIBLE * at_zero)
+    return np.where(is_rounding, 0.0, source), terms
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "kind"))
-def _squares(problem, kind, x, data, directions, level, sizes, vectors):
-    """Squares of residuals (n, k), of changes (n, m, q, k), of residuals of zero."""
-
-    def one(x, data):
-        places = points_of_row(x)
-
-        def row(vector, cosines, sines, level):
-            fields = tuple(
-                problem.field(
-                    wave_at(p, vector[None], cosines, sines, level), directions
-                )
-                for p in places
+def _at_waves(rows, kind, vectors, cosines, sines, levels, name=None, values=None):
+    """Residuals (n, m, k) of waves about levels; with values (m,) of a coefficient."""
+    points, values = (
+        rows.drawn[kind.name],
+        np.zeros(len(levels)) if name is None else values,
+    )
+    waves = vectors, cosines, sines, levels, values
+    with backend.scope("float64"):
+        return backend.to_numpy(
+            _residuals(
+                rows.problem, kind, name, points.x, points.data, rows.directions, waves
             )
-            return kind.function(fields, places, data, problem.start)
+        )
 
-        none = jnp.zeros_like(level)
-        source = row(vectors[0], none, none, level)
 
-        def square(vector, amplitudes):
-            cosine = row(vector, amplitudes, none, level) - source
-            sine = row(vector, none, amplitudes, level) - source
-            return cosine**2 + sine**2
+@partial(evaluated_by_numpy, static_argnames=("problem", "kind", "name"))
+def _residuals(problem, kind, name, x, data, directions, waves):
+    def one(x, data, vector, cosines, sines, level, value):
+        places = points_of_row(x)
+        fields = tuple(
+            problem.field(wave_at(p, vector[None], cosines, sines, level), directions)
+            for p in places
+        )
+        coefficients = problem.start if name is None else {**problem.start, name: value}
+        return kind.function(fields, places, data, coefficients)
 
-        by_output = jax.vmap(square, (None, 0))
-        terms = jax.vmap(by_output, (0, None))(vectors, jnp.diag(sizes))
-        return source**2, terms, row(vectors[0], none, none, none) ** 2
-
-    return jax.vmap(one)(x, data)
+    by_wave = jax.vmap(one, (None, None, 0, 0, 0, 0, 0))
+    return jax.vmap(by_wave, (0, 0, None, None, None, None, None))(x, data, *waves)
 
 
 # --- how much residuals count --------------------------------------------------------

@@ -48,7 +48,6 @@ from sklearn_gn.pinn.pieces import class_residuals
 from sklearn_gn.pinn.solved import (
     FALL,
     FEW_ITERATIONS,
-    SOLVED_LOSS,
     WELL_SOLVED_LOSS,
 )
 from sklearn_gn.pinn.units import InUnits, units_of_rows
@@ -123,8 +122,10 @@ def with_windows(model, observed, as_stated=False):
     given = dict(problem._named_conditions())
     if problem.periodic or not given:
         return model
-    if not all(_is_at_start(condition, domain) for condition in given.values()):
-        return model
+    start = f"{domain.time}=min"
+    for condition in given.values():
+        if condition.needs_normals or condition.where(domain) not in (start, (start,)):
+            return model
     classes = model.classes
     if not as_stated and switches.on("pinn.row_units"):
         classes = map(_in_units, classes, units_of_rows(model))
@@ -146,12 +147,6 @@ def _with_function(known, changed):
     )
 
 
-def _is_at_start(condition, domain):
-    on = condition.where(domain)
-    names = (on,) if isinstance(on, str) else on
-    return names == (f"{domain.time}=min",) and not condition.needs_normals
-
-
 def possible(model):
     """Whether the time of a model can be cut."""
     return any(isinstance(c.residual.function, SinceBefore) for c in model.classes)
@@ -161,13 +156,6 @@ def loss_of_no_solution(model):
     """Loss of an error as large as the solution, or inf where losses are no errors."""
     counts_errors = isinstance(model.classes[0].residual.function, InUnits)
     return 1.0 if possible(model) and counts_errors else math.inf
-
-
-def first_data(function, data, n_outputs):
-    """Data of the points of a class, with zeros in the place of a window before."""
-    if isinstance(function, SinceBefore):
-        return np.zeros((len(data), n_outputs))
-    return data
 
 
 # --- points of a window --------------------------------------------------------------
@@ -289,7 +277,13 @@ def moved_on(march, model, net, fresh_points, rng):
     net = _with_bias(net, net.layers[-1][-1] + shift)
     fresh, unit = within(model, fresh_points, new), 0.0
     if new.done:
-        unit = _loss_of_equation(model, _constant(net, value), fresh)
+        last = np.zeros_like(net.layers[-1])
+        nothing = net._replace(layers=(*net.layers[:-1], last))
+        constant = _with_bias(nothing, value)
+        rows = class_residuals(model, model.classes[0], constant, fresh[0])
+        rows = np.float64(rows)
+        loss = 0.5 * np.sum((np.asarray(fresh[0].scale)[:, None] * rows) ** 2)
+        unit = float(loss) if math.isfinite(loss) else 0.0  # of the equation alone
     return new._replace(fresh=jax.device_put(fresh), uncut=march.uncut, unit=unit), net
 
 
@@ -302,20 +296,6 @@ def _with_bias(net, bias):
     """The network with other biases of the outputs."""
     last = np.vstack([net.layers[-1][:-1], bias[None]]).astype(net.layers[-1].dtype)
     return net._replace(layers=(*net.layers[:-1], last))
-
-
-def _constant(net, value):
-    """A network that has one value everywhere."""
-    nothing = net._replace(layers=(*net.layers[:-1], np.zeros_like(net.layers[-1])))
-    return _with_bias(nothing, value)
-
-
-def _loss_of_equation(model, net, batches):
-    """Loss of the equation alone; zero where it is not finite."""
-    batch = batches[0]
-    rows = np.float64(class_residuals(model, model.classes[0], net, batch))
-    loss = 0.5 * float(np.sum((np.asarray(batch.scale)[:, None] * rows) ** 2))
-    return loss if math.isfinite(loss) else 0.0
 
 
 def _with_time(net, march, back=False):
@@ -399,11 +379,6 @@ def total(loss, model, solution, batches):
         )
         parts.append(float(loss(model, net, own)))
     return sum(parts)
-
-
-def are_solved(march, first):
-    """Whether the equation holds in all windows before the present one."""
-    return all(loss <= SOLVED_LOSS * first for _, loss, _ in march.done)
 
 
 def loss_so_far(march, fresh, first):

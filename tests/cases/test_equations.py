@@ -478,9 +478,6 @@ def test_estimate_at_a_steep_front():
     assert_estimate_holds(model, relative_error(model, X, exact), 5)
 
 
-@pytest.mark.xfail(
-    **WRONG_VALUES, reason="above 100 % wrong, and an estimate of a third of it"
-)
 def test_estimate_of_a_degenerate_equation():
     # |grad u| = 1 leaves the sign open, and much more.
     def eikonal(u, x):

@@ -35,7 +35,7 @@ from sklearn_gn.pde.problems import Kovasznay
 from sklearn_gn.pinn import baselines, damped_step, dngd, trust_region
 from sklearn_gn.pinn import points as collocation
 from sklearn_gn.pinn.enrichment.posed import posed
-from sklearn_gn.pinn.losses import total_loss
+from sklearn_gn.pinn.iteration import total_loss
 from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.points import Sampler, batch_of

@@ -35,7 +35,7 @@ from sklearn_gn.pde import (
 from sklearn_gn.pde.problems import Burgers, Kovasznay
 from sklearn_gn.pinn import dngd, estimator, posterior, predictions
 from sklearn_gn.pinn.findings import warn_if_not_solved
-from sklearn_gn.pinn.losses import rebalanced_weights
+from sklearn_gn.pinn.iteration import rebalanced_weights
 from sklearn_gn.pinn.observation_weight import (
     Observed,
     has_settled,
@@ -1091,7 +1091,8 @@ def test_the_warning_measures_by_an_untrained_network():
     with pytest.warns(ConvergenceWarning, match=r"coefficients \['k'\] exceed .*not s"):
         warn_if_not_solved(solver, 1.0)  # there are no observations to add to
     solver.convergence_log_["loss_data"] = np.array([1e-23])
-    solver.problem_ = SimpleNamespace(unknown={"k": Unknown(-6.0)})
+    posed = SimpleNamespace(unknown={"k": Unknown(-6.0)})
+    solver._fitted.model = SimpleNamespace(problem=posed)
     with pytest.warns(ConvergenceWarning, match=r"'k'\] exceed .*more observations"):
         warn_if_not_solved(solver, 1.0)
 

@@ -789,7 +789,7 @@ def test_a_fit_with_a_large_estimated_error_has_not_converged(
 
 def test_a_coefficient_without_observations_may_have_other_values():
     solver = _ended()
-    solver.coefficients_ = {"E": 1.06}
+    solver.coefficients_, solver.coefficients_std_ = {"E": 1.06}, {"E": 0.1}
     found = findings.limit(solver, StopReason("tol"))
     assert (found.cause, found.parameter) == ("branch", "problem")
     assert "No observations determine 'E'" in found.text

@@ -15,7 +15,7 @@ from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pde import Box, Dirichlet, Initial, Problem, Unknown, d
 from sklearn_gn.pinn import damped_step, pieces, residuals
 from sklearn_gn.pinn.findings import concentration
-from sklearn_gn.pinn.losses import total_loss
+from sklearn_gn.pinn.iteration import total_loss
 from sklearn_gn.pinn.model import Batch, ClassModel, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.points import batch_of

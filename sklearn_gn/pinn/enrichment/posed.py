@@ -11,7 +11,6 @@ problem shows. Each family of ``FAMILIES`` says which ones it can add:
 - "dispersion": the same for waves that the equation lets pass (:mod:`.dispersion`);
 - "corners": singular functions of corners of the domain, and of right angles that need
   them (:mod:`sklearn_gn.pde.corners`);
-- "holes": functions that fall off from its holes (:mod:`sklearn_gn.pde.corners`);
 - "similarity": solutions of the heat equation from jumps and kinks of the initial
   values (:mod:`.similarity`, :mod:`sklearn_gn.pde.initial_breaks`).
 
@@ -31,7 +30,7 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.pde import Problem
-from sklearn_gn.pde.corners import holes, rough_corners
+from sklearn_gn.pde.corners import rough_corners
 from sklearn_gn.pde.initial_breaks import initial_breaks
 from sklearn_gn.pde.local_functions import followed_by
 from sklearn_gn.pinn.enrichment import dispersion, lines, waves
@@ -92,18 +91,6 @@ def corner_functions(corners, domain, x):
     return jnp.stack([radius * real, radius * imaginary], axis=1).ravel()
 
 
-def hole_functions(found, domain, x):
-    """The fundamental solution of each hole, and the image of a point in its sphere."""
-    values = []
-    for hole in found:
-        offset = x[np.array(hole.axes)] - np.array(hole.center).astype(x.dtype)
-        square = jnp.sum(offset**2) / hole.radius**2 + _TINY
-        plane = len(hole.axes) == 2
-        fundamental = -jnp.log(square) / 2 if plane else 1 / jnp.sqrt(square)
-        values += [fundamental[None], offset / (hole.radius * square)]
-    return jnp.concatenate(values)
-
-
 class Family(NamedTuple):
     """Known functions of a kind."""
 
@@ -129,11 +116,6 @@ FAMILIES = {
         lambda problem, *_: switches.kept("pinn.corners", rough_corners(problem)),
         _twice,
         corner_functions,
-    ),
-    "holes": Family(
-        lambda problem, *_: switches.kept("pinn.holes", holes(problem.domain)),
-        lambda found: sum(1 + len(hole.axes) for hole in found),
-        hole_functions,
     ),
     "similarity": Family(
         lambda problem, *_: switches.kept("pinn.similarity", initial_breaks(problem)),
