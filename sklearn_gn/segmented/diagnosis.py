@@ -85,7 +85,7 @@ def _limit(model):
     return Finding("breakpoints", text, "max_breakpoints")
 
 
-def warn_of_number(model, outlying):
+def warn_of_number(model, outlying=()):
     """Warn where the number of breakpoints that was chosen means little.
 
     ``outlying`` are the rows that :func:`~sklearn_gn.segmented.robust.outlying_rows`

@@ -15,12 +15,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._caller import warn_user
-from sklearn_gn._reference_link import ReferenceLinkMixin
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import backend
 from sklearn_gn.base import (
     DiagnoseMixin,
     SoftmaxClassifier,
+    VersionStampMixin,
     cross_entropy,
     unchanged_on_failure,
 )
@@ -28,10 +28,10 @@ from sklearn_gn.data.rows import check_sample_weight, validate_data
 from sklearn_gn.findings import Diagnosis, Finding
 from sklearn_gn.runtime.export import logistic_regression
 from sklearn_gn.runtime.onnx import ConvertedToONNX
-from sklearn_gn.runtime.versions import VersionStampMixin
 from sklearn_gn.softmax_head import problem
 from sklearn_gn.softmax_head.head import logits_of
 from sklearn_gn.solvers import FGNNewton
+from sklearn_gn.solvers._base import ReferenceLinkMixin
 
 _LOG_LOSS = "neg_log_loss"
 
