@@ -23,8 +23,6 @@ import numpy as np
 from sklearn_gn.arrays.trees import Record
 
 LARGEST_DENSE = 2000  # parameters, or numbers that the rows give: no larger matrix
-_VECTORS = 32  # of a product at a time
-_BLOCK_ROWS = 256
 
 
 def affordable(n_rows, size):
@@ -119,8 +117,8 @@ class LargeGram(Record):
         """Return the products with vectors, of shape (P,) or (P, s)."""
         many = vectors.reshape(len(vectors), -1).T
         found = np.empty(many.shape)
-        for start in range(0, len(many), _VECTORS):
-            part = slice(start, start + _VECTORS)
+        for start in range(0, len(many), 32):  # vectors at a time
+            part = slice(start, start + 32)
             found[part] = self._products(many[part])
         return found.T.reshape(vectors.shape)
 
@@ -180,7 +178,7 @@ class LargeGram(Record):
         return self.n_rows * self.n_values <= LARGEST_DENSE
 
 
-def row_slices(n_rows):
+def row_slices(n_rows, size=256):
     """Yield the rows of each block."""
-    for start in range(0, n_rows, _BLOCK_ROWS):
-        yield slice(start, start + _BLOCK_ROWS)
+    for start in range(0, n_rows, size):
+        yield slice(start, start + size)

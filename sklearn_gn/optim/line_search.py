@@ -10,7 +10,6 @@ from sklearn_gn.arrays.libraries import library_of, namespace
 # Trial steps: a geometric grid that contains the Gauss-Newton step 1 and one
 # enlarged step, then an even grid between the neighbours of its best point.
 _COARSE = tuple(2.0**k for k in range(1, -15, -1))
-_FINE = 9
 
 
 def line_minimum(derivatives, slope, *, flat, max_iter):
@@ -119,7 +118,7 @@ def grid_search(losses, dtype, xp):
     # Neighbours in the descending grid; past its ends, as far again, or zero.
     upper = xp.where(best > 0, coarse[xp.maximum(best - 1, 0)], 2 * coarse[0])
     lower = xp.where(best < last, coarse[xp.minimum(best + 1, last)], 0.0)
-    fraction = xp.arange(1, _FINE + 1, dtype=dtype) / (_FINE + 1)
+    fraction = xp.arange(1, 10, dtype=dtype) / 10
     fine = lower + (upper - lower) * fraction
     second = _finite(losses(fine))
     best_fine = xp.argmin(second)
