@@ -396,7 +396,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         Z, code, weight = self._encode_weighted(X, y, weight)
         Z, kept, weight, total = problem.distinct_rows(Z, code, weight, solver)
         # Rare words vary little, and would be noise of size one if they were scaled.
-        self._feature_spread = 1.0 if issparse(X) else feature_spread(Z)
+        scaled = isinstance(solver, FGNNewton) and self.alpha == "auto"
+        self._feature_spread = 1.0 if scaled or issparse(X) else feature_spread(Z)
         if self.early_stopping and validation is None:
             train, val = validation_split(
                 len(kept), self.validation_fraction, rng, code[kept]

@@ -32,7 +32,7 @@ from sklearn_gn.optim.solver import Report
 LARGEST_LOGIT = np.finfo(np.float64).max / 4  # so that differences stay finite
 _SHARED_ROWS = 128  # of a batch of all rows, of which each device gets a share
 _BLOCK_ELEMENTS = 2**21  # logits of a row block: what fits into the processor's cache,
-_BLOCK_OF_NUMPY = 2**15  # where each operation goes through them by itself
+_BLOCK_OF_NUMPY = 2**16  # where each operation goes through them by itself
 
 
 class AffineHead(NamedTuple):
@@ -68,7 +68,7 @@ class HeadOptions(NamedTuple):
     Arrays are numpy scalars in the precision of the fit.
     """
 
-    alpha: np.ndarray  # the first one where the evidence chooses
+    alpha: np.ndarray  # the first one where it is chosen
     damping: float | None  # None and a number as the solver object says
     rank: int | None
     intercept: np.ndarray  # 1 with an intercept, 0 without

@@ -406,7 +406,7 @@ def _next_penalty(data, search):
         heads = likeliest
     criterion = -penalty.log_posterior(path[-1], path[0][0])
     if last:
-        new_rows = len(data.whole.weight) > len(data.judges.count)
+        new_rows = len(data.whole.weight) > len(data.judges.counts)
         state = begun(data, heads[0].net, alpha, new_rows)
         return state._replace(path=path, criterion=criterion)
     heads_there = []

@@ -109,7 +109,7 @@ class Judges(NamedTuple):
 
     x: Array  # (L, d) all rows
     label: Array  # (L,)
-    count: Array  # (L,) weights as repetitions; 0 of a row that is never left out
+    counts: Array  # (L,) weights as repetitions; 0 of a row that is never left out
     fold: Array  # (L,)
     shift: Array  # (n_folds, m) of the logits, for the rows that a class lacks
 
@@ -133,7 +133,7 @@ def left_out_loss(nets, judges, iterations):
         own = (judges.fold == k)[:, None]
         own_logits = values(net, judges.x) + judges.shift[k][None, :]
         logits = logits + xp.where(own, own_logits, 0)
-    return best_factor(logits, judges.label, judges.count, iterations)
+    return best_factor(logits, judges.label, judges.counts, iterations)
 
 
 # --- the factor of the logits --------------------------------------------------------

@@ -40,7 +40,7 @@ from sklearn_gn.softmax_head.sparse_rows import (
 from sklearn_gn.solvers import FGN, FGNNewton
 
 BATCH_SIZE = 256  # where a solver does not say
-_ALPHA = 1e-3  # of mini-batches, which have no evidence
+_ALPHA = 1e-3  # of mini-batches, which cannot choose it
 _LEAST_TOTAL = 1e-100  # of the weights: products with it neither under- nor overflow
 _SPECTRUM_ROWS = 1024  # at most
 _ROWS_OF_NEWTON = 128  # whose spectrum it tells, as many as in a batch of its start
@@ -293,7 +293,7 @@ def results_of(estimator, run, coordinates):
     path = sorted(state.path)
     alphas, values, factors = np.array(path).reshape(-1, 3).T
     judges = run.data.judges
-    count = np.nan if judges is None else float(np.asarray(judges.count).sum())
+    count = np.nan if judges is None else float(np.asarray(judges.counts).sum())
     return found | {
         "temperature_": 1 / penalty.factor_at(alpha, path),
         "alpha_method_": "left-out",

@@ -29,7 +29,7 @@ from sklearn_gn.findings import Diagnosis, Finding
 from sklearn_gn.runtime.export import logistic_regression
 from sklearn_gn.runtime.onnx import ConvertedToONNX
 from sklearn_gn.softmax_head import problem
-from sklearn_gn.softmax_head.head import logits_of
+from sklearn_gn.softmax_head.head import AffineHead, logits_of
 from sklearn_gn.solvers import FGNNewton
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
@@ -242,11 +242,14 @@ class FGNSoftmaxHeadCV(
                     converged &= found.converged
             # 3. All rows, and the fitted attributes.
             best = int(np.argmax(scores.mean(axis=0)))
-            alphas = 1 / (Cs[: best + 1] * total)
-            *_, last = path.minima(share, alphas, self.max_iter)
+            paths = np.reshape(paths, (*shape, *np.shape(paths[0])))
+            mean = paths[:, best].mean(axis=0)  # which is near
+            bias = mean[:, -1] if intercept else np.zeros(len(mean))
+            near = AffineHead(mean[:, : X.shape[1]].T, bias)
+            alphas = 1 / (Cs[[best]] * total)
+            (last,) = path.minima(share, alphas, self.max_iter, near)
         self.C_, self.Cs_, self.scores_ = float(Cs[best]), Cs, scores
-        self.coefs_paths_ = np.reshape(paths, (*shape, *np.shape(paths[0])))
-        self.n_iter_ = n_iter
+        self.coefs_paths_, self.n_iter_ = paths, n_iter
         self.coef_, self.intercept_ = (
             np.ascontiguousarray(last.head.weight.T),
             last.head.bias,

@@ -41,7 +41,7 @@ from sklearn_gn.softmax_head.head import (
 _ROTATED = 4096  # features at most that are rotated to principal axes, not just scaled
 _CONSTANT = 16  # deviation of a constant from its mean, in units of rounding
 _NULL = 8  # variance without meaning, in units of the rounding of the largest
-_PATH = 1e-8  # least penalty that the evidence tries, over the first one
+_PATH = 1e-8  # least penalty that a search tries, over the first one
 _LEAST_VARIANCE = 1e-3  # of a whitened feature, for the preconditioner
 LEAST_CURVATURE = 1e-6  # of a class, relative to the largest
 _FLAT = 0.3  # part of the slope that may be left where the line search ends

@@ -264,11 +264,6 @@ for runs in (ours, theirs):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AttributeError,
-    strict=True,
-    reason="no estimator searches a path of penalties by cross-validation",
-)
 def test_path_by_cross_validation(tmp_path):
     name = sklearn_gn.FGNSoftmaxHeadCV.__name__  # it and its Cs may get other names
     ours, theirs, our_seconds, their_seconds = figures(

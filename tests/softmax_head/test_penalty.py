@@ -118,7 +118,7 @@ def test_the_criterion_is_that_of_refits(shape, monkeypatch):
     weight = 1.0 + np.arange(len(X)) % 2
     model = clone(AUTO).fit(X, y, weight)
     judges, path = seen[0][1], model.alpha_path_
-    x, label, count, fold = judges.x, judges.label, judges.count, judges.fold
+    x, label, count, fold = judges.x, judges.label, judges.counts, judges.fold
     # The coordinates have the inner products of scaled features.
     center = np.average(X, axis=0, weights=weight)
     size = np.sqrt(np.average((X - center) ** 2, axis=0, weights=weight))
@@ -253,7 +253,7 @@ def test_many_rows_choose_a_penalty_by_a_part_of_them(monkeypatch):
     y = np.argmax(X @ rng.normal(size=(4, 3)) + rng.gumbel(size=(8192, 3)), axis=1)
     model = clone(AUTO).fit(X, y)
     assert len(seen[0][1].x) == 2048
-    assert seen[0][1].count.sum() == pytest.approx(8192 / 4 * 2 / 8, rel=0.01)
+    assert seen[0][1].counts.sum() == pytest.approx(8192 / 4 * 2 / 8, rel=0.01)
     monkeypatch.setattr(penalty, "_FEWEST", len(X))
     whole = clone(AUTO).fit(X, y)
     assert len(seen[-1][1].x) == 8192
