@@ -104,31 +104,32 @@ def of_linear(linear, member, summary, rows, n_effective):
 def of_process(rows, n_effective, others, summary_of, seed):
     """Return the :class:`Candidate` of a Gaussian process, or None.
 
-    It is fitted to few rows first, and goes on with more if it has a share beside the
-    other candidates. ``summary_of`` maps the fitted process to its summary.
+    It is fitted to few rows first, and to more if it then has a share beside the other
+    candidates. ``summary_of`` maps the fitted process to its summary.
     """
     rows = rows._replace(weight=n_effective * rows.weight)  # counts
     order = np.random.RandomState(seed).permutation(len(rows.x))
-    order = order[: gaussian_process.MOST_ROWS]
-    known = rows.x[order], rows.y[order], rows.weight[order]
 
-    def candidate(logs):
-        found = gaussian_process.fitted(Kernel.of(logs), *known)
+    def some(n):
+        return [a[order[:n]] for a in rows]
+
+    def candidate(logs, n):
+        found = gaussian_process.fitted(Kernel.of(logs), *some(n))
         if found is None:
             return None
         member, summary = member_of(found), summary_of(found)
-        errors = _at_left_out_rows(found, order, rows)
+        errors = _at_left_out_rows(found, order[:n], rows)
         return Candidate(
             (member,), (summary,), np.ones((1, 1)), *errors, summary.n_of_penalties
         )
 
-    first, more = ([a[:n] for a in known] for n in (_FIRST_ROWS, _MORE_ROWS))
-    logs = gaussian_process.first_kernel(*first)
-    found = candidate(logs)
+    logs = gaussian_process.first_kernel(*some(_FIRST_ROWS))
+    found = candidate(logs, _MORE_ROWS)
     if found is None or not np.any(weights([*others, found], rows, n_effective)[-1]):
         return None
-    if len(more[0]) > len(first[0]):
-        found = candidate(gaussian_process.improved_kernel(logs, *more)) or found
+    if len(order) > _FIRST_ROWS:
+        logs = gaussian_process.improved_kernel(logs, *some(_MORE_ROWS))
+        found = candidate(logs, gaussian_process.MOST_ROWS) or found
     return found
 
 

@@ -392,7 +392,8 @@ def _set_noise(estimator, members, summaries, problem, observed):
         fitted = values(observed.x)
         noise_std = huber.noise_std(fitted, observed, n_effective, n_parameters / k)
     else:
-        squares = _squares(members[0].model, values, problem.rows)
+        rows = laplace.left_out_rows(problem.rows)  # a part of many
+        squares = _squares(members[0].model, values, rows) / np.sum(rows.weight)
         variance = np.mean(squares) * n_effective * k / freedom
         ratio = laplace.noise_ratio(squares)
         noise_std = noise_deviation(1 / max(variance, evidence_gn.EXACT), ratio)
