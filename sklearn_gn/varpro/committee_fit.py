@@ -38,6 +38,7 @@ from sklearn_gn.varpro.members import (
     mean_values,
     shares,
     side_by_side,
+    with_odds,
 )
 
 _LARGEST_INT = np.iinfo(np.int32).max
@@ -221,6 +222,8 @@ def set_fitted(estimator, run, problem):
             members = wide_members.weighed(small, covariances, wide, lacking, rows, n)
     # The wide members have fixed penalties, and no evidence.
     chosen, scaling = summaries[: len(small)] or summaries, problem.scaling
+    if estimator._loss != "squared":
+        members = tuple(with_odds(m, estimator._class_factors) for m in members)
     estimator._fitted = None, members, scaling
     share = shares(members)
     estimator.estimators_ = [
