@@ -22,8 +22,8 @@ class Finding(NamedTuple):
     ----------
     cause : str
         One of "iterations", "time", "stopped", "overfitting", "points", "steps",
-        "copies", "outliers", "scale", "linear", "noise", "rank", "branch",
-        "compilation", and "none" if nothing limited the fit. For
+        "copies", "outliers", "scale", "linear", "lack of fit", "noise", "rank",
+        "branch", "compilation", and "none" if nothing limited the fit. For
         :class:`~sklearn_gn.SegmentedRegressor`, one of "breakpoints", "outliers",
         "correlation", "points", "noise" and "none".
     text : str
@@ -347,7 +347,23 @@ def _constant(model):
     return Finding("none", f"{which} constant: there is nothing to fit.")
 
 
+def _lack_of_fit(model):
+    checks = getattr(model, "_row_checks", None)
+    if checks is None or checks.lacking < 0.1:  # too little to be worth mentioning
+        return None
+    by_layers = hasattr(model, "hidden_layer_sizes")
+    name = "hidden_layer_sizes" if by_layers else "n_neurons"
+    text = (
+        f"The residuals of neighbouring rows agree in {checks.lacking:.0%} of their "
+        "squares. That is no independent noise: the model does not fit what is there, "
+        f"or the noise is correlated. Raise {name}, or try a Gaussian process."
+    )
+    return Finding("lack of fit", text, name)
+
+
 def _noise(model):
+    if _lack_of_fit(model) is not None:
+        return None  # it would not be all noise
     noise = np.atleast_1d(getattr(model, "noise_std_", np.nan))
     known = np.isfinite(noise).all() and model.converged_ and not _is_constant(model)
     if not known or (_by_evidence(model) and small_steps(model)):
@@ -469,6 +485,7 @@ RULES = (
     _scale,
     _linear,
     _constant,
+    _lack_of_fit,
     _noise,
     _rank,
     compilation,

@@ -330,3 +330,24 @@ def test_targets_that_differ_are_not_constant():
     assert target_spread(np.zeros(3), None) == 0
     huge = target_spread(np.array([-1e300, 1e300]), np.ones(2))
     assert huge == pytest.approx(1e300)
+
+
+def test_what_a_model_cannot_fit_is_told_from_noise():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 10, (200, 1))
+    noise = 0.3 * rng.normal(size=200)
+    line = VarProNetRegressor(hidden_layer_sizes=(), random_state=0)
+
+    def causes(X, y):
+        return [f.cause for f in line.fit(X, y).diagnose().findings]
+
+    assert "noise" in causes(X, X[:, 0] + noise)
+    assert "lack of fit" not in causes(X, X[:, 0] + noise)
+    found = line.fit(X, np.sin(2 * X[:, 0]) + noise).diagnose().findings
+    assert "noise" not in [f.cause for f in found]
+    (lack,) = [f for f in found if f.cause == "lack of fit"]
+    assert lack.parameter == "hidden_layer_sizes"
+    # Repeated rows, whose means are off the line or on it.
+    Z = np.repeat(np.arange(40.0), 5)[:, None]
+    assert "lack of fit" in causes(Z, np.repeat(rng.normal(size=40), 5) + noise)
+    assert "lack of fit" not in causes(Z, Z[:, 0] + noise)

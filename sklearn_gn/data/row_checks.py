@@ -2,7 +2,8 @@
 
 The evidence takes rows for independent and noise for normal. Copies of rows look like
 signal, and residuals of heavy tails make the noise level, and with it all intervals,
-follow a few rows.
+follow a few rows. Where residuals of neighbouring rows agree they are not noise: the
+model lacks what would fit them.
 """
 
 from typing import NamedTuple
@@ -11,7 +12,10 @@ import numpy as np
 
 from sklearn_gn.data.hashing import row_codes
 
+_MOST_PAIRS = 2000  # rows whose nearest neighbours are looked for; every k-th of more
 _MOST_ROWS = 100_000  # whose residuals are looked at; every k-th of more
+_BLOCK_ROWS = 256  # whose distances to all others are computed together
+_CLEAR = 4.0  # standard errors of a sum of products of neighbouring residuals
 _COPIES = 0.05  # share of the rows that is worth mentioning
 _FAR = 5.0  # robust standard deviations, beyond which normal noise has no row
 _DEVIATION = 1.4826  # of normal noise, over its median size
@@ -33,6 +37,7 @@ class RowChecks(NamedTuple):
     far_squares: float = 0.0  # their share of the sum of squares
     farthest: tuple = ()  # numbers of some of them
     nearly_exact: bool = False  # whether the other residuals are small
+    lacking: float = 0.0  # share of the squares on which neighbouring rows agree
     log_helps: bool = False  # whether the logarithm makes targets far less skewed
 
     @property
@@ -74,7 +79,39 @@ def checked_rows(X, y, sample_weight, predictions):
     every = slice(None, None, -(-len(rows) // _MOST_ROWS))
     residuals = targets[every] - predictions(rows[every])
     weight = None if weight is None else weight[every]
+    checks = checks._replace(lacking=_lacking(rows[every], targets[every], residuals))
     return with_tails(checks, targets[every], residuals, weight, numbers[every])
+
+
+def _lacking(X, y, residuals):
+    """Return the share of squared residuals on which the nearest rows agree.
+
+    Zero if that may be chance, which products of independent residuals show.
+    """
+    _, kept = np.unique(row_codes(X, y), return_index=True)
+    kept = np.sort(kept)[:: -(-len(kept) // _MOST_PAIRS)]
+    X, residuals = X[kept], residuals[kept]
+    size = np.max(np.abs(residuals), axis=0)
+    residuals = residuals / np.where(size > 0, size, 1)
+    if len(X) < 2 or not np.any(size > _ROUNDING * np.max(np.abs(y), axis=0)):
+        return 0.0
+    span = np.max(np.abs(X), axis=0)
+    X = X / np.where(span > 0, span, 1)
+    deviation = np.std(X, axis=0)
+    x = X / np.where(deviation > _SAME, deviation, 1)
+    x, nearest = x - np.mean(x, axis=0), np.empty(len(x), dtype=np.intp)
+    square = np.sum(x**2, axis=1)
+    for start in range(0, len(x), _BLOCK_ROWS):
+        block = slice(start, start + _BLOCK_ROWS)
+        distance = square - 2 * x[block] @ x.T
+        rows = np.arange(len(distance))
+        distance[rows, start + rows] = np.inf
+        nearest[block] = np.argmin(distance, axis=1)
+    products = np.sum(residuals * residuals[nearest], axis=1)
+    total = np.sum(products)
+    if not total > _CLEAR * np.sqrt(np.sum(products**2)):
+        return 0.0
+    return float(min(total / np.sum(residuals**2), 1.0))
 
 
 def _n_copies(X, y):

@@ -111,8 +111,10 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         system.
 
     class_weight : dict, "balanced" or None, default=None
-        Factors of the sample weights by class. If "balanced", all classes have the same
-        total weight. If None, all factors are 1.
+        Factors of the classes. If "balanced", all classes have the same total weight;
+        if None, all factors are 1. They multiply the sample weights of a single
+        network. The odds of a committee are multiplied by them after the fit, in which
+        each row counts once: the evidence would take weights for copies of rows.
 
     scale : bool, default=True
         Whether to bring features to mean 0 and variance 1 during the fit. Cells that
@@ -388,8 +390,11 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         previous = self.warm_start and hasattr(self, "_fitted")
         self._find_classes(y, weight, previous=previous)
         validation = self._check_validation(X_val, y_val)
-        X, code, weight = self._encode_weighted(X, y, weight)
-        self._fit_distinct(X, code, weight, data, validation)
+        X, code, by_class = self._encode_weighted(X, y, weight)
+        weight = weight[weight > 0]
+        factors = np.ones(len(self.classes_))
+        factors[code] = by_class / weight
+        self._fit_rows(X, code, weight, factors, data, validation)
         return self
 
     @unchanged_on_failure
@@ -453,7 +458,11 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
             code = y[:, 0].astype(int)
             metadata = {"sample_weight": weight}
             data = {"X": X, "y": self.classes_[code], "metadata": metadata}
-            self._fit_distinct(X, code, weight, data, validation)
+            factors = self.class_weight or {}
+            factors = np.array([factors.get(c, 1.0) for c in self.classes_])
+            # The weights of chunks hold the factors.
+            weight = weight / np.where(factors > 0, factors, 1)[code]
+            self._fit_rows(X, code, weight, factors, data, validation)
 
         self._fit_surveyed(
             CheckedRows.of_classes(chunks, self, as_column=True),
@@ -463,6 +472,15 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
             n_samples=lambda found: found.n_rows,
         )
         return self
+
+    def _fit_rows(self, X, code, weight, factors, data, validation):
+        """Fit to rows in memory, under factors of the classes."""
+        weight = np.where(factors[code] > 0, weight, 0)
+        self._class_factors = np.where(factors > 0, factors, 1)
+        try:
+            self._fit_distinct(X, code, weight, data, validation)
+        finally:
+            del self._class_factors
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Return the logits.

@@ -38,6 +38,7 @@ from sklearn_gn.varpro.members import (
     networks_of,
     shares,
     side_by_side,
+    with_odds,
     with_shares,
 )
 
@@ -231,6 +232,8 @@ def set_fitted(estimator, run, problem):
             ]
     # The wide members have fixed penalties, and no evidence.
     chosen, scaling = summaries[: len(small)] or summaries, problem.scaling
+    if estimator._loss != "squared":
+        members = tuple(with_odds(m, estimator._class_factors) for m in members)
     estimator._fitted = None, members, scaling
     share = shares(members)
     estimator.estimators_ = [

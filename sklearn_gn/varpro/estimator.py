@@ -140,6 +140,12 @@ class _VarProNet(
         if plan is not None:
             committee_fit.fit(self, plan, X, y, weight, n_effective, **words)
             return
+        if is_classifier(self):
+            weight = shares(weight * (y @ self._class_factors))
+            if validation is not None:
+                X_val, code, own = validation
+                own = shares(own * self._class_factors[np.ravel(code).astype(int)])
+                validation = words["validation"] = X_val, code, own
         scaling = self._units(X, y, weight)
         # The dual of a Gauss-Newton matrix has a row for each of them.
         n_padded = backend.row_bucket(len(X), cheap=256)

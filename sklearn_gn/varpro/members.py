@@ -114,6 +114,16 @@ def with_features(member, features):
     return Member(model._replace(features=features), net._replace(theta=theta))
 
 
+def with_odds(member, factors):
+    """Return a member whose odds of the classes are multiplied by factors, (k,)."""
+    model, net = member
+    output, layers = model.split(net.theta)
+    moved = np.log(factors)
+    moved = moved[1:] - moved[:1] if model.n_values == 1 else moved - np.mean(moved)
+    output = np.concatenate([output[:1] + moved, output[1:]])
+    return Member(model, net._replace(theta=model.join(output, layers)))
+
+
 def in_units(member, before, after):
     """Return a member of a former fit as a start, in the :class:`Units` of this one.
 

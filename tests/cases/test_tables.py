@@ -135,11 +135,6 @@ def test_intervals_where_the_noise_grows():
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="a weight counts as copies of its row, which are memorised",
-)
 def test_balanced_class_weights():
     bias, error = [], []
     for seed in range(2):

@@ -754,3 +754,17 @@ def test_steps_of_a_small_rank_move_the_neurons(cls, rank):
     # Rounding decides whether a step in so few directions still lowers the loss.
     assert model.stop_reason_ in ("tol", "rounding", "line_search")
     assert model.score(X[150:], y[150:]) > 0.95
+
+
+def test_class_weights_multiply_the_odds():
+    X, y = rings(90)
+    plain = VarProNetClassifier(random_state=0, n_init=2).fit(X, y)
+    weights = {0: 5.0, 2: 0.1}
+    model = VarProNetClassifier(random_state=0, n_init=2, class_weight=weights)
+    chunks = [(X[:50], y[:50]), (X[50:], y[50:])]
+    for fit in (lambda: model.fit(X, y), lambda: model.fit_chunks(chunks)):
+        for member, other in zip(fit().estimators_, plain.estimators_, strict=True):
+            p = other.predict_proba(X) * [5.0, 1.0, 0.1]
+            expected = p / p.sum(axis=1, keepdims=True)
+            assert_allclose(member.predict_proba(X), expected, rtol=1e-6, atol=1e-9)
+        assert model.loss_ == pytest.approx(plain.loss_, rel=1e-9)
