@@ -122,7 +122,8 @@ def outlying_rows(fit, rows, few):
     others = type(rows)(*(a[used] for a in rows[:4]))
     line = least_squares.solve_design(fit.form, others, t)
     freedom = others.weight.sum() - line.rank
-    if line.rss * fit.degrees_of_freedom > fit.rss * freedom:
+    as_well = line.rss * fit.degrees_of_freedom <= fit.rss * freedom
+    if not as_well or 2 * freedom <= fit.n_rows:  # most rows have to agree
         return np.empty(0, np.intp)
     fitted = least_squares.design(fit.form, rows.x, rows.linear, t) @ line.coef
     size = np.abs(rows.y - fitted)
