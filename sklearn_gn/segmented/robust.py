@@ -28,6 +28,7 @@ _MOST_ITERATIONS = 200
 _TOL = 1e-11  # change of the targets, in robust standard deviations
 _FAR = 3.0  # robust standard deviations from there that the first search sees
 _OUTLYING = 5.0  # robust standard deviations from the lines through other rows
+_MOST_OUTLYING = 0.1  # share of rows that may be outliers
 _SMOOTHED = 9  # rows of the running median that the first search starts from
 
 
@@ -128,7 +129,7 @@ def outlying_rows(fit, rows, few):
     fitted = least_squares.design(fit.form, rows.x, rows.linear, t) @ line.coef
     size = np.abs(rows.y - fitted)
     far = size > _OUTLYING * scale_of(size[used], others.weight)
-    if not far[~used].any():
+    if not far[~used].any() or far.mean() > _MOST_OUTLYING:
         return np.empty(0, np.intp)
     return np.argsort(-size, kind="stable")[: far.sum()]
 
