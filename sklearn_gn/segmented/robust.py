@@ -28,6 +28,7 @@ _MOST_ITERATIONS = 200
 _TOL = 1e-11  # change of the targets, in robust standard deviations
 _FAR = 3.0  # robust standard deviations from there that the first search sees
 _OUTLYING = 5.0  # robust standard deviations from the lines through other rows
+_MOST_OUTLYING = 0.1  # share of rows that may be outliers
 _SMOOTHED = 9  # rows of the running median that the first search starts from
 
 
@@ -122,12 +123,13 @@ def outlying_rows(fit, rows, few):
     others = type(rows)(*(a[used] for a in rows[:4]))
     line = least_squares.solve_design(fit.form, others, t)
     freedom = others.weight.sum() - line.rank
-    if line.rss * fit.degrees_of_freedom > fit.rss * freedom:
+    as_well = line.rss * fit.degrees_of_freedom <= fit.rss * freedom
+    if not as_well or 2 * freedom <= fit.n_rows:  # most rows have to agree
         return np.empty(0, np.intp)
     fitted = least_squares.design(fit.form, rows.x, rows.linear, t) @ line.coef
     size = np.abs(rows.y - fitted)
     far = size > _OUTLYING * scale_of(size[used], others.weight)
-    if not far[~used].any():
+    if not far[~used].any() or far.mean() > _MOST_OUTLYING:
         return np.empty(0, np.intp)
     return np.argsort(-size, kind="stable")[: far.sum()]
 

@@ -35,6 +35,7 @@ def test_a_short_end_without_noise_is_found(kink):
     np.testing.assert_allclose(model.breakpoints_, [kink], rtol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:Breakpoints follow")
 def test_weights_are_repetition():
     x, y = points(0, 20.0)
     weight = np.tile([2, 1, 3], N // 3)
@@ -49,6 +50,7 @@ def test_weights_are_repetition():
     )
 
 
+@pytest.mark.filterwarnings("ignore:Breakpoints follow")
 def test_series_are_fitted_as_alone():
     shifts = [0.0, 5.0, 20.0, 4.0]
     pairs = [points(seed, shift) for seed, shift in enumerate(shifts)]
