@@ -569,6 +569,13 @@ class SegmentedRegressor(
         with one_blas_thread:
             found = several.fit_several(self, data, names)
         self._set_joint(found, kinds, names, linear_names)
+        asked = several.numbers_of(self, len(names))
+        for name, number, fit in zip(names, asked, found.fits, strict=True):
+            if number is not None and fit.free.sum() < number:
+                warn_user(
+                    f"The fit has {counted(int(fit.free.sum()), 'breakpoint')} in "
+                    f"{name}, not {number}: the data have no room for more."
+                )
         if not self._is_listed and self.n_breakpoints == "auto":
             warn_of_number(self)
         return self

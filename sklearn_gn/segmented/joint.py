@@ -32,7 +32,7 @@ from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
 from sklearn_gn.segmented.problem import Form
-from sklearn_gn.segmented.search import search
+from sklearn_gn.segmented.search import EXACT, search
 
 _LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of the steps that are tried
 _MOST_STEPS = 60
@@ -537,8 +537,8 @@ def _deviance(joint, state):
     """Return minus twice the log likelihood, but for a constant."""
     if joint.family.has_known_variance:
         return state.deviance
-    n = joint.repeats.sum()
-    return float(n * np.log(max(state.deviance, np.finfo(float).tiny)))
+    n, rounding = joint.repeats.sum(), EXACT * joint.weight.sum()
+    return float(n * np.log(max(state.deviance, rounding)))
 
 
 def count_parameters(joint, state):

@@ -113,6 +113,15 @@ def test_numbers_are_chosen_by_feature():
     assert_allclose(fixed.fit(X, y).statistics_["rss"], model.statistics_["rss"])
 
 
+def test_a_number_without_room_is_mentioned():
+    X = np.linspace(0, 1, 12)[:, None]
+    model = SegmentedRegressor([30], broken_features=[0])
+    with pytest.warns(UserWarning, match="in x0, not 30: the data have no room"):
+        model.fit(X, np.sin(9 * X[:, 0]))
+    constant = SegmentedRegressor(slopes=(0, None)).fit(X, np.ones(12))
+    assert len(constant.breakpoints_) == 0
+
+
 def test_a_list_of_one_feature_is_the_fit_of_one_feature():
     X, y = of_two(2)
     one = SegmentedRegressor(1, broken_features="dose").fit(X, y)
