@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.pinn import solution
 from sklearn_gn.pinn.control import may_grow
 from sklearn_gn.pinn.data import without_data
 from sklearn_gn.pinn.determination import what_is_left_open
@@ -19,6 +18,7 @@ from sklearn_gn.pinn.findings import (
 )
 from sklearn_gn.pinn.growth import MOST_WEIGHTS
 from sklearn_gn.pinn.losses import fresh_misfit, total_loss
+from sklearn_gn.pinn.model import coefficient_values
 from sklearn_gn.pinn.observation_weight import reweighted
 from sklearn_gn.pinn.posterior import Posterior
 from sklearn_gn.pinn.predictions import n_weights
@@ -144,7 +144,7 @@ def _set_coefficients(solver, n_observations):
     """
     fitted, posterior = solver._fitted, solver._posterior
     model, net = fitted.model, last_network(fitted.net)
-    values = _plain(solution.unknown_coefficients(model, net))
+    values = _plain(coefficient_values(model.problem, net.extra))
     free = without_data(fitted.problem) if values and not n_observations else []
     deviations = {name: np.nan * value for name, value in values.items()}
     if values and posterior is not None:

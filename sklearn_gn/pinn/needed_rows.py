@@ -51,8 +51,7 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
     units = _units(problem, pairs, axes)
     for slopes in _slopes(model, classes, few, tops, extra):
         slopes = np.asarray(slopes)  # (N, k, P, C, q)
-        with np.errstate(over="ignore"):
-            sizes.append(_usual_sizes((units[:, None] * slopes) ** 2))
+        sizes.append(_usual_sizes(units[:, None] * slopes))
         slopes = np.moveaxis(slopes, 3, 0).reshape(full.size, -1)
         found.append(_rows_from_slopes(slopes, pairs, dim))
     classes = tuple(map(ClassModel, kinds, found))
@@ -88,9 +87,10 @@ def _needing_more(model, classes, batches, extra, rng):
             yield k, true
 
 
-def _usual_sizes(squares):
+@np.errstate(over="ignore")
+def _usual_sizes(slopes):
     """Sizes of residuals, by medians: near a singular place they are huge."""
-    squares = np.sum(squares, axis=(2, 3, 4))
+    squares = np.sum(slopes**2, axis=(2, 3, 4))
     medians = np.median(squares, axis=0)
     return np.sqrt(np.where(medians > 0, medians, squares.mean(axis=0)))
 
@@ -176,12 +176,9 @@ def _both_ways(model, classes, batches, weights, extra):
     def true(kind, axes, x, data):
         return row_residuals(model, kind, [wave] * x.shape[0], x, data, extra, axes)
 
-    def values(function, kind, batch):
-        return jax.vmap(partial(function, kind, batch.axes))(batch.x, batch.data)
-
     return [
-        tuple(values(function, kind, batch) for function in (fast, true))
-        for kind, batch in zip(classes, batches, strict=True)
+        tuple(jax.vmap(partial(f, kind, b.axes))(b.x, b.data) for f in (fast, true))
+        for kind, b in zip(classes, batches, strict=True)
     ]
 
 

@@ -13,7 +13,6 @@ from sklearn_gn.pde.operators import d
 from sklearn_gn.pinn.model import (
     Batch,
     ClassModel,
-    coefficient_values,
     coefficients,
     network,
 )
@@ -62,11 +61,6 @@ def observable(model, params, x, observed):
         return Observed(observed).values(field, x, found)
 
     return jax.vmap(one)(x)
-
-
-def unknown_coefficients(model, params):
-    """The coefficients that were to be found, by name."""
-    return coefficient_values(model.problem, params.extra)
 
 
 # --- errors --------------------------------------------------------------------------
