@@ -419,31 +419,13 @@ def jump_of(
     """What jumps across an interface and is differentiated, at a level of derivatives.
 
     A function that jumps by s has the derivative s times the normal times a Dirac
-    distribution. The first level has what this adds to the values of ``function``
-    where fields are differentiated last, as ``v`` in ``div(v)``; the second what it
-    adds where these are derivatives themselves, as ``u`` in ``div(k * grad(u))``.
-
-    Parameters
-    ----------
-    function : callable
-        Residuals at a point, on the first side of the interface.
-    x : jax.Array of shape (d,)
-        Point.
-    normal : jax.Array of shape (d,)
-        Of the interface.
-    level : int
-        Number of derivatives, counted from the outermost one.
-    other_side : callable, default=None
-        Returns a context in which functions are those of the other side. If None, the
-        terms of the first side are returned, not jumps.
-    linear : bool, default=False
-        Whether the factors of all derivatives are free of derivatives, so that these
-        need not be computed.
-
-    Returns
-    -------
-    jax.Array
-        Of the shape of the residuals.
+    distribution. The first level has what this adds to the values of ``function``, of
+    shape (k,), where fields are differentiated last, as ``v`` in ``div(v)``; the second
+    what it adds where these are derivatives themselves, as ``u`` in
+    ``div(k * grad(u))``. ``other_side`` returns a context in which functions are those
+    of the other side; without it, the terms of one side are returned, not jumps. In a
+    ``linear`` equation the factors of derivatives are free of derivatives, so that
+    these need not be computed.
     """
     if level == 0:
         with _with_jump(None):

@@ -51,11 +51,7 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
     units = _units(problem, pairs, axes)
     for slopes in _slopes(model, classes, few, tops, extra):
         slopes = np.asarray(slopes)  # (N, k, P, C, q)
-        with np.errstate(over="ignore"):
-            squares = np.sum((units[:, None] * slopes) ** 2, axis=(2, 3, 4))
-        medians = np.median(squares, axis=0)  # near a singular place they are huge
-        usual = np.where(medians > 0, medians, squares.mean(axis=0))
-        sizes.append(np.sqrt(usual))
+        sizes.append(_usual_sizes(units[:, None] * slopes))
         slopes = np.moveaxis(slopes, 3, 0).reshape(full.size, -1)
         found.append(_rows_from_slopes(slopes, pairs, dim))
     classes = tuple(map(ClassModel, kinds, found))
@@ -89,6 +85,14 @@ def _needing_more(model, classes, batches, extra, rng):
         size = np.nanmax(np.abs(true), initial=0.0)
         if not np.allclose(fast, true, rtol=_EQUAL, atol=_EQUAL * size):
             yield k, true
+
+
+@np.errstate(over="ignore")
+def _usual_sizes(slopes):
+    """Sizes of residuals, by medians: near a singular place they are huge."""
+    squares = np.sum(slopes**2, axis=(2, 3, 4))
+    medians = np.median(squares, axis=0)
+    return np.sqrt(np.where(medians > 0, medians, squares.mean(axis=0)))
 
 
 def _units(problem, pairs, axes):
@@ -172,12 +176,9 @@ def _both_ways(model, classes, batches, weights, extra):
     def true(kind, axes, x, data):
         return row_residuals(model, kind, [wave] * x.shape[0], x, data, extra, axes)
 
-    def values(function, kind, batch):
-        return jax.vmap(partial(function, kind, batch.axes))(batch.x, batch.data)
-
     return [
-        tuple(values(function, kind, batch) for function in (fast, true))
-        for kind, batch in zip(classes, batches, strict=True)
+        tuple(jax.vmap(partial(f, kind, b.axes))(b.x, b.data) for f in (fast, true))
+        for kind, b in zip(classes, batches, strict=True)
     ]
 
 

@@ -167,8 +167,7 @@ def _coefficient_deviations(model, net, factored, factors):
     jacobian = factors[:, None] * factored.inverse.jacobian
     seen_by = PseudoInverse.of(jacobian)
 
-    def values(extra):
-        return coefficient_values(model.problem, extra)
+    values = partial(coefficient_values, model.problem)
 
     def deviation(slopes, value):
         slopes = slopes.reshape(value.size, -1)

@@ -98,9 +98,8 @@ def check_is_defined(model, params, batches):
                 f"The residual {kind.residual.name!r} is NaN or too large at "
                 f"{x[0].round(6).tolist()} for the network to start from, by the term "
                 f"{first_large_term(row, most, x, data)}. A solution that is positive "
-                "may be negative during the fit: write jnp.maximum(u(x), 0) ** 1.5, or "
-                "let transform make it positive. Write large factors and exponentials "
-                "as one, such as jnp.exp(log_rate - energy / u(x))."
+                "may be negative during the fit: write jnp.maximum(u(x), 0) ** 1.5. "
+                "Write factors of exponentials as one: jnp.exp(log_rate - energy / u)."
             )
 
 
