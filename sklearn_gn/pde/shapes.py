@@ -136,8 +136,8 @@ class Box(Domain):
                 points[:, axis], normals[:, axis] = bounds[axis, side], 2 * side - 1
                 return points, normals, kept
 
-            # The axes may differ in their units: all faces count alike.
-            return Patch(inside.log_measure * (1 - 1 / self.dim), self.dim, place)
+            measure = inside.log_measure - math.log(np.ptp(bounds[axis]))
+            return Patch(measure, self.dim, place)
 
         return {
             f"{name}={end}": face(axis, side)

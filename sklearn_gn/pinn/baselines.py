@@ -115,14 +115,10 @@ def learning_rates(settings, iteration, name):
         return np.full(n, rate)
     total = n * int(settings.steps.max_iter)
     share = (n * iteration + np.arange(n) + 0.5) / total
-    return (rate * _one_cycle(share)).astype(dtype)
-
-
-def _one_cycle(share):
-    """Learning rate over its peak: up to it, then down, along cosines."""
+    # Up to the largest rate, then down, along cosines.
     up = _FIRST + (1 - _FIRST) * (1 - np.cos(np.pi * share / _RISE)) / 2
     down = _LAST + (1 - _LAST) * (1 + np.cos(np.pi * (share - _RISE) / (1 - _RISE))) / 2
-    return np.where(share < _RISE, up, down)
+    return (rate * np.where(share < _RISE, up, down)).astype(dtype)
 
 
 # --- SSBroyden -----------------------------------------------------------------------

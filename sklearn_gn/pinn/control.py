@@ -156,7 +156,11 @@ def decide(points, state, settings, step, losses):
         )
         if solved:
             now, accurate = ended_if_accurate(points, state, settings, now, losses)
-        settled = _is_settled(now, solved)
+        settled, level = now.n_stalled >= _STALLED, now.level
+        if level is not None and level.late and not level.ended:
+            settled = settled and solved  # nothing is gained, by steps or by growth
+        elif level is not None:
+            settled = level.ended and (settled or solved)
     stop = _reason_to_stop(now, settings, step, losses, solved, settled)
     if stop in ("tol", "stalled") and not accurate and fresh > EXHAUSTED_LOSS * first:
         if has_to_grow(points, state, settings, now, stop):
@@ -225,16 +229,6 @@ def may_grow(level, rules, net):
     if level is None or level.ended or not rules.network:
         return False
     return growth.has_room(net)
-
-
-def _is_settled(now, solved):
-    """Whether nothing is gained, by steps or by growth."""
-    level, settled = now.level, now.n_stalled >= _STALLED
-    if level is None:
-        return settled
-    if level.late and not level.ended:
-        return settled and solved
-    return level.ended and (settled or solved)
 
 
 def ended_if_accurate(points, state, settings, now, losses):

@@ -93,7 +93,9 @@ def weighted_jacobian(model, net, batches, balance):
 
 def linear_system(model, net, batches, balance):
     """Network, weighted batches, residuals and Jacobian; in NumPy where small."""
-    if not _is_small(model, net, batches):
+    n_residuals = sum(residual_counts(model.classes, batches))
+    is_small = n_residuals * dimension(net) <= _SMALL_JACOBIAN
+    if not (is_small and pieces.serve(batches)):
         return net, *weighted_jacobian(model, net, batches, balance)
     r, parts = jacobian_in_pieces(model, net, batches, balance)
     net, balance, scales = backend.views((net, balance, [b.scale for b in batches]))
@@ -125,12 +127,6 @@ def dense_jacobian_of_piece(model, net, piece, balance):
     r, parts = jacobian_of_piece(model, net, piece, balance)
     (part,) = operators.multiplied_out(parts)
     return r, np.hstack([part.dense, part.extra]) if part.extra.size else part.dense
-
-
-def _is_small(model, net, batches):
-    n_residuals = sum(residual_counts(model.classes, batches))
-    small = n_residuals * dimension(net) <= _SMALL_JACOBIAN
-    return small and pieces.serve(batches)
 
 
 def linearise(r, parts, previous_step, *, momentum, jacobi):

@@ -19,7 +19,7 @@ from sklearn_gn.pde import Condition, Problem
 from sklearn_gn.pde.checks import check_problem, warn_of_missing_equations
 from sklearn_gn.pinn import setup
 from sklearn_gn.pinn.determination import (
-    conditions_determine_coefficients,
+    numbers_of_conditions,
     warn_of_redundant_derivatives,
 )
 from sklearn_gn.pinn.iteration import Observations
@@ -119,7 +119,14 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
         if validation is not None:
             validation = _only_inside(problem, *validation)
     _check_range(estimator, problem, X, y)
-    batch = partial(_observation_batch, estimator, frame, scaling)
+    weight = estimator.observation_weight
+    batch = partial(
+        setup.observation_batch,
+        frame,
+        total_weight=1.0 if weight == "auto" else weight,  # to begin with
+        scaling=scaling,
+        dtype=estimator.dtype,
+    )
     if validation is not None:
         n_val = len(validation[0])
         validation = batch(*validation, np.full(n_val, 1 / n_val))
@@ -176,13 +183,6 @@ def _split(X, y, share, rng):
     train, val = validation_split(len(X), _VALIDATION_FRACTION, rng)
     train, val = np.sort(train), np.sort(val)
     return (X[train], y[train], share[train]), (X[val], y[val])
-
-
-def _observation_batch(estimator, frame, scaling, X, y, share):
-    """Return observations as residuals, with their weight or the one to begin with."""
-    weight = estimator.observation_weight
-    weight = 1.0 if weight == "auto" else weight
-    return setup.observation_batch(frame, X, y, share, weight, scaling, estimator.dtype)
 
 
 def _without_missing(y):
@@ -272,9 +272,9 @@ def without_data(problem):
     """Names of unknown coefficients that only observations could determine."""
     if not problem.unknown or any(isinstance(c, Condition) for c in problem.conditions):
         return []
-    if conditions_determine_coefficients(problem, np.random.RandomState(0)):
-        return []
-    return list(problem.unknown)
+    n_given, n_needed = numbers_of_conditions(problem, np.random.RandomState(0))
+    n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())
+    return [] if n_given >= n_needed + n_unknown else list(problem.unknown)
 
 
 def in_order_of_axes(X, problem):

@@ -318,19 +318,12 @@ def conditions_at_ends(problem, rng):
     return ends
 
 
-def conditions_determine_coefficients(problem, rng):
-    """Whether the usual conditions suffice for the unknown coefficients, too."""
-    n_given, n_needed = _numbers_of_conditions(problem, rng)
-    n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())
-    return n_given >= n_needed + n_unknown
-
-
 def too_many_conditions(problem, rng):
     """What to do about an ordinary differential equation with too many conditions.
 
     They are no mistake if they agree: to be said of an equation that is not solved.
     """
-    n_given, n_needed = _numbers_of_conditions(problem, rng)
+    n_given, n_needed = numbers_of_conditions(problem, rng)
     if problem.unknown or n_given <= n_needed:
         return ""
     _, *conditions = problem.residual_classes()
@@ -365,7 +358,7 @@ def warn_of_redundant_derivatives(problem):
             )
 
 
-def _numbers_of_conditions(problem, rng):
+def numbers_of_conditions(problem, rng):
     """Values given to an ordinary differential equation, and needed (else infinite)."""
     orders = _high_orders(problem, rng) if problem.domain.dim == 1 else None
     if orders is None:

@@ -64,8 +64,14 @@ def _n_unknown(problem):
 
 def _n_residuals_of_zero(problem, n_points=_N_POINTS, size=_ZERO):
     """How many residuals of conditions zero has; infinite if the equation has one."""
-    if not problem.conditions or not _takes_zero(problem):
+    if not problem.conditions:
         return math.inf
+    if problem.transform is not None:  # it has to let the solution be zero
+        x = problem.probes(_N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
+        values = np.abs(_transformed(problem, x))
+        # Relative to an output of zero: the exponential of a large one may be any size.
+        if not (values.min(axis=1) <= _ZERO * values[:, 0]).all():
+            return math.inf
     plain, number = replace(problem, transform=None), 0
     points = plain.probes(n_points, np.random.RandomState(0))
     with backend.scope("float64"):
@@ -77,16 +83,6 @@ def _n_residuals_of_zero(problem, n_points=_N_POINTS, size=_ZERO):
         _, one_each = np.unique(drawn.x, axis=0, return_index=True)
         number += int(there[one_each].sum())
     return number
-
-
-def _takes_zero(problem):
-    """Whether the transform, if there is one, lets the solution be zero."""
-    if problem.transform is None:
-        return True
-    x = problem.probes(_N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
-    values = np.abs(_transformed(problem, x))
-    # Relative to an output of zero: the exponential of a large one may be any size.
-    return bool((values.min(axis=1) <= _ZERO * values[:, 0]).all())
 
 
 def _transformed(problem, x):

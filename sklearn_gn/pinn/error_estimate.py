@@ -280,7 +280,7 @@ def correction(gramian, gradient, square, damping=0.0):
     shift = max(len(matrix) * np.finfo(float).eps, damping) * matrix.diagonal().max()
     matrix[np.diag_indices_from(matrix)] += shift
     change = cho_solve(cho_factor(matrix, lower=True), -gradient)
-    fall = _fall(gramian, gradient, change)
+    fall = -2 * gradient @ change - change @ gramian @ change
     return change, min(max(fall / square, _LEAST_EXPLAINED), 1.0)
 
 
@@ -301,7 +301,8 @@ def correction_by_factors(first, second, error_of):
     if not (square > 0 and np.isfinite(both).all()):
         return _Solution(np.zeros(both.shape[1] - 1), 1.0, math.inf)
     change = _least_squares(both)
-    explained = min(max(_fall_of_rows(both, change) / square, _LEAST_EXPLAINED), 1.0)
+    fall = square - np.sum((both[:, -1] + both[:, :-1] @ change) ** 2)
+    explained = min(max(fall / square, _LEAST_EXPLAINED), 1.0)
     parts = [_least_squares(half) for half in (first, second)]
     return _Solution(change, explained, _largest_difference(error_of, change, parts))
 
@@ -318,20 +319,9 @@ def _triangle(rows):
     return qr(rows, mode="r", check_finite=False)[0][: rows.shape[1]]
 
 
-def _fall_of_rows(rows, change):
-    """How much the residuals' square falls with a change of the weights."""
-    r = rows[:, -1]
-    return np.sum(r**2) - np.sum((r + rows[:, :-1] @ change) ** 2)
-
-
 def for_all_residuals(explained):
     """Factor of an error that comes from this part of the residuals' square alone."""
     return explained**-0.25
-
-
-def _fall(gramian, gradient, change):
-    """How much the residuals' square falls with a change of the weights."""
-    return -2 * gradient @ change - change @ gramian @ change
 
 
 def in_double_precision(tree):

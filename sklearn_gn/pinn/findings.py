@@ -472,7 +472,9 @@ def take_back_convergence(solver, run):
     if not (solver._undetermined or _advice_on_vanished(solver)):
         if not _needs_estimate(solver):
             return
-        if _has_time_for_it(solver, run):
+        needed = run.final_state.control.clock.first  # it compiles, too
+        spent = time.perf_counter() - run.began
+        if solver.max_time is None or spent + needed < solver.max_time:
             if not solver._estimated_error(factored=False) > _QUICK * LARGEST_ERROR:
                 return
             solver._estimated_at_end = solver.error_estimate_
@@ -502,14 +504,6 @@ def _needs_estimate(solver):
     return solver.fresh_loss_ > EXHAUSTED_LOSS * solver._untrained_loss
 
 
-def _has_time_for_it(solver, run):
-    """Whether there is time for the estimate: it compiles, like the first iteration."""
-    if solver.max_time is None:
-        return True
-    needed = run.final_state.control.clock.first
-    return time.perf_counter() - run.began + needed < solver.max_time
-
-
 def solved_until(solution, domain, untrained_loss):
     """Time up to which windows are solved; infinite if all of it is."""
     if not isinstance(solution, Pieces):
@@ -523,25 +517,19 @@ def solved_until(solution, domain, untrained_loss):
     return math.inf if until >= high else float(until)
 
 
-def warn_if_not_solved(solver, untrained_loss):
+def warn_if_not_solved(solver, untrained_loss, rules=_NOT_SOLVED):
     """Warn of a solution, and of coefficients, that are not to be trusted."""
-    _warn_by(
-        _case(solver, StopReason(solver.stop_reason_), untrained_loss), _NOT_SOLVED
-    )
+    case = _case(solver, StopReason(solver.stop_reason_), untrained_loss)
+    for rule in rules:
+        if (finding := rule(case)) is not None:
+            _warn(finding.text)
 
 
 def warn_of_other_solutions(solver):
     """Warn of what is left open, and of zero or an eigenvalue that was not wanted."""
     if solver._left_open:
         _warn(solver._left_open)
-    case = _case(solver, StopReason(solver.stop_reason_), solver._untrained_loss)
-    _warn_by(case, (_other_value,))
-
-
-def _warn_by(case, rules):
-    for finding in (rule(case) for rule in rules):
-        if finding is not None:
-            _warn(finding.text)
+    warn_if_not_solved(solver, solver._untrained_loss, (_other_value,))
 
 
 def _advice_on_vanished(solver):

@@ -24,7 +24,7 @@ from sklearn_gn.pinn.iteration import PINNSettings, Steps, fresh_loss, fresh_los
 from sklearn_gn.pinn.observation_weight import observed, reweighted
 from sklearn_gn.pinn.points import FEW_AXES, NoPoints, Sampler
 from sklearn_gn.pinn.predictions import Fitted, n_weights
-from sklearn_gn.pinn.units import count_in_units
+from sklearn_gn.pinn.units import are_apart
 from sklearn_gn.pinn.windows import last_network, with_windows
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.runtime.memory import check_fits
@@ -269,9 +269,13 @@ def weighted_data(solver, models, data):
 
 
 def _counts_in_units(solver, models):
-    has_data = models[-1].classes[-1].residual.name == "data"
-    free = _is_free(solver, models[-1].problem, has_data)
-    return count_in_units(models[-1], solver.loss_weights, free)
+    """Whether classes count in units of their sizes: in a free fit, or far apart."""
+    if solver.loss_weights != "auto":
+        return solver.loss_weights == "scaled"
+    known = models[-1].classes
+    free = _is_free(solver, models[-1].problem, known[-1].residual.name == "data")
+    apart = are_apart(np.array([one.size for one in known]))
+    return (free or apart) and switches.on("pinn.balance")
 
 
 def _is_free(solver, problem, has_data):

@@ -267,21 +267,19 @@ def _log_entries(points, state, settings, step, losses):
         ((low, high),) = model.problem.domain.bounds
         extra["window_end"] = low + (high - low) * march.stop
     if points.reference is not None:
-        extra["relative_error"] = _relative_error(points, state, settings)
+        last, (x, exact) = settings.models[-1], points.reference
+        if isinstance(state.answer, windows.Pieces):
+            values = windows.at_points(solution.values, last, state.answer, x)
+            error = solution.relative_errors(last.problem, values, exact)[0]
+        else:
+            error = float(solution.relative_error(last, state.net, x, exact))
+        extra["relative_error"] = error
     fresh = losses.validated
     if not math.isnan(fresh):
         extra["val_loss"] = windows.loss_so_far(march, fresh, state.control.first_fresh)
     if settings.observed is not None:
         extra["observation_weight"] = state.control.weighing.weight
     return extra
-
-
-def _relative_error(points, state, settings):
-    model, (x, exact) = settings.models[-1], points.reference
-    if isinstance(state.answer, windows.Pieces):
-        values = windows.at_points(solution.values, model, state.answer, x)
-        return solution.relative_errors(model.problem, values, exact)[0]
-    return float(solution.relative_error(model, state.net, x, exact))
 
 
 # --- losses at points of training, and at those that are never trained on -------------

@@ -131,12 +131,14 @@ def _part(kind, params, batch, state, slopes, extra):
         g = g.reshape(k, c, n, points, -1)
         return np.moveaxis(g, (0, 1), (1, 3)).reshape(n, k, points * c, -1)
 
-    layers = tuple(
-        (_as_rows(with_biases(a), batch), by_point(g))
-        for a, g in zip(inputs, gradients, strict=True)
-    )
+    layers = []
+    for rows, g in zip(inputs, gradients, strict=True):
+        biases = np.zeros((*rows.shape[:-1], 1), rows.dtype)
+        biases[0] = 1
+        rows = np.concatenate([rows, biases], axis=-1)
+        layers.append((_as_rows(rows, batch), by_point(g)))
     extra = (scale * extra).reshape(n * k, -1)
-    return Part(layers, np.zeros((n * k, 0), extra.dtype), extra)
+    return Part(tuple(layers), np.zeros((n * k, 0), extra.dtype), extra)
 
 
 # --- the user's part -----------------------------------------------------------------
@@ -227,14 +229,6 @@ def _sin(z):
 ACTIVATIONS = {"tanh": _tanh, "sin": _sin}
 
 
-def with_biases(rows):
-    """Rows (C, n, w) with the column of the biases."""
-    found = np.zeros((*rows.shape[:-1], rows.shape[-1] + 1), rows.dtype)
-    found[..., :-1] = rows
-    found[0, :, -1] = 1
-    return found
-
-
 def propagate(activations, layers, rows, kinds, n_waves, differentiable):
     """Rows after the last, affine layer, rows that each layer was given, and Layers.
 
@@ -251,7 +245,10 @@ def propagate(activations, layers, rows, kinds, n_waves, differentiable):
         hidden.append(layer)
         rows = np.empty_like(z)
         rows[0] = value
-        _activate_derivatives(layer, kinds, rows[1:])
+        if kinds.first:
+            np.multiply(layer.slopes[0], layer.z[1:], out=rows[1:])
+        if kinds.second:
+            rows[1 + len(kinds.first) :] += layer.slopes[1] * layer.squares
     if n_waves:
         rows = np.concatenate([rows, waves], axis=-1)
     return _affine(rows, layers[-1]), [*inputs, rows], hidden
@@ -262,14 +259,6 @@ def _affine(rows, matrix):
     z = rows @ matrix[:-1]
     z[0] += matrix[-1]
     return z
-
-
-def _activate_derivatives(layer, kinds, out):
-    """Write the rows of the derivatives after an activation."""
-    if kinds.first:
-        np.multiply(layer.slopes[0], layer.z[1:], out=out)
-    if kinds.second:
-        out[len(kinds.first) :] += layer.slopes[1] * layer.squares
 
 
 def _pairs(kinds):

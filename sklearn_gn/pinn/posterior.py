@@ -128,7 +128,12 @@ def _noise_of_rows(model, net, batches, r, inverse, fresh, n_observations):
             # Unweighted misfits have the variance |r|^2 / |scale|^2 / q. A weight w of
             # the row, that of c observations, makes it w / c, the same for all rows.
             determined = jnp.sum(inverse.leverages(rows))
-            count = n_observations * _share_observed(batch)
+            there = jnp.mean(~jnp.isnan(batch.data), axis=1, dtype=r.dtype)
+            largest = jnp.max(batch.scale)  # squares of small weights would be zero
+            square = (batch.scale / jnp.where(largest > 0, largest, 1)) ** 2
+            total = jnp.sum(square)
+            share = jnp.where(total > 0, jnp.sum(square * there) / total, 1)
+            count = n_observations * share
             left = degrees_of_freedom(count, q, determined, jnp)
             noise = safe_norm(r[rows], -1, jnp) / jnp.sqrt(left)
             deviation = jnp.where(batch.scale > 0, noise, 0)
@@ -138,15 +143,6 @@ def _noise_of_rows(model, net, batches, r, inverse, fresh, n_observations):
             deviation = jnp.full(n, size, r.dtype)
         found.append(jnp.repeat(deviation, q))
     return jnp.concatenate(found), left
-
-
-def _share_observed(batch):
-    """Share of the observations that are not missing, by their weights."""
-    there = jnp.mean(~jnp.isnan(batch.data), axis=1, dtype=batch.scale.dtype)
-    largest = jnp.max(batch.scale)  # squares of small weights would be zero
-    square = (batch.scale / jnp.where(largest > 0, largest, 1)) ** 2
-    total = jnp.sum(square)
-    return jnp.where(total > 0, jnp.sum(square * there) / total, 1)
 
 
 @partial(jit_by_size, largest=_CHEAP, static_argnames="model")

@@ -233,7 +233,11 @@ def _stacks(model, class_model, batch):
     (n, points, dim), rows = batch.x.shape, class_model.rows
     x, embedding = batch.x.reshape(n * points, dim), model.problem.embedding
     if _is_sparse_stack(model, batch):
-        return _sparse_stack(embedding, x, batch.axes, rows)
+        # Inputs that are the axes, scaled one by one.
+        first = batch.axes[np.array(rows.first, np.int32)]
+        slopes = embedding(jnp.ones_like(x[0])) - embedding(jnp.zeros_like(x[0]))
+        zeros = jnp.zeros(len(rows.second), x.dtype)
+        return ScaledAxes(jax.vmap(embedding)(x), first, slopes[first], zeros)
     if not (model.problem.periodic or n_waves(model.problem)):
         return scaled_axes(embedding, x, rows)
     return by_kind(input_stacks(model.problem, rows, x, batch.axes), rows)
@@ -248,14 +252,6 @@ def input_stacks(problem, rows, x, axes):
 
 def _is_sparse_stack(model, batch):
     return batch.axes is not None and not model.problem.periodic
-
-
-def _sparse_stack(embedding, x, axes, rows):
-    """Inputs that are the axes, scaled one by one."""
-    first = axes[np.array(rows.first, np.int32)]
-    slopes = embedding(jnp.ones_like(x[0])) - embedding(jnp.zeros_like(x[0]))
-    zeros = jnp.zeros(len(rows.second), x.dtype)
-    return ScaledAxes(jax.vmap(embedding)(x), first, slopes[first], zeros)
 
 
 def _top(model, class_model, layers, stacks, batch, taps=None):

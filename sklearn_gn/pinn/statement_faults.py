@@ -78,6 +78,13 @@ def _too_many_on_a_face(problem):
     if factors is None or np.any(factors[..., 3:] != 0):
         return ""
     n_outputs, faces = len(problem.outputs), domain.patches()
+
+    def named(on):
+        if isinstance(on, str):
+            return faces if on == "boundary" else (on,)
+        known = isinstance(on, tuple) and all(isinstance(name, str) for name in on)
+        return on if known else ()
+
     _, *kinds = problem.residual_classes()
     for face in faces:
         given = [
@@ -86,7 +93,7 @@ def _too_many_on_a_face(problem):
                 problem._named_conditions(), kinds, strict=True
             )
             if isinstance(condition, (Dirichlet, Neumann, Robin))
-            and face in _faces(condition.on, faces)
+            and face in named(condition.on)
         ]
         n_values = sum(kind.n_outputs for kind in given)
         if n_values > n_outputs:
@@ -100,14 +107,6 @@ def _too_many_on_a_face(problem):
                 "boundary by `on`."
             )
     return ""
-
-
-def _faces(on, faces):
-    """The faces in space that a condition holds on, where it names them."""
-    if isinstance(on, str):
-        return faces if on == "boundary" else (on,)
-    named = isinstance(on, tuple) and all(isinstance(name, str) for name in on)
-    return on if named else ()
 
 
 def _integral_over_time(problem):

@@ -179,30 +179,25 @@ def _sizes_by_fluxes(rows, level, has_values):
 
     Where a row has outputs without values, it says nothing of the others.
     """
-    sizes = np.zeros(len(level))
+    sizes, ones = np.zeros(len(level)), np.ones(len(level))
     if rows.problem.transform is not None:
         return sizes
     named = rows.problem._named_conditions()
     for kind, (_, condition) in zip(rows.conditions, named, strict=True):
         faster = 1.0
         if getattr(condition, "order", 0):
-            faster = _time_of_equation(rows, level)
+            # Than a slow wave, until derivatives in time prevail in the equation.
+            _, answers = _terms(rows, rows.interior, level, ones, _FASTER)
+            total = np.linalg.norm(answers, axis=(1, 2))
+            prevails = np.flatnonzero(total[1:] >= _TWICE * total[0])
+            faster = _FASTER[1 + prevails[0]] if len(prevails) else 1.0
         elif not isinstance(condition, (Neumann, Robin, Condition)):
             continue
-        source, answers = _terms(rows, kind, level, np.ones(len(level)), faster)
+        source, answers = _terms(rows, kind, level, ones, faster)
         answers = answers[0]
         answers[has_values] *= ~(answers[~has_values] > 0).any(axis=0)
         sizes = np.maximum(sizes, _ratios(source, answers).max(axis=1))
     return sizes
-
-
-def _time_of_equation(rows, level):
-    """How many times faster than a slow wave it is that derivatives in time prevail."""
-    ones = np.ones(len(level))
-    _, answers = _terms(rows, rows.interior, level, ones, _FASTER)
-    total = np.linalg.norm(answers, axis=(1, 2))
-    faster = np.flatnonzero(total[1:] >= _TWICE * total[0])
-    return _FASTER[1 + faster[0]] if len(faster) else 1.0
 
 
 def _answer(rows, level, waves):
@@ -456,7 +451,7 @@ def in_units(kind, sizes, each=False):
         return kind, 1.0
     size = float(np.sqrt(np.sum(sizes[finite] ** 2) / len(sizes)))
     sizes = np.where(finite, sizes, size)
-    divides = (each and np.ptp(sizes) > 0) or _are_apart(sizes)
+    divides = (each and np.ptp(sizes) > 0) or are_apart(sizes)
     if not (divides and switches.on("pinn.balance")):
         return kind, size
     units = tuple(map(float, sizes / size))
@@ -470,15 +465,8 @@ def size_of_observations(problem, observed):
     return float(np.sqrt(np.mean(np.square(units)))) if units else 1.0
 
 
-def count_in_units(model, loss_weights, free):
-    """Whether classes count in units of their sizes: in a free fit, or far apart."""
-    if loss_weights != "auto":
-        return loss_weights == "scaled"
-    sizes = [known.size for known in model.classes]
-    return (free or _are_apart(np.array(sizes))) and switches.on("pinn.balance")
-
-
-def _are_apart(sizes):
+def are_apart(sizes):
+    """Whether the smallest of some sizes would hardly count beside the largest."""
     return sizes.max() > _VISIBLE * sizes.min()
 
 

@@ -1,7 +1,7 @@
 """The unit in which something is measured changes nothing of its solution.
 
-Twelve problems are stated in units of their own, each a factor for every axis, output
-and equation: as drawn at random, and all one.
+Twelve problems are stated in units of their own, each a factor for space, time, every
+output and equation: as drawn at random, and all one.
 """
 
 import math
@@ -39,6 +39,8 @@ class Units:
             return 1.0 if seed is None else float(10 ** rng.uniform(-decades, decades))
 
         self.axes = {name: factor() for name in axes}
+        if "y" in self.axes:  # the points of a boundary are in proportion to its area
+            self.axes["y"] = self.axes["x"]
         self.outputs = {name: factor() for name in outputs}
         self.factor = factor
 
