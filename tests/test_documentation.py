@@ -13,8 +13,8 @@ from docutils.core import publish_doctree
 from sklearn.base import BaseEstimator
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.solvers._base import DOCUMENTATION
 from sklearn_gn.solvers import Solver
+from sklearn_gn.solvers._base import DOCUMENTATION
 from tests._discovery import PUBLIC_MODULES, public_objects
 
 ROOT = Path(__file__).parents[1]
