@@ -211,6 +211,7 @@ def _penalty_of_noise(problem, found, columns, extra, asked):
     criterion, in turns, from that of independent noise down to fewer breakpoints.
     """
     rss, number, penalty = found.rss[0], columns["n_parameters"], extra.copy()
+    white = extra
     kept = np.isfinite(rss)
     bic = np.where(kept, columns["bic"], 1e300)
     floor = EXACT * problem.table.gram[0, 0, 0]
@@ -221,7 +222,7 @@ def _penalty_of_noise(problem, found, columns, extra, asked):
         residual = residuals_in_order(problem, found.knots[chosen])[0]
         redundancy = noise_of(residual, asked, number[chosen]).redundancy
         if redundancy * (number[chosen] + 1) >= len(residual):
-            break  # hardly a row for each parameter: these lines are wrong
+            return white  # hardly a row for each parameter: the line is wrong
         if redundancy <= n_rows / n_independent:
             break
         n_independent = n_rows / redundancy
