@@ -472,9 +472,10 @@ def take_back_convergence(solver, run):
     if not (solver._undetermined or _advice_on_vanished(solver)):
         if not _needs_estimate(solver):
             return
-        needed = run.final_state.control.clock.first  # it compiles, too
-        spent = time.perf_counter() - run.began
-        if solver.max_time is None or spent + needed < solver.max_time:
+        if solver.max_time is None or (  # it compiles, like the first iteration
+            run.final_state.control.clock.first
+            < solver.max_time - (time.perf_counter() - run.began)
+        ):
             if not solver._estimated_error(factored=False) > _QUICK * LARGEST_ERROR:
                 return
             solver._estimated_at_end = solver.error_estimate_
