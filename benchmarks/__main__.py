@@ -62,8 +62,8 @@ def parse(argv):
         nargs="+",
         metavar="PROBLEM",
         help="run these problems; in the file, the others stay as they are "
-        "(device_fits, fgn_heads, scale, varpro_*, pinn_* and sggn*); frozen, gates: "
-        "what begins so",
+        "(device_fits, fgn_heads, head_path, scale, varpro_*, pinn_* and sggn*); "
+        "frozen, gates: what begins so",
     )
     parser.add_argument(
         "--seconds",

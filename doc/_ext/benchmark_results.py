@@ -21,7 +21,10 @@ PAGES = {  # title and result files of every page
         "ShallowReLURegressor and SegmentedRegressor",
         ("sggn", "sggn_1d", "segmented", "sggn_large"),
     ),
-    "softmax_head": ("FGNSoftmaxHead", ("fgn_heads", "head_penalty", "fgn_mechanism")),
+    "softmax_head": (
+        "FGNSoftmaxHead",
+        ("fgn_heads", "head_path", "head_penalty", "fgn_mechanism"),
+    ),
     "varpro": (
         "VarProNetRegressor and VarProNetClassifier",
         ("smooth", "varpro_cdr", "varpro_dcr", "varpro_images", "varpro_tabular"),

@@ -1,0 +1,159 @@
+"""Heads as probes: the path of 45 penalties by cross-validation, and few shots.
+
+``path_*``: FGNSoftmaxHeadCV beside LogisticRegressionCV with the same penalties, three
+folds and the same tolerance, in CPU seconds of a later fit, with the log loss of rows
+held out. ``shots_*``: FGNSoftmaxHead by default beside LogisticRegression with C = 1
+and by cross-validation, on few rows of each class.
+"""
+
+import time
+import warnings
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+from sklearn.metrics import log_loss
+
+from benchmarks._gates.heads import clusters
+from benchmarks._report import progress, settings, summary, target
+from sklearn_gn import FGNSoftmaxHead, FGNSoftmaxHeadCV
+
+PENALTIES = tuple(np.logspace(-6, 5, 45).tolist())
+FOLDS = 3
+N_TEST = 2000
+
+NOTES = (
+    "path: 45 values of C from 1e-6 to 1e5, three folds, chosen by log loss, tol=1e-6; "
+    "CPU seconds of a whole search, fits of all folds and of all rows, of a second fit "
+    "in the same process. Features: clusters of unequal scales, or pixels of digits.",
+    "shots: directions of a mean for each class plus normal noise of 3.5 times their "
+    "size, of length one, in 512 dimensions; CPU seconds. logistic_cv: C of 1, 10, 100 "
+    "and 1,000, three folds (two where a class has two rows), by log loss.",
+    "Log losses are those of rows held out: half of a path's rows, 2,000 of shots.",
+)
+
+
+def halves(X, y):
+    order = np.random.default_rng(0).permutation(len(X))
+    half = len(X) // 2
+    return X[order[:half]], y[order[:half]], X[order[half:]], y[order[half:]]
+
+
+def digits():
+    X, y = load_digits(return_X_y=True)
+    return halves(X / 16, y)
+
+
+def generated(n, d, n_classes, separation):
+    return halves(*clusters(2 * n, d, n_classes, separation))
+
+
+def shots(n_classes, n_shots, seed, n_test=N_TEST):
+    """Rows of length one, so many of each class, and rows to be held out."""
+    generator = np.random.default_rng([n_classes, n_shots, seed])
+    n = n_classes * n_shots
+    y = np.concatenate(
+        [np.arange(n) % n_classes, generator.integers(n_classes, size=n_test)]
+    )
+    means = generator.standard_normal((n_classes, 512))
+    X = means[y] + 3.5 * generator.standard_normal((len(y), 512))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    return X[:n], y[:n], X[n:], y[n:]
+
+
+PATHS = {
+    "path_digits": digits,
+    "path_2000": lambda: generated(2000, 64, 20, 0.5),
+    "path_8000": lambda: generated(8000, 256, 50, 0.25),
+}
+SHOTS = {
+    f"shots_{n_classes}x{n}": (n_classes, n)
+    for n_classes, n in ((5, 60), (10, 30), (20, 16), (50, 4), (50, 5), (300, 2))
+}
+
+
+def path_methods():
+    words = {"Cs": PENALTIES, "cv": FOLDS, "tol": 1e-6}
+    peer = {**words, "scoring": "neg_log_loss", "max_iter": 1000}
+    return {
+        "head_cv": FGNSoftmaxHeadCV(**words),
+        **{
+            f"logistic_cv_{solver}": LogisticRegressionCV(
+                solver=solver, use_legacy_attributes=False, **peer
+            )
+            for solver in ("newton-cg", "lbfgs")
+        },
+    }
+
+
+def shots_methods(n_shots):
+    return {
+        "head": FGNSoftmaxHead(),
+        "logistic": LogisticRegression(max_iter=1000),
+        "logistic_cv": LogisticRegressionCV(
+            Cs=[1, 10, 100, 1000],
+            cv=min(FOLDS, n_shots),
+            scoring="neg_log_loss",
+            max_iter=1000,
+            use_legacy_attributes=False,
+        ),
+    }
+
+
+def cpu_fit(model, X, y):
+    """Fit a model; return its CPU seconds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        start = time.process_time()
+        model.fit(X, y)
+    return time.process_time() - start
+
+
+def run_of(model, data, later):
+    X, y, X_test, y_test = data
+    seconds = cpu_fit(model, X, y)
+    if later:
+        seconds = cpu_fit(clone(model), X, y)
+    loss = log_loss(y_test, model.predict_proba(X_test), labels=model.classes_)
+    return {
+        "seconds": seconds,
+        "log_loss": loss,
+        "accuracy": float(np.mean(model.predict(X_test) == y_test)),
+    }
+
+
+def run(args):
+    problems = {}
+    names = [*PATHS, *SHOTS]
+    for name in args.only or (["path_digits", "shots_10x30"] if args.quick else names):
+        seeds = [0] if name in PATHS else args.seeds[:3]
+        methods = path_methods() if name in PATHS else shots_methods(SHOTS[name][1])
+        if args.quick and name in PATHS:
+            for model in methods.values():
+                model.set_params(Cs=PENALTIES[15:30:5])
+        answers = {}
+        for method, model in methods.items():
+            runs = []
+            for seed in seeds:
+                data = PATHS[name]() if name in PATHS else shots(*SHOTS[name], seed)
+                row = run_of(clone(model), data, later=name in PATHS)
+                runs.append({"seed": seed, **row})
+            answers[method] = {
+                "settings": {k: v for k, v in settings(model).items() if k != "Cs"},
+                "runs": runs,
+                "summary": summary(runs),
+            }
+            progress(name, method, answers[method]["summary"])
+        first, *peers = answers
+        figure, factor = ("seconds", 0.5) if name in PATHS else ("log_loss", 1.0)
+        best = min(answers[p]["summary"][figure]["median"] for p in peers)
+        n, d = data[0].shape
+        problems[name] = {
+            "description": f"{n:,} x {d}, {len(np.unique(data[1]))} classes",
+            "methods": answers,
+            "target": target(answers, first, figure, "median", factor * best),
+        }
+        args.write({"problems": problems, "notes": NOTES})
+    return {"problems": problems, "notes": NOTES}
