@@ -185,11 +185,6 @@ def test_minus_zero_is_zero(estimator):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="two members only, so that R2 varies by .01 to .06",
-)
 def test_spread_over_random_states():
     def draw(n, seed):
         rng = np.random.default_rng(seed)
