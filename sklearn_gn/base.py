@@ -316,8 +316,9 @@ class GaussNewtonEstimator(
         return target_spread(data["y"], weight)
 
     def _checked_rows(self, data):
-        """What the evidence assumes of the rows and is not so; None without it."""
-        if np.isnan(getattr(self, "n_effective_parameters_", np.nan)):
+        """What the choice of penalties assumes of the rows; None where they are given."""
+        by_evidence = not np.isnan(getattr(self, "n_effective_parameters_", np.nan))
+        if not by_evidence and getattr(self, "alpha_method_", None) != "left-out":
             return None
         X, y, metadata = data["X"], data["y"], data["metadata"] or {}
         if sparse.issparse(X):

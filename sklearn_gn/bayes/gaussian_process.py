@@ -201,7 +201,7 @@ def evidence_and_slope(logs, x, y, count):
     if not np.isfinite(found.root[-1, -1]):
         return math.inf, np.zeros_like(logs)
     a = found.solve(y)
-    v = np.sum(a * y) / (n * k)
+    v = max(np.sum(a * y) / (n * k), np.finfo(y.dtype).tiny)  # of a constant target
     value = n * k * math.log(v) + k * found.log_det
     w = found.inverse()
     w *= -k

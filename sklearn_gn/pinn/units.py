@@ -388,9 +388,10 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
     n, _, k = found.shape
     if n == 0:
         return np.zeros(k), np.zeros((m, q, k))
-    at_zero, source = np.sqrt(np.mean(found[:, :2] ** 2, axis=0))
     changes = (found[:, 2:] - found[:, 1:2]).reshape(n, m, q, 2, k)
-    terms = np.sqrt(np.mean(np.sum(changes**2, axis=3), axis=0))
+    with np.errstate(over="ignore"):
+        at_zero, source = np.sqrt(np.mean(found[:, :2] ** 2, axis=0))
+        terms = np.sqrt(np.mean(np.sum(changes**2, axis=3), axis=0))
     is_rounding = np.isfinite(at_zero) & (source <= _NEGLIGIBLE * at_zero)
     return np.where(is_rounding, 0.0, source), terms
 

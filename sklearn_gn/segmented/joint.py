@@ -380,7 +380,7 @@ def _least_squares(joint, state, choice):
         before = t.copy()
         for f, number in enumerate(choice.numbers):
             prepared = _scaled(prepared_for(joint, f, t, joint.y, joint.weight))
-            ((knots, paths[f]),) = selection.choose(
+            ((knots, paths[f]),), _ = selection.choose(
                 [prepared],
                 options,
                 n_breakpoints=number,
