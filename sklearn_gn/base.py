@@ -316,7 +316,7 @@ class GaussNewtonEstimator(
         return target_spread(data["y"], weight)
 
     def _checked_rows(self, data):
-        """What the choice of penalties assumes of the rows; None where they are given."""
+        """What the choice of penalties assumes of the rows; None if it was not made."""
         by_evidence = not np.isnan(getattr(self, "n_effective_parameters_", np.nan))
         if not by_evidence and getattr(self, "alpha_method_", None) != "left-out":
             return None

@@ -8,7 +8,7 @@ import pytest
 
 import sklearn_gn
 from benchmarks._ablation import ROOMS, SWITCHES
-from sklearn_gn import FGNSoftmaxHead, ShallowReLURegressor, VarProNetRegressor
+from sklearn_gn import FGNSoftmaxHead, ShallowReLURegressor
 from sklearn_gn import _switches as switches
 
 
@@ -71,8 +71,9 @@ def test_without_temperature_logits_are_those_of_the_coefficients():
 
 
 def test_without_a_linear_model_kinks_follow_noise():
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(40, 3)), rng.normal(size=40)
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(100, 3))
+    y = X.sum(axis=1) + 0.5 * rng.normal(size=100)
 
     def n_neurons():
         return len(ShallowReLURegressor(random_state=0).fit(X, y).hyperplanes_)
