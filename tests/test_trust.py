@@ -256,6 +256,7 @@ def test_names_of_features_are_kept_and_memory_is_not_shared():
         ({**ONE, "network": CNN((1, 3), channels=(2,))}, "fully connected networks"),
     ],
 )
+@pytest.mark.repeats
 def test_networks_that_scikit_learn_does_not_have_are_named(words, cause):
     words.pop("hidden_layer_sizes") if "network" in words else None
     model = VarProNetRegressor(**words, **BY_ADAM).fit(X, Y1)

@@ -185,6 +185,7 @@ def test_a_network_of_the_users_that_gives_nan_is_named():
 
 
 @pytest.mark.parametrize("n_neurons", [2, "auto"])
+@pytest.mark.repeats
 def test_a_cell_beyond_single_precision_counts_as_a_limit(n_neurons):
     rng = np.random.RandomState(0)
     X, y = rng.standard_normal((8, 2)), rng.standard_normal(8)

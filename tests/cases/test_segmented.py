@@ -273,6 +273,7 @@ def test_summary_of_seconds_since_1970():
     ("rows", "shifts"),
     [((0, 99), (8, 8)), ((0, 1, 99), (8, 8, 8)), ((20, 50, 51), (8, -6, -6))],
 )
+@pytest.mark.repeats
 def test_outliers(rows, shifts):
     x = np.linspace(0, 10, 100)
     for seed in range(5):
@@ -348,6 +349,7 @@ def poisson_log_likelihood(A, y):
     return y @ (A @ c) - np.exp(A @ c).sum()
 
 
+@pytest.mark.slow
 def test_poisson_counts():
     rng, x = np.random.default_rng(0), np.arange(60.0)
     clean = np.exp(2 + 0.03 * x - 0.06 * np.maximum(x - 35, 0))

@@ -117,6 +117,7 @@ def test_more_rows_are_never_worse():
     strict=True,
     reason="noise has one level: all of the quiet rows are held, .85 of the loud ones",
 )
+@pytest.mark.slow
 def test_intervals_where_the_noise_grows():
     held = []
     for seed in range(3):

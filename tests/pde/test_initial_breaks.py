@@ -72,6 +72,7 @@ def wave(x):
         (heat, [Initial(lambda x: wave(2 * x)), Periodic("x")], []),
     ],
 )
+@pytest.mark.repeats
 def test_breaks_have_their_place_order_and_rate(residual, conditions, wanted):
     found = initial_breaks(Problem(residual, STRIP, conditions))
     places = [(entry.place, entry.order) for entry in found]

@@ -58,6 +58,7 @@ def of_operators(u, x):
     )
 
 
+@pytest.mark.slow
 def test_operators_agree_with_differentiation_and_ask_for_less():
     problem = Problem(lambda u, x: u(x), BOX, outputs=NAMES)
 

@@ -437,6 +437,7 @@ STEEP = {
 
 
 @pytest.mark.parametrize("name", [*JUMPING, *STEEP])
+@pytest.mark.repeats
 def test_fluxes_that_jump_are_refused(name):
     """The slope of k u' misses the jump of k, unless its places are known."""
     k = (JUMPING | STEEP)[name]

@@ -65,6 +65,7 @@ END = Dirichlet(1.0, on="t=max")
         (fourth_order, [START], None),
     ],
 )
+@pytest.mark.repeats
 def test_waves_that_grow_without_bound_are_named(residual, conditions, match):
     text = growing_waves(Problem(residual, STRIP, conditions))
     assert bool(text) == (match is not None)

@@ -163,6 +163,7 @@ def test_a_flax_module_will_do():
     assert (solver.predict(t, return_std=True)[1] < 1e-3).all()
 
 
+@pytest.mark.slow
 def test_a_network_of_the_package_survives_pickling_and_goes_on():
     words = {"network": MLP((6,), "sin"), "resample": None, "warm_start": True}
     solver = quiet(small(UNKNOWN_DECAY, **words, max_iter=2).fit, *noisy_decay())
@@ -613,6 +614,7 @@ def test_every_setting_solves_the_decay(words):
         for name in sorted(set(PINN_SOLVERS) - {"dngd"})
     ],
 )
+@pytest.mark.repeats
 def test_other_solvers_lower_the_loss(solver):
     fitted = quiet(small(solver=solver, max_iter=15, resample=None).fit)
     log = fitted.convergence_log_

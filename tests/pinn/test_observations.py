@@ -101,6 +101,7 @@ def acceleration(u, x, w):
     return d(u["a"], "t", "t")(x) / w
 
 
+@pytest.mark.slow
 def test_derivatives_are_observed():
     """Of a alone, and of a'' / w = -a, w is found from the ratio with the equation."""
     y = np.hstack([BOTH[:, 1:], -BOTH[:, :1]])
@@ -212,6 +213,7 @@ def test_observations_outside_of_the_domain_are_left_out():
         fit(1000 + T, BOTH)
 
 
+@pytest.mark.slow
 def test_a_condition_may_stand_for_observations():
     problem = Problem(
         lambda u, x, w: d(u, "t")(x) + w * u(x),

@@ -137,6 +137,7 @@ def bent(u, x):
     return d(u, "x", "x")(x) + jnp.sin(3 * x[0] * x[1]) + d(u, "y", "y")(x) * u(x)
 
 
+@pytest.mark.slow
 def test_more_points_compile_nothing(compiled, monkeypatch):
     monkeypatch.setattr(pieces, "_LEAST_RESIDUALS", 256)
 

@@ -112,6 +112,7 @@ def test_functions_are_told_from_outputs_with_an_equation():
     assert unknown_functions(wall, (0, 1), 1) == (0,)
 
 
+@pytest.mark.slow
 def test_no_error_bars_where_there_are_too_many_axes(solver, monkeypatch):
     monkeypatch.setattr(module, "_WAVES", {})
     with pytest.raises(ValueError, match="more than three axes"):

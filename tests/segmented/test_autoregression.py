@@ -23,6 +23,7 @@ def causes(model):
 
 
 @pytest.mark.filterwarnings("ignore:Neighbouring residuals")
+@pytest.mark.slow
 def test_correlated_noise_is_named_and_chosen_for():
     y = noise(0) + 0.3 * np.maximum(X[:, 0] - 60, 0)
     model = SegmentedRegressor(autocorrelation=None).fit(X, y)

@@ -58,6 +58,7 @@ def test_chunks_are_the_points(data, settings, weighted):
     [{}, {"n_breakpoints": 3, "flat": "last"}, {"n_breakpoints": 4, "degree": 0}],
 )
 @pytest.mark.usefixtures("few_bins")
+@pytest.mark.repeats
 def test_breakpoints_of_chunks_are_as_good(data, settings):
     x, y, _ = data
     model = SegmentedRegressor(**settings).fit_chunks(chunks_of(x, y))
@@ -69,6 +70,7 @@ def test_breakpoints_of_chunks_are_as_good(data, settings):
 
 
 @pytest.mark.usefixtures("few_bins")
+@pytest.mark.slow
 def test_memory_mapped_file(data, monkeypatch, tmp_path):
     monkeypatch.setattr(streams, "MAPPED", 100)
     monkeypatch.setattr(streams, "_CHUNK_ROWS", 999)

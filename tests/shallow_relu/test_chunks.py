@@ -303,6 +303,7 @@ def test_a_fit_that_ends_on_the_sample_has_attributes_of_all_rows(small_sample):
     assert model.loss_ < loss
 
 
+@pytest.mark.slow
 def test_an_interrupted_fit_goes_on_from_its_checkpoint(small_sample, tmp_path):
     X, y = data()
     whole = fitted(pieces(X, y), n_init=5)

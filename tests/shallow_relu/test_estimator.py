@@ -648,6 +648,7 @@ def test_hyperplanes_of_the_same_ratio_are_the_same_start_in_all_units():
 
 
 @pytest.mark.parametrize("factors", [(1e200, 1e-200), (1e-200, 1e200)])
+@pytest.mark.repeats
 def test_warm_start_in_other_units_gives_a_model(factors):
     X, y = noisy()
     model = ShallowReLURegressor(4, warm_start=True, random_state=0, alpha=0.0)

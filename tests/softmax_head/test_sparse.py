@@ -173,6 +173,7 @@ def test_checks_of_scikit_learn(stays_sparse, check):
     check("FGNSoftmaxHead", FGNSoftmaxHead(alpha=0.1, tol=1e-10))
 
 
+@pytest.mark.slow
 def test_rows_left_out_choose_the_penalty(stays_sparse):
     X, y, _ = text(3, n=1000)
     model = FGNSoftmaxHead().fit(X, y)
@@ -190,6 +191,7 @@ def test_rows_left_out_choose_the_penalty(stays_sparse):
     assert np.ptp(noise.predict_proba(X), axis=0).max() < 0.25
 
 
+@pytest.mark.slow
 def test_few_texts_of_many_languages_need_a_temperature():
     texts, languages = load_udhr(return_X_y=True)
     chosen = np.random.RandomState(0).choice(np.unique(languages), 100, replace=False)
@@ -248,6 +250,7 @@ def test_the_dense_part_has_the_inner_products_of_the_rows(intercept):
     np.testing.assert_array_equal(rows.label[order], y[expected])
 
 
+@pytest.mark.slow
 def test_interrupted_fits_go_on(stays_sparse, tmp_path):
     X, y, weight = text(4)
     model = FGNSoftmaxHead(tol=1e-10)

@@ -116,6 +116,7 @@ def test_few_rows_of_classes_are_fitted_as_by_fit():
 
 
 @pytest.mark.parametrize("alpha", [(1e-6, 1e-4), (1e-6, "gcv")])
+@pytest.mark.repeats
 def test_the_output_layer_is_that_of_ridge_regression_on_all_rows(alpha):
     X, y, weight = data()
     model = regressor(alpha=alpha).fit_chunks(pieces(X, y, weight))
@@ -248,6 +249,7 @@ def test_other_solvers_train_on_chunks(solver):
 # --- where the chunks come from -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_mapped_file_and_dask_arrays_are_read_in_chunks(tmp_path, monkeypatch):
     X, y, weight = data(n_classes=3)
     mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=X.shape)

@@ -573,6 +573,7 @@ def test_single_precision_is_near_double():
 
 
 @pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
+@pytest.mark.repeats
 def test_batches_are_evaluated_on_all_rows(solver):
     X, y = smooth(64)
     model = regressor(solver=in_batches(solver, 30), max_iter=50, tol=0.0)

@@ -172,6 +172,7 @@ def test_factors_are_finite_where_the_network_is_certain(precision):
     assert np.isfinite(root).all()
 
 
+@pytest.mark.slow
 def test_newton_gives_up_reused_factors_that_are_of_no_use():
     model, net, rows, penalties = example("cross_entropy", 4)
     fresh = solve_inner(model, net.theta, rows, penalties, net.output)

@@ -93,6 +93,7 @@ def test_much_work_ends_with_a_greater_tolerance(grown, monkeypatch):
     assert error(model, X_test, y_test) < 100 * error(complete, X_test, y_test)
 
 
+@pytest.mark.slow
 def test_size_that_does_not_pay_is_not_taken(grown, small, monkeypatch):
     _, X, y, X_test, _ = grown
     monkeypatch.setattr(committee, "_WORTH", np.inf)
