@@ -102,6 +102,7 @@ class NewtonData(NamedTuple):
     whole: BatchedRows  # of which rows are those of a fold, with weights of zero
     folds: tuple = ()  # NewtonData without the rows of each fold
     judges: penalty.Judges | None = None
+    n_judged: float = math.nan  # rows that are left out, by their counts
     factor: float = 1.0  # that a penalty grows by on these rows
 
 
@@ -137,7 +138,7 @@ def prepare(rows, options):
     shift = penalty.shifts_of(rows.label, rows.weight, fold).astype(rows.weight.dtype)
     shift = shift * options.intercept
     judges = penalty.Judges(placed.x, placed.label, *arrays, shift)
-    return data._replace(folds=tuple(folds), judges=judges)
+    return data._replace(folds=tuple(folds), judges=judges, n_judged=float(count.sum()))
 
 
 def at_penalty(options, alpha):

@@ -292,14 +292,12 @@ def results_of(estimator, run, coordinates):
     )
     path = sorted(state.path)
     alphas, values, factors = np.array(path).reshape(-1, 3).T
-    judges = run.data.judges
-    count = np.nan if judges is None else float(np.asarray(judges.counts).sum())
     return found | {
         "temperature_": 1 / penalty.factor_at(alpha, path),
         "alpha_method_": "left-out",
         "alpha_path_": {
             "alpha": alphas,
-            "left_out": -values / count,
+            "left_out": -values / run.data.n_judged,
             "temperature": 1 / factors,
         },
     }
