@@ -20,7 +20,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_gn._typing import Array, ArrayLike
+from sklearn_gn._typing import Array, ArrayLike, MatrixLike
 from sklearn_gn.arrays import backend, extremes, programs, threads
 from sklearn_gn.callbacks import EarlyStopping, FitTasks, TimeBudget
 from sklearn_gn.data.chunks import class_numbers
@@ -369,7 +369,11 @@ def _check_objects(y):
 
 
 class SoftmaxClassifier(ClassifierMixin):
-    """A classifier with ``classes_``, ``class_weight`` and ``decision_function``."""
+    """A classifier with ``classes_`` and ``class_weight``.
+
+    ``_values`` of a subclass maps checked features to the logits, of one column for two
+    classes and one per class otherwise.
+    """
 
     _accept_sparse: bool | str = False
     _input_dtypes: Any = np.float64  # to which X is converted unless it has one of them
@@ -454,6 +458,26 @@ class SoftmaxClassifier(ClassifierMixin):
         return X_val, code, np.full(len(y_val), 1 / len(y_val))
 
     # -- predictions ------------------------------------------------------------------
+
+    def decision_function(self, X: MatrixLike) -> Array:
+        """Return the logits.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples, of any kind that ``fit`` takes.
+
+        Returns
+        -------
+        logits : ndarray of shape (n_samples,) or (n_samples, n_classes)
+            One column per class. For two classes, the logit of the second one only.
+        """
+        check_is_fitted(self)
+        X = validate_data(
+            self, X, reset=False, accept_sparse=self._accept_sparse, dtype=np.float64
+        )
+        logits = self._values(X)
+        return logits[:, 0] if logits.shape[1] == 1 else logits
 
     def predict(self, X: ArrayLike) -> Array:
         """Predict the labels.

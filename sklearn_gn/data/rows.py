@@ -278,12 +278,11 @@ def check_sample_weight(sample_weight, X):
     return share * bounded
 
 
-def weights_and_counts(sample_weight, y_std, X):
-    """Return the weights of the rows, and how many rows each of them counts as.
+def weights_of(sample_weight, y_std, X):
+    """Return weights of rows, their counts, and the variance of a row of weight one.
 
-    Weights are repetitions. ``y_std``, standard deviations up to a factor, changes the
-    weights but not their sum, and not the counts. Weights that look like inverse
-    variances are a warning.
+    As :func:`by_deviations`; without ``y_std`` there is no variance. Weights that look
+    like inverse variances are a warning.
     """
     count = check_sample_weight(sample_weight, X)
     if y_std is None:
@@ -292,14 +291,16 @@ def weights_and_counts(sample_weight, y_std, X):
                 f"The weights sum to {count.sum():.4g} and count as so many rows, but "
                 f"there are {len(count)}. If they are inverse variances, give y_std."
             )
-        return count, count
-    return weights_of(y_std, count)[0], count
+        return count, count, None
+    weight, variance = by_deviations(y_std, count)
+    return weight, count, variance
 
 
-def weights_of(y_std, count):
-    """Return weights by standard deviations, and the variance of a row of weight one.
+def by_deviations(y_std, count):
+    """Return the weights of counted rows, and the variance of a row of weight one.
 
-    They sum to that of ``count``, by which rows count.
+    ``y_std``, standard deviations up to a factor, changes the weights but not their
+    sum, that of the counts.
     """
     std = np.asarray(y_std, dtype=np.float64)
     if std.shape != count.shape:

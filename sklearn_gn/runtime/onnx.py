@@ -4,6 +4,7 @@ They are those of what ``to_sklearn`` returns, so whatever that covers can be co
 alone and in a pipeline. Only a conversion imports skl2onnx.
 """
 
+from operator import attrgetter
 from typing import Any
 
 from sklearn.base import is_classifier
@@ -14,16 +15,13 @@ _OPTIONS = {  # of classifiers, with their values
     "nocl": [True, False],
     "output_class_labels": [True, False],
 }
-
-
-def _is_exported(estimator):
-    return hasattr(estimator, "to_sklearn")
+_if_exported = available_if(attrgetter("to_sklearn"))
 
 
 class ConvertedToONNX:
     """An estimator that ``skl2onnx.to_onnx`` converts, if it has ``to_sklearn``."""
 
-    @available_if(_is_exported)
+    @_if_exported
     def onnx_parser(self) -> Any:
         """Register the class with the options of classifiers; skl2onnx names outputs.
 
@@ -45,7 +43,7 @@ class ConvertedToONNX:
             options=_OPTIONS if is_classifier(self) else {},
         )
 
-    @available_if(_is_exported)
+    @_if_exported
     def onnx_shape_calculator(self) -> Any:
         """Return the function by which skl2onnx learns the types of the outputs.
 
@@ -74,7 +72,7 @@ class ConvertedToONNX:
 
         return set_types
 
-    @available_if(_is_exported)
+    @_if_exported
     def onnx_converter(self) -> Any:
         """Return the function by which skl2onnx adds the graph of ``to_sklearn()``.
 

@@ -33,7 +33,6 @@ from sklearn_gn.data.row_checks import RowChecks, with_tails
 from sklearn_gn.data.rows import (
     check_sample_weight,
     validate_data,
-    weights_and_counts,
     weights_of,
 )
 from sklearn_gn.optim.stop import counted
@@ -554,7 +553,7 @@ class SegmentedRegressor(
                 f"y_std cannot be combined with family={self.family!r}, whose mean "
                 "gives the variance."
             )
-        weight, repeats = weights_and_counts(sample_weight, y_std, X)
+        weight, repeats, variance = weights_of(sample_weight, y_std, X)
         offset = check_offset(offset, X)
         if self.family == "binomial":  # weights are trials, which make one row
             repeats = (weight > 0).astype(np.float64)
@@ -562,7 +561,7 @@ class SegmentedRegressor(
         x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
         data = several.Data(
             *(a[order] for a in (x, linear, y, weight, repeats, offset)),
-            weights_of(y_std, repeats)[1] if absolute_sigma else None,
+            variance if absolute_sigma else None,
             kinds[0],
         )
         names, linear_names = self._all_names()
@@ -596,33 +595,21 @@ class SegmentedRegressor(
             inference.residual_correlation(fits[0], found.rows[0])
         )
         self.statistics_ = {name: float(value) for name, value in found.figures.items()}
-        tables = [
-            inference.segment_table(fit, rows)
-            for fit, rows in zip(fits, found.counted, strict=True)
+        each = [
+            _of_feature(fit, rows, interval, kind)
+            | {
+                "selection_path_": path,
+                "_held_by_bounds": np.zeros(len(fit.t), bool),
+                "_cut_by_bounds": np.zeros(len(fit.t), bool),
+            }
+            for fit, rows, interval, kind, path in zip(
+                fits, found.counted, found.intervals, kinds, found.paths, strict=True
+            )
         ]
-        positions = [dates.from_days if kind else np.asarray for kind in kinds]
-        for table, to_user in zip(tables, positions, strict=True):
-            for name in ("start", "end"):
-                table[name] = to_user(table[name])
-        values = {
-            "breakpoints_": [
-                to_user(fit.breakpoints)
-                for fit, to_user in zip(fits, positions, strict=True)
-            ],
-            "breakpoint_std_": [inference.breakpoint_errors(fit) for fit in fits],
-            "breakpoint_interval_": [
-                to_user(interval)
-                for interval, to_user in zip(found.intervals, positions, strict=True)
-            ],
-            "segments_": tables,
-            "jumps_": [table["jump"][1:] for table in tables],
-            "selection_path_": found.paths,
-            "_held_by_bounds": [np.zeros(len(fit.t), bool) for fit in fits],
-            "_cut_by_bounds": [np.zeros(len(fit.t), bool) for fit in fits],
-        }
         self._is_listed = several.is_listed(self)
-        for name, each in values.items():
-            setattr(self, name, each if self._is_listed else each[0])
+        for name in _BY_FEATURE:
+            values = [own[name] for own in each]
+            setattr(self, name, values if self._is_listed else values[0])
 
     def _views(self):
         """Return the model, or of several broken features what it says of each."""
@@ -661,10 +648,10 @@ class SegmentedRegressor(
     def _prepare(self, X, y, sample_weight, y_std=None, absolute_sigma=False):
         """The series in the units of the search, kind of dates, order of the rows."""
         X, y, (kind,) = self._checked(X, y)
-        _, repeats = weights_and_counts(sample_weight, y_std, X)
+        weight, repeats, variance = weights_of(sample_weight, y_std, X)
         column = self._columns[0]
         x, linear = X[:, column], np.delete(X, column, axis=1)
-        given = repeats, y_std, absolute_sigma
+        given = weight, repeats, variance if absolute_sigma else None
         prepared, order = prepare_rows(x, y, linear, *given)
         return prepared, kind, order
 
@@ -706,24 +693,14 @@ class SegmentedRegressor(
         self._held_by_bounds, self._cut_by_bounds = inference.at_bounds(
             fit, problem, interval
         )
-        self._set_tables(fit, prepared.rows, interval)
+        self.__dict__.update(_of_feature(fit, prepared.rows, interval, self._date_kind))
+        self.parameters_ = inference.parameter_table(fit, *self._names())
         self.noise_std_ = float("nan" if fit.is_noise_unknown else scale)
         self.residual_correlation_, self._correlation_error = (
             inference.residual_correlation(fit, (clipped or prepared).rows)
         )
         self.statistics_ = {name: value[0].item() for name, value in figures.items()}
         return float(scale)
-
-    def _set_tables(self, fit, rows, interval):
-        """Set what a fit says of breakpoints, segments and parameters."""
-        self.breakpoints_ = self._to_user(fit.breakpoints)
-        self.breakpoint_std_ = inference.breakpoint_errors(fit)
-        self.breakpoint_interval_ = self._to_user(interval)
-        self.segments_ = inference.segment_table(fit, rows)
-        self.jumps_ = self.segments_["jump"][1:]
-        for name in ("start", "end"):
-            self.segments_[name] = self._to_user(self.segments_[name])
-        self.parameters_ = inference.parameter_table(fit, *self._names())
 
     def _forget(self):
         """Forget what not every fit sets."""
@@ -797,9 +774,9 @@ class SegmentedRegressor(
             interval = fit.breakpoints[:, None] + np.stack([-width, width], axis=1)
             ends = np.concatenate([rows.x[:1], fit.t, rows.x[-1:]])
             ends = scaling.to_user(ends)
-            self._set_tables(
-                fit, rows, np.clip(interval, ends[:-2, None], ends[2:, None])
-            )
+            interval = np.clip(interval, ends[:-2, None], ends[2:, None])
+            self.__dict__.update(_of_feature(fit, rows, interval, self._date_kind))
+            self.parameters_ = inference.parameter_table(fit, *self._names())
             self.noise_std_ = float(fit.noise_std)
             figures = inference.statistics(fit)
             self.statistics_ = {name: float(value) for name, value in figures.items()}
@@ -1045,3 +1022,18 @@ class SegmentedRegressor(
                     f"The model was fitted on {asked}, but X holds {held}."
                 )
         return validate_data(self, X, reset=False, dtype=np.float64)
+
+
+def _of_feature(fit, rows, interval, kind):
+    """What a fit says of the breakpoints and segments of a feature, by attribute."""
+    to_user = np.asarray if kind is None else dates.from_days
+    segments = inference.segment_table(fit, rows)
+    for name in ("start", "end"):
+        segments[name] = to_user(segments[name])
+    return {
+        "breakpoints_": to_user(fit.breakpoints),
+        "breakpoint_std_": inference.breakpoint_errors(fit),
+        "breakpoint_interval_": to_user(interval),
+        "segments_": segments,
+        "jumps_": segments["jump"][1:],
+    }

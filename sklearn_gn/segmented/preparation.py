@@ -7,7 +7,6 @@ import numpy as np
 from sklearn.model_selection import check_cv
 
 from sklearn_gn.data import dates
-from sklearn_gn.data.rows import weights_of
 from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.problem import (
@@ -185,16 +184,16 @@ def sorted_rows(x, weight):
     return order[weight[order] > 0]
 
 
-def prepare_rows(x, y, linear, repeats, y_std=None, absolute_sigma=False):
-    """Return the rows of one series, sorted and scaled, and their order."""
-    weight, variance = repeats, None
-    if y_std is not None:
-        weight, variance = weights_of(y_std, repeats)
+def prepare_rows(x, y, linear, weight, repeats, variance):
+    """Return the rows of one series, sorted and scaled, and their order.
+
+    ``variance`` is that of a row of weight one, if it is known.
+    """
     order = sorted_rows(x, repeats)
     prepared = prepare(x[order], y[order], linear[order], weight[order])
-    if y_std is not None:
+    if weight is not repeats:  # by standard deviations
         prepared = prepared._replace(repeats=repeats[order])
-    if absolute_sigma:
+    if variance is not None:
         size = prepared.scaling.y_size
         prepared = prepared._replace(variance=variance / size / size)
     return prepared, order

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array
 
 from sklearn_gn.arrays.backend import one_blas_thread
 from sklearn_gn.data import dates
-from sklearn_gn.data.rows import check_sample_weight, naming_text
+from sklearn_gn.data.rows import by_deviations, check_sample_weight, naming_text
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.segmented import inference, robust
 from sklearn_gn.segmented.estimator import SegmentedRegressor
@@ -243,11 +243,15 @@ def _fit_in_one_thread(estimator, kind, absolute_sigma, series, names):
 def _fit_chunk(estimator, kind, absolute_sigma, series, names):
     """Tables of the segments of some series."""
     prepared, options = [], options_of(estimator, kind)
-    for (x, y, linear, weight, std), name in zip(series, names, strict=True):
-        if not weight.any():
+    for (x, y, linear, count, std), name in zip(series, names, strict=True):
+        if not count.any():
             raise ValueError(f"Group {name!r}: all weights are zero.")
         try:
-            prepared.append(prepare_rows(x, y, linear, weight, std, absolute_sigma)[0])
+            weight, variance = (
+                (count, None) if std is None else by_deviations(std, count)
+            )
+            given = weight, count, variance if absolute_sigma else None
+            prepared.append(prepare_rows(x, y, linear, *given)[0])
             check_inside(prepared[-1], options.known, kind)
         except ValueError as error:
             raise ValueError(f"Group {name!r}: {error}") from error

@@ -36,7 +36,7 @@ from sklearn_gn.data.chunks import (
     first_of,
     takes_only_chunks,
 )
-from sklearn_gn.data.rows import check_sample_weight, validate_data, weights_and_counts
+from sklearn_gn.data.rows import check_sample_weight, validate_data, weights_of
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.runtime.fit_loop import FitRun
@@ -489,7 +489,7 @@ class ShallowReLURegressor(
         if chunks is not None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
         X, y = self._check_data(X, y)
-        weight, _ = weights_and_counts(sample_weight, y_std, X)
+        weight, *_ = weights_of(sample_weight, y_std, X)
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation_data(X_val, y_val, n_targets)
         unweighted = sample_weight is None and y_std is None

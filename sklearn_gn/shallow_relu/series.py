@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 from sklearn_gn._typing import ArrayLike
 from sklearn_gn.arrays import backend
-from sklearn_gn.data.rows import weights_and_counts
+from sklearn_gn.data.rows import weights_of
 from sklearn_gn.runtime.fit_loop import LOG_COLUMNS
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
 from sklearn_gn.shallow_relu.one_feature import (
@@ -152,7 +152,7 @@ def _problem(number, model, X, y, weight):
     try:
         X = X[:, None] if X.ndim == 1 else X
         X, y = model._check_data(X, y)
-        weight, _ = weights_and_counts(weight, None, X)
+        weight, *_ = weights_of(weight, None, X)
         if X.shape[1] != 1:
             raise ValueError(f"X has {X.shape[1]} features, expected 1.")
         return problem_of(model, X, y, weight, None)

@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_gn._typing import Array, ArrayLike, MatrixLike, RandomState
+from sklearn_gn._typing import ArrayLike, MatrixLike, RandomState
 from sklearn_gn.arrays import backend
 from sklearn_gn.base import (
     GaussNewtonEstimator,
@@ -34,14 +34,13 @@ from sklearn_gn.data.rows import (
     check_sample_weight,
     feature_spread,
     shares,
-    validate_data,
     validation_split,
 )
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.softmax_head import problem
-from sklearn_gn.softmax_head.head import LARGEST_LOGIT, logits_of
+from sklearn_gn.softmax_head.head import LARGEST_LOGIT, values_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
 
 _LOG_OF_FIT = ("convergence_log_", "converged_", "stop_reason_")
@@ -186,9 +185,10 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         "left-out" if rows that are left out chose ``alpha_``, and "fixed" otherwise.
 
     temperature_ : float
-        Divides the logits in :meth:`predict_proba`. With ``alpha="auto"`` it is chosen
-        with the penalty by the rows left out, and mostly below one: a penalty that
-        suits the classes makes the logits too small. 1 if ``alpha`` is a number.
+        Divides the logits of :meth:`decision_function` in :meth:`predict_proba`. With
+        ``alpha="auto"`` it is chosen with the penalty by the rows left out, and mostly
+        below one: a penalty that suits the classes makes the logits too small. 1 if
+        ``alpha`` is a number.
 
     alpha_path_ : dict of ndarrays
         The penalties that were tried: ``alpha``, ascending, ``left_out``, the mean
@@ -285,6 +285,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
     _accept_sparse = "csr"
+    _values = values_of
     _not_of_every_fit = ("alpha_path_",)
 
     def __init__(
@@ -650,21 +651,3 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             self.fit_intercept,
             getattr(self, "feature_names_in_", None),
         )
-
-    def decision_function(self, X: MatrixLike) -> Array:
-        """Return the logits, which :meth:`predict_proba` divides by ``temperature_``.
-
-        Parameters
-        ----------
-        X : {array-like, sparse matrix} of shape (n_samples, n_features)
-            Features.
-
-        Returns
-        -------
-        logits : ndarray of shape (n_samples,) or (n_samples, n_classes)
-            One column per class. For two classes, the logit of the second one only.
-        """
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64)
-        logits = logits_of(X, self.coef_, self.intercept_)
-        return logits[:, 0] if len(self.classes_) == 2 else logits

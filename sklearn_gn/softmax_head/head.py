@@ -96,6 +96,11 @@ def logits_of(X, coef, intercept):
     return np.clip(logits, -LARGEST_LOGIT, LARGEST_LOGIT)
 
 
+def values_of(model, X):
+    """Logits of a fitted estimator for checked features."""
+    return logits_of(X, model.coef_, model.intercept_)
+
+
 # --- the rows ------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._caller import warn_user
-from sklearn_gn._typing import Array, ArrayLike
+from sklearn_gn._typing import ArrayLike
 from sklearn_gn.arrays import backend
 from sklearn_gn.base import (
     DiagnoseMixin,
@@ -24,12 +24,12 @@ from sklearn_gn.base import (
     cross_entropy,
     unchanged_on_failure,
 )
-from sklearn_gn.data.rows import check_sample_weight, validate_data
+from sklearn_gn.data.rows import check_sample_weight
 from sklearn_gn.findings import Diagnosis, Finding
 from sklearn_gn.runtime.export import logistic_regression
 from sklearn_gn.runtime.onnx import ConvertedToONNX
 from sklearn_gn.softmax_head import problem
-from sklearn_gn.softmax_head.head import AffineHead, logits_of
+from sklearn_gn.softmax_head.head import AffineHead, logits_of, values_of
 from sklearn_gn.solvers import FGNNewton
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
@@ -144,6 +144,7 @@ class FGNSoftmaxHeadCV(
     ((3, 7), True)
     """
 
+    _values = values_of
     _parameter_constraints: dict[str, Any] = {
         "Cs": [Interval(Integral, 1, None, closed="left"), "array-like"],
         "cv": [Interval(Integral, 2, None, closed="left"), StrOptions({"loo"}), object],
@@ -322,24 +323,6 @@ class FGNSoftmaxHeadCV(
         return score
 
     # -- results ----------------------------------------------------------------------
-
-    def decision_function(self, X: ArrayLike) -> Array:
-        """Return the logits.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Features.
-
-        Returns
-        -------
-        logits : ndarray of shape (n_samples,) or (n_samples, n_classes)
-            One column per class. For two classes, the logit of the second one only.
-        """
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        logits = logits_of(X, self.coef_, self.intercept_)
-        return logits[:, 0] if len(self.classes_) == 2 else logits
 
     def to_sklearn(self) -> BaseEstimator:
         """Return a ``LogisticRegression`` that predicts the same.

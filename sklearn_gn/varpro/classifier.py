@@ -8,9 +8,8 @@ from typing import Any, Literal, Self
 import numpy as np
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted
 
-from sklearn_gn._typing import Array, ArrayLike, RandomState
+from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.base import SoftmaxClassifier, unchanged_on_failure
 from sklearn_gn.data.chunks import (
     check_class_weight,
@@ -18,7 +17,7 @@ from sklearn_gn.data.chunks import (
     labels_of,
     takes_only_chunks,
 )
-from sklearn_gn.data.rows import check_sample_weight, validate_data
+from sklearn_gn.data.rows import check_sample_weight
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, Solver
 from sklearn_gn.varpro.estimator import _VarProNet
@@ -481,21 +480,3 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
             self._fit_distinct(X, code, weight, data, validation)
         finally:
             del self._class_factors
-
-    def decision_function(self, X: ArrayLike) -> Array:
-        """Return the logits.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        Returns
-        -------
-        logits : ndarray of shape (n_samples,) or (n_samples, n_classes)
-            One column per class. For two classes, the logit of the second one only.
-        """
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        values = self._values(X)
-        return values[:, 0] if values.shape[1] == 1 else values

@@ -16,7 +16,7 @@ from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import unchanged_on_failure
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.chunks import first_of, takes_only_chunks
-from sklearn_gn.data.rows import check_sample_weight, validate_data, weights_and_counts
+from sklearn_gn.data.rows import check_sample_weight, validate_data, weights_of
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
@@ -419,7 +419,7 @@ class VarProNetRegressor(
         if chunks is not None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
         X, y = self._validated(X, y)
-        weight, _ = weights_and_counts(sample_weight, y_std, X)
+        weight, *_ = weights_of(sample_weight, y_std, X)
         n_targets = 1 if y.ndim == 1 else y.shape[1]
         validation = self._check_validation(X_val, y_val, n_targets)
         unweighted = sample_weight is None and y_std is None
