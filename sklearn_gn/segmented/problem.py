@@ -116,8 +116,16 @@ def make_table(series):
 
 
 def select(table, series):
-    """Return the table of some of the series."""
-    return Table(*(a[series] for a in table))
+    """Return the table of some of the series; of one, several times, without copies."""
+    return Table(*(rows_of(a, series) for a in table))
+
+
+def rows_of(array, series):
+    """Return ``array[series]``, a view where all are the same row of memory."""
+    if array.strides[0] == 0 or len(array) == 1:
+        shape = np.arange(len(array))[series].shape
+        return np.broadcast_to(array[:1], (*shape, *array.shape[1:]))
+    return array[series]
 
 
 def take(array, index):
@@ -306,7 +314,7 @@ class Problem(NamedTuple):
             self.form,
             self.known[series],
             Limits(*(a[series] for a in self.limits)),
-            self.candidates and Candidates(*(a[series] for a in self.candidates)),
+            self.candidates and Candidates(*(rows_of(a, series) for a in self.candidates)),
         )
 
 
