@@ -17,7 +17,7 @@ import numpy as np
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays.backend import scope, to_numpy
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.calls import check_signature, explained_errors, named_parameters
 from sklearn_gn.pde.coefficients import as_array
 from sklearn_gn.pde.conditions import BaseCondition, Neumann
@@ -222,7 +222,7 @@ def _at_smooth_fields(problem, points, unknown, rng):
     return {name: np.stack([one[name] for one in found]) for name in found[0]}
 
 
-@partial(evaluated_by_numpy, static_argnames="problem")
+@partial(jit_by_size, static_argnames="problem")
 def _residuals_of_smooth_field(problem, level, weights, unknown, points):
     """All residuals of a smooth field about a level."""
     known_at = _smooth_field(problem, level, weights)
@@ -305,7 +305,7 @@ def _hint_at_the_point(problem):
     )
 
 
-@partial(evaluated_by_numpy, static_argnames="problem")
+@partial(jit_by_size, static_argnames="problem")
 def _with_slopes(problem, level, weights, points):
     """Residuals of the equation, and their slopes in level and weights of the field."""
     kind = problem.residual_classes()[0]
@@ -417,7 +417,7 @@ def _is_pure_neumann(problem):
     return whole and one and shape and problem.domain.time is None
 
 
-@partial(evaluated_by_numpy, static_argnames="problem")
+@partial(jit_by_size, static_argnames="problem")
 def _laplacian_parts(problem, weights, X):
     """Residual of zero, its change by a smooth field, and the field's Laplacian."""
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.arrays.backend import scope, to_numpy
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.operators import Field
 
@@ -64,7 +64,7 @@ def values_of(problem, conditions, places):
     ]
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "functions"))
+@partial(jit_by_size, static_argnames=("problem", "functions"))
 def _given_at(problem, functions, places):
     """What functions of conditions give at their points."""
 
@@ -128,7 +128,7 @@ def is_reference(exact):
     return hasattr(type(exact), "points") or "points" in getattr(exact, "__dict__", {})
 
 
-@partial(evaluated_by_numpy, static_argnames="problem")
+@partial(jit_by_size, static_argnames="problem")
 def exact_at(problem, X):
     """The exact solution, a function of one point, at points X, (n, q)."""
 

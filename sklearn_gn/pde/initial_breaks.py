@@ -25,7 +25,7 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.factors import least_norm_solution
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Periodic, Robin
@@ -226,7 +226,7 @@ def _at_an_end(problem, axis, end, entries):
     return residuals, least_norm_solution(slopes, there)
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "axis", "entries"))
+@partial(jit_by_size, static_argnames=("problem", "axis", "entries"))
 def _traced_at_an_end(problem, axis, entries, x, normal, inside):
     start, q = _start(problem), len(problem.outputs)
     _, *kinds = problem.residual_classes()
@@ -289,7 +289,7 @@ def _values_and_slopes(problem, x, axis):
     return backend.to_numpy(_traced_values_and_slopes(problem, points, axis))
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "axis"))
+@partial(jit_by_size, static_argnames=("problem", "axis"))
 def _traced_values_and_slopes(problem, points, axis):
     start, unit = _start(problem), jnp.eye(2)[axis]
     return jax.vmap(lambda x: jax.jvp(start, (x,), (unit,)))(points)
@@ -322,7 +322,7 @@ def _rates(problem, axis, places):
     return [_eigenvalues(*of_place, sizes) for of_place in zip(*terms, strict=True)]
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "axis"))
+@partial(jit_by_size, static_argnames=("problem", "axis"))
 def _terms(problem, points, axis):
     """Derivatives of the equation in those of the solution, each of shape (n, k, q).
 

@@ -18,7 +18,7 @@ from scipy.spatial import KDTree
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays.backend import scope, to_numpy
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.calls import named_parameters
 from sklearn_gn.pde.conditions import Dirichlet, Initial
 from sklearn_gn.pde.domains import Domain
@@ -133,7 +133,7 @@ def _jump_along(problem, region, k, X):
     return place
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "region"))
+@partial(jit_by_size, static_argnames=("problem", "region"))
 def _differentiated_at(problem, region, X):
     """What the equation differentiates at points, of shape (n, 2, m) for each axis.
 

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.arrays.backend import scope, to_numpy
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.calls import call, flat, named_parameters
 from sklearn_gn.pde.coefficients import Piecewise, piece_numbers, within_pieces
 from sklearn_gn.pde.conditions import BaseCondition, Points
@@ -353,7 +353,7 @@ def interface_of(problem, regions):
     return replace(interface, rows=tuple(sorted(rows)), linear=linear)
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "interface"))
+@partial(jit_by_size, static_argnames=("problem", "interface"))
 def _jumps_of_waves(problem, interface, waves, points, data):
     """Jumps (n, k) between waves, one for each output of each region."""
     field = problem.field(lambda x: 2 + jnp.sin(waves @ x))

@@ -30,7 +30,7 @@ import numpy as np
 import scipy.linalg
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.local_functions import followed_by, wave_at
 from sklearn_gn.pde.operators import Field
 from sklearn_gn.pinn.enrichment import waves as spectrum
@@ -146,7 +146,7 @@ def _radians(problem):
     return 2 * np.pi / np.ptp(problem.domain.bounds, axis=1)
 
 
-@partial(evaluated_by_numpy, static_argnames="problem")
+@partial(jit_by_size, static_argnames="problem")
 def _answers(problem, vectors, amplitudes, points):
     """What the equation makes of waves, of shape (waves, points, amplitudes, q)."""
     kind, q = problem.residual_classes()[0], len(problem.outputs)
