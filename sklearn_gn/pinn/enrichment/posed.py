@@ -6,8 +6,7 @@ axes, mapped to [-1, 1], the network has the known functions that the statement 
 problem shows. Each family of ``FAMILIES`` says which ones it can add:
 
 - "waves": ``cos(k (x - m))`` and ``sin(k (x - m))``, with m the middle of the domain,
-  for wave vectors k of source and given values (:mod:`.waves`, on many axes
-  :mod:`.lines`);
+  for wave vectors k of source and given values (:mod:`.waves`);
 - "dispersion": the same for waves that the equation lets pass (:mod:`.dispersion`);
 - "corners": singular functions of corners of the domain, and of right angles that need
   them (:mod:`sklearn_gn.pde.corners`);
@@ -33,7 +32,7 @@ from sklearn_gn.pde import Problem
 from sklearn_gn.pde.corners import rough_corners
 from sklearn_gn.pde.initial_breaks import initial_breaks
 from sklearn_gn.pde.local_functions import followed_by
-from sklearn_gn.pinn.enrichment import dispersion, lines, waves
+from sklearn_gn.pinn.enrichment import dispersion, waves
 from sklearn_gn.pinn.enrichment.circles import on_circles
 from sklearn_gn.pinn.enrichment.similarity import (
     n_similarity_functions,
@@ -174,9 +173,7 @@ def posed(problem, stages, y=None, observed=(), names=NAMES):
         problem, stages = on_circles(problem, stages)
     shown = ()
     if "waves" in names:
-        many_axes = problem.domain.dim > waves.MOST_AXES
-        shown = (lines if many_axes else waves).wave_vectors(problem)
-        shown = switches.kept("pinn.waves", shown)
+        shown = switches.kept("pinn.waves", waves.wave_vectors(problem))
     center, scale = units(problem, y, observed, shown)
     starts = coefficient_starts(problem, center, scale) if y is not None else {}
     found = {
