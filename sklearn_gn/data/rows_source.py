@@ -26,7 +26,7 @@ from sklearn_gn.data.chunks import (
     prefetched,
     targets_of_chunk,
 )
-from sklearn_gn.data.hashing import differ, row_codes
+from sklearn_gn.data.row_checks import differ, row_codes
 from sklearn_gn.data.tables import engine_of, handles_of
 from sklearn_gn.optim.solver import Rows
 
