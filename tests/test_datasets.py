@@ -494,9 +494,7 @@ def test_damaged_file_is_made_again(damage, monkeypatch, tmp_path):
     Y = coarse_dcr(2, data_home=tmp_path)[1]
     (file,) = results(tmp_path)
     file.write_bytes(damage(file.read_bytes()))
-    with pytest.warns(UserWarning, match=r"cannot be used .*computed again") as warned:
-        again = coarse_dcr(2, data_home=tmp_path)[1]
-    assert warned[0].filename == __file__
+    again = coarse_dcr(2, data_home=tmp_path)[1]  # joblib logs a warning
     np.testing.assert_allclose(again, Y, rtol=1e-9)
     forbid(monkeypatch, _dcr)
     np.testing.assert_array_equal(coarse_dcr(2, data_home=tmp_path)[1], again)
