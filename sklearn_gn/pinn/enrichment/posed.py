@@ -41,7 +41,6 @@ from sklearn_gn.pinn.enrichment.similarity import (
 from sklearn_gn.pinn.units import coefficient_starts, units
 
 _WHOLE = 0.01  # distance of an exponent to a whole number
-_TINY = 1e-30  # what is left alone
 _NEXT = 1e-12  # distance from a corner, in units of the domain's size
 
 
@@ -73,7 +72,7 @@ def corner_functions(corners, domain, x):
     across = (c * offset[:, 1] - s * offset[:, 0]) / size
     # At the corner the angle has no derivatives: take those next to it, inside.
     along += jnp.where((along == 0) & (across == 0), _NEXT, 0)
-    square = along**2 + across**2 + _TINY
+    square = along**2 + across**2
     angle = jnp.arctan2(across, along)
     real, imaginary = jnp.cos(a * angle), jnp.sin(a * angle)
     whole = np.abs(a - np.round(a)) < _WHOLE

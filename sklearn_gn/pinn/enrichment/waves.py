@@ -27,7 +27,7 @@ MOST_WAVES, MOST_AXES = 8, 3
 _SMALL = 3e-3  # amplitude, relative to the largest
 _STANDS_OUT = 5.0  # amplitude over those around it
 _AROUND = 3  # cycles, beyond the width of a peak
-_SLOW, _LEAST_CYCLES = 2.0, 1.0  # what a network learns by itself; of any wave
+SLOW, _LEAST_CYCLES = 2.0, 1.0  # what a network learns by itself; of any wave
 _EQUAL = 0.3  # cycles by which two waves are the same
 _MOST_REFINED = 6  # waves
 _REFINED_POINTS = 1500
@@ -204,7 +204,7 @@ def _waves(values, problem, axes):
         return exact
     clear = amplitude > _STANDS_OUT * _largest_around(amplitude, _AROUND)
     kept = [(a, np.array(c)) for a, c in half if clear[tuple(map(int, c))]]
-    return [(a, c) for a, c in kept if np.abs(c).max() >= _SLOW]
+    return [(a, c) for a, c in kept if np.abs(c).max() >= SLOW]
 
 
 def peaks(values):
