@@ -6,16 +6,16 @@ from joblib import parallel_config
 from scipy.optimize import minimize, root
 from scipy.sparse.linalg import spsolve
 
+from benchmarks import _dcr
+from benchmarks._dcr import make_dcr
 from sklearn_gn import datasets
 from sklearn_gn.datasets import (
     _cdr,
-    _dcr,
     _toy,
     load_nile,
     load_udhr,
     load_us_employment,
     make_cdr,
-    make_dcr,
     make_ellipse,
     make_peaks_classification,
 )
@@ -504,12 +504,12 @@ def test_data_are_returned_where_they_cannot_be_stored(monkeypatch, tmp_path):
     blocked = tmp_path / "file"
     blocked.touch()
     with pytest.warns(UserWarning, match="folder of stored results") as warned:
-        X, _ = coarse_dcr(2, data_home=blocked)
-    assert X.shape == (2, 3)
+        X, _ = coarse_cdr(2, data_home=blocked)
+    assert X.shape == (2, 55)
     assert warned[0].filename == __file__
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(blocked))
     with pytest.warns(UserWarning, match="folder of stored results"):
-        coarse_dcr(2)
+        coarse_cdr(2)
 
 
 def test_a_write_that_fails_leaves_no_result(monkeypatch, tmp_path):

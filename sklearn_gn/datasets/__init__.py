@@ -2,7 +2,6 @@
 
 from sklearn_gn.datasets._bundled import load_nile, load_udhr, load_us_employment
 from sklearn_gn.datasets._cdr import make_cdr
-from sklearn_gn.datasets._dcr import make_dcr
 from sklearn_gn.datasets._toy import make_ellipse, make_peaks_classification
 
 __all__ = [
@@ -10,7 +9,6 @@ __all__ = [
     "load_udhr",
     "load_us_employment",
     "make_cdr",
-    "make_dcr",
     "make_ellipse",
     "make_peaks_classification",
 ]
