@@ -22,8 +22,10 @@ and cosines (:mod:`.circles`).
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -34,10 +36,7 @@ from sklearn_gn.pde.initial_breaks import initial_breaks
 from sklearn_gn.pde.local_functions import followed_by
 from sklearn_gn.pinn.enrichment import dispersion, waves
 from sklearn_gn.pinn.enrichment.circles import on_circles
-from sklearn_gn.pinn.enrichment.similarity import (
-    n_similarity_functions,
-    similarity_functions,
-)
+from sklearn_gn.pinn.enrichment.similarity import similarity_functions
 from sklearn_gn.pinn.units import coefficient_starts, units
 
 _WHOLE = 0.01  # distance of an exponent to a whole number
@@ -93,32 +92,15 @@ class Family(NamedTuple):
     """Known functions of a kind."""
 
     find: Callable  # (problem, scale, shown waves) -> tuple of what the problem shows
-    count: Callable  # of what was found: the number of functions
-    at: Callable  # (found, domain, x) -> their values at a point
-
-
-def _twice(found):
-    return 2 * len(found)
+    at: Callable  # (found, domain, x) -> values of the functions at a point
 
 
 FAMILIES = {
-    "waves": Family(lambda problem, scale, shown: shown, _twice, plane_waves),
-    "dispersion": Family(
-        lambda *problem: switches.kept(
-            "pinn.dispersion", dispersion.further_waves(*problem)
-        ),
-        _twice,
-        plane_waves,
-    ),
-    "corners": Family(
-        lambda problem, *_: switches.kept("pinn.corners", rough_corners(problem)),
-        _twice,
-        corner_functions,
-    ),
+    "waves": Family(lambda problem, scale, shown: shown, plane_waves),
+    "dispersion": Family(dispersion.further_waves, plane_waves),
+    "corners": Family(lambda problem, *_: rough_corners(problem), corner_functions),
     "similarity": Family(
-        lambda problem, *_: switches.kept("pinn.similarity", initial_breaks(problem)),
-        n_similarity_functions,
-        similarity_functions,
+        lambda problem, *_: initial_breaks(problem), similarity_functions
     ),
 }
 NAMES = ("circles", *FAMILIES)
@@ -143,11 +125,17 @@ class PosedProblem(Problem):
     @property
     def n_functions(self):
         """Number of the last inputs of the network, which are no axes."""
-        return sum(self.function_counts().values())
+        return sum(self.function_counts.values())
 
+    @cached_property
     def function_counts(self):
         """Number of known functions by the name of their family."""
-        return {name: FAMILIES[name].count(own) for name, own in self.added.items()}
+        x, domain = np.zeros(self.domain.dim), self.domain
+        with jax.enable_x64(True):
+            return {
+                name: jax.eval_shape(partial(FAMILIES[name].at, own, domain), x).size
+                for name, own in self.added.items()
+            }
 
     def embedding(self, x):
         """Inputs of the network: those of the axes, then the known functions."""
@@ -176,7 +164,7 @@ def posed(problem, stages, y=None, observed=(), names=NAMES):
     center, scale = units(problem, y, observed, shown)
     starts = coefficient_starts(problem, center, scale) if y is not None else {}
     found = {
-        name: family.find(problem, scale, shown)
+        name: switches.kept(f"pinn.{name}", family.find(problem, scale, shown))
         for name, family in FAMILIES.items()
         if name in names
     }

@@ -22,15 +22,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-N_OF_A_RATE = 2  # functions: that of the break and its integral
 _HIGHEST, _MOST_DERIVATIVES = 3, 8  # of F_k, and of F_0
 _TERMS = 32  # of the complex error function
 _REAL = 1e-6  # imaginary part of a rate that is real, relative
-
-
-def n_similarity_functions(breaks):
-    """Number of functions of some breaks."""
-    return sum(N_OF_A_RATE * (1 + _is_complex(r)) for b in breaks for r in b.rates)
 
 
 def similarity_functions(breaks, domain, x):
