@@ -27,18 +27,12 @@ from sklearn_gn.pde.coefficients import as_array
 from sklearn_gn.pde.conditions import BaseCondition, Neumann
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import is_reference, values_of
-from sklearn_gn.pde.jumps import (
-    MOST_AXES,
-    check_fluxes,
-    check_shared_places,
-    warn_of_jumps,
-)
+from sklearn_gn.pde.jumps import MOST_AXES, check_fluxes, check_shared_places, jumps
 from sklearn_gn.pde.local_functions import expanded, fields_and_points, wave_at
-from sklearn_gn.pde.outlines import Ellipse, PointCloud, Polygon
-from sklearn_gn.pde.patches import draw
+from sklearn_gn.pde.outlines import PointCloud
+from sklearn_gn.pde.patches import measured
 from sklearn_gn.pde.regions import RegionalResidual
 from sklearn_gn.pde.residual_classes import derivatives, slopes_of_equation
-from sklearn_gn.pde.shapes import Ball, Box
 
 _POINTS = 4  # of each residual class, at which it is evaluated
 _MOST_AXES = 1000  # beyond these an evaluation costs more than it tells
@@ -78,7 +72,8 @@ def check_problem(problem, default_network=True):
     check_fluxes(problem)
     check_shared_places(problem)
     warn_of_points_outside(problem, points)
-    warn_of_jumps(problem, default_network)
+    for message in jumps(problem, default_network):
+        warn_user(message)
     warn_of_fluxes(problem)
 
 
@@ -381,10 +376,8 @@ def warn_of_fluxes(problem):
     domain, rng = problem.domain, np.random.RandomState(0)
     if not _is_pure_neumann(problem):
         return
-    (inside, _), (rim, _) = (
-        draw(patch, _QUADRATURE, rng)
-        for patch in (domain.interior(), domain.boundary())
-    )
+    inside, _, area = measured(domain.interior(), _QUADRATURE, rng)
+    rim, _, length = measured(domain.boundary(), _QUADRATURE, rng)
     with scope("float64"):
         source, slopes = to_numpy(_source_and_slopes(problem, inside))
     second = [derivatives(domain.dim).index((k, k)) for k in range(domain.dim)]
@@ -393,9 +386,6 @@ def warn_of_fluxes(problem):
     if not np.allclose(slopes, expected, rtol=0, atol=_SAME * abs(slopes).max()):
         return
     flux = c * values_of(problem, problem.conditions[:1], [rim])[0][1][:, 0]
-    area, length = (
-        np.exp(p.log_measure) for p in (domain.interior(), domain.boundary())
-    )
     total = area * source.mean() + length * flux.mean()
     size = area * np.abs(source).mean() + length * np.abs(flux).mean()
     if np.abs(total) > _UNBALANCED * size:
@@ -415,8 +405,8 @@ def _is_pure_neumann(problem):
     (condition,) = problem.conditions
     whole = isinstance(condition, Neumann) and condition.on == "boundary"
     one = problem.residual_classes()[0].n_outputs == 1
-    shape = isinstance(problem.domain, (Ball, Box, Ellipse, Polygon))  # known measures
-    return whole and one and shape and problem.domain.time is None
+    sampled = not isinstance(problem.domain, PointCloud)
+    return whole and one and sampled and problem.domain.time is None
 
 
 @partial(jit_by_size, static_argnames="problem")

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial import KDTree
 
-from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays.backend import scope, to_numpy
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.calls import named_parameters
@@ -40,12 +39,6 @@ _FLAT, _PARALLEL = 1e-9, 1e-6  # distance to a plane; sine of the angle between 
 _BACK = 0.01  # share of the way back from a common point, to tell which part it ends
 _NEAR = 1e-7  # share of that way, to tell the sides of one condition apart
 _DIGITS = 6  # of the normals of a plane, and of a place in units of the domain
-
-
-def warn_of_jumps(problem, default_network=True):
-    """Warn of each jump of the given values; the parameters are those of jumps()."""
-    for message in jumps(problem, default_network):
-        warn_user(message)
 
 
 def jumps(problem, default_network=True):

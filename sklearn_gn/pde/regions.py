@@ -221,7 +221,8 @@ class RegionalResidual:
 
     def __call__(self, u: Any, x: Any, /, **coefficients: Any) -> Any:
         """Residuals at a point, of shape (k,)."""
-        number = Piecewise(len(self.pieces), *self._numbered())(x)
+        numbered = ((domain, k) for k, (domain, _) in enumerate(self.pieces))
+        number = Piecewise(len(self.pieces), *numbered)(x)
         found = [flat(call(r, (u, x), coefficients), x) for _, r in self.pieces]
         sizes = [len(values) for values in found]
         if len(set(sizes)) > 1:
@@ -233,9 +234,6 @@ class RegionalResidual:
         for k, values in enumerate(found[:-1]):
             value = jnp.where(number == k, values, value)
         return value
-
-    def _numbered(self):
-        return [(domain, k) for k, (domain, _) in enumerate(self.pieces)]
 
     def check(self, domain: Any) -> None:
         """Raise a ValueError if a part of the domain has no equation."""

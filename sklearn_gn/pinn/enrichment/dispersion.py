@@ -55,7 +55,8 @@ class Symbol(NamedTuple):
 
     def __call__(self, cycles):
         """Matrices (n, q, q) at cycles (n, d)."""
-        return np.tensordot(_monomials(cycles, self.powers), self.terms, 1)
+        monomials = np.prod(np.asarray(cycles)[:, None] ** self.powers, axis=2)
+        return np.tensordot(monomials, self.terms, 1)
 
 
 def further_waves(problem, scale, shown=()):
@@ -120,10 +121,6 @@ def _slopes(problem, states, points):
         lambda state, x: slopes_of_equation(problem, zero, state, x), (None, 0)
     )
     return jax.vmap(of_state, (0, None))(states, points)
-
-
-def _monomials(cycles, powers):
-    return np.prod(np.asarray(cycles)[:, None] ** powers, axis=2)
 
 
 def _radians(problem):

@@ -32,10 +32,6 @@ def similarity_functions(breaks, domain, x):
     return jnp.stack([f for b in breaks for f in _of_break(b, domain, x)])
 
 
-def _is_complex(rate):
-    return abs(rate.imag) > _REAL * abs(rate)
-
-
 def _of_break(entry, domain, x):
     (low, high), (start, end) = (domain.bounds[k] for k in (entry.axis, 1 - entry.axis))
     size, dtype = float(high - low) / 2, np.dtype(x.dtype)
@@ -46,7 +42,7 @@ def _of_break(entry, domain, x):
     if not math.isinf(period):
         s = s - period * jnp.floor(s / period)
     for rate in entry.rates:
-        is_complex = _is_complex(rate)
+        is_complex = abs(rate.imag) > _REAL * abs(rate)
         kind = np.result_type(dtype, np.complex64) if is_complex else dtype
         rate = complex(rate) if is_complex else float(rate.real)
         z, at = s.astype(kind), rate / size**2 * t.astype(kind)
