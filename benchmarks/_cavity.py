@@ -21,16 +21,16 @@ import numpy as np
 from numpy.polynomial import legendre
 from scipy.linalg import lu_factor, lu_solve
 
-from sklearn_gn._typing import Array
-from sklearn_gn.pde import Box, Dirichlet, Problem, Unknown
-from sklearn_gn.pde.problems import navier_stokes
-from sklearn_gn.pde.problems._common import (
+from benchmarks._computed import (
     Computed,
     check_count,
     check_positive,
     grid,
     stored,
 )
+from sklearn_gn._typing import Array
+from sklearn_gn.pde import Box, Dirichlet, Problem, Unknown
+from sklearn_gn.pde.problems import navier_stokes
 
 _VERSION = 1  # of the numbers: a new one makes stored files void
 _STEEPNESS = 10.0  # of the lid's velocity

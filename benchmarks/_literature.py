@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks._computed import check_count
 from sklearn_gn.pde import Ball, Box, Dirichlet, Initial, Problem, d, grad, laplacian
 from sklearn_gn.pde.problems import HeatSine
-from sklearn_gn.pde.problems._common import check_count
 
 _HALF_WIDTH = 5.0  # of the cube of the Fokker-Planck equation
 

@@ -152,7 +152,11 @@ def ours(name, arguments="", system="None"):
 def pinn(arguments, ending):
     """A solver, and a callback or a setting that ends its fit."""
     made = ours("PINNSolver", arguments)
-    imports = f"{made.imports}\nfrom sklearn_gn.pde import problems"
+    problems = (
+        "from benchmarks._burgers import Burgers",
+        "from sklearn_gn.pde.problems import Kovasznay",
+    )
+    imports = "\n".join([made.imports, *problems])
     return Method(imports, made.make + ending)
 
 
@@ -236,7 +240,7 @@ def tasks():
         "nothing()",
         {
             "pinn": pinn(
-                "problems.Burgers(), hidden_layer_sizes=(20, 20)",
+                "Burgers(), hidden_layer_sizes=(20, 20)",
                 ".set_callbacks(until(1e-4))",
             )
         },
@@ -245,7 +249,7 @@ def tasks():
     found["kovasznay"] = Task(
         "Kovasznay flow, default network and points, one iteration",
         "nothing()",
-        {"pinn": pinn("problems.Kovasznay(), max_iter=1", "")},
+        {"pinn": pinn("Kovasznay(), max_iter=1", "")},
     )
     return found
 

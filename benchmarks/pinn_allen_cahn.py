@@ -1,16 +1,16 @@
 """The Allen-Cahn equation by PINNSolver: error after 120 and 1800 seconds.
 
 u_t = 1e-4 u_xx + 5 u - 5 u^3, periodic on [-1, 1], x^2 cos(pi x) at the start; times
-from 0 to 1. The reference is that of sklearn_gn.pde.problems.AllenCahnReference.
+from 0 to 1. The reference is that of benchmarks._allen_cahn.
 
 With fewer residuals than weights a fit comes down sooner, but soon only follows the
 points that it happens to have; with many more, it goes on. Points are drawn where the
 residual is large, since it hides in thin layers between them.
 """
 
+from benchmarks._allen_cahn import AllenCahn
 from benchmarks._pinn import Case, paper, run_cases
 from sklearn_gn import PINNSolver
-from sklearn_gn.pde.problems import AllenCahn
 
 STATEMENT = (
     "Allen-Cahn equation, u_t = 1e-4 u_xx + 5 u - 5 u^3 on [-1, 1], times from 0 to 1, "

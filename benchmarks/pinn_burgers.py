@@ -5,9 +5,9 @@ forms at the origin, of width 0.02. Many more residuals than weights: with fewer
 error stays at some 1e-6.
 """
 
+from benchmarks._burgers import Burgers
 from benchmarks._pinn import Case, paper, run_cases
 from sklearn_gn import PINNSolver
-from sklearn_gn.pde.problems import Burgers
 
 CASE = Case(
     "Burgers' equation, u_t + u u_x = 0.01 u_xx on [-1, 1], times from 0 to 1, "

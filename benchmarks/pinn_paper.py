@@ -14,17 +14,15 @@ from dataclasses import replace
 from sklearn.base import clone
 
 from benchmarks import pinn_allen_cahn, pinn_burgers, pinn_kovasznay, pinn_poisson10d
+from benchmarks._allen_cahn import AllenCahn
+from benchmarks._burgers import Burgers
 from benchmarks._cavity import CavityReference, LidDrivenCavity
 from benchmarks._literature import Heat, LogFokkerPlanck, Poisson, PoissonBall
 from benchmarks._pinn import QUICK, QUICK_SECONDS, Case, paper, problem_of
 from benchmarks._report import progress, settings, summary, target
 from benchmarks.pinn_defaults import figures_of_fit
 from sklearn_gn import PINNSolver
-from sklearn_gn.pde.problems import (
-    AllenCahn,
-    Burgers,
-    Kovasznay,
-)
+from sklearn_gn.pde.problems import Kovasznay
 from sklearn_gn.solvers import DNGD
 
 SECONDS = 600.0

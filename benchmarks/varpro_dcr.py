@@ -1,5 +1,6 @@
 """GNvpro on the direct-current resistivity surrogate of its paper, beside peers."""
 
+from benchmarks._dcr import make_dcr
 from benchmarks._surrogates import (
     NOTES,
     Plan,
@@ -8,7 +9,6 @@ from benchmarks._surrogates import (
     run_surrogate,
     surrogate,
 )
-from sklearn_gn.datasets import make_dcr
 from sklearn_gn.networks import MLP, NeuralODE
 from sklearn_gn.solvers import GNvpro
 
@@ -58,7 +58,7 @@ def run(args):
     problem = surrogate(f"DCR, {cells} cells", bunch, center=True, quick=args.quick)
     notes = [
         *NOTES,
-        f"The data are those of sklearn_gn.datasets.make_dcr, {n_samples:,} samples on "
+        f"The data are those of benchmarks._dcr.make_dcr, {n_samples:,} samples on "
         f"{cells} cells, less the mean of the training targets. The paper has "
         f"{SAMPLES:,} on 48 x 48 x 24.",
         "Adam has batches of 32; batches of 2, the paper's, would take hours.",

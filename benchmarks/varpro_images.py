@@ -10,6 +10,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.model_selection import train_test_split
 
 from benchmarks import _data
+from benchmarks._own_copies import load_cifar10
 from benchmarks._report import progress, summary, target
 from benchmarks._timing import compile_seconds
 from benchmarks._varpro import (
@@ -24,7 +25,6 @@ from benchmarks._varpro import (
     short,
 )
 from sklearn_gn import VarProNetClassifier
-from sklearn_gn.datasets import load_cifar10
 from sklearn_gn.networks import CNN
 from sklearn_gn.solvers import SGD, Adam, GNvpro
 

@@ -20,6 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks import _data
+from benchmarks._own_copies import load_indian_pines
 from benchmarks._report import as_text, progress, summary, target
 from benchmarks._timing import compile_seconds, timed_fit, warm_fit
 from benchmarks._varpro import (
@@ -34,7 +35,6 @@ from benchmarks._varpro import (
     work_comparison,
 )
 from sklearn_gn import VarProNetClassifier, VarProNetRegressor
-from sklearn_gn.datasets import load_indian_pines
 from sklearn_gn.networks import NeuralODE
 from sklearn_gn.solvers import Adam, GNvpro
 

@@ -1,9 +1,8 @@
 """Callbacks for the fit loop, set by ``estimator.set_callbacks(...)``.
 
-They follow scikit-learn's callback protocol. :class:`ValidationMonitor` and
-:class:`TimeBudget` work with any estimator that supports callbacks. The others also
-read the run of the fit (log, state, best iterate), which only the estimators of this
-package provide.
+They follow scikit-learn's callback protocol. :class:`TimeBudget` works with any
+estimator that supports callbacks. The others also read the run of the fit (log, state,
+best iterate), which only the estimators of this package provide.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from sklearn_gn._caller import warn_user
-from sklearn_gn._typing import ArrayLike, PathLike
+from sklearn_gn._typing import PathLike
 from sklearn_gn.optim.stop import is_interrupt
 from sklearn_gn.runtime import checkpoint
 
@@ -25,7 +24,6 @@ __all__ = [
     "EarlyStopping",
     "LogWriter",
     "TimeBudget",
-    "ValidationMonitor",
 ]
 
 _INTEGERS = (int, np.integer)
@@ -260,65 +258,6 @@ class EarlyStopping(_Callback):
         if start != run.start:  # the current one has no row yet
             start, best, since = run.start, float("inf"), 0
         return _Count(len(run.log), start, best, since)
-
-
-class ValidationMonitor(_Callback):
-    """Score the model on validation data after every iteration.
-
-    Parameters
-    ----------
-    X_val : array-like of shape (n_samples, n_features)
-        Validation samples.
-    y_val : array-like of shape (n_samples,) or (n_samples, n_targets)
-        Their targets.
-    scoring : str, callable or None, default=None
-        As in :func:`sklearn.metrics.check_scoring`; None is the estimator's ``score``.
-
-    Attributes
-    ----------
-    history_ : dict of lists
-        ``step`` (from 1) and ``score`` of the latest fit; of several fits at a time,
-        the one that ended last.
-    """
-
-    def __init__(
-        self,
-        X_val: ArrayLike,
-        y_val: ArrayLike,
-        *,
-        scoring: str | Callable[..., Any] | None = None,
-    ) -> None:
-        self.X_val = X_val
-        self.y_val = y_val
-        self.scoring = scoring
-        self.history_: dict[str, list[float]] = {"step": [], "score": []}
-        super().__init__()
-
-    def __repr__(self):
-        return f"ValidationMonitor(scoring={self.scoring!r})"
-
-    def setup(self, estimator: Any, context: Any) -> None:
-        """Prepare for one fit."""
-        from sklearn.metrics import check_scoring
-
-        self.history_ = {"step": [], "score": []}
-        scorer = check_scoring(estimator, self.scoring)
-        self._fits[id(estimator)] = scorer, self.history_
-
-    def teardown(self, estimator: Any, context: Any) -> None:
-        """Forget that fit, and show its history."""
-        _, self.history_ = self._fits.pop(id(estimator), (None, self.history_))
-
-    def on_fit_task_end(
-        self, estimator: Any, context: Any, *, fitted_estimator: Any = None
-    ) -> bool:
-        """Called when the fit, or an iteration of it, ends; True asks to stop."""
-        if fitted_estimator is None or context.max_subtasks != 0:
-            return False
-        scorer, history = self._fits[id(estimator)]
-        history["step"].append(context.task_id + 1)
-        history["score"].append(float(scorer(fitted_estimator, self.X_val, self.y_val)))
-        return False
 
 
 class LogWriter(_Callback):

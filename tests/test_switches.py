@@ -10,6 +10,7 @@ import sklearn_gn
 from benchmarks._ablation import ROOMS, SWITCHES
 from sklearn_gn import FGNSoftmaxHead, ShallowReLURegressor
 from sklearn_gn import _switches as switches
+from sklearn_gn.pinn.enrichment.posed import FAMILIES
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +26,11 @@ def names_in_source():
         for node in ast.walk(ast.parse(text)) if "switches." in text else ():
             function = getattr(node, "func", None)
             module = getattr(getattr(function, "value", None), "id", None)
-            if module == "switches":
+            if module != "switches":
+                continue
+            if isinstance(node.args[0], ast.JoinedStr):  # of families of functions
+                yield from (f"pinn.{name}" for name in FAMILIES)
+            else:
                 yield node.args[0].value
 
 

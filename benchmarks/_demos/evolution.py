@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks._burgers import Burgers
 from benchmarks._demos import references
 from benchmarks._demos.common import Demo
 from sklearn_gn.pde import Box, Dirichlet, Initial, Periodic, Problem, d
-from sklearn_gn.pde.problems import Burgers
 
 pi = math.pi
 LINE = Box(x=(-1, 1), t=(0, 1))

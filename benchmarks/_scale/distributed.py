@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks._report import progress, settings, summary
 from sklearn_gn import SegmentedRegressor, ShallowReLURegressor, VarProNetRegressor
-from sklearn_gn.data.chunks import DaskRows
+from sklearn_gn.data.tables import dask_rows
 
 ROWS, FEATURES, BLOCK = 10_000_000, 20, 250_000
 QUICK_ROWS, COMPARED = 20_000, 1_000_000  # up to these, also in one process
@@ -51,7 +51,7 @@ def run(args):
             start = time.perf_counter()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                here = model.fit_chunks(DaskRows(*arrays)).predict(X)
+                here = model.fit_chunks(dask_rows(*arrays)).predict(X)
             one["seconds_of_one_process"] = time.perf_counter() - start
             one["largest_difference"] = np.abs(found - here).max() / y.std()
         methods[name] = {

@@ -73,8 +73,9 @@ class ReusedMemory:
 def cached_on_disk(function, arguments, *, folder, ignore=(), on_read=None):
     """Call a function, or read its result from disk if it is there.
 
-    A folder that cannot be read or written, and a damaged file, lead to a warning and
-    to another computation. A result is void when the source of the function changes.
+    Where the folder cannot be used, the result is computed again with a warning; where
+    a file is damaged, joblib does so and logs it. A result is void when the source of
+    the function changes.
 
     Parameters
     ----------
@@ -93,26 +94,13 @@ def cached_on_disk(function, arguments, *, folder, ignore=(), on_read=None):
         memory = Memory(place, compress=("gzip", 1), verbose=0)
         if not os.access(place, os.W_OK):
             raise PermissionError(f"{str(place)!r} cannot be written to")
-        memorized = memory.cache(function, ignore=list(ignore))
-        known = memorized.check_call_in_cache(**arguments)
     except OSError as error:
         warn_user(
             f"The folder of stored results cannot be used ({error}): the result is "
             "computed again."
         )
         return function(**arguments)
-    if known:
-        stored = memorized.call_and_shelve(**arguments)
-        try:
-            result = stored.get()
-        except Exception as error:  # of a damaged file it can be nearly anything
-            warn_user(
-                f"A result stored in {place} cannot be used ({error}): it is computed "
-                "again."
-            )
-            stored.clear()
-        else:
-            if on_read is not None:
-                on_read(place)
-            return result
+    memorized = memory.cache(function, ignore=list(ignore))
+    if on_read is not None and memorized.check_call_in_cache(**arguments):
+        on_read(place)
     return memorized(**arguments)

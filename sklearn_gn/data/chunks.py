@@ -1,4 +1,4 @@
-"""Rows in chunks: of memory-mapped and dask arrays, and of a user's iterables.
+"""Rows in chunks: of memory-mapped arrays, and of a user's iterables.
 
 Here are the chunks as they come and what is checked of them; sums over all of them are
 in :mod:`sklearn_gn.data.rows_source`.
@@ -21,7 +21,7 @@ class MappedRows:
     """Chunks ``(X, y)`` or ``(X, y, weight)`` of an array on disk."""
 
     def __init__(self, X, y, sample_weight=None, n_rows=None):
-        self.arrays = _arrays_of_one_length(X, y, sample_weight)
+        self.arrays = arrays_of_one_length(X, y, sample_weight)
         self._size = n_rows or max(1, _CHUNK_BYTES // max(X.itemsize * X.shape[1], 1))
 
     def __iter__(self):
@@ -30,35 +30,7 @@ class MappedRows:
             yield tuple(array[start : start + self._size] for array in self.arrays)
 
 
-class DaskRows:
-    """Chunks of a dask array: its blocks of rows, computed one at a time."""
-
-    def __init__(self, X, y, sample_weight=None):
-        X, *self.others = _arrays_of_one_length(X, y, sample_weight)
-        self.X = X.rechunk({1: -1})
-
-    def __iter__(self):
-        """Yield blocks as numpy arrays."""
-        for X, *others in self._blocks(self.X.blocks):
-            yield tuple(np.asarray(array) for array in (X, *others))
-
-    def delayed(self):
-        """Return the blocks as dask's delayed tuples, which live on its workers."""
-        from dask import delayed
-
-        blocks = self.X.to_delayed().ravel()
-        return [delayed(tuple)(list(block)) for block in self._blocks(blocks)]
-
-    def _blocks(self, blocks_of_X):
-        """Yield a block of X with the rows of the other arrays that belong to it."""
-        start = 0
-        for number, size in enumerate(self.X.chunks[0]):
-            part = slice(start, start + size)
-            yield blocks_of_X[number], *(array[part] for array in self.others)
-            start += size
-
-
-def _arrays_of_one_length(X, y, sample_weight):
+def arrays_of_one_length(X, y, sample_weight):
     """Return X, y and the weights, if there are any, in a list."""
     n_rows = X.shape[0]
     if isinstance(n_rows, float):  # NaN
@@ -76,11 +48,6 @@ def _arrays_of_one_length(X, y, sample_weight):
                 f"{name} has the shape {np.shape(array)}, and X has {n_rows} rows."
             )
     return list(arrays.values())
-
-
-def is_dask(array):
-    """Return whether an array is one of dask."""
-    return type(array).__module__.startswith("dask.array")
 
 
 def prefetched(chunks):

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.data.hashing import row_codes
-
 _MOST_PAIRS = 2000  # rows whose nearest neighbours are looked for; every k-th of more
 _MOST_ROWS = 100_000  # whose residuals are looked at; every k-th of more
 _BLOCK_ROWS = 256  # whose distances to all others are computed together
@@ -25,6 +23,7 @@ _SEEN = 0.1  # of a target's deviation, below which a residual is no outlier
 _CLEAN = 0.03  # robust deviation, in the same unit, of data that may have no noise
 _NAMED = 3  # far rows that are named
 _SAME = 1e-15  # range, over the size, of numbers that differ by rounding at most
+_BLOCK_NUMBERS = 2**15  # that are hashed at a time
 _ROUNDING = 1e-10  # of the targets' size, below which residuals are not noise
 
 
@@ -196,3 +195,32 @@ def _skewness(y):
     varies = spread > _ROUNDING * np.abs(y).max(axis=0)
     unit = deviation / np.where(varies, spread, 1)
     return np.where(varies, np.mean(unit**3, axis=0), 0)
+
+
+# --- hashes of rows, and their comparison ---------------------------------------------
+
+
+def row_codes(X, y):
+    """Return a 64-bit hash of each row; equal rows have equal ones."""
+    n_columns = X.shape[1] + y.shape[1]
+    factors = np.random.RandomState(0).randint(2**62, size=n_columns, dtype=np.int64)
+    factors = 2 * factors.astype(np.uint64) + np.uint64(1)
+    code = np.empty(len(X), dtype=np.uint64)
+    # Blocks that stay in the processor's cache, always in the same memory.
+    size = max(1, _BLOCK_NUMBERS // n_columns)
+    table = np.empty((size, n_columns))
+    shifted = np.empty((size, n_columns), dtype=np.uint64)
+    for start in range(0, len(X), size):
+        part = slice(start, start + size)
+        block = np.concatenate([X[part], y[part]], axis=1, out=table[: len(X[part])])
+        block += 0.0  # -0.0 becomes 0.0
+        bits, mixed = block.view(np.uint64), shifted[: len(block)]
+        # Wrap-around is meant; the shift lets the high bits take part.
+        np.right_shift(bits, np.uint64(29), out=mixed)
+        code[part] = np.bitwise_xor(bits, mixed, out=mixed) @ factors
+    return code
+
+
+def differ(X, y, some, others):
+    """Whether rows, given by their numbers, differ from others."""
+    return np.any(X[some] != X[others], axis=1) | np.any(y[some] != y[others], axis=1)

@@ -12,7 +12,7 @@ from sklearn.utils import validation
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays.extremes import check_differences
 from sklearn_gn.data import dates
-from sklearn_gn.data.hashing import differ, row_codes
+from sklearn_gn.data.row_checks import differ, row_codes
 from sklearn_gn.optim.stop import counted
 
 _ADVICE_ON_TEXT = (

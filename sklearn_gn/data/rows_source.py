@@ -26,8 +26,8 @@ from sklearn_gn.data.chunks import (
     prefetched,
     targets_of_chunk,
 )
-from sklearn_gn.data.hashing import differ, row_codes
-from sklearn_gn.data.tables import engine_of, handles_of
+from sklearn_gn.data.row_checks import differ, row_codes
+from sklearn_gn.data.tables import engine_of
 from sklearn_gn.optim.solver import Rows
 
 _PART_ROWS, _LEAST_PART_ROWS = 2**14, 2**11  # multiples of the blocks of sums
@@ -261,9 +261,9 @@ def fold_chunks(chunks, function, join):
     engine = engine_of(chunks)
     if engine is None:
         return _joined(join, (function(*one) for one in numbered(chunks)))
-    handles, chunk_of = handles_of(chunks)
-    task = partial(_of_handle, chunk_of, function)
-    level = [engine.call(task, number, handle) for number, handle in enumerate(handles)]
+    task = partial(_of_handle, chunks.chunk_of, function)
+    handles = enumerate(chunks.handles())
+    level = [engine.call(task, number, handle) for number, handle in handles]
     while len(level) > 1:
         groups = (level[k : k + _JOINED] for k in range(0, len(level), _JOINED))
         level = [engine.call(partial(_joined_here, join), *group) for group in groups]

@@ -6,17 +6,50 @@ time here, or summed where they live: an engine with workers has ``call`` and
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 
-from sklearn_gn.data.chunks import DaskRows, MappedRows, is_dask
+from sklearn_gn.data.chunks import MappedRows, arrays_of_one_length
 
 MAPPED_BYTES = 2**30  # from which on a memory-mapped array is read in chunks
 
 
-class TableChunks:
+class Blocks:
+    """Blocks of a collection, which are gone through again and again.
+
+    Parameters
+    ----------
+    handles : callable
+        Returns what stands for the blocks, one for each.
+    read : callable
+        Makes a block of its handle here.
+    engine : callable, default=None
+        Returns what computes where the blocks live, None if nothing does.
+    chunk_of : callable, default=None
+        Makes a chunk ``(X, y)`` or ``(X, y, weight)`` of a block. If None, blocks are
+        chunks.
+    """
+
+    def __init__(
+        self,
+        handles: Callable[[], Iterable[Any]],
+        read: Callable[[Any], Any],
+        engine: Callable[[], Any] | None = None,
+        chunk_of: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.handles, self.read = handles, read
+        self.engine, self.chunk_of = engine, chunk_of
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the chunks."""
+        blocks = map(self.read, self.handles())
+        return blocks if self.chunk_of is None else map(self.chunk_of, blocks)
+
+
+class TableChunks(Blocks):
     """Chunks of a table whose columns hold features, target and weights.
 
     For ``fit_chunks`` of the estimators. Blocks of a Dask data frame, where a
@@ -64,8 +97,7 @@ class TableChunks:
         features: Sequence[str] | None = None,
         sample_weight: str | None = None,
     ) -> None:
-        self._blocks = _blocks_of(table)
-        names = list(self._blocks.names)
+        names, handles, read, engine = _blocks_of(table)
         targets = [target] if isinstance(target, str) else list(target)
         weights = [] if sample_weight is None else [sample_weight]
         if features is None:
@@ -83,56 +115,28 @@ class TableChunks:
                     )
         if not features:
             raise ValueError("features: the table has no column to predict from.")
-        self._take = _Columns(
-            features, target if isinstance(target, str) else targets, weights
-        )
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the chunks as pandas' data frames and series."""
-        return map(self._take, self._blocks)
-
-    def engine(self) -> Any:
-        """Return what computes where the blocks live, None if nothing does."""
-        return self._blocks.engine()
-
-    def handles(self) -> tuple[list[Any], Any]:
-        """Return the blocks, and the function that makes a chunk of one there."""
-        return self._blocks.handles(), self._take
+        target = target if isinstance(target, str) else targets
+        columns = _Columns(features, target, weights)
+        super().__init__(handles, read, engine, columns)
 
 
-class DaskFrames:
-    """Chunks of data frames or series of dask, given as X, y and weights."""
+def dask_rows(X, y, sample_weight=None):
+    """Return the blocks of rows of a dask array, with those of y and the weights."""
+    from dask import delayed
 
-    def __init__(self, *collections):
-        parts = [one.to_delayed() for one in collections if one is not None]
-        if len({len(one) for one in parts}) > 1:
-            raise ValueError(
-                "X, y and sample_weight must have the same partitions: take them from "
-                "one dask data frame."
-            )
-        self._parts = list(zip(*parts, strict=True))
-
-    def __iter__(self):
-        """Yield one chunk after the other."""
-        import dask
-
-        return (dask.compute(*parts) for parts in self._parts)
-
-    def engine(self):
-        """Return Dask where a client runs, None elsewhere."""
-        return _Dask if _has_client() else None
-
-    def handles(self):
-        """Return the chunks as dask's delayed tuples."""
-        from dask import delayed
-
-        return [delayed(tuple)(list(parts)) for parts in self._parts], None
+    X, *others = arrays_of_one_length(X, y, sample_weight)
+    X, start, parts = X.rechunk({1: -1}), 0, []
+    for block, size in zip(X.to_delayed().ravel(), X.chunks[0], strict=True):
+        own = [array[start : start + size] for array in others]
+        parts.append(delayed(tuple)([block, *own]))
+        start += size
+    return Blocks(lambda: parts, methodcaller("compute"), _dask_engine)
 
 
 def chunks_of(X, y, sample_weight=None):
     """Return the chunks of an array on disk or of dask; None for one in memory."""
-    if is_dask(X) and X.ndim == 2:
-        return DaskRows(X, y, sample_weight)
+    if type(X).__module__.startswith("dask.array") and X.ndim == 2:
+        return dask_rows(X, y, sample_weight)
     if isinstance(X, np.memmap) and X.ndim == 2 and X.nbytes >= MAPPED_BYTES:
         return MappedRows(X, y, sample_weight)
     if not _is_dask_frame(X):
@@ -143,21 +147,22 @@ def chunks_of(X, y, sample_weight=None):
                 f"{name} is of the type {type(other).__name__}, and X a dask data "
                 f"frame: give {name} as a column of the same data frame."
             )
-    return DaskFrames(X, y, sample_weight)
+    from dask import delayed
+
+    parts = [one.to_delayed() for one in (X, y, sample_weight) if one is not None]
+    if len({len(one) for one in parts}) > 1:
+        raise ValueError(
+            "X, y and sample_weight must have the same partitions: take them from one "
+            "dask data frame."
+        )
+    found = [delayed(tuple)(list(each)) for each in zip(*parts, strict=True)]
+    return Blocks(lambda: found, methodcaller("compute"), _dask_engine)
 
 
 def engine_of(chunks):
     """Return what sums chunks where they live; None if they are read here."""
-    if isinstance(chunks, DaskRows):
-        return _Dask if _has_client() else None
-    return chunks.engine() if hasattr(chunks, "engine") else None
-
-
-def handles_of(chunks):
-    """Return handles of the blocks, and what makes chunks of them; None: they are."""
-    if isinstance(chunks, DaskRows):
-        return chunks.delayed(), None
-    return chunks.handles()
+    engine = getattr(chunks, "engine", None)
+    return None if engine is None else engine()
 
 
 class _Columns:
@@ -167,66 +172,25 @@ class _Columns:
         self.features, self.target, self.weights = features, target, weights
 
     def __call__(self, block):
-        frame = block.to_pandas() if hasattr(block, "to_pandas") else block
-        arrays = [frame[self.features], frame[self.target]]
-        return (*arrays, *(frame[name] for name in self.weights))
-
-
-# --- blocks of tables -----------------------------------------------------------------
-
-
-class _DaskTable:
-    def __init__(self, table):
-        self.names, self.table = table.columns, table
-
-    def __iter__(self):
-        return (part.compute() for part in self.handles())
-
-    def engine(self):
-        return _Dask if _has_client() else None
-
-    def handles(self):
-        return self.table.to_delayed()
-
-
-class _RayTable:
-    """Blocks of a Ray Dataset; they stay in its object store, which spills to disk."""
-
-    def __init__(self, table):
-        self._handles = table.materialize().to_pandas_refs()
-        self.names = table.columns()
-
-    def __iter__(self):
-        import ray
-
-        return map(ray.get, self._handles)
-
-    def engine(self):
-        return _Ray
-
-    def handles(self):
-        return self._handles
-
-
-class _ArrowTable:
-    def __init__(self, table):
-        self.names, self.table = table.schema.names, table
-
-    def __iter__(self):
-        return iter(self.table.to_batches())
-
-    def engine(self):
-        return None
+        arrays = block[self.features], block[self.target]
+        return (*arrays, *(block[name] for name in self.weights))
 
 
 def _blocks_of(table):
+    """Return column names of a table, and handles, reader and engine of its blocks."""
     if _is_dask_frame(table) and table.ndim == 2:
-        return _DaskTable(table)
+        names = list(table.columns)
+        return names, table.to_delayed, methodcaller("compute"), _dask_engine
     module = type(table).__module__
     if module.startswith("ray.data"):
-        return _RayTable(table)
+        import ray
+
+        # They stay in its object store, which spills to disk.
+        handles = table.materialize().to_pandas_refs()
+        return list(table.columns()), lambda: handles, ray.get, lambda: _Ray
     if module.startswith("pyarrow") and hasattr(table, "to_batches"):
-        return _ArrowTable(table)
+        names = list(table.schema.names)
+        return names, table.to_batches, methodcaller("to_pandas"), None
     raise TypeError(
         "table must be a Dask DataFrame, a Ray Dataset, or a Dataset or Table of "
         f"Arrow, got {type(table).__module__}.{type(table).__name__}."
@@ -278,17 +242,17 @@ def _called(function, *arguments):
     return function(*arguments)
 
 
-def _has_client():
-    """Return whether a client of Dask runs here, outside of its workers."""
+def _dask_engine():
+    """Return Dask if a client runs here, outside of its workers, else None."""
     distributed = sys.modules.get("distributed")
     if distributed is None:
-        return False
+        return None
     try:
         distributed.default_client()
     except ValueError:
-        return False
+        return None
     try:
         distributed.get_worker()
     except ValueError:
-        return True
-    return False  # a worker that waits for the others may keep them waiting
+        return _Dask
+    return None  # a worker that waits for the others may keep them waiting

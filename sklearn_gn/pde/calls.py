@@ -23,44 +23,60 @@ _POSITIONAL = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
 )
-_NUMPY = (
-    "numpy does not take traced values: write jax.numpy (jnp.sin(x[0]), not "
-    "np.sin(x[0]))."
-)
-_PYTHON = (
-    "math, float and int do not take traced values: write jax.numpy (jnp.sin(x[0]), "
-    "not math.sin(x[0]))."
-)
-_BRANCH = (
-    "Python cannot branch on traced values: write jnp.where(x[0] > 0, a, b), not if; "
-    "min and max are jnp.minimum and jnp.maximum."
+_ONE_VALUE = (
+    "a single number is indexed or unpacked. If it is u(x), the problem has one "
+    "output: name all unknown functions of a system, Problem(..., outputs=('u', 'v'))."
 )
 _FIELD = (
     "functions take the values of a field, not the field: write jnp.sin(u(x)), or "
     "apply(jnp.sin, u) for a field to differentiate."
 )
-_BATCH = (
-    "x is one point, of shape (d,), and u(x) its value: write x[0], not x[:, 0:1], and "
-    "u['name'](x) or u[0](x) for an output, not u[:, 0:1]."
-)
-_ONE_VALUE = (
-    "a single number is indexed or unpacked. If it is u(x), the problem has one "
-    "output: name all unknown functions of a system, Problem(..., outputs=('u', 'v'))."
+_HINTS = (  # error, a part of its text, and what to write instead
+    (
+        jax.errors.TracerArrayConversionError,
+        "",
+        "numpy does not take traced values: write jax.numpy (jnp.sin(x[0]), not "
+        "np.sin(x[0])).",
+    ),
+    (
+        jax.errors.TracerBoolConversionError,
+        "",
+        "Python cannot branch on traced values: write jnp.where(x[0] > 0, a, b), not "
+        "if; min and max are jnp.minimum and jnp.maximum.",
+    ),
+    (
+        jax.errors.ConcretizationTypeError,
+        "",
+        "math, float and int do not take traced values: write jax.numpy "
+        "(jnp.sin(x[0]), not math.sin(x[0])).",
+    ),
+    (IndexError, "0-dimensional, but 1 were indexed", _ONE_VALUE),
+    (TypeError, "iteration over a 0-d array", _ONE_VALUE),
+    (
+        IndexError,
+        "many indices",
+        "x is one point, of shape (d,), and u(x) its value: write x[0], not x[:, 0:1], "
+        "and u['name'](x) or u[0](x) for an output, not u[:, 0:1].",
+    ),
+    (
+        TypeError,
+        "'Unknown'",
+        "an Unknown has no value before the fit: declare it in the problem, "
+        "Problem(..., coefficients={'k': Unknown(1.0)}), and take its value as an "
+        "argument, def residual(u, x, k).",
+    ),
+    (TypeError, "operators.Field", _FIELD),
+    (TypeError, "'Field'", _FIELD),
+    (TypeError, "not Field", _FIELD),
 )
 _ATTRIBUTE = (
     "fields and points have no attribute {!r}: write x[0], x[1], ... for the "
     "coordinates, in the order of the axes, and d(u, 'x')(x) for a derivative."
 )
-_UNKNOWN = (
-    "an Unknown has no value before the fit: declare it in the problem, Problem(..., "
-    "coefficients={'k': Unknown(1.0)}), and take its value as an argument, def "
-    "residual(u, x, k)."
-)
 _SWAPPED = (
     "the arguments are swapped: the field comes first, as in residual(u, x). Write "
     "def {name}(u, x), with u(x) for its value."
 )
-_ONE_INDEX_OF_A_NUMBER = "0-dimensional, but 1 were indexed"
 _POINT_NAMES = ("x", "X", "t", "z", "point")
 _KNOWN = {  # what JAX computes of an index that is a number
     "lt": np.less,
@@ -75,7 +91,7 @@ def named_parameters(function, n_given):
     The first ``n_given`` are given by position; the second answer is whether the
     function has ``**`` and takes any name.
     """
-    parameters = list(_parameters(function).values())
+    parameters = list(_signature(function).parameters.values())
     positional = [p for p in parameters if p.kind in _POSITIONAL]
     given = {p.name for p in positional[:n_given]}
     kinds = (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
@@ -99,7 +115,8 @@ def check_signature(function, n_given, coefficients, what):
     """
     names, takes_all = named_parameters(function, n_given)
     words = {name: None for name in coefficients if takes_all or name in names}
-    parameters, empty = _parameters(function), inspect.Parameter.empty
+    parameters = _signature(function).parameters
+    empty = inspect.Parameter.empty
     required = [name for name in names if parameters[name].default is empty]
     missing = [name for name in required if name not in words]
     if missing:
@@ -128,10 +145,6 @@ def _signature(function):
         return inspect.signature(function)
     except (TypeError, ValueError):  # some functions that are not written in Python
         return inspect.signature(lambda *arguments: None)
-
-
-def _parameters(function):
-    return _signature(function).parameters
 
 
 def flat(result, x):
@@ -164,10 +177,15 @@ def explained_errors(residual=None, works_swapped=None):
     try:
         yield
     except Exception as error:
-        if residual is not None and _is_swapped(residual, error, works_swapped):
-            name = getattr(residual, "__name__", "residual")
-            name = "residual" if name == "<lambda>" else name
-            raise ValueError(_SWAPPED.format(name=name)) from error
+        if residual is not None:
+            code = getattr(residual, "__code__", None)
+            names = () if code is None else code.co_varnames[:2]
+            point_first = len(names) == 2 and names[0] in _POINT_NAMES
+            swapped = point_first and "takes a field" in str(error)
+            if swapped or works_swapped(residual):
+                name = getattr(residual, "__name__", "residual")
+                name = "residual" if name == "<lambda>" else name
+                raise ValueError(_SWAPPED.format(name=name)) from error
         hint = _hint(error)
         if hint is None:
             raise
@@ -176,37 +194,25 @@ def explained_errors(residual=None, works_swapped=None):
 
 def _hint(error):
     """What to write instead; None where the error is another one."""
-    text = str(error)
-    if isinstance(error, jax.errors.TracerArrayConversionError):
-        return _NUMPY
-    if isinstance(error, jax.errors.TracerBoolConversionError):
-        return _BRANCH
-    if isinstance(error, jax.errors.ConcretizationTypeError):
-        return _PYTHON
-    if isinstance(error, IndexError) and _ONE_INDEX_OF_A_NUMBER in text:
-        return _ONE_VALUE
-    if isinstance(error, TypeError) and "iteration over a 0-d array" in text:
-        return _ONE_VALUE
-    if isinstance(error, IndexError) and "many indices" in text:
-        return _BATCH
     if isinstance(error, AttributeError) and (
-        isinstance(error.obj, jax.core.Tracer) or type(error.obj).__name__ == "Field"
+        isinstance(error.obj, jax.core.Tracer) or isinstance(error.obj, Field)
     ):
         return _ATTRIBUTE.format(error.name)
-    if isinstance(error, TypeError) and "'Unknown'" in text:
-        return _UNKNOWN
-    names_of_a_field = "operators.Field", "'Field'", "not Field"
-    if isinstance(error, TypeError) and any(name in text for name in names_of_a_field):
-        return _FIELD
-    return None
+    hints = (
+        hint
+        for kind, text, hint in _HINTS
+        if isinstance(error, kind) and text in str(error)
+    )
+    return next(hints, None)
 
 
-def _is_swapped(residual, error, works_swapped):
-    code = getattr(residual, "__code__", None)
-    names = code.co_varnames[:2] if code is not None else ()
-    if len(names) == 2 and names[0] in _POINT_NAMES and "takes a field" in str(error):
-        return True
-    return works_swapped(residual)
+@contextmanager
+def named_errors(name):
+    """Turn errors into ValueErrors that say where they come from."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 # --- indices that are out of range ----------------------------------------------------
@@ -245,8 +251,7 @@ def check_indices(jaxpr, axes):
 
 def first_large_term(function, most, *arguments):
     """The first operation of a function whose result is NaN or too large, in words."""
-    closed = jax.make_jaxpr(function)(*arguments)
-    return _walked(closed, arguments, most)[1]
+    return _walked(jax.make_jaxpr(function)(*arguments), arguments, most)[1]
 
 
 def _walked(closed, arguments, most):

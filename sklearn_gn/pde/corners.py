@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.conditions import Dirichlet
@@ -217,7 +217,7 @@ def contradicted_corners(problem, corners):
     return tuple(c for c, wrong in zip(corners, contradicted, strict=True) if wrong)
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "pairs"))
+@partial(jit_by_size, static_argnames=("problem", "pairs"))
 def _residuals_of_values(problem, pairs, places, x):
     """Residuals (n, 1 + m), at each corner and at points, of a function for each.
 

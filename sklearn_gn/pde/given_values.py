@@ -9,11 +9,12 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.arrays.backend import scope, to_numpy
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.operators import Field
 
 _CHUNK = 2**20  # numbers of the points at which an exact solution is taken at a time
+_PARTS, _CUTS = 16, 8  # of a segment, of which the steepest one is cut again
 
 
 def faces_of(domain, condition):
@@ -64,7 +65,7 @@ def values_of(problem, conditions, places):
     ]
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "functions"))
+@partial(jit_by_size, static_argnames=("problem", "functions"))
 def _given_at(problem, functions, places):
     """What functions of conditions give at their points."""
 
@@ -77,6 +78,36 @@ def _given_at(problem, functions, places):
 
     pairs = zip(functions, places, strict=True)
     return [values(value, k, X) for (value, k), X in pairs]
+
+
+def steepest_parts(function, low, high):
+    """Find jumps of a function along segments, cutting the steepest part again.
+
+    The change along a tiny part of a segment vanishes for continuous functions, however
+    steep they are.
+
+    Parameters
+    ----------
+    function : callable
+        Maps points (m, d) to values (m, k), NaN where there are none.
+    low, high : ndarray of shape (n, d)
+        Ends of the segments.
+
+    Returns
+    -------
+    place : ndarray of shape (n, d)
+        Middle of the part of each segment along which the values change most.
+    before, after : ndarray of shape (n, k)
+        Values at its ends.
+    """
+    rows, share = np.arange(len(low)), np.linspace(0, 1, _PARTS + 1)[:, None]
+    for _ in range(_CUTS):
+        X = low[:, None] + share * (high - low)[:, None]
+        values = function(X.reshape(-1, X.shape[2])).reshape(*X.shape[:2], -1)
+        steps = np.nan_to_num(np.abs(np.diff(values, axis=1))).max(axis=2, initial=0)
+        part = steps.argmax(axis=1)
+        low, high = X[rows, part], X[rows, part + 1]
+    return (low + high) / 2, values[rows, part], values[rows, part + 1]
 
 
 # --- the exact solution --------------------------------------------------------------
@@ -128,7 +159,7 @@ def is_reference(exact):
     return hasattr(type(exact), "points") or "points" in getattr(exact, "__dict__", {})
 
 
-@partial(evaluated_by_numpy, static_argnames="problem")
+@partial(jit_by_size, static_argnames="problem")
 def exact_at(problem, X):
     """The exact solution, a function of one point, at points X, (n, q)."""
 

@@ -25,15 +25,16 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.factors import least_norm_solution
 from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Periodic, Robin
-from sklearn_gn.pde.given_values import faces_of, outputs_of
+from sklearn_gn.pde.given_values import faces_of, outputs_of, steepest_parts
+from sklearn_gn.pde.residual_classes import derivatives, slopes_of_equation
 from sklearn_gn.pde.shapes import Box
 
 _MOST = 4  # breaks
-_POINTS, _CUTS = 256, 6  # of the axis, of which the steepest parts are cut again
+_POINTS, _SEGMENTS = 256, 64  # of the axis
 _BREAK = 1e-3  # of values, or of slopes times half the axis, relative to the values
 _FEW = 16  # points that show the size of residuals
 _SAME, _DIGITS = 1e-6, 10  # distance of two places; digits of one; relative to the axis
@@ -92,9 +93,9 @@ def carried_kinks(problem):
     domain = problem.domain
     axis = 1 - domain.axes.index(domain.time)
     with backend.scope("float64"):
-        x = np.linspace(*domain.bounds[axis], _POINTS)
+        x = _on_axis(problem, axis, np.linspace(*domain.bounds[axis], _POINTS))
         size = np.abs(_values_and_slopes(problem, x, axis)[0]).max(axis=0)
-        unit = 2 * np.maximum(size, np.finfo(float).tiny) / np.ptp(x)
+        unit = 2 * np.maximum(size, np.finfo(float).tiny) / np.ptp(x[:, axis])
         return domain.axes[axis], _inside(problem, axis, 1, unit)
 
 
@@ -131,7 +132,8 @@ def _is_periodic(problem, axis):
 def _places(problem, axis):
     """Places and orders of the breaks: those at the ends of the axis first."""
     low, high = problem.domain.bounds[axis]
-    value, slope = _values_and_slopes(problem, np.linspace(low, high, _POINTS), axis)
+    points = _on_axis(problem, axis, np.linspace(low, high, _POINTS))
+    value, slope = _values_and_slopes(problem, points, axis)
     if not (np.isfinite(value).all() and np.isfinite(slope).all()):
         return []
     size = np.abs(value).max(axis=0)
@@ -153,25 +155,19 @@ def _places(problem, axis):
 
 
 def _inside(problem, axis, order, unit):
-    """Places inside of the axis at which a derivative of the values jumps.
-
-    The change along a tiny part of the axis vanishes for continuous functions.
-    """
+    """Places inside of the axis at which a derivative of the values jumps."""
     low, high = problem.domain.bounds[axis]
-    x = np.linspace(low, high, _POINTS)[None]
-    for _ in range(_CUTS):
-        f = _values_and_slopes(problem, x.ravel(), axis)[order] / unit
-        changes = np.abs(np.diff(f.reshape(*x.shape, -1), axis=1)).max(axis=2)
-        steepest = np.argsort(-changes, axis=None)[:_MOST]
-        row, part = np.unravel_index(steepest, changes.shape)
-        largest, ends = changes[row, part], (x[row, part], x[row, part + 1])
-        x = np.linspace(*ends, _POINTS // _MOST, axis=1)
-    broken = largest > _BREAK
-    if broken.all():  # values of a table
+    ends = _on_axis(problem, axis, np.linspace(low, high, _SEGMENTS + 1))
+
+    def values(X):
+        return _values_and_slopes(problem, X, axis)[order] / unit
+
+    places, before, after = steepest_parts(values, ends[:-1], ends[1:])
+    broken = np.abs(after - before).max(axis=1) > _BREAK
+    if broken.sum() >= _MOST:  # values of a table
         return []
     digits = _DIGITS - math.ceil(math.log10(high - low))
-    middle = np.round((ends[0] + ends[1]) / 2, digits)
-    return sorted(set(map(float, middle[broken] + 0.0)))
+    return sorted(set(map(float, np.round(places[broken, axis], digits) + 0.0)))
 
 
 def _at_ends(problem, axis, units):
@@ -211,11 +207,10 @@ def _conditions_at_ends(problem, axis):
 def _at_an_end(problem, axis, end, entries):
     """What conditions and equation say of the initial values at an end of the axis."""
     domain = problem.domain
-    x, normal = np.empty(2), np.zeros(2)
-    x[axis], x[1 - axis] = end, domain.bounds[1 - axis, 0]
+    x, normal = _on_axis(problem, axis, [end])[0], np.zeros(2)
     normal[axis] = 1 if end > domain.bounds[axis].mean() else -1
-    inside = np.broadcast_to(x, (_FEW, 2)).copy()
-    inside[:, axis] = np.linspace(*domain.bounds[axis], _FEW + 2)[1:-1]
+    places = np.linspace(*domain.bounds[axis], _FEW + 2)[1:-1]
+    inside = _on_axis(problem, axis, places)
     residuals, equation = backend.to_numpy(
         _traced_at_an_end(problem, axis, entries, x, normal, inside)
     )
@@ -226,7 +221,7 @@ def _at_an_end(problem, axis, end, entries):
     return residuals, least_norm_solution(slopes, there)
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "axis", "entries"))
+@partial(jit_by_size, static_argnames=("problem", "axis", "entries"))
 def _traced_at_an_end(problem, axis, entries, x, normal, inside):
     start, q = _start(problem), len(problem.outputs)
     _, *kinds = problem.residual_classes()
@@ -282,14 +277,19 @@ def _numbers(problem, condition):
     return [problem.outputs.index(name) for name in outputs_of(problem, condition)]
 
 
-def _values_and_slopes(problem, x, axis):
-    """Initial values at places x (n,) of an axis, and slopes along it, (n, q) each."""
+def _on_axis(problem, axis, x):
+    """Points (n, 2) at the start of time, at places x (n,) of the axis of space."""
     points = np.empty((len(x), 2))
     points[:, axis], points[:, 1 - axis] = x, problem.domain.bounds[1 - axis, 0]
+    return points
+
+
+def _values_and_slopes(problem, points, axis):
+    """Initial values at points (n, 2), and slopes along an axis, (n, q) each."""
     return backend.to_numpy(_traced_values_and_slopes(problem, points, axis))
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "axis"))
+@partial(jit_by_size, static_argnames=("problem", "axis"))
 def _traced_values_and_slopes(problem, points, axis):
     start, unit = _start(problem), jnp.eye(2)[axis]
     return jax.vmap(lambda x: jax.jvp(start, (x,), (unit,)))(points)
@@ -308,39 +308,28 @@ def _rates(problem, axis, places):
         return []
     low, high = problem.domain.bounds[axis]
     near = _NEAR * (high - low)
-    places = np.array(places)[:, None] + near * np.array([-1.0, 1.0])
-    points = np.empty((*places.shape, 2))
-    points[..., axis] = np.clip(places, low, high)
-    points[..., 1 - axis] = problem.domain.bounds[1 - axis, 0]
-    terms = backend.to_numpy(_terms(problem, points.reshape(-1, 2), axis))
+    sides = (np.array(places)[:, None] + near * np.array([-1.0, 1.0])).ravel()
+    points = _on_axis(problem, axis, np.clip(sides, low, high))
+    slopes = backend.to_numpy(_slopes(problem, points))
+    time = 1 - axis
+    wanted = (time,), (time, time), *((axis,) * n for n in (2, 3, 4))
+    every = derivatives(2)
+    terms = [slopes[:, :, every.index(tuple(axes))] for axes in wanted]
     # On both sides of a place, where the equation may have different factors.
     unit = np.abs(terms[0]).max(axis=(1, 2), keepdims=True)
     terms = [term / np.where(unit > 0, unit, 1) for term in terms]
-    terms = [term.reshape(len(points), -1, len(problem.outputs)) for term in terms]
+    terms = [term.reshape(len(places), -1, len(problem.outputs)) for term in terms]
     size = np.ptp(problem.domain.bounds, axis=1)
     sizes = size[1 - axis], size[axis]
     return [_eigenvalues(*of_place, sizes) for of_place in zip(*terms, strict=True)]
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "axis"))
-def _terms(problem, points, axis):
-    """Derivatives of the equation in those of the solution, each of shape (n, k, q).
-
-    In u_t, u_tt, u_xx, u_xxx and u_xxxx, at the initial values.
-    """
-    start, q = _start(problem), len(problem.outputs)
-
-    def residual(sizes, x):
-        def field(y):
-            s, t = (y - x)[axis], (y - x)[1 - axis]
-            powers = (t, t**2 / 2, s**2 / 2, s**3 / 6, s**4 / 24)
-            return start(y) + sum(a * p for a, p in zip(sizes, powers, strict=True))
-
-        return problem._equation_at(field, x)
-
-    zero = jnp.zeros((5, q), points.dtype)
-    found = jax.vmap(lambda x: jax.jacrev(residual)(zero, x))(points)
-    return tuple(jnp.moveaxis(found, 2, 0))
+@partial(jit_by_size, static_argnames="problem")
+def _slopes(problem, points):
+    """Slopes of the equation at the initial values, of shape (n, k, m, q)."""
+    start = _start(problem)
+    none = jnp.zeros((len(derivatives(2)), len(problem.outputs)), points.dtype)
+    return jax.vmap(lambda x: slopes_of_equation(problem, start, none, x))(points)
 
 
 def _eigenvalues(u_t, u_tt, u_xx, u_xxx, u_xxxx, sizes):

@@ -16,13 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial import KDTree
 
-from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays.backend import scope, to_numpy
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.calls import named_parameters
 from sklearn_gn.pde.conditions import Dirichlet, Initial
 from sklearn_gn.pde.domains import Domain
-from sklearn_gn.pde.given_values import values_of
+from sklearn_gn.pde.given_values import outputs_of, steepest_parts, values_of
 from sklearn_gn.pde.initial_breaks import follows_jump
 from sklearn_gn.pde.local_functions import fields_and_points, wave_at
 from sklearn_gn.pde.operators import differentiated_values
@@ -31,8 +30,7 @@ from sklearn_gn.pde.patches import draw
 _NEIGHBOURS = 4  # of each point, to which chords lead
 _SAME_SIDE = 0.9  # scalar product of the normals at the ends of a chord
 _OFF = 0.05  # distance to a curved boundary, relative to a chord
-_PARTS, _CUTS = 64, 4  # of a chord, of which the steepest is cut again
-_LINES, _LINE_CUTS = 32, 6  # along each axis, and how often one is cut again
+_LINES = 32  # along each axis
 MOST_AXES = 6  # of conditions that are searched by themselves
 _POINTS = 128  # of each of two conditions
 _DISAGREE = 1e-3  # difference of two values, relative to the largest ones
@@ -41,12 +39,6 @@ _FLAT, _PARALLEL = 1e-9, 1e-6  # distance to a plane; sine of the angle between 
 _BACK = 0.01  # share of the way back from a common point, to tell which part it ends
 _NEAR = 1e-7  # share of that way, to tell the sides of one condition apart
 _DIGITS = 6  # of the normals of a plane, and of a place in units of the domain
-
-
-def warn_of_jumps(problem, default_network=True):
-    """Warn of each jump of the given values; the parameters are those of jumps()."""
-    for message in jumps(problem, default_network):
-        warn_user(message)
 
 
 def jumps(problem, default_network=True):
@@ -101,39 +93,29 @@ def check_fluxes(problem):
 def _jump_along(problem, region, k, X):
     """A place (d,) at which what is differentiated along axis k jumps; or None.
 
-    Of places within a region, by its number, or of all. Each line is cut where the
-    middle one of three steps differs most from the others.
+    Of places within a region, by its number, or of all, on lines through points.
     """
-    domain, lines = problem.domain, np.arange(len(X))
-    low, high = (np.full(len(X), end) for end in domain.bounds[k])
-    for _ in range(_LINE_CUTS):
-        grid = np.linspace(low, high, _PARTS + 1, axis=1)
-        places = np.repeat(X[:, None], _PARTS + 1, axis=1)
-        places[..., k] = grid
-        flat = places.reshape(-1, domain.dim)
+    domain = problem.domain
+
+    def values(X):
         with scope("float64"):
-            values = to_numpy(_differentiated_at(problem, region, flat)[k])
-        inside = domain.contains(flat) & np.isfinite(values).all(axis=(1, 2))
+            found = to_numpy(_differentiated_at(problem, region, X)[k])
+        found = found.reshape(len(X), -1)
+        inside = domain.contains(X) & np.isfinite(found).all(axis=1)
         if region is not None:
-            inside &= problem.regions.numbers(flat) == region
-        values = np.where(inside[:, None, None], values, np.nan)
-        values = values.reshape(*grid.shape, *values.shape[1:])
-        steps = np.abs(np.diff(values, axis=1))
-        bend = np.nan_to_num(np.abs(np.diff(values, 3, axis=1)))
-        first = bend.min(axis=2).max(axis=2).argmax(axis=1)
-        low, high = grid[lines, first], grid[lines, first + 3]
-    left, middle, right = (steps[lines, first + i] for i in range(3))
-    size = np.nanmax(np.abs(values), axis=1, initial=0)
-    jumps = (middle - left - right > _DISAGREE * size).all(axis=1).any(axis=1)
-    if not jumps.any():
-        return None
-    line = jumps.argmax()
-    place = X[line].copy()
-    place[k] = (low[line] + high[line]) / 2
-    return place
+            inside &= problem.regions.numbers(X) == region
+        return np.where(inside[:, None], found, np.nan)
+
+    size = np.nanmax(np.abs(values(X)), axis=0, initial=np.finfo(float).tiny)
+    low, high = X.copy(), X.copy()
+    low[:, k], high[:, k] = domain.bounds[k]
+    places, before, after = steepest_parts(lambda X: values(X) / size, low, high)
+    jumps = np.abs(after - before).reshape(len(X), 2, -1) > _DISAGREE
+    jumps = jumps.all(axis=1).any(axis=1)  # for both fields
+    return places[jumps.argmax()] if jumps.any() else None
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "region"))
+@partial(jit_by_size, static_argnames=("problem", "region"))
 def _differentiated_at(problem, region, X):
     """What the equation differentiates at points, of shape (n, 2, m) for each axis.
 
@@ -220,34 +202,24 @@ def _chords(domain, condition, rng):
 
 
 def _jump(problem, condition, chords):
-    """Output, place and both values of the largest jump along chords, or None.
-
-    The change along a tiny part of a chord vanishes for continuous values, however
-    steep they are.
-    """
+    """Output, place and both values of the largest jump along chords, or None."""
     if chords is None or not len(chords[0]):
         return None
-    low, high = chords
-    rows, size = np.arange(len(low)), None
-    share = np.linspace(0, 1, _PARTS + 1)[:, None]
-    for _ in range(_CUTS):
-        X = low[:, None] + share * (high - low)[:, None]
-        flat = X.reshape(-1, X.shape[2])
-        ((names, values),) = values_of(problem, [condition], [flat])
-        if not np.isfinite(values).all():
-            return None
-        values = values.reshape(*X.shape[:2], -1)
-        if size is None:
-            size = np.maximum(np.abs(values).max(axis=(0, 1)), np.finfo(float).tiny)
-        steps = np.abs(np.diff(values, axis=1)) / size
-        part = steps.max(axis=2).argmax(axis=1)
-        low, high = X[rows, part], X[rows, part + 1]
-    steps = steps[rows, part]
+
+    def values(X):
+        return values_of(problem, [condition], [X])[0][1]
+
+    known = values(np.concatenate(chords))
+    if not np.isfinite(known).all():
+        return None
+    size = np.maximum(np.abs(known).max(axis=0), np.finfo(float).tiny)
+    places, before, after = steepest_parts(lambda X: values(X) / size, *chords)
+    steps = np.nan_to_num(np.abs(after - before))
     row, k = np.unravel_index(steps.argmax(), steps.shape)
     if steps[row, k] <= _DISAGREE:
         return None
-    sides = values[row, part[row] : part[row] + 2, k]
-    return names[k], (low[row] + high[row]) / 2, sides
+    sides = size[k] * before[row, k], size[k] * after[row, k]
+    return outputs_of(problem, condition)[k], places[row], sides
 
 
 # --- values that disagree where two conditions hold, or meet --------------------------

@@ -13,8 +13,8 @@ from scipy.special import ellipe, ellipeinc
 
 from sklearn_gn._typing import Array
 from sklearn_gn.pde.domains import Domain, namespace
-from sklearn_gn.pde.patches import Patch, join
-from sklearn_gn.pde.shapes import set_fields
+from sklearn_gn.pde.patches import Patch, select, whole
+from sklearn_gn.pde.shapes import axes_of_space, set_fields
 
 _NEWTON_STEPS = 6  # from a table of arc lengths to rounding
 _TABLE = 257
@@ -94,8 +94,12 @@ class Polygon(Domain):
         return xp.where(odd, distance, -distance)
 
     def interior(self) -> Patch:
-        """The patch of the triangles that the polygon is cut into."""
-        return join(_triangle(corners) for corners in _triangles(self.vertices))
+        """The patch of what is inside of the bounding box."""
+        low, high = self.bounds.T
+        box = whole(
+            float(np.log(high - low).sum()), 2, lambda u: low + (high - low) * u
+        )
+        return select(box, lambda points, _: self.depth(points) >= 0)
 
     def patches(self, of_time: bool = False) -> dict[str, Patch]:
         """The edges."""
@@ -191,10 +195,9 @@ class Ellipse(Domain):
 
         def place(uniforms):
             ratio, angle = np.sqrt(uniforms[:, :1]), 2 * np.pi * uniforms[:, 1:2]
-            points = self._placed(ratio * np.hstack([np.cos(angle), np.sin(angle)]))
-            return points, np.zeros_like(points), np.full(len(points), True)
+            return self._placed(ratio * np.hstack([np.cos(angle), np.sin(angle)]))
 
-        return Patch(math.log(math.pi * math.prod(self.radii)), 2, place)
+        return whole(math.log(math.pi * math.prod(self.radii)), 2, place)
 
     def _eccentric_angle(self, share):
         """The angle of points at a share of the circumference."""
@@ -216,12 +219,11 @@ class Ellipse(Domain):
             circle = np.column_stack([np.cos(t), np.sin(t)])
             normals = circle / self.radii
             normals /= np.linalg.norm(normals, axis=1, keepdims=True)
-            points = self._placed(circle)
-            return points, normals @ self._rotation.T, np.full(len(points), True)
+            return self._placed(circle), normals @ self._rotation.T
 
         a, b = self.radii
         length = 4 * b * ellipe(1 - (a / b) ** 2)
-        return {} if of_time else {"ellipse": Patch(math.log(length), 1, place)}
+        return {} if of_time else {"ellipse": whole(math.log(length), 1, place)}
 
 
 class PointCloud(Domain):
@@ -275,8 +277,7 @@ class PointCloud(Domain):
             normals = _cloud("normals", normals)
             normals = normals / np.linalg.norm(normals, axis=1, keepdims=True)
         self.normals = normals
-        if axes is None:
-            axes = "xyz"[:dim] if dim <= 3 else [f"x{i + 1}" for i in range(dim)]
+        axes = axes_of_space(dim) if axes is None else axes
         if len(axes) != dim:
             raise ValueError(f"axes must have {dim} entries, got {axes!r}.")
         self.axes = tuple(axes)
@@ -357,9 +358,9 @@ def _choice(points, normals):
 
     def place(uniforms):
         chosen = np.minimum((uniforms[:, 0] * len(points)).astype(int), len(points) - 1)
-        return points[chosen], normals[chosen], np.full(len(chosen), True)
+        return points[chosen], normals[chosen]
 
-    return Patch(0.0, 1, place)
+    return whole(0.0, 1, place)
 
 
 def _check_plane(axes):
@@ -401,47 +402,6 @@ def _edges_cross(corners):
     return False
 
 
-def _triangles(vertices):
-    """Cut a polygon into triangles, ear by ear."""
-    left = [np.array(v) for v in vertices]
-    if _signed_area(np.array(left)) < 0:
-        left.reverse()
-    found = []
-    while len(left) > 3:
-        k = next(k for k in range(len(left)) if _is_ear(left, k))
-        found.append((left[k - 1], left[k], left[(k + 1) % len(left)]))
-        del left[k]
-    return [t for t in (*found, tuple(left)) if _signed_area(np.array(t)) > 0]
-
-
-def _is_ear(corners, k):
-    """Whether a corner can be cut off: convex, with no other in its triangle."""
-    a, b, c = corners[k - 1], corners[k], corners[(k + 1) % len(corners)]
-    if _cross(b - a, c - a) < 0:
-        return False
-    if _cross(b - a, c - a) == 0:
-        return True  # on a straight edge
-    others = [p for p in corners if not any(p is q for q in (a, b, c))]
-    return not any(
-        _cross(b - a, p - a) >= 0
-        and _cross(c - b, p - b) >= 0
-        and _cross(a - c, p - c) >= 0
-        for p in others
-    )
-
-
-def _triangle(corners):
-    """The patch of a triangle."""
-    a, b, c = corners
-
-    def place(uniforms):
-        root, share = np.sqrt(uniforms[:, :1]), uniforms[:, 1:2]
-        points = (1 - root) * a + root * ((1 - share) * b + share * c)
-        return points, np.zeros_like(points), np.full(len(points), True)
-
-    return Patch(math.log(_signed_area(np.array(corners))), 2, place)
-
-
 def _segment(a, b, sign):
     """The patch of an edge, with the inside on its left where the sign is positive."""
     length = np.linalg.norm(b - a)
@@ -449,6 +409,6 @@ def _segment(a, b, sign):
 
     def place(uniforms):
         points = a + uniforms[:, :1] * (b - a)
-        return points, np.tile(normal, (len(points), 1)), np.full(len(points), True)
+        return points, np.broadcast_to(normal, points.shape)
 
-    return Patch(math.log(length), 1, place)
+    return whole(math.log(length), 1, place)

@@ -26,6 +26,17 @@ class Patch(NamedTuple):
     place: Callable
 
 
+def whole(measure, n_uniforms, place):
+    """A patch of all points; ``place`` maps uniforms to points, or with normals."""
+
+    def all_kept(uniforms):
+        found = place(uniforms)
+        points, normals = found if isinstance(found, tuple) else (found, 0 * found)
+        return points, normals, np.full(len(points), True)
+
+    return Patch(measure, n_uniforms, all_kept)
+
+
 def draw(patch, n, rng, method="sobol"):
     """Draw n points of a patch: points and normals of shape (n, d).
 
@@ -51,6 +62,12 @@ def draw(patch, n, rng, method="sobol"):
             )
         size = min(most, total)
     return np.concatenate(points)[:n], np.concatenate(normals)[:n]
+
+
+def measured(patch, n, rng):
+    """Draw up to n points of a patch: points, normals, and the measure they show."""
+    points, normals, kept = patch.place(_uniforms(patch.n_uniforms, rng, "sobol")(n))
+    return points[kept], normals[kept], np.exp(patch.log_measure) * kept.mean()
 
 
 def _uniforms(n_dimensions, rng, method):

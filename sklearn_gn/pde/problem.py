@@ -16,7 +16,8 @@ import numpy as np
 
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.backend import scope, to_numpy
-from sklearn_gn.pde.checks import check_problem, named_errors
+from sklearn_gn.pde.calls import named_errors
+from sklearn_gn.pde.checks import check_problem
 from sklearn_gn.pde.coefficients import (
     Unknown,
     as_array,

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.arrays.backend import scope, to_numpy
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.calls import call, flat, named_parameters
 from sklearn_gn.pde.coefficients import Piecewise, piece_numbers, within_pieces
 from sklearn_gn.pde.conditions import BaseCondition, Points
@@ -221,7 +221,8 @@ class RegionalResidual:
 
     def __call__(self, u: Any, x: Any, /, **coefficients: Any) -> Any:
         """Residuals at a point, of shape (k,)."""
-        number = Piecewise(len(self.pieces), *self._numbered())(x)
+        numbered = ((domain, k) for k, (domain, _) in enumerate(self.pieces))
+        number = Piecewise(len(self.pieces), *numbered)(x)
         found = [flat(call(r, (u, x), coefficients), x) for _, r in self.pieces]
         sizes = [len(values) for values in found]
         if len(set(sizes)) > 1:
@@ -233,9 +234,6 @@ class RegionalResidual:
         for k, values in enumerate(found[:-1]):
             value = jnp.where(number == k, values, value)
         return value
-
-    def _numbered(self):
-        return [(domain, k) for k, (domain, _) in enumerate(self.pieces)]
 
     def check(self, domain: Any) -> None:
         """Raise a ValueError if a part of the domain has no equation."""
@@ -353,7 +351,7 @@ def interface_of(problem, regions):
     return replace(interface, rows=tuple(sorted(rows)), linear=linear)
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "interface"))
+@partial(jit_by_size, static_argnames=("problem", "interface"))
 def _jumps_of_waves(problem, interface, waves, points, data):
     """Jumps (n, k) between waves, one for each output of each region."""
     field = problem.field(lambda x: 2 + jnp.sin(waves @ x))

@@ -1,20 +1,30 @@
 """The kinds of residuals of a problem: those inside, those of each condition.
 
 Outputs may depend on some of the axes only, such as a coefficient field: these are
-taken at projected points.
+taken at projected points. :func:`slopes_of_equation` reads an equation: how it depends
+on each derivative of the solution.
 """
 
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from math import factorial, prod
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.pde.calls import call, check_indices, explained_errors, flat
-from sklearn_gn.pde.checks import named_errors
+from sklearn_gn.pde.calls import (
+    call,
+    check_indices,
+    explained_errors,
+    flat,
+    named_errors,
+)
+from sklearn_gn.pde.local_functions import LocalFunction, followed_by, points_of_row
+from sklearn_gn.pde.operators import Field
 
 
 class ResidualClass(NamedTuple):
@@ -165,3 +175,60 @@ def projections_of(problem):
         for gone, numbers in groups.items()
         if gone
     )
+
+
+# --- how an equation depends on the derivatives of the solution -----------------------
+
+
+def derivatives(dim):
+    """Return all derivatives up to the fourth ones, as tuples of axes, ascending."""
+    orders = (combinations_with_replacement(range(dim), n) for n in range(5))
+    return [axes for order in orders for axes in order]
+
+
+def slopes_of_equation(problem, values, changes, x):
+    """Slopes of the equation in the derivatives of the solution at a point.
+
+    Parameters
+    ----------
+    problem : Problem
+    values : callable
+        The outputs (q,) as a function of a point.
+    changes : array of shape (n, q)
+        What is added to each of the :func:`derivatives` of the values at the point.
+    x : array of shape (d,)
+
+    Returns
+    -------
+    array of shape (k, n, q)
+    """
+    known = derivatives(problem.domain.dim)
+    (point,) = points_of_row(x[None])
+    repeated = [prod(factorial(axes.count(k)) for k in set(axes)) for axes in known]
+
+    def residual(changes):
+        def derivative(axes):
+            function = values
+            for axis in axes:
+                function = _along(function, axis)
+            return function(x) + changes[known.index(tuple(sorted(axes)))]
+
+        def polynomial(y):  # where the equation does not take derivatives as they are
+            steps = y - x
+            powers = [prod(steps[k] for k in axes) for axes in known]
+            terms = zip(changes, powers, repeated, strict=True)
+            return values(y) + sum(a * power / n for a, power, n in terms)
+
+        function = LocalFunction(polynomial, point, derivative, 4)
+        if len(problem.outputs) == 1:
+            function = followed_by(function, lambda outputs: outputs[0])
+        axes, time = problem.domain.axes, problem.domain.time
+        field = Field(function, axes, time, problem.outputs)
+        kind = problem.residual_classes()[0]
+        return kind.function((field,), (point,), x[:0], problem.start)
+
+    return jax.jacrev(residual)(changes)
+
+
+def _along(function, axis):
+    return lambda x: jax.jvp(function, (x,), (jnp.zeros_like(x).at[axis].set(1),))[1]

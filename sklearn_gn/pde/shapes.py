@@ -10,7 +10,7 @@ from scipy.special import gammaln, ndtri
 
 from sklearn_gn._typing import Array
 from sklearn_gn.pde.domains import Domain, namespace
-from sklearn_gn.pde.patches import Patch
+from sklearn_gn.pde.patches import Patch, whole
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -119,12 +119,8 @@ class Box(Domain):
     def interior(self) -> Patch:
         """The patch of the whole box."""
         low, high = self.bounds.T
-
-        def place(uniforms):
-            points = low + (high - low) * uniforms
-            return points, np.zeros_like(points), np.full(len(points), True)
-
-        return Patch(float(np.log(high - low).sum()), self.dim, place)
+        measure = float(np.log(high - low).sum())
+        return whole(measure, self.dim, lambda u: low + (high - low) * u)
 
     def patches(self, of_time: bool = False) -> Any:
         """Faces of space, or the ends of time."""
@@ -227,8 +223,7 @@ class Ball(Domain):
             )
         if not 0 < radius < np.inf:
             raise ValueError(f"radius must be positive, got {radius!r}.")
-        if axes is None:
-            axes = tuple("xyz"[:dim] if dim <= 3 else (f"x{i + 1}" for i in range(dim)))
+        axes = axes_of_space(dim) if axes is None else axes
         center = (0.0,) * dim if center is None else tuple(float(c) for c in center)
         for name, values in (("center", center), ("axes", tuple(axes))):
             if len(values) != dim:
@@ -264,8 +259,7 @@ class Ball(Domain):
         normals = ndtri(np.clip(uniforms[:, : self.dim], 1e-12, 1 - 1e-12))
         normals[~normals.any(axis=1), 0] = 1.0
         normals /= np.linalg.norm(normals, axis=1, keepdims=True)
-        points = np.array(self.center) + self.radius * ratio * normals
-        return points, normals, np.full(len(points), True)
+        return np.array(self.center) + self.radius * ratio * normals, normals
 
     def _log_measure(self):
         unit = self.dim / 2 * math.log(math.pi) - gammaln(self.dim / 2 + 1)
@@ -276,16 +270,14 @@ class Ball(Domain):
 
         def place(uniforms):
             power = 1 / self.dim if self.density == "uniform" else 1
-            ratio = uniforms[:, -1:] ** power
-            points, normals, kept = self._place(uniforms, ratio)
-            return points, np.zeros_like(normals), kept
+            return self._place(uniforms, uniforms[:, -1:] ** power)[0]
 
-        return Patch(self._log_measure(), self.dim + 1, place)
+        return whole(self._log_measure(), self.dim + 1, place)
 
     def patches(self, of_time: bool = False) -> Any:
         """The sphere."""
         area = self._log_measure() + math.log(self.dim / self.radius)
-        sphere = Patch(area, self.dim, lambda u: self._place(u, 1.0))
+        sphere = whole(area, self.dim, lambda u: self._place(u, 1.0))
         return {} if of_time else {"sphere": sphere}
 
 
@@ -293,3 +285,8 @@ def set_fields(instance, **values):
     """Set attributes of a frozen instance."""
     for name, value in values.items():
         object.__setattr__(instance, name, value)
+
+
+def axes_of_space(dim):
+    """Names of axes that are given none: x, y, z, or x1, x2, ... of more than three."""
+    return tuple("xyz"[:dim] if dim <= 3 else (f"x{i + 1}" for i in range(dim)))

@@ -23,7 +23,6 @@ from scipy.linalg import cho_factor, cho_solve
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn.damped_step import dense_jacobian_of_piece
 from sklearn_gn.pinn.growth import MOST_WEIGHTS
@@ -285,7 +284,7 @@ def _finite_slopes(problem, rng):
     return slopes if np.isfinite(slopes).all() else None
 
 
-@partial(evaluated_by_numpy, static_argnames="problem")
+@partial(jit_by_size, static_argnames="problem")
 def _slopes_in_powers(problem, weights, points):
     """Slopes (n, k, d, powers) of residuals of a smooth field in powers added to it."""
     kind, powers = problem.residual_classes()[0], range(_MOST_DERIVATIVES + 2)
@@ -401,7 +400,7 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     return math.sqrt(max(square, 0.0) * 2 * untrained_loss)
 
 
-@partial(evaluated_by_numpy, static_argnames="model")
+@partial(jit_by_size, static_argnames="model")
 def output_slopes(model, net, x):
     """Outputs at points, of shape (n, q), and their slopes in all weights."""
     flat, unravel = ravel_pytree(net)

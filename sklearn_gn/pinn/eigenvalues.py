@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde import Unknown
 
 _HELD = 25  # iterations in which the coefficients keep their values
@@ -92,7 +92,7 @@ def _transformed(problem, x):
         return backend.to_numpy(_outputs(problem, raw, x))
 
 
-@partial(evaluated_by_numpy, static_argnames="problem")
+@partial(jit_by_size, static_argnames="problem")
 def _outputs(problem, raw, x):
     def one(x, raw):
         return jnp.atleast_1d(problem.field(lambda _: raw)(x))
@@ -100,7 +100,7 @@ def _outputs(problem, raw, x):
     return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(x, raw)
 
 
-@partial(evaluated_by_numpy, static_argnames="problem")
+@partial(jit_by_size, static_argnames="problem")
 def _residuals_of_zero_and_waves(problem, points):
     """Residuals (n, 2, k) of zero for two values of coefficients; those of a wave."""
     q, start = len(problem.outputs), problem.start

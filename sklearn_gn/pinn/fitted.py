@@ -66,8 +66,7 @@ def _set_course(solver, run, fitted):
     )
     solver._estimated_at_end, solver._solved_until = math.nan, math.inf
     solver.window_ends_ = fitted.net.ends if in_windows else np.zeros(0)
-    counts = getattr(fitted.model.problem, "function_counts", dict)
-    solver.enrichment_ = counts()
+    solver.enrichment_ = dict(getattr(fitted.model.problem, "function_counts", {}))
     if in_windows:
         solver._solved_until = solved_until(
             fitted.net, fitted.problem.domain, state.control.first_fresh

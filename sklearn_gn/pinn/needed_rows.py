@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.local_functions import LocalFunction, points_of_row
 from sklearn_gn.pinn.model import Batch, ClassModel, Model, n_waves
 from sklearn_gn.pinn.residuals import row_from_top, row_residuals
@@ -115,7 +115,7 @@ def _probes(problem, axes, rng):
     return tuple(batches)
 
 
-@partial(evaluated_by_numpy, static_argnames=("model", "classes"))
+@partial(jit_by_size, static_argnames=("model", "classes"))
 def _slopes(model, classes, batches, tops, extra):
     """Derivatives of each class in the rows, of shape (N, k, P, C, q)."""
 
@@ -156,7 +156,7 @@ def _needs_known_derivatives_alone(model, kind, batch, extra):
     return not elsewhere
 
 
-@partial(evaluated_by_numpy, static_argnames=("model", "classes"))
+@partial(jit_by_size, static_argnames=("model", "classes"))
 def _both_ways(model, classes, batches, weights, extra):
     """Residuals of a wave, from its Taylor polynomials and from itself."""
 

@@ -1,11 +1,11 @@
 """Residuals of small networks with NumPy, and their derivatives in the weights.
 
 What JAX traces is what the user has written: the residuals of points as functions of
-the rows of the last layer. It knows nothing of the network, so one that grows traces
-nothing anew. NumPy evaluates it too, but for long equations, which are compiled. The
-formulas are those of ``residuals`` and ``taylor``, with the derivatives in the weights
-by hand: a network of a few hundred neurons at some thousand points computes for a
-millisecond, and takes a thousand times as long to be traced and compiled.
+the rows of the last layer. It knows nothing of the network, so one that grows compiles
+nothing anew. The formulas are those of ``residuals`` and ``taylor``, with the
+derivatives in the weights by hand: a network of a few hundred neurons at some thousand
+points computes for a millisecond, and takes a thousand times as long to be traced and
+compiled.
 """
 
 from functools import partial
@@ -18,12 +18,10 @@ import numpy as np
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.caches import KeptWithArrays
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.jacobian import Part
 from sklearn_gn.pinn.model import Model, n_waves
 from sklearn_gn.pinn.residuals import input_stacks, row_from_top
-
-_MOST_OPERATIONS = 300  # of a residual; more are compiled
 
 _inputs = KeptWithArrays()  # rows of the inputs of the network
 
@@ -175,18 +173,13 @@ def _by_rows(model, points, function, *arrays):
     return [of_class(kind, *point, *own) for kind, point, *own in pairs]
 
 
-_evaluated = partial(
-    evaluated_by_numpy, static_argnames="model", most_operations=_MOST_OPERATIONS
-)
-
-
-@_evaluated
+@partial(jit_by_size, static_argnames="model")
 def _residuals(model, points, tops, extra):
     """Residuals of each class, of shape (n, k)."""
     return _by_rows(model, points, lambda one, top: one(top, extra), tops)
 
 
-@_evaluated
+@partial(jit_by_size, static_argnames="model")
 def _first_order(model, points, tops, extra):
     """The same, with their derivatives (n, k, P C, q) and (n, k, c)."""
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sklearn_gn.data.hashing import row_codes
+from sklearn_gn.data.row_checks import row_codes
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.pieces import class_residuals
 from sklearn_gn.pinn.solution import reference

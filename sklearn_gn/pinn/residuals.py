@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.libraries import namespace
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.arrays.parts import total
 from sklearn_gn.linalg.jacobian import Part
 from sklearn_gn.pde.calls import call, first_large_term, flat
@@ -243,7 +243,7 @@ def _stacks(model, class_model, batch):
     return by_kind(input_stacks(model.problem, rows, x, batch.axes), rows)
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "rows"))
+@partial(jit_by_size, static_argnames=("problem", "rows"))
 def input_stacks(problem, rows, x, axes):
     """Rows of the inputs at points; compiled apart, so that they are traced once."""
     make = partial(input_stack, problem.embedding, rows=rows, axes=axes)

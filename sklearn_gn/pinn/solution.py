@@ -8,7 +8,6 @@ import numpy as np
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pde.operators import d
 from sklearn_gn.pinn.model import (
     Batch,
@@ -22,7 +21,7 @@ _REFERENCE_POINTS = 10_000
 _REFERENCE_FLOATS = 2**22  # of the coordinates of points to compare at
 
 
-@partial(evaluated_by_numpy, static_argnames="model")
+@partial(jit_by_size, static_argnames="model")
 def values(model, params, x):
     """The outputs of the solution at points, of shape (n, q)."""
 
@@ -72,7 +71,7 @@ def reference(problem, rng, most=_REFERENCE_POINTS):
     return n, *problem.reference(n, rng)
 
 
-@partial(evaluated_by_numpy, static_argnames="model")
+@partial(jit_by_size, static_argnames="model")
 def relative_error(model, params, points, exact):
     """Relative L2 error over all outputs that are known."""
     return _relative_errors(model.problem, values(model, params, points), exact)[0]

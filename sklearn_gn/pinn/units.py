@@ -25,7 +25,7 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde import Condition, Dirichlet, Initial, Neumann, Robin, Unknown
 from sklearn_gn.pde.given_values import values_of
 from sklearn_gn.pde.local_functions import points_of_row, wave_at
@@ -344,7 +344,7 @@ def _rows(problem):
     return _Rows(problem, interior, tuple(conditions), drawn, directions)
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "kinds"))
+@partial(jit_by_size, static_argnames=("problem", "kinds"))
 def _at_level(problem, kinds, points, level):
     """Residuals (n, k) of a constant, and their slopes (n, k, q), for each class."""
 
@@ -411,7 +411,7 @@ def _at_waves(rows, kind, vectors, cosines, sines, levels, name=None, values=Non
         )
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "kind", "name"))
+@partial(jit_by_size, static_argnames=("problem", "kind", "name"))
 def _residuals(problem, kind, name, x, data, directions, waves):
     def one(x, data, vector, cosines, sines, level, value):
         places = points_of_row(x)
@@ -506,7 +506,7 @@ def _units(slopes):
     return np.where(found > 0, found, 1.0)
 
 
-@partial(evaluated_by_numpy, static_argnames="model")
+@partial(jit_by_size, static_argnames="model")
 def _slopes(model, batches, shapes):
     """Derivatives of the rows by the derivatives of the outputs, in shares of time."""
     problem = model.problem

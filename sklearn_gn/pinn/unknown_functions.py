@@ -44,7 +44,6 @@ from scipy.spatial.distance import cdist
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.caches import StoredWithoutCaches
 from sklearn_gn.arrays.compilation import jit_by_size
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.pinn.model import coefficient_values, network
 from sklearn_gn.pinn.residuals import row_residuals
 
@@ -425,6 +424,6 @@ def _deviations(found, slopes, part):
     return np.sqrt(variances + (slopes @ found.change[part]) ** 2)
 
 
-@partial(evaluated_by_numpy, static_argnames="problem")
+@partial(jit_by_size, static_argnames="problem")
 def _coefficient_slopes(problem, extra):
     return jax.jacfwd(partial(coefficient_values, problem))(extra)

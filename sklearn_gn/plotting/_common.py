@@ -1,6 +1,7 @@
 """What the displays share."""
 
 from numbers import Integral
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
@@ -19,6 +20,29 @@ class Display:
     @classmethod
     def _needs_matplotlib(cls, method):
         check_matplotlib_support(f"{cls.__name__}.{method}")
+
+    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes or array of them, default=None
+            Axes to draw on. If None, a new figure is made. Where there are several
+            panels, a single Axes is divided, and an array has one for each of them.
+
+        **kwargs : dict
+            Passed to matplotlib for what the class says.
+
+        Returns
+        -------
+        display : Display
+            The object itself.
+        """
+        return self._drawn_on(self._draw(ax, kwargs))
+
+    def _draw(self, ax, kwargs):
+        """Draw it and return the axes."""
+        raise NotImplementedError
 
     def _axes(self, ax):
         """Return ``ax``, or the axes of a new figure, with room for its labels."""

@@ -24,6 +24,9 @@ from sklearn_gn.plotting._common import (
 class BreakpointDisplay(Display):
     """Predictions over one or two features with the breakpoints or breaking lines.
 
+    Keyword arguments of :meth:`plot` go to ``ax.plot`` for the curve over one feature,
+    or to ``ax.pcolormesh`` for the surface over two.
+
     Use :meth:`from_estimator` to create it.
 
     Parameters
@@ -84,23 +87,8 @@ class BreakpointDisplay(Display):
     feature_names: Sequence[str] | None = None
     target_name: str | None = None
 
-    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
-        """Draw the predictions, the breaks and the samples.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on. If None, a new figure is made.
-
-        **kwargs : dict
-            Passed to ``ax.plot`` for the curve over one feature, or to
-            ``ax.pcolormesh`` for the surface over two.
-
-        Returns
-        -------
-        display : BreakpointDisplay
-            The object itself.
-        """
+    def _draw(self, ax, kwargs):
+        """Draw the predictions, the breaks and the samples."""
         ax = self._axes(ax)
         self.points_ = None
         names = (None, None) if self.feature_names is None else self.feature_names
@@ -121,7 +109,7 @@ class BreakpointDisplay(Display):
             self.breaks_ = ax.vlines(self.breaks, 0, 1, transform=over_all, **style)
             ax.set(xlabel=names[0], ylabel=self.target_name)
             ax.legend()
-            return self._drawn_on(ax)
+            return ax
         from matplotlib.collections import LineCollection
 
         style = {"shading": "nearest", **kwargs}
@@ -141,7 +129,7 @@ class BreakpointDisplay(Display):
         if height / 2 <= width <= 2 * height:
             equal_scales(ax, width / height)
         ax.figure.colorbar(self.surface_, ax=ax, label=self.target_name)
-        return self._drawn_on(ax)
+        return ax
 
     @classmethod
     def from_estimator(

@@ -27,6 +27,8 @@ class DispersionDisplay(Display):
     competitor, :math:`1 - 1 / (C - 1)` where all are alike. The curvature that FGN
     drops is proportional to it.
 
+    Keyword arguments of :meth:`plot` go to ``ax.plot`` for the points.
+
     Use :meth:`from_estimator` to create it.
 
     Parameters
@@ -61,22 +63,8 @@ class DispersionDisplay(Display):
     classes: Array
     training_mean: float | None = None
 
-    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
-        """Draw a point for every class, the most concentrated one at the bottom.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on. If None, a new figure is made.
-
-        **kwargs : dict
-            Passed to ``ax.plot`` for the points.
-
-        Returns
-        -------
-        display : DispersionDisplay
-            The object itself.
-        """
+    def _draw(self, ax, kwargs):
+        """Draw a point for every class, the most concentrated one at the bottom."""
         ax = self._axes(ax)
         order = np.argsort(self.dispersion, kind="stable")
         position = np.arange(1, len(order) + 1)
@@ -99,7 +87,7 @@ class DispersionDisplay(Display):
             ylabel="Class" if few else "Class, by dispersion",
         )
         ax.legend()
-        return self._drawn_on(ax)
+        return ax
 
     @classmethod
     def from_estimator(

@@ -29,6 +29,8 @@ class FeatureDisplay(Display):
     projection does: the hidden layers move the classes apart, and at every iteration
     the straight borders between their regions are the best there are.
 
+    Keyword arguments of :meth:`plot` go to ``ax.scatter`` for the samples.
+
     Use :meth:`from_estimator` or :meth:`from_models` to create it.
 
     Parameters
@@ -86,23 +88,8 @@ class FeatureDisplay(Display):
     iterations: Sequence[int]
     name: str | None = None
 
-    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
-        """Draw a panel for every iteration.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes or array of them, default=None
-            Axes to divide into panels, or one for each panel. If None, a new figure is
-            made.
-
-        **kwargs : dict
-            Passed to ``ax.scatter`` for the samples.
-
-        Returns
-        -------
-        display : FeatureDisplay
-            The object itself.
-        """
+    def _draw(self, ax, kwargs):
+        """Draw a panel for every iteration."""
         axes = self._panels(ax, 1, len(self.features), size=(2.6, 2.8), share=True)
         from matplotlib import colormaps
         from matplotlib.collections import PolyCollection
@@ -154,7 +141,7 @@ class FeatureDisplay(Display):
             ]
             beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
             axes[0, -1].legend(handles=handles, title="Class", frameon=False, **beside)
-        return self._drawn_on(axes)
+        return axes
 
     @classmethod
     def from_estimator(

@@ -16,6 +16,8 @@ class GramSpectrumDisplay(Display):
     They tell how well the data determine the parameters: a gap, or a tail at rounding
     level, means directions that hardly change the predictions.
 
+    Keyword arguments of :meth:`plot` go to ``ax.plot`` for the eigenvalues.
+
     Use :meth:`from_estimator` to create it.
 
     Parameters
@@ -60,22 +62,8 @@ class GramSpectrumDisplay(Display):
     mass_spectrum: Array | None = None
     truncation: float | None = None
 
-    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
-        """Draw the eigenvalues.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on. If None, a new figure is made.
-
-        **kwargs : dict
-            Passed to ``ax.plot`` for the eigenvalues.
-
-        Returns
-        -------
-        display : GramSpectrumDisplay
-            The object itself.
-        """
+    def _draw(self, ax, kwargs):
+        """Draw the eigenvalues."""
         ax = self._axes(ax)
         self.lines_, self.truncation_lines_ = [], []
         if len(self.gram_spectrum) == 0:
@@ -84,7 +72,7 @@ class GramSpectrumDisplay(Display):
             text = f"No Gauss-Newton matrix:\n{reason}"
             ax.set_axis_off()
             ax.text(0.5, 0.5, text, ha="center", va="center", transform=ax.transAxes)
-            return self._drawn_on(ax)
+            return ax
         for label, marker, spectrum in (
             ("Gauss-Newton matrix", "o", self.gram_spectrum),
             ("Mass matrix", "s", self.mass_spectrum),
@@ -109,7 +97,7 @@ class GramSpectrumDisplay(Display):
         ax.set(xlabel="Number of the eigenvalue", ylabel="Eigenvalue")
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.legend()
-        return self._drawn_on(ax)
+        return ax
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: Any = None, **kwargs: Any) -> Self:

@@ -31,6 +31,8 @@ class RelevanceDisplay(Display):
     have a bar each. Where features are correlated, an exchanged value may lie where
     there are no data, and one feature may take over the share of another.
 
+    Keyword arguments of :meth:`plot` go to ``ax.barh``.
+
     Use :meth:`from_estimator` to create it.
 
     Parameters
@@ -86,22 +88,8 @@ class RelevanceDisplay(Display):
     hidden: Array | None = None
     feature_names: Sequence[str] | None = None
 
-    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
-        """Draw the bars.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on. If None, a new figure is made.
-
-        **kwargs : dict
-            Passed to ``ax.barh``.
-
-        Returns
-        -------
-        display : RelevanceDisplay
-            The object itself.
-        """
+    def _draw(self, ax, kwargs):
+        """Draw the bars."""
         ax = self._axes(ax)
         order = np.argsort(-np.asarray(self.total), kind="stable")[:20]
         names = self.feature_names
@@ -135,7 +123,7 @@ class RelevanceDisplay(Display):
             )
             above = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
             ax.legend(**above, ncols=3, columnspacing=1, frameon=False)
-        return self._drawn_on(ax)
+        return ax
 
     @classmethod
     def from_estimator(

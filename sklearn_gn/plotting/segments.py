@@ -23,6 +23,9 @@ from sklearn_gn.segmented import inference
 class SegmentsDisplay(Display):
     """A broken line, its confidence band, and the intervals of its breakpoints.
 
+    Keyword arguments of :meth:`plot` go to ``ax.plot`` for the fitted function. With
+    residuals it takes an array of two Axes.
+
     Use :meth:`from_estimator` to create it.
 
     Parameters
@@ -86,23 +89,8 @@ class SegmentsDisplay(Display):
     feature_name: str | None = None
     target_name: str | None = None
 
-    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
-        """Draw the fit, and below it the residuals where there are any.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes or array of two Axes, default=None
-            Axes to draw on. If None, a new figure is made. With residuals a
-            single Axes is divided.
-
-        **kwargs : dict
-            Passed to ``ax.plot`` for the fitted function.
-
-        Returns
-        -------
-        display : SegmentsDisplay
-            The object itself.
-        """
+    def _draw(self, ax, kwargs):
+        """Draw the fit, and below it the residuals where there are any."""
         if self.residuals is None:
             top = bottom = drawn = self._axes(ax)
         else:
@@ -132,7 +120,7 @@ class SegmentsDisplay(Display):
             if np.asarray(self.grid).dtype.kind == "M":
                 date_axis(panel, most_ticks=8)
         bottom.set_xlabel(self.feature_name)
-        return self._drawn_on(drawn)
+        return drawn
 
     def _plot_fit(self, ax, kwargs):
         self.points_ = None

@@ -24,6 +24,8 @@ _LABELS = {
 class SelectionPathDisplay(Display):
     """The criterion over the sizes that were tried, the chosen one marked.
 
+    Keyword arguments of :meth:`plot` go to ``ax.plot`` for the criterion.
+
     Use :meth:`from_estimator` to create it.
 
     Parameters
@@ -66,22 +68,8 @@ class SelectionPathDisplay(Display):
     size_name: str | None = None
     value_name: str | None = None
 
-    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
-        """Draw the criterion over the sizes.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on. If None, a new figure is made.
-
-        **kwargs : dict
-            Passed to ``ax.plot`` for the criterion.
-
-        Returns
-        -------
-        display : SelectionPathDisplay
-            The object itself.
-        """
+    def _draw(self, ax, kwargs):
+        """Draw the criterion over the sizes."""
         from matplotlib.ticker import MaxNLocator
 
         ax = self._axes(ax)
@@ -97,7 +85,7 @@ class SelectionPathDisplay(Display):
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set(xlabel=self.size_name, ylabel=self.value_name)
         ax.legend()
-        return self._drawn_on(ax)
+        return ax
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: Any = None, **kwargs: Any) -> Self:

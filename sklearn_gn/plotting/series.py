@@ -15,6 +15,8 @@ from sklearn_gn.plotting._common import Display, date_axis
 class SeriesDisplay(Display):
     """Small multiples: the broken lines of several series on the same axes.
 
+    Keyword arguments of :meth:`plot` go to the LineCollection of every broken line.
+
     Use :meth:`from_table` to create it from the table of
     :func:`~sklearn_gn.fit_groups`.
 
@@ -78,23 +80,8 @@ class SeriesDisplay(Display):
     target_name: str | None = None
     n_columns: int = 4
 
-    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
-        """Draw a panel for every series.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes or array of Axes, default=None
-            Axes to draw on; those of a new figure where not given. A single Axes is
-            divided.
-
-        **kwargs : dict
-            Passed to the LineCollection of every broken line.
-
-        Returns
-        -------
-        display : SeriesDisplay
-            The object itself.
-        """
+    def _draw(self, ax, kwargs):
+        """Draw a panel for every series."""
         n = len(self.names)
         n_columns = min(self.n_columns, n)
         n_rows = -(-n // n_columns)
@@ -110,7 +97,7 @@ class SeriesDisplay(Display):
                 panel.tick_params(axis="x", labelbottom=True)
             if k % n_columns == 0:
                 panel.set_ylabel(self.target_name)
-        return self._drawn_on(axes)
+        return axes
 
     def _plot_series(self, ax, k, kwargs):
         from matplotlib.collections import LineCollection

@@ -267,10 +267,7 @@ def known(value):
     if outdated:
         import jax
 
-        from sklearn_gn.arrays import numpy_programs
-
         jax.clear_caches()
-        numpy_programs.forget()
     return value
 
 

@@ -12,8 +12,7 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.libraries import numpy_computes
 from sklearn_gn.base import cross_entropy
-from sklearn_gn.data.hashing import row_codes
-from sklearn_gn.data.rows import canonical_rows
+from sklearn_gn.data.rows import canonical_rows, row_codes
 from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.softmax_head import newton, penalty
 from sklearn_gn.softmax_head.coordinates import coordinates_of

@@ -11,9 +11,8 @@ from sklearn_gn import (
     VarProNetRegressor,
 )
 from sklearn_gn.data import rows_source
-from sklearn_gn.data.chunks import DaskRows
 from sklearn_gn.data.rows_source import CheckedRows, RowSource, reduce
-from sklearn_gn.data.tables import engine_of
+from sklearn_gn.data.tables import dask_rows, engine_of
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.solvers import FGN
 
@@ -91,7 +90,7 @@ def blocks(y, weight=WEIGHT):
 
 
 def test_blocks_of_dask_are_read_one_at_a_time_without_a_cluster():
-    chunks = DaskRows(*blocks(Y))
+    chunks = dask_rows(*blocks(Y))
     assert engine_of(chunks) is None
     for found, expected in zip(
         source_of(chunks).reduce(moments, 2.0), EXPECTED, strict=True
@@ -129,7 +128,7 @@ def test_sums_are_computed_on_the_workers(cluster):
 
     import os
 
-    chunks = DaskRows(*blocks(Y))
+    chunks = dask_rows(*blocks(Y))
     assert engine_of(chunks) is not None
     here_or_there, *found = source_of(chunks).reduce(process, os.getpid())
     np.testing.assert_array_equal(here_or_there, [0, 4])  # of four blocks
@@ -172,4 +171,4 @@ def test_what_is_wrong_with_a_block_is_named(cluster):
     bad = Y.copy()
     bad[200] = np.nan
     with pytest.raises(ValueError, match="Chunk 1: y holds NaN"):
-        source_of(DaskRows(*blocks(bad)))
+        source_of(dask_rows(*blocks(bad)))

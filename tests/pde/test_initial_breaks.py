@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks._allen_cahn import AllenCahn
 from sklearn_gn.pde import (
     Box,
     Dirichlet,
@@ -16,7 +17,6 @@ from sklearn_gn.pde import (
     d,
 )
 from sklearn_gn.pde.initial_breaks import initial_breaks
-from sklearn_gn.pde.problems import AllenCahn
 
 STRIP = Box(x=(0, 3), t=(1, 3))
 

@@ -63,6 +63,13 @@ def rows(condition, field, domain=SPACE_TIME, n=16, **coefficients):
 # --- geometry ------------------------------------------------------------------------
 
 
+def area_of(domain):
+    """Area by the share of its bounding box."""
+    box = Box(**dict(zip(domain.axes, map(tuple, domain.bounds), strict=True)))
+    X = box.sample(2**16, rng())
+    return np.prod(np.ptp(domain.bounds, axis=1)) * domain.contains(X).mean()
+
+
 @pytest.mark.parametrize(
     ("domain", "measure", "outline"),
     [
@@ -73,7 +80,7 @@ def rows(condition, field, domain=SPACE_TIME, n=16, **coefficients):
     ],
 )
 def test_area_and_length_of_outlines(domain, measure, outline):
-    close(math.exp(domain.interior().log_measure), measure)
+    np.testing.assert_allclose(area_of(domain), measure, rtol=3e-3)
     close(math.exp(domain.boundary().log_measure), outline)
 
 
@@ -85,9 +92,8 @@ def test_divergence_theorem(domain):
     length = math.exp(domain.boundary().log_measure)
     flux = length * (points ** [2, 3] * normals).sum(axis=1).mean()
     inside = domain.sample(n, rng())
-    area = math.exp(domain.interior().log_measure)
-    spread = area * (2 * inside[:, 0] + 3 * inside[:, 1] ** 2).mean()
-    np.testing.assert_allclose(flux, spread, rtol=2e-3)
+    spread = area_of(domain) * (2 * inside[:, 0] + 3 * inside[:, 1] ** 2).mean()
+    np.testing.assert_allclose(flux, spread, rtol=5e-3)
 
 
 def test_points_are_uniform_in_outlines():

@@ -18,6 +18,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV, ParameterGrid
 
+from benchmarks._burgers import Burgers
 from sklearn_gn import PINNSolver
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.networks import MLP
@@ -32,7 +33,7 @@ from sklearn_gn.pde import (
     d,
     laplacian,
 )
-from sklearn_gn.pde.problems import Burgers, Kovasznay
+from sklearn_gn.pde.problems import Kovasznay
 from sklearn_gn.pinn import dngd, estimator, posterior, predictions
 from sklearn_gn.pinn.findings import warn_if_not_solved
 from sklearn_gn.pinn.iteration import rebalanced_weights

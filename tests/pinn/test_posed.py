@@ -21,7 +21,6 @@ from sklearn_gn.pde import (
 )
 from sklearn_gn.pde.corners import rough_corners
 from sklearn_gn.pinn import growth
-from sklearn_gn.pinn.enrichment import lines
 from sklearn_gn.pinn.enrichment import waves as spectrum
 from sklearn_gn.pinn.enrichment.posed import corner_functions, posed, units
 from sklearn_gn.pinn.model import Model, network, start_parameters
@@ -71,103 +70,6 @@ def test_waves_of_conditions_lie_in_their_face():
 
 def cube(dim, **more):
     return Box(**{f"x{k}": (0.0, 1.0) for k in range(dim)}, **more)
-
-
-@pytest.mark.parametrize("dim", [10, pytest.param(4, marks=pytest.mark.slow)])
-def test_on_many_axes_waves_are_those_on_lines(dim):
-    rates = 2.0 + np.arange(dim)  # from a third of a period up
-
-    def start(x):
-        return jnp.sum(jnp.sin(rates * x[:dim]))
-
-    problem = Problem(
-        lambda u, x: d(u, "t")(x) - laplacian(u)(x),
-        cube(dim, t=(0.0, 1.0)),
-        [Initial(start), Dirichlet(lambda x: jnp.exp(-x[dim]) * start(x))],
-    )
-    found = np.array(sorted(np.abs(lines.wave_vectors(problem)), key=np.argmax))
-    np.testing.assert_allclose(found, np.eye(dim, dim + 1) * rates[:, None], rtol=1e-6)
-
-
-def test_a_product_of_waves_is_a_sum_of_plane_waves():
-    rates = np.array([1.0, 0.5, 2.0, 0.0]) * np.pi  # the last axis has no wave
-
-    def residual(u, x):
-        wave = jnp.sin(rates[0] * x[0] + 1) * jnp.sin(rates[1] * x[1])
-        return laplacian(u)(x) - x[3] * wave * jnp.cos(rates[2] * x[2])
-
-    found = lines.wave_vectors(Problem(residual, cube(4), Dirichlet(0.0)))
-    signs = np.array([(1, a, b, 1) for a in (1, -1) for b in (1, -1)])
-    expected = sorted(map(tuple, signs * rates))
-    np.testing.assert_allclose(sorted(found), expected, rtol=1e-6)
-
-
-def test_a_sum_of_products_has_the_plane_waves_of_each():
-    def source(x):
-        slow, fast = jnp.sin(np.pi * x), jnp.cos(5 * x)
-        return 1.0 + slow[0] * slow[1] + 0.5 * fast[2] * slow[3] + 0.2 * fast[0]
-
-    def residual(u, x):
-        return laplacian(u)(x) - source(x)
-
-    found = lines.wave_vectors(Problem(residual, cube(4), Dirichlet(0.0)))
-    expected = [(np.pi, s * np.pi, 0, 0) for s in (1, -1)]
-    expected += [(0, 0, 5, s * np.pi) for s in (1, -1)] + [(5, 0, 0, 0)]
-    np.testing.assert_allclose(sorted(found), sorted(expected), rtol=1e-6, atol=1e-12)
-
-
-def test_waves_are_those_of_the_only_face_with_values():
-    def exact(x):
-        return jnp.prod(jnp.sin(np.pi * x[:3])) * jnp.sinh(3**0.5 * np.pi * x[3])
-
-    def residual(u, x):
-        return laplacian(u)(x)
-
-    found = lines.wave_vectors(Problem(residual, cube(4), Dirichlet(exact)))
-    signs = [(1, a, b, 0) for a in (1, -1) for b in (1, -1)]
-    expected = np.pi * np.array(sorted(signs))
-    np.testing.assert_allclose(sorted(found), expected, rtol=1e-6, atol=1e-12)
-
-
-def test_every_axis_of_many_keeps_its_wave():
-    def residual(u, x):
-        return laplacian(u)(x) - jnp.sum(jnp.cos(np.pi * x))
-
-    problem, _ = posed(Problem(residual, cube(40), Neumann(0.0)), [])
-    found = np.abs(np.array(problem.added["waves"])).sum(axis=0)
-    np.testing.assert_allclose(found, np.pi, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: x[0] * x[1] + x[2] * x[3] + 1.0,
-        lambda x: jnp.exp(-jnp.sum((x - 0.4) ** 2)),
-        lambda x: jnp.sum(jnp.exp(x)),
-        lambda x: 0 * x[0] + 1 / 3,
-    ],
-)
-@pytest.mark.repeats
-def test_smooth_functions_of_many_axes_show_no_waves(function):
-    def residual(u, x):
-        return laplacian(u)(x) - function(x)
-
-    problem = Problem(residual, cube(4), Dirichlet(function))
-    assert lines.wave_vectors(problem) == ()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("total", "share"), [(jnp.prod, 4), (jnp.sum, 1)])
-def test_a_default_fit_solves_waves_on_many_axes(total, share):
-    def exact(x):
-        return total(jnp.cos(np.pi * x))
-
-    def residual(u, x):
-        return laplacian(u)(x) + share * np.pi**2 * exact(x)
-
-    problem = Problem(residual, cube(4), Dirichlet(exact), exact=exact)
-    solver = PINNSolver(problem, max_iter=15, random_state=0).fit()
-    assert solver.relative_error() < 1e-8
 
 
 def test_units_are_those_of_the_values():

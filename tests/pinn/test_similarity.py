@@ -12,7 +12,6 @@ from sklearn_gn.pde.initial_breaks import Break
 from sklearn_gn.pinn.enrichment.posed import posed
 from sklearn_gn.pinn.enrichment.similarity import (
     complex_erf_and_bell,
-    n_similarity_functions,
     similarity_functions,
 )
 from sklearn_gn.pinn.model import Model, network
@@ -48,7 +47,6 @@ def derivatives(breaks, x):
 @pytest.mark.repeats
 def test_functions_solve_the_equation(orders, period):
     breaks = tuple(Break(0, 0.5, order, (0.3, 0.2j), period) for order in orders)
-    assert n_similarity_functions(breaks) == 6 * len(breaks)
     x = STRIP.sample(50, np.random.RandomState(0), "sobol")
     _, _, u_t, u_xx = derivatives(breaks, x)
     for k in range(0, 6 * len(breaks), 6):  # two real ones, then two complex ones

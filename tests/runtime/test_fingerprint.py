@@ -268,7 +268,7 @@ import numpy as np
 from sklearn_gn.runtime.fingerprint import digest
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
 from sklearn_gn import PINNSolver, ShallowReLURegressor
-from sklearn_gn.pde.problems import Burgers
+from sklearn_gn.pde.problems import Kovasznay
 
 k = np.arange(3.0)
 
@@ -290,7 +290,7 @@ def helper(u):
 net, other = Net(), Net()
 other.__dict__["wid" + "th"[:2]] = int("3")
 problem = Problem(residual, Box(x=(0, 1)), (Dirichlet(0.0),), coefficients={"c": 2.0})
-first = ["tanh", {"x", "y", "zz"}, problem, Burgers, net]
+first = ["tanh", {"x", "y", "zz"}, problem, Kovasznay, net]
 print(digest(first), digest(net) == digest(other))
 print(digest([PINNSolver(problem), ShallowReLURegressor(init="".join(["auto"]))]))
 """

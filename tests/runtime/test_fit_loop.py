@@ -22,7 +22,6 @@ from sklearn_gn.callbacks import (
     EarlyStopping,
     LogWriter,
     TimeBudget,
-    ValidationMonitor,
     _Callback,
 )
 from sklearn_gn.optim.solver import Report
@@ -471,19 +470,14 @@ def test_early_stopping_refuses_foreign_estimators():
 
 
 @quiet
-def test_validation_monitor_scores_the_model_of_every_step():
+def test_scores_on_held_out_rows_by_the_monitor_of_scikit_learn():
     X, y = data()
-    monitor = ValidationMonitor(X[:10], y[:10])
+    held_out = {"held out": lambda model, *_: model.score(X[:10], y[:10])}
+    monitor = ScoringMonitor(scoring=held_out)
     model = make("lm", max_iter=4).set_callbacks(monitor).fit(X, y)
-    assert monitor.history_["step"] == [1, 2, 3, 4]
-    assert monitor.history_["score"][-1] == pytest.approx(model.score(X[:10], y[:10]))
-
-
-def test_validation_monitor_works_with_scikit_learn_s_estimators():
-    X, y = data()
-    monitor = ValidationMonitor(X, y > 0)
-    LogisticRegression().set_callbacks(monitor).fit(X, y > 0)
-    assert len(monitor.history_["score"]) > 1
+    scores = monitor.get_logs().data_as_pandas["held out"].to_numpy()
+    assert len(scores) >= 4
+    assert scores[-1] == pytest.approx(model.score(X[:10], y[:10]))
 
 
 @quiet

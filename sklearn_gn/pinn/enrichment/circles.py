@@ -17,7 +17,7 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.conditions import Periodic
 from sklearn_gn.pde.initial_breaks import initial_breaks
 
@@ -78,7 +78,7 @@ def _is_smooth(problem, condition):
     return True
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "axis"))
+@partial(jit_by_size, static_argnames=("problem", "axis"))
 def _residuals(problem, axis, pairs):
     """Residuals (n, 2, k) of a smooth periodic field, and slopes along the axis."""
     closed = _closed(problem, (axis,))

@@ -22,34 +22,28 @@ equation is not linear, and where its coefficients vary or are to be found.
 
 import math
 from functools import partial
-from itertools import combinations_with_replacement, product
+from itertools import product
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
-from sklearn_gn.pde.local_functions import followed_by, wave_at
-from sklearn_gn.pde.operators import Field
+from sklearn_gn.arrays.compilation import jit_by_size
+from sklearn_gn.pde.residual_classes import derivatives, slopes_of_equation
 from sklearn_gn.pinn.enrichment import waves as spectrum
 
-_ORDER = 4  # of the equation, at most
-_N_WAVES, _N_POINTS = 48, 4  # at which the symbol is taken
-_CYCLES = 1.5  # of these waves over an axis, at most
+_N_POINTS = 4  # at which the symbol is taken
 _VARIES = 0.01  # relative change of the symbol that counts as none
-_POLYNOMIAL = 1e-6  # relative error of the symbol as a polynomial
 _ABSENT = 1e-9  # relative size of a coefficient
 _SINGULAR = 1e-6  # smallest singular value at a root, relative
 _DAMPED = 0.25  # imaginary part of a root that is a wave, over its real part
 _LEAST_CYCLES, _MOST_CYCLES = 0.4, 200.0  # of a wave, over the box
 _WHOLE = 1e-9  # distance of cycles to a whole number
-_FAST = 2.0  # cycles that a network does not learn by itself
 MOST_WAVES = 24
 EQUAL = 0.03  # cycles by which two waves are the same
-_FROM_FACES = 16  # of these
-_FEW_DIRECTIONS = 7  # that tell whether there are waves in all of them
 _MORE_DIRECTIONS = 9  # than radians from the middle to a corner of the box
 
 
@@ -61,7 +55,8 @@ class Symbol(NamedTuple):
 
     def __call__(self, cycles):
         """Matrices (n, q, q) at cycles (n, d)."""
-        return np.tensordot(_monomials(cycles, self.powers), self.terms, 1)
+        monomials = np.prod(np.asarray(cycles)[:, None] ** self.powers, axis=2)
+        return np.tensordot(monomials, self.terms, 1)
 
 
 def further_waves(problem, scale, shown=()):
@@ -75,7 +70,7 @@ def further_waves(problem, scale, shown=()):
     equation = symbol(problem, scale)
     if equation is None:
         return ()
-    found = spectrum.largest_first(_from_faces(equation, problem))[:_FROM_FACES]
+    found = spectrum.largest_first(_from_faces(equation, problem))
     if not found and not shown:
         found = _in_all_directions(equation, problem)
     periodic = np.isin(problem.domain.axes, problem.periodic)
@@ -89,83 +84,48 @@ def further_waves(problem, scale, shown=()):
 
 def symbol(problem, scale):
     """Return the symbol of the equation of a problem; None where it has none."""
-    kind, q = problem.residual_classes()[0], len(problem.outputs)
+    kind, q, dim = (
+        problem.residual_classes()[0],
+        len(problem.outputs),
+        problem.domain.dim,
+    )
     local = kind.n_points == 1 and problem.n_laplacian_directions is None
     if not local or problem.unknown or kind.n_outputs != q:
         return None
-    rng = np.random.RandomState(0)
-    cycles = rng.uniform(-_CYCLES, _CYCLES, (_N_WAVES, problem.domain.dim))
-    points = problem.probes(_N_POINTS, rng)["interior"].x[:_N_POINTS, 0]
-    units, mixed = np.eye(q), rng.standard_normal((2, q))
-    amplitudes = [(unit, 0 * unit) for unit in units]
-    amplitudes += [(0 * unit, unit) for unit in units] + [tuple(mixed)]
-    vectors = cycles * _radians(problem)
+    rng, known = np.random.RandomState(0), derivatives(dim)
+    points = problem.probes(_N_POINTS, rng)["interior"].x[:, 0]
+    states = np.stack([np.zeros((len(known), q)), rng.standard_normal((len(known), q))])
+    powers = np.array([np.bincount(np.array(a, int), minlength=dim) for a in known])
+    units = np.prod((1j * _radians(problem)) ** powers, axis=1)
     with backend.scope("float64"):
-        answers = _answers(problem, vectors, np.array(amplitudes) * scale, points)
-        values = backend.to_numpy(answers)  # (waves, points, amplitudes, rows)
-    if not np.isfinite(values).all():
+        slopes = backend.to_numpy(_slopes(problem, states * scale, points))
+    # Of states, points, rows, derivatives and outputs; of waves of one cycle.
+    slopes = slopes * units[:, None] * scale
+    size = np.abs(slopes).max(axis=(0, 1, 3, 4))
+    changes = np.abs(slopes - slopes[0, 0]).max(axis=(0, 1, 3, 4))
+    if not (changes < _VARIES * size).all():  # or not finite
         return None
-    phase = np.exp(1j * vectors @ points.T)[..., None, None]
-    at_points = (values[:, :, :q] + 1j * values[:, :, q : 2 * q]) / phase
-    at_points = np.swapaxes(at_points, 2, 3)
-    mean = at_points.mean(axis=1)
-    size = np.abs(mean).max(axis=(0, 2))
-    # A sum of waves is answered by the sum of answers, the same everywhere.
-    of_sum = (mean[:, None] * phase) @ (mixed[0] - 1j * mixed[1])
-    changes = np.abs(at_points - mean[:, None]).max(axis=(0, 1, 3))
-    changes = np.maximum(changes, np.abs(of_sum.real - values[:, :, -1]).max((0, 1)))
-    if not (changes < _VARIES * size).all():
-        return None
-    return _fitted(cycles, mean / size[:, None])
-
-
-def _fitted(cycles, matrices):
-    """The polynomial of least squares; None if the order is higher."""
-    axes, shape = range(cycles.shape[1]), matrices.shape[1:]
-    powers = np.array(
-        [
-            np.bincount(np.array(chosen, int), minlength=len(axes))
-            for order in range(_ORDER + 1)
-            for chosen in combinations_with_replacement(axes, order)
-        ]
+    return Symbol(
+        powers, np.swapaxes(slopes[0].mean(axis=0) / size[:, None, None], 0, 1)
     )
-    right = matrices.reshape(len(cycles), -1)
-    left = _monomials(cycles, powers).astype(complex)
-    terms = np.linalg.lstsq(left, right, rcond=None)[0]
-    if np.abs(left @ terms - right).max() > _POLYNOMIAL:
-        return None
-    return Symbol(powers, terms.reshape(-1, *shape))
 
 
-def _monomials(cycles, powers):
-    return np.prod(np.asarray(cycles)[:, None] ** powers, axis=2)
+@partial(jit_by_size, static_argnames="problem")
+def _slopes(problem, states, points):
+    """Slopes of the equation in derivatives of two states, everywhere the same."""
+
+    def zero(x):
+        return jnp.zeros(len(problem.outputs), x.dtype)
+
+    of_state = jax.vmap(
+        lambda state, x: slopes_of_equation(problem, zero, state, x), (None, 0)
+    )
+    return jax.vmap(of_state, (0, None))(states, points)
 
 
 def _radians(problem):
     """Of a cycle over the box, for a unit of each axis."""
     return 2 * np.pi / np.ptp(problem.domain.bounds, axis=1)
-
-
-@partial(evaluated_by_numpy, static_argnames="problem")
-def _answers(problem, vectors, amplitudes, points):
-    """What the equation makes of waves, of shape (waves, points, amplitudes, q)."""
-    kind, q = problem.residual_classes()[0], len(problem.outputs)
-
-    def residual(vector, x, amplitude):
-        cosine, sine = amplitude
-        function = wave_at(x, vector, cosine, sine)
-        if q == 1:
-            function = followed_by(function, lambda outputs: outputs[0])
-        axes, time = problem.domain.axes, problem.domain.time
-        field = Field(function, axes, time, problem.outputs)
-        return kind.function((field,), (x,), x[:0], problem.start)
-
-    def one(vector, x, amplitude):
-        return residual(vector, x, amplitude) - residual(vector, x, 0 * amplitude)
-
-    along_amplitudes = jax.vmap(one, in_axes=(None, None, 0))
-    along_points = jax.vmap(along_amplitudes, in_axes=(None, 0, None))
-    return jax.vmap(along_points, in_axes=(0, None, None))(vectors, points, amplitudes)
 
 
 # --- real roots ----------------------------------------------------------------------
@@ -176,7 +136,7 @@ def real_roots(equation, start, direction):
 
     Imaginary parts are small: such a wave oscillates before it is damped.
     """
-    nodes = np.arange(_ORDER + 1.0) - _ORDER // 2
+    nodes = np.arange(-2.0, 3.0)  # of the fourth order
     values = equation(start + nodes[:, None] * direction)
     powers = np.vander(nodes, increasing=True).astype(complex)
     terms = np.linalg.solve(powers, values.reshape(len(nodes), -1))
@@ -229,7 +189,7 @@ def _from_faces(equation, problem):
                 for wave in real_roots(equation, np.array(sign) * along, across):
                     if _LEAST_CYCLES <= np.abs(wave).max() <= _MOST_CYCLES:
                         entries.append((amplitude, wave))
-        if exact or any(np.abs(wave).max() >= _FAST for _, wave in entries):
+        if exact or any(np.abs(wave).max() >= spectrum.SLOW for _, wave in entries):
             found += [(a, wave * _radians(problem)) for a, wave in entries]
     return found
 
@@ -237,13 +197,12 @@ def _from_faces(equation, problem):
 def _in_all_directions(equation, problem):
     """Wave vectors, where every direction has one."""
     half_size = np.linalg.norm(np.ptp(problem.domain.bounds, axis=1)) / 2
-    few = _along(equation, problem, _directions(problem.domain.dim, _FEW_DIRECTIONS))
-    if not few:
-        return []
-    radians = max(np.linalg.norm(wave) for wave in few) * half_size
-    n_directions = min(math.ceil(radians) + _MORE_DIRECTIONS, MOST_WAVES)
-    directions = _directions(problem.domain.dim, n_directions)
-    return _along(equation, problem, directions)
+    found, n = [], _MORE_DIRECTIONS
+    for _ in range(2):  # the first ones say how many there have to be
+        found = _along(equation, problem, _directions(problem.domain.dim, n))
+        radians = max((np.linalg.norm(wave) for wave in found), default=0) * half_size
+        n = min(math.ceil(radians) + _MORE_DIRECTIONS, MOST_WAVES)
+    return found
 
 
 def _along(equation, problem, directions):

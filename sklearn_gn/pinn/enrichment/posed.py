@@ -6,8 +6,7 @@ axes, mapped to [-1, 1], the network has the known functions that the statement 
 problem shows. Each family of ``FAMILIES`` says which ones it can add:
 
 - "waves": ``cos(k (x - m))`` and ``sin(k (x - m))``, with m the middle of the domain,
-  for wave vectors k of source and given values (:mod:`.waves`, on many axes
-  :mod:`.lines`);
+  for wave vectors k of source and given values (:mod:`.waves`);
 - "dispersion": the same for waves that the equation lets pass (:mod:`.dispersion`);
 - "corners": singular functions of corners of the domain, and of right angles that need
   them (:mod:`sklearn_gn.pde.corners`);
@@ -23,8 +22,10 @@ and cosines (:mod:`.circles`).
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -33,16 +34,12 @@ from sklearn_gn.pde import Problem
 from sklearn_gn.pde.corners import rough_corners
 from sklearn_gn.pde.initial_breaks import initial_breaks
 from sklearn_gn.pde.local_functions import followed_by
-from sklearn_gn.pinn.enrichment import dispersion, lines, waves
+from sklearn_gn.pinn.enrichment import dispersion, waves
 from sklearn_gn.pinn.enrichment.circles import on_circles
-from sklearn_gn.pinn.enrichment.similarity import (
-    n_similarity_functions,
-    similarity_functions,
-)
+from sklearn_gn.pinn.enrichment.similarity import similarity_functions
 from sklearn_gn.pinn.units import coefficient_starts, units
 
 _WHOLE = 0.01  # distance of an exponent to a whole number
-_TINY = 1e-30  # what is left alone
 _NEXT = 1e-12  # distance from a corner, in units of the domain's size
 
 
@@ -74,7 +71,7 @@ def corner_functions(corners, domain, x):
     across = (c * offset[:, 1] - s * offset[:, 0]) / size
     # At the corner the angle has no derivatives: take those next to it, inside.
     along += jnp.where((along == 0) & (across == 0), _NEXT, 0)
-    square = along**2 + across**2 + _TINY
+    square = along**2 + across**2
     angle = jnp.arctan2(across, along)
     real, imaginary = jnp.cos(a * angle), jnp.sin(a * angle)
     whole = np.abs(a - np.round(a)) < _WHOLE
@@ -95,32 +92,15 @@ class Family(NamedTuple):
     """Known functions of a kind."""
 
     find: Callable  # (problem, scale, shown waves) -> tuple of what the problem shows
-    count: Callable  # of what was found: the number of functions
-    at: Callable  # (found, domain, x) -> their values at a point
-
-
-def _twice(found):
-    return 2 * len(found)
+    at: Callable  # (found, domain, x) -> values of the functions at a point
 
 
 FAMILIES = {
-    "waves": Family(lambda problem, scale, shown: shown, _twice, plane_waves),
-    "dispersion": Family(
-        lambda *problem: switches.kept(
-            "pinn.dispersion", dispersion.further_waves(*problem)
-        ),
-        _twice,
-        plane_waves,
-    ),
-    "corners": Family(
-        lambda problem, *_: switches.kept("pinn.corners", rough_corners(problem)),
-        _twice,
-        corner_functions,
-    ),
+    "waves": Family(lambda problem, scale, shown: shown, plane_waves),
+    "dispersion": Family(dispersion.further_waves, plane_waves),
+    "corners": Family(lambda problem, *_: rough_corners(problem), corner_functions),
     "similarity": Family(
-        lambda problem, *_: switches.kept("pinn.similarity", initial_breaks(problem)),
-        n_similarity_functions,
-        similarity_functions,
+        lambda problem, *_: initial_breaks(problem), similarity_functions
     ),
 }
 NAMES = ("circles", *FAMILIES)
@@ -145,11 +125,17 @@ class PosedProblem(Problem):
     @property
     def n_functions(self):
         """Number of the last inputs of the network, which are no axes."""
-        return sum(self.function_counts().values())
+        return sum(self.function_counts.values())
 
+    @cached_property
     def function_counts(self):
         """Number of known functions by the name of their family."""
-        return {name: FAMILIES[name].count(own) for name, own in self.added.items()}
+        x, domain = np.zeros(self.domain.dim), self.domain
+        with jax.enable_x64(True):
+            return {
+                name: jax.eval_shape(partial(FAMILIES[name].at, own, domain), x).size
+                for name, own in self.added.items()
+            }
 
     def embedding(self, x):
         """Inputs of the network: those of the axes, then the known functions."""
@@ -174,13 +160,11 @@ def posed(problem, stages, y=None, observed=(), names=NAMES):
         problem, stages = on_circles(problem, stages)
     shown = ()
     if "waves" in names:
-        many_axes = problem.domain.dim > waves.MOST_AXES
-        shown = (lines if many_axes else waves).wave_vectors(problem)
-        shown = switches.kept("pinn.waves", shown)
+        shown = switches.kept("pinn.waves", waves.wave_vectors(problem))
     center, scale = units(problem, y, observed, shown)
     starts = coefficient_starts(problem, center, scale) if y is not None else {}
     found = {
-        name: family.find(problem, scale, shown)
+        name: switches.kept(f"pinn.{name}", family.find(problem, scale, shown))
         for name, family in FAMILIES.items()
         if name in names
     }

@@ -22,24 +22,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-N_OF_A_RATE = 2  # functions: that of the break and its integral
 _HIGHEST, _MOST_DERIVATIVES = 3, 8  # of F_k, and of F_0
 _TERMS = 32  # of the complex error function
 _REAL = 1e-6  # imaginary part of a rate that is real, relative
 
 
-def n_similarity_functions(breaks):
-    """Number of functions of some breaks."""
-    return sum(N_OF_A_RATE * (1 + _is_complex(r)) for b in breaks for r in b.rates)
-
-
 def similarity_functions(breaks, domain, x):
     """The functions of all breaks at a point."""
     return jnp.stack([f for b in breaks for f in _of_break(b, domain, x)])
-
-
-def _is_complex(rate):
-    return abs(rate.imag) > _REAL * abs(rate)
 
 
 def _of_break(entry, domain, x):
@@ -52,7 +42,7 @@ def _of_break(entry, domain, x):
     if not math.isinf(period):
         s = s - period * jnp.floor(s / period)
     for rate in entry.rates:
-        is_complex = _is_complex(rate)
+        is_complex = abs(rate.imag) > _REAL * abs(rate)
         kind = np.result_type(dtype, np.complex64) if is_complex else dtype
         rate = complex(rate) if is_complex else float(rate.real)
         z, at = s.astype(kind), rate / size**2 * t.astype(kind)

@@ -19,7 +19,7 @@ import scipy.fft
 from scipy.optimize import least_squares
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.given_values import faces_of
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
@@ -27,11 +27,11 @@ MOST_WAVES, MOST_AXES = 8, 3
 _SMALL = 3e-3  # amplitude, relative to the largest
 _STANDS_OUT = 5.0  # amplitude over those around it
 _AROUND = 3  # cycles, beyond the width of a peak
-_SLOW, _LEAST_CYCLES = 2.0, 1.0  # what a network learns by itself; of any wave
+SLOW, _LEAST_CYCLES = 2.0, 1.0  # what a network learns by itself; of any wave
 _EQUAL = 0.3  # cycles by which two waves are the same
 _MOST_REFINED = 6  # waves
 _REFINED_POINTS = 1500
-_TOL, _MOST_STEPS = 1e-8, 20  # of least squares; SciPy's tolerance
+_MOST_STEPS = 20  # of least squares
 _EXACT = 1e-3  # remainder of a source, relative, that its waves describe
 _ROUNDING = 1e-12  # of values, relative to the largest
 
@@ -176,7 +176,7 @@ def _grid(domain, axes, fixed, n):
     return x
 
 
-@partial(evaluated_by_numpy, static_argnames=("problem", "kind"))
+@partial(jit_by_size, static_argnames=("problem", "kind"))
 def _of_zero(problem, kind, x):
     """Residuals of the function that is zero, of shape (n, k)."""
     field = problem.field(lambda x: jnp.zeros(len(problem.outputs), x.dtype))
@@ -194,26 +194,17 @@ def _of_zero(problem, kind, x):
 
 def _waves(values, problem, axes):
     """Return amplitudes and cycles over the box (len(axes),) of the waves of values."""
-    values = centred(values)
-    half, amplitude = peaks(values)
-    exact = refined(values, half, problem, axes)
-    return fast_waves(half, amplitude) if exact is None else exact
-
-
-def centred(values):
-    """Values without their mean, and of size one; zero where they are constant."""
     moving = values - values.mean()
     largest = np.abs(moving).max()
     if not largest > _ROUNDING * np.abs(values).max():
-        return np.zeros_like(values)
-    return moving / largest
-
-
-def fast_waves(half, amplitude):
-    """Those of the peaks that stand out and are fast."""
+        return []
+    half, amplitude = peaks(moving / largest)
+    exact = refined(moving / largest, half, problem, axes)
+    if exact is not None:
+        return exact
     clear = amplitude > _STANDS_OUT * _largest_around(amplitude, _AROUND)
     kept = [(a, np.array(c)) for a, c in half if clear[tuple(map(int, c))]]
-    return [(a, c) for a, c in kept if np.abs(c).max() >= _SLOW]
+    return [(a, c) for a, c in kept if np.abs(c).max() >= SLOW]
 
 
 def peaks(values):
@@ -245,7 +236,7 @@ def _largest_around(amplitude, distance):
     return largest
 
 
-def refined(values, waves, problem, axes, exact=_EXACT):
+def refined(values, waves, problem, axes):
     """Waves of any period whose sum is the function; None where there are none."""
     if not waves or len(waves) > _MOST_REFINED:
         return None
@@ -265,15 +256,13 @@ def refined(values, waves, problem, axes, exact=_EXACT):
 
     found, size = first.ravel(), np.linalg.norm(right)
     periodic = _are_periodic(problem, axes).any()
-    if not periodic and not np.linalg.norm(remainder(found)) < exact * size:
+    if not periodic and not np.linalg.norm(remainder(found)) < _EXACT * size:
         width = np.full(first.size, 0.75)
         bounds = found - width, found + width
-        # Tolerances far below what is asked for.
-        tols = dict.fromkeys(("ftol", "xtol", "gtol"), min(_TOL, exact**1.5))
         found = least_squares(
-            remainder, found, bounds=bounds, x_scale=0.1, max_nfev=_MOST_STEPS, **tols
+            remainder, found, bounds=bounds, x_scale=0.1, max_nfev=_MOST_STEPS
         ).x
-    if not np.linalg.norm(remainder(found)) < exact * size:
+    if not np.linalg.norm(remainder(found)) < _EXACT * size:
         return None
     cycles = found.reshape(first.shape)
     return [(a, c) for (a, _), c in zip(waves, cycles, strict=True)]

@@ -132,7 +132,7 @@ def make_dcr(
 
     Examples
     --------
-    >>> from sklearn_gn.datasets import make_dcr
+    >>> from benchmarks._dcr import make_dcr
     >>> X, Y = make_dcr(4, shape=(12, 12, 6), cache=False)
     >>> X.shape, Y.shape
     ((4, 3), (4, 882))

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks._computed import check_positive, grid, relative_difference
 from sklearn_gn.arrays.backend import scope
 from sklearn_gn.pde.conditions import Dirichlet, Initial
 from sklearn_gn.pde.operators import d
 from sklearn_gn.pde.problem import Problem
-from sklearn_gn.pde.problems._common import check_positive, grid, relative_difference
 from sklearn_gn.pde.shapes import Box
 
 _VISCOSITIES = 1e-5, 1.0  # between which nodes are few enough and dense enough

@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import fft
 
+from benchmarks._computed import Computed, check_count, grid, stored
 from sklearn_gn._typing import Array
 from sklearn_gn.pde.conditions import Initial
 from sklearn_gn.pde.operators import d
 from sklearn_gn.pde.problem import Problem
-from sklearn_gn.pde.problems._common import Computed, check_count, grid, stored
 from sklearn_gn.pde.shapes import Box
 
 _VERSION = 1  # of the numbers: a new one makes stored files void

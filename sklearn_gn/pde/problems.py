@@ -1,6 +1,11 @@
-"""Problems whose solutions are known in closed form."""
+"""Problems of the literature on physics-informed networks, with their solutions.
+
+Each function returns a :class:`sklearn_gn.pde.Problem`; ``exact`` is a function of
+one point.
+"""
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,8 +15,9 @@ from sklearn_gn.pde.coefficients import Unknown
 from sklearn_gn.pde.conditions import Dirichlet, Initial
 from sklearn_gn.pde.operators import Field, d, div, grad, laplacian
 from sklearn_gn.pde.problem import Problem
-from sklearn_gn.pde.problems._common import check_count, check_positive
 from sklearn_gn.pde.shapes import Box
+
+__all__ = ["HeatSine", "Kovasznay", "navier_stokes"]
 
 _CONDUCTIVITY = 0.25  # of the heat equation
 
@@ -44,7 +50,8 @@ def HeatSine(dim: int = 4) -> Problem:
     Problem
         Axes x1, x2, ..., t; output u; coefficient kappa.
     """
-    check_count("dim", dim)
+    if not isinstance(dim, Integral) or dim < 1:
+        raise ValueError(f"dim must be an integer, at least 1, got {dim!r}.")
     return Problem(
         _heat,
         Box.unit(dim, time=(0.0, 1.0)),
@@ -150,7 +157,8 @@ def Kovasznay(
     >>> Kovasznay(reynolds=20).outputs
     ('u', 'v', 'p')
     """
-    check_positive("reynolds", reynolds)
+    if not isinstance(reynolds, Real) or not 0 < reynolds < np.inf:
+        raise ValueError(f"reynolds must be a positive number, got {reynolds!r}.")
     flow = _Flow(float(reynolds))
     return Problem(
         navier_stokes,

@@ -1,4 +1,4 @@
-"""Data sets that users have copies of."""
+"""Data sets of the papers that whoever runs the benchmarks has copies of."""
 
 import pickle
 from numbers import Integral
@@ -44,7 +44,7 @@ def load_indian_pines(
 ) -> Bunch:
     """Load your copy of the Indian Pines image, a row per pixel (classification).
 
-    The files are not part of this package, and nothing is downloaded.
+    Nothing is downloaded.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def load_cifar10(
 ) -> tuple[Array, Array, Array, Array]:
     """Load your copy of CIFAR-10, a row per image (classification).
 
-    The files are not part of this package, and nothing is downloaded.
+    Nothing is downloaded.
 
     Parameters
     ----------
