@@ -49,12 +49,9 @@ class evaluated_by_numpy:
         Returns a tree of arrays, which are NumPy's where NumPy evaluates it.
     static_argnames : str or tuple of str
         As for ``jax.jit``.
-    most_operations : int, default=None
-        Number of operations beyond which the function is compiled. For functions that
-        are called often.
     """
 
-    def __init__(self, function, *, static_argnames, most_operations=None):
+    def __init__(self, function, *, static_argnames):
         update_wrapper(self, function)
         names = static_argnames
         self._static = (names,) if isinstance(names, str) else tuple(names)
@@ -62,7 +59,6 @@ class evaluated_by_numpy:
         self._static_places = {parameters.index(name) for name in self._static}
         self._compiled = jit_by_size(function, static_argnames=static_argnames)
         self._traced = jax.jit(function, static_argnames=static_argnames).trace
-        self._most = most_operations
         self._programs = {}  # by static arguments and shapes
         _evaluated.append(self)
 
@@ -97,11 +93,9 @@ class evaluated_by_numpy:
         """The program for some arguments; None where they are compiled for."""
         traced = self._traced(*args, **kwargs)
         try:
-            program = _program(traced.jaxpr, jax.tree.structure(traced.out_info))
+            return _program(traced.jaxpr, jax.tree.structure(traced.out_info))
         except (UnknownOperation, *_UNLIKE_EXPECTED):
             return None
-        few = self._most is None or len(program.steps) <= self._most
-        return program if few else None
 
     def clear_cache(self):
         """Forget what has been traced and compiled."""

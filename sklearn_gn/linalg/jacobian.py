@@ -357,22 +357,12 @@ def _from_inner_products(part, other, k):
     return product.reshape(n * p, m * q)
 
 
-def normal_matrix(parts, row_scale=None):
+def normal_matrix(parts):
     """``J^T J`` of shape (n, n), for fewer parameters than residuals."""
-    found, start = None, 0
+    found = None
     for part in parts:
-        size = part.extra.shape[0]
-        if row_scale is not None:
-            scale = row_scale[start : start + size]
-            layers = tuple(
-                (inputs, gradients * scale.reshape(*gradients.shape[:2], 1, 1))
-                for inputs, gradients in part.layers
-            )
-            scale = scale[:, None]
-            part = Part(layers, scale * part.dense, scale * part.extra)
         own = _own_normal_matrix(part)
         found = own if found is None else found + own
-        start += size
     return total(found)
 
 
@@ -411,13 +401,8 @@ def _of_points(part):
     return library_of(rows).symmetric_product(rows.T)
 
 
-def row_squares(parts):
-    """Squared lengths of the rows, the diagonal of the Gramian, of shape (m,)."""
-    return sum((piece() ** 2).sum(axis=1) for piece in pieces(parts))
-
-
-def columns(parts, chosen, row_scale=None):
-    """Columns of the Gramian, of shape (m, k), with rows and columns scaled.
+def columns(parts, chosen):
+    """Columns of the Gramian, of shape (m, k).
 
     Each of several devices chooses some of its rows, and has its rows of the columns of
     all.
@@ -425,10 +410,8 @@ def columns(parts, chosen, row_scale=None):
     found = None
     for piece in pieces(parts):
         rows = piece()
-        if found is not None:
+        if found is not None and library_of(rows) is not NumPy:
             rows, found = lax.optimization_barrier((rows, found))
         product = rows @ all_rows(rows[chosen]).T
         found = product if found is None else found + product
-    if row_scale is None:
-        return found
-    return row_scale[:, None] * found * all_rows(row_scale[chosen])[None]
+    return found

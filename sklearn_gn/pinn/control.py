@@ -423,9 +423,7 @@ def refined(points, state, settings):
             level, due, settings.growth, kinds, net, rng, n_waves(known.problem)
         )
         now, memory = now._replace(level=level, n_stalled=0), state.memory
-    return state._replace(
-        control=now, net=jax.device_put(net), memory=memory, previous_step=None
-    )
+    return state._replace(control=now, net=jax.device_put(net), memory=memory)
 
 
 def with_expected_seconds(state, settings):

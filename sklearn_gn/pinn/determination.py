@@ -25,10 +25,9 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.numpy_programs import evaluated_by_numpy
 from sklearn_gn.linalg.jacobian import Parameters
-from sklearn_gn.pinn.damped_step import dense_jacobian_of_piece
 from sklearn_gn.pinn.growth import MOST_WEIGHTS
 from sklearn_gn.pinn.model import network
-from sklearn_gn.pinn.pieces import cut
+from sklearn_gn.pinn.pieces import cut, dense_jacobian_of_piece
 from sklearn_gn.pinn.residuals import row_residuals
 from sklearn_gn.pinn.windows import Pieces
 

@@ -38,14 +38,17 @@ from scipy.linalg import cho_factor, cho_solve, qr, solve_triangular
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg import jacobian as operators
-from sklearn_gn.pinn.damped_step import dense_jacobian_of_piece, jacobian_of_piece
 from sklearn_gn.pinn.determination import (
     free_functions_of_time,
     output_slopes,
 )
 from sklearn_gn.pinn.growth import richer
 from sklearn_gn.pinn.model import coefficient_values, n_waves
-from sklearn_gn.pinn.pieces import cut
+from sklearn_gn.pinn.pieces import (
+    cut,
+    dense_jacobian_of_piece,
+    jacobian_of_piece,
+)
 from sklearn_gn.pinn.residuals import class_residuals, residual_counts
 from sklearn_gn.pinn.windows import SinceBefore, marches, wider_in_window, within
 

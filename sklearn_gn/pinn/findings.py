@@ -434,9 +434,9 @@ def _limit_of_the_network(solver):
             "check its values, raise its weight, or state it by transform.",
             "problem",
         )
-    if np.median(log["gain_ratio"][max(0, best + 1 - _LAST) : best + 1]) > (
-        _AS_PREDICTED
-    ):
+    gains = log["gain_ratio"][: best + 1]
+    gains = gains[gains != 0][-_LAST:]  # of the steps that were taken
+    if len(gains) and np.median(gains) > _AS_PREDICTED:
         return Finding(
             "stopped",
             "The network is in a minimum, too small for this solution: take a larger "

@@ -87,13 +87,12 @@ def _set_losses(solver, run, fitted):
 
 def _spectrum(solver, run, fitted):
     """Eigenvalues of the Gramian, empty if they are not known and too many."""
-    state = run.final_state
-    if state.spectrum is not None:
-        return np.array(state.spectrum)
-    if run.solver.name == "dngd" and min(solver._sizes) <= MOST_WEIGHTS:
-        net = last_network(fitted.net)
-        return gramian_eigenvalues(fitted.model, net, state.batches)
-    return np.zeros(0)
+    if run.solver.name != "dngd":
+        return np.zeros(0)
+    if run.options.steps.rank is None and min(solver._sizes) > MOST_WEIGHTS:
+        return np.zeros(0)
+    net = last_network(fitted.net)
+    return gramian_eigenvalues(run.options, net, run.final_state.batches)
 
 
 def _set_posterior(solver, run, fitted, n_observations):

@@ -10,7 +10,6 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.linalg.large_gram import affordable
 from sklearn_gn.pinn import baselines, eigenvalues, regression, setup
-from sklearn_gn.pinn.damped_step import DENSE, RANK
 from sklearn_gn.pinn.data import checked_data, problem_sequence
 from sklearn_gn.pinn.dngd import DNGD
 from sklearn_gn.pinn.enrichment import NAMES, posed
@@ -24,6 +23,7 @@ from sklearn_gn.pinn.iteration import PINNSettings, Steps, fresh_loss, fresh_los
 from sklearn_gn.pinn.observation_weight import observed, reweighted
 from sklearn_gn.pinn.points import FEW_AXES, NoPoints, Sampler
 from sklearn_gn.pinn.predictions import Fitted, n_weights
+from sklearn_gn.pinn.trust_region import DENSE, RANK
 from sklearn_gn.pinn.units import are_apart
 from sklearn_gn.pinn.windows import last_network, with_windows
 from sklearn_gn.runtime.fit_loop import FitRun

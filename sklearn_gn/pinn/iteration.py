@@ -90,9 +90,7 @@ class PINNState(NamedTuple):
     loss: float
     batches: tuple
     balance: np.ndarray  # (n_classes,)
-    memory: Any = None  # of the solver: its damping, or that of optax
-    previous_step: Any = None  # for momentum
-    spectrum: np.ndarray | None = None
+    memory: Any = None  # of the solver: its trust region, or that of optax
     stage: int = 0
     n_draws: int = 1
     iteration: int = 0

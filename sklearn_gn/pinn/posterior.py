@@ -27,7 +27,7 @@ from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.extremes import unbounded
 from sklearn_gn.bayes.laplace import PseudoInverse, degrees_of_freedom, safe_norm
 from sklearn_gn.linalg import jacobian as operators
-from sklearn_gn.pinn.damped_step import jacobian_in_pieces
+from sklearn_gn.pinn import pieces
 from sklearn_gn.pinn.model import coefficient_values, network
 from sklearn_gn.pinn.residuals import residual_counts, residuals
 
@@ -54,7 +54,7 @@ class Posterior(StoredWithoutCaches):
     @cached_property
     def _factored(self):
         balance = np.ones(len(self.batches), self.net.extra.dtype)
-        r, parts = jacobian_in_pieces(self.model, self.net, self.batches, balance)
+        r, parts = pieces.jacobian(self.model, self.net, self.batches, balance)
         limits = np.finfo(balance.dtype)
         n_observations = np.clip(self.n_observations, limits.tiny, limits.max)
         n_observations = balance.dtype.type(n_observations)

@@ -1,4 +1,13 @@
-r"""The trust region of D-NGD, on Cholesky factors.
+r"""Damped Gauss-Newton steps, and how far D-NGD goes: its trust region.
+
+The step that minimises ``1/2 |r + J v|^2 + lambda/2 |v|^2`` is solved for in the
+smaller of two spaces, through the Gramian ``J J^T`` of the residuals (dual) or the
+normal matrix ``J^T J`` of the weights (primal), by a Cholesky factor; where both are
+large, or a rank is given, in the space of the residuals by conjugate gradients with a
+Nystrom preconditioner. It is never recovered as ``-(J^T y + g) / lambda``, which
+cancels, but as ``-J^T (J J^T + lambda I)^-1 r``. Half of its geodesic acceleration is
+added where that is short, then a correction by what the linear model has not foreseen
+where that lowers the loss.
 
 Of several radii the longest step is taken whose predicted reduction is achieved. The
 step of a radius R minimises ``1/2 |r + J v|^2`` subject to ``|v| <= R``: it is the
@@ -15,40 +24,40 @@ Here one factorisation suffices for most radii:
   minus the ratio grows about like the fifth power of the length where the step is
   trusted, and like the third beyond (medians of the default steps on several problems).
 
-The loop over radii runs in Python on :func:`trial`: a factor with its step,
-acceleration, correction and loss, compiled or, where they are small, in NumPy. The
-correction takes as long as half of a factor of 500 unknowns, and widens the radii that
-are trusted: fits of many problems take half as many iterations.
+The loop over radii runs in Python on :func:`trial`, which is compiled or, where a step
+is small, in NumPy. The correction takes as long as half of a factor of 500 unknowns,
+and widens the radii that are trusted: fits of many problems take half as many
+iterations.
 """
 
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.arrays.libraries import in_either_library, namespace
-from sklearn_gn.linalg.factors import factor
-from sklearn_gn.linalg.jacobian import without_dense
-from sklearn_gn.pinn.damped_step import (
-    Candidate,
-    Linearisation,
-    LocalProblem,
-    accelerated_step,
-    by_difference,
-    by_factor,
-    candidate,
-    corrected_candidate,
-    gradient_figures,
-    linearise,
-    no_step,
-    right_hand_side,
-    shifted_solution,
-    small_gramian,
+from sklearn_gn.arrays.libraries import (
+    NumPy,
+    in_either_library,
+    library_of,
+    namespace,
 )
-from sklearn_gn.pinn.residuals import rows_of_jacobian
+from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
+from sklearn_gn.arrays.trees import add, dimension, norm
+from sklearn_gn.linalg import jacobian as operators
+from sklearn_gn.linalg.factors import factor
+from sklearn_gn.linalg.krylov import conjugate_gradient
+from sklearn_gn.linalg.low_rank import Diagonalised, nystrom, preconditioner
+from sklearn_gn.pinn import pieces
+from sklearn_gn.pinn.residuals import class_losses, residuals, rows_of_jacobian
 
+DENSE = 10_000  # unknowns up to which the Gramian is formed
+RANK = 1000  # of the preconditioner, unless given
+_CG_TOL, _CG_ITERATIONS = 1e-10, 500
+_TRUSTED = 0.1  # gain ratio from which the predicted reduction counts as achieved
+_SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
+_PART = 0.1  # of a step, over which its second difference is taken
 _RADII = 12  # at most, in an iteration
 _SHORTEST, _LONGEST = 1 / 8, 5.0  # radii tried, relative to the last one
 _AIM = 0.2  # gain ratio that the next radius is to have
@@ -64,6 +73,7 @@ _LARGEST_CHANGE = 100.0  # of the shift from one factor to the next
 _LEAST_DECAY = 0.02
 _FIRST_SHIFT = 1e-3  # relative to the largest diagonal element of the Gramian
 _ROUNDING = 1e-6  # relative change of a step by it, above which the step is refined
+_HALVINGS, _RISES = 31, 3  # of a line search; of them in a row, after which it ends
 
 
 class Region(NamedTuple):
@@ -76,21 +86,247 @@ class Region(NamedTuple):
 class Quadratic(NamedTuple):
     """The quadratic model of the loss."""
 
-    linear: Linearisation
-    matrix: jnp.ndarray  # the smaller Gramian
-    right: jnp.ndarray  # what it is solved for
-    largest: jnp.ndarray  # diagonal element
+    r: jnp.ndarray  # (m,)
+    parts: Any  # J
+    curvature: Any  # the smaller Gramian, or eigenpairs of its approximation
+    largest: jnp.ndarray  # diagonal element, or eigenvalue
     floor: jnp.ndarray  # shift at rounding level
-    start: Candidate  # the step of length zero
+    losses: jnp.ndarray  # (n_classes,)
     gradient_norm: jnp.ndarray
+    # Relative decrease along the gradient, to first order in r.
     gradient_decrease: jnp.ndarray
 
 
-class Trial(NamedTuple):
-    """What is found of a shift."""
+class Candidate(NamedTuple):
+    """A step with its effect on the loss."""
 
-    candidate: Candidate
+    step: Any
+    losses: jnp.ndarray  # (n_classes,)
+    loss: jnp.ndarray
+    predicted: jnp.ndarray  # reduction, by the linearised residuals
+    gain_ratio: jnp.ndarray  # actual over predicted reduction
+    length: jnp.ndarray  # of the step without acceleration
+    shift: jnp.ndarray
+    inner_iterations: jnp.ndarray  # factors, or iterations of conjugate gradients
     decay: jnp.ndarray  # -d log(length) / d log(shift), between 0 and 1
+    trusted: jnp.ndarray  # whether the predicted reduction is achieved
+
+
+# --- the quadratic model -------------------------------------------------------------
+
+
+def _is_dual(r, net, curvature=None):
+    """Whether the residuals are the unknowns, and not the weights."""
+    if isinstance(curvature, Diagonalised):
+        return True
+    return n_devices() * r.shape[0] < dimension(net)
+
+
+def _rows_of_model(model, net, batches, r, parts, **options):
+    """Which arrays of the quadratic model have rows: those of the residuals."""
+    rows = rows_of_jacobian(model, net, batches, None)[2]
+    return Quadratic(True, rows, *(False,) * (len(Quadratic._fields) - 2))
+
+
+@partial(
+    in_either_library,
+    rows_out=_rows_of_model,
+    deciding=lambda model, net, batches, r, *rest, **options: r,
+    static=("model",),
+    largest=2**17,
+    medium=2**24,
+    counted=lambda model, net, batches, r, parts, **options: (
+        net,
+        batches,
+        r,
+        operators.without_dense(parts),
+    ),
+    static_argnames=("model", "rank"),
+)
+def quadratic_model(model, net, batches, r, parts, *, rank=None):
+    """The Gramian, and what else the steps of all radii have in common.
+
+    With a rank, the Gramian is not formed, but approximated from so many columns.
+    """
+    eps = np.finfo(r.dtype).eps
+    if rank is not None:
+        m, count = r.shape[0], n_devices()
+        # Evenly spread over the rows, so that every residual class has its part.
+        chosen = np.linspace(0, m - 1, min(-(-rank // count), m)).astype(np.int32)
+        columns = all_rows(operators.columns(parts, chosen))
+        chosen = (m * np.arange(count, dtype=np.int32)[:, None] + chosen).ravel()
+        curvature = nystrom(columns, chosen)
+        largest = curvature.values[-1]
+        floor = eps * largest
+    else:
+        dual = _is_dual(r, net)
+        curvature = operators.gramian(parts) if dual else operators.normal_matrix(parts)
+        largest = curvature.diagonal().max()
+        floor = eps * curvature.trace()  # it bounds the largest eigenvalue
+    gradient = operators.transposed(parts, r, net)
+    gradient_norm = norm(gradient)
+    bend, square = total(
+        ((operators.forward(parts, gradient) ** 2).sum(), (r**2).sum())
+    )
+    product = namespace(r).where(bend > 0, bend * square, 1)
+    losses = class_losses(model, batches, r)
+    decrease = gradient_norm**4 / product
+    return Quadratic(
+        r, parts, curvature, largest, floor, losses, gradient_norm, decrease
+    )
+
+
+# --- a step --------------------------------------------------------------------------
+
+
+@partial(
+    in_either_library,
+    deciding=lambda model, net, batches, r, parts, curvature, *rest, **options: (
+        r,
+        curvature,
+    ),
+    static=("model",),
+    largest=2**19,
+    medium=2**24,
+    counted=lambda model, net, batches, r, parts, curvature, *rest, **options: (
+        net,
+        batches,
+        curvature,
+        r,
+        operators.without_dense(parts),
+    ),
+    static_argnames=("model", "geodesic", "corrected"),
+)
+def trial(
+    model, net, batches, r, parts, curvature, floor, shift, *, geodesic, corrected=True
+):
+    """The step of a shift and its effect on the loss; NaN where there is no factor.
+
+    The second derivative of its acceleration is a difference of residuals, ``2/h^2
+    (r(theta + h v) - r - h J v)``, as that of Transtrum and Sethna.
+    """
+    library, dual = library_of(r), _is_dual(r, net, curvature)
+    refine = floor > _ROUNDING * shift
+    inverse = _inverse(net, parts, curvature, shift, refine, dual)
+
+    def answer(right):
+        """The damped answer to residuals, the unknowns of it, and iterations."""
+        if dual:
+            unknowns, count = inverse(all_rows(right))
+            return _pull_back(parts, own_rows(unknowns), net), unknowns, count
+        flat, unravel = library.ravel(_pull_back(parts, right, net))
+        unknowns, count = inverse(flat)
+        return unravel(unknowns), unknowns, count
+
+    step, unknowns, inner = answer(r)
+    # Half of minus the derivative of |v|^2 by the shift is v^T (J^T J + shift)^-1 v.
+    slope = (unknowns * inverse(unknowns)[0]).sum()
+    if dual:
+        slope = (unknowns**2).sum() - shift * slope
+    length = norm(step)
+    decay = shift * slope / library.xp.where(length > 0, length**2, 1)
+    image = operators.forward(parts, step)
+    predicted = -total((image * (r + image / 2)).sum())
+    if geodesic:
+        there = _residuals_after(model, net, batches, _PART, step)
+        bend = 2 / _PART**2 * (there - r - _PART * image)
+        acceleration, _, more = answer(bend)
+        short = 2 * norm(acceleration) <= _SHORT * length
+        step = library.tree_map(
+            lambda v, a: library.xp.where(short, v + a / 2, v), step, acceleration
+        )
+        inner = inner + more
+
+    def evaluated(step):
+        new, losses, actual = _effect(model, net, batches, r, step)
+        gain_ratio = actual / library.xp.where(predicted > 0, predicted, 1)
+        trusted = (gain_ratio >= _TRUSTED) & (actual > 0)
+        return new, Candidate(
+            *(step, losses, losses.sum(), predicted, gain_ratio, length, shift),
+            *(library.xp.int32(inner), decay, trusted),
+        )
+
+    new, found = evaluated(step)
+    if not (geodesic and corrected):
+        return found
+    correction, _, _ = answer(new - (r + image))
+    _, second = evaluated(add(step, 1, correction))
+    return library.cond(
+        second.loss < found.loss, lambda x: x[1], lambda x: x[0], (found, second)
+    )
+
+
+def _inverse(net, parts, curvature, shift, refine, dual):
+    """Return the function of ``(A + shift I)^-1``, with the iterations it takes.
+
+    Refinement goes through J itself: the Gramian A knows its small eigenvalues only to
+    rounding of the largest.
+    """
+    library = library_of(parts[0].extra)
+
+    def product(y):
+        if dual:
+            back = operators.transposed(parts, own_rows(y), net)
+            return all_rows(operators.forward(parts, back))
+        image = operators.forward(parts, library.ravel(net)[1](y))
+        return library.ravel(operators.transposed(parts, image, net))[0]
+
+    if isinstance(curvature, Diagonalised):
+
+        def by_conjugate_gradients(b):
+            return conjugate_gradient(
+                lambda y: product(y) + shift * y,
+                b,
+                precondition=preconditioner(curvature, shift),
+                tol=_CG_TOL,
+                max_iter=_CG_ITERATIONS,
+            )[:2]
+
+        return by_conjugate_gradients
+    found = factor(curvature, shift)
+
+    def by_factor(b):
+        y = found.solve(b)
+        refined = lambda y: y + found.solve(b - product(y) - shift * y)  # noqa: E731
+        return library.cond(refine, refined, lambda y: y, y), 0
+
+    return by_factor
+
+
+def _pull_back(parts, y, net):
+    """``-J^T y``."""
+    library = library_of(y)
+    step = operators.transposed(parts, y, net)
+    return library.tree_map(library.xp.negative, step)
+
+
+def _residuals_after(model, net, batches, size, step):
+    """The residuals a step of this size away."""
+    evaluate = pieces.residuals if library_of(step) is NumPy else residuals
+    return evaluate(model, add(net, size, step), batches)
+
+
+def _effect(model, net, batches, r, step, size=1):
+    """Residuals after a step, the losses of their classes, and the loss's reduction."""
+    new = _residuals_after(model, net, batches, size, step)
+    # The difference of squares, without cancellation.
+    actual = 0.5 * total(((r - new) * (r + new)).sum())
+    return new, class_losses(model, batches, new), actual
+
+
+@partial(
+    in_either_library,
+    deciding=lambda model, net, batches, r, *rest: r,
+    static=("model",),
+    largest=2**19,
+    medium=2**24,
+    static_argnames="model",
+)
+def _losses_after(model, net, batches, r, step, size):
+    return _effect(model, net, batches, r, step, size)[1:]
+
+
+# --- how far to go -------------------------------------------------------------------
 
 
 def search(model, net, batches, quadratic, region, *, geodesic):
@@ -98,31 +334,25 @@ def search(model, net, batches, quadratic, region, *, geodesic):
 
     From the last radius on, longer ones are tried while the gain ratio is high, or
     shorter ones until a step is trusted, and radii between where these are far apart.
-    If no step is trusted, the one with the least loss is taken, or that of length zero.
+    If no step is trusted, the one with the least loss is taken; None if none lowers it.
     """
-    evaluate = partial(
-        trial,
-        *(model, net, batches, quadratic.linear, quadratic.matrix),
-        *(quadratic.right, quadratic.floor),
-        geodesic=geodesic,
-    )
-    shifts = _Shifts(evaluate, quadratic, float(region.shift))
-    radius, best = float(region.radius), quadratic.start
+    shifts = _Shifts(model, net, batches, quadratic, float(region.shift), geodesic)
+    radius, best, lowest = float(region.radius), None, float(quadratic.losses.sum())
     target, longest_trusted, shortest_untrusted = radius, 0.0, math.inf
     for _ in range(_RADII):
         within = _SHORTEST * radius <= target <= _LONGEST * radius
         found = shifts.trial_of_length(target) if within else None
         if found is None:
             break
-        new, length = found.candidate, float(found.candidate.length)
-        trusted, gain = bool(new.trusted), float(new.gain_ratio)
-        if trusted or (not best.trusted and float(new.loss) < float(best.loss)):
-            best = new
+        length, loss = float(found.length), float(found.loss)
+        trusted, gain = bool(found.trusted), float(found.gain_ratio)
+        if trusted or (not longest_trusted and loss < lowest):
+            best, lowest = found, loss
         if trusted:
             longest_trusted = max(length, longest_trusted)
         else:
             shortest_untrusted = min(length, shortest_untrusted)
-        if best.trusted and (float(best.gain_ratio) < _HIGH or shifts.at_floor):
+        if longest_trusted and (float(best.gain_ratio) < _HIGH or shifts.at_floor):
             break
         target = length * _length_ratio(gain, trusted)
         if 0 < longest_trusted and shortest_untrusted < math.inf:
@@ -130,14 +360,46 @@ def search(model, net, batches, quadratic, region, *, geodesic):
                 break
             target = math.sqrt(longest_trusted * shortest_untrusted)
         shifts.aim_at(target, found)
-    best = best._replace(inner_iterations=np.int32(shifts.n_factors))
-    if best.trusted:
+    if longest_trusted:
         radius, shift = float(best.length), best.shift
     else:
-        falls = float(best.loss) < float(quadratic.start.loss)
-        radius, shift = radius * (_SHRINK if falls else _COLLAPSE), shifts.shift
+        radius, shift = radius * (_COLLAPSE if best is None else _SHRINK), shifts.shift
+    if best is not None:
+        best = best._replace(inner_iterations=np.int32(shifts.inner_iterations))
     dtype = region.radius.dtype
     return best, Region(np.asarray(radius, dtype), np.asarray(shift, dtype))
+
+
+def search_along(model, net, batches, quadratic, shift, *, geodesic):
+    """Return the best of many lengths of the step of a shift; None if none is lower.
+
+    The paper tries all; here the rest is left out once the loss keeps rising.
+    """
+    shifts = _Shifts(model, net, batches, quadratic, shift, geodesic, corrected=False)
+    full, best, rises = shifts.trial(), None, 0
+    lowest = float(quadratic.losses.sum())
+    for k in range(_HALVINGS if full is not None else 0):
+        size = shifts.dtype(2.0**-k)
+        losses, actual = _losses_after(
+            model, net, batches, quadratic.r, full.step, size
+        )
+        if float(losses.sum()) < lowest:
+            lowest, rises = float(losses.sum()), 0
+            best = size, losses, actual
+        elif best is not None:
+            rises += 1
+            if rises == _RISES:
+                break
+    if best is None:
+        return None
+    size, losses, actual = best
+    library = library_of(full.step)
+    return full._replace(
+        step=library.tree_map(lambda v: size * v, full.step),
+        losses=losses,
+        loss=losses.sum(),
+        gain_ratio=actual / full.predicted,
+    )
 
 
 def _length_ratio(gain, trusted):
@@ -153,9 +415,16 @@ def _length_ratio(gain, trusted):
 class _Shifts:
     """Moré and Sorensen's iteration for the shift that belongs to a length."""
 
-    def __init__(self, evaluate, quadratic, shift):
-        self.evaluate, self.dtype = evaluate, quadratic.matrix.dtype.type
-        self.floor, self.n_factors = float(quadratic.floor), 0
+    def __init__(self, model, net, batches, quadratic, shift, geodesic, corrected=True):
+        self.dtype = quadratic.r.dtype.type
+        self.evaluate = partial(
+            trial,
+            *(model, net, batches, quadratic.r, quadratic.parts),
+            *(quadratic.curvature, quadratic.floor),
+            geodesic=geodesic,
+            corrected=corrected,
+        )
+        self.floor, self.inner_iterations = float(quadratic.floor), 0
         if not math.isfinite(shift):
             shift = _FIRST_SHIFT * float(quadratic.largest)
         self.shift = max(shift, self.floor)
@@ -166,115 +435,39 @@ class _Shifts:
         return not self.shift > self.floor
 
     def trial_of_length(self, length):
-        """The trial of a step of about this length; None without a factor."""
+        """The candidate of about this length; None without a factor."""
         for _ in range(_TRIALS):
-            found = self._trial()
+            found = self.trial()
             if found is None:
                 return None
-            new = found.candidate
-            size = float(new.length)
+            size = float(found.length)
             long = size > _TOLERANCE * length
-            short = size < length / _TOLERANCE and bool(new.trusted)
+            short = size < length / _TOLERANCE and bool(found.trusted)
             if not long and (not short or self.at_floor):
                 break
             self.aim_at(length, found)
         return found
 
     def aim_at(self, length, found):
-        """Move the shift towards a length, from that of a trial."""
-        self.shift = max(_moved_shift(found, length), self.floor)
+        """Move the shift towards a length, from that of a candidate.
 
-    def _trial(self):
-        """The trial of the shift, or of a larger one where the factorisation fails."""
+        To the right Newton's method for ``1/|v(lambda)|``, which does not overshoot; to
+        the left, where it may leave the positive numbers, for the logarithms.
+        """
+        size = float(found.length)
+        if size > 0 and length > 0:
+            decay = min(max(float(found.decay), _LEAST_DECAY), 1.0)
+            ratio = size / length
+            change = 1 + (ratio - 1) / decay if ratio > 1 else ratio ** (1 / decay)
+            change = min(max(change, 1 / _LARGEST_CHANGE), _LARGEST_CHANGE)
+            self.shift = max(float(found.shift) * change, self.floor)
+
+    def trial(self):
+        """The candidate of the shift, or of a larger one if the factorisation fails."""
         for _ in range(_RETRIES):
-            self.n_factors += 1
             found = self.evaluate(self.dtype(self.shift))
-            if math.isfinite(float(found.candidate.length)):
+            self.inner_iterations += max(int(found.inner_iterations), 1)
+            if math.isfinite(float(found.length)):
                 return found
             self.shift = self.floor = _RAISE * self.shift
         return None
-
-
-def _moved_shift(found, length):
-    """The shift expected to lead to another length.
-
-    To the right Newton's method for ``1/|v(lambda)|``, which does not overshoot; to the
-    left, where it may leave the positive numbers, for the logarithms.
-    """
-    shift, size = float(found.candidate.shift), float(found.candidate.length)
-    if not size > 0 or not length > 0:
-        return shift
-    decay = min(max(float(found.decay), _LEAST_DECAY), 1.0)
-    ratio = size / length
-    change = 1 + (ratio - 1) / decay if ratio > 1 else ratio ** (1 / decay)
-    return shift * min(max(change, 1 / _LARGEST_CHANGE), _LARGEST_CHANGE)
-
-
-# --- compiled parts ------------------------------------------------------------------
-
-
-def _rows_of_model(model, net, batches, r, parts, previous_step, **options):
-    """Which arrays of the quadratic model have rows: those of the residuals."""
-    rows = rows_of_jacobian(model, net, batches, None)[2]
-    others = (False,) * (len(Quadratic._fields) - 1)
-    return Quadratic(Linearisation(True, rows, True, False), *others)
-
-
-def _counted_of_model(model, net, batches, r, parts, previous_step, **options):
-    return net, batches, r, without_dense(parts)
-
-
-def _counted_of_trial(model, net, batches, linear, matrix, *rest, **options):
-    return net, batches, matrix, linear._replace(parts=without_dense(linear.parts))
-
-
-@partial(
-    in_either_library,
-    rows_out=_rows_of_model,
-    deciding=lambda model, net, batches, r, *rest, **options: r,
-    static=("model",),
-    largest=2**17,
-    medium=2**24,
-    counted=_counted_of_model,
-    static_argnames=("model", "momentum", "jacobi"),
-)
-def quadratic_model(model, net, batches, r, parts, previous_step, *, momentum, jacobi):
-    """The Gramian, and what else the steps of all radii have in common."""
-    linear = linearise(r, parts, previous_step, momentum=momentum, jacobi=jacobi)
-    matrix = small_gramian(linear, net)
-    right = right_hand_side(linear, net, linear.target)
-    local = LocalProblem(model, net, batches, linear, geodesic=False)
-    # The trace bounds the largest eigenvalue.
-    floor = np.finfo(matrix.dtype).eps * matrix.trace()
-    largest = matrix.diagonal().max()
-    figures = gradient_figures(r, parts, net)
-    return Quadratic(linear, matrix, right, largest, floor, no_step(local), *figures)
-
-
-@partial(
-    in_either_library,
-    deciding=lambda model, net, batches, linear, matrix, *rest, **options: (
-        linear.r,
-        matrix,
-    ),
-    static=("model",),
-    largest=2**19,
-    medium=2**24,
-    counted=_counted_of_trial,
-    static_argnames=("model", "geodesic"),
-)
-def trial(model, net, batches, linear, matrix, right, floor, shift, *, geodesic):
-    """The step of a shift and its effect on the loss; NaN where there is no factor."""
-    found = factor(matrix, shift)
-    refine = floor > _ROUNDING * shift
-    step, slope = shifted_solution(linear, net, found, shift, right, refine)
-    local = LocalProblem(model, net, batches, linear, geodesic)
-    solve = by_factor(linear, net, found, refine)
-    damped = accelerated_step(local, solve, shift, step, 1, by_difference)
-    if geodesic:
-        new = corrected_candidate(local, solve, damped, shift)
-    else:
-        new = candidate(local, damped, shift)
-    square = new.length**2
-    square = namespace(square).where(square > 0, square, 1)
-    return Trial(new, shift * slope / square)
