@@ -35,8 +35,8 @@ def _gramian(mesh, sizes, n_interior):
     """The Gramian of Poisson's equation, with the gradient."""
     from sklearn_gn import PINNSolver
     from sklearn_gn.pde import problems
+    from sklearn_gn.pinn.damped_step import quadratic_model
     from sklearn_gn.pinn.pieces import weighted_jacobian
-    from sklearn_gn.pinn.trust_region import quadratic_model
 
     solver = PINNSolver(problems.Poisson(2), hidden_layer_sizes=sizes, max_iter=1)
     solver.set_params(n_interior=20, n_boundary=8, random_state=0)

@@ -35,19 +35,17 @@ from sklearn_gn.pinn.error_estimate import (
     relative_error_estimate,
 )
 from sklearn_gn.pinn.model import drawn_anew, n_waves
-from sklearn_gn.pinn.solved import (
-    EXHAUSTED_LOSS,
-    FALL,
-    FEW_ITERATIONS,
-    ROUNDING,
-    SOLVED_LOSS,
-    UNMET_LOSS,
-    WELL_SOLVED_LOSS,
-    has_unmet_condition,
-    holds_in_all_classes,
-    is_solved,
-)
+from sklearn_gn.pinn.statement import VANISHED
+from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS
 
+# Losses on fresh points, relative to that of the untrained network: below these the
+# equation is solved, it is solved so well that the error need not be estimated, the
+# solution is accurate even if the network overfits, and nothing is left to gain.
+SOLVED_LOSS, WELL_SOLVED_LOSS = 1e-6, 1e-10
+_ACCURATE_LOSS, EXHAUSTED_LOSS = 1e-12, 1e-16
+_UNMET_LOSS = 1e-2  # relative to that of no solution, beyond which nothing is learnt
+ROUNDING = 30  # residuals, in units in the last place, that are rounding
+OVERFITTED = 100.0  # fresh over training loss
 # Iterations in which the fresh loss is to fall by FALL, or the fit grows. An iteration
 # of a larger network takes as long as several of this one, which is often flat for a
 # while and then finds its way: all the more once the equation is solved, when only
@@ -67,7 +65,6 @@ _GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
 _LARGE_ERROR, _SMALL_ERROR, _SMALL_ERROR_OF_UNKNOWNS = 1e-4, 1e-7, 1e-5
 _MOST_STARTS = 3  # networks, until one is not stuck
 _ASTRAY_LOSS = 1e-4  # relative to that of no solution, of a fit that has gone wrong
-VANISHED = 1e-2  # a positive coefficient, relative to its start
 _RAISE = 10.0  # of the next start of one that has gone to zero
 _UNEXPLAINED = 0.01  # of the variance of the observations, beyond which it is wrong
 
@@ -136,7 +133,12 @@ def decide(points, state, settings, step, losses):
         now = now._replace(march=march)
     if now.level is not None and decisive and not now.is_in_windows:
         now = observed(now, settings.growth, training, fresh, state.net)
-    solved = math.isnan(fresh) or is_solved(fresh - noise, training - noise, first)
+    # Between the points of training, too.
+    limit = max(training - noise, _ACCURATE_LOSS * first)
+    solved = fresh - noise <= SOLVED_LOSS * first and fresh - noise <= (
+        OVERFITTED * limit
+    )
+    solved = solved or math.isnan(fresh)
     if settings.observed is not None and decisive:
         weighing = observation_weight.with_next_weight(
             now.weighing, settings.observed, step, fresh, solved
@@ -151,8 +153,8 @@ def decide(points, state, settings, step, losses):
         solved = solved and all(loss <= SOLVED_LOSS * first for loss in before)
         settled = now.march.ended
     else:
-        solved = solved and holds_in_all_classes(
-            model.classes, step.class_losses, now.first_classes
+        solved = solved and not _unmet(
+            model, step.class_losses, now.first_classes, SOLVED_LOSS
         )
         if solved:
             now, accurate = ended_if_accurate(points, state, settings, now, losses)
@@ -171,6 +173,19 @@ def decide(points, state, settings, step, losses):
     if _begins_anew(now, state, settings, step, stop):
         now, stop = now._replace(next="start"), None
     return now, stop
+
+
+def _unmet(model, class_losses, first_classes, share):
+    """Residual classes, but observations, of more loss than a share of no solution's.
+
+    Empty where the losses of no solution are not known.
+    """
+    named = [known.residual.name for known in model.classes]
+    return {
+        name
+        for name, loss, first in zip(named, class_losses, first_classes, strict=False)
+        if name != "data" and loss > share * first
+    }
 
 
 def _with_stalls(now, settings, losses):
@@ -222,13 +237,6 @@ def _in_time(clock, rules, dearer, compilations=_COMPILATIONS, n_iter=_ITERATION
     """Whether there is time to grow: what is larger is compiled, and has to pay."""
     needed = compilations * clock.compiled + n_iter * dearer * clock.steady
     return time.perf_counter() + needed < rules.deadline
-
-
-def may_grow(level, rules, net):
-    """Whether more time would let the network grow."""
-    if level is None or level.ended or not rules.network:
-        return False
-    return growth.has_room(net)
 
 
 def ended_if_accurate(points, state, settings, now, losses):
@@ -315,8 +323,11 @@ def _begins_anew(now, state, settings, step, stop):
     stuck = False
     if stop is not None and stop in ("stalled", step.no_progress):
         # It has learnt next to nothing at its points of training.
-        unmet = has_unmet_condition(model.classes, class_losses, now.first_classes)
-        stuck = unmet or np.sum(class_losses) > UNMET_LOSS * now.first_fresh
+        unmet = _unmet(model, class_losses, now.first_classes, _UNMET_LOSS)
+        stuck = (
+            bool(unmet - {"interior"})
+            or np.sum(class_losses) > _UNMET_LOSS * now.first_fresh
+        )
     stuck = stuck or _is_astray(now, state, settings, class_losses)
     stuck = stuck or has_vanished(now, state.net, settings, class_losses)
     # Where the weight of the observations has fallen, coefficients explain them.

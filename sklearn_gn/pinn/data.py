@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn._caller import warn_user
+from sklearn_gn.arrays import backend
 from sklearn_gn.data.rows import (
     canonical_rows,
     check_sample_weight,
@@ -15,14 +16,14 @@ from sklearn_gn.data.rows import (
     validation_split,
 )
 from sklearn_gn.data.units import Units
-from sklearn_gn.pde import Condition, Problem
+from sklearn_gn.pde import Box, Condition, Problem
 from sklearn_gn.pde.checks import check_problem, warn_of_missing_equations
-from sklearn_gn.pinn import setup
-from sklearn_gn.pinn.determination import (
+from sklearn_gn.pinn.iteration import Observations
+from sklearn_gn.pinn.points import batch_of
+from sklearn_gn.pinn.statement import (
     numbers_of_conditions,
     warn_of_redundant_derivatives,
 )
-from sklearn_gn.pinn.iteration import Observations
 from sklearn_gn.runtime.fingerprint import known
 
 _VALIDATION_FRACTION = 0.1  # of the rows of a plain regression
@@ -109,7 +110,11 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
             n_observations *= share.sum()
             share = share / share.sum()
         scaling = Units.of(X, y, share)
-        frame = setup.regression_problem(X.shape[1], n_targets)
+        frame = Problem(  # no equation, axes in standard units
+            _no_residual,
+            Box(**{f"x{k}": (-1.0, 1.0) for k in range(X.shape[1])}),
+            outputs=tuple(f"y{k}" for k in range(n_targets)),
+        )
     observed = _observed_outputs(estimator.observed_outputs, frame)
     _check_shapes(frame, observed, X.shape[1], n_targets)
     if problem is not None:
@@ -121,7 +126,7 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     _check_range(estimator, problem, X, y)
     weight = estimator.observation_weight
     batch = partial(
-        setup.observation_batch,
+        observation_batch,
         frame,
         total_weight=1.0 if weight == "auto" else weight,  # to begin with
         scaling=scaling,
@@ -140,6 +145,29 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
         scaling=scaling,
         callback_data=callback_data,
     )
+
+
+def _no_residual(u, x):
+    return u(x) - u(x)
+
+
+def observation_batch(problem, X, y, weight, total_weight, scaling, dtype):
+    """Return observations, padded by their last row with weight zero.
+
+    The weights of the rows have the sum one; y is NaN where nothing was observed.
+    """
+    if scaling is not None:
+        X, y = scaling.x(X), (y - scaling.y_center) / scaling.y_scale
+        limits = np.finfo(dtype)  # rows of hardly any weight may be very far
+        y = np.clip(y, limits.min, limits.max)
+    n = backend.row_bucket(len(X))
+    # Zeros may lie outside of a domain.
+    rows = np.minimum(np.arange(n), len(X) - 1)
+    weight = n * total_weight * backend.pad_rows(weight, n)
+    there = ~np.isnan(y)
+    if not there.all():  # the mean square is that of the numbers that are there
+        weight = weight * weight.sum() / (weight[: len(y)] @ there.mean(axis=1))
+    return batch_of(problem.all_points(X[rows, None]), y[rows], weight, dtype)
 
 
 def _equation_alone(estimator, problem, others):

@@ -11,12 +11,12 @@ An iteration is the function :func:`step`:
 2.  the residuals, and the Jacobian in factors (``residuals``), multiplied out where it
     is small (``pieces``);
 3.  the Gramian, ``K = J J^T`` (dual) or ``J^T J`` (primal), or its approximation where
-    it is large (``trust_region.quadratic_model``);
+    it is large (``damped_step.quadratic_model``);
 4.  the damped step, ``v = -J^T (K + lambda I)^-1 r``, and its geodesic acceleration:
     with ``f_vv`` the second derivative of r along v, half of ``a = -J^T (K + lambda
-    I)^-1 f_vv`` is added where a is short compared with v (``trust_region.trial``);
+    I)^-1 f_vv`` is added where a is short compared with v (``damped_step.trial``);
 5.  how far to go: a trust region, of which several radii are tried; or, with a damping
-    that is given or that of the paper, a line search (``trust_region``);
+    that is given or that of the paper, a line search (``damped_step``);
 6.  the network is changed if the loss falls;
 7.  the state is updated, and it is decided whether to stop (``iteration``).
 """
@@ -28,17 +28,17 @@ import numpy as np
 from sklearn_gn.arrays.libraries import in_either_library
 from sklearn_gn.arrays.trees import add, dimension, norm
 from sklearn_gn.linalg.factors import spectrum
+from sklearn_gn.optim.radius_search import Region, longest_trusted
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.pinn import iteration
-from sklearn_gn.pinn.pieces import linear_system
-from sklearn_gn.pinn.trust_region import (
+from sklearn_gn.pinn.damped_step import (
     DENSE,
     RANK,
-    Region,
     quadratic_model,
-    search,
     search_along,
+    shifts_of,
 )
+from sklearn_gn.pinn.pieces import linear_system
 
 _SMALLEST_STEP = 1e-12  # relative to the network
 _LOSS_BOUND = 1e-5  # of the damping that follows the loss
@@ -75,7 +75,9 @@ def step(points, state, settings):
     system = model, net, batches, quadratic
     geodesic = bool(solver.geodesic_acceleration)
     if damping is None and solver.damping_rule == "trust_region":
-        best, region = search(*system, region, geodesic=geodesic)
+        shifts = shifts_of(*system, float(region.shift), geodesic=geodesic)
+        lowest = float(quadratic.losses.sum())
+        best, region = longest_trusted(shifts, region, lowest)
     else:
         if damping is None:
             damping = min(float(quadratic.losses.sum()), _LOSS_BOUND)

@@ -19,6 +19,7 @@ from sklearn_gn.arrays.parts import total
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.pinn import growth, observation_weight, pieces, solution, windows
 from sklearn_gn.pinn.control import (
+    ROUNDING,
     Clock,
     Control,
     Losses,
@@ -27,7 +28,6 @@ from sklearn_gn.pinn.control import (
     with_expected_seconds,
 )
 from sklearn_gn.pinn.residuals import check_is_defined, residuals
-from sklearn_gn.pinn.solved import losses_of_no_solution, with_class_alone
 from sklearn_gn.pinn.units import at_given_values
 
 _BALANCE_POWER = 0.05
@@ -150,7 +150,6 @@ def initial_state(points, net, settings, memory=None):
     state = PINNState(net, loss, batches, balance, memory, control=control)
     loss_at = partial(fresh_loss_in, state)
     first, of_classes = losses_of_no_solution(loss_at, points, settings, untrained)
-    first = min(first, windows.loss_of_no_solution(model))
     return state._replace(
         control=control._replace(first_fresh=first, first_classes=of_classes),
         answer=None if march is None else windows.pieces(march, model, net),
@@ -298,6 +297,42 @@ def fresh_loss_in(state, points, settings, net):
     is_last = state.stage + 1 == len(settings.models)
     like = state.batches if is_last else None
     return fresh_loss(points, settings, net, state.control.weighing.weight, like)
+
+
+def losses_of_no_solution(fresh_loss, points, settings, untrained):
+    """Loss on fresh points of the untrained network, or of a constant if it is lower.
+
+    Large coefficients make the first one huge: a constant, which meets no condition,
+    would pass for a solution. Then the same of each class alone, empty where unknown.
+    """
+    if not points.fresh or not settings.models[-1].activations:
+        return fresh_loss(points, settings, untrained), ()
+    *hidden, last = untrained.layers
+    constant = untrained._replace(layers=(*hidden, 0 * last))
+    if not np.isfinite(fresh_loss(points, settings, constant)):
+        # The equation is singular at zero, and huge near it.
+        one = np.zeros_like(last)
+        one[-1] = 1
+        constant = untrained._replace(layers=(*hidden, one))
+    rounding = (ROUNDING * np.finfo(settings.dtype).eps) ** 2
+
+    def lower(points):
+        first, level = (
+            fresh_loss(points, settings, net) for net in (untrained, constant)
+        )
+        return min(first, level) if level > rounding * first else first
+
+    classes = range(len(points.fresh))
+    return lower(points), tuple(lower(with_class_alone(points, k)) for k in classes)
+
+
+def with_class_alone(points, k):
+    """The fixed points; of the fresh ones those of one class alone count."""
+    fresh = tuple(
+        batch._replace(scale=(i == k) * np.asarray(batch.scale))
+        for i, batch in enumerate(points.fresh)
+    )
+    return points._replace(fresh=fresh)
 
 
 def fresh_misfit(state, points, settings, net):

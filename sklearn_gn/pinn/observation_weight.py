@@ -159,7 +159,7 @@ class Observed(NamedTuple):
     has_functions: bool = False  # whether outputs without an equation are looked for
 
 
-def observed(data):
+def observed(data, has_functions=False):
     """Number of observations, and their loss if their means are all that is known."""
     square, y = np.float64(data.scale) ** 2, np.float64(data.data)
     there = ~np.isnan(y)
@@ -169,7 +169,7 @@ def observed(data):
         means = np.sum(weights * y, axis=0) / totals
         spread = 0.5 * float(np.sum(weights * (y - means) ** 2))
     n = int(np.count_nonzero(weights))
-    return Observed(n, spread if math.isfinite(spread) else math.inf)
+    return Observed(n, spread if math.isfinite(spread) else math.inf, has_functions)
 
 
 def has_settled(losses, equation=()):

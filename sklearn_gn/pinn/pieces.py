@@ -164,6 +164,16 @@ def dense_jacobian_of_piece(model, net, piece, balance):
     return r, np.hstack([part.dense, part.extra]) if part.extra.size else part.dense
 
 
+def sums_over_pieces(model, net, points, balance, like=None):
+    """``J^T J``, ``J^T r`` and ``|r|^2`` of all points; ``like`` as in ``cut``."""
+    gramian = gradient = square = 0.0
+    for piece in cut(model.classes, points, like):
+        r, rows = dense_jacobian_of_piece(model, net, piece, balance)
+        gramian, gradient = gramian + rows.T @ rows, gradient + rows.T @ r
+        square = square + np.sum(r**2)
+    return gramian, gradient, square
+
+
 def joined(model, batches, parts, found):
     """Residuals (M,) of all points from those of the pieces, class after class."""
     found = list(map(np.asarray, found))

@@ -20,7 +20,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.arrays.caches import StoredWithoutCaches
 from sklearn_gn.arrays.compilation import jit_by_size
@@ -28,8 +27,9 @@ from sklearn_gn.arrays.extremes import unbounded
 from sklearn_gn.bayes.laplace import PseudoInverse, degrees_of_freedom, safe_norm
 from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pinn import pieces
-from sklearn_gn.pinn.model import coefficient_values, network
+from sklearn_gn.pinn.model import coefficient_values
 from sklearn_gn.pinn.residuals import residual_counts, residuals
+from sklearn_gn.pinn.solution import output_slopes
 
 _CHEAP = 2**24  # numbers in an array, up to which compiled cheaply
 # Share of the length of a coefficient's derivative that the residuals do not see:
@@ -64,7 +64,9 @@ class Posterior(StoredWithoutCaches):
 
     def output_deviations(self, x):
         """Standard deviations of the outputs at points, of shape (n, q)."""
-        return _output_deviations(self.model, self.net, self._factored, x)
+        _, slopes = output_slopes(self.model, self.net, x)
+        n, q, _ = slopes.shape
+        return _deviations(self._factored, slopes.reshape(n * q, -1)).reshape(n, q)
 
     def noise_deviation(self):
         """Standard deviation of an observation of weight one, all outputs alike."""
@@ -81,19 +83,15 @@ class Posterior(StoredWithoutCaches):
 
     def coefficient_deviations(self):
         """Standard deviations of the coefficients; infinite if not determined."""
-        factors = self._factors_of_rows()
-        return _coefficient_deviations(self.model, self.net, self._factored, factors)
-
-    def _factors_of_rows(self):
-        """Factors of the residuals that give observations the weight one."""
-        factors = [
+        factors = [  # of residuals, that give observations the weight one
             np.ones(len(batch.x) * kind.residual.n_outputs)
             for kind, batch in zip(self.model.classes, self.batches, strict=True)
         ]
         if self.model.classes[-1].residual.name == "data":
             size = safe_norm(self.batches[-1].scale, -1)
             factors[-1] /= size if size > 0 else 1
-        return np.concatenate(factors)
+        factors = np.concatenate(factors)
+        return _coefficient_deviations(self.model, self.net, self._factored, factors)
 
 
 class _Factored(NamedTuple):
@@ -109,6 +107,7 @@ def _factor(model, net, batches, r, parts, fresh, n_observations):
     return _Factored(inverse, *noise)
 
 
+@partial(jit_by_size, largest=_CHEAP, static_argnames=())
 def _deviations(factored, slopes):
     """``|t^T J^+ diag(s)|`` for the rows t of the slopes."""
     rows = factored.inverse.influence(slopes) * factored.deviations[None]
@@ -143,19 +142,6 @@ def _noise_of_rows(model, net, batches, r, inverse, fresh, n_observations):
             deviation = jnp.full(n, size, r.dtype)
         found.append(jnp.repeat(deviation, q))
     return jnp.concatenate(found), left
-
-
-@partial(jit_by_size, largest=_CHEAP, static_argnames="model")
-def _output_deviations(model, net, factored, x):
-    flat, unravel = ravel_pytree(net)
-
-    def outputs(flat, x):
-        field = model.problem.field(partial(network, model, unravel(flat)))
-        return jnp.atleast_1d(field(x))
-
-    slopes = jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(flat, x)
-    n, q, _ = slopes.shape
-    return _deviations(factored, slopes.reshape(n * q, -1)).reshape(n, q)
 
 
 @partial(jit_by_size, largest=_CHEAP, static_argnames="model")

@@ -19,8 +19,8 @@ from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.optim.solver import Algorithm, Rows
-from sklearn_gn.pinn.fitted import set_layers
 from sklearn_gn.pinn.predictions import Fitted
+from sklearn_gn.pinn.windows import last_network
 from sklearn_gn.runtime.fit_loop import FitRun
 
 
@@ -158,6 +158,16 @@ class EvidencePosterior(NamedTuple):
         jacobian = self.layers.jacobian(self.theta, np.asarray(x, np.float64))
         variance_of = partial(laplace.posterior_variances, self.covariance.get())
         return np.sqrt(np.stack([variance_of(rows) for rows in jacobian], axis=1))
+
+
+def set_layers(solver, fitted):
+    """Set the weights and biases of the layers."""
+    layers = [matrix.astype(np.float64) for matrix in last_network(fitted.net).layers]
+    inner = []
+    if fitted.model.features is not None:
+        inner, layers = layers[:-1], layers[-1:]
+    solver.coefs_ = inner + [matrix[:-1] for matrix in layers]
+    solver.intercepts_ = [matrix[-1] for matrix in layers]
 
 
 def _set_fitted(solver, run, fitted):

@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
@@ -30,6 +31,19 @@ def values(model, params, x):
         return jnp.atleast_1d(model.problem.field(partial(network, model, params))(x))
 
     return jax.vmap(one)(x)
+
+
+@partial(evaluated_by_numpy, static_argnames="model")
+def output_slopes(model, net, x):
+    """Outputs at points, of shape (n, q), and their slopes in all weights."""
+    flat, unravel = ravel_pytree(net)
+
+    def outputs(flat, x):
+        field = model.problem.field(partial(network, model, unravel(flat)))
+        return jnp.atleast_1d(field(x))
+
+    values = jax.vmap(outputs, in_axes=(None, 0))(flat, x)
+    return values, jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(flat, x)
 
 
 @partial(jit_by_size, static_argnames=("model", "axes"))

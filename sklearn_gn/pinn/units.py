@@ -20,7 +20,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn import _switches as switches
@@ -38,8 +37,6 @@ _VISIBLE = 1e3  # ratio of sizes, beyond which the smaller ones are not seen
 _SECANTS, _POWERS = 20, (0.25, 4.0)  # steps to the size of terms that are no lines
 _FASTER = np.concatenate([[0.0], 2.0 ** (np.arange(25) / 2)])  # waves in time
 _TWICE = 2.0  # the answer of a standing output: derivatives are the larger terms
-_N_POINTS = 20  # of each class, with a random function each
-_ORDERS = 3  # values, and the first two derivatives
 
 
 def units(problem, y=None, observed=(), waves=()):
@@ -469,63 +466,3 @@ def size_of_observations(problem, observed):
 def are_apart(sizes):
     """Whether the smallest of some sizes would hardly count beside the largest."""
     return sizes.max() > _VISIBLE * sizes.min()
-
-
-# --- ordinary differential equations that go on from a start --------------------------
-#
-# The residual of such an equation is a rate. Its size says little about the error that
-# it causes, which is what the rate adds up to over time. Each row is therefore divided
-# by what it is for an output of size one that varies once over all time, in its
-# derivatives alone: then residuals are errors. The values of the outputs do not count.
-# Where the equation is stiff their terms are far larger, and with them as units wrong
-# slow parts would pass for small residuals; an output that stays small would hardly
-# count in the units of the statement. Of the first and the second derivative the larger
-# term is taken: with strong damping, a residual adds up in the first one. The
-# conditions at the start are treated the same.
-
-
-def units_of_rows(model):
-    """Return the units (k,) of the rows of each residual class."""
-    problem, rng = model.problem, np.random.RandomState(0)
-    probes = problem.probes(_N_POINTS, rng)
-    batches = [probes[known.residual.name] for known in model.classes]
-    shapes = rng.standard_normal((_N_POINTS, _ORDERS, problem.n_network_outputs))
-    with backend.scope("float64"):
-        found = backend.to_numpy(_slopes(model, batches, shapes))
-    return [_units(slopes) for slopes in found]
-
-
-def _units(slopes):
-    """Units of rows from their derivatives (n, k, _ORDERS, q)."""
-    slopes = slopes[np.isfinite(slopes).all(axis=(1, 2, 3))]
-    if not len(slopes):
-        return np.ones(slopes.shape[1])
-    sizes = np.sqrt(np.mean(np.sum(slopes**2, axis=3), axis=0))
-    found = sizes[:, 1:].max(axis=1)
-    found = np.where(found > 0, found, sizes[:, 0])  # of a row without derivatives
-    return np.where(found > 0, found, 1.0)
-
-
-@partial(evaluated_by_numpy, static_argnames="model")
-def _slopes(model, batches, shapes):
-    """Derivatives of the rows by the derivatives of the outputs, in shares of time."""
-    problem = model.problem
-    ((low, high),) = problem.domain.bounds
-
-    def one(kind, x, data, shape):
-        def rows(shape):
-            def function(y):
-                share = (y[0] - x[0, 0]) / (high - low)
-                return shape[0] + share * shape[1] + share**2 / 2 * shape[2]
-
-            fields = (problem.field(function),) * kind.n_points
-            return kind.function(fields, x, data, problem.start)
-
-        return jax.jacfwd(rows)(shape)
-
-    return [
-        jax.vmap(partial(one, known.residual))(
-            batch.x, batch.data, jnp.asarray(shapes[: len(batch.x)])
-        )
-        for known, batch in zip(model.classes, batches, strict=True)
-    ]

@@ -22,7 +22,7 @@ from sklearn_gn.pde import (
     Unknown,
     d,
 )
-from sklearn_gn.pinn import determination, error_estimate, growth, setup
+from sklearn_gn.pinn import error_estimate, fitting, growth, pieces, statement
 from sklearn_gn.pinn.model import start_parameters
 from sklearn_gn.pinn.points import Sampler
 from sklearn_gn.pinn.residuals import residuals
@@ -292,7 +292,7 @@ def test_the_factor_of_pieces_is_that_of_all_rows(solver):
     posterior = solver._posterior
     model, net = posterior.model, posterior.net
     given = model, net, posterior.fresh, np.ones(2), posterior.batches
-    gramian, gradient, square = error_estimate.sums_over_pieces(*given)
+    gramian, gradient, square = pieces.sums_over_pieces(*given)
     factor = error_estimate.factor_over_pieces(*given)
     product = factor.T @ factor
     size = np.abs(gramian).max()
@@ -344,7 +344,7 @@ def test_functions_of_time_that_are_free_do_not_count(pinned, free):
     box = Box(x=(0, 1), t=(0, 2))
     problem = Problem(flow, box, conditions, outputs=("v", "p"))
     net = start_parameters(np.random.RandomState(0), (2, 4, 2), ())
-    (model,) = setup.models(
+    (model,) = fitting.models(
         [problem],
         ("tanh",),
         None,
@@ -354,7 +354,7 @@ def test_functions_of_time_that_are_free_do_not_count(pinned, free):
         device=None,
     )
     points = Sampler(40, 20, "sobol", "float64").draw(model, 0, 0, 0)
-    found = determination.free_functions_of_time(model, net, points)
+    found = statement.free_functions_of_time(model, net, points)
     assert found.tolist() == free
     x = points[0].x[:, 0]
     v, p = x[:, 0], x[:, 1] ** 3

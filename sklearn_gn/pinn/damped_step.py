@@ -1,4 +1,4 @@
-r"""Damped Gauss-Newton steps, and how far D-NGD goes: its trust region.
+r"""Damped Gauss-Newton steps of D-NGD, and what they do to the loss.
 
 The step that minimises ``1/2 |r + J v|^2 + lambda/2 |v|^2`` is solved for in the
 smaller of two spaces, through the Gramian ``J J^T`` of the residuals (dual) or the
@@ -9,28 +9,12 @@ cancels, but as ``-J^T (J J^T + lambda I)^-1 r``. Half of its geodesic accelerat
 added where that is short, then a correction by what the linear model has not foreseen
 where that lowers the loss.
 
-Of several radii the longest step is taken whose predicted reduction is achieved. The
-step of a radius R minimises ``1/2 |r + J v|^2`` subject to ``|v| <= R``: it is the
-damped step of the shift lambda for which ``|v(lambda)| = R``. Moré and Sorensen
-("Computing a trust region step", SIAM Journal on Scientific and Statistical Computing,
-1983) find that shift by Newton's method, with a factorisation for every shift tried.
-Here one factorisation suffices for most radii:
-
-- the shift is kept from iteration to iteration, and for the next radius it is moved by
-  the derivative of the length;
-- the radius of a candidate is the length that it has, which need not be the one that
-  was aimed at;
-- the gain ratio of a candidate says which length to try next. It falls steeply: one
-  minus the ratio grows about like the fifth power of the length where the step is
-  trusted, and like the third beyond (medians of the default steps on several problems).
-
-The loop over radii runs in Python on :func:`trial`, which is compiled or, where a step
-is small, in NumPy. The correction takes as long as half of a factor of 500 unknowns,
-and widens the radii that are trusted: fits of many problems take half as many
-iterations.
+How far to go is decided in Python: by a trust region (``optim.radius_search``), or by a
+line search, on :func:`trial`, which is compiled or, where a step is small, in NumPy.
+The correction takes as long as half of a factor of 500 unknowns, and widens the radii
+that are trusted: fits of many problems take half as many iterations.
 """
 
-import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -49,6 +33,7 @@ from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.linalg.krylov import conjugate_gradient
 from sklearn_gn.linalg.low_rank import Diagonalised, nystrom, preconditioner
+from sklearn_gn.optim.radius_search import Shifts
 from sklearn_gn.pinn import pieces
 from sklearn_gn.pinn.residuals import class_losses, residuals, rows_of_jacobian
 
@@ -58,29 +43,8 @@ _CG_TOL, _CG_ITERATIONS = 1e-10, 500
 _TRUSTED = 0.1  # gain ratio from which the predicted reduction counts as achieved
 _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
 _PART = 0.1  # of a step, over which its second difference is taken
-_RADII = 12  # at most, in an iteration
-_SHORTEST, _LONGEST = 1 / 8, 5.0  # radii tried, relative to the last one
-_AIM = 0.2  # gain ratio that the next radius is to have
-_HIGH = 0.7  # from which a longer step is tried
-_GAP = 1.4  # of a trusted and a longer step, up to which none between is tried
-_POWER, _POWER_BEYOND = 5.0, 3.0  # of the length, with which the gain ratio falls
-_LONGER, _SHORTER = 1.5, 0.8  # at most and at least, from one radius to the next
-_SHRINK, _COLLAPSE = 0.5, 0.125  # where no step is trusted; where none lowers the loss
-_TOLERANCE = 1.5  # length versus radius, beyond which a trial is repeated
-_TRIALS = 5  # at most, for one radius
-_RETRIES, _RAISE = 10, 16.0  # of a factorisation that fails, with a larger shift
-_LARGEST_CHANGE = 100.0  # of the shift from one factor to the next
-_LEAST_DECAY = 0.02
-_FIRST_SHIFT = 1e-3  # relative to the largest diagonal element of the Gramian
 _ROUNDING = 1e-6  # relative change of a step by it, above which the step is refined
 _HALVINGS, _RISES = 31, 3  # of a line search; of them in a row, after which it ends
-
-
-class Region(NamedTuple):
-    """What is remembered from one iteration to the next."""
-
-    radius: np.ndarray
-    shift: np.ndarray  # expected to lead to the first radius tried; NaN: not known
 
 
 class Quadratic(NamedTuple):
@@ -326,48 +290,19 @@ def _losses_after(model, net, batches, r, step, size):
     return _effect(model, net, batches, r, step, size)[1:]
 
 
-# --- how far to go -------------------------------------------------------------------
+# --- how far to go ------------------------------------------------------------------
 
 
-def search(model, net, batches, quadratic, region, *, geodesic):
-    """Find the longest step whose predicted reduction is achieved, and a new region.
-
-    From the last radius on, longer ones are tried while the gain ratio is high, or
-    shorter ones until a step is trusted, and radii between where these are far apart.
-    If no step is trusted, the one with the least loss is taken; None if none lowers it.
-    """
-    shifts = _Shifts(model, net, batches, quadratic, float(region.shift), geodesic)
-    radius, best, lowest = float(region.radius), None, float(quadratic.losses.sum())
-    target, longest_trusted, shortest_untrusted = radius, 0.0, math.inf
-    for _ in range(_RADII):
-        within = _SHORTEST * radius <= target <= _LONGEST * radius
-        found = shifts.trial_of_length(target) if within else None
-        if found is None:
-            break
-        length, loss = float(found.length), float(found.loss)
-        trusted, gain = bool(found.trusted), float(found.gain_ratio)
-        if trusted or (not longest_trusted and loss < lowest):
-            best, lowest = found, loss
-        if trusted:
-            longest_trusted = max(length, longest_trusted)
-        else:
-            shortest_untrusted = min(length, shortest_untrusted)
-        if longest_trusted and (float(best.gain_ratio) < _HIGH or shifts.at_floor):
-            break
-        target = length * _length_ratio(gain, trusted)
-        if 0 < longest_trusted and shortest_untrusted < math.inf:
-            if shortest_untrusted < _GAP * longest_trusted:
-                break
-            target = math.sqrt(longest_trusted * shortest_untrusted)
-        shifts.aim_at(target, found)
-    if longest_trusted:
-        radius, shift = float(best.length), best.shift
-    else:
-        radius, shift = radius * (_COLLAPSE if best is None else _SHRINK), shifts.shift
-    if best is not None:
-        best = best._replace(inner_iterations=np.int32(shifts.inner_iterations))
-    dtype = region.radius.dtype
-    return best, Region(np.asarray(radius, dtype), np.asarray(shift, dtype))
+def shifts_of(model, net, batches, quadratic, shift, *, geodesic, corrected=True):
+    """Return the search for shifts of a quadratic model, from one on."""
+    evaluate = partial(
+        trial,
+        *(model, net, batches, quadratic.r, quadratic.parts),
+        *(quadratic.curvature, quadratic.floor),
+        geodesic=geodesic,
+        corrected=corrected,
+    )
+    return Shifts(evaluate, shift, quadratic.floor, quadratic.largest)
 
 
 def search_along(model, net, batches, quadratic, shift, *, geodesic):
@@ -375,7 +310,9 @@ def search_along(model, net, batches, quadratic, shift, *, geodesic):
 
     The paper tries all; here the rest is left out once the loss keeps rising.
     """
-    shifts = _Shifts(model, net, batches, quadratic, shift, geodesic, corrected=False)
+    shifts = shifts_of(
+        model, net, batches, quadratic, shift, geodesic=geodesic, corrected=False
+    )
     full, best, rises = shifts.trial(), None, 0
     lowest = float(quadratic.losses.sum())
     for k in range(_HALVINGS if full is not None else 0):
@@ -400,74 +337,3 @@ def search_along(model, net, batches, quadratic, shift, *, geodesic):
         loss=losses.sum(),
         gain_ratio=actual / full.predicted,
     )
-
-
-def _length_ratio(gain, trusted):
-    """The length to try next, relative to that of a step with this gain ratio."""
-    if not math.isfinite(gain):
-        return _SHORTEST
-    missing = (1 - _AIM) / max(1 - gain, 1e-3)
-    if trusted:
-        return min(max(missing ** (1 / _POWER), 1.0), _LONGER)
-    return min(max(missing ** (1 / _POWER_BEYOND), _SHORTEST), _SHORTER)
-
-
-class _Shifts:
-    """Moré and Sorensen's iteration for the shift that belongs to a length."""
-
-    def __init__(self, model, net, batches, quadratic, shift, geodesic, corrected=True):
-        self.dtype = quadratic.r.dtype.type
-        self.evaluate = partial(
-            trial,
-            *(model, net, batches, quadratic.r, quadratic.parts),
-            *(quadratic.curvature, quadratic.floor),
-            geodesic=geodesic,
-            corrected=corrected,
-        )
-        self.floor, self.inner_iterations = float(quadratic.floor), 0
-        if not math.isfinite(shift):
-            shift = _FIRST_SHIFT * float(quadratic.largest)
-        self.shift = max(shift, self.floor)
-
-    @property
-    def at_floor(self):
-        """Whether the shift is at rounding level: no step is longer."""
-        return not self.shift > self.floor
-
-    def trial_of_length(self, length):
-        """The candidate of about this length; None without a factor."""
-        for _ in range(_TRIALS):
-            found = self.trial()
-            if found is None:
-                return None
-            size = float(found.length)
-            long = size > _TOLERANCE * length
-            short = size < length / _TOLERANCE and bool(found.trusted)
-            if not long and (not short or self.at_floor):
-                break
-            self.aim_at(length, found)
-        return found
-
-    def aim_at(self, length, found):
-        """Move the shift towards a length, from that of a candidate.
-
-        To the right Newton's method for ``1/|v(lambda)|``, which does not overshoot; to
-        the left, where it may leave the positive numbers, for the logarithms.
-        """
-        size = float(found.length)
-        if size > 0 and length > 0:
-            decay = min(max(float(found.decay), _LEAST_DECAY), 1.0)
-            ratio = size / length
-            change = 1 + (ratio - 1) / decay if ratio > 1 else ratio ** (1 / decay)
-            change = min(max(change, 1 / _LARGEST_CHANGE), _LARGEST_CHANGE)
-            self.shift = max(float(found.shift) * change, self.floor)
-
-    def trial(self):
-        """The candidate of the shift, or of a larger one if the factorisation fails."""
-        for _ in range(_RETRIES):
-            found = self.evaluate(self.dtype(self.shift))
-            self.inner_iterations += max(int(found.inner_iterations), 1)
-            if math.isfinite(float(found.length)):
-                return found
-            self.shift = self.floor = _RAISE * self.shift
-        return None
