@@ -27,7 +27,7 @@ from sklearn_gn.arrays import devices
 from sklearn_gn.pde import Box, Dirichlet, Problem, laplacian
 from sklearn_gn.pinn import iteration
 from sklearn_gn.pinn.pieces import weighted_jacobian
-from sklearn_gn.pinn.damped_step import quadratic_model
+from sklearn_gn.pinn.dngd import quadratic_model
 from sklearn_gn.solvers import GNvpro, JointGN, SgGN
 
 warnings.simplefilter("ignore")

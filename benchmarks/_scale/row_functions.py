@@ -35,7 +35,7 @@ def _gramian(mesh, sizes, n_interior):
     """The Gramian of Poisson's equation, with the gradient."""
     from sklearn_gn import PINNSolver
     from sklearn_gn.pde import problems
-    from sklearn_gn.pinn.damped_step import quadratic_model
+    from sklearn_gn.pinn.dngd import quadratic_model
     from sklearn_gn.pinn.pieces import weighted_jacobian
 
     solver = PINNSolver(problems.Poisson(2), hidden_layer_sizes=sizes, max_iter=1)

@@ -29,12 +29,18 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.pde.coefficients import Unknown
-from sklearn_gn.pinn import growth, observation_weight, windows
+from sklearn_gn.pinn import observation_weight, windows
 from sklearn_gn.pinn.error_estimate import (
     largest_error_estimate,
     relative_error_estimate,
 )
-from sklearn_gn.pinn.model import drawn_anew, n_waves
+from sklearn_gn.pinn.model import (
+    MOST_WEIGHTS,
+    drawn_anew,
+    n_waves,
+    n_weights,
+    wider,
+)
 from sklearn_gn.pinn.statement import VANISHED
 from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS
 
@@ -69,6 +75,43 @@ _RAISE = 10.0  # of the next start of one that has gone to zero
 _UNEXPLAINED = 0.01  # of the variance of the observations, beyond which it is wrong
 
 
+_RESIDUALS = 2.5  # for each parameter
+_BOUNDARY_SHARE = 0.3  # of the residuals
+
+
+class Sizes(NamedTuple):
+    """Numbers of collocation points."""
+
+    n_interior: int
+    n_boundary: int
+
+
+# Points of networks beyond MOST_WEIGHTS, whose Gramian has the size of the residuals.
+_FEW, _MOST_OF_FEW = Sizes(500, 200), Sizes(2000, 800)
+_LEAST, _MOST = Sizes(200, 80), Sizes(8000, 3000)
+
+
+class Rules(NamedTuple):
+    """What may grow in a fit."""
+
+    network: bool
+    points: bool
+    deadline: float = math.inf  # of the fit, by time.perf_counter
+    budget: float = math.inf  # seconds of the fit
+
+
+class Level(NamedTuple):
+    """What is remembered of the present size."""
+
+    sizes: Sizes
+    density: float = _RESIDUALS  # residuals for each parameter
+    falls: tuple = ()  # lowest fresh loss after each iteration of this size
+    before: float = math.inf  # lowest fresh loss when this size began
+    ended: bool = False  # whether growth has ended
+    late: bool = False  # whether there is no time left to grow
+    promising: float = math.inf  # fresh loss at which the error may be small
+
+
 class Clock(NamedTuple):
     """Seconds of the iterations."""
 
@@ -88,7 +131,7 @@ class Control(NamedTuple):
     lowest_loss: float = math.inf  # on fresh points, where there are any
     n_starts: int = 1  # networks that were begun with
     next: str | None = None  # "points", "network", "window" or "start"
-    level: Any = None  # growth.Level, where sizes are found
+    level: Any = None  # Level, where sizes are found
     march: Any = None  # windows.March, where time may be cut
     weighing: observation_weight.Weighing = observation_weight.Weighing()
     clock: Clock = Clock()
@@ -205,7 +248,7 @@ def _with_stalls(now, settings, losses):
 def observed(now, rules, loss, fresh, net):
     """The control after an iteration, with what is to grow before the next one."""
     level, first = now.level, now.first_fresh
-    lowest = min(fresh, growth.lowest_loss(level))
+    lowest = min(fresh, lowest_loss(level))
     level = level._replace(falls=(*level.falls, lowest))
     now = now._replace(level=level)
     solved, exhausted = lowest <= SOLVED_LOSS * first, lowest <= EXHAUSTED_LOSS * first
@@ -220,9 +263,9 @@ def observed(now, rules, loss, fresh, net):
     dearer = _MORE_POINTS if lacks_points else _LARGER
     if growing and not _in_time(now.clock, rules, dearer):
         return now._replace(level=level._replace(late=True))
-    if growing and lacks_points and growth.more_points(level.sizes, net) != level.sizes:
+    if growing and lacks_points and more_points(level.sizes, net) != level.sizes:
         return now._replace(next="points")
-    if growing and rules.network and growth.has_room(net):
+    if growing and rules.network and has_room(net):
         return now._replace(next="network")
     return now._replace(level=level._replace(ended=True))
 
@@ -271,10 +314,10 @@ def has_to_grow(points, state, settings, now, stop):
     if level is None or now.is_in_windows or not rules.network:
         return False
     in_time = _in_time(now.clock, rules, _LARGER, 1 + _COMPILATIONS, _LEAST_ITERATIONS)
-    if not (in_time and growth.has_room(state.net) and switches.on("pinn.growth")):
+    if not (in_time and has_room(state.net) and switches.on("pinn.growth")):
         return False
     if stop == "stalled":
-        return growth.lowest_loss(level) <= SOLVED_LOSS * now.first_fresh
+        return lowest_loss(level) <= SOLVED_LOSS * now.first_fresh
     return _estimated_error(points, state, settings, now) > _LARGE_ERROR
 
 
@@ -386,6 +429,58 @@ def vanished(problem, extra):
     return np.concatenate([np.zeros(0, bool), *found])
 
 
+# --- growth --------------------------------------------------------------------------
+#
+# A fit starts with a small network and with more residuals than parameters, so that a
+# step is cheap and the network cannot satisfy the equation at its points alone.
+
+
+def points_for(classes, n_weights, density=_RESIDUALS):
+    """Numbers of points of a network, for so many residuals for each parameter."""
+    if n_weights > MOST_WEIGHTS:
+        return _FEW
+    interior, *conditions = [kind for kind in classes if kind.name != "data"]
+    n_residuals = density * n_weights
+    share = _BOUNDARY_SHARE if conditions else 0.0
+    outputs = np.mean([kind.n_outputs for kind in conditions]) if conditions else 1
+    n_interior = (1 - share) * n_residuals / interior.n_outputs
+    n_boundary = share * n_residuals / outputs
+    return Sizes(
+        int(np.clip(n_interior, _LEAST.n_interior, _MOST.n_interior)),
+        int(np.clip(n_boundary, _LEAST.n_boundary, _MOST.n_boundary)),
+    )
+
+
+def lowest_loss(level):
+    """Lowest loss on fresh points so far."""
+    return level.falls[-1] if level.falls else level.before
+
+
+def has_room(net):
+    """Whether there is a larger network."""
+    return n_weights(wider(net, None)) <= MOST_WEIGHTS
+
+
+def more_points(sizes, net):
+    """Twice as many points, as far as these are allowed."""
+    most = _MOST if n_weights(net) <= MOST_WEIGHTS else _MOST_OF_FEW
+    return Sizes(*(max(n, min(2 * n, m)) for n, m in zip(sizes, most, strict=True)))
+
+
+def grown(level, what, rules, classes, net, rng, n_waves=0):
+    """The next level and its network: of more "points", or a larger "network"."""
+    sizes, density = level.sizes, level.density
+    if what == "points":
+        sizes, density = more_points(sizes, net), 2 * density
+    else:
+        net = wider(net, rng, n_waves)
+        if rules.points:
+            wanted = points_for(classes, n_weights(net), density)
+            sizes = Sizes(*map(max, sizes, wanted))
+    before, promising = level.falls[-1], level.promising
+    return Level(sizes, density, before=before, promising=promising), net
+
+
 # --- refine --------------------------------------------------------------------------
 
 
@@ -418,7 +513,7 @@ def refined(points, state, settings):
         gone = raised * vanished(model.problem, state.net.extra)
         net = net._replace(extra=net.extra + gone.astype(settings.dtype))
         if level is not None:
-            level = growth.Level(level.sizes, level.density)
+            level = Level(level.sizes, level.density)
         weight = weighing.weight
         weighing = observation_weight.Weighing(weight, weight, weighing.waits)
         now = now.began_again()._replace(
@@ -430,7 +525,7 @@ def refined(points, state, settings):
     else:
         known = settings.models[state.stage]
         kinds = [one.residual for one in known.classes]
-        level, net = growth.grown(
+        level, net = grown(
             level, due, settings.growth, kinds, net, rng, n_waves(known.problem)
         )
         now, memory = now._replace(level=level, n_stalled=0), state.memory

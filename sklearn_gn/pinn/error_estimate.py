@@ -38,8 +38,7 @@ from scipy.linalg import cho_factor, cho_solve, qr, solve_triangular
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg import jacobian as operators
-from sklearn_gn.pinn.growth import richer
-from sklearn_gn.pinn.model import coefficient_values, n_waves
+from sklearn_gn.pinn.model import coefficient_values, n_waves, richer
 from sklearn_gn.pinn.pieces import (
     cut,
     dense_jacobian_of_piece,

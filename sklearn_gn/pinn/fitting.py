@@ -23,9 +23,9 @@ from sklearn_gn.networks._base import (
     n_features,
 )
 from sklearn_gn.pinn import baselines, eigenvalues, regression
-from sklearn_gn.pinn.damped_step import DENSE, RANK
+from sklearn_gn.pinn.control import Rules, has_room, points_for
 from sklearn_gn.pinn.data import checked_data, problem_sequence, without_data
-from sklearn_gn.pinn.dngd import DNGD, gramian_eigenvalues
+from sklearn_gn.pinn.dngd import DENSE, DNGD, RANK, gramian_eigenvalues
 from sklearn_gn.pinn.enrichment import NAMES, posed
 from sklearn_gn.pinn.error_estimate import in_double_precision
 from sklearn_gn.pinn.findings import (
@@ -34,13 +34,6 @@ from sklearn_gn.pinn.findings import (
     warn_if_not_solved,
     warn_of_other_solutions,
     why_early,
-)
-from sklearn_gn.pinn.growth import (
-    FIRST_WIDTHS,
-    MOST_WEIGHTS,
-    Rules,
-    has_room,
-    points_for,
 )
 from sklearn_gn.pinn.iteration import (
     PINNSettings,
@@ -51,20 +44,23 @@ from sklearn_gn.pinn.iteration import (
     total_loss,
 )
 from sklearn_gn.pinn.model import (
+    FIRST_WIDTHS,
+    MOST_WEIGHTS,
     ClassModel,
     Features,
     Model,
     coefficient_values,
     n_waves,
+    n_weights,
     start_parameters,
 )
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.observation_weight import observed as known_observations
 from sklearn_gn.pinn.observation_weight import reweighted
 from sklearn_gn.pinn.points import FEW_AXES, NoPoints, Sampler
-from sklearn_gn.pinn.posterior import Posterior
-from sklearn_gn.pinn.predictions import Fitted, n_weights
+from sklearn_gn.pinn.predictions import Fitted
 from sklearn_gn.pinn.residuals import Observed, residual_counts
+from sklearn_gn.pinn.solution import Posterior
 from sklearn_gn.pinn.statement import what_is_left_open
 from sklearn_gn.pinn.taylor import DerivativeRows
 from sklearn_gn.pinn.units import are_apart, in_units, size_of_observations

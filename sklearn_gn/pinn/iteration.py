@@ -17,12 +17,14 @@ import numpy as np
 from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
 from sklearn_gn.arrays.parts import total
 from sklearn_gn.optim.solver import Report
-from sklearn_gn.pinn import growth, observation_weight, pieces, solution, windows
+from sklearn_gn.pinn import observation_weight, pieces, solution, windows
 from sklearn_gn.pinn.control import (
     ROUNDING,
     Clock,
     Control,
+    Level,
     Losses,
+    Sizes,
     decide,
     refined,
     with_expected_seconds,
@@ -131,8 +133,8 @@ def initial_state(points, net, settings, memory=None):
     clock = Clock(compiled=-time.perf_counter())
     if settings.growth is not None:
         sampler = settings.sampler
-        sizes = growth.Sizes(sampler.n_interior, sampler.n_boundary)
-        level = growth.Level(sizes)
+        sizes = Sizes(sampler.n_interior, sampler.n_boundary)
+        level = Level(sizes)
     control = Control(level=level, march=march, clock=clock)
     batches = _draw(points, settings, 0, 0, net, control)
     balance = np.ones(len(model.classes), settings.dtype)

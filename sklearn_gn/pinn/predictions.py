@@ -106,7 +106,8 @@ class SolutionMixin(PredictionIntervalMixin):
                 "return_std=True: a solution with unknown functions of more than three "
                 "axes has no standard deviations."
             )
-        n = max(32, _SLOPES_FLOATS // (n_weights(net) * y.shape[1]))
+        n_weights = sum(leaf.size for leaf in backend.leaves(net))
+        n = max(32, _SLOPES_FLOATS // (n_weights * y.shape[1]))
         std = self._in_batches(self._posterior.output_deviations, X, n, "float64")
         if scaling is not None:
             std = extremes.scaled_back(std, scaling.y_scale)
@@ -401,8 +402,3 @@ class SolutionMixin(PredictionIntervalMixin):
         )
         joint, each = solution.relative_errors(problem, values, exact)
         return joint if multioutput == "joint" else each
-
-
-def n_weights(net):
-    """Number of weights, with the coefficients that are to be found."""
-    return sum(leaf.size for leaf in backend.leaves(net))

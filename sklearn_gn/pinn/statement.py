@@ -25,7 +25,7 @@ from sklearn_gn.linalg.factors import factor
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Robin
 from sklearn_gn.pde.initial_breaks import carried_kinks
-from sklearn_gn.pinn.growth import MOST_WEIGHTS
+from sklearn_gn.pinn.model import MOST_WEIGHTS
 from sklearn_gn.pinn.pieces import sums_over_pieces
 from sklearn_gn.pinn.residuals import row_residuals
 from sklearn_gn.pinn.solution import output_slopes

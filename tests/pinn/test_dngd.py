@@ -33,7 +33,7 @@ from sklearn_gn.pde import (
     hessian,
 )
 from sklearn_gn.pde.problems import Kovasznay
-from sklearn_gn.pinn import baselines, damped_step, pieces
+from sklearn_gn.pinn import baselines, dngd, pieces
 from sklearn_gn.pinn import points as collocation
 from sklearn_gn.pinn.enrichment.posed import posed
 from sklearn_gn.pinn.iteration import total_loss
@@ -384,9 +384,9 @@ GROWTH = {None: 3e-12, 10: 2e-13}
 
 def trial_of(model, params, batches, shift, rank=None, **options):
     system = pieces.linear_system(model, params, batches, np.ones(len(batches)))
-    known = damped_step.quadratic_model(model, *system, rank=rank)
+    known = dngd.quadratic_model(model, *system, rank=rank)
     words = {"geodesic": False, "corrected": False, **options}
-    return damped_step.trial(
+    return dngd.trial(
         model, *system, known.curvature, known.floor, np.float64(shift), **words
     )
 
@@ -459,9 +459,9 @@ def test_correction_is_the_damped_answer_to_what_the_linear_model_has_not_forese
 def updated_in_region(model, params, batches, radius, shift=np.nan, rank=None):
     """The best step, and the next region."""
     system = pieces.linear_system(model, params, batches, np.ones(len(batches)))
-    quadratic = damped_step.quadratic_model(model, *system, rank=rank)
+    quadratic = dngd.quadratic_model(model, *system, rank=rank)
     region = Region(np.float64(radius), np.float64(shift))
-    shifts = damped_step.shifts_of(model, *system[:2], quadratic, shift, geodesic=False)
+    shifts = dngd.shifts_of(model, *system[:2], quadratic, shift, geodesic=False)
     return longest_trusted(shifts, region, float(quadratic.losses.sum()))
 
 
@@ -534,10 +534,10 @@ def test_numpy_and_compiled_functions_make_the_same_step(
         (params, *whole),
         pieces.linear_system(model, params, batches, ones),
     ):
-        quadratic = damped_step.quadratic_model(model, net, weighted, r, parts)
+        quadratic = dngd.quadratic_model(model, net, weighted, r, parts)
         of_model = model, net, weighted, *quadratic[:3]
         for floor in (0.0, 1.0):  # without refinement and with it
-            trial = damped_step.trial(
+            trial = dngd.trial(
                 *of_model, ones[0] * floor, ones[0] * shift, geodesic=True
             )
             found.append((quadratic._replace(r=None, parts=None), trial))
@@ -560,10 +560,8 @@ def test_line_search_takes_the_best_of_its_lengths():
     model, params, batches = setting("logistic", 12, 6)
     shift = 1e-3
     system = pieces.linear_system(model, params, batches, np.ones(len(batches)))
-    quadratic = damped_step.quadratic_model(model, *system)
-    found = damped_step.search_along(
-        model, *system[:2], quadratic, shift, geodesic=False
-    )
+    quadratic = dngd.quadratic_model(model, *system)
+    found = dngd.search_along(model, *system[:2], quadratic, shift, geodesic=False)
     r, parts = jacobian_of(model, params, batches)
     matrix, r = np.asarray(dense_of(parts)), np.asarray(r)
     n = matrix.shape[1]

@@ -22,8 +22,8 @@ from sklearn_gn.pde import (
     Unknown,
     d,
 )
-from sklearn_gn.pinn import error_estimate, fitting, growth, pieces, statement
-from sklearn_gn.pinn.model import start_parameters
+from sklearn_gn.pinn import error_estimate, fitting, pieces, statement
+from sklearn_gn.pinn.model import richer, start_parameters
 from sklearn_gn.pinn.points import Sampler
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
@@ -63,7 +63,7 @@ def test_the_estimate_is_the_error_where_the_network_can_still_learn(solver):
 def test_the_estimate_is_that_of_a_dense_computation(solver):
     """Minimum-norm least squares on all fresh points at once, by LAPACK."""
     posterior = solver._posterior
-    model, net = posterior.model, growth.richer(posterior.net)
+    model, net = posterior.model, richer(posterior.net)
     with jax.enable_x64(True):
         flat, unravel = ravel_pytree(net)
         x = posterior.fresh[0].x[:200, 0]
@@ -307,7 +307,7 @@ def test_a_richer_network_is_the_same_function_with_more_directions():
     rng = np.random.RandomState(0)
     net = start_parameters(rng, (2, 5, 3, 1), (), 1)  # one input that is a wave
     net.layers[0][-2:] = rng.standard_normal((2, 5))
-    more = growth.richer(net, 1)
+    more = richer(net, 1)
     assert [matrix.shape for matrix in more.layers] == [(4, 10), (11, 3), (5, 1)]
     np.testing.assert_array_equal(more.layers[0][:, :5], net.layers[0])
     assert np.all(more.layers[0][2, 5:] == 0)  # they do not read the wave

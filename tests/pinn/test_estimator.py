@@ -33,7 +33,7 @@ from sklearn_gn.pde import (
     laplacian,
 )
 from sklearn_gn.pde.problems import Burgers, Kovasznay
-from sklearn_gn.pinn import estimator, pieces, posterior, predictions
+from sklearn_gn.pinn import estimator, pieces, predictions, solution
 from sklearn_gn.pinn.findings import warn_if_not_solved
 from sklearn_gn.pinn.iteration import rebalanced_weights
 from sklearn_gn.pinn.observation_weight import (
@@ -1037,13 +1037,13 @@ def test_error_bars_of_tiny_weights_are_finite():
 
 def test_the_gramian_is_factored_once(monkeypatch):
     solver = quiet(small(max_iter=2).fit)
-    factor, calls = posterior._factor, []
+    factor, calls = solution._factor, []
 
     def counted(*arguments):
         calls.append(arguments)
         return factor(*arguments)
 
-    monkeypatch.setattr(posterior, "_factor", counted)
+    monkeypatch.setattr(solution, "_factor", counted)
     monkeypatch.setattr(predictions, "_SLOPES_FLOATS", 1)  # batches of 32 rows
     t = np.linspace(0, 1, 100)[:, None]
     _, std = solver.predict(t, return_std=True)

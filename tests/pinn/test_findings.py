@@ -35,7 +35,6 @@ from sklearn_gn.pinn import (
     control,
     findings,
     fitting,
-    growth,
     iteration,
     points,
     statement,
@@ -342,7 +341,7 @@ def test_a_weight_that_waits_for_the_equation_has_not_settled():
         ({"iteration": 4}, 50.0),  # another precision
         ({"next": "network"}, 50.0),
         # One that has compiled for a larger network says little.
-        ({"level": growth.Level(growth.Sizes(1, 1), falls=(1.0,))}, 1.5),
+        ({"level": control.Level(control.Sizes(1, 1), falls=(1.0,))}, 1.5),
     ],
 )
 def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):

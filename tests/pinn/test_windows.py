@@ -20,7 +20,7 @@ from sklearn_gn.pde import (
     d,
     integral,
 )
-from sklearn_gn.pinn import fitting, growth, windows
+from sklearn_gn.pinn import control, fitting, windows
 from sklearn_gn.pinn.model import Model, network, start_parameters
 from sklearn_gn.pinn.points import Sampler
 from sklearn_gn.pinn.residuals import class_residuals
@@ -156,7 +156,7 @@ def test_windows_go_on_where_they_are_solved_and_are_cut_where_not(
     monkeypatch, march, fresh, then
 ):
     monkeypatch.setattr(windows, "_cut", lambda *arguments: "cut")
-    rules = growth.Rules(True, True)
+    rules = control.Rules(True, True)
     found = windows.observed(march, None, None, None, fresh, 1.0, rules)
     assert found.ended == (then == "end")
     assert found.next_stop == (None if then == "end" else then)
