@@ -106,7 +106,10 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     scaling, frame = None, problem
     if problem is None:
         if estimator.early_stopping and validation is None:
-            (X, y, share), validation = _split(X, y, share, rng)
+            train, val = validation_split(len(X), _VALIDATION_FRACTION, rng)
+            train, val = np.sort(train), np.sort(val)
+            validation = X[val], y[val]
+            X, y, share = X[train], y[train], share[train]
             n_observations *= share.sum()
             share = share / share.sum()
         scaling = Units.of(X, y, share)
@@ -180,7 +183,14 @@ def _equation_alone(estimator, problem, others):
     for name, value in others.items():
         if value is not None:
             raise ValueError(f"{name} needs observations: X and y are missing.")
-    _warn_of_missing_data(problem)
+    unknown = without_data(problem)
+    if unknown:
+        warn_user(
+            f"The coefficients {unknown} are Unknown, and there are no observations "
+            "and no Condition to find them from: call fit(X, y). If they are "
+            "eigenvalues, add a Condition that fixes the size of the solution, such as "
+            "its value at a point or its norm."
+        )
     warn_of_missing_equations(problem)
     warn_of_redundant_derivatives(problem)
     estimator.n_features_in_ = problem.domain.dim
@@ -204,13 +214,6 @@ def _distinct_rows(X, y, weight, missing):
     kept, share = canonical_rows(X, content, weight)
     with np.errstate(over="ignore"):
         return X[kept], y[kept], share, weight.sum()
-
-
-def _split(X, y, share, rng):
-    """Return training rows with their shares, and validation rows, at random."""
-    train, val = validation_split(len(X), _VALIDATION_FRACTION, rng)
-    train, val = np.sort(train), np.sort(val)
-    return (X[train], y[train], share[train]), (X[val], y[val])
 
 
 def _without_missing(y):
@@ -282,18 +285,6 @@ def _only_inside(problem, X, *columns):
             f"{found}, and are left out: the equation says nothing about them. {cure}"
         )
     return [rows[~outside] for rows in (X, *columns)]
-
-
-def _warn_of_missing_data(problem):
-    """Warn of unknown coefficients that only the usual conditions speak about."""
-    unknown = without_data(problem)
-    if unknown:
-        warn_user(
-            f"The coefficients {unknown} are Unknown, and there are no observations "
-            "and no Condition to find them from: call fit(X, y). If they are "
-            "eigenvalues, add a Condition that fixes the size of the solution, such as "
-            "its value at a point or its norm."
-        )
 
 
 def without_data(problem):

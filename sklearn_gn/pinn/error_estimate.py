@@ -371,20 +371,14 @@ def _change_in_window(model, net, points, before):
     change = change * for_all_residuals(explained)
     if before is None:
         return change
-    moved = _with_error_of_start(model, points, *before)
-    _, both, _ = sums_over_pieces(model, net, moved, balance)
-    return change + correction(gramian, both - own, 1.0)[0]
-
-
-def _with_error_of_start(model, points, net, change):
-    """The points, with the values at the start corrected by an error before it."""
-    moved = []
+    moved = []  # the points, with the values at the start corrected by the error there
     for kind, batch in zip(model.classes, points, strict=True):
         if isinstance(kind.residual.function, SinceBefore):
-            shift = _change_of_residuals(model, kind, net, change, batch)
+            shift = _change_of_residuals(model, kind, *before, batch)
             batch = batch._replace(data=np.asarray(batch.data) + np.asarray(shift))
         moved.append(batch)
-    return tuple(moved)
+    _, both, _ = sums_over_pieces(model, net, moved, balance)
+    return change + correction(gramian, both - own, 1.0)[0]
 
 
 @partial(jit_by_size, static_argnames=("model", "kind"))

@@ -128,7 +128,10 @@ def initial_state(points, net, settings, memory=None):
     if windows.possible(model):
         march = windows.March()
         if isinstance(net, windows.Pieces):
-            net, march = windows.resumed(model, net, points.fresh)
+            march = windows.marches(model, net)[-1]
+            fresh = windows.within(model, points.fresh, march)
+            net = net.nets[-1]
+            march = march._replace(fresh=jax.device_put(fresh))
     net = jax.device_put(net)
     clock = Clock(compiled=-time.perf_counter())
     if settings.growth is not None:

@@ -21,12 +21,11 @@ import numpy as np
 
 from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.arrays.parts import total
-from sklearn_gn.linalg.jacobian import Part
+from sklearn_gn.linalg.jacobian import Part, ScaledAxes
 from sklearn_gn.pde.calls import call, first_large_term, flat
 from sklearn_gn.pde.local_functions import points_of_row
 from sklearn_gn.pinn.model import Batch, coefficients, n_waves, network
 from sklearn_gn.pinn.taylor import (
-    ScaledAxes,
     Stack,
     by_kind,
     input_stack,

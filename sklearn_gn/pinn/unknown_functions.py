@@ -82,7 +82,15 @@ class Waves(NamedTuple):
             own = [axes.index(a) for a in problem.depends_on.get(name, axes)]
             if len(own) not in _WAVES:
                 return None
-            found.append(_wave_numbers(own, np.ptp(bounds, axis=1)))
+            # Wave vectors in half of a ball, since the others have the same waves.
+            most = _WAVES[len(own)]
+            sides = [range(-most, most + 1)] * len(own)
+            grid = np.array(list(itertools.product(*sides)))
+            first = np.array([next((k for k in row if k), 0) for row in grid])
+            kept = grid[(np.sum(grid**2, axis=1) <= most**2) & (first >= 0)]
+            numbers = np.zeros((len(kept), len(axes)))
+            numbers[:, own] = kept * 2 * np.pi / (_PERIOD * np.ptp(bounds[own], axis=1))
+            found.append(numbers)
         return cls(tuple(found), bounds.mean(axis=1))
 
     @property
@@ -97,17 +105,6 @@ class Waves(NamedTuple):
             angles = numbers.astype(x.dtype) @ (x - self.center.astype(x.dtype))
             found.append(jnp.concatenate([jnp.cos(angles), jnp.sin(angles)]) @ change)
         return jnp.stack(found)
-
-
-def _wave_numbers(own, lengths):
-    """Wave vectors in half of a ball, since the others have the same waves."""
-    most = _WAVES[len(own)]
-    grid = np.array(list(itertools.product(range(-most, most + 1), repeat=len(own))))
-    first = np.array([next((k for k in row if k), 0) for row in grid])
-    kept = (np.sum(grid**2, axis=1) <= most**2) & (first >= 0)
-    numbers = np.zeros((kept.sum(), len(lengths)))
-    numbers[:, own] = grid[kept] * 2 * np.pi / (_PERIOD * lengths[own])
-    return numbers
 
 
 @partial(jit_by_size, static_argnames=("model", "kind"))

@@ -190,9 +190,15 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
     well = lowest <= _WELL_SOLVED_LOSS * unit and _is_flat(march.falls, _ENOUGH)
     well = well or lowest <= _SOLVED_SURELY * unit
     flat = _is_flat(march.falls, _WINDOW_PATIENCE)
-    shortest = march.stop - march.start <= _SHORTEST
-    if well or (flat and shortest):
-        return _next_window(march, well and len(march.falls) <= _FEW_ITERATIONS)
+    length = march.stop - march.start
+    if well or (flat and length <= _SHORTEST):
+        if march.stop == 1:
+            return march._replace(ended=True)
+        if well and len(march.falls) <= _FEW_ITERATIONS:
+            length = 2 * length
+        # The last window is not a scrap.
+        last = (1 - march.stop) / length <= 5 / 4
+        return march._replace(next_stop=1.0 if last else march.stop + length)
     if flat:
         return march._replace(next_stop=_cut(march, model, net, fresh_batches))
     return march
@@ -200,18 +206,6 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
 
 def _is_flat(falls, patience):
     return len(falls) > patience and falls[-1] > FALL * falls[-1 - patience]
-
-
-def _next_window(march, longer):
-    if march.stop == 1:
-        return march._replace(ended=True)
-    length = march.stop - march.start
-    if longer:
-        length = 2 * length
-    left = 1 - march.stop
-    # The last window is not a scrap.
-    n_windows = max(1, math.ceil(left / length - 1 / 4))
-    return march._replace(next_stop=1.0 if n_windows == 1 else march.stop + length)
 
 
 def _cut(march, model, net, batches):
@@ -309,13 +303,6 @@ def marches(model, solution):
     done = tuple(zip(stops, solution.losses, solution.nets, strict=True))
     starts = [0.0, *stops[:-1]]
     return [March(start, stops[k], done[:k]) for k, start in enumerate(starts)]
-
-
-def resumed(model, solution, fresh_points):
-    """Return the network of the last window, and the march up to it."""
-    march = marches(model, solution)[-1]
-    fresh = within(model, fresh_points, march)
-    return solution.nets[-1], march._replace(fresh=jax.device_put(fresh))
 
 
 def wider_in_window(model, net, march):
