@@ -246,10 +246,21 @@ def _statement(case):
     if found:
         text = f"{case.said} {found[0]} {IN_SPITE_OF_IT}"
         return Finding("stopped", text, "problem")
-    if solver._has_settled_weight is False and _misfit_share(solver) > _MOST:
-        text = f"{case.said} {_of_the_observations(solver)}"
-        return Finding("stopped", text, "observation_weight")
-    return None
+    log, best = solver.convergence_log_, _best_row(solver)
+    # Noise may hold a fit up before the weight of the observations has settled.
+    waits = solver._has_settled_weight is False
+    share = log["loss_data"][best] / log["loss"][best] if waits else 0.0
+    if share <= _MOST:
+        return None
+    text = (
+        f"{case.said} The misfit of the observations is {share:.0%} of the loss, and "
+        "their weight (observation_weight='auto') had not settled: solution and "
+        "coefficients may follow the noise. If the equation is right, set "
+        "observation_weight to a smaller number, such as "
+        f"{_MUCH_LESS * log['observation_weight'][best]:.1g}, and compare the "
+        "coefficients."
+    )
+    return Finding("stopped", text, "observation_weight")
 
 
 def _stall(case):
@@ -257,7 +268,26 @@ def _stall(case):
     solver = case.solver
     if case.reason is not StopReason.STALLED:
         return None
-    found = _limit_of_a_stall(solver)
+    estimate = solver._estimated_at_end
+    larger = "or give larger layers (hidden_layer_sizes)."
+    if not estimate > LARGEST_ERROR:
+        found = _limit_of_the_network(solver)
+    elif solver.window_ends_.size:
+        text = (
+            "The equation holds in every window of time (window_ends_), but its errors "
+            "grow from window to window: the estimated relative error is "
+            f"{estimate:.2g} (error_estimate_). Solve a shorter time, {larger}"
+        )
+        found = Finding("stopped", text, "hidden_layer_sizes")
+    else:
+        text = (
+            "Its residuals are small, but the estimated relative error of the solution "
+            f"is {estimate:.2g} (error_estimate_): the equation is stiff, or its terms "
+            "and outputs differ in size. State axes and outputs in units in which they "
+            "are of size one, divide each equation by its largest coefficient, solve a "
+            f"part of the domain, {larger}"
+        )
+        found = Finding("stopped", text, "hidden_layer_sizes")
     text = f"{case.reason.advice} {found.text}"
     return found._replace(text=text if case.is_solved else _with_place(solver, text))
 
@@ -344,49 +374,6 @@ def _with_place(solver, text):
 def _loss_without_noise(solver):
     """The loss on fresh points, without that of observations known to have noise."""
     return max(solver.fresh_loss_ - solver._fresh_noise, 0.0)
-
-
-def _misfit_share(solver):
-    """The share of the observations in the loss of the network that is returned."""
-    log, best = solver.convergence_log_, _best_row(solver)
-    return log["loss_data"][best] / log["loss"][best]
-
-
-def _of_the_observations(solver):
-    """What to say of a fit that noise holds up, before their weight has settled."""
-    weight = solver.convergence_log_["observation_weight"][_best_row(solver)]
-    share, less = _misfit_share(solver), _MUCH_LESS * weight
-    return (
-        f"The misfit of the observations is {share:.0%} of the loss, and their weight "
-        "(observation_weight='auto') had not settled: solution and coefficients may "
-        "follow the noise. If the equation is right, set observation_weight to a "
-        f"smaller number, such as {less:.1g}, and compare the coefficients."
-    )
-
-
-def _limit_of_a_stall(solver):
-    """What limited a fit that no longer falls."""
-    if not solver._estimated_at_end > LARGEST_ERROR:
-        return _limit_of_the_network(solver)
-    if solver.window_ends_.size:
-        return Finding(
-            "stopped",
-            "The equation holds in every window of time (window_ends_), but its "
-            "errors grow from window to window: the estimated relative error is "
-            f"{solver._estimated_at_end:.2g} (error_estimate_). Solve a shorter "
-            "time, or give larger layers (hidden_layer_sizes).",
-            "hidden_layer_sizes",
-        )
-    return Finding(
-        "stopped",
-        f"Its residuals are small, but the estimated relative error of the solution is "
-        f"{solver._estimated_at_end:.2g} (error_estimate_): the equation is "
-        "stiff, or its terms and outputs differ in size. State axes and outputs in "
-        "units in which they are of size one, divide each equation by its largest "
-        "coefficient, solve a part of the domain, or give larger layers "
-        "(hidden_layer_sizes).",
-        "hidden_layer_sizes",
-    )
 
 
 def _may_go_on(solver):

@@ -49,6 +49,13 @@ class Model(NamedTuple):
     features: Any = None  # Features, where the network is not the one made here
 
 
+class Richer(NamedTuple):
+    """Parameters of a network with twice as many neurons in its first layer."""
+
+    layers: tuple
+    extra: Any
+
+
 class Features(NamedTuple):
     """A network of the user's. The output layer comes after it."""
 
@@ -168,7 +175,7 @@ def richer(net, n_waves=0):
     new[:n_axes], new[-1] = _on_many_scales(np.random.RandomState(0), n_axes, n)
     unread = np.zeros((n, second.shape[1]), second.dtype)
     layers = np.hstack([first, new]), np.vstack([second[:n], unread, second[n:]])
-    return Parameters((*layers, *others), np.asarray(net.extra))
+    return Richer((*layers, *others), np.asarray(net.extra))
 
 
 def _on_many_scales(rng, n_axes, n):

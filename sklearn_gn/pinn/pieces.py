@@ -18,7 +18,9 @@ from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.devices import by_rows
 from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.linalg import jacobian as operators
+from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn import residuals as of_points
+from sklearn_gn.pinn.model import Richer
 
 _LEAST_RESIDUALS = 768  # in a piece, which has less than twice as many
 _MOST_PIECES = 32
@@ -153,8 +155,30 @@ def jacobian(model, net, batches, balance):
 
 
 def jacobian_of_piece(model, net, piece, balance):
-    """The same for a single piece, of one part a class."""
-    return backend.views(weighted_jacobian(model, net, piece, balance)[1:])
+    """The same for a single piece, of one part a class.
+
+    A richer network needs no program of its own: the rows of its new neurons are those
+    of a network of the shapes that it was made of, and derive in what reads them alone.
+    """
+    in_rows = all(kind.rows is not None for kind in model.classes)
+    if not (isinstance(net, Richer) and in_rows):
+        return backend.views(weighted_jacobian(model, net, piece, balance)[1:])
+    n = net.layers[0].shape[1] // 2
+    first, second, *others = net.layers
+    layers = np.vstack([second[:n], second[2 * n :]]), *others
+    (r, parts), (_, new) = (
+        jacobian_of_piece(model, Parameters((half, *layers), net.extra), piece, balance)
+        for half in (first[:, :n], first[:, n:])
+    )
+    found = []
+    for part, more in zip(parts, new, strict=True):
+        (points, gradients), (inputs, slopes), *rest = part.layers
+        neurons = more.layers[1][0][..., :n]
+        inputs = np.concatenate([inputs[..., :n], neurons, inputs[..., n:]], axis=-1)
+        gradients = np.concatenate([gradients, np.zeros_like(gradients)], axis=-1)
+        all_layers = (points, gradients), (inputs, slopes), *rest
+        found.append(part._replace(layers=all_layers))
+    return r, found
 
 
 def dense_jacobian_of_piece(model, net, piece, balance):

@@ -162,7 +162,9 @@ def _sizes(rows, level, known, waves):
     known = np.array(known)
     sizes = np.maximum(known, _sizes_by_fluxes(rows, level, known > 0))
     if len(sizes) == 1:
-        return sizes if known[0] else np.maximum(sizes, _answer(rows, level, waves))
+        if not known[0]:
+            sizes = np.maximum(sizes, _balanced(rows, level, known, waves))
+        return sizes
     for _ in sizes:  # each may need the size of another one first
         before = sizes > 0
         sizes = _balanced(rows, level, sizes)
@@ -197,52 +199,33 @@ def _sizes_by_fluxes(rows, level, has_values):
     return sizes
 
 
-def _answer(rows, level, waves):
-    """Amplitude of the first wave, or of a slow one, that balances the source; or 0.
-
-    A wave in resonance, which the equation hardly answers, is passed over.
-    """
-    source, answers = _terms(rows, rows.interior, level, np.ones(1), waves=waves)
-    source *= np.sqrt(2)  # the mean square of a wave is half of that of its amplitude
-    source, answers = np.linalg.norm(source), np.linalg.norm(answers[:, 0], axis=1)
-    clear = np.flatnonzero(answers > _RESONANCE * answers.max(initial=0))
-    if not (source > 0 and len(clear)):
-        return 0.0
-    number, size = clear[0], source / answers[clear[0]]
-
-    def lack(size):
-        _, found = _terms(rows, rows.interior, level, np.ones(1) * size, waves=waves)
-        answer = np.linalg.norm(found[number])
-        return np.log(source / answer) if 0 < answer < np.inf else 0.0
-
-    return float(_secant(lambda sizes: np.array([lack(sizes[0])]), np.array([size]))[0])
-
-
-def _balanced(rows, level, sizes):
+def _balanced(rows, level, sizes, waves=()):
     """Give outputs without a size that with which they balance the rows.
 
     The equation, and the conditions that couple outputs; of several rows the geometric
-    mean.
+    mean. A single output does by the first of ``waves``, or a slow one; one in
+    resonance, which the equation hardly answers, is passed over.
     """
-    known = sizes > 0
-    kinds = [rows.interior]
-    if rows.problem.transform is None:
-        kinds += [
-            kind
-            for kind, condition in zip(
-                rows.conditions, rows.problem.conditions, strict=True
-            )
-            if isinstance(condition, Condition)
-        ]
+    known, kinds, number, share = sizes > 0, [rows.interior], 0, 1.0
+    if len(sizes) == 1:
+        _, answers = _terms(rows, rows.interior, level, np.ones(1), waves=waves)
+        answers = np.linalg.norm(answers[:, 0], axis=1)
+        number = np.argmax(answers > _RESONANCE * answers.max(initial=0))
+        share = np.sqrt(2)  # the mean square of a wave is half of its amplitude's
+    elif rows.problem.transform is None:
+        named = zip(rows.conditions, rows.problem.conditions, strict=True)
+        kinds += [kind for kind, one in named if isinstance(one, Condition)]
     reached = np.zeros(len(sizes), bool)
 
     def lack(trial):
         found = [[] for _ in trial]
         for kind in kinds:
-            source, (terms, *_) = _terms(rows, kind, level, trial)
-            wanted = np.max([source, *terms[known]], axis=0)
+            source, terms = _terms(rows, kind, level, trial, waves=waves)
+            terms = terms[number]
+            wanted = np.max([share * source, *terms[known]], axis=0)
             for k in np.flatnonzero(~known):
                 balanced = (wanted > 0) & (terms[k] > 0) & np.isfinite(wanted)
+                balanced &= np.isfinite(terms[k])
                 found[k].extend(np.log(wanted[balanced] / terms[k][balanced]))
         reached[:] = [bool(logs) for logs in found]
         return np.array([np.mean(logs) if logs else 0.0 for logs in found])

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
 from sklearn_gn import PINNSolver
+from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pde import (
     Box,
     Condition,
@@ -314,6 +315,19 @@ def test_a_richer_network_is_the_same_function_with_more_directions():
     assert np.all(more.layers[1][5:10] == 0)
     slopes = np.linalg.norm(more.layers[0][:2, 5:], axis=0)
     assert np.all((slopes >= 1) & (slopes <= 20))
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_jacobian_of_a_richer_network_is_that_of_its_weights(solver):
+    posterior = solver._posterior
+    model, net = posterior.model, richer(posterior.net)
+    plain, ones = Parameters(*net), np.ones(2)
+    r, rows = pieces.dense_jacobian_of_piece(model, net, posterior.fresh, ones)
+    other, expected = pieces.dense_jacobian_of_piece(
+        model, plain, posterior.fresh, ones
+    )
+    np.testing.assert_allclose(r, other, rtol=1e-10)
+    np.testing.assert_allclose(rows, expected, atol=1e-12 * np.abs(expected).max())
 
 
 def test_the_estimate_is_kept_and_knows_its_limits(solver, monkeypatch):

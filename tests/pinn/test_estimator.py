@@ -40,7 +40,6 @@ from sklearn_gn.pinn.observation_weight import (
     Observed,
     has_settled,
     hides_the_rest,
-    largest_share,
     next_weight,
     share_of_equation,
 )
@@ -399,7 +398,7 @@ def test_the_weight_falls_with_the_share_of_the_equation():
     # At most to the ratio of the mean squares.
     assert next_weight(0.5, np.array([0.5, 1.0]), many) == pytest.approx(0.25)
     # As long as the share has not risen more than threefold since the last change.
-    at_most = largest_share(np.array([1.4e-5, 1e-3]))
+    at_most = 3 * share_of_equation(np.array([1.4e-5, 1e-3]))
     assert at_most == pytest.approx(0.042)
     assert next_weight(0.5, losses, many, at_most) == pytest.approx(0.05)
     assert next_weight(0.5, losses, many, 0.9 * at_most) == 0.5

@@ -48,7 +48,6 @@ from sklearn_gn.pinn.observation_weight import (
     Weighing,
     next_weight,
     observed,
-    wanted_weight,
 )
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
@@ -330,7 +329,7 @@ def test_a_weight_that_waits_for_the_equation_has_not_settled():
     data = Batch(np.zeros((3, 1, 1)), np.array([[1.0], [2.0], [3.0]]), np.ones(3))
     losses, known = np.array([1e-3, 1e-2]), observed(data)
     assert next_weight(1.0, losses, known, share_before=0.09) == 1
-    assert wanted_weight(1.0, losses, known) < 1
+    assert next_weight(1.0, losses, known) < 1
 
 
 @pytest.mark.parametrize(
