@@ -75,7 +75,17 @@ def problem_sequence(problem, default_network):
     check_problem(problem, default_network)
     for stage, _ in stages:
         check_problem(stage, default_network)
-        _check_same_frame(stage, problem)
+        frames = [
+            (one.outputs, one.n_inputs, list(one.unknown), one.residual_classes())
+            for one in (stage, problem)
+        ]
+        frames = [(*rest, [kind.name for kind in kinds]) for *rest, kinds in frames]
+        if frames[0] != frames[1]:
+            raise ValueError(
+                "problem must be a sequence of problems with the outputs, axes, "
+                "conditions and unknown coefficients of the last one; "
+                f"{stage!r} differs."
+            )
     return stages, problem
 
 
@@ -102,7 +112,15 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
         validation = validation[0], _with_missing(validation[1], missing_val)
     single_target = y.ndim == 1 if problem is None else len(problem.outputs) == 1
     y = y.reshape(len(y), -1).astype(np.float64)
-    X, y, share, n_observations = _distinct_rows(X, y, weight, missing)
+    content = y
+    if missing is not None:
+        content, weight = np.hstack([y, missing]), weight * ~missing.all(axis=1)
+        y = _with_missing(y, missing)
+        _check_observed(y[weight > 0])
+    # Distinct rows in order, their shares, and the sum of all weights.
+    kept, share = canonical_rows(X, content, weight)
+    with np.errstate(over="ignore"):
+        X, y, n_observations = X[kept], y[kept], weight.sum()
     scaling, frame = None, problem
     if problem is None:
         if estimator.early_stopping and validation is None:
@@ -119,15 +137,39 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
             outputs=tuple(f"y{k}" for k in range(n_targets)),
         )
     observed = _observed_outputs(estimator.observed_outputs, frame)
-    _check_shapes(frame, observed, X.shape[1], n_targets)
+    dim = frame.domain.dim
+    if len(observed) != n_targets:
+        names = [k if callable(k) else frame.outputs[k] for k in observed]
+        raise ValueError(
+            f"y has {n_targets} columns; observed are the outputs {names}. Name "
+            "those that y holds by observed_outputs."
+        )
+    if X.shape[1] != dim:
+        raise ValueError(
+            f"X has {X.shape[1]} columns; the problem has the {dim} axes "
+            f"{frame.domain.axes}."
+        )
     if problem is not None:
         X, y, share = _only_inside(problem, X, y, share)
         _check_observed(y)
         n_observations, share = n_observations * share.sum(), share / share.sum()
         if validation is not None:
             validation = _only_inside(problem, *validation)
-    _check_range(estimator, problem, X, y)
-    weight = estimator.observation_weight
+    # The precision of the fit has to hold the data and their weight.
+    largest, weight = float(np.finfo(estimator.dtype).max), estimator.observation_weight
+    if weight != "auto" and weight > largest:
+        raise ValueError(
+            f"observation_weight must be at most {largest:.3g} with "
+            f"dtype={estimator.dtype!r}, got {weight!r}."
+        )
+    for name, values in (("X", X), ("y", y)):
+        size = np.nanmax(np.abs(values))
+        if problem is not None and size > largest:
+            raise ValueError(
+                f"{name} holds a number of size {size:.3g}, more than "
+                f"dtype={estimator.dtype!r} can: choose other units, or "
+                "dtype='float64'."
+            )
     batch = partial(
         observation_batch,
         frame,
@@ -204,18 +246,6 @@ def _equation_alone(estimator, problem, others):
     )
 
 
-def _distinct_rows(X, y, weight, missing):
-    """Return distinct rows in order, their shares, and the sum of all weights."""
-    content = y
-    if missing is not None:
-        content, weight = np.hstack([y, missing]), weight * ~missing.all(axis=1)
-        y = _with_missing(y, missing)
-        _check_observed(y[weight > 0])
-    kept, share = canonical_rows(X, content, weight)
-    with np.errstate(over="ignore"):
-        return X[kept], y[kept], share, weight.sum()
-
-
 def _without_missing(y):
     """Observations with zeros for NaN, and where these were, or None."""
     if y is None:
@@ -243,24 +273,6 @@ def _check_observed(y):
             f"column {int(np.argmax(empty))} of y holds no observation, only NaN. Name "
             "the columns that there are by observed_outputs."
         )
-
-
-def _check_range(estimator, problem, X, y):
-    """Check that the precision of the fit holds the data and their weight."""
-    largest, weight = float(np.finfo(estimator.dtype).max), estimator.observation_weight
-    if weight != "auto" and weight > largest:
-        raise ValueError(
-            f"observation_weight must be at most {largest:.3g} with "
-            f"dtype={estimator.dtype!r}, got {weight!r}."
-        )
-    for name, values in (("X", X), ("y", y)):
-        size = np.nanmax(np.abs(values))
-        if problem is not None and size > largest:
-            raise ValueError(
-                f"{name} holds a number of size {size:.3g}, more than "
-                f"dtype={estimator.dtype!r} can: choose other units, or "
-                "dtype='float64'."
-            )
 
 
 def _only_inside(problem, X, *columns):
@@ -308,22 +320,6 @@ def in_order_of_axes(X, problem):
     return X[list(axes)].to_numpy()
 
 
-def _check_same_frame(stage, problem):
-    """Check that a network for one problem fits the other."""
-    same = (
-        stage.outputs == problem.outputs
-        and stage.n_inputs == problem.n_inputs
-        and list(stage.unknown) == list(problem.unknown)
-        and [kind.name for kind in stage.residual_classes()]
-        == [kind.name for kind in problem.residual_classes()]
-    )
-    if not same:
-        raise ValueError(
-            "problem must be a sequence of problems with the outputs, axes, conditions "
-            f"and unknown coefficients of the last one; {stage!r} differs."
-        )
-
-
 def _observed_outputs(names, problem):
     """Numbers of the outputs that y holds; functions by their content."""
     if names is None:
@@ -339,18 +335,3 @@ def _observed_outputs(names, problem):
             )
         found.append(known(name) if callable(name) else problem.outputs.index(name))
     return tuple(found)
-
-
-def _check_shapes(problem, observed, n_features, n_targets):
-    if len(observed) != n_targets:
-        names = [k if callable(k) else problem.outputs[k] for k in observed]
-        raise ValueError(
-            f"y has {n_targets} columns; observed are the outputs {names}. Name "
-            "those that y holds by observed_outputs."
-        )
-    dim = problem.domain.dim
-    if n_features != dim:
-        raise ValueError(
-            f"X has {n_features} columns; the problem has the {dim} axes "
-            f"{problem.domain.axes}."
-        )
