@@ -32,8 +32,6 @@ SWITCHES = {
     # PINNSolver: what counts how much
     "pinn.units": "The outputs have the centre and the size that the problem shows. "
     "Off: zero and one.",
-    "pinn.row_units": "Residuals of ordinary differential equations that go on from a "
-    "start count as errors. Off: as they are stated.",
     "pinn.balance": "Residual classes of far too large or too small size, and rows of "
     "a class whose sizes are far apart, count in units of their sizes. Off: as they "
     "are stated.",

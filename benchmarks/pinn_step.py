@@ -33,8 +33,8 @@ from benchmarks._pinn_peers import Peer, ended, missing, run_peer
 from benchmarks._report import progress, settings, summary, target
 from benchmarks._timing import compile_seconds, timed_fit
 from sklearn_gn.arrays import backend
+from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pinn import dngd
-from sklearn_gn.pinn.damped_step import linearise, small_gramian
 from sklearn_gn.pinn.residuals import jacobian
 from sklearn_gn.solvers import DNGD
 
@@ -137,8 +137,8 @@ class Stepper:
 
 def gramian(r, parts, net):
     """The smaller one of ``J J^T`` and ``J^T J``."""
-    linear = linearise(r, parts, None, momentum=0.0, jacobi=False)
-    return small_gramian(linear, net)
+    dual = len(r) < sum(leaf.size for leaf in jax.tree.leaves(net))
+    return operators.gramian(parts) if dual else operators.normal_matrix(parts)
 
 
 def part_functions(stepper):

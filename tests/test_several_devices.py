@@ -26,8 +26,8 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.arrays import devices
 from sklearn_gn.pde import Box, Dirichlet, Problem, laplacian
 from sklearn_gn.pinn import iteration
-from sklearn_gn.pinn.damped_step import weighted_jacobian
-from sklearn_gn.pinn.trust_region import quadratic_model
+from sklearn_gn.pinn.pieces import weighted_jacobian
+from sklearn_gn.pinn.dngd import quadratic_model
 from sklearn_gn.solvers import GNvpro, JointGN, SgGN
 
 warnings.simplefilter("ignore")
@@ -111,11 +111,9 @@ def kernels(mesh, n):
         batches = iteration.on_devices(batches, settings)
         loss = iteration.total_loss(model, net, batches)
         jacobian = weighted_jacobian(model, net, batches, np.array([1.0, 4.0]))
-        quadratic = quadratic_model(
-            model, net, *jacobian, None, momentum=0.0, jacobi=False
-        )
+        quadratic = quadratic_model(model, net, *jacobian)
         # Rows may come in another order, with rows of zero.
-        values = np.linalg.eigvalsh(np.asarray(quadratic.matrix))[::-1][:30]
+        values = np.linalg.eigvalsh(np.asarray(quadratic.curvature))[::-1][:30]
         found = loss, quadratic.gradient_norm, quadratic.gradient_decrease, values
         return [np.asarray(a) for a in found]
 

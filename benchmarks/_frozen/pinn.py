@@ -73,7 +73,7 @@ def regression(n_targets=None, **words):
 
 
 def resumed_fit():
-    solver = PINNSolver(MEMBRANE, **SMALL, resample=2, solver=DNGD(momentum=0.3))
+    solver = PINNSolver(MEMBRANE, **SMALL, resample=2)
     model = resumed(solver)
     return model, model.predict(X2)
 
@@ -82,17 +82,14 @@ CASES = {
     "trust_region": partial(
         fitted, Kovasznay(), hidden_layer_sizes=(8, 6), n_interior=20, max_iter=6
     ),
-    "gain_ratio": partial(
+    "drift": partial(
         fitted,
-        solver=DNGD(damping_rule="gain_ratio", geodesic_acceleration=False),
+        solver=DNGD(geodesic_acceleration=False),
         sampling="uniform",
         resample="drift",
         n_interior=12,
     ),
-    "loss": partial(
-        fitted,
-        solver=DNGD(damping_rule="loss", momentum=0.5, jacobi_scaling=True),
-    ),
+    "loss": partial(fitted, solver=DNGD(damping_rule="loss")),
     "damping": partial(
         fitted, damping=1e-6, loss_weights="balanced", sampling="residual", resample=2
     ),

@@ -40,10 +40,67 @@ class Part(NamedTuple):
     Exactly one of ``layers`` and ``dense`` is in use.
     """
 
-    layers: tuple  # of (inputs (N, C, w), gradients (N, k, C, v)), one a layer; the
-    # first inputs may be an object with times, transposed_times and products
+    # Of (inputs (N, C, w), gradients (N, k, C, v)), one a layer; the first inputs may
+    # be ScaledAxes.
+    layers: tuple
     dense: jnp.ndarray  # (N k, n) where there are no factors, else (N k, 0)
     extra: jnp.ndarray  # (N k, c)  derivatives in further parameters
+
+
+class ScaledAxes(NamedTuple):
+    """Rows of an embedding that scales single axes: values, and unit vectors.
+
+    In very many dimensions these are not multiplied out. With n points, s axes:
+    ``(values_i, slopes_1 e_axes_1, ..., slopes_s e_axes_s, 0, ...)``, ``size`` rows.
+    """
+
+    values: jnp.ndarray  # (n, n_inputs)
+    axes: jnp.ndarray  # (s,)
+    slopes: jnp.ndarray  # (s,)
+    zeros: jnp.ndarray  # (size - 1 - s,)
+
+    @property
+    def size(self):
+        """Number of rows of a point."""
+        return 1 + self.axes.shape[0] + self.zeros.shape[0]
+
+    @property
+    def width(self):
+        """Rows of the weights that belong to it, the bias included."""
+        return self.values.shape[1] + 1
+
+    def times(self, matrix):
+        """Rows after an affine layer, of shape (n, size, n_outputs)."""
+        n = self.values.shape[0]
+        values = self.values @ matrix[:-1] + matrix[-1][None]
+        first = self.slopes[:, None] * matrix[self.axes]
+        first = jnp.concatenate([first, self.zeros[:, None] * matrix[:1]])
+        first = jnp.broadcast_to(first, (n, *first.shape))
+        return jnp.concatenate([values[:, None], first], axis=1)
+
+    def transposed_times(self, z):
+        """The transpose of ``times``, for z of shape (n, size, n_outputs)."""
+        s = self.axes.shape[0]
+        change = self.values.T @ z[:, 0]
+        unit = self.slopes[:, None] * jnp.sum(z[:, 1 : 1 + s], axis=0)
+        change = change.at[self.axes].add(unit)
+        return jnp.concatenate([change, jnp.sum(z[:, 0], axis=0)[None]])
+
+    def products(self, other):
+        """Inner products (n, size, m, size) with rows of the same axes."""
+        n, m, s = len(self.values), len(other.values), self.axes.shape[0]
+        found = jnp.zeros((n, self.size, m, self.size), self.values.dtype)
+        found = found.at[:, 0, :, 0].set(self.values @ other.values.T + 1)
+        mixed = self.values[:, self.axes] * self.slopes[None]  # (n, s)
+        every = jnp.broadcast_to(mixed[:, None], (n, m, s))
+        found = found.at[:, 0, :, 1 : 1 + s].set(every)
+        mixed = other.values[:, self.axes] * self.slopes[None]  # (m, s)
+        every = jnp.broadcast_to(mixed.T[None], (n, s, m))
+        found = found.at[:, 1 : 1 + s, :, 0].set(every)
+        equal = (self.axes[:, None] == self.axes[None]).astype(self.values.dtype)
+        equal = equal * self.slopes[:, None] * self.slopes[None]
+        equal = jnp.broadcast_to(equal[None, :, None], (n, s, m, s))
+        return found.at[:, 1 : 1 + s, :, 1 : 1 + s].set(equal)
 
 
 class Parameters(NamedTuple):
@@ -102,7 +159,7 @@ def _part_transposed(part, y, parameters):
 
 
 def _is_factored(inputs):
-    return hasattr(inputs, "products")
+    return isinstance(inputs, ScaledAxes)
 
 
 def _times(inputs, matrix):
@@ -357,22 +414,12 @@ def _from_inner_products(part, other, k):
     return product.reshape(n * p, m * q)
 
 
-def normal_matrix(parts, row_scale=None):
+def normal_matrix(parts):
     """``J^T J`` of shape (n, n), for fewer parameters than residuals."""
-    found, start = None, 0
+    found = None
     for part in parts:
-        size = part.extra.shape[0]
-        if row_scale is not None:
-            scale = row_scale[start : start + size]
-            layers = tuple(
-                (inputs, gradients * scale.reshape(*gradients.shape[:2], 1, 1))
-                for inputs, gradients in part.layers
-            )
-            scale = scale[:, None]
-            part = Part(layers, scale * part.dense, scale * part.extra)
         own = _own_normal_matrix(part)
         found = own if found is None else found + own
-        start += size
     return total(found)
 
 
@@ -411,13 +458,8 @@ def _of_points(part):
     return library_of(rows).symmetric_product(rows.T)
 
 
-def row_squares(parts):
-    """Squared lengths of the rows, the diagonal of the Gramian, of shape (m,)."""
-    return sum((piece() ** 2).sum(axis=1) for piece in pieces(parts))
-
-
-def columns(parts, chosen, row_scale=None):
-    """Columns of the Gramian, of shape (m, k), with rows and columns scaled.
+def columns(parts, chosen):
+    """Columns of the Gramian, of shape (m, k).
 
     Each of several devices chooses some of its rows, and has its rows of the columns of
     all.
@@ -425,10 +467,8 @@ def columns(parts, chosen, row_scale=None):
     found = None
     for piece in pieces(parts):
         rows = piece()
-        if found is not None:
+        if found is not None and library_of(rows) is not NumPy:
             rows, found = lax.optimization_barrier((rows, found))
         product = rows @ all_rows(rows[chosen]).T
         found = product if found is None else found + product
-    if row_scale is None:
-        return found
-    return row_scale[:, None] * found * all_rows(row_scale[chosen])[None]
+    return found

@@ -1,12 +1,10 @@
 r"""Other solvers for the residuals of differential equations, on the loss of D-NGD.
 
 Adam, SGD with Nesterov's momentum and a one-cycle schedule, and L-BFGS are optax's.
-SSBroyden is the self-scaled Broyden method of Al-Baali, which Urban, Stefanou and Pons
-brought to physics-informed networks. An iteration of the log is a number of steps.
+An iteration of the log is a number of steps.
 """
 
-from functools import cache, partial
-from typing import NamedTuple
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +18,7 @@ from sklearn_gn.arrays.parts import differentiable_sum
 from sklearn_gn.arrays.trees import dimension, norm
 from sklearn_gn.optim import first_order
 from sklearn_gn.optim.solver import Algorithm
+from sklearn_gn.optim.ssbroyden import ssbroyden
 from sklearn_gn.pinn import iteration
 from sklearn_gn.pinn.iteration import on_devices
 from sklearn_gn.pinn.residuals import class_losses, residuals, with_class_weights
@@ -121,74 +120,12 @@ def learning_rates(settings, iteration, name):
     return (rate * np.where(share < _RISE, up, down)).astype(dtype)
 
 
-# --- SSBroyden -----------------------------------------------------------------------
-
-
-class Broyden(NamedTuple):
-    """Approximate inverse of the Hessian, and the last point."""
-
-    inverse: jnp.ndarray  # (n, n)
-    params: jnp.ndarray
-    gradient: jnp.ndarray
-    direction: jnp.ndarray
-    count: jnp.ndarray  # type: ignore[assignment]
-
-
-@cache
-def ssbroyden():
-    """SSBroyden with a line search, for flat vectors."""
-
-    def init(params):
-        zero = jnp.zeros_like(params)
-        eye = jnp.eye(params.shape[0], dtype=params.dtype)
-        return Broyden(eye, zero, zero, zero, jnp.int32(0))
-
-    def update(gradient, state, params):
-        s, y = params - state.params, gradient - state.gradient
-        moved = (state.count > 0) & (s @ y > 0)
-        inverse = lax.cond(
-            moved,
-            lambda: _self_scaled_inverse(state.inverse, s, y, state),
-            lambda: state.inverse,
-        )
-        direction = inverse @ gradient
-        # Rounding can spoil the matrix: begin again.
-        good = direction @ gradient > 0
-        inverse = jnp.where(good, inverse, jnp.eye(s.shape[0], dtype=s.dtype))
-        direction = jnp.where(good, direction, gradient)
-        new = Broyden(inverse, params, gradient, -direction, state.count + 1)
-        return direction, new
-
-    return first_order.quasi_newton(init, update, _LINE_SEARCH_STEPS)
-
-
-def _self_scaled_inverse(inverse, s, y, state):
-    """Al-Baali's update with the member of Broyden's family that he recommends."""
-    n = s.shape[0]
-    image = inverse @ y
-    ys, yhy = y @ s, y @ image
-    length = (s @ state.direction) / (state.direction @ state.direction)
-    b = -length * (s @ state.gradient) / ys
-    h = yhy / ys
-    a = jnp.maximum(b * h - 1, jnp.finfo(s.dtype).eps)  # Cauchy and Schwarz: not less
-    c = jnp.sqrt(a / (1 + a))
-    rho = jnp.minimum(1, h * (1 - c))
-    theta = jnp.maximum((rho - 1) / a, jnp.minimum(1 / rho, (1 - b) / b))
-    sigma = 1 + a * theta
-    root = jnp.abs(sigma) ** (1 / (1 - n))
-    upper = rho * jnp.minimum(root, 1 / jnp.where(theta > 0, theta, 1))
-    tau = jnp.where(theta > 0, upper, jnp.minimum(rho * root, sigma))
-    phi = (1 - theta) / sigma
-    v = s / ys - image / yhy
-    changed = inverse - jnp.outer(image, image) / yhy + phi * yhy * jnp.outer(v, v)
-    return changed / tau + jnp.outer(s, s) / ys
-
-
 def _method(name):
     """The method of a name, the same object every time."""
     if name in first_order.OPTIMISERS:
         return name
-    return first_order.lbfgs(_LINE_SEARCH_STEPS) if name == "lbfgs" else ssbroyden()
+    made = first_order.lbfgs if name == "lbfgs" else ssbroyden
+    return made(_LINE_SEARCH_STEPS)
 
 
 ALGORITHMS = tuple(

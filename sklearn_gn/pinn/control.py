@@ -29,25 +29,29 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.pde.coefficients import Unknown
-from sklearn_gn.pinn import growth, observation_weight, windows
+from sklearn_gn.pinn import observation_weight, windows
 from sklearn_gn.pinn.error_estimate import (
     largest_error_estimate,
     relative_error_estimate,
 )
-from sklearn_gn.pinn.model import drawn_anew, n_waves
-from sklearn_gn.pinn.solved import (
-    EXHAUSTED_LOSS,
-    FALL,
-    FEW_ITERATIONS,
-    ROUNDING,
-    SOLVED_LOSS,
-    UNMET_LOSS,
-    WELL_SOLVED_LOSS,
-    has_unmet_condition,
-    holds_in_all_classes,
-    is_solved,
+from sklearn_gn.pinn.model import (
+    MOST_WEIGHTS,
+    drawn_anew,
+    n_waves,
+    n_weights,
+    wider,
 )
+from sklearn_gn.pinn.statement import VANISHED
+from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS
 
+# Losses on fresh points, relative to that of the untrained network: below these the
+# equation is solved, it is solved so well that the error need not be estimated, the
+# solution is accurate even if the network overfits, and nothing is left to gain.
+SOLVED_LOSS, WELL_SOLVED_LOSS = 1e-6, 1e-10
+_ACCURATE_LOSS, EXHAUSTED_LOSS = 1e-12, 1e-16
+_UNMET_LOSS = 1e-2  # relative to that of no solution, beyond which nothing is learnt
+ROUNDING = 30  # residuals, in units in the last place, that are rounding
+OVERFITTED = 100.0  # fresh over training loss
 # Iterations in which the fresh loss is to fall by FALL, or the fit grows. An iteration
 # of a larger network takes as long as several of this one, which is often flat for a
 # while and then finds its way: all the more once the equation is solved, when only
@@ -67,9 +71,45 @@ _GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
 _LARGE_ERROR, _SMALL_ERROR, _SMALL_ERROR_OF_UNKNOWNS = 1e-4, 1e-7, 1e-5
 _MOST_STARTS = 3  # networks, until one is not stuck
 _ASTRAY_LOSS = 1e-4  # relative to that of no solution, of a fit that has gone wrong
-VANISHED = 1e-2  # a positive coefficient, relative to its start
 _RAISE = 10.0  # of the next start of one that has gone to zero
 _UNEXPLAINED = 0.01  # of the variance of the observations, beyond which it is wrong
+
+
+_RESIDUALS = 2.5  # for each parameter
+_BOUNDARY_SHARE = 0.3  # of the residuals
+
+
+class Sizes(NamedTuple):
+    """Numbers of collocation points."""
+
+    n_interior: int
+    n_boundary: int
+
+
+# Points of networks beyond MOST_WEIGHTS, whose Gramian has the size of the residuals.
+_FEW, _MOST_OF_FEW = Sizes(500, 200), Sizes(2000, 800)
+_LEAST, _MOST = Sizes(200, 80), Sizes(8000, 3000)
+
+
+class Rules(NamedTuple):
+    """What may grow in a fit."""
+
+    network: bool
+    points: bool
+    deadline: float = math.inf  # of the fit, by time.perf_counter
+    budget: float = math.inf  # seconds of the fit
+
+
+class Level(NamedTuple):
+    """What is remembered of the present size."""
+
+    sizes: Sizes
+    density: float = _RESIDUALS  # residuals for each parameter
+    falls: tuple = ()  # lowest fresh loss after each iteration of this size
+    before: float = math.inf  # lowest fresh loss when this size began
+    ended: bool = False  # whether growth has ended
+    late: bool = False  # whether there is no time left to grow
+    promising: float = math.inf  # fresh loss at which the error may be small
 
 
 class Clock(NamedTuple):
@@ -91,7 +131,7 @@ class Control(NamedTuple):
     lowest_loss: float = math.inf  # on fresh points, where there are any
     n_starts: int = 1  # networks that were begun with
     next: str | None = None  # "points", "network", "window" or "start"
-    level: Any = None  # growth.Level, where sizes are found
+    level: Any = None  # Level, where sizes are found
     march: Any = None  # windows.March, where time may be cut
     weighing: observation_weight.Weighing = observation_weight.Weighing()
     clock: Clock = Clock()
@@ -136,7 +176,12 @@ def decide(points, state, settings, step, losses):
         now = now._replace(march=march)
     if now.level is not None and decisive and not now.is_in_windows:
         now = observed(now, settings.growth, training, fresh, state.net)
-    solved = math.isnan(fresh) or is_solved(fresh - noise, training - noise, first)
+    # Between the points of training, too.
+    limit = max(training - noise, _ACCURATE_LOSS * first)
+    solved = fresh - noise <= SOLVED_LOSS * first and fresh - noise <= (
+        OVERFITTED * limit
+    )
+    solved = solved or math.isnan(fresh)
     if settings.observed is not None and decisive:
         weighing = observation_weight.with_next_weight(
             now.weighing, settings.observed, step, fresh, solved
@@ -151,8 +196,8 @@ def decide(points, state, settings, step, losses):
         solved = solved and all(loss <= SOLVED_LOSS * first for loss in before)
         settled = now.march.ended
     else:
-        solved = solved and holds_in_all_classes(
-            model.classes, step.class_losses, now.first_classes
+        solved = solved and not _unmet(
+            model, step.class_losses, now.first_classes, SOLVED_LOSS
         )
         if solved:
             now, accurate = ended_if_accurate(points, state, settings, now, losses)
@@ -173,6 +218,19 @@ def decide(points, state, settings, step, losses):
     return now, stop
 
 
+def _unmet(model, class_losses, first_classes, share):
+    """Residual classes, but observations, of more loss than a share of no solution's.
+
+    Empty where the losses of no solution are not known.
+    """
+    named = [known.residual.name for known in model.classes]
+    return {
+        name
+        for name, loss, first in zip(named, class_losses, first_classes, strict=False)
+        if name != "data" and loss > share * first
+    }
+
+
 def _with_stalls(now, settings, losses):
     """The control with the number of iterations that have not lowered the loss."""
     if not losses.decisive:
@@ -190,7 +248,7 @@ def _with_stalls(now, settings, losses):
 def observed(now, rules, loss, fresh, net):
     """The control after an iteration, with what is to grow before the next one."""
     level, first = now.level, now.first_fresh
-    lowest = min(fresh, growth.lowest_loss(level))
+    lowest = min(fresh, lowest_loss(level))
     level = level._replace(falls=(*level.falls, lowest))
     now = now._replace(level=level)
     solved, exhausted = lowest <= SOLVED_LOSS * first, lowest <= EXHAUSTED_LOSS * first
@@ -205,9 +263,9 @@ def observed(now, rules, loss, fresh, net):
     dearer = _MORE_POINTS if lacks_points else _LARGER
     if growing and not _in_time(now.clock, rules, dearer):
         return now._replace(level=level._replace(late=True))
-    if growing and lacks_points and growth.more_points(level.sizes, net) != level.sizes:
+    if growing and lacks_points and more_points(level.sizes, net) != level.sizes:
         return now._replace(next="points")
-    if growing and rules.network and growth.has_room(net):
+    if growing and rules.network and has_room(net):
         return now._replace(next="network")
     return now._replace(level=level._replace(ended=True))
 
@@ -222,13 +280,6 @@ def _in_time(clock, rules, dearer, compilations=_COMPILATIONS, n_iter=_ITERATION
     """Whether there is time to grow: what is larger is compiled, and has to pay."""
     needed = compilations * clock.compiled + n_iter * dearer * clock.steady
     return time.perf_counter() + needed < rules.deadline
-
-
-def may_grow(level, rules, net):
-    """Whether more time would let the network grow."""
-    if level is None or level.ended or not rules.network:
-        return False
-    return growth.has_room(net)
 
 
 def ended_if_accurate(points, state, settings, now, losses):
@@ -263,10 +314,10 @@ def has_to_grow(points, state, settings, now, stop):
     if level is None or now.is_in_windows or not rules.network:
         return False
     in_time = _in_time(now.clock, rules, _LARGER, 1 + _COMPILATIONS, _LEAST_ITERATIONS)
-    if not (in_time and growth.has_room(state.net) and switches.on("pinn.growth")):
+    if not (in_time and has_room(state.net) and switches.on("pinn.growth")):
         return False
     if stop == "stalled":
-        return growth.lowest_loss(level) <= SOLVED_LOSS * now.first_fresh
+        return lowest_loss(level) <= SOLVED_LOSS * now.first_fresh
     return _estimated_error(points, state, settings, now) > _LARGE_ERROR
 
 
@@ -315,8 +366,11 @@ def _begins_anew(now, state, settings, step, stop):
     stuck = False
     if stop is not None and stop in ("stalled", step.no_progress):
         # It has learnt next to nothing at its points of training.
-        unmet = has_unmet_condition(model.classes, class_losses, now.first_classes)
-        stuck = unmet or np.sum(class_losses) > UNMET_LOSS * now.first_fresh
+        unmet = _unmet(model, class_losses, now.first_classes, _UNMET_LOSS)
+        stuck = (
+            bool(unmet - {"interior"})
+            or np.sum(class_losses) > _UNMET_LOSS * now.first_fresh
+        )
     stuck = stuck or _is_astray(now, state, settings, class_losses)
     stuck = stuck or has_vanished(now, state.net, settings, class_losses)
     # Where the weight of the observations has fallen, coefficients explain them.
@@ -375,6 +429,58 @@ def vanished(problem, extra):
     return np.concatenate([np.zeros(0, bool), *found])
 
 
+# --- growth --------------------------------------------------------------------------
+#
+# A fit starts with a small network and with more residuals than parameters, so that a
+# step is cheap and the network cannot satisfy the equation at its points alone.
+
+
+def points_for(classes, n_weights, density=_RESIDUALS):
+    """Numbers of points of a network, for so many residuals for each parameter."""
+    if n_weights > MOST_WEIGHTS:
+        return _FEW
+    interior, *conditions = [kind for kind in classes if kind.name != "data"]
+    n_residuals = density * n_weights
+    share = _BOUNDARY_SHARE if conditions else 0.0
+    outputs = np.mean([kind.n_outputs for kind in conditions]) if conditions else 1
+    n_interior = (1 - share) * n_residuals / interior.n_outputs
+    n_boundary = share * n_residuals / outputs
+    return Sizes(
+        int(np.clip(n_interior, _LEAST.n_interior, _MOST.n_interior)),
+        int(np.clip(n_boundary, _LEAST.n_boundary, _MOST.n_boundary)),
+    )
+
+
+def lowest_loss(level):
+    """Lowest loss on fresh points so far."""
+    return level.falls[-1] if level.falls else level.before
+
+
+def has_room(net):
+    """Whether there is a larger network."""
+    return n_weights(wider(net, None)) <= MOST_WEIGHTS
+
+
+def more_points(sizes, net):
+    """Twice as many points, as far as these are allowed."""
+    most = _MOST if n_weights(net) <= MOST_WEIGHTS else _MOST_OF_FEW
+    return Sizes(*(max(n, min(2 * n, m)) for n, m in zip(sizes, most, strict=True)))
+
+
+def grown(level, what, rules, classes, net, rng, n_waves=0):
+    """The next level and its network: of more "points", or a larger "network"."""
+    sizes, density = level.sizes, level.density
+    if what == "points":
+        sizes, density = more_points(sizes, net), 2 * density
+    else:
+        net = wider(net, rng, n_waves)
+        if rules.points:
+            wanted = points_for(classes, n_weights(net), density)
+            sizes = Sizes(*map(max, sizes, wanted))
+    before, promising = level.falls[-1], level.promising
+    return Level(sizes, density, before=before, promising=promising), net
+
+
 # --- refine --------------------------------------------------------------------------
 
 
@@ -407,7 +513,7 @@ def refined(points, state, settings):
         gone = raised * vanished(model.problem, state.net.extra)
         net = net._replace(extra=net.extra + gone.astype(settings.dtype))
         if level is not None:
-            level = growth.Level(level.sizes, level.density)
+            level = Level(level.sizes, level.density)
         weight = weighing.weight
         weighing = observation_weight.Weighing(weight, weight, weighing.waits)
         now = now.began_again()._replace(
@@ -419,13 +525,11 @@ def refined(points, state, settings):
     else:
         known = settings.models[state.stage]
         kinds = [one.residual for one in known.classes]
-        level, net = growth.grown(
+        level, net = grown(
             level, due, settings.growth, kinds, net, rng, n_waves(known.problem)
         )
         now, memory = now._replace(level=level, n_stalled=0), state.memory
-    return state._replace(
-        control=now, net=jax.device_put(net), memory=memory, previous_step=None
-    )
+    return state._replace(control=now, net=jax.device_put(net), memory=memory)
 
 
 def with_expected_seconds(state, settings):

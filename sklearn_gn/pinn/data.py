@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn._caller import warn_user
+from sklearn_gn.arrays import backend
 from sklearn_gn.data.rows import (
     canonical_rows,
     check_sample_weight,
@@ -15,14 +16,14 @@ from sklearn_gn.data.rows import (
     validation_split,
 )
 from sklearn_gn.data.units import Units
-from sklearn_gn.pde import Condition, Problem
+from sklearn_gn.pde import Box, Condition, Problem
 from sklearn_gn.pde.checks import check_problem, warn_of_missing_equations
-from sklearn_gn.pinn import setup
-from sklearn_gn.pinn.determination import (
+from sklearn_gn.pinn.iteration import Observations
+from sklearn_gn.pinn.points import batch_of
+from sklearn_gn.pinn.statement import (
     numbers_of_conditions,
     warn_of_redundant_derivatives,
 )
-from sklearn_gn.pinn.iteration import Observations
 from sklearn_gn.runtime.fingerprint import known
 
 _VALIDATION_FRACTION = 0.1  # of the rows of a plain regression
@@ -74,7 +75,17 @@ def problem_sequence(problem, default_network):
     check_problem(problem, default_network)
     for stage, _ in stages:
         check_problem(stage, default_network)
-        _check_same_frame(stage, problem)
+        frames = [
+            (one.outputs, one.n_inputs, list(one.unknown), one.residual_classes())
+            for one in (stage, problem)
+        ]
+        frames = [(*rest, [kind.name for kind in kinds]) for *rest, kinds in frames]
+        if frames[0] != frames[1]:
+            raise ValueError(
+                "problem must be a sequence of problems with the outputs, axes, "
+                "conditions and unknown coefficients of the last one; "
+                f"{stage!r} differs."
+            )
     return stages, problem
 
 
@@ -101,27 +112,66 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
         validation = validation[0], _with_missing(validation[1], missing_val)
     single_target = y.ndim == 1 if problem is None else len(problem.outputs) == 1
     y = y.reshape(len(y), -1).astype(np.float64)
-    X, y, share, n_observations = _distinct_rows(X, y, weight, missing)
+    content = y
+    if missing is not None:
+        content, weight = np.hstack([y, missing]), weight * ~missing.all(axis=1)
+        y = _with_missing(y, missing)
+        _check_observed(y[weight > 0])
+    # Distinct rows in order, their shares, and the sum of all weights.
+    kept, share = canonical_rows(X, content, weight)
+    with np.errstate(over="ignore"):
+        X, y, n_observations = X[kept], y[kept], weight.sum()
     scaling, frame = None, problem
     if problem is None:
         if estimator.early_stopping and validation is None:
-            (X, y, share), validation = _split(X, y, share, rng)
+            train, val = validation_split(len(X), _VALIDATION_FRACTION, rng)
+            train, val = np.sort(train), np.sort(val)
+            validation = X[val], y[val]
+            X, y, share = X[train], y[train], share[train]
             n_observations *= share.sum()
             share = share / share.sum()
         scaling = Units.of(X, y, share)
-        frame = setup.regression_problem(X.shape[1], n_targets)
+        frame = Problem(  # no equation, axes in standard units
+            _no_residual,
+            Box(**{f"x{k}": (-1.0, 1.0) for k in range(X.shape[1])}),
+            outputs=tuple(f"y{k}" for k in range(n_targets)),
+        )
     observed = _observed_outputs(estimator.observed_outputs, frame)
-    _check_shapes(frame, observed, X.shape[1], n_targets)
+    dim = frame.domain.dim
+    if len(observed) != n_targets:
+        names = [k if callable(k) else frame.outputs[k] for k in observed]
+        raise ValueError(
+            f"y has {n_targets} columns; observed are the outputs {names}. Name "
+            "those that y holds by observed_outputs."
+        )
+    if X.shape[1] != dim:
+        raise ValueError(
+            f"X has {X.shape[1]} columns; the problem has the {dim} axes "
+            f"{frame.domain.axes}."
+        )
     if problem is not None:
         X, y, share = _only_inside(problem, X, y, share)
         _check_observed(y)
         n_observations, share = n_observations * share.sum(), share / share.sum()
         if validation is not None:
             validation = _only_inside(problem, *validation)
-    _check_range(estimator, problem, X, y)
-    weight = estimator.observation_weight
+    # The precision of the fit has to hold the data and their weight.
+    largest, weight = float(np.finfo(estimator.dtype).max), estimator.observation_weight
+    if weight != "auto" and weight > largest:
+        raise ValueError(
+            f"observation_weight must be at most {largest:.3g} with "
+            f"dtype={estimator.dtype!r}, got {weight!r}."
+        )
+    for name, values in (("X", X), ("y", y)):
+        size = np.nanmax(np.abs(values))
+        if problem is not None and size > largest:
+            raise ValueError(
+                f"{name} holds a number of size {size:.3g}, more than "
+                f"dtype={estimator.dtype!r} can: choose other units, or "
+                "dtype='float64'."
+            )
     batch = partial(
-        setup.observation_batch,
+        observation_batch,
         frame,
         total_weight=1.0 if weight == "auto" else weight,  # to begin with
         scaling=scaling,
@@ -142,6 +192,29 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     )
 
 
+def _no_residual(u, x):
+    return u(x) - u(x)
+
+
+def observation_batch(problem, X, y, weight, total_weight, scaling, dtype):
+    """Return observations, padded by their last row with weight zero.
+
+    The weights of the rows have the sum one; y is NaN where nothing was observed.
+    """
+    if scaling is not None:
+        X, y = scaling.x(X), (y - scaling.y_center) / scaling.y_scale
+        limits = np.finfo(dtype)  # rows of hardly any weight may be very far
+        y = np.clip(y, limits.min, limits.max)
+    n = backend.row_bucket(len(X))
+    # Zeros may lie outside of a domain.
+    rows = np.minimum(np.arange(n), len(X) - 1)
+    weight = n * total_weight * backend.pad_rows(weight, n)
+    there = ~np.isnan(y)
+    if not there.all():  # the mean square is that of the numbers that are there
+        weight = weight * weight.sum() / (weight[: len(y)] @ there.mean(axis=1))
+    return batch_of(problem.all_points(X[rows, None]), y[rows], weight, dtype)
+
+
 def _equation_alone(estimator, problem, others):
     """Return the data of a fit without observations, and without what they need."""
     if problem is None:
@@ -152,7 +225,14 @@ def _equation_alone(estimator, problem, others):
     for name, value in others.items():
         if value is not None:
             raise ValueError(f"{name} needs observations: X and y are missing.")
-    _warn_of_missing_data(problem)
+    unknown = without_data(problem)
+    if unknown:
+        warn_user(
+            f"The coefficients {unknown} are Unknown, and there are no observations "
+            "and no Condition to find them from: call fit(X, y). If they are "
+            "eigenvalues, add a Condition that fixes the size of the solution, such as "
+            "its value at a point or its norm."
+        )
     warn_of_missing_equations(problem)
     warn_of_redundant_derivatives(problem)
     estimator.n_features_in_ = problem.domain.dim
@@ -164,25 +244,6 @@ def _equation_alone(estimator, problem, others):
         observations=Observations(None, None),
         callback_data={"X": None, "y": None, "metadata": None},
     )
-
-
-def _distinct_rows(X, y, weight, missing):
-    """Return distinct rows in order, their shares, and the sum of all weights."""
-    content = y
-    if missing is not None:
-        content, weight = np.hstack([y, missing]), weight * ~missing.all(axis=1)
-        y = _with_missing(y, missing)
-        _check_observed(y[weight > 0])
-    kept, share = canonical_rows(X, content, weight)
-    with np.errstate(over="ignore"):
-        return X[kept], y[kept], share, weight.sum()
-
-
-def _split(X, y, share, rng):
-    """Return training rows with their shares, and validation rows, at random."""
-    train, val = validation_split(len(X), _VALIDATION_FRACTION, rng)
-    train, val = np.sort(train), np.sort(val)
-    return (X[train], y[train], share[train]), (X[val], y[val])
 
 
 def _without_missing(y):
@@ -214,24 +275,6 @@ def _check_observed(y):
         )
 
 
-def _check_range(estimator, problem, X, y):
-    """Check that the precision of the fit holds the data and their weight."""
-    largest, weight = float(np.finfo(estimator.dtype).max), estimator.observation_weight
-    if weight != "auto" and weight > largest:
-        raise ValueError(
-            f"observation_weight must be at most {largest:.3g} with "
-            f"dtype={estimator.dtype!r}, got {weight!r}."
-        )
-    for name, values in (("X", X), ("y", y)):
-        size = np.nanmax(np.abs(values))
-        if problem is not None and size > largest:
-            raise ValueError(
-                f"{name} holds a number of size {size:.3g}, more than "
-                f"dtype={estimator.dtype!r} can: choose other units, or "
-                "dtype='float64'."
-            )
-
-
 def _only_inside(problem, X, *columns):
     """Points of observations in the domain, and what belongs to them.
 
@@ -256,18 +299,6 @@ def _only_inside(problem, X, *columns):
     return [rows[~outside] for rows in (X, *columns)]
 
 
-def _warn_of_missing_data(problem):
-    """Warn of unknown coefficients that only the usual conditions speak about."""
-    unknown = without_data(problem)
-    if unknown:
-        warn_user(
-            f"The coefficients {unknown} are Unknown, and there are no observations "
-            "and no Condition to find them from: call fit(X, y). If they are "
-            "eigenvalues, add a Condition that fixes the size of the solution, such as "
-            "its value at a point or its norm."
-        )
-
-
 def without_data(problem):
     """Names of unknown coefficients that only observations could determine."""
     if not problem.unknown or any(isinstance(c, Condition) for c in problem.conditions):
@@ -289,22 +320,6 @@ def in_order_of_axes(X, problem):
     return X[list(axes)].to_numpy()
 
 
-def _check_same_frame(stage, problem):
-    """Check that a network for one problem fits the other."""
-    same = (
-        stage.outputs == problem.outputs
-        and stage.n_inputs == problem.n_inputs
-        and list(stage.unknown) == list(problem.unknown)
-        and [kind.name for kind in stage.residual_classes()]
-        == [kind.name for kind in problem.residual_classes()]
-    )
-    if not same:
-        raise ValueError(
-            "problem must be a sequence of problems with the outputs, axes, conditions "
-            f"and unknown coefficients of the last one; {stage!r} differs."
-        )
-
-
 def _observed_outputs(names, problem):
     """Numbers of the outputs that y holds; functions by their content."""
     if names is None:
@@ -320,18 +335,3 @@ def _observed_outputs(names, problem):
             )
         found.append(known(name) if callable(name) else problem.outputs.index(name))
     return tuple(found)
-
-
-def _check_shapes(problem, observed, n_features, n_targets):
-    if len(observed) != n_targets:
-        names = [k if callable(k) else problem.outputs[k] for k in observed]
-        raise ValueError(
-            f"y has {n_targets} columns; observed are the outputs {names}. Name "
-            "those that y holds by observed_outputs."
-        )
-    dim = problem.domain.dim
-    if n_features != dim:
-        raise ValueError(
-            f"X has {n_features} columns; the problem has the {dim} axes "
-            f"{problem.domain.axes}."
-        )

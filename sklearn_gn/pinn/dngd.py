@@ -3,28 +3,29 @@ r"""D-NGD: dual natural gradient descent for physics-informed networks.
 The method of Jnini and Vella. Residuals r(theta) in R^m of a network with n parameters,
 n mostly larger than m, are brought to zero by Levenberg-Marquardt steps,
 
-    v = argmin 1/2 |r + J v|^2 + lambda/2 |v - mu v_before|^2.
+    v = argmin 1/2 |r + J v|^2 + lambda/2 |v|^2.
 
 An iteration is the function :func:`step`:
 
 1.  the collocation points, drawn anew where it is time (``iteration``);
 2.  the residuals, and the Jacobian in factors (``residuals``), multiplied out where it
-    is small (``damped_step``); small networks compute in NumPy (``numpy_residuals``);
-3.  the Gramian, ``K = J J^T`` (dual) or ``J^T J`` (primal), and the damped step, ``v =
-    -J^T (K + lambda I)^-1 r``, by a Cholesky factor, or by conjugate gradients with a
-    Nystrom preconditioner (``damped_step``);
-4.  the geodesic acceleration: with ``f_vv`` the second derivative of r along v, half of
-    ``a = -J^T (K + lambda I)^-1 f_vv`` is added where a is short compared with v
-    (``damped_step``); in the trust region f_vv is a difference of residuals;
-5.  the damping: a trust region, of which several radii are tried, each with its own
-    factor and acceleration, and a correction by the residuals after the step
-    (``trust_region``); or a rule for lambda, with a line search as in the paper
-    (``damping_rules``);
+    is small (``pieces``);
+3.  the Gramian, ``K = J J^T`` (dual) or ``J^T J`` (primal), or its approximation where
+    it is large (:func:`quadratic_model`);
+4.  the damped step, ``v = -J^T (K + lambda I)^-1 r``, and its geodesic acceleration:
+    with ``f_vv`` the second derivative of r along v, half of ``a = -J^T (K + lambda
+    I)^-1 f_vv`` is added where a is short compared with v (:func:`trial`);
+5.  how far to go: a trust region, of which several radii are tried; or, with a damping
+    that is given or that of the paper, a line search (:func:`search_along`);
 6.  the network is changed if the loss falls;
 7.  the state is updated, and it is decided whether to stop (``iteration``).
 
-With momentum mu this is SPRING (Goldshlager, Abrahamsen and Lin), where r becomes r +
-mu J v_before.
+The system is solved in the smaller of two spaces, by a Cholesky factor; where both are
+large, or a rank is given, in the space of the residuals by conjugate gradients with a
+Nystrom preconditioner. The step is never recovered as ``-(J^T y + g) / lambda``, which
+cancels. A correction by what the linear model has not foreseen is added where that
+lowers the loss: it takes as long as half of a factor of 500 unknowns, and widens the
+radii that are trusted, so that fits of many problems take half as many iterations.
 """
 
 from functools import partial
@@ -34,216 +35,117 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.arrays.devices import by_rows, jitted
-from sklearn_gn.arrays.libraries import in_either_library
+from sklearn_gn.arrays.libraries import (
+    NumPy,
+    in_either_library,
+    library_of,
+    namespace,
+)
+from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
 from sklearn_gn.arrays.trees import add, dimension, norm
+from sklearn_gn.linalg import jacobian as operators
+from sklearn_gn.linalg.factors import factor, spectrum
+from sklearn_gn.linalg.krylov import conjugate_gradient
+from sklearn_gn.linalg.low_rank import Diagonalised, nystrom, preconditioner
+from sklearn_gn.optim.radius_search import Region, Shifts, longest_trusted
 from sklearn_gn.optim.solver import Algorithm
-from sklearn_gn.pinn import iteration
-from sklearn_gn.pinn.damped_step import (
-    DENSE,
-    Candidate,
-    LocalProblem,
-    gradient_figures,
-    linear_system,
-    linearise,
-    no_step,
-    weighted_jacobian,
-)
-from sklearn_gn.pinn.damping_rules import RULES, initial_damping
-from sklearn_gn.pinn.iteration import on_devices
-from sklearn_gn.pinn.residuals import residual_counts
-from sklearn_gn.pinn.trust_region import (
-    Region,
-    quadratic_model,
-    search,
-)
+from sklearn_gn.pinn import iteration, pieces
+from sklearn_gn.pinn.residuals import class_losses, residuals, rows_of_jacobian
 
 _SMALLEST_STEP = 1e-12  # relative to the network
-
-
-def init(points, net, settings):
-    """Return the state at the start."""
-    state = iteration.initial_state(points, net, settings)
-    return state._replace(memory=_first_memory(settings, net, state.batches))
+_LOSS_BOUND = 1e-5  # of the damping that follows the loss
+DENSE = 10_000  # unknowns up to which the Gramian is formed
+RANK = 1000  # of the preconditioner, unless given
+_CG_TOL, _CG_ITERATIONS = 1e-10, 500
+_TRUSTED = 0.1  # gain ratio from which the predicted reduction counts as achieved
+_SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
+_PART = 0.1  # of a step, over which its second difference is taken
+_ROUNDING = 1e-6  # relative change of a step by it, above which the step is refined
+_HALVINGS, _RISES = 31, 3  # of a line search; of them in a row, after which it ends
 
 
 def step(points, state, settings):
     """Make one Levenberg-Marquardt step."""
-    solver = settings.steps.solver
-    n_single = solver.single_precision_iter
+    solver, damping = settings.steps.solver, settings.steps.damping
     # 1. The points.
     state = iteration.with_due_points(points, state, settings)
-    if 0 < n_single == state.iteration or state.memory is None:
-        # Rounding in single precision has nothing to say about the damping.
-        state = state._replace(memory=_first_memory(settings, state.net, state.batches))
-    in_double = state.iteration >= n_single
-    previous_step = state.previous_step
-    if solver.momentum and previous_step is None:
-        previous_step = jax.tree.map(np.zeros_like, state.net)
-    net, batches, balance, previous_step, memory = _cast(
-        (state.net, state.batches, state.balance, previous_step, state.memory),
+    region = state.memory
+    if region is None or 0 < solver.single_precision_iter == state.iteration:
+        # As wide as the network's own length. Rounding in single precision has nothing
+        # to say about it.
+        squares = sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(state.net))
+        region = Region(np.sqrt(squares), np.asarray(np.nan))
+    in_double = state.iteration >= solver.single_precision_iter
+    net, batches, balance, region = _cast(
+        (state.net, state.batches, state.balance, region),
         settings.dtype if in_double else np.float32,
     )
     model = settings.models[state.stage]
-    batches = on_devices(batches, settings)
-    # 2 to 6. Residuals and Jacobian; damped steps, as the damping rule tries them, and
-    # the change of network.
-    options = {
-        "geodesic": bool(solver.geodesic_acceleration),
-        "momentum": float(solver.momentum),
-        "jacobi": bool(solver.jacobi_scaling),
-    }
-    if isinstance(memory, Region):
-        system = linear_system(model, net, batches, balance)
-        result = update_in_region(model, *system, previous_step, memory, **options)
+    # 2 and 3. Residuals, Jacobian and Gramian.
+    batches = iteration.on_devices(batches, settings)
+    net, batches, r, parts = pieces.linear_system(model, net, batches, balance)
+    rank = _rank(settings, r, net)
+    quadratic = quadratic_model(model, net, batches, r, parts, rank=rank)
+    # 4 and 5. Damped steps, as far as they lower the loss.
+    system = model, net, batches, quadratic
+    geodesic = bool(solver.geodesic_acceleration)
+    if damping is None and solver.damping_rule == "trust_region":
+        shifts = shifts_of(*system, float(region.shift), geodesic=geodesic)
+        lowest = float(quadratic.losses.sum())
+        best, region = longest_trusted(shifts, region, lowest)
     else:
-        jacobian = weighted_jacobian(model, net, batches, balance)
-        options |= {"rule": _rule(settings), "rank": settings.steps.rank}
-        result = update(model, net, jacobian, previous_step, memory, **options)
-    # 7. State and report.
-    result = _cast(result, settings.dtype)
-    best, eigenvalues = result.best_step, result.eigenvalues
-    state = state._replace(
-        net=result.net,
-        memory=result.memory,
-        previous_step=best.step if solver.momentum else None,
-        spectrum=None if eigenvalues is None else np.asarray(eigenvalues)[::-1],
-    )
+        if damping is None:
+            damping = min(float(quadratic.losses.sum()), _LOSS_BOUND)
+        best = search_along(*system, float(damping), geodesic=geodesic)
+    # 6 and 7. The network, the state and the report.
+    losses, step_norm, figures = quadratic.losses, 0.0, (0.0, 0.0, 0)
+    if best is not None:
+        net, step_norm = _moved(net, best.step)
+        losses = best.losses
+        figures = best.shift, best.gain_ratio, best.inner_iterations
+    network_norm = float(norm(net))
+    no_progress = None
+    if best is None and quadratic.gradient_decrease <= np.finfo(settings.dtype).eps:
+        no_progress = "rounding"
+    elif best is None and region.radius < _SMALLEST_STEP * network_norm:
+        no_progress = "line_search"
+    net, region = _cast((net, region), settings.dtype)
     summary = iteration.StepSummary(
-        class_losses=np.asarray(best.losses) / state.balance,
-        gradient_norm=float(result.gradient_norm),
-        step_norm=float(result.step_norm),
-        network_norm=float(result.network_norm),
-        damping=float(best.shift),
-        gain_ratio=float(best.gain_ratio),
-        inner_iterations=int(best.inner_iterations),
-        no_progress=_no_progress(state, settings, result),
+        np.asarray(losses) / state.balance,
+        float(quadratic.gradient_norm),
+        float(step_norm),
+        network_norm,
+        *map(float, figures[:2]),
+        inner_iterations=int(figures[2]),
+        no_progress=no_progress,
         decisive=in_double,
     )
+    state = state._replace(net=net, memory=region)
     return iteration.finish_iteration(points, state, settings, summary)
 
 
-def gramian_eigenvalues(model, net, batches):
-    """Eigenvalues of the smaller Gramian, descending; of the functions of a step."""
+def gramian_eigenvalues(settings, net, batches):
+    """Eigenvalues of the smaller Gramian, or its approximation, descending."""
+    model = settings.models[-1]
     balance = np.ones(len(batches), net.extra.dtype)
-    net, batches, r, parts = linear_system(model, net, batches, balance)
-    quadratic = quadratic_model(
-        model, net, batches, r, parts, None, momentum=0.0, jacobi=False
-    )
-    matrix = np.asarray(quadratic.matrix)
-    if not np.isfinite(matrix).all():
-        return np.full(len(matrix), np.nan)
-    return np.maximum(np.linalg.eigvalsh(matrix)[::-1], 0)
+    net, batches, r, parts = pieces.linear_system(model, net, batches, balance)
+    rank = _rank(settings, r, net)
+    quadratic = quadratic_model(model, net, batches, r, parts, rank=rank)
+    if rank is None:
+        return spectrum(np.asarray(quadratic.curvature))
+    return np.asarray(quadratic.curvature.values)[::-1]
 
 
-class UpdateResult(NamedTuple):
-    """What an update returns."""
-
-    net: Any
-    best_step: Candidate
-    accepted: jnp.ndarray  # whether the loss fell
-    memory: Any
-    eigenvalues: Any  # of the Gramian, ascending, or None
-    gradient_norm: jnp.ndarray
-    # Relative decrease along the gradient, to first order in r.
-    gradient_decrease: jnp.ndarray
-    step_norm: jnp.ndarray  # of what was added to the network
-    network_norm: jnp.ndarray
-
-
-def update_in_region(
-    model, net, batches, r, parts, previous_step, region, *, geodesic, momentum, jacobi
-):
-    """Change the network by the step that the trust region finds, if the loss falls."""
-    quadratic = quadratic_model(
-        model, net, batches, r, parts, previous_step, momentum=momentum, jacobi=jacobi
-    )
-    best, region = search(model, net, batches, quadratic, region, geodesic=geodesic)
-    accepted = float(best.loss) < float(quadratic.start.loss)
-    if not accepted:
-        best = best._replace(step=quadratic.start.step)
-    new, step_norm, network_norm = _moved(net, best.step)
-    return UpdateResult(
-        net=new,
-        best_step=best,
-        accepted=accepted,
-        memory=region,
-        eigenvalues=None,
-        gradient_norm=quadratic.gradient_norm,
-        gradient_decrease=quadratic.gradient_decrease,
-        step_norm=step_norm,
-        network_norm=network_norm,
-    )
+def _rank(settings, r, net):
+    """Columns from which the Gramian is approximated; None where it is formed."""
+    is_small = min(len(r), dimension(net)) <= DENSE
+    return settings.steps.rank or (None if is_small else RANK)
 
 
 @in_either_library
 def _moved(net, step):
-    """The network after a step, and the lengths of step and network."""
-    new = add(net, 1, step)
-    return new, norm(step), norm(new)
-
-
-@partial(
-    by_rows,
-    compiled=jitted(
-        static_argnames=("model", "rule", "rank", "geodesic", "momentum", "jacobi")
-    ),
-    static=("model",),
-)
-def update(
-    model,
-    net,
-    jacobian,
-    previous_step,
-    memory,
-    *,
-    rule,
-    rank,
-    geodesic,
-    momentum,
-    jacobi,
-):
-    """Change the network by the step that a damping rule finds, if the loss falls."""
-    batches, r, parts = jacobian
-    linear = linearise(r, parts, previous_step, momentum=momentum, jacobi=jacobi)
-    local = LocalProblem(model, net, batches, linear, geodesic)
-    # 3 to 5. Damped steps with their acceleration, as the rule tries them.
-    best, memory, eigenvalues = RULES[rule](local, memory, rank)
-    # 6. The network is changed if the loss falls.
-    accepted = best.loss < no_step(local).loss
-    taken = jax.tree.map(lambda v: jnp.where(accepted, v, jnp.zeros_like(v)), best.step)
-    new = add(net, 1, taken)
-    gradient_norm, decrease = gradient_figures(r, parts, net)
-    return UpdateResult(
-        net=new,
-        best_step=best._replace(step=taken),
-        accepted=accepted,
-        memory=memory,
-        eigenvalues=eigenvalues,
-        gradient_norm=gradient_norm,
-        gradient_decrease=decrease,
-        step_norm=norm(taken),
-        network_norm=norm(new),
-    )
-
-
-def _rule(settings):
-    if settings.steps.damping is not None:
-        return "fixed"
-    rule = settings.steps.solver.damping_rule
-    return "shift_ladder" if rule == "trust_region" else rule
-
-
-def _first_memory(settings, net, batches):
-    """Region or shift of the first step."""
-    rule, model = settings.steps.solver.damping_rule, settings.models[0]
-    n_residuals = sum(residual_counts(model.classes, batches))
-    factored = settings.steps.rank is None and min(n_residuals, dimension(net)) <= DENSE
-    if settings.steps.damping is None and rule == "trust_region" and factored:
-        squares = sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(net))
-        first = np.sqrt(squares), np.nan  # as wide as the network's own length
-        return Region(*(np.asarray(value, settings.dtype) for value in first))
-    return initial_damping(_rule(settings), settings.steps.damping, settings.dtype)
+    """The network after a step, and the length of the step."""
+    return add(net, 1, step), norm(step)
 
 
 def _cast(tree, dtype):
@@ -256,18 +158,296 @@ def _cast(tree, dtype):
     return jax.tree.map(convert, tree)
 
 
-def _no_progress(state, settings, result):
-    """Why no further step is to be expected on these points, or None."""
-    if result.accepted:
+class Quadratic(NamedTuple):
+    """The quadratic model of the loss."""
+
+    r: jnp.ndarray  # (m,)
+    parts: Any  # J
+    curvature: Any  # the smaller Gramian, or eigenpairs of its approximation
+    largest: jnp.ndarray  # diagonal element, or eigenvalue
+    floor: jnp.ndarray  # shift at rounding level
+    losses: jnp.ndarray  # (n_classes,)
+    gradient_norm: jnp.ndarray
+    # Relative decrease along the gradient, to first order in r.
+    gradient_decrease: jnp.ndarray
+
+
+class Candidate(NamedTuple):
+    """A step with its effect on the loss."""
+
+    step: Any
+    losses: jnp.ndarray  # (n_classes,)
+    loss: jnp.ndarray
+    predicted: jnp.ndarray  # reduction, by the linearised residuals
+    gain_ratio: jnp.ndarray  # actual over predicted reduction
+    length: jnp.ndarray  # of the step without acceleration
+    shift: jnp.ndarray
+    inner_iterations: jnp.ndarray  # factors, or iterations of conjugate gradients
+    decay: jnp.ndarray  # -d log(length) / d log(shift), between 0 and 1
+    trusted: jnp.ndarray  # whether the predicted reduction is achieved
+
+
+# --- the quadratic model -------------------------------------------------------------
+
+
+def _is_dual(r, net, curvature=None):
+    """Whether the residuals are the unknowns, and not the weights."""
+    if isinstance(curvature, Diagonalised):
+        return True
+    return n_devices() * r.shape[0] < dimension(net)
+
+
+def _rows_of_model(model, net, batches, r, parts, **options):
+    """Which arrays of the quadratic model have rows: those of the residuals."""
+    rows = rows_of_jacobian(model, net, batches, None)[2]
+    return Quadratic(True, rows, *(False,) * (len(Quadratic._fields) - 2))
+
+
+@partial(
+    in_either_library,
+    rows_out=_rows_of_model,
+    deciding=lambda model, net, batches, r, *rest, **options: r,
+    static=("model",),
+    largest=2**17,
+    medium=2**24,
+    counted=lambda model, net, batches, r, parts, **options: (
+        net,
+        batches,
+        r,
+        operators.without_dense(parts),
+    ),
+    static_argnames=("model", "rank"),
+)
+def quadratic_model(model, net, batches, r, parts, *, rank=None):
+    """The Gramian, and what else the steps of all radii have in common.
+
+    With a rank, the Gramian is not formed, but approximated from so many columns.
+    """
+    eps = np.finfo(r.dtype).eps
+    if rank is not None:
+        m, count = r.shape[0], n_devices()
+        # Evenly spread over the rows, so that every residual class has its part.
+        chosen = np.linspace(0, m - 1, min(-(-rank // count), m)).astype(np.int32)
+        columns = all_rows(operators.columns(parts, chosen))
+        chosen = (m * np.arange(count, dtype=np.int32)[:, None] + chosen).ravel()
+        curvature = nystrom(columns, chosen)
+        largest = curvature.values[-1]
+        floor = eps * largest
+    else:
+        dual = _is_dual(r, net)
+        curvature = operators.gramian(parts) if dual else operators.normal_matrix(parts)
+        largest = curvature.diagonal().max()
+        floor = eps * curvature.trace()  # it bounds the largest eigenvalue
+    gradient = operators.transposed(parts, r, net)
+    gradient_norm = norm(gradient)
+    bend, square = total(
+        ((operators.forward(parts, gradient) ** 2).sum(), (r**2).sum())
+    )
+    product = namespace(r).where(bend > 0, bend * square, 1)
+    losses = class_losses(model, batches, r)
+    decrease = gradient_norm**4 / product
+    return Quadratic(
+        r, parts, curvature, largest, floor, losses, gradient_norm, decrease
+    )
+
+
+# --- a step --------------------------------------------------------------------------
+
+
+@partial(
+    in_either_library,
+    deciding=lambda model, net, batches, r, parts, curvature, *rest, **options: (
+        r,
+        curvature,
+    ),
+    static=("model",),
+    largest=2**19,
+    medium=2**24,
+    counted=lambda model, net, batches, r, parts, curvature, *rest, **options: (
+        net,
+        batches,
+        curvature,
+        r,
+        operators.without_dense(parts),
+    ),
+    static_argnames=("model", "geodesic", "corrected"),
+)
+def trial(
+    model, net, batches, r, parts, curvature, floor, shift, *, geodesic, corrected=True
+):
+    """The step of a shift and its effect on the loss; NaN where there is no factor.
+
+    The second derivative of its acceleration is a difference of residuals, ``2/h^2
+    (r(theta + h v) - r - h J v)``, as that of Transtrum and Sethna.
+    """
+    library, dual = library_of(r), _is_dual(r, net, curvature)
+    refine = floor > _ROUNDING * shift
+    inverse = _inverse(net, parts, curvature, shift, refine, dual)
+
+    def answer(right):
+        """The damped answer to residuals, the unknowns of it, and iterations."""
+        if dual:
+            unknowns, count = inverse(all_rows(right))
+            return _pull_back(parts, own_rows(unknowns), net), unknowns, count
+        flat, unravel = library.ravel(_pull_back(parts, right, net))
+        unknowns, count = inverse(flat)
+        return unravel(unknowns), unknowns, count
+
+    step, unknowns, inner = answer(r)
+    # Half of minus the derivative of |v|^2 by the shift is v^T (J^T J + shift)^-1 v.
+    slope = (unknowns * inverse(unknowns)[0]).sum()
+    if dual:
+        slope = (unknowns**2).sum() - shift * slope
+    length = norm(step)
+    decay = shift * slope / library.xp.where(length > 0, length**2, 1)
+    image = operators.forward(parts, step)
+    predicted = -total((image * (r + image / 2)).sum())
+    if geodesic:
+        there = _residuals_after(model, net, batches, _PART, step)
+        bend = 2 / _PART**2 * (there - r - _PART * image)
+        acceleration, _, more = answer(bend)
+        short = 2 * norm(acceleration) <= _SHORT * length
+        step = library.tree_map(
+            lambda v, a: library.xp.where(short, v + a / 2, v), step, acceleration
+        )
+        inner = inner + more
+
+    def evaluated(step):
+        new, losses, actual = _effect(model, net, batches, r, step)
+        gain_ratio = actual / library.xp.where(predicted > 0, predicted, 1)
+        trusted = (gain_ratio >= _TRUSTED) & (actual > 0)
+        return new, Candidate(
+            *(step, losses, losses.sum(), predicted, gain_ratio, length, shift),
+            *(library.xp.int32(inner), decay, trusted),
+        )
+
+    new, found = evaluated(step)
+    if not (geodesic and corrected):
+        return found
+    correction, _, _ = answer(new - (r + image))
+    _, second = evaluated(add(step, 1, correction))
+    return library.cond(
+        second.loss < found.loss, lambda x: x[1], lambda x: x[0], (found, second)
+    )
+
+
+def _inverse(net, parts, curvature, shift, refine, dual):
+    """Return the function of ``(A + shift I)^-1``, with the iterations it takes.
+
+    Refinement goes through J itself: the Gramian A knows its small eigenvalues only to
+    rounding of the largest.
+    """
+    library = library_of(parts[0].extra)
+
+    def product(y):
+        if dual:
+            back = operators.transposed(parts, own_rows(y), net)
+            return all_rows(operators.forward(parts, back))
+        image = operators.forward(parts, library.ravel(net)[1](y))
+        return library.ravel(operators.transposed(parts, image, net))[0]
+
+    if isinstance(curvature, Diagonalised):
+
+        def by_conjugate_gradients(b):
+            return conjugate_gradient(
+                lambda y: product(y) + shift * y,
+                b,
+                precondition=preconditioner(curvature, shift),
+                tol=_CG_TOL,
+                max_iter=_CG_ITERATIONS,
+            )[:2]
+
+        return by_conjugate_gradients
+    found = factor(curvature, shift)
+
+    def by_factor(b):
+        y = found.solve(b)
+        refined = lambda y: y + found.solve(b - product(y) - shift * y)  # noqa: E731
+        return library.cond(refine, refined, lambda y: y, y), 0
+
+    return by_factor
+
+
+def _pull_back(parts, y, net):
+    """``-J^T y``."""
+    library = library_of(y)
+    step = operators.transposed(parts, y, net)
+    return library.tree_map(library.xp.negative, step)
+
+
+def _residuals_after(model, net, batches, size, step):
+    """The residuals a step of this size away."""
+    evaluate = pieces.residuals if library_of(step) is NumPy else residuals
+    return evaluate(model, add(net, size, step), batches)
+
+
+def _effect(model, net, batches, r, step, size=1):
+    """Residuals after a step, the losses of their classes, and the loss's reduction."""
+    new = _residuals_after(model, net, batches, size, step)
+    # The difference of squares, without cancellation.
+    actual = 0.5 * total(((r - new) * (r + new)).sum())
+    return new, class_losses(model, batches, new), actual
+
+
+@partial(
+    in_either_library,
+    deciding=lambda model, net, batches, r, *rest: r,
+    static=("model",),
+    largest=2**19,
+    medium=2**24,
+    static_argnames="model",
+)
+def _losses_after(model, net, batches, r, step, size):
+    return _effect(model, net, batches, r, step, size)[1:]
+
+
+# --- how far to go ------------------------------------------------------------------
+
+
+def shifts_of(model, net, batches, quadratic, shift, *, geodesic, corrected=True):
+    """Return the search for shifts of a quadratic model, from one on."""
+    evaluate = partial(
+        trial,
+        *(model, net, batches, quadratic.r, quadratic.parts),
+        *(quadratic.curvature, quadratic.floor),
+        geodesic=geodesic,
+        corrected=corrected,
+    )
+    return Shifts(evaluate, shift, quadratic.floor, quadratic.largest)
+
+
+def search_along(model, net, batches, quadratic, shift, *, geodesic):
+    """Return the best of many lengths of the step of a shift; None if none is lower.
+
+    The paper tries all; here the rest is left out once the loss keeps rising.
+    """
+    shifts = shifts_of(
+        model, net, batches, quadratic, shift, geodesic=geodesic, corrected=False
+    )
+    full, best, rises = shifts.trial(), None, 0
+    lowest = float(quadratic.losses.sum())
+    for k in range(_HALVINGS if full is not None else 0):
+        size = shifts.dtype(2.0**-k)
+        losses, actual = _losses_after(
+            model, net, batches, quadratic.r, full.step, size
+        )
+        if float(losses.sum()) < lowest:
+            lowest, rises = float(losses.sum()), 0
+            best = size, losses, actual
+        elif best is not None:
+            rises += 1
+            if rises == _RISES:
+                break
+    if best is None:
         return None
-    if result.gradient_decrease <= np.finfo(settings.dtype).eps:
-        return "rounding"
-    region = state.memory
-    if isinstance(region, Region) and (
-        region.radius < _SMALLEST_STEP * result.network_norm
-    ):
-        return "line_search"
-    return None
+    size, losses, actual = best
+    library = library_of(full.step)
+    return full._replace(
+        step=library.tree_map(lambda v: size * v, full.step),
+        losses=losses,
+        loss=losses.sum(),
+        gain_ratio=actual / full.predicted,
+    )
 
 
-DNGD = Algorithm("dngd", init, step, prepare=iteration.prepare)
+DNGD = Algorithm("dngd", iteration.initial_state, step, prepare=iteration.prepare)

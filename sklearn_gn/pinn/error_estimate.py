@@ -38,15 +38,16 @@ from scipy.linalg import cho_factor, cho_solve, qr, solve_triangular
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg import jacobian as operators
-from sklearn_gn.pinn.damped_step import dense_jacobian_of_piece, jacobian_of_piece
-from sklearn_gn.pinn.determination import (
-    free_functions_of_time,
-    output_slopes,
+from sklearn_gn.pinn.model import coefficient_values, n_waves, richer
+from sklearn_gn.pinn.pieces import (
+    cut,
+    dense_jacobian_of_piece,
+    jacobian_of_piece,
+    sums_over_pieces,
 )
-from sklearn_gn.pinn.growth import richer
-from sklearn_gn.pinn.model import coefficient_values, n_waves
-from sklearn_gn.pinn.pieces import cut
 from sklearn_gn.pinn.residuals import class_residuals, residual_counts
+from sklearn_gn.pinn.solution import output_slopes
+from sklearn_gn.pinn.statement import free_functions_of_time
 from sklearn_gn.pinn.windows import SinceBefore, marches, wider_in_window, within
 
 N_POINTS = 200  # at which the error is taken
@@ -199,16 +200,6 @@ def halves(points):
             x, data, scale = (a[part] for a in (batch.x, batch.data, batch.scale))
             half.append(batch._replace(x=x, data=data, scale=share * scale))
     return tuple(map(tuple, found))
-
-
-def sums_over_pieces(model, net, points, balance, like=None):
-    """``J^T J``, ``J^T r`` and ``|r|^2`` of all points; ``like`` as in ``cut``."""
-    gramian = gradient = square = 0.0
-    for piece in cut(model.classes, points, like):
-        r, rows = dense_jacobian_of_piece(model, net, piece, balance)
-        gramian, gradient = gramian + rows.T @ rows, gradient + rows.T @ r
-        square = square + np.sum(r**2)
-    return gramian, gradient, square
 
 
 def even_weights(model, net, batches):
@@ -380,20 +371,14 @@ def _change_in_window(model, net, points, before):
     change = change * for_all_residuals(explained)
     if before is None:
         return change
-    moved = _with_error_of_start(model, points, *before)
-    _, both, _ = sums_over_pieces(model, net, moved, balance)
-    return change + correction(gramian, both - own, 1.0)[0]
-
-
-def _with_error_of_start(model, points, net, change):
-    """The points, with the values at the start corrected by an error before it."""
-    moved = []
+    moved = []  # the points, with the values at the start corrected by the error there
     for kind, batch in zip(model.classes, points, strict=True):
         if isinstance(kind.residual.function, SinceBefore):
-            shift = _change_of_residuals(model, kind, net, change, batch)
+            shift = _change_of_residuals(model, kind, *before, batch)
             batch = batch._replace(data=np.asarray(batch.data) + np.asarray(shift))
         moved.append(batch)
-    return tuple(moved)
+    _, both, _ = sums_over_pieces(model, net, moved, balance)
+    return change + correction(gramian, both - own, 1.0)[0]
 
 
 @partial(jit_by_size, static_argnames=("model", "kind"))

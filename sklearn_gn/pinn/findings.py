@@ -17,21 +17,19 @@ from sklearn_gn.findings import Finding
 from sklearn_gn.optim.stop import StopReason
 from sklearn_gn.pde.jumps import jumps
 from sklearn_gn.pinn import eigenvalues
-from sklearn_gn.pinn.enrichment import PosedProblem
-from sklearn_gn.pinn.solved import (
+from sklearn_gn.pinn.control import (
     EXHAUSTED_LOSS,
-    FALL,
-    FEW_ITERATIONS,
     OVERFITTED,
     SOLVED_LOSS,
     WELL_SOLVED_LOSS,
 )
-from sklearn_gn.pinn.statement_faults import (
+from sklearn_gn.pinn.enrichment import PosedProblem
+from sklearn_gn.pinn.statement import (
     IN_SPITE_OF_IT,
     fault_of_statement,
     vanished_coefficients,
 )
-from sklearn_gn.pinn.windows import Pieces
+from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS, Pieces
 
 _FAR = 10.0  # fresh over training loss, beyond which points are what a fit lacks
 _NEGLECTED = 0.9  # share of a condition in the loss
@@ -78,7 +76,7 @@ def advice(solver, reason):
 def limit(solver, reason):
     """What limited a fit, and what to change; None where nothing did."""
     case = _case(solver, reason, solver._untrained_loss)
-    rules = RULES if reason.is_warned_about else RULES_OF_THE_CONVERGED
+    rules = _RULES if reason.is_warned_about else _RULES_OF_THE_CONVERGED
     found = next((f for rule in rules if (f := rule(case)) is not None), None)
     if found is None or reason is not StopReason.MAX_TIME:
         return found
@@ -103,19 +101,22 @@ _CAUSES = {"max_iter": "iterations", "max_time": "time"}  # of fits that were no
 # --- the rules, in the order in which they are asked ---------------------------------
 
 
+def _of_problem(cause, text):
+    """The finding of a text, which is about the problem; None if there is none."""
+    return Finding(cause, text, "problem") if text else None
+
+
 def _left_open(case):
     """Conditions and observations that leave the solution open: more would not help."""
     fit_ended = case.is_solved or not case.reason.is_warned_about
-    if fit_ended and case.solver._left_open:
-        return Finding("stopped", case.solver._left_open, "problem")
-    return None
+    return _of_problem("stopped", case.solver._left_open if fit_ended else "")
 
 
 def _other_branch(case):
     """A fit that has converged, perhaps to another solution."""
     solver = case.solver
     text = eigenvalues.other_values(solver) or eigenvalues.nothing_but_zero(solver)
-    return Finding("branch", text, "problem") if text else None
+    return _of_problem("branch", text)
 
 
 def _other_value(case):
@@ -123,7 +124,7 @@ def _other_value(case):
     solver = case.solver
     is_near = solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss
     text = eigenvalues.warning_of_other_values(solver) if is_near else ""
-    return Finding("branch", text, "problem") if text else None
+    return _of_problem("branch", text)
 
 
 def _between_points(case):
@@ -156,8 +157,12 @@ def _vague(case):
     gone = _advice_on_vanished(solver) if vague else ""
     if not vague or (gone and solver.stop_reason_ == "stalled"):
         return None
-    observed = "loss_data" in solver.convergence_log_
-    why = _FEW_OBSERVATIONS if observed else _NOT_SOLVED_WELL
+    why = "the equation is not solved well enough to determine them."
+    if "loss_data" in solver.convergence_log_:
+        why = (
+            "the observations do not determine them. Give more observations, or other "
+            "places."
+        )
     text = gone or (
         f"The standard deviations of the coefficients {vague} exceed their values: "
         f"{why}"
@@ -167,10 +172,8 @@ def _vague(case):
 
 def _vanished(case):
     """A coefficient that has gone to zero."""
-    if case.reason is not StopReason.STALLED:
-        return None
-    text = _advice_on_vanished(case.solver)
-    return Finding("branch", text, "problem") if text else None
+    stalled = case.reason is StopReason.STALLED
+    return _of_problem("branch", _advice_on_vanished(case.solver) if stalled else "")
 
 
 def _undetermined(case):
@@ -243,10 +246,21 @@ def _statement(case):
     if found:
         text = f"{case.said} {found[0]} {IN_SPITE_OF_IT}"
         return Finding("stopped", text, "problem")
-    if solver._has_settled_weight is False and _misfit_share(solver) > _MOST:
-        text = f"{case.said} {_of_the_observations(solver)}"
-        return Finding("stopped", text, "observation_weight")
-    return None
+    log, best = solver.convergence_log_, _best_row(solver)
+    # Noise may hold a fit up before the weight of the observations has settled.
+    waits = solver._has_settled_weight is False
+    share = log["loss_data"][best] / log["loss"][best] if waits else 0.0
+    if share <= _MOST:
+        return None
+    text = (
+        f"{case.said} The misfit of the observations is {share:.0%} of the loss, and "
+        "their weight (observation_weight='auto') had not settled: solution and "
+        "coefficients may follow the noise. If the equation is right, set "
+        "observation_weight to a smaller number, such as "
+        f"{_MUCH_LESS * log['observation_weight'][best]:.1g}, and compare the "
+        "coefficients."
+    )
+    return Finding("stopped", text, "observation_weight")
 
 
 def _stall(case):
@@ -254,14 +268,28 @@ def _stall(case):
     solver = case.solver
     if case.reason is not StopReason.STALLED:
         return None
-    found = _limit_of_a_stall(solver)
+    estimate = solver._estimated_at_end
+    larger = "or give larger layers (hidden_layer_sizes)."
+    if not estimate > LARGEST_ERROR:
+        found = _limit_of_the_network(solver)
+    elif solver.window_ends_.size:
+        text = (
+            "The equation holds in every window of time (window_ends_), but its errors "
+            "grow from window to window: the estimated relative error is "
+            f"{estimate:.2g} (error_estimate_). Solve a shorter time, {larger}"
+        )
+        found = Finding("stopped", text, "hidden_layer_sizes")
+    else:
+        text = (
+            "Its residuals are small, but the estimated relative error of the solution "
+            f"is {estimate:.2g} (error_estimate_): the equation is stiff, or its terms "
+            "and outputs differ in size. State axes and outputs in units in which they "
+            "are of size one, divide each equation by its largest coefficient, solve a "
+            f"part of the domain, {larger}"
+        )
+        found = Finding("stopped", text, "hidden_layer_sizes")
     text = f"{case.reason.advice} {found.text}"
     return found._replace(text=text if case.is_solved else _with_place(solver, text))
-
-
-def _other_stop(case):
-    """An end that no budget explains."""
-    return None if case.budget else Finding("stopped", case.reason.advice)
 
 
 def _more_digits(case):
@@ -310,15 +338,15 @@ def _budget(case):
 
 
 _NOT_SOLVED = (_between_points, _vague)  # of which a fit warns at its end
-RULES_OF_THE_CONVERGED = (_left_open, *_NOT_SOLVED, _other_value, _other_branch)
-RULES = (
+_RULES_OF_THE_CONVERGED = (_left_open, *_NOT_SOLVED, _other_value, _other_branch)
+_RULES = (
     _left_open,
     _vanished,
     _undetermined,
     _windows_that_end_early,
     _statement,
     _stall,
-    _other_stop,
+    lambda case: None if case.budget else Finding("stopped", case.reason.advice),
     _more_digits,
     _budget,
 )
@@ -346,49 +374,6 @@ def _with_place(solver, text):
 def _loss_without_noise(solver):
     """The loss on fresh points, without that of observations known to have noise."""
     return max(solver.fresh_loss_ - solver._fresh_noise, 0.0)
-
-
-def _misfit_share(solver):
-    """The share of the observations in the loss of the network that is returned."""
-    log, best = solver.convergence_log_, _best_row(solver)
-    return log["loss_data"][best] / log["loss"][best]
-
-
-def _of_the_observations(solver):
-    """What to say of a fit that noise holds up, before their weight has settled."""
-    weight = solver.convergence_log_["observation_weight"][_best_row(solver)]
-    share, less = _misfit_share(solver), _MUCH_LESS * weight
-    return (
-        f"The misfit of the observations is {share:.0%} of the loss, and their weight "
-        "(observation_weight='auto') had not settled: solution and coefficients may "
-        "follow the noise. If the equation is right, set observation_weight to a "
-        f"smaller number, such as {less:.1g}, and compare the coefficients."
-    )
-
-
-def _limit_of_a_stall(solver):
-    """What limited a fit that no longer falls."""
-    if not solver._estimated_at_end > LARGEST_ERROR:
-        return _limit_of_the_network(solver)
-    if solver.window_ends_.size:
-        return Finding(
-            "stopped",
-            "The equation holds in every window of time (window_ends_), but its "
-            "errors grow from window to window: the estimated relative error is "
-            f"{solver._estimated_at_end:.2g} (error_estimate_). Solve a shorter "
-            "time, or give larger layers (hidden_layer_sizes).",
-            "hidden_layer_sizes",
-        )
-    return Finding(
-        "stopped",
-        f"Its residuals are small, but the estimated relative error of the solution is "
-        f"{solver._estimated_at_end:.2g} (error_estimate_): the equation is "
-        "stiff, or its terms and outputs differ in size. State axes and outputs in "
-        "units in which they are of size one, divide each equation by its largest "
-        "coefficient, solve a part of the domain, or give larger layers "
-        "(hidden_layer_sizes).",
-        "hidden_layer_sizes",
-    )
 
 
 def _may_go_on(solver):
@@ -434,9 +419,9 @@ def _limit_of_the_network(solver):
             "check its values, raise its weight, or state it by transform.",
             "problem",
         )
-    if np.median(log["gain_ratio"][max(0, best + 1 - _LAST) : best + 1]) > (
-        _AS_PREDICTED
-    ):
+    gains = log["gain_ratio"][: best + 1]
+    gains = gains[gains != 0][-_LAST:]  # of the steps that were taken
+    if len(gains) and np.median(gains) > _AS_PREDICTED:
         return Finding(
             "stopped",
             "The network is in a minimum, too small for this solution: take a larger "
@@ -470,7 +455,13 @@ def take_back_convergence(solver, run):
         return
     reason = StopReason.STALLED
     if not (solver._undetermined or _advice_on_vanished(solver)):
-        if not _needs_estimate(solver):
+        posterior, problem = solver._posterior, solver.problem_
+        in_windows = posterior is None and solver._window_points is not None
+        forward = in_windows or (
+            posterior is not None and not (problem.unknown or posterior.n_observations)
+        )
+        exhausted = EXHAUSTED_LOSS * solver._untrained_loss
+        if not forward or solver.fresh_loss_ <= exhausted:
             return
         if solver.max_time is None or (  # it compiles, like the first iteration
             run.final_state.control.clock.first
@@ -485,24 +476,12 @@ def take_back_convergence(solver, run):
             return
         else:
             reason = StopReason.MAX_TIME
-            solver._why_early = _NO_TIME_FOR_THE_ESTIMATE
+            solver._why_early = (
+                "The loss had settled, but there was no time left to estimate the "
+                "error."
+            )
     run.stop_reason = reason
     solver.converged_, solver.stop_reason_ = False, reason.value
-
-
-_NO_TIME_FOR_THE_ESTIMATE = (
-    "The loss had settled, but there was no time left to estimate the error."
-)
-
-
-def _needs_estimate(solver):
-    posterior, problem = solver._posterior, solver.problem_
-    if posterior is None:
-        if solver._window_points is None:
-            return False
-    elif problem.unknown or posterior.n_observations:
-        return False
-    return solver.fresh_loss_ > EXHAUSTED_LOSS * solver._untrained_loss
 
 
 def solved_until(solution, domain, untrained_loss):
@@ -523,13 +502,13 @@ def warn_if_not_solved(solver, untrained_loss, rules=_NOT_SOLVED):
     case = _case(solver, StopReason(solver.stop_reason_), untrained_loss)
     for rule in rules:
         if (finding := rule(case)) is not None:
-            _warn(finding.text)
+            warn_user(finding.text, ConvergenceWarning)
 
 
 def warn_of_other_solutions(solver):
     """Warn of what is left open, and of zero or an eigenvalue that was not wanted."""
     if solver._left_open:
-        _warn(solver._left_open)
+        warn_user(solver._left_open, ConvergenceWarning)
     warn_if_not_solved(solver, solver._untrained_loss, (_other_value,))
 
 
@@ -537,16 +516,6 @@ def _advice_on_vanished(solver):
     """What to say of coefficients that went to zero, where there are observations."""
     observed = "loss_data" in solver.convergence_log_
     return vanished_coefficients(solver) if observed else ""
-
-
-_FEW_OBSERVATIONS = (
-    "the observations do not determine them. Give more observations, or other places."
-)
-_NOT_SOLVED_WELL = "the equation is not solved well enough to determine them."
-
-
-def _warn(message):
-    warn_user(message, ConvergenceWarning)
 
 
 # --- where an equation does not hold --------------------------------------------------
@@ -565,23 +534,20 @@ def concentration(solver):
     count = 1 + int(np.searchsorted(np.cumsum(squares[order]), squares.sum() / 2))
     if count > _SMALL * len(X):
         return ""
+    # The narrow ranges of these points along the axes, or the first of them.
+    low, high = np.quantile(X[order[:count]], _QUANTILES, axis=0)
+    narrow = high - low < _NARROW * np.ptp(domain.bounds, axis=1)
+    ranges = zip(domain.axes, low, high, narrow, strict=True)
+    place = "at " + ", ".join(
+        f"{axis} = {a:.3g} to {b:.3g}" for axis, a, b, small in ranges if small
+    )
+    if not narrow.any():
+        first = zip(domain.axes, X[order[0]], strict=True)
+        place = "most at " + ", ".join(f"{axis} = {c:.3g}" for axis, c in first)
     return (
         f"Half of the remaining residual is on {100 * count / len(X):.2g} % of "
-        f"the domain, {_place(domain, X[order[:count]])}: the solution is steep or "
+        f"the domain, {place}: the solution is steep or "
         "singular there, or jumps. What is steep needs more neurons "
         "(hidden_layer_sizes); a jump needs a little diffusion, or a domain that ends "
         "before it."
-    )
-
-
-def _place(domain, X):
-    """The narrow ranges of points along the axes, or the first of them."""
-    low, high = np.quantile(X, _QUANTILES, axis=0)
-    narrow = high - low < _NARROW * np.ptp(domain.bounds, axis=1)
-    if not narrow.any():
-        first = zip(domain.axes, X[0], strict=True)
-        return "most at " + ", ".join(f"{axis} = {c:.3g}" for axis, c in first)
-    ranges = zip(domain.axes, low, high, narrow, strict=True)
-    return "at " + ", ".join(
-        f"{axis} = {a:.3g} to {b:.3g}" for axis, a, b, small in ranges if small
     )

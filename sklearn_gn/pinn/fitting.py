@@ -1,7 +1,13 @@
-"""A fit of PINNSolver, from the data of the user to the fitted attributes."""
+"""A fit of PINNSolver, from the data of the user to the fitted attributes.
+
+In the order of :func:`fit`: the problem and the data are checked (``data``); network,
+residual classes and settings are made; the loop runs (``iteration``, ``control``); and
+the attributes are set.
+"""
 
 import math
 import time
+from functools import partial
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -9,23 +15,57 @@ from sklearn.utils import check_random_state
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.linalg.large_gram import affordable
-from sklearn_gn.pinn import baselines, eigenvalues, regression, setup
-from sklearn_gn.pinn.damped_step import DENSE, RANK
-from sklearn_gn.pinn.data import checked_data, problem_sequence
-from sklearn_gn.pinn.dngd import DNGD
+from sklearn_gn.networks._base import (
+    activation_function,
+    checked_network,
+    checked_sizes,
+    initial_parameters,
+    n_features,
+)
+from sklearn_gn.pinn import baselines, eigenvalues, regression
+from sklearn_gn.pinn.control import Rules, has_room, points_for
+from sklearn_gn.pinn.data import checked_data, problem_sequence, without_data
+from sklearn_gn.pinn.dngd import DENSE, DNGD, RANK, gramian_eigenvalues
 from sklearn_gn.pinn.enrichment import NAMES, posed
+from sklearn_gn.pinn.error_estimate import in_double_precision
 from sklearn_gn.pinn.findings import (
+    solved_until,
+    take_back_convergence,
     warn_if_not_solved,
     warn_of_other_solutions,
+    why_early,
 )
-from sklearn_gn.pinn.fitted import set_fitted
-from sklearn_gn.pinn.growth import FIRST_WIDTHS, Rules, points_for
-from sklearn_gn.pinn.iteration import PINNSettings, Steps, fresh_loss, fresh_loss_in
-from sklearn_gn.pinn.observation_weight import observed, reweighted
+from sklearn_gn.pinn.iteration import (
+    PINNSettings,
+    Steps,
+    fresh_loss,
+    fresh_loss_in,
+    fresh_misfit,
+    total_loss,
+)
+from sklearn_gn.pinn.model import (
+    FIRST_WIDTHS,
+    MOST_WEIGHTS,
+    ClassModel,
+    Features,
+    Model,
+    coefficient_values,
+    n_waves,
+    n_weights,
+    start_parameters,
+)
+from sklearn_gn.pinn.needed_rows import rows_and_sizes
+from sklearn_gn.pinn.observation_weight import observed as known_observations
+from sklearn_gn.pinn.observation_weight import reweighted
 from sklearn_gn.pinn.points import FEW_AXES, NoPoints, Sampler
-from sklearn_gn.pinn.predictions import Fitted, n_weights
-from sklearn_gn.pinn.units import are_apart
-from sklearn_gn.pinn.windows import last_network, with_windows
+from sklearn_gn.pinn.predictions import Fitted
+from sklearn_gn.pinn.residuals import Observed, residual_counts
+from sklearn_gn.pinn.solution import Posterior
+from sklearn_gn.pinn.statement import what_is_left_open
+from sklearn_gn.pinn.taylor import DerivativeRows
+from sklearn_gn.pinn.units import are_apart, in_units, size_of_observations
+from sklearn_gn.pinn.unknown_functions import FunctionPosterior, unknown_functions
+from sklearn_gn.pinn.windows import Pieces, last_network, with_windows
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.runtime.memory import check_fits
 
@@ -34,49 +74,83 @@ ALGORITHMS = {a.name: a for a in (DNGD, *baselines.ALGORITHMS)}
 _LARGEST_INT = np.iinfo(np.int32).max
 _FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
 _FIXED_POINTS = (500, 200)
+_JACOBIAN_FLOATS = 2**27  # of which standard deviations are computed
 
 
 def fit(solver, X, y, sample_weight, X_val, y_val):
     """Fit a solver to its problem, to observations, or to both."""
     began = time.perf_counter()
-    deadline = began + (math.inf if solver.max_time is None else solver.max_time)
     backend.mesh_of(solver.device)  # a device that there is not is an error
-    method = solver._solver_object()
+    algorithm = solver._solver_object().algorithm(ALGORITHMS)
     rng = check_random_state(solver.random_state)
+    # The data.
     stages, problem = problem_sequence(
         solver.problem, has_default_network(solver, solver.problem)
     )
     data = checked_data(solver, problem, X, y, sample_weight, X_val, y_val, rng)
     seed = rng.randint(_LARGEST_INT)
-    is_eigen = is_new_eigenvalue_problem(solver, stages, data)
+    # The problem: network, residual classes, settings.
+    is_resumed = solver.warm_start and hasattr(solver, "_fitted")
+    is_eigen = (
+        *(not stages, problem is not None, data.observations.training is None),
+        *(solver._solver_object().name == "dngd", not is_resumed),
+        switches.on("pinn.eigenvalues"),
+    )
+    is_eigen = all(is_eigen) and eigenvalues.is_eigenvalue_problem(problem)
     if is_eigen:
         stages = eigenvalues.first_stages(problem, solver._most_iterations())
-    untrained, models = network_and_models(solver, stages, data, rng)
+    untrained, all_models = network_and_models(solver, stages, data, rng)
+    model = all_models[-1]
     if is_eigen:
         untrained.layers[-1][-1] = 1  # its outputs are about one
-    data = weighted_data(solver, models, data)
-    start = network_to_begin_with(solver, untrained)
+    if model.classes[-1].residual.name == "data" and _counts_in_units(solver, model):
+        factor = model.classes[-1].size ** -2
+        given = [b and reweighted((b,), factor)[0] for b in data.observations]
+        data = data._replace(observations=type(data.observations)(*given))
+    start = _network_of_before(solver, untrained) if is_resumed else untrained
     chosen = regression.has_chosen_penalties(solver, problem)
     if chosen and affordable(len(data.observations.training.x), n_weights(start)):
-        regression.fit(solver, models[-1], start, data, seed)
+        regression.fit(solver, model, start, data, seed)
         return solver
-    networks = untrained, start
-    settings = fit_settings(solver, models, stages, data, networks, seed, deadline)
-    check_memory(settings, start, data)
-    run = _new_run(solver, method.algorithm(ALGORITHMS), data, settings, start)
-    run.began = began
+    settings = _settings(solver, all_models, stages, data, untrained, start, seed)
+    if settings.growth is not None and solver.max_time is not None:
+        limits = {"deadline": began + solver.max_time, "budget": solver.max_time}
+        settings = settings._replace(growth=settings.growth._replace(**limits))
+    _check_memory(settings, start, data)
+
+    # The loop, which the loss on fresh points monitors.
+    def loss_on_fresh_points(net):
+        # A resumed fit has the points of the seed that it began with.
+        with backend.scope(solver.dtype, solver.device):
+            if not run.log:
+                return fresh_loss(run.data, settings, net)
+            return fresh_loss_in(run.final_state, run.data, settings, net)
 
     def fitted(net):
         return Fitted(
-            models[-1], net, problem, data.observed, data.single_target, data.scaling
+            model, net, problem, data.observed, data.single_target, data.scaling
         )
 
+    validation = data.observations.validation
+    has_fresh = problem is not None or validation is not None
+    run = FitRun(
+        solver,
+        algorithm,
+        (data.observations, settings),
+        [start],
+        loss_scale=1.0 if data.scaling is None else data.scaling.loss_scale,
+        val_loss=loss_on_fresh_points if has_fresh else None,
+        validation=validation,
+    )
+    run.began = began
+    if problem is not None:
+        run.monitor = "val_loss"
     solver._run(
         run,
         max_steps=solver._most_iterations(),
         data=data.callback_data,
         attributes=lambda net: {"_fitted": fitted(net), "problem_": problem},
-        set_fitted=lambda: set_fitted(
+        set_fitted=lambda: _set_fitted(
             solver, run, fitted(run.best_net), data.n_observations
         ),
     )
@@ -86,66 +160,57 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     return solver
 
 
-def _new_run(solver, algorithm, data, settings, start):
-    """The run of an algorithm, which the loss on fresh points monitors."""
-
-    def loss_on_fresh_points(net):
-        # A resumed fit has the points of the seed that it began with.
-        with backend.scope(solver.dtype, solver.device):
-            if not run.log:
-                return fresh_loss(run.data, settings, net)
-            return fresh_loss_in(run.final_state, run.data, settings, net)
-
-    has_fresh = data.problem is not None or data.observations.validation is not None
-    run = FitRun(
-        solver,
-        algorithm,
-        (data.observations, settings),
-        [start],
-        loss_scale=1.0 if data.scaling is None else data.scaling.loss_scale,
-        val_loss=loss_on_fresh_points if has_fresh else None,
-        validation=data.observations.validation,
-    )
-    if data.problem is not None:
-        run.monitor = "val_loss"
-    return run
+# --- network and residual classes ----------------------------------------------------
 
 
-# --- network and settings -------------------------------------------------------------
+def has_default_network(solver, problem):
+    """Whether the network finds its size, and has functions that the problem needs."""
+    auto = _is_auto(solver.hidden_layer_sizes) and solver.network is None
+    return auto and problem is not None and solver._solver_object().name == "dngd"
 
 
 def network_and_models(solver, stages, data, rng):
     """Return the untrained network, and what is compiled, for each problem."""
-    sizes, activations = _widths(solver, data.problem), ()
+    sizes, names = solver.hidden_layer_sizes, ()
+    default = has_default_network(solver, data.problem)
+    if _is_auto(sizes):
+        small = default or regression.has_chosen_penalties(solver, data.problem)
+        sizes = FIRST_WIDTHS if small else _FIXED_WIDTHS
     frame, problems = data.frame, [problem for problem, _ in stages]
-    if has_default_network(solver, data.problem):
-        batch = data.observations.training
+    batch, observed = data.observations.training, data.observed
+    if default:
         y = None if batch is None else batch.data
-        names = _chosen_enrichment(solver._solver_object().enrichment)
-        frame, problems = posed(frame, problems, y, data.observed, names)
-    untrained, features = setup.untrained_network(
+        chosen = _chosen_enrichment(solver._solver_object().enrichment)
+        frame, problems = posed(frame, problems, y, observed, chosen)
+    untrained, features = untrained_network(
         frame, solver.network, sizes, rng, solver.dtype, solver.device
     )
     if features is None:
-        activations = setup.activations(solver.activation, sizes)
-    models = setup.models(
+        names = _activations(solver.activation, sizes)
+    found = models(
         [*problems, frame],
-        activations,
+        names,
         features,
         untrained.extra,
         equation=data.problem is not None,
-        observed=data.observed if data.observations.training else None,
+        observed=observed if batch else None,
         device=solver.device,
-        of_one_size=_is_free(
-            solver, data.problem, data.observations.training is not None
-        ),
+        of_one_size=_is_free(solver, data.problem, batch is not None),
     )
-    _check_second_derivatives(activations, models[-1].classes[0].rows)
-    if has_default_network(solver, data.problem) and not stages:
-        has_data = data.observations.training is not None
-        as_stated = solver.loss_weights == "fixed"
-        models = (with_windows(*models, has_data, as_stated),)
-    return untrained, models
+    rows = found[-1].classes[0].rows
+    if (
+        names
+        and set(names) <= {"relu", "identity"}
+        and rows is not None
+        and rows.second
+    ):
+        raise ValueError(
+            f"activation={min(names)!r} has no second derivatives, and the equation "
+            "contains some: set activation='tanh' or 'sin'."
+        )
+    if default and not stages:
+        found = (with_windows(*found, batch is not None),)
+    return untrained, found
 
 
 def _chosen_enrichment(enrichment):
@@ -161,70 +226,136 @@ def _chosen_enrichment(enrichment):
     return tuple(names)
 
 
-def _check_second_derivatives(activations, rows):
-    """Raise where the equation has second derivatives and the network has none."""
-    names = sorted(set(activations))
-    if names and set(names) <= {"relu", "identity"} and rows is not None:
-        if any(rows.second):
+def untrained_network(problem, network, hidden_layer_sizes, rng, dtype, device):
+    """Parameters to start from, and the Features of a network of the user's or None."""
+
+    def cast(tree):
+        return backend.map_leaves(lambda a: np.asarray(a, dtype), tree)
+
+    unknown, n_outputs = problem.unknown.values(), problem.n_network_outputs
+    if network is None:
+        waves = n_waves(problem)
+        widths = checked_sizes("hidden_layer_sizes", hidden_layer_sizes)
+        sizes = problem.n_inputs - waves, *widths, n_outputs
+        return cast(start_parameters(rng, sizes, unknown, waves)), None
+    network = checked_network(network)
+    with backend.scope(dtype, device):
+        x = np.zeros((1, problem.n_inputs), dtype)
+        params = cast(backend.to_numpy(initial_parameters(network, rng, x)))
+        width = n_features(network, params, x)
+    output = cast(start_parameters(rng, (width, n_outputs), unknown))
+    layers = (*backend.leaves(params), *output.layers)
+    return output._replace(layers=layers), Features(network, backend.structure(params))
+
+
+def _activations(activation, hidden_layer_sizes):
+    """Return the names of the hidden layers' activations, one each."""
+    n = len(checked_sizes("hidden_layer_sizes", hidden_layer_sizes))
+    names = (activation,) * n if isinstance(activation, str) else tuple(activation)
+    if len(names) != n:
+        raise ValueError(
+            f"activation names {len(names)} activations for {n} hidden layers."
+        )
+    for name in names:
+        activation_function(name)
+    return names
+
+
+def models(
+    problems, names, features, extra, *, equation, observed, device, of_one_size=False
+):
+    """Return what is compiled, for each problem of a sequence.
+
+    The residuals of problems count if ``equation``; ``observed`` holds numbers of
+    outputs, and functions of the field and a point, or is None. With ``of_one_size``
+    all residuals of a class have one size.
+    """
+
+    def classes(problem):
+        found, data = [], None
+        if observed is not None:
+            data = problem.residual_class("data", Observed(observed), 1, len(observed))
+            size, rows = size_of_observations(problem, observed), DerivativeRows()
+        probed = data if any(map(callable, observed or ())) else None
+        if equation:
+            axes = problem.draw_directions(np.random.RandomState(0))
+            with backend.scope("float64", device):
+                all_rows, sizes = rows_and_sizes(problem, extra, axes, probed)
+            for kind, needed, own in zip(
+                problem.residual_classes(), all_rows, sizes, strict=False
+            ):
+                kind, own = in_units(kind, own, of_one_size)
+                found.append(ClassModel(kind, needed, own))
+            if probed is not None:
+                rows = all_rows[-1]
+        if data is not None:
+            found.append(ClassModel(data, rows, size))
+        if features is not None:
+            found = [known._replace(rows=None) for known in found]
+        return tuple(found)
+
+    frame = () if features else names
+    return tuple(Model(one, frame, classes(one), features) for one in problems)
+
+
+def _network_of_before(solver, new):
+    """Return the network of the previous fit, for ``warm_start``."""
+    before = solver._fitted.net
+    last = last_network(before)
+    ends = [
+        (len(net.layers), len(net.layers[0]), net.layers[-1].shape[1], net.extra.shape)
+        for net in (new, last)
+    ]
+    if not (_is_auto(solver.hidden_layer_sizes) and ends[0] == ends[1]):
+        before = last
+        shapes = [np.shape(leaf) for leaf in backend.leaves(last)]
+        wanted = [np.shape(leaf) for leaf in backend.leaves(new)]
+        if shapes != wanted:
             raise ValueError(
-                f"activation={names[0]!r} has no second derivatives, and the equation "
-                "contains some: set activation='tanh' or 'sin'."
+                "warm_start=True continues with a network of the previous layers, "
+                f"{shapes[:-1]}, not with one of {wanted[:-1]}."
             )
+    return backend.map_leaves(solver._cast, before)
 
 
-def _widths(solver, problem):
-    """Widths of the hidden layers to begin with."""
-    if not _is_auto(solver.hidden_layer_sizes):
-        return solver.hidden_layer_sizes
-    small = has_default_network(solver, problem) or regression.has_chosen_penalties(
-        solver, problem
-    )
-    return FIRST_WIDTHS if small else _FIXED_WIDTHS
+# --- settings ------------------------------------------------------------------------
 
 
-def has_default_network(solver, problem):
-    """Whether the network finds its size, and has functions that the problem needs."""
-    auto = _is_auto(solver.hidden_layer_sizes) and solver.network is None
-    return auto and problem is not None and solver._solver_object().name == "dngd"
-
-
-def is_new_eigenvalue_problem(solver, stages, data):
-    """Whether a fit begins an eigenvalue problem, and not with an easier one."""
-    if stages or data.problem is None or data.observations.training is not None:
-        return False
-    if solver._solver_object().name != "dngd" or _is_resumed(solver):
-        return False
-    is_eigen = eigenvalues.is_eigenvalue_problem(data.problem)
-    return is_eigen and switches.on("pinn.eigenvalues")
-
-
-def fit_settings(solver, models, stages, data, networks, seed, deadline):
+def _settings(solver, models, stages, data, untrained, start, seed):
     """Return the settings of a fit, for its untrained and its first network."""
-    untrained, start = networks
-    has_equation = solver.problem is not None
     sampler, growth, known = NoPoints(), None, None
-    if has_equation:
-        grows = has_default_network(solver, models[-1].problem)
-        auto = solver.n_interior == solver.n_boundary == "auto"
-        free = auto and solver._solver_object().name == "dngd"
+    model, method = models[-1], solver._solver_object()
+    max_iter = int(min(solver._most_iterations(), _LARGEST_INT))
+    if data.problem is not None:
+        grows = has_default_network(solver, model.problem)
+        free = solver.n_interior == solver.n_boundary == "auto"
+        free = free and method.name == "dngd"
+        points = _FIXED_POINTS
         if grows or free:
-            budget = math.inf if solver.max_time is None else solver.max_time
-            growth = Rules(grows, free, deadline, budget)
-        sampler = _sampler(solver, models, growth, n_weights(last_network(start)))
-        known = _noisy_observations(solver, models[-1], data)
-    steps = Steps(
-        solver._solver_object(),
-        solver.damping,
-        solver.rank,
-        int(min(solver._most_iterations(), _LARGEST_INT)),
-    )
+            growth = Rules(grows, free)
+            size = n_weights(last_network(start))
+            points = points_for(model.problem.residual_classes(), size)
+        given = solver.n_interior, solver.n_boundary
+        points = [n if g == "auto" else g for g, n in zip(given, points, strict=True)]
+        sampling = solver.sampling
+        if sampling == "auto":
+            adaptive = growth is not None and model.problem.domain.dim <= FEW_AXES
+            sampling = "residual" if adaptive else "sobol"
+        in_units = _counts_in_units(solver, model)
+        sampler = Sampler(*points, sampling, solver.dtype, in_units)
+        adapts = _is_auto(solver.observation_weight)
+        adapts = adapts and solver.loss_weights != "balanced"
+        if adapts and model.classes[-1].residual.name == "data":
+            n_equations = model.classes[0].residual.n_outputs
+            has_functions = len(model.problem.outputs) > n_equations
+            known = known_observations(data.observations.training, has_functions)
     return PINNSettings(
         models=models,
         stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
         sampler=sampler,
-        steps=steps,
+        steps=Steps(method, solver.damping, solver.rank, max_iter),
         balanced=solver.loss_weights == "balanced",
-        resample=solver.resample if has_equation else None,
+        resample=None if data.problem is None else solver.resample,
         tol=np.asarray(solver.tol, solver.dtype),
         seed=np.int32(seed),
         growth=growth,
@@ -234,46 +365,12 @@ def fit_settings(solver, models, stages, data, networks, seed, deadline):
     )
 
 
-def _sampler(solver, models, growth, size):
-    """What draws the points, for a network of so many weights to begin with."""
-    problem, method = models[-1].problem, solver.sampling
-    points = _FIXED_POINTS
-    if growth is not None:
-        points = points_for(problem.residual_classes(), size)
-    given = solver.n_interior, solver.n_boundary
-    points = [n if g == "auto" else g for g, n in zip(given, points, strict=True)]
-    if _is_auto(method):
-        adaptive = growth is not None and problem.domain.dim <= FEW_AXES
-        method = "residual" if adaptive else "sobol"
-    return Sampler(*points, method, solver.dtype, _counts_in_units(solver, models))
-
-
-def _noisy_observations(solver, model, data):
-    """What is known of observations whose weight the fit chooses; None without them."""
-    chosen = solver.observation_weight == "auto" and solver.loss_weights != "balanced"
-    if not chosen or model.classes[-1].residual.name != "data":
-        return None
-    n_equations = model.classes[0].residual.n_outputs
-    has_functions = len(model.problem.outputs) > n_equations
-    return observed(data.observations.training)._replace(has_functions=has_functions)
-
-
-def weighted_data(solver, models, data):
-    """Return the data, with observations that count as classes of their size do."""
-    known = models[-1].classes[-1]
-    if known.residual.name != "data" or not _counts_in_units(solver, models):
-        return data
-    factor = known.size**-2
-    batches = [batch and reweighted((batch,), factor)[0] for batch in data.observations]
-    return data._replace(observations=type(data.observations)(*batches))
-
-
-def _counts_in_units(solver, models):
+def _counts_in_units(solver, model):
     """Whether classes count in units of their sizes: in a free fit, or far apart."""
     if solver.loss_weights != "auto":
         return solver.loss_weights == "scaled"
-    known = models[-1].classes
-    free = _is_free(solver, models[-1].problem, known[-1].residual.name == "data")
+    known = model.classes
+    free = _is_free(solver, model.problem, known[-1].residual.name == "data")
     apart = are_apart(np.array([one.size for one in known]))
     return (free or apart) and switches.on("pinn.balance")
 
@@ -282,10 +379,14 @@ def _is_free(solver, problem, has_data):
     """Whether neither the layers nor the weights of the residuals are given."""
     if not has_default_network(solver, problem) or solver.loss_weights != "auto":
         return False
-    return not has_data or solver.observation_weight == "auto"
+    return not has_data or _is_auto(solver.observation_weight)
 
 
-def check_memory(settings, net, data):
+def _is_auto(value):
+    return isinstance(value, str) and value == "auto"
+
+
+def _check_memory(settings, net, data):
     """Raise a ValueError if the matrix of a step would not fit into memory."""
     sampler, solver = settings.sampler, settings.steps.solver.name
     outputs = [known.residual.n_outputs for known in settings.models[-1].classes]
@@ -313,38 +414,103 @@ def check_memory(settings, net, data):
     )
 
 
-def network_to_begin_with(solver, new):
-    """Return a new network, or the previous one with ``warm_start``."""
-    if not _is_resumed(solver):
-        return new
-    before = solver._fitted.net
-    last = last_network(before)
-    if _is_auto(solver.hidden_layer_sizes) and _has_layers_of(new, last):
-        return backend.map_leaves(solver._cast, before)
-    before = last
-    shapes = [np.shape(leaf) for leaf in backend.leaves(before)]
-    wanted = [np.shape(leaf) for leaf in backend.leaves(new)]
-    if shapes != wanted:
-        raise ValueError(
-            "warm_start=True continues with a network of the previous layers, "
-            f"{shapes[:-1]}, not with one of {wanted[:-1]}."
-        )
-    return backend.map_leaves(solver._cast, before)
+# --- fitted attributes ---------------------------------------------------------------
 
 
-def _is_resumed(solver):
-    return solver.warm_start and hasattr(solver, "_fitted")
+def _set_fitted(solver, run, fitted, n_observations):
+    """Set the attributes that only this estimator has."""
+    state, settings, scale = run.final_state, run.options, run.loss_scale
+    model, net, problem = fitted.model, last_network(fitted.net), fitted.problem
+    now, in_windows = state.control, isinstance(fitted.net, Pieces)
+    solver._fitted, solver.problem_ = fitted, problem
+    solver._error_estimate = None
+    solver.alpha_, solver.log_evidence_ = {}, math.nan
+    solver.n_effective_parameters_ = math.nan
+    regression.set_layers(solver, fitted)
+    n_residuals = sum(residual_counts(model.classes, state.batches))
+    solver._sizes = n_weights(net), n_residuals
+    # What the findings take from the course of the fit.
+    solver._untrained_loss = math.nan if problem is None else now.first_fresh
+    solver._why_early, solver._has_settled_weight = why_early(run), None
+    if settings.observed is not None:
+        solver._has_settled_weight = now.weighing.has_settled
+    grows = settings.growth is not None and settings.growth.network
+    solver._may_grow = grows and not now.level.ended and has_room(net)
+    solver._estimated_at_end, solver._solved_until = math.nan, math.inf
+    solver.window_ends_ = fitted.net.ends if in_windows else np.zeros(0)
+    solver.enrichment_ = dict(getattr(model.problem, "function_counts", {}))
+    if in_windows:
+        solver._solved_until = solved_until(fitted.net, problem.domain, now.first_fresh)
+    with backend.scope(solver.dtype, solver.device):
+        # Losses in training, on fresh points, and of noise, which is known once the
+        # weight of the observations has fallen.
+        fresh = run.val_loss(fitted.net) if run.val_loss is not None else math.nan
+        solver.fresh_loss_ = fresh * scale
+        solver.loss_ = float(total_loss(model, net, state.batches)) * scale
+        solver._fresh_noise = 0.0
+        if now.weighing.weight != 1:
+            solver._fresh_noise = fresh_misfit(state, run.data, settings, net)
+        solver.gram_spectrum_ = np.zeros(0)
+        small = settings.steps.rank is not None or min(solver._sizes) <= MOST_WEIGHTS
+        if run.solver.name == "dngd" and small:
+            found = gramian_eigenvalues(settings, net, state.batches)
+            solver.gram_spectrum_ = found
+        _set_posterior(solver, run, fitted, n_observations)
+    with backend.scope("float64", solver.device):
+        _set_coefficients(solver, n_observations)
+        solver.noise_std_ = math.nan
+        if n_observations and fitted.scaling is None and solver._posterior:
+            solver.noise_std_ = float(solver._posterior.noise_deviation())
+    if problem is not None:
+        solver._left_open = what_is_left_open(solver, run)
+        take_back_convergence(solver, run)
 
 
-def _has_layers_of(new, before):
-    """Whether two networks differ in the widths of hidden layers at most."""
-    same = len(new.layers) == len(before.layers)
-    ends = [
-        (len(net.layers[0]), net.layers[-1].shape[1], net.extra.shape)
-        for net in (new, before)
-    ]
-    return same and ends[0] == ends[1]
+def _set_posterior(solver, run, fitted, n_observations):
+    """Set what standard deviations and the estimated error are computed from."""
+    state, (n, n_residuals) = run.final_state, solver._sizes
+    sampler, seed = run.options.sampler, int(run.options.seed)
+    solver._draw_fresh = partial(sampler.fresh, fitted.model, seed)
+    solver._posterior = solver._window_points = None
+    if n_residuals * n > _JACOBIAN_FLOATS:
+        return
+    points = run.data.fresh
+    if points and state.control.weighing.weight != 1:
+        points = reweighted(points, state.control.weighing.weight)
+    batches, points = backend.to_numpy((state.batches, points))
+    if isinstance(fitted.net, Pieces):
+        solver._window_points = points
+        return
+    # Rounding errors of single precision would pass for information.
+    known = in_double_precision((fitted.net, batches, points or batches))
+    solver._posterior = Posterior(fitted.model, *known, n_observations)
+    if fitted.problem is not None and n_observations:
+        n_equations = fitted.model.classes[0].residual.n_outputs
+        functions = unknown_functions(fitted.problem, fitted.observed, n_equations)
+        if functions:
+            solver._posterior = FunctionPosterior(solver._posterior, functions)
 
 
-def _is_auto(value):
-    return isinstance(value, str) and value == "auto"
+def _set_coefficients(solver, n_observations):
+    """The coefficients that were to be found, with their standard deviations.
+
+    These are infinite where no residual depends on a coefficient, and where nothing but
+    an equation and its usual conditions do, which have a solution for each value.
+    """
+
+    def plain(values):
+        return {name: np.asarray(a, np.float64)[()] for name, a in values.items()}
+
+    fitted, posterior = solver._fitted, solver._posterior
+    extra = last_network(fitted.net).extra
+    values = plain(coefficient_values(fitted.model.problem, extra))
+    free = without_data(fitted.problem) if values and not n_observations else []
+    deviations = {name: np.nan * value for name, value in values.items()}
+    if values and posterior is not None:
+        found = plain(posterior.coefficient_deviations())
+        for name in deviations:
+            known = np.logical_and(found[name] != 0, name not in free)
+            deviations[name] = np.where(known, found[name], np.inf)[()]
+    solver._undetermined = [n for n, s in deviations.items() if np.isinf(s).any()]
+    solver._said_undetermined = free  # before the fit
+    solver.coefficients_, solver.coefficients_std_ = values, deviations

@@ -17,17 +17,19 @@ import numpy as np
 from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
 from sklearn_gn.arrays.parts import total
 from sklearn_gn.optim.solver import Report
-from sklearn_gn.pinn import growth, observation_weight, pieces, solution, windows
+from sklearn_gn.pinn import observation_weight, pieces, solution, windows
 from sklearn_gn.pinn.control import (
+    ROUNDING,
     Clock,
     Control,
+    Level,
     Losses,
+    Sizes,
     decide,
     refined,
     with_expected_seconds,
 )
 from sklearn_gn.pinn.residuals import check_is_defined, residuals
-from sklearn_gn.pinn.solved import losses_of_no_solution, with_class_alone
 from sklearn_gn.pinn.units import at_given_values
 
 _BALANCE_POWER = 0.05
@@ -90,9 +92,7 @@ class PINNState(NamedTuple):
     loss: float
     batches: tuple
     balance: np.ndarray  # (n_classes,)
-    memory: Any = None  # of the solver: its damping, or that of optax
-    previous_step: Any = None  # for momentum
-    spectrum: np.ndarray | None = None
+    memory: Any = None  # of the solver: its trust region, or that of optax
     stage: int = 0
     n_draws: int = 1
     iteration: int = 0
@@ -128,13 +128,16 @@ def initial_state(points, net, settings, memory=None):
     if windows.possible(model):
         march = windows.March()
         if isinstance(net, windows.Pieces):
-            net, march = windows.resumed(model, net, points.fresh)
+            march = windows.marches(model, net)[-1]
+            fresh = windows.within(model, points.fresh, march)
+            net = net.nets[-1]
+            march = march._replace(fresh=jax.device_put(fresh))
     net = jax.device_put(net)
     clock = Clock(compiled=-time.perf_counter())
     if settings.growth is not None:
         sampler = settings.sampler
-        sizes = growth.Sizes(sampler.n_interior, sampler.n_boundary)
-        level = growth.Level(sizes)
+        sizes = Sizes(sampler.n_interior, sampler.n_boundary)
+        level = Level(sizes)
     control = Control(level=level, march=march, clock=clock)
     batches = _draw(points, settings, 0, 0, net, control)
     balance = np.ones(len(model.classes), settings.dtype)
@@ -152,7 +155,6 @@ def initial_state(points, net, settings, memory=None):
     state = PINNState(net, loss, batches, balance, memory, control=control)
     loss_at = partial(fresh_loss_in, state)
     first, of_classes = losses_of_no_solution(loss_at, points, settings, untrained)
-    first = min(first, windows.loss_of_no_solution(model))
     return state._replace(
         control=control._replace(first_fresh=first, first_classes=of_classes),
         answer=None if march is None else windows.pieces(march, model, net),
@@ -300,6 +302,42 @@ def fresh_loss_in(state, points, settings, net):
     is_last = state.stage + 1 == len(settings.models)
     like = state.batches if is_last else None
     return fresh_loss(points, settings, net, state.control.weighing.weight, like)
+
+
+def losses_of_no_solution(fresh_loss, points, settings, untrained):
+    """Loss on fresh points of the untrained network, or of a constant if it is lower.
+
+    Large coefficients make the first one huge: a constant, which meets no condition,
+    would pass for a solution. Then the same of each class alone, empty where unknown.
+    """
+    if not points.fresh or not settings.models[-1].activations:
+        return fresh_loss(points, settings, untrained), ()
+    *hidden, last = untrained.layers
+    constant = untrained._replace(layers=(*hidden, 0 * last))
+    if not np.isfinite(fresh_loss(points, settings, constant)):
+        # The equation is singular at zero, and huge near it.
+        one = np.zeros_like(last)
+        one[-1] = 1
+        constant = untrained._replace(layers=(*hidden, one))
+    rounding = (ROUNDING * np.finfo(settings.dtype).eps) ** 2
+
+    def lower(points):
+        first, level = (
+            fresh_loss(points, settings, net) for net in (untrained, constant)
+        )
+        return min(first, level) if level > rounding * first else first
+
+    classes = range(len(points.fresh))
+    return lower(points), tuple(lower(with_class_alone(points, k)) for k in classes)
+
+
+def with_class_alone(points, k):
+    """The fixed points; of the fresh ones those of one class alone count."""
+    fresh = tuple(
+        batch._replace(scale=(i == k) * np.asarray(batch.scale))
+        for i, batch in enumerate(points.fresh)
+    )
+    return points._replace(fresh=fresh)
 
 
 def fresh_misfit(state, points, settings, net):

@@ -16,6 +16,12 @@ from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.networks._base import activation_function
 from sklearn_gn.pinn.taylor import DerivativeRows
 
+FIRST_WIDTHS = (20, 20)
+_WIDER = 1.5  # from one network to the next
+MOST_WEIGHTS = 3000  # of a network that grows, and whose whole matrix is looked at
+_SLOPES = 1.0, 20.0  # of new neurons, where the domain is [-1, 1]
+_FEW_AXES = 3  # on which steep neurons are not lost among the directions
+
 
 class Batch(NamedTuple):
     """Points of a residual class."""
@@ -41,6 +47,13 @@ class Model(NamedTuple):
     activations: tuple
     classes: tuple  # of ClassModel
     features: Any = None  # Features, where the network is not the one made here
+
+
+class Richer(NamedTuple):
+    """Parameters of a network with twice as many neurons in its first layer."""
+
+    layers: tuple
+    extra: Any
 
 
 class Features(NamedTuple):
@@ -117,3 +130,61 @@ def drawn_anew(rng, net, problem):
     sizes = [len(layers[0]) - 1 - waves, *(matrix.shape[1] for matrix in layers)]
     new = start_parameters(rng, sizes, problem.unknown.values(), waves)
     return jax.tree.map(lambda leaf: leaf.astype(layers[0].dtype), new)
+
+
+# --- networks that grow --------------------------------------------------------------
+#
+# New neurons have outgoing weights of zero: the grown network is the same function, and
+# its Jacobian has new columns. On up to three axes those of the first layer vary on
+# many scales, since what a network has missed is mostly finer than what it has found.
+
+
+def wider(net, rng, n_waves=0):
+    """Add neurons to all hidden layers that leave the function unchanged.
+
+    Without ``rng`` all new weights are zero. The last ``n_waves`` inputs of the first
+    layer are those of the last layer, too; neurons begin without them.
+    """
+    layers, n_old = [], None
+    for k, matrix in enumerate(net.layers):
+        matrix = np.asarray(matrix)
+        last = k + 1 == len(net.layers)
+        skipped = 1 + n_waves * (last or n_old is None)  # rows that are not neurons
+        w, v = matrix.shape[0] - skipped, matrix.shape[1]
+        rows = w if n_old is None else math.ceil(_WIDER * w)
+        columns = v if last else math.ceil(_WIDER * v)
+        new = np.zeros((rows + skipped, columns), matrix.dtype)
+        new[:w, :v], new[rows:, :v] = matrix[:w], matrix[w:]
+        if rng is not None and n_old is None and not last and w <= _FEW_AXES:
+            new[:w, v:], new[-1, v:] = _on_many_scales(rng, w, columns - v)
+        elif rng is not None and not last:
+            drawn = rng.standard_normal((w, columns - v))
+            new[:w, v:] = drawn * np.sqrt(2 / (w + columns))
+            if n_old is None:  # with a bias, that they differ on an interval
+                new[-1, v:] = rng.uniform(-1, 1, columns - v)
+        layers.append(new)
+        n_old = w
+    return Parameters(tuple(layers), np.asarray(net.extra))
+
+
+def richer(net, n_waves=0):
+    """The network with twice as many neurons in its first layer: the same function."""
+    first, second, *others = (np.asarray(matrix) for matrix in net.layers)
+    n, n_axes = first.shape[1], len(first) - 1 - n_waves
+    new = np.zeros_like(first)
+    new[:n_axes], new[-1] = _on_many_scales(np.random.RandomState(0), n_axes, n)
+    unread = np.zeros((n, second.shape[1]), second.dtype)
+    layers = np.hstack([first, new]), np.vstack([second[:n], unread, second[n:]])
+    return Richer((*layers, *others), np.asarray(net.extra))
+
+
+def _on_many_scales(rng, n_axes, n):
+    """Weights (n_axes, n) and biases (n,) of neurons that bend within the domain."""
+    slopes = rng.standard_normal((n_axes, n))
+    slopes *= np.exp(rng.uniform(*np.log(_SLOPES), n)) / np.linalg.norm(slopes, axis=0)
+    return slopes, -np.sum(slopes * rng.uniform(-1, 1, slopes.shape), axis=0)
+
+
+def n_weights(net):
+    """Number of weights, with the coefficients that are to be found."""
+    return sum(np.size(matrix) for matrix in net.layers) + np.size(net.extra)

@@ -85,30 +85,24 @@ def with_next_weight(weighing, known, step, fresh, solved):
     of_equation = np.fmax(np.sum(step.class_losses[:-1]), fresh - noise)
     both = np.array([of_equation, noise])
     equation, share = (*weighing.equation, of_equation), weighing.share
-    waits = wanted_weight(weight, both, known, solved) != weight
+    waits = next_weight(weight, both, known, solved=solved) != weight
     if step.no_progress or has_settled(losses, equation):
         weight = next_weight(weight, both, known, share, solved)
     if weight != weighing.weight:
-        share = min(share, largest_share(both))
+        share = min(share, _RISE_OF_SHARE * share_of_equation(both))
     return Weighing(weighing.weight, weight, waits, losses, equation, share)
 
 
 def next_weight(weight, class_losses, known, share_before=math.inf, solved=True):
     """Return the weight for the next iterations of a fit whose loss has settled.
 
-    The class of the observations is last; ``share_before`` is :func:`largest_share`
-    where the weight has changed before.
+    The class of the observations is last; ``share_before`` is the largest share of an
+    equation whose loss has fallen with the weight. If infinite, the weight is what the
+    losses ask for.
     """
     share = share_of_equation(class_losses)
-    if not (known.has_functions or share < share_before):
-        return weight
-    return wanted_weight(weight, class_losses, known, solved)
-
-
-def wanted_weight(weight, class_losses, known, solved=True):
-    """Return the weight that the losses ask for, however the share has fallen."""
-    share = share_of_equation(class_losses)
-    if not is_noise(float(class_losses[-1]), weight * known.spread_loss):
+    falls = known.has_functions or share < share_before
+    if not (falls and is_noise(float(class_losses[-1]), weight * known.spread_loss)):
         return weight
     if known.has_functions:
         fall = min(_LARGEST_FALL_WITH_FUNCTIONS, 1 / share)
@@ -117,11 +111,6 @@ def wanted_weight(weight, class_losses, known, solved=True):
         fall = min(spent / _SPENT, _LARGEST_FALL, 1 / share)
     falls = fall > _LEAST_FALL and switches.on("pinn.observation_weight")
     return max(weight / fall, _SMALLEST) if falls else weight
-
-
-def largest_share(class_losses):
-    """The largest share of an equation whose loss has fallen with the next weight."""
-    return _RISE_OF_SHARE * share_of_equation(class_losses)
 
 
 def share_of_equation(class_losses):
@@ -159,7 +148,7 @@ class Observed(NamedTuple):
     has_functions: bool = False  # whether outputs without an equation are looked for
 
 
-def observed(data):
+def observed(data, has_functions=False):
     """Number of observations, and their loss if their means are all that is known."""
     square, y = np.float64(data.scale) ** 2, np.float64(data.data)
     there = ~np.isnan(y)
@@ -169,7 +158,7 @@ def observed(data):
         means = np.sum(weights * y, axis=0) / totals
         spread = 0.5 * float(np.sum(weights * (y - means) ** 2))
     n = int(np.count_nonzero(weights))
-    return Observed(n, spread if math.isfinite(spread) else math.inf)
+    return Observed(n, spread if math.isfinite(spread) else math.inf, has_functions)
 
 
 def has_settled(losses, equation=()):

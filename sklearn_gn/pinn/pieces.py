@@ -12,15 +12,22 @@ from functools import partial
 import jax
 import numpy as np
 
+from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.caches import KeptWithArrays
 from sklearn_gn.arrays.compilation import jit_by_size
-from sklearn_gn.linalg.jacobian import first_points
-from sklearn_gn.pinn import numpy_residuals
+from sklearn_gn.arrays.devices import by_rows
+from sklearn_gn.arrays.trees import dimension
+from sklearn_gn.linalg import jacobian as operators
+from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn import residuals as of_points
+from sklearn_gn.pinn.model import Richer
 
 _LEAST_RESIDUALS = 768  # in a piece, which has less than twice as many
 _MOST_PIECES = 32
 _BITS = 5  # leading ones of the numbers of points
+# Numbers in a Jacobian that is multiplied out. Beyond, the products of several threads
+# are worth seconds of compilation.
+_SMALL_JACOBIAN = 2**25
 
 _kept = KeptWithArrays()  # points of pieces
 
@@ -83,23 +90,14 @@ def _rows(batch, start, stop):
 def residuals(model, net, batches, like=None):
     """Return the residuals of all points, in NumPy; ``like`` as for :func:`cut`."""
     parts = cut(model.classes, batches, like)
-    evaluate = _in_numpy_or(_residuals, model, batches)
-    return joined(model, batches, parts, [evaluate(model, net, p) for p in parts])
+    return joined(model, batches, parts, [_residuals(model, net, p) for p in parts])
 
 
 def class_residuals(model, kind, net, batch):
     """Return the residuals of a class as they are, in NumPy, of shape (N, k)."""
     parts = cut((kind,), (batch,))
-    evaluate = _in_numpy_or(_of_class, model, (batch,))
-    found = [np.asarray(evaluate(model, kind, net, part)) for (part,) in parts]
+    found = [np.asarray(_of_class(model, kind, net, part)) for (part,) in parts]
     return np.concatenate(found)[: len(batch.x)]
-
-
-def _in_numpy_or(compiled, model, batches):
-    """The function of this name in ``numpy_residuals`` where that serves."""
-    if numpy_residuals.serve(model, batches):
-        return getattr(numpy_residuals, compiled.__name__)
-    return compiled
 
 
 _compiled = partial(jit_by_size, largest=0, medium=2**15)
@@ -107,6 +105,97 @@ _residuals = _compiled(of_points.residuals, static_argnames="model")
 _of_class = _compiled(
     of_points.class_residuals, static_argnames=("model", "class_model")
 )
+
+
+def linear_system(model, net, batches, balance):
+    """Network, weighted batches, residuals and Jacobian; in NumPy where small."""
+    n_residuals = sum(of_points.residual_counts(model.classes, batches))
+    is_small = n_residuals * dimension(net) <= _SMALL_JACOBIAN
+    if not (is_small and serve(batches)):
+        return net, *weighted_jacobian(model, net, batches, balance)
+    r, parts = jacobian(model, net, batches, balance)
+    net, balance, scales = backend.views((net, balance, [b.scale for b in batches]))
+    # The points stay the objects that they are, of which pieces are kept.
+    batches = [b._replace(scale=s) for b, s in zip(batches, scales, strict=True)]
+    batches = of_points.with_class_weights(batches, balance)
+    return net, batches, r, operators.multiplied_out(parts)
+
+
+@partial(
+    by_rows,
+    compiled=partial(jit_by_size, largest=2**10, medium=2**15, static_argnames="model"),
+    rows_out=of_points.rows_of_jacobian,
+    static=("model",),
+)
+def weighted_jacobian(model, net, batches, balance):
+    """Weighted batches, residuals, and the factors of their Jacobian.
+
+    Compiled apart from what uses it: products that read the factors many times over
+    would otherwise compute them again each time.
+    """
+    batches = of_points.with_class_weights(batches, balance)
+    return batches, *of_points.jacobian(model, net, batches)
+
+
+def jacobian(model, net, batches, balance):
+    """Residuals and parts of their Jacobian in NumPy, one of a class for each piece."""
+    parts = cut(model.classes, batches)
+    found = [jacobian_of_piece(model, net, part, balance) for part in parts]
+    r = joined(model, batches, parts, [r for r, _ in found])
+    if parts[0] is batches:
+        return r, found[0][1]
+    inside = []  # without rows that fill up the pieces
+    for k, batch in enumerate(batches):
+        length = len(parts[0][k].x)
+        for j, (_, one) in enumerate(found):
+            n = min(len(batch.x) - j * length, length)
+            if n > 0:
+                inside.append(operators.first_points(one[k], n, length))
+    return r, inside
+
+
+def jacobian_of_piece(model, net, piece, balance):
+    """The same for a single piece, of one part a class.
+
+    A richer network needs no program of its own: the rows of its new neurons are those
+    of a network of the shapes that it was made of, and derive in what reads them alone.
+    """
+    in_rows = all(kind.rows is not None for kind in model.classes)
+    if not (isinstance(net, Richer) and in_rows):
+        return backend.views(weighted_jacobian(model, net, piece, balance)[1:])
+    n = net.layers[0].shape[1] // 2
+    first, second, *others = net.layers
+    layers = np.vstack([second[:n], second[2 * n :]]), *others
+    (r, parts), (_, new) = (
+        jacobian_of_piece(model, Parameters((half, *layers), net.extra), piece, balance)
+        for half in (first[:, :n], first[:, n:])
+    )
+    found = []
+    for part, more in zip(parts, new, strict=True):
+        (points, gradients), (inputs, slopes), *rest = part.layers
+        neurons = more.layers[1][0][..., :n]
+        inputs = np.concatenate([inputs[..., :n], neurons, inputs[..., n:]], axis=-1)
+        gradients = np.concatenate([gradients, np.zeros_like(gradients)], axis=-1)
+        all_layers = (points, gradients), (inputs, slopes), *rest
+        found.append(part._replace(layers=all_layers))
+    return r, found
+
+
+def dense_jacobian_of_piece(model, net, piece, balance):
+    """Residuals of a piece and all columns of their Jacobian, in NumPy."""
+    r, parts = jacobian_of_piece(model, net, piece, balance)
+    (part,) = operators.multiplied_out(parts)
+    return r, np.hstack([part.dense, part.extra]) if part.extra.size else part.dense
+
+
+def sums_over_pieces(model, net, points, balance, like=None):
+    """``J^T J``, ``J^T r`` and ``|r|^2`` of all points; ``like`` as in ``cut``."""
+    gramian = gradient = square = 0.0
+    for piece in cut(model.classes, points, like):
+        r, rows = dense_jacobian_of_piece(model, net, piece, balance)
+        gramian, gradient = gramian + rows.T @ rows, gradient + rows.T @ r
+        square = square + np.sum(r**2)
+    return gramian, gradient, square
 
 
 def joined(model, batches, parts, found):
@@ -122,17 +211,3 @@ def joined(model, batches, parts, found):
         classes.append(rows[: k * len(batch.x)])
         start = stop
     return np.concatenate(classes)
-
-
-def joined_jacobians(batches, parts, found):
-    """Parts of a Jacobian class after class, without rows that fill up the pieces."""
-    if parts[0] is batches:
-        return found[0]
-    inside = []
-    for k, batch in enumerate(batches):
-        length = len(parts[0][k].x)
-        for j, one in enumerate(found):
-            n = min(len(batch.x) - j * length, length)
-            if n > 0:
-                inside.append(first_points(one[k], n, length))
-    return inside

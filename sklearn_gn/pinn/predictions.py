@@ -81,12 +81,10 @@ class SolutionMixin(PredictionIntervalMixin):
             of time, or has unknown functions of more than three axes.
         """
         from sklearn_gn.pinn import solution
-        from sklearn_gn.pinn.windows import at_points
 
-        X = self._points(X)
-        model, net, scaling = self._fitted.model, self._fitted.net, self._fitted.scaling
-        y = self._in_batches(lambda x: at_points(solution.values, model, net, x), X)
-        y = extremes.numbers(y, model.features)
+        X, net, scaling = self._points(X), self._fitted.net, self._fitted.scaling
+        y = self._evaluated(solution.values, X)
+        y = extremes.numbers(y, self._fitted.model.features)
         if scaling is not None:
             y = extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
         if not return_std:
@@ -106,7 +104,8 @@ class SolutionMixin(PredictionIntervalMixin):
                 "return_std=True: a solution with unknown functions of more than three "
                 "axes has no standard deviations."
             )
-        n = max(32, _SLOPES_FLOATS // (n_weights(net) * y.shape[1]))
+        n_weights = sum(leaf.size for leaf in backend.leaves(net))
+        n = max(32, _SLOPES_FLOATS // (n_weights * y.shape[1]))
         std = self._in_batches(self._posterior.output_deviations, X, n, "float64")
         if scaling is not None:
             std = extremes.scaled_back(std, scaling.y_scale)
@@ -145,30 +144,18 @@ class SolutionMixin(PredictionIntervalMixin):
         if self._fitted.problem is not None:
             X = in_order_of_axes(X, self._fitted.problem)
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        self._warn_of_times_beyond(X)
-        self._warn_of_points_outside(X)
-        scaling = self._fitted.scaling
-        return X if scaling is None else scaling.x(X)
-
-    def _warn_of_times_beyond(self, X):
-        """Warn of points that no solved window of time has."""
-        if hasattr(self, "_fit_run") or not self.window_ends_.size:  # not yet known
-            return
-        beyond = X[:, 0] > self._solved_until
+        scaling, problem = self._fitted.scaling, self._fitted.problem
+        X = X if scaling is None else scaling.x(X)
+        if hasattr(self, "_fit_run") or problem is None:
+            return X
+        beyond = X[:, 0] > (self._solved_until if self.window_ends_.size else math.inf)
         if beyond.any():
-            name = self._fitted.problem.domain.time
             warn_user(
-                f"{beyond.sum()} of {len(X)} points lie beyond {name} = "
+                f"{beyond.sum()} of {len(X)} points lie beyond {problem.domain.time} = "
                 f"{self._solved_until:.4g}, where the solved part ends: what "
                 "is returned there is extrapolated. Fit with a larger max_time.",
                 ConvergenceWarning,
             )
-
-    def _warn_of_points_outside(self, X):
-        """Warn of points where the equation was not asked to hold."""
-        problem = self._fitted.problem
-        if hasattr(self, "_fit_run") or problem is None:
-            return
         outside = problem.domain._is_outside(X)
         if outside.any():
             warn_user(
@@ -176,6 +163,14 @@ class SolutionMixin(PredictionIntervalMixin):
                 f"as {X[outside][0].tolist()}: what is returned there is extrapolated, "
                 "and need not satisfy the equation."
             )
+        return X
+
+    def _evaluated(self, function, X):
+        """Values of ``function(model, net, x)`` at points, each of its window."""
+        from sklearn_gn.pinn.windows import at_points
+
+        model, net = self._fitted.model, self._fitted.net
+        return self._in_batches(lambda x: at_points(function, model, net, x), X)
 
     def residual(self, X: ArrayLike) -> Array:
         """Residuals of the equation, which an exact solution makes zero.
@@ -195,15 +190,10 @@ class SolutionMixin(PredictionIntervalMixin):
         ValueError
             If ``problem`` is None.
         """
-        from sklearn_gn.pinn import solution
-        from sklearn_gn.pinn.windows import at_points
+        from sklearn_gn.pinn.solution import equation_residuals
 
         self._fitted_problem("residual")
-        model, net = self._fitted.model, self._fitted.net
-        return self._in_batches(
-            lambda x: at_points(solution.equation_residuals, model, net, x),
-            self._points(X),
-        )
+        return self._evaluated(equation_residuals, self._points(X))
 
     def derivative(self, X: ArrayLike, *axes: str) -> Array:
         """Partial derivatives of the solution.
@@ -229,7 +219,6 @@ class SolutionMixin(PredictionIntervalMixin):
             name.
         """
         from sklearn_gn.pinn import solution
-        from sklearn_gn.pinn.windows import at_points
 
         known = self._fitted_problem("derivative").domain.axes
         if not axes:
@@ -242,16 +231,11 @@ class SolutionMixin(PredictionIntervalMixin):
                 raise ValueError(
                     f"derivative: axis {axis!r} is unknown; the axes are {known}."
                 )
-        model, net = self._fitted.model, self._fitted.net
 
-        def derivatives(model, net, x):
+        def along(model, net, x):
             return solution.derivatives(model, net, x, axes)
 
-        return self._shaped(
-            self._in_batches(
-                lambda x: at_points(derivatives, model, net, x), self._points(X)
-            )
-        )
+        return self._shaped(self._evaluated(along, self._points(X)))
 
     def _fitted_problem(self, name):
         check_is_fitted(self)
@@ -304,14 +288,15 @@ class SolutionMixin(PredictionIntervalMixin):
         """What is observed, without noise, of shape (n, n_observed)."""
         from sklearn_gn.pinn import solution
 
-        observed, net = self._fitted.observed, self._fitted.net
+        observed = self._fitted.observed
         if not any(map(callable, observed)):
             predicted = self.predict(X)
             return predicted.reshape(len(predicted), -1)[:, list(observed)]
-        model = self._fitted.model
-        return self._in_batches(
-            lambda x: solution.observable(model, net, x, observed), self._points(X)
-        )
+
+        def observable(model, net, x):
+            return solution.observable(model, net, x, observed)
+
+        return self._evaluated(observable, self._points(X))
 
     @property
     def error_estimate_(self) -> float:
@@ -380,7 +365,6 @@ class SolutionMixin(PredictionIntervalMixin):
             If the problem has no exact solution.
         """
         from sklearn_gn.pinn import solution
-        from sklearn_gn.pinn.windows import at_points
 
         check_is_fitted(self)
         problem = self._fitted.problem
@@ -395,14 +379,6 @@ class SolutionMixin(PredictionIntervalMixin):
         else:
             X = self._points(X)
             exact = problem.exact_values(X)
-        model, net = self._fitted.model, self._fitted.net
-        values = self._in_batches(
-            lambda x: at_points(solution.values, model, net, x), X
-        )
+        values = self._evaluated(solution.values, X)
         joint, each = solution.relative_errors(problem, values, exact)
         return joint if multioutput == "joint" else each
-
-
-def n_weights(net):
-    """Number of weights, with the coefficients that are to be found."""
-    return sum(leaf.size for leaf in backend.leaves(net))

@@ -19,8 +19,8 @@ from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.optim.solver import Algorithm, Rows
-from sklearn_gn.pinn.fitted import set_layers
 from sklearn_gn.pinn.predictions import Fitted
+from sklearn_gn.pinn.windows import last_network
 from sklearn_gn.runtime.fit_loop import FitRun
 
 
@@ -57,7 +57,22 @@ REGRESSION = Algorithm("dngd", init, step, compiled=False)
 
 def fit(solver, model, start, data, seed):
     """Fit a network to rows and set the fitted attributes."""
-    layers = _layers_of(model, start)
+    # No hidden layers are a linear regression.
+    widths = [len(start.layers[0]) - 1, *(m.shape[1] for m in start.layers[:-1])]
+    layers = Layers(
+        sizes=tuple(widths),
+        activations=tuple(model.activations),
+        n_values=start.layers[-1].shape[1],
+        loss="squared",
+        features=tuple(range(widths[0])),
+        linear_term=len(widths) == 1,
+    )
+    # The parameters as one vector, of matrices with the biases in the first row.
+    *hidden, output = (
+        np.concatenate([matrix[-1:], matrix[:-1]]).astype(np.float64)
+        for matrix in start.layers
+    )
+    theta = layers.join(output, [matrix.T for matrix in hidden])
     rows = _rows_of(data.observations.training)
     validation = data.observations.validation
     n_effective = min(max(data.n_observations, len(rows.x)), MOST_ROWS)
@@ -70,7 +85,12 @@ def fit(solver, model, start, data, seed):
     )
 
     def fitted(net):
-        parameters = _parameters_of(layers, net.theta, solver.dtype)
+        output, hidden = layers.split(net.theta)
+        matrices = tuple(
+            np.concatenate([matrix[1:], matrix[:1]]).astype(solver.dtype)
+            for matrix in (*(layer.T for layer in hidden), output)
+        )
+        parameters = Parameters(matrices, np.zeros(0, solver.dtype))
         return Fitted(
             model, parameters, None, data.observed, data.single_target, data.scaling
         )
@@ -83,7 +103,7 @@ def fit(solver, model, start, data, seed):
         solver,
         REGRESSION,
         (rows, RegressionOptions(layers, options, int(seed))),
-        [_theta_of(layers, start)],
+        [theta],
         loss_scale=data.scaling.loss_scale,
         val_loss=val_loss,
         validation=validation,
@@ -97,45 +117,12 @@ def fit(solver, model, start, data, seed):
     )
 
 
-# --- the network in both forms -------------------------------------------------------
-
-
-def _layers_of(model, net):
-    """The network as the evidence sees it; no hidden layers are a linear regression."""
-    widths = [len(net.layers[0]) - 1, *(m.shape[1] for m in net.layers[:-1])]
-    return Layers(
-        sizes=tuple(widths),
-        activations=tuple(model.activations),
-        n_values=net.layers[-1].shape[1],
-        loss="squared",
-        features=tuple(range(widths[0])),
-        linear_term=len(widths) == 1,
-    )
-
-
 def _rows_of(batch):
     """The observations that have a weight; the others pad them."""
     kept = batch.scale > 0
     weight = np.asarray(batch.scale[kept], np.float64) ** 2
     x, y = (np.asarray(a[kept], np.float64) for a in (batch.x[:, 0], batch.data))
     return Rows(x, y, weight / weight.sum())
-
-
-def _theta_of(layers, net):
-    """The parameters as one vector, of matrices with the biases in the last row."""
-    *hidden, output = (
-        np.concatenate([matrix[-1:], matrix[:-1]]).astype(np.float64)
-        for matrix in net.layers
-    )
-    return layers.join(output, [matrix.T for matrix in hidden])
-
-
-def _parameters_of(layers, theta, dtype):
-    """The inverse of :func:`_theta_of`."""
-    output, hidden = layers.split(theta)
-    matrices = [*(layer.T for layer in hidden), output]
-    swapped = (np.concatenate([matrix[1:], matrix[:1]]) for matrix in matrices)
-    return Parameters(tuple(m.astype(dtype) for m in swapped), np.zeros(0, dtype))
 
 
 # --- fitted attributes ---------------------------------------------------------------
@@ -158,6 +145,16 @@ class EvidencePosterior(NamedTuple):
         jacobian = self.layers.jacobian(self.theta, np.asarray(x, np.float64))
         variance_of = partial(laplace.posterior_variances, self.covariance.get())
         return np.sqrt(np.stack([variance_of(rows) for rows in jacobian], axis=1))
+
+
+def set_layers(solver, fitted):
+    """Set the weights and biases of the layers."""
+    layers = [matrix.astype(np.float64) for matrix in last_network(fitted.net).layers]
+    inner = []
+    if fitted.model.features is not None:
+        inner, layers = layers[:-1], layers[-1:]
+    solver.coefs_ = inner + [matrix[:-1] for matrix in layers]
+    solver.intercepts_ = [matrix[-1] for matrix in layers]
 
 
 def _set_fitted(solver, run, fitted):
@@ -186,21 +183,17 @@ def _set_fitted(solver, run, fitted):
     solver.window_ends_, solver.enrichment_ = np.zeros(0), {}
     noise_std = y_scale * noise_deviation(net.beta)
     solver.noise_std_ = noise_std if y_scale.ndim else float(noise_std)
-    solver.alpha_ = _by_layer(layers, net.alpha / (net.beta * n_effective))
+    penalties = net.alpha / (net.beta * n_effective)
+    end = 3 + layers.n_feature_groups
+    if layers.linear_term:
+        solver.alpha_ = {"output": penalties[0]}
+    else:
+        solver.alpha_ = {
+            "output": penalties[1],
+            "bias": penalties[2],
+            "weights": penalties[3:end],
+            "layers": penalties[end:],
+        }
     solver.n_effective_parameters_ = n_parameters
     units = np.sum(np.log(np.broadcast_to(y_scale, layers.n_values)))
     solver.log_evidence_ = value - n_effective * float(units)
-
-
-def _by_layer(layers, penalties):
-    """The penalties by name; each of the features, and of the further layers."""
-    end = 3 + layers.n_feature_groups
-    output = penalties[0 if layers.linear_term else 1]
-    if layers.linear_term:
-        return {"output": output}
-    return {
-        "output": output,
-        "bias": penalties[2],
-        "weights": penalties[3:end],
-        "layers": penalties[end:],
-    }

@@ -19,15 +19,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.arrays.parts import total
-from sklearn_gn.linalg.jacobian import Part
+from sklearn_gn.linalg.jacobian import Part, ScaledAxes
 from sklearn_gn.pde.calls import call, first_large_term, flat
 from sklearn_gn.pde.local_functions import points_of_row
 from sklearn_gn.pinn.model import Batch, coefficients, n_waves, network
 from sklearn_gn.pinn.taylor import (
-    ScaledAxes,
     Stack,
     by_kind,
     input_stack,
@@ -123,17 +121,6 @@ def rows_of_jacobian(model, net, batches, balance):
             layers[0] = ScaledAxes(True, False, False, False), True
         parts.append(Part(() if kind.rows is None else tuple(layers), True, True))
     return whole, True, parts
-
-
-def second_derivative(model, params, batches, direction):
-    """``d^2/dt^2 r(theta + t v)`` at t = 0."""
-
-    def along(params):
-        return jax.jvp(
-            lambda params: residuals(model, params, batches), (params,), (direction,)
-        )[1]
-
-    return jax.jvp(along, (params,), (direction,))[1]
 
 
 # --- the Jacobian of a class ---------------------------------------------------------
@@ -240,14 +227,8 @@ def _stacks(model, class_model, batch):
         return ScaledAxes(jax.vmap(embedding)(x), first, slopes[first], zeros)
     if not (model.problem.periodic or n_waves(model.problem)):
         return scaled_axes(embedding, x, rows)
-    return by_kind(input_stacks(model.problem, rows, x, batch.axes), rows)
-
-
-@partial(jit_by_size, static_argnames=("problem", "rows"))
-def input_stacks(problem, rows, x, axes):
-    """Rows of the inputs at points; compiled apart, so that they are traced once."""
-    make = partial(input_stack, problem.embedding, rows=rows, axes=axes)
-    return jax.vmap(make)(x)
+    make = partial(input_stack, embedding, rows=rows, axes=batch.axes)
+    return by_kind(jax.vmap(make)(x), rows)
 
 
 def _is_sparse_stack(model, batch):

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.linalg.jacobian import ScaledAxes
 from sklearn_gn.networks._base import activation_function
 from sklearn_gn.pde.local_functions import LocalFunction
 
@@ -35,62 +36,6 @@ class DerivativeRows(NamedTuple):
     def size(self):
         """Number of rows of a point."""
         return 1 + len(self.first) + len(self.second)
-
-
-class ScaledAxes(NamedTuple):
-    """Rows of an embedding that scales single axes: values, and unit vectors.
-
-    In very many dimensions these are not multiplied out. With n points, s axes:
-    ``(values_i, slopes_1 e_axes_1, ..., slopes_s e_axes_s, 0, ...)``, ``size`` rows.
-    """
-
-    values: jnp.ndarray  # (n, n_inputs)
-    axes: jnp.ndarray  # (s,)
-    slopes: jnp.ndarray  # (s,)
-    zeros: jnp.ndarray  # (size - 1 - s,)
-
-    @property
-    def size(self):
-        """Number of rows of a point."""
-        return 1 + self.axes.shape[0] + self.zeros.shape[0]
-
-    @property
-    def width(self):
-        """Rows of the weights that belong to it, the bias included."""
-        return self.values.shape[1] + 1
-
-    def times(self, matrix):
-        """Rows after an affine layer, of shape (n, size, n_outputs)."""
-        n = self.values.shape[0]
-        values = self.values @ matrix[:-1] + matrix[-1][None]
-        first = self.slopes[:, None] * matrix[self.axes]
-        first = jnp.concatenate([first, self.zeros[:, None] * matrix[:1]])
-        first = jnp.broadcast_to(first, (n, *first.shape))
-        return jnp.concatenate([values[:, None], first], axis=1)
-
-    def transposed_times(self, z):
-        """The transpose of ``times``, for z of shape (n, size, n_outputs)."""
-        s = self.axes.shape[0]
-        change = self.values.T @ z[:, 0]
-        unit = self.slopes[:, None] * jnp.sum(z[:, 1 : 1 + s], axis=0)
-        change = change.at[self.axes].add(unit)
-        return jnp.concatenate([change, jnp.sum(z[:, 0], axis=0)[None]])
-
-    def products(self, other):
-        """Inner products (n, size, m, size) with rows of the same axes."""
-        n, m, s = len(self.values), len(other.values), self.axes.shape[0]
-        found = jnp.zeros((n, self.size, m, self.size), self.values.dtype)
-        found = found.at[:, 0, :, 0].set(self.values @ other.values.T + 1)
-        mixed = self.values[:, self.axes] * self.slopes[None]  # (n, s)
-        every = jnp.broadcast_to(mixed[:, None], (n, m, s))
-        found = found.at[:, 0, :, 1 : 1 + s].set(every)
-        mixed = other.values[:, self.axes] * self.slopes[None]  # (m, s)
-        every = jnp.broadcast_to(mixed.T[None], (n, s, m))
-        found = found.at[:, 1 : 1 + s, :, 0].set(every)
-        equal = (self.axes[:, None] == self.axes[None]).astype(self.values.dtype)
-        equal = equal * self.slopes[:, None] * self.slopes[None]
-        equal = jnp.broadcast_to(equal[None, :, None], (n, s, m, s))
-        return found.at[:, 1 : 1 + s, :, 1 : 1 + s].set(equal)
 
 
 def input_stack(embedding, x, rows, axes=None):

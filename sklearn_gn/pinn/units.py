@@ -20,7 +20,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn import _switches as switches
@@ -38,8 +37,6 @@ _VISIBLE = 1e3  # ratio of sizes, beyond which the smaller ones are not seen
 _SECANTS, _POWERS = 20, (0.25, 4.0)  # steps to the size of terms that are no lines
 _FASTER = np.concatenate([[0.0], 2.0 ** (np.arange(25) / 2)])  # waves in time
 _TWICE = 2.0  # the answer of a standing output: derivatives are the larger terms
-_N_POINTS = 20  # of each class, with a random function each
-_ORDERS = 3  # values, and the first two derivatives
 
 
 def units(problem, y=None, observed=(), waves=()):
@@ -165,7 +162,9 @@ def _sizes(rows, level, known, waves):
     known = np.array(known)
     sizes = np.maximum(known, _sizes_by_fluxes(rows, level, known > 0))
     if len(sizes) == 1:
-        return sizes if known[0] else np.maximum(sizes, _answer(rows, level, waves))
+        if not known[0]:
+            sizes = np.maximum(sizes, _balanced(rows, level, known, waves))
+        return sizes
     for _ in sizes:  # each may need the size of another one first
         before = sizes > 0
         sizes = _balanced(rows, level, sizes)
@@ -200,52 +199,33 @@ def _sizes_by_fluxes(rows, level, has_values):
     return sizes
 
 
-def _answer(rows, level, waves):
-    """Amplitude of the first wave, or of a slow one, that balances the source; or 0.
-
-    A wave in resonance, which the equation hardly answers, is passed over.
-    """
-    source, answers = _terms(rows, rows.interior, level, np.ones(1), waves=waves)
-    source *= np.sqrt(2)  # the mean square of a wave is half of that of its amplitude
-    source, answers = np.linalg.norm(source), np.linalg.norm(answers[:, 0], axis=1)
-    clear = np.flatnonzero(answers > _RESONANCE * answers.max(initial=0))
-    if not (source > 0 and len(clear)):
-        return 0.0
-    number, size = clear[0], source / answers[clear[0]]
-
-    def lack(size):
-        _, found = _terms(rows, rows.interior, level, np.ones(1) * size, waves=waves)
-        answer = np.linalg.norm(found[number])
-        return np.log(source / answer) if 0 < answer < np.inf else 0.0
-
-    return float(_secant(lambda sizes: np.array([lack(sizes[0])]), np.array([size]))[0])
-
-
-def _balanced(rows, level, sizes):
+def _balanced(rows, level, sizes, waves=()):
     """Give outputs without a size that with which they balance the rows.
 
     The equation, and the conditions that couple outputs; of several rows the geometric
-    mean.
+    mean. A single output does by the first of ``waves``, or a slow one; one in
+    resonance, which the equation hardly answers, is passed over.
     """
-    known = sizes > 0
-    kinds = [rows.interior]
-    if rows.problem.transform is None:
-        kinds += [
-            kind
-            for kind, condition in zip(
-                rows.conditions, rows.problem.conditions, strict=True
-            )
-            if isinstance(condition, Condition)
-        ]
+    known, kinds, number, share = sizes > 0, [rows.interior], 0, 1.0
+    if len(sizes) == 1:
+        _, answers = _terms(rows, rows.interior, level, np.ones(1), waves=waves)
+        answers = np.linalg.norm(answers[:, 0], axis=1)
+        number = np.argmax(answers > _RESONANCE * answers.max(initial=0))
+        share = np.sqrt(2)  # the mean square of a wave is half of its amplitude's
+    elif rows.problem.transform is None:
+        named = zip(rows.conditions, rows.problem.conditions, strict=True)
+        kinds += [kind for kind, one in named if isinstance(one, Condition)]
     reached = np.zeros(len(sizes), bool)
 
     def lack(trial):
         found = [[] for _ in trial]
         for kind in kinds:
-            source, (terms, *_) = _terms(rows, kind, level, trial)
-            wanted = np.max([source, *terms[known]], axis=0)
+            source, terms = _terms(rows, kind, level, trial, waves=waves)
+            terms = terms[number]
+            wanted = np.max([share * source, *terms[known]], axis=0)
             for k in np.flatnonzero(~known):
                 balanced = (wanted > 0) & (terms[k] > 0) & np.isfinite(wanted)
+                balanced &= np.isfinite(terms[k])
                 found[k].extend(np.log(wanted[balanced] / terms[k][balanced]))
         reached[:] = [bool(logs) for logs in found]
         return np.array([np.mean(logs) if logs else 0.0 for logs in found])
@@ -469,63 +449,3 @@ def size_of_observations(problem, observed):
 def are_apart(sizes):
     """Whether the smallest of some sizes would hardly count beside the largest."""
     return sizes.max() > _VISIBLE * sizes.min()
-
-
-# --- ordinary differential equations that go on from a start --------------------------
-#
-# The residual of such an equation is a rate. Its size says little about the error that
-# it causes, which is what the rate adds up to over time. Each row is therefore divided
-# by what it is for an output of size one that varies once over all time, in its
-# derivatives alone: then residuals are errors. The values of the outputs do not count.
-# Where the equation is stiff their terms are far larger, and with them as units wrong
-# slow parts would pass for small residuals; an output that stays small would hardly
-# count in the units of the statement. Of the first and the second derivative the larger
-# term is taken: with strong damping, a residual adds up in the first one. The
-# conditions at the start are treated the same.
-
-
-def units_of_rows(model):
-    """Return the units (k,) of the rows of each residual class."""
-    problem, rng = model.problem, np.random.RandomState(0)
-    probes = problem.probes(_N_POINTS, rng)
-    batches = [probes[known.residual.name] for known in model.classes]
-    shapes = rng.standard_normal((_N_POINTS, _ORDERS, problem.n_network_outputs))
-    with backend.scope("float64"):
-        found = backend.to_numpy(_slopes(model, batches, shapes))
-    return [_units(slopes) for slopes in found]
-
-
-def _units(slopes):
-    """Units of rows from their derivatives (n, k, _ORDERS, q)."""
-    slopes = slopes[np.isfinite(slopes).all(axis=(1, 2, 3))]
-    if not len(slopes):
-        return np.ones(slopes.shape[1])
-    sizes = np.sqrt(np.mean(np.sum(slopes**2, axis=3), axis=0))
-    found = sizes[:, 1:].max(axis=1)
-    found = np.where(found > 0, found, sizes[:, 0])  # of a row without derivatives
-    return np.where(found > 0, found, 1.0)
-
-
-@partial(jit_by_size, static_argnames="model")
-def _slopes(model, batches, shapes):
-    """Derivatives of the rows by the derivatives of the outputs, in shares of time."""
-    problem = model.problem
-    ((low, high),) = problem.domain.bounds
-
-    def one(kind, x, data, shape):
-        def rows(shape):
-            def function(y):
-                share = (y[0] - x[0, 0]) / (high - low)
-                return shape[0] + share * shape[1] + share**2 / 2 * shape[2]
-
-            fields = (problem.field(function),) * kind.n_points
-            return kind.function(fields, x, data, problem.start)
-
-        return jax.jacfwd(rows)(shape)
-
-    return [
-        jax.vmap(partial(one, known.residual))(
-            batch.x, batch.data, jnp.asarray(shapes[: len(batch.x)])
-        )
-        for known, batch in zip(model.classes, batches, strict=True)
-    ]

@@ -24,9 +24,8 @@ axis of time, and a condition at the start has the residual
     r(u) - r(u_before),
 
 which a window without one before it has with zeros in the place of the last term.
-Residuals count as the errors that they cause: in units of the outputs over all time
-(see :mod:`sklearn_gn.pinn.units`), and in proportion to the length of the
-window. A short window would otherwise rather have another start.
+Residuals of the equation count in proportion to the length of the window: a short one
+would otherwise rather have another start.
 """
 
 import math
@@ -42,16 +41,12 @@ import numpy as np
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.jacobian import Parameters
-from sklearn_gn.pinn import growth
-from sklearn_gn.pinn.model import drawn_anew, n_waves, network
+from sklearn_gn.pinn.model import drawn_anew, n_waves, network, richer
 from sklearn_gn.pinn.pieces import class_residuals
-from sklearn_gn.pinn.solved import (
-    FALL,
-    FEW_ITERATIONS,
-    WELL_SOLVED_LOSS,
-)
-from sklearn_gn.pinn.units import InUnits, units_of_rows
 
+# A loss that has not fallen by FALL in so many iterations falls no longer.
+FALL, FEW_ITERATIONS = 0.5, 12
+_WELL_SOLVED_LOSS = 1e-10  # relative to that of no training
 _WINDOW_PATIENCE = 8  # iterations without a fall, of a window
 # Fresh loss of a window, relative to that of no training, from which on there is
 # nothing to wait for.
@@ -105,13 +100,12 @@ class SinceBefore:
 # --- which problems, and what is made of them ----------------------------------------
 
 
-def with_windows(model, observed, as_stated=False):
+def with_windows(model, observed):
     """Return a model whose conditions at the start can be those of any window.
 
     The model itself, unless the problem is of ordinary differential equations that go
     on from a start. (Windows of space and time cost more than they bring: there, a
-    network that grows is the better answer.) Residuals count as errors, or
-    ``as_stated``.
+    network that grows is the better answer.)
     """
     problem = model.problem
     domain = problem.domain
@@ -126,36 +120,18 @@ def with_windows(model, observed, as_stated=False):
     for condition in given.values():
         if condition.needs_normals or condition.where(domain) not in (start, (start,)):
             return model
-    classes = model.classes
-    if not as_stated and switches.on("pinn.row_units"):
-        classes = map(_in_units, classes, units_of_rows(model))
-    interior, *conditions = classes
-    moved = [_with_function(known, SinceBefore) for known in conditions]
+    interior, *conditions = model.classes
+    moved = []
+    for known in conditions:
+        function = SinceBefore(known.residual.function)
+        residual = known.residual._replace(function=function)
+        moved.append(known._replace(residual=residual))
     return model._replace(classes=(interior, *moved))
-
-
-def _in_units(known, units):
-    """A class whose residuals count as errors."""
-    units = tuple(map(float, units))
-    return _with_function(known, partial(InUnits, units=units))._replace(size=1.0)
-
-
-def _with_function(known, changed):
-    residual = known.residual
-    return known._replace(
-        residual=residual._replace(function=changed(residual.function))
-    )
 
 
 def possible(model):
     """Whether the time of a model can be cut."""
     return any(isinstance(c.residual.function, SinceBefore) for c in model.classes)
-
-
-def loss_of_no_solution(model):
-    """Loss of an error as large as the solution, or inf where losses are no errors."""
-    counts_errors = isinstance(model.classes[0].residual.function, InUnits)
-    return 1.0 if possible(model) and counts_errors else math.inf
 
 
 # --- points of a window --------------------------------------------------------------
@@ -202,7 +178,7 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
         late = rules.deadline - time.perf_counter() < _TIME_LEFT * rules.budget
         if (
             _is_flat(march.falls, FEW_ITERATIONS)
-            and lowest > WELL_SOLVED_LOSS * first
+            and lowest > _WELL_SOLVED_LOSS * first
             and not late
             and switches.on("pinn.windows")
         ):
@@ -211,12 +187,18 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
         return march
     # Where the solution changes fast, residuals are large, too.
     unit = min(max(march.unit, first), _LARGEST_UNIT * first)
-    well = lowest <= WELL_SOLVED_LOSS * unit and _is_flat(march.falls, _ENOUGH)
+    well = lowest <= _WELL_SOLVED_LOSS * unit and _is_flat(march.falls, _ENOUGH)
     well = well or lowest <= _SOLVED_SURELY * unit
     flat = _is_flat(march.falls, _WINDOW_PATIENCE)
-    shortest = march.stop - march.start <= _SHORTEST
-    if well or (flat and shortest):
-        return _next_window(march, well and len(march.falls) <= _FEW_ITERATIONS)
+    length = march.stop - march.start
+    if well or (flat and length <= _SHORTEST):
+        if march.stop == 1:
+            return march._replace(ended=True)
+        if well and len(march.falls) <= _FEW_ITERATIONS:
+            length = 2 * length
+        # The last window is not a scrap.
+        last = (1 - march.stop) / length <= 5 / 4
+        return march._replace(next_stop=1.0 if last else march.stop + length)
     if flat:
         return march._replace(next_stop=_cut(march, model, net, fresh_batches))
     return march
@@ -224,18 +206,6 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
 
 def _is_flat(falls, patience):
     return len(falls) > patience and falls[-1] > FALL * falls[-1 - patience]
-
-
-def _next_window(march, longer):
-    if march.stop == 1:
-        return march._replace(ended=True)
-    length = march.stop - march.start
-    if longer:
-        length = 2 * length
-    left = 1 - march.stop
-    # The last window is not a scrap.
-    n_windows = max(1, math.ceil(left / length - 1 / 4))
-    return march._replace(next_stop=1.0 if n_windows == 1 else march.stop + length)
 
 
 def _cut(march, model, net, batches):
@@ -335,17 +305,10 @@ def marches(model, solution):
     return [March(start, stops[k], done[:k]) for k, start in enumerate(starts)]
 
 
-def resumed(model, solution, fresh_points):
-    """Return the network of the last window, and the march up to it."""
-    march = marches(model, solution)[-1]
-    fresh = within(model, fresh_points, march)
-    return solution.nets[-1], march._replace(fresh=jax.device_put(fresh))
-
-
 def wider_in_window(model, net, march):
     """Add neurons that vary within the window and leave the function unchanged."""
     net = _with_time(net, march, back=True)
-    return _with_time(growth.richer(net, n_waves(model.problem)), march)
+    return _with_time(richer(net, n_waves(model.problem)), march)
 
 
 def last_network(solution):

@@ -314,7 +314,8 @@ class Problem(NamedTuple):
             self.form,
             self.known[series],
             Limits(*(a[series] for a in self.limits)),
-            self.candidates and Candidates(*(rows_of(a, series) for a in self.candidates)),
+            self.candidates
+            and Candidates(*(rows_of(a, series) for a in self.candidates)),
         )
 
 

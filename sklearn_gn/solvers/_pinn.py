@@ -1,7 +1,7 @@
 """The solvers of PINNSolver."""
 
 from collections.abc import Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Literal
 
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -22,28 +22,20 @@ class DNGD(Solver):
 
     Parameters
     ----------
-    damping_rule : {"trust_region", "gain_ratio", "loss"}, default="trust_region"
+    damping_rule : {"trust_region", "loss"}, default="trust_region"
         How the damping is chosen in each iteration, unless the estimator's ``damping``
         is a number.
 
         - "trust_region": tries several trust-region radii and takes the largest step
           whose predicted reduction is achieved.
-        - "gain_ratio": tries one step and adapts the damping to its gain ratio, as in
-          Nielsen's rule.
         - "loss": the loss itself, at most 1e-5, with a line search along the step, as
           in [1]_.
 
     geodesic_acceleration : bool, default=True
         Whether half the geodesic acceleration is added to steps for which it is short.
-        Its second derivative is exact; with "trust_region" it is a difference of
-        residuals, as in [2]_, and where that lowers the loss, the step is then
-        corrected by how far the residuals after it are from those of the linear model.
-
-    momentum : float, default=0.0
-        Share of the previous step from which the next one starts [3]_.
-
-    jacobi_scaling : bool, default=False
-        Whether the Gramian is scaled to a diagonal of ones.
+        Its second derivative is a difference of residuals, as in [2]_. With
+        "trust_region" the step is then corrected by how far the residuals after it are
+        from those of the linear model, where that lowers the loss.
 
     single_precision_iter : int, default=0
         Number of iterations at the start that are computed in single precision.
@@ -61,17 +53,12 @@ class DNGD(Solver):
        of physics-informed neural networks".
     .. [2] M. Transtrum and J. Sethna, "Improvements to the Levenberg-Marquardt
        algorithm for nonlinear least-squares minimization".
-    .. [3] G. Goldshlager, N. Abrahamsen and L. Lin, "A Kaczmarz-inspired approach to
-       accelerate the optimization of neural network wavefunctions", Journal of
-       Computational Physics.
     """
 
     name = "dngd"
     _parameter_constraints = {
-        "damping_rule": [StrOptions({"trust_region", "gain_ratio", "loss"})],
+        "damping_rule": [StrOptions({"trust_region", "loss"})],
         "geodesic_acceleration": ["boolean"],
-        "momentum": [Interval(Real, 0, 1, closed="left")],
-        "jacobi_scaling": ["boolean"],
         "single_precision_iter": [Interval(Integral, 0, None, closed="left")],
         "enrichment": [StrOptions({"auto"}), "array-like", None],
     }
@@ -79,17 +66,13 @@ class DNGD(Solver):
     def __init__(
         self,
         *,
-        damping_rule: Literal["trust_region", "gain_ratio", "loss"] = "trust_region",
+        damping_rule: Literal["trust_region", "loss"] = "trust_region",
         geodesic_acceleration: bool = True,
-        momentum: float = 0.0,
-        jacobi_scaling: bool = False,
         single_precision_iter: int = 0,
         enrichment: Literal["auto"] | Sequence[str] | None = "auto",
     ) -> None:
         self.damping_rule = damping_rule
         self.geodesic_acceleration = geodesic_acceleration
-        self.momentum = momentum
-        self.jacobi_scaling = jacobi_scaling
         self.single_precision_iter = single_precision_iter
         self.enrichment = enrichment
 

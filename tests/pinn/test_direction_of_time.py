@@ -16,8 +16,8 @@ from sklearn_gn.pde import (
     d,
     laplacian,
 )
-from sklearn_gn.pinn import determination
-from sklearn_gn.pinn.statement_faults import fault_of_statement, growing_waves
+from sklearn_gn.pinn import statement
+from sklearn_gn.pinn.statement import fault_of_statement, growing_waves
 
 STRIP = Box(x=(0, 1), t=(0, 1))
 START, SPEED = Initial(1.0), Initial(0.0, order=1)
@@ -103,10 +103,10 @@ def test_growing_waves_are_the_fault_of_a_statement_without_observations():
 def test_derivatives_that_the_equation_gives_are_named(residual, domain, said):
     problem = Problem(residual, domain, [START, SPEED])
     if said is None:
-        determination.warn_of_redundant_derivatives(problem)
+        statement.warn_of_redundant_derivatives(problem)
         return
     with pytest.warns(UserWarning, match=f"initial_2: order=1 is not needed.*{said}"):
-        determination.warn_of_redundant_derivatives(problem)
+        statement.warn_of_redundant_derivatives(problem)
 
 
 def test_a_further_derivative_may_determine_a_coefficient():
@@ -116,4 +116,4 @@ def test_a_further_derivative_may_determine_a_coefficient():
         [START, SPEED],
         coefficients={"rate": Unknown(1.0)},
     )
-    determination.warn_of_redundant_derivatives(problem)
+    statement.warn_of_redundant_derivatives(problem)

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
 from sklearn_gn import PINNSolver
+from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pde import (
     Box,
     Condition,
@@ -22,8 +23,8 @@ from sklearn_gn.pde import (
     Unknown,
     d,
 )
-from sklearn_gn.pinn import determination, error_estimate, growth, setup
-from sklearn_gn.pinn.model import start_parameters
+from sklearn_gn.pinn import error_estimate, fitting, pieces, statement
+from sklearn_gn.pinn.model import richer, start_parameters
 from sklearn_gn.pinn.points import Sampler
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
@@ -63,7 +64,7 @@ def test_the_estimate_is_the_error_where_the_network_can_still_learn(solver):
 def test_the_estimate_is_that_of_a_dense_computation(solver):
     """Minimum-norm least squares on all fresh points at once, by LAPACK."""
     posterior = solver._posterior
-    model, net = posterior.model, growth.richer(posterior.net)
+    model, net = posterior.model, richer(posterior.net)
     with jax.enable_x64(True):
         flat, unravel = ravel_pytree(net)
         x = posterior.fresh[0].x[:200, 0]
@@ -292,7 +293,7 @@ def test_the_factor_of_pieces_is_that_of_all_rows(solver):
     posterior = solver._posterior
     model, net = posterior.model, posterior.net
     given = model, net, posterior.fresh, np.ones(2), posterior.batches
-    gramian, gradient, square = error_estimate.sums_over_pieces(*given)
+    gramian, gradient, square = pieces.sums_over_pieces(*given)
     factor = error_estimate.factor_over_pieces(*given)
     product = factor.T @ factor
     size = np.abs(gramian).max()
@@ -307,13 +308,26 @@ def test_a_richer_network_is_the_same_function_with_more_directions():
     rng = np.random.RandomState(0)
     net = start_parameters(rng, (2, 5, 3, 1), (), 1)  # one input that is a wave
     net.layers[0][-2:] = rng.standard_normal((2, 5))
-    more = growth.richer(net, 1)
+    more = richer(net, 1)
     assert [matrix.shape for matrix in more.layers] == [(4, 10), (11, 3), (5, 1)]
     np.testing.assert_array_equal(more.layers[0][:, :5], net.layers[0])
     assert np.all(more.layers[0][2, 5:] == 0)  # they do not read the wave
     assert np.all(more.layers[1][5:10] == 0)
     slopes = np.linalg.norm(more.layers[0][:2, 5:], axis=0)
     assert np.all((slopes >= 1) & (slopes <= 20))
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_jacobian_of_a_richer_network_is_that_of_its_weights(solver):
+    posterior = solver._posterior
+    model, net = posterior.model, richer(posterior.net)
+    plain, ones = Parameters(*net), np.ones(2)
+    r, rows = pieces.dense_jacobian_of_piece(model, net, posterior.fresh, ones)
+    other, expected = pieces.dense_jacobian_of_piece(
+        model, plain, posterior.fresh, ones
+    )
+    np.testing.assert_allclose(r, other, rtol=1e-10)
+    np.testing.assert_allclose(rows, expected, atol=1e-12 * np.abs(expected).max())
 
 
 def test_the_estimate_is_kept_and_knows_its_limits(solver, monkeypatch):
@@ -344,7 +358,7 @@ def test_functions_of_time_that_are_free_do_not_count(pinned, free):
     box = Box(x=(0, 1), t=(0, 2))
     problem = Problem(flow, box, conditions, outputs=("v", "p"))
     net = start_parameters(np.random.RandomState(0), (2, 4, 2), ())
-    (model,) = setup.models(
+    (model,) = fitting.models(
         [problem],
         ("tanh",),
         None,
@@ -354,7 +368,7 @@ def test_functions_of_time_that_are_free_do_not_count(pinned, free):
         device=None,
     )
     points = Sampler(40, 20, "sobol", "float64").draw(model, 0, 0, 0)
-    found = determination.free_functions_of_time(model, net, points)
+    found = statement.free_functions_of_time(model, net, points)
     assert found.tolist() == free
     x = points[0].x[:, 0]
     v, p = x[:, 0], x[:, 1] ** 3

@@ -32,13 +32,12 @@ from sklearn_gn.pde import (
     laplacian,
 )
 from sklearn_gn.pinn import (
-    determination,
+    control,
     findings,
     fitting,
-    growth,
     iteration,
     points,
-    setup,
+    statement,
 )
 from sklearn_gn.pinn.control import Clock, Control, with_expected_seconds
 from sklearn_gn.pinn.data import problem_sequence
@@ -49,11 +48,9 @@ from sklearn_gn.pinn.observation_weight import (
     Weighing,
     next_weight,
     observed,
-    wanted_weight,
 )
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
-from sklearn_gn.pinn.solved import holds_in_all_classes
 from sklearn_gn.pinn.windows import Pieces
 
 SMALL = dict(
@@ -185,7 +182,7 @@ def test_solutions_that_are_determined_are_not_warned_of(problem):
 @pytest.mark.repeats
 def test_derivatives_of_any_order_are_counted(residual, domain, orders):
     problem, _ = posed(Problem(residual, domain), [])
-    found = determination._high_orders(problem, np.random.RandomState(0))
+    found = statement._high_orders(problem, np.random.RandomState(0))
     assert found is None if orders is None else found.tolist() == orders
 
 
@@ -196,23 +193,23 @@ def test_what_is_missing_is_named_in_equations_of_high_order():
             classes=[SimpleNamespace(rows=None, residual=SimpleNamespace(name="x"))],
         )
         rng = np.random.RandomState(0)
-        found = determination.missing_conditions(model, rng)
+        found = statement.missing_conditions(model, rng)
         if forgotten:
-            found = determination.forgotten_conditions(model, found, rng)
+            found = statement.forgotten_conditions(model, found, rng)
         return found
 
     beam = string(Dirichlet(0.0), Neumann(0.0, on="x=min"), residual=bending)
     found = missing(beam, False)
     assert found == {"x": (4, ["x=min", "x=max", "x=min"])}
-    text = determination._open_by_conditions(found, 2e4)
+    text = statement._open_by_conditions(found, 2e4)
     assert "needs 4 conditions at the ends" in text
     clamped = string(Dirichlet(0.0), Neumann(0.0), residual=bending)
-    text = determination._open_by_conditions(missing(clamped, False), 2e4)
+    text = statement._open_by_conditions(missing(clamped, False), 2e4)
     assert "only 5e-05 of those" in text
     assert "as many as the derivatives, but there may be further solutions" in text
     wave = replace(HEAT, residual=dispersion)
     assert missing(wave, True) == {"t": (1, [])}
-    text = determination._open_by_conditions({"t": (1, []), "x": (2, ["x=min"])}, 2e4)
+    text = statement._open_by_conditions({"t": (1, []), "x": (2, ["x=min"])}, 2e4)
     assert text.count("State what is missing") == 1
     assert "1 derivative along 't'" in text
     assert "2 derivatives along 'x'" in text
@@ -222,14 +219,14 @@ def test_the_free_change_is_that_of_a_dense_computation():
     """Largest |T v| for |J v| = 1, by the pseudo-inverse of a Jacobian by columns."""
     problem = string(Dirichlet(0.0))
     rng = np.random.RandomState(0)
-    net, _ = setup.untrained_network(problem, None, (3,), rng, "float64", None)
+    net, _ = fitting.untrained_network(problem, None, (3,), rng, "float64", None)
     words = dict(equation=True, observed=None, device=None)
-    (model,) = setup.models([problem], ("tanh",), None, net.extra, **words)
+    (model,) = fitting.models([problem], ("tanh",), None, net.extra, **words)
     sampler = points.Sampler(40, 2, "sobol", "float64")
     batches = sampler.draw(model, 0, 0, 0)
     fresh = sampler.draw(model, 0, 0, 1)
     with jax.enable_x64(True):
-        found = determination.largest_free_change(model, net, batches, fresh, 0.5)
+        found = statement.largest_free_change(model, net, batches, fresh, 0.5)
         flat, unravel = ravel_pytree(net)
         rows = [
             jax.jit(jax.jacfwd(lambda p, b=b: residuals(model, unravel(p), b)))(flat)
@@ -332,7 +329,7 @@ def test_a_weight_that_waits_for_the_equation_has_not_settled():
     data = Batch(np.zeros((3, 1, 1)), np.array([[1.0], [2.0], [3.0]]), np.ones(3))
     losses, known = np.array([1e-3, 1e-2]), observed(data)
     assert next_weight(1.0, losses, known, share_before=0.09) == 1
-    assert wanted_weight(1.0, losses, known) < 1
+    assert next_weight(1.0, losses, known) < 1
 
 
 @pytest.mark.parametrize(
@@ -343,7 +340,7 @@ def test_a_weight_that_waits_for_the_equation_has_not_settled():
         ({"iteration": 4}, 50.0),  # another precision
         ({"next": "network"}, 50.0),
         # One that has compiled for a larger network says little.
-        ({"level": growth.Level(growth.Sizes(1, 1), falls=(1.0,))}, 1.5),
+        ({"level": control.Level(control.Sizes(1, 1), falls=(1.0,))}, 1.5),
     ],
 )
 def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
@@ -733,8 +730,9 @@ def test_a_condition_is_solved_by_its_own_measure():
         for n in ("interior", "initial", "data")
     ]
     first = (1e12, 1e4, 1.0)
-    assert holds_in_all_classes(kinds, (1e5, 1e-3, 0.5), first)
-    assert not holds_in_all_classes(kinds, (1e5, 1e-1, 0.5), first)
+    model = SimpleNamespace(classes=kinds)
+    assert not control._unmet(model, (1e5, 1e-3, 0.5), first, 1e-6)
+    assert control._unmet(model, (1e5, 1e-1, 0.5), first, 1e-6) == {"initial"}
 
 
 def drift(u, x):  # larger than a condition of size one
@@ -887,7 +885,7 @@ def test_constants_are_free_where_no_loss_changes():
     def loss(net):
         return float(net.layers[-1][-1, 0] ** 2)
 
-    assert determination.free_constants(loss, net, problem, 1.0) == ["p"]
+    assert statement.free_constants(loss, net, problem, 1.0) == ["p"]
 
 
 def _three(u, x):

@@ -12,9 +12,16 @@ import pytest
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
-from sklearn_gn.pinn import control, fitting, growth, iteration
+from sklearn_gn.pinn import control, fitting, iteration
 from sklearn_gn.pinn.control import Clock, Control, Losses
-from sklearn_gn.pinn.model import ClassModel, Model, network, start_parameters
+from sklearn_gn.pinn.model import (
+    ClassModel,
+    Model,
+    n_weights,
+    network,
+    start_parameters,
+    wider,
+)
 from sklearn_gn.pinn.observation_weight import Observed, Weighing
 from sklearn_gn.pinn.points import Sampler
 
@@ -25,7 +32,7 @@ EQUATION = Problem(lambda u, x: d(u, "x", "x") + 1, Box(x=(0, 1)), Dirichlet(0.0
 def test_a_wider_network_is_the_same_function_with_more_directions():
     rng = np.random.RandomState(0)
     net = start_parameters(rng, (1, 4, 3, 2), ())
-    more = growth.wider(net, rng)
+    more = wider(net, rng)
     assert [matrix.shape for matrix in more.layers] == [(2, 6), (7, 5), (6, 2)]
     model = Model(EQUATION, ("tanh", "tanh"), ())
     x = np.array([0.3])
@@ -37,7 +44,7 @@ def test_a_wider_network_is_the_same_function_with_more_directions():
 
 
 def level(falls, before=np.inf):
-    return growth.Level(growth.Sizes(200, 80), falls=tuple(falls), before=before)
+    return control.Level(control.Sizes(200, 80), falls=tuple(falls), before=before)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +63,7 @@ def level(falls, before=np.inf):
 )
 def test_what_grows_is_what_is_missing(falls, before, loss, then):
     net = start_parameters(np.random.RandomState(0), (1, 20, 20, 1), ())
-    rules = growth.Rules(network=True, points=True)
+    rules = control.Rules(network=True, points=True)
     now = Control(level=level(falls[:-1], before), first_fresh=1.0)
 
     def observed(rules, **seconds):
@@ -71,7 +78,7 @@ def test_what_grows_is_what_is_missing(falls, before, loss, then):
     # Thirty iterations at the next size must have room, too.
     tight = rules._replace(deadline=time.perf_counter() + 59)
     assert observed(tight, steady=1.0) == (None, end)
-    given = growth.Rules(network=False, points=True)
+    given = control.Rules(network=False, points=True)
     points = then if then == "points" else None
     assert observed(given) == (points, then in ("end", "network"))
 
@@ -128,7 +135,7 @@ def test_a_network_that_is_not_accurate_grows_after_all(
     monkeypatch, estimate, changes, larger
 ):
     net = start_parameters(np.random.RandomState(0), (1, 20, 20, 1), ())
-    rules = growth.Rules(network=True, points=True)._replace(**changes)
+    rules = control.Rules(network=True, points=True)._replace(**changes)
     ended = level([1e-8] * 13)._replace(ended=True)
     monkeypatch.setattr(control, "relative_error_estimate", lambda *_, **__: estimate)
     problem = SimpleNamespace(unknown={})
@@ -240,8 +247,8 @@ def test_a_fit_of_exact_observations_ends_with_few_digits_more(
 )
 def test_points_grow_where_the_layers_are_given(widths, sizes):
     net = start_parameters(np.random.RandomState(0), (1, *widths, 1), ())
-    rules, classes = growth.Rules(False, True), EQUATION.residual_classes()
-    now = growth.Level(growth.points_for(classes, growth._n_weights(net)))
+    rules, classes = control.Rules(False, True), EQUATION.residual_classes()
+    now = control.Level(control.points_for(classes, n_weights(net)))
     for expected, larger in itertools.pairwise(sizes):
         assert now.sizes == expected
         now = now._replace(falls=(1e-3,) * 12)
@@ -249,22 +256,22 @@ def test_points_grow_where_the_layers_are_given(widths, sizes):
         now = found.level
         assert now.ended == (larger == expected)
         if not now.ended:
-            now, same = growth.grown(now, found.next, rules, classes, net, None)
+            now, same = control.grown(now, found.next, rules, classes, net, None)
             assert same is net
 
 
 def test_points_are_as_many_as_the_residuals_that_weights_need():
     classes = EQUATION.residual_classes()
-    sizes = growth.points_for(classes, 1000, 3.0)
+    sizes = control.points_for(classes, 1000, 3.0)
     assert sizes == (2100, 900)
-    assert growth.points_for(classes[:1], 1000, 3.0).n_interior == 3000
-    assert growth.points_for(classes, 2_000_000) == (500, 200)
+    assert control.points_for(classes[:1], 1000, 3.0).n_interior == 3000
+    assert control.points_for(classes, 2_000_000) == (500, 200)
 
 
 def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
     # It grows whenever it may.
     monkeypatch.setattr(control, "_is_flat", lambda level, _: len(level.falls) > 3)
-    monkeypatch.setattr(growth, "MOST_WEIGHTS", 200)
+    monkeypatch.setattr(control, "MOST_WEIGHTS", 200)
     monkeypatch.setattr(fitting, "FIRST_WIDTHS", (8, 8))
     solver = PINNSolver(EQUATION, random_state=0, max_iter=24, tol=0)
     with warnings.catch_warnings():

@@ -27,14 +27,14 @@ from sklearn_gn.pde import (
     Unknown,
     d,
 )
-from sklearn_gn.pinn import control, observation_weight, setup
+from sklearn_gn.pinn import control, fitting, observation_weight
 from sklearn_gn.pinn import units as pinn_units
 from sklearn_gn.pinn.control import Control
-from sklearn_gn.pinn.data import without_data
+from sklearn_gn.pinn.data import observation_batch, without_data
 from sklearn_gn.pinn.enrichment.posed import posed
 from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.points import batch_of
-from sklearn_gn.pinn.residuals import class_residuals
+from sklearn_gn.pinn.residuals import Observed, class_residuals
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -66,10 +66,10 @@ def fit(X, y, **settings):
 def test_missing_observations_are_no_residuals():
     """The loss is the mean square of the numbers that there are."""
     weight = np.linspace(1, 2, 15)
-    batch = setup.observation_batch(
+    batch = observation_batch(
         OSCILLATOR, T, HALF, weight / weight.sum(), 3.0, None, "float64"
     )
-    kind = OSCILLATOR.residual_class("data", setup.Observed((0, 1)), n_data=2)
+    kind = OSCILLATOR.residual_class("data", Observed((0, 1)), n_data=2)
     field = OSCILLATOR.field(lambda x: jnp.stack([x[0], 2.0 + x[0]]))
     rho = jax.vmap(lambda x, y: kind.function((field,), x, y, {"w": 1.0}))
     r = batch.scale[:, None] * jax.jit(rho)(batch.x, batch.data)
@@ -129,14 +129,12 @@ def test_a_coefficient_field_depends_on_its_axes_alone():
         depends_on={"k": "x"},
     )
     rng = np.random.RandomState(0)
-    net, _ = setup.untrained_network(problem, None, (5,), rng, "float64", None)
+    net, _ = fitting.untrained_network(problem, None, (5,), rng, "float64", None)
     words = dict(equation=True, observed=(0, 1), device=None)
-    (model,) = setup.models([problem], ("tanh",), None, net.extra, **words)
+    (model,) = fitting.models([problem], ("tanh",), None, net.extra, **words)
     X = problem.domain.sample(6, rng)
     y = np.ones((6, 2))
-    data = setup.observation_batch(
-        problem, X, y, np.full(6, 1 / 6), 1.0, None, "float64"
-    )
+    data = observation_batch(problem, X, y, np.full(6, 1 / 6), 1.0, None, "float64")
     points = problem.sample(6, 4, rng)
     batches = [
         batch_of(*points[kind.residual.name], 1.0, "float64")

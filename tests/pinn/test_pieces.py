@@ -13,7 +13,7 @@ from sklearn_gn import PINNSolver
 from sklearn_gn.arrays import backend
 from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pde import Box, Dirichlet, Initial, Problem, Unknown, d
-from sklearn_gn.pinn import damped_step, pieces, residuals
+from sklearn_gn.pinn import pieces, residuals
 from sklearn_gn.pinn.findings import concentration
 from sklearn_gn.pinn.iteration import total_loss
 from sklearn_gn.pinn.model import Batch, ClassModel, Model, start_parameters
@@ -101,9 +101,7 @@ def test_padding_changes_nothing(in_rows, monkeypatch):
     balance = rng.uniform(1, 2, len(kinds))
 
     def found():
-        *_, weighted, r, (part,) = damped_step.linear_system(
-            model, net, batches, balance
-        )
+        *_, weighted, r, (part,) = pieces.linear_system(model, net, batches, balance)
         return (
             r,
             part.dense,

@@ -20,10 +20,9 @@ from sklearn_gn.pde import (
     laplacian,
 )
 from sklearn_gn.pde.corners import rough_corners
-from sklearn_gn.pinn import growth
 from sklearn_gn.pinn.enrichment import waves as spectrum
 from sklearn_gn.pinn.enrichment.posed import corner_functions, posed, units
-from sklearn_gn.pinn.model import Model, network, start_parameters
+from sklearn_gn.pinn.model import Model, network, start_parameters, wider
 from sklearn_gn.pinn.points import distinct
 from sklearn_gn.solvers import DNGD
 
@@ -163,7 +162,7 @@ def test_the_field_has_physical_units_and_the_waves():
     phase = np.array(wave) @ (x - [1.0, 1.5])
     expected = plain + 2 * np.cos(phase) + 3 * np.sin(phase)
     np.testing.assert_allclose(network(model, net, x), expected, rtol=1e-10)
-    more = growth.wider(net, rng, n_waves=2)
+    more = wider(net, rng, n_waves=2)
     assert [m.shape for m in more.layers] == [(5, 5), (6, 5), (8, 1)]
     np.testing.assert_allclose(network(model, more, x), expected, rtol=1e-10)
 

@@ -20,8 +20,7 @@ from sklearn_gn.pde import (
     d,
     integral,
 )
-from sklearn_gn.pinn import fitting, growth, setup, windows
-from sklearn_gn.pinn import units as pinn_units
+from sklearn_gn.pinn import control, fitting, windows
 from sklearn_gn.pinn.model import Model, network, start_parameters
 from sklearn_gn.pinn.points import Sampler
 from sklearn_gn.pinn.residuals import class_residuals
@@ -47,13 +46,13 @@ def heat(u, x):
     return d(u, "t")(x) - d(u, "x", "x")(x)
 
 
-def model_of(problem, as_stated=False):
+def model_of(problem):
     net = start_parameters(
         np.random.RandomState(0),
         (problem.domain.dim, 3, 3, 1),
         problem.unknown.values(),
     )
-    (model,) = setup.models(
+    (model,) = fitting.models(
         [problem],
         ("tanh", "tanh"),
         None,
@@ -62,7 +61,7 @@ def model_of(problem, as_stated=False):
         observed=None,
         device=None,
     )
-    return windows.with_windows(model, False, as_stated), net
+    return windows.with_windows(model, False), net
 
 
 @pytest.mark.parametrize(
@@ -133,8 +132,8 @@ def test_a_window_that_is_cut_begins_where_the_one_before_ends():
     value = np.asarray(at(before))
     np.testing.assert_allclose(at(net), value, rtol=1e-10)
     assert np.abs(net.layers[0] - before.layers[0]).max() > 0.1
-    # A constant u has the residual u, in units of 1 / 4, over a quarter of the time.
-    assert march.unit == pytest.approx(0.5 * value[0] ** 2, rel=1e-10)
+    # A constant u has the residual u, over a quarter of the time.
+    assert march.unit == pytest.approx(0.5 * (value[0] / 4) ** 2, rel=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -157,63 +156,10 @@ def test_windows_go_on_where_they_are_solved_and_are_cut_where_not(
     monkeypatch, march, fresh, then
 ):
     monkeypatch.setattr(windows, "_cut", lambda *arguments: "cut")
-    rules = growth.Rules(True, True)
+    rules = control.Rules(True, True)
     found = windows.observed(march, None, None, None, fresh, 1.0, rules)
     assert found.ended == (then == "end")
     assert found.next_stop == (None if then == "end" else then)
-
-
-STIFF = Problem(
-    lambda u, x: (
-        d(u["a"], "t")(x) + 0.04 * u["a"](x) - 1e4 * u["a"](x) * u["b"](x),
-        5 * d(u["b"], "t")(x) + 3e7 * u["b"](x) ** 2,
-        d(u["c"], "t", "t")(x) + 1e3 * d(u["c"], "t")(x) + u["a"](x),
-        u["a"](x) + u["b"](x) - 4e6,
-    ),
-    Interval(2, 6),
-    [
-        Initial([3.0, 0.0, 0.0]),
-        Condition(lambda u, x: 7 * d(u["c"], "t")(x) - 2, on="t=min"),
-    ],
-    outputs=("a", "b", "c"),
-)
-
-
-def test_rows_count_in_units_of_the_errors_that_they_cause():
-    (model,) = setup.models(
-        [STIFF],
-        ("tanh", "tanh"),
-        None,
-        np.zeros(0),
-        equation=True,
-        observed=None,
-        device=None,
-    )
-    stated = model._replace(
-        classes=tuple(
-            known._replace(residual=residual)
-            for known, residual in zip(
-                model.classes, STIFF.residual_classes(), strict=True
-            )
-        )
-    )
-    rows, start, slope = pinn_units.units_of_rows(stated)
-    # The derivatives alone, of time of length 4, however large the values are.
-    np.testing.assert_allclose(rows, [1 / 4, 5 / 4, 1e3 / 4, np.sqrt(2)], rtol=1e-10)
-    np.testing.assert_allclose(start, 1, rtol=1e-10)
-    np.testing.assert_allclose(slope, 7 / 4, rtol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("model", "largest"),
-    [
-        (model_of(Problem(decay, TIME, START))[0], 1.0),
-        (model_of(Problem(decay, TIME, START), as_stated=True)[0], np.inf),
-        (model_of(Problem(heat, Box(x=(0, 1), t=(2, 6)), START))[0], np.inf),
-    ],
-)
-def test_losses_that_count_errors_are_one_at_most(model, largest):
-    assert windows.loss_of_no_solution(model) == largest
 
 
 @pytest.mark.usefixtures("float64")
