@@ -130,8 +130,8 @@ class TimeBudget(_Callback):
     ----------
     seconds : float
         Wall-clock seconds from the beginning of the fit, including compilation. The
-        iteration in progress is finished first. :class:`PINNSolver` begins no iteration
-        that is not expected to end in time.
+        iteration in progress is finished first. :class:`PINNSolver` and
+        :class:`FGNSoftmaxHead` begin none that is not expected to end in time.
 
     Examples
     --------

@@ -122,8 +122,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     max_iter : int, default=100
         Maximum number of iterations. For mini-batch solvers these are epochs; for
-        "fgn_newton" they are Newton steps, and the epochs with which a head of 16,384
-        or more coefficients starts.
+        "fgn_newton" they are Newton steps.
 
     tol : float, default=1e-06
         "fgn_newton" stops when no component of the gradient is larger. A mini-batch
@@ -131,8 +130,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         five epochs.
 
     max_time : float or None, default=None
-        Seconds after which the fit stops, compilation included. If None, there is no
-        limit.
+        Seconds after which the fit stops, compilation included. "fgn_newton" begins no
+        step that is not expected to end in time. If None, there is no limit.
 
     early_stopping : bool, default=False
         Whether to stop when the cross-entropy on validation data no longer falls, and

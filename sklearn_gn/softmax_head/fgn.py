@@ -55,7 +55,6 @@ def fgn_direction(
     intercept,
     n_competitors=0,
     cg_iterations=0,
-    curvature_of=None,
 ):
     """The damped FGN step of an affine head, ``-(H + D)^-1 gradient``.
 
@@ -64,8 +63,7 @@ def fgn_direction(
     weights, where it may be of shape (d, 1), and for the bias. ``penalty`` of shape
     (d, 1) or (1, 1) is the factor of the squares of each row of the weights in the
     objective, and ``intercept`` 1, or 0 where the bias stays zero. The system is solved
-    by at most ``cg_iterations`` steps of CG, or, if 0, by Cholesky. ``curvature_of``
-    maps margins to other curvatures than their own.
+    by at most ``cg_iterations`` steps of CG, or, if 0, by Cholesky.
     """
     on_weight, on_bias = shifts
     library = library_of((head, batch.x))
@@ -73,8 +71,7 @@ def fgn_direction(
     # 1. Margins: probabilities, curvatures, and the direction of each row.
     logits = values(head, batch.x)
     split = margins(all_classes(logits), batch.label)
-    given = batch.weight, n_competitors, curvature_of
-    root, slope, by_class = curvature_rows(split, *given)
+    root, slope, by_class = curvature_rows(split, batch.weight, n_competitors)
     direction = to_columns(by_class)
     # What the gradient of the penalty adds, seen from row space: J D^-1 penalty W.
     if penalty.shape[0] == 1:
@@ -102,7 +99,7 @@ def fgn_direction(
     )
 
 
-def curvature_rows(split, weight, n_competitors, curvature_of=None):
+def curvature_rows(split, weight, n_competitors):
     """Rows of the whitened Jacobian in the logits, and the gradient in row space.
 
     Of b examples with c competitor directions each: the square roots S of the
@@ -112,10 +109,7 @@ def curvature_rows(split, weight, n_competitors, curvature_of=None):
     (b (1 + c), C) the margin gradient of each example and its competitor directions.
     """
     xp = namespace(split)
-    first = root_curvature(split.margin)
-    if curvature_of is not None:
-        first = xp.sqrt(curvature_of(split.margin))
-    first = xp.sqrt(weight) * first
+    first = xp.sqrt(weight) * root_curvature(split.margin)
     if not n_competitors:
         return first, weight * split.p_rest, split.gradient
     curvature, others = competitor_directions(split, n_competitors)

@@ -1,22 +1,19 @@
 r"""Newton's method for the affine softmax head, to the optimum.
 
-Mini-batch FGN comes near the optimum quickly and then hovers. Here the full softmax
-Gauss-Newton matrix, which for an affine head is the exact Hessian, takes over:
+The softmax Gauss-Newton matrix of an affine head is the exact Hessian. The features are
+whitened, which costs one eigendecomposition and makes single precision enough for all
+that is only approximate. There the Newton system is solved by conjugate gradients
+(:mod:`sklearn_gn.softmax_head.whitening`); gradient and loss are computed in the
+precision of the fit. At zero all probabilities are equal, so that the first system is
+that of a regression on the classes, which its diagonal solves.
 
-1.  a few passes of FGN over the rows replace the Newton steps that a line search would
-    cut short (:mod:`sklearn_gn.softmax_head.start`);
-2.  the features are whitened, which costs one eigendecomposition and makes single
-    precision enough for all that is only approximate
-    (:mod:`sklearn_gn.softmax_head.whitening`);
-3.  Newton steps follow by conjugate gradients in single precision, preconditioned by
-    one block a class, with gradient and loss in the precision of the fit.
-
-Where the penalty is chosen, steps 3 lead from one minimum to the next along a path of
+Where the penalty is chosen, the steps lead from one minimum to the next along a path of
 penalties (:mod:`sklearn_gn.softmax_head.penalty`), without the rows of each fold. All
 folds share the whitened features and the preconditioner.
 """
 
 import math
+import time
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,13 +22,13 @@ import numpy as np
 from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of
 from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
 from sklearn_gn.optim.solver import Algorithm
-from sklearn_gn.softmax_head import penalty, start
-from sklearn_gn.softmax_head.blocks import class_blocks, n_slots, some_rows
+from sklearn_gn.softmax_head import penalty
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
     HeadOptions,
     divided,
+    gradient_norms,
     head_report,
     objective,
     on_device,
@@ -39,6 +36,8 @@ from sklearn_gn.softmax_head.head import (
 )
 from sklearn_gn.softmax_head.whitening import (
     NewtonSettings,
+    class_blocks,
+    n_slots,
     whitened_newton_direction,
     whitened_rows,
 )
@@ -52,21 +51,21 @@ _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
 class NewtonState(NamedTuple):
-    """Head, gradient, and the phase of the method."""
+    """Head, gradient, and what the next step is to know."""
 
     net: AffineHead
     loss: float
-    gradient: AffineHead | None  # None at zero, before the start
+    gradient: AffineHead
     grad_norm: float
     criterion: float  # by which the best head is chosen: the loss, where it is resolved
     alpha: float
-    epoch: int  # of the start; past the last one: Newton
     path: tuple = ()  # penalties that were tried, with what was said of them
     slope: float = -math.inf  # of the last step; 0 where there is no better one
     anchor: tuple | None = None  # head and penalty of which the preconditioner is
-    usual: int = 0  # CG iterations there
+    usual: int | None = 0  # CG iterations there; None until they are known
     last: int = 0
     last_step: AffineHead | None = None  # where damping makes steps short
+    next_seconds: float = 0.0  # that the next step is expected to take
 
     @property
     def settled(self):
@@ -85,6 +84,7 @@ class Search(NamedTuple):
     alpha: float
     path: tuple = ()
     likeliest: tuple = ()  # the heads of the best penalty
+    next_seconds: float = 0.0
 
     @property
     def loss(self):
@@ -96,7 +96,6 @@ class NewtonData(NamedTuple):
     """The rows, and what is computed of them when it is needed."""
 
     rows: BatchedRows  # on the device
-    scaling: start.Scaling
     options: HeadOptions  # with the first penalty
     memo: dict  # the whitened rows; the preconditioner by the head of its making
     whole: BatchedRows  # of which rows are those of a fold, with weights of zero
@@ -108,36 +107,41 @@ class NewtonData(NamedTuple):
 
 def prepare(rows, options):
     """Put the rows on the device, and divide those into folds that choose a penalty."""
-    scaling = start.feature_scaling(rows, bool(options.intercept))
     placed = on_devices(rows, options)
-    data = NewtonData(placed, scaling, options, {}, placed)
+    data = NewtonData(placed, options, {}, placed)
     if options.n_effective is None:
         return data
     n, d = int(rows.n_rows), rows.x.shape[1]
     all_weight = float(rows.weight[:n].sum())
-    choosing, memo = n, data.memo
+    choosing = judging = n
     if options.mesh is None:
         choosing = penalty.n_choosing(n, d, int(rows.label[:n].max()) + 1)
+        judging = min(n, 2 * choosing)
+    fold = penalty.folds_of(rows.label[:choosing])
+    further = penalty.unseen_fold(rows.label[:judging], fold)
+    judged, memo = rows, data.memo
     if choosing < n:
-        x, label, weight = (a[:choosing] for a in (rows.x, rows.label, rows.weight))
-        count = np.int32(choosing)
-        rows = rows._replace(x=x, label=label, weight=weight, n_rows=count)
+        judged = penalty.first_rows(rows, judging)
+        rows = penalty.first_rows(rows, choosing)
         placed, memo = on_device(rows, options), {}
-    fold = np.full(len(rows.weight), -1, np.int32)
-    fold[:choosing] = penalty.folds_of(rows.label[:choosing])
+    fold, further = (
+        np.append(own, np.full(len(of.weight) - len(own), -1, np.int32))
+        for own, of in ((fold, rows), (further, judged))
+    )
     folds = []
     for k in range(fold.max() + 1):
         weight = np.where(fold == k, 0, rows.weight)
         own = placed._replace(weight=divided([weight], options)[0])
         factor = all_weight / float(weight.sum())
-        folds.append(NewtonData(own, scaling, options, memo, placed, factor=factor))
+        folds.append(NewtonData(own, options, memo, placed, factor=factor))
     if not folds:
         return data
-    count = np.where(fold >= 0, rows.weight, 0) * options.n_effective / all_weight
-    arrays = divided([count.astype(rows.weight.dtype), fold], options)
-    shift = penalty.shifts_of(rows.label, rows.weight, fold).astype(rows.weight.dtype)
-    shift = shift * options.intercept
-    judges = penalty.Judges(placed.x, placed.label, *arrays, shift)
+    kind = rows.weight.dtype
+    count = np.where(further >= 0, judged.weight, 0) * options.n_effective / all_weight
+    x = placed.x if judged is rows else on_device(judged.x, options)
+    arrays = divided([judged.label, count.astype(kind), further], options)
+    shift = penalty.shifts_of(rows.label, rows.weight, fold) * options.intercept
+    judges = penalty.Judges(x, *arrays, shift.astype(kind))
     return data._replace(folds=tuple(folds), judges=judges, n_judged=float(count.sum()))
 
 
@@ -174,33 +178,47 @@ def newton_settings(options, grad_norm=math.inf):
 
 
 def init(data, net, options):
-    """Evaluate a given head; of one that is zero the loss is known."""
+    """Evaluate the head to start from."""
     net = on_device(net, options)
-    if not data.folds:
-        alpha, path = float(options.alpha), ()
-        if options.n_effective is not None:  # the prior alone chooses
-            alpha = penalty.likeliest_alpha(alpha)
-            path = ((alpha, 0.0, 1.0),)
-        return begun(data, net, alpha)._replace(path=path)
-    state = begun(data.folds[0], net, float(options.alpha))
-    return Search((state,), state.net, _CHOSEN, state.alpha)
+    if data.folds:
+        state = evaluated(data.folds[0], net, float(options.alpha))
+        return Search((state,), state.net, _CHOSEN, state.alpha)
+    if options.n_effective is None:
+        return evaluated(data, net, float(options.alpha))
+    alpha = penalty.likeliest_alpha(float(options.alpha))  # the prior alone chooses
+    return evaluated(data, net, alpha)._replace(path=((alpha, 0.0, 1.0),))
 
 
-def begun(data, net, alpha, new_rows=True):
-    """The state of a head at a penalty; new rows are met by passes of mini-batches."""
-    options = at_penalty(data.options, alpha * data.factor)
-    zero = not (np.any(net.weight) or np.any(net.bias))
-    # Passes are too small for several devices.
-    passes = new_rows and options.mesh is None
-    passes = passes and start.pays(net, int(data.rows.n_rows))
-    loss, gradient, grad_norm = math.log(max(len(net.bias), 2)), None, math.nan
-    if not (zero and passes):
-        found = objective(net, data.rows, options)
-        loss, gradient = float(found.loss), found.gradient
-        grad_norm = float(found.grad_norm)
-    n_passes = start.n_passes(net)
-    epoch = n_passes - (passes if not zero else n_passes * passes)
-    return NewtonState(net, loss, gradient, grad_norm, loss, alpha, epoch)
+def evaluated(data, net, alpha):
+    """The state of a head at a penalty."""
+    found = objective(net, data.rows, at_penalty(data.options, alpha * data.factor))
+    loss, grad_norm = float(found.loss), float(found.grad_norm)
+    return NewtonState(net, loss, found.gradient, grad_norm, loss, alpha)
+
+
+def at_another_penalty(data, state, alpha):
+    """The state of the same head there, which takes no look at the rows."""
+    change = data.options.alpha.dtype.type((alpha - state.alpha) * data.factor)
+    added, gradient, grad_norm = with_penalty(state.net, state.gradient, change)
+    loss = state.loss + float(added)
+    return NewtonState(
+        state.net,
+        loss,
+        gradient,
+        float(grad_norm),
+        loss,
+        alpha,
+        **preconditioned(state),
+    )
+
+
+@in_either_library
+def with_penalty(net, gradient, change):
+    """What a change of the penalty adds to the loss; the gradient, and its norm."""
+    weight = gradient.weight + change * net.weight
+    gradient = gradient._replace(weight=weight)
+    added = change / 2 * (net.weight**2).sum()
+    return added, gradient, gradient_norms(gradient)[0]
 
 
 def preconditioned(state):
@@ -209,62 +227,33 @@ def preconditioned(state):
 
 
 def step(data, state, options):
-    """A pass of the start while these last, then a Newton step.
-
-    In a search for the penalty, for each fold; the next penalty follows when all minima
-    for the present one are near.
-    """
+    """A Newton step, or, in a search for the penalty, one of each fold."""
+    began = time.perf_counter()
     if isinstance(state, Search):
-        return _search(data, state)
-    options = at_penalty(options, state.alpha)
-    before = state.criterion
-    state, report = step_at_penalty(data, state, options)
-    if state.path and report.stop != "non_finite":
-        # Heads of different penalties do not compare: the last one is the best.
-        state = state._replace(criterion=min(before, -_CHOSEN) - 1)
-    return state, report
+        state, report = _search(data, state)
+    else:
+        before = state.criterion
+        options = at_penalty(options, state.alpha)
+        state, report = newton_step(data, state, options)
+        if state.path and report.stop != "non_finite":
+            # Heads of different penalties do not compare: the last one is the best.
+            state = state._replace(criterion=min(before, -_CHOSEN) - 1)
+    return state._replace(next_seconds=time.perf_counter() - began), report
 
 
-def step_at_penalty(data, state, options):
-    """A pass, of more damping where the loss does not fall, or a Newton step."""
-    n_passes = start.n_passes(state.net)
-    while state.epoch < n_passes:
-        net, damping = start.run_pass(
-            state.net, data.rows, data.scaling, state.epoch, options
-        )
-        state = state._replace(epoch=state.epoch + 1)
-        evaluation = objective(net, data.rows, options)
-        loss = float(evaluation.loss)
-        if loss < state.loss:
-            if loss > (1 - start.LEAST_FALL) * state.loss:
-                state = state._replace(epoch=n_passes)
-            columns = {"step_size": 1.0, "damping": damping}
-            return _finish(state, net, evaluation, options, **columns)
-    return _newton_step(data, state, options)
-
-
-def _newton_step(data, state, options):
+def newton_step(data, state, options):
+    """A Newton step at the penalty of the options."""
     settings = newton_settings(options, state.grad_norm)
-    if state.gradient is None:  # no pass was any good
-        found = objective(state.net, data.rows, options)
-        state = state._replace(
-            gradient=found.gradient, grad_norm=float(found.grad_norm)
-        )
-    # 1. The rows of the Hessian. NumPy takes some of them for the first step, which is
-    # far from the minimum. Compiled, one program is quicker to have than two.
     rows = whitened(data)
-    if state.anchor is None and not options.compiled:
-        rows = some_rows(rows, len(state.net.bias))
-    # 2. The preconditioner.
     inverses, state = _preconditioner(data, state, settings)
-    # 3. The direction, and the step length near the least loss along it.
+    # 1. The direction, and the step length near the least loss along it.
     direction, length, slope, iterations = whitened_newton_direction(
         state.net, state.gradient, rows, inverses, settings, state.last_step
     )
     length, slope, iterations = float(length), float(slope), int(iterations)
-    usual = state.usual or iterations
+    usual = iterations if state.usual is None else state.usual
     state = state._replace(slope=slope, last=iterations, usual=usual)
-    # 4. The line search.
+    # 2. The line search.
     eps = float(np.finfo(data.rows.x.dtype).eps)
     rounding = 8 * eps * abs(state.loss)
     moved = _line_search(data, state, direction, length, slope, rounding, options)
@@ -286,19 +275,21 @@ def _newton_step(data, state, options):
 
 
 def _preconditioner(data, state, settings):
-    """Inverses of the class blocks, built again when CG has become slow."""
-    m = state.net.bias.shape[0]
-    some = some_rows(whitened(data), m)
-    slots = n_slots(some, m)
-    if not slots:
+    """Inverses of the class blocks, built when CG takes more than they cost.
+
+    Until then the variances of the features do, times the mean curvature of a class.
+    """
+    slots, cost = n_slots(data.whole.x.shape, len(state.net.bias))
+    known = state.usual is not None
+    if slots and known and state.last > 2 * state.usual + cost:
+        state = state._replace(anchor=(state.net, settings.alpha), usual=None)
+    if not slots or state.anchor is None:
         return None, state
-    if state.anchor is None or state.last > 2 * state.usual + 5:
-        state = state._replace(anchor=(state.net, settings.alpha), usual=0)
     if data.memo.get("anchor") is not state.anchor:
         data.memo["anchor"] = state.anchor
         net, alpha = state.anchor
         settings = settings._replace(alpha=alpha)
-        data.memo["inverses"] = class_blocks(net, some, settings, slots)
+        data.memo["inverses"] = class_blocks(net, whitened(data), settings, slots)
     return data.memo["inverses"], state
 
 
@@ -372,15 +363,15 @@ def _search(data, search):
         if k == len(heads):  # one after the other, from the head of the fold before
             if not heads[-1].settled:
                 break
-            heads.append(begun(fold, heads[-1].net, search.alpha, new_rows=False))
+            heads.append(evaluated(fold, heads[-1].net, search.alpha))
         if heads[k].settled:
             continue
-        before = heads[k - 1]  # whose preconditioner serves this one too
         # Steps are not damped: where they are short, rough minima would be compared.
         options = at_penalty(fold.options, search.alpha * fold.factor)
         options = options._replace(damping=None)
-        state = heads[k]._replace(**preconditioned(before))
-        heads[k], report = step_at_penalty(fold, state, options)
+        # The preconditioner of the fold before serves this one too.
+        state = heads[k]._replace(**preconditioned(heads[k - 1]))
+        heads[k], report = newton_step(fold, state, options)
         if report.stop == "non_finite":
             break
     criterion = math.inf if search.path else search.criterion - 1
@@ -400,26 +391,18 @@ def _next_penalty(data, search):
     judged = penalty.judged([state.net for state in heads], data.judges)
     path = (*search.path, (before, *judged))
     alpha, last = penalty.next_alpha(path)
-    best = penalty.best_penalty(path)
-    likeliest = heads if best == before else search.likeliest
-    # From the nearer ones of the last heads and the best.
-    if abs(math.log(alpha / best)) < abs(math.log(alpha / before)):
-        heads = likeliest
+    best = heads if penalty.best_penalty(path) == before else search.likeliest
     criterion = -penalty.log_posterior(path[-1], path[0][0])
     if last:
-        new_rows = len(data.whole.weight) > len(data.judges.counts)
-        state = begun(data, heads[0].net, alpha, new_rows)
+        state = evaluated(data, best[0].net, alpha)
         return state._replace(path=path, criterion=criterion)
-    heads_there = []
-    for fold, state in zip(data.folds, heads, strict=True):
-        fresh = begun(fold, state.net, alpha, new_rows=False)
-        heads_there.append(fresh._replace(**preconditioned(state)))
+    folds = zip(data.folds, best, strict=True)
     return search._replace(
-        heads=tuple(heads_there),
+        heads=tuple(at_another_penalty(fold, state, alpha) for fold, state in folds),
         criterion=criterion,
         alpha=alpha,
         path=path,
-        likeliest=likeliest,
+        likeliest=best,
     )
 
 

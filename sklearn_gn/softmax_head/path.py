@@ -79,30 +79,26 @@ class PathProblem:
         rows = self.data.rows._replace(weight=weight[self.order] / weight.sum())
         data, before, known = self.data._replace(rows=rows), None, []
         net = self.zero if net is None else self.coordinates.head(net)
-        new_rows = not net.weight.any()
         for alpha in alphas:
             options = newton.at_penalty(data.options, alpha)
-            state = None
+            if before is None:
+                state = newton.evaluated(data, net, alpha)
+            else:
+                state = newton.at_another_penalty(data, before, alpha)
             if len(known) > 1:
-                state = newton.begun(data, extrapolated(known, alpha), alpha, False)
-                fall = (known[-1][0] - alpha) / 2 * np.vdot(net.weight, net.weight)
-                if not state.loss < before.loss - fall:
-                    state = None
-            if state is None:
-                state = newton.begun(data, net, alpha, new_rows and not known)
-            if before is not None:
-                state = state._replace(**newton.preconditioned(before))
-            n_iter, stop = 0, None
-            if state.gradient is not None:
-                largest = max(np.abs(part).max() for part in state.gradient)
-                stop = "tol" if largest <= options.tol else None
+                further = newton.evaluated(data, extrapolated(known, alpha), alpha)
+                if further.loss < state.loss:
+                    kept = newton.preconditioned(state)
+                    state = further._replace(**kept)
+            largest = max(np.abs(part).max() for part in state.gradient)
+            n_iter, stop = 0, "tol" if largest <= options.tol else None
             while stop is None and n_iter < max_iter:
-                state, report = newton.step_at_penalty(data, state, options)
+                state, report = newton.newton_step(data, state, options)
                 n_iter, stop = n_iter + 1, report.stop
-            before, net = state, state.net
-            known = [*known[1 - _KNOWN :], (alpha, net)]
+            before = state
+            known = [*known[1 - _KNOWN :], (alpha, state.net)]
             converged = stop in ("tol", "rounding", "line_search")
-            yield Minimum(self.coordinates.given_head(net), n_iter, converged)
+            yield Minimum(self.coordinates.given_head(state.net), n_iter, converged)
 
 
 def extrapolated(known, alpha):

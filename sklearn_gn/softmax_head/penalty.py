@@ -4,8 +4,9 @@ The rows are divided into eight folds. Without the rows of each fold the minimum
 objective is followed along a path of penalties, each started from the one before, and a
 penalty is judged by the cross-entropy of all rows that are left out, each predicted by
 the head without its fold. The vertex of the parabola through the three highest points
-is taken. It is one criterion for all sizes: once a thousand rows have been left out, no
-further folds are, and of very many rows a part is enough to choose.
+is taken. It is one criterion for all sizes: once enough rows have been left out, no
+further folds are, and of very many rows a part is enough to choose. As many others,
+which no fold has seen, judge too.
 
 The penalty that separates the classes best shrinks the logits too much: along the
 directions that matter, coefficients come out too small by about the same factor. So a
@@ -85,6 +86,23 @@ def folds_of(label, n_folds=_FOLDS, enough=_JUDGES):
     fold[order] = np.arange(len(order)) % n_folds
     used = -(-enough * n_folds // max(len(order), 1))
     return np.where(fold < used, fold, -1)
+
+
+def unseen_fold(label, fold):
+    """The folds of rows with those behind them, which are judged like the first fold.
+
+    But for those of a class that it does not know.
+    """
+    seen = np.zeros(label.max() + 1, bool)
+    seen[label[: len(fold)][fold != 0]] = True
+    last = label[len(fold) :]
+    return np.append(fold, np.where(seen[last] & (fold.max() >= 0), 0, -1))
+
+
+def first_rows(rows, n):
+    """So many rows, which are in random order."""
+    x, label, weight = (a[:n] for a in (rows.x, rows.label, rows.weight))
+    return rows._replace(x=x, label=label, weight=weight, n_rows=np.int32(n))
 
 
 def shifts_of(label, weight, fold):

@@ -4,8 +4,13 @@
 ``W', b'`` for it stands for ``W = basis W'``. The basis comes from one
 eigendecomposition, or is a diagonal where features are very many or of very different
 size. In these coordinates the Newton direction is found by conjugate gradients in
-single precision, preconditioned by one block a class
-(:mod:`sklearn_gn.softmax_head.blocks`), and then the least loss along it, roughly.
+single precision, and then the least loss along it, roughly.
+
+The preconditioner is the variance of each feature times the mean curvature of a class,
+or one diagonal block of the Hessian for each class: for class c it is
+``sum_i w_i p_ic (1 - p_ic) h_i h_i^T`` plus the penalty. A probability near 0 or 1 has
+no curvature, so each block is a sum over few rows: the examples of the class and those
+that compete with it.
 """
 
 from functools import partial
@@ -16,12 +21,12 @@ import numpy as np
 from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
-from sklearn_gn.arrays.parts import total
+from sklearn_gn.arrays.parts import n_devices, total
 from sklearn_gn.arrays.trees import add, dot
 from sklearn_gn.linalg import factors
+from sklearn_gn.linalg.krylov import conjugate_gradient
 from sklearn_gn.optim.multinomial import (
     hessian_product,
-    newton_direction,
     probabilities,
     to_columns,
 )
@@ -47,6 +52,10 @@ LEAST_CURVATURE = 1e-6  # of a class, relative to the largest
 _FLAT = 0.3  # part of the slope that may be left where the line search ends
 _LINE_ITERATIONS = 8
 _ALIKE = 1e-4  # curvature left of a direction, that is made conjugate to another
+_BLOCK_COST = 8  # products with the Hessian that building the blocks may cost
+_LARGEST_SLOTS = 4096  # rows of a class block
+_BLOCK_FLOATS = 2**26  # of all blocks together
+_LEAST_REST = 1e-3  # of the curvature of a class, that is spread over all rows
 
 
 # --- the coordinates -----------------------------------------------------------------
@@ -222,12 +231,16 @@ def system_at(net, data, settings):
     )
 
 
-def curvatures(p, weight):
-    """``w p (1 - p)`` of all rows and columns, and its sums over the rows."""
+def class_curvature(p, weight):
+    """The sums of ``w p (1 - p)`` over the rows, of each column."""
     xp = namespace(p)
-    curvature = to_columns(p * (1 - p) * weight[:, None])
-    whole = total(xp.sum(curvature, axis=0))
-    return curvature, xp.maximum(whole, LEAST_CURVATURE * xp.max(whole))
+
+    def body(found, p, weight):
+        return found + weight @ (p * (1 - p))
+
+    start = xp.zeros(p.shape[1], p.dtype)
+    whole = to_columns(total(over_blocks(body, start, (p, weight), p.shape[1])))
+    return xp.maximum(whole, LEAST_CURVATURE * xp.max(whole))
 
 
 @in_either_library
@@ -239,50 +252,26 @@ def whitened_newton_direction(net, gradient, data, inverses, settings, last=None
     a minimum is approached slowly. Returns the direction, the step length near the
     least loss along it, the slope, and the number of iterations.
     """
-    x, system = data.x, system_at(net, data, settings)
-    library, n_classes = library_of(x), max(net.bias.shape[0], 2)
-    xp, logits = library.xp, values(system.head, x)
-    p = probabilities(logits)
-    _, curvature = curvatures(p, system.weight)
-
-    def product(v, shift=system.shift, damping=system.damping):
-        def body(carry, x, p, weight):
-            forward = partial(values, x=x), partial(values_transposed, x)
-            return library.tree_map(
-                xp.add, carry, hessian_product(*forward, p, weight, v)
-            )
-
-        start = library.tree_map(xp.zeros_like, v)
-        image = total(over_blocks(body, start, (x, p, system.weight), n_classes))
-        bias = system.intercept * (image.bias + damping * v.bias)
-        return AffineHead(image.weight + shift * v.weight, bias)
-
-    center, basis = data.center, data.basis
+    system, center, basis = system_at(net, data, settings), data.center, data.basis
+    library = library_of(data.x)
+    xp = library.xp
     centered = gradient.weight - center[:, None] * gradient.bias[None, :]
     whitened = AffineHead(in_basis(basis.T, centered), gradient.bias)
     size, _ = gradient_norms(whitened)
-    scaled = library.tree_map(lambda g: (g / size).astype(x.dtype), whitened)
-    unit_step, iterations = newton_direction(
-        product,
-        scaled,
-        precondition=_preconditioner(system, curvature, inverses),
-        forcing=settings.forcing,
-        max_iter=settings.cg_iterations,
-    )
+    right = library.tree_map(lambda g: -(g / size).astype(data.x.dtype), whitened)
     if last is not None:
         last = single(to_whitened(last, center, data.dual))
-        undamped = partial(product, shift=system.penalty, damping=0 * system.damping)
-        right = library.tree_map(xp.negative, scaled)
-        unit_step = least_of_both(undamped, right, unit_step, last)
+    # The probabilities are let go before there are other logits.
+    unit_step, iterations = _solved(data.x, system, right, inverses, settings, last)
     direction = library.tree_map(lambda d: d.astype(size.dtype) * size, unit_step)
     slope = sum(xp.sum(d * g) for d, g in zip(direction, whitened, strict=True))
     along = single(direction)
     trial, *_ = length_along(
-        logits,
-        values(along, x),
+        values(system.head, data.x),
+        values(along, data.x),
         data.rows.label,
         system.weight,
-        slope.astype(x.dtype),
+        slope.astype(data.x.dtype),
         xp.sum(system.penalty * along.weight**2),
         flat=_FLAT,
         max_iter=_LINE_ITERATIONS,
@@ -292,6 +281,38 @@ def whitened_newton_direction(net, gradient, data, inverses, settings, last=None
     bias = direction.bias.astype(basis.dtype) - center @ weight
     direction = AffineHead(weight, bias)
     return direction, trial.astype(size.dtype), slope, iterations
+
+
+def _solved(x, system, right, inverses, settings, last):
+    """The solution of the system with a right side, and the number of iterations."""
+    library = library_of(x)
+    xp, p = library.xp, probabilities(values(system.head, x))
+
+    def product(v, shift=system.shift, damping=system.damping):
+        def body(carry, x, p, weight):
+            forward = partial(values, x=x), partial(values_transposed, x)
+            return library.tree_map(
+                xp.add, carry, hessian_product(*forward, p, weight, v)
+            )
+
+        start = library.tree_map(xp.zeros_like, v)
+        image = total(over_blocks(body, start, (x, p, system.weight), p.shape[1]))
+        bias = system.intercept * (image.bias + damping * v.bias)
+        return AffineHead(image.weight + shift * v.weight, bias)
+
+    step, iterations, _ = conjugate_gradient(
+        product,
+        right,
+        precondition=_preconditioner(
+            system, class_curvature(p, system.weight), inverses
+        ),
+        tol=settings.forcing,
+        max_iter=settings.cg_iterations,
+    )
+    if last is not None:
+        undamped = partial(product, shift=system.penalty, damping=0 * system.damping)
+        step = least_of_both(undamped, right, step, last)
+    return step, iterations
 
 
 def _preconditioner(system, curvature, inverses):
@@ -349,3 +370,55 @@ def least_of_both(product, right, step, last):
     further = length(other, add(image_of_last, share, image), least)
     own = length(step, image, 0)
     return add(add(step, xp.where(own > 0, own - 1, 0), step), further, other)
+
+
+# --- the blocks of the preconditioner ------------------------------------------------
+
+
+def n_slots(shape, n_columns):
+    """Rows that enter each class block, and what all blocks cost in products.
+
+    That is ``_BLOCK_COST`` at most: a product takes 2 n d multiply-adds a class, and a
+    block d^2 for each row and about d^3 for its inverse. Rows are a power of two, or
+    all, or 0 where the blocks do not pay.
+    """
+    n, d = shape
+    most = _BLOCK_COST * 2 * n / d - d
+    if most < 1 or n_columns * (d + 1) ** 2 > _BLOCK_FLOATS:
+        return 0, 0.0
+    slots = min(1 << (int(most).bit_length() - 1), n, _LARGEST_SLOTS)
+    return slots, (slots + d) * d / (2 * n)
+
+
+@partial(in_either_library, static_argnames="slots")
+def class_blocks(net, data, settings, slots):
+    """Inverses (m, d + 1, d + 1) of blocks of whitened features, in single precision.
+
+    The ``slots`` rows of largest curvature ``p_c (1 - p_c)`` enter the block of a class
+    with their features; the rest of its curvature counts as if it were spread over all
+    rows. Without an intercept its row and column drop out.
+    """
+    system, x = system_at(net, data, settings), data.x
+    library, slots = library_of(x), max(1, slots // n_devices())
+    xp, p = library.xp, probabilities(values(system.head, x))
+    whole = class_curvature(p, system.weight)
+    curvature = to_columns(p * (1 - p) * system.weight[:, None])
+    keep = xp.append(xp.ones(x.shape[1], x.dtype), system.intercept)
+    ones = xp.full((min(slots, len(x)), 1), system.intercept)
+
+    def block(arrays):
+        k, whole = arrays
+        kept, chosen = library.top_k(curvature[:, k][None, :], len(ones))
+        h = xp.append(x[chosen[0]], ones, axis=1) * xp.sqrt(kept[0])[:, None]
+        rest = xp.maximum(whole - total(xp.sum(kept)), _LEAST_REST * whole)
+        spread = (system.shift + rest * system.variance)[:, 0]
+        spread = xp.append(spread, rest + system.damping)
+        matrix = total(h.T @ h) + xp.diag(spread)
+        tiny = xp.finfo(matrix.dtype).tiny
+        scale = library.rsqrt(xp.maximum(xp.diagonal(matrix), tiny))
+        found = factors.factor(matrix * scale[:, None] * scale[None, :], overwrite=True)
+        # A root R of the inverse, R^T R, lower triangular up to a scale of its columns.
+        root = found.inverse_root() * (scale * keep)[None, :]
+        return root.T @ root
+
+    return library.map(block, (xp.arange(len(whole)), whole))

@@ -12,9 +12,8 @@ class FGNNewton(Solver):
 
     The full softmax Gauss-Newton matrix of an affine head is the exact Hessian. Each
     Newton system is solved inexactly [1]_ in whitened coordinates, with one block of
-    the Hessian for each class as the preconditioner, and a line search sets the step
-    length. With 1,024 or more rows and enough work, the head is brought near the
-    optimum by up to four passes of FGN over mini-batches first. There are no settings.
+    the Hessian for each class as the preconditioner where iterations are many, and a
+    line search sets the step length. There are no settings.
 
     See Also
     --------

@@ -20,10 +20,8 @@ from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.arrays.libraries import forced_jax
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.softmax_head import (
-    blocks,
     head,
     minibatch,
-    start,
     whitening,
 )
 from sklearn_gn.softmax_head.minibatch import fgn_epoch
@@ -106,7 +104,7 @@ def test_optimum_is_that_of_logistic_regression(load, alpha, weighted):
 def test_kronecker_preconditioner_reaches_the_same_optimum(monkeypatch):
     X, y = standardised(load_wine)
     by_class = FGNSoftmaxHead(alpha=1e-3, tol=1e-9, random_state=0).fit(X, y)
-    monkeypatch.setattr(blocks, "_BLOCK_FLOATS", 0)
+    monkeypatch.setattr(whitening, "_BLOCK_FLOATS", 0)
     other = FGNSoftmaxHead(alpha=1e-3, tol=1e-9, random_state=0).fit(X, y)
     np.testing.assert_allclose(other.coef_, by_class.coef_, atol=1e-6)
     monkeypatch.setattr(whitening, "_ROTATED", 0)
@@ -520,7 +518,7 @@ def test_a_first_fit_compiles_eight_functions_and_folds_none(caplog, with_jax):
         model.fit(X[:70], y[:70])
     compiled = [r for r in caplog.messages if r.startswith("Compiling")]
     assert len(compiled) <= 8, compiled
-    kernels = whitening.whitened_newton_direction, start.fgn_pass, head.evaluate
+    kernels = whitening.whitened_newton_direction, head.evaluate
     kernels = [kernel.compiled for kernel in kernels]
     sizes = [kernel._cache_size() for kernel in kernels]
     for n in (68, 80, 100):
@@ -657,7 +655,7 @@ def test_dependent_features_without_penalty_change_no_optimum(
     extend, n_rotated, n_block_floats, monkeypatch
 ):
     monkeypatch.setattr(whitening, "_ROTATED", n_rotated)
-    monkeypatch.setattr(blocks, "_BLOCK_FLOATS", n_block_floats)
+    monkeypatch.setattr(whitening, "_BLOCK_FLOATS", n_block_floats)
     X, y = small(3, n=60)
     plain = FGNSoftmaxHead(alpha=0.0, tol=1e-8, random_state=0).fit(X, y)
     more = FGNSoftmaxHead(alpha=0.0, tol=1e-8, random_state=0).fit(extend(X), y)

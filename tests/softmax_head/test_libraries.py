@@ -8,7 +8,7 @@ from sklearn.base import clone
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.arrays.libraries import NumPy, forced_jax
-from sklearn_gn.softmax_head import head, newton, start
+from sklearn_gn.softmax_head import head, newton
 from sklearn_gn.softmax_head.fgn import row_spectrum
 from sklearn_gn.softmax_head.head import AffineHead, BatchedRows, HeadOptions
 from sklearn_gn.softmax_head.penalty import Judges, left_out_loss
@@ -75,19 +75,12 @@ def quantities(data, options, net):
     ("n_classes", "damping", "intercept"),
     [(3, None, 1), pytest.param(2, 0.1, 0, marks=pytest.mark.slow)],
 )
-def test_both_libraries_find_the_same_head(
-    n_classes, damping, intercept, monkeypatch, float64
-):
-    monkeypatch.setattr(start, "_FEWEST_ROWS", 0)  # so that there is a start
-    monkeypatch.setattr(start, "_LEAST_WORK", 0)
-    monkeypatch.setattr(start, "_BATCH", 32)
-    start.fgn_pass.compiled.clear_cache()
+def test_both_libraries_find_the_same_head(n_classes, damping, intercept, float64):
     with np.errstate(all="ignore"):
         found, expected = (
             minimised(compiled, n_classes, damping, intercept)
             for compiled in (False, True)
         )
-    start.fgn_pass.compiled.clear_cache()
     # The minimum, as near as the loss resolves it,
     assert found[-1].loss == pytest.approx(expected[-1].loss, rel=1e-11)
     assert isinstance(expected[-1].net.bias, jax.Array)

@@ -7,7 +7,7 @@ from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.softmax_head import blocks, head, newton, whitening
+from sklearn_gn.softmax_head import head, newton, whitening
 from sklearn_gn.solvers import FGNNewton
 
 N_ROWS, N_FEATURES, ALPHA = 64, 5, 0.05
@@ -42,8 +42,8 @@ def problem(n_classes, **changes):
     return rows, options._replace(**changes), net
 
 
-def dense_direction(rows, net, damping, n_of_hessian=N_ROWS):
-    """``-(H + damping I)^-1 gradient``, the Hessian whole, of all or the first rows."""
+def dense_direction(rows, net, damping):
+    """``-(H + damping I)^-1 gradient``, the Hessian whole, whole."""
     m = len(net.bias)
     h = np.concatenate([rows.x, np.ones((N_ROWS, 1))], axis=1)
     logits = rows.x @ net.weight + net.bias
@@ -51,9 +51,8 @@ def dense_direction(rows, net, damping, n_of_hessian=N_ROWS):
     p = softmax(logits, axis=1)
     share = rows.weight / rows.weight.sum()
     covariance = p[:, :, None] * np.eye(p.shape[1]) - p[:, :, None] * p[:, None, :]
-    weight = np.where(np.arange(N_ROWS) < n_of_hessian, rows.weight, 0)
     hessian = np.einsum(
-        "n,ni,nj,nab->iajb", weight / weight.sum(), h, h, covariance[:, -m:, -m:]
+        "n,ni,nj,nab->iajb", share, h, h, covariance[:, -m:, -m:]
     ).reshape(h.shape[1] * m, -1)
     shift = np.full((h.shape[1], m), damping)
     shift[:-1] += ALPHA
@@ -77,7 +76,7 @@ def test_damping_is_the_shift_of_the_hessian(n_classes, put, by_class, monkeypat
         data = whitening.whitened_rows(rows, options)
         settings = newton.newton_settings(options)
         gradient = head.objective(net, rows, options).gradient
-        inverses = blocks.class_blocks(net, data, settings, 16) if by_class else None
+        inverses = whitening.class_blocks(net, data, settings, 16) if by_class else None
         direction, _, slope, count = whitening.whitened_newton_direction(
             net, gradient, data, inverses, settings
         )
@@ -85,24 +84,6 @@ def test_damping_is_the_shift_of_the_hessian(n_classes, put, by_class, monkeypat
         np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
         assert float(slope) < 0
         assert int(count) > 1
-
-
-def test_the_first_step_of_numpy_has_the_hessian_of_some_rows(monkeypatch):
-    monkeypatch.setattr(newton, "_FORCING", (1e-6, 1e-6))
-    monkeypatch.setattr(blocks, "_FEWEST_ROWS", 32)
-    monkeypatch.setattr(blocks, "_ROWS_A_CLASS", 0)
-    rows, options, net = problem(4, compiled=False)
-    data = newton.prepare(rows, options)
-    state = newton.init(data, net, options)
-    for n_of_hessian in (32, N_ROWS):
-        expected = dense_direction(rows, state.net, 0.0, n_of_hessian)
-        before = np.concatenate([state.net.weight, state.net.bias[None, :]])
-        state, report = newton.step(data, state, options)
-        after = np.concatenate([state.net.weight, state.net.bias[None, :]])
-        found = (after - before) / report.step_size
-        for step in (found, expected):  # what moves all classes alike is free
-            step[-1] -= step[-1].mean()
-        np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("alike", [False, True])
@@ -153,7 +134,7 @@ def test_classes_do_not_move_all_alike(by_class):
         newton.newton_settings(options),
     )
     gradient = head.objective(net, rows, options).gradient
-    inverses = blocks.class_blocks(net, data, settings, 64)
+    inverses = whitening.class_blocks(net, data, settings, 64)
     direction, *_ = whitening.whitened_newton_direction(
         net, gradient, data, inverses if by_class else None, settings
     )
@@ -161,27 +142,6 @@ def test_classes_do_not_move_all_alike(by_class):
         np.testing.assert_allclose(
             part.mean(axis=-1), 0, atol=1e-5 * np.abs(part).max()
         )
-
-
-def test_some_rows_make_the_preconditioner_of_few_features(monkeypatch):
-    rows, options, net = problem(4)
-    data = whitening.whitened_rows(rows, options)
-    assert blocks.some_rows(data, 4) is data
-    monkeypatch.setattr(blocks, "_FEWEST_ROWS", 32)
-    monkeypatch.setattr(blocks, "_ROWS_A_CLASS", 0)
-    some = blocks.some_rows(data, 4)
-    alone = rows._replace(
-        x=rows.x[:32], label=rows.label[:32], weight=rows.weight[:32], n_rows=32
-    )
-    settings = newton.newton_settings(options)
-    expected = blocks.class_blocks(
-        net, data._replace(rows=alone, x=data.x[:32]), settings, 64
-    )
-    found = blocks.class_blocks(net, some, settings, 64)
-    size = np.abs(expected).max()
-    np.testing.assert_allclose(found, expected, atol=1e-5 * size)
-    monkeypatch.setattr(blocks, "_FEW_FEATURES", N_FEATURES - 1)
-    assert blocks.some_rows(data, 4) is data
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])

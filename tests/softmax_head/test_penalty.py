@@ -252,8 +252,9 @@ def test_many_rows_choose_a_penalty_by_a_part_of_them(monkeypatch):
     X = rng.normal(size=(8192, 4))
     y = np.argmax(X @ rng.normal(size=(4, 3)) + rng.gumbel(size=(8192, 3)), axis=1)
     model = clone(AUTO).fit(X, y)
-    assert len(seen[0][1].x) == 2048
-    assert seen[0][1].counts.sum() == pytest.approx(8192 / 4 * 2 / 8, rel=0.01)
+    # Two folds of the rows that choose, and as many others as there are of these.
+    assert len(seen[0][1].x) == 2 * 2048
+    assert seen[0][1].counts.sum() == pytest.approx(2048 * (1 + 2 / 8), rel=0.01)
     monkeypatch.setattr(penalty, "_FEWEST", len(X))
     whole = clone(AUTO).fit(X, y)
     assert len(seen[-1][1].x) == 8192
@@ -261,6 +262,18 @@ def test_many_rows_choose_a_penalty_by_a_part_of_them(monkeypatch):
         model.predict_proba(X), whole.predict_proba(X), atol=0.02
     )
     assert model.converged_
+
+
+def test_many_rows_without_an_error_are_predicted_with_certainty():
+    """An error in as many rows as are left out is never excluded, nor any likelier."""
+    rng = np.random.default_rng(0)
+    y = np.arange(10_000) % 4
+    X = rng.normal(size=(10_000, 6)) + 9 * np.eye(6)[y]
+    model = FGNSoftmaxHead().fit(X[:6000], y[:6000])
+    p = model.predict_proba(X[6000:])
+    assert -np.mean(np.log(p[np.arange(4000), y[6000:]])) < 2e-3
+    few = FGNSoftmaxHead().fit(X[:300], y[:300]).predict_proba(X[6000:])
+    assert -np.mean(np.log(few[np.arange(4000), y[6000:]])) < 2e-2
 
 
 def hard_cases():
