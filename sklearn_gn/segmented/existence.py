@@ -27,14 +27,9 @@ import numpy as np
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.autocorrelation import autoregression
-from sklearn_gn.segmented.insertion import allowed, orthogonal_part
+from sklearn_gn.segmented.insertion import allowed, directions
 from sklearn_gn.segmented.problem import (
-    Pieces,
-    all_pieces,
-    products,
-    solve,
     spread,
-    target_products,
 )
 from sklearn_gn.segmented.search import EXACT
 
@@ -71,44 +66,18 @@ def with_positions(problem):
 
 def scan(problem):
     """Return the scores of one series at all positions that are allowed."""
-    table, form = problem.table, problem.form
     problem = with_positions(problem)
-    knots = np.empty((1, 0))
-    rows, t = problem.candidates.rows, problem.candidates.t
-    pieces = all_pieces(problem, knots)
-    found = solve(table, pieces, form.flat_end)
-    one, zero = np.ones_like(t), np.zeros_like(t)
-    new = [Pieces(rows, -t, one)] * form.ramp + [Pieces(rows, one, zero)] * form.step
-    residual, _, _ = orthogonal_part(problem, pieces, found)
-    scores = np.stack([residual[k][0] for k in range(len(new))], axis=-1)
-    inner = np.block([[products(table, a, b)[0] for b in new] for a in new])
-    cross = np.vstack(
-        [
-            np.hstack(
-                [products(table, a, pieces)[0], target_products(table, a)[0][:, 1:]]
-            )
-            for a in new
-        ]
-    )
-    if found.end is not None:  # of the pieces less their slopes at the end
-        with_end = (cross @ found.end.coef[0])[:, None]
-        slope = np.repeat([1.0, 0.0], [t.shape[1] * form.ramp, t.shape[1] * form.step])
-        inner = inner - slope * with_end - (slope * with_end).T
-        inner += np.outer(slope, slope) * found.end.square[0]
-        cross = cross - np.outer(slope, found.end.with_pieces[0])
-    half = cross @ found.half_inverse[0].T
-    covariance = inner - half @ half.T
-    return Scan(t[0], *_normalise(scores, covariance), float(found.rss[0]))
+    rss, scores, covariance, _ = directions(problem, problem.form.step)
+    return Scan(problem.candidates.t[0], *_normalise(scores.T, covariance), rss)
 
 
 def _normalise(scores, covariance):
     """Make the directions of every position orthonormal."""
     c, m = scores.shape
-    each = covariance.reshape(m, c, m, c)
     here = np.arange(c)
-    root, _ = _inverse_root(each[:, here, :, here])
+    root, _ = _inverse_root(covariance[:, here, :, here])
     scores = np.einsum("ci,cik->ck", scores, root)
-    each = np.einsum("iajb,aik,bjl->akbl", each, root, root)
+    each = np.einsum("iajb,aik,bjl->akbl", covariance, root, root)
     return scores, each.reshape(c * m, c * m)
 
 

@@ -1,9 +1,7 @@
 """The best places of one more breakpoint, or of two, the others held.
 
 The decrease of the sum of squares is known exactly for a breakpoint at every candidate
-and, of kinks, for one between it and the position before. Two kinks are best where the
-first is at a row and the second anywhere, or where the lines of three segments meet
-that share nothing: both are computed for all pairs of rows.
+and, of kinks, for one between it and the position before, and so it is for all pairs.
 """
 
 import numpy as np
@@ -14,10 +12,13 @@ from sklearn_gn.segmented.problem import (
     all_pieces,
     concatenate,
     locate,
+    products,
     solve,
     take,
+    target_products,
 )
 
+_TOGETHER = 250  # best pairs whose limits are looked at first
 _INDEPENDENT = 1e-9  # share of a piece's square that the others must leave
 
 
@@ -76,56 +77,115 @@ def _parts(problem, pieces, found):
     return gain, more, first, change, t - jump / np.where(change != 0, change, np.inf)
 
 
-def insert_two(problem, knots, rows):
-    """Return the best two new kinks (2,) at or near some rows (c,), and the rss.
+def best_pair(problem, rows):
+    """Return the best two kinks (2,) at or near some rows (c,), and the rss.
 
-    Of one series. Each kink lies in the gap before one of the rows, or at the row; the
-    sum of squares is infinite where no pair is allowed.
+    Of one series. Each kink is at one of the rows or, where the lines of both sides
+    meet there, in the gap before it. The sum of squares is infinite where no pair is
+    allowed.
     """
-    table = problem.table
-    kept = np.concatenate([rows, locate(table, knots)[0], [0, table.x.shape[1] - 1]])
-    kept = np.unique(np.minimum([kept, kept + 1], table.x.shape[1] - 1))
-    ends = np.append(kept, table.x.shape[1])
-    small = problem._replace(
-        table=table._replace(
-            x=table.x[:, kept],
-            powers=table.powers[:, ends],
-            targets=table.targets[:, ends],
-            count=table.count[:, ends],
-            n_rows=np.array([len(kept)]),
-        )
-    )
-    own = np.searchsorted(kept, rows)
-    c, before = len(rows), table.x[:, np.maximum(rows - 1, 0)]
-    problem = small.at(own).of(np.zeros(c, np.intp))
-    problem = problem._replace(
-        candidates=problem.candidates._replace(before=np.tile(before, (c, 1)))
-    )
-    t = problem.candidates.t
-    one = t[0][:, None]
-    both = np.column_stack([np.tile(knots, (c, 1)), one])
-    possible = allowed(small.at(own), knots, t[:1])[0][:, None]
-    flat = problem.form.flat_end
-    pieces = all_pieces(problem, both)
-    found = solve(problem.table, pieces, flat)
-    gain, second = gains(problem, pieces, found)
-    fine = possible & allowed(problem, both, second)
-    rss = np.where(fine & (gain >= 0), found.rss[:, None] - gain, np.inf)
-    step = Pieces(own[:, None], np.ones((c, 1)), np.zeros((c, 1)))
-    pieces = concatenate(pieces, step)
-    apart_from = solve(problem.table, pieces, flat)
-    gain, more, _, _, meet = _parts(problem, pieces, apart_from)
-    inside = (meet > problem.candidates.before) & (meet <= t) & (more >= 0)
-    inside &= possible & allowed(problem, both, meet)
-    inside &= inside.T
-    count = take(table.count, rows[None])  # neither kink is at a row
-    inside &= np.abs(count - count.T) >= problem.limits.min_rows[:, None] * (1 - 1e-9)
-    apart_rss = np.where(inside, apart_from.rss[:, None] - gain - more, np.inf)
-    k, j = np.unravel_index(np.argmin(rss), rss.shape)
-    a, b = np.unravel_index(np.argmin(apart_rss), rss.shape)
-    if apart_rss[a, b] < rss[k, j]:
-        return np.array([meet[b, a], meet[a, b]]), apart_rss[a, b]
-    return np.array([one[k, 0], second[k, j]]), rss[k, j]
+    problem = problem.at(rows)
+    t, before = problem.candidates.t[0], problem.candidates.before[0]
+    rss, scores, gram, own = directions(problem, steps=True)
+    # Of each candidate a ramp, and what its step has besides, both of length one.
+    first, second = np.triu_indices(len(t), 1)
+    square, across = np.diagonal(gram[0, :, 0]), np.diagonal(gram[0, :, 1])
+    known = square > _INDEPENDENT * own[0]
+    share = np.where(known, across / np.where(known, square, 1), 0)
+    left = np.diagonal(gram[1, :, 1]) - share * across
+    unit = np.stack([_unit(square, own[0]), _unit(left, own[1])])
+    scores[1] -= share * scores[0]
+    gram[1] -= share[:, None, None] * gram[0]
+    gram[:, :, 1] -= gram[:, :, 0] * share
+    here, there = (unit * scores)[:, first], (unit * scores)[:, second]
+    cross = gram[:, first, :, second].transpose(1, 2, 0)
+    cross = cross * unit[:, None, first] * unit[:, second]
+    found, places = [], []
+    for free in np.ndindex(2, 2):  # whether each kink lies in the gap
+        kinks = []
+        with np.errstate(divide="ignore", invalid="ignore"):
+            coef = _coefficients(cross, here, there, free)
+            gain = np.sum(here * coef[0], axis=0) + np.sum(there * coef[1], axis=0)
+            for at, (ramp, step), is_free in zip(
+                (first, second), coef, free, strict=True
+            ):
+                jump = unit[1][at] * step
+                slope = unit[0][at] * ramp - share[at] * jump
+                meet = t[at] - jump / slope
+                if is_free:
+                    gain[~((meet >= before[at]) & (meet <= t[at]))] = -np.inf
+                gain[~(problem.form.sign * slope >= 0)] = -np.inf
+                kinks.append(meet if is_free else t[at])
+        found.append(gain)
+        places.append(np.stack(kinks, axis=-1))
+    gain, places = np.concatenate(found), np.concatenate(places)
+    few, order = min(_TOGETHER, len(gain)), None
+    while order is None or len(order) < np.count_nonzero(gain > -np.inf):
+        order = np.argpartition(-gain, few - 1)[:few]
+        order = order[np.argsort(-gain[order], kind="stable")]
+        order = order[gain[order] > -np.inf]
+        fine = feasible(problem, places[None, order])[0]
+        if fine.any():
+            best = order[np.argmax(fine)]
+            return places[best], max(rss - gain[best], 0.0)
+        few = min(16 * few, len(gain))
+    return np.full(2, np.nan), np.inf
+
+
+def _unit(square, own):
+    """Return the factors that make directions of length one; dependent ones vanish."""
+    known = square > _INDEPENDENT * own
+    return np.where(known, 1 / np.sqrt(np.where(known, square, 1)), 0)
+
+
+def _coefficients(cross, here, there, free):
+    """Return coefficients (2, pairs) of both candidates of all pairs.
+
+    Directions of a candidate are orthonormal; those that are not free are left out.
+    """
+    (a, b), (c, d) = cross
+    b, c, d = b * free[1], c * free[0], d * free[0] * free[1]
+    # The system that is left for the second one is symmetric, of size two.
+    one, both, two = 1 - a * a - c * c, -a * b - c * d, 1 - b * b - d * d
+    first = there[0] - a * here[0] - c * here[1]
+    second = (there[1] - b * here[0] - d * here[1]) * free[1]
+    det = one * two - both * both
+    det = np.where(det > _INDEPENDENT, det, np.nan)
+    ramp = (two * first - both * second) / det
+    step = (one * second - both * first) / det * free[1]
+    near = here[0] - a * ramp - b * step, (here[1] - c * ramp - d * step) * free[0]
+    return np.stack(near), np.stack([ramp, step])
+
+
+def directions(problem, steps):
+    """Return what all candidates of one series add to the function without them.
+
+    Candidates have ramps, where the slope changes, and steps if ``steps``. Returned are
+    the weighted mean square of the residuals, the products of the residual with the
+    pieces, (m, c), the products of the pieces with each other, (m, c, m, c), both of
+    the parts orthogonal to the function, and the squares of the whole pieces, (m, c).
+    """
+    table, form = problem.table, problem.form
+    rows, t = problem.candidates.rows, problem.candidates.t
+    pieces = all_pieces(problem, np.empty((1, 0)))
+    found = solve(table, pieces, form.flat_end)
+    one, zero = np.ones_like(t), np.zeros_like(t)
+    new = [Pieces(rows, -t, one)] * form.ramp + [Pieces(rows, one, zero)] * steps
+    new, m, c = concatenate(*new), form.ramp + steps, t.shape[1]
+    targets = target_products(table, new)[0]
+    cross = np.hstack([products(table, new, pieces)[0], targets[:, 1:]])
+    inner, scores = products(table, new, new)[0], targets[:, 0] - cross @ found.coef[0]
+    own = np.diagonal(inner).reshape(m, c)
+    if found.end is not None:  # of the pieces less their slopes at the end
+        slope = new.slope[0]
+        scores = scores - slope * found.end.with_target[0]
+        with_end = np.outer(cross @ found.end.coef[0], slope)
+        inner = inner - with_end - with_end.T
+        inner += np.outer(slope, slope) * found.end.square[0]
+        cross = cross - np.outer(slope, found.end.with_pieces[0])
+    half = cross @ found.half_inverse[0].T
+    inner = (inner - half @ half.T).reshape(m, c, m, c)
+    return float(found.rss[0]), scores.reshape(m, c), inner, own
 
 
 def gain_of_ramps(problem, pieces, found):
@@ -248,3 +308,23 @@ def behind_rows(problem, t):
     """
     at, first, _ = rows_before(problem, t)
     return np.where(first > take(problem.table.count, at), np.nextafter(t, RIGHT), t)
+
+
+def feasible(problem, trials):
+    """Return which sorted breakpoints keep the limits, of shape (B, T)."""
+    table, form, known, limits = problem[:4]
+    low, high, distance, least = (a[:, None, None] for a in limits)
+    inside = np.all((trials >= low) & (trials <= high), axis=-1)
+    lead = trials.shape[:-1]
+    known = np.broadcast_to(known[:, None], (*lead, known.shape[-1]))
+    last = take(table.x, (table.n_rows - 1)[:, None])
+    ends = [np.broadcast_to(e[:, None], (*lead, 1)) for e in (table.x[:, :1], last)]
+    t = np.sort(np.concatenate([trials, known], axis=-1), axis=-1)
+    at, count, _ = rows_before(problem, t)
+    t = np.concatenate([ends[0], t, ends[1]], axis=-1)
+    whole = take(table.count, table.n_rows[:, None])[:, None]
+    whole = np.broadcast_to(whole, (*lead, 1))
+    count = np.concatenate([np.zeros(whole.shape), count, whole], axis=-1)
+    inside &= np.all(np.diff(count) >= least * (1 - 1e-9), axis=-1)
+    inside &= np.all(np.diff(at) >= 2 * (form.ramp and form.step), axis=-1)
+    return inside & np.all(np.diff(t) >= distance * (1 - 1e-9), axis=-1)

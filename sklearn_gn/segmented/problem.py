@@ -16,6 +16,7 @@ from sklearn_gn.linalg import factors
 from sklearn_gn.shallow_relu.sorted_rows import RIGHT
 
 _SHIFT = 1e-12  # of a normal matrix with unit diagonal, so that it can be factored
+_UNDETERMINED = 1.5e-8  # the same where rounding must not fill empty directions
 _LEAST_EIGENVALUE = 1e-8
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
 _COARSE = 100  # positions of kinks that are tried on the way, at least
@@ -173,10 +174,11 @@ def target_products(table, pieces):
     return level * sums[..., 0] + slope * sums[..., 1]
 
 
-def solve(table, pieces, flat_end=False):
+def solve(table, pieces, flat_end=False, start=None):
     """Return the least-squares fit in the pieces and the linear features.
 
-    With ``flat_end`` the slope at the end of the data is zero.
+    With ``flat_end`` the slope at the end of the data is zero. Where coefficients are
+    given to ``start`` from, the fit keeps them in directions without rows.
     """
     matrix, cross = products(table, pieces, pieces), target_products(table, pieces)
     lead, p, q = matrix.shape[:-2], matrix.shape[-1], table.gram.shape[-1]
@@ -192,11 +194,15 @@ def solve(table, pieces, flat_end=False):
     diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     scaled = matrix * scale[..., :, None] * scale[..., None, :]
-    half = _half_inverse(scaled) * scale[..., None, :]
+    shift = _SHIFT if start is None else _UNDETERMINED
+    half = _half_inverse(scaled, shift) * scale[..., None, :]
     end = None
     if flat_end:
         half, end = _without_end_slope(half, side, pieces.slope)
-    coef = _apply(np.swapaxes(half, -1, -2), _apply(half, side))
+    coef = np.zeros_like(side) if start is None else start
+    for _ in range(1 if start is None else 2):  # the second time refines
+        left = _apply(half, side - _apply(matrix, coef))
+        coef = coef + _apply(np.swapaxes(half, -1, -2), left)
     explained = np.sum(coef * (2 * side - _apply(matrix, coef)), axis=-1)
     return Solution(coef, np.maximum(gram[..., 0, 0] - explained, 0), half, end)
 
@@ -216,9 +222,9 @@ def _without_end_slope(half, side, slope):
     return half - along @ half, end
 
 
-def _half_inverse(matrix):
+def _half_inverse(matrix, shift):
     """Return H with H^T H the inverse of a matrix with unit diagonal."""
-    half = factors.inverse_roots(matrix + _SHIFT * np.eye(matrix.shape[-1]))
+    half = factors.inverse_roots(matrix + shift * np.eye(matrix.shape[-1]))
     if np.isnan(half).any():  # rounding errors of pieces that few rows determine
         values, vectors = factors.eigenpairs(matrix)
         root = np.sqrt(np.maximum(values, _LEAST_EIGENVALUE))

@@ -20,12 +20,11 @@ share no parameter need no search: the best partition is computed, see
 lies halfway between two positions.
 """
 
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.segmented.insertion import insert, insert_two, rows_before
+from sklearn_gn.segmented.insertion import best_pair, feasible, insert
 from sklearn_gn.segmented.problem import (
     MOST_CANDIDATES,
     Pieces,
@@ -48,12 +47,12 @@ _MOST_ROWS = 10  # rows over which a breakpoint moves, once it has converged
 _MOST_EXCHANGES = 2  # rounds
 _STEP_TOL = 1e-12  # relative decrease that ends the steps
 _TOL_ON_THE_WAY = 1e-5
-_PAIRED = 200  # positions of which all pairs are tried
-_EXCHANGE_TOL = 1e-4  # relative decrease that is worth an exchange
-_SAME = 1e-6  # distance of kinks that are the same
+_KEPT = 4  # best starts that go on
+_PAIRED = 300  # positions of which all pairs are tried
+_EXCHANGE_TOL = 1e-9  # relative decrease that is worth an exchange
 _PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 _SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
-_NEAR = 10.0  # difference of the criterion that is very strong evidence
+NEAR = 10.0  # difference of the criterion that is very strong evidence
 EXACT = 1e-13  # relative sum of squares that is rounding errors
 
 
@@ -80,60 +79,67 @@ def exchange(problem, knots, rss):
 
 
 def place_exactly(problem, knots, rss):
-    """Return the kinks of one series, one or two at a time at their best of all places.
+    """Return one or two kinks of one series at their best of all places.
 
     Of many positions evenly spaced ones are tried, and then all near the best. Several
     series may have one kink each and few positions.
     """
     k, n = knots.shape[1], problem.table.x.shape[1]
     if k == 1 and n <= MOST_CANDIDATES:
-        t, new_rss = insert(problem.at(np.arange(n)), knots[:, :0])
-        better = new_rss < rss
-        trial = np.where(better, t, knots[:, 0])[:, None]
-        return descend(problem, trial, sum_of_squares(problem, trial))
-    pairs = list(combinations(range(k), min(k, 2)))
-    if k > 3:
-        pairs = [pair for pair in pairs if pair[1] - pair[0] == 1]
-    for _ in range(_MOST_EXCHANGES if k > 2 else 1):
-        before = rss
-        for pair in pairs:
-            others = np.delete(knots, pair, axis=1)
-            t, new_rss = _best_places(problem, others, min(k, 2))
-            if new_rss < rss[0]:
-                trial = np.sort(np.append(others, t))[None]
-                new_rss = sum_of_squares(problem, trial)
-                if new_rss[0] < rss[0]:
-                    knots, rss = descend(problem, trial, new_rss)
-        if not rss[0] < before[0] * (1 - _STEP_TOL):
-            break
-    return knots, rss
+        t, found = insert(problem.at(np.arange(n)), knots[:, :0])
+        trial, better = t[:, None], found < rss
+    else:
+        t, found = _best_places(problem, k)
+        trial, better = np.sort(t)[None], np.array([found < rss[0]])
+    trial = np.where(better[:, None], trial, knots)
+    return descend(problem, trial, sum_of_squares(problem, trial))
 
 
-def restart(problem, knots):
-    """Return the best kinks of one series from other starts, and their rss, or None."""
-    starts = kinks_at_rows(problem, knots)
-    problem = problem.of(np.zeros(len(starts), np.intp))
-    rss = sum_of_squares(problem, starts)
-    fine = _feasible(problem, starts[:, None])[:, 0] & np.isfinite(rss)
-    if not fine.any():
-        return None
-    starts, rss = converge(problem.of(fine), starts[fine], rss[fine])
-    best = [int(np.argmin(rss))]
-    if np.abs(starts[best] - knots).max() < _SAME:
-        return None
-    return place_exactly(problem.of(best), starts[best], rss[best])
+def restart(problem, knots, rss):
+    """Return the best kinks of one series, also from starts of dynamic programming."""
+    starts = np.concatenate([knots, kinks_at_rows(problem, knots)])
+    several = problem.of(np.zeros(len(starts), np.intp))
+    found = sum_of_squares(several, starts)
+    fine = feasible(several, starts[:, None])[:, 0] & np.isfinite(found)
+    starts, found = converge(several.of(fine), starts[fine], found[fine])
+    best = np.argsort(found, kind="stable")[:_KEPT]
+    several = problem.of(np.zeros(len(best), np.intp))
+    found = settle(several, *through_rows(several, starts[best], found[best]))
+    starts, found = through_rows(several, *found)
+    best = [np.argmin(found)]
+    return starts[best], found[best]
 
 
-def _best_places(problem, others, number):
-    """Return the best places of one or two more kinks, and the sum of squares."""
+def refine(problem, knots, rss):
+    """Return breakpoints at the best places that are known, to all digits.
+
+    One or two kinks are at the best of all places; more are those of the best of many
+    descents.
+    """
+    k = knots.shape[1]
+    if k == 1 and not problem.form.step and problem.table.x.shape[1] <= MOST_CANDIDATES:
+        knots, rss = place_exactly(problem, knots, rss)
+    elif k:
+        place = restart if k > 2 else place_exactly
+        place = refine_jumps if problem.form.step else place
+        floor = EXACT * problem.table.gram[:, 0, 0]
+        for b in np.flatnonzero((rss > floor) | (k <= 2)):
+            one = problem.of([b])
+            knots[[b]], rss[[b]] = place(one, knots[[b]], rss[[b]])
+    return through_rows(problem, *converge(problem, knots, rss))
+
+
+def _best_places(problem, number):
+    """Return the best places of one or two kinks, and the sum of squares."""
+    none = np.empty((1, 0))
     n, most = problem.table.x.shape[1], _PAIRED if number == 2 else MOST_CANDIDATES
     rows, stride = spread(0, n - 1, most), -(-n // most)
     t, best = np.empty(number), np.inf
     while True:
         if number == 2:
-            new, rss = insert_two(problem, others, rows)
+            new, rss = best_pair(problem, rows)
         else:
-            new, rss = (a[0] for a in insert(problem.at(rows), others))
+            new, rss = (a[0] for a in insert(problem.at(rows), none))
         if rss < best:
             t, best = new, rss
         if stride == 1 or not np.isfinite(best):
@@ -200,7 +206,7 @@ def descend(problem, knots, rss, n_steps=_STEPS_ON_THE_WAY, tol=_TOL_ON_THE_WAY)
 
 
 def through_rows(problem, knots, rss):
-    """Move kinks to rows beside them where that is better, and on from there.
+    """Move kinks, one or two neighbours at a time, to rows beside them, and on.
 
     The sum of squares has corners at the rows. A minimum may lie in one, where steps
     that take it for smooth do not end.
@@ -208,18 +214,27 @@ def through_rows(problem, knots, rss):
     if problem.form.step or knots.shape[1] == 0:
         return knots, rss
     table, k = problem.table, knots.shape[1]
+    moving, last = np.arange(len(knots)), table.n_rows[:, None, None] - 1
+    # Of each kink: where it is, and four rows beside it.
+    one = [(j, a) for j in range(k) for a in range(1, 5)]
+    two = [(j, a, b) for j in range(k - 1) for a in range(1, 5) for b in range(1, 5)]
+    which = np.zeros((len(one) + len(two), k), np.intp)
+    for trial, (j, *places) in zip(which, one + two, strict=True):
+        trial[j : j + len(places)] = places
     for _ in range(_MOST_ROWS):
-        at = locate(table, knots)[:, None] + np.array([-1, 0])[:, None]
-        at = np.clip(at, 0, (table.n_rows - 1)[:, None, None])
-        rows = take(table.x, at.reshape(len(knots), -1)).reshape(at.shape)
-        one = np.eye(k, dtype=bool)[:, None]  # each breakpoint by itself
-        trials = np.where(one, rows[:, None], knots[:, None, None])
-        trial, new_rss = _best_of(problem, trials.reshape(len(knots), -1, k))
-        better = new_rss < (1 - _STEP_TOL) * rss
-        if not better.any():
+        part, at = problem.of(moving), knots[moving]
+        rows = locate(part.table, at)[:, None] + np.arange(-2, 2)[:, None]
+        rows = np.clip(rows, 0, last[moving])
+        beside = take(part.table.x, rows.reshape(len(at), -1)).reshape(rows.shape)
+        places = np.concatenate([at[:, None], beside], axis=1)
+        trial, new_rss = _best_of(part, places[:, which, np.arange(k)])
+        better = new_rss < (1 - _STEP_TOL) * rss[moving]
+        moving = moving[better]
+        if not len(moving):
             break
-        knots[better], rss[better] = trial[better], new_rss[better]
-        knots, rss = converge(problem, knots, rss)
+        knots[moving], rss[moving] = converge(
+            problem.of(moving), trial[better], new_rss[better]
+        )
     return knots, rss
 
 
@@ -227,7 +242,7 @@ def _best_of(problem, trials):
     """Return the best of some trials (B, T, k), and its sum of squares."""
     trials = np.sort(trials, axis=-1)
     rss = sum_of_squares(problem, trials)
-    rss = np.where(_feasible(problem, trials), rss, np.inf)
+    rss = np.where(feasible(problem, trials), rss, np.inf)
     best = np.argmin(rss, axis=1)[:, None]
     return take(trials, best)[:, 0], take(rss, best)[:, 0]
 
@@ -244,9 +259,11 @@ def gauss_newton_steps(problem, knots):
     k, before = knots.shape[1], pieces.first.shape[1] - knots.shape[1]
     step = Pieces(locate(table, knots), np.ones_like(knots), np.zeros_like(knots))
     flat = problem.form.flat_end
-    old = solve(table, pieces, flat).coef[:, before : before + k]
-    new = solve(table, concatenate(pieces, step), flat).coef
-    change, jump = new[:, before : before + k], new[:, before + k : before + 2 * k]
+    start = solve(table, pieces, flat).coef
+    start = np.insert(start, [before + k] * k, 0, axis=1)
+    new = solve(table, concatenate(pieces, step), flat, start).coef
+    old, change = start[:, before : before + k], new[:, before : before + k]
+    jump = new[:, before + k : before + 2 * k]
 
     def along(size):
         return np.where(size != 0, -jump / np.where(size != 0, size, 1), 0)
@@ -254,43 +271,25 @@ def gauss_newton_steps(problem, knots):
     return along(old), along(change)
 
 
-def _feasible(problem, trials):
-    """Return which sorted breakpoints keep the limits, of shape (B, T)."""
-    table, form, known, limits = problem[:4]
-    low, high, distance, least = (a[:, None, None] for a in limits)
-    inside = np.all((trials >= low) & (trials <= high), axis=-1)
-    lead = trials.shape[:-1]
-    known = np.broadcast_to(known[:, None], (*lead, known.shape[-1]))
-    last = take(table.x, (table.n_rows - 1)[:, None])
-    ends = [np.broadcast_to(e[:, None], (*lead, 1)) for e in (table.x[:, :1], last)]
-    t = np.sort(np.concatenate([trials, known], axis=-1), axis=-1)
-    at, count, _ = rows_before(problem, t)
-    t = np.concatenate([ends[0], t, ends[1]], axis=-1)
-    whole = take(table.count, table.n_rows[:, None])[:, None]
-    whole = np.broadcast_to(whole, (*lead, 1))
-    count = np.concatenate([np.zeros(whole.shape), count, whole], axis=-1)
-    inside &= np.all(np.diff(count) >= least * (1 - 1e-9), axis=-1)
-    inside &= np.all(np.diff(at) >= 2 * (form.ramp and form.step), axis=-1)
-    return inside & np.all(np.diff(t) >= distance * (1 - 1e-9), axis=-1)
-
-
 # --- the path over the numbers of breakpoints ----------------------------------------
 
 
 def settle(problem, knots, rss):
     """Exchange and move breakpoints until nothing changes."""
-    if knots.shape[1] > 1:
-        moving = np.arange(len(knots))
-        for _ in range(_MOST_EXCHANGES):
-            part = problem.of(moving)
-            found, found_rss, changed = exchange(part, knots[moving], rss[moving])
-            moving = moving[changed]
-            if not len(moving):
-                break
-            part = problem.of(moving)
-            knots[moving], rss[moving] = descend(
-                part, found[changed], found_rss[changed]
-            )
+    moving = np.arange(len(knots) if knots.shape[1] > 1 else 0)
+    for _ in range(_MOST_EXCHANGES if len(moving) else 0):
+        found, _, changed = exchange(problem.of(moving), knots[moving], rss[moving])
+        moving, part = moving[changed], problem.of(moving[changed])
+        if not changed.any():
+            break
+        # What an exchange gains is known to fewer digits than the sum of squares.
+        trial = found[changed]
+        trial, trial_rss = descend(part, trial, sum_of_squares(part, trial))
+        better = trial_rss < rss[moving]
+        moving = moving[better]
+        knots[moving], rss[moving] = trial[better], trial_rss[better]
+        if not better.any():
+            break
     return knots, rss
 
 
@@ -318,6 +317,10 @@ class Path(NamedTuple):
 
     rss: np.ndarray  # (B, 1 + most), infinite where there is no fit
     knots: list  # of (B, k)
+
+    def of(self, b):
+        """Return the fits of one series."""
+        return Path(self.rss[[b]], [knots[[b]] for knots in self.knots])
 
 
 def search(problem, most, value=None):
@@ -489,4 +492,4 @@ def _is_near(path, k, series, value):
         np.where(np.isfinite(rss), value(rss, number, series), np.inf)
         for number, rss in enumerate(path.rss[series].T)
     ]
-    return values[k] <= np.min(values, axis=0) + _NEAR
+    return values[k] <= np.min(values, axis=0) + NEAR

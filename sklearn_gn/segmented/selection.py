@@ -45,7 +45,6 @@ from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.insertion import allowed, behind_rows
 from sklearn_gn.segmented.preparation import problem_of, with_known
 from sklearn_gn.segmented.problem import (
-    MOST_CANDIDATES,
     Pieces,
     all_pieces,
     products,
@@ -55,15 +54,10 @@ from sklearn_gn.segmented.problem import (
 )
 from sklearn_gn.segmented.search import (
     EXACT,
-    Path,
-    converge,
-    place_exactly,
-    refine_jumps,
+    NEAR,
+    refine,
     residuals_in_order,
-    restart,
     search,
-    settle,
-    through_rows,
 )
 from sklearn_gn.shallow_relu.search import criterion_value, deviance_shift
 
@@ -140,15 +134,17 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
 
     A path is a dict of arrays. ``most`` is the largest number that is tried; the
     criterion chooses where ``n_breakpoints`` is None, with the rows of ``folds`` held
-    out for "cv".
+    out for "cv". It compares fits at their optimum: of all numbers that it may choose
+    the breakpoints are refined before.
     """
     problem = problem_of(prepared, options)
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
-    largest = most if n_breakpoints is None else n_breakpoints + _MORE
+    is_open, value, held_out = n_breakpoints is None, None, {}
+    largest = most if is_open else n_breakpoints + _MORE if n_breakpoints else 0
     extra = search_penalty(problem, n_rows, largest)
     if criterion in ("aic", "gcv"):
         extra *= 0
-    if n_breakpoints is None:
+    if is_open and criterion != "cv":
         name = "bic" if criterion in _OF_THE_FITS else criterion
 
         def value(rss, k, series):  # as minus twice the logarithm of a likelihood
@@ -156,71 +152,62 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
             found = n_rows[series] * np.log(found) if name == "gcv" else found
             return found + extra[series, k]
 
-        found = search(problem, most, None if criterion == "cv" else value)
-    else:
-        found = search(problem, largest if n_breakpoints else 0)
-    chosen, criteria = np.empty(len(prepared), int), {}
-    sizes = np.log([each.scaling.y_size for each in prepared])
-    shift = deviance_shift(criterion, 2 * sizes, n_rows)
-    columns = _path_columns(problem, found, criterion, n_rows, shift)
-    if criterion in ("evidence", "bic-ar1"):
-        of_fit = _evidence_of_fit if criterion == "evidence" else _bic_of_fit
-        path = np.full(found.rss.shape, np.inf)
-        for b, k in np.argwhere(np.isfinite(found.rss)):
-            t, free = with_known(prepared[b], options, found.knots[k][b])
-            number = columns["n_parameters"][k]
-            path[b, k] = of_fit(prepared[b], options, t, free, number)
-        criteria[criterion] = path
-    if criterion in ("bic", "bic-ar1"):
-        criteria["search_penalty"] = extra[:, : found.rss.shape[1]]
-    if n_breakpoints is None and criterion == "cv":
-        criteria["cv"], criteria["cv_std_error"] = (
-            a[None] for a in cross_validate(prepared[0], options, found, folds)
-        )
-    if n_breakpoints is None and criterion == "bic":
-        for b, each in enumerate(prepared):
-            if options.autocorrelation and not each.rows.rest > 0:
-                one = problem.of([b])
-                own = Path(found.rss[[b]], [knots[[b]] for knots in found.knots])
-                its = {
-                    "bic": columns["bic"][b],
-                    "n_parameters": np.array(columns["n_parameters"]),
-                    "n_rows": n_rows[b],
-                }
-                extra[b] = _penalty_of_noise(
-                    one, own, its, extra[b], options.autocorrelation
+    found = search(problem, largest, value)
+    if is_open and criterion == "cv":
+        held_out = cross_validate(prepared[0], options, found, folds)
+    refined = np.zeros(found.rss.shape, bool)
+    while True:
+        columns = _path_columns(problem, found, criterion, n_rows, prepared, options)
+        columns |= held_out
+        if criterion in ("bic", "bic-ar1"):
+            columns["search_penalty"] = extra
+        if is_open and criterion == "bic" and options.autocorrelation:
+            columns["search_penalty"] = extra.copy()
+            for b in np.flatnonzero([not each.rows.rest > 0 for each in prepared]):
+                columns["search_penalty"][b] = _penalty_of_noise(
+                    problem.of([b]), found.of(b), columns, b, n_rows[b], options
                 )
-        criteria["search_penalty"] = extra
-    for b in range(len(prepared)):
-        path = _path_of({**columns, **criteria}, b)
-        if n_breakpoints is None:
-            chosen[b] = path["n_breakpoints"][_best(path, criterion)]
+        near = np.isfinite(found.rss)
+        if is_open:
+            chosen, close = _choice(columns, criterion, near, n_rows)
+            near &= close
         else:
-            kept = path["n_breakpoints"] <= n_breakpoints
-            chosen[b] = path["n_breakpoints"][kept][-1]
-    answers = _converged(problem, found, chosen)
-    columns = _path_columns(problem, found, criterion, n_rows, shift)
-    columns |= criteria
-    return [(t, _path_of(columns, b)) for b, t in enumerate(answers)], problem
+            near[:, n_breakpoints + 1 :] = False
+            chosen = near.shape[1] - 1 - np.argmax(near[:, ::-1], axis=1)
+            near &= np.arange(near.shape[1]) == chosen[:, None]
+        near &= ~refined
+        if not near.any():
+            break
+        refined |= near
+        for k in np.flatnonzero(near.any(axis=0)):
+            series = np.flatnonzero(near[:, k])
+            found.knots[k][series], found.rss[series, k] = refine(
+                problem.of(series), found.knots[k][series], found.rss[series, k]
+            )
+    answers = []
+    for b, k in enumerate(chosen):
+        t = behind_rows(problem.of([b]), found.knots[k][[b]])[0]
+        answers.append((t, _path_of(columns, b)))
+    return answers, problem
 
 
-def _penalty_of_noise(problem, found, columns, extra, asked):
+def _penalty_of_noise(problem, found, columns, series, n_rows, options):
     """Return what is added to "bic" of one series, for correlated noise too, (k,).
 
     Rows of correlated noise count less: the noise is that of the fit with the lowest
     criterion, in turns, from that of independent noise down to fewer breakpoints.
     """
-    rss, number, penalty = found.rss[0], columns["n_parameters"], extra.copy()
-    white = extra
-    kept = np.isfinite(rss)
-    bic = np.where(kept, columns["bic"], 1e300)
+    rss, number = found.rss[0], np.array(columns["n_parameters"])
+    white = columns["search_penalty"][series]
+    kept, extra, penalty = np.isfinite(rss), white, white.copy()
+    bic = np.where(kept, columns["bic"][series], 1e300)
     floor = EXACT * problem.table.gram[0, 0, 0]
-    n_rows = n_independent = columns["n_rows"]
-    chosen, before = int(np.argmin(bic + extra)), len(rss)
+    chosen, before, n_independent = int(np.argmin(bic + extra)), len(rss), n_rows
     while chosen < before and rss[chosen] > floor:
         before = chosen
         residual = residuals_in_order(problem, found.knots[chosen])[0]
-        redundancy = noise_of(residual, asked, number[chosen]).redundancy
+        noise = noise_of(residual, options.autocorrelation, number[chosen])
+        redundancy = noise.redundancy
         if redundancy * (number[chosen] + 1) >= len(residual):
             return white  # hardly a row for each parameter: the line is wrong
         if redundancy <= n_rows / n_independent:
@@ -234,55 +221,27 @@ def _penalty_of_noise(problem, found, columns, extra, asked):
     return penalty
 
 
-def _converged(problem, found, chosen):
-    """Return the breakpoints of the numbers that are chosen, to all digits.
-
-    All positions are tried for them; ``found`` has their sums of squares from then on.
-    """
-    answers = [None] * len(chosen)
-    for k in np.unique(chosen):
-        series = np.flatnonzero(chosen == k)
-        part, knots = problem.of(series), found.knots[k][series]
-        rss = found.rss[series, k]
-        if not problem.form.step:
-            if k > 2:
-                knots, rss = settle(part, knots, rss)
-            together = k == 1 and problem.table.x.shape[1] <= MOST_CANDIDATES
-            if together:
-                knots, rss = place_exactly(part, knots, rss)
-            for b in range(0 if together or not k else len(series)):
-                one = problem.of(series[b : b + 1])
-                knots[b], rss[b] = (
-                    a[0] for a in place_exactly(one, knots[[b]], rss[[b]])
-                )
-                if k > 2 and rss[b] > EXACT * one.table.gram[0, 0, 0]:
-                    other = restart(one, knots[[b]])
-                    if other is not None and other[1][0] < rss[b]:
-                        knots[b], rss[b] = (a[0] for a in other)
-        knots, rss = converge(part, knots, rss)
-        knots, found.rss[series, k] = through_rows(part, knots, rss)
-        for b, t, rss in zip(series, knots, found.rss[series, k], strict=True):
-            one = problem.of([b])
-            answers[b] = behind_rows(one, refine_jumps(one, t[None], rss[None])[0])[0]
-    return answers
-
-
-def _path_columns(problem, found, criterion, n_rows, shift):
+def _path_columns(problem, found, criterion, n_rows, prepared, options):
+    """Return the figures of all fits by name."""
     floor = EXACT * problem.table.gram[:, 0, 0]
     numbers = range(found.rss.shape[1])
-    columns = {"rss": found.rss}
-    if criterion not in _OF_THE_FITS:
-        columns[criterion] = np.stack(
-            [
-                values(
-                    problem, criterion, n_rows, np.maximum(found.rss[:, k], floor), k
-                )
-                for k in numbers
-            ],
-            axis=1,
+    counts = [n_parameters(problem, k) for k in numbers]
+    columns = {"n_parameters": counts, "rss": found.rss}
+    if criterion in ("evidence", "bic-ar1"):
+        of_fit = _evidence_of_fit if criterion == "evidence" else _bic_of_fit
+        columns[criterion] = np.full(found.rss.shape, np.inf)
+        for b, k in np.argwhere(np.isfinite(found.rss)):
+            t, free = with_known(prepared[b], options, found.knots[k][b])
+            value = of_fit(prepared[b], options, t, free, counts[k])
+            columns[criterion][b, k] = value
+    elif criterion != "cv":
+        rss = np.maximum(found.rss, floor[:, None])
+        sizes = np.log([each.scaling.y_size for each in prepared])
+        shift = deviance_shift(criterion, 2 * sizes, n_rows)
+        columns[criterion] = shift[:, None] + np.stack(
+            [values(problem, criterion, n_rows, rss[:, k], k) for k in numbers], axis=1
         )
-        columns[criterion] += shift[:, None]
-    return {"n_parameters": [n_parameters(problem, k) for k in numbers], **columns}
+    return columns
 
 
 def _path_of(columns, series):
@@ -295,12 +254,20 @@ def _path_of(columns, series):
     return path
 
 
-def _best(path, criterion):
-    if criterion != "cv":
-        return int(np.argmin(path[criterion] + path.get("search_penalty", 0)))
-    best = int(np.nanargmin(path["cv"]))
-    enough = path["cv"] <= path["cv"][best] + path["cv_std_error"][best]
-    return int(np.flatnonzero(enough)[0])
+def _choice(columns, criterion, possible, n_rows):
+    """Return the numbers that are chosen (B,), and which others are close, (B, k)."""
+    if criterion == "cv":
+        error = np.where(possible & ~np.isnan(columns["cv"]), columns["cv"], np.inf)
+        best = np.argmin(error, axis=1)[:, None]
+        enough = take(error, best) + take(columns["cv_std_error"], best)
+        chosen = np.argmax(error <= enough, axis=1)
+        return chosen, np.arange(error.shape[1]) == chosen[:, None]
+    total = columns[criterion] + columns.get("search_penalty", 0)
+    total = np.where(possible, total, np.inf)
+    if criterion == "gcv":
+        total = n_rows[:, None] * np.log(total)
+    chosen = np.argmin(total, axis=1)
+    return chosen, total <= np.min(total, axis=1, keepdims=True) + NEAR
 
 
 def cross_validate(prepared, options, found, folds):
@@ -325,7 +292,10 @@ def cross_validate(prepared, options, found, folds):
     with np.errstate(invalid="ignore"):
         spread = errors.std(axis=0, ddof=1) / np.sqrt(len(folds))
     square = extremes.scaled_back(size, size)
-    return errors.mean(axis=0) * square, spread * square
+    return {
+        "cv": errors.mean(axis=0)[None] * square,
+        "cv_std_error": spread[None] * square,
+    }
 
 
 # --- criteria of the fits ------------------------------------------------------------
