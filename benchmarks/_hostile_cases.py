@@ -148,7 +148,7 @@ PARAMETERS = {
         **{k: v for k, v in _COMMON.items() if k != "validation_fraction"},
         "hidden_layer_sizes": [(1,), (2, 3), ("3",), (0,), ()],
         "activation": ["tanh", "sin", "nothing"],
-        "loss_weights": ["balanced"],
+        "loss_weights": ["scaled"],
         "n_interior": [1, 7],
         "n_boundary": [0, 1],
         "sampling": ["halton", "uniform", "residual"],

@@ -26,7 +26,7 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.arrays import devices
 from sklearn_gn.pde import Box, Dirichlet, Problem, laplacian
 from sklearn_gn.pinn import iteration
-from sklearn_gn.pinn.pieces import weighted_jacobian
+from sklearn_gn.pinn.pieces import compiled_jacobian
 from sklearn_gn.pinn.dngd import quadratic_model
 from sklearn_gn.solvers import GNvpro, JointGN, SgGN
 
@@ -110,8 +110,8 @@ def kernels(mesh, n):
     with backend.scope("float64"):
         batches = iteration.on_devices(batches, settings)
         loss = iteration.total_loss(model, net, batches)
-        jacobian = weighted_jacobian(model, net, batches, np.array([1.0, 4.0]))
-        quadratic = quadratic_model(model, net, *jacobian)
+        jacobian = compiled_jacobian(model, net, batches)
+        quadratic = quadratic_model(model, net, batches, *jacobian)
         # Rows may come in another order, with rows of zero.
         values = np.linalg.eigvalsh(np.asarray(quadratic.curvature))[::-1][:30]
         found = loss, quadratic.gradient_norm, quadratic.gradient_decrease, values

@@ -91,7 +91,7 @@ CASES = {
     ),
     "loss": partial(fitted, solver=DNGD(damping_rule="loss")),
     "damping": partial(
-        fitted, damping=1e-6, loss_weights="balanced", sampling="residual", resample=2
+        fitted, damping=1e-6, loss_weights="scaled", sampling="residual", resample=2
     ),
     "nystrom": partial(fitted, rank=8, n_interior=60),
     "directions": partial(fitted, replace(Poisson(4), n_laplacian_directions=2)),

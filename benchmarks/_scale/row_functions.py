@@ -36,7 +36,7 @@ def _gramian(mesh, sizes, n_interior):
     from benchmarks._literature import Poisson
     from sklearn_gn import PINNSolver
     from sklearn_gn.pinn.dngd import quadratic_model
-    from sklearn_gn.pinn.pieces import weighted_jacobian
+    from sklearn_gn.pinn.pieces import compiled_jacobian
 
     solver = PINNSolver(Poisson(2), hidden_layer_sizes=sizes, max_iter=1)
     solver.set_params(n_interior=20, n_boundary=8, random_state=0)
@@ -48,7 +48,7 @@ def _gramian(mesh, sizes, n_interior):
         x, data, scale = (np.resize(a, (n, *a.shape[1:])) for a in batch[:3])
         x, data, scale = devices.put_rows([x, data, scale], mesh)
         batches.append(batch._replace(x=x, data=data, scale=scale))
-    _, r, parts = weighted_jacobian(model, net, tuple(batches), np.ones(2))
+    r, parts = compiled_jacobian(model, net, tuple(batches))
     lowered = quadratic_model.compiled.lower(model, net, tuple(batches), r, parts)
     n_weights = sum(leaf.size for leaf in jax.tree.leaves(net))
     if len(r) > n_weights:

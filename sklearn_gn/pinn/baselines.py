@@ -21,7 +21,7 @@ from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.optim.ssbroyden import ssbroyden
 from sklearn_gn.pinn import iteration
 from sklearn_gn.pinn.iteration import on_devices
-from sklearn_gn.pinn.residuals import class_losses, residuals, with_class_weights
+from sklearn_gn.pinn.residuals import class_losses, residuals
 
 _STEPS = {"adam": 100, "sgd": 100, "lbfgs": 20, "ssbroyden": 20}  # of an iteration
 _RISE, _FIRST, _LAST = 0.3, 1 / 25, 1e-4  # of the one cycle: share of steps, and rates
@@ -51,11 +51,10 @@ def step(points, state, settings, *, name):
         net,
         memory,
         on_devices(state.batches, settings),
-        state.balance,
         learning_rates(settings, state.iteration, name),
         name=name,
     )
-    losses = np.asarray(losses) / state.balance
+    losses = np.asarray(losses)
     state = state._replace(net=net, memory=memory)
     summary = iteration.StepSummary(losses, *map(float, norms))
     return iteration.finish_iteration(points, state, settings, summary)
@@ -78,9 +77,8 @@ def memory_for_new_points(memory, net, name):
 
 
 @partial(by_rows, compiled=jitted(static_argnames=("model", "name")), static=("model",))
-def iterate(model, net, memory, batches, balance, rates, *, name):
+def iterate(model, net, memory, batches, rates, *, name):
     """Make as many steps as there are learning rates."""
-    batches = with_class_weights(batches, balance)
     flat, unravel = ravel_pytree(net)
 
     @differentiable_sum

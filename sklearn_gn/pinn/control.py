@@ -42,7 +42,7 @@ from sklearn_gn.pinn.model import (
     wider,
 )
 from sklearn_gn.pinn.statement import VANISHED
-from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS
+from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS, is_flat
 
 # Losses on fresh points, relative to that of the untrained network: below these the
 # equation is solved, it is solved so well that the error need not be estimated, the
@@ -256,7 +256,7 @@ def observed(now, rules, loss, fresh, net):
     patience = _PATIENCE if solved else _EARLY_PATIENCE
     if lacks_points or exhausted:
         patience = FEW_ITERATIONS
-    if level.ended or not _is_flat(level, patience):
+    if level.ended or not is_flat(level.falls, patience):
         return now
     pays = lowest <= FALL * level.before or not solved
     growing = pays and not exhausted and switches.on("pinn.growth")
@@ -268,12 +268,6 @@ def observed(now, rules, loss, fresh, net):
     if growing and rules.network and has_room(net):
         return now._replace(next="network")
     return now._replace(level=level._replace(ended=True))
-
-
-def _is_flat(level, patience):
-    """Whether the lowest fresh loss has not halved in so many iterations."""
-    falls = level.falls
-    return len(falls) > patience and falls[-1] > FALL * falls[-1 - patience]
 
 
 def _in_time(clock, rules, dearer, compilations=_COMPILATIONS, n_iter=_ITERATIONS):
@@ -298,7 +292,7 @@ def ended_if_accurate(points, state, settings, now, losses):
     small = _SMALL_ERROR_OF_UNKNOWNS if is_inverse else _SMALL_ERROR
     if fresh > (SOLVED_LOSS if is_inverse else WELL_SOLVED_LOSS) * first:
         return now, False
-    slow = _is_flat(level, FEW_ITERATIONS) and fresh <= level.promising
+    slow = is_flat(level.falls, FEW_ITERATIONS) and fresh <= level.promising
     if now.next is None and not slow:
         return now, False
     error = _estimated_error(points, state, settings, now)

@@ -76,14 +76,14 @@ def step(points, state, settings):
         squares = sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(state.net))
         region = Region(np.sqrt(squares), np.asarray(np.nan))
     in_double = state.iteration >= solver.single_precision_iter
-    net, batches, balance, region = _cast(
-        (state.net, state.batches, state.balance, region),
+    net, batches, region = _cast(
+        (state.net, state.batches, region),
         settings.dtype if in_double else np.float32,
     )
     model = settings.models[state.stage]
     # 2 and 3. Residuals, Jacobian and Gramian.
     batches = iteration.on_devices(batches, settings)
-    net, batches, r, parts = pieces.linear_system(model, net, batches, balance)
+    net, batches, r, parts = pieces.linear_system(model, net, batches)
     rank = _rank(settings, r, net)
     quadratic = quadratic_model(model, net, batches, r, parts, rank=rank)
     # 4 and 5. Damped steps, as far as they lower the loss.
@@ -111,7 +111,7 @@ def step(points, state, settings):
         no_progress = "line_search"
     net, region = _cast((net, region), settings.dtype)
     summary = iteration.StepSummary(
-        np.asarray(losses) / state.balance,
+        np.asarray(losses),
         float(quadratic.gradient_norm),
         float(step_norm),
         network_norm,
@@ -127,8 +127,7 @@ def step(points, state, settings):
 def gramian_eigenvalues(settings, net, batches):
     """Eigenvalues of the smaller Gramian, or its approximation, descending."""
     model = settings.models[-1]
-    balance = np.ones(len(batches), net.extra.dtype)
-    net, batches, r, parts = pieces.linear_system(model, net, batches, balance)
+    net, batches, r, parts = pieces.linear_system(model, net, batches)
     rank = _rank(settings, r, net)
     quadratic = quadratic_model(model, net, batches, r, parts, rank=rank)
     if rank is None:
@@ -199,7 +198,7 @@ def _is_dual(r, net, curvature=None):
 
 def _rows_of_model(model, net, batches, r, parts, **options):
     """Which arrays of the quadratic model have rows: those of the residuals."""
-    rows = rows_of_jacobian(model, net, batches, None)[2]
+    rows = rows_of_jacobian(model, net, batches)[1]
     return Quadratic(True, rows, *(False,) * (len(Quadratic._fields) - 2))
 
 

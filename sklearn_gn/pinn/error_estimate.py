@@ -117,11 +117,12 @@ def _found_change(model, net, batches, fresh, draw=None):
     n_weights = sum(leaf.size for leaf in backend.leaves(net))
     if n_weights > MOST_WEIGHTS:
         return None
-    balance = even_weights(model, net, batches)
-    sizes, physical, error_of = _outputs(model, net, fresh, balance, batches)
+    roots = np.sqrt(even_weights(model, net, batches))
+    fresh = _weighted(fresh, roots)
+    sizes, physical, error_of = _outputs(model, net, fresh, batches)
 
     def solved(method, points, solution):
-        parts = [method(model, net, h, balance, batches) for h in halves(points)]
+        parts = [method(model, net, half, batches) for half in halves(points)]
         return solution(*parts, error_of)
 
     found = _Solution(None, 1.0, math.inf)
@@ -130,7 +131,8 @@ def _found_change(model, net, batches, fresh, draw=None):
         n_residuals = sum(residual_counts(model.classes, fresh))
         if found.difference > _AGREED and n_residuals < _ENOUGH * n_weights:
             drawn = draw(times=_TIMES)
-            fresh = in_double_precision((*drawn, *fresh[len(drawn) :]))
+            drawn = _weighted(in_double_precision(drawn), roots[: len(drawn)])
+            fresh = *drawn, *fresh[len(drawn) :]
             found = solved(factor_over_pieces, fresh, correction_by_factors)
     if found.difference > _AGREED:
         found = solved(sums_over_pieces, fresh, correction_of_halves)
@@ -138,12 +140,12 @@ def _found_change(model, net, batches, fresh, draw=None):
     return _Change(net, found.change, found.explained, squares, sizes, physical)
 
 
-def _outputs(model, net, fresh, balance, like):
+def _outputs(model, net, fresh, like):
     """Squares of outputs, in units and as they are, and what changes of weights do."""
     x = np.asarray(fresh[0].x)[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     in_time = free_functions_of_time(model, net, fresh)
-    has_equation = _has_equation(model, net, fresh, balance, like)
+    has_equation = _has_equation(model, net, fresh, like)
 
     def determined(a):
         return has_equation * _without_free_parts(a, model.problem, x, in_time)
@@ -164,7 +166,7 @@ def _center_and_scale(problem):
     return np.array(getattr(problem, "center", ()) or np.zeros(len(scale))), scale
 
 
-def _has_equation(model, net, points, balance, like):
+def _has_equation(model, net, points, like):
     """Whether the equation at the first points depends on each output, (n, q)."""
     layer, n = net.layers[-1], min(N_POINTS, len(points[0].x))
     found = np.ones((n, layer.shape[1]), bool)
@@ -173,7 +175,7 @@ def _has_equation(model, net, points, balance, like):
     start = 0
     for piece in cut(model.classes, points, like):
         size = len(piece[0].x)
-        _, rows = dense_jacobian_of_piece(model, net, piece, balance)
+        _, rows = dense_jacobian_of_piece(model, net, piece)
         rows = rows[: size * model.classes[0].residual.n_outputs]
         stop = rows.shape[1] - net.extra.size
         rows = rows[:, stop - layer.size : stop].reshape(size, -1, layer.shape[1])
@@ -213,11 +215,17 @@ def even_weights(model, net, batches):
         return ones
     squares = np.zeros(len(batches))
     for piece in cut(model.classes, batches):
-        _, parts = jacobian_of_piece(model, net, piece, ones)
+        _, parts = jacobian_of_piece(model, net, piece)
         dense = (operators.multiplied_out([part])[0] for part in parts)
         squares = squares + [np.sum(a.dense**2) + np.sum(a.extra**2) for a in dense]
     usual = (squares > 0) & np.isfinite(squares)
     return np.where(usual, 1 / np.where(usual, squares, 1), 1)
+
+
+def _weighted(batches, roots):
+    """The batches with the residuals of each class multiplied."""
+    pairs = zip(batches, roots, strict=True)
+    return tuple(batch._replace(scale=root * batch.scale) for batch, root in pairs)
 
 
 def _without_free_parts(values, problem, x, in_time):
@@ -275,11 +283,11 @@ def correction(gramian, gradient, square, damping=0.0):
     return change, min(max(fall / square, _LEAST_EXPLAINED), 1.0)
 
 
-def factor_over_pieces(model, net, points, balance, like):
+def factor_over_pieces(model, net, points, like):
     """Triangular factor (n + 1, n + 1) of the Jacobian with the residuals appended."""
     factor = None
     for piece in cut(model.classes, points, like):
-        r, rows = dense_jacobian_of_piece(model, net, piece, balance)
+        r, rows = dense_jacobian_of_piece(model, net, piece)
         rows = np.column_stack([rows, r])
         factor = _triangle(rows if factor is None else np.concatenate([factor, rows]))
     return factor
@@ -365,8 +373,8 @@ def relative_error_in_windows(model, solution, fresh):
 
 def _change_in_window(model, net, points, before):
     """Change of the weights of a window that leads to the exact solution."""
-    balance = even_weights(model, net, points)
-    gramian, own, square = sums_over_pieces(model, net, points, balance)
+    points = _weighted(points, np.sqrt(even_weights(model, net, points)))
+    gramian, own, square = sums_over_pieces(model, net, points)
     change, explained = correction(gramian, own, square)
     change = change * for_all_residuals(explained)
     if before is None:
@@ -377,7 +385,7 @@ def _change_in_window(model, net, points, before):
             shift = _change_of_residuals(model, kind, *before, batch)
             batch = batch._replace(data=np.asarray(batch.data) + np.asarray(shift))
         moved.append(batch)
-    _, both, _ = sums_over_pieces(model, net, moved, balance)
+    _, both, _ = sums_over_pieces(model, net, moved)
     return change + correction(gramian, both - own, 1.0)[0]
 
 

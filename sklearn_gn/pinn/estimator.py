@@ -92,13 +92,12 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         the Gramian is formed and factored for up to 10,000 unknowns, and 1,000 columns
         are used for more.
 
-    loss_weights : {"auto", "fixed", "scaled", "balanced"}, default="auto"
+    loss_weights : {"auto", "fixed", "scaled"}, default="auto"
         How residual classes are weighted, apart from the weights of the conditions. If
         "fixed", residuals count as they are stated. If "scaled", each class is divided
         by its size for a solution that varies once over the domain. If "auto", each
         residual is, so that units do not matter; where ``hidden_layer_sizes`` or the
-        weight of observations is given, only if sizes are far apart. If "balanced",
-        the weights are adapted until all classes have equal shares of the loss.
+        weight of observations is given, only if sizes are far apart.
 
     n_interior : int or "auto", default="auto"
         Number of collocation points inside the domain. If "auto", there are two and a
@@ -328,7 +327,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         "activation": [str, "array-like"],
         "network": [HasMethods(["init", "apply"]), None],
         "damping": [Interval(Real, 0, None, closed="left"), None],
-        "loss_weights": [StrOptions({"auto", "fixed", "scaled", "balanced"})],
+        "loss_weights": [StrOptions({"auto", "fixed", "scaled"})],
         "n_interior": [
             Interval(Integral, 1, None, closed="left"),
             StrOptions({"auto"}),
@@ -362,7 +361,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         solver: str | Solver = "dngd",
         damping: float | None = None,
         rank: int | None = None,
-        loss_weights: Literal["auto", "fixed", "scaled", "balanced"] = "auto",
+        loss_weights: Literal["auto", "fixed", "scaled"] = "auto",
         n_interior: int | Literal["auto"] = "auto",
         n_boundary: int | Literal["auto"] = "auto",
         sampling: Literal["auto", "sobol", "halton", "uniform", "residual"] = "auto",

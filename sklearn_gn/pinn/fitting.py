@@ -38,9 +38,7 @@ from sklearn_gn.pinn.findings import (
 from sklearn_gn.pinn.iteration import (
     PINNSettings,
     Steps,
-    fresh_loss,
-    fresh_loss_in,
-    fresh_misfit,
+    fresh_losses,
     total_loss,
 )
 from sklearn_gn.pinn.model import (
@@ -122,9 +120,8 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     def loss_on_fresh_points(net):
         # A resumed fit has the points of the seed that it began with.
         with backend.scope(solver.dtype, solver.device):
-            if not run.log:
-                return fresh_loss(run.data, settings, net)
-            return fresh_loss_in(run.final_state, run.data, settings, net)
+            state = run.final_state if run.log else None
+            return float(fresh_losses(run.data, settings, net, state).sum())
 
     def fitted(net):
         return Fitted(
@@ -344,7 +341,6 @@ def _settings(solver, models, stages, data, untrained, start, seed):
         in_units = _counts_in_units(solver, model)
         sampler = Sampler(*points, sampling, solver.dtype, in_units)
         adapts = _is_auto(solver.observation_weight)
-        adapts = adapts and solver.loss_weights != "balanced"
         if adapts and model.classes[-1].residual.name == "data":
             n_equations = model.classes[0].residual.n_outputs
             has_functions = len(model.problem.outputs) > n_equations
@@ -354,7 +350,6 @@ def _settings(solver, models, stages, data, untrained, start, seed):
         stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
         sampler=sampler,
         steps=Steps(method, solver.damping, solver.rank, max_iter),
-        balanced=solver.loss_weights == "balanced",
         resample=None if data.problem is None else solver.resample,
         tol=np.asarray(solver.tol, solver.dtype),
         seed=np.int32(seed),
@@ -446,10 +441,11 @@ def _set_fitted(solver, run, fitted, n_observations):
         # weight of the observations has fallen.
         fresh = run.val_loss(fitted.net) if run.val_loss is not None else math.nan
         solver.fresh_loss_ = fresh * scale
-        solver.loss_ = float(total_loss(model, net, state.batches)) * scale
+        solver.loss_ = total_loss(model, net, state.batches) * scale
         solver._fresh_noise = 0.0
         if now.weighing.weight != 1:
-            solver._fresh_noise = fresh_misfit(state, run.data, settings, net)
+            found = fresh_losses(run.data, settings, net, state)
+            solver._fresh_noise = float(found[-1])
         solver.gram_spectrum_ = np.zeros(0)
         small = settings.steps.rank is not None or min(solver._sizes) <= MOST_WEIGHTS
         if run.solver.name == "dngd" and small:

@@ -11,11 +11,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
-from sklearn_gn.arrays.parts import total
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.pinn import observation_weight, pieces, solution, windows
 from sklearn_gn.pinn.control import (
@@ -29,11 +27,9 @@ from sklearn_gn.pinn.control import (
     refined,
     with_expected_seconds,
 )
-from sklearn_gn.pinn.residuals import check_is_defined, residuals
+from sklearn_gn.pinn.residuals import check_is_defined, class_losses, residuals
 from sklearn_gn.pinn.units import at_given_values
 
-_BALANCE_POWER = 0.05
-_SMALLEST_LOSS = 1e-6  # of a class, relative to the mean
 # Of the last weights, until the loss to begin with is finite.
 _SHARES = (0.1, 0.01, 0.0)
 
@@ -70,7 +66,6 @@ class PINNSettings(NamedTuple):
     stage_ends: tuple  # iterations after which a problem is left, one less than models
     sampler: Any  # draw(model, seed, stage, number, net) makes batches
     steps: Steps
-    balanced: bool  # whether the weights of the classes even out their losses
     resample: int | str | None  # iterations for which points are kept, or "drift"
     tol: np.ndarray
     seed: np.int32
@@ -91,7 +86,6 @@ class PINNState(NamedTuple):
     net: Any
     loss: float
     batches: tuple
-    balance: np.ndarray  # (n_classes,)
     memory: Any = None  # of the solver: its trust region, or that of optax
     stage: int = 0
     n_draws: int = 1
@@ -140,8 +134,11 @@ def initial_state(points, net, settings, memory=None):
         level = Level(sizes)
     control = Control(level=level, march=march, clock=clock)
     batches = _draw(points, settings, 0, 0, net, control)
-    balance = np.ones(len(model.classes), settings.dtype)
-    loss = float(loss_by(settings)(model, net, batches))
+
+    def loss_of(net):
+        return total_loss(model, net, on_devices(batches, settings))
+
+    loss = loss_of(net)
     untrained = net if settings.untrained is None else settings.untrained
     if math.isnan(loss):
         check_is_defined(model, net, batches)
@@ -149,12 +146,11 @@ def initial_state(points, net, settings, memory=None):
         if math.isfinite(loss):
             break
         untrained = net = jax.device_put(at_given_values(model.problem, net, share))
-        loss = float(loss_by(settings)(model, net, batches))
+        loss = loss_of(net)
     if not math.isfinite(loss):
         check_is_defined(model, net, batches)
-    state = PINNState(net, loss, batches, balance, memory, control=control)
-    loss_at = partial(fresh_loss_in, state)
-    first, of_classes = losses_of_no_solution(loss_at, points, settings, untrained)
+    state = PINNState(net, loss, batches, memory, control=control)
+    first, of_classes = losses_of_no_solution(points, settings, untrained, state)
     return state._replace(
         control=control._replace(first_fresh=first, first_classes=of_classes),
         answer=None if march is None else windows.pieces(march, model, net),
@@ -171,7 +167,8 @@ def with_due_points(points, state, settings):
     every = settings.resample
     due = now.next is not None or stage != state.stage
     if not due and every == "drift":
-        due = fresh_loss_in(state, points, settings, state.net) > 2 * state.loss
+        fresh = fresh_losses(points, settings, state.net, state).sum()
+        due = fresh > 2 * state.loss
     elif not due and every is not None:
         due = state.iteration > 0 and state.iteration % every == 0
     if not due:
@@ -223,9 +220,6 @@ def finish_iteration(points, state, settings, step):
         model = settings.models[state.stage]
         answer = windows.pieces(control.march, model, state.net)
         state = state._replace(answer=answer)
-    if settings.balanced and stop is None:
-        balance = rebalanced_weights(step.class_losses, state.balance)
-        state = state._replace(balance=balance)
     extra = _log_entries(points, state, settings, step, losses)
     state = state._replace(loss=losses.training, iteration=state.iteration + 1)
     return with_expected_seconds(state, settings), Report(
@@ -244,13 +238,15 @@ def _losses(points, state, settings, step):
     """Losses of the network after a step."""
     model, march = settings.models[state.stage], state.control.march
     if march is not None and march.active:
-        fresh = float(loss_by(settings, state.batches)(model, state.net, march.fresh))
+        batches = on_devices(march.fresh, settings)
+        of_classes = losses_of_classes(model, state.net, batches, state.batches)
     else:
-        fresh = fresh_loss_in(state, points, settings, state.net)
-    misfit, validated = float(step.class_losses[-1]), fresh
+        of_classes = fresh_losses(points, settings, state.net, state)
+    fresh = validated = float(of_classes.sum())
+    misfit = float(step.class_losses[-1])
     if points.validates and settings.observed is not None:
         # The weight follows from the noise of the observations that it is given to.
-        fresh += misfit - fresh_misfit(state, points, settings, state.net)
+        fresh += misfit - float(of_classes[-1])
     noise = misfit if state.control.weighing.weight != 1 else 0.0
     # An easier problem does not decide that nothing is gained.
     decisive = step.decisive and state.stage + 1 == len(settings.models)
@@ -287,86 +283,66 @@ def _log_entries(points, state, settings, step, losses):
 # --- losses at points of training, and at those that are never trained on -------------
 
 
-def fresh_loss(points, settings, net, weight=1.0, like=None):
-    """Loss at points that are never trained on (NaN without), cut as ``like``."""
-    if not points.fresh:
-        return math.nan
-    fresh = points.fresh
-    if weight != 1:
-        fresh = observation_weight.reweighted(fresh, weight)
-    return windows.total(loss_by(settings, like), settings.models[-1], net, fresh)
+def fresh_losses(points, settings, net, state=None):
+    """Losses of all classes at points that are never trained on; NaN without them.
+
+    They are those of a fit that has come as far as ``state``.
+    """
+    fresh, like = points.fresh, None
+    if not fresh:
+        return np.full(1, np.nan)
+    if state is not None:
+        weight = state.control.weighing.weight
+        if weight != 1:
+            fresh = observation_weight.reweighted(fresh, weight)
+        like = state.batches if state.stage + 1 == len(settings.models) else None
+
+    def losses(model, net, batches):
+        return losses_of_classes(model, net, on_devices(batches, settings), like)
+
+    return windows.total(losses, settings.models[-1], net, fresh)
 
 
-def fresh_loss_in(state, points, settings, net):
-    """Return the fresh loss of a network at a state of the fit."""
-    is_last = state.stage + 1 == len(settings.models)
-    like = state.batches if is_last else None
-    return fresh_loss(points, settings, net, state.control.weighing.weight, like)
-
-
-def losses_of_no_solution(fresh_loss, points, settings, untrained):
+def losses_of_no_solution(points, settings, untrained, state):
     """Loss on fresh points of the untrained network, or of a constant if it is lower.
 
     Large coefficients make the first one huge: a constant, which meets no condition,
     would pass for a solution. Then the same of each class alone, empty where unknown.
     """
+    first = fresh_losses(points, settings, untrained, state)
     if not points.fresh or not settings.models[-1].activations:
-        return fresh_loss(points, settings, untrained), ()
+        return float(first.sum()), ()
     *hidden, last = untrained.layers
     constant = untrained._replace(layers=(*hidden, 0 * last))
-    if not np.isfinite(fresh_loss(points, settings, constant)):
+    level = fresh_losses(points, settings, constant, state)
+    if not np.isfinite(level.sum()):
         # The equation is singular at zero, and huge near it.
         one = np.zeros_like(last)
         one[-1] = 1
         constant = untrained._replace(layers=(*hidden, one))
+        level = fresh_losses(points, settings, constant, state)
     rounding = (ROUNDING * np.finfo(settings.dtype).eps) ** 2
-
-    def lower(points):
-        first, level = (
-            fresh_loss(points, settings, net) for net in (untrained, constant)
-        )
-        return min(first, level) if level > rounding * first else first
-
-    classes = range(len(points.fresh))
-    return lower(points), tuple(lower(with_class_alone(points, k)) for k in classes)
-
-
-def with_class_alone(points, k):
-    """The fixed points; of the fresh ones those of one class alone count."""
-    fresh = tuple(
-        batch._replace(scale=(i == k) * np.asarray(batch.scale))
-        for i, batch in enumerate(points.fresh)
-    )
-    return points._replace(fresh=fresh)
-
-
-def fresh_misfit(state, points, settings, net):
-    """The part of :func:`fresh_loss_in` that observations have."""
-    observed = with_class_alone(points, len(points.fresh) - 1)
-    return fresh_loss_in(state, observed, settings, net)
-
-
-def loss_by(settings, like=None):
-    """:func:`total_loss` on the devices of a fit."""
-
-    def loss(model, net, batches):
-        return total_loss(model, net, on_devices(batches, settings), like)
-
-    return loss
+    first, level = (np.append(losses, losses.sum()) for losses in (first, level))
+    lower = np.where(level > rounding * first, np.minimum(first, level), first)
+    return float(lower[-1]), tuple(lower[:-1].tolist())
 
 
 def total_loss(model, net, batches, like=None):
     """Half the sum of squares of all residuals; ``like`` as in ``pieces.cut``."""
+    return float(losses_of_classes(model, net, batches, like).sum())
+
+
+def losses_of_classes(model, net, batches, like=None):
+    """The share of each class in :func:`total_loss`, in NumPy."""
     if not pieces.serve(batches):
-        return _loss_of_all(model, net, batches)
-    r = pieces.residuals(model, net, batches, like)
+        return np.asarray(_compiled_losses(model, net, batches))
     with np.errstate(over="ignore"):
-        return 0.5 * np.sum(np.square(r))
+        return class_losses(model, batches, pieces.residuals(model, net, batches, like))
 
 
 @partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
-def _loss_of_all(model, net, batches):
-    return 0.5 * total(jnp.sum(residuals(model, net, batches) ** 2))
+def _compiled_losses(model, net, batches):
+    return class_losses(model, batches, residuals(model, net, batches))
 
 
 def on_devices(batches, settings):
@@ -388,11 +364,3 @@ def on_devices(batches, settings):
         return batch._replace(x=x, data=data, scale=scale)
 
     return tuple(map(divided, batches))
-
-
-def rebalanced_weights(losses, balance):
-    """Return class weights that slowly even out the classes' shares of the loss."""
-    floor = np.maximum(_SMALLEST_LOSS * losses.mean(), np.finfo(float).tiny)
-    shares = np.maximum(losses, floor) * balance
-    balance = balance * (shares.mean() / shares) ** _BALANCE_POWER
-    return (balance / balance.mean()).astype(balance.dtype)

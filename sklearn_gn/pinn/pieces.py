@@ -107,40 +107,34 @@ _of_class = _compiled(
 )
 
 
-def linear_system(model, net, batches, balance):
-    """Network, weighted batches, residuals and Jacobian; in NumPy where small."""
+def linear_system(model, net, batches):
+    """Network, batches, residuals and Jacobian; in NumPy where they are small."""
     n_residuals = sum(of_points.residual_counts(model.classes, batches))
     is_small = n_residuals * dimension(net) <= _SMALL_JACOBIAN
     if not (is_small and serve(batches)):
-        return net, *weighted_jacobian(model, net, batches, balance)
-    r, parts = jacobian(model, net, batches, balance)
-    net, balance, scales = backend.views((net, balance, [b.scale for b in batches]))
+        return net, batches, *compiled_jacobian(model, net, batches)
+    r, parts = jacobian(model, net, batches)
+    net, scales = backend.views((net, [batch.scale for batch in batches]))
     # The points stay the objects that they are, of which pieces are kept.
-    batches = [b._replace(scale=s) for b, s in zip(batches, scales, strict=True)]
-    batches = of_points.with_class_weights(batches, balance)
+    pairs = zip(batches, scales, strict=True)
+    batches = tuple(batch._replace(scale=scale) for batch, scale in pairs)
     return net, batches, r, operators.multiplied_out(parts)
 
 
-@partial(
-    by_rows,
-    compiled=partial(jit_by_size, largest=2**10, medium=2**15, static_argnames="model"),
+# Compiled apart from what uses it: products that read the factors many times over would
+# otherwise compute them again each time.
+compiled_jacobian = by_rows(
+    of_points.jacobian,
+    partial(jit_by_size, largest=2**10, medium=2**15, static_argnames="model"),
     rows_out=of_points.rows_of_jacobian,
     static=("model",),
 )
-def weighted_jacobian(model, net, batches, balance):
-    """Weighted batches, residuals, and the factors of their Jacobian.
-
-    Compiled apart from what uses it: products that read the factors many times over
-    would otherwise compute them again each time.
-    """
-    batches = of_points.with_class_weights(batches, balance)
-    return batches, *of_points.jacobian(model, net, batches)
 
 
-def jacobian(model, net, batches, balance):
+def jacobian(model, net, batches):
     """Residuals and parts of their Jacobian in NumPy, one of a class for each piece."""
     parts = cut(model.classes, batches)
-    found = [jacobian_of_piece(model, net, part, balance) for part in parts]
+    found = [jacobian_of_piece(model, net, part) for part in parts]
     r = joined(model, batches, parts, [r for r, _ in found])
     if parts[0] is batches:
         return r, found[0][1]
@@ -154,7 +148,7 @@ def jacobian(model, net, batches, balance):
     return r, inside
 
 
-def jacobian_of_piece(model, net, piece, balance):
+def jacobian_of_piece(model, net, piece):
     """The same for a single piece, of one part a class.
 
     A richer network needs no program of its own: the rows of its new neurons are those
@@ -162,12 +156,12 @@ def jacobian_of_piece(model, net, piece, balance):
     """
     in_rows = all(kind.rows is not None for kind in model.classes)
     if not (isinstance(net, Richer) and in_rows):
-        return backend.views(weighted_jacobian(model, net, piece, balance)[1:])
+        return backend.views(compiled_jacobian(model, net, piece))
     n = net.layers[0].shape[1] // 2
     first, second, *others = net.layers
     layers = np.vstack([second[:n], second[2 * n :]]), *others
     (r, parts), (_, new) = (
-        jacobian_of_piece(model, Parameters((half, *layers), net.extra), piece, balance)
+        jacobian_of_piece(model, Parameters((half, *layers), net.extra), piece)
         for half in (first[:, :n], first[:, n:])
     )
     found = []
@@ -181,18 +175,18 @@ def jacobian_of_piece(model, net, piece, balance):
     return r, found
 
 
-def dense_jacobian_of_piece(model, net, piece, balance):
+def dense_jacobian_of_piece(model, net, piece):
     """Residuals of a piece and all columns of their Jacobian, in NumPy."""
-    r, parts = jacobian_of_piece(model, net, piece, balance)
+    r, parts = jacobian_of_piece(model, net, piece)
     (part,) = operators.multiplied_out(parts)
     return r, np.hstack([part.dense, part.extra]) if part.extra.size else part.dense
 
 
-def sums_over_pieces(model, net, points, balance, like=None):
+def sums_over_pieces(model, net, points, like=None):
     """``J^T J``, ``J^T r`` and ``|r|^2`` of all points; ``like`` as in ``cut``."""
     gramian = gradient = square = 0.0
     for piece in cut(model.classes, points, like):
-        r, rows = dense_jacobian_of_piece(model, net, piece, balance)
+        r, rows = dense_jacobian_of_piece(model, net, piece)
         gramian, gradient = gramian + rows.T @ rows, gradient + rows.T @ r
         square = square + np.sum(r**2)
     return gramian, gradient, square

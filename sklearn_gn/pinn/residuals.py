@@ -24,7 +24,7 @@ from sklearn_gn.arrays.parts import total
 from sklearn_gn.linalg.jacobian import Part, ScaledAxes
 from sklearn_gn.pde.calls import call, first_large_term, flat
 from sklearn_gn.pde.local_functions import points_of_row
-from sklearn_gn.pinn.model import Batch, coefficients, n_waves, network
+from sklearn_gn.pinn.model import coefficients, n_waves, network
 from sklearn_gn.pinn.taylor import (
     Stack,
     by_kind,
@@ -42,14 +42,6 @@ def residuals(model, params, batches):
         rho = class_residuals(model, class_model, params, batch)
         parts.append((batch.scale[:, None] * rho).reshape(-1))
     return jnp.concatenate(parts)
-
-
-def with_class_weights(batches, balance):
-    """The batches with the classes' losses multiplied."""
-    root = namespace(balance).sqrt(balance)
-    return tuple(
-        batch._replace(scale=batch.scale * root[k]) for k, batch in enumerate(batches)
-    )
 
 
 def residual_counts(classes, batches):
@@ -110,17 +102,15 @@ def jacobian(model, params, batches):
     return jnp.concatenate([r for r, _ in both]), [part for _, part in both]
 
 
-def rows_of_jacobian(model, net, batches, balance):
-    """Which arrays of weighted batches, r and the parts of its Jacobian have rows."""
-    del balance
-    whole = (Batch(True, True, True, False),) * len(batches)
+def rows_of_jacobian(model, params, batches):
+    """Which arrays of r and the parts of its Jacobian have rows."""
     parts = []
     for kind, batch in zip(model.classes, batches, strict=True):
-        layers = [(True, True)] * len(net.layers)
+        layers = [(True, True)] * len(params.layers)
         if _is_sparse_stack(model, batch):
             layers[0] = ScaledAxes(True, False, False, False), True
         parts.append(Part(() if kind.rows is None else tuple(layers), True, True))
-    return whole, True, parts
+    return True, parts
 
 
 # --- the Jacobian of a class ---------------------------------------------------------

@@ -163,11 +163,10 @@ class Posterior(StoredWithoutCaches):
 
     @cached_property
     def _factored(self):
-        balance = np.ones(len(self.batches), self.net.extra.dtype)
-        r, parts = pieces.jacobian(self.model, self.net, self.batches, balance)
-        limits = np.finfo(balance.dtype)
+        r, parts = pieces.jacobian(self.model, self.net, self.batches)
+        limits = np.finfo(r.dtype)
         n_observations = np.clip(self.n_observations, limits.tiny, limits.max)
-        n_observations = balance.dtype.type(n_observations)
+        n_observations = r.dtype.type(n_observations)
         return _factor(
             self.model, self.net, self.batches, r, parts, self.fresh, n_observations
         )

@@ -372,10 +372,9 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     That is for a change of the residuals by as much as those of an untrained network:
     about one or less where a solution is well determined.
     """
-    balance = np.ones(len(batches), net.extra.dtype)
     gramian = np.float64(0)
     for points in (batches, fresh):
-        gramian = gramian + sums_over_pieces(model, net, points, balance, batches)[0]
+        gramian = gramian + sums_over_pieces(model, net, points, batches)[0]
     x = fresh[0].x[:_N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     values, slopes = np.float64(values), np.float64(slopes)

@@ -177,7 +177,7 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
     if not march.active:
         late = rules.deadline - time.perf_counter() < _TIME_LEFT * rules.budget
         if (
-            _is_flat(march.falls, FEW_ITERATIONS)
+            is_flat(march.falls, FEW_ITERATIONS)
             and lowest > _WELL_SOLVED_LOSS * first
             and not late
             and switches.on("pinn.windows")
@@ -187,9 +187,9 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
         return march
     # Where the solution changes fast, residuals are large, too.
     unit = min(max(march.unit, first), _LARGEST_UNIT * first)
-    well = lowest <= _WELL_SOLVED_LOSS * unit and _is_flat(march.falls, _ENOUGH)
+    well = lowest <= _WELL_SOLVED_LOSS * unit and is_flat(march.falls, _ENOUGH)
     well = well or lowest <= _SOLVED_SURELY * unit
-    flat = _is_flat(march.falls, _WINDOW_PATIENCE)
+    flat = is_flat(march.falls, _WINDOW_PATIENCE)
     length = march.stop - march.start
     if well or (flat and length <= _SHORTEST):
         if march.stop == 1:
@@ -204,7 +204,8 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
     return march
 
 
-def _is_flat(falls, patience):
+def is_flat(falls, patience):
+    """Whether the lowest fresh loss has not fallen in so many iterations."""
     return len(falls) > patience and falls[-1] > FALL * falls[-1 - patience]
 
 
@@ -332,7 +333,7 @@ def _window_of(solution, x):
 def total(loss, model, solution, batches):
     """A loss ``loss(model, net, batches)`` of a solution, by its windows."""
     if not isinstance(solution, Pieces):
-        return float(loss(model, solution, batches))
+        return loss(model, solution, batches)
     numbers = [_window_of(solution, batch.x[:, 0]) for batch in batches]
     parts = []
     for k, net in enumerate(solution.nets):
@@ -340,7 +341,7 @@ def total(loss, model, solution, batches):
             batch._replace(scale=np.asarray(batch.scale) * (number == k))
             for batch, number in zip(batches, numbers, strict=True)
         )
-        parts.append(float(loss(model, net, own)))
+        parts.append(loss(model, net, own))
     return sum(parts)
 
 

@@ -383,7 +383,7 @@ GROWTH = {None: 3e-12, 10: 2e-13}
 
 
 def trial_of(model, params, batches, shift, rank=None, **options):
-    system = pieces.linear_system(model, params, batches, np.ones(len(batches)))
+    system = pieces.linear_system(model, params, batches)
     known = dngd.quadratic_model(model, *system, rank=rank)
     words = {"geodesic": False, "corrected": False, **options}
     return dngd.trial(
@@ -458,7 +458,7 @@ def test_correction_is_the_damped_answer_to_what_the_linear_model_has_not_forese
 
 def updated_in_region(model, params, batches, radius, shift=np.nan, rank=None):
     """The best step, and the next region."""
-    system = pieces.linear_system(model, params, batches, np.ones(len(batches)))
+    system = pieces.linear_system(model, params, batches)
     quadratic = dngd.quadratic_model(model, *system, rank=rank)
     region = Region(np.float64(radius), np.float64(shift))
     shifts = dngd.shifts_of(model, *system[:2], quadratic, shift, geodesic=False)
@@ -527,19 +527,17 @@ def test_numpy_and_compiled_functions_make_the_same_step(
 ):
     model, *drawn = setting("logistic", n_interior, 6)
     params, batches = jax.tree.map(lambda a: np.asarray(a, dtype), drawn)
-    ones = np.ones(len(batches), dtype)
-    whole = pieces.weighted_jacobian(model, params, batches, ones)
+    one = np.ones((), dtype)
+    whole = batches, *pieces.compiled_jacobian(model, params, batches)
     found = []
     for net, weighted, r, parts in (
         (params, *whole),
-        pieces.linear_system(model, params, batches, ones),
+        pieces.linear_system(model, params, batches),
     ):
         quadratic = dngd.quadratic_model(model, net, weighted, r, parts)
         of_model = model, net, weighted, *quadratic[:3]
         for floor in (0.0, 1.0):  # without refinement and with it
-            trial = dngd.trial(
-                *of_model, ones[0] * floor, ones[0] * shift, geodesic=True
-            )
+            trial = dngd.trial(*of_model, one * floor, one * shift, geodesic=True)
             found.append((quadratic._replace(r=None, parts=None), trial))
     assert isinstance(parts[0].dense, np.ndarray)
     assert isinstance(trial.loss, np.generic)
@@ -559,7 +557,7 @@ def test_a_gramian_that_cannot_be_factored_leaves_the_network():
 def test_line_search_takes_the_best_of_its_lengths():
     model, params, batches = setting("logistic", 12, 6)
     shift = 1e-3
-    system = pieces.linear_system(model, params, batches, np.ones(len(batches)))
+    system = pieces.linear_system(model, params, batches)
     quadratic = dngd.quadratic_model(model, *system)
     found = dngd.search_along(model, *system[:2], quadratic, shift, geodesic=False)
     r, parts = jacobian_of(model, params, batches)
@@ -639,7 +637,7 @@ def test_quasi_newton_memory_does_not_compare_gradients_of_different_points():
     model, params, batches = setting("logistic")
     others = tuple(batch._replace(x=0.9 * batch.x) for batch in batches)
     iterate = partial(baselines.iterate, model, name="ssbroyden")
-    words = {"balance": np.ones(len(batches)), "rates": np.ones(1)}
+    words = {"rates": np.ones(1)}
     net, memory = params, baselines.empty_memory(params, "ssbroyden")
     for _ in range(3):
         net, memory, *_ = iterate(net, memory, batches, **words)

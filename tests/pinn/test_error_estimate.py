@@ -292,7 +292,7 @@ def test_the_estimate_knows_errors_that_grow_ahead_of_a_front():
 def test_the_factor_of_pieces_is_that_of_all_rows(solver):
     posterior = solver._posterior
     model, net = posterior.model, posterior.net
-    given = model, net, posterior.fresh, np.ones(2), posterior.batches
+    given = model, net, posterior.fresh, posterior.batches
     gramian, gradient, square = pieces.sums_over_pieces(*given)
     factor = error_estimate.factor_over_pieces(*given)
     product = factor.T @ factor
@@ -321,10 +321,9 @@ def test_a_richer_network_is_the_same_function_with_more_directions():
 def test_the_jacobian_of_a_richer_network_is_that_of_its_weights(solver):
     posterior = solver._posterior
     model, net = posterior.model, richer(posterior.net)
-    plain, ones = Parameters(*net), np.ones(2)
-    r, rows = pieces.dense_jacobian_of_piece(model, net, posterior.fresh, ones)
+    r, rows = pieces.dense_jacobian_of_piece(model, net, posterior.fresh)
     other, expected = pieces.dense_jacobian_of_piece(
-        model, plain, posterior.fresh, ones
+        model, Parameters(*net), posterior.fresh
     )
     np.testing.assert_allclose(r, other, rtol=1e-10)
     np.testing.assert_allclose(rows, expected, atol=1e-12 * np.abs(expected).max())

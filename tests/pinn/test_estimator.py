@@ -36,7 +36,6 @@ from sklearn_gn.pde import (
 from sklearn_gn.pde.problems import Kovasznay
 from sklearn_gn.pinn import estimator, pieces, predictions, solution
 from sklearn_gn.pinn.findings import warn_if_not_solved
-from sklearn_gn.pinn.iteration import rebalanced_weights
 from sklearn_gn.pinn.observation_weight import (
     Observed,
     has_settled,
@@ -584,7 +583,7 @@ def test_coefficients_are_found_from_zero():
     "words",
     [
         pytest.param({"solver": DNGD(damping_rule="loss")}, marks=pytest.mark.slow),
-        {"damping": 1e-6, "loss_weights": "balanced"},
+        {"damping": 1e-6, "loss_weights": "scaled"},
         {"rank": 8},
         {"dtype": "float32", "sampling": "residual", "resample": 2},
         {"sampling": "uniform", "resample": "drift", "activation": "sin"},
@@ -692,19 +691,6 @@ def test_the_number_of_random_axes_is_checked():
         small(replace(MEMBRANE, n_laplacian_directions=0)).fit()
 
 
-def test_balance_evens_out_and_ignores_a_class_without_loss():
-    def settled(losses):
-        balance = np.ones(2)
-        for _ in range(500):
-            balance = rebalanced_weights(np.array(losses), balance)
-        return balance
-
-    np.testing.assert_allclose(settled([1.0, 3.0]), [1.5, 0.5], rtol=1e-9)
-    high, low = settled([0.0, 1.0])
-    assert high / low == pytest.approx(2e6, rel=1e-9)
-    np.testing.assert_array_equal(settled([0.0, 0.0]), 1)
-
-
 def decay_of(rate):
     return Problem(
         decay, DECAY.domain, DECAY.conditions, coefficients={"rate": float(rate)}
@@ -755,20 +741,20 @@ def test_folds_and_seeds_compile_once():
     settings = {"max_iter": 2, "random_state": 0, "observation_weight": 1}
     model = PINNSolver(hidden_layer_sizes=(3,), **settings)
     quiet(model.fit, X[:35], y[:35])
-    size = pieces.weighted_jacobian._cache_size()
+    size = pieces.compiled_jacobian._cache_size()
     quiet(clone(model).set_params(random_state=1).fit, 2 * X[4:], y[4:] - 1)
-    assert pieces.weighted_jacobian._cache_size() == size
+    assert pieces.compiled_jacobian._cache_size() == size
     quiet(small(max_iter=2).fit)
-    size = pieces.weighted_jacobian._cache_size()
+    size = pieces.compiled_jacobian._cache_size()
     quiet(small(max_iter=7, random_state=3, resample=2, tol=1e-9).fit)
-    assert pieces.weighted_jacobian._cache_size() == size
+    assert pieces.compiled_jacobian._cache_size() == size
 
 
 @pytest.mark.parametrize(
     "words",
     [
         {"resample": 2},
-        {"sampling": "residual", "resample": 3, "loss_weights": "balanced"},
+        {"sampling": "residual", "resample": 3},
         {"solver": "adam"},
         {"solver": "ssbroyden"},
     ],

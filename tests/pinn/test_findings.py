@@ -355,7 +355,7 @@ def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
     clock = Clock(began=time.perf_counter() - 2, first=50.0, steady=0.3)
     number = changes.pop("iteration", 3)
     now = Control(clock=clock, **changes)
-    state = iteration.PINNState(None, 1.0, (), None, iteration=number, control=now)
+    state = iteration.PINNState(None, 1.0, (), iteration=number, control=now)
     state = with_expected_seconds(state, settings)
     assert state.next_seconds == pytest.approx(expected, abs=0.5)
     problem.unknown = {"k": None}

@@ -142,7 +142,7 @@ def test_a_network_that_is_not_accurate_grows_after_all(
     settings = SimpleNamespace(
         growth=rules, dtype=np.dtype(float), models=[SimpleNamespace(problem=problem)]
     )
-    state = iteration.PINNState(net, 1e-8, (), np.ones(2))
+    state = iteration.PINNState(net, 1e-8, ())
     points = iteration.FixedPoints(None, (), None)
 
     def has_to_grow(stop, lowest=1e-8):
@@ -187,7 +187,7 @@ def test_a_fit_with_a_small_error_ends(
         dtype=np.dtype(float),
         models=[SimpleNamespace(problem=SimpleNamespace(unknown={}))],
     )
-    state = iteration.PINNState(None, loss, (), np.ones(2))
+    state = iteration.PINNState(None, loss, ())
     before = level([loss])._replace(**changes)
     now = Control(level=before, next=then, first_fresh=1.0)
     points = iteration.FixedPoints(None, (), None)
@@ -229,7 +229,7 @@ def test_a_fit_of_exact_observations_ends_with_few_digits_more(
             "observed", Observed(10, 1.0, changes.pop("has_functions", False))
         ),
     )
-    state = iteration.PINNState(None, 1e-7, (), np.ones(2))
+    state = iteration.PINNState(None, 1e-7, ())
     points = iteration.FixedPoints("observations", (), None)
     weighing = Weighing(**changes)
     now = Control(1.0, level=level([1e-7]), next="network", weighing=weighing)
@@ -270,7 +270,7 @@ def test_points_are_as_many_as_the_residuals_that_weights_need():
 
 def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
     # It grows whenever it may.
-    monkeypatch.setattr(control, "_is_flat", lambda level, _: len(level.falls) > 3)
+    monkeypatch.setattr(control, "is_flat", lambda falls, _: len(falls) > 3)
     monkeypatch.setattr(control, "MOST_WEIGHTS", 200)
     monkeypatch.setattr(fitting, "FIRST_WIDTHS", (8, 8))
     solver = PINNSolver(EQUATION, random_state=0, max_iter=24, tol=0)

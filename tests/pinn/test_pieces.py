@@ -98,15 +98,14 @@ def test_padding_changes_nothing(in_rows, monkeypatch):
     batches = tuple(batch_of(*points[k.name], k.weight, "float64") for k in kinds)
     rows = rows if in_rows else [None] * len(kinds)
     model = Model(PROBLEM, ("tanh",), tuple(map(ClassModel, kinds, rows)))
-    balance = rng.uniform(1, 2, len(kinds))
 
     def found():
-        *_, weighted, r, (part,) = pieces.linear_system(model, net, batches, balance)
+        _, given, r, (part,) = pieces.linear_system(model, net, batches)
         return (
             r,
             part.dense,
             part.extra,
-            pieces.residuals(model, net, weighted),
+            pieces.residuals(model, net, given),
             pieces.class_residuals(model, model.classes[0], net, batches[0]),
             total_loss(model, net, batches),
         )
@@ -121,14 +120,9 @@ def test_padding_changes_nothing(in_rows, monkeypatch):
     r = jax.jit(residuals.residuals, static_argnums=0)(model, net, batches)
     np.testing.assert_allclose(whole[-1], 0.5 * np.sum(np.square(r)), rtol=1e-10)
     r, parts = jax.jit(residuals.jacobian, static_argnums=0)(model, net, batches)
-    root = np.repeat(
-        np.sqrt(balance),
-        [len(b.x) * k.n_outputs for b, k in zip(batches, kinds, strict=True)],
-    )
-    np.testing.assert_allclose(whole[0], root * r, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(whole[0], r, rtol=1e-10, atol=1e-11)
     (part,) = operators.multiplied_out(backend.views(parts))
-    dense = root[:, None] * part.dense
-    np.testing.assert_allclose(whole[1], dense, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(whole[1], part.dense, rtol=1e-10, atol=1e-11)
 
 
 def bent(u, x):
