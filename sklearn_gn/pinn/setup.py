@@ -15,6 +15,7 @@ from sklearn_gn.networks._base import (
     n_features,
 )
 from sklearn_gn.pde import Box, Problem
+from sklearn_gn.pde.residual_classes import traced_class
 from sklearn_gn.pinn.model import (
     ClassModel,
     Features,
@@ -112,10 +113,10 @@ def models(
 def _class_models(problem, features, extra, equation, observed, device, each):
     classes, kind = (), None
     if observed is not None:
-        kind = problem.residual_class("data", Observed(observed), 1, len(observed))
+        kind = traced_class(problem, "data", Observed(observed), 1, len(observed))
     probed = kind if any(map(callable, observed or ())) else None
     if equation:
-        axes = problem.draw_directions(np.random.RandomState(0))
+        axes = problem._draw_directions(np.random.RandomState(0))
         with backend.scope("float64", device):
             rows, sizes = rows_and_sizes(problem, extra, axes, probed)
         kinds = (*problem.residual_classes(), *([probed] if probed else []))
@@ -152,4 +153,4 @@ def observation_batch(problem, X, y, weight, total_weight, scaling, dtype):
     there = ~np.isnan(y)
     if not there.all():  # the mean square is that of the numbers that are there
         weight = weight * weight.sum() / (weight[: len(y)] @ there.mean(axis=1))
-    return batch_of(problem.all_points(X[rows, None]), y[rows], weight, dtype)
+    return batch_of(problem._all_points(X[rows, None]), y[rows], weight, dtype)
