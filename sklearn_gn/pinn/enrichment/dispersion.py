@@ -99,11 +99,13 @@ def symbol(problem, scale):
     units = np.prod((1j * _radians(problem)) ** powers, axis=1)
     with backend.scope("float64"):
         slopes = backend.to_numpy(_slopes(problem, states * scale, points))
+    if not np.isfinite(slopes).all():
+        return None
     # Of states, points, rows, derivatives and outputs; of waves of one cycle.
     slopes = slopes * units[:, None] * scale
     size = np.abs(slopes).max(axis=(0, 1, 3, 4))
     changes = np.abs(slopes - slopes[0, 0]).max(axis=(0, 1, 3, 4))
-    if not (changes < _VARIES * size).all():  # or not finite
+    if not (changes < _VARIES * size).all():
         return None
     return Symbol(
         powers, np.swapaxes(slopes[0].mean(axis=0) / size[:, None, None], 0, 1)
