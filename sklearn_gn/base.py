@@ -301,7 +301,7 @@ class GaussNewtonEstimator(
         """Set the attributes that all estimators have, then those of this one."""
         self.convergence_log_ = run.convergence_log()
         self.n_iter_ = len(run.log)
-        self.converged_ = run.converged
+        self.converged_ = run.stop_reason.converged
         self.stop_reason_ = run.stop_reason.value
         with backend.one_blas_thread:  # its factorisations are as small as the fit's
             set_fitted()

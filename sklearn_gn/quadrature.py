@@ -15,97 +15,7 @@ import numpy as np
 
 from sklearn_gn._typing import Array, ArrayLike
 
-__all__ = ["Cells", "gauss", "grid", "midpoint"]
-
-
-def midpoint(low: ArrayLike, high: ArrayLike, n: ArrayLike) -> tuple[Array, Array]:
-    """Composite midpoint rule on a box.
-
-    The box is divided into equal cells; the points are their centres, the weights their
-    volumes. The error falls with the square of the cell size where the integrand is
-    smooth. This is the rule of the experiments in [1]_, Section 6.
-
-    Parameters
-    ----------
-    low, high, n : float or int, or array-like of shape (n_features,)
-        Corners of the box and numbers of cells, see :func:`grid`.
-
-    Returns
-    -------
-    points : ndarray of shape (n_points, n_features)
-        The last axis runs fastest.
-
-    weights : ndarray of shape (n_points,)
-        Positive; their sum is the volume of the box.
-
-    Raises
-    ------
-    ValueError
-        If ``low`` is not less than ``high``, or ``n`` less than one.
-
-    References
-    ----------
-    .. [1] Z. Cai, T. Ding, M. Liu, X. Liu and J. Xia, "A structure-guided Gauss-Newton
-       method for shallow ReLU neural network".
-
-    Examples
-    --------
-    The best approximation of a function in the mean square. ``loss_`` is divided by the
-    sum of weights, here 2, and has a factor 1/2:
-
-    >>> import numpy as np
-    >>> from sklearn_gn import ShallowReLURegressor
-    >>> from sklearn_gn.quadrature import midpoint
-    >>> points, weights = midpoint(-1, 1, 60)
-    >>> model = ShallowReLURegressor(n_neurons=3, random_state=0)
-    >>> model = model.fit(points, np.abs(points[:, 0]), sample_weight=weights)
-    >>> squared_error = 2 * weights.sum() * model.loss_
-    >>> bool(squared_error < 1e-20)
-    True
-    """
-    return grid(low, high, n).midpoint()
-
-
-def gauss(
-    low: ArrayLike, high: ArrayLike, n: ArrayLike, order: int = 2
-) -> tuple[Array, Array]:
-    """Composite Gauss-Legendre rule on a box.
-
-    The box is divided into equal cells with a tensor-product rule on each, which is
-    exact for polynomials of degree ``2 * order - 1`` along every axis.
-
-    Parameters
-    ----------
-    low, high, n : float or int, or array-like of shape (n_features,)
-        Corners of the box and numbers of cells, see :func:`grid`.
-
-    order : int, default=2
-        Points in a cell along every axis.
-
-    Returns
-    -------
-    points : ndarray of shape (n_points, n_features)
-        Cell by cell; the last axis runs fastest.
-
-    weights : ndarray of shape (n_points,)
-        Positive; their sum is the volume of the box.
-
-    Raises
-    ------
-    ValueError
-        If ``low`` is not less than ``high``, or ``n`` or ``order`` less than one.
-
-    Examples
-    --------
-    The integral of x³y over [0, 2] x [0, 1], from a single cell:
-
-    >>> from sklearn_gn.quadrature import gauss
-    >>> points, weights = gauss(0, [2, 1], n=1)
-    >>> x, y = points.T
-    >>> round(float(weights @ (x**3 * y)), 12)
-    2.0
-    """
-    return grid(low, high, n).gauss(order)
+__all__ = ["Cells", "grid"]
 
 
 def grid(low: ArrayLike, high: ArrayLike, n: ArrayLike) -> Cells:
@@ -135,6 +45,18 @@ def grid(low: ArrayLike, high: ArrayLike, n: ArrayLike) -> Cells:
     >>> from sklearn_gn.quadrature import grid
     >>> grid([0, 0], 1, [20, 10])
     <200 cells of dimension 2>
+
+    The best approximation of a function in the mean square. ``loss_`` is divided by the
+    sum of weights, here 2, and has a factor 1/2:
+
+    >>> import numpy as np
+    >>> from sklearn_gn import ShallowReLURegressor
+    >>> points, weights = grid(-1, 1, 60).midpoint()
+    >>> model = ShallowReLURegressor(n_neurons=3, random_state=0)
+    >>> model = model.fit(points, np.abs(points[:, 0]), sample_weight=weights)
+    >>> squared_error = 2 * weights.sum() * model.loss_
+    >>> bool(squared_error < 1e-20)
+    True
     """
     low, high, n = _finite("low", low), _finite("high", high), _count("n", n, least=1)
     shapes = {a.shape for a in (low, high, n)} - {()}
@@ -218,6 +140,8 @@ class Cells:
 
     def midpoint(self) -> tuple[Array, Array]:
         """Midpoint rule on every cell.
+
+        Its error falls with the square of the cell size where the integrand is smooth.
 
         Returns
         -------

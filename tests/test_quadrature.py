@@ -7,7 +7,7 @@ import pytest
 from numpy.polynomial.polynomial import polyval
 from scipy.integrate import quad
 
-from sklearn_gn.quadrature import Cells, gauss, grid, midpoint
+from sklearn_gn.quadrature import Cells, grid
 
 LINES = np.array([[-0.37, 1.0, 0.0], [0.21, 0.6, -0.8], [-0.5, 0.3, 0.9]])
 BREAKPOINTS = np.array([-0.71, 0.1, 0.1 + 1e-9, 0.5, 1.3])
@@ -40,6 +40,14 @@ def overlap(cells):
 
 
 # -- rules on a grid ------------------------------------------------------------------
+
+
+def midpoint(low, high, n):
+    return grid(low, high, n).midpoint()
+
+
+def gauss(low, high, n, order=2):
+    return grid(low, high, n).gauss(order)
 
 
 @pytest.mark.parametrize(

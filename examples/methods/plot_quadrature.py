@@ -21,7 +21,7 @@ import pandas as pd
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.plotting import BreakpointDisplay
-from sklearn_gn.quadrature import gauss, grid, midpoint
+from sklearn_gn.quadrature import grid
 
 
 def peaks(X):
@@ -42,7 +42,7 @@ def fit(model, function, rule, reference):
     }
 
 
-reference = gauss(-1.5, 1.5, 20_000, order=3)
+reference = grid(-1.5, 1.5, 20_000).gauss(order=3)
 cells = grid(-1.5, 1.5, 60)
 model = ShallowReLURegressor(n_neurons=15, warm_start=True, random_state=0)
 errors = [fit(model, peaks, cells.gauss(), reference)]
@@ -84,7 +84,7 @@ draw(right, refined.gauss()[0])
 # Now rule and truth agree. As many equal cells, in the last row, do worse:
 
 model = ShallowReLURegressor(n_neurons=15, random_state=0)
-errors.append(fit(model, peaks, gauss(-1.5, 1.5, len(refined)), reference))
+errors.append(fit(model, peaks, grid(-1.5, 1.5, len(refined)).gauss(), reference))
 pd.DataFrame(errors)
 
 # %%
@@ -99,7 +99,7 @@ def disk(X):
     return np.where(np.sum(X**2, axis=1) < 0.64, 1.0, 0.0)
 
 
-reference = midpoint([0, 0], 1, 1000)
+reference = grid([0, 0], 1, 1000).midpoint()
 cells = grid([0, 0], 1, 16)
 model = ShallowReLURegressor(12, alpha=0, warm_start=True, random_state=0)
 errors = [fit(model, disk, cells.midpoint(), reference)]

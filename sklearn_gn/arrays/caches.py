@@ -1,11 +1,9 @@
-"""What is computed, or allocated, once: in memory, and on disk by joblib."""
+"""What is computed once: in memory, and on disk by joblib."""
 
 import os
 import weakref
 from functools import cached_property
-from sys import getrefcount
 
-import numpy as np
 from joblib import Memory
 
 from sklearn_gn._caller import warn_user
@@ -44,30 +42,6 @@ class KeptWithArrays:
             self._made[name] = made
             weakref.finalize(array, self._made.pop, name, None).atexit = False
         return made
-
-
-class ReusedMemory:
-    """Memory for an array that is made anew again and again.
-
-    What is given back to the system is asked for again page by page, which takes longer
-    than to fill a Jacobian of a few megabytes.
-    """
-
-    def __init__(self):
-        self._last = last = np.empty(0)
-        # By this object, by a name, and by the argument, which some versions of Python
-        # do not count.
-        self._own_references = getrefcount(last)
-
-    def empty(self, shape, dtype):
-        """Return the last array, if nothing else refers to it, or a new one."""
-        last = self._last
-        is_free = getrefcount(last) == self._own_references
-        if is_free and last.shape == shape and last.dtype == dtype:
-            return last
-        new = np.empty(shape, dtype)
-        self._last = new if new.size <= _LARGEST else None
-        return new
 
 
 def cached_on_disk(function, arguments, *, folder, ignore=(), on_read=None):

@@ -26,12 +26,9 @@ from sklearn_gn.arrays.blocks import (
     symmetric_of,
     symmetric_product_of,
 )
-from sklearn_gn.arrays.caches import ReusedMemory
 from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
 from sklearn_gn.arrays.parts import all_rows, n_devices, number, of_device_after, total
 from sklearn_gn.arrays.trees import add, select
-
-_memory = ReusedMemory()  # of Jacobians that are multiplied out
 
 
 class Part(NamedTuple):
@@ -211,7 +208,7 @@ def multiplied_out(parts):
     extra = np.concatenate([part.extra for part in parts])
     sizes = [part.extra.shape[0] for part in parts]
     n = sum(_width(*layer) for layer in parts[0].layers) or parts[0].dense.shape[1]
-    rows = _memory.empty((sum(sizes), n), parts[0].extra.dtype)
+    rows = np.empty((sum(sizes), n), parts[0].extra.dtype)
     for part, own in zip(parts, np.split(rows, np.cumsum(sizes)[:-1]), strict=True):
         if not part.layers:
             own[:] = part.dense

@@ -28,7 +28,7 @@ from sklearn_gn.pde.conditions import BaseCondition, Neumann
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import is_reference, values_of
 from sklearn_gn.pde.jumps import MOST_AXES, check_fluxes, check_shared_places, jumps
-from sklearn_gn.pde.local_functions import expanded, fields_and_points, wave_at
+from sklearn_gn.pde.local_functions import expanded, fields_and_points
 from sklearn_gn.pde.outlines import PointCloud
 from sklearn_gn.pde.patches import measured
 from sklearn_gn.pde.regions import RegionalResidual
@@ -63,7 +63,7 @@ def check_problem(problem, default_network=True):
     if problem.exact is not None and not is_reference(problem.exact):
         x = jax.ShapeDtypeStruct((problem.domain.dim,), np.float64)
         with jax.enable_x64(True), named_errors("exact"), explained_errors():
-            jax.eval_shape(lambda x: problem.as_outputs(problem.exact(x), "exact"), x)
+            jax.eval_shape(lambda x: problem._as_outputs(problem.exact(x), "exact"), x)
     rng = np.random.RandomState(0)
     points = problem.probes(_POINTS, rng)
     if problem.domain.dim <= _MOST_AXES:
@@ -220,7 +220,9 @@ def _at_smooth_fields(problem, points, unknown, rng):
 @partial(jit_by_size, static_argnames="problem")
 def _residuals_of_smooth_field(problem, level, weights, unknown, points):
     """All residuals of a smooth field about a level."""
-    known_at = _smooth_field(problem, level, weights)
+    known_at = partial(  # a sine of the network's inputs
+        expanded, lambda x: level + jnp.sin(jnp.pi * (weights @ problem.embedding(x)))
+    )
 
     def values(kind, points):
         def one(x, data):
@@ -233,20 +235,6 @@ def _residuals_of_smooth_field(problem, level, weights, unknown, points):
         kind.name: values(kind, points[kind.name])
         for kind in problem.residual_classes()
     }
-
-
-def _smooth_field(problem, level, weights):
-    """A sine of the network's inputs, as a function of the point to know it at."""
-    weights = jnp.pi * weights
-    if problem.periodic:
-        return partial(
-            expanded, lambda x: level + jnp.sin(weights @ problem.embedding(x))
-        )
-    low, high = problem.domain.bounds.T
-    vectors = weights * (2 / (high - low))[None]
-    phase = weights @ problem.embedding(np.zeros_like(low))
-    sines, cosines = jnp.cos(phase), jnp.sin(phase)
-    return partial(wave_at, vectors=vectors, cosines=cosines, sines=sines, level=level)
 
 
 # --- equations and outputs -----------------------------------------------------------

@@ -259,16 +259,16 @@ class Condition(BaseCondition):
 
 
 class _Values(BaseCondition):
+    """What has given values: the outputs, or what a class makes of them."""
+
     def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
-        del data
         (field,), (x,) = fields, points
-        actual = self._given(self._outputs(field))(x)
+        actual = self._given(self._outputs(field), x, data, coefficients)
         return actual - self._target(self.value, x, actual, coefficients)
 
-    def _given(self, outputs):
-        """What has the values."""
-        return outputs
+    def _given(self, outputs, x, normal, coefficients):
+        return outputs(x)
 
 
 @dataclass(frozen=True)
@@ -297,15 +297,8 @@ class Dirichlet(_Values):
     outputs: Any = None
 
 
-class _NormalDerivative(BaseCondition):
-    needs_normals = True
-
-    def _slope(self, field, x, normal):
-        return value_and_slope(self._outputs(field), x, normal)
-
-
 @dataclass(frozen=True)
-class Neumann(_NormalDerivative):
+class Neumann(_Values):
     """The outward normal derivative has given values: ``du/dn = value``.
 
     Parameters
@@ -329,15 +322,14 @@ class Neumann(_NormalDerivative):
     on: Any = "boundary"
     outputs: Any = None
 
-    def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
-        """Residual at a point, of shape (k,)."""
-        (field,), (x,) = fields, points
-        _, slope = self._slope(field, x, data)
-        return slope - self._target(self.value, x, slope, coefficients)
+    needs_normals = True
+
+    def _given(self, outputs, x, normal, coefficients):
+        return value_and_slope(outputs, x, normal)[1]
 
 
 @dataclass(frozen=True)
-class Robin(_NormalDerivative):
+class Robin(_Values):
     """Value and outward normal derivative together: ``a u + b du/dn = value``.
 
     Parameters
@@ -363,15 +355,12 @@ class Robin(_NormalDerivative):
     on: Any = "boundary"
     outputs: Any = None
 
-    def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
-        """Residual at a point, of shape (k,)."""
-        (field,), (x,) = fields, points
-        actual, slope = self._slope(field, x, data)
-        a, b, value = (
-            self._target(f, x, slope, coefficients)
-            for f in (self.a, self.b, self.value)
-        )
-        return a * actual + b * slope - value
+    needs_normals = True
+
+    def _given(self, outputs, x, normal, coefficients):
+        actual, slope = value_and_slope(outputs, x, normal)
+        a, b = (self._target(f, x, slope, coefficients) for f in (self.a, self.b))
+        return a * actual + b * slope
 
 
 @dataclass(frozen=True)
@@ -422,8 +411,9 @@ class Initial(_Values):
             )
         return f"{domain.time}=min"
 
-    def _given(self, outputs):
-        return d(outputs, *[outputs.time] * self.order) if self.order else outputs
+    def _given(self, outputs, x, normal, coefficients):
+        given = d(outputs, *[outputs.time] * self.order) if self.order else outputs
+        return given(x)
 
 
 @dataclass(frozen=True)

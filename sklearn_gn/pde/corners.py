@@ -37,14 +37,12 @@ from sklearn_gn.pde.given_values import faces_of
 from sklearn_gn.pde.outlines import Polygon
 from sklearn_gn.pde.shapes import Box
 
-_STEP = 2 * math.pi / 720
-_ANGLES = _STEP * (np.arange(720) + 0.5)
-_BISECTIONS = 50
-_DIGITS = 9  # of a place, in units of the domain's size
+_DIGITS = 9  # of a place, in units of the domain's size, and of an angle
 _SMALL = 1e-4  # radius that shows the opening, in the same units
 _STRAIGHT = 0.02  # radians by which openings differ
 _MOST_CORNERS = 12  # corners
 _REACHES = np.geomspace(0.02, 2, 60)  # radii that are tried, in the same units
+_AROUND = 2 * math.pi * (np.arange(180) + 0.5) / 180  # angles of a circle
 _N_POINTS = 64  # that show the size of the residuals
 _AGREE = 1e-3  # residual at a corner, relative to the largest one
 
@@ -91,7 +89,7 @@ def _corners(domain, first_axis):
     for place in places:
         key = tuple(np.round(place / domain._size(), _DIGITS))
         if key not in found:
-            found[key] = _corner(domain, place, first_axis)
+            found[key] = _corner(domain, place, edges, first_axis)
     return [corner for corner in found.values() if corner is not None]
 
 
@@ -132,27 +130,27 @@ def _intersection(first, second):
     return [a + share[0] * (b - a)] if ((share >= 0) & (share <= 1)).all() else []
 
 
-def _corner(domain, place, first_axis):
+def _corner(domain, place, edges, first_axis):
     """The corner at a place; None where there is none, or a sharp one."""
     size = float(np.ptp(domain.bounds, axis=1).max())
-    inside = _inside(domain, place, _SMALL * size, _ANGLES)
-    before = np.roll(inside, 1)
-    first, last = np.flatnonzero(inside & ~before), np.flatnonzero(before & ~inside)
-    if len(first) != 1:
+    angles = _directions(place, edges, 10.0**-_DIGITS * size)
+    widths = np.diff(angles, append=angles[:1] + 2 * math.pi)
+    inside = _inside(domain, place, _SMALL * size, angles + widths / 2)
+    first = np.flatnonzero(inside & ~np.roll(inside, 1))
+    opening = widths[inside].sum()
+    if len(first) != 1 or abs(opening - math.pi) < _STRAIGHT:
         return None
-    low, high = (_edge_angle(domain, place, _SMALL * size, k[0]) for k in (first, last))
-    opening = (high - low) % (2 * math.pi)
-    if abs(opening - math.pi) < _STRAIGHT or opening < math.pi / 2 - _STRAIGHT:
+    if opening < math.pi / 2 - _STRAIGHT:
         return None
-    middle = low + opening / 2
+    middle = angles[first[0]] + opening / 2
     # The cut of the angle is opposite to the middle.
     radii = np.linspace(_SMALL, 2, 500) * size
     cut = place - radii[:, None] * np.array([math.cos(middle), math.sin(middle)])
     reach = math.inf
     if (domain.depth(cut) > 0).any():
+        near = _inside(domain, place, _SMALL * size, _AROUND)
         same = [
-            (_inside(domain, place, r * size, _ANGLES) == inside).all()
-            for r in _REACHES
+            (_inside(domain, place, r * size, _AROUND) == near).all() for r in _REACHES
         ]
         if not same[0]:
             return None
@@ -161,15 +159,19 @@ def _corner(domain, place, first_axis):
     return Corner(axes, tuple(place.tolist()), float(middle), float(opening), reach)
 
 
-def _edge_angle(domain, place, radius, number):
-    """The angle, up to rounding, between the one of a number and the one before."""
-    low, high = _ANGLES[number] - _STEP, _ANGLES[number]
-    (at_high,) = _inside(domain, place, radius, np.array([high]))
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        (same,) = _inside(domain, place, radius, np.array([middle])) == at_high
-        low, high = (low, middle) if same else (middle, high)
-    return (low + high) / 2
+def _directions(place, edges, near):
+    """Angles, ascending, at which edges leave a place."""
+    found = []
+    for a, b in edges:
+        along = b - a
+        share = np.clip((place - a) @ along / (along @ along), 0, 1)
+        if np.linalg.norm(a + share * along - place) <= near:
+            ends = (end - place for end in (a, b))
+            found += [math.atan2(*e[::-1]) for e in ends if np.linalg.norm(e) > near]
+    angles = np.array(found) % (2 * math.pi)
+    angles[2 * math.pi - angles < 10.0**-_DIGITS] = 0.0
+    _, first = np.unique(np.round(angles, _DIGITS), return_index=True)
+    return angles[first]
 
 
 def _inside(domain, place, radius, angles):

@@ -164,7 +164,7 @@ def exact_at(problem, X):
     """The exact solution, a function of one point, at points X, (n, q)."""
 
     def value(x):
-        return problem.as_outputs(problem.exact(x), "exact")
+        return problem._as_outputs(problem.exact(x), "exact")
 
     chunk = max(1, _CHUNK // X.shape[1])
     if len(X) <= chunk:

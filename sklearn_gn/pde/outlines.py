@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import ellipe, ellipeinc
 
 from sklearn_gn._typing import Array
 from sklearn_gn.pde.domains import Domain, namespace
 from sklearn_gn.pde.patches import Patch, select, whole
 from sklearn_gn.pde.shapes import axes_of_space, set_fields
 
-_NEWTON_STEPS = 6  # from a table of arc lengths to rounding
-_TABLE = 257
 _PLANE = ("x", "y")
 
 
@@ -199,31 +196,20 @@ class Ellipse(Domain):
 
         return whole(math.log(math.pi * math.prod(self.radii)), 2, place)
 
-    def _eccentric_angle(self, share):
-        """The angle of points at a share of the circumference."""
-        a, b = self.radii
-        m = 1 - (a / b) ** 2  # arc length from 0 to t is b E(t, m) ...
-        # ... with speed b sqrt(1 - m sin^2 t), of (a cos t, b sin t).
-        whole = 4 * ellipe(m)
-        table = np.linspace(0, 2 * np.pi, _TABLE)
-        t = np.interp(share * whole, ellipeinc(table, m), table)
-        for _ in range(_NEWTON_STEPS):
-            t -= (ellipeinc(t, m) - share * whole) / np.sqrt(1 - m * np.sin(t) ** 2)
-        return t
-
     def patches(self, of_time: bool = False) -> dict[str, Patch]:
         """The ellipse itself, of constant density along it."""
 
         def place(uniforms):
-            t = self._eccentric_angle(uniforms[:, 0])
+            t = 2 * np.pi * uniforms[:, 0]
             circle = np.column_stack([np.cos(t), np.sin(t)])
             normals = circle / self.radii
             normals /= np.linalg.norm(normals, axis=1, keepdims=True)
-            return self._placed(circle), normals @ self._rotation.T
+            speed = np.linalg.norm(circle[:, ::-1] * self.radii, axis=1)
+            kept = uniforms[:, 1] * max(self.radii) <= speed
+            return self._placed(circle), normals @ self._rotation.T, kept
 
-        a, b = self.radii
-        length = 4 * b * ellipe(1 - (a / b) ** 2)
-        return {} if of_time else {"ellipse": whole(math.log(length), 1, place)}
+        longest = math.log(2 * math.pi * max(self.radii))
+        return {} if of_time else {"ellipse": Patch(longest, 2, place)}
 
 
 class PointCloud(Domain):
@@ -385,21 +371,15 @@ def _edges_cross(corners):
     a, b = corners, np.roll(corners, -1, axis=0)
     if (a == b).all(axis=1).any() or _signed_area(corners) == 0:
         return True
-    n = len(corners)
-    for i in range(n):
-        for j in range(i + 2, n if i else n - 1):
-            sides = [
-                _cross(q - p, r - p)
-                for p, q, r in (
-                    (a[i], b[i], a[j]),
-                    (a[i], b[i], b[j]),
-                    (a[j], b[j], a[i]),
-                    (a[j], b[j], b[i]),
-                )
-            ]
-            if sides[0] * sides[1] <= 0 and sides[2] * sides[3] <= 0:
-                return True
-    return False
+    i, j = np.triu_indices(len(corners), 2)
+    apart = (i > 0) | (j < len(corners) - 1)  # the last one is next to the first
+
+    def on_both_sides(k, m):
+        """Whether the ends of edges m are on both sides of the lines of edges k."""
+        along = b[k] - a[k]
+        return _cross(along, a[m] - a[k]) * _cross(along, b[m] - a[k]) <= 0
+
+    return bool((on_both_sides(i, j) & on_both_sides(j, i) & apart).any())
 
 
 def _segment(a, b, sign):

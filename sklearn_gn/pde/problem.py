@@ -272,9 +272,9 @@ class Problem:
         """
 
         def all_at(x):
-            outputs = self.as_outputs(self._own(function(x), x), "the network")
+            outputs = self._as_outputs(self._own(function(x), x), "the network")
             if self.transform is not None:
-                outputs = self.as_outputs(self.transform(x, outputs), "transform")
+                outputs = self._as_outputs(self.transform(x, outputs), "transform")
             return outputs
 
         def value(x):
@@ -308,29 +308,11 @@ class Problem:
 
     def _value_of_field(self, outputs):
         """A number where there is one output."""
-        outputs = self.as_outputs(outputs, "the network")
+        outputs = self._as_outputs(outputs, "the network")
         return outputs if len(self.outputs) > 1 else outputs[0]
 
-    def as_outputs(self, value: Any, source: str) -> Any:
-        """One number for each output as an array of shape (q,).
-
-        Parameters
-        ----------
-        value : array-like of shape (q,) or ()
-            A single number serves a problem of one output.
-        source : str
-            What gave the value, for the message.
-
-        Returns
-        -------
-        jax.Array of shape (q,)
-            The numbers.
-
-        Raises
-        ------
-        ValueError
-            That names the source of the value, if its shape is another one.
-        """
+    def _as_outputs(self, value: Any, source: str) -> Any:
+        """One number for each output, (q,); ``source``, for errors, is what gave it."""
         value, q = jnp.asarray(value), len(self.outputs)
         if value.shape != (q,) and not (q == 1 and value.shape == ()):
             raise ValueError(
@@ -349,7 +331,7 @@ class Problem:
     def _interior(self):
         """The residuals inside, and the coefficients of pieces that they call."""
         with called_pieces() as pieces:
-            kind = self.residual_class("interior", Interior(self.residual))
+            kind = traced_class(self, "interior", Interior(self.residual))
         return kind, tuple(pieces)
 
     @cached_property
@@ -385,45 +367,11 @@ class Problem:
         for name, condition in self._named_conditions():
             size = condition.n_data(self.domain.dim)
             classes.append(
-                self.residual_class(
-                    name, condition, condition.n_fields, size, condition.weight
+                traced_class(
+                    self, name, condition, condition.n_fields, size, condition.weight
                 )
             )
         return tuple(classes)
-
-    def residual_class(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        n_points: int = 1,
-        n_data: int = 0,
-        weight: float = 1.0,
-    ) -> ResidualClass:
-        """Return a kind of residuals, with their number, found by tracing.
-
-        Parameters
-        ----------
-        name : str
-            As it stands in the log.
-        function : callable
-            ``function(fields, points, data, coefficients)`` of ``n_points`` fields and
-            points, and of ``n_data`` numbers.
-        n_points, n_data : int
-            Of one residual.
-        weight : float
-            Of the mean square of these residuals in the loss.
-
-        Returns
-        -------
-        ResidualClass
-            Functions and sizes.
-
-        Raises
-        ------
-        ValueError
-            That says what is wrong with the function.
-        """
-        return traced_class(self, name, function, n_points, n_data, weight)
 
     def _equation_at(self, function, x):
         """Residuals of the equation at one point, for the field of a function."""
@@ -448,7 +396,7 @@ class Problem:
     def _interface(self):
         return interface_of(self, self.regions)
 
-    def all_points(self, x: Array) -> Array:
+    def _all_points(self, x: Array) -> Array:
         """Points (N, P, d) with those at which outputs of some axes are taken."""
         return np.concatenate([x, *(p(x) for _, p in self._projections)], axis=1)
 
@@ -506,19 +454,8 @@ class Problem:
         counts = dict.fromkeys(dict(self._named_conditions()), n)
         return self._draw(n, counts, rng, "uniform")
 
-    def draw_directions(self, rng: np.random.RandomState) -> Array | None:
-        """Draw the axes from which Laplacians are estimated.
-
-        Parameters
-        ----------
-        rng : RandomState
-            Source of the random numbers.
-
-        Returns
-        -------
-        ndarray of int or None
-            None where Laplacians are exact.
-        """
+    def _draw_directions(self, rng: np.random.RandomState) -> Array | None:
+        """Draw the axes from which Laplacians are estimated; None: they are exact."""
         if self.n_laplacian_directions is None:
             return None
         axes, time = self.domain.axes, self.domain.time
@@ -532,7 +469,7 @@ class Problem:
         for name, condition in self._named_conditions():
             with named_errors(name):
                 points[name] = condition.sample(self.domain, counts[name], rng, method)
-        return {n: p._replace(x=self.all_points(p.x)) for n, p in points.items()}
+        return {n: p._replace(x=self._all_points(p.x)) for n, p in points.items()}
 
     # --- the exact solution -----------------------------------------------------------
 

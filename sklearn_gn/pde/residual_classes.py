@@ -73,8 +73,12 @@ class Interior:
             return flat(call(self.residual, (field, x), coefficients), x)
 
 
-def traced_class(problem, name, function, n_points, n_data, weight):
-    """Return a kind of residuals, with their number; see Problem.residual_class."""
+def traced_class(problem, name, function, n_points=1, n_data=0, weight=1.0):
+    """Return a kind of residuals, with their number, which is found by tracing.
+
+    ``function(fields, points, data, coefficients)`` takes ``n_points`` of both, and
+    ``n_data`` numbers; a ValueError says what is wrong with it.
+    """
     residual = getattr(function, "residual", None)
     if problem._projections:
         function = OnSomeAxes(function, problem._projections)

@@ -212,7 +212,7 @@ def observation_batch(problem, X, y, weight, total_weight, scaling, dtype):
     there = ~np.isnan(y)
     if not there.all():  # the mean square is that of the numbers that are there
         weight = weight * weight.sum() / (weight[: len(y)] @ there.mean(axis=1))
-    return batch_of(problem.all_points(X[rows, None]), y[rows], weight, dtype)
+    return batch_of(problem._all_points(X[rows, None]), y[rows], weight, dtype)
 
 
 def _equation_alone(estimator, problem, others):

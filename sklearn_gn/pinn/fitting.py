@@ -271,11 +271,11 @@ def models(
     def classes(problem):
         found, data = [], None
         if observed is not None:
-            data = problem.residual_class("data", Observed(observed), 1, len(observed))
+            data = traced_class(problem, "data", Observed(observed), 1, len(observed))
             size, rows = size_of_observations(problem, observed), DerivativeRows()
         probed = data if any(map(callable, observed or ())) else None
         if equation:
-            axes = problem.draw_directions(np.random.RandomState(0))
+            axes = problem._draw_directions(np.random.RandomState(0))
             with backend.scope("float64", device):
                 all_rows, sizes = rows_and_sizes(problem, extra, axes, probed)
             for kind, needed, own in zip(

@@ -38,7 +38,7 @@ class Sampler:
         """Draw the points of all residual classes of the model's problem."""
         rng = np.random.RandomState([seed, stage, number])
         problem = model.problem
-        axes = problem.draw_directions(rng)
+        axes = problem._draw_directions(rng)
         adaptive = self.method == "residual"
         method = "sobol" if adaptive else self.method
         points = problem.sample(self.n_interior, self.n_boundary, rng, method)
@@ -82,7 +82,7 @@ class Sampler:
         """Replace every other point by one drawn where the residual is large."""
         n, problem = self.n_interior // 2, model.problem
         x = problem.domain.sample(_POOL * n, rng, "sobol")
-        pool = type(points)(problem.all_points(x[:, None]), x[:, :0])
+        pool = type(points)(problem._all_points(x[:, None]), x[:, :0])
         batch = batch_of(*pool, 1.0, self.dtype, axes)
         rows = class_residuals(model, model.classes[0], net, batch)
         square = np.sum(np.square(rows, dtype=float), axis=1)

@@ -320,7 +320,7 @@ def _rows(problem):
     interior, *conditions = problem.residual_classes()
     rng = np.random.RandomState(0)
     drawn = problem.probes(_POINTS, rng)
-    directions = problem.draw_directions(rng)
+    directions = problem._draw_directions(rng)
     return _Rows(problem, interior, tuple(conditions), drawn, directions)
 
 

@@ -126,6 +126,13 @@ def label_once(ax, label):
     return None if label in ax.get_legend_handles_labels()[1] else label
 
 
+def legend(ax, marks, **style):
+    """Draw the legend: curves, then marks, whose labels begin with one of these."""
+    handles, _ = ax.get_legend_handles_labels()
+    handles.sort(key=lambda handle: handle.get_label().startswith(marks))
+    ax.legend(handles=handles, **style)
+
+
 def foreground(ax):
     """Return the colour of the labels: black, or white in a dark style."""
     return ax.xaxis.label.get_color()

@@ -13,6 +13,7 @@ from sklearn_gn.plotting._common import (
     fitted_attribute,
     foreground,
     label_once,
+    legend,
 )
 
 _LABELS = {
@@ -221,10 +222,7 @@ class ConvergenceDisplay(Display):
         ax.set(xlabel=_LABELS["x"][x], ylabel=_LABELS["y"][y])
         if "iteration" in x and ax.get_xscale() == "linear":
             ax.xaxis.get_major_locator().set_params(integer=True)
-        handles, _ = ax.get_legend_handles_labels()
-        marks = ("New window of time", "New penalty", "Refinement", "Lowest")
-        handles.sort(key=lambda h: h.get_label().startswith(marks))  # after the curves
-        ax.legend(handles=handles)
+        legend(ax, ("New window of time", "New penalty", "Refinement", "Lowest"))
         return self._drawn_on(ax)
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.callbacks import _Callback
 from sklearn_gn.data.chunks import class_numbers
 from sklearn_gn.optim.multinomial import all_classes
-from sklearn_gn.plotting._common import Display, fitted_attribute
+from sklearn_gn.plotting._common import Display
 from sklearn_gn.varpro.classifier import VarProNetClassifier
 
 
@@ -31,7 +31,7 @@ class FeatureDisplay(Display):
 
     Keyword arguments of :meth:`plot` go to ``ax.scatter`` for the samples.
 
-    Use :meth:`from_estimator` or :meth:`from_models` to create it.
+    Use :meth:`from_estimator` to create it.
 
     Parameters
     ----------
@@ -208,55 +208,14 @@ class FeatureDisplay(Display):
         models = recorder.models
         if wanted[-1] > fitted.n_iter_:
             models[fitted.n_iter_] = fitted
-        return cls.from_models(models, X, y, name=name, ax=ax, **kwargs)
-
-    @classmethod
-    def from_models(
-        cls,
-        models: Mapping[int, Any],
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        name: str | None = None,
-        ax: Any = None,
-        **kwargs: Any,
-    ) -> Self:
-        """Draw models that were recorded during a fit, or fitted one by one.
-
-        Parameters
-        ----------
-        models : dict of estimators
-            Classifiers by number of the iteration: what a callback gets as
-            ``fitted_estimator``, or fitted ones.
-
-        X, y : array-like of shape (n_samples, n_features) and (n_samples,)
-            Samples to draw, and their classes.
-
-        name, ax, **kwargs : optional
-            See :meth:`from_estimator`.
-
-        Returns
-        -------
-        display : FeatureDisplay
-            What is drawn.
-
-        Raises
-        ------
-        ValueError
-            If there are no models, or if a last hidden layer does not have two units.
-        """
-        cls._needs_matplotlib("from_models")
-        if not models:
-            raise ValueError("models is empty.")
         features, output = zip(
             *(_features_and_output(model, X) for model in models.values()), strict=True
         )
-        classes = fitted_attribute(next(iter(models.values())), "classes_")
         return cls(
             features=list(features),
             output=list(output),
-            code=class_numbers(classes, column_or_1d(y), "y"),
-            classes=classes,
+            code=class_numbers(fitted.classes_, column_or_1d(y), "y"),
+            classes=fitted.classes_,
             iterations=list(models),
             name=name,
         ).plot(ax, **kwargs)
@@ -289,11 +248,6 @@ class _Recorder(_Callback):
 
 def _features_and_output(model, X):
     """Two features of every sample, and the output layer on them."""
-    if not hasattr(model, "_fitted") or not hasattr(model, "transform"):
-        raise ValueError(
-            f"{type(model).__name__} is not a fitted VarProNetClassifier. Give the "
-            "last step of a pipeline."
-        )
     known, net, _ = model._fitted  # all that models seen by a callback have
     found = "a committee was fitted: set alpha to a number and"
     if known is not None:

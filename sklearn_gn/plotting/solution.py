@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array
-from sklearn_gn.plotting._common import Display, equal_scales, label_once
+from sklearn_gn.plotting._common import Display, equal_scales, label_once, legend
 from sklearn_gn.plotting._slices import Slice
 
 
@@ -214,13 +214,12 @@ class SolutionDisplay(Display):
             label = ", ".join(names[own])
             if len(own) == 1 or len(label) <= 25:  # else the legend has them all
                 panel.set_ylabel(label)
-            handles, labels = panel.get_legend_handles_labels()
-            if len(labels) > 1:
+            n_labels = len(panel.get_legend_handles_labels()[1])
+            if n_labels > 1:
                 marks = "± 2 std", "Observations", "End of a window", "Not solved"
-                handles.sort(key=lambda h: h.get_label() in marks)
                 beside = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
-                place = beside if len(labels) > 6 else {}  # many would cover the curves
-                panel.legend(handles=handles, fontsize="small", **place)
+                place = beside if n_labels > 6 else {}  # many would cover the curves
+                legend(panel, marks, fontsize="small", **place)
         return axes
 
     def _plot_images(self, ax, name, kwargs):

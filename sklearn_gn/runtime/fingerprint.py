@@ -205,7 +205,17 @@ def digests_of_question(estimator, given, *, validation, stopping, start):
         "the rules of early stopping": stopping,
         "the network to start from (warm_start=True)": start,
     }
-    return {name: _digest_of(name, value) for name, value in influences.items()}
+    found = {}
+    for name, value in influences.items():
+        try:
+            found[name] = digest(value)
+        except TypeError as error:
+            raise ValueError(
+                "A checkpoint belongs to the values that a fit depends on, and "
+                f"{name} holds something whose value is not known: {error}. Give it in "
+                "another form, or fit without the checkpoint."
+            ) from error
+    return found
 
 
 def _parameters(estimator):
@@ -216,17 +226,6 @@ def _parameters(estimator):
         parameters["random_state"] = None
     names = sorted(set(parameters) - {*BUDGETS, "verbose"})
     return {f"the parameter {name!r}": parameters[name] for name in names}
-
-
-def _digest_of(name, value):
-    try:
-        return digest(value)
-    except TypeError as error:
-        raise ValueError(
-            f"A checkpoint belongs to the values that a fit depends on, and {name} "
-            f"holds something whose value is not known: {error}. Give it in another "
-            "form, or fit without the checkpoint."
-        ) from error
 
 
 # --- what functions have been compiled for -------------------------------------------

@@ -115,7 +115,7 @@ class FitRun:
         self._continues = estimator.warm_start and hasattr(estimator, "n_iter_")
         self._progress = None
         self._resumable = None  # the progress before the last evaluation
-        self._data = None
+        self.data = None
         self._question = None
         self._last_printed = -np.inf
 
@@ -144,7 +144,7 @@ class FitRun:
 
         Within a search it is the search that is to stop.
         """
-        if self._progress is None or self._data is None or is_one_of_many():
+        if self._progress is None or self.data is None or is_one_of_many():
             raise KeyboardInterrupt
         self.stop_reason = StopReason.INTERRUPTED
         elapsed = time.perf_counter() - self._clock  # also before the first iteration
@@ -165,7 +165,7 @@ class FitRun:
             self._preparation = now - self.began
         self._clock = now - before
         with self._scope():
-            self._data = self.solver.prepare(self.rows, self.options)
+            self.data = self.solver.prepare(self.rows, self.options)
         if self._progress is None:
             state, best = self._initial_state(0, None)
             self._progress = Progress(state, best)
@@ -177,7 +177,7 @@ class FitRun:
         task = tasks.begin_iteration()
         with self._scope():
             state, report = self.solver.step(
-                self._data, self._progress.state, self.options
+                self.data, self._progress.state, self.options
             )
         self._progress = self._recorded(state, report)
         if report.stop is not None:
@@ -226,7 +226,7 @@ class FitRun:
             net = self.starts[start]
             if isinstance(net, Continued):
                 net = Continued(best.net)
-            state = self.solver.init(self._data, net, self.options)
+            state = self.solver.init(self.data, net, self.options)
         # Squares of huge targets overflow in a fit that can still predict.
         if np.isnan(float(state.loss)) and not squares_overflow(self.given.get("y")):
             raise ValueError(
@@ -254,7 +254,7 @@ class FitRun:
         """Evaluate the last network on all rows, unless its step has done that."""
         progress = self._resumable = self._progress
         with self._scope():
-            found = self.solver.evaluate_last(self._data, progress.state, self.options)
+            found = self.solver.evaluate_last(self.data, progress.state, self.options)
         if found is None:
             return
         net, loss = found
@@ -318,11 +318,6 @@ class FitRun:
             return None
         value = self._progress.best.value * self.loss_scale
         return next((row for row in reversed(self.log) if row["loss"] == value), None)
-
-    @property
-    def data(self):
-        """What the solver prepared of the rows."""
-        return self._data
 
     @property
     def final_state(self):
@@ -420,11 +415,6 @@ class FitRun:
             ) from error
 
     # -- results ----------------------------------------------------------------------
-
-    @property
-    def converged(self):
-        """Whether the solver ended by its own criterion."""
-        return self.stop_reason.converged
 
     def convergence_log(self):
         """The log as a dict of equal-length arrays."""

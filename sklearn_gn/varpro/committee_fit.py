@@ -210,7 +210,9 @@ def set_fitted(estimator, run, problem):
         small = members
         summaries = side_by_side(partial(_summary, problem), members, heavy)
         if _competes(problem, members):
-            small, summaries = _stacked(problem, members, summaries, run.converged)
+            small, summaries = _stacked(
+                problem, members, summaries, run.stop_reason.converged
+            )
         members = small + wide
         n = problem.n_effective
         summaries += [

@@ -27,6 +27,7 @@ from sklearn_gn.pde import (
     Unknown,
     d,
 )
+from sklearn_gn.pde.residual_classes import traced_class
 from sklearn_gn.pinn import control, fitting, observation_weight
 from sklearn_gn.pinn import units as pinn_units
 from sklearn_gn.pinn.control import Control
@@ -69,7 +70,7 @@ def test_missing_observations_are_no_residuals():
     batch = observation_batch(
         OSCILLATOR, T, HALF, weight / weight.sum(), 3.0, None, "float64"
     )
-    kind = OSCILLATOR.residual_class("data", Observed((0, 1)), n_data=2)
+    kind = traced_class(OSCILLATOR, "data", Observed((0, 1)), n_data=2)
     field = OSCILLATOR.field(lambda x: jnp.stack([x[0], 2.0 + x[0]]))
     rho = jax.vmap(lambda x, y: kind.function((field,), x, y, {"w": 1.0}))
     r = batch.scale[:, None] * jax.jit(rho)(batch.x, batch.data)

@@ -55,8 +55,8 @@ def test_before_the_first_iteration_the_classifier_is_the_best(rings):
 def test_regions_are_the_predictions(rings, n_classes):
     X, y = rings
     names = np.array(["a", "b", "c"])[np.minimum(y, n_classes - 1)]
-    model = classifier(solver="adam", max_iter=4).fit(X, names)
-    display = FeatureDisplay.from_models({4: model}, X, names)
+    model = classifier(max_iter=4).fit(X, names)
+    display = FeatureDisplay.from_estimator(model, X, names, iterations=(20,))
     z, predicted = model.transform(X), model.predict(X)
     for name, region in zip("abc", display.regions_[0].get_paths(), strict=False):
         assert_array_equal(region.contains_points(z), predicted == name)
@@ -85,36 +85,6 @@ def test_panels_beyond_the_end_are_the_end(rings):
     assert_allclose(display.features[-1], fitted.transform(X), rtol=1e-8, atol=1e-8)
 
 
-def test_models_seen_by_a_callback(rings):
-    X, y = rings
-
-    class Keep:
-        def __init__(self):
-            self.models = {}
-
-        def setup(self, estimator, context):
-            pass
-
-        def teardown(self, estimator, context):
-            pass
-
-        def on_fit_task_begin(self, estimator, context):
-            pass
-
-        def on_fit_task_end(self, estimator, context, *, fitted_estimator):
-            if context.task_name == "iteration":
-                self.models[context.task_id + 1] = fitted_estimator
-            return context.task_id == 1
-
-    keep = Keep()
-    classifier().set_callbacks(keep).fit(X, y)
-    recorded = FeatureDisplay.from_models(keep.models, X, y, name="GNvpro")
-    again = FeatureDisplay.from_estimator(classifier(), X, y, iterations=(1, 2))
-    for one, other in zip(recorded.features, again.features, strict=True):
-        assert_allclose(one, other, rtol=1e-8, atol=1e-8)
-    assert recorded.ax_.get_ylabel() == "GNvpro\nSecond feature"
-
-
 def test_features_that_cannot_be_drawn(rings):
     X, y = rings
     wide = classifier(hidden_layer_sizes=(3,), solver="adam")
@@ -127,13 +97,6 @@ def test_features_that_cannot_be_drawn(rings):
     pipeline = make_pipeline(StandardScaler(), classifier())
     with pytest.raises(ValueError, match=r"got Pipeline\. Give the last step"):
         FeatureDisplay.from_estimator(pipeline, X, y)
-    with pytest.raises(ValueError, match="models is empty"):
-        FeatureDisplay.from_models({}, X, y)
-    with pytest.raises(ValueError, match="not a fitted VarProNetClassifier"):
-        FeatureDisplay.from_models({0: classifier()}, X, y)
-    fitted = classifier(max_iter=1).fit(X, y)
-    with pytest.raises(ValueError, match=r"y holds labels .* \[7\]"):
-        FeatureDisplay.from_models({1: fitted}, X, np.where(y == 2, 7, y))
     assert plt.get_fignums() == []
 
 

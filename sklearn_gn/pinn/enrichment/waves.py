@@ -135,32 +135,25 @@ def largest_first(found):
 
 
 def _functions(problem):
-    """Yield values on a grid (n, ..., n, k), and the axes of the grid."""
-    for kind, axes, fixed in kinds_and_faces(problem):
-        n = _GRID[len(axes)]
-        values = values_at(problem, kind, _grid(problem.domain, axes, fixed, n))
-        if values is not None:
-            yield values.reshape(*(n,) * len(axes), -1), axes
+    """Yield values on a grid (n, ..., n, k), and the axes of the grid.
 
-
-def kinds_and_faces(problem):
-    """Yield residual classes with their axes, and axis and value of their face."""
-    domain, kinds = problem.domain, problem.residual_classes()
+    They are those of the source, and of conditions on each face of a box.
+    """
+    domain, (interior, *kinds) = problem.domain, problem.residual_classes()
     every = tuple(range(domain.dim))
-    yield kinds[0], every, None
-    named = problem._named_conditions()
-    for kind, (_, condition) in zip(kinds[1:], named, strict=False):
+    parts = [(interior, every, None)]
+    for kind, (_, condition) in zip(kinds, problem._named_conditions(), strict=True):
         if condition.needs_normals or condition.n_fields != 1 or domain.dim == 1:
             continue
         for axis, value in faces_of(domain, condition):
-            yield kind, tuple(a for a in every if a != axis), (axis, value)
-
-
-def values_at(problem, kind, x):
-    """Residuals (n, k) of the function that is zero, None if one is not finite."""
-    with backend.scope("float64"):
-        values = backend.to_numpy(_of_zero(problem, kind, x))
-    return values if np.isfinite(values).all() else None
+            parts.append((kind, tuple(a for a in every if a != axis), (axis, value)))
+    for kind, axes, fixed in parts:
+        n = _GRID[len(axes)]
+        with backend.scope("float64"):
+            x = _grid(domain, axes, fixed, n)
+            values = backend.to_numpy(_of_zero(problem, kind, x))
+        if np.isfinite(values).all():  # of the function that is zero
+            yield values.reshape(*(n,) * len(axes), -1), axes
 
 
 def _grid(domain, axes, fixed, n):
