@@ -198,7 +198,7 @@ class VarProNetRegressor(
 
     alpha_ : tuple of float or dict
         Penalties of the hidden layers and of the output layer; for "gcv" those of the
-        last iteration. Of a committee, a dict of geometric means over the members:
+        last iteration. Of a committee, a dict of geometric means over its networks:
         "slope", "coef", "bias", "weights" (one for each feature, inverse to its
         relevance) and "layers" (those after the first).
 
