@@ -27,8 +27,7 @@ from sklearn_gn import (
 )
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
 from sklearn_gn.solvers import (
-    NETWORK_CLASSIFIER_SOLVERS,
-    NETWORK_REGRESSOR_SOLVERS,
+    NETWORK_SOLVERS,
     PINN_SOLVERS,
     SHALLOW_RELU_SOLVERS,
     SOFTMAX_HEAD_SOLVERS,
@@ -105,7 +104,7 @@ _NETWORK = {
     "hidden_layer_sizes": [(), 1, (1,), (2, 3), ("3",), (0,), (-1,), [[2]]],
     "activation": ["tanh", "relu", "softplus", "nothing", ("tanh", "relu")],
     "n_init": [1, 2],
-    "alpha": ["auto", 0.0, 1e-300, 1e300, (0.0, 0.0), (1.0,), "none", (0.0, "gcv")],
+    "alpha": ["auto", 0.0, 1e-300, 1e300, (0.0, 0.0), (1.0,), "none"],
     "scale": [False],
     "network": ["mlp", "neural_ode", "cnn"],
 }
@@ -161,8 +160,8 @@ PARAMETERS = {
 SOLVERS = {
     "ShallowReLURegressor": list(SHALLOW_RELU_SOLVERS),
     "SegmentedRegressor": [None],
-    "VarProNetRegressor": list(NETWORK_REGRESSOR_SOLVERS),
-    "VarProNetClassifier": list(NETWORK_CLASSIFIER_SOLVERS),
+    "VarProNetRegressor": list(NETWORK_SOLVERS),
+    "VarProNetClassifier": list(NETWORK_SOLVERS),
     "FGNSoftmaxHead": list(SOFTMAX_HEAD_SOLVERS),
     "PINNSolver": list(PINN_SOLVERS),
 }

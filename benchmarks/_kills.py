@@ -28,8 +28,7 @@ from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.pde import Box, Initial, Problem, d
 from sklearn_gn.runtime import checkpoint
 from sklearn_gn.solvers import (
-    NETWORK_CLASSIFIER_SOLVERS,
-    NETWORK_REGRESSOR_SOLVERS,
+    NETWORK_SOLVERS,
     PINN_SOLVERS,
     SHALLOW_RELU_SOLVERS,
     SOFTMAX_HEAD_SOLVERS,
@@ -65,8 +64,8 @@ def solvers(name):
         "PINNSolver": PINN_SOLVERS,
         "SegmentedRegressor": [],
         "ShallowReLURegressor": SHALLOW_RELU_SOLVERS,
-        "VarProNetClassifier": NETWORK_CLASSIFIER_SOLVERS,
-        "VarProNetRegressor": NETWORK_REGRESSOR_SOLVERS,
+        "VarProNetClassifier": NETWORK_SOLVERS,
+        "VarProNetRegressor": NETWORK_SOLVERS,
     }[name]
     batches = ["gnvpro in batches"] if name.startswith("VarPro") else []
     return [*([] if name == "PINNSolver" else [DEFAULT]), *known, *batches]

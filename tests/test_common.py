@@ -12,8 +12,7 @@ from sklearn.utils.estimator_checks import (
 )
 
 from sklearn_gn.solvers import (
-    NETWORK_CLASSIFIER_SOLVERS,
-    NETWORK_REGRESSOR_SOLVERS,
+    NETWORK_SOLVERS,
     PINN_SOLVERS,
     SHALLOW_RELU_SOLVERS,
     SOFTMAX_HEAD_SOLVERS,
@@ -44,8 +43,8 @@ SOLVERS = {
     ),
     "FGNSoftmaxHead": (SOFTMAX_HEAD_SOLVERS, {"batch_size": 32}),
     "PINNSolver": (PINN_SOLVERS, {"hidden_layer_sizes": (4,)}),
-    "VarProNetRegressor": (NETWORK_REGRESSOR_SOLVERS, {"hidden_layer_sizes": (4,)}),
-    "VarProNetClassifier": (NETWORK_CLASSIFIER_SOLVERS, {"hidden_layer_sizes": (4,)}),
+    "VarProNetRegressor": (NETWORK_SOLVERS, {"hidden_layer_sizes": (4,)}),
+    "VarProNetClassifier": (NETWORK_SOLVERS, {"hidden_layer_sizes": (4,)}),
 }
 HAVE_NO_SOLVER = {"SegmentedRegressor", "FGNSoftmaxHeadCV"}
 LEARNING_RATES = {"adam": 0.1, "sgd": 0.1, "fgn": 0.5, "sgn": 0.5}
@@ -61,12 +60,12 @@ CHECKS_OF_SOLVERS = {
 # The other checks of solvers are slow: every shape is compiled for. That fits repeat
 # themselves is seen of one solver of each family where fits are resumed bit for bit.
 # Weights are tested as exactly elsewhere: those of every solver of ShallowReLURegressor
-# in shallow_relu/test_estimator.py, those of FGN in varpro/test_estimator.py.
+# in shallow_relu/test_estimator.py, those of Adam in varpro/test_estimator.py.
 QUICK = {
     ("FGNSoftmaxHead", "adam", WEIGHTS),
     ("FGNSoftmaxHead", "fgn", WEIGHTS),
     ("PINNSolver", "adam", WEIGHTS),  # its residuals are those of the other baselines
-    ("VarProNetClassifier", "fgn", REPEATED),
+    ("VarProNetClassifier", "adam", REPEATED),
     ("VarProNetRegressor", "adam", WEIGHTS),
     ("VarProNetRegressor", "gn", WEIGHTS),
     ("VarProNetRegressor", "lbfgs_vpro", WEIGHTS),
@@ -82,7 +81,7 @@ def other_solvers():
         cls = dict(all_estimators())[name]
         names = set(solvers) - {cls().solver}
         if name == "VarProNetClassifier":  # the others are checked with the regressor
-            names -= set(NETWORK_REGRESSOR_SOLVERS)
+            names -= set(NETWORK_SOLVERS)
         for solver in sorted(names):
             rate = {}
             if solver in LEARNING_RATES:

@@ -72,7 +72,7 @@ SHORTER = {
         ("[1e-6, 1e-4, 1e-2]", "[1e-2]"),
         ("(16, 16), rank=20", "(4,)"),
         ("(64, 64)", "(4,)"),  # of the same shape: compiled once
-        ("(4, 4, 2)", '(2,), solver="fgn"'),
+        ("(4, 4, 2)", '(2,), solver="adam"'),
     ],
 }
 PAGES = sorted(path.stem for path in GUIDE.glob("*.rst") if "pinn" not in path.stem)

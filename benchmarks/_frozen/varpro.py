@@ -12,7 +12,7 @@ from benchmarks._frozen._common import (
 )
 from sklearn_gn import VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.networks import NeuralODE
-from sklearn_gn.solvers import FGN, SGD, Adam, GNvpro
+from sklearn_gn.solvers import SGD, Adam, GNvpro
 
 X3, IMAGES = features(3), features(36)
 SMALL = {"hidden_layer_sizes": (6, 5), "max_iter": 8, "random_state": 0}
@@ -42,7 +42,7 @@ CASES = {
         regression, 2, solver=GNvpro(curvature="dense"), sample_weight=weights(X3)
     ),
     "gnvpro_krylov": partial(
-        regression, solver=GNvpro(curvature="krylov"), rank=8, alpha=(1e-2, "gcv")
+        regression, solver=GNvpro(curvature="krylov"), rank=8, alpha=(1e-2, 1e-4)
     ),
     "gnvpro_damping": partial(regression, damping=1e-3, activation="silu"),
     "gnvpro_levels": partial(regression, network=NeuralODE(4, n_levels=2), max_iter=8),
@@ -71,7 +71,6 @@ CASES = {
     ),
     "classifier_gn": partial(classification, solver="gn", rank=8),
     "classifier_lbfgs_vpro": partial(classification, solver="lbfgs_vpro"),
-    "classifier_fgn": partial(classification, solver=FGN(batch_size=32)),
     "classifier_adam_cnn": partial(
         classification, IMAGES, solver="adam", network="cnn", max_iter=3
     ),

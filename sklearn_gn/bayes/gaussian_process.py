@@ -33,7 +33,6 @@ from scipy.optimize import minimize
 
 from sklearn_gn.linalg.factors import factor
 
-MOST_ROWS = 2000  # of a process; more rows serve to judge it
 _LENGTHS = (2.0, 0.7, 0.25, 0.08, 0.03)  # first length scales, over the root of d
 _NOISES = (1e-4, 0.1)  # first variances of the noise
 _LEAST_LOG_NOISE = math.log(1e-10)  # relative variance, that of rounding errors of C

@@ -40,7 +40,7 @@ from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.solver import Rows
 
-MOST_ROWS = 4000  # that are left out; every k-th of more
+MOST_ROWS = 2000  # that are left out; every k-th of more
 
 
 # --- the covariance of the parameters ------------------------------------------------

@@ -47,6 +47,8 @@ from sklearn_gn.linalg.large_gram import (
 
 _BLOCK_FLOATS = 2**17  # of the rows that are summed at a time: they stay in cache
 _ROW_SHARE = 8  # parameters a float: products of blocks outweigh adding their matrices
+_ROWS_OF_A_PARAMETER = 10  # rows times targets, of which a matrix is made
+_LEAST_ROWS_OF_MATRIX = 2000
 _FEW_TARGETS = 3  # whose Jacobians are quicker than products of pairs of neurons
 
 
@@ -198,6 +200,13 @@ class Layers(NamedTuple):
 
     def sums(self, theta, rows, trial=None):
         """Return the sums over the rows; a trial of the parameters saves its part."""
+        some = self.rows_of_matrix(rows)
+        if some is not rows:
+            gram = self.dense_sums(theta, some).gram / np.sum(some.weight)
+            slope, loss = sum_over_blocks(
+                partial(self._slope_of, self.split(theta)), rows, _width(theta)
+            )
+            return Sums(gram, slope, 2 * loss)
         n_numbers = len(rows.x) * self.n_values
         if self.loss == "squared" and not is_formed(n_numbers, len(theta)):
             return self._large_sums(theta, rows)
@@ -219,6 +228,27 @@ class Layers(NamedTuple):
         if self.n_free < self.n_values:
             gram, slope = self._reduced(gram, slope)
         return Sums(gram, slope, 2 * loss)
+
+    def rows_of_matrix(self, rows):
+        """Return the rows that the matrix is made of: some of many.
+
+        Those of a few times as many numbers as there are parameters tell it well enough
+        for steps and penalties, and summing them is no dearer than a factorisation.
+        """
+        every = len(rows.x) // self.n_rows_of_matrix(len(rows.x))
+        return rows if every < 2 else type(rows)(*(a[::every] for a in rows))
+
+    def n_rows_of_matrix(self, n_rows):
+        """Return the least number of these rows, of more than ``n_rows`` all."""
+        of_parameters = _ROWS_OF_A_PARAMETER * len(self.groups()) // self.n_values
+        return min(n_rows, max(_LEAST_ROWS_OF_MATRIX, of_parameters))
+
+    def _slope_of(self, parameters, x, y, weight):
+        """Slope and loss of some rows."""
+        passed = self._passed(parameters, x, y, weight)
+        g = gradients(self, *parameters, passed.trace)
+        down = (weight[:, None] * residuals(self, passed.u, y)).T
+        return _slope(passed.trace, passed.f, g, down), passed.loss
 
     def _passed(self, parameters, x, y, weight):
         """The :class:`Pass` of some rows."""

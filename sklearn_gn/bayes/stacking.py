@@ -12,43 +12,32 @@ Bayesian predictive distributions", Bayesian Analysis 13, 2018). The problem is 
 import math
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import gammaln
 
-_TOLERANCE = 1e-9  # of the mean log density
-_LEAST = 1e-3  # weight below which a model has none
+_ITERATIONS = 200  # of the fixed point, which climbs in each
+_LEAST = 1e-2  # weight below which a model has none
 FREEDOMS = np.array([2.0, 4.0, 8.0, 30.0, 1000.0])  # of Student's t distribution
 _SCALE_STEPS = 40
 _TINY = np.finfo(np.float64).tiny
 
 
-def weights(log_densities, weight):
+def weights(log_densities, weight, n_effective):
     """Return the weights of some models, (K,), from log densities (m, K) of rows.
 
-    Models of next to no weight get none.
+    They have the highest density with a prior that counts as one row, to which all
+    models are equal, beside the ``n_effective`` rows: few of these do not tell models
+    apart, and many leave those that are worse with next to no weight, which becomes
+    none.
     """
     weight, k = weight / np.sum(weight), log_densities.shape[1]
     ratio = np.exp(log_densities - np.max(log_densities, axis=1, keepdims=True))
-
-    def loss(shares):
-        mixed = np.maximum(ratio @ shares, _TINY)
-        return -weight @ np.log(mixed), -(weight / mixed) @ ratio
-
-    found = minimize(
-        loss,
-        np.full(k, 1 / k),
-        jac=True,
-        method="SLSQP",
-        bounds=[(0, 1)] * k,
-        constraints={
-            "type": "eq",
-            "fun": lambda shares: np.sum(shares) - 1,
-            "jac": np.ones_like,
-        },
-        options={"ftol": _TOLERANCE},
-    ).x
-    found = np.where(found < _LEAST, 0, found)
-    return found / np.sum(found)
+    shares = np.full(k, 1 / k)
+    for _ in range(_ITERATIONS):
+        of_rows = weight / np.maximum(ratio @ shares, _TINY)
+        count = n_effective * shares * (of_rows @ ratio)
+        shares = (count + 1 / k) / (n_effective + 1)
+    shares = np.where(shares < _LEAST, 0, shares)
+    return shares / np.sum(shares)
 
 
 def log_densities(errors, variances, weight):

@@ -8,7 +8,6 @@ Jacobian.
 from sklearn_gn.arrays.libraries import library_of
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.linalg.krylov import conjugate_gradient
-from sklearn_gn.optim.multinomial import margins, root_curvature
 
 
 def solve_rows(gram, root, slope, total, cg_iterations):
@@ -45,28 +44,3 @@ def solve_rows(gram, root, slope, total, cg_iterations):
         return (slope - root * v) / total
     solved = factor(matrix, total).solve(right)
     return (slope - root * solved) / total
-
-
-def model_direction(logits, parameters, label, weight, *, damping, cg_iterations):
-    """The damped FGN step of any model, without its Jacobian (Algorithm 1).
-
-    ``logits`` maps the parameters to logits of shape (b, C).
-    """
-    import jax
-
-    def margin(parameters):
-        split = margins(logits(parameters), label)
-        return split.margin
-
-    s, along = jax.linearize(margin, parameters)
-    transposed = jax.linear_transpose(along, parameters)
-
-    def gram(v):
-        (back,) = transposed(v)
-        return along(jax.tree.map(lambda g: g / damping, back))
-
-    root = jax.numpy.sqrt(weight) * root_curvature(s)
-    slope = weight * jax.nn.sigmoid(s)
-    y = solve_rows(gram, root, slope, jax.numpy.sum(weight), cg_iterations)
-    (back,) = transposed(y)
-    return jax.tree.map(lambda g: -g / damping, back)

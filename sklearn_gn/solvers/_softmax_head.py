@@ -71,17 +71,16 @@ class FGN(_MiniBatchSolver):
     Parameters
     ----------
     learning_rate : float, default=None
-        Learning rate. If None, it is 1, a full step, for :class:`FGNSoftmaxHead`, and
-        the heads after the first 256 steps are averaged, with weights that grow like
-        the number of the step; for networks it is 0.1. In [1]_ it is 0.1 for both,
-        without averaging.
+        Learning rate. If None, it is 1, a full step, and the heads after the first 256
+        steps are averaged, with weights that grow like the number of the step. In [1]_
+        it is 0.1, without averaging.
 
     batch_size : int, default=256
         Rows of a mini-batch.
 
     shuffle : bool, default=False
-        If True, draw new mini-batches in every epoch, as networks always do. If False,
-        they are drawn once, and the Gram matrices of their features are kept.
+        If True, draw new mini-batches in every epoch. If False, they are drawn once,
+        and the Gram matrices of their features are kept.
 
     See Also
     --------
@@ -93,8 +92,7 @@ class FGN(_MiniBatchSolver):
     mini-batch; if None, it is 1. Its ``rank`` is the number of curvature directions
     kept for each example: 1 is the method of [1]_, each further one recovers the next
     competitor of the true class, and the number of classes minus 1 is the full
-    curvature. If None, it is 1. For networks, ``rank`` is always 1 and ``shuffle``
-    always True.
+    curvature. If None, it is 1.
 
     References
     ----------

@@ -1,8 +1,8 @@
 """Other solvers for networks with an affine last layer, on the objective of GNvpro.
 
 "gn" is Gauss-Newton in all weights with the same trust region, "lbfgs_vpro" L-BFGS on
-the reduced objective, "fgn" the matrix-free step of fast Gauss-Newton on mini-batches;
-L-BFGS, Adam and SGD with Nesterov's momentum are optax's. All start with the optimal
+the reduced objective; L-BFGS, Adam and SGD with Nesterov's momentum are
+optax's. All start with the optimal
 output layer, on many rows with that of some, and count work alike: one unit is a pass
 over all rows, forward or backward.
 """
@@ -21,8 +21,6 @@ from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import differentiable_sum, total
 from sklearn_gn.arrays.trees import norm
 from sklearn_gn.optim import first_order
-from sklearn_gn.optim.fgn import model_direction
-from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.optim.trust_region import decrease, lanczos
 from sklearn_gn.varpro import batches, gnvpro, problem, training
@@ -30,9 +28,6 @@ from sklearn_gn.varpro.inner import solve_inner
 from sklearn_gn.varpro.problem import Net
 from sklearn_gn.varpro.reduced import KRYLOV_TOL, ReducedModel, krylov_dimension
 
-_FGN_DAMPING = 1.0
-_FGN_LEARNING_RATE = 0.1
-_FGN_CG = 10
 _LINE_SEARCH_STEPS = 20  # of L-BFGS
 _START_ROWS = 2048  # for which the first output layer of a mini-batch method is optimal
 _EPOCHS = 10  # without a new lowest loss, after which a mini-batch method ends
@@ -160,7 +155,7 @@ def lbfgs_step(rows, state, settings):
     state, _ = training.enter_level(state, settings)
     before = state
     batch, share = batches.current_batch(rows, settings, state.iteration)
-    penalties = training.current_penalties(state.net.theta, batch, settings, share)
+    penalties = settings.penalties
     net, memory = backend.on_device((state.net, state.memory))
     # What it remembers belongs to one batch.
     per_batch = settings.solver.iterations_per_batch
@@ -168,8 +163,6 @@ def lbfgs_step(rows, state, settings):
     if memory is None or other:
         lbfgs = first_order.lbfgs(_LINE_SEARCH_STEPS)
         memory = first_order.start(lbfgs, net.theta)
-    elif settings.cross_validated:
-        memory = without_last_value(memory)
     # The value and gradient, unless they are known, and the new output layer.
     work = 1 if np.isfinite(memory[-1].value) else 3
     net, memory, value, loss, size, info = lbfgs_update(
@@ -198,39 +191,16 @@ def lbfgs_step(rows, state, settings):
 
 
 @partial(jax.jit, static_argnames=("model", "name", "batch_size"))
-def epoch_of(model, name, net, memory, epoch, penalties, rate, damping, batch_size):
-    """One pass of Adam, SGD, or matrix-free FGN steps on all weights."""
+def epoch_of(model, name, net, memory, epoch, penalties, rate, batch_size):
+    """One pass of Adam or SGD."""
 
     def update(k, carry):
         net, memory = carry
         batch = batches.mini_batch(epoch, k, batch_size)
-        if name != "fgn":
-            slope = jax.grad(problem.objective, argnums=1)(model, net, batch, penalties)
-            return first_order.gradient_step(name, net, slope, memory, rate)
-        label = jnp.argmax(batch.y, axis=1).astype(jnp.int32)
-
-        def logits(net):
-            return all_classes(problem.features(model, net.theta, batch.x) @ net.output)
-
-        step = model_direction(
-            logits, net, label, batch.weight, damping=damping, cg_iterations=_FGN_CG
-        )
-        pull = jax.grad(partial(problem.total_penalty, model), argnums=(0, 1))(
-            net.theta, net.output, penalties
-        )
-        net = jax.tree.map(
-            lambda p, d, g: p + rate * (d - g / damping), net, step, Net(*pull)
-        )
-        return net, memory
+        slope = jax.grad(problem.objective, argnums=1)(model, net, batch, penalties)
+        return first_order.gradient_step(name, net, slope, memory, rate)
 
     return lax.fori_loop(jnp.int32(0), epoch.n_batches, update, (net, memory))
-
-
-def prepare_fgn(rows, settings):
-    """Put the rows on the device."""
-    if settings.damping == 0:
-        raise ValueError("damping=0.0: solver='fgn' needs a positive damping, or None.")
-    return training.prepare(rows, settings)
 
 
 def epoch_init(rows, net, settings):
@@ -244,21 +214,18 @@ def epoch_step(rows, state, settings, *, name):
     The gradient on all rows, for the log alone, would cost as much as the epoch.
     """
     state, _ = training.enter_level(state, settings, _EPOCHS)
-    penalties = training.current_penalties(state.net.theta, rows, settings)
+    penalties = settings.penalties
     net, memory = backend.on_device((state.net, state.memory))
-    given = settings.solver.learning_rate, settings.damping
-    given = zip(given, (_FGN_LEARNING_RATE, _FGN_DAMPING), strict=True)
-    numbers = [np.asarray(b if a is None else a, settings.dtype) for a, b in given]
-    if memory is None and name != "fgn":
+    rate = np.asarray(settings.solver.learning_rate, settings.dtype)
+    if memory is None:
         memory = first_order.start(name, net)
     for epoch, size in batches.shuffled_epochs(rows, settings, state.iteration):
         net, memory = epoch_of(
-            settings.model, name, net, memory, epoch, penalties, *numbers, size
+            settings.model, name, net, memory, epoch, penalties, rate, size
         )
         jax.block_until_ready(net)  # chunks that wait would fill the memory
     loss = float(batches.objective(settings.model, net, rows, penalties))
-    work = 2 if name != "fgn" else 3 + 2 * _FGN_CG
-    state = state._replace(net=net, memory=memory, work=state.work + work)
+    state = state._replace(net=net, memory=memory, work=state.work + 2)
     tol, lowest = float(settings.tol), state.lowest
     fell = loss < (1 - tol) * lowest or tol == 0
     state = state._replace(lowest=min(loss, lowest))
@@ -286,8 +253,8 @@ ALGORITHMS = (
             name,
             epoch_init,
             partial(epoch_step, name=name),
-            prepare=prepare_fgn if name == "fgn" else training.prepare,
+            prepare=training.prepare,
         )
-        for name in ("fgn", "adam", "sgd")
+        for name in ("adam", "sgd")
     ),
 )

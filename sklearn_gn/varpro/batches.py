@@ -270,13 +270,6 @@ def with_optimal_output(model, net, rows, penalties):
     return _with_least_cross_entropy(model, net, rows, penalties)
 
 
-def cross_validated_penalty(model, theta, rows, n_samples):
-    """Return the output penalty by generalised cross-validation."""
-    if not isinstance(rows, ChunkedRows):
-        return inner.cross_validated_penalty(model, theta, rows, n_samples)
-    return _cross_validated(*rows.least_squares(model, theta), n_samples)
-
-
 @partial(jax.jit, static_argnames="model")
 def joined_factor(model, theta, factor, rows):
     """Return the triangular factor of the rows of a factor and some more."""
@@ -296,12 +289,6 @@ def _with_least_squares(model, net, z, rows, penalties):
     output, _ = inner.solve_squares(z, rows, penalties.output)
     net = Net(net.theta, output)
     return net, _squared_objective(model, net, z, rows, penalties)
-
-
-@jax.jit
-def _cross_validated(z, rows, n_samples):
-    factors = inner.squares_factors(z, rows.weight)
-    return inner.generalised_cross_validation(factors, rows, n_samples)
 
 
 @partial(jax.jit, static_argnames="model")

@@ -104,33 +104,42 @@ def of_linear(linear, member, summary, rows, n_effective):
 def of_process(rows, n_effective, others, summary_of, seed):
     """Return the :class:`Candidate` of a Gaussian process, or None.
 
-    It is fitted to few rows first, and to more if it then has a share beside the other
-    candidates. ``summary_of`` maps the fitted process to its summary.
+    It is fitted to some of the rows that are left out, and to all of them if it then
+    has a share beside the other candidates. ``summary_of`` maps the fitted process to
+    its summary.
     """
-    rows = rows._replace(weight=n_effective * rows.weight)  # counts
-    order = np.random.RandomState(seed).permutation(len(rows.x))
+    some = left_out_rows(rows)
+    some = some._replace(weight=n_effective * some.weight)  # counts
+    order = np.random.RandomState(seed).permutation(len(some.x))
 
-    def some(n):
-        return [a[order[:n]] for a in rows]
-
-    def candidate(logs, n):
-        found = gaussian_process.fitted(Kernel.of(logs), *some(n))
+    def candidate(logs, part):
+        found = gaussian_process.fitted(Kernel.of(logs), *(a[part] for a in some))
         if found is None:
             return None
-        member, summary = member_of(found), summary_of(found)
-        errors = _at_left_out_rows(found, order[:n], rows)
+        variances = np.broadcast_to(found.variances[:, None], found.errors.shape)
         return Candidate(
-            (member,), (summary,), np.ones((1, 1)), *errors, summary.n_of_penalties
+            (member_of(found),),
+            (summary_of(found),),
+            np.ones((1, 1)),
+            found.errors,
+            variances,
+            found.process.kernel.n_determined(),
         )
 
-    logs = gaussian_process.first_kernel(*some(_FIRST_ROWS))
-    found = candidate(logs, _MORE_ROWS)
-    if found is None or not np.any(weights([*others, found], rows, n_effective)[-1]):
+    few = order[:_FIRST_ROWS]
+    logs = gaussian_process.first_kernel(*(a[few] for a in some))
+    few = order[:_MORE_ROWS]
+    found = candidate(logs, few)
+    if found is None:
+        return None
+    at_few = [
+        c._replace(errors=c.errors[few], variances=c.variances[few]) for c in others
+    ]
+    if not np.any(weights([*at_few, found], some.weight[few], n_effective)[-1]):
         return None
     if len(order) > _FIRST_ROWS:
-        logs = gaussian_process.improved_kernel(logs, *some(_MORE_ROWS))
-        found = candidate(logs, gaussian_process.MOST_ROWS) or found
-    return found
+        logs = gaussian_process.improved_kernel(logs, *(a[few] for a in some))
+    return candidate(logs, slice(None))
 
 
 def member_of(found):
@@ -138,22 +147,6 @@ def member_of(found):
     noise = found.process.scale * found.process.kernel.noise
     net = RegularisedLayers(found.theta, None, 1 / noise, None, found.log_evidence)
     return Member(found.process, net)
-
-
-def _at_left_out_rows(found, order, rows):
-    """Errors and variances of observations, (m, k), at rows with their counts."""
-    k, n = rows.y.shape[1], len(rows.x)
-    errors, variances = np.empty((n, k)), np.empty((n, 1))
-    errors[order], variances[order] = found.errors, found.variances[:, None]
-    looked_at = left_out_rows(rows._replace(x=np.arange(n))).x
-    unseen = np.setdiff1d(looked_at, order)
-    if len(unseen):
-        process, root = found.process, found.process.root()
-        x = rows.x[unseen]
-        errors[unseen] = process.values(found.theta, x) - rows.y[unseen]
-        noise = process.scale * process.kernel.noise
-        variances[unseen] = process.variances(root, x) + noise
-    return errors[looked_at], np.broadcast_to(variances[looked_at], (len(looked_at), k))
 
 
 # --- classes --------------------------------------------------------------------------
@@ -220,7 +213,8 @@ def shares_and_factor(log_p, wide, rows, n_effective):
     at laplace.left_out_rows; ``wide`` has the values (m, k) of each wide member.
     """
     if not wide:
-        return stacking.weights(np.transpose(log_p), left_out_rows(rows).weight), 1.0
+        weight = left_out_rows(rows).weight
+        return stacking.weights(np.transpose(log_p), weight, n_effective), 1.0
     part = left_out_shares(rows, n_effective)[: len(wide)] * rows.weight
     some = left_out_rows(Rows(rows.x, rows.y, part.T))
     lacking = n_effective * some.weight.T
@@ -235,14 +229,14 @@ def shares_and_factor(log_p, wide, rows, n_effective):
 
     def loss(log_factor):
         each = densities(log_factor)
-        share = stacking.weights(each, weight)
+        share = stacking.weights(each, weight, n_effective)
         with np.errstate(divide="ignore"):
             mixed = logsumexp(each, axis=1, b=share)
         return -float(weight @ mixed) + 2 * log_factor**2
 
     limit = math.log(_LARGEST_FACTOR)
     best = minimize_scalar(loss, bounds=(-limit, limit), method="bounded").x
-    return stacking.weights(densities(best), weight), math.exp(best)
+    return stacking.weights(densities(best), weight, n_effective), math.exp(best)
 
 
 def _log_p(values, y):
@@ -260,15 +254,14 @@ def _log_p_of_shares(counts, y):
 # --- weights --------------------------------------------------------------------------
 
 
-def weights(candidates, rows, n_effective):
-    """Return the weights of the candidates, of shape (candidates, k).
+def weights(candidates, weight, n_effective):
+    """Return the weights of the candidates, (candidates, k), from rows of some weight.
 
     Penalties are not chosen again without a row. Each that the rows have chosen costs a
     model two units of log density: one is what a free parameter gains on rows that it
     was fitted to and loses on others, one that of models which the rows do not tell
     apart the simpler is the better choice.
     """
-    weight = left_out_rows(rows).weight
 
     def of_target(t):
         each = [
@@ -276,9 +269,9 @@ def weights(candidates, rows, n_effective):
             - _COST_OF_A_PENALTY * c.n_penalties / n_effective
             for c in candidates
         ]
-        return stacking.weights(np.transpose(each), weight)
+        return stacking.weights(np.transpose(each), weight, n_effective)
 
-    return np.transpose([of_target(t) for t in range(rows.y.shape[1])])
+    return np.transpose([of_target(t) for t in range(len(candidates[0].errors[0]))])
 
 
 def stacked(candidates, rows, n_effective):
@@ -287,7 +280,7 @@ def stacked(candidates, rows, n_effective):
     Networks stay members without a share, as the fit may go on with them.
     """
     found = []
-    share = weights(candidates, rows, n_effective)
+    share = weights(candidates, left_out_rows(rows).weight, n_effective)
     for candidate, own in zip(candidates, share, strict=True):
         members = with_shares(candidate.members, candidate.share * own)
         if networks_of(members) or np.any(own):

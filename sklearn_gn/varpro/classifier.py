@@ -19,7 +19,7 @@ from sklearn_gn.data.chunks import (
 )
 from sklearn_gn.data.rows import check_sample_weight
 from sklearn_gn.data.rows_source import CheckedRows
-from sklearn_gn.solvers import NETWORK_CLASSIFIER_SOLVERS, Solver
+from sklearn_gn.solvers import NETWORK_SOLVERS, Solver
 from sklearn_gn.varpro.estimator import _VarProNet
 
 
@@ -69,9 +69,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     n_init : "auto" or int, default="auto"
         Number of random starts. Those of a committee are its members, whose predictions
         are averaged. Otherwise the network of lowest loss is returned. If "auto", a
-        committee has up to 8 networks, fewer for large tables, and a single network has
-        one start. If a number, no members are fitted by mini-batches unless the table
-        is too large for the evidence.
+        committee has 2 to 4 small networks, more if they differ, and 4 wide ones, and a
+        single network has one start. If a number, no members are fitted by mini-batches
+        unless the table is too large for the evidence.
 
     solver : str or solver object, default="gnvpro"
         Solver of the minimisation problem: a name, or an object of
@@ -84,8 +84,6 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
           objective.
         - "gn" (:class:`~sklearn_gn.solvers.FullGN`): Gauss-Newton in all weights, in a
           Krylov space.
-        - "fgn" (:class:`~sklearn_gn.solvers.FGN`): fast Gauss-Newton in all weights, on
-          mini-batches of 64 rows.
         - "adam", "sgd" (:class:`~sklearn_gn.solvers.Adam`,
           :class:`~sklearn_gn.solvers.SGD`): first-order methods on mini-batches.
 
@@ -98,7 +96,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of every step; it changes the steps, not
-        the objective. If None, the trust region sets it; it is 1 for "fgn", and rises
+        the objective. If None, the trust region sets it; it rises
         from 0.1 to 1 in members fitted by mini-batches. If a number, steps on all rows
         are halved until the loss falls.
 
@@ -280,7 +278,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     True
     """
 
-    _short_forms = NETWORK_CLASSIFIER_SOLVERS
+    _short_forms = NETWORK_SOLVERS
     _parameter_constraints: dict[str, Any] = {
         **_VarProNet._parameter_constraints,
         "class_weight": [dict, StrOptions({"balanced"}), None],

@@ -4,39 +4,48 @@ The members by the evidence take the steps of :mod:`sklearn_gn.bayes.evidence_gn
 choose their penalties; wide members of a classifier take an epoch of
 :mod:`sklearn_gn.varpro.wide_members` each, beside them or alone.
 
-In a regression, a feature whose weights in the first layer the evidence has switched
-off leaves that layer, which makes the later steps of wide tables much cheaper. It stays
-in the linear term. The members of wide tables therefore begin in two groups: the first
-one of each activation, then, without the features that have left it, the others.
+Members begin in rounds. The first one has two networks, of both activations. Where the
+size is not given, a network with twice as many neurons follows if its steps, on ten
+rows a parameter, are no dearer than those of the first round on all rows. It begins as
+the network of highest evidence, with new neurons of small coefficients. As long as the
+log evidence rises by more than ten times ``tol`` a row, it takes the place of the
+smaller ones, and a larger one is tried. Then further members are added as long as the
+log density of a new row rises by as much: the mean of m + 1 members of the relative
+variance :math:`\tau = s^2 / \sigma^2` is better than that of m by
 
-Noisy tables determine few parameters, and small networks are enough. Where there is
-hardly any noise, these leave an error of their own: the data determine nearly all of
-their parameters, and the evidence of larger ones is higher by orders of magnitude. If
-next to nothing of the variance is left by the first size, or little by a member that
-has used up its parameters, one network of the next size with the activation of the
-member of highest evidence is fitted, and so on, as long as the evidence rises. The best
-size then gets more members; those of other activations have hardly a share in the
-predictions where nearly nothing is noise. The networks returned are those of the best
-size that has ended. A fit that is stopped while this size gets its further members has
-these as they are: one network alone would have no spread to tell how wrong it is, and
-as those not yet fitted leave more noise, they have hardly a share in the predictions.
+.. math:: \frac{\tau}{2 m (m + 1)},
+
+where s is their spread and :math:`\sigma` the deviation of a row. So tables in which
+starts differ by less than the noise have two members.
+
+A member of many rows is fitted to some of them first, ten a parameter; its last steps
+are taken on all rows, with the Gauss-Newton matrix of these
+(:meth:`~sklearn_gn.bayes.layers.Layers.sums`).
+
+In a regression, a feature whose weights in the first layer the evidence has switched
+off leaves that layer, which makes the later steps and rounds of wide tables much
+cheaper. It stays in the linear term.
+
+A fit that is stopped returns the members that are fitted, without a larger network that
+has not ended.
 """
 
 import math
 from functools import partial
-from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import softmax
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.bayes import evidence_gn, huber
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions, EvidenceState
+from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.linalg.large_gram import work_of
-from sklearn_gn.optim.solver import Algorithm, Report
+from sklearn_gn.optim.multinomial import all_classes
+from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.varpro import wide_members
-from sklearn_gn.varpro.committee_plan import n_members
 from sklearn_gn.varpro.members import (
     Member,
     first_member,
@@ -53,19 +62,8 @@ _SWITCHED_OFF = 0.01  # well-determined weights, per neuron, of a feature that i
 _SAVED = 0.1  # share of the parameters for which leaving features are waited for
 _PATIENCE = 5  # iterations in which the members together gain nothing
 _FIRST_DROP = 6  # iteration from which features leave
-_MANY = 10  # features, of which some will leave ...
-_LEAD = 12  # ... in so many iterations of the first members, for which others wait
-_WAITING = 1e6  # more than any criterion, of a member that has not begun
-
-_LITTLE = 0.1  # share of the variance that is left, up to which it grows, if ...
-_USED_UP = 0.8  # ... the data determine this share of the parameters
-_NEXT_TO_NOTHING = 1e-4  # share that is left, up to which it grows in any case
-_WORTH = 0.1  # log evidence per row that a larger network has to gain
-_FAILURES = 2  # sizes in turn that do not pay, after which none is tried
-# Hidden layers, as multiples of the first size. Where two pay, one layer does not.
-_SIZES = ((2,), (2, 2), (4,), (8,))
-_DEEP = 1  # number of the size of two layers
-_MOST_WORK = 1e9  # of a step of a member, in products of the matrix's entries
+_MOST_MEMBERS = 4
+_WORTH = 10  # times tol: gain of log density a row that larger or more networks need
 _MUCH_WORK = 1e11  # of all steps of a member; from then on the tolerance rises
 
 
@@ -75,7 +73,8 @@ class CommitteeOptions(NamedTuple):
     evidence: EvidenceOptions
     wide: WideOptions | None
     n_evidence: int  # members by the evidence, which stand first
-    grows: bool  # whether the sizes of the networks are to be found
+    adds: bool  # whether the number of the members by the evidence is to be found
+    most_work: float  # of a step of a larger network; zero where the size is given
     seed: int  # a checkpoint brings that of its fit
 
 
@@ -83,30 +82,16 @@ class MemberRun(NamedTuple):
     """What the fit of one member has reached."""
 
     model: Layers
-    state: EvidenceState | None  # None before it begins
+    state: EvidenceState
     best: Member
     lowest: float  # criterion of the best
+    on_sample: bool  # whether it is fitted to some of the rows
     report: Report | None = None
-
-    @property
-    def waits(self):
-        """Whether the member is still to begin."""
-        return self.state is None and self.report is None
 
     @property
     def stop(self):
         """Why it has ended; None if it has not."""
         return None if self.report is None else self.report.stop
-
-
-class Growth(NamedTuple):
-    """Which sizes were tried; -1 is the first one."""
-
-    finished: tuple = ()  # members of the best size that has ended
-    reason: str | None = None  # why these have ended
-    size: int = -1  # of the running members in the list of sizes
-    best_size: int = -1
-    completes: bool = False  # whether the running members are the last ones
 
 
 class CommitteeState(NamedTuple):
@@ -119,7 +104,9 @@ class CommitteeState(NamedTuple):
     wide: WideState | None
     lowest: float = math.inf  # minus the log evidence per row, mean over the members
     waited: int = 0  # iterations in which it hardly fell
-    growth: Growth = Growth()
+    ended: tuple = ()  # members of rounds that have ended
+    reason: str | None = None  # why the last of them has
+    tries: bool = False  # whether this round tries a larger network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
 
 
@@ -128,12 +115,12 @@ def init(rows, members, options):
     small, wide = members[: options.n_evidence], members[options.n_evidence :]
     state = CommitteeState((), math.nan, 0.0, (), None)
     if small:
-        state = _with_runs(rows, state, small, options.evidence)
+        state = _with_round(rows, state, small, options.evidence)
     if wide:
         wide = wide_members.init(rows, wide, options.wide)
-        net, loss = state.net + wide.members, state.loss if small else wide.loss
-        state = state._replace(net=net, loss=loss, wide=wide)
-    return state
+        loss = state.loss if small else wide.loss
+        state = state._replace(loss=loss, wide=wide)
+    return state._replace(net=_networks(state))
 
 
 def step(rows, state, options):
@@ -141,13 +128,13 @@ def step(rows, state, options):
     report, of_wide = state.reports
     if state.runs and (report is None or report.stop is None):
         state, report = _evidence_step(rows, state, options.evidence)
-        if options.grows and report.stop is not None and not state.growth.completes:
-            state, report = _grown(rows, state, report, options)
+        if options.adds and report.stop is not None:
+            state, report = _next_round(rows, state, report, options)
     if state.wide and (of_wide is None or of_wide.stop is None):
         wide, of_wide = wide_members.step(rows, state.wide, options.wide, options.seed)
         state = state._replace(wide=wide)
     state = state._replace(
-        net=_networks(state, options.grows),
+        net=_networks(state),
         loss=(report or of_wide).loss,
         criterion=state.criterion - 1,
         reports=(report, of_wide),
@@ -157,58 +144,113 @@ def step(rows, state, options):
     return state, report._replace(stop=None if runs_on else report.stop)
 
 
-def _networks(state, grows):
+def _networks(state):
     """The networks that would be returned now."""
-    finished, running = state.growth.finished, tuple(run.best for run in state.runs)
-    if state.growth.completes:
-        return finished + running
-    if grows and state.growth.size >= 0:
-        return finished
-    return running + (state.wide.members if state.wide else ())
+    running = () if state.tries else tuple(run.best for run in state.runs)
+    return state.ended + running + (state.wide.members if state.wide else ())
 
 
-# --- the members by the evidence -----------------------------------------------------
+# --- rounds of the members by the evidence -------------------------------------------
 
 
-def _with_runs(rows, state, members, options):
-    """Return the state in which these members begin.
-
-    Of a wide table, one of each kind begins, and of two only one. Members of a former
-    fit all begin, and those from which no features will leave.
-    """
-    model, n_first = members[0].model, len(members)
-    fitted = any(member.net.log_evidence > -math.inf for member in members)
-    loses_features = model.loss == "squared" and len(model.features) >= _MANY
-    if loses_features and not fitted and options.alpha is None:
-        kinds = len({member.model.activations for member in members})
-        n_first = kinds if n_first > kinds else 1
-    first = _begun(rows, members[:n_first], options)
-    waiting = []
-    for model, net in members[n_first:]:
-        error = evidence_gn.trial_of(model, net.theta, rows).error
-        net = net._replace(beta=evidence_gn.first_beta(model, error))
-        waiting.append(MemberRun(model, None, Member(model, net), _WAITING))
-    runs = (*first, *waiting)
-    return state._replace(
-        runs=runs,
-        net=tuple(run.best for run in runs),
-        loss=float(np.mean([run.state.loss for run in first])),
-        lowest=_mean_lowest(runs),
-        waited=0,
-    )
-
-
-def _begun(rows, members, options):
-    """The runs of members at their first parameters."""
+def _with_round(rows, state, members, options):
+    """Return the state in which these members begin."""
 
     def begun(member):
         model, net = member
+        some, of_some = _sample(rows, model, options)
         state = evidence_gn.init_at(
-            model, rows, net.theta, net.alpha, net.beta, options
+            model, some, net.theta, net.alpha, net.beta, of_some
         )
-        return MemberRun(model, state, Member(model, state.net), state.criterion)
+        best = Member(model, state.net)
+        return MemberRun(model, state, best, state.criterion, some is not rows)
 
-    return side_by_side(begun, members, is_worth_threads(members[0].model, rows))
+    with_threads = is_worth_threads(members[0].model, rows)
+    runs = tuple(side_by_side(begun, members, with_threads))
+    loss = float(np.mean([run.state.loss for run in runs]))
+    return state._replace(runs=runs, loss=loss, lowest=_mean_lowest(runs), waited=0)
+
+
+def _sample(rows, model, options):
+    """Return the rows that the first steps of a network take, and their options."""
+    some = model.rows_of_matrix(rows) if isinstance(rows, Rows) else rows
+    if some is rows:
+        return rows, options
+    weight = np.sum(some.weight)
+    options = options._replace(n_effective=options.n_effective * weight)
+    return some._replace(weight=some.weight / weight), options
+
+
+def _next_round(rows, state, report, options):
+    """Return the state in which further members begin, or the end of the fit."""
+    running, n = tuple(run.best for run in state.runs), options.evidence.n_effective
+    grows = options.most_work > 0 and report.stop != "rounding"
+    worth = _WORTH * options.evidence.tol
+    if state.tries:
+        gain = _best(running).net.log_evidence - _best(state.ended).net.log_evidence
+        grows = grows and gain > worth * n
+        ended = running if gain > worth * n else state.ended
+    else:
+        grows = grows and not state.ended
+        ended = state.ended + running
+    if state.ended is not ended:
+        state = state._replace(ended=ended, reason=report.stop)
+    number = [options.seed, len(ended), ended[0].model.sizes[-1]]
+    rng, tries = np.random.RandomState(number), False
+    if grows and switches.on("varpro.growth"):
+        larger = _larger(_best(ended), rows, n, rng, options.most_work)
+        tries = larger is not None
+    if tries:
+        members = (larger,)
+    else:
+        n_lacking = _n_members(ended, rows, worth) - len(ended)
+        if n_lacking <= 0 or state.reason == "rounding":
+            return state._replace(tries=True), report._replace(stop=state.reason)
+        by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
+        kinds = list(dict.fromkeys(member.model for member in by_evidence))
+        members = tuple(
+            first_member(kinds[i % len(kinds)], rows, n, rng) for i in range(n_lacking)
+        )
+    state = _with_round(rows, state._replace(tries=tries), members, options.evidence)
+    return state, report._replace(stop=None)
+
+
+def _best(members):
+    return max(members, key=lambda member: member.net.log_evidence)
+
+
+def _larger(member, rows, n_effective, rng, most_work):
+    """Return a member with as many new neurons, or None where it costs too much."""
+    model, net = member
+    first = model.sizes[1]
+    larger = model._replace(sizes=(model.sizes[0], 2 * first))
+    size = len(larger.groups())
+    if work_of(larger.n_rows_of_matrix(len(rows.x)), size) > most_work:
+        return None
+    fresh = first_member(larger, rows, n_effective, rng).net
+    output, (layer,) = larger.split(fresh.theta)
+    output, layer, end = output.copy(), layer.copy(), larger.n_linear - first
+    before, (layer_before,) = model.split(net.theta)
+    output[:end], layer[:first] = before, layer_before
+    output[end:] /= math.sqrt(net.beta)  # a small part of the noise
+    theta = larger.join(output, [layer])
+    return Member(larger, net._replace(theta=theta, log_evidence=-math.inf))
+
+
+def _n_members(members, rows, worth):
+    """Return the number of members for which one more would be hardly any better."""
+    if len(members) < 2:
+        return 2
+    rows = left_out_rows(rows)
+    values = np.array([m.model.values(m.net.theta, rows.x) for m in members])
+    if members[0].model.loss == "squared":
+        noise = np.mean([1 / member.net.beta for member in members])
+        variance = np.mean(np.var(values, axis=0, ddof=1), axis=1) / noise
+    else:
+        p = [np.sum(rows.y * softmax(all_classes(u), axis=1), axis=1) for u in values]
+        variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
+    ratio = rows.weight @ variance / np.sum(rows.weight) / (2 * worth)
+    return int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, _MOST_MEMBERS))
 
 
 def _mean_lowest(runs):
@@ -217,59 +259,46 @@ def _mean_lowest(runs):
 
 def _evidence_step(rows, state, options):
     """Take a step of every member by the evidence that has not ended."""
-    if state.growth.size >= 0:
-        # Without noise the evidence never stops rising: that of a large network would
-        # go on for minutes, for the last digits.
-        run = state.runs[0]
-        work = run.state.iteration * work_of(len(rows.x), len(run.model.groups()))
-        options = options._replace(tol=options.tol * max(1.0, work / _MUCH_WORK))
-    runs = _all_begun(rows, options, state.runs)
-    running = [run for run in runs if not run.waits and run.stop is None]
-    with_threads = is_worth_threads(runs[0].model, rows)
+    model, iteration = state.runs[0].model, state.runs[0].state.iteration
+    # Without noise the evidence never stops rising: that of a large network would go on
+    # for minutes, for the last digits.
+    work = iteration * work_of(len(rows.x), len(model.groups()))
+    options = options._replace(tol=options.tol * max(1.0, work / _MUCH_WORK))
+    running = [run for run in state.runs if run.stop is None]
     take = partial(_run_after_step, rows, options)
-    moved = iter(side_by_side(take, running, with_threads))
-    runs = [next(moved) if not r.waits and r.stop is None else r for r in runs]
+    moved = iter(side_by_side(take, running, is_worth_threads(model, rows)))
+    runs = [next(moved) if run.stop is None else run for run in state.runs]
     runs = _without_idle_members(runs)
     report, lowest, waited = _report(runs, len(running)), _mean_lowest(runs), 0
     if options.tol > 0:
         # Log evidence per row; with given penalties, the loss.
         unit = 1.0 if options.alpha is None else lowest
         fell = state.lowest - lowest > options.tol * unit
-        waits = any(run.waits for run in runs)
-        waited = 0 if fell or waits else state.waited + 1
+        waited = 0 if fell or any(r.on_sample for r in runs) else state.waited + 1
         if waited >= _PATIENCE and report.stop is None:
             report = report._replace(stop="tol")  # a few members go on, for little
     return state._replace(runs=tuple(runs), lowest=lowest, waited=waited), report
 
 
-def _all_begun(rows, options, runs):
-    """Let the members that wait begin, once the first are ahead.
-
-    They do not see the features that have left the first member of their kind.
-    """
-    first = [run for run in runs if run.state is not None]
-    are_ahead = all(run.stop or run.state.iteration >= _LEAD for run in first)
-    if not are_ahead or not any(run.waits for run in runs):
-        return runs
-    members = [run.best for run in runs if run.waits]
-    members = [
-        with_features(member, run.model.features)
-        if run.model.features != member.model.features
-        else member
-        for member, run in zip(members, cycle(first), strict=False)
-    ]
-    begun = iter(_begun(rows, members, options))
-    return [next(begun) if run.waits else run for run in runs]
-
-
 def _run_after_step(rows, options, run):
     """The run of a member after a step, with its best network so far."""
-    state, report = evidence_gn.step(run.model, rows, run.state, options)
+    some, of_some = (
+        _sample(rows, run.model, options) if run.on_sample else (rows, options)
+    )
+    state, report = evidence_gn.step(run.model, some, run.state, of_some)
     run = run._replace(state=state, report=report)
     if state.criterion < run.lowest:
         best = Member(run.model, state.net)
         run = run._replace(best=best, lowest=state.criterion)
-    return run if report.stop is not None else _without_dead_features(run, rows)
+    if report.stop is None:
+        return _without_dead_features(run, some)
+    if run.on_sample and report.stop != "non_finite":
+        state = evidence_gn.continued(run.model, rows, state)
+        report = report._replace(stop=None)
+        return run._replace(
+            state=state, lowest=math.inf, on_sample=False, report=report
+        )
+    return run
 
 
 def _without_dead_features(run, rows):
@@ -305,7 +334,7 @@ def _without_idle_members(runs):
 
 def _report(runs, n_running):
     """What the log shows: means over the members, at the last step of each."""
-    reports = [run.report for run in runs if not run.waits]
+    reports = [run.report for run in runs]
 
     def mean(values):
         """Mean over the members for which the value means something."""
@@ -329,98 +358,18 @@ def _report(runs, n_running):
 
 def _continued(rows, state):
     """Return a state whose members all go on with the targets of other rows."""
-    runs = []
-    for run in state.runs:
-        if run.state is not None:  # else without a share beside one that is exact
-            member = evidence_gn.continued(run.model, rows, run.state)
-            run = run._replace(state=member, lowest=math.inf, report=None)
-        runs.append(run)
+    runs = [
+        run._replace(
+            state=evidence_gn.continued(run.model, rows, run.state),
+            lowest=math.inf,
+            on_sample=False,
+            report=None,
+        )
+        for run in state.runs
+    ]
     return state._replace(
         runs=tuple(runs), lowest=math.inf, waited=0, reports=(None, None)
     )
-
-
-# --- growth --------------------------------------------------------------------------
-
-
-def _grown(rows, state, report, options):
-    """Return the state in which larger networks begin, or the end of the fit."""
-    growth, running = state.growth, tuple(run.best for run in state.runs)
-    if growth.size < 0:
-        growth = growth._replace(finished=running, reason=report.stop)
-    else:
-        gain = _best(running).net.log_evidence - _best(growth.finished).net.log_evidence
-        if gain >= _WORTH * options.evidence.n_effective:  # not if it is not a number
-            growth = Growth(running, report.stop, growth.size, growth.size)
-    number, which = _next_size(rows, growth, report.stop), range(1)
-    if number is None:
-        number, which = growth.best_size, _missing_members(rows, growth)
-        if not which:
-            return state._replace(growth=growth), report._replace(stop=growth.reason)
-        growth = growth._replace(completes=True)
-    model = _of_size(_best(growth.finished).model, number, growth.best_size)
-    n_effective, seed = options.evidence.n_effective, options.seed
-    members = tuple(
-        first_member(model, rows, n_effective, np.random.RandomState([seed, number, k]))
-        for k in which
-    )
-    state = _with_runs(rows, state, members, options.evidence)
-    state = state._replace(growth=growth._replace(size=number))
-    return state, report._replace(stop=None)
-
-
-def _best(members):
-    return max(members, key=lambda member: member.net.log_evidence)
-
-
-def _next_size(rows, growth, stop):
-    """Number of the size to be tried, or None."""
-    is_last = stop == "rounding" or growth.best_size == _DEEP
-    if is_last or not (growth.best_size >= 0 or _wants_more(rows, growth.finished)):
-        return None
-    if not switches.on("varpro.growth"):
-        return None
-    last = min(growth.best_size + _FAILURES, len(_SIZES) - 1)
-    for number in range(growth.size + 1, last + 1):
-        model = _of_size(growth.finished[0].model, number, growth.best_size)
-        size = len(model.groups())
-        # The data can determine it, in steps that do not take long.
-        if size < rows.y.size and work_of(len(rows.x), size) <= _MOST_WORK:
-            return number
-    return None
-
-
-def _wants_more(rows, members):
-    """Whether nearly nothing is left, or little by parameters that are used up."""
-    _, net = _best(members)
-    variance = float(np.sum(rows.weight @ (rows.y - rows.weight @ rows.y) ** 2))
-    noise = rows.y.shape[1] / net.beta
-    used_up = np.sum(net.gamma) >= _USED_UP * len(net.theta)
-    limit = _LITTLE if used_up else _NEXT_TO_NOTHING
-    return bool(noise <= limit * variance)
-
-
-def _of_size(model, number, present):
-    """Return a network of a size of the list, from one of the ``present`` size."""
-    factors = (1,) if present < 0 else _SIZES[present]
-    first = model.sizes[1] // factors[0]
-    hidden = tuple(factor * first for factor in _SIZES[number])
-    return model._replace(
-        sizes=(model.sizes[0], *hidden),
-        activations=model.activations[:1] * len(hidden),
-        features=tuple(range(model.sizes[0])),
-    )
-
-
-def _missing_members(rows, growth):
-    """Numbers of the members that the best size still lacks."""
-    if growth.best_size < 0:
-        return range(0)
-    size = len(growth.finished[0].model.groups())
-    # Half of the default members are of one activation. The spread of two is the least
-    # that error bars need.
-    most = max(2, n_members(len(rows.x), size) // 2)
-    return range(len(growth.finished), most)
 
 
 COMMITTEE = Algorithm("gnvpro", init, step, compiled=False)

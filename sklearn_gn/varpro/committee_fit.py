@@ -23,7 +23,7 @@ from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.bayes.layers import row_blocks
 from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.data.units import Units
-from sklearn_gn.linalg.large_gram import LargeGram
+from sklearn_gn.linalg.large_gram import LargeGram, work_of
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import candidates, wide_members
@@ -132,9 +132,14 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     by_default = estimator._loss == "squared" and not estimator._is_robust()
     by_default &= all(isinstance(value, str) for value in given)  # which is "auto"
     # The validation loss does not change while a size is tried.
-    grows = by_default and not estimator.early_stopping and not warm
+    adds = given[2] == "auto" and not (warm or estimator.early_stopping)
+    adds &= not estimator._is_robust()
+    grows, size = adds and by_default, len(model.groups())
+    most_work = 2 * work_of(len(X), size) if grows else 0.0
     by_default &= estimator.activation == "auto"
-    options = CommitteeOptions(options, wide, plan.n_evidence, grows, options.seed)
+    options = CommitteeOptions(
+        options, wide, plan.n_evidence, adds, most_work, options.seed
+    )
     return Problem(rows, options, scaling, by_default)
 
 
@@ -199,7 +204,7 @@ def set_fitted(estimator, run, problem):
     """Set the fitted attributes of an estimator after a run."""
     observed, members, wide = problem.rows, run.best_net, ()
     if problem.options.wide:
-        k = problem.options.n_evidence
+        k = len(members) - len(run.final_state.wide.members)
         members, wide = members[:k], members[k:]
     if estimator._is_robust():
         fitted = mean_values(members, observed.x)
@@ -246,16 +251,16 @@ def set_fitted(estimator, run, problem):
     has_share = mean_share > 0  # no part of an infinite loss is none
     losses = np.array([s.loss for s in summaries])
     estimator.loss_ = float(mean_share[has_share] @ losses[has_share])
-    with_penalties = [s.alpha for s in chosen if s.alpha]
+    networks = [s for m, s in zip(members, chosen, strict=False) if networks_of((m,))]
     estimator.alpha_ = {
-        name: np.exp(np.mean([np.log(alpha[name]) for alpha in with_penalties], axis=0))
-        for name in with_penalties[0]
+        name: np.exp(np.mean([np.log(s.alpha[name]) for s in networks], axis=0))
+        for name in networks[0].alpha
     }
-    methods = {s.alpha_method for s in chosen if s.alpha}
+    methods = {s.alpha_method for s in networks}
     estimator.alpha_method_ = "lanczos" if "lanczos" in methods else methods.pop()
     if problem.options.evidence.alpha is not None:
         estimator.alpha_method_ = "fixed"
-    best = max((s for s in chosen if s.alpha), key=lambda s: s.log_evidence)
+    best = max(networks, key=lambda s: s.log_evidence)
     estimator.gram_spectrum_ = np.zeros(0)
     if best.gram is not None:
         estimator.gram_spectrum_ = laplace.spectrum(best.gram)
@@ -382,23 +387,26 @@ def _set_noise(estimator, members, summaries, problem, observed):
     """Set the noise that the mean of the members leaves, and its degrees of freedom.
 
     For a given set of penalties the members are nearly linear in the targets, and their
-    mean has the mean of their effective parameters. Its residuals are smaller than
-    those of the members by what these disagree on. ``observed`` are the rows with the
-    targets as they were observed.
+    mean has the mean of their effective parameters, of which those of a process come
+    from its own rows. ``observed`` are the rows with the targets as they were observed.
     """
     n_effective, k = problem.n_effective, observed.y.shape[1]
+    n_rows = [np.sum(m.model.counts) if is_process(m) else n_effective for m in members]
     n_parameters = _mean(
-        [s.n_effective_parameters + s.n_of_penalties for s in summaries],
+        [
+            (s.n_effective_parameters + s.n_of_penalties) * n_effective / n
+            for s, n in zip(summaries, n_rows, strict=True)
+        ],
         np.mean(shares(members), axis=1),
     )
     freedom = degrees_of_freedom(n_effective, k, n_parameters)
-    values = partial(mean_values, members)
     if estimator._is_robust():
-        fitted = values(observed.x)
+        fitted = mean_values(members, observed.x)
         noise_std = huber.noise_std(fitted, observed, n_effective, n_parameters / k)
     else:
         rows = laplace.left_out_rows(problem.rows)  # a part of many
-        squares = _squares(members[0].model, values, rows) / np.sum(rows.weight)
+        residuals = mean_values(members, rows.x) - rows.y
+        squares = rows.weight @ residuals**2 / np.sum(rows.weight)
         variance = np.mean(squares) * n_effective * k / freedom
         ratio = laplace.noise_ratio(squares)
         noise_std = noise_deviation(1 / max(variance, evidence_gn.EXACT), ratio)

@@ -15,8 +15,7 @@ ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}
 _NEURONS_PER_TARGET = 2.5  # independent of the others, from the third one on, ...
 _ROWS_PER_NEURON = 2  # ... but not more than so many rows can tell apart
-_MEMBERS = 6  # at most
-_WORK = 8e8  # of an iteration of all members, in products of the matrices' entries
+_FIRST_MEMBERS = 2  # to which others are added
 _MOST_WORK_OF_CLASSES = 4e9  # of one member; else deep networks
 _MOST_WORK_OF_ALL_ROWS = 5e8  # the same of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
@@ -94,7 +93,7 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
         too_large = not affordable(n_rows, size) or (is_large and 2 * of_output > size)
     if too_large:
         return None
-    n = n_starts(n_members(n_rows, size))
+    n = n_starts(_FIRST_MEMBERS)
     members = [kinds[number % len(kinds)] for number in range(n)]
     if former:
         is_mixed = of_classes and former[-1].sizes[1:] == (_WIDTH,)
@@ -143,11 +142,6 @@ def _width(n_rows, n_features, n_values, n_independent):
     of_neuron = 1 + n_features + n_values
     most = (LARGEST_DENSE - n_values * (1 + n_features)) // of_neuron
     return max(least, min(wanted, most, n_rows // _ROWS_PER_NEURON))
-
-
-def n_members(n_rows, size):
-    """Return the default number of members of so many parameters each."""
-    return 2 * int(min(max(_WORK / work_of(n_rows, size), 2), _MEMBERS) // 2)
 
 
 def independent_targets(y, weight):

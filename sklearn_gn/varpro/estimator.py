@@ -93,7 +93,6 @@ class _VarProNet(
         "noise_std_",
     )
     _loss: str | None = None  # of the rows: "squared" or "cross_entropy"
-    _cross_validates = False  # whether the output penalty may be "gcv"
     # Where alpha="auto" and the evidence does not choose.
     _default_penalties: Any = None
 
@@ -368,17 +367,12 @@ class _VarProNet(
         if isinstance(alpha, str) and alpha == "auto":
             alpha = self._default_penalties
         pair = (alpha, alpha) if isinstance(alpha, Real) else tuple(alpha)
-        if len(pair) == 2 and _is_penalty(pair[0]):
-            hidden, output = pair
-            if self._cross_validates and isinstance(output, str) and output == "gcv":
-                return Penalties(self._cast(hidden), None)
-            if _is_penalty(output):
-                return Penalties(self._cast(hidden), self._cast(output))
-        gcv = "; the second one may be 'gcv'" if self._cross_validates else ""
+        if len(pair) == 2 and all(map(_is_penalty, pair)):
+            return Penalties(*map(self._cast, pair))
         raise ValueError(
             "alpha must be 'auto', a finite number that is not negative, or a pair of "
-            "such numbers, for the hidden layers and for the output layer"
-            f"{gcv}; of committees, whose penalties the evidence chooses, also the "
+            "such numbers, for the hidden layers and for the output layer; of "
+            "committees, whose penalties the evidence chooses, also the "
             f"dict alpha_ of a fitted model. Got {alpha!r}."
         )
 
@@ -460,7 +454,7 @@ class _VarProNet(
     def _set_fitted(self, run, rows, settings, scaling):
         """Set the fitted attributes of one network."""
         from sklearn_gn.networks._base import Network
-        from sklearn_gn.varpro.batches import cross_validated_penalty, objective
+        from sklearn_gn.varpro.batches import objective
 
         model, net, state = settings.model, run.best_net, run.final_state
         self._fitted = model, net, scaling
@@ -476,14 +470,10 @@ class _VarProNet(
         self._n_features_out = len(output) - 1
         penalties = settings.penalties
         with backend.scope(self.dtype, self.device):
-            if settings.cross_validated:
-                words = model, net.theta, rows, settings.n_samples
-                chosen = self._cast(float(cross_validated_penalty(*words)))
-                penalties = penalties._replace(output=chosen)
             loss = float(objective(model, net, rows, penalties))
         self.loss_ = loss * scaling.loss_scale
         self.alpha_ = float(penalties.hidden), float(penalties.output)
-        self.alpha_method_ = "gcv" if settings.cross_validated else "fixed"
+        self.alpha_method_ = "fixed"
         self.gram_spectrum_ = np.zeros(0)
         if state.spectrum is not None:
             self.gram_spectrum_ = np.array(state.spectrum)

@@ -113,9 +113,9 @@ def iterate(rows, state, settings, method):
     state, refined = training.enter_level(state, settings)
     before, model, net = state, settings.model, state.net
     batch, share = batches.current_batch(rows, settings, state.iteration)
-    penalties = training.current_penalties(net.theta, batch, settings, share)
+    penalties = settings.penalties
     # 1. The inner problem, where the objective is another one than before.
-    if refined or settings.cross_validated or batch is not rows:
+    if refined or batch is not rows:
         net, loss = method.at_rows(model, net, batch, penalties)
         state = state._replace(net=net, loss=float(loss), work=state.work + share)
     # 2. and 3. Linearisation, and the spectral form of the Gauss-Newton matrix.

@@ -116,13 +116,6 @@ def output_response_transposed(model, inner, rows, penalties, output):
     return solved, rows.weight[:, None] * (inner.z @ solved)
 
 
-@partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
-def cross_validated_penalty(model, theta, rows, n_samples):
-    """Return the output penalty by generalised cross-validation."""
-    factors = squares_factors(features(model, theta, rows.x), rows.weight)
-    return generalised_cross_validation(factors, rows, n_samples)
-
-
 class SquaresFactors(NamedTuple):
     """SVD ``sqrt(w) z = U diag(s) V^T`` of the weighted features."""
 
@@ -169,27 +162,6 @@ def with_penalty(factors, alpha_out):
     usable = (shifted > 0) & (keep | (alpha_out > 0))
     inverse = jnp.where(usable, 1 / jnp.where(usable, shifted, 1), 0)
     return factors._replace(inverse=inverse)
-
-
-def generalised_cross_validation(factors, rows, n_samples):
-    """Return the penalty of least cross-validation score (Golub et al., 1979).
-
-    ``|b - A x|^2 / (1 - tr(influence) / n)^2`` over a logarithmic grid.
-    """
-    s2 = factors.s**2
-    right = jnp.sqrt(rows.weight)[:, None] * rows.y
-    image = jnp.sum(total(factors.left.T @ right) ** 2, axis=1)
-    outside = jnp.maximum(total(jnp.sum(right**2)) - jnp.sum(image), 0)
-    exponents = jnp.linspace(-15, 1, 97, dtype=s2.dtype)
-    grid = s2[0] * 10.0**exponents
-
-    def score(alpha):
-        left_over = alpha / (s2 + alpha)
-        residual = outside + jnp.sum(image * left_over**2)
-        freedom = jnp.maximum(n_samples - jnp.sum(1 - left_over), 0)
-        return residual / jnp.maximum(freedom / n_samples, 1e-8) ** 2
-
-    return grid[jnp.argmin(lax.map(score, grid))]
 
 
 class EntropyFactors(NamedTuple):

@@ -71,7 +71,7 @@ class Penalties(NamedTuple):
     """Factors of the two penalties in the objective."""
 
     hidden: jnp.ndarray  # alpha
-    output: jnp.ndarray | None  # alpha_out; None: generalised cross-validation
+    output: jnp.ndarray  # alpha_out
 
 
 def features(model, theta, x):

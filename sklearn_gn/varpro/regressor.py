@@ -19,7 +19,7 @@ from sklearn_gn.data.chunks import first_of, takes_only_chunks
 from sklearn_gn.data.rows import check_sample_weight, validate_data, weights_of
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.solvers import NETWORK_REGRESSOR_SOLVERS, Solver
+from sklearn_gn.solvers import NETWORK_SOLVERS, Solver
 from sklearn_gn.varpro import members
 from sklearn_gn.varpro.estimator import _VarProNet, blockwise
 
@@ -64,10 +64,10 @@ class VarProNetRegressor(
           :mod:`sklearn_gn.networks` or Flax; ``apply`` returns the last features.
 
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
-        Widths of the hidden layers. If "auto", those of a committee are (10,), and more
-        for more than two targets that are not correlated with each other; where there
-        is hardly any noise, the evidence chooses among up to 80 neurons and two layers.
-        A single network has (64, 64). If empty, the model is linear.
+        Widths of the hidden layers. If "auto", those of a committee are (10,), more for
+        more than two targets that are not correlated with each other, and for many rows
+        two, four or more times as many, as long as the evidence rises. A single network
+        has (64, 64). If empty, the model is linear.
 
     activation : "auto", str or tuple of str, default="auto"
         Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
@@ -77,8 +77,8 @@ class VarProNetRegressor(
     n_init : "auto" or int, default="auto"
         Number of random starts. Those of a committee are its members, whose predictions
         are averaged. Otherwise the network of lowest loss is returned. If "auto", a
-        committee has up to 6 networks, fewer for large tables or if they have grown,
-        and a Gaussian process beside them; a single network has one start.
+        committee has 2 to 4 networks, more if they differ by more than the noise, and a
+        Gaussian process beside them; a single network has one start.
 
     solver : str or solver object, default="gnvpro"
         Solver of the least-squares problem: a name, or an object of
@@ -98,8 +98,8 @@ class VarProNetRegressor(
         Penalties. If "auto", the evidence chooses them [2]_ for "mlp" with the default
         solver, unless the table is very large; other networks take (0.01, 0.0001). A
         number, in scaled units, is every penalty of the committee. Two are those of the
-        hidden layers and of the output layer of one network; the second may be "gcv". A
-        dict, such as ``alpha_``, fixes all penalties.
+        hidden layers and of the output layer of one network. A dict, such as
+        ``alpha_``, fixes all penalties.
 
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of every step; it changes the steps, not
@@ -123,9 +123,8 @@ class VarProNetRegressor(
 
     max_iter : "auto" or int, default="auto"
         Maximum number of iterations over all starts, or epochs of mini-batch solvers.
-        An iteration of a committee is a step of every member; with ten features or
-        more, most begin after the first ones. If "auto", 3000 for a committee, which
-        fits to noisy data do not reach, and 100 otherwise.
+        An iteration of a committee is a step of every member that has begun. If "auto",
+        3000 for a committee, which fits to noisy data do not reach, and 100 otherwise.
 
     tol : float, default=0.001
         The fit stops when the loss has fallen by less than ``tol`` times its size in
@@ -197,14 +196,14 @@ class VarProNetRegressor(
         Constants of the output layer, in units of y.
 
     alpha_ : tuple of float or dict
-        Penalties of the hidden layers and of the output layer; for "gcv" those of the
-        last iteration. Of a committee, a dict of geometric means over the members:
-        "slope", "coef", "bias", "weights" (one for each feature, inverse to its
-        relevance) and "layers" (those after the first).
+        Penalties of the hidden layers and of the output layer. Of a committee, a dict
+        of geometric means over its networks: "slope", "coef", "bias", "weights" (one
+        for each feature, inverse to its relevance) and "layers" (those after the
+        first).
 
     alpha_method_ : str
         How the evidence is computed: "dense", or "lanczos" for an estimate with more
-        than 2,000 weights and rows; "fixed" or "gcv" if penalties are given.
+        than 2,000 weights and rows; "fixed" if penalties are given.
 
     noise_std_ : float or ndarray of shape (n_targets,)
         Standard deviation of the noise, in units of y, one for each target. Only of
@@ -303,13 +302,12 @@ class VarProNetRegressor(
     True
     """
 
-    _short_forms = NETWORK_REGRESSOR_SOLVERS
+    _short_forms = NETWORK_SOLVERS
     _parameter_constraints: dict[str, Any] = {
         **_VarProNet._parameter_constraints,
         "max_iter": [*_VarProNet._parameter_constraints["max_iter"], _AUTO],
     }
     _loss = "squared"
-    _cross_validates = True
     _default_penalties = (1e-2, 1e-4)
 
     def __init__(

@@ -10,7 +10,6 @@ from sklearn_gn.optim.solver import Report
 from sklearn_gn.varpro import batches
 from sklearn_gn.varpro.batches import (
     ChunkedRows,
-    cross_validated_penalty,
     objective,
     with_optimal_output,
 )
@@ -34,11 +33,6 @@ class Settings(NamedTuple):
     n_samples: np.ndarray  # sum of the sample weights as they were given
     seed: np.int32
     mesh: Any = None  # of the devices among which the rows are divided
-
-    @property
-    def cross_validated(self):
-        """Whether the output penalty is chosen by generalised cross-validation."""
-        return self.penalties.output is None
 
     @property
     def dtype(self):
@@ -93,7 +87,7 @@ def init_from(size, rows, net, settings):
     if not jax.tree.leaves(net.theta):  # then it is the solution
         size = None
     batch, share = batches.draw_batch(rows, size, 0, settings)
-    penalties = current_penalties(net.theta, batch, settings, share)
+    penalties = settings.penalties
     started, loss = with_optimal_output(model, net, batch, penalties)
     work = share
     if batch is not rows:  # all of them may prefer that of a former fit
@@ -103,19 +97,6 @@ def init_from(size, rows, net, settings):
     level_of = getattr(model.network, "level_of", None)
     level = 0 if level_of is None else level_of(started.theta)
     return TrainingState(started, float(loss), work=work, level=level)
-
-
-def current_penalties(theta, rows, settings, share=1.0):
-    """Return the penalties; that of the output by cross-validation, if asked for.
-
-    The score is that of these rows, which are a share of all.
-    """
-    penalties = settings.penalties
-    if not settings.cross_validated:
-        return penalties
-    n_samples = (settings.n_samples * share).astype(settings.dtype)
-    chosen = cross_validated_penalty(settings.model, theta, rows, n_samples)
-    return penalties._replace(output=chosen)
 
 
 # --- the end of an iteration ---------------------------------------------------------
@@ -179,8 +160,7 @@ def evaluate_last(rows, state, settings, at_rows=with_optimal_output):
     """Return the network of all rows, and its loss; None if they are known."""
     if batches.batch_size(settings) is None or state.work_at_evaluation == state.work:
         return None
-    penalties = current_penalties(state.net.theta, rows, settings)
-    net, loss = at_rows(settings.model, state.net, rows, penalties)
+    net, loss = at_rows(settings.model, state.net, rows, settings.penalties)
     return net, float(loss)
 
 

@@ -222,17 +222,6 @@ def test_conjugate_gradients_reach_the_direct_step():
     assert_same_step(row_space_step(given, chosen, 0, 60), direct, 1e-4)
 
 
-def test_matrix_free_step_is_the_closed_form():
-    head, x, label, weight = problem(5)
-    chosen = settings(alpha=0.0, damping=0.7)
-    expected = row_space_step((head, x, label, weight), chosen, 0, 100)
-    solve = partial(core_fgn.model_direction, damping=0.7, cg_iterations=100)
-    found = jax.jit(lambda *arguments: solve(lambda h: heads.values(h, x), *arguments))(
-        head, label, weight
-    )
-    assert_same_step(found, expected, 1e-10)
-
-
 @pytest.mark.parametrize("n_classes", [2, 5])
 def test_sgn_step_is_the_dense_gauss_newton_step(n_classes, monkeypatch):
     monkeypatch.setattr(minibatch, "_SGN_CG_TOL", 1e-14)

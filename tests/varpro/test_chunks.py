@@ -115,11 +115,9 @@ def test_few_rows_of_classes_are_fitted_as_by_fit():
     )
 
 
-@pytest.mark.parametrize("alpha", [(1e-6, 1e-4), (1e-6, "gcv")])
-@pytest.mark.repeats
-def test_the_output_layer_is_that_of_ridge_regression_on_all_rows(alpha):
+def test_the_output_layer_is_that_of_ridge_regression_on_all_rows():
     X, y, weight = data()
-    model = regressor(alpha=alpha).fit_chunks(pieces(X, y, weight))
+    model = regressor(alpha=(1e-6, 1e-4)).fit_chunks(pieces(X, y, weight))
     scale = model._fitted[2]
     Z, t = with_one(model.transform(X)), (y - scale.y_center) / scale.y_scale
     share = weight / weight.sum()
@@ -135,18 +133,6 @@ def test_the_output_layer_is_that_of_ridge_regression_on_all_rows(alpha):
     loss += 0.5 * (hidden * squares + alpha_out * np.sum(output**2))
     assert model.loss_ == pytest.approx(loss * scale.loss_scale, rel=1e-9)
     assert model.convergence_log_["loss"][-1] == pytest.approx(model.loss_, rel=1e-9)
-    if alpha[1] == "gcv":  # no other penalty has a lower score
-        s2 = np.linalg.eigvalsh(matrix) - alpha_out
-
-        def score(penalty):
-            inverse = np.linalg.inv(matrix + (penalty - alpha_out) * np.eye(len(Z.T)))
-            fitted = Z @ inverse @ (Z.T @ (share[:, None] * t))
-            freedom = weight.sum() - np.sum(s2 / (s2 + penalty))
-            return share @ np.sum((fitted - t) ** 2, axis=1) / freedom**2
-
-        best = score(alpha_out)
-        assert best < score(4 * alpha_out)
-        assert best < score(alpha_out / 4)
 
 
 def test_error_bars_are_those_of_the_output_layer_on_all_rows(monkeypatch):

@@ -21,8 +21,7 @@ from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.networks import MLP, NeuralODE
 from sklearn_gn.solvers import (
     FGN,
-    NETWORK_CLASSIFIER_SOLVERS,
-    NETWORK_REGRESSOR_SOLVERS,
+    NETWORK_SOLVERS,
     Adam,
     FullGN,
     GNvpro,
@@ -68,7 +67,7 @@ def classifier(**words):
 
 def in_batches(solver, size):
     """The solver of that name, with batches that are kept for two iterations."""
-    solver = clone(NETWORK_REGRESSOR_SOLVERS[solver])
+    solver = clone(NETWORK_SOLVERS[solver])
     return solver.set_params(batch_size=size, iterations_per_batch=2)
 
 
@@ -175,10 +174,10 @@ def test_levels_of_the_ode_follow_each_other_and_few_rows_still_move():
     assert [a.shape[0] for a in model.intercepts_] == [8, 3]
 
 
-@pytest.mark.parametrize("solver", sorted(NETWORK_REGRESSOR_SOLVERS))
+@pytest.mark.parametrize("solver", sorted(NETWORK_SOLVERS))
 def test_every_regression_solver_lowers_the_objective(solver):
     X, y = smooth(120 if solver in ("adam", "sgd") else 64)
-    solver = clone(NETWORK_REGRESSOR_SOLVERS[solver])
+    solver = clone(NETWORK_SOLVERS[solver])
     if solver.name in ("adam", "sgd"):
         solver.set_params(batch_size=32)
     model = regressor(solver=solver, max_iter=6)
@@ -192,8 +191,8 @@ def test_every_regression_solver_lowers_the_objective(solver):
 @pytest.mark.parametrize(
     ("solver", "n_classes"),
     [
-        *(pytest.param(name, 2, marks=pytest.mark.slow) for name in ("gnvpro", "fgn")),
-        *((name, 3) for name in NETWORK_CLASSIFIER_SOLVERS),
+        *(pytest.param(name, 2, marks=pytest.mark.slow) for name in ("gnvpro", "adam")),
+        *((name, 3) for name in NETWORK_SOLVERS),
     ],
 )
 def test_every_classification_solver_lowers_the_objective(solver, n_classes):
@@ -217,15 +216,6 @@ def test_loss_is_the_objective_in_the_units_of_the_targets():
     assert model.loss_ == pytest.approx(model.convergence_log_["loss"][-1], rel=1e-9)
 
 
-def test_cross_validated_penalty_damps_noise():
-    X, y = smooth(40, noise=0.3)
-    free = quiet(regressor(alpha=(1e-6, 1e-12), max_iter=3).fit, X, y)
-    chosen = quiet(regressor(alpha=(1e-6, "gcv"), max_iter=3).fit, X, y)
-    assert chosen.alpha_[1] > 1e-6
-    size = np.linalg.norm(chosen.output_coef_)
-    assert size < np.linalg.norm(free.output_coef_)
-
-
 def test_a_fixed_damping_is_the_shift_of_the_step():
     X, y = smooth()
     model = quiet(regressor(damping=1e-2).fit, X, y)
@@ -236,7 +226,7 @@ def test_a_fixed_damping_is_the_shift_of_the_step():
 
 
 @pytest.mark.parametrize(
-    "solver", ["gnvpro", pytest.param("lbfgs_vpro", marks=pytest.mark.slow), "fgn"]
+    "solver", ["gnvpro", pytest.param("lbfgs_vpro", marks=pytest.mark.slow), "adam"]
 )
 def test_weights_equal_repetition(solver):
     X, y = rings(60)
@@ -245,7 +235,7 @@ def test_weights_equal_repetition(solver):
     a = quiet(clone(model).fit, X, y, sample_weight=times)
     b = quiet(clone(model).fit, np.repeat(X, times, axis=0), np.repeat(y, times))
     np.testing.assert_allclose(a.output_coef_, b.output_coef_, rtol=1e-6)
-    if solver in NETWORK_REGRESSOR_SOLVERS:
+    if solver in NETWORK_SOLVERS:
         X, y = smooth(50)
         times = np.random.RandomState(0).randint(0, 4, size=len(y))
         model = regressor(solver=solver, max_iter=3)
@@ -484,7 +474,7 @@ def test_images_must_be_square_for_the_short_name():
         ),
         ({"activation": "tan"}, "activation='tan'"),
         ({"alpha": "cv"}, "alpha"),
-        ({"alpha": (1e-3, "cv")}, "alpha must be .* may be 'gcv'"),
+        ({"alpha": (1e-3, "gcv")}, "alpha must be"),
         ({"alpha": ("gcv", 1e-3)}, "alpha"),
         ({"alpha": (1e-3,)}, "alpha"),
         ({"alpha": (1e-3, -1.0)}, "alpha"),
@@ -800,7 +790,7 @@ def test_a_grid_reaches_damping_rank_and_the_settings_of_a_solver():
 
 def test_a_solver_object_is_its_short_form_and_does_not_change():
     X, y = rings(60)
-    for name, solver in NETWORK_CLASSIFIER_SOLVERS.items():
+    for name, solver in NETWORK_SOLVERS.items():
         before = solver.get_params()
         by_name, by_object = (
             quiet(classifier(solver=given, max_iter=2).fit, X, y)
@@ -812,22 +802,10 @@ def test_a_solver_object_is_its_short_form_and_does_not_change():
         assert solver.get_params() == before
 
 
-def test_damping_of_fgn_is_one_unless_it_is_given():
-    X, y = rings(60)
-    usual, one, ten = (
-        quiet(classifier(solver="fgn", damping=damping, max_iter=2).fit, X, y)
-        for damping in (None, 1.0, 10.0)
-    )
-    np.testing.assert_allclose(usual.output_coef_, one.output_coef_, rtol=1e-8)
-    assert not np.allclose(one.output_coef_, ten.output_coef_)
-    with pytest.raises(ValueError, match=r"damping=0.0: solver='fgn' needs a positive"):
-        classifier(solver="fgn", damping=0.0).fit(X, y)
-
-
 @pytest.mark.parametrize("solver", ["gnvpro", "gn", "lbfgs_vpro"])
 def test_batches_of_any_size_and_length(solver):
     X, y = smooth(64)
-    large = clone(NETWORK_REGRESSOR_SOLVERS[solver])
+    large = clone(NETWORK_SOLVERS[solver])
     large.set_params(batch_size=10**12, iterations_per_batch=10**12)
     whole = clone(large).set_params(batch_size=None)
     a, b = (quiet(regressor(solver=s, max_iter=2).fit, X, y) for s in (large, whole))
@@ -1033,20 +1011,19 @@ def test_an_interrupt_keeps_the_best_network(function, call):
     assert model.loss_ <= np.min(model.convergence_log_["loss"]) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("function", ["objective", "cross_validated_penalty"])
-def test_an_interrupt_after_the_last_iteration_keeps_the_network(monkeypatch, function):
+def test_an_interrupt_after_the_last_iteration_keeps_the_network(monkeypatch):
     X, y = smooth(40)
-    original, calls = getattr(batches, function), []
+    original, calls = batches.objective, []
 
     def interrupted(*arguments):
-        calls.append(function)
+        calls.append(arguments)
         if len(calls) == 1:
             raise KeyboardInterrupt
         return original(*arguments)
 
-    model = regressor(alpha=(1e-6, "gcv"), max_iter=2)
+    model = regressor(alpha=(1e-6, 1e-6), max_iter=2)
     whole = quiet(clone(model).fit, X, y)
-    monkeypatch.setattr(batches, function, interrupted)
+    monkeypatch.setattr(batches, "objective", interrupted)
     quiet(model.fit, X, y)
     assert model.stop_reason_ == "interrupted"
     assert model.loss_ == pytest.approx(whole.loss_, rel=1e-8)
