@@ -22,6 +22,7 @@ from sklearn_gn.networks._base import (
     initial_parameters,
     n_features,
 )
+from sklearn_gn.pde.residual_classes import traced_class
 from sklearn_gn.pinn import baselines, eigenvalues, regression
 from sklearn_gn.pinn.control import Rules, has_room, points_for
 from sklearn_gn.pinn.data import checked_data, problem_sequence, without_data
