@@ -233,7 +233,7 @@ def epoch_step(rows, state, settings, *, name):
     return state, Report(loss, math.nan, stop=stop, extra=training.log_columns(state))
 
 
-ALGORITHMS = (
+_BASELINES = (
     Algorithm(
         "gn",
         training.init,
@@ -258,3 +258,4 @@ ALGORITHMS = (
         for name in ("adam", "sgd")
     ),
 )
+ALGORITHMS = {a.name: a for a in (gnvpro.GNVPRO, *_BASELINES)}
