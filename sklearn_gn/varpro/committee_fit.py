@@ -265,8 +265,9 @@ def set_fitted(estimator, run, problem, factors):
         estimator.gram_spectrum_ = laplace.spectrum(best.gram)
     if small:
         # Each start is as probable as the others before the data are seen.
-        evidences = [summary.log_evidence for summary in chosen]
-        estimator.log_evidence_ = float(logsumexp(evidences)) - math.log(len(small))
+        evidences = np.array([s.log_evidence for s in chosen])
+        evidences = evidences[~np.isnan(evidences)]  # of all rows
+        estimator.log_evidence_ = float(logsumexp(evidences) - np.log(len(evidences)))
         estimator.n_effective_parameters_ = float(
             _mean([s.n_effective_parameters for s in chosen], mean_share[: len(chosen)])
         )
@@ -316,6 +317,8 @@ def _process_summary(problem, found):
     k, n_effective = problem.rows.y.shape[1], problem.n_effective
     y_scale = np.broadcast_to(problem.scaling.y_scale, k)
     noise = found.process.scale * found.process.kernel.noise
+    value = found.log_evidence - n_effective * float(np.sum(np.log(y_scale)))
+    sees_all = len(found.process.x) == len(problem.rows.x)
     return Summary(
         alpha={},
         loss=found.loss * problem.scaling.loss_scale,
@@ -324,7 +327,7 @@ def _process_summary(problem, found):
         noise_std=y_scale * noise_deviation(1 / noise, np.ones(k)),
         n_effective_parameters=found.gamma,
         n_of_penalties=found.process.kernel.n_determined(),
-        log_evidence=found.log_evidence - n_effective * float(np.sum(np.log(y_scale))),
+        log_evidence=value if sees_all else math.nan,  # that of other data
     )
 
 
