@@ -56,7 +56,7 @@ SWITCHES = {
     "varpro.wide_members": "Half of the members of a classifier, or more, are wide "
     "networks fitted by mini-batches. Off: all are small, by the evidence. (Where a "
     "table is so large that all are wide, nothing is asked.)",
-    "varpro.growth": "Networks of regressions with hardly any noise grow. Off: the "
+    "varpro.growth": "Networks of regressions on many rows grow. Off: the "
     "first size stays.",
     # broken lines
     "segmented.short_ends": "A short first or last segment has to explain two thirds "

@@ -420,7 +420,11 @@ def updated(model, state, options):
     state = state._replace(
         criterion=-value / n_effective, iteration=state.iteration + 1
     )
-    beta, stop = _updated_beta(model, found, state, n_effective), None
+    beta, stop = 1.0, None
+    if model.loss == "squared":
+        square_error = n_effective * state.sums.error
+        n_numbers = n_effective * model.n_targets
+        beta = float(evidence.updated_beta(found, square_error, n_numbers, EXACT))
     if options.alpha is not None:
         state, stop = _at_given_penalties(model, state, beta, options)
     elif state.iteration >= FIRST_UPDATE:
@@ -461,18 +465,6 @@ def _check_rise(state, value, options):
     return state, "tol"
 
 
-def _updated_beta(model, found, state, n_effective):
-    if model.loss != "squared":
-        return 1.0
-    square_error = n_effective * state.sums.error
-    n_numbers = n_effective * model.n_targets
-    return float(evidence.updated_beta(found, square_error, n_numbers, EXACT))
-
-
-def _n_free(groups):
-    return int(np.count_nonzero(groups < 0))
-
-
 def curvature(sums, groups, alpha, beta, n_effective, rough=False):
     """Return the curvature that the evidence takes, roughly estimated if allowed."""
     floor = ROUNDING * sums.gram.trace()
@@ -506,7 +498,7 @@ def _report(state, model, n_effective, stop):
     energy = _energy(state.sums.error, state.theta, precision, scale)
     extra = {
         "log_evidence": net.log_evidence,
-        "n_effective_parameters": float(net.gamma.sum()) + _n_free(groups),
+        "n_effective_parameters": float(net.gamma.sum()) + np.count_nonzero(groups < 0),
     }
     if model.loss == "squared":
         extra["noise_std"] = 1 / math.sqrt(state.beta) if state.beta > 0 else math.inf

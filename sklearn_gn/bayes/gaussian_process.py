@@ -169,16 +169,12 @@ def first_kernel(x, y, count):
             starts.append(np.append(rho, np.log([0.1, noise])))
     value = [evidence_and_slope(start, x, y, count)[0] for start in starts]
     best = [starts[i] for i in np.argsort(value)[:_TRIED]]
-    found = [_maximum(start, x, y, count, _FIRST_STEPS) for start in best]
+    found = [best_kernel(start, x, y, count, _FIRST_STEPS) for start in best]
     return min(found, key=lambda f: f.fun).x
 
 
-def improved_kernel(logs, x, y, count):
-    """Return the kernel after some more steps, on more rows."""
-    return _maximum(logs, x, y, count, _LAST_STEPS).x
-
-
-def _maximum(start, x, y, count, steps):
+def best_kernel(start, x, y, count, steps=_LAST_STEPS):
+    """Return the result of a search from a kernel, of which x has the logarithms."""
     bounds = [(-20.0, 12.0)] * x.shape[1] + [(-16.0, 12.0), (_LEAST_LOG_NOISE, 12.0)]
     return minimize(
         evidence_and_slope,

@@ -49,7 +49,6 @@ _BLOCK_FLOATS = 2**17  # of the rows that are summed at a time: they stay in cac
 _ROW_SHARE = 8  # parameters a float: products of blocks outweigh adding their matrices
 _ROWS_OF_A_PARAMETER = 10  # rows times targets, of which a matrix is made
 _LEAST_ROWS_OF_MATRIX = 2000
-_FEW_TARGETS = 3  # whose Jacobians are quicker than products of pairs of neurons
 
 
 class Layers(NamedTuple):
@@ -269,11 +268,6 @@ class Layers(NamedTuple):
             slopes = [layer.slopes for layer in trace]
             products = columns(slopes, library.xp.sqrt(weight))
             return library.symmetric_product(products), slope, loss
-        if self._has_few_targets():
-            root = library.xp.sqrt(weight)
-            of_each = [[g_l[t] for g_l in g] for t in range(self.n_values)]
-            parts = [library.symmetric_product(columns(g_t, root)) for g_t in of_each]
-            return tuple(parts), slope, loss
         if self.n_values > 1:
             p = None if self.loss == "squared" else library.softmax(u)
             return _upper_blocks(trace, f, g, p, weight, self.n_values), slope, loss
@@ -287,12 +281,9 @@ class Layers(NamedTuple):
         several = self.loss == "squared" and self.n_values > 1
         return several and len(self.sizes) == 2
 
-    def _has_few_targets(self):
-        return self.loss == "squared" and 1 < self.n_values <= _FEW_TARGETS
-
     def _gram(self, parts, output):
         """The Gauss-Newton matrix, from its parts."""
-        if self._shares_hidden_products() or self._has_few_targets():
+        if self._shares_hidden_products():
             return _gram_of_targets(self, parts, output)
         return _symmetric(parts) if self.n_values > 1 else parts
 
@@ -519,26 +510,17 @@ def _columns(library, trace, f, slopes, root):
     return library.products_of_rows([(root[None], f), *pairs])
 
 
-def _gram_of_targets(model, parts, output):
-    """The Gauss-Newton matrix of targets, from a matrix of each or one of them all.
+def _gram_of_targets(model, part, output):
+    """The Gauss-Newton matrix of targets that share a hidden layer, from one part.
 
-    Each has its own output layer, and all share the hidden ones. A slope of one hidden
-    layer is that of its activation, of which the matrix is, times a coefficient.
+    Each has its own output layer. A slope of the hidden layer is that of its
+    activation, of which the part is, times a coefficient.
     """
     n, k, xp = model.n_linear, model.n_values, namespace(output)
-    if model._shares_hidden_products():
-        coef = xp.repeat(output[1 + model.n_slopes :], model.shapes()[0][1], axis=0)
-        linear = [parts[:n, :n]] * k
-        cross = parts[:n, None, n:] * coef.T[None]
-        hidden = parts[n:, n:] * (coef @ coef.T)
-    else:
-        linear = [part[:n, :n] for part in parts]
-        cross = xp.stack([part[:n, n:] for part in parts], axis=1)
-        hidden = sum(part[n:, n:] for part in parts)
-    linear = library_of(output).plus_diagonals(xp.zeros((n, k, n, k)), linear)
-    cross = cross.reshape(n * k, -1)
-    linear = linear.reshape(n * k, n * k)
-    return xp.block([[linear, cross], [cross.T, hidden]])
+    coef = xp.repeat(output[1 + model.n_slopes :], model.shapes()[0][1], axis=0)
+    cross = (part[:n, None, n:] * coef.T[None]).reshape(n * k, -1)
+    linear = xp.kron(part[:n, :n], np.eye(k))
+    return xp.block([[linear, cross], [cross.T, part[n:, n:] * (coef @ coef.T)]])
 
 
 def _upper_blocks(trace, f, g, p, weight, k):

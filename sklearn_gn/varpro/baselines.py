@@ -203,11 +203,6 @@ def epoch_of(model, name, net, memory, epoch, penalties, rate, batch_size):
     return lax.fori_loop(jnp.int32(0), epoch.n_batches, update, (net, memory))
 
 
-def epoch_init(rows, net, settings):
-    """Return the start with the output layer of some rows: all may cost many epochs."""
-    return training.init_from(_START_ROWS, rows, net, settings)
-
-
 def epoch_step(rows, state, settings, *, name):
     """One epoch, and the loss on all rows.
 
@@ -233,7 +228,7 @@ def epoch_step(rows, state, settings, *, name):
     return state, Report(loss, math.nan, stop=stop, extra=training.log_columns(state))
 
 
-ALGORITHMS = (
+_BASELINES = (
     Algorithm(
         "gn",
         training.init,
@@ -251,10 +246,11 @@ ALGORITHMS = (
     *(
         Algorithm(
             name,
-            epoch_init,
+            partial(training.init_from, _START_ROWS),  # all may cost many epochs
             partial(epoch_step, name=name),
             prepare=training.prepare,
         )
         for name in ("adam", "sgd")
     ),
 )
+ALGORITHMS = {a.name: a for a in (gnvpro.GNVPRO, *_BASELINES)}

@@ -138,7 +138,7 @@ def of_process(rows, n_effective, others, summary_of, seed):
     if not np.any(weights([*at_few, found], some.weight[few], n_effective)[-1]):
         return None
     if len(order) > _FIRST_ROWS:
-        logs = gaussian_process.improved_kernel(logs, *(a[few] for a in some))
+        logs = gaussian_process.best_kernel(logs, *(a[few] for a in some)).x
     return candidate(logs, slice(None))
 
 

@@ -473,8 +473,5 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     def _fit_rows(self, X, code, weight, factors, data, validation):
         """Fit to rows in memory, under factors of the classes."""
         weight = np.where(factors[code] > 0, weight, 0)
-        self._class_factors = np.where(factors > 0, factors, 1)
-        try:
-            self._fit_distinct(X, code, weight, data, validation)
-        finally:
-            del self._class_factors
+        factors = np.where(factors > 0, factors, 1)
+        self._fit_distinct(X, code, weight, data, validation, factors)

@@ -5,8 +5,8 @@ choose their penalties; wide members of a classifier take an epoch of
 :mod:`sklearn_gn.varpro.wide_members` each, beside them or alone.
 
 Members begin in rounds. The first one has two networks, of both activations. Where the
-size is not given, a network with twice as many neurons follows if its steps, on ten
-rows a parameter, are no dearer than those of the first round on all rows. It begins as
+size is not given, a network with twice as many neurons follows if its step, on ten rows
+a parameter, is no dearer than half a step of one of the first on all rows. It begins as
 the network of highest evidence, with new neurons of small coefficients. As long as the
 log evidence rises by more than ten times ``tol`` a row, it takes the place of the
 smaller ones, and a larger one is tried. Then further members are added as long as the

@@ -62,11 +62,12 @@ class Problem(NamedTuple):
         return self.options.evidence.n_effective
 
 
-def fit(estimator, plan, X, y, weight, n_effective, *, validation, data, rng):
+def fit(estimator, plan, X, y, weight, n_effective, factors, *, validation, data, rng):
     """Fit the committee of a :class:`Plan` and set the fitted attributes.
 
     y has targets, or probabilities of the classes. The weights of the distinct rows sum
-    to one, and ``n_effective`` counts rows by them as they were given.
+    to one, ``n_effective`` counts rows by them as they were given, and ``factors``
+    multiply the odds of the classes.
     """
     problem = _problem(estimator, plan, X, y, weight, n_effective, rng)
     estimator._run_from(
@@ -75,7 +76,7 @@ def fit(estimator, plan, X, y, weight, n_effective, *, validation, data, rng):
         (problem.rows, problem.options),
         (None, problem.scaling),
         mean_values,
-        lambda run: set_fitted(estimator, run, problem),
+        lambda run: set_fitted(estimator, run, problem, factors),
         validation=validation,
         data=data,
     )
@@ -135,7 +136,7 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     adds = given[2] == "auto" and not (warm or estimator.early_stopping)
     adds &= not estimator._is_robust()
     grows, size = adds and by_default, len(model.groups())
-    most_work = 2 * work_of(len(X), size) if grows else 0.0
+    most_work = work_of(len(X), size) / 2 if grows else 0.0
     by_default &= estimator.activation == "auto"
     options = CommitteeOptions(
         options, wide, plan.n_evidence, adds, most_work, options.seed
@@ -200,7 +201,7 @@ class Summary(NamedTuple):
     log_evidence: float = math.nan
 
 
-def set_fitted(estimator, run, problem):
+def set_fitted(estimator, run, problem, factors):
     """Set the fitted attributes of an estimator after a run."""
     observed, members, wide = problem.rows, run.best_net, ()
     if problem.options.wide:
@@ -240,7 +241,7 @@ def set_fitted(estimator, run, problem):
     # The wide members have fixed penalties, and no evidence.
     chosen, scaling = summaries[: len(small)] or summaries, problem.scaling
     if estimator._loss != "squared":
-        members = tuple(with_odds(m, estimator._class_factors) for m in members)
+        members = tuple(with_odds(m, factors) for m in members)
     estimator._fitted = None, members, scaling
     share = shares(members)
     estimator.estimators_ = [
@@ -266,8 +267,9 @@ def set_fitted(estimator, run, problem):
         estimator.gram_spectrum_ = laplace.spectrum(best.gram)
     if small:
         # Each start is as probable as the others before the data are seen.
-        evidences = [summary.log_evidence for summary in chosen]
-        estimator.log_evidence_ = float(logsumexp(evidences)) - math.log(len(small))
+        evidences = np.array([s.log_evidence for s in chosen])
+        evidences = evidences[~np.isnan(evidences)]  # of all rows
+        estimator.log_evidence_ = float(logsumexp(evidences) - np.log(len(evidences)))
         estimator.n_effective_parameters_ = float(
             _mean([s.n_effective_parameters for s in chosen], mean_share[: len(chosen)])
         )
@@ -317,6 +319,8 @@ def _process_summary(problem, found):
     k, n_effective = problem.rows.y.shape[1], problem.n_effective
     y_scale = np.broadcast_to(problem.scaling.y_scale, k)
     noise = found.process.scale * found.process.kernel.noise
+    value = found.log_evidence - n_effective * float(np.sum(np.log(y_scale)))
+    sees_all = len(found.process.x) == len(problem.rows.x)
     return Summary(
         alpha={},
         loss=found.loss * problem.scaling.loss_scale,
@@ -325,7 +329,7 @@ def _process_summary(problem, found):
         noise_std=y_scale * noise_deviation(1 / noise, np.ones(k)),
         n_effective_parameters=found.gamma,
         n_of_penalties=found.process.kernel.n_determined(),
-        log_evidence=found.log_evidence - n_effective * float(np.sum(np.log(y_scale))),
+        log_evidence=value if sees_all else math.nan,  # that of other data
     )
 
 

@@ -20,7 +20,6 @@ _MOST_WORK_OF_CLASSES = 4e9  # of one member; else deep networks
 _MOST_WORK_OF_ALL_ROWS = 5e8  # the same of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
 _WIDE_MEMBERS = 4
-_MOST_MIXED = 4  # members by the evidence beside these
 
 
 class Plan(NamedTuple):
@@ -38,7 +37,7 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     one number as ``alpha`` and layers of given sizes there is no committee: that is the
     problem of variable projection as it is published. Many classes in many rows want
     wide networks, whose matrix is too large: the default members of a classifier are
-    wide there, and fitted by mini-batches. In smaller tables half of them or more are.
+    wide there, and fitted by mini-batches. In smaller tables four of them are.
     ``n_independent`` is the number of targets that are independent of each other.
     """
     alpha, loss, n_init = estimator.alpha, estimator._loss, estimator.n_init
@@ -61,51 +60,41 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
         sizes = (_width(n_rows, n_features, n_values, n_independent),)
 
     def network(name, sizes):
-        given = sizes[:1] if default else sizes  # layers that have an activation
-        activations = _activations(estimator.activation, name, given)
         return Layers(
             sizes=(n_features, *sizes),
-            activations=activations * (len(sizes) if default else 1),
+            activations=_activations(estimator.activation, name, sizes),
             n_values=n_values,
             loss=loss,
             features=tuple(range(n_features)),
         )
-
-    def n_starts(number):
-        return (len(former) if former else number) if n_init == "auto" else n_init
 
     kinds, wide = [network(name, sizes) for name in names], network("relu", (_WIDTH,))
     size = len(kinds[0].groups())
     work = work_of(n_rows, size)
     of_classes = default and loss != "squared"
     all_wide = work > _MOST_WORK_OF_ALL_ROWS
+    n = _FIRST_MEMBERS if n_init == "auto" else n_init
     if former:
         all_wide = former[0].sizes[1:] == (_WIDTH,)
+        n = len(former) if n_init == "auto" else n_init
     if of_classes and all_wide:
-        return Plan([wide] * n_starts(_WIDE_MEMBERS), 0)
+        n = _WIDE_MEMBERS if n_init == "auto" and not former else n
+        return Plan([wide] * n, 0)
     # One network is fitted by variable projection where a matrix would be too large,
     # or where the parameters of the last layer, which it eliminates, are most of many.
     is_large = size > LARGEST_DENSE
-    if loss != "squared":
-        too_large = is_large or work > _MOST_WORK_OF_CLASSES
-    else:
+    too_large = is_large or work > _MOST_WORK_OF_CLASSES
+    if loss == "squared":
         of_output = kinds[0].n_linear * n_values
         too_large = not affordable(n_rows, size) or (is_large and 2 * of_output > size)
     if too_large:
         return None
-    n = n_starts(_FIRST_MEMBERS)
-    members = [kinds[number % len(kinds)] for number in range(n)]
+    is_mixed = of_classes and n_init == "auto" and switches.on("varpro.wide_members")
     if former:
         is_mixed = of_classes and former[-1].sizes[1:] == (_WIDTH,)
-        n -= _WIDE_MEMBERS
-    else:
-        is_mixed = (
-            of_classes and n_init == "auto" and switches.on("varpro.wide_members")
-        )
-    if not is_mixed:
-        return Plan(members, len(members))
-    members = members[: min(n, _MOST_MIXED)]
-    return Plan(members + [wide] * _WIDE_MEMBERS, len(members))
+        n -= _WIDE_MEMBERS * is_mixed
+    members = [kinds[number % len(kinds)] for number in range(n)]
+    return Plan(members + [wide] * _WIDE_MEMBERS * is_mixed, n)
 
 
 def _checked_sizes(estimator):

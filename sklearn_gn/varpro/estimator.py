@@ -98,12 +98,12 @@ class _VarProNet(
 
     # -- the fit of rows in memory ----------------------------------------------------
 
-    def _fit_distinct(self, X, y, weight, data, validation):
+    def _fit_distinct(self, X, y, weight, data, validation, factors=None):
         """Fit to the distinct ones of checked rows in memory.
 
         y has the targets, (n, n_targets), or the numbers of the classes, (n,); ``data``
-        is what callbacks see, X and y as given, and ``validation`` X, y and weights
-        that sum to one, or None.
+        is what callbacks see, X and y as given, ``validation`` X, y and weights that
+        sum to one, or None, and ``factors`` multiply the odds of the classes.
         """
         rng = check_random_state(self.random_state)
         n_effective = total_weight(weight)
@@ -120,9 +120,10 @@ class _VarProNet(
             weight = shares(weight)
         with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
             y = self._targets(y)
-            self._fit_canonical(X, y, weight, n_effective, validation, data, rng)
+            words = {"validation": validation, "data": data, "rng": rng}
+            self._fit_canonical(X, y, weight, n_effective, factors, **words)
 
-    def _fit_canonical(self, X, y, weight, n_effective, validation, data, rng):
+    def _fit_canonical(self, X, y, weight, n_effective, factors, **words):
         """Fit a committee, or one network, to rows with targets or probabilities y."""
         backend.mesh_of(self.device)  # a device that there is not is an error
         n_independent = 1.0
@@ -135,16 +136,15 @@ class _VarProNet(
             self._refuse_huber()
         has_units = self.scale or plan is not None
         self._feature_spread = 1.0 if has_units else feature_spread(X)
-        words = {"validation": validation, "data": data, "rng": rng}
         if plan is not None:
-            committee_fit.fit(self, plan, X, y, weight, n_effective, **words)
+            committee_fit.fit(self, plan, X, y, weight, n_effective, factors, **words)
             return
         if is_classifier(self):
-            weight = shares(weight * (y @ self._class_factors))
-            if validation is not None:
-                X_val, code, own = validation
-                own = shares(own * self._class_factors[np.ravel(code).astype(int)])
-                validation = words["validation"] = X_val, code, own
+            weight = shares(weight * (y @ factors))
+            if words["validation"] is not None:
+                X_val, code, own = words["validation"]
+                own = shares(own * factors[np.ravel(code).astype(int)])
+                words["validation"] = X_val, code, own
         scaling = self._units(X, y, weight)
         # The dual of a Gauss-Newton matrix has a row for each of them.
         n_padded = backend.row_bucket(len(X), cheap=256)
@@ -193,7 +193,7 @@ class _VarProNet(
 
         ``example`` has some of them in memory; if None, they all are.
         """
-        from sklearn_gn.varpro.algorithms import ALGORITHMS
+        from sklearn_gn.varpro.baselines import ALGORITHMS
         from sklearn_gn.varpro.problem import Model
         from sklearn_gn.varpro.training import Settings, needed_bytes
 

@@ -662,9 +662,8 @@ def test_batches_hold_no_padding_and_miss_no_row():
     assert share == 1
 
 
-@pytest.mark.parametrize("start", [training.init, baselines.epoch_init])
-def test_many_rows_start_with_the_output_layer_of_some(start, monkeypatch):
-    monkeypatch.setattr(baselines, "_START_ROWS", 30)
+@pytest.mark.parametrize("start", [training.init, partial(training.init_from, 30)])
+def test_many_rows_start_with_the_output_layer_of_some(start):
     model, net, rows, penalties = example("squared", 2, m=70)
     rows = rows._replace(y=jnp.sin(rows.x[:, :2]))
     solver = GNvpro(batch_size=30, iterations_per_batch=1)
