@@ -91,7 +91,7 @@ def place_exactly(problem, knots, rss):
         trial, better = t[:, None], found < rss
     else:
         t, found = _best_places(problem, k)
-        trial, better = np.sort(t)[None], np.array([found < rss[0]])
+        trial, better = np.sort(np.reshape(t, (1, k))), np.array([found < rss[0]])
     trial = np.where(better[:, None], trial, knots)
     return descend(problem, trial, sum_of_squares(problem, trial))
 
