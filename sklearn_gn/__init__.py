@@ -11,7 +11,6 @@ from sklearn_gn.pinn.estimator import PINNSolver
 from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.segmented.series import fit_groups
 from sklearn_gn.shallow_relu.estimator import ShallowReLURegressor
-from sklearn_gn.shallow_relu.series import fit_series
 from sklearn_gn.softmax_head.estimator import FGNSoftmaxHead
 from sklearn_gn.softmax_head.search import FGNSoftmaxHeadCV
 from sklearn_gn.varpro.classifier import VarProNetClassifier
@@ -29,7 +28,6 @@ __all__ = [
     "__version__",
     "enable_compilation_cache",
     "fit_groups",
-    "fit_series",
 ]
 
 try:

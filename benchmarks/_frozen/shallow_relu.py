@@ -1,11 +1,11 @@
-"""ShallowReLURegressor with every solver, and fit_series."""
+"""ShallowReLURegressor with every solver, and several series."""
 
 from functools import partial
 
 import numpy as np
 
 from benchmarks._frozen._common import features, resumed, targets, weights, with_std
-from sklearn_gn import ShallowReLURegressor, fit_series
+from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.solvers import JointGN, SgGN
 
 X1, X3 = features(1), features(3)
@@ -37,8 +37,9 @@ def resumed_fit():
 def series():
     """Two lengths and weights; the figures are those of the last series."""
     X = [X1[:60], X1[:90], X1]
-    y = [targets(rows) for rows in X]
-    models = fit_series(regressor(), X, y, [weights(rows) for rows in X])
+    models = [
+        regressor().fit(rows, targets(rows), sample_weight=weights(rows)) for rows in X
+    ]
     values = np.concatenate([model.predict(X1[:7]) for model in models])
     return models[-1], values
 

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.linalg import factors
-from sklearn_gn.shallow_relu.sorted_rows import RIGHT
 
+LEFT = -1.0  # where the data begin; a kink there gives the first line its slope
+RIGHT = 1.0 + 2.0**-10  # beyond the data: breakpoints there are not in use
 _SHIFT = 1e-12  # of a normal matrix with unit diagonal, so that it can be factored
 _UNDETERMINED = 1.5e-8  # the same where rounding must not fill empty directions
 _LEAST_EIGENVALUE = 1e-8
@@ -369,3 +370,27 @@ def sum_of_squares(problem, knots):
     first = 1 + form.slope
     changes = found.coef[..., first : first + knots.shape[-1]]
     return np.where(np.all(form.sign * changes >= 0, axis=-1), found.rss, np.inf)
+
+
+# --- criteria -------------------------------------------------------------------------
+
+
+def criterion_value(criterion, loss, n_parameters, n_observations):
+    """Return the criterion of a fit, to be minimised, without what all fits share."""
+    share = n_parameters / np.asarray(n_observations)
+    if criterion == "gcv":
+        value = loss / np.where(share < 1, 1 - share, 1) ** 2
+    else:
+        penalty = np.log(n_observations) if criterion == "bic" else 2.0
+        value = n_observations * np.log(loss) + penalty * n_parameters
+    return np.where(share < 1, value, np.inf)[()]
+
+
+def deviance_shift(criterion, log_mean_square, n_observations):
+    """Return what makes a criterion minus twice a log likelihood and the penalty.
+
+    The likelihood is that of normal noise. "gcv" has no likelihood and is not shifted.
+    """
+    if criterion == "gcv":
+        return np.zeros_like(log_mean_square)
+    return n_observations * (np.log(2 * np.pi) + log_mean_square + 1)

@@ -1,11 +1,11 @@
-"""Kinks of one series by dynamic programming, where the search begins.
+"""Kinks of one series by dynamic programming, where descents begin.
 
-A continuous broken line with kinks at rows is known from its values there. With the
-value v at a kink, all that lies before it costs at least a convex function of v, the
-least of many parabolas: one for each way to place the earlier kinks. From one kink to
-the next, parabolas become parabolas, as the value at the first is minimised. Of those
-at a row only the lowest at some values are kept, so that the best line is not certain,
-and of many rows only some may have kinks.
+A continuous broken line with kinks at some positions is known from its values there.
+With the value v at a kink, all that lies before it costs at least a convex function of
+v, the least of many parabolas: one for each way to place the earlier kinks. From one
+kink to the next, parabolas become parabolas, as the value at the first is minimised. Of
+those at a position only the lowest at some values are kept, so that the best line is
+not certain, and of many rows only some may have kinks.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from sklearn_gn.segmented.problem import all_pieces, solve, spread
 
 _MOST_ROWS = 60  # that may have kinks
-_VALUES = np.linspace(-2, 2, 7)  # in deviations, at which parabolas are compared
+_VALUES = np.linspace(-2, 2, 5)  # in deviations, at which parabolas are compared
 _STARTS = 16  # from which the descents begin
 _APART = 4  # positions at least between some kinks of two starts
 _SHIFT = 1e-12
@@ -29,85 +29,116 @@ def kinks_at_rows(problem, knots):
     rows = spread(0, table.n_rows[0] - 1, max(_MOST_ROWS, 4 * k))
     # A row at a kink belongs to the segment before, or to the one after.
     x = np.sort([table.x[0, rows], np.nextafter(table.x[0, rows], 2)], axis=None)[:-1]
-    rows, m = np.searchsorted(table.x[0], x), len(x)
+    rows = np.searchsorted(table.x[0], x)
     found = solve(table, all_pieces(problem, knots))
     linear = np.append(
         1, -found.coef[0, found.coef.shape[1] - table.gram.shape[1] + 1 :]
     )
     ends = np.append(rows[:-1], -1)  # the last segment holds the last row
-    at = np.column_stack([table.powers[0, ends], linear @ table.targets[0, ends]])
-    w, wx, wxx, wy, wxy = np.moveaxis(at[:, None] - at, -1, 0)  # from one to another
+    later = np.column_stack([table.powers[0, ends], linear @ table.targets[0, ends]])
     allowed = table.count[0, rows] - table.count[0, rows, None]
     allowed[:, -1] = table.count[0, -1] - table.count[0, rows]
     allowed = allowed >= problem.limits.min_rows[0] * (1 - 1e-9)
-    distance = x - x[:, None]
-    allowed &= distance >= max(problem.limits.min_distance[0] * (1 - 1e-9), 1e-12)
+    allowed &= x - x[:, None] >= problem.limits.min_distance[0] * (1 - 1e-9)
     inner = (x >= problem.limits.low[0]) & (x <= problem.limits.high[0])
-    inner[[0, -1]] = False
+    *_, places = kinks_at_positions(x, later, form.slope, k, allowed, inner)
+    return x[places]
+
+
+def kinks_at_positions(x, later, slope, most, allowed=True, inner=True):
+    """Yield sets of 1, 2, up to ``most`` kinks, (m, k) numbers of positions each.
+
+    ``later`` are the sums of w, w x, w x^2, w y and w x y over the rows from each of
+    the positions x on, with several targets y side by side; that of the last position
+    is over none. Without ``slope`` the first segment is level. A segment from one
+    position to another has to be ``allowed`` (m, m), a kink at one ``inner`` (m,).
+    """
+    m, q = len(x), (later.shape[1] - 3) // 2
+    if m < 3:
+        return
+    part = np.moveaxis(later[:, None] - later, -1, 0)  # from one to another
+    (w, wx, wxx), wy, wxy = part[:3], part[3 : 3 + q], part[3 + q :]
+    distance = x - x[:, None]
+    allowed = allowed & (distance >= _SHIFT)
+    inner = inner & (np.arange(m) > 0) & (np.arange(m) < m - 1)
     length = np.where(allowed, distance, 1)
     # Products of both hats of a segment, s at its end and 1 - s at its start.
     s = (wx - x[:, None] * w) / length
     right = (wxx - 2 * x[:, None] * wx + x[:, None] ** 2 * w) / length**2
     both, left = s - right, w - 2 * s + right
     with_right = (wxy - x[:, None] * wy) / length
-    with_left = wy - with_right
-    of_segment = left, both, right, with_left, with_right
-    start = [a[0, :, None] for a in of_segment]
-    if form.slope:
-        parabola = _onward(0.0, 0.0, 0.0, *start)
+    of_segment = left, both, right, wy - with_right, with_right
+    start = [each[..., 0, :, None] for each in of_segment]
+    if slope:
+        parabola = _onward(0.0, np.zeros((q, 1, 1)), 0.0, *start)
     else:
-        parabola = start[0] + 2 * start[1] + start[2], -2 * (start[3] + start[4]), 0.0
-    possible = allowed[0] & inner
-    parabola = [
-        np.where(possible[:, None], np.broadcast_to(a, (m, 1)), b)
-        for a, b in zip(parabola, (1.0, 0.0, np.inf), strict=True)
-    ]
-    level = _levels(at, m)
-    before = []
-    for _ in range(k - 1):
-        each = [a[:, :, None] for a in parabola]  # (from, parabola, to)
-        new = _onward(*each, *(a[:, None] for a in of_segment))
-        new = [a.reshape(-1, m) for a in new]
-        closed = np.repeat(~(allowed & inner), parabola[0].shape[1], axis=0)
-        new[2][closed] = np.inf
-        value = (new[0][..., None] * level + new[1][..., None]) * level
-        best = np.argmin(value + new[2][..., None], axis=0)  # (to, value)
-        before.append(np.stack(np.divmod(best, parabola[0].shape[1])))
-        parabola = [np.take_along_axis(a.T, best, axis=1) for a in new]
-    last = [a[:, -1, None] for a in of_segment]
-    a, b, c = _onward(*parabola, *last)
-    total = np.where(allowed[:, -1:], c - b**2 / (4 * np.maximum(a, _SHIFT)), np.inf)
+        level = start[0] + 2 * start[1] + start[2]
+        parabola = level, -2 * (start[3] + start[4]), np.zeros((m, 1))
+    closed = np.where(allowed & inner, 0, np.inf)[:, None]
+    parabola = parabola[0], parabola[1], parabola[2] + closed[0].T
+    values = _levels(later, m, q)  # (q, to, value)
+    square, steps = np.sum(values**2, axis=0), []
+    last = [each[..., :, -1, None] for each in of_segment]
+    for k in range(1, most + 1):
+        _, _, total = _onward(*parabola, *last, ends=True)
+        total = np.where(allowed[:, -1:], total, np.inf)
+        yield _best_paths(total, steps)
+        if k == most:
+            break
+        each = (a[..., None] for a in parabola)  # (from, parabola, to)
+        a, b, c = _onward(*each, *(a[..., None, :] for a in of_segment))
+        c += closed
+        value = a[..., None] * square
+        value += c[..., None]
+        for own, at in zip(b, values, strict=True):
+            value += own[..., None] * at
+        width = c.shape[1]
+        best = np.argmin(value.reshape(m * width, m, -1), axis=0)  # (to, value)
+        steps.append(np.stack(np.divmod(best, width)))
+        best = best * m + np.arange(m)[:, None]
+        parabola = (
+            a.reshape(-1)[best],
+            b.reshape(q, -1)[:, best],
+            c.reshape(-1)[best],
+        )
+
+
+def _onward(a, b, c, left, both, right, with_left, with_right, ends=False):
+    """Return parabolas of the value at the end of a segment, from those at its start.
+
+    A parabola is ``a |v|^2 + b v + c``; b has a first axis of targets. Where the line
+    ``ends``, c is what it costs at least.
+    """
+    a, b = np.maximum(a + left, _SHIFT), b - 2 * with_left
+    c = c - np.sum(b**2, axis=0) / (4 * a)
+    new = np.maximum(right - both**2 / a, 0), -2 * with_right - both * b / a
+    if ends:
+        c = c - np.sum(new[1] ** 2, axis=0) / (4 * np.maximum(new[0], _SHIFT))
+    return *new, c
+
+
+def _best_paths(total, steps):
+    """Return the paths to the lowest totals (m, parabola), no two near one another."""
     order = np.argsort(total, axis=None, kind="stable")
     place = np.unravel_index(order[np.isfinite(total.ravel()[order])], total.shape)
     path = [place[0]]
-    for step in reversed(before):
+    for step in reversed(steps):
         place = step[:, place[0], place[1]]
         path.append(place[0])
     path, chosen = np.array(path[::-1]).T, []
     while len(path) and len(chosen) < _STARTS:
         chosen.append(path[0])
         path = path[np.abs(path - path[0]).max(axis=1) > _APART]
-    return x[np.array(chosen, np.intp).reshape(-1, k)]
+    return np.array(chosen, np.intp).reshape(-1, 1 + len(steps))
 
 
-def _onward(a, b, c, left, both, right, with_left, with_right):
-    """Return parabolas of the value at the end of a segment, from those at its start.
-
-    A parabola is ``a v^2 + b v + c``.
-    """
-    a, b = np.maximum(a + left, _SHIFT), b - 2 * with_left
-    return (
-        np.maximum(right - both**2 / a, 0),
-        -2 * with_right - both * b / a,
-        c - b**2 / (4 * a),
-    )
-
-
-def _levels(at, m):
-    """Return values near the targets around each row, of shape (m, values)."""
-    cell = at[:-1] - at[1:]
-    own = cell[:, 3] / np.maximum(cell[:, 0], _SHIFT)
+def _levels(later, m, q):
+    """Return values near the targets around each position, (q, m, values)."""
+    cell = later[:-1] - later[1:]
+    own = cell[:, 3 : 3 + q] / np.maximum(cell[:, :1], _SHIFT)
     near = np.arange(m)
-    total = at[np.maximum(near - 2, 0)] - at[np.minimum(near + 2, m - 1)]
-    mean = total[:, 3] / np.maximum(total[:, 0], _SHIFT)
-    return mean[:, None] + _VALUES * np.std(np.diff(own)) / np.sqrt(2)
+    total = later[np.maximum(near - 2, 0)] - later[np.minimum(near + 2, m - 1)]
+    mean = total[:, 3 : 3 + q] / np.maximum(total[:, :1], _SHIFT)
+    change = np.diff(own, axis=0, prepend=own[:1])
+    noise = np.sqrt(np.mean(change**2, axis=0) / 2)
+    return mean.T[..., None] + noise[:, None, None] * _VALUES

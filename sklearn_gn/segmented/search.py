@@ -16,7 +16,7 @@ Of every number the best fit is kept. The way up ends where the criterion no lon
 falls and the residuals of neighbouring rows are not correlated: kinks of a slope that
 goes up and down by turns are of no use before most of them are there. Segments that
 share no parameter need no search: the best partition is computed, see
-:mod:`sklearn_gn.shallow_relu.partition`. A breakpoint at which the function may jump
+:mod:`sklearn_gn.segmented.partition`. A breakpoint at which the function may jump
 lies halfway between two positions.
 """
 
@@ -24,9 +24,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.segmented import partition
 from sklearn_gn.segmented.insertion import best_pair, feasible, insert
 from sklearn_gn.segmented.problem import (
+    LEFT,
     MOST_CANDIDATES,
+    RIGHT,
     Pieces,
     all_pieces,
     concatenate,
@@ -37,8 +40,6 @@ from sklearn_gn.segmented.problem import (
     take,
 )
 from sklearn_gn.segmented.programme import kinks_at_rows
-from sklearn_gn.shallow_relu import partition
-from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 
 _LENGTHS = (1.0, 0.3)  # of the Gauss-Newton steps that are tried
 _MOST_STEPS = 30  # of the breakpoints that are chosen
@@ -90,7 +91,7 @@ def place_exactly(problem, knots, rss):
         trial, better = t[:, None], found < rss
     else:
         t, found = _best_places(problem, k)
-        trial, better = np.sort(t)[None], np.array([found < rss[0]])
+        trial, better = np.sort(np.reshape(t, (1, k))), np.array([found < rss[0]])
     trial = np.where(better[:, None], trial, knots)
     return descend(problem, trial, sum_of_squares(problem, trial))
 

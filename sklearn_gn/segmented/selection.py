@@ -47,6 +47,8 @@ from sklearn_gn.segmented.preparation import problem_of, with_known
 from sklearn_gn.segmented.problem import (
     Pieces,
     all_pieces,
+    criterion_value,
+    deviance_shift,
     products,
     solve,
     take,
@@ -59,7 +61,6 @@ from sklearn_gn.segmented.search import (
     residuals_in_order,
     search,
 )
-from sklearn_gn.shallow_relu.search import criterion_value, deviance_shift
 
 CRITERIA = ("bic", "aic", "gcv", "evidence", "bic-ar1")
 _OF_THE_FITS = ("evidence", "bic-ar1", "cv")  # not of the sums of squares alone

@@ -20,22 +20,17 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.linalg.factors import solve_general, solve_tridiagonal
-from sklearn_gn.shallow_relu.network import ShallowReLU
 from sklearn_gn.shallow_relu.sorted_rows import (
     LEFT,
     RIGHT,
     IntervalMoments,
-    centred_sums,
     exact_moments,
     interval_ends,
-    interval_sums,
     line_slopes,
     moments,
     sum_of_targets,
-    sums_at_ends,
 )
 
-_OUTSIDE = -3.0  # where the networks have the breakpoint that is at LEFT here
 _LENGTHS = np.array([1.0, 0.5, 0.2, 0.05])  # of either step that are tried
 _CHAIN = 1e-15  # ties values that no row determines to those of their neighbours
 _CLOSE = 2.0**-30  # breakpoints closer than this are one, at which the function jumps
@@ -126,23 +121,6 @@ def fit_values(knots, m):
     off = m.weight * sum_of_targets(beyond**2) + m.xx * sum_of_targets(tilt**2)
     loss = 0.5 * np.add.reduce(m.rest + off, axis=-1)
     return BrokenLine(values, slopes, loss, m)
-
-
-def fit_with_inverse(knots, running):
-    """Return the best function without its loss, and the inverse mass matrix.
-
-    The mass matrix is that of the hats; its inverse, of shape (..., n + 1, n + 1), is
-    dense.
-    """
-    sums, ends = interval_sums(knots, running)
-    lengths = inverse_lengths(knots)
-    diagonal, beside, target = hat_system(knots, lengths, centred_sums(sums, ends))
-    n, q = target.shape[-2:]
-    right = np.empty((*target.shape[:-1], q + n))
-    right[..., :q], right[..., q:] = target, np.eye(n)
-    solution = solve_tridiagonal(diagonal, beside, right)
-    values = solution[..., :q]
-    return BrokenLine(values, _slopes(lengths, values)), solution[..., q:]
 
 
 def _slopes(inverse, values):
@@ -256,11 +234,11 @@ def _take(fitted, index):
 def descend(knots, running, n_steps, tol):
     """Iterate until the losses no longer fall by ``tol`` times themselves."""
     at = merge_knots(between_ends(knots, running))
-    function, sums = fit_running(at, running), running
+    function = fit_running(at, running)
     knots, losses = at.copy(), function.loss.copy()
     going, count = np.arange(len(knots)), np.zeros(len(knots), np.intp)
     for _ in range(n_steps):
-        at, found = iterate(at, function, sums)
+        at, found = iterate(at, function, running)
         count[going] += 1
         better = found.loss < function.loss
         improving = function.loss - found.loss > tol * function.loss
@@ -268,110 +246,11 @@ def descend(knots, running, n_steps, tol):
         knots[lower], losses[lower] = at[better], found.loss[better]
         function = found
         if not improving.all():
-            going, at, sums = going[improving], at[improving], sums.of(improving)
+            going, at = going[improving], at[improving]
             function = _take(function, improving)
         if len(going) == 0:
             break
     return knots, losses, count
-
-
-# --- what a breakpoint is worth -----------------------------------------------------
-
-
-def deletion_costs(knots, fitted, inverse):
-    """Return the increase of the squared loss by deletion of each breakpoint.
-
-    Without breakpoint i the change of slope c_i is zero: one linear constraint g on the
-    values, whose cost is ``|g v|^2 / (g A^-1 g)``, with A the mass matrix of the hats.
-    """
-    n = knots.shape[-1]
-    after = inverse_lengths(knots)
-    # Scaled by the shorter neighbour, so that nothing overflows.
-    before = np.concatenate([np.zeros_like(after[..., :1]), after[..., :-1]], -1)
-    scale = 1 / np.maximum(before, after)
-    after, before = after * scale, before * scale
-    row = np.arange(n)
-    g = np.zeros((*knots.shape, n + 1))
-    g[..., row, row + 1] = after
-    g[..., row, row] = -(after + before)
-    g[..., row[1:], row[1:] - 1] = before[..., 1:]
-    variance = np.sum((g @ inverse) * g, axis=-1)
-    change = np.sum((g @ fitted.values) ** 2, axis=-1)
-    cost = change / np.maximum(variance, np.finfo(np.float64).tiny)
-    return np.where(knots < RIGHT, cost, np.inf)
-
-
-def insertion_gains(knots, fitted, inverse, running, candidate, which):
-    """Return the decrease of the squared loss by a new breakpoint at each candidate.
-
-    Beside the hats that there are, a hat over the interval with its peak at the
-    candidate does what the new breakpoint does. ``fitted`` and ``inverse`` are those of
-    :func:`fit_with_inverse` for B sets of breakpoints; candidates are numbers of rows,
-    of shape (c,), each for the set whose number is in ``which``.
-    """
-    located, sums = sums_at_ends(knots, running)
-    low, high = interval_ends(knots)
-    variance = np.diagonal(inverse, axis1=-2, axis2=-1)
-    beside = np.zeros((*low.shape, 2))  # of the first interval no left hat is used
-    beside[:, 1:, 0] = variance[:, :-1]
-    beside[:, 1:, 1] = np.diagonal(inverse, 1, axis1=-2, axis2=-1)
-    start = value_at(knots, fitted.values, fitted.slopes, low)
-    ends = np.stack([low, high, variance], axis=-1)
-    columns = ends, beside, start, fitted.slopes, sums[:, :-1], sums[:, 1:]
-    table = np.concatenate(columns, axis=-1)  # (B, n + 1, k) of all intervals
-    # The interval in which each candidate lies, over all sets.
-    n_rows = running.x.shape[-1] + 1
-    bounds = (located + n_rows * np.arange(len(knots))[:, None]).ravel()
-    row = np.searchsorted(bounds, candidate + n_rows * which, side="right") + which
-    first = row == which * low.shape[1]
-    # Stored column by column, so that all that follows runs along the candidates.
-    here = table.reshape(-1, table.shape[-1]).T.take(row, axis=1).T
-    q, running = start.shape[-1], running.of(which)
-    low, high, variance, variance_left, covariance = here[:, :5].T
-    start, slope = here[:, 5 : 5 + q], here[:, 5 + q : 5 + 2 * q]
-    before, after = here[:, 5 + 2 * q : 9 + 4 * q], here[:, 9 + 4 * q :]
-    position, middle = running.position(candidate), running.at(candidate)
-    # Left and right of the candidate, along a new first axis.
-    sums = np.moveaxis(np.empty((middle.shape[1], 2, len(candidate))), 0, -1)
-    np.subtract(middle, before, out=sums[0])
-    np.subtract(after, middle, out=sums[1])
-    part = centred_sums(sums, (np.stack([low, position]), np.stack([position, high])))
-    own, with_left, with_right, drop = _products(
-        part, low, high, position, first, start, slope
-    )
-    inside = (
-        variance_left * with_left**2
-        + 2 * covariance * with_left * with_right
-        + variance * with_right**2
-    )
-    outside = own - inside
-    useful = (outside > 1e-10 * own) & (own > 0)
-    gain = sum_of_targets(drop**2) / np.where(useful, outside, 1)
-    return np.where(useful, gain, -1)
-
-
-def _products(part, low, high, position, first, start, slope):
-    """Products of a new hat with itself, both hats of its interval and the residual."""
-    peak = np.stack(
-        [
-            np.where(first, 0, 1 / np.maximum(position - low, 1e-14)),
-            -1 / np.maximum(high - position, 1e-14),
-        ]
-    )
-    width = np.where(first, 0, 1 / np.maximum(high - low, 1e-14))
-    new, hat = 1 + peak * (part.x - position), (high - part.x) * width
-    mass, tilt = part.weight * new, part.xx * peak
-    across = tilt * width
-    residual = part.y - start - slope * (part.x - low)[..., None]
-    drop = mass[..., None] * residual
-    drop += peak[..., None] * (part.xy - part.xx[..., None] * slope)
-    both_sides = (
-        mass * new + tilt * peak,
-        mass * hat - across,
-        mass * (1 - hat) + across,
-        drop,
-    )
-    return tuple(side[0] + side[1] for side in both_sides)
 
 
 # --- exact sums ----------------------------------------------------------------------
@@ -422,17 +301,3 @@ def spread_knots(knots, x):
                 knots[slots[[0, -1]]] = x[at - 1], x[at]
         knots = np.sort(knots)
     return knots
-
-
-def to_network(knots, fitted, n_slots):
-    """Return the network of a function; breakpoints not in use lie at the end."""
-    values, slopes = fitted.values, fitted.slopes
-    coef = np.diff(slopes, axis=0)
-    coef[knots >= RIGHT] = 0
-    intercept = values[0].copy()
-    at_left = knots <= LEFT
-    # Where the first line begins is free: far enough out, it goes on as a line.
-    intercept -= coef[at_left].sum(axis=0) * (LEFT - _OUTSIDE)
-    position = np.where(at_left, _OUTSIDE, knots)
-    hyperplanes = np.column_stack([-position, np.ones(len(position))])
-    return ShallowReLU(hyperplanes, coef, intercept, np.arange(len(knots)) < n_slots)

@@ -62,9 +62,6 @@ class DenseEngine:
     with a leading axis.
     """
 
-    compiled = True
-    ends_apart = False  # whether the last descent is one of its own without rounds
-
     def __init__(self, method):
         self.iterate = method.iterate
         self.begin = method.begin

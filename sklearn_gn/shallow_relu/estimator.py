@@ -525,9 +525,9 @@ class ShallowReLURegressor(
         then fitted to all rows; every iteration reads the chunks a few times. The
         result does not depend on how the rows are divided into chunks; up to 65,536
         distinct rows, which all fit into the sample, give that of :meth:`fit`. Takes
-        the solvers "vpgn" and "sggn" with the squared loss; with one feature, ``alpha``
-        must be a dict. Then :meth:`fit` calls this method if X is a dask array, or a
-        memory-mapped array of 1 GiB or more.
+        the solver "vpgn" with the squared loss and penalties of all parameters, as by
+        default; with one feature, ``alpha`` must be a dict. Then :meth:`fit` calls this
+        method if X is a dask array, or a memory-mapped array of 1 GiB or more.
 
         Parameters
         ----------

@@ -30,7 +30,7 @@ from sklearn_gn.bayes.laplace import (
 )
 from sklearn_gn.bayes.line_ends import rows_at_ends
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
-from sklearn_gn.data.rows_source import RowSource, reduce, row_blocks
+from sklearn_gn.data.rows_source import reduce, row_blocks
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.low_rank import LowRank
 from sklearn_gn.optim.solver import Rows
@@ -102,7 +102,7 @@ def joint_factor(hyperplanes, rows):
     It is a triangular factor, which is more accurate, unless that takes much work.
     """
     width = 1 + hyperplanes.size + len(hyperplanes)
-    if isinstance(rows, RowSource) or len(rows.x) * width**2 > factors.QR_LIMIT:
+    if len(rows.x) * width**2 > factors.QR_LIMIT:
         gram = reduce(joint_gram, hyperplanes, rows, _BLOCK_ROWS)
         values, vectors = factors.eigenpairs(gram)
         return np.sqrt(np.maximum(values, 0))[:, None] * vectors.T

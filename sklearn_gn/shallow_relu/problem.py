@@ -22,6 +22,8 @@ from sklearn_gn.bayes.line_ends import SHORT_END, has_short_end, long_ends
 from sklearn_gn.data.rows import canonical_rows, shares, validation_split
 from sklearn_gn.data.units import Units
 from sklearn_gn.optim.solver import Rows, RowsToDivide
+from sklearn_gn.segmented.problem import deviance_shift
+from sklearn_gn.shallow_relu import one_feature
 from sklearn_gn.shallow_relu.evidence_gn import (
     EVIDENCE_GN,
     ROBUST_GN,
@@ -29,8 +31,8 @@ from sklearn_gn.shallow_relu.evidence_gn import (
     shape_of,
 )
 from sklearn_gn.shallow_relu.exact_pieces import has_exact_pieces
-from sklearn_gn.shallow_relu.one_feature import SEGMENTED, SegmentedSizes
-from sklearn_gn.shallow_relu.search import deviance_shift, select_size
+from sklearn_gn.shallow_relu.one_feature import SEGMENTED
+from sklearn_gn.shallow_relu.search import select_size
 from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 from sklearn_gn.shallow_relu.starts import (
     given_hyperplanes,
@@ -362,39 +364,36 @@ def _select_size(estimator, problem, first, rng, is_late):
     None: a first or last segment of a few rows may follow their noise, and has to lower
     the loss to a third.
     """
-    if problem.segmented:
-        kind, scope = SegmentedSizes, backend.one_blas_thread
-    else:
-        from sklearn_gn.shallow_relu.dense import DenseSizes as kind
-
-        scope = backend.scope(estimator.dtype, estimator.device)
     rows, name, ends = problem.rows, estimator.criterion, None
     mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
     n_numbers = problem.n_observations * rows.y.shape[1]
     options = fit_options(estimator, rng)
-
-    def best_size(sizes):
-        """Return the hyperplanes of the best size, its loss, and the path."""
-        given = name, n_numbers, mean_square / 2, is_late
-        found, path = select_size(sizes, *given)
-        return found, path["loss"][path["n_neurons"] == len(found)][0], path
-
-    with scope:
-        sizes = kind(rows, options, first)
-        hyperplanes, loss, path = best_size(sizes)
-        if problem.segmented:
-            sorted_rows = sizes.data.rows
-            weight = problem.n_observations * sorted_rows.weight
-            held = long_ends(sorted_rows.x, weight)
+    given = name, n_numbers, mean_square / 2, is_late
+    if problem.segmented:
+        with backend.one_blas_thread:
+            data = one_feature.prepare(rows, options)
+            hyperplanes, path = one_feature.select_size(data, first, *given)
+            held = long_ends(data.rows.x, problem.n_observations * data.rows.weight)
             knots = -hyperplanes[:, 0] / hyperplanes[:, 1]
             inside = knots[(knots > LEFT) & (knots < RIGHT)]
             if has_short_end(inside, held) and switches.on("segmented.short_ends"):
-                others = best_size(kind(rows, options._replace(ends=held), first))
-                if others[1] < SHORT_END * loss:
-                    hyperplanes, _, path = others
-                    ends = held
+                data = one_feature.prepare(rows, options._replace(ends=held))
+                others = one_feature.select_size(data, first, *given)
+                if lowest_loss(others[1], name) < SHORT_END * lowest_loss(path, name):
+                    (hyperplanes, path), ends = others, held
+    else:
+        from sklearn_gn.shallow_relu.dense import DenseSizes
+
+        with backend.scope(estimator.dtype, estimator.device):
+            sizes = DenseSizes(rows, options, first)
+            hyperplanes, path = select_size(sizes, *given)
     unit = 2 * np.mean(np.log(problem.scaling.y_scale))
     log_mean_square = np.log(2 / rows.y.shape[1]) + unit
     path[name] = path[name] + deviance_shift(name, log_mean_square, n_numbers)
     path["loss"] = path["loss"] * problem.scaling.loss_scale
     return hyperplanes, path, ends
+
+
+def lowest_loss(path, criterion):
+    """Return the loss of the network that a criterion chooses from a path."""
+    return path["loss"][np.argmin(path[criterion])]

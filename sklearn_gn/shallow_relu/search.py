@@ -9,10 +9,10 @@ neurons. Either result is kept if the loss fell.
 :func:`select_size` chooses the number of neurons by an information criterion, after
 Liu, Cai and Chen, "Adaptive two-layer ReLU neural network" (2022).
 
-All starts run side by side: the arrays of an engine have a leading axis of starts.
-:class:`~sklearn_gn.shallow_relu.one_feature.SegmentedEngine` is the engine of one
-feature, :class:`~sklearn_gn.shallow_relu.dense.DenseEngine` that of several;
-:func:`step` is the loop around both.
+All starts run side by side: the arrays of an engine,
+:class:`~sklearn_gn.shallow_relu.dense.DenseEngine`, have a leading axis of starts, and
+:func:`step` is the loop around it. One feature has a search of its own in
+:mod:`sklearn_gn.shallow_relu.one_feature`.
 """
 
 import math
@@ -24,6 +24,7 @@ import numpy as np
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.optim.solver import Algorithm, Report
+from sklearn_gn.segmented.problem import criterion_value
 from sklearn_gn.shallow_relu.network import ShallowReLU
 
 # Measured on the paper's step and peak problems and on random 5-neuron networks (20
@@ -33,7 +34,7 @@ from sklearn_gn.shallow_relu.network import ShallowReLU
 N_SPARE = 8  # neurons that a growing round adds, and deletes again
 N_CANDIDATES = 256  # candidates for every neuron added
 N_FEW = 8  # ... in rounds that leave more to chance
-N_KINDS = 4  # of rounds, in turn
+_KINDS = 4  # of rounds, in turn
 N_KEPT = 8  # best starts that go on to relocation
 ROUND_STEPS = (10, 30)  # Gauss-Newton steps after the additions and the deletions
 # Relative decrease at which a round stops its steps. A Python number would be another
@@ -63,7 +64,6 @@ class SearchState(NamedTuple):
     on_sample: bool  # whether the losses are those of a sample of the rows
     phase: Phase
     round: int = 0  # rounds of relocation done
-    later: dict = {}  # outcomes of later rounds, by number, from the same starts
 
 
 class RoundPlan(NamedTuple):
@@ -85,7 +85,6 @@ class Outcome(NamedTuple):
     settled: bool = True  # whether the descent has ended
     stops: tuple | None = None  # of each start, why it cannot go on, or None
     log: tuple | None = None  # gradient norms, step sizes and gain ratios of the starts
-    later: dict = {}  # outcomes of later rounds, by number, if none changes the starts
 
 
 class Best(NamedTuple):
@@ -108,7 +107,6 @@ def search(name, engine):
         step=partial(step, engine=engine),
         n_spare=N_SPARE,
         side_by_side=True,
-        compiled=engine.compiled,
     )
 
 
@@ -116,8 +114,7 @@ def init(data, nets, options, *, engine):
     """Begin with a stack of initial networks."""
     starts, losses, on_sample = engine.start(data, nets, options)
     n_neurons = int(np.sum(nets.alive[0]))
-    several = options.relocations > 0 or engine.ends_apart
-    phase = Phase.STARTS if several else Phase.END
+    phase = Phase.STARTS if options.relocations > 0 else Phase.END
     state = SearchState(None, math.inf, starts, losses, n_neurons, on_sample, phase)
     return _with_best(data, state, options, engine)[0]
 
@@ -137,7 +134,7 @@ def step(data, state, options, *, engine):
         state, outcome = _relocate(data, state, options, engine)
     else:
         outcome = engine.descend(data, state, options)
-        state = state._replace(starts=outcome.starts, losses=outcome.losses, later={})
+        state = state._replace(starts=outcome.starts, losses=outcome.losses)
     best = best_start(state.losses)
     unchanged = relocates and not np.any(state.losses < before.losses)
     # 2. the best few of them
@@ -184,19 +181,11 @@ def step(data, state, options, *, engine):
 
 def _relocate(data, state, options, engine):
     """Return the state with the better of each start, and the outcome of the round."""
-    outcome = state.later.get(state.round)
-    if outcome is None:
-        outcome = engine.relocate(data, state, round_plan(state.round), options)
-    # A descent leaves this much, which is no reason to do later rounds again.
-    lower = np.any(outcome.losses < (1 - ROUND_TOL) * state.losses)
+    outcome = engine.relocate(data, state, round_plan(state.round), options)
     starts, losses = keep_better(
         state.starts, state.losses, outcome.starts, outcome.losses
     )
-    later = {} if lower else state.later | outcome.later
-    state = state._replace(
-        starts=starts, losses=losses, round=state.round + 1, later=later
-    )
-    return state, outcome
+    return state._replace(starts=starts, losses=losses, round=state.round + 1), outcome
 
 
 def _with_best(data, state, options, engine):
@@ -209,17 +198,11 @@ def _with_best(data, state, options, engine):
 
 def round_plan(round_):
     """Return the plan: two kinds of growing and two of exchanging rounds in turn."""
-    cycle, kind = divmod(round_, N_KINDS)
+    cycle, kind = divmod(round_, _KINDS)
     if kind < 2:
         return RoundPlan(0, 0, 0, N_SPARE, N_FEW if kind else N_CANDIDATES)
     n_random = kind - 2
     return RoundPlan(n_random, 1, cycle, n_random + 1, N_CANDIDATES)
-
-
-def repeats(kind):
-    """Return whether the rounds of a kind differ in their candidates alone."""
-    plan = round_plan(kind)
-    return not (plan.n_random or plan.n_cheapest) and plan.n_candidates == N_CANDIDATES
 
 
 def keep_better(starts, losses, new_starts, new_losses):
@@ -242,25 +225,37 @@ def best_start(losses):
 # --- the number of neurons -----------------------------------------------------------
 
 
-def criterion_value(criterion, loss, n_parameters, n_observations):
-    """Return the criterion of a fit, to be minimised, without what all fits share."""
-    share = n_parameters / np.asarray(n_observations)
-    if criterion == "gcv":
-        value = loss / np.where(share < 1, 1 - share, 1) ** 2
-    else:
-        penalty = np.log(n_observations) if criterion == "bic" else 2.0
-        value = n_observations * np.log(loss) + penalty * n_parameters
-    return np.where(share < 1, value, np.inf)[()]
+class SizePath:
+    """Networks of several sizes, of which a criterion chooses one.
 
-
-def deviance_shift(criterion, log_mean_square, n_observations):
-    """Return what makes a criterion minus twice a log likelihood and the penalty.
-
-    The likelihood is that of normal noise. "gcv" has no likelihood and is not shifted.
+    ``scale`` is the loss of the mean.
     """
-    if criterion == "gcv":
-        return np.zeros_like(log_mean_square)
-    return n_observations * (np.log(2 * np.pi) + log_mean_square + 1)
+
+    def __init__(self, criterion, n_observations, scale):
+        self.criterion, self.n_observations = criterion, n_observations
+        self.floor = max(_FLOOR * scale, np.finfo(float).tiny)
+        self.found = {}  # by size: criterion, loss, number of parameters, hyperplanes
+
+    def visit(self, hyperplanes, loss, n_parameters):
+        """Add a network; return its criterion and its size."""
+        loss = max(np.inf if np.isnan(loss) else loss, self.floor)
+        worth = criterion_value(self.criterion, loss, n_parameters, self.n_observations)
+        n = len(hyperplanes)
+        if n not in self.found or worth < self.found[n][0]:
+            self.found[n] = worth, loss, n_parameters, hyperplanes
+        return worth, n
+
+    def best_size(self):
+        """Return the size with the lowest criterion, the smallest of equal ones."""
+        return min(sorted(self.found), key=lambda size: self.found[size][0])
+
+    def result(self):
+        """Return the hyperplanes of the best size, and the path: a dict of arrays."""
+        ordered = sorted(self.found)
+        columns = list(zip(*(self.found[n][:3] for n in ordered), strict=True))
+        names = self.criterion, "loss", "n_parameters"
+        path = dict(zip(names, map(np.array, columns), strict=True))
+        return self.found[self.best_size()][3], {"n_neurons": np.array(ordered), **path}
 
 
 def select_size(sizes, criterion, n_observations, scale, is_late=lambda: False):
@@ -268,44 +263,26 @@ def select_size(sizes, criterion, n_observations, scale, is_late=lambda: False):
 
     The network doubles where the error is until the criterion gets worse; from there
     the neurons that matter least are deleted, a quarter at a time of a network of more
-    than twice the best size so far, then one by one. ``sizes`` are SegmentedSizes or
-    DenseSizes, ``scale`` is the loss of the mean, and ``is_late`` says whether the time
-    of the fit is over. The path holds ``n_neurons``,
-    ascending, ``loss``, ``n_parameters`` and the criterion.
+    than twice the best size so far, then one by one. ``sizes`` are DenseSizes,
+    ``scale`` is the loss of the mean, and ``is_late`` says whether the time of the fit
+    is over.
     """
-    found = {}
-
-    def visit():
-        hyperplanes, loss, n_parameters = sizes.candidate()
-        loss = np.inf if np.isnan(loss) else loss
-        loss = max(loss, _FLOOR * scale, np.finfo(float).tiny)
-        worth = criterion_value(criterion, loss, n_parameters, n_observations)
-        n = len(hyperplanes)
-        if n not in found or worth < found[n][0]:
-            found[n] = worth, loss, n_parameters, hyperplanes
-        return worth, n
-
-    best, n = visit()
+    path = SizePath(criterion, n_observations, scale)
+    best, n = path.visit(*sizes.candidate())
     since = 0
     while 2 * n <= sizes.most and since < _PATIENCE and not is_late():
         sizes.grow()
-        worth, grown = visit()
+        worth, grown = path.visit(*sizes.candidate())
         since = 0 if worth < best else since + 1
         best = min(best, worth)
         if grown <= n:  # no place is left where a neuron lowers the loss
             break
         n = grown
     while n > 1 and not is_late():
-        best_size = min(found, key=lambda size: found[size][0])
+        best_size = path.best_size()
         sizes.prune(min(n - 2 * best_size, n // 4) if n > 2 * best_size + 1 else 1)
-        pruned = visit()[1]
+        pruned = path.visit(*sizes.candidate())[1]
         if pruned >= n:  # without a loss no neuron matters least
             break
         n = pruned
-    ordered = sorted(found)
-    columns = list(zip(*(found[n][:3] for n in ordered), strict=True))
-    path = dict(
-        zip((criterion, "loss", "n_parameters"), map(np.array, columns), strict=True)
-    )
-    winner = ordered[int(np.argmin(path[criterion]))]
-    return found[winner][3], {"n_neurons": np.array(ordered), **path}
+    return path.result()

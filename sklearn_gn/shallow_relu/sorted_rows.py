@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.arrays import backend
+from sklearn_gn.segmented.problem import LEFT, RIGHT
 
-LEFT = -1.0  # where the data begin; a breakpoint there gives the first line its slope
-RIGHT = 1.0 + 2.0**-10  # beyond the data: breakpoints there are not in use
 THIN_ROWS = 32768  # running sums, evenly spaced, that the starts look at
 UNRESOLVED = 1e3 * np.finfo(np.float64).eps  # of a variance, from running sums
 
@@ -25,55 +24,13 @@ _BLOCK_ROWS = 65536  # summed up together
 class RunningSums(NamedTuple):
     """Rows sorted by x, with running sums; the weights sum to one.
 
-    Padded at the end: x by infinity, the sums by their last row. Of several series, all
-    arrays have a leading axis, and ``series`` says to which one each set of breakpoints
-    belongs: breakpoints then begin with an axis as long as it.
+    Padded at the end: x by infinity, the sums by their last row.
     """
 
     x: np.ndarray  # (N,) distinct, ascending, in [-1, 1]
     sums: np.ndarray  # (N + 1, 4 + 2 q) of w, w x, w x^2, w |t|^2, w t, w x t
     n_rows: np.ndarray  # () number of rows that are no padding
     ends: tuple | None = None  # between which breakpoints inside the data lie
-    series: np.ndarray | None = None  # (B,) ascending
-
-    def locate(self, knots):
-        """Return the number of rows left of each breakpoint."""
-        if self.series is None:
-            return self.x.searchsorted(knots, side="left")
-        rows = np.empty(knots.shape, np.intp)
-        bounds = np.searchsorted(self.series, np.arange(len(self.x) + 1))
-        for x, first, end in zip(self.x, bounds[:-1], bounds[1:], strict=True):
-            if first < end:
-                rows[first:end] = np.searchsorted(x, knots[first:end], side="left")
-        return rows
-
-    def at(self, rows):
-        """Return the sums before rows given by their numbers; -1: over all rows."""
-        if self.series is None:
-            return self.sums.take(rows, axis=0)
-        return self.sums[self._along(rows.ndim), rows]
-
-    def position(self, rows):
-        """Return x of rows given by their numbers."""
-        return self.x[rows if self.series is None else (self._along(rows.ndim), rows)]
-
-    def size(self, ndim):
-        """Return the number of rows, which goes with arrays of so many axes."""
-        return self.n_rows if self.series is None else self.n_rows[self._along(ndim)]
-
-    def of(self, which):
-        """Return the sums of some of the sets of breakpoints."""
-        return self if self.series is None else self._replace(series=self.series[which])
-
-    def _along(self, ndim):
-        return self.series.reshape(-1, *[1] * (ndim - 1))
-
-
-def stack_sums(running, n_each):
-    """Return the sums of several series, with ``n_each`` sets of breakpoints each."""
-    columns = zip(*((r.x, r.sums, r.n_rows) for r in running), strict=True)
-    series = np.repeat(np.arange(len(running)), n_each)
-    return RunningSums(*(np.stack(column) for column in columns), series=series)
 
 
 class SortedRows(NamedTuple):
@@ -156,16 +113,12 @@ class IntervalMoments(NamedTuple):
     rest: np.ndarray | None = None  # (..., n + 1) squares about the line fitted to y
 
 
-def sums_at_ends(knots, running):
-    """Return the numbers of rows left of the breakpoints, and the sums at all ends."""
-    bounds = np.empty((*knots.shape[:-1], knots.shape[-1] + 2), np.intp)
-    bounds[..., 0], bounds[..., 1:-1], bounds[..., -1] = 0, running.locate(knots), -1
-    return bounds[..., 1:-1], running.at(bounds)
-
-
 def interval_sums(knots, running):
     """Return the sums over the intervals, from the running sums, and their ends."""
-    _, at = sums_at_ends(knots, running)
+    bounds = np.empty((*knots.shape[:-1], knots.shape[-1] + 2), np.intp)
+    bounds[..., 0], bounds[..., -1] = 0, -1
+    bounds[..., 1:-1] = running.x.searchsorted(knots, side="left")
+    at = running.sums.take(bounds, axis=0)
     return at[..., 1:, :] - at[..., :-1, :], interval_ends(knots)
 
 

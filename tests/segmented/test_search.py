@@ -70,3 +70,15 @@ def test_triangular_factors_of_long_matrices_have_their_normal_matrices():
     np.testing.assert_allclose(
         np.swapaxes(factor, 1, 2) @ factor, normal, rtol=1e-10, atol=1e-9
     )
+
+
+def test_one_kink_of_many_positions_is_at_its_best():
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.uniform(size=3000))
+    y = np.abs(x - 0.37) + 0.3 * rng.standard_normal(3000)
+    model = SegmentedRegressor(1).fit(x[:, None], y)
+    least = min(
+        np.linalg.lstsq(np.c_[np.ones(3000), x, np.maximum(x - t, 0)], y)[1][0]
+        for t in x[3:-3:10]
+    )
+    assert model.statistics_["rss"] <= least

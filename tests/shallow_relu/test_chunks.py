@@ -247,7 +247,7 @@ def test_memory_is_that_of_a_sample_and_a_few_parts(small_sample, monkeypatch):
         ({"loss": "huber"}, None, "loss='huber' ranks .* Set loss='squared_error'"),
         ({"solver": "lm"}, None, "solver='lm' keeps all rows"),
         ({}, lambda c: [(X[:, :1], y) for X, y in c], "SegmentedRegressor.fit_chunks"),
-        ({"alpha": 0, "device": [0]}, None, "device=.* fitted on one device"),
+        ({"alpha": 0}, None, "alpha=0 .* keeps all rows. Set alpha='auto'"),
         ({"early_stopping": True}, None, "needs X_val"),
         ({}, iter, "only once"),
         ({}, lambda c: [c[0], (c[1][0], c[1][1][:3])], "Chunk 1: X, y and weights"),

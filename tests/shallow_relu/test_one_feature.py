@@ -9,13 +9,7 @@ from sklearn.linear_model import LinearRegression
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.shallow_relu import (
-    broken_line,
-    one_feature,
-    search,
-    series,
-    sorted_rows,
-)
+from sklearn_gn.shallow_relu import broken_line, one_feature, sorted_rows
 from sklearn_gn.shallow_relu.fitted import condensed_rows
 from sklearn_gn.shallow_relu.network import predict
 from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
@@ -23,8 +17,6 @@ from sklearn_gn.solvers import JointGN
 
 moments = sorted_rows.moments
 steps = broken_line.gauss_newton_steps
-insertion_gains = broken_line.insertion_gains
-deletion_costs = broken_line.deletion_costs
 
 
 def make_rows(n=200, q=1, seed=0):
@@ -349,80 +341,7 @@ def test_descent_never_raises_the_loss_and_ends_where_no_step_lowers_it(rows):
         assert lstsq_loss(trial, rows) >= losses[-1] * (1 - 1e-9)
 
 
-# -- breakpoints that come and go -----------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "case", ["plain", "at the left end", "not in use", "two in a gap", "at rows"]
-)
-def test_insertion_gains_equal_the_drop_of_the_dense_loss(rows, case):
-    knots = KNOTS[case](rows)
-    device, _ = series_of(rows)
-    fitted = broken_line.fit_with_inverse(knots[None], device)
-    # Left of the first breakpoint, right of the last, beside and between them.
-    candidate = np.r_[0:6, 58:64, 88:93, 130:200:3, 196:200].astype(np.int32)
-    which = np.zeros(len(candidate), int)
-    found = insertion_gains(knots[None], *fitted, device, candidate, which)
-    before = lstsq_loss(knots, rows)
-    expected = np.empty(len(candidate))
-    for j, k in enumerate(candidate):
-        # A second one at the same row is a jump before it.
-        new = row(rows, k - 1 if k and row(rows, k) in knots else k)
-        expected[j] = 2 * (before - lstsq_loss(np.r_[knots, new], rows))
-    np.testing.assert_allclose(np.maximum(found, 0), expected, rtol=1e-6, atol=1e-11)
-    # No jump comes before the first row, and no line begins at the last.
-    useless = (candidate == 199) | (LEFT in knots) & (candidate == 0)
-    assert np.all(found[useless] == -1)
-    assert np.all(found[~useless] > -1) or case in ("two in a gap", "at rows")
-    assert expected.max() > 1e-4
-
-
-@pytest.mark.parametrize(
-    "case", ["plain", "at the left end", "not in use", "two in a gap", "one row"]
-)
-def test_deletion_costs_equal_the_rise_of_the_dense_loss(rows, case):
-    knots = KNOTS[case](rows)
-    device, _ = series_of(rows)
-    found = deletion_costs(knots, *broken_line.fit_with_inverse(knots, device))
-    before = lstsq_loss(knots, rows)
-    for i, t in enumerate(knots):
-        if t == RIGHT:
-            assert found[i] == np.inf
-            continue
-        rise = 2 * (lstsq_loss(np.delete(knots, i), rows) - before)
-        assert float(found[i]) == pytest.approx(rise, rel=1e-7)
-
-
-def test_a_third_breakpoint_in_a_gap_costs_nothing(rows):
-    device, _ = series_of(rows)
-    at = between(rows, 80, 0.4)[0]
-    for knots in (
-        KNOTS["empty intervals"](rows),
-        np.array([LEFT, at, at, at, 0.4, RIGHT]),
-    ):
-        costs = deletion_costs(knots, *broken_line.fit_with_inverse(knots, device))
-        np.testing.assert_allclose(costs[1:4], 0, atol=1e-10)
-        assert np.all(costs[np.array([0, 4])] > 1e-4)
-
-
-def test_price_of_a_breakpoint_inside_is_that_of_the_bayesian_criterion(rows):
-    device, host = series_of(rows)
-    prepared = one_feature.Data(device, host, 1.0, device)
-    knots = np.array([KNOTS[case](rows) for case in ("plain", "not in use")])
-    losses = np.array([0.3, 0.2])
-    values = np.array(
-        [
-            one_feature.penalised_loss(t, v, device)
-            for t, v in zip(knots, losses, strict=True)
-        ]
-    )
-    np.testing.assert_allclose(
-        200 * np.log(values / losses), [6 * np.log(200), 2 * np.log(200)]
-    )
-    # What the log holds is the loss of the start with the lowest price.
-    many = np.array([knots, knots[::-1]]), np.array([values, values[::-1]])
-    lowest = series._lowest_losses(*many, [prepared, prepared])
-    np.testing.assert_allclose(lowest, losses[np.argmin(values)], rtol=1e-12)
+# -- thinned sums ----------------------------------------------------------------------
 
 
 def test_thinned_sums_are_those_at_every_kth_row(rows, monkeypatch):
@@ -449,65 +368,6 @@ def test_starts_on_thinned_sums_end_in_the_optimum_of_all_rows(monkeypatch):
     thinned = clone(model).fit(x[:, None], y)
     np.testing.assert_allclose(thinned.breakpoints_[1:], whole.breakpoints_[1:])
     assert thinned.loss_ == pytest.approx(whole.loss_, rel=1e-9)
-
-
-def test_delete_and_insert_take_the_best():
-    rows = make_rows()
-    device, _ = series_of(rows)
-    knots = np.array([LEFT, -0.6, -0.1, 0.5, RIGHT, RIGHT])
-    losses = [lstsq_loss(np.delete(knots, i), rows) for i in range(4)]
-    for place, i in enumerate(np.argsort(losses)):
-        expected = np.sort(np.r_[np.delete(knots, i), RIGHT])
-        found = one_feature.delete(knots[None], device, np.array([place]))
-        np.testing.assert_array_equal(found[0], expected)
-
-    def insert(knots):
-        plan = search.RoundPlan(0, 0, 0, 1, search.N_CANDIDATES)
-        draws = one_feature.Draws([0], 1)
-        tried = one_feature.candidates_of(1, device, draws, plan)
-        return one_feature.insert(knots[None], device, tried)[0]
-
-    # Fewer rows than candidates: all rows are tried.
-    grown = insert(knots)
-    losses = [lstsq_loss(np.r_[knots, row(rows, k)], rows) for k in range(200)]
-    new = row(rows, int(np.argmin(losses)))
-    np.testing.assert_array_equal(grown, np.sort(np.r_[knots[:5], new]))
-    full = np.array([LEFT, -0.6, -0.1, 0.2, 0.3, 0.5])
-    np.testing.assert_array_equal(insert(full), full)
-
-
-def test_groups_are_rearranged_together_as_each_alone():
-    rows = make_rows(400)
-    device, _ = series_of(rows, 512)
-    knots = np.tile([LEFT, -0.6, -0.1, 0.5, RIGHT, RIGHT, RIGHT], (5, 1))
-    knots[[1, 4], 2] = 0.2
-
-    def groups(start):
-        plans = (2, 0, 0, 3, 8), (0, 1, np.array([2, 1]), 2, 256), (1, 1, 0, 1, 256)
-        for sets, seeds, plan in zip([[0], [1, 2], [3, 4]], "abc", plans, strict=True):
-            draws = one_feature.Draws([ord(seeds)], len(sets))
-            sets = np.array(sets) - (0 if start is None else sets[0])
-            yield one_feature.Group(sets, draws, search.RoundPlan(*plan))
-
-    together = one_feature.rearrange(knots, device, list(groups(None)))
-    alone = [
-        one_feature.rearrange(knots[sets], device, [group])
-        for sets, group in zip(([0], [1, 2], [3, 4]), groups(0), strict=True)
-    ]
-    np.testing.assert_array_equal(together, np.concatenate(alone))
-
-
-def test_candidates_are_one_row_of_every_part():
-    device, _ = series_of(make_rows(1000), 1024)
-    uniform = one_feature.Draws([3], 1).uniform(search.N_CANDIDATES)[0]
-    drawn = one_feature.candidate_rows(device, uniform)
-    part = np.arange(256) * 1000 / 256
-    assert np.all(drawn >= np.floor(part))
-    assert np.all(drawn < part + 1000 / 256)
-    assert len(np.unique(drawn - np.floor(part))) > 1
-    few, _ = series_of(make_rows(100), 256)
-    drawn = one_feature.candidate_rows(few, uniform)
-    np.testing.assert_array_equal(np.unique(drawn), np.arange(100))
 
 
 # -- several at once ------------------------------------------------------------------
@@ -559,7 +419,7 @@ def test_spreading_keeps_the_function_at_all_rows(rows, case):
     assert found.shape == knots.shape
     assert np.all(np.diff(found) >= 0)
     before, after = (broken_line.fit_exact(t, host) for t in (knots, found))
-    net = broken_line.to_network(found, after, 5)
+    net = one_feature.to_network(found, after, 5)
     np.testing.assert_allclose(
         predict(net, rows.x), on_rows(found, after, x), atol=1e-9
     )
@@ -579,7 +439,7 @@ def test_network_is_the_piecewise_linear_function(rows, case):
     knots = KNOTS[case](rows)
     _, host = series_of(rows)
     fitted = broken_line.fit_exact(knots, host)
-    net = broken_line.to_network(knots, fitted, 4)
+    net = one_feature.to_network(knots, fitted, 4)
     np.testing.assert_array_equal(net.alive, [True] * 4 + [False] * 2)
     np.testing.assert_array_equal(net.hyperplanes[:, 1], 1)
     grid = np.linspace(-1, 1, 777)
@@ -598,7 +458,7 @@ def test_condensed_rows_have_the_sums_of_all_rows(rows, case):
     for data in (rows, tied):
         _, host = series_of(data)
         at = broken_line.spread_knots(knots, host.x)
-        net = broken_line.to_network(at, broken_line.fit_exact(at, host), 6)
+        net = one_feature.to_network(at, broken_line.fit_exact(at, host), 6)
         ends = np.sort(-net.hyperplanes[:, 0])
         x, y, weight = condensed_rows(ends, host)
         assert len(x) <= 2 * len(np.unique(np.searchsorted(ends, host.x, "right")))
@@ -617,17 +477,3 @@ def test_condensed_rows_have_the_sums_of_all_rows(rows, case):
                 (b[:, :2] * host.weight[interval == k, None]).T @ b,
                 atol=1e-12,
             )
-
-
-def test_rounds_ahead_of_their_turn_change_nothing(monkeypatch):
-    rng = np.random.default_rng(3)
-    X = np.linspace(0, 1, 80)[:, None]
-    y = np.abs(X[:, 0] - 0.4) + 0.1 * rng.standard_normal(80)
-    ahead = ShallowReLURegressor(4, random_state=0).fit(X, y)
-    monkeypatch.setattr(one_feature, "_AHEAD", 0)
-    one_by_one = ShallowReLURegressor(4, random_state=0).fit(X, y)
-    assert len(ahead.convergence_log_["loss"]) > 2  # a round was accepted
-    assert len(ahead.convergence_log_["loss"]) < 22  # and one was not
-    np.testing.assert_allclose(
-        ahead.convergence_log_["loss"], one_by_one.convergence_log_["loss"], rtol=1e-8
-    )

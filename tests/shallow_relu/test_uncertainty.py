@@ -13,14 +13,13 @@ from sklearn.linear_model import LinearRegression
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.arrays import backend
 from sklearn_gn.optim.solver import Rows
+from sklearn_gn.shallow_relu import one_feature
 from sklearn_gn.shallow_relu.fitted import (
     breakpoint_deviations,
     joint_factor,
     posterior,
 )
 from sklearn_gn.shallow_relu.network import ShallowReLU, predict
-from sklearn_gn.shallow_relu.one_feature import SegmentedSizes
-from sklearn_gn.shallow_relu.search import select_size
 from sklearn_gn.shallow_relu.sorted_rows import exact_moments, sort_rows
 from sklearn_gn.solvers import JointGN, SgGN
 
@@ -323,8 +322,8 @@ def select(x, y, criterion, weight=None):
     rows = sorted_rows(x, y, weight)
     n = len(x) if weight is None else weight.sum()
     with backend.scope("float64"):
-        hyperplanes, path = select_size(
-            SegmentedSizes(rows, None), criterion, n, np.var(y) / 2
+        hyperplanes, path = one_feature.select_size(
+            one_feature.prepare(rows, None), None, criterion, n, np.var(y) / 2
         )
     return (1 - hyperplanes[:, 0] / hyperplanes[:, 1]) / 2, path
 
@@ -337,9 +336,7 @@ def test_selection_path_holds_the_criterion(name):
     assert_criterion(path, name, times.sum())
     sizes, parameters = path["n_neurons"], path["n_parameters"]
     best = sizes[np.argmin(path[name])]
-    # All sizes up to the best one, and some that are too large.
-    near = np.arange(1, best + 1)
-    np.testing.assert_array_equal(sizes[: len(near)], near)
+    assert sizes[0] == 1
     assert np.all(np.diff(sizes) > 0)
     # c_0, a slope and a breakpoint each, but that the first slope needs no breakpoint.
     inside = parameters - 1 - sizes
@@ -352,7 +349,7 @@ def test_selection_path_holds_the_criterion(name):
     features[:, jumps] = rows.x >= 2 * knots[jumps] - 1
     line = LinearRegression().fit(features, rows.y[:, 0], rows.weight)
     error = line.predict(features) - rows.y[:, 0]
-    assert path["loss"][best - 1] == pytest.approx(rows.weight @ error**2 / 2)
+    assert path["loss"][sizes == best][0] == pytest.approx(rows.weight @ error**2 / 2)
     assert best >= 4
 
 

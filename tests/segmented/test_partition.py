@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.shallow_relu import partition
+from sklearn_gn.segmented import partition
 
 
 def segments_of(x, y, weight, slope, **limits):
