@@ -60,10 +60,9 @@ def fgn_direction(
 
     ``features`` of shape (b, b), or (b of this device, b), is the Gram matrix
     ``h_i^T D^-1 h_j`` with a one for the bias, and ``shifts`` the diagonal D, for the
-    weights, where it may be of shape (d, 1), and for the bias. ``penalty`` of shape
-    (d, 1) or (1, 1) is the factor of the squares of each row of the weights in the
-    objective, and ``intercept`` 1, or 0 where the bias stays zero. The system is solved
-    by at most ``cg_iterations`` steps of CG, or, if 0, by Cholesky.
+    weights and for the bias. ``penalty`` is the factor of the squares of the weights in
+    the objective, and ``intercept`` 1, or 0 where the bias stays zero. The system is
+    solved by at most ``cg_iterations`` steps of CG, or, if 0, by Cholesky.
     """
     on_weight, on_bias = shifts
     library = library_of((head, batch.x))
@@ -74,10 +73,7 @@ def fgn_direction(
     root, slope, by_class = curvature_rows(split, batch.weight, n_competitors)
     direction = to_columns(by_class)
     # What the gradient of the penalty adds, seen from row space: J D^-1 penalty W.
-    if penalty.shape[0] == 1:
-        pulled = penalty * (logits - head.bias[None, :]) / on_weight
-    else:
-        pulled = batch.x @ (penalty / on_weight * head.weight)
+    pulled = penalty * (logits - head.bias[None, :]) / on_weight
     if n_competitors:
         rows = 1 + n_competitors
         pulled = xp.repeat(pulled, rows, axis=0)

@@ -32,7 +32,8 @@ from sklearn_gn.optim.solver import Report
 LARGEST_LOGIT = np.finfo(np.float64).max / 4  # so that differences stay finite
 _SHARED_ROWS = 128  # of a batch of all rows, of which each device gets a share
 _BLOCK_ELEMENTS = 2**21  # logits of a row block: what fits into the processor's cache,
-_BLOCK_OF_NUMPY = 2**16  # where each operation goes through them by itself
+_BLOCK_OF_NUMPY = 2**16  # where each operation goes through them by itself,
+_ROWS_OF_NUMPY = 512  # and sums over so few rows add up few products
 
 
 class AffineHead(NamedTuple):
@@ -360,8 +361,10 @@ def length_along(logits, change, label, weight, slope, bend, *, flat, max_iter):
 
 def block_rows(n_rows, n_classes, library):
     """Rows handled at a time; the last block may be shorter."""
-    block, most = n_rows, _BLOCK_OF_NUMPY if library is NumPy else _BLOCK_ELEMENTS
-    while block > 1 and block * n_classes > most:
+    block, most, least = n_rows, _BLOCK_ELEMENTS, 1
+    if library is NumPy:
+        most, least = _BLOCK_OF_NUMPY, _ROWS_OF_NUMPY
+    while block > least and block * n_classes > most:
         block = -(-block // 2)
     return block
 

@@ -238,7 +238,7 @@ def fgn_epoch(
             head,
             batch,
             gram / on_weight + settings.intercept / on_bias,
-            settings.alpha.reshape(1, 1),
+            settings.alpha,
             (on_weight, on_bias),
             settings.intercept,
             n_competitors,

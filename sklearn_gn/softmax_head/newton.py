@@ -45,8 +45,7 @@ from sklearn_gn.softmax_head.whitening import (
 _CG_ITERATIONS = 100
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
-_FORCING = 0.01, 0.1  # relative residual of a Newton system, at least and at most
-_NEARLY = 1.0  # norm of the gradient that a step aims at, over the tolerance
+_FORCING = 0.1  # relative residual of a Newton system
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
@@ -157,12 +156,8 @@ def whitened(data):
     return data.memo["whitened"]._replace(rows=data.rows)
 
 
-def newton_settings(options, grad_norm=math.inf):
-    """The scalars of a Newton step from the options of the fit.
-
-    Where the gradient is nearly small enough, one step is to make it so.
-    """
-    forcing = np.clip(_NEARLY * float(options.tol) / grad_norm, *_FORCING)
+def newton_settings(options):
+    """The scalars of a Newton step from the options of the fit."""
     cast = options.alpha.dtype.type
     rank = _CG_ITERATIONS if options.rank is None else options.rank
     return NewtonSettings(
@@ -170,7 +165,7 @@ def newton_settings(options, grad_norm=math.inf):
         damping=cast(options.damping or 0),
         intercept=options.intercept,
         cg_iterations=np.int32(min(rank, np.iinfo(np.int32).max)),
-        forcing=np.float32(forcing),
+        forcing=np.float32(_FORCING),
     )
 
 
@@ -243,7 +238,7 @@ def step(data, state, options):
 
 def newton_step(data, state, options):
     """A Newton step at the penalty of the options."""
-    settings = newton_settings(options, state.grad_norm)
+    settings = newton_settings(options)
     rows = whitened(data)
     inverses, state = _preconditioner(data, state, settings)
     # 1. The direction, and the step length near the least loss along it.

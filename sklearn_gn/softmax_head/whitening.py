@@ -378,16 +378,17 @@ def least_of_both(product, right, step, last):
 def n_slots(shape, n_columns):
     """Rows that enter each class block, and what all blocks cost in products.
 
-    That is ``_BLOCK_COST`` at most: a product takes 2 n d multiply-adds a class, and a
-    block d^2 for each row and about d^3 for its inverse. Rows are a power of two, or
-    all, or 0 where the blocks do not pay.
+    A product takes 2 n d multiply-adds a class, and a block d^2 for each row and about
+    d^3 for its inverse, which is ``_BLOCK_COST`` products at most; to choose and copy
+    the rows takes as long. Rows are a power of two, or all, or 0 where the blocks do
+    not pay.
     """
     n, d = shape
     most = _BLOCK_COST * 2 * n / d - d
     if most < 1 or n_columns * (d + 1) ** 2 > _BLOCK_FLOATS:
         return 0, 0.0
     slots = min(1 << (int(most).bit_length() - 1), n, _LARGEST_SLOTS)
-    return slots, (slots + d) * d / (2 * n)
+    return slots, 2 * (slots + d) * d / (2 * n)
 
 
 @partial(in_either_library, static_argnames="slots")

@@ -68,7 +68,7 @@ def dense_direction(rows, net, damping):
     ("n_classes", "put"), [(2, np.asarray), (4, np.asarray), (4, jax.device_put)]
 )
 def test_damping_is_the_shift_of_the_hessian(n_classes, put, by_class, monkeypatch):
-    monkeypatch.setattr(newton, "_FORCING", (1e-6, 1e-6))
+    monkeypatch.setattr(newton, "_FORCING", 1e-6)
     for damping in (0.01, 1.0):
         rows, options, net = problem(n_classes, damping=damping)
         expected = dense_direction(rows, net, damping)
