@@ -57,6 +57,7 @@ def longest_trusted(shifts, region, lowest):
     If no step is trusted, the one with the least loss is taken; None if none has less
     than ``lowest``.
     """
+    shifts.shift = max(shifts.shift, shifts.floor)
     radius, best = float(region.radius), None
     target, longest_trusted, shortest_untrusted = radius, 0.0, math.inf
     for _ in range(_RADII):
@@ -84,8 +85,6 @@ def longest_trusted(shifts, region, lowest):
         radius, shift = float(best.length), best.shift
     else:
         radius, shift = radius * (_COLLAPSE if best is None else _SHRINK), shifts.shift
-    if best is not None:
-        best = best._replace(inner_iterations=np.int32(shifts.inner_iterations))
     dtype = region.radius.dtype
     return best, Region(np.asarray(radius, dtype), np.asarray(shift, dtype))
 
@@ -120,7 +119,7 @@ class Shifts:
         self.floor, self.inner_iterations = float(floor), 0
         if not math.isfinite(shift):
             shift = _FIRST_SHIFT * float(largest)
-        self.shift = max(float(shift), self.floor)
+        self.shift = float(shift)
 
     @property
     def at_floor(self):
@@ -162,5 +161,5 @@ class Shifts:
             self.inner_iterations += max(int(found.inner_iterations), 1)
             if math.isfinite(float(found.length)):
                 return found
-            self.shift = self.floor = _RAISE * self.shift
+            self.shift = self.floor = _RAISE * max(self.shift, self.floor)
         return None

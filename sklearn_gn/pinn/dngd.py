@@ -87,22 +87,22 @@ def step(points, state, settings):
     rank = _rank(settings, r, net)
     quadratic = quadratic_model(model, net, batches, r, parts, rank=rank)
     # 4 and 5. Damped steps, as far as they lower the loss.
-    system = model, net, batches, quadratic
+    system, losses = (model, net, batches, quadratic), quadratic.losses
+    in_region = damping is None and solver.damping_rule == "trust_region"
+    shift = region.shift if in_region else damping
+    if shift is None:
+        shift = min(float(losses.sum()), _LOSS_BOUND)
     geodesic = bool(solver.geodesic_acceleration)
-    if damping is None and solver.damping_rule == "trust_region":
-        shifts = shifts_of(*system, float(region.shift), geodesic=geodesic)
-        lowest = float(quadratic.losses.sum())
-        best, region = longest_trusted(shifts, region, lowest)
+    shifts = shifts_of(*system, shift, geodesic=geodesic, corrected=in_region)
+    if in_region:
+        best, region = longest_trusted(shifts, region, float(losses.sum()))
     else:
-        if damping is None:
-            damping = min(float(quadratic.losses.sum()), _LOSS_BOUND)
-        best = search_along(*system, float(damping), geodesic=geodesic)
+        best = search_along(*system, shifts)
     # 6 and 7. The network, the state and the report.
-    losses, step_norm, figures = quadratic.losses, 0.0, (0.0, 0.0, 0)
+    step_norm, figures = 0.0, (shifts.shift, 0.0)
     if best is not None:
         net, step_norm = _moved(net, best.step)
-        losses = best.losses
-        figures = best.shift, best.gain_ratio, best.inner_iterations
+        losses, figures = best.losses, (best.shift, best.gain_ratio)
     network_norm = float(norm(net))
     no_progress = None
     if best is None and quadratic.gradient_decrease <= np.finfo(settings.dtype).eps:
@@ -115,8 +115,8 @@ def step(points, state, settings):
         float(quadratic.gradient_norm),
         float(step_norm),
         network_norm,
-        *map(float, figures[:2]),
-        inner_iterations=int(figures[2]),
+        *map(float, figures),
+        inner_iterations=shifts.inner_iterations,
         no_progress=no_progress,
         decisive=in_double,
     )
@@ -163,7 +163,7 @@ class Quadratic(NamedTuple):
     r: jnp.ndarray  # (m,)
     parts: Any  # J
     curvature: Any  # the smaller Gramian, or eigenpairs of its approximation
-    largest: jnp.ndarray  # diagonal element, or eigenvalue
+    largest: jnp.ndarray  # diagonal element, or curvature along the gradient
     floor: jnp.ndarray  # shift at rounding level
     losses: jnp.ndarray  # (n_classes,)
     gradient_norm: jnp.ndarray
@@ -230,18 +230,20 @@ def quadratic_model(model, net, batches, r, parts, *, rank=None):
         columns = all_rows(operators.columns(parts, chosen))
         chosen = (m * np.arange(count, dtype=np.int32)[:, None] + chosen).ravel()
         curvature = nystrom(columns, chosen)
-        largest = curvature.values[-1]
-        floor = eps * largest
     else:
         dual = _is_dual(r, net)
         curvature = operators.gramian(parts) if dual else operators.normal_matrix(parts)
-        largest = curvature.diagonal().max()
-        floor = eps * curvature.trace()  # it bounds the largest eigenvalue
     gradient = operators.transposed(parts, r, net)
     gradient_norm = norm(gradient)
     bend, square = total(
         ((operators.forward(parts, gradient) ** 2).sum(), (r**2).sum())
     )
+    if rank is not None:  # the curvature along the gradient
+        largest = bend / namespace(r).where(gradient_norm > 0, gradient_norm**2, 1)
+        floor = eps * largest
+    else:
+        largest = curvature.diagonal().max()
+        floor = eps * curvature.trace()  # it bounds the largest eigenvalue
     product = namespace(r).where(bend > 0, bend * square, 1)
     losses = class_losses(model, batches, r)
     decrease = gradient_norm**4 / product
@@ -415,14 +417,11 @@ def shifts_of(model, net, batches, quadratic, shift, *, geodesic, corrected=True
     return Shifts(evaluate, shift, quadratic.floor, quadratic.largest)
 
 
-def search_along(model, net, batches, quadratic, shift, *, geodesic):
+def search_along(model, net, batches, quadratic, shifts):
     """Return the best of many lengths of the step of a shift; None if none is lower.
 
     The paper tries all; here the rest is left out once the loss keeps rising.
     """
-    shifts = shifts_of(
-        model, net, batches, quadratic, shift, geodesic=geodesic, corrected=False
-    )
     full, best, rises = shifts.trial(), None, 0
     lowest = float(quadratic.losses.sum())
     for k in range(_HALVINGS if full is not None else 0):

@@ -377,8 +377,9 @@ def test_products_in_blocks_are_those_of_the_whole_jacobian(name, monkeypatch):
 
 
 # Errors of the step, which in the primal form grow with the condition of J, one over
-# the root of the damping. Conjugate gradients have a tolerance.
-ERROR = {None: 1e-11, 10: 1e-9}
+# the root of the damping. A factor is refined where they would be larger; conjugate
+# gradients have a tolerance.
+ERROR = {None: 1e-6, 10: 1e-9}
 GROWTH = {None: 3e-12, 10: 2e-13}
 
 
@@ -559,7 +560,10 @@ def test_line_search_takes_the_best_of_its_lengths():
     shift = 1e-3
     system = pieces.linear_system(model, params, batches)
     quadratic = dngd.quadratic_model(model, *system)
-    found = dngd.search_along(model, *system[:2], quadratic, shift, geodesic=False)
+    shifts = dngd.shifts_of(
+        model, *system[:2], quadratic, shift, geodesic=False, corrected=False
+    )
+    found = dngd.search_along(model, *system[:2], quadratic, shifts)
     r, parts = jacobian_of(model, params, batches)
     matrix, r = np.asarray(dense_of(parts)), np.asarray(r)
     n = matrix.shape[1]
