@@ -389,10 +389,12 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
     if n == 0:
         return np.zeros(k), np.zeros((m, q, k))
     changes = (found[:, 2:] - found[:, 1:2]).reshape(n, m, q, 2, k)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         at_zero, source = np.sqrt(np.mean(found[:, :2] ** 2, axis=0))
         terms = np.sqrt(np.mean(np.sum(changes**2, axis=3), axis=0))
-    is_rounding = np.isfinite(at_zero) & (source <= _NEGLIGIBLE * at_zero)
+        # Terms of the level, which may cancel.
+        whole = at_zero + np.max(terms[0] * (np.abs(level) / sizes)[:, None], axis=0)
+    is_rounding = np.isfinite(whole) & (source <= _NEGLIGIBLE * whole)
     return np.where(is_rounding, 0.0, source), terms
 
 
