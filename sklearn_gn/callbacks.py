@@ -378,20 +378,16 @@ class Checkpoint(_Callback):
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
         path, saved_at = self._fits[id(estimator)]
-        if _is_root(context) or time.perf_counter() - saved_at >= self.every:
-            _save(path, _run_of(self, estimator))
-            self._fits[id(estimator)] = path, time.perf_counter()
+        if not _is_root(context) and time.perf_counter() - saved_at < self.every:
+            return False
+        try:
+            checkpoint.save(path, _run_of(self, estimator).snapshot())
+        except Exception as error:  # a full disk is no reason to lose the fit
+            if is_interrupt(error):
+                raise
+            warn_user(
+                f"The checkpoint {str(path)!r} could not be written ({error}); the fit "
+                "continues.",
+            )
+        self._fits[id(estimator)] = path, time.perf_counter()
         return False
-
-
-def _save(path, run):
-    """Save a run; a full disk is no reason to lose the fit."""
-    try:
-        checkpoint.save(path, run.snapshot())
-    except Exception as error:
-        if is_interrupt(error):
-            raise
-        warn_user(
-            f"The checkpoint {str(path)!r} could not be written ({error}); the fit "
-            "continues.",
-        )

@@ -154,8 +154,19 @@ def _limits(X, y, weight, z):
     y_center, y_scale = moments(y, weight)
     t = (y - y_center) / y_scale
     cells, low, high, width = X[:, far], low[far], high[far], width[far]
-    ends = [_outermost(cells, low - d * width, high + d * width) for d in _LIMITS]
-    near = [_standardised(np.clip(cells, *pair), weight) for pair in ends]
+    ends, near = [], []
+    for distance in _LIMITS:
+        inside = (cells >= low - distance * width) & (cells <= high + distance * width)
+        outermost = np.array(
+            [
+                np.min(cells, axis=0, where=inside, initial=np.inf),
+                np.max(cells, axis=0, where=inside, initial=-np.inf),
+            ]
+        )
+        clipped = np.clip(cells, *outermost)
+        center, scale = moments(clipped, weight)
+        ends.append(outermost)
+        near.append((clipped - center) / scale)
     z, bounded = z.copy(), z.copy()
     bounded[:, far] = near[0]
     for _ in range(_PASSES):
@@ -178,18 +189,6 @@ def _limits(X, y, weight, z):
         if np.array_equal(limits, before):
             break
     return limits
-
-
-def _outermost(X, low, high):
-    """Return the least and the largest cells of columns between bounds, (2, k)."""
-    inside = (X >= low) & (X <= high)
-    least = np.min(X, axis=0, where=inside, initial=np.inf)
-    return np.array([least, np.max(X, axis=0, where=inside, initial=-np.inf)])
-
-
-def _standardised(X, weight):
-    center, scale = moments(X, weight)
-    return (X - center) / scale
 
 
 def _ridge(z, t, weight):

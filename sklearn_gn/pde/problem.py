@@ -348,8 +348,14 @@ class Problem:
         if joined or not whole or self.n_laplacian_directions is not None:
             return None
         found = regions_of(self.domain, self._interior[1])
-        if found is not None:
-            found.check_periods(self.domain, self.periodic)
+        if found is None:
+            return None
+        for axis in self.periodic:
+            if not found.is_closed(self.domain, axis):
+                raise ValueError(
+                    f"periodic={axis!r}: the ends of the axis are in different regions "
+                    f"of the equation. Give the condition Periodic({axis!r}) instead."
+                )
         return found
 
     @property

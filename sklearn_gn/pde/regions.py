@@ -90,15 +90,6 @@ class Regions:
         low[:, k], high[:, k] = domain.bounds[k]
         return bool((self.numbers(low) == self.numbers(high)).all())
 
-    def check_periods(self, domain: Any, axes: Any) -> None:
-        """Raise a ValueError if the ends of a periodic axis are in two regions."""
-        for axis in axes:
-            if not self.is_closed(domain, axis):
-                raise ValueError(
-                    f"periodic={axis!r}: the ends of the axis are in different regions "
-                    f"of the equation. Give the condition Periodic({axis!r}) instead."
-                )
-
     def within(self, mask: Any) -> AbstractContextManager:
         """Evaluate coefficients and fields as those of one region, everywhere."""
         keys = np.array([part.pieces for part in self.parts])
