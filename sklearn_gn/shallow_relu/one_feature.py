@@ -141,11 +141,21 @@ def step(data, state, options):
 
 
 def with_best(data, state):
-    """Return the state with the best network, and the gradient of its breakpoints."""
+    """Return the state with the best network, and the gradient of its breakpoints.
+
+    The last network is a polished one.
+    """
     fits = fit_running(state.knots, data.running)
     values = penalised_loss(state.knots, fits.loss, data.running)
-    knots, fitted = polish(np.array(state.knots[best_start(values)]), data)
-    loss = total_loss(fitted, data.rows)
+    knots = np.array(state.knots[best_start(values)])
+    if state.phase == Phase.END:
+        knots, fitted = polish(knots, data)
+        loss = total_loss(fitted, data.rows)
+    else:
+        knots = spread_knots(knots, data.rows.x)
+        fitted = fit_running(knots, data.running)
+        # Rounding may make this loss too small by as much as is added.
+        loss = total_loss(fitted, data.rows) + UNRESOLVED * data.size
     if state.net is None or loss < state.loss:
         net = to_network(knots, fitted, len(knots))
         state = state._replace(net=net, loss=loss)
