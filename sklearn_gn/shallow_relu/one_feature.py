@@ -123,7 +123,7 @@ def step(data, state, options):
         knots, n_steps = knots[kept], n_steps + int(counts.max())
     before = state.loss
     state, found = with_best(data, state._replace(knots=knots))
-    resolved = losses.min() > UNRESOLVED * data.size
+    resolved = losses.min() > 10 * UNRESOLVED * data.size
     done = state.round + (state.phase == Phase.ROUNDS)
     falls = done == 0 or state.loss < (1 - ROUND_TOL) * before or done == 1
     more = falls and resolved and not ends and done < options.relocations
