@@ -170,7 +170,7 @@ def iteration_seconds(model, sample, seed):
         data = one_feature.prepare(Rows(*rows, weight), None)
         knots = rng.uniform(-1, 1, (model.n_init, model.n_neurons))
         knots = np.sort(knots, axis=1)
-        few = knots[: one_feature.KEPT]
+        few = knots[: one_feature.STARTS]
         return {
             "all": median_seconds(one_iteration, knots, data.thin),
             "kept": median_seconds(one_iteration, few, data.running),

@@ -68,17 +68,13 @@ def scan(problem):
     """Return the scores of one series at all positions that are allowed."""
     problem = with_positions(problem)
     rss, scores, covariance, _ = directions(problem, problem.form.step)
-    return Scan(problem.candidates.t[0], *_normalise(scores.T, covariance), rss)
-
-
-def _normalise(scores, covariance):
-    """Make the directions of every position orthonormal."""
-    c, m = scores.shape
-    here = np.arange(c)
+    # The directions of every position become orthonormal.
+    m, here = scores.shape[0], np.arange(scores.shape[1])
     root, _ = _inverse_root(covariance[:, here, :, here])
-    scores = np.einsum("ci,cik->ck", scores, root)
-    each = np.einsum("iajb,aik,bjl->akbl", covariance, root, root)
-    return scores, each.reshape(c * m, c * m)
+    scores = np.einsum("ic,cik->ck", scores, root)
+    covariance = np.einsum("iajb,aik,bjl->akbl", covariance, root, root)
+    covariance = covariance.reshape(m * len(here), m * len(here))
+    return Scan(problem.candidates.t[0], scores, covariance, rss)
 
 
 def _inverse_root(matrices):

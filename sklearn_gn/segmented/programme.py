@@ -14,7 +14,7 @@ from sklearn_gn.segmented.problem import all_pieces, solve, spread
 
 _MOST_ROWS = 60  # that may have kinks
 _VALUES = np.linspace(-2, 2, 5)  # in deviations, at which parabolas are compared
-_STARTS = 16  # from which the descents begin
+STARTS = 16  # from which the descents begin
 _APART = 4  # positions at least between some kinks of two starts
 _SHIFT = 1e-12
 
@@ -76,7 +76,13 @@ def kinks_at_positions(x, later, slope, most, allowed=True, inner=True):
         parabola = level, -2 * (start[3] + start[4]), np.zeros((m, 1))
     closed = np.where(allowed & inner, 0, np.inf)[:, None]
     parabola = parabola[0], parabola[1], parabola[2] + closed[0].T
-    values = _levels(later, m, q)  # (q, to, value)
+    # Values near the targets around each position, (q, to, value).
+    cell, near = later[:-1] - later[1:], np.arange(m)
+    own = cell[:, 3 : 3 + q] / np.maximum(cell[:, :1], _SHIFT)
+    around = later[np.maximum(near - 2, 0)] - later[np.minimum(near + 2, m - 1)]
+    mean = around[:, 3 : 3 + q] / np.maximum(around[:, :1], _SHIFT)
+    noise = np.sqrt(np.mean(np.diff(own, axis=0) ** 2, axis=0) / 2)
+    values = mean.T[..., None] + noise[:, None, None] * _VALUES
     square, steps = np.sum(values**2, axis=0), []
     last = [each[..., :, -1, None] for each in of_segment]
     for k in range(1, most + 1):
@@ -126,19 +132,7 @@ def _best_paths(total, steps):
         place = step[:, place[0], place[1]]
         path.append(place[0])
     path, chosen = np.array(path[::-1]).T, []
-    while len(path) and len(chosen) < _STARTS:
+    while len(path) and len(chosen) < STARTS:
         chosen.append(path[0])
         path = path[np.abs(path - path[0]).max(axis=1) > _APART]
     return np.array(chosen, np.intp).reshape(-1, 1 + len(steps))
-
-
-def _levels(later, m, q):
-    """Return values near the targets around each position, (q, m, values)."""
-    cell = later[:-1] - later[1:]
-    own = cell[:, 3 : 3 + q] / np.maximum(cell[:, :1], _SHIFT)
-    near = np.arange(m)
-    total = later[np.maximum(near - 2, 0)] - later[np.minimum(near + 2, m - 1)]
-    mean = total[:, 3 : 3 + q] / np.maximum(total[:, :1], _SHIFT)
-    change = np.diff(own, axis=0, prepend=own[:1])
-    noise = np.sqrt(np.mean(change**2, axis=0) / 2)
-    return mean.T[..., None] + noise[:, None, None] * _VALUES

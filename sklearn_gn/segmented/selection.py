@@ -188,7 +188,12 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     answers = []
     for b, k in enumerate(chosen):
         t = behind_rows(problem.of([b]), found.knots[k][[b]])[0]
-        answers.append((t, _path_of(columns, b)))
+        kept = np.flatnonzero(np.isfinite(found.rss[b]))
+        path = {"n_breakpoints": kept}
+        for name, column in columns.items():
+            column = np.asarray(column)
+            path[name] = (column if column.ndim == 1 else column[b])[kept]
+        answers.append((t, path))
     return answers, problem
 
 
@@ -243,16 +248,6 @@ def _path_columns(problem, found, criterion, n_rows, prepared, options):
             [values(problem, criterion, n_rows, rss[:, k], k) for k in numbers], axis=1
         )
     return columns
-
-
-def _path_of(columns, series):
-    """Return the path of one series: the numbers of breakpoints that have a fit."""
-    kept = np.flatnonzero(np.isfinite(columns["rss"][series]))
-    path = {"n_breakpoints": kept}
-    for name, column in columns.items():
-        column = np.asarray(column)
-        path[name] = (column if column.ndim == 1 else column[series])[kept]
-    return path
 
 
 def _choice(columns, criterion, possible, n_rows):

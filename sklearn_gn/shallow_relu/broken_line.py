@@ -53,7 +53,7 @@ def hat_system(knots, inverse, m):
 
     That is the diagonal of the mass matrix, (..., n + 1), the entries beside it,
     (..., n), and the right-hand side, (..., n + 1, q). ``inverse`` are
-    :func:`inverse_lengths`.
+    the inverse lengths of the intervals right of each breakpoint.
     """
     weight, y = m.weight[..., 1:], m.y[..., 1:, :]
     # Of the right hat, at the mean.
@@ -99,20 +99,12 @@ def merge_knots(knots):
     return knots
 
 
-def inverse_lengths(knots):
-    """Return the inverse lengths of the intervals right of each breakpoint.
-
-    An interval without length holds no row; its inverse is cut to stay finite.
-    """
-    h = np.empty(knots.shape)
-    h[..., :-1] = knots[..., 1:] - knots[..., :-1]
-    h[..., -1] = RIGHT - knots[..., -1]
-    return 1 / np.maximum(h, 1e-14)
-
-
 def fit_values(knots, m):
     """Return the best function with given breakpoints."""
-    inverse = inverse_lengths(knots)
+    h = np.empty(knots.shape)  # lengths of the intervals right of each breakpoint
+    h[..., :-1] = knots[..., 1:] - knots[..., :-1]
+    h[..., -1] = RIGHT - knots[..., -1]
+    inverse = 1 / np.maximum(h, 1e-14)  # finite of one without length, which has no row
     values = solve_tridiagonal(*hat_system(knots, inverse, m))
     slopes = _slopes(inverse, values)
     beyond = value_at(knots, values, slopes, m.x) - m.y

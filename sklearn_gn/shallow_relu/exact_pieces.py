@@ -25,7 +25,6 @@ _ROUNDING = 1e-10  # of the targets' size
 _AGREE = 0.7  # share of these rows that lie on a plane of their neighbours
 _ALONE = 0.02  # share of rows that do not, although the neighbours lie on one plane
 _LOCAL = 0.25  # squared distance of neighbours, over the median of all rows
-_TRIPLES = 2000  # neighbouring rows of one feature that are looked at
 _ON_LINE = 1e-9  # of a target on a line with its neighbours, in standard deviations
 _BLOCK = 20  # rows whose distances to all others are computed together
 
@@ -97,7 +96,7 @@ def exact_knots(data, most):
 def _on_lines(rows):
     """Return whether most rows lie on a line with their neighbours."""
     n = len(rows.x)
-    at = np.unique(np.linspace(1, n - 2, min(n - 2, _TRIPLES)).astype(np.intp))
+    at = np.unique(np.linspace(1, n - 2, min(n - 2, 10 * _LOOKED_AT)).astype(np.intp))
     share = ((rows.x[at] - rows.x[at - 1]) / (rows.x[at + 1] - rows.x[at - 1]))[:, None]
     off = rows.y[at] - (1 - share) * rows.y[at - 1] - share * rows.y[at + 1]
     size = np.sqrt(rows.weight @ rows.y**2).max()

@@ -18,7 +18,7 @@ import numpy as np
 
 from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.segmented.problem import spread
-from sklearn_gn.segmented.programme import kinks_at_positions
+from sklearn_gn.segmented.programme import STARTS, kinks_at_positions
 from sklearn_gn.shallow_relu.broken_line import (
     between_ends,
     descend,
@@ -55,7 +55,6 @@ _OUTSIDE = -3.0  # where the networks have the breakpoint that is at LEFT here
 _AT_ROUNDING = 1e-26  # relative loss at which residuals are rounding errors
 _PLACES = 100  # rows that may have breakpoints where the descents begin, at least
 MOST_NEURONS = 64  # that the programme places
-KEPT = 16  # best starts that go on
 _FURTHER = 6  # neurons beyond the best number that are tried
 
 
@@ -119,11 +118,11 @@ def step(data, state, options):
             knots, running, START_STEPS, options.tol if ends else ROUND_TOL
         )
         losses = penalised_loss(knots, losses, running)
-        kept = np.argsort(losses, kind="stable")[:KEPT]
+        kept = np.argsort(losses, kind="stable")[:STARTS]
         knots, n_steps = knots[kept], n_steps + int(counts.max())
     before = state.loss
     state, found = with_best(data, state._replace(knots=knots))
-    resolved = losses.min() > UNRESOLVED * data.size
+    resolved = losses.min() > 10 * UNRESOLVED * data.size
     done = state.round + (state.phase == Phase.ROUNDS)
     falls = done == 0 or state.loss < (1 - ROUND_TOL) * before or done == 1
     more = falls and resolved and not ends and done < options.relocations
@@ -141,11 +140,21 @@ def step(data, state, options):
 
 
 def with_best(data, state):
-    """Return the state with the best network, and the gradient of its breakpoints."""
+    """Return the state with the best network, and the gradient of its breakpoints.
+
+    The last network is a polished one.
+    """
     fits = fit_running(state.knots, data.running)
     values = penalised_loss(state.knots, fits.loss, data.running)
-    knots, fitted = polish(np.array(state.knots[best_start(values)]), data)
-    loss = total_loss(fitted, data.rows)
+    knots = np.array(state.knots[best_start(values)])
+    if state.phase == Phase.END:
+        knots, fitted = polish(knots, data)
+        loss = total_loss(fitted, data.rows)
+    else:
+        knots = spread_knots(knots, data.rows.x)
+        fitted = fit_running(knots, data.running)
+        # Rounding may make this loss too small by as much as is added.
+        loss = total_loss(fitted, data.rows) + UNRESOLVED * data.size
     if state.net is None or loss < state.loss:
         net = to_network(knots, fitted, len(knots))
         state = state._replace(net=net, loss=loss)
@@ -240,7 +249,7 @@ def starts_of_programme(running, rows, most, slope):
         yield np.full((1, 1), LEFT)
     for places in found:
         left = np.full((len(places), int(slope)), LEFT)
-        yield np.hstack([left, x[places]])[:KEPT]
+        yield np.hstack([left, x[places]])
 
 
 # --- sizes ---------------------------------------------------------------------------

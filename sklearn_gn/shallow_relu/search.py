@@ -131,7 +131,11 @@ def step(data, state, options, *, engine):
     before, relocates = state, state.phase == Phase.ROUNDS
     # 1. all starts
     if relocates:
-        state, outcome = _relocate(data, state, options, engine)
+        outcome = engine.relocate(data, state, round_plan(state.round), options)
+        starts, losses = keep_better(
+            state.starts, state.losses, outcome.starts, outcome.losses
+        )
+        state = state._replace(starts=starts, losses=losses, round=state.round + 1)
     else:
         outcome = engine.descend(data, state, options)
         state = state._replace(starts=outcome.starts, losses=outcome.losses)
@@ -177,15 +181,6 @@ def step(data, state, options, *, engine):
         accepted=accepted,
         stop=stop,
     )
-
-
-def _relocate(data, state, options, engine):
-    """Return the state with the better of each start, and the outcome of the round."""
-    outcome = engine.relocate(data, state, round_plan(state.round), options)
-    starts, losses = keep_better(
-        state.starts, state.losses, outcome.starts, outcome.losses
-    )
-    return state._replace(starts=starts, losses=losses, round=state.round + 1), outcome
 
 
 def _with_best(data, state, options, engine):

@@ -113,15 +113,6 @@ class IntervalMoments(NamedTuple):
     rest: np.ndarray | None = None  # (..., n + 1) squares about the line fitted to y
 
 
-def interval_sums(knots, running):
-    """Return the sums over the intervals, from the running sums, and their ends."""
-    bounds = np.empty((*knots.shape[:-1], knots.shape[-1] + 2), np.intp)
-    bounds[..., 0], bounds[..., -1] = 0, -1
-    bounds[..., 1:-1] = running.x.searchsorted(knots, side="left")
-    at = running.sums.take(bounds, axis=0)
-    return at[..., 1:, :] - at[..., :-1, :], interval_ends(knots)
-
-
 def interval_ends(knots):
     """Return the left and right ends of all intervals."""
     ends = np.empty((*knots.shape[:-1], knots.shape[-1] + 2))
@@ -152,8 +143,12 @@ def centred_sums(sums, ends):
 
 def moments(knots, running):
     """Return the moments of the intervals, from the running sums."""
-    sums, ends = interval_sums(knots, running)
-    part = centred_sums(sums, ends)
+    bounds = np.empty((*knots.shape[:-1], knots.shape[-1] + 2), np.intp)
+    bounds[..., 0], bounds[..., -1] = 0, -1
+    bounds[..., 1:-1] = running.x.searchsorted(knots, side="left")
+    at = running.sums.take(bounds, axis=0)
+    sums = at[..., 1:, :] - at[..., :-1, :]
+    part = centred_sums(sums, interval_ends(knots))
     sy = sums[..., 4 : 4 + part.y.shape[-1]]
     rest = sums[..., 3] - sum_of_targets(sy * part.y)
     rest -= sum_of_targets(part.xy**2) / np.where(part.xx > 0, part.xx, 1)

@@ -76,7 +76,9 @@ class JointGN(_Search):
     relocations : int, default=20
         Number of rounds of the global search. A round adds neurons where the error is,
         lets all of them move, deletes those that matter least, and is kept if the loss
-        has fallen. If 0, there is no search.
+        has fallen. With one feature, a round of dynamic programming finds breakpoints
+        from which to descend, and rounds end where one gains nothing. If 0, there is no
+        search.
 
     active_tol : float, default=1e-10
         Neurons whose coefficient is below ``active_tol`` times the largest one are
