@@ -712,15 +712,9 @@ def test_members_are_added_where_starts_differ_by_more_than_the_noise():
     model = VarProNetRegressor(random_state=0).fit(X, y)
     n_running = model.convergence_log_["n_running"]
     assert n_running[0] == 2
-    first, *others = members.networks_of(model._fitted[1])
-    assert 0 in first.model.features
-    assert len(first.model.features) < 12  # without those that have left a layer ...
-    assert (
-        {m.model.features for m in others[1:]}
-        <= {  # ... the others begin
-            m.model.features for m in (first, *others[:1])
-        }
-    )
+    for member in members.networks_of(model._fitted[1]):
+        assert 0 in member.model.features
+        assert len(member.model.features) < 12  # others have left the first layer
     assert model.score(*wide(1)) > 0.95
     of_noise = VarProNetRegressor(random_state=0).fit(X, X[:, 0] + 9 * wide(1)[1])
     assert len(members.networks_of(of_noise._fitted[1])) == 2
