@@ -41,7 +41,7 @@ LABELS = np.array(["a", "b", "c"])[RNG.randint(0, 3, 40)]
 SHORT = {"max_iter": 3, "random_state": 0}
 ONE = {"hidden_layer_sizes": (3,), "alpha": 0.1, **SHORT}
 # Solvers that compile little: which one fitted a network changes nothing below.
-BY_ADAM, BY_FGN, BY_LM = {"solver": "adam"}, {"solver": "fgn"}, {"solver": "lm"}
+BY_ADAM, BY_LM = {"solver": "adam"}, {"solver": "lm"}
 
 EXPORTED = {
     "shallow": lambda: ShallowReLURegressor(**SHORT).fit(X, Y1),
@@ -62,8 +62,8 @@ EXPORTED = {
     "classifiers, two classes": lambda: VarProNetClassifier(**SHORT).fit(
         X, LABELS == "a"
     ),
-    "classifier": lambda: VarProNetClassifier(**ONE, **BY_FGN).fit(X, LABELS),
-    "classifier, two classes": lambda: VarProNetClassifier(**ONE, **BY_FGN).fit(
+    "classifier": lambda: VarProNetClassifier(**ONE, **BY_ADAM).fit(X, LABELS),
+    "classifier, two classes": lambda: VarProNetClassifier(**ONE, **BY_ADAM).fit(
         X, LABELS == "b"
     ),
     "head": lambda: FGNSoftmaxHead(max_iter=3).fit(X, LABELS),
