@@ -249,7 +249,8 @@ def _n_members(members, rows, worth):
     else:
         p = [np.sum(rows.y * softmax(all_classes(u), axis=1), axis=1) for u in values]
         variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
-    ratio = rows.weight @ variance / np.sum(rows.weight) / (2 * worth)
+    gain = rows.weight @ variance / (2 * np.sum(rows.weight))
+    ratio = np.nan_to_num(gain / max(worth, np.finfo(float).tiny))
     return int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, _MOST_MEMBERS))
 
 

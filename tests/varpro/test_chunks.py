@@ -18,7 +18,7 @@ from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.networks import MLP
 from sklearn_gn.networks._base import initial_parameters
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.solvers import FGN, Adam, FullGN, GNvpro, LBFGSvpro
+from sklearn_gn.solvers import Adam, FullGN, GNvpro, LBFGSvpro
 from sklearn_gn.varpro import batches as row_batches
 from sklearn_gn.varpro import estimator, posterior
 from sklearn_gn.varpro.problem import Model, Net, Penalties
@@ -216,7 +216,6 @@ def test_cuts_change_nothing_and_neither_do_rows_of_weight_zero():
         batches(FullGN),
         pytest.param(Adam(batch_size=BATCH), marks=pytest.mark.slow),
         Adam(),
-        FGN(batch_size=BATCH),
     ],
 )
 @pytest.mark.repeats
