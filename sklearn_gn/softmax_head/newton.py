@@ -96,7 +96,7 @@ class NewtonData(NamedTuple):
 
     rows: BatchedRows  # on the device
     options: HeadOptions  # with the first penalty
-    memo: dict  # the whitened rows; the preconditioner by the head of its making
+    memo: dict  # the whitened rows; the preconditioner with the head of its making
     whole: BatchedRows  # of which rows are those of a fold, with weights of zero
     folds: tuple = ()  # NewtonData without the rows of each fold
     judges: penalty.Judges | None = None
@@ -105,10 +105,11 @@ class NewtonData(NamedTuple):
 
 
 def prepare(rows, options):
-    """Put the rows on the device, and divide those into folds that choose a penalty."""
+    """Whiten the rows, on the device, and divide those that choose a penalty."""
     placed = on_devices(rows, options)
     data = NewtonData(placed, options, {}, placed)
     if options.n_effective is None:
+        whitened(data)
         return data
     n, d = int(rows.n_rows), rows.x.shape[1]
     all_weight = float(rows.weight[:n].sum())
@@ -133,6 +134,7 @@ def prepare(rows, options):
         own = placed._replace(weight=divided([weight], options)[0])
         factor = all_weight / float(weight.sum())
         folds.append(NewtonData(own, options, memo, placed, factor=factor))
+    whitened(folds[0] if folds else data)
     if not folds:
         return data
     kind = rows.weight.dtype
@@ -150,7 +152,7 @@ def at_penalty(options, alpha):
 
 
 def whitened(data):
-    """The rows with whitened features, which the first Newton step needs."""
+    """The rows with whitened features; those of all rows after a search of a part."""
     if "whitened" not in data.memo:
         data.memo["whitened"] = whitened_rows(data.whole, data.options)
     return data.memo["whitened"]._replace(rows=data.rows)

@@ -281,7 +281,12 @@ class FGNSoftmaxHeadCV(
         """Masks of the test and training rows; None for the folds of this class."""
         if isinstance(self.cv, Integral) or self.cv == "loo":
             return None, None
-        folds = list(check_cv(self.cv, y, classifier=True).split(X, y))
+        try:
+            folds = list(check_cv(self.cv, y, classifier=True).split(X, y))
+        except ValueError as error:  # which does not say where n_splits comes from
+            raise ValueError(
+                f"cv={self.cv!r} cannot divide the rows: {error}"
+            ) from error
         masks = np.zeros((2, len(folds), len(y)), bool)
         for k, (train, test) in enumerate(folds):
             masks[0, k, test], masks[1, k, train] = True, True
@@ -289,11 +294,14 @@ class FGNSoftmaxHeadCV(
 
     def _check_folds(self, code, weight, tests):
         if len(tests) == 0 or not tests.any():
-            raise ValueError(f"cv={self.cv!r} leaves out no row.")
+            raise ValueError(
+                f"cv={self.cv!r} leaves out no row. A class needs at least two "
+                "distinct rows, so that one can be left out."
+            )
         for k, own in enumerate(weight):
             lacking = np.bincount(code, own, len(self.classes_)) == 0
             if lacking.any():
-                label = self.classes_[np.argmax(lacking)]
+                label = self.classes_.tolist()[np.argmax(lacking)]
                 raise ValueError(
                     f"cv={self.cv!r}: without fold {k} no row of class {label!r} is "
                     "left. Each class needs at least two distinct rows, in different "

@@ -851,6 +851,7 @@ def test_batches_of_any_size_are_evaluated_in_blocks(float64):
 @pytest.mark.parametrize("n_rows", [1, 2, 31, 32, 97])
 def test_blocks_cover_every_row_once(float64, monkeypatch, n_rows):
     monkeypatch.setattr(head, "_BLOCK_OF_NUMPY", 10)
+    monkeypatch.setattr(head, "_ROWS_OF_NUMPY", 1)
     blocks = []
 
     def collect(total, x):

@@ -6,7 +6,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GroupKFold, LeaveOneOut, StratifiedKFold
+from sklearn.model_selection import GroupKFold, KFold, LeaveOneOut, StratifiedKFold
 
 from sklearn_gn import FGNSoftmaxHeadCV
 from sklearn_gn.softmax_head.path import extrapolated
@@ -129,6 +129,12 @@ def test_folds_that_leave_no_row_of_a_class_are_named():
     assert FGNSoftmaxHeadCV(CS[:2], cv=2).fit(X, y).predict(X[-1:]).shape == (1,)
     with pytest.raises(ValueError, match="leaves out no row"):
         FGNSoftmaxHeadCV(cv=2).fit(X[:3], ["a", "b", "c"])
+    with pytest.raises(
+        ValueError, match=r"cv=StratifiedKFold\(.*cannot divide.*n_split"
+    ):
+        FGNSoftmaxHeadCV(cv=StratifiedKFold(2)).fit(X[:3], ["a", "b", "c"])
+    with pytest.raises(ValueError, match=r"cv=KFold\(.*no row of class 0 is left"):
+        FGNSoftmaxHeadCV(cv=KFold(3)).fit(X[:3], [0, 1, 2])
 
 
 def test_what_limited_a_search_is_said():
