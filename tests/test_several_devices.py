@@ -146,7 +146,8 @@ for count in (1, 2, 4, 8):
     for name, m in steps.items():
         found[name] = parameters(fit(m, device)) - one[name]
     for name, m in fits.items():
-        found["loss of " + name] = fit(m, device).loss_ / one[name] - 1
+        difference = fit(m, device).loss_ - one[name]
+        found["loss of " + name] = difference / max(one[name], 1)
     answer[count] = {name: float(np.max(np.abs(d))) for name, d in found.items()}
 print(json.dumps(answer))
 """
