@@ -35,10 +35,14 @@ from sklearn_gn.solvers import (
     GNvpro,
 )
 
-for method in ("shallow_relu", "varpro"):  # before the forks
-    importlib.import_module(f"sklearn_gn.{method}.algorithms")
-importlib.import_module("sklearn_gn.softmax_head.minibatch")
-importlib.import_module("sklearn_gn.pinn.fitting")
+for module in (  # before the forks
+    "shallow_relu.algorithms",
+    "varpro.baselines",
+    "varpro.training",
+    "softmax_head.minibatch",
+    "pinn.fitting",
+):
+    importlib.import_module(f"sklearn_gn.{module}")
 
 ROWS = 60
 COMMON = {"max_iter": 20, "random_state": 0}
