@@ -50,6 +50,20 @@ def rows_of_figures():
     for solver in ("lbfgs", "newton-cg", "saga"):
         assert median("fgn_heads", "udhr", solver, "seconds_1e-4") is None
     yield "528 languages", f"| {head:.3g} s |"
+    path = {
+        method: ", ".join(
+            [
+                f"{median('head_path', 'path_digits', method, 'seconds'):.2f} s",
+                f"{median('head_path', 'path_digits', method, 'log_loss'):.3f}",
+            ]
+        )
+        for method in ("head_cv", "logistic_cv_newton-cg", "logistic_cv_lbfgs")
+    }
+    yield (
+        "45 penalties",
+        f"| {path['head_cv']} | `LogisticRegressionCV` by newton-cg "
+        f"{path['logistic_cv_newton-cg']}, by lbfgs {path['logistic_cv_lbfgs']} |",
+    )
     error = {
         m: median("varpro_cdr", "cdr_time", m, "test")
         for m in ("gnvpro_dense", "mlp_lbfgs", "hist_gradient_boosting")
@@ -76,15 +90,6 @@ def rows_of_figures():
         "Kovasznay",
         f"| {error['dngd']} | scimba {error['scimba']}, jinns {error['jinns']}, "
         f"DeepXDE {error['deepxde']} |",
-    )
-    (paper,) = problem("pinn_paper", "heat_default")["paper"]["D-NGD"]
-    error, seconds = (
-        median("pinn_paper", "heat_default", "dngd", f) for f in ("error", "seconds")
-    )
-    yield (
-        "heat equation in ten dimensions",
-        f"| {error:.1e} in {seconds:.0f} s | paper of D-NGD {paper['error']:.1e} in "
-        f"{paper['seconds']:,} s of an A100 |",
     )
     ours = max(
         median("defaults", "computers", m, "r2") for m in ("shallow_relu", "varpro_net")
