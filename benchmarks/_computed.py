@@ -7,8 +7,7 @@ from numbers import Integral, Real
 from pathlib import Path
 
 import numpy as np
-
-from sklearn_gn.arrays.caches import cached_on_disk
+from joblib import Memory
 
 _memory = {}
 
@@ -22,9 +21,8 @@ def stored(name, function, **arguments):
     """
     key = name, *arguments.items()
     if key not in _memory:
-        _memory[key] = cached_on_disk(
-            function, arguments, folder=lambda: _folder() / name
-        )
+        memory = Memory(_folder() / name, compress=("gzip", 1), verbose=0)
+        _memory[key] = memory.cache(function)(**arguments)
     return _memory[key]
 
 
