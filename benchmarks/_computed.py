@@ -1,6 +1,7 @@
 """What the problems share: parameters checked, references stored and compared."""
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral, Real
@@ -21,8 +22,12 @@ def stored(name, function, **arguments):
     """
     key = name, *arguments.items()
     if key not in _memory:
-        memory = Memory(_folder() / name, compress=("gzip", 1), verbose=0)
-        _memory[key] = memory.cache(function)(**arguments)
+        try:
+            memory = Memory(_folder() / name, compress=("gzip", 1), verbose=0)
+            function = memory.cache(function)
+        except OSError as error:
+            warnings.warn(f"The folder of stored results: {error}", stacklevel=2)
+        _memory[key] = function(**arguments)
     return _memory[key]
 
 

@@ -237,7 +237,7 @@ def linear_data(n=40, noise=0.1):
 
 def test_without_hidden_layers_it_is_linear_regression():
     X, y = linear_data()
-    solver = PINNSolver(hidden_layer_sizes=(), observation_weight=1, max_iter=20)
+    solver = PINNSolver(hidden_layer_sizes=(), observation_weight=1, max_iter=60)
     solver.fit(X, y)
     expected = LinearRegression().fit(X, y)
     np.testing.assert_allclose(solver.predict(X), expected.predict(X), rtol=1e-8)
