@@ -12,7 +12,7 @@ from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import lsq_linear
 
 from sklearn_gn.linalg import factors
 
@@ -102,7 +102,9 @@ def least_squares_under(matrix, target, conditions):
     # The shortest step v with rows back v >= missing.
     rows = rows @ back
     system = np.vstack([rows.T, missing])
-    multiplier, _ = nnls(system, np.append(np.zeros(rows.shape[1]), 1.0))
+    unit = np.append(np.zeros(rows.shape[1]), 1.0)
+    options = {"bounds": (0, np.inf), "method": "bvls", "tol": np.finfo(float).eps}
+    multiplier = lsq_linear(system, unit, **options).x
     residual = system @ multiplier
     residual[-1] -= 1
     if not residual[-1] < 0:
