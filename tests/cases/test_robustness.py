@@ -121,8 +121,8 @@ print(*[warning.message for warning in caught])
 # -- Extreme but legal input
 
 
-NAN_LIMITS = pytest.mark.xfail(
-    raises=AssertionError, strict=True, reason="the noise and all limits are NaN"
+NAN_LIMITS = pytest.mark.xfail(  # by the rounding of some processors
+    raises=AssertionError, strict=False, reason="the noise and all limits are NaN"
 )
 
 
