@@ -102,11 +102,9 @@ def least_squares_under(matrix, target, conditions):
     # The shortest step v with rows back v >= missing.
     rows = rows @ back
     system = np.vstack([rows.T, missing])
-    unit = np.append(np.zeros(rows.shape[1]), 1.0)
-    options = {"bounds": (0, np.inf), "method": "bvls", "tol": np.finfo(float).eps}
-    multiplier = lsq_linear(system, unit, **options).x
-    residual = system @ multiplier
-    residual[-1] -= 1
+    unit = np.eye(len(system))[-1]
+    multiplier = lsq_linear(system, unit, (0, np.inf), "bvls", np.finfo(float).eps).x
+    residual = system @ multiplier - unit
     if not residual[-1] < 0:
         return None
     step = -residual[:-1] / residual[-1]
