@@ -16,7 +16,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$python" -m venv "$work/venv"
 pip="$work/venv/bin/python -m pip --disable-pip-version-check --quiet"
-cp -r "$root/tests" "$root/examples" "$root/pyproject.toml" "$work"
+cp -r "$root/tests" "$root/benchmarks" "$root/examples" "$root/pyproject.toml" "$work"
 cd "$work"
 export MPLBACKEND=Agg SCIPY_ARRAY_API=1
 unset PYTHONPATH
