@@ -18,7 +18,8 @@ def stored(name, function, **arguments):
 
     The folder ``name``, which has the version of the numbers, is next to those of the
     generated data sets: in ``sklearn_gn`` in the data folder of scikit-learn, which the
-    environment variable ``SCIKIT_LEARN_DATA`` moves.
+    environment variable ``SCIKIT_LEARN_DATA`` moves. Not by the package's own function,
+    as the gates also run these benchmarks with older trees of the package.
     """
     key = name, *arguments.items()
     if key not in _memory:

@@ -142,18 +142,6 @@ def _mesh(leaf):
     return sharding.mesh if divided else None
 
 
-def gathered(tree):
-    """Copy arrays to NumPy, those of several processes to each of them."""
-    from jax.experimental.multihost_utils import process_allgather
-
-    def whole(array):
-        if getattr(array, "is_fully_addressable", True):
-            return np.asarray(array)
-        return process_allgather(array, tiled=True)
-
-    return jax.tree.map(whole, tree)
-
-
 def divide_rows(arrays, mesh, batch_size):
     """Return arrays of rows on the devices, a share of every batch on each.
 
