@@ -53,7 +53,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         for all hidden layers or one each.
     network : object or None, default=None
         Replaces the hidden layers: any object with ``init(key, x)`` and
-        ``apply(parameters, x)``, such as those of :mod:`sklearn_gn.networks` or Flax.
+        ``apply(parameters, x)``, such as a network of Flax.
     solver : str or Solver, default="dngd"
         Name, or object of :mod:`sklearn_gn.solvers`: "dngd" is dual natural gradient
         descent; "adam", "sgd", "lbfgs" and "ssbroyden" are baselines for the same loss.
@@ -78,7 +78,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         residual is large. "auto" does so if the fit chooses layers or points.
     resample : int, "drift" or None, default=5
         Redraw the points every ``resample`` iterations; "drift": when the loss on fresh
-        points is twice that of training; None: never.
+        points is twice the training loss; None: never.
     observed_outputs : sequence of str or callable, default=None
         What the columns of y contain: names of outputs, or functions of the field and a
         point, such as ``lambda u, x: d(u, "x")(x)``. If None, all outputs.

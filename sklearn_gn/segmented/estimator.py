@@ -359,7 +359,7 @@ class SegmentedRegressor(
         y_std : array-like of shape (n_samples,), default=None
             Standard deviations of the targets, up to a common factor, which is
             estimated and changes nothing. Unlike weights, they do not change how many
-            rows there are. ``noise_std_`` is that of a row of mean precision. If None,
+            rows there are. ``noise_std_`` is for a row of mean precision. If None,
             all are equal.
 
         absolute_sigma : bool, default=False
@@ -438,7 +438,7 @@ class SegmentedRegressor(
         """Fit points that come in chunks and do not fit into memory.
 
         The fit keeps sums, not points, and reads the chunks a few times. Residuals and
-        standard errors are those of all points at the breakpoints found; where other
+        standard errors are for all points at the breakpoints found; where other
         breakpoints are almost as good, :meth:`fit` in memory may find those.
         :meth:`fit` calls this method if X is a dask or a large memory-mapped array.
 
@@ -652,15 +652,15 @@ class SegmentedRegressor(
     def update(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Self:
-        """Add rows to those of the fit, and move the breakpoints to where they belong.
+        """Add rows to the fit, and move the breakpoints to where they belong.
 
         The fit keeps sums, so that adding a row takes a millisecond or two however many
         rows there are. Where the criterion would take one breakpoint more or less, or a
         breakpoint would be better elsewhere, all rows are searched again. In between,
         kinks move until they are within a hundredth of a standard error, their
-        intervals are those of the delta method, and the autocorrelation of the noise
-        is that of the last search. A model that is saved leaves its rows behind: fit it
-        before the next update.
+        intervals follow the delta method, and the autocorrelation of the noise keeps
+        its value from the last search. A model that is saved leaves its rows behind:
+        fit it before the next update.
 
         Parameters
         ----------
@@ -823,8 +823,8 @@ class SegmentedRegressor(
         Returns
         -------
         score : float
-            One minus the deviance over that of the mean; of "gaussian" these are sums
-            of squares.
+            One minus the deviance over the deviance of the mean; of "gaussian" these
+            are sums of squares.
         """
         predicted = self.predict(X, offset=offset)
         if not self._family.has_known_variance:

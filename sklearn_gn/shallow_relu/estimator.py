@@ -81,13 +81,13 @@ class ShallowReLURegressor(
     Parameters
     ----------
     n_neurons : int or "auto", default="auto"
-        Number of neurons, each with one breaking hyperplane. "auto" means at most 20 if
-        the evidence chooses the penalties, which switch off those that are not needed;
-        otherwise ``criterion`` chooses among up to 64 (one feature) or 32 (several).
+        Number of neurons, each with one breaking hyperplane. "auto": at most 20, and
+        the penalties switch some off; with one feature, ``alpha=0`` or another solver,
+        ``criterion`` chooses among up to 64 (one feature) or 32 (several).
     alpha : float, dict or "auto", default="auto"
         Penalties, in scaled units. "auto": the evidence chooses them; 0 for one feature
-        or another solver. A number: all of them; if ``n_neurons`` is given, or with one
-        feature, that of the output layer alone. A dict: those of ``alpha_``.
+        or another solver. A number: all of them, but if ``n_neurons`` is given, or with
+        one feature, the output layer alone. A dict, such as ``alpha_``: each.
     solver : str or solver object, default="vpgn"
         Name, or object of :mod:`sklearn_gn.solvers`: "vpgn" moves both layers together,
         "sggn" in turn as in [1]_; "lm", "lm_hidden", "bfgs", "kfra" and "adam" are
@@ -102,10 +102,11 @@ class ShallowReLURegressor(
         Initial hyperplanes: "uniform" ("auto" with one feature), "random" ("auto" with
         several), "horizontal", "vertical", or an array of rows (b, w) in units of X.
     n_init : int or "auto", default="auto"
-        Number of initial networks, of which the best is returned. "auto": 5 or 3 for
-        small networks with penalties of the evidence, otherwise 1.
+        Number of initial networks; the best is returned. "auto": 5 or 3 for small
+        networks with penalties of the evidence, otherwise 1.
     criterion : {"bic", "aic", "gcv"}, default="bic"
-        What ``n_neurons="auto"`` minimises if penalties are given, or with one feature.
+        What ``n_neurons="auto"`` minimises with one feature, ``alpha=0`` or another
+        solver.
     loss : {"squared_error", "huber"}, default="squared_error"
         With "huber", residuals beyond 1.345 robust standard deviations count linearly:
         for rows with outliers, not for skewed targets.
@@ -306,7 +307,7 @@ class ShallowReLURegressor(
         y_std : array-like of shape (n_samples,), default=None
             Standard deviations of the targets, up to a common factor, which is
             estimated and changes nothing. Unlike weights, they do not change how many
-            rows there are. ``noise_std_`` is that of a row of mean precision. If None,
+            rows there are. ``noise_std_`` is for a row of mean precision. If None,
             all are equal.
 
         X_val : array-like of shape (n_val_samples, n_features), default=None
@@ -374,10 +375,11 @@ class ShallowReLURegressor(
         one iteration of the log if the evidence chooses the penalties. The best one is
         then fitted to all rows; every iteration reads the chunks a few times. The
         result does not depend on how the rows are divided into chunks; up to 65,536
-        distinct rows, which all fit into the sample, give that of :meth:`fit`. Takes
-        the solver "vpgn" with the squared loss and penalties of all parameters, as by
-        default; with one feature, ``alpha`` must be a dict. Then :meth:`fit` calls this
-        method if X is a dask array, or a memory-mapped array of 1 GiB or more.
+        distinct rows, which all fit into the sample, are fitted as by :meth:`fit`.
+        Takes the solver "vpgn" with the squared loss and penalties of all parameters,
+        as by default; with one feature, ``alpha`` must be a dict. Then :meth:`fit`
+        calls this method if X is a dask array, or a memory-mapped array of 1 GiB or
+        more.
 
         Parameters
         ----------

@@ -66,17 +66,15 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     :class:`~sklearn.linear_model.LogisticRegression`; for tables whose classes no plane
     separates, use :class:`VarProNetClassifier` or gradient boosting.
 
-    The objective is that of multinomial
-    :class:`~sklearn.linear_model.LogisticRegression`,
+    The objective is the same as for :class:`~sklearn.linear_model.LogisticRegression`,
 
     .. math::
         \frac{1}{\sum_i v_i} \sum_i v_i \, \big({-\log} p_{t_i}(x_i)\big)
         + \frac{\alpha}{2} |W|^2, \qquad p(x) = \mathrm{softmax}(W x + b),
 
     with sample weights :math:`v_i` and an intercept that is not penalised. Fast
-    Gauss-Newton (FGN) [1]_ keeps the rank-one part of each example's curvature, that of
-    the true class versus the rest, and solves for the step in the space of the
-    examples.
+    Gauss-Newton (FGN) [1]_ keeps the rank-one part of each example's curvature, the
+    true class versus the rest, and solves for the step in the space of the examples.
 
     Parameters
     ----------
@@ -137,7 +135,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts.
     alpha_ : float
-        The penalty of the returned head. If it was chosen, that of scaled features.
+        The penalty of the returned head. If chosen, it is for scaled features.
     alpha_method_ : str
         "left-out" if rows that are left out chose ``alpha_``, and "fixed" otherwise.
     temperature_ : float
@@ -178,8 +176,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     Notes
     -----
-    "fgn_newton" keeps large sparse input (more than 4 million entries, of which at most
-    a tenth are stored) sparse. The other solvers make it dense, up to 4 GiB.
+    "fgn_newton" keeps large sparse input (more than 4 million entries, at most a tenth
+    of them stored) sparse. The other solvers make it dense, up to 4 GiB.
 
     If the fit is poor, :meth:`diagnose` says what limited it. With a number as
     ``alpha``, or sparse input, scale the features first; lower ``alpha`` if training
@@ -292,7 +290,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             ``convergence_log_["val_loss"]``, and is used by ``early_stopping``.
 
         y_val : array-like of shape (n_val_samples,), default=None
-            Validation labels, all of them among those of y.
+            Validation labels, all of which occur in y.
 
         Returns
         -------

@@ -49,7 +49,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     network : {"mlp", "neural_ode", "cnn"} or object, default="mlp"
         Hidden layers: fully connected, an antisymmetric neural ODE, or convolutions of
         square images (the rows of X). An object has ``init(key, x)`` and
-        ``apply(parameters, x)``, like those of :mod:`sklearn_gn.networks` or Flax.
+        ``apply(parameters, x)``, like a network of :mod:`sklearn_gn.networks` or Flax.
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
         Widths of the hidden layers. "auto": small members of a committee have (4,),
         wide ones (100,), and one network has (64, 64). ``()`` is a linear model.
@@ -59,15 +59,15 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     n_init : "auto" or int, default="auto"
         Number of networks of a committee ("auto": 2 to 4 small ones and 4 wide ones; a
         number: no wide ones unless the table is too large for the evidence), or of
-        starts of one network, of which the best is returned ("auto": 1).
+        starts of one network, whose best is returned ("auto": 1).
     solver : str or solver object, default="gnvpro"
         Name, or object of :mod:`sklearn_gn.solvers`: "gnvpro" is Gauss-Newton variable
         projection, "lbfgs_vpro" L-BFGS on the same objective; "gn" (in all weights),
         and "adam" and "sgd" (on mini-batches) are baselines.
     alpha : "auto", float, tuple (hidden, output) or dict, default="auto"
-        Penalties, in scaled units. "auto": the evidence chooses them; those of wide
-        members are fixed, and those of other networks 0.001. A number: all those of the
-        committee; a pair: those of one network; a dict: those of ``alpha_``.
+        Penalties, in scaled units. "auto": the evidence chooses them; fixed for wide
+        members, and 0.001 for other networks. A number: every penalty of the committee;
+        a pair: of one network; a dict, such as ``alpha_``: each.
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of a step; it is no part of the
         objective. If None, the trust region sets it; in wide members it rises from 0.1
@@ -259,7 +259,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
             ``convergence_log_["val_loss"]``, and is used by ``early_stopping``.
 
         y_val : array-like of shape (n_val_samples,), default=None
-            Validation labels, all of them among those of y.
+            Validation labels, all of which occur in y.
 
         Returns
         -------
@@ -307,7 +307,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         by :meth:`fit`. For more rows one network is fitted, with default penalties if
         ``alpha="auto"``: the solver takes batches of a random sample, and draws another
         sample, in one pass over the chunks, when all of it is used. Loss and output
-        layer are those of all rows, however these are divided into chunks.
+        layer are for all rows, however these are divided into chunks.
 
         Parameters
         ----------

@@ -56,7 +56,7 @@ class VarProNetRegressor(
     network : {"mlp", "neural_ode", "cnn"} or object, default="mlp"
         Hidden layers: fully connected, an antisymmetric neural ODE, or convolutions of
         square images (the rows of X). An object has ``init(key, x)`` and
-        ``apply(parameters, x)``, like those of :mod:`sklearn_gn.networks` or Flax.
+        ``apply(parameters, x)``, like a network of :mod:`sklearn_gn.networks` or Flax.
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
         Widths of the hidden layers. "auto": a committee begins with (10,) and grows
         while the evidence rises; one network has (64, 64). ``()`` is a linear model.
@@ -65,15 +65,15 @@ class VarProNetRegressor(
         for all layers or one each. "auto": "tanh", in a committee also "relu".
     n_init : "auto" or int, default="auto"
         Number of networks of a committee ("auto": 2 to 4, and a Gaussian process), or
-        of starts of one network, of which the best is returned ("auto": 1).
+        of starts of one network, whose best is returned ("auto": 1).
     solver : str or solver object, default="gnvpro"
         Name, or object of :mod:`sklearn_gn.solvers`: "gnvpro" is Gauss-Newton variable
         projection, "lbfgs_vpro" L-BFGS on the same objective; "gn" (in all weights),
         and "adam" and "sgd" (on mini-batches) are baselines.
     alpha : "auto", float, tuple (hidden, output) or dict, default="auto"
         Penalties, in scaled units. "auto": the evidence chooses them; (0.01, 0.0001)
-        for other networks and very large tables. A number: all those of the committee;
-        a pair: those of one network; a dict: those of ``alpha_``.
+        for other networks and very large tables. A number: every penalty of the
+        committee; a pair: of one network; a dict, such as ``alpha_``: each.
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of a step; it is no part of the
         objective. If None, the trust region sets it.
@@ -263,7 +263,7 @@ class VarProNetRegressor(
         y_std : array-like of shape (n_samples,), default=None
             Standard deviations of the targets, up to a common factor, which is
             estimated and changes nothing. Unlike weights, they do not change how many
-            rows there are. ``noise_std_`` is that of a row of mean precision. If None,
+            rows there are. ``noise_std_`` is for a row of mean precision. If None,
             all are equal.
 
         X_val : array-like of shape (n_val_samples, n_features), default=None
@@ -321,7 +321,7 @@ class VarProNetRegressor(
         by :meth:`fit`. For more rows one network is fitted, with default penalties if
         ``alpha="auto"``: the solver takes batches of a random sample, and draws another
         sample, in one pass over the chunks, when all of it is used. Loss and output
-        layer are those of all rows, however these are divided into chunks.
+        layer are for all rows, however these are divided into chunks.
 
         Parameters
         ----------
@@ -420,10 +420,10 @@ class VarProNetRegressor(
 
         return_std : bool, default=False
             Whether to return standard deviations of the predicted means too. They come
-            from the Gauss-Newton matrix; those of a committee also from the spread of
-            its members. For a single network of more than 1200 weights they include
-            only those of the output layer. They are computed at the first request;
-            until then the model keeps the training data.
+            from the Gauss-Newton matrix, and for a committee also from the spread of
+            its members. In a single network of more than 1200 weights only the output
+            layer counts. They are computed at the first request; until then the model
+            keeps the training data.
 
         Returns
         -------
