@@ -193,7 +193,7 @@ class Cells:
 
         A hyperplane meets the cells that it runs through, and those that it touches,
         so that both sides of one between cells are refined. These cells are halved
-        along every axis, then those of their parts that it meets, ``levels`` times.
+        along every axis, then the parts that it meets, ``levels`` times.
         With one feature the breakpoints become edges of cells in the end, so that
         :meth:`gauss` is exact for piecewise polynomials.
 

@@ -59,7 +59,7 @@ def enable_compilation_cache(path: PathLike | None = None) -> Path | None:
 
     Notes
     -----
-    The settings are those of JAX, and hold for all that it compiles in the process.
+    These are settings of JAX, and hold for all that it compiles in the process.
     Several processes may use one cache: each entry is written once, and one that cannot
     be read is compiled again. Results do not change.
 

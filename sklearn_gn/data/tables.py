@@ -52,10 +52,10 @@ class Blocks:
 class TableChunks(Blocks):
     """Chunks of a table whose columns hold features, target and weights.
 
-    For ``fit_chunks`` of the estimators. Blocks of a Dask data frame, where a
-    ``distributed.Client`` runs, and those of a Ray Dataset are summed by the workers
-    that hold them, and only matrices of the size of the parameters travel. An Arrow
-    dataset is read file by file.
+    For ``fit_chunks`` of the estimators. Blocks of a Ray Dataset, and of a Dask data
+    frame where a ``distributed.Client`` runs, are summed by the workers that hold them,
+    and only matrices of the size of the parameters travel. An Arrow dataset is read
+    file by file.
 
     Parameters
     ----------

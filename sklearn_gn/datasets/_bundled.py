@@ -121,7 +121,7 @@ def load_us_employment() -> Any:
     Thousands of employees, seasonally adjusted, from January 2006 to December 2015, as
     published by the Bureau of Labor Statistics of the United States in its Current
     Employment Statistics; a work of the federal government, which is in the public
-    domain. The table is that of the package ``vega-datasets`` (npm), 3.2.1.
+    domain. The table comes from the package ``vega-datasets`` (npm), 3.2.1.
 
     Returns
     -------

@@ -75,7 +75,7 @@ def make_ellipse(
     semi_axes : tuple of 2 floats, default=(0.8, 0.4)
         Half the lengths of the axes; equal ones are a circle. The centre is the origin.
     angle : float, default=pi / 6
-        Angle between the first axis of the ellipse and that of the plane, in radians.
+        Angle between the first axes of the ellipse and of the plane, in radians.
     random_state : int, RandomState instance or None, default=None
         Determines the points.
 

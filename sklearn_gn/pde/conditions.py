@@ -48,7 +48,7 @@ class BaseCondition:
         Factor of the condition's part of the loss.
 
     name : str, default=None
-        Name in logs. If None, that of the class.
+        Name in logs. If None, the name of the class.
 
     n_points : int, default=None
         Number of points. If None, the condition shares ``n_boundary`` with the others,
@@ -208,20 +208,20 @@ class Condition(BaseCondition):
     Parameters
     ----------
     residual : callable
-        ``residual(u, x)`` returns what must vanish, like that of :class:`Problem`. Its
+        ``residual(u, x)`` returns what must vanish, as for a :class:`Problem`. Its
         further parameters may be coefficients, and ``normal``, the outward normal, with
         one component for each axis of space, like the last axis of ``grad(u)(x)``.
 
     on : str, tuple of str, callable, array or Domain, default="boundary"
-        "boundary" for that of space; faces by name; a function of points (n, d) that
-        says which of the boundary of space to take; points of shape (n, d); or a
+        "boundary", the boundary of space; faces by name; a function of points (n, d)
+        that says which part of that boundary to take; points of shape (n, d); or a
         domain on whose boundary it holds, such as an interface.
 
     weight : float, default=1.0
         Factor of the condition in the loss. Keyword only, like the parameters below.
 
     name : str, default=None
-        Name in logs. If None, that of the class.
+        Name in logs. If None, the name of the class.
 
     n_points : int, default=None
         Number of points. If None, the condition shares ``n_boundary`` with the others,

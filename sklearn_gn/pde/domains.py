@@ -31,8 +31,8 @@ class Domain:
         Names of the axes.
 
     time : str or None
-        The axis that is time. The boundary of a domain is that of space, at all times;
-        the ends of time are faces such as "t=min" and "t=max".
+        The axis that is time. The boundary of a domain is the boundary of space, at all
+        times; the ends of time are faces such as "t=min" and "t=max".
 
     bounds : ndarray of shape (d, 2)
         Lowest and highest values along the axes.
@@ -63,7 +63,7 @@ class Domain:
 
     @property
     def faces(self) -> tuple[str, ...]:
-        """Names of the faces, those of time last."""
+        """Names of the faces, the ends of time last."""
         return (*self.patches(), *self.patches(of_time=True))
 
     def contains(self, X: Array) -> Array:
@@ -116,7 +116,7 @@ class Domain:
         Parameters
         ----------
         on : str, tuple of str or callable, default="boundary"
-            "boundary" for that of space, faces by name, or a function of points (n, d)
+            "boundary" (of space), faces by name, or a function of points (n, d)
             that says which of the boundary of space to take.
 
         Returns

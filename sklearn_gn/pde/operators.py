@@ -295,7 +295,7 @@ def div(v: Field) -> Field:
     Parameters
     ----------
     v : Field
-        Of shape (n_space,), or (q, n_space), each row of which is a vector field.
+        Of shape (n_space,), or (q, n_space) with a vector field in each row.
 
     Returns
     -------

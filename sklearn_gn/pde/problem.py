@@ -524,7 +524,7 @@ class Problem:
         Returns
         -------
         points : ndarray of shape (n, d)
-            Points of the domain, or those of the reference.
+            Points of the domain, or of the reference.
         values : ndarray of shape (n, q)
             Solution there.
         """

@@ -28,12 +28,12 @@ from sklearn_gn.pde.operators import Field
 
 
 class ResidualClass(NamedTuple):
-    """Residuals of one kind: those inside, those of a condition.
+    """Residuals of one kind: inside the domain, or of a condition.
 
     Parameters
     ----------
     name : str
-        "interior", or that of the condition.
+        "interior", or the name of the condition.
 
     function : callable
         Maps P fields, P points (d,), data (e,) and coefficients to residuals (k,).

@@ -50,10 +50,10 @@ class ConvergenceDisplay(Display):
     Attributes
     ----------
     lines_ : list of matplotlib Line2D
-        The curve of the loss and, where there are validation data, that of the
-        validation loss; or the curve of the error. The training loss is that of one
-        window of time: its curve is interrupted where a new one begins. The validation
-        loss is that of all windows, and stays large until the last one is solved.
+        The curve of the loss and, where there are validation data, of the validation
+        loss; or the curve of the error. With windows of time, the curve of the training
+        loss is interrupted where a new window begins, and the validation loss, which
+        covers all windows, stays large until the last one is solved.
 
     lowest_ : matplotlib Line2D or None
         The mark at the lowest validation loss or, without validation data, at the

@@ -25,8 +25,8 @@ class RelevanceDisplay(Display):
     """How much of a fitted function depends on each feature.
 
     The relevance of a feature is the standard deviation of the change of the prediction
-    where the value of the feature is that of another row, over the root of two: for a
-    linear model, the slope times the standard deviation of the feature. Where the model
+    when the feature takes its value in another row, over the root of two: for a linear
+    model, the slope times the standard deviation of the feature. Where the model
     has a linear term, this and the rest of the function, which the hidden neurons make,
     have a bar each. Where features are correlated, an exchanged value may lie where
     there are no data, and one feature may take over the share of another.
@@ -41,8 +41,8 @@ class RelevanceDisplay(Display):
         Relevance of every feature, in units of the target.
 
     linear, hidden : ndarray of shape (n_features,), default=None
-        The same of the linear term alone and of the rest of the function. Their squares
-        do not sum to that of the total where the two are correlated.
+        The same for the linear term alone and for the rest of the function. Their
+        squares do not sum to the square of the total where the two are correlated.
 
     feature_names : list of str, default=None
         Names of the features; x0, x1, ... if None.

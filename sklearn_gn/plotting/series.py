@@ -52,8 +52,7 @@ class SeriesDisplay(Display):
         The samples.
 
     axes_, ax_, figure_ : ndarray of matplotlib Axes, Axes and Figure
-        The panels, of which those without a series are empty, the first of them, and
-        the figure.
+        The panels (without a series they are empty), the first of them, and the figure.
 
     Examples
     --------

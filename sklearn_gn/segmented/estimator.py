@@ -113,99 +113,64 @@ class SegmentedRegressor(
     Parameters
     ----------
     n_breakpoints : int, "auto" or list of these, default="auto"
-        Number of breakpoints to find. If "auto", ``criterion`` chooses it, up to
-        ``max_breakpoints``. Of several broken features, one number for each, or a list.
-
+        Number of breakpoints to find; "auto": ``criterion`` chooses it. One number for
+        each of several broken features, or a list.
     kinks : bool, default=True
         Whether the slope changes at breakpoints.
-
     jumps : bool, default=False
         Whether the function jumps at breakpoints. With ``kinks=False`` the lines of all
         segments are parallel.
-
     degree : {0, 1}, default=1
         If 1, the segments are straight lines; if 0, constants, which jump whatever
         ``kinks`` and ``jumps`` are.
-
     broken_features : int, str or list of these, default=0
-        Number or name of the feature in which the line breaks. The others enter
-        linearly. If a list, the line breaks in each of these features, and what the
-        attributes say of breakpoints and segments are lists in the same order.
-
+        Number or name of the feature in which the line breaks; the others enter
+        linearly. Of several, attributes of breakpoints and segments are lists.
     breakpoints : array-like of shape (n_known,), default=None
-        Known breakpoints, in the units of the feature. The fit does not move them, and
-        ``n_breakpoints`` counts the others.
-
+        Known breakpoints. They stay where they are; ``n_breakpoints`` counts the
+        others.
     bounds : tuple (low, high), default=None
         Range in which breakpoints are searched. If None, the range of the data.
-
     min_distance : float or timedelta, default=0.0
-        Minimum distance between breakpoints, and between them and the ends of the
-        data. For dates, a number of days or a ``timedelta``.
-
+        Minimum distance between breakpoints, and between them and the ends of the data.
+        For dates, a number of days or a ``timedelta``.
     min_rows : int, default=None
-        Minimum number of rows of a segment, counted by their weights. If None, it is
-        three; if the function jumps, a tenth of the rows, but at least three and at
-        most ten.
-
+        Minimum number of rows of a segment, counted by their weights. If None, three;
+        if the function jumps, a tenth of the rows, but at least three and at most ten.
     max_breakpoints : int, default=10
         Maximum number of breakpoints that "auto" tries.
-
     criterion : {"bic", "aic", "gcv", "evidence", "bic-ar1", "cv"}, int, \
             cross-validation generator or iterable, default="bic"
-        How "auto" chooses the number of breakpoints. "bic" and "aic" are the Bayesian
-        and Akaike information criteria, and "bic-ar1" is "bic" for autoregressive
-        noise; where the best of all positions lowers the sum of squares by more than
-        "bic" charges by chance, both charge that. "gcv" is generalised
-        cross-validation, "evidence" the probability of the data. "cv" is
-        cross-validation with five folds, a number or a generator is cross-validation
-        with these folds; it chooses the smallest number whose error is within one
-        standard error of the lowest.
-
+        How "auto" chooses the number of breakpoints: information criteria ("bic-ar1"
+        for autoregressive noise), generalised cross-validation, the probability of the
+        data, or cross-validation by the one-standard-error rule ("cv": five folds).
     covariance : {"nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"}, \
             default="nonrobust"
-        Estimator of the covariance of the parameters. "nonrobust" assumes independent
-        noise of one variance, HC a variance that differs from row to row, and HAC
-        (Newey and West) noise that is also correlated along the feature. If it is
-        strongly correlated, use "HAC-prewhitened": standard errors by "HAC" are too
-        small there.
-
+        Covariance of the parameters. "nonrobust": independent noise of one variance;
+        HC: the variance differs from row to row; HAC: the noise is correlated, too,
+        along the feature (strongly: "HAC-prewhitened").
     hac_lags : int, default=None
-        Number of lags of both HAC estimators. If None, ``4 (n / 100)^(2 / 9)``, rounded
-        down.
-
+        Lags of both HAC estimators. If None, ``4 (n / 100)^(2 / 9)``, rounded down.
     flat : {"first", "last", "both"}, default=None
-        Which segments are level: the first, such as below the threshold of a dose; the
-        last, such as above a saturation; or both. If None, no segment has to be level.
-
+        Which segments are level: the first (a threshold), the last (a saturation) or
+        both. If None, none has to be.
     shape : {"convex", "concave"}, default=None
-        If "convex", slopes only rise from segment to segment; if "concave", they only
-        fall. If None, they may do either.
-
+        If "convex", slopes only rise from segment to segment; "concave": only fall.
     loss : {"squared_error", "huber"}, default="squared_error"
-        Loss of the residuals. With "huber", residuals beyond 1.345 robust standard
-        deviations count linearly: rows get weights according to their residuals, and
-        the search is repeated with these weights until they no longer change. Use it if
-        some rows are outliers.
-
+        With "huber", residuals beyond 1.345 robust standard deviations count linearly:
+        for rows with outliers.
     autocorrelation : "auto", int or None, default="auto"
-        Order of the autoregression that the noise is along the feature. If "auto", it
-        is estimated from the residuals, and often zero. The number of breakpoints by
-        "bic" and, with the covariance "nonrobust", all standard errors and intervals
-        allow for it. If None, the noise counts as independent.
-
+        Order of the noise's autoregression along the feature, for which "bic" and, with
+        the covariance "nonrobust", standard errors and intervals allow. "auto"
+        estimates it, None is independent noise.
     family : {"gaussian", "poisson", "binomial"}, default="gaussian"
-        Distribution of y, with its canonical link: the line is that of the mean, of its
-        logarithm for counts ("poisson"), or of its logit for shares ("binomial", y
-        between 0 and 1, the numbers of trials as ``sample_weight``, which count as one
-        row). Counts have the variance that their mean gives, and are independent.
-
+        Distribution of y. The broken line is the mean, its logarithm for counts
+        ("poisson"), or its logit for shares ("binomial": y between 0 and 1, numbers of
+        trials as ``sample_weight``).
     slopes : tuple (low, high) or list, default=None
-        Conditions on the slopes. A tuple bounds all of them, where None is no bound:
-        ``(0, None)`` never falls. A list has an entry for each segment: None, a slope,
-        a tuple, or a text, where segments with the same text have the same slope. The
-        intervals of breakpoints are then those of the delta method.
-
+        Conditions on the slopes. A tuple bounds all: ``(0, None)`` for a line that
+        never falls. A list has an entry for each segment: None, a slope, a tuple, or a
+        text that segments with the same slope share.
     through : (x, y) or list of these, default=None
         Points that the line goes through.
 
@@ -214,72 +179,45 @@ class SegmentedRegressor(
     breakpoints_ : ndarray of shape (n_breakpoints,)
         Breakpoints, ascending, including the known ones. Dates if the feature holds
         dates.
-
     breakpoint_std_ : ndarray of shape (n_breakpoints,)
         Standard errors by the delta method; 0 for known breakpoints, NaN for jumps,
         whose positions have none. In days if the feature holds dates.
-
     breakpoint_interval_ : ndarray of shape (n_breakpoints, 2)
-        95 % confidence intervals from the profile of the sum of squares: for kinks by
-        the F test of a position, for jumps by the likelihood ratio of Eo and Morley
-        (2015), from row to row. They extend at most to the next breakpoint, to the end
-        of the data or to ``bounds``.
-
+        95 % confidence intervals from the profile of the sum of squares. They extend at
+        most to the next breakpoint, the end of the data or ``bounds``.
     jumps_ : ndarray of shape (n_breakpoints,)
         Jump at every breakpoint; 0 where the function is continuous.
-
     segments_ : dict of ndarrays
-        Table of the straight lines: ``start``, ``end``, ``intercept`` (where all
-        features are zero), ``slope``, both with ``_std_error`` and 95 % limits
-        (``_lower``, ``_upper``), ``jump`` at the start with its standard error, and
-        ``n_rows``. ``pd.DataFrame(model.segments_)`` shows it.
-
+        Table of the straight lines, for ``pd.DataFrame``: ``start``, ``end``,
+        ``intercept`` and ``slope`` (both with ``_std_error``, ``_lower`` and
+        ``_upper``), ``jump`` at the start with its error, and ``n_rows``.
     parameters_ : dict of ndarrays
-        Table of the intercept, the slope of the first segment, the changes of slope,
-        the jumps and the coefficients of the linear features: ``name``, ``estimate``,
-        ``std_error``, ``t``, ``p_value``, ``lower`` and ``upper``. All errors, here and
-        elsewhere, are NaN if the rows are no more than the parameters.
-
+        Table of intercept, first slope, changes of slope, jumps and linear
+        coefficients: ``name``, ``estimate``, ``std_error``, ``t``, ``p_value``,
+        ``lower``, ``upper``.
     noise_std_ : float
-        Standard deviation of the noise; with ``loss="huber"`` a robust estimate from
-        the median of the absolute residuals. NaN if the rows are no more than the
-        parameters.
-
+        Standard deviation of the noise. It and all errors are NaN if there are no more
+        rows than parameters.
     robust_weights_ : ndarray of shape (n_samples,)
-        Weights of the rows according to their residuals. Only with ``loss="huber"``.
-
+        Weights of the rows by their residuals. Only with ``loss="huber"``.
     residual_correlation_ : float
-        Correlation of the residuals of neighbouring rows, in the order of the feature
-        that breaks. NaN after :meth:`fit_chunks` if the points were not kept.
-
+        Correlation of the residuals of rows that are neighbours in the broken feature.
     autocorrelation_ : ndarray of shape (order,)
         Coefficients of the autoregression of the noise; empty if it is independent.
-
     statistics_ : dict of float
-        ``n_rows`` (sum of the weights), ``n_parameters`` (breakpoints included),
-        ``degrees_of_freedom``, ``rss``, ``r2``, and ``aic`` and ``bic`` for independent
-        normal noise. As in ``statsmodels``, the variance of the noise is not counted as
-        a parameter; R counts it, and its BIC is ``log(n_rows)`` higher. With
-        ``loss="huber"`` the residuals are clipped. ``r2`` of a constant target is 1.
-
+        ``n_rows`` (sum of weights), ``n_parameters`` (breakpoints included, variance of
+        the noise not), ``degrees_of_freedom``, ``rss``, ``r2``, ``aic`` and ``bic``.
     selection_path_ : dict of ndarrays
-        The numbers ``n_breakpoints`` that were tried, without known ones, with
-        ``n_parameters``, ``rss`` and the criterion. ``rss``, "gcv" and "evidence" are
-        relative to those of a constant, "bic" and "aic" are as in ``statistics_``; with
-        "cv" there is also ``cv_std_error``, and with "bic" and "bic-ar1" what is added
-        to them, ``search_penalty``.
-
-    n_features_in_ : int
-        Number of features.
-
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if all of them are strings.
+        The numbers ``n_breakpoints`` that were tried, with ``n_parameters``, ``rss``
+        and the criterion; ``rss``, "gcv" and "evidence" relative to a constant.
+    n_features_in_, feature_names_in_ : int and ndarray of shape (`n_features_in_`,)
+        Number of features, and their names if all are strings.
 
     Notes
     -----
-    Outside the data, the first and the last line are extended. The standard errors of
-    the lines include the uncertainty of the positions of kinks, but treat those of
-    jumps as known. A row of weight two counts as two rows.
+    Outside the data, the first and the last line are extended. Standard errors of the
+    lines include the uncertainty of kinks, but treat the positions of jumps as known. A
+    row of weight two counts as two rows.
 
     If the fit is poor, :meth:`diagnose` says what limited it: raise
     ``max_breakpoints``, allow ``jumps``, or compare the numbers of breakpoints in
@@ -421,7 +359,7 @@ class SegmentedRegressor(
         y_std : array-like of shape (n_samples,), default=None
             Standard deviations of the targets, up to a common factor, which is
             estimated and changes nothing. Unlike weights, they do not change how many
-            rows there are. ``noise_std_`` is that of a row of mean precision. If None,
+            rows there are. ``noise_std_`` is for a row of mean precision. If None,
             all are equal.
 
         absolute_sigma : bool, default=False
@@ -500,7 +438,7 @@ class SegmentedRegressor(
         """Fit points that come in chunks and do not fit into memory.
 
         The fit keeps sums, not points, and reads the chunks a few times. Residuals and
-        standard errors are those of all points at the breakpoints found; where other
+        standard errors are for all points at the breakpoints found; where other
         breakpoints are almost as good, :meth:`fit` in memory may find those.
         :meth:`fit` calls this method if X is a dask or a large memory-mapped array.
 
@@ -714,15 +652,15 @@ class SegmentedRegressor(
     def update(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Self:
-        """Add rows to those of the fit, and move the breakpoints to where they belong.
+        """Add rows to the fit, and move the breakpoints to where they belong.
 
         The fit keeps sums, so that adding a row takes a millisecond or two however many
         rows there are. Where the criterion would take one breakpoint more or less, or a
         breakpoint would be better elsewhere, all rows are searched again. In between,
         kinks move until they are within a hundredth of a standard error, their
-        intervals are those of the delta method, and the autocorrelation of the noise
-        is that of the last search. A model that is saved leaves its rows behind: fit it
-        before the next update.
+        intervals follow the delta method, and the autocorrelation of the noise keeps
+        its value from the last search. A model that is saved leaves its rows behind:
+        fit it before the next update.
 
         Parameters
         ----------
@@ -885,8 +823,8 @@ class SegmentedRegressor(
         Returns
         -------
         score : float
-            One minus the deviance over that of the mean; of "gaussian" these are sums
-            of squares.
+            One minus the deviance over the deviance of the mean; of "gaussian" these
+            are sums of squares.
         """
         predicted = self.predict(X, offset=offset)
         if not self._family.has_known_variance:

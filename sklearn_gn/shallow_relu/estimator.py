@@ -66,264 +66,129 @@ class ShallowReLURegressor(
     breakpoints, :class:`~sklearn_gn.SegmentedRegressor`; for very many rows or many
     thresholds, gradient boosting.
 
-    The model is a shallow ReLU network,
+    The model is a shallow ReLU network with a linear term,
 
     .. math::
         u(x) = c_0 + s \cdot x + \sum_{i=1}^n c_i \max(0, w_i \cdot x + b_i), \quad
         |w_i| = 1,
 
-    fitted by weighted least squares in all its parameters: the breaking hyperplanes
-    :math:`w_i \cdot x + b_i = 0` move to the kinks and jumps of the data. By default
-    nothing needs tuning. With several features, the penalties (one for the weights of
-    each feature) and the noise level maximise the evidence [2]_, which is computed from
-    the Gauss-Newton matrix. With one feature, an information criterion chooses the
-    number of breakpoints.
-
-    If penalties and number of neurons are given, ``s`` is zero and this is the problem
-    of [1]_, solved by Gauss-Newton steps and a global search that leaves local minima.
-    The structure-guided method (SgGN) of [1]_ alternates between hidden layer and
-    output layer; the default solver moves both layers together.
+    whose breaking hyperplanes :math:`w_i \cdot x + b_i = 0` move to the kinks of the
+    data. By default nothing needs tuning: with several features, penalties and noise
+    level maximise the evidence [2]_; with one feature, an information criterion chooses
+    the number of breakpoints. If penalties and ``n_neurons`` are given, ``s`` is zero,
+    and the fit is the least-squares problem of [1]_ with a global search.
 
     Parameters
     ----------
     n_neurons : int or "auto", default="auto"
-        Number of neurons n, each with one breaking hyperplane (with one feature: one
-        breakpoint). If "auto" and all parameters have penalties (see ``alpha``), the
-        fit starts with 20 neurons, or fewer on small or wide tables, and penalties of
-        the evidence switch off those that are not needed. Otherwise "auto" lets
-        ``criterion`` choose among up to 64 neurons with one feature and 32 with
-        several.
-
+        Number of neurons, each with one breaking hyperplane. "auto": at most 20, and
+        the penalties switch some off; with one feature, ``alpha=0`` or another solver,
+        ``criterion`` chooses among up to 64 (one feature) or 32 (several).
     alpha : float, dict or "auto", default="auto"
-        If "auto", the evidence chooses the penalties and the model has a linear term;
-        with one feature, or another solver than "vpgn", "auto" means 0. A positive
-        number is every penalty of the same model, in scaled units. If ``n_neurons`` is
-        given, too, or with one feature or another solver, it is the ridge penalty
-        ``alpha / 2 * |c|^2`` of the output layer alone. 0 suits functions without
-        noise. A dict, such as ``alpha_`` of a fitted model, fixes all penalties.
-
+        Penalties, in scaled units. "auto": the evidence chooses them; 0 for one feature
+        or another solver. A number: all of them, but if ``n_neurons`` is given, or with
+        one feature, the output layer alone. A dict, such as ``alpha_``: each.
     solver : str or solver object, default="vpgn"
-        Solver of the least-squares problem: a name, or an object of
-        :mod:`sklearn_gn.solvers`, which has further parameters. All solvers minimise
-        the same objective from the same starting network.
-
-        - "vpgn", :class:`~sklearn_gn.solvers.JointGN`: Gauss-Newton in both layers
-          together, with a global search where penalties are given.
-        - "sggn", :class:`~sklearn_gn.solvers.SgGN`: structure-guided Gauss-Newton,
-          with the same search.
-        - "lm", "lm_hidden", :class:`~sklearn_gn.solvers.LM`: Levenberg-Marquardt in
-          all parameters, or in the hidden ones alone.
-        - "bfgs", :class:`~sklearn_gn.solvers.BFGS`: BFGS with a line search.
-        - "kfra", :class:`~sklearn_gn.solvers.KFRA`: Gauss-Newton with
-          Kronecker-factored diagonal blocks.
-        - "adam", ``Adam(learning_rate=0.01)``: Adam on all rows, with a learning rate
-          that is halved ten times over ``max_iter``.
-
+        Name, or object of :mod:`sklearn_gn.solvers`: "vpgn" moves both layers together,
+        "sggn" in turn as in [1]_; "lm", "lm_hidden", "bfgs", "kfra" and "adam" are
+        baselines for the same objective.
     damping : float or None, default=None
-        Shift added to the Gauss-Newton matrix of every step, in scaled units. If None,
-        "vpgn" and "lm" adapt it to the gain ratio, and "sggn" adds nothing. It changes
-        the steps, not the objective. "bfgs" and "adam" do not use it.
-
+        Shift added to the Gauss-Newton matrix of a step, in scaled units; it is no part
+        of the objective. If None, the solver chooses it.
     rank : int or None, default=None
-        Number of leading singular directions kept in a Gauss-Newton step and in the
-        solve for the output layer. If None, or larger than the number of directions,
-        all are kept. If the evidence chooses the penalties, the dimension of the Krylov
-        space of a step, whose matrix is divided by its diagonal.
-
+        Largest number of directions in which a step moves; if the evidence chooses the
+        penalties, the dimension of its Krylov space. If None, there is no limit.
     init : str or array, default="auto"
-        Initial breaking hyperplanes.
-
-        - "auto": "uniform" with one feature, "random" with several.
-        - "uniform": spread evenly over the range of the features in turn.
-        - "horizontal", "vertical": spread evenly over the range of the last or of the
-          first feature.
-        - "random": random directions through random rows.
-        - array of shape (n_neurons, 1 + n_features): rows (b, w) in the units of X.
-          With ``n_neurons="auto"`` it may have any number of rows, and the choice of
-          the size starts from them. The other names need a number of neurons.
-
+        Initial hyperplanes: "uniform" ("auto" with one feature), "random" ("auto" with
+        several), "horizontal", "vertical", or an array of rows (b, w) in units of X.
     n_init : int or "auto", default="auto"
-        Number of initial networks: ``init`` first, then random ones. If the evidence
-        chooses the penalties, the one of highest evidence after six iterations is
-        continued; otherwise the best of all fits is returned. If "auto", 5 for up to
-        100 hidden weights and 3 for up to 300 if the evidence chooses their penalties,
-        and 1 otherwise.
-
+        Number of initial networks; the best is returned. "auto": 5 or 3 for small
+        networks with penalties of the evidence, otherwise 1.
     criterion : {"bic", "aic", "gcv"}, default="bic"
-        Criterion that ``n_neurons="auto"`` minimises if penalties are given. The
-        Bayesian and Akaike information criteria assume independent normal residuals,
-        generalised cross-validation only independent ones.
-
+        What ``n_neurons="auto"`` minimises with one feature, ``alpha=0`` or another
+        solver.
     loss : {"squared_error", "huber"}, default="squared_error"
-        Loss of the residuals. With "huber", residuals beyond 1.345 robust standard
-        deviations count linearly, and the evidence chooses the penalties with one
-        feature, too. Use it if some rows are outliers. For skewed targets it is of no
-        use: the fit would then be closer to their median than to their mean.
-
+        With "huber", residuals beyond 1.345 robust standard deviations count linearly:
+        for rows with outliers, not for skewed targets.
     max_iter : int, default=200
-        Maximum number of iterations of a fit, over all starts. An accepted round of
-        the global search counts as one iteration.
-
+        Maximum number of iterations of a fit, over all starts and rounds of the search.
     tol : float, default=1e-10
-        The fit stops when an iteration lowers the loss by less than ``tol`` times the
-        loss. If the evidence chooses the penalties, it stops when three iterations in a
-        row have not raised the log evidence by 0.1 and by 0.001 per row (``tol`` per
-        row, if that is more). "adam" does not use it.
-
+        The fit stops when an iteration lowers the loss by less than this share, or, if
+        the evidence chooses the penalties, when it no longer rises (0.1 in three rows).
     max_time : float or None, default=None
-        Seconds after which the fit stops, compilation included. If None, there is no
-        limit.
-
+        Seconds after which the fit stops. If None, there is no limit.
     early_stopping : bool, default=False
         Whether to stop when the loss on validation data no longer falls, and to return
-        the iterate with the lowest one. The data are ``X_val`` and ``y_val`` of
-        ``fit``, or else a random part of the training data.
-
+        the best iterate. The data are ``X_val`` and ``y_val``, or a part of the rows.
     validation_fraction : float, default=0.1
-        Fraction of the rows set aside if ``early_stopping`` is True and no ``X_val`` is
-        given.
-
+        Share of the rows set aside for ``early_stopping`` if no ``X_val`` is given.
     n_iter_no_change : int, default=10
         Number of iterations without improvement after which ``early_stopping`` stops.
-
     warm_start : bool, default=False
-        Whether to start from the hyperplanes of the previous fit. With
-        ``n_neurons="auto"`` the choice of the size starts from them.
-
+        Whether to start from the hyperplanes of the previous fit.
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the fit. If the evidence chooses the penalties, or a dict gives
-        them, it is always "float64".
-
+        Precision of fits with given penalties; all others use "float64".
     device : str, list of int, jax.sharding.Mesh or None, default=None
-        Where to compute: "cpu" or "gpu". If None, fits with penalties from the evidence
-        or from a dict are computed on the CPU, and all others on JAX's default device.
-        A list of numbers in ``jax.devices()``, or a mesh, divides the rows among
-        several devices; see :doc:`/user_guide/devices`. A warning names what is
-        computed on the CPU nevertheless, such as fits by "vpgn" to one feature.
-
+        Where to compute: "cpu", "gpu", or several devices, which share the rows. See
+        :doc:`/user_guide/devices`.
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.
-
     random_state : int, RandomState instance or None, default=None
-        Seed of initialisation, global search and validation split. The draws depend on
-        the weighted data set, not on the order or the multiplicity of its rows.
+        Seed of starts, global search and validation split.
 
     Attributes
     ----------
     hyperplanes_ : ndarray of shape (n_active, 1 + n_features)
-        Breaking hyperplanes of the active neurons in the units of X: rows (b, w) with
-        ``|w| = 1``.
-
+        Rows (b, w) with ``|w| = 1``, in the units of X. Empty: the model is linear.
     breakpoints_ : ndarray of shape (n_active,)
-        Positions of the breakpoints, ascending. Only with one feature.
-
+        Their positions, ascending. Only with one feature.
     breakpoint_std_ : ndarray of shape (n_active,)
-        Standard errors of the breakpoints by the delta method, from the Gauss-Newton
-        matrix: plus and minus 1.96 standard errors is a 95 % interval if both adjacent
-        segments hold many rows. NaN for a breakpoint outside the data, infinite if an
+        Standard errors of the breakpoints; NaN outside the data, infinite where an
         adjacent segment holds fewer than two distinct rows. Only with one feature.
-
     selection_path_ : dict of ndarrays
-        ``n_neurons``, ``loss``, ``n_parameters`` and the criterion of all sizes that
-        were compared. "bic" and "aic" do not count the variance of the noise as a
-        parameter. Only if ``criterion`` has chosen the size.
-
-    output_coef_ : ndarray of shape (n_active,) or (n_targets, n_active)
-        Output coefficients of the neurons, in the order of ``hyperplanes_``.
-
-    linear_coef_ : ndarray of shape (n_features,) or (n_targets, n_features)
-        Slopes s of the linear term, including those of neurons whose hyperplanes lie
-        outside the data. Zero if penalties are given.
-
+        ``n_neurons``, ``loss``, ``n_parameters`` and the criterion of the sizes that
+        were compared. Only if ``criterion`` has chosen.
+    output_coef_, linear_coef_ : ndarray of shape (n_active,) and (n_features,)
+        Coefficients c, in the order of ``hyperplanes_``, and slopes s of the linear
+        term; a row for each target if there are several.
     output_intercept_ : float or ndarray of shape (n_targets,)
         The constant :math:`c_0`.
-
     active_ : ndarray of shape (n_neurons,), dtype bool
         Which neurons are active.
-
-    gram_spectrum_ : ndarray of shape (n_active * (1 + n_features),)
-        Eigenvalues of the layer Gauss-Newton matrix in scaled units, descending.
-
-    mass_spectrum_ : ndarray of shape (1 + n_active,)
-        Eigenvalues of the mass matrix in scaled units, descending.
-
+    gram_spectrum_, mass_spectrum_ : ndarray
+        Eigenvalues of the layer Gauss-Newton matrix, and of the output layer's mass
+        matrix, in scaled units, descending.
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
-        ``iteration``, ``time`` (seconds), ``loss``, ``val_loss``, ``grad_norm``,
-        ``step_size``, ``damping``, ``gain_ratio`` and ``inner_iterations``
-        (Gauss-Newton steps), one row per iteration. If the evidence chooses the
-        penalties, also ``log_evidence``, ``n_effective_parameters`` and ``noise_std``,
-        in scaled units; of :meth:`fit_chunks`, ``n_rows``, the number of rows that an
-        iteration used. A column that does not apply to the solver is NaN.
-
+        The iterations, a column each of ``iteration``, ``time`` (seconds), ``loss``,
+        ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio`` and
+        ``inner_iterations``, and figures of the evidence; NaN where it does not apply.
     loss_ : float
-        Half the weighted mean squared error of the returned network, plus the
-        penalties. Where targets have different scales, the same in scaled units times
-        the mean square of the scales. With ``loss="huber"``, this and ``log_evidence_``
-        are computed with clipped residuals. If the evidence prefers a linear model, and
-        ``hyperplanes_`` is empty, it is the loss of this model; the log is that of the
-        network, and may end at a lower loss.
-
+        Half the weighted mean squared error, plus the penalties.
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in units of y, one for each target. With
-        ``loss="huber"`` it is estimated from the median absolute residual, so that
-        intervals hold for rows that are not outliers.
-
+        Standard deviation of the noise, in units of y.
     alpha_ : dict
-        Penalties chosen by the evidence, in the units of ``alpha``: "slope", "coef",
-        "bias", and "weights" of shape (n_features,), one for the hidden weights of each
-        feature. A feature with a large one has no kinks. Only if the evidence has
-        chosen the penalties.
-
+        Penalties found by the evidence: "slope", "coef", "bias", and "weights" of shape
+        (n_features,). A feature with a large one has no kinks.
     alpha_method_ : str
-        How the evidence is computed: "dense", or "lanczos" for an estimate with more
-        than 2,000 parameters and rows; "fixed" if penalties are given.
-
-    n_effective_parameters_ : float
-        Number of parameters that the data determine. Only if the evidence has chosen
-        the penalties.
-
-    log_evidence_ : float
-        Logarithm of the evidence of the returned network, in units of y: the higher of
-        two fits to the same data is more probable. Only if the evidence has chosen the
-        penalties.
-
-    n_iter_ : int
-        Number of iterations of this fit.
-
-    converged_ : bool
-        Whether the fit ended by ``tol``, or with residuals at rounding level.
-
+        How the evidence was computed: "dense", "lanczos" (large fits), or "fixed".
+    n_effective_parameters_, log_evidence_ : float
+        Number of parameters that the data determine, and logarithm of the evidence (the
+        higher, the more probable). Both only if the evidence has chosen the penalties.
+    n_iter_, converged_ : int and bool
+        Number of iterations, and whether the fit ended by ``tol`` or at rounding level.
     stop_reason_ : str
         "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",
-        "interrupted", "line_search", "singular" or "non_finite". With several starts,
-        that of the start whose network is returned.
-
-    n_features_in_ : int
-        Number of features.
-
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if all of them are strings.
-
-    See Also
-    --------
-    sklearn.neural_network.MLPRegressor : Deep networks by first-order methods.
+        "interrupted", "line_search", "singular" or "non_finite".
+    n_features_in_, feature_names_in_ : int and ndarray of shape (`n_features_in_`,)
+        Number of features, and their names if all are strings.
 
     Notes
     -----
-    Unlike in [1]_, the loss is divided by the sum of weights. Outside the range of the
-    training data the model continues linearly, with standard errors that grow with the
-    distance.
-
-    Jumps without noise leave to the evidence what looks like noise. If nearly all rows
-    of a default fit lie on planes through their neighbours, to rounding errors, the
-    global search without penalties follows, and its network is returned if BIC prefers
-    it. This takes seconds, mostly for compilation.
+    Outside the training data the model continues linearly, and standard errors grow.
 
     If the fit is poor, :meth:`diagnose` says what limited it. Raise ``n_init`` or
-    ``n_neurons``; for data without noise, set ``alpha=0`` and the number of neurons,
-    which turns on the global search. If the fit follows outliers, set
-    ``loss="huber"``: the evidence assumes normal noise otherwise. The :doc:`user guide
-    </user_guide/shallow_relu>` has more.
+    ``n_neurons``. For data without noise set ``alpha=0`` and ``n_neurons``, which turns
+    on the global search. The :doc:`user guide </user_guide/shallow_relu>` has more.
 
     References
     ----------
@@ -334,27 +199,13 @@ class ShallowReLURegressor(
 
     Examples
     --------
-    A function with kinks at 0.3 and 0.7 is recovered exactly:
-
     >>> import numpy as np
     >>> from sklearn_gn import ShallowReLURegressor
     >>> X = np.linspace(0, 1, 200)[:, None]
     >>> y = np.abs(X[:, 0] - 0.3) + np.abs(X[:, 0] - 0.7)
     >>> model = ShallowReLURegressor(n_neurons=3, random_state=0).fit(X, y)
-    >>> inside = (model.breakpoints_ > 0.01) & (model.breakpoints_ < 0.99)
-    >>> model.breakpoints_[inside].round(6)
-    array([0.3, 0.7])
-    >>> bool(model.loss_ < 1e-20)
-    True
-
-    A noisy table needs no settings:
-
-    >>> from sklearn.datasets import load_diabetes
-    >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = ShallowReLURegressor(random_state=0).fit(X, y)
-    >>> lower, upper = model.predict_interval(X)
-    >>> bool(0.93 < ((lower < y) & (y < upper)).mean() < 0.98)
-    True
+    >>> model.predict([[0.3], [0.7]]).round(6)
+    array([0.4, 0.4])
     """
 
     _short_forms = SHALLOW_RELU_SOLVERS
@@ -456,7 +307,7 @@ class ShallowReLURegressor(
         y_std : array-like of shape (n_samples,), default=None
             Standard deviations of the targets, up to a common factor, which is
             estimated and changes nothing. Unlike weights, they do not change how many
-            rows there are. ``noise_std_`` is that of a row of mean precision. If None,
+            rows there are. ``noise_std_`` is for a row of mean precision. If None,
             all are equal.
 
         X_val : array-like of shape (n_val_samples, n_features), default=None
@@ -524,10 +375,11 @@ class ShallowReLURegressor(
         one iteration of the log if the evidence chooses the penalties. The best one is
         then fitted to all rows; every iteration reads the chunks a few times. The
         result does not depend on how the rows are divided into chunks; up to 65,536
-        distinct rows, which all fit into the sample, give that of :meth:`fit`. Takes
-        the solver "vpgn" with the squared loss and penalties of all parameters, as by
-        default; with one feature, ``alpha`` must be a dict. Then :meth:`fit` calls this
-        method if X is a dask array, or a memory-mapped array of 1 GiB or more.
+        distinct rows, which all fit into the sample, are fitted as by :meth:`fit`.
+        Takes the solver "vpgn" with the squared loss and penalties of all parameters,
+        as by default; with one feature, ``alpha`` must be a dict. Then :meth:`fit`
+        calls this method if X is a dask array, or a memory-mapped array of 1 GiB or
+        more.
 
         Parameters
         ----------

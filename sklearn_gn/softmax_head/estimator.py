@@ -63,180 +63,112 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     Use it as the last layer of a classifier with twenty to thousands of classes, on
     features that another model or a transformer computes. For fewer classes use
-    :class:`~sklearn.linear_model.LogisticRegression`; for tables whose classes no
-    plane separates, use :class:`VarProNetClassifier` or gradient boosting.
+    :class:`~sklearn.linear_model.LogisticRegression`; for tables whose classes no plane
+    separates, use :class:`VarProNetClassifier` or gradient boosting.
 
-    The objective is that of multinomial
-    :class:`~sklearn.linear_model.LogisticRegression`,
+    The objective is the same as for :class:`~sklearn.linear_model.LogisticRegression`,
 
     .. math::
         \frac{1}{\sum_i v_i} \sum_i v_i \, \big({-\log} p_{t_i}(x_i)\big)
         + \frac{\alpha}{2} |W|^2, \qquad p(x) = \mathrm{softmax}(W x + b),
 
     with sample weights :math:`v_i` and an intercept that is not penalised. Fast
-    Gauss-Newton (FGN) [1]_ keeps the rank-one part of each example's curvature, that of
-    the true class versus the rest, and solves for the step in the space of the
-    examples.
+    Gauss-Newton (FGN) [1]_ keeps the rank-one part of each example's curvature, the
+    true class versus the rest, and solves for the step in the space of the examples.
 
     Parameters
     ----------
     solver : str or solver object, default="fgn_newton"
-        Solver of the minimisation problem: a name, or an object of
-        :mod:`sklearn_gn.solvers`, which has further parameters, such as
-        ``FGN(learning_rate=0.5, batch_size=128)``.
-
-        - "fgn_newton" or :class:`~sklearn_gn.solvers.FGNNewton`: Newton's method on all
-          rows. Converges to the optimum.
-        - "fgn" or :class:`~sklearn_gn.solvers.FGN`: mini-batch FGN, Algorithm 1
-          of [1]_.
-        - "sgn" or :class:`~sklearn_gn.solvers.SGN`: mini-batch Gauss-Newton with the
-          full softmax curvature, a baseline.
-        - "adam" or :class:`~sklearn_gn.solvers.Adam`: mini-batch Adam, a baseline.
-
+        Name, or object of :mod:`sklearn_gn.solvers`: "fgn_newton" is Newton's method on
+        all rows and converges to the optimum, "fgn" is Algorithm 1 of [1]_, for
+        streams; "sgn" (full softmax curvature) and "adam" are baselines, on
+        mini-batches, too.
     alpha : float or "auto", default="auto"
-        Factor of the penalty. If "auto", "fgn_newton" chooses it within one fit by rows
-        that are left out, for features that it scales; the mini-batch solvers cannot
-        choose it, and use 0.001. If a number, it is fixed, belongs to the features as
-        given, and corresponds to ``C = 1 / (alpha * sum of weights)`` of
-        ``LogisticRegression``. If 0, there is no optimum for classes that a head
-        separates.
-
+        Factor of the penalty. "auto": "fgn_newton" chooses it by rows that are left
+        out, for features that it scales; mini-batch solvers use 0.001. A number is for
+        features as given: ``C = 1 / (alpha * sum of weights)`` of
+        ``LogisticRegression``. With 0, separable classes have no optimum.
     damping : float or None, default=None
-        Shift added to the matrix of a step; it changes the steps, not the objective. If
-        None, it is 0 for "fgn_newton", and 1 for "fgn" and "sgn", which suits features
-        of size one. Raise it if mini-batch steps are too long. "adam" does not use it.
-
+        Shift added to the matrix of a step; it is no part of the objective. If None, 0
+        for "fgn_newton", and 1 for "fgn" and "sgn", which suits features of size one.
     rank : int or None, default=None
-        Dimension in which the system of a step is solved. For "fgn_newton" and "sgn",
-        it is the maximum number of conjugate-gradient iterations of a step; if None,
-        100 and 5. For "fgn", it is the number of curvature directions kept for each
-        example; if None, 1, which is the method of [1]_. The number of classes minus 1
-        keeps the full curvature. "adam" does not use it.
-
+        Maximum number of conjugate-gradient iterations of a step ("fgn_newton": None is
+        100, "sgn": 5), or for "fgn" of the curvature directions kept for each example
+        (None is 1, as in [1]_; the number of classes minus 1 keeps all).
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
-
     class_weight : dict, "balanced" or None, default=None
-        Factors of the sample weights by class. If "balanced", all classes have the same
-        total weight. If None, all factors are 1.
-
+        Factors of the sample weights by class; "balanced" gives all the same total
+        weight.
     max_iter : int, default=100
-        Maximum number of iterations. For mini-batch solvers these are epochs; for
-        "fgn_newton" they are Newton steps.
-
+        Maximum number of iterations: Newton steps, or epochs of mini-batch solvers.
     tol : float, default=1e-06
-        "fgn_newton" stops when no component of the gradient is larger. A mini-batch
-        solver stops when the loss has fallen by less than ``tol`` times its size in
-        five epochs.
-
+        "fgn_newton" stops when no component of the gradient is larger, a mini-batch
+        solver when the loss has fallen by less than this share in five epochs.
     max_time : float or None, default=None
-        Seconds after which the fit stops, compilation included. "fgn_newton" begins no
-        step that is not expected to end in time. If None, there is no limit.
-
+        Seconds after which the fit stops. If None, there is no limit.
     early_stopping : bool, default=False
-        Whether to stop when the cross-entropy on validation data no longer falls, and
-        to return the iterate with the lowest one. The data are ``X_val`` and ``y_val``
-        of ``fit``, or else a random part of the training data, stratified if possible.
-
+        Whether to stop when the loss on validation data no longer falls, and to return
+        the best iterate. The data are ``X_val`` and ``y_val``, or a part of the rows.
     validation_fraction : float, default=0.1
-        Fraction of the rows set aside if ``early_stopping`` is True and no ``X_val`` is
-        given.
-
+        Share of the rows set aside for ``early_stopping`` if no ``X_val`` is given.
     n_iter_no_change : int, default=10
-        Number of iterations without improvement after which ``early_stopping`` stops
-        the fit.
-
+        Number of iterations without improvement after which ``early_stopping`` stops.
     warm_start : bool, default=False
-        Whether to start from the coefficients of the previous fit, which must have had
-        the same classes and features.
-
+        Whether to start from the previous fit, which had the same classes and features.
     dtype : {"float64", "float32"}, default="float64"
         Precision of the fit.
-
     device : str, list of int, jax.sharding.Mesh or None, default=None
-        Where to compute: "cpu" or "gpu". If None, JAX's default device. A list of
-        numbers in ``jax.devices()``, or a mesh, divides the rows among several devices;
-        see :doc:`/user_guide/devices`.
-
+        Where to compute: "cpu", "gpu", or several devices, which share the rows. See
+        :doc:`/user_guide/devices`.
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.
-
     random_state : int, RandomState instance or None, default=None
-        Seed of batches and validation split. The draws depend on the weighted data
-        set, not on the order or the multiplicity of its rows. "fgn_newton" without
-        ``early_stopping`` draws nothing.
+        Seed of batches and validation split.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels of the classes of positive weight.
-
     coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
         Coefficients; one row for two classes.
-
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts.
-
     alpha_ : float
-        The penalty of the returned head. If it was chosen, that of scaled features.
-
+        The penalty of the returned head. If chosen, it is for scaled features.
     alpha_method_ : str
         "left-out" if rows that are left out chose ``alpha_``, and "fixed" otherwise.
-
     temperature_ : float
         Divides the logits of :meth:`decision_function` in :meth:`predict_proba`. With
-        ``alpha="auto"`` it is chosen with the penalty by the rows left out, and mostly
-        below one: a penalty that suits the classes makes the logits too small. 1 if
-        ``alpha`` is a number.
-
+        ``alpha="auto"`` it is chosen with the penalty, and mostly below one; otherwise
+        1.
     alpha_path_ : dict of ndarrays
-        The penalties that were tried: ``alpha``, ascending, ``left_out``, the mean
+        Penalties that were tried: ``alpha``, ascending, ``left_out``, the mean
         cross-entropy of the rows left out, and the ``temperature`` at which it is
-        least. ``alpha_`` itself need not be among them. Only if ``alpha`` is "auto" and
-        the input does not stay sparse.
-
+        least. Only if ``alpha`` is "auto" and the input does not stay sparse.
     competitor_dispersion_ : float
-        Training mean of :math:`\xi = 1 - |\rho|^2`, where :math:`\rho` are the
-        probabilities of the wrong classes relative to each other, with temperature 1:
-        0 if each example has one competitor, near 1 if it has many equally likely ones.
-
-    retained_trace_ : float
-        Training mean of the trace of the softmax curvature that FGN keeps.
-
-    dropped_trace_ : float
-        Training mean of the trace that FGN drops. The ratio of the two says how close
-        FGN is to the full Gauss-Newton method.
-
+        Training mean of :math:`1 - |\rho|^2`, where :math:`\rho` are the probabilities
+        of the wrong classes relative to each other: 0 if each example has one
+        competitor, near 1 if it has many equally likely ones.
+    retained_trace_, dropped_trace_ : float
+        Training means of the traces of the softmax curvature that FGN keeps, and drops.
     gram_spectrum_ : ndarray
-        Largest eigenvalues of the FGN matrix of one batch, in descending order; at most
-        1024.
-
+        Largest eigenvalues of the FGN matrix of one batch, descending; at most 1024.
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
-        ``iteration``, ``time`` (seconds), ``loss``, ``val_loss``, ``grad_norm``,
-        ``step_size``, ``damping``, ``gain_ratio``, ``inner_iterations`` (conjugate
-        gradient steps of "fgn_newton"), ``alpha``, ``competitor_dispersion``,
-        ``retained_trace`` and ``dropped_trace``, one row per iteration. A column that
-        does not apply to the solver is NaN. With ``alpha="auto"``, losses at different
-        values of ``alpha`` are not comparable.
-
+        The iterations, a column each of ``iteration``, ``time`` (seconds), ``loss``,
+        ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio``,
+        ``inner_iterations``, ``alpha``, ``competitor_dispersion``, ``retained_trace``
+        and ``dropped_trace``; NaN where it does not apply. Compare losses at one
+        ``alpha``.
     loss_ : float
         Objective of the returned head on the training data.
-
-    n_iter_ : int
-        Number of iterations of this fit.
-
-    converged_ : bool
-        Whether the fit ended by ``tol``, or with the loss at rounding level.
-
+    n_iter_, converged_ : int and bool
+        Number of iterations, and whether the fit ended by ``tol`` or at rounding level.
     stop_reason_ : str
         "tol", "rounding", "separable", "max_iter", "max_time", "early_stopping",
         "callback", "interrupted", "line_search", "diverged" or "non_finite".
-
-    n_features_in_ : int
-        Number of features.
-
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if all of them are strings.
+    n_features_in_, feature_names_in_ : int and ndarray of shape (`n_features_in_`,)
+        Number of features, and their names if all are strings.
 
     See Also
     --------
@@ -244,17 +176,13 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
 
     Notes
     -----
-    FGN is exact for two classes, and close to the full Gauss-Newton method if
-    ``dropped_trace_`` is small compared with ``retained_trace_``.
-
-    "fgn_newton" keeps large sparse input (more than 4 million entries, of which at most
-    a tenth are stored) sparse, and works in the space of the rows. The other solvers
-    make it dense, up to 4 GiB.
+    "fgn_newton" keeps large sparse input (more than 4 million entries, at most a tenth
+    of them stored) sparse. The other solvers make it dense, up to 4 GiB.
 
     If the fit is poor, :meth:`diagnose` says what limited it. With a number as
-    ``alpha``, or sparse input, scale the features first.
-    If ``alpha`` is a number, lower it if training and test accuracy are both low, and
-    raise it if they differ. The :doc:`user guide </user_guide/softmax_head>` has more.
+    ``alpha``, or sparse input, scale the features first; lower ``alpha`` if training
+    and test accuracy are both low, and raise it if they differ. The
+    :doc:`user guide </user_guide/softmax_head>` has more.
 
     References
     ----------
@@ -362,7 +290,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             ``convergence_log_["val_loss"]``, and is used by ``early_stopping``.
 
         y_val : array-like of shape (n_val_samples,), default=None
-            Validation labels, all of them among those of y.
+            Validation labels, all of which occur in y.
 
         Returns
         -------

@@ -52,9 +52,9 @@ class FGNSoftmaxHeadCV(
     For a penalised choice among the features use
     :class:`~sklearn.linear_model.LogisticRegressionCV`.
 
-    The model, its objective and the meaning of ``C`` are those of multinomial
-    :class:`~sklearn.linear_model.LogisticRegression`. Each minimum starts from those of
-    the larger penalties before it, and all folds share the principal axes of the
+    Model, objective and ``C`` are the same as for multinomial
+    :class:`~sklearn.linear_model.LogisticRegression`. Each minimum starts from the
+    minima at larger penalties before it, and all folds share the principal axes of the
     features and the preconditioner of the Newton steps.
 
     Parameters

@@ -12,8 +12,8 @@ from sklearn_gn.solvers._base import Solver
 class DNGD(Solver):
     """Dual natural gradient descent with geodesic acceleration.
 
-    Levenberg-Marquardt steps in the smaller of two spaces, that of the residuals or
-    that of the weights [1]_. The second derivative of the residuals along a step
+    Levenberg-Marquardt steps in the space of the residuals or of the weights, whichever
+    is smaller [1]_. The second derivative of the residuals along a step
     accelerates it [2]_. The estimator's ``damping`` and ``rank`` apply to it: a number
     as ``damping`` is that shift in every iteration, with a line search along the step,
     and ``rank`` is the number of columns of the Nystrom preconditioner with which
@@ -35,7 +35,7 @@ class DNGD(Solver):
         Whether half the geodesic acceleration is added to steps for which it is short.
         Its second derivative is a difference of residuals, as in [2]_. With
         "trust_region" the step is then corrected by how far the residuals after it are
-        from those of the linear model, where that lowers the loss.
+        from the linear model, where that lowers the loss.
 
     single_precision_iter : int, default=0
         Number of iterations at the start that are computed in single precision.

@@ -51,8 +51,8 @@ class SgGN(_Search):
     Notes
     -----
     ``damping`` of the estimator is added to the layer Gauss-Newton matrix; None adds
-    nothing, as in [1]_. ``rank`` is the largest number of directions that a linear
-    solve keeps, that of the hidden layer and that of the output layer alike.
+    nothing, as in [1]_. ``rank`` is the largest number of directions that the linear
+    solves for the hidden and for the output layer keep.
 
     References
     ----------

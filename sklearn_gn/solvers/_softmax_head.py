@@ -63,10 +63,10 @@ class _MiniBatchSolver(Solver):
 class FGN(_MiniBatchSolver):
     """Fast Gauss-Newton on mini-batches, Algorithm 1 of [1]_.
 
-    It keeps the rank-one part of each example's softmax curvature, that of the true
-    class versus the rest, and solves for the step in the space of the examples. Use it
-    for data that arrive in pieces and for fits that need not be finished. Features
-    should have size one.
+    It keeps the rank-one part of each example's softmax curvature, the true class
+    versus the rest, and solves for the step in the space of the examples. Use it for
+    data that arrive in pieces and for fits that need not be finished. Features should
+    have size one.
 
     Parameters
     ----------

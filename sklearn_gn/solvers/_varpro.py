@@ -135,7 +135,7 @@ class FullGN(Solver):
     """Gauss-Newton in all weights together, a baseline for :class:`GNvpro`.
 
     The output layer is one group of weights among others. Systems are solved in a
-    Krylov space, and the trust region is that of GNvpro.
+    Krylov space, with the trust region of GNvpro.
 
     Parameters
     ----------

@@ -33,225 +33,122 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     ``hidden_layer_sizes``. For many classes on features of another model use
     :class:`FGNSoftmaxHead`.
 
-    With given penalties and ``hidden_layer_sizes``, there is one network. Its last
-    layer W is a multinomial logistic regression on the features z, which is solved for
-    every value of the other weights :math:`\theta`, and the reduced objective,
+    With given penalties and ``hidden_layer_sizes`` there is one network, whose last
+    layer W is a multinomial logistic regression, solved for every value of the other
+    weights :math:`\theta`, and
 
     .. math::
         \Phi(\theta) = \min_W \frac{1}{\sum_i v_i} \sum_i v_i
         \big({-\log} \, \mathrm{softmax}(W z(x_i; \theta))_{t_i}\big)
-        + \frac{\alpha_{out}}{2} |W|^2 + \frac{\alpha}{2} |B \theta|^2,
+        + \frac{\alpha_{out}}{2} |W|^2 + \frac{\alpha}{2} |B \theta|^2
 
     is minimised by a Gauss-Newton trust-region method (GNvpro) [1]_.
 
     Parameters
     ----------
     network : {"mlp", "neural_ode", "cnn"} or object, default="mlp"
-        The hidden layers.
-
-        - "mlp": fully connected layers of ``hidden_layer_sizes``.
-        - "neural_ode": an antisymmetric neural ODE as wide as the first of these.
-        - "cnn": a convolutional network; the rows of X are square images.
-        - an object with ``init(key, x)`` and ``apply(parameters, x)``, of
-          :mod:`sklearn_gn.networks` or Flax; ``apply`` returns the last features.
-
+        Hidden layers: fully connected, an antisymmetric neural ODE, or convolutions of
+        square images (the rows of X). An object has ``init(key, x)`` and
+        ``apply(parameters, x)``, like a network of :mod:`sklearn_gn.networks` or Flax.
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
-        Widths of the hidden layers. If "auto", a committee has members of one layer, of
-        100 neurons if they are fitted by mini-batches and of 4 otherwise; a single
-        network has (64, 64). If empty, the model is linear.
-
+        Widths of the hidden layers. "auto": small members of a committee have (4,),
+        wide ones (100,), and one network has (64, 64). ``()`` is a linear model.
     activation : "auto", str or tuple of str, default="auto"
-        Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
-        "softplus", "silu", "gelu", "sin" or "identity". If "auto", the members of a
-        committee alternate between "relu" and "tanh", those fitted by mini-batches use
-        "relu", and a single network uses "tanh".
-
+        "tanh", "relu", "sigmoid", "softplus", "silu", "gelu", "sin" or "identity", one
+        for all layers or one each. "auto": "tanh", in a committee also "relu".
     n_init : "auto" or int, default="auto"
-        Number of random starts. Those of a committee are its members, whose predictions
-        are averaged. Otherwise the network of lowest loss is returned. If "auto", a
-        committee has 2 to 4 small networks, more if they differ, and 4 wide ones, and a
-        single network has one start. If a number, no members are fitted by mini-batches
-        unless the table is too large for the evidence.
-
+        Number of networks of a committee ("auto": 2 to 4 small ones and 4 wide ones; a
+        number: no wide ones unless the table is too large for the evidence), or of
+        starts of one network, whose best is returned ("auto": 1).
     solver : str or solver object, default="gnvpro"
-        Solver of the minimisation problem: a name, or an object of
-        :mod:`sklearn_gn.solvers`, which has further parameters. All solvers minimise
-        the same objective from the same initial weights.
-
-        - "gnvpro" (:class:`~sklearn_gn.solvers.GNvpro`): Gauss-Newton variable
-          projection.
-        - "lbfgs_vpro" (:class:`~sklearn_gn.solvers.LBFGSvpro`): L-BFGS on the reduced
-          objective.
-        - "gn" (:class:`~sklearn_gn.solvers.FullGN`): Gauss-Newton in all weights, in a
-          Krylov space.
-        - "adam", "sgd" (:class:`~sklearn_gn.solvers.Adam`,
-          :class:`~sklearn_gn.solvers.SGD`): first-order methods on mini-batches.
-
+        Name, or object of :mod:`sklearn_gn.solvers`: "gnvpro" is Gauss-Newton variable
+        projection, "lbfgs_vpro" L-BFGS on the same objective; "gn" (in all weights),
+        and "adam" and "sgd" (on mini-batches) are baselines.
     alpha : "auto", float, tuple (hidden, output) or dict, default="auto"
-        Penalties. If "auto", the evidence chooses them [2]_ for "mlp" with the default
-        solver on small tables; the members that are fitted by mini-batches have fixed
-        ones, and other networks take 0.001. A number, in scaled units, is every penalty
-        of the committee. Two are those of the hidden layers and of the output layer of
-        one network. A dict, such as ``alpha_``, fixes all penalties.
-
+        Penalties, in scaled units. "auto": the evidence chooses them; fixed for wide
+        members, and 0.001 for other networks. A number: every penalty of the committee;
+        a pair: of one network; a dict, such as ``alpha_``: each.
     damping : float or None, default=None
-        Shift added to the Gauss-Newton matrix of every step; it changes the steps, not
-        the objective. If None, the trust region sets it; it rises
-        from 0.1 to 1 in members fitted by mini-batches. If a number, steps on all rows
-        are halved until the loss falls.
-
+        Shift added to the Gauss-Newton matrix of a step; it is no part of the
+        objective. If None, the trust region sets it; in wide members it rises from 0.1
+        to 1.
     rank : int or None, default=None
-        Dimension of the Krylov space in which the Gauss-Newton system is solved, at
-        most 1,000. If None, "gnvpro" solves the whole system while it is small, and
-        like "gn" takes 20 dimensions otherwise. For the members of a committee the
-        space is that of the matrix divided by its diagonal, and None solves the whole
-        system.
-
+        Dimension of the Krylov space of a step, at most 1,000. If None, the whole
+        system is solved while it is small, and 20 dimensions otherwise.
     class_weight : dict, "balanced" or None, default=None
-        Factors of the classes. If "balanced", all classes have the same total weight;
-        if None, all factors are 1. They multiply the sample weights of a single
-        network. The odds of a committee are multiplied by them after the fit, in which
-        each row counts once: the evidence would take weights for copies of rows.
-
+        Factors of the classes; "balanced" gives all the same total weight. In one
+        network they multiply the sample weights, in a committee the odds after the fit.
     scale : bool, default=True
-        Whether to bring features to mean 0 and variance 1 during the fit. Cells that
-        are far outside the quartiles of their feature count as a limit, in predictions
-        too, if the other rows are then predicted clearly better.
-
+        Whether to standardise features during the fit. Cells far outside the quartiles
+        then count as a limit if the other rows are predicted better.
     max_iter : int, default=100
-        Maximum number of iterations over all starts, or epochs of mini-batch solvers.
-        An iteration of a committee is a step, or an epoch, of every member.
-
+        Maximum number of iterations (epochs of mini-batch solvers) over all starts.
     tol : float, default=0.001
-        The fit stops when the loss has fallen by less than ``tol`` times its size in
-        three successive iterations, a pass over all batches or, with mini-batch
-        solvers, ten epochs. A committee stops when the mean log evidence per row has
-        risen by less than ``tol`` in five iterations. Members fitted by mini-batches
-        stop after 30 epochs. If 0, these tests are disabled.
-
+        The fit stops when three iterations lower the loss by less than this share, or,
+        for a committee, five raise the mean log evidence per row by less.
     max_time : float or None, default=None
-        Seconds after which the fit stops, compilation included; None sets no limit.
-
+        Seconds after which the fit stops. If None, there is no limit.
     early_stopping : bool, default=False
-        Whether to stop when the cross-entropy on validation data no longer falls, and
-        to return the iterate for which it is lowest. The data are ``X_val`` and
-        ``y_val`` of ``fit``, or else a random part of the training data, stratified if
-        possible.
-
+        Whether to stop when the loss on validation data no longer falls, and to return
+        the best iterate. The data are ``X_val`` and ``y_val``, or a part of the rows.
     validation_fraction : float, default=0.1
-        Fraction of the rows that ``early_stopping`` sets aside without ``X_val``.
-
+        Share of the rows set aside for ``early_stopping`` if no ``X_val`` is given.
     n_iter_no_change : int, default=10
-        Number of iterations without improvement after which ``early_stopping`` stops
-        the fit. With batches, only iterations that evaluate all rows count.
-
+        Number of iterations without improvement after which ``early_stopping`` stops.
     warm_start : bool, default=False
-        Whether to start from the network of the previous fit, which must have had the
-        same classes.
-
+        Whether to start from the network of the previous fit, which had the same
+        classes.
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the fit. A committee is always fitted in "float64".
-
+        Precision of a single network; a committee always uses "float64".
     device : str, list of int, jax.sharding.Mesh or None, default=None
-        Where to compute: "cpu" or "gpu". If None, a committee is fitted on the CPU, and
-        all else on JAX's default device. A list of numbers in ``jax.devices()``, or a
-        mesh, divides the rows among several devices, for committees and for "gnvpro",
-        "gn" and "lbfgs_vpro"; see :doc:`/user_guide/devices`. Committees of very large
-        networks and mini-batches of wide members are fitted on the CPU. A fitted
-        model predicts on the device of its fit, if there is one.
-
+        Where to compute: "cpu", "gpu", or several devices, which share the rows. If
+        None, a committee uses the CPU. See :doc:`/user_guide/devices`.
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.
-
     random_state : int, RandomState instance or None, default=None
-        Seed of weights, batches and validation split. The draws depend on the weighted
-        data set, not on the order or the multiplicity of its rows.
+        Seed of weights, batches and validation split.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels of the classes that have weight.
-
-    coefs_ : list of ndarray
-        Weights of the hidden layers, for scaled features. Only of a single network; a
-        committee has them in ``estimators_``.
-
-    intercepts_ : list of ndarray
-        Biases of the hidden layers. Only of a single network.
-
     estimators_ : list
-        Members of a committee, with ``predict``, ``coefs_``, ``intercepts_``,
-        ``alpha_``, ``log_evidence_``, ``n_effective_parameters_`` and ``share_`` (in
-        the predictions). Only of a committee.
-
+        Members of a committee, with ``predict``, ``share_`` (in the mean), ``alpha_``,
+        ``log_evidence_``, ``n_effective_parameters_`` and weights.
+    coefs_, intercepts_ : list of ndarray
+        Hidden layers, for scaled features. Only of one network.
     linear_coef_ : ndarray of shape (n_values, n_features)
         Slopes of the linear term, in units of X. Only of a committee.
-
-    output_coef_ : ndarray of shape (1, n_features_out) or (n_classes, n_features_out)
-        Weights of the output layer; one row for two classes.
-
-    output_intercept_ : ndarray of shape (1,) or (n_classes,)
-        Constants of the output layer.
-
+    output_coef_, output_intercept_ : ndarray with a row for each class
+        Weights and constants of the output layer; one row for two classes.
     alpha_ : tuple of float or dict
-        Penalties of the hidden layers and of the output layer. Of a committee, a dict
-        of geometric means over the members: "slope", "coef", "bias", "weights" (of the
-        first layer) and "layers" (of those after it).
-
+        Penalties of hidden and output layers. Of a committee, means over its members:
+        "slope", "coef", "bias", "weights" (of the first layer) and "layers" (the
+        others).
     alpha_method_ : str
-        "dense" if the evidence has chosen the penalties, "prior" if all members were
-        fitted by mini-batches, and "fixed" if penalties are given.
-
+        "dense" if the evidence has chosen the penalties, "prior" if all members are
+        wide, and "fixed" if penalties are given.
     gram_spectrum_ : ndarray
-        Eigenvalues of the last reduced Gauss-Newton matrix, in descending order, or
-        Ritz values if it was not formed. Of a committee, its member of highest
-        evidence. Empty for "lbfgs_vpro" and with mini-batches.
-
-    log_evidence_ : float
-        Logarithm of the mean evidence of the members: the higher of two fits to the
-        same data is more probable. Only of a committee, of its members that are not
-        fitted by mini-batches.
-
-    n_effective_parameters_ : float
-        Number of parameters that the data determine, averaged over the same members.
-
+        Eigenvalues of the last Gauss-Newton matrix, descending, or Ritz values if it
+        was not formed. Empty for "lbfgs_vpro" and with mini-batches.
+    log_evidence_, n_effective_parameters_ : float
+        Logarithm of the mean evidence (the higher, the more probable), and number of
+        parameters that the data determine. Only of a committee, of its small members.
     n_work_units_ : float
-        Number of passes over all rows, forward or backward, or by a product with the
-        Jacobian or its transpose. Only of a single network.
-
+        Number of passes over all rows, forward or backward. Only of one network.
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
-        One row per iteration: ``iteration``, ``time`` (seconds), ``loss``,
-        ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio``,
-        ``inner_iterations``, ``work_units`` so far, ``level``, and
-        ``evaluated_on_all_rows``: False where the losses are those of an earlier row.
-        What does not apply to the solver is NaN. For a committee, rows hold means over
-        the members that are not fitted by mini-batches, and the last three columns are
-        replaced by ``log_evidence``, ``n_effective_parameters`` and ``n_running``, the
-        number of members that took a step. If all are fitted by mini-batches, these are
-        absent, and ``loss`` is the mean over the batches of an epoch.
-
+        The iterations, a column each of ``iteration``, ``time`` (seconds), ``loss``,
+        ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio`` and
+        ``inner_iterations``; NaN where it does not apply. The guide has further ones.
     loss_ : float
-        Objective of the returned network; for a committee, the mean over its members.
-
-    n_iter_ : int
-        Number of iterations of this fit.
-
-    converged_ : bool
-        Whether the fit ended by ``tol``, or with the loss at rounding level.
-
+        Objective of the returned network; the mean over the members of a committee.
+    n_iter_, converged_ : int and bool
+        Number of iterations, and whether the fit ended by ``tol`` or at rounding level.
     stop_reason_ : str
         "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",
         "interrupted", "line_search" or "non_finite".
-
-    n_features_in_ : int
-        Number of features.
-
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if all of them are strings.
-
-    See Also
-    --------
-    FGNSoftmaxHead : The last layer alone, for many classes.
+    n_features_in_, feature_names_in_ : int and ndarray of shape (`n_features_in_`,)
+        Number of features, and their names if all are strings.
 
     Notes
     -----
@@ -262,8 +159,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     References
     ----------
     .. [1] E. Newman, L. Ruthotto, J. Hart and B. van Bloemen Waanders, "Train like a
-       (Var)Pro: efficient training of neural networks with variable projection", SIAM
-       Journal on Mathematics of Data Science 3 (2021).
+       (Var)Pro", SIAM Journal on Mathematics of Data Science 3 (2021).
     .. [2] D. MacKay, "A practical Bayesian framework for backpropagation networks",
        Neural Computation 4 (1992).
     .. [3] M. Korbit and M. Zanon, "Fast Gauss-Newton for multiclass cross-entropy".
@@ -363,7 +259,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
             ``convergence_log_["val_loss"]``, and is used by ``early_stopping``.
 
         y_val : array-like of shape (n_val_samples,), default=None
-            Validation labels, all of them among those of y.
+            Validation labels, all of which occur in y.
 
         Returns
         -------
@@ -411,7 +307,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         by :meth:`fit`. For more rows one network is fitted, with default penalties if
         ``alpha="auto"``: the solver takes batches of a random sample, and draws another
         sample, in one pass over the chunks, when all of it is used. Loss and output
-        layer are those of all rows, however these are divided into chunks.
+        layer are for all rows, however these are divided into chunks.
 
         Parameters
         ----------

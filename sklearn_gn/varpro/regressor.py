@@ -33,250 +33,137 @@ class VarProNetRegressor(
     r"""Networks for regression, with penalties chosen from the data.
 
     Use it for noisy tables without any settings: it then predicts, with error bars, by
-    a mean of small networks, a linear model and a Gaussian process, whose penalties and
-    noise level maximise the evidence [2]_ and whose shares are those that suit left-out
-    rows best [3]_. Use it also for surrogate models: smooth functions of up to hundreds
-    of inputs without noise, and oscillations. With thousands of
-    runs and many outputs, set ``alpha=1e-8`` and ``hidden_layer_sizes``. For functions
-    with jumps use boosted trees; for breakpoints that can be read,
-    :class:`ShallowReLURegressor`.
+    a mean of small networks, a linear model and a Gaussian process. Use it also for
+    surrogate models: smooth functions of up to hundreds of inputs without noise, and
+    oscillations; with thousands of runs and many outputs, set ``alpha=1e-8`` and
+    ``hidden_layer_sizes``. For functions with jumps use boosted trees; for breakpoints
+    that can be read, :class:`ShallowReLURegressor`.
 
-    With given penalties and ``hidden_layer_sizes``, there is one network. Its last
-    layer W is the solution of a linear least-squares problem for every value of the
-    other weights :math:`\theta`, and the reduced objective,
+    The members of this committee have penalties and a noise level of maximum evidence
+    [2]_, and shares in the mean that suit left-out rows best [3]_. With given penalties
+    and ``hidden_layer_sizes`` there is one network, whose last layer W solves a linear
+    least-squares problem for every value of the other weights :math:`\theta`, and
 
     .. math::
         \Phi(\theta) = \min_W \frac{1}{2 \sum_i v_i} \sum_i v_i
         |W z(x_i; \theta) - y_i|^2 + \frac{\alpha_{out}}{2} |W|^2
-        + \frac{\alpha}{2} |B \theta|^2,
+        + \frac{\alpha}{2} |B \theta|^2
 
     is minimised by a Gauss-Newton trust-region method (GNvpro) [1]_.
 
     Parameters
     ----------
     network : {"mlp", "neural_ode", "cnn"} or object, default="mlp"
-        The hidden layers.
-
-        - "mlp": fully connected layers of ``hidden_layer_sizes``.
-        - "neural_ode": an antisymmetric neural ODE as wide as the first of these.
-        - "cnn": a convolutional network; the rows of X are square images.
-        - an object with ``init(key, x)`` and ``apply(parameters, x)``, of
-          :mod:`sklearn_gn.networks` or Flax; ``apply`` returns the last features.
-
+        Hidden layers: fully connected, an antisymmetric neural ODE, or convolutions of
+        square images (the rows of X). An object has ``init(key, x)`` and
+        ``apply(parameters, x)``, like a network of :mod:`sklearn_gn.networks` or Flax.
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
-        Widths of the hidden layers. If "auto", those of a committee are (10,), more for
-        more than two targets that are not correlated with each other, and for many rows
-        two, four or more times as many, as long as the evidence rises. A single network
-        has (64, 64). If empty, the model is linear.
-
+        Widths of the hidden layers. "auto": a committee begins with (10,) and grows
+        while the evidence rises; one network has (64, 64). ``()`` is a linear model.
     activation : "auto", str or tuple of str, default="auto"
-        Activation of all hidden layers, or one for each: "tanh", "relu", "sigmoid",
-        "softplus", "silu", "gelu", "sin" or "identity". If "auto", the members of a
-        committee alternate between "relu" and "tanh", and a single network uses "tanh".
-
+        "tanh", "relu", "sigmoid", "softplus", "silu", "gelu", "sin" or "identity", one
+        for all layers or one each. "auto": "tanh", in a committee also "relu".
     n_init : "auto" or int, default="auto"
-        Number of random starts. Those of a committee are its members, whose predictions
-        are averaged. Otherwise the network of lowest loss is returned. If "auto", a
-        committee has 2 to 4 networks, more if they differ by more than the noise, and a
-        Gaussian process beside them; a single network has one start.
-
+        Number of networks of a committee ("auto": 2 to 4, and a Gaussian process), or
+        of starts of one network, whose best is returned ("auto": 1).
     solver : str or solver object, default="gnvpro"
-        Solver of the least-squares problem: a name, or an object of
-        :mod:`sklearn_gn.solvers`, which has further parameters. All solvers minimise
-        the same objective from the same initial weights.
-
-        - "gnvpro" (:class:`~sklearn_gn.solvers.GNvpro`): Gauss-Newton variable
-          projection.
-        - "lbfgs_vpro" (:class:`~sklearn_gn.solvers.LBFGSvpro`): L-BFGS on the reduced
-          objective.
-        - "gn" (:class:`~sklearn_gn.solvers.FullGN`): Gauss-Newton in all weights, in a
-          Krylov space.
-        - "adam", "sgd" (:class:`~sklearn_gn.solvers.Adam`,
-          :class:`~sklearn_gn.solvers.SGD`): first-order methods on mini-batches.
-
+        Name, or object of :mod:`sklearn_gn.solvers`: "gnvpro" is Gauss-Newton variable
+        projection, "lbfgs_vpro" L-BFGS on the same objective; "gn" (in all weights),
+        and "adam" and "sgd" (on mini-batches) are baselines.
     alpha : "auto", float, tuple (hidden, output) or dict, default="auto"
-        Penalties. If "auto", the evidence chooses them [2]_ for "mlp" with the default
-        solver, unless the table is very large; other networks take (0.01, 0.0001). A
-        number, in scaled units, is every penalty of the committee. Two are those of the
-        hidden layers and of the output layer of one network. A dict, such as
-        ``alpha_``, fixes all penalties.
-
+        Penalties, in scaled units. "auto": the evidence chooses them; (0.01, 0.0001)
+        for other networks and very large tables. A number: every penalty of the
+        committee; a pair: of one network; a dict, such as ``alpha_``: each.
     damping : float or None, default=None
-        Shift added to the Gauss-Newton matrix of every step; it changes the steps, not
-        the objective. If None, the trust region sets it. If a number, steps are halved
-        until the loss falls.
-
+        Shift added to the Gauss-Newton matrix of a step; it is no part of the
+        objective. If None, the trust region sets it.
     rank : int or None, default=None
-        Dimension of the Krylov space in which the Gauss-Newton system is solved, at
-        most 1,000. If None, "gnvpro" solves the whole system while it is small, and
-        like "gn" takes 20 dimensions otherwise. For the members of a committee the
-        space is that of the matrix divided by its diagonal, and None solves the whole
-        system; with a number, the penalties differ a little.
-
+        Dimension of the Krylov space of a step, at most 1,000. If None, the whole
+        system is solved while it is small, and 20 dimensions otherwise.
     scale : bool, default=True
-        Whether to bring features to mean 0 and variance 1, and targets to mean 0 and
-        mean variance 1, during the fit. Cells that are far outside the quartiles of
-        their feature count as a limit, in predictions too, if the other rows are then
-        predicted clearly better. In a committee, each target has its own factor.
-        Otherwise one factor serves all targets, unless they are in different units: see
-        :ref:`the user guide <several_targets>`.
-
+        Whether to standardise features and targets during the fit. Cells far outside
+        the quartiles then count as a limit if the other rows are predicted better. How
+        several targets are scaled: :ref:`several_targets`.
     max_iter : "auto" or int, default="auto"
-        Maximum number of iterations over all starts, or epochs of mini-batch solvers.
-        An iteration of a committee is a step of every member that has begun. If "auto",
-        3000 for a committee, which fits to noisy data do not reach, and 100 otherwise.
-
+        Maximum number of iterations, or of epochs of "adam" and "sgd", over all starts.
+        "auto": 3000 for a committee, 100 otherwise.
     tol : float, default=0.001
-        The fit stops when the loss has fallen by less than ``tol`` times its size in
-        three successive iterations, a pass over all batches or, with mini-batch
-        solvers, ten epochs. A committee stops when the mean log evidence per row has
-        risen by less than ``tol`` in five iterations, or with given penalties when the
-        loss has fallen so little. If 0, this test is disabled.
-
+        The fit stops when three iterations lower the loss by less than this share, or,
+        for a committee, five raise the mean log evidence per row by less.
     max_time : float or None, default=None
-        Seconds after which the fit stops, compilation included; None sets no limit.
-
+        Seconds after which the fit stops. If None, there is no limit.
     early_stopping : bool, default=False
-        Whether to stop when the loss on validation data no longer falls, and to
-        return the iterate for which it is lowest. The data are ``X_val`` and ``y_val``
-        of ``fit``, or else a random part of the training data.
-
+        Whether to stop when the loss on validation data no longer falls, and to return
+        the best iterate. The data are ``X_val`` and ``y_val``, or a part of the rows.
     validation_fraction : float, default=0.1
-        Fraction of the rows that ``early_stopping`` sets aside without ``X_val``.
-
+        Share of the rows set aside for ``early_stopping`` if no ``X_val`` is given.
     n_iter_no_change : int, default=10
-        Number of iterations without improvement after which ``early_stopping`` stops
-        the fit. With batches, only iterations that evaluate all rows count.
-
+        Number of iterations without improvement after which ``early_stopping`` stops.
     warm_start : bool, default=False
         Whether to start from the network of the previous fit.
-
     dtype : {"float64", "float32"}, default="float64"
-        Precision of the fit. A committee is always fitted in "float64".
-
+        Precision of a single network; a committee always uses "float64".
     device : str, list of int, jax.sharding.Mesh or None, default=None
-        Where to compute: "cpu" or "gpu". If None, a committee is fitted on the CPU, and
-        all else on JAX's default device. A list of numbers in ``jax.devices()``, or a
-        mesh, divides the rows among several devices, for committees and for "gnvpro",
-        "gn" and "lbfgs_vpro"; see :doc:`/user_guide/devices`. Committees of very large
-        networks are fitted on the CPU. A fitted model predicts on the device of its
-        fit, if there is one.
-
+        Where to compute: "cpu", "gpu", or several devices, which share the rows. If
+        None, a committee uses the CPU. See :doc:`/user_guide/devices`.
     verbose : int, default=0
         If 1, print a line per second; if 2, one per iteration.
-
     random_state : int, RandomState instance or None, default=None
-        Seed of weights, batches and validation split. The draws depend on the weighted
-        data set, not on the order or the multiplicity of its rows.
+        Seed of weights, batches and validation split.
 
     Attributes
     ----------
-    coefs_ : list of ndarray
-        Weights of the hidden layers, for scaled features. Only of a single network; a
-        committee has them in ``estimators_``.
-
-    intercepts_ : list of ndarray
-        Biases of the hidden layers. Only of a single network.
-
     estimators_ : list
-        Members of a committee, with ``predict``, ``coefs_``, ``intercepts_``,
-        ``alpha_``, ``log_evidence_``, ``n_effective_parameters_`` and ``share_`` (in
-        the predictions). The networks come first; a linear model, whose hidden weights
-        are zero, and a Gaussian process, with ``length_scales_`` in place of layers,
-        follow if they have a share. Only of a committee.
-
+        Members of a committee, with ``predict``, ``share_`` (in the mean), ``alpha_``,
+        ``log_evidence_`` and weights. Networks come first; a linear model and a
+        Gaussian process (with ``length_scales_``) follow if they have a share.
+    coefs_, intercepts_ : list of ndarray
+        Hidden layers, for scaled features. Only of one network.
     linear_coef_ : ndarray of shape (n_values, n_features)
         Slopes of the linear term, in units of X and y. Only of a committee.
-
-    output_coef_ : ndarray of shape (n_targets, n_features_out)
-        Weights of the output layer, in units of y; without the part of a Gaussian
-        process, which has none.
-
-    output_intercept_ : ndarray of shape (n_targets,)
-        Constants of the output layer, in units of y.
-
+    output_coef_, output_intercept_ : ndarray with a row for each target
+        Weights and constants of the output layer, in units of y.
     alpha_ : tuple of float or dict
-        Penalties of the hidden layers and of the output layer. Of a committee, a dict
-        of geometric means over its networks: "slope", "coef", "bias", "weights" (one
-        for each feature, inverse to its relevance) and "layers" (those after the
-        first).
-
+        Penalties of hidden and output layers. Of a committee, means over its networks:
+        "slope", "coef", "bias", "layers", and "weights": large for irrelevant features.
     alpha_method_ : str
-        How the evidence is computed: "dense", or "lanczos" for an estimate with more
-        than 2,000 weights and rows; "fixed" if penalties are given.
-
+        How the evidence was computed: "dense", "lanczos" (large fits), or "fixed".
     noise_std_ : float or ndarray of shape (n_targets,)
-        Standard deviation of the noise, in units of y, one for each target. Only of
-        committees.
-
+        Standard deviation of the noise, in units of y. Only of a committee.
     gram_spectrum_ : ndarray
-        Eigenvalues of the last reduced Gauss-Newton matrix, in descending order, or
-        Ritz values if it was not formed. Of a committee, its member of highest
-        evidence. Empty for "lbfgs_vpro" and mini-batch solvers.
-
-    log_evidence_ : float
-        Logarithm of the mean evidence of the members: the higher of two fits to the
-        same data is more probable, also if the other is a
-        :class:`ShallowReLURegressor`. Only of a committee.
-
-    n_effective_parameters_ : float
-        Number of parameters that the data determine, averaged over the members with
-        their shares. Only of a committee.
-
+        Eigenvalues of the last Gauss-Newton matrix, descending, or Ritz values if it
+        was not formed. Empty for "lbfgs_vpro" and mini-batch solvers.
+    log_evidence_, n_effective_parameters_ : float
+        Logarithm of the mean evidence (the higher, the more probable), and number of
+        parameters that the data determine. Only of a committee.
     n_work_units_ : float
-        Number of passes over all rows, forward or backward, or by a product with the
-        Jacobian or its transpose. Only of a single network.
-
+        Number of passes over all rows, forward or backward. Only of one network.
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
-        One row per iteration: ``iteration``, ``time`` (seconds), ``loss``,
-        ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio``,
-        ``inner_iterations``, ``work_units`` so far, ``level``, and
-        ``evaluated_on_all_rows``: False where the losses are those of an earlier row.
-        What does not apply to the solver is NaN. For a committee, rows hold means over
-        the members, and the last three columns are replaced by ``log_evidence``,
-        ``n_effective_parameters``, ``noise_std`` (in scaled units) and ``n_running``,
-        the number of members that took a step.
-
+        The iterations, a column each of ``iteration``, ``time`` (seconds), ``loss``,
+        ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio`` and
+        ``inner_iterations``; NaN where it does not apply. The guide has further ones.
     loss_ : float
-        Objective of the returned network, in units of y; for a committee, the mean over
-        its members, weighted as in predictions. Where targets have different scales,
-        the objective in scaled units times the mean square of the scales. The log, that
-        of the networks, may end at a lower loss if linear models replace some of them.
-
-    n_iter_ : int
-        Number of iterations of this fit.
-
-    converged_ : bool
-        Whether the fit ended by ``tol``, or with the loss at rounding level.
-
+        Objective of the returned network, in units of y; the mean over a committee.
+    n_iter_, converged_ : int and bool
+        Number of iterations, and whether the fit ended by ``tol`` or at rounding level.
     stop_reason_ : str
         "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",
         "interrupted", "line_search" or "non_finite".
-
-    n_features_in_ : int
-        Number of features.
-
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if all of them are strings.
-
-    See Also
-    --------
-    ShallowReLURegressor : One layer, with breakpoints that can be read.
+    n_features_in_, feature_names_in_ : int and ndarray of shape (`n_features_in_`,)
+        Number of features, and their names if all are strings.
 
     Notes
     -----
     If the fit is poor, :meth:`diagnose` says what limited it. For runs without noise,
-    compare with one network, ``alpha=1e-8`` and ``hidden_layer_sizes``, and set
-    ``max_time`` if the fit takes too long. For noisy data, look for outliers, as the
-    evidence assumes normal noise: ``solver=GNvpro(loss="huber")`` is robust. Raise
-    ``hidden_layer_sizes`` if both training and test error are high. The :doc:`user
-    guide </user_guide/varpro>` has more.
+    compare with one network, ``alpha=1e-8`` and ``hidden_layer_sizes``. For noisy data,
+    look for outliers: ``solver=GNvpro(loss="huber")`` is robust. If training and test
+    error are both high, raise ``hidden_layer_sizes``. The
+    :doc:`user guide </user_guide/varpro>` has more.
 
     References
     ----------
     .. [1] E. Newman, L. Ruthotto, J. Hart and B. van Bloemen Waanders, "Train like a
-       (Var)Pro: efficient training of neural networks with variable projection", SIAM
-       Journal on Mathematics of Data Science 3 (2021).
+       (Var)Pro", SIAM Journal on Mathematics of Data Science 3 (2021).
     .. [2] D. MacKay, "A practical Bayesian framework for backpropagation networks",
        Neural Computation 4 (1992).
     .. [3] Y. Yao, A. Vehtari, D. Simpson and A. Gelman, "Using stacking to average
@@ -284,20 +171,11 @@ class VarProNetRegressor(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from sklearn_gn import VarProNetRegressor
-    >>> X = np.random.RandomState(0).uniform(-1, 1, (200, 2))
-    >>> y = np.sin(3 * X[:, 0]) * X[:, 1]
-    >>> model = VarProNetRegressor(hidden_layer_sizes=(10,), alpha=1e-6, random_state=0)
-    >>> model.fit(X[:150], y[:150]).score(X[150:], y[150:]) > 0.999
-    True
-
-    A noisy table needs no settings:
-
     >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn_gn import VarProNetRegressor
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = VarProNetRegressor(random_state=0).fit(X[:300], y[:300])
-    >>> lower, upper = model.predict_interval(X[300:])
+    >>> lower, upper = model.predict_interval(X[300:])  # 95 % of new observations
     >>> bool(0.9 < ((lower < y[300:]) & (y[300:] < upper)).mean() < 0.99)
     True
     """
@@ -385,7 +263,7 @@ class VarProNetRegressor(
         y_std : array-like of shape (n_samples,), default=None
             Standard deviations of the targets, up to a common factor, which is
             estimated and changes nothing. Unlike weights, they do not change how many
-            rows there are. ``noise_std_`` is that of a row of mean precision. If None,
+            rows there are. ``noise_std_`` is for a row of mean precision. If None,
             all are equal.
 
         X_val : array-like of shape (n_val_samples, n_features), default=None
@@ -443,7 +321,7 @@ class VarProNetRegressor(
         by :meth:`fit`. For more rows one network is fitted, with default penalties if
         ``alpha="auto"``: the solver takes batches of a random sample, and draws another
         sample, in one pass over the chunks, when all of it is used. Loss and output
-        layer are those of all rows, however these are divided into chunks.
+        layer are for all rows, however these are divided into chunks.
 
         Parameters
         ----------
@@ -542,10 +420,10 @@ class VarProNetRegressor(
 
         return_std : bool, default=False
             Whether to return standard deviations of the predicted means too. They come
-            from the Gauss-Newton matrix; those of a committee also from the spread of
-            its members. For a single network of more than 1200 weights they include
-            only those of the output layer. They are computed at the first request;
-            until then the model keeps the training data.
+            from the Gauss-Newton matrix, and for a committee also from the spread of
+            its members. In a single network of more than 1200 weights only the output
+            layer counts. They are computed at the first request; until then the model
+            keeps the training data.
 
         Returns
         -------
