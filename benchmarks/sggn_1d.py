@@ -166,7 +166,7 @@ def iteration_seconds(model, sample, seed):
     rows = scaling.x(sample.x[:, None]), scaling.y(sample.y[:, None])
     weight = np.full(len(sample.x), 1 / len(sample.x))
     rng = np.random.default_rng(seed)
-    with backend.one_blas_thread:
+    with backend.one_blas_thread():
         data = one_feature.prepare(Rows(*rows, weight), None)
         knots = rng.uniform(-1, 1, (model.n_init, model.n_neurons))
         knots = np.sort(knots, axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import warnings
 from collections.abc import Callable
@@ -22,16 +23,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, MatrixLike
 from sklearn_gn.arrays import backend, extremes, programs, threads
-from sklearn_gn.callbacks import EarlyStopping, FitTasks, TimeBudget
+from sklearn_gn.callbacks import EarlyStopping, TimeBudget
 from sklearn_gn.data.chunks import class_numbers
 from sklearn_gn.data.row_checks import checked_rows, target_spread
-from sklearn_gn.data.rows import check_validation_pair, validate_data
+from sklearn_gn.data.rows import check_sample_weight, validate_data
 from sklearn_gn.findings import Diagnosis, diagnose
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.stop import is_interrupt
 from sklearn_gn.runtime.onnx import ConvertedToONNX
 from sklearn_gn.solvers import Solver
-from sklearn_gn.solvers._base import ReferenceLinkMixin, resolve
+from sklearn_gn.solvers._base import ReferenceLinkMixin
 
 _MISSING = ("None", "nan", "<NA>", "NaT")  # what stands for a missing label, as text
 _BATCH_ROWS = 4096  # of predictions
@@ -42,15 +43,16 @@ def unchanged_on_failure(fit):
 
     An error, or Ctrl-C before there is a model, would otherwise leave attributes of two
     fits side by side. BLAS has one thread meanwhile, so that no bit of a fit depends on
-    the number of cores. The settings of the thread are afterwards what they were, and
-    compiled programs are forgotten where they have become many.
+    the number of cores. Numbers that leave the range of floats are no news: what they
+    make of results is checked there. Compiled programs are forgotten where they have
+    become many.
     """
 
     @wraps(fit)
     def wrapper(self, *args, **kwargs):
         before = dict(vars(self))
         try:
-            with threads.settings_of_a_fit():
+            with threads.one_blas_thread(), np.errstate(all="ignore"):
                 return fit(self, *args, **kwargs)
         except BaseException:
             vars(self).clear()
@@ -163,17 +165,45 @@ class GaussNewtonEstimator(
         return diagnose(self)
 
     def _solver_object(self):
-        """The solver object that ``solver`` stands for."""
-        return resolve(self.solver, self._short_forms, type(self).__name__)
+        """Return the solver object that ``solver`` stands for.
+
+        It is a ValueError if there is no such solver, if it belongs to another
+        estimator, or if one of its parameters is out of range.
+        """
+        solver, known = self.solver, self._short_forms
+        if isinstance(solver, str):
+            if solver in known:
+                return known[solver]
+            near = difflib.get_close_matches(solver, list(known), n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(
+                f"solver={solver!r} is unknown; the solvers are {sorted(known)}." + hint
+            )
+        own = type(solver).algorithm is not Solver.algorithm
+        if not own and type(solver) not in {type(s) for s in known.values()}:
+            names = sorted({type(s).__name__ for s in known.values()})
+            raise ValueError(
+                f"solver={solver!r} does not fit {type(self).__name__}; it takes one "
+                f"of {names}."
+            )
+        solver.validate()
+        return solver
 
     def _most_iterations(self):
         """Number of iterations after which a fit ends; it may be infinite."""
         return self.max_iter
 
-    def _check_validation_data(self, X_val, y_val, n_targets):
-        """Validate ``X_val`` and ``y_val``; None where they are not given."""
-        if not check_validation_pair(X_val, y_val):
+    def _check_validation(self, X_val, y_val, n_targets=None):
+        """X, targets or class numbers, and weights of sum one; None without any."""
+        if (X_val is None) != (y_val is None):
+            missing = "y_val" if y_val is None else "X_val"
+            raise ValueError(f"X_val and y_val belong together: {missing} is missing.")
+        if X_val is None:
             return None
+        X_val, y_val = self._validation_rows(X_val, y_val, n_targets)
+        return X_val, y_val, np.full(len(y_val), 1 / len(y_val))
+
+    def _validation_rows(self, X_val, y_val, n_targets):
         X_val, y_val = validate_data(
             self, X_val, y_val, reset=False, multi_output=True, dtype=np.float64
         )
@@ -181,15 +211,6 @@ class GaussNewtonEstimator(
         if y_val.shape[1] != n_targets:
             raise ValueError(f"y_val has {y_val.shape[1]} targets, y has {n_targets}.")
         return X_val, y_val
-
-    def _fit_callbacks(self):
-        """The callbacks that parameters stand for."""
-        callbacks = []
-        if self.max_time is not None:
-            callbacks.append(TimeBudget(self.max_time))
-        if self.early_stopping:
-            callbacks.append(EarlyStopping(n_iter_no_change=self.n_iter_no_change))
-        return callbacks
 
     def _advice(self, reason):
         """What a warning says about the reason of the stop; None for no warning."""
@@ -218,19 +239,9 @@ class GaussNewtonEstimator(
         limit = np.inf if self.max_time is None else self.max_time
         return text.replace("max_time", name) if seconds < limit else text
 
-    def _arithmetic(self, X, y):
-        """The context in which to compute with data, and with numbers as parameters."""
-        numbers = [1.0]
-        for value in self.get_params(deep=False).values():
-            for number in value if isinstance(value, tuple | list) else [value]:
-                if isinstance(number, float) and np.isfinite(number):
-                    numbers.append(number)
-        return extremes.arithmetic_of(X, y, np.array(numbers))
-
     def _cast(self, value):
         """In the precision of the fit, in which large numbers may be infinite."""
-        with np.errstate(over="ignore"):
-            return np.asarray(value, dtype=self.dtype)
+        return np.asarray(value, dtype=self.dtype)
 
     def _dtype_and_device(self):
         """Those of the fit that is being made, or else of the last one.
@@ -266,36 +277,35 @@ class GaussNewtonEstimator(
         to the fitted attributes that predictions need; ``set_fitted`` is called after
         the run to set all of them, once more where Ctrl-C falls into it.
         """
-        self._forget_former_fit()
-        named = isinstance(self.device, str)
-        computed_in = self.dtype, self.device if named else None
-        run.given = data
-        self._n_rows = np.inf if data["X"] is None else data["X"].shape[0]
-        with self._arithmetic(data["X"], data["y"]):
-            self._fit_run = run
-            try:
-                most = None if np.isinf(max_steps) else max_steps
-                tasks = FitTasks(self, self._fit_callbacks(), max_iter=most, data=data)
-                run.run(
-                    tasks,
-                    lambda: {**attributes(run.best_net), "_computed_in": computed_in},
-                )
-            finally:
-                del self._fit_run
-            self._computed_in = computed_in
-            self._is_compiled = run.solver.compiled
-            try:
-                self._set_results(run, set_fitted)
-            except (KeyboardInterrupt, Exception) as error:
-                if not is_interrupt(error):
-                    raise
-                run.interrupt()
-                self._set_results(run, set_fitted)
-        run.warn_if_not_converged()
-
-    def _forget_former_fit(self):
         for name in self._not_of_every_fit:
             vars(self).pop(name, None)
+        computed_in = self.dtype, self.device if isinstance(self.device, str) else None
+        callbacks = []
+        if self.max_time is not None:
+            callbacks.append(TimeBudget(self.max_time))
+        if self.early_stopping:
+            callbacks.append(EarlyStopping(n_iter_no_change=self.n_iter_no_change))
+        self._n_rows = np.inf if data["X"] is None else data["X"].shape[0]
+        self._fit_run = run
+        try:
+            run.run(
+                data,
+                callbacks,
+                max_steps,
+                lambda: {**attributes(run.best_net), "_computed_in": computed_in},
+            )
+        finally:
+            del self._fit_run
+        self._computed_in = computed_in
+        self._is_compiled = run.solver.compiled
+        try:
+            self._set_results(run, set_fitted)
+        except (KeyboardInterrupt, Exception) as error:
+            if not is_interrupt(error):
+                raise
+            run.interrupt()
+            self._set_results(run, set_fitted)
+        run.warn_if_not_converged()
 
     def _set_results(self, run, set_fitted):
         """Set the attributes that all estimators have, then those of this one."""
@@ -303,28 +313,18 @@ class GaussNewtonEstimator(
         self.n_iter_ = len(run.log)
         self.converged_ = run.stop_reason.converged
         self.stop_reason_ = run.stop_reason.value
-        with backend.one_blas_thread:  # its factorisations are as small as the fit's
-            set_fitted()
-            self._row_checks = self._checked_rows(run.given)
-            self._target_spread = self._spread_of_targets(run.given)
-
-    def _spread_of_targets(self, data):
-        """Standard deviation of each target; None without noise that is known."""
-        if data["y"] is None or not hasattr(self, "noise_std_"):
-            return None
-        weight = (data["metadata"] or {}).get("sample_weight")
-        return target_spread(data["y"], weight)
-
-    def _checked_rows(self, data):
-        """What the choice of penalties assumes of the rows; None if it was not made."""
+        set_fitted()
+        X, y = run.given["X"], run.given["y"]
+        weight = (run.given["metadata"] or {}).get("sample_weight")
+        # What the choice of penalties assumes of the rows, if it was made.
         by_evidence = not np.isnan(getattr(self, "n_effective_parameters_", np.nan))
-        if not by_evidence and getattr(self, "alpha_method_", None) != "left-out":
-            return None
-        X, y, metadata = data["X"], data["y"], data["metadata"] or {}
-        if sparse.issparse(X):
-            return None
-        predicted = getattr(self, "_predicted", None)
-        return checked_rows(X, y, metadata.get("sample_weight"), predicted)
+        chosen = by_evidence or getattr(self, "alpha_method_", None) == "left-out"
+        self._row_checks = self._target_spread = None
+        if chosen and not sparse.issparse(X):
+            predicted = getattr(self, "_predicted", None)
+            self._row_checks = checked_rows(X, y, weight, predicted)
+        if y is not None and hasattr(self, "noise_std_"):
+            self._target_spread = target_spread(y, weight)
 
 
 def _check_no_label_is_missing(y):
@@ -428,14 +428,14 @@ class SoftmaxClassifier(ClassifierMixin):
                 y=y,
                 sample_weight=weight,
             )
-            with np.errstate(over="ignore"):
-                weight = weight * by_class[code]
+            weight = weight * by_class[code]
             if not (np.isfinite(weight).all() and (weight > 0).any()):
                 raise ValueError(
                     "class_weight times sample_weight must be finite, and positive for "
                     f"at least one row; class_weight={self.class_weight!r} gives "
                     f"weights from {weight.min()} to {weight.max()}."
                 )
+            weight = check_sample_weight(weight, X)
         return X, code, weight
 
     def _check_class_weight(self):
@@ -449,13 +449,9 @@ class SoftmaxClassifier(ClassifierMixin):
                     f"larger; class {label!r} has {factor!r}."
                 )
 
-    def _check_validation(self, X_val, y_val):
-        """X, class numbers and weights; None where they are not given."""
-        if not check_validation_pair(X_val, y_val):
-            return None
+    def _validation_rows(self, X_val, y_val, n_targets):
         X_val, y_val = self._check_data(X_val, y_val, reset=False)
-        code = class_numbers(self.classes_, y_val, "y_val")
-        return X_val, code, np.full(len(y_val), 1 / len(y_val))
+        return X_val, class_numbers(self.classes_, y_val, "y_val")
 
     # -- predictions ------------------------------------------------------------------
 

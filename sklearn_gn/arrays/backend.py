@@ -40,7 +40,7 @@ def scope(dtype, device=None):
             raise ValueError(
                 f"device={device!r} is not available; JAX found {known}."
             ) from error
-    with jax.enable_x64(np.dtype(dtype) == np.float64), place, one_blas_thread:
+    with jax.enable_x64(np.dtype(dtype) == np.float64), place, one_blas_thread():
         try:
             yield
         except jax.errors.JaxRuntimeError as error:

@@ -1,34 +1,10 @@
-"""Numbers near the ends of the range of floats: arithmetic, and predictions."""
-
-from contextlib import nullcontext
+"""Numbers near the ends of the range of floats: data, weights, and predictions."""
 
 import numpy as np
 from scipy import sparse
 
 _LARGEST = np.finfo(np.float64).max
 MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
-
-
-def arithmetic_of(*arrays):
-    """Return the context in which to compute with arrays, sparse matrices and None.
-
-    Where their numbers are so large or so small that squares of products leave the
-    range of floats, overflow is no news to the user; what it makes of results is
-    checked there. With other numbers NumPy warns as ever.
-    """
-    large = 1e100  # the square of a product of two such numbers leaves the range
-    length = 2**15  # of numbers that stay in the processor's cache
-    for array in arrays:
-        array = array.data if sparse.issparse(array) else array
-        if array is None or array.dtype.kind != "f":
-            continue
-        flat = array.reshape(-1, order="A")
-        for first in range(0, flat.size, length):
-            size = np.abs(flat[first : first + length])
-            n_tiny = np.count_nonzero(size <= 1 / large) - np.count_nonzero(size == 0)
-            if n_tiny or not float(size.max()) < large:
-                return np.errstate(all="ignore")
-    return nullcontext()
 
 
 def largest_size(array):
@@ -39,18 +15,14 @@ def largest_size(array):
 def check_differences(name, array):
     """Raise a ValueError if numbers are so large that differences may overflow."""
     array = array.data if sparse.issparse(array) else array
-    largest = largest_size(array) if array.dtype.kind == "f" else 0.0
+    if array.dtype.kind != "f":
+        return
+    largest = max(np.max(array, initial=0), -np.min(array, initial=0))
     if largest > 1e300:
         raise ValueError(
             f"{name} holds a number of size {largest:.3g}; the largest that can be "
             f"fitted is 1e+300. Give {name} in larger units."
         )
-
-
-def total_weight(weight):
-    """Return the sum of the weights, at most the largest float."""
-    with np.errstate(over="ignore"):
-        return min(float(weight.sum()), _LARGEST)
 
 
 def cast_within_range(values, dtype):

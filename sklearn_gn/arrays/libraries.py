@@ -309,23 +309,19 @@ def library_of(tree):
     -------
     NumPy or JAX
     """
-    return NumPy if _is_numpy(tree) else _jax()
+    if isinstance(tree, _KINDS):
+        return NumPy
+    if not isinstance(tree, tuple):
+        return _jax()
+    for part in tree:
+        if type(part) is not np.ndarray and library_of(part) is not NumPy:
+            return _jax()
+    return NumPy
 
 
 def namespace(tree):
     """Return ``numpy`` or ``jax.numpy``, the library of some arrays."""
     return library_of(tree).xp
-
-
-def _is_numpy(tree):
-    if type(tree) is np.ndarray or isinstance(tree, _KINDS):
-        return True
-    if not isinstance(tree, tuple):
-        return False
-    for part in tree:
-        if type(part) is not np.ndarray and not _is_numpy(part):
-            return False
-    return True
 
 
 class in_either_library:

@@ -10,11 +10,12 @@ import sys
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import copy_context
 from functools import cache, partial
 from itertools import pairwise
 from multiprocessing import current_process
+from typing import Any
 
 import joblib
 import numpy as np
@@ -32,8 +33,14 @@ def n_cores():
     return 1 if current_process().daemon else joblib.cpu_count()
 
 
-class _OneBlasThread:
-    """Limit BLAS to one thread while any fit is inside.
+_lock = threading.Lock()
+_depths: dict[int, int] = {}  # number of times that each thread is in one_blas_thread
+_libraries: list[Any] = []  # of BLAS
+_own_threads: dict[Any, int] = {}  # of the libraries of BLAS, while a thread is inside
+
+
+class one_blas_thread:
+    """Give BLAS one thread; then the settings of this thread are what they were.
 
     LAPACK factors small matrices no faster with a second thread, and its threads wait
     for each other when another process is busy: a fit took 75 times as long on two
@@ -43,83 +50,58 @@ class _OneBlasThread:
     since the number of threads changes the rounding: where it pays, this module
     divides large products. XLA's own matrix products are not affected. The limit holds
     for the process, so the threads of several fits share one.
-    """
-
-    def __init__(self):
-        self._lock = threading.Lock()
-        self._depths = {}  # number of times that each thread is inside
-        self._libraries = None
-        self._before = None  # their numbers of threads, while a thread is inside
-
-    def __enter__(self):
-        self._go_deeper(1)
-
-    def __exit__(self, *error):
-        self._go_deeper(-1)
-
-    def depth(self):
-        """Return how many times the calling thread is inside."""
-        return self._depths.get(threading.get_ident(), 0)
-
-    def share(self):
-        """Return the number of threads that a fit may have, in place of those of BLAS.
-
-        It is one outside of fits.
-        """
-        n_threads = max(self._before or [1])
-        if n_threads > 1:
-            n_threads = min(n_cores(), n_threads) // max(len(self._depths), 1)
-        return max(n_threads, 1)
-
-    def _go_deeper(self, steps):
-        """Change the depth of the calling thread, and the limit with it."""
-        with self._lock:
-            thread = threading.get_ident()
-            self._depths[thread] = self._depths.get(thread, 0) + steps
-            if not self._depths[thread]:
-                del self._depths[thread]
-            if self._depths and self._before is None:
-                if self._libraries is None:  # looks through the loaded ones, once
-                    blas = ThreadpoolController().select(user_api="blas")
-                    self._libraries = blas.lib_controllers
-                self._before = [each.get_num_threads() for each in self._libraries]
-                for library in self._libraries:
-                    library.set_num_threads(1)
-            elif not self._depths and self._before is not None:
-                for library, n_threads in zip(
-                    self._libraries, self._before, strict=True
-                ):
-                    library.set_num_threads(n_threads)
-                self._before = None
-
-
-one_blas_thread = _OneBlasThread()
-
-
-@contextmanager
-def settings_of_a_fit():
-    """Give BLAS one thread; then the settings of this thread are what they were.
 
     Ctrl-C that falls into the end of a ``with`` block leaves its settings, such as
-    those of NumPy's warnings and JAX's precision, as they are inside.
+    those of NumPy's warnings and JAX's precision, as they are inside. The outermost of
+    these blocks puts all of them back.
     """
-    depth, warnings_of_numpy = one_blas_thread.depth(), np.geterr()
-    jax = sys.modules.get("jax")
-    precise = None if jax is None else jax.config.jax_enable_x64
-    try:
-        with one_blas_thread:
-            yield
-    finally:
-        np.seterr(**warnings_of_numpy)
-        if one_blas_thread.depth() != depth:
-            one_blas_thread._go_deeper(depth - one_blas_thread.depth())
-        jax = sys.modules.get("jax")
+
+    def __enter__(self):
+        thread, jax = threading.get_ident(), sys.modules.get("jax")
+        self._depth, self._errors = _depths.get(thread, 0), np.geterr()
+        self._precise = None if jax is None else jax.config.jax_enable_x64
+        with _lock:
+            _depths[thread] = self._depth + 1
+            if not _libraries:  # looks through the loaded ones, once
+                blas = ThreadpoolController().select(user_api="blas")
+                _libraries.extend(blas.lib_controllers)
+            if not _own_threads:
+                for library in _libraries:
+                    _own_threads[library] = library.get_num_threads()
+                    with suppress(AttributeError):  # new: one thread has control
+                        library.clear_controlling_thread(force=True)
+                    library.set_num_threads(1)
+
+    def __exit__(self, *error):
+        thread, jax = threading.get_ident(), sys.modules.get("jax")
+        with _lock:
+            _depths[thread] = self._depth
+            if not self._depth:
+                del _depths[thread]
+            if not _depths:
+                while _own_threads:
+                    library, n_threads = _own_threads.popitem()
+                    with suppress(AttributeError):
+                        library.clear_controlling_thread(force=True)
+                    library.set_num_threads(n_threads)
+        np.seterr(**self._errors)
+        precise = self._precise
+        if jax is not None and precise is None:  # new: as in a thread without changes
+            with ThreadPoolExecutor(1) as pool:
+                precise = pool.submit(lambda: jax.config.jax_enable_x64).result()
         if jax is not None and jax.config.jax_enable_x64 != precise:
-            if precise is None:  # JAX is new: as in a thread that has changed nothing
-                with ThreadPoolExecutor(1) as pool:
-                    precise = pool.submit(lambda: jax.config.jax_enable_x64).result()
-            if jax.config.jax_enable_x64 != precise:
-                jax.enable_x64(precise).__enter__()
+            jax.enable_x64(precise).__enter__()
+
+
+def share():
+    """Return the number of threads that a fit may have, in place of those of BLAS.
+
+    It is one outside of fits.
+    """
+    n_threads = max(_own_threads.values(), default=1)
+    if n_threads > 1:
+        n_threads = min(n_cores(), n_threads) // max(len(_depths), 1)
+    return max(n_threads, 1)
 
 
 def symmetric_product(a):
@@ -152,7 +134,7 @@ def in_threads(tasks):
     own. The calling thread does what no other one has begun, so that it waits for none
     that is busy elsewhere.
     """
-    n_threads = min(len(tasks), one_blas_thread.share())
+    n_threads = min(len(tasks), share())
     left = deque(tasks)
 
     def work():

@@ -49,7 +49,8 @@ def rows_for(device, rows, model):
 def warn_of_cpu(device, part):
     """Warn that a part of a fit does not use the device that was asked for."""
     if device is not None and device != "cpu":
-        with backend.scope("float64", device):  # one that there is not is an error
+        backend.mesh_of(device)  # one that there is not is an error
+        with backend.scope("float64", device):
             pass
         warn_user(f"device={device!r}: NumPy fits {part} on the CPU.")
 

@@ -197,7 +197,7 @@ def _skewness(y):
     return np.where(varies, np.mean(unit**3, axis=0), 0)
 
 
-# --- hashes of rows, and their comparison ---------------------------------------------
+# --- hashes of rows -------------------------------------------------------------------
 
 
 def row_codes(X, y):
@@ -219,8 +219,3 @@ def row_codes(X, y):
         np.right_shift(bits, np.uint64(29), out=mixed)
         code[part] = np.bitwise_xor(bits, mixed, out=mixed) @ factors
     return code
-
-
-def differ(X, y, some, others):
-    """Whether rows, given by their numbers, differ from others."""
-    return np.any(X[some] != X[others], axis=1) | np.any(y[some] != y[others], axis=1)

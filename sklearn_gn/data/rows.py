@@ -12,7 +12,7 @@ from sklearn.utils import validation
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays.extremes import check_differences
 from sklearn_gn.data import dates
-from sklearn_gn.data.row_checks import differ, row_codes
+from sklearn_gn.data.row_checks import row_codes
 from sklearn_gn.optim.stop import counted
 
 _ADVICE_ON_TEXT = (
@@ -63,14 +63,15 @@ def validate_data(estimator, *data, **checks):
     X, y = data if len(data) == 2 else (*data, None)
     if sparse.issparse(X) and not checks.get("accept_sparse"):
         raise TypeError(f"X is sparse: {type(estimator).__name__} {_ADVICE_ON_SPARSE}")
-    are_numbers = [isinstance(a, np.ndarray) and a.dtype.kind in "biuf" for a in data]
-    if not are_numbers[0]:
+    numeric = "biuf"  # kinds of dtypes
+    if not (isinstance(X, np.ndarray) and X.dtype.kind in numeric):
         dates.refuse_dates(X, takes_dates=hasattr(estimator, "broken_features"))
         _refuse_complex_columns(X)
     shape = getattr(y, "shape", ())
     if shape[1:] == (0,):
         raise ValueError(f"y has no columns (shape={shape}): give at least one target.")
-    if checks.get("y_numeric") and not all(are_numbers):
+    y_is_checked = isinstance(y, np.ndarray) and y.dtype.kind in numeric
+    if checks.get("y_numeric") and not y_is_checked:
         dates.refuse_dates_as_targets(y)
     if len(shape) == 2 and shape[1] > 1 and not checks.get("multi_output"):
         advice = _ADVICE_ON_CODES if is_classifier(estimator) else _ADVICE_ON_COLUMNS
@@ -178,14 +179,6 @@ def _is_date(text):
         return False
 
 
-def check_validation_pair(X_val, y_val):
-    """Return whether validation data are given: both of X_val and y_val, or none."""
-    if (X_val is None) != (y_val is None):
-        missing = "y_val" if y_val is None else "X_val"
-        raise ValueError(f"X_val and y_val belong together: {missing} is missing.")
-    return X_val is not None
-
-
 def validation_split(n_rows, fraction, rng, labels=None):
     """Return numbers of the rows to train on and to set aside, in random order.
 
@@ -243,13 +236,10 @@ def canonical_rows(X, y, sample_weight):
     alike = np.flatnonzero(~new)
     for start in range(0, len(alike), _CHUNK_ROWS):
         part = alike[start : start + _CHUNK_ROWS]
-        new[part] = differ(X, y, order[part], order[part - 1])
+        here, before = order[part], order[part - 1]
+        new[part] = (X[here] != X[before]).any(axis=1) | (y[here] != y[before]).any(1)
     first = np.flatnonzero(new)
-    weight = sample_weight[order]
-    # Weights near the largest float would overflow in the sum. A power of two as scale
-    # keeps sums of whole-numbered weights exact, hence equal to those of repeated rows.
-    _, exponent = np.frexp(weight.max())
-    weight = np.add.reduceat(np.ldexp(weight, -exponent), first)
+    weight = np.add.reduceat(sample_weight[order], first)
     # Copies of a row are equal, but for the sign of a zero, in any order.
     share = weight / weight.sum()
     counted = share > 0  # others are no floats

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.arrays.extremes import check_differences, largest_size, total_weight
+from sklearn_gn.arrays.extremes import check_differences
 from sklearn_gn.arrays.threads import one_blas_thread
 from sklearn_gn.data.chunks import (
     checked_chunk,
@@ -26,7 +26,7 @@ from sklearn_gn.data.chunks import (
     prefetched,
     targets_of_chunk,
 )
-from sklearn_gn.data.row_checks import differ, row_codes
+from sklearn_gn.data.row_checks import row_codes
 from sklearn_gn.data.tables import engine_of
 from sklearn_gn.optim.solver import Rows
 
@@ -52,7 +52,6 @@ class Survey(NamedTuple):
 
     n_rows: int  # with positive weight
     total: float  # of the weights
-    largest: float  # absolute value in X and y
     sample: Sample
 
 
@@ -121,8 +120,8 @@ class CheckedRows:
         found = self.fold(partial(_Seen, limits, draw), _Seen.joined)
         if found is None or found.n_rows == 0:
             raise ValueError("chunks hold no rows of positive weight.")
-        total = total_weight(np.array(found.totals))
-        return Survey(found.n_rows, total, found.largest, found.sample())
+        total = min(float(np.sum(found.totals)), np.finfo(np.float64).max)
+        return Survey(found.n_rows, total, found.sample())
 
 
 class RowSource:
@@ -272,7 +271,7 @@ def fold_chunks(chunks, function, join):
 
 def _of_handle(chunk_of, function, number, handle):
     chunk = handle if chunk_of is None else chunk_of(handle)
-    with one_blas_thread:
+    with one_blas_thread(), np.errstate(all="ignore"):
         for _, rows in numbered([chunk], number):
             return function(number, rows)
 
@@ -311,8 +310,7 @@ class _Seen:
         n_rows, n_numbers = limits  # of a sample
         self.most = min(n_rows, max(1, n_numbers // (X.shape[1] + y.shape[1])))
         self.limit = None  # of the hashes
-        self.n_rows, self.totals = np.count_nonzero(weight), [total_weight(weight)]
-        self.largest = max(largest_size(X), largest_size(y))
+        self.n_rows, self.totals = np.count_nonzero(weight), [weight.sum()]
         self.n_seen = len(X)
         code = _mixed(row_codes(X, y) + np.uint64(_GOLDEN * draw % 2**64))
         number = np.arange(len(X))
@@ -330,7 +328,6 @@ class _Seen:
         self.n_rows += other.n_rows
         self.n_seen += other.n_seen
         self.totals += other.totals
-        self.largest = max(self.largest, other.largest)
         limits = [one.limit for one in (self, other) if one.limit is not None]
         self.limit = min(limits, default=None)
         if self._n_new > self.most // 2:
@@ -351,7 +348,8 @@ class _Seen:
         code = code[order]
         new = np.ones(len(code), dtype=bool)
         alike = 1 + np.flatnonzero(code[1:] == code[:-1])
-        new[alike] = differ(X, y, order[alike], order[alike - 1])
+        here, before = order[alike], order[alike - 1]
+        new[alike] = (X[here] != X[before]).any(axis=1) | (y[here] != y[before]).any(1)
         first = np.flatnonzero(new)
         weight = np.add.reduceat(weight[order], first)
         if len(first) > self.most:

@@ -139,10 +139,11 @@ def chunks_of(X, y, sample_weight=None):
         return dask_rows(X, y, sample_weight)
     if isinstance(X, np.memmap) and X.ndim == 2 and X.nbytes >= MAPPED_BYTES:
         return MappedRows(X, y, sample_weight)
-    if not _is_dask_frame(X):
+    if not type(X).__module__.startswith("dask.dataframe"):
         return None
     for name, other in (("y", y), ("sample_weight", sample_weight)):
-        if other is not None and not _is_dask_frame(other):
+        frame = type(other).__module__.startswith("dask.dataframe")
+        if other is not None and not frame:
             raise ValueError(
                 f"{name} is of the type {type(other).__name__}, and X a dask data "
                 f"frame: give {name} as a column of the same data frame."
@@ -178,10 +179,10 @@ class _Columns:
 
 def _blocks_of(table):
     """Return column names of a table, and handles, reader and engine of its blocks."""
-    if _is_dask_frame(table) and table.ndim == 2:
+    module = type(table).__module__
+    if module.startswith("dask.dataframe") and getattr(table, "ndim", 0) == 2:
         names = list(table.columns)
         return names, table.to_delayed, methodcaller("compute"), _dask_engine
-    module = type(table).__module__
     if module.startswith("ray.data"):
         import ray
 
@@ -195,11 +196,6 @@ def _blocks_of(table):
         "table must be a Dask DataFrame, a Ray Dataset, or a Dataset or Table of "
         f"Arrow, got {type(table).__module__}.{type(table).__name__}."
     )
-
-
-def _is_dask_frame(array):
-    module = type(array).__module__
-    return module.startswith("dask.dataframe") and hasattr(array, "to_delayed")
 
 
 # --- engines --------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     metadata = None if sample_weight is None else {"sample_weight": weight}
     callback_data = {"X": X, "y": y, "metadata": metadata}
     n_targets = 1 if y.ndim == 1 else y.shape[1]
-    validation = estimator._check_validation_data(X_val, y_val, n_targets)
+    validation = estimator._check_validation(X_val, y_val, n_targets)
     if validation is not None:
         validation = validation[0], _with_missing(validation[1], missing_val)
     single_target = y.ndim == 1 if problem is None else len(problem.outputs) == 1

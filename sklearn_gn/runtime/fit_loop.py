@@ -6,6 +6,7 @@ that of the last complete iteration.
 """
 
 import time
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,6 +107,7 @@ class FitRun:
         self.validation = validation
         self.has_validation_data = val_loss is not None
         self.given = {}
+        self._root = None  # task of the fit, to which the callbacks belong
         self.monitor = "loss"
         self.stopping_rules = []  # descriptions of callbacks that may end the fit
         self.stop_reason = None
@@ -121,23 +123,33 @@ class FitRun:
 
     # -- the loop ---------------------------------------------------------------------
 
-    def run(self, tasks, attributes):
+    def run(self, given, callbacks, max_steps, attributes):
         """Iterate until there is a reason to stop; Ctrl-C is one.
 
-        It is raised before there is a network, and within a search. ``attributes``
-        makes the fitted attributes of the best network, for callbacks.
+        It is raised before there is a network, and within a search. ``given`` is the
+        dict of X, y and metadata, and ``callbacks`` come besides those of the
+        estimator. The most iterations that may begin, ``max_steps``, may be infinite.
+        ``attributes`` makes the fitted attributes of the best network, for callbacks.
         """
-        self._until_interrupted(self._loop, tasks, attributes)
-        self._until_interrupted(self._evaluate_last_network)
-        self._until_interrupted(tasks.end, attributes)
-
-    def _until_interrupted(self, action, *arguments):
+        self.given, estimator = given, self.estimator
+        own = vars(estimator).get("_skl_callbacks")
+        # The context takes its callbacks from this attribute when it is made.
+        estimator._skl_callbacks = [*(own or []), *callbacks]
         try:
-            action(*arguments)
-        except (KeyboardInterrupt, Exception) as error:
-            if not is_interrupt(error):
-                raise
-            self.interrupt()
+            self._root = estimator._init_callback_context(
+                max_subtasks=None if np.isinf(max_steps) else max_steps
+            )
+        finally:
+            del estimator._skl_callbacks
+            if own is not None:
+                estimator._skl_callbacks = own
+        for stage in (self._iterate, self._evaluate_last_network, self._end):
+            try:
+                stage(attributes)
+            except (KeyboardInterrupt, Exception) as error:
+                if not is_interrupt(error):
+                    raise
+                self.interrupt()
 
     def interrupt(self):
         """Stop because of Ctrl-C, if there is a network to keep.
@@ -150,14 +162,10 @@ class FitRun:
         elapsed = time.perf_counter() - self._clock  # also before the first iteration
         self._progress = self._progress._replace(elapsed=elapsed)
 
-    def _loop(self, tasks, attributes):
-        tasks.begin()  # where a checkpoint is resumed
-        self._prepare()
-        while self.stop_reason is None:
-            self._iterate(tasks, attributes)
-
-    def _prepare(self):
-        """Give the solver its data; begin with the first start, or as resumed."""
+    def _iterate(self, attributes):
+        """Prepare the data and iterate from the first start, or as resumed."""
+        words = {"estimator": self.estimator, **self.given}
+        self._root.call_on_fit_task_begin(**words)  # where a checkpoint is resumed
         before, now = 0.0, time.perf_counter()
         if self._progress is not None:
             before = self._progress.elapsed
@@ -171,21 +179,25 @@ class FitRun:
             self._progress = Progress(state, best)
         elif self._progress.ended is not None and self.stop_reason is None:
             self._begin_next_start()
+        while self.stop_reason is None:
+            task = self._root.subcontext(task_name="iteration")
+            task.call_on_fit_task_begin(**words)
+            with self._scope():
+                state, report = self.solver.step(
+                    self.data, self._progress.state, self.options
+                )
+            self._progress = self._recorded(state, report)
+            if report.stop is not None:
+                self.end_start(report.stop)
+            self._stop_at_max_iter()
+            if task.call_on_fit_task_end(**words, reconstruction_attributes=attributes):
+                self.request_stop("callback")
+            self._print_progress()
 
-    def _iterate(self, tasks, attributes):
-        """Take one step, record it, and ask who wants to stop."""
-        task = tasks.begin_iteration()
-        with self._scope():
-            state, report = self.solver.step(
-                self.data, self._progress.state, self.options
-            )
-        self._progress = self._recorded(state, report)
-        if report.stop is not None:
-            self.end_start(report.stop)
-        self._stop_at_max_iter()
-        if tasks.end_iteration(task, attributes):
-            self.request_stop("callback")
-        self._print_progress()
+    def _end(self, attributes):
+        self._root.call_on_fit_task_end(
+            estimator=self.estimator, **self.given, reconstruction_attributes=attributes
+        )
 
     def _recorded(self, state, report):
         """Return the progress after a step."""
@@ -250,8 +262,9 @@ class FitRun:
             best = BestNetwork(self._numpy(net), value, start)
         return best, val_loss
 
-    def _evaluate_last_network(self):
+    def _evaluate_last_network(self, attributes):
         """Evaluate the last network on all rows, unless its step has done that."""
+        del attributes
         progress = self._resumable = self._progress
         with self._scope():
             found = self.solver.evaluate_last(self.data, progress.state, self.options)
@@ -290,7 +303,7 @@ class FitRun:
     def _scope(self):
         device = self.estimator.device
         if not self.solver.compiled and device is None:  # one that is given must exist
-            return backend.one_blas_thread
+            return nullcontext()
         return backend.scope(self.estimator.dtype, device)
 
     def _numpy(self, tree):

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from numbers import Real
 from pathlib import Path
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
@@ -54,20 +55,15 @@ def _field(file, name):
     return int(dict(fields)[name])
 
 
-def check_table_fits(X, advice):
-    """Raise a ValueError with advice if a table needs more memory than there is.
-
-    Rows are sorted, merged where they are equal, and scaled, which takes some copies.
-    What has no shape is small.
-    """
-    shape = getattr(X, "shape", ())
-    if len(shape) in (1, 2):
-        n, d = (*shape, 1)[:2]
-        check_fits(8 * n * (_NUMBERS_A_ROW + _COPIES * d), advice)
-
-
 def check_fits(needed, advice):
-    """Raise a ValueError with advice if a fit needs more bytes than there are."""
+    """Raise a ValueError with advice if a fit needs more memory than there is.
+
+    ``needed`` are bytes, or a table. Its rows are sorted, merged where they are equal,
+    and scaled, which takes some copies. A table without a shape is small.
+    """
+    if not isinstance(needed, Real):
+        n, d = (*(getattr(needed, "shape", ()) or (0,)), 1)[:2]
+        needed = 8 * n * (_NUMBERS_A_ROW + _COPIES * d)
     if needed < _LITTLE:
         return
     available = available_bytes()

@@ -36,7 +36,7 @@ from sklearn_gn.data.rows import (
     weights_of,
 )
 from sklearn_gn.optim.stop import counted
-from sklearn_gn.runtime.memory import check_table_fits
+from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.segmented import (
     existence,
@@ -400,29 +400,28 @@ class SegmentedRegressor(
         chunks = streams.mapped_rows(X, y, sample_weight)
         if chunks is not None and y_std is None and needs_all_points(self) is None:
             return self.fit_chunks(chunks)
-        check_table_fits(X, "fit_chunks reads points piece by piece.")
+        check_fits(X, "fit_chunks reads points piece by piece.")
         given = sample_weight, y_std, absolute_sigma
         prepared, kind, order = self._prepare(X, y, *given)
         options = options_of(self, kind)
-        with one_blas_thread, prepared.scaling.arithmetic():
-            folds = folds_of(self, order, y)
-            found = self._search(prepared, options, kind, folds)
-            scale = self._set_fitted(prepared, options, *found)
-            self._kept = prepared, options
-            fit, rows = self._fit, prepared.rows
-            y_size, y_center = fit.scaling.y_size, fit.scaling.y_center
-            left = inference.residuals(fit, rows) * y_size
-            self._row_checks = with_tails(
-                RowChecks(len(rows.y)),
-                (rows.y * y_size + y_center)[:, None],
-                left[:, None],
-                rows.weight,
-                order,
-            )
-            if self.loss == "huber":
-                size = np.abs(np.ravel(y).astype(np.float64) - self.predict(X))
-                size = np.maximum(size, np.finfo(float).tiny)
-                self.robust_weights_ = np.minimum(1, BOUND * scale / size)
+        folds = folds_of(self, order, y)
+        found = self._search(prepared, options, kind, folds)
+        scale = self._set_fitted(prepared, options, *found)
+        self._kept = prepared, options
+        fit, rows = self._fit, prepared.rows
+        y_size, y_center = fit.scaling.y_size, fit.scaling.y_center
+        left = inference.residuals(fit, rows) * y_size
+        self._row_checks = with_tails(
+            RowChecks(len(rows.y)),
+            (rows.y * y_size + y_center)[:, None],
+            left[:, None],
+            rows.weight,
+            order,
+        )
+        if self.loss == "huber":
+            size = np.abs(np.ravel(y).astype(np.float64) - self.predict(X))
+            size = np.maximum(size, np.finfo(float).tiny)
+            self.robust_weights_ = np.minimum(1, BOUND * scale / size)
         if self.n_breakpoints == "auto":
             outlying = np.empty(0, int)
             if self.loss == "squared_error":
@@ -471,12 +470,10 @@ class SegmentedRegressor(
             kept = points.weight > 0
             x, y, weight = (a[kept] for a in points[:3])
             prepared = prepare(x, y, np.empty((len(x), 0)), weight, points.rest)
-            with prepared.scaling.arithmetic():
-                found = self._search(prepared, options, None, None)
+            found = self._search(prepared, options, None, None)
             return (prepared, found), prepared.scaling.to_user(found[0])
 
-        with one_blas_thread:
-            prepared, found = streams.fit_points(chunks, options.known, fit_points)
+        prepared, found = streams.fit_points(chunks, options.known, fit_points)
         self.n_features_in_, self._columns = 1, [0]
         _check_feature_names(self, first_of(chunks)[0], reset=True)
         self._set_fitted(prepared, options, *found)
@@ -503,8 +500,7 @@ class SegmentedRegressor(
             kinds[0],
         )
         names, linear_names = self._all_names()
-        with one_blas_thread:
-            found = several.fit_several(self, data, names)
+        found = several.fit_several(self, data, names)
         self._set_joint(found, kinds, names, linear_names)
         asked = several.numbers_of(self, len(names))
         for name, number, fit in zip(names, asked, found.fits, strict=True):
@@ -693,7 +689,7 @@ class SegmentedRegressor(
         check_consistent_length(X, y)
         assert_all_finite(y, input_name="y")
         weight = check_sample_weight(sample_weight, X)
-        with one_blas_thread:
+        with one_blas_thread():
             scaling, kept = prepared.scaling, weight > 0
             x, y = X[kept, 0], (y[kept] - scaling.y_center) / scaling.y_size
             if len(x):
@@ -917,7 +913,7 @@ class SegmentedRegressor(
                 "family, slopes and through, and give one number or name as "
                 "broken_features."
             )
-        with one_blas_thread:
+        with one_blas_thread():
             prepared, kind, _ = clone(self)._prepare(X, y, sample_weight)
             options = options_of(self, kind)
             check_inside(prepared, options.known, kind)

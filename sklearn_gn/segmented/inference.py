@@ -35,10 +35,6 @@ class Scaling(NamedTuple):
     linear_center: np.ndarray  # (..., m)
     linear_size: np.ndarray
 
-    def arithmetic(self):
-        """Return the context in which to compute in the user's units."""
-        return extremes.arithmetic_of(*map(np.asarray, self))
-
     def x(self, x):
         """Return positions in units in which the data lie in [-1, 1]."""
         return _bounded(x, self.center[..., None], self.size[..., None])

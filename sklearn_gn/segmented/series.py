@@ -236,7 +236,7 @@ def _check_finite(name, values, codes, groups):
 
 def _fit_in_one_thread(estimator, kind, absolute_sigma, series, names):
     """As _fit_chunk; more threads of BLAS would only wait for each other."""
-    with one_blas_thread:
+    with one_blas_thread():
         return _fit_chunk(estimator, kind, absolute_sigma, series, names)
 
 

@@ -40,7 +40,7 @@ from sklearn_gn.data.rows import check_sample_weight, validate_data, weights_of
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.runtime.memory import check_table_fits
+from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.shallow_relu import fitted
 from sklearn_gn.shallow_relu.chunks import on_all_rows, reason_against_chunks
@@ -342,21 +342,20 @@ class ShallowReLURegressor(
         X, y = self._check_data(X, y)
         weight, *_ = weights_of(sample_weight, y_std, X)
         n_targets = 1 if self._single_target else y.shape[1]
-        validation = self._check_validation_data(X_val, y_val, n_targets)
+        validation = self._check_validation(X_val, y_val, n_targets)
         unweighted = sample_weight is None and y_std is None
         metadata = None if unweighted else {"sample_weight": weight}
         data = {"X": X, "y": y, "metadata": metadata}
-        with backend.one_blas_thread, self._arithmetic(X, y):
 
-            def is_late():
-                seconds = np.inf if self.max_time is None else self.max_time
-                return time.perf_counter() - began > seconds
+        def is_late():
+            seconds = np.inf if self.max_time is None else self.max_time
+            return time.perf_counter() - began > seconds
 
-            problem = problem_of(self, X, y, weight, validation, is_late)
-            self._solve(problem, data, began)
-            exact = exact_problem_of(self, problem, is_late)
-            if exact is not None:
-                self._solve(exact, data, began)
+        problem = problem_of(self, X, y, weight, validation, is_late)
+        self._solve(problem, data, began)
+        exact = exact_problem_of(self, problem, is_late)
+        if exact is not None:
+            self._solve(exact, data, began)
         return self
 
     @unchanged_on_failure
@@ -412,13 +411,10 @@ class ShallowReLURegressor(
         if reason is not None:
             raise ValueError(f"fit_chunks never has all rows in memory. {reason}")
         n_targets = 1 if self._single_target else y.shape[1]
-        validation = self._check_validation_data(X_val, y_val, n_targets)
+        validation = self._check_validation(X_val, y_val, n_targets)
         check_early_stopping(self, X_val)
         rows = CheckedRows.of_targets(chunks, X.shape[1], n_targets)
-        with backend.one_blas_thread:
-            found = rows.survey()
-            with extremes.arithmetic_of(np.array([found.largest])):
-                self._fit_survey(rows, found, validation)
+        self._fit_survey(rows, rows.survey(), validation)
         return self
 
     def _large_rows(self, X, y, sample_weight, X_val, y_std):
@@ -427,11 +423,11 @@ class ShallowReLURegressor(
         n_features = shape[1] if len(shape) == 2 else 1
         needs_all = y_std is not None or (self.early_stopping and X_val is None)
         if needs_all or reason_against_chunks(self, n_features) is not None:
-            check_table_fits(X, "Fit a random sample of the rows.")
+            check_fits(X, "Fit a random sample of the rows.")
             return None
         chunks = chunks_of(X, y, sample_weight)
         if chunks is None:
-            check_table_fits(X, "fit_chunks reads rows piece by piece.")
+            check_fits(X, "fit_chunks reads rows piece by piece.")
         return chunks
 
     def _check_data(self, X, y):
@@ -445,7 +441,7 @@ class ShallowReLURegressor(
     def _fit_survey(self, chunks, found, validation):
         """Fit the sample, and all rows if there are more."""
         number, weight, X, y, is_complete = found.sample
-        check_table_fits(X, "Give chunks of fewer features.")
+        check_fits(X, "Give chunks of fewer features.")
         y = y[:, 0] if self._single_target else y
         metadata = {"sample_weight": weight}
         if not is_complete:
@@ -564,7 +560,7 @@ class ShallowReLURegressor(
         """Predictions of validated rows, of shape (n_samples, n_targets)."""
         net, scaling = self._network
         # Under one thread of BLAS no bit depends on the number of cores.
-        with np.errstate(over="ignore", invalid="ignore"), backend.one_blas_thread:
+        with np.errstate(over="ignore", invalid="ignore"), backend.one_blas_thread():
             y = fitted.predict_scaled(net, scaling.x(X))
         return extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
 
@@ -579,7 +575,7 @@ class ShallowReLURegressor(
                 f"{n_rows * q - freedom:.0f} parameters: the noise cannot be "
                 "estimated, and the standard deviations mean nothing. Lower n_neurons.",
             )
-        with backend.one_blas_thread:
+        with backend.one_blas_thread():
             std = found.standard_errors(scaling.x(X))
         with np.errstate(over="ignore"):  # what is no float is infinite
             return std * scaling.y_scale

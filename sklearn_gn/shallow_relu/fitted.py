@@ -67,11 +67,10 @@ def predict_scaled(net, z):
 
 
 def validation_loss(validation, scaling):
-    """Return the function from a network to its loss on (X, y[, weight]), or None."""
+    """Return the function from a network to its loss on (X, y, weight), or None."""
     if validation is None:
         return None
-    X, y, *weight = validation
-    weight = weight[0] if weight else np.full(len(X), 1 / len(X))
+    X, y, weight = validation
     z, t = scaling.x(X), scaling.y(y)
     return lambda net: (
         0.5 * float(weight @ np.sum((predict_scaled(net, z) - t) ** 2, axis=1))

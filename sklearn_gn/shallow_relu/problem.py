@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.extremes import MOST_ROWS, total_weight
+from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
 from sklearn_gn.bayes.evidence import named_penalties
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
@@ -112,9 +112,8 @@ def problem_of(estimator, X, y, weight, validation, is_late=lambda: False):
     The constructor parameters are read, and under ``warm_start`` the network.
     ``is_late`` says whether the time of the fit is over.
     """
-    backend.mesh_of(estimator.device)  # a device that there is not is an error
     solver, segmented = _algorithm(estimator, X.shape[1])
-    n_effective = total_weight(weight)
+    n_effective = float(weight.sum())
     rng = check_random_state(estimator.random_state)
     y = y.reshape(len(y), -1).astype(np.float64)
     if segmented and not estimator.early_stopping:
@@ -370,7 +369,7 @@ def _select_size(estimator, problem, first, rng, is_late):
     options = fit_options(estimator, rng)
     given = name, n_numbers, mean_square / 2, is_late
     if problem.segmented:
-        with backend.one_blas_thread:
+        with backend.one_blas_thread():
             data = one_feature.prepare(rows, options)
             hyperplanes, path = one_feature.select_size(data, first, *given)
             held = long_ends(data.rows.x, problem.n_observations * data.rows.weight)

@@ -501,8 +501,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         carried = getattr(self, "_carried", (None, None))
         with backend.scope(self.dtype, self.device):
             net, self._carried = one_epoch(solver, rows, options, net, carried)
-        self._forget_former_fit()
-        for name in _LOG_OF_FIT:  # not of this head
+        for name in (*self._not_of_every_fit, *_LOG_OF_FIT):  # not of this head
             vars(self).pop(name, None)
         vars(self).update(problem.fitted_attributes(self, net, rows, options))
         self.n_iter_ = 1 if first else self.n_iter_ + 1

@@ -361,7 +361,7 @@ def computed_spectrum(head, x, label, weight, intercept, n_competitors, size):
     """The eigenvalues of the matrix of some rows, descending."""
     logits, gram = logits_of(x, head.coef_, head.intercept_), x @ x.T
     gram = (gram.toarray() if sparse.issparse(gram) else gram) + intercept
-    with backend.one_blas_thread:
+    with backend.one_blas_thread():
         spectrum = row_spectrum(logits, gram, label, weight, n_competitors)
     return np.maximum(spectrum[:size], 0)
 
@@ -369,5 +369,5 @@ def computed_spectrum(head, x, label, weight, intercept, n_competitors, size):
 def _scope(estimator, options):
     """The context of what is computed besides the run of a solver."""
     if not options.compiled:
-        return backend.one_blas_thread
+        return backend.one_blas_thread()
     return backend.scope(estimator.dtype, estimator.device)

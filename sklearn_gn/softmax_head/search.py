@@ -230,7 +230,7 @@ class FGNSoftmaxHeadCV(
         given = X, code, share, problem.n_columns(self), intercept, least, self.tol
         scores, n_iter = np.empty(shape), np.empty(shape, int)
         paths, converged = [], True
-        with backend.one_blas_thread:
+        with backend.one_blas_thread():
             path = PathProblem(*given)
             for k, (train, test) in enumerate(zip(trains, tests, strict=True)):
                 own, left_out = np.where(train, share, 0), np.where(test, share, 0)

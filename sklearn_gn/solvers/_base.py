@@ -1,9 +1,8 @@
-"""The base class of the solver objects, and how a parameter ``solver`` is read.
+"""The base class of the solver objects.
 
 Estimators and solvers also share the links to their pages in the reference.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,40 +61,3 @@ class Solver(ReferenceLinkMixin, BaseEstimator):
     def validate(self) -> None:
         """Raise a ValueError that names a parameter out of its range."""
         self._validate_params()
-
-
-def resolve(solver, short_forms, estimator_name):
-    """Return the solver object that a constructor parameter stands for.
-
-    Parameters
-    ----------
-    solver : str or Solver
-        What the user gave.
-    short_forms : dict of str to Solver
-        The solvers of the estimator.
-    estimator_name : str
-        Its name, for messages.
-
-    Raises
-    ------
-    ValueError
-        If there is no such solver, if it belongs to another estimator, or if one of its
-        parameters is out of range.
-    """
-    if isinstance(solver, str):
-        if solver in short_forms:
-            return short_forms[solver]
-        near = difflib.get_close_matches(solver, list(short_forms), n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(
-            f"solver={solver!r} is unknown; the solvers are {sorted(short_forms)}."
-            + hint
-        )
-    own = type(solver).algorithm is not Solver.algorithm
-    if not own and type(solver) not in {type(s) for s in short_forms.values()}:
-        names = sorted({type(s).__name__ for s in short_forms.values()})
-        raise ValueError(
-            f"solver={solver!r} does not fit {estimator_name}; it takes one of {names}."
-        )
-    solver.validate()
-    return solver

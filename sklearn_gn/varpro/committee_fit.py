@@ -211,7 +211,7 @@ def set_fitted(estimator, run, problem, factors):
         fitted = mean_values(members, observed.x)
         targets = huber.targets_of(fitted, observed)
         problem = problem._replace(rows=observed._replace(y=targets))
-    with backend.one_blas_thread:
+    with backend.one_blas_thread():
         heavy = bool(members) and is_worth_threads(members[0].model, problem.rows)
         small = members
         summaries = side_by_side(partial(_summary, problem), members, heavy)

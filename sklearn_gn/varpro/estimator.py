@@ -20,7 +20,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import backend, extremes
-from sklearn_gn.arrays.extremes import total_weight
 from sklearn_gn.base import GaussNewtonEstimator, cross_entropy
 from sklearn_gn.data.chunks import (
     check_early_stopping,
@@ -38,7 +37,7 @@ from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.data.units import Units
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.runtime.memory import check_fits, check_table_fits
+from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.varpro import committee_fit, committee_plan, members
 
 _MOST_STEPS = 100  # where max_iter is "auto"
@@ -106,7 +105,7 @@ class _VarProNet(
         sum to one, or None, and ``factors`` multiply the odds of the classes.
         """
         rng = check_random_state(self.random_state)
-        n_effective = total_weight(weight)
+        n_effective = float(weight.sum())
         columns = y.reshape(len(y), -1).astype(np.float64)
         kept, weight = canonical_rows(X, columns, weight)
         X, y = X[kept], y[kept]
@@ -118,14 +117,12 @@ class _VarProNet(
             X, y, weight = X[train], y[train], weight[train]
             n_effective *= float(weight.sum())
             weight = shares(weight)
-        with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
-            y = self._targets(y)
-            words = {"validation": validation, "data": data, "rng": rng}
-            self._fit_canonical(X, y, weight, n_effective, factors, **words)
+        y = self._targets(y)
+        words = {"validation": validation, "data": data, "rng": rng}
+        self._fit_canonical(X, y, weight, n_effective, factors, **words)
 
     def _fit_canonical(self, X, y, weight, n_effective, factors, **words):
         """Fit a committee, or one network, to rows with targets or probabilities y."""
-        backend.mesh_of(self.device)  # a device that there is not is an error
         n_independent = 1.0
         by_width = isinstance(self.hidden_layer_sizes, str)
         if by_width and self._loss == "squared" and y.shape[1] > 1:
@@ -385,10 +382,11 @@ class _VarProNet(
         needs_all |= self.early_stopping and X_val is None
         needs_all |= y_std is not None
         needs_all |= getattr(self, "class_weight", None) == "balanced"
-        needs_all |= backend.mesh_of(self.device) is not None
         chunks = None if needs_all else chunks_of(X, y, sample_weight)
+        if chunks is not None and backend.mesh_of(self.device) is not None:
+            chunks = None
         if chunks is None:
-            check_table_fits(
+            check_fits(
                 X,
                 "fit_chunks reads rows piece by piece, and so does fit a dask array or "
                 "a large memory-mapped one.",
@@ -491,7 +489,7 @@ class _VarProNet(
         """Values of the output layer in scaled units, in float64."""
         model, net, scaling = self._fitted
         if model is None:
-            with backend.one_blas_thread:  # bits do not depend on the cores
+            with backend.one_blas_thread():  # bits do not depend on the cores
                 return blockwise(partial(members.mean_values, net), scaling.x(X))
         values = self._network_values(model, net, scaling.x(X))
         return extremes.numbers(values, model.network)

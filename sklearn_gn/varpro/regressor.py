@@ -376,14 +376,6 @@ class VarProNetRegressor(
         self._single_target = y.ndim == 1
         return X, y
 
-    def _check_validation(self, X_val, y_val, n_targets):
-        """X, targets and weights; None where they are not given."""
-        validation = self._check_validation_data(X_val, y_val, n_targets)
-        if validation is None:
-            return None
-        X_val, y_val = validation
-        return X_val, y_val, np.full(len(X_val), 1 / len(X_val))
-
     def _set_fitted(self, run, rows, settings, scaling):
         from sklearn_gn.varpro.posterior import ErrorBars
         from sklearn_gn.varpro.problem import Penalties
@@ -458,7 +450,7 @@ class VarProNetRegressor(
             )
             size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
             n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
-            with backend.one_blas_thread:
+            with backend.one_blas_thread():
                 std = np.sqrt(blockwise(known, x, n_rows))
             with np.errstate(over="ignore"):  # what is no float is infinite
                 return std * scaling.y_scale

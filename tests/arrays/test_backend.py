@@ -2,6 +2,8 @@
 
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import jax
@@ -61,14 +63,20 @@ def test_blas_is_held_to_one_thread_and_let_go_by_the_last_thread():
         info = threadpool_info()
         return {lib["num_threads"] for lib in info if lib["user_api"] == "blas"}
 
-    first, second = backend.one_blas_thread, backend.one_blas_thread
-    with threadpool_limits(limits=2, user_api="blas"):
-        first.__enter__()
-        second.__enter__()
+    def other_fit():
+        with backend.one_blas_thread():
+            assert threads() == {1}
+            begun.set()
+            assert go_on.wait(10)
+
+    begun, go_on = threading.Event(), threading.Event()
+    with threadpool_limits(limits=2, user_api="blas"), ThreadPoolExecutor(1) as pool:
+        with backend.one_blas_thread():
+            other = pool.submit(other_fit)
+            assert begun.wait(10)
         assert threads() == {1}
-        first.__exit__(None, None, None)
-        assert threads() == {1}
-        second.__exit__(None, None, None)
+        go_on.set()
+        other.result()
         assert threads() == {2}
 
 
@@ -76,18 +84,19 @@ def test_blas_is_held_to_one_thread_and_let_go_by_the_last_thread():
 def test_ctrl_c_at_the_end_of_a_scope_leaves_the_settings_of_the_thread(
     monkeypatch, flag
 ):
-    blas = type(backend.one_blas_thread)
-    leave, pressed = blas.__exit__, []
+    pressed = []
 
-    def press(self, *error):
-        if pressed:
-            return leave(self, *error)
-        pressed.append(True)  # before anything is undone
+    @contextmanager
+    def left_open(dtype, device):  # nothing is undone
+        del dtype, device
+        pressed.append(backend.one_blas_thread())
+        pressed[-1].__enter__()
         jax.enable_x64(not flag).__enter__()
         np.seterr(over="ignore")
+        yield
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(blas, "__exit__", press)
+    monkeypatch.setattr(backend, "scope", left_open)
     with jax.enable_x64(flag), threadpool_limits(2, user_api="blas"):
         threads, numpy_warnings = threadpool_info(), np.geterr()
         with pytest.raises(KeyboardInterrupt):

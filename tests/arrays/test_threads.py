@@ -6,12 +6,12 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from sklearn_gn.arrays import threads
-from sklearn_gn.arrays.backend import one_blas_thread
+from sklearn_gn.arrays.threads import one_blas_thread
 
 
 @pytest.fixture
 def two_threads(monkeypatch):
-    monkeypatch.setattr(type(one_blas_thread), "share", lambda self: 2)
+    monkeypatch.setattr(threads, "share", lambda: 2)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_results_do_not_depend_on_the_number_of_threads(small_blocks, monkeypatc
     a = np.random.RandomState(0).standard_normal((40, 33))
     found = []
     for count in 1, 2, 5:
-        monkeypatch.setattr(type(one_blas_thread), "share", lambda self, n=count: n)
+        monkeypatch.setattr(threads, "share", lambda n=count: n)
         found.append(threads.symmetric_product(a))
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
@@ -99,20 +99,20 @@ def test_infinities_are_as_quiet_in_all_threads(small_blocks, two_threads):
 
 
 def test_threads_are_those_that_blas_may_have():
-    assert one_blas_thread.share() == 1
-    with threadpool_limits(1, "blas"), one_blas_thread:
-        assert one_blas_thread.share() == 1
-    with threadpool_limits(2, "blas"), one_blas_thread:
-        allowed = one_blas_thread.share()
+    assert threads.share() == 1
+    with threadpool_limits(1, "blas"), one_blas_thread():
+        assert threads.share() == 1
+    with threadpool_limits(2, "blas"), one_blas_thread():
+        allowed = threads.share()
         assert 1 <= allowed <= 2
         found = []
 
         def fit():
-            with one_blas_thread:
-                found.append(one_blas_thread.share())
+            with one_blas_thread():
+                found.append(threads.share())
 
         other = threading.Thread(target=fit)
         other.start()
         other.join()
         assert found == [max(allowed // 2, 1)]
-        assert one_blas_thread.share() == allowed
+        assert threads.share() == allowed

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sklearn_gn.arrays.backend import one_blas_thread
+from sklearn_gn.arrays import threads
 from sklearn_gn.linalg import cholesky, factors
 
 
@@ -13,7 +13,7 @@ def matrix_of(n):
 @pytest.fixture(params=[1, 2])
 def n_threads(monkeypatch, request):
     count = request.param
-    monkeypatch.setattr(type(one_blas_thread), "share", lambda self: count)
+    monkeypatch.setattr(threads, "share", lambda: count)
     return count
 
 
@@ -45,7 +45,7 @@ def test_factor_of_a_large_matrix(n_threads):
 def test_factor_does_not_depend_on_the_number_of_threads(small_blocks, monkeypatch):
     matrix, found = matrix_of(45), []
     for count in 1, 2, 4:
-        monkeypatch.setattr(type(one_blas_thread), "share", lambda self, n=count: n)
+        monkeypatch.setattr(threads, "share", lambda n=count: n)
         found.append(factors.factor(matrix, 0.1).root)
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])

@@ -523,7 +523,7 @@ def test_each_fit_of_a_search_has_a_file(tmp_path):
         assert len(files) == 2 * 4 + 1  # with the fit to all rows
         assert all(re.fullmatch(r"fit-[0-9a-f]{12}\.ckpt", f.name) for f in files)
         with pytest.MonkeyPatch.context() as patch:  # all is read, nothing is fitted
-            patch.setattr(FitRun, "_iterate", None)
+            patch.setattr(FitRun, "_recorded", None)
             again = search.fit(X, y).cv_results_["mean_test_score"]
     np.testing.assert_array_equal(again, first)
     assert set(tmp_path.iterdir()) == set(files)
