@@ -42,9 +42,8 @@ data.head()
 # One call for all series
 # -----------------------
 # Growth, fall, recovery: two breakpoints for each industry. Left to choose, the
-# criterion would take more, since it assumes independent residuals and those of
-# monthly employment are strongly correlated. For the same reason the standard errors
-# are those that allow for correlation.
+# criterion would follow the bends of these long waves with up to ten. Residuals of
+# monthly employment are strongly correlated, hence the choice of standard errors.
 
 model = SegmentedRegressor(2, covariance="HAC-prewhitened")
 segments = fit_groups(model, data, group="industry", target="log_employees")

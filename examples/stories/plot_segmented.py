@@ -45,9 +45,10 @@ SelectionPathDisplay.from_estimator(nile, ax=right)
 # Changes of slope
 # ----------------
 # The logarithm of the quarterly real gross domestic product, 1959 to 2009 (public
-# domain, from statsmodels). Its residuals are correlated, and BIC, which assumes
-# independent ones, would take every cycle for a change. We ask for two kinks, and for
-# standard errors that allow for the correlation.
+# domain, from statsmodels). Its residuals are so strongly correlated that the default,
+# which allows for it, finds no kink worth its parameters; taken as independent, they
+# would give one for every cycle. We ask for two kinks, and for standard errors that
+# allow for the correlation.
 
 data = macrodata.load_pandas().data
 quarters = pd.PeriodIndex.from_fields(
