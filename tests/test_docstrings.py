@@ -100,6 +100,11 @@ def test_estimators_say_when_to_use_them_and_what_to_do_when_the_fit_is_poor(nam
     assert re.search(r":doc:`user guide </user_guide/\w+>` has more.$", cure)
 
 
+@pytest.mark.parametrize(("name", "cls"), all_estimators())
+def test_what_is_needed_at_the_keyboard_is_short(name, cls):
+    assert len(cls.__doc__.splitlines()) <= 150  # the guide has the rest
+
+
 def test_no_example_is_skipped():
     for path in Path(sklearn_gn.__file__).parent.rglob("*.py"):
         assert "doctest: +SKIP" not in path.read_text(), path

@@ -59,7 +59,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         descent; "adam", "sgd", "lbfgs" and "ssbroyden" are baselines for the same loss.
     damping : float or None, default=None
         Shift added to the Gauss-Newton matrix of a step. If None, it follows a trust
-        region; if a number, it is fixed, and steps are line searches.
+        region; if a number, it is fixed, and a line search follows.
     rank : int or None, default=None
         Number of columns of the Nystrom preconditioner of conjugate gradients. If None,
         up to 10,000 unknowns are solved directly, and more with 1,000 columns.
@@ -91,7 +91,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         The fit stops when twenty iterations have lowered the loss on fresh points by
         less than this share and growing does not pay, or the estimated error is tiny.
     max_time : float or None, default=None
-        Seconds after which the fit stops. If None, there is no limit.
+        Seconds after which the fit stops, compilation included. None: no limit.
     early_stopping : bool, default=False
         Whether to stop when the loss on fresh points or validation data rises.
     n_iter_no_change : int, default=10

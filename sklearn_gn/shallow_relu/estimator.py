@@ -113,10 +113,11 @@ class ShallowReLURegressor(
     max_iter : int, default=200
         Maximum number of iterations of a fit, over all starts and rounds of the search.
     tol : float, default=1e-10
-        The fit stops when an iteration lowers the loss by less than this share, or, if
-        the evidence chooses the penalties, when it no longer rises (0.1 in three rows).
+        The fit stops when an iteration lowers the loss by less than this share; if the
+        evidence chooses the penalties, when three have not raised it by 0.1 in all and
+        by 0.001 per row.
     max_time : float or None, default=None
-        Seconds after which the fit stops. If None, there is no limit.
+        Seconds after which the fit stops, compilation included. None: no limit.
     early_stopping : bool, default=False
         Whether to stop when the loss on validation data no longer falls, and to return
         the best iterate. The data are ``X_val`` and ``y_val``, or a part of the rows.

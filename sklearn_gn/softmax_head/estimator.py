@@ -106,7 +106,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         "fgn_newton" stops when no component of the gradient is larger, a mini-batch
         solver when the loss has fallen by less than this share in five epochs.
     max_time : float or None, default=None
-        Seconds after which the fit stops. If None, there is no limit.
+        Seconds after which the fit stops, compilation included. None: no limit.
     early_stopping : bool, default=False
         Whether to stop when the loss on validation data no longer falls, and to return
         the best iterate. The data are ``X_val`` and ``y_val``, or a part of the rows.

@@ -87,7 +87,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         The fit stops when three iterations lower the loss by less than this share, or,
         for a committee, five raise the mean log evidence per row by less.
     max_time : float or None, default=None
-        Seconds after which the fit stops. If None, there is no limit.
+        Seconds after which the fit stops, compilation included. None: no limit.
     early_stopping : bool, default=False
         Whether to stop when the loss on validation data no longer falls, and to return
         the best iterate. The data are ``X_val`` and ``y_val``, or a part of the rows.
