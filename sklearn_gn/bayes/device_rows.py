@@ -25,17 +25,7 @@ _LOCK = threading.RLock()
 
 
 def rows_for(device, rows, model):
-    """Return rows for fits of a network: :class:`DeviceRows` where JAX computes.
-
-    Parameters
-    ----------
-    device : str, list, Mesh or None
-        The parameter of the estimator.
-    rows : Rows
-        In the memory of the host.
-    model : Layers
-        The network at the beginning.
-    """
+    """Return rows for fits of a network: :class:`DeviceRows` where JAX computes."""
     if numpy_computes(device):
         return rows
     size, n_numbers = len(model.groups()), len(rows.x) * model.n_values
@@ -56,13 +46,7 @@ def warn_of_cpu(device, part):
 
 
 class DeviceRows(Rows):
-    """Rows in the memory of the host, with copies on the devices that compute.
-
-    Attributes
-    ----------
-    device : str, list, Mesh or None
-        The parameter of the estimator.
-    """
+    """Rows in the memory of the host, with copies on the ``device`` that computes."""
 
     device = None
 
@@ -82,19 +66,7 @@ class DeviceRows(Rows):
         return getattr(self, "_copies", {}).items()
 
     def sums(self, model, theta):
-        """Return matrix, slope and error at some parameters, the matrix on the device.
-
-        Parameters
-        ----------
-        model : Layers
-        theta : ndarray of shape (P,)
-
-        Returns
-        -------
-        gram : DeviceGram
-        slope : ndarray of shape (P,)
-        error : float
-        """
+        """Return matrix, slope and error at parameters, the matrix on the device."""
         whole, places = model.with_all_features(), model.places()
         size = len(whole.groups())
         theta, kept = _spread(theta, places, size), _spread(np.ones(1), places, size)
@@ -148,15 +120,7 @@ class DeviceRows(Rows):
 class DeviceGram(Record):
     """A Gauss-Newton matrix on a device, of which some rows and columns are left out.
 
-    Parameters
-    ----------
-    matrix : array of shape (p, p)
-    diagonal : ndarray of shape (P,)
-        Of what is not left out.
-    places : ndarray of shape (P,)
-        Its rows and columns.
-    device : str, list, Mesh or None
-        The parameter of the estimator.
+    ``places`` are those of the others, ``diagonal`` theirs.
     """
 
     def __init__(self, matrix, diagonal, places, device):
@@ -213,14 +177,7 @@ class DeviceGram(Record):
 
 
 def solution(gram, scale, diagonal, right):
-    """Return ``H^-1 right`` for H = scale gram + diag(diagonal); NaN without a factor.
-
-    Parameters
-    ----------
-    gram : ndarray of shape (P, P) or DeviceGram
-    scale : float
-    diagonal, right : ndarrays of shape (P,)
-    """
+    """Return ``H^-1 right``, H = scale gram + diag(diagonal); NaN without a factor."""
     if isinstance(gram, DeviceGram):
         return gram.solution(scale, diagonal, right)
     return _solution(gram, scale, diagonal, right)

@@ -17,10 +17,11 @@ import numpy as np
 from sklearn_gn.linalg import factors
 
 _FAR = 1e12  # in standard deviations of the training data
+_ROUNDING = 16 * np.finfo(float).eps  # of deviations, relative to their centre
 _GAP = 10  # ratio of the sizes of two targets that are in different units
-_OUTSIDE = 3.0  # distance of far cells from the quartiles, in distances between them
-_LIMITS = (3.0, 10.0, 30.0)  # the same, inside which the outermost cells are limits
-_PASSES = 3  # as the limits of some features show what others are worth
+# Distances from the quartiles, in distances between them, inside which the outermost
+# cells are limits; cells beyond the first one are far.
+_LIMITS = (3.0, 10.0, 30.0)
 _CLEAR = 2.0  # standard errors of a difference of predictive densities
 _TAILS = 4.0  # degrees of freedom of Student's density of the residuals
 _ITERATIONS = 10  # for the scale of that density
@@ -147,7 +148,8 @@ def _limits(X, y, weight, z):
     )
     width = high - low
     least, most = X.min(axis=0), X.max(axis=0)
-    far = (least < low - _OUTSIDE * width) | (most > high + _OUTSIDE * width)
+    outside = _LIMITS[0] * width
+    far = (least < low - outside) | (most > high + outside)
     far = np.flatnonzero(far & (width > 0))
     if not len(far) or not np.ptp(y, axis=0).any():
         return limits
@@ -169,9 +171,15 @@ def _limits(X, y, weight, z):
         near.append((clipped - center) / scale)
     z, bounded = z.copy(), z.copy()
     bounded[:, far] = near[0]
-    for _ in range(_PASSES):
-        rest, slopes = _ridge(z, t, weight)
+    before = None
+    # The limits of some features show what others are worth.
+    while not np.array_equal(limits, before):
         before = limits.copy()
+        # What the features leave of the targets, and their slopes.
+        gram = (z.T * weight) @ z
+        gram[np.diag_indices(len(gram))] += (1 + len(gram)) * np.sum(weight**2)
+        slopes = factors.solve_semidefinite(gram, z.T @ (weight[:, None] * t))
+        rest = t - z @ slopes
         for number, j in enumerate(far):
             if np.isfinite(limits[0, j]):
                 continue
@@ -186,17 +194,7 @@ def _limits(X, y, weight, z):
                 if mean > best * error:
                     best, limits[:, j] = mean / error, pair[:, number]
                     z[:, j] = unit
-        if np.array_equal(limits, before):
-            break
     return limits
-
-
-def _ridge(z, t, weight):
-    """Return what the features leave of the targets, and their slopes."""
-    gram = (z.T * weight) @ z
-    gram[np.diag_indices(len(gram))] += (1 + len(gram)) * np.sum(weight**2)
-    slopes = factors.solve_semidefinite(gram, z.T @ (weight[:, None] * t))
-    return t - z @ slopes, slopes
 
 
 def _left_out_densities(z, j, unit, target, weight):
@@ -239,7 +237,7 @@ def target_units(sizes, center, unit_of):
     ``unit_of`` makes one unit of several sizes, which are distances from the centres.
     """
     # A constant, also one up to rounding, is no target in another unit.
-    varying = np.sort(sizes[sizes > _rounding(center)])
+    varying = np.sort(sizes[sizes > _ROUNDING * np.abs(center)])
     first_of_group = varying[1:][varying[1:] / _GAP > varying[:-1]]
     if len(first_of_group) == 0:
         return unit_of(sizes)
@@ -252,11 +250,6 @@ def _root_mean_square(sizes):
     """Root mean square; squares of the sizes themselves may leave the floats."""
     size = sizes.max()
     return size * math.sqrt(np.mean((sizes / size) ** 2))
-
-
-def _rounding(center):
-    """Deviations from a centre that are but rounding errors."""
-    return 16 * np.finfo(float).eps * np.abs(center)
 
 
 def moments(A, weight):
@@ -273,7 +266,7 @@ def moments(A, weight):
     center = np.where(np.ptp(scaled, axis=0) > 0, weight @ scaled, scaled[0])
     distance = np.abs(scaled - center)
     deviation, largest = np.sqrt(weight @ distance**2), distance.max(axis=0)
-    rounding = _rounding(center)
+    rounding = _ROUNDING * np.abs(center)
     deviation = np.where(deviation > rounding, deviation, largest)
     with np.errstate(over="ignore"):  # of sizes below the normal numbers
         deviation = np.where(largest > rounding, deviation, 1 / size)

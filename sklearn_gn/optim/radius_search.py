@@ -102,16 +102,9 @@ def _length_ratio(gain, trusted):
 class Shifts:
     """Moré and Sorensen's iteration for the shift that belongs to a length.
 
-    Parameters
-    ----------
-    evaluate : callable
-        Makes the candidate of a shift.
-    shift : float
-        To begin with; NaN if not known.
-    floor : scalar
-        Shift at rounding level.
-    largest : scalar
-        Of the diagonal elements of the matrix.
+    ``evaluate`` makes the candidate of a shift, ``floor`` is the shift at rounding
+    level, ``largest`` the largest diagonal element; a first ``shift`` of NaN is not
+    known.
     """
 
     def __init__(self, evaluate, shift, floor, largest):
