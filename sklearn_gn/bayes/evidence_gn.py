@@ -11,8 +11,11 @@ One iteration:
    and a new noise level.
 
 A fit ends when the log evidence has stopped rising, or when the noise is that of
-rounding errors. What differs between networks stands in an :class:`EvidenceModel`; a
-method wraps :func:`init_at` and :func:`step` into its algorithm. The matrices are those
+rounding errors. What differs between networks stands in a model, such as
+:class:`~sklearn_gn.bayes.layers.Layers`, with its ``loss``, ``n_targets``, the
+``groups`` of its parameters, :class:`Sums` and :class:`Trial` at some of them, and the
+``network`` that a fit returns. A method wraps :func:`init_at` and :func:`step` into its
+algorithm. The matrices are those
 of tables, some hundred parameters wide, for which NumPy is quick and nothing is
 compiled; on a GPU, and on several devices, JAX computes with the same formulas
 (:mod:`sklearn_gn.bayes.device_rows`). Of more than 2,000 parameters NumPy forms only
@@ -22,7 +25,7 @@ evidence are estimates.
 
 import math
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,35 +64,6 @@ class Trial(NamedTuple):
 
     error: float  # of the sums
     passed: Any = None  # what the sums at these parameters can use
-
-
-class EvidenceModel(Protocol):
-    """A network and its loss, as the iteration sees them.
-
-    Attributes
-    ----------
-    loss : {"squared", "cross_entropy"}
-    n_targets : int
-        Numbers that each row gives, for the squared loss.
-    """
-
-    loss: str
-    n_targets: int
-
-    def groups(self):
-        """Group of every parameter, an array of int; -1 where it is free."""
-
-    def trial(self, theta, rows):
-        """Return the :class:`Trial` of some parameters."""
-
-    def sums(self, theta, rows, trial=None):
-        """Return the :class:`Sums` at some parameters, which may have been tried."""
-
-    def dense_sums(self, theta, rows):
-        """Return the sums over rows in chunks, whose matrix is always formed."""
-
-    def network(self, theta, alpha, beta, gamma, log_evidence):
-        """Return the network that a fit returns, with all of these as its fields."""
 
 
 class EvidenceOptions(NamedTuple):

@@ -58,16 +58,6 @@ def factor_with_floor(matrix, penalty=None, *, ulps):
     return factors.factor_with_floor(total, floor)
 
 
-def effective_parameters(factor, matrix):
-    """Number of parameters that the data determine, ``tr (M + P)^-1 M``."""
-    return namespace(matrix).trace(factor.solve(matrix))
-
-
-def variances(factor, gradients):
-    """Variances of linear functions, one a row of (m, k), for noise of variance one."""
-    return factor.variances(gradients.T)
-
-
 def covariance(model, sums, alpha, beta, n_effective):
     """Posterior covariance H^-1 of the parameters, an array (P, P) or a LowRank."""
     scale = beta * n_effective

@@ -76,16 +76,15 @@ class Units(NamedTuple):
         varies = np.ptp(y, axis=0) > 0
         # Rounding of the mean would be a residual of its own.
         y_center = np.where(varies, y_center, y[0])
-        mean = _root_mean_square
         if ranges:
-            y_scale, mean = np.max(np.abs(y - y_center), axis=0), np.max
+            y_scale = np.max(np.abs(y - y_center), axis=0)
         y_scale = np.where(varies, y_scale, 0)
         if y_scale.max() == 0:
             return cls(x_center, x_scale, y_center, 1.0, limits)
         if each_target and y.shape[1] > 1:
-            y_scale = np.where(y_scale > 0, y_scale, mean(y_scale))
+            y_scale = np.where(y_scale > 0, y_scale, y_scale.max())
         else:
-            y_scale = target_units(y_scale, y_center, mean)
+            y_scale = target_units(y_scale, y_center, ranges)
         return cls(x_center, x_scale, y_center, y_scale, limits)
 
     @classmethod
@@ -227,29 +226,27 @@ def _left_out_densities(z, j, unit, target, weight):
 # --- targets -------------------------------------------------------------------------
 
 
-def target_units(sizes, center, unit_of):
+def target_units(sizes, center, largest=False):
     """Return one unit for all targets, or an array with one for each.
 
     Sorted by size, two neighbours whose sizes differ by more than a factor of ten are
     taken to be in different units, and the targets on either side do not share a scale:
     in the sum of their squares the smaller ones would be left to chance. One quantity
     measured at many places may spread over several powers of ten without such a gap.
-    ``unit_of`` makes one unit of several sizes, which are distances from the centres.
+    The unit of several sizes, which are distances from the centres, is their root mean
+    square, or the ``largest``.
     """
     # A constant, also one up to rounding, is no target in another unit.
     varying = np.sort(sizes[sizes > _ROUNDING * np.abs(center)])
     first_of_group = varying[1:][varying[1:] / _GAP > varying[:-1]]
-    if len(first_of_group) == 0:
-        return unit_of(sizes)
     group = np.searchsorted(first_of_group, sizes, side="right")
-    units = [unit_of(sizes[group == g]) for g in range(1 + len(first_of_group))]
-    return np.array(units)[group]
-
-
-def _root_mean_square(sizes):
-    """Root mean square; squares of the sizes themselves may leave the floats."""
-    size = sizes.max()
-    return size * math.sqrt(np.mean((sizes / size) ** 2))
+    units = np.empty(1 + len(first_of_group))
+    for g in range(len(units)):
+        own = sizes[group == g]
+        units[g] = own.max()
+        if not largest:  # squares of the sizes themselves may leave the floats
+            units[g] *= math.sqrt(np.mean((own / own.max()) ** 2))
+    return units[group] if len(units) > 1 else float(units[0])
 
 
 def moments(A, weight):
