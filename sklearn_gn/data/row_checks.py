@@ -13,7 +13,6 @@ from scipy.special import ndtri
 
 _MOST_PAIRS = 2000  # rows whose nearest neighbours are looked for; every k-th of more
 _MOST_ROWS = 100_000  # whose residuals are looked at; every k-th of more
-_BLOCK_ROWS = 256  # whose distances to all others are computed together
 _CLEAR = 4.0  # standard errors of a sum of products of neighbouring residuals
 _COPIES = 0.05  # share of the rows that is worth mentioning
 _FAR = 5.0  # robust standard deviations, beyond which normal noise has no row
@@ -99,14 +98,10 @@ def _lacking(X, y, residuals):
     X = X / np.where(span > 0, span, 1)
     deviation = np.std(X, axis=0)
     x = X / np.where(deviation > _SAME, deviation, 1)
-    x, nearest = x - np.mean(x, axis=0), np.empty(len(x), dtype=np.intp)
-    square = np.sum(x**2, axis=1)
-    for start in range(0, len(x), _BLOCK_ROWS):
-        block = slice(start, start + _BLOCK_ROWS)
-        distance = square - 2 * x[block] @ x.T
-        rows = np.arange(len(distance))
-        distance[rows, start + rows] = np.inf
-        nearest[block] = np.argmin(distance, axis=1)
+    x = x - np.mean(x, axis=0)
+    distance = np.sum(x**2, axis=1) - 2 * x @ x.T
+    np.fill_diagonal(distance, np.inf)
+    nearest = np.argmin(distance, axis=1)
     products = np.sum(residuals * residuals[nearest], axis=1)
     total = np.sum(products)
     if not total > _CLEAR * np.sqrt(np.sum(products**2)):
