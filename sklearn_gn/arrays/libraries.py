@@ -243,14 +243,7 @@ class JAX:
 
 
 class RowsInOrder:
-    """Rows of a table of NumPy in another order, of which some are copied when needed.
-
-    Parameters
-    ----------
-    table : ndarray of shape (n, d)
-    order : ndarray of int
-        Numbers of the rows.
-    """
+    """Rows of a table of NumPy in another order, copied where they are needed."""
 
     def __init__(self, table, order):
         self.table, self.order = table, order
@@ -285,11 +278,6 @@ def numpy_computes(device):
     """Return whether NumPy computes where a compiler would take longer than the fit.
 
     That is on one CPU. JAX computes on a GPU, and on several devices.
-
-    Parameters
-    ----------
-    device : str, list, Mesh or None
-        The parameter of an estimator.
     """
     return not _jax_is_forced and (device is None or device == "cpu")
 
@@ -298,17 +286,7 @@ _KINDS = (np.ndarray, np.generic, int, float, type(None), RowsInOrder)
 
 
 def library_of(tree):
-    """Return the library of some arrays: JAX, unless all of them are NumPy's.
-
-    Parameters
-    ----------
-    tree : array or tree of arrays
-        Of NumPy in nested tuples, or any tree of JAX.
-
-    Returns
-    -------
-    NumPy or JAX
-    """
+    """Return the library of a tree of arrays: JAX, unless all of them are NumPy's."""
     if isinstance(tree, _KINDS):
         return NumPy
     if not isinstance(tree, tuple):

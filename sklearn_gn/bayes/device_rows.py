@@ -8,7 +8,10 @@ out: shapes stay the same during a fit, and nothing is compiled again.
 """
 
 import threading
+from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -25,17 +28,7 @@ _LOCK = threading.RLock()
 
 
 def rows_for(device, rows, model):
-    """Return rows for fits of a network: :class:`DeviceRows` where JAX computes.
-
-    Parameters
-    ----------
-    device : str, list, Mesh or None
-        The parameter of the estimator.
-    rows : Rows
-        In the memory of the host.
-    model : Layers
-        The network at the beginning.
-    """
+    """Return rows for fits of a network: :class:`DeviceRows` where JAX computes."""
     if numpy_computes(device):
         return rows
     size, n_numbers = len(model.groups()), len(rows.x) * model.n_values
@@ -56,15 +49,10 @@ def warn_of_cpu(device, part):
 
 
 class DeviceRows(Rows):
-    """Rows in the memory of the host, with copies on the devices that compute.
-
-    Attributes
-    ----------
-    device : str, list, Mesh or None
-        The parameter of the estimator.
-    """
+    """Rows in the memory of the host, with copies on the ``device`` that computes."""
 
     device = None
+    _copies: Mapping[str, Any] = MappingProxyType({})  # on the device, by field
 
     @classmethod
     def on(cls, device, rows):
@@ -75,26 +63,11 @@ class DeviceRows(Rows):
 
     def _replace(self, **changes):
         found = self.on(self.device, super()._replace(**changes))
-        found._copies = {k: a for k, a in self._on_device() if k not in changes}
+        found._copies = {k: a for k, a in self._copies.items() if k not in changes}
         return found
 
-    def _on_device(self):
-        return getattr(self, "_copies", {}).items()
-
     def sums(self, model, theta):
-        """Return matrix, slope and error at some parameters, the matrix on the device.
-
-        Parameters
-        ----------
-        model : Layers
-        theta : ndarray of shape (P,)
-
-        Returns
-        -------
-        gram : DeviceGram
-        slope : ndarray of shape (P,)
-        error : float
-        """
+        """Return matrix, slope and error at parameters, the matrix on the device."""
         whole, places = model.with_all_features(), model.places()
         size = len(whole.groups())
         theta, kept = _spread(theta, places, size), _spread(np.ones(1), places, size)
@@ -114,7 +87,7 @@ class DeviceRows(Rows):
     def copies(self):
         """The rows on the devices, padded by weights of zero."""
         with _LOCK:
-            known = dict(self._on_device())
+            known = dict(self._copies)
             missing = {k: a for k, a in self._asdict().items() if k not in known}
             if missing:
                 known |= dict(zip(missing, self._placed(missing.values()), strict=True))
@@ -148,15 +121,7 @@ class DeviceRows(Rows):
 class DeviceGram(Record):
     """A Gauss-Newton matrix on a device, of which some rows and columns are left out.
 
-    Parameters
-    ----------
-    matrix : array of shape (p, p)
-    diagonal : ndarray of shape (P,)
-        Of what is not left out.
-    places : ndarray of shape (P,)
-        Its rows and columns.
-    device : str, list, Mesh or None
-        The parameter of the estimator.
+    ``places`` are those of the others, ``diagonal`` theirs.
     """
 
     def __init__(self, matrix, diagonal, places, device):
@@ -188,48 +153,39 @@ class DeviceGram(Record):
         return np.array(np.asarray(self.matrix)[np.ix_(self.places, self.places)])
 
     def __matmul__(self, vectors):
-        return self._computed(_product, self._spread(vectors))[self.places]
+        return self.computed(_product, vectors)
 
-    def solution(self, scale, diagonal, right):
-        """See :func:`solution`."""
-        diagonal = self._spread(diagonal, 1.0)
-        found = self._computed(_solution, float(scale), diagonal, self._spread(right))
-        return found[self.places]
+    def computed(self, function, *arguments, diagonal=None):
+        """Return what a compiled function gives; arrays have an entry a parameter.
 
-    def determined(self, scale, diagonal):
-        """See :func:`determined`."""
-        diagonal = self._spread(diagonal, 1.0)
-        share, log_det = self._computed(_determined, float(scale), diagonal)
-        return share[self.places], float(log_det)
-
-    def _spread(self, values, others=0.0):
-        return _spread(values, self.places, len(self.matrix), others)
-
-    def _computed(self, function, *arguments):
+        What is left out is zero in them, and one in the ``diagonal``, which comes last.
+        """
         import jax
 
+        arguments = [
+            _spread(a, self.places, len(self.matrix)) if np.ndim(a) else float(a)
+            for a in arguments
+        ]
+        if diagonal is not None:
+            arguments.append(_spread(diagonal, self.places, len(self.matrix), 1.0))
         with backend.scope("float64", self.device):
-            return jax.tree.map(np.asarray, function.compiled(self.matrix, *arguments))
+            found = function.compiled(self.matrix, *arguments)
+            return jax.tree.map(
+                lambda a: np.asarray(a)[self.places] if a.ndim else float(a), found
+            )
 
 
 def solution(gram, scale, diagonal, right):
-    """Return ``H^-1 right`` for H = scale gram + diag(diagonal); NaN without a factor.
-
-    Parameters
-    ----------
-    gram : ndarray of shape (P, P) or DeviceGram
-    scale : float
-    diagonal, right : ndarrays of shape (P,)
-    """
+    """Return ``H^-1 right``, H = scale gram + diag(diagonal); NaN without a factor."""
     if isinstance(gram, DeviceGram):
-        return gram.solution(scale, diagonal, right)
-    return _solution(gram, scale, diagonal, right)
+        return gram.computed(_solution, scale, right, diagonal=diagonal)
+    return _solution(gram, scale, right, diagonal)
 
 
 def determined(gram, scale, diagonal):
     """Return the diagonal of ``H^-1 scale gram``, and log det H, for the same H."""
     if isinstance(gram, DeviceGram):
-        return gram.determined(scale, diagonal)
+        return gram.computed(_determined, scale, diagonal=diagonal)
     return _determined(gram, scale, diagonal)
 
 
@@ -257,7 +213,7 @@ def _product(gram, vectors):
     return gram @ vectors
 
 
-def _solution(gram, scale, diagonal, right):
+def _solution(gram, scale, right, diagonal):
     return factor(scale * gram, diagonal, overwrite=True).solve(right)
 
 

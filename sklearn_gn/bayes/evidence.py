@@ -123,19 +123,14 @@ def dual_curvature(rows, groups, alpha, beta, n_free=0):
 
 
 def log_evidence(curvature, energy, n_effective, beta):
-    """Logarithm of the evidence of a least-squares problem.
+    """Logarithm of the evidence of a least-squares problem, or of a cross-entropy.
 
     ``energy`` is E, the weighted squares times ``beta / 2`` plus the penalties,
-    ``n_effective`` the sum of the weights times the number of targets.
+    ``n_effective`` the sum of the weights times the number of targets; of a
+    cross-entropy it is zero.
     """
-    return log_evidence_of_classes(curvature, energy) + n_effective / 2 * np.log(
-        beta / (2 * np.pi)
-    )
-
-
-def log_evidence_of_classes(curvature, energy):
-    """Logarithm of the evidence of a cross-entropy, E included in ``energy``."""
-    return -energy - curvature.log_det / 2
+    of_noise = n_effective / 2 * np.log(beta / (2 * np.pi))
+    return of_noise - energy - curvature.log_det / 2
 
 
 def updated_alpha(curvature, squares):

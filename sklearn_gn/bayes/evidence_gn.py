@@ -11,8 +11,11 @@ One iteration:
    and a new noise level.
 
 A fit ends when the log evidence has stopped rising, or when the noise is that of
-rounding errors. What differs between networks stands in an :class:`EvidenceModel`; a
-method wraps :func:`init_at` and :func:`step` into its algorithm. The matrices are those
+rounding errors. What differs between networks stands in a model, such as
+:class:`~sklearn_gn.bayes.layers.Layers`, with its ``loss``, ``n_targets``, the
+``groups`` of its parameters, :class:`Sums` and :class:`Trial` at some of them, and the
+``network`` that a fit returns. A method wraps :func:`init_at` and :func:`step` into its
+algorithm. The matrices are those
 of tables, some hundred parameters wide, for which NumPy is quick and nothing is
 compiled; on a GPU, and on several devices, JAX computes with the same formulas
 (:mod:`sklearn_gn.bayes.device_rows`). Of more than 2,000 parameters NumPy forms only
@@ -22,7 +25,7 @@ evidence are estimates.
 
 import math
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,17 +41,13 @@ from sklearn_gn.optim.solver import Report
 ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
 EXACT = 8 * np.finfo(np.float64).eps ** 2  # variance of the noise that is rounding
 NEARLY_EXACT = 1e-20  # the same where large terms cancel, and no step lowers it
+_TINY = np.finfo(np.float64).tiny
 _START_RIDGE = 1e-3  # of the first linear fit, in rows
 _FEW_ROWS = 1.5  # for each of its coefficients, below which there is none
 FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
-_RISE = 0.1  # of the log evidence in an iteration that counts as progress
-_RISE_PER_ROW = 1e-4  # the same for each of more rows
+_RISE = 0.1  # of the log evidence, or fall of the energy, that counts as progress
 _PATIENCE = 3  # iterations without it after which a fit ends
 _PATIENCE_OF_ESTIMATES = 10  # where the log evidence is an estimate
-_MAX_TRIALS = 20  # dampings that one iteration tries
-_GROWTH, _LATE_GROWTH = 4, 64  # of the damping from trial to trial, ...
-_LATE = 10  # ... early and late: quadratic steps may have brought it down to 1e-15
-_FLAT = 1e-3  # predicted reduction of the energy that is none
 
 
 class Sums(NamedTuple):
@@ -65,35 +64,6 @@ class Trial(NamedTuple):
 
     error: float  # of the sums
     passed: Any = None  # what the sums at these parameters can use
-
-
-class EvidenceModel(Protocol):
-    """A network and its loss, as the iteration sees them.
-
-    Attributes
-    ----------
-    loss : {"squared", "cross_entropy"}
-    n_targets : int
-        Numbers that each row gives, for the squared loss.
-    """
-
-    loss: str
-    n_targets: int
-
-    def groups(self):
-        """Group of every parameter, an array of int; -1 where it is free."""
-
-    def trial(self, theta, rows):
-        """Return the :class:`Trial` of some parameters."""
-
-    def sums(self, theta, rows, trial=None):
-        """Return the :class:`Sums` at some parameters, which may have been tried."""
-
-    def dense_sums(self, theta, rows):
-        """Return the sums over rows in chunks, whose matrix is always formed."""
-
-    def network(self, theta, alpha, beta, gamma, log_evidence):
-        """Return the network that a fit returns, with all of these as its fields."""
 
 
 class EvidenceOptions(NamedTuple):
@@ -143,13 +113,7 @@ def sums_of(model, theta, rows):
 def sums_at(model, theta, rows, trial=None):
     """Return the :class:`Sums` of a model where its rows are: in chunks, on a device.
 
-    Parameters
-    ----------
-    model : EvidenceModel
-    theta : ndarray of shape (P,)
-    rows : Rows, RowSource or DeviceRows
-    trial : Trial, default=None
-        Of these parameters.
+    ``trial`` is that of these parameters, if there was one.
     """
     if isinstance(rows, DeviceRows):
         return Sums(*rows.sums(model, theta))
@@ -190,15 +154,8 @@ def linear_fit(inputs, rows, n_effective):
     """Return the coefficients of a linear fit with a small ridge, as a start.
 
     Where there are hardly more rows than coefficients, it is the mean: a fit through
-    all rows would leave no noise, and the evidence stays where it finds none.
-
-    Parameters
-    ----------
-    inputs : ndarray of shape (m, 1 + d)
-        A one and the features.
-    rows : Rows
-    n_effective : float
-        Number of rows, counted by their weights.
+    all rows would leave no noise, and the evidence stays where it finds none. The
+    ``inputs`` (m, 1 + d) are a one and the features.
     """
     if n_effective < _FEW_ROWS * inputs.shape[1]:
         coef = np.zeros((inputs.shape[1], rows.y.shape[1]))
@@ -213,14 +170,7 @@ def linear_fit(inputs, rows, n_effective):
 def init_at(model, rows, theta, alpha, beta, options):
     """Return the state at some parameters, penalties and noise.
 
-    Parameters
-    ----------
-    model : EvidenceModel
-    rows : Rows
-    theta, alpha : ndarrays
-    beta : float or None
-        If None, that of the residuals, and one for the cross-entropy.
-    options : EvidenceOptions
+    Without ``beta`` it is that of the residuals; of the cross-entropy it is one.
     """
     sums = sums_at(model, theta, rows)
     if beta is None or model.loss != "squared":
@@ -248,11 +198,11 @@ def step(model, rows, state, options):
     # 1. a step with the Gauss-Newton matrix at the present penalties
     found = accepted_step(model, rows, state, options)
     chooses = options.alpha is None and state.beta * NEARLY_EXACT < 1
-    if found.theta is None and found.predicted < _FLAT and chooses:
+    if found.theta is None and found.predicted < _RISE and chooses:
         # The minimum at these penalties; at others it may lie elsewhere.
         return updated(model, state, options)
     if found.theta is None:
-        stop = "tol" if found.predicted < _FLAT else "line_search"
+        stop = "tol" if found.predicted < _RISE else "line_search"
         if options.alpha is not None and options.damping is None:
             stop = "tol"  # the loss falls in no direction, however short the step
         stop = "rounding" if state.beta * NEARLY_EXACT >= 1 else stop
@@ -284,7 +234,11 @@ class Step(NamedTuple):
 
 
 def accepted_step(model, rows, state, options):
-    """Return the first :class:`Step` that lowers the energy."""
+    """Return the first :class:`Step` that lowers the energy.
+
+    After a step that does not, the damping is raised to four times of it; a fixed one
+    stays, and the step is halved. That ends where the model predicts rounding errors.
+    """
     sums = state.sums
     precision = evidence.prior_precision(model.groups(), state.alpha)
     scale = state.beta * options.n_effective
@@ -292,51 +246,40 @@ def accepted_step(model, rows, state, options):
     solve = _solver(sums.gram, precision, scale, options.rank, down)
     before = _energy(sums.error, state.theta, precision, scale)
     fixed = options.damping is not None
-    dampings = _dampings(scale * options.damping if fixed else state.shift, fixed)
-    first_predicted = math.inf
-    for n_trials, (shift, share) in enumerate(dampings, start=1):
-        move = solve(shift, down)
-        if not np.isfinite(move).all():
-            continue
-        move = share * move
-        hessian_move = scale * (sums.gram @ move) + precision * move
-        predicted = float(move @ down - move @ hessian_move / 2)
-        if first_predicted == math.inf:
-            first_predicted = predicted
-        theta = state.theta + move
-        trial = trial_of(model, theta, rows)
-        actual = before - _energy(trial.error, theta, precision, scale)
-        if actual > 0:
-            gain, length = actual / predicted, math.sqrt(move @ move)
-            after = float(nielsen_shift(shift, gain))
-            return Step(theta, predicted, shift, after, length, gain, n_trials, trial)
+    # Less would be lost in the floor of the matrix.
+    shift = max(state.shift, ROUNDING * scale * sums.gram.trace(), _TINY)
+    shift = scale * options.damping if fixed else shift
+    share, n_trials, first_predicted = 1.0, 0, math.inf
+    while math.isfinite(shift):
+        n_trials += 1
+        move = share * solve(shift, down)
+        if np.isfinite(move).all():
+            hessian_move = scale * (sums.gram @ move) + precision * move
+            predicted = float(move @ down - move @ hessian_move / 2)
+            if first_predicted == math.inf:
+                first_predicted = predicted
+            theta = state.theta + move
+            trial = trial_of(model, theta, rows)
+            actual = before - _energy(trial.error, theta, precision, scale)
+            if actual > 0:
+                gain, length = actual / predicted, math.sqrt(move @ move)
+                later = float(nielsen_shift(shift, gain))
+                found = theta, predicted, shift, later, length, gain, n_trials, trial
+                return Step(*found)
+            if not predicted > np.finfo(np.float64).eps * before:
+                break
+        elif fixed:  # the matrix is singular, and stays so
+            break
+        share, shift = (share / 2, shift) if fixed else (share, 4 * shift)
     return Step(None, first_predicted)
-
-
-def _dampings(shift, fixed):
-    """Yield the dampings to try, and shares of the step, which a fixed one shortens."""
-    share = 1.0
-    for number in range(1, _MAX_TRIALS + 1):
-        yield shift, share
-        if fixed:
-            share /= 2
-        else:
-            shift *= _GROWTH if number < _LATE else _LATE_GROWTH
 
 
 def _solver(gram, precision, scale, rank, down):
     """Return the function ``(shift, right) -> (H + shift)^-1 right``, or NaN.
 
-    Parameters
-    ----------
-    gram : ndarray of shape (P, P) or LargeGram
-    precision : ndarray of shape (P,)
-    scale : float
-        H is ``scale * gram`` with the precision added to its diagonal.
-    rank : int or None
-        Dimension of the Krylov space in which a solution is looked for.
-    down : ndarray of shape (P,)
-        Right side with which that space begins.
+    H is ``scale * gram`` with the precision (P,) on its diagonal. With a ``rank``,
+    solutions are looked for in a Krylov space of that dimension, which begins with the
+    right side ``down``.
     """
     floor = ROUNDING * scale * gram.trace()
     if rank is not None and rank < len(gram):
@@ -368,45 +311,27 @@ def evidence_at(state, model, n_effective):
     """Return the curvature and the log evidence at the parameters of a state."""
     sums, groups = state.sums, model.groups()
     found = curvature(sums, groups, state.alpha, state.beta, n_effective, rough=True)
-    precision = evidence.prior_precision(groups, state.alpha)
-    energy = _energy(sums.error, state.theta, precision, state.beta * n_effective)
-    value = log_evidence(model, found, energy, state.beta, n_effective)
-    return found, value
+    loss = _objective(state, model, n_effective)
+    return found, _log_evidence(model, found, loss, state.beta, n_effective)
 
 
 def at_last_penalties(model, net, sums, n_effective):
     """Evaluate a fitted network at its penalties; the log has those before the last.
 
-    Parameters
-    ----------
-    model : EvidenceModel
-    net : object
-        Made by ``model.network``.
-    sums : Sums
-        At its parameters.
-    n_effective : float
-
-    Returns
-    -------
-    found : Curvature
-    value : float
-        Log evidence.
-    loss : float
-        Half the mean error, and the penalties.
+    Returns its curvature, its log evidence, and its loss, half the mean error and the
+    penalties; ``sums`` are those at its parameters.
     """
-    groups, scale = model.groups(), net.beta * n_effective
+    groups = model.groups()
     squares = evidence.weighted_squares(net.theta, groups, net.alpha)
-    loss = (sums.error + squares / scale) / 2
+    loss = (sums.error + squares / (net.beta * n_effective)) / 2
     found = curvature(sums, groups, net.alpha, net.beta, n_effective)
-    value = log_evidence(model, found, scale * loss, net.beta, n_effective)
-    return found, value, loss
+    return found, _log_evidence(model, found, loss, net.beta, n_effective), loss
 
 
-def log_evidence(model, found, energy, beta, n_effective):
-    """Return the log evidence of a curvature, by the loss of the model."""
-    if model.loss != "squared":
-        return float(evidence.log_evidence_of_classes(found, energy))
-    n_numbers = n_effective * model.n_targets
+def _log_evidence(model, found, loss, beta, n_effective):
+    """Return the log evidence of a curvature; classes have no noise level."""
+    n_numbers = n_effective * model.n_targets if model.loss == "squared" else 0
+    energy = beta * n_effective * loss
     return float(evidence.log_evidence(found, energy, n_numbers, beta))
 
 
@@ -451,8 +376,8 @@ def _at_given_penalties(model, state, beta, options):
 
 def _check_rise(state, value, options):
     """Return the state, and whether the log evidence has stopped rising."""
-    share = max(options.tol, _RISE_PER_ROW)
-    rose = value > state.highest + max(_RISE, share * options.n_effective)
+    rise = max(_RISE, options.tol * options.n_effective)
+    rose = value > state.highest + rise
     waited = 0 if rose else state.waited + 1
     state = state._replace(waited=waited, highest=max(value, state.highest))
     estimated = alpha_method(state.sums.gram) == "lanczos"
@@ -495,7 +420,6 @@ def _report(state, model, n_effective, stop):
     precision = evidence.prior_precision(groups, state.alpha)
     scale = state.beta * n_effective
     down = state.sums.slope - precision * state.theta / scale
-    energy = _energy(state.sums.error, state.theta, precision, scale)
     extra = {
         "log_evidence": net.log_evidence,
         "n_effective_parameters": float(net.gamma.sum()) + np.count_nonzero(groups < 0),
@@ -503,7 +427,7 @@ def _report(state, model, n_effective, stop):
     if model.loss == "squared":
         extra["noise_std"] = 1 / math.sqrt(state.beta) if state.beta > 0 else math.inf
     return Report(
-        loss=energy / scale,
+        loss=_objective(state, model, n_effective),
         grad_norm=math.sqrt(down @ down),
         stop=stop,
         extra=extra,
@@ -512,9 +436,8 @@ def _report(state, model, n_effective, stop):
 
 def _objective(state, model, n_effective):
     """Energy over beta and the number of rows: half the mean error, and penalties."""
-    precision = evidence.prior_precision(model.groups(), state.alpha)
-    scale = state.beta * n_effective
-    return _energy(state.sums.error, state.theta, precision, scale) / scale
+    squares = evidence.weighted_squares(state.theta, model.groups(), state.alpha)
+    return (state.sums.error + squares / (state.beta * n_effective)) / 2
 
 
 def _energy(error, theta, precision, scale):

@@ -144,8 +144,7 @@ def fitted(kernel, x, y, count):
     v = square / (n * k)
     if not (math.isfinite(v) and v > 0):
         return None
-    inverse = root.inverse_root()
-    unexplained = noise * np.einsum("ij,ij->j", inverse, inverse)  # less than one
+    unexplained = noise * root.inverse().diagonal()  # less than one
     # A row that stands for several is left out once only.
     once = np.minimum(count, 1)
     left = (count - once + once * unexplained) / count

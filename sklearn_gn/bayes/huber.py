@@ -13,15 +13,15 @@ Weights count as repetitions of rows, and no round changes them.
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
 from sklearn_gn.optim.solver import Algorithm
 
 BOUND = 1.345  # robust standard deviations; 95 % efficient for normal noise
 LEAST_SCALE = 1e-12  # targets have deviation one: less is rounding errors
-_NORMAL_MEDIAN = 0.6744897501960817  # of an absolute standard normal variable
+_NORMAL_MEDIAN = ndtri(0.75)  # of an absolute standard normal variable
 _MOST_ROUNDS = 8
 _CHANGE = 0.02  # of the targets, in robust standard deviations, at which rounds end
-_START_ROUNDS = 20  # of the linear fit that the first targets are taken from
 _START_BOUND = 3.0  # robust standard deviations from it: kinks are to be seen
 
 
@@ -77,7 +77,7 @@ def first_targets(rows):
     fitted = np.broadcast_to(
         [weighted_median(y, rows.weight) for y in rows.y.T], rows.y.shape
     )
-    for _ in range(_START_ROUNDS):
+    for _ in range(_MOST_ROUNDS):
         targets = targets_of(fitted, rows)
         fitted = columns @ (inverse @ (weighted.T @ targets))
     limit = _START_BOUND * scales_of(fitted, rows)

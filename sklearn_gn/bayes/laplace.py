@@ -58,16 +58,6 @@ def factor_with_floor(matrix, penalty=None, *, ulps):
     return factors.factor_with_floor(total, floor)
 
 
-def effective_parameters(factor, matrix):
-    """Number of parameters that the data determine, ``tr (M + P)^-1 M``."""
-    return namespace(matrix).trace(factor.solve(matrix))
-
-
-def variances(factor, gradients):
-    """Variances of linear functions, one a row of (m, k), for noise of variance one."""
-    return factor.variances(gradients.T)
-
-
 def covariance(model, sums, alpha, beta, n_effective):
     """Posterior covariance H^-1 of the parameters, an array (P, P) or a LowRank."""
     scale = beta * n_effective
@@ -246,19 +236,11 @@ def left_out_rows(rows):
 
 
 def left_out_errors(residuals, leverage, weight, n_effective):
-    """Return the errors at left-out rows, of shape (m, k).
+    """Return the errors (m, k) at left-out rows, from the residuals of all rows.
 
-    Parameters
-    ----------
-    residuals : ndarray of shape (m, k)
-        Of the fit to all rows.
-    leverage : ndarray of shape (m,) or (m, k)
-        Inverse noise variance times variance of the prediction: the derivative of a
-        prediction in an observation that counts once.
-    weight : ndarray of shape (m,)
-        Of all rows, they sum to one.
-    n_effective : float
-        Number of rows, counted by their weights.
+    The ``leverage``, (m,) or (m, k), is the variance of a prediction over that of the
+    noise: the derivative of a prediction in an observation that counts once. The
+    weights of all rows sum to one.
     """
     # A row that stands for several is left out once only.
     once = np.minimum(weight * n_effective, 1)[:, None]

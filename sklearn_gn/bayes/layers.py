@@ -52,7 +52,7 @@ _LEAST_ROWS_OF_MATRIX = 2000
 
 
 class Layers(NamedTuple):
-    """A network and its loss; an :class:`~sklearn_gn.bayes.evidence_gn.EvidenceModel`.
+    """A network and its loss, as :mod:`sklearn_gn.bayes.evidence_gn` sees them.
 
     Parameters
     ----------

@@ -6,7 +6,6 @@ SHORT_END = 3.0  # factor by which a short end has to lower the sum of squares
 _FEW, _SHARE = 10, 0.1  # rows of a segment, and their share of all, that are enough
 _LARGE_SHARE = 0.25  # the same share where nobody has asked for the breakpoints
 _LEAST = 3  # rows of an end, whatever the share
-_ROUNDING = 1e-9  # of sums of weights
 
 
 def long_ends(x, weight):
@@ -16,7 +15,7 @@ def long_ends(x, weight):
     """
     n_rows = weight.sum()
     few = max(_LEAST, min(_FEW, _LARGE_SHARE * n_rows))
-    few = min(few, n_rows / 2) * (1 - _ROUNDING)
+    few = min(few, n_rows / 2) * (1 - len(x) * np.finfo(np.float64).eps)
     first = np.searchsorted(np.cumsum(weight), few)
     last = np.searchsorted(np.cumsum(weight[::-1]), few)
     return x[first], x[len(x) - 1 - last]

@@ -15,26 +15,20 @@ and the log evidence of :mod:`sklearn_gn.bayes.evidence` is a function of
 """
 
 import math
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 
 from sklearn_gn import _switches as switches
-from sklearn_gn.bayes.evidence import LARGEST, SMALLEST
+from sklearn_gn.bayes import stacking
+from sklearn_gn.bayes.evidence import LARGEST, parameters_of_penalties
 from sklearn_gn.bayes.laplace import left_out_errors, left_out_rows
-from sklearn_gn.data.rows_source import RowSource, n_rows_of
+from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.linalg.factors import eigenpairs, eigenpairs_of_rows
 from sklearn_gn.linalg.large_gram import LARGEST_DENSE
 
-_DECISIVE = 10.0  # difference of log evidences, for normal noise
-# In standard errors. One, the usual rule, lets go of networks that pay on tables of
-# less than 200 rows, zero keeps some that follow a few far rows (100 tables of R's
-# packages, two splits each).
-CLEAR = 0.5
-# The same where the evidence speaks for the simpler model: with less, some pass that
-# follow noise (58 tables, three splits and starts each; simulated noise).
-AGAINST_EVIDENCE = 2.0
 _GRID = np.linspace(-18.0, 18.0, 73)  # logarithms of rho over the mean eigenvalue
 
 
@@ -67,81 +61,47 @@ class LinearModel(NamedTuple):
         return alpha, gamma
 
 
-def beats(linear, log_evidence, gamma, rows, n_effective, errors_of_network):
-    r"""Whether the linear model is to be preferred to a network.
+def beats(linear, net, leverage_of, predict, rows, n_effective):
+    """Whether rows that are left out prefer the linear model to a network.
 
-    The log evidence takes the noise for normal: a few far residuals make a network that
-    follows them look probable, and those of skewed counts one that predicts them well
-    improbable. So a difference is decisive only if it is above 10 in units of what it
-    says of noise whose squares vary more than those of normal noise. Otherwise rows
-    that are left out decide, and where they do not tell the two apart the linear model
-    is preferred.
-
-    With as many features as rows a network has more penalties than there are data, and
-    their choice alone fits noise. Each that the data determine then counts as what they
-    leave of its range, of which :math:`\sqrt{2 / \gamma}` is the deviation
-    (MacKay, "Bayesian interpolation", 1992), and the log evidence alone speaks for the
-    linear model.
+    As in :mod:`sklearn_gn.bayes.stacking`, penalties that the rows have chosen cost a
+    model log density: of two that the rows do not tell apart, the linear one is better.
+    Where some of many rows are left out, the gain of the network on all is known to a
+    standard error, which does not count for it.
 
     Parameters
     ----------
     linear : LinearModel
-    log_evidence : float
-        Of the network.
-    gamma : ndarray
-        Well-determined parameters of its groups.
+    net : object
+        The network, with ``gamma`` (G,) and ``shape``.
+    leverage_of, predict : callable
+        Map features to inverse noise variances times variances of the predictions of
+        the network, and to the predictions, both of shape (m, k).
     rows : Rows or RowSource
     n_effective : float
         Number of rows, counted by their weights.
-    errors_of_network : callable
-        Maps rows to errors of the network, of shape (m, k), where these are left out.
     """
-    gain = log_evidence - linear.log_evidence
-    if n_rows_of(rows) < len(linear.center) + 2:
-        more = _share_of_penalties(gamma) - _share_of_penalties(np.array(linear.gamma))
-        if gain + more < 0:
-            return True
-    rows = left_out_rows(rows)
-    residuals = linear.coef[0] + rows.x @ linear.coef[1:] - rows.y
-    leverage = linear.leverage(rows.x)
-    errors = left_out_errors(residuals, leverage, rows.weight, n_effective)
-    squares = np.sum(errors**2, axis=1)
-    if abs(gain) > _DECISIVE * _spread(squares, rows.weight):
-        return bool(gain < 0)
-    of_network = np.sum(errors_of_network(rows) ** 2, axis=1)
-    clear = CLEAR if gain > 0 else AGAINST_EVIDENCE
-    return not are_clearly_lower(of_network, squares, rows.weight, n_effective, clear)
+    x, y, weight = left_out_rows(rows)
 
+    def log_density(values, leverage):
+        errors, factors = (
+            left_out_errors(a, leverage, weight, n_effective)
+            for a in (values - y, np.ones_like(y))
+        )
+        return sum(map(stacking.log_densities, errors.T, factors.T, repeat(weight)))
 
-def are_clearly_lower(squares, others, weight, n_effective, clear):
-    """Whether square errors are lower by some standard errors of their difference.
-
-    Of two models that rows do not tell apart, the simpler one is the better choice
-    (Breiman et al., Classification and Regression Trees, 1984, section 3.4.3). The
-    square errors (m,) are those of two models at the same rows, ``n_effective`` is the
-    number of all rows, whose weights sum to one.
-    """
-    gain, n_looked_at = others - squares, n_effective * np.sum(weight)
-    mean, variance = _mean_and_variance(gain, weight)
-    return bool(mean > clear * math.sqrt(variance / n_looked_at))
-
-
-def _spread(squares, weight):
-    """Return the variance of square errors over that of normal noise; at least one."""
-    mean, variance = _mean_and_variance(squares, weight)
-    return max(1.0, variance / (2 * mean**2)) if mean > 0 else 1.0
-
-
-def _mean_and_variance(values, weight):
-    weight = weight / np.sum(weight)
-    mean = weight @ values
-    return mean, weight @ (values - mean) ** 2
-
-
-def _share_of_penalties(gamma):
-    """Logarithm of the share of the range of all penalties that the data leave."""
-    root = np.log(LARGEST / SMALLEST) * np.sqrt(gamma / (4 * np.pi))
-    return -float(np.sum(np.log(np.maximum(root, 1))))
+    gain = log_density(predict(x), leverage_of(x))
+    gain -= log_density(linear.coef[0] + x @ linear.coef[1:], linear.leverage(x))
+    looked_at = np.sum(weight)  # share of all rows
+    mean = weight @ gain / looked_at
+    variance = weight @ (gain - mean) ** 2 / looked_at
+    unseen = max(1 - looked_at, 0.0)
+    error = math.sqrt(variance * unseen / (n_effective * looked_at))
+    slopes = np.zeros(linear.coef[1:].size, np.intp)
+    n_penalties = parameters_of_penalties(net.gamma, net.shape.groups())
+    n_penalties -= parameters_of_penalties(np.array([linear.gamma]), slopes)
+    cost = stacking.COST_OF_A_PENALTY * n_penalties
+    return bool(n_effective * (mean - error) <= cost)
 
 
 def linear_model(rows, n_effective):

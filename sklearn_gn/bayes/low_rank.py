@@ -28,58 +28,46 @@ _NEGLIGIBLE = 0.5  # eigenvalue, relative to the penalty, that ends the approxim
 _PROBES = 4  # at a time
 _MOST_PROBES = 64
 _ROUGH, _ACCURATE = 0.05, 0.005  # standard error of gamma, relative
-_PROBE_TOL = 1e-2  # relative residual of the solutions
-_STEP_TOL = 1e-3
-_MAX_CG = 200
+_TOL = 1e-2  # relative residual of the solutions
 FREE = 1e-6  # precision in place of none, relative to the curvature of a constant
-_SEED = 0  # of test vectors and probes: the same in all iterations
 
 
 def factor_of(gram, precision):
     """Return F, of shape (P, r), with F F^T about the matrix; it is computed once.
 
-    It is exact where there are few rows, and otherwise the Nystrom approximation.
+    It is exact where there are few rows, and otherwise the Nystrom approximation, of
+    which the number of vectors is doubled until the smallest eigenvalue is negligible.
     ``precision`` (P,) is what will be added to the diagonal, in units of the matrix.
     """
-    if gram.factor is None:
-        few = gram.has_few_rows
-        gram.factor = (
-            gram.jacobian_rows().T if few else _nystroem_factor(gram, precision)
-        )
-    return gram.factor
-
-
-def _nystroem_factor(gram, precision):
-    """Return F, of shape (P, r), with F F^T about the matrix.
-
-    The number of vectors is doubled until the smallest eigenvalue is negligible
-    relative to the precision.
-    """
-    rng = np.random.RandomState(_SEED)
+    if gram.factor is not None:
+        return gram.factor
+    if gram.has_few_rows:
+        gram.factor = gram.jacobian_rows().T
+        return gram.factor
+    rng = np.random.RandomState(0)  # test vectors are the same in all iterations
     size = len(gram)
     omega, y = np.empty((size, 0)), np.empty((size, 0))
-    while True:
+    least, rank = np.inf, 0
+    while least >= _NEGLIGIBLE and rank < min(_LARGEST_RANK, size):
         n_more = max(y.shape[1], _FIRST_RANK)
         more = rng.standard_normal((size, min(n_more, size - y.shape[1])))
         more /= np.sqrt(precision)[:, None]
         omega = np.concatenate([omega, more], axis=1)
         y = np.concatenate([y, gram @ more], axis=1)
-        factor = nystrom_factor(y, omega.T @ y)
-        whitened = factor / np.sqrt(precision)[:, None]
-        least = spectrum(whitened.T @ whitened)[-1]
-        rank = y.shape[1]
-        if least < _NEGLIGIBLE or rank >= min(_LARGEST_RANK, size):
-            return factor
+        gram.factor = nystrom_factor(y, omega.T @ y)
+        whitened = gram.factor / np.sqrt(precision)[:, None]
+        least, rank = spectrum(whitened.T @ whitened)[-1], y.shape[1]
+    return gram.factor
 
 
-def _solve(product, near, right, tol, record=None):
+def _solve(product, near, right, record=None):
     """Solve H x = w for columns w, with the preconditioner near to H."""
     x, *_ = conjugate_gradient(
         product,
         right,
         precondition=near.solve,
-        tol=tol,
-        max_iter=_MAX_CG,
+        tol=_TOL,
+        max_iter=len(right),
         dot=column_dot,
         record=record,
     )
@@ -104,23 +92,25 @@ def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
     def product(vectors):
         return scale * (gram @ vectors) + diagonal[:, None] * vectors
 
-    rng = np.random.RandomState(_SEED)
+    rng = np.random.RandomState(0)  # probes are the same in all iterations
     shares, logs = np.empty((0, len(alpha))), []
     known = near.factor.variances(near.whitened.T)
     gamma = evidence.group_sums(known, groups, len(alpha))
     while len(logs) < _MOST_PROBES:
         probes = near.sample(_PROBES, rng)
         nearly, steps = near.solve(probes), []
-        x = _solve(product, near, probes, _PROBE_TOL, record=steps.append)
+        x = _solve(product, near, probes, record=steps.append)
         missing = diagonal[:, None] * nearly * (nearly - x)
         shares = np.concatenate(
             [shares, [evidence.group_sums(m, groups, len(alpha)) for m in missing.T]]
         )
         sizes = np.sum(probes * nearly, axis=0)
-        logs += [
-            size * _log_quadratic_form(*tridiagonal(*column))
-            for size, column in zip(sizes, np.transpose(steps, (2, 1, 0)), strict=True)
-        ]
+        for size, column in zip(sizes, np.transpose(steps, (2, 1, 0)), strict=True):
+            diagonal_of, off_diagonal = tridiagonal(*column)
+            values, vectors = np.ones(1), np.ones((1, 1))  # of no iteration
+            if len(diagonal_of):
+                values, vectors = eigh_tridiagonal(diagonal_of, off_diagonal)
+            logs.append(size * float(vectors[0] ** 2 @ np.log(values)))
         error = np.std(shares.sum(axis=1), ddof=1) / np.sqrt(len(logs))
         if error <= (_ROUGH if rough else _ACCURATE) * (
             gamma.sum() + shares.mean(axis=0).sum()
@@ -131,14 +121,6 @@ def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
     log_det = near.log_det + float(np.mean(logs))
     log_det -= np.sum(np.log(alpha[groups[penalised]]))
     return evidence.Curvature(gamma, int(np.count_nonzero(~penalised)), log_det)
-
-
-def _log_quadratic_form(diagonal, off_diagonal):
-    """The first entry of the logarithm of a tridiagonal matrix."""
-    if len(diagonal) == 0:
-        return 0.0
-    values, vectors = eigh_tridiagonal(diagonal, off_diagonal)
-    return float(vectors[0] ** 2 @ np.log(values))
 
 
 def positive_precision(precision, scale):
@@ -166,6 +148,6 @@ def solver(gram, precision, scale, floor):
         def product(vectors):
             return scale * (gram @ vectors) + diagonal[:, None] * vectors
 
-        return _solve(product, near, right[:, None], _STEP_TOL)[:, 0]
+        return _solve(product, near, right[:, None])[:, 0]
 
     return solve

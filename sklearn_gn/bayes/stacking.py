@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import gammaln
 
 _ITERATIONS = 200  # of the fixed point, which climbs in each
+COST_OF_A_PENALTY = 2.0  # that the rows have chosen, in log density of all rows
 _LEAST = 1e-2  # weight below which a model has none
 FREEDOMS = np.array([2.0, 4.0, 8.0, 30.0, 1000.0])  # of Student's t distribution
 _SCALE_STEPS = 40

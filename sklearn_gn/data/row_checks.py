@@ -9,20 +9,20 @@ model lacks what would fit them.
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
 _MOST_PAIRS = 2000  # rows whose nearest neighbours are looked for; every k-th of more
 _MOST_ROWS = 100_000  # whose residuals are looked at; every k-th of more
-_BLOCK_ROWS = 256  # whose distances to all others are computed together
 _CLEAR = 4.0  # standard errors of a sum of products of neighbouring residuals
 _COPIES = 0.05  # share of the rows that is worth mentioning
 _FAR = 5.0  # robust standard deviations, beyond which normal noise has no row
-_DEVIATION = 1.4826  # of normal noise, over its median size
+_DEVIATION = 1 / ndtri(0.75)  # of normal noise, over its median size
 _FAR_SQUARES = 0.1  # share of the squares that decides the noise level
 _SKEWED = 1.0  # skewness of positive targets whose logarithm may do better
 _SEEN = 0.1  # of a target's deviation, below which a residual is no outlier
 _CLEAN = 0.03  # robust deviation, in the same unit, of data that may have no noise
 _NAMED = 3  # far rows that are named
-_SAME = 1e-15  # range, over the size, of numbers that differ by rounding at most
+_SAME = 4 * np.finfo(np.float64).eps  # range of numbers that differ by rounding
 _BLOCK_NUMBERS = 2**15  # that are hashed at a time
 _ROUNDING = 1e-10  # of the targets' size, below which residuals are not noise
 
@@ -98,14 +98,10 @@ def _lacking(X, y, residuals):
     X = X / np.where(span > 0, span, 1)
     deviation = np.std(X, axis=0)
     x = X / np.where(deviation > _SAME, deviation, 1)
-    x, nearest = x - np.mean(x, axis=0), np.empty(len(x), dtype=np.intp)
-    square = np.sum(x**2, axis=1)
-    for start in range(0, len(x), _BLOCK_ROWS):
-        block = slice(start, start + _BLOCK_ROWS)
-        distance = square - 2 * x[block] @ x.T
-        rows = np.arange(len(distance))
-        distance[rows, start + rows] = np.inf
-        nearest[block] = np.argmin(distance, axis=1)
+    x = x - np.mean(x, axis=0)
+    distance = np.sum(x**2, axis=1) - 2 * x @ x.T
+    np.fill_diagonal(distance, np.inf)
+    nearest = np.argmin(distance, axis=1)
     products = np.sum(residuals * residuals[nearest], axis=1)
     total = np.sum(products)
     if not total > _CLEAR * np.sqrt(np.sum(products**2)):
@@ -200,10 +196,10 @@ def _skewness(y):
 # --- hashes of rows -------------------------------------------------------------------
 
 
-def row_codes(X, y):
-    """Return a 64-bit hash of each row; equal rows have equal ones."""
+def row_codes(X, y, draw=0):
+    """Return a 64-bit hash of each row; equal rows have equal ones in each draw."""
     n_columns = X.shape[1] + y.shape[1]
-    factors = np.random.RandomState(0).randint(2**62, size=n_columns, dtype=np.int64)
+    factors = np.random.RandomState(draw).randint(2**62, size=n_columns, dtype=np.int64)
     factors = 2 * factors.astype(np.uint64) + np.uint64(1)
     code = np.empty(len(X), dtype=np.uint64)
     # Blocks that stay in the processor's cache, always in the same memory.

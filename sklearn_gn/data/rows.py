@@ -38,7 +38,6 @@ _NAMED = 3  # columns that a message names
 _SHORT = 30  # characters of a text that a message repeats
 _LEXICOGRAPHIC_COLUMNS = 16
 _LOOKED_AT = 1000  # rows, to compare the features
-_CONSTANT = 1e-12  # deviation of a constant, over the largest value
 _ADVICE_ON_CODES = (
     "For classes in one-hot code give the labels, y.argmax(axis=1), or "
     "y.idxmax(axis=1) of a data frame; for several labels of each row use "
@@ -47,7 +46,6 @@ _ADVICE_ON_CODES = (
 _ADVICE_ON_COLUMNS = (
     "Fit the columns one by one, or use MultiOutputRegressor of sklearn.multioutput."
 )
-_CHUNK_ROWS = 1024  # of wide tables, so that intermediate copies stay in cache
 _LARGEST_WEIGHT = 1e100  # counts of rows whose squares are numbers still
 
 
@@ -211,7 +209,8 @@ def feature_spread(X):
     sample = X[:: max(1, X.shape[0] // _LOOKED_AT)]
     with np.errstate(all="ignore"):
         deviation = sample.std(axis=0)
-        varying = deviation > _CONSTANT * np.abs(sample).max(axis=0, initial=0.0)
+        rounding = 16 * np.finfo(np.float64).eps * np.abs(sample).max(axis=0, initial=0)
+        varying = deviation > rounding
         spread = np.ptp(np.log(deviation[varying])) if varying.any() else 0.0
         return float(np.exp(spread)) if np.isfinite(spread) else 1.0
 
@@ -234,10 +233,8 @@ def canonical_rows(X, y, sample_weight):
         new[1:] = np.diff(code[order]) != 0
     order = kept[order]
     alike = np.flatnonzero(~new)
-    for start in range(0, len(alike), _CHUNK_ROWS):
-        part = alike[start : start + _CHUNK_ROWS]
-        here, before = order[part], order[part - 1]
-        new[part] = (X[here] != X[before]).any(axis=1) | (y[here] != y[before]).any(1)
+    here, before = order[alike], order[alike - 1]
+    new[alike] = (X[here] != X[before]).any(axis=1) | (y[here] != y[before]).any(axis=1)
     first = np.flatnonzero(new)
     weight = np.add.reduceat(sample_weight[order], first)
     # Copies of a row are equal, but for the sign of a zero, in any order.

@@ -33,7 +33,6 @@ from sklearn_gn.optim.solver import Rows
 _PART_ROWS, _LEAST_PART_ROWS = 2**14, 2**11  # multiples of the blocks of sums
 _PART_NUMBERS = 2**22  # at most, unless that were less rows
 _SAMPLE_ROWS, _SAMPLE_NUMBERS = 2**16, 2**24  # at most
-_GOLDEN = 0x9E3779B97F4A7C15  # between the hashes of two draws, as in splitmix64
 _JOINED = 8  # results of blocks that a worker joins at a time
 
 
@@ -107,14 +106,10 @@ class CheckedRows:
         return fold_chunks(self.chunks, task, join)
 
     def survey(self, most=None, draw=0):
-        """Return the :class:`Survey` of all rows.
+        """Return the :class:`Survey` of all rows, with a sample of ``most`` rows.
 
-        Parameters
-        ----------
-        most : int, default=None
-            Largest number of rows of the sample. If None, as many as fit well.
-        draw : int, default=0
-            Number of the hash that decides about the sample.
+        Without a number the sample has as many as fit well; ``draw`` is the number of
+        the hash that decides about it.
         """
         limits = (_SAMPLE_ROWS, _SAMPLE_NUMBERS) if most is None else (most, 2**62)
         found = self.fold(partial(_Seen, limits, draw), _Seen.joined)
@@ -127,14 +122,8 @@ class CheckedRows:
 class RowSource:
     """Rows in the units of a fit, which are gone through part by part.
 
-    Parameters
-    ----------
-    rows : CheckedRows
-    scaling : object
-        Its methods ``x`` and ``y`` give features and targets in these units.
-    found : Survey
-    sample : Rows
-        The sample in these units, its weights those of all copies over the total.
+    The weights of the ``sample``, in these units, are those of all copies over the
+    total.
     """
 
     def __init__(self, rows, scaling, found, sample):
@@ -146,14 +135,9 @@ class RowSource:
         return prefetched(self._in_units(*part) for part in even_parts(self._rows))
 
     def reduce(self, function, theta):
-        """Return the sum of ``function(theta, rows)`` over all parts.
+        """Return the sum of ``function(theta, rows)``, of arrays, over all parts.
 
-        Parameters
-        ----------
-        function : callable
-            Returns an array, or a tuple of arrays. On a cluster it is pickled.
-        theta : object
-            Its first argument, the same for all parts.
+        It may return a tuple of arrays. On a cluster it is pickled.
         """
         if engine_of(self._rows.chunks) is not None:
             of_part = partial(_of_part, function, theta, self._in_units)
@@ -183,11 +167,6 @@ def row_blocks(rows, size):
     for part in rows if isinstance(rows, RowSource) else [rows]:
         for start in range(0, len(part.x), size):
             yield Rows(*(array[start : start + size] for array in part))
-
-
-def n_rows_of(rows):
-    """Return the number of rows."""
-    return rows.n_rows if isinstance(rows, RowSource) else len(rows.x)
 
 
 def _of_blocks(function, size, theta, rows):
@@ -312,7 +291,7 @@ class _Seen:
         self.limit = None  # of the hashes
         self.n_rows, self.totals = np.count_nonzero(weight), [weight.sum()]
         self.n_seen = len(X)
-        code = _mixed(row_codes(X, y) + np.uint64(_GOLDEN * draw % 2**64))
+        code = _mixed(row_codes(X, y, draw))
         number = np.arange(len(X))
         self._pieces = [tuple(a[weight > 0] for a in (code, number, weight, X, y))]
         self._n_new = len(self._pieces[0][0])

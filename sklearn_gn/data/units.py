@@ -17,10 +17,11 @@ import numpy as np
 from sklearn_gn.linalg import factors
 
 _FAR = 1e12  # in standard deviations of the training data
+_ROUNDING = 16 * np.finfo(float).eps  # of deviations, relative to their centre
 _GAP = 10  # ratio of the sizes of two targets that are in different units
-_OUTSIDE = 3.0  # distance of far cells from the quartiles, in distances between them
-_LIMITS = (3.0, 10.0, 30.0)  # the same, inside which the outermost cells are limits
-_PASSES = 3  # as the limits of some features show what others are worth
+# Distances from the quartiles, in distances between them, inside which the outermost
+# cells are limits; cells beyond the first one are far.
+_LIMITS = (3.0, 10.0, 30.0)
 _CLEAR = 2.0  # standard errors of a difference of predictive densities
 _TAILS = 4.0  # degrees of freedom of Student's density of the residuals
 _ITERATIONS = 10  # for the scale of that density
@@ -75,16 +76,15 @@ class Units(NamedTuple):
         varies = np.ptp(y, axis=0) > 0
         # Rounding of the mean would be a residual of its own.
         y_center = np.where(varies, y_center, y[0])
-        mean = _root_mean_square
         if ranges:
-            y_scale, mean = np.max(np.abs(y - y_center), axis=0), np.max
+            y_scale = np.max(np.abs(y - y_center), axis=0)
         y_scale = np.where(varies, y_scale, 0)
         if y_scale.max() == 0:
             return cls(x_center, x_scale, y_center, 1.0, limits)
         if each_target and y.shape[1] > 1:
-            y_scale = np.where(y_scale > 0, y_scale, mean(y_scale))
+            y_scale = np.where(y_scale > 0, y_scale, y_scale.max())
         else:
-            y_scale = target_units(y_scale, y_center, mean)
+            y_scale = target_units(y_scale, y_center, ranges)
         return cls(x_center, x_scale, y_center, y_scale, limits)
 
     @classmethod
@@ -147,7 +147,8 @@ def _limits(X, y, weight, z):
     )
     width = high - low
     least, most = X.min(axis=0), X.max(axis=0)
-    far = (least < low - _OUTSIDE * width) | (most > high + _OUTSIDE * width)
+    outside = _LIMITS[0] * width
+    far = (least < low - outside) | (most > high + outside)
     far = np.flatnonzero(far & (width > 0))
     if not len(far) or not np.ptp(y, axis=0).any():
         return limits
@@ -169,9 +170,15 @@ def _limits(X, y, weight, z):
         near.append((clipped - center) / scale)
     z, bounded = z.copy(), z.copy()
     bounded[:, far] = near[0]
-    for _ in range(_PASSES):
-        rest, slopes = _ridge(z, t, weight)
+    before = None
+    # The limits of some features show what others are worth.
+    while not np.array_equal(limits, before):
         before = limits.copy()
+        # What the features leave of the targets, and their slopes.
+        gram = (z.T * weight) @ z
+        gram[np.diag_indices(len(gram))] += (1 + len(gram)) * np.sum(weight**2)
+        slopes = factors.solve_semidefinite(gram, z.T @ (weight[:, None] * t))
+        rest = t - z @ slopes
         for number, j in enumerate(far):
             if np.isfinite(limits[0, j]):
                 continue
@@ -186,17 +193,7 @@ def _limits(X, y, weight, z):
                 if mean > best * error:
                     best, limits[:, j] = mean / error, pair[:, number]
                     z[:, j] = unit
-        if np.array_equal(limits, before):
-            break
     return limits
-
-
-def _ridge(z, t, weight):
-    """Return what the features leave of the targets, and their slopes."""
-    gram = (z.T * weight) @ z
-    gram[np.diag_indices(len(gram))] += (1 + len(gram)) * np.sum(weight**2)
-    slopes = factors.solve_semidefinite(gram, z.T @ (weight[:, None] * t))
-    return t - z @ slopes, slopes
 
 
 def _left_out_densities(z, j, unit, target, weight):
@@ -229,34 +226,27 @@ def _left_out_densities(z, j, unit, target, weight):
 # --- targets -------------------------------------------------------------------------
 
 
-def target_units(sizes, center, unit_of):
+def target_units(sizes, center, largest=False):
     """Return one unit for all targets, or an array with one for each.
 
     Sorted by size, two neighbours whose sizes differ by more than a factor of ten are
     taken to be in different units, and the targets on either side do not share a scale:
     in the sum of their squares the smaller ones would be left to chance. One quantity
     measured at many places may spread over several powers of ten without such a gap.
-    ``unit_of`` makes one unit of several sizes, which are distances from the centres.
+    The unit of several sizes, which are distances from the centres, is their root mean
+    square, or the ``largest``.
     """
     # A constant, also one up to rounding, is no target in another unit.
-    varying = np.sort(sizes[sizes > _rounding(center)])
+    varying = np.sort(sizes[sizes > _ROUNDING * np.abs(center)])
     first_of_group = varying[1:][varying[1:] / _GAP > varying[:-1]]
-    if len(first_of_group) == 0:
-        return unit_of(sizes)
     group = np.searchsorted(first_of_group, sizes, side="right")
-    units = [unit_of(sizes[group == g]) for g in range(1 + len(first_of_group))]
-    return np.array(units)[group]
-
-
-def _root_mean_square(sizes):
-    """Root mean square; squares of the sizes themselves may leave the floats."""
-    size = sizes.max()
-    return size * math.sqrt(np.mean((sizes / size) ** 2))
-
-
-def _rounding(center):
-    """Deviations from a centre that are but rounding errors."""
-    return 16 * np.finfo(float).eps * np.abs(center)
+    units = np.empty(1 + len(first_of_group))
+    for g in range(len(units)):
+        own = sizes[group == g]
+        units[g] = own.max()
+        if not largest:  # squares of the sizes themselves may leave the floats
+            units[g] *= math.sqrt(np.mean((own / own.max()) ** 2))
+    return units[group] if len(units) > 1 else float(units[0])
 
 
 def moments(A, weight):
@@ -273,7 +263,7 @@ def moments(A, weight):
     center = np.where(np.ptp(scaled, axis=0) > 0, weight @ scaled, scaled[0])
     distance = np.abs(scaled - center)
     deviation, largest = np.sqrt(weight @ distance**2), distance.max(axis=0)
-    rounding = _rounding(center)
+    rounding = _ROUNDING * np.abs(center)
     deviation = np.where(deviation > rounding, deviation, largest)
     with np.errstate(over="ignore"):  # of sizes below the normal numbers
         deviation = np.where(largest > rounding, deviation, 1 / size)

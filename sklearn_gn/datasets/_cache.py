@@ -1,17 +1,18 @@
 """What the generators share: work in chunks, results on disk."""
 
+import os
 import time
-from functools import partial
 from numbers import Integral
 from pathlib import Path
 
 import numpy as np
+from joblib import Memory
 from sklearn.datasets import get_data_home
 from sklearn.utils import Bunch
 from sklearn.utils.parallel import Parallel, delayed
-from threadpoolctl import threadpool_limits
 
-from sklearn_gn.arrays.caches import cached_on_disk
+from sklearn_gn._caller import warn_user
+from sklearn_gn.arrays.threads import one_blas_thread
 
 
 def solve_in_chunks(solve, inputs, size, *, n_jobs, verbose, name):
@@ -26,12 +27,7 @@ def solve_in_chunks(solve, inputs, size, *, n_jobs, verbose, name):
     chunks = [inputs[start : start + size] for start in range(0, total, size)]
     begin, printed, done, outputs = time.perf_counter(), 0.0, 0, []
 
-    # The calls are small: threads of BLAS gain nothing, and where other processes are
-    # busy they wait for each other, for most of the time. Threads share this limit,
-    # processes have their own.
-    one_blas_thread = partial(threadpool_limits, limits=1, user_api="blas")
-
-    def solve_chunk(chunk):
+    def solve_chunk(chunk):  # also in a process of its own
         with one_blas_thread():
             return solve(chunk)
 
@@ -58,26 +54,30 @@ def cached(name, function, arguments, *, cache, data_home):
     in ``data_home``, which is ``sklearn_gn`` in the data folder of scikit-learn if
     None. The function, defined at the top of a module, returns a tuple of arrays. Only
     an int as ``random_state`` says again what they are: otherwise nothing is stored.
+    Where the folder cannot be used, the result is computed again with a warning; where
+    a file is damaged, joblib does so and logs it. A result is void when the source of
+    the function changes.
     """
     if not cache or not isinstance(arguments["random_state"], Integral):
         return function(**arguments)
     arguments = {**arguments, "random_state": int(arguments["random_state"])}
-
-    def folder():
+    try:
         home = Path(get_data_home(), "sklearn_gn") if data_home is None else data_home
-        return Path(home).expanduser() / name
-
-    def announce(place):
-        if arguments["verbose"]:
-            print(f"[make_{name.partition('_')[0]}] read from {place}", flush=True)
-
-    return cached_on_disk(
-        function,
-        arguments,
-        folder=folder,
-        ignore=("n_jobs", "verbose"),
-        on_read=announce,
-    )
+        place = Path(home).expanduser() / name
+        # Compressed files have a checksum.
+        memory = Memory(place, compress=("gzip", 1), verbose=0)
+        if not os.access(place, os.W_OK):
+            raise PermissionError(f"{str(place)!r} cannot be written to")
+    except OSError as error:
+        warn_user(
+            f"The folder of stored results cannot be used ({error}): the result is "
+            "computed again."
+        )
+        return function(**arguments)
+    memorized = memory.cache(function, ignore=["n_jobs", "verbose"])
+    if arguments["verbose"] and memorized.check_call_in_cache(**arguments):
+        print(f"[make_{name.partition('_')[0]}] read from {place}", flush=True)
+    return memorized(**arguments)
 
 
 def as_bunch(X, Y, first, second, **fields):

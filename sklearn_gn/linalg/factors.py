@@ -106,7 +106,8 @@ def factor(matrix, shift=0.0, *, overwrite=False):
         shifted = matrix + (shift[None] if np.ndim(shift) else shift) * eye
         # The transpose is the same matrix, in the order of LAPACK.
         return Factor(lax.linalg.cholesky(shifted.T, symmetrize_input=False))
-    shifted = plus_diagonal(matrix if overwrite else matrix.copy(), shift)
+    shifted = matrix if overwrite else matrix.copy()
+    np.einsum("ii->i", shifted)[...] += shift  # a view of it
     # The transpose is the same matrix, in the order of LAPACK: it is not copied.
     if len(matrix) >= cholesky.LEAST and matrix.dtype == np.float64:
         return Factor(cholesky.in_panels(np.asfortranarray(shifted.T)))

@@ -19,34 +19,14 @@ def conjugate_gradient(
 ):
     """Solve ``product(x) = right`` by the preconditioned conjugate gradient method.
 
-    Parameters
-    ----------
-    product : callable
-        The positive definite operator, on trees of arrays.
-    right : tree of arrays
-        Right-hand side.
-    start : tree of arrays or None
-        Initial guess; zero where not given.
-    precondition : callable or None
-        Approximate inverse, positive definite.
-    tol : scalar
-        Relative size of the residual, in the norm of the preconditioner, at which the
-        iteration ends.
-    max_iter : int or scalar
-        Most iterations.
-    dot : callable
-        Inner product; :func:`column_dot` for several right-hand sides, the columns of
-        an array (P, s). One that is solved, or is not to be, waits for the others.
-    record : callable, optional
-        Gets the length of each step and the ratio of the squared residuals after and
-        before it, from which :func:`tridiagonal` follows. Outside compiled code.
+    Vectors are trees of arrays. The iteration ends where the residual is ``tol`` times
+    as large as the right side, in the norm of the preconditioner ``precondition``, or
+    after ``max_iter``. With ``dot=column_dot`` the columns of an array are right sides
+    of their own; one that is solved waits for the others. Outside compiled code
+    ``record`` gets the length of each step and the ratio of the squared residuals after
+    and before it, from which :func:`tridiagonal` follows.
 
-    Returns
-    -------
-    x : tree of arrays
-    iterations : scalar
-    residual : scalar or array of shape (s,)
-        Relative size of the last residual.
+    Returns x, the number of iterations and the relative size of the last residual.
     """
     library = library_of(right)
     xp, precondition = library.xp, precondition or (lambda r: r)

@@ -63,14 +63,8 @@ class RowBlock(NamedTuple):
 class LargeGram(Record):
     """The matrix J^T W J of a network, as products.
 
-    Parameters
-    ----------
-    blocks : list of RowBlock
-        All rows, in blocks of :func:`row_slices`.
-    n_values : int
-        Of the network.
-    factor : ndarray of shape (P, r), default=None
-        Of the low-rank approximation, once it is there.
+    It is made of all rows, as blocks of :func:`row_slices`; ``factor`` (P, r) is that
+    of the low-rank approximation, once it is there.
     """
 
     def __init__(self, blocks, n_values, factor=None):

@@ -44,14 +44,7 @@ def quasi_newton(init, update, line_search_steps):
 
 @partial(jax.jit, static_argnames="method")
 def start(method, parameters):
-    """Return the empty memory of an optimiser.
-
-    Parameters
-    ----------
-    method : str or optax.GradientTransformation
-        A name in ``OPTIMISERS``, or a transformation.
-    parameters : tree of arrays
-    """
+    """Return the empty memory of an optimiser, by its name or of optax."""
     with jax.numpy_dtype_promotion("standard"):
         memory = _transformation(method).init(parameters)
     # Some numbers of the line search have no fixed type before its first step, and a
@@ -72,17 +65,8 @@ def line_search_step(
 ):
     """Return the move of a quasi-Newton method with a line search, and its memory.
 
-    Parameters
-    ----------
-    method : optax.GradientTransformationExtraArgs
-    parameters, gradient : trees of arrays
-    value : scalar
-        Objective at ``parameters``.
-    memory : optax state
-    objective : callable
-        Maps parameters to the value.
-    direction : tree of arrays, default=None
-        Along which a bare line search moves; None stands for the gradient.
+    The ``value`` and the gradient are those of the ``objective`` at the parameters; a
+    bare line search moves along the gradient unless there is a ``direction``.
     """
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         return method.update(

@@ -68,26 +68,13 @@ class SearchResult(NamedTuple):
 def search_damping(trial, current, damping, *, fixed=None, max_trials):
     """Try steps of increasing damping until one of them lowers the objective.
 
-    The search also ends where the model predicts no reduction, since more damping
-    cannot change that.
-
-    Parameters
-    ----------
-    trial : callable
-        Maps a shift and the number of trials before this one to ``(candidate, actual,
-        predicted)``: what the step leads to, and the actual and predicted reduction of
-        the objective. The number serves steps that are shortened at a fixed shift.
-    current : tree of arrays
-        What there is without a step, of the structure of a candidate.
-    damping : Nielsen
-    fixed : scalar or None, default=None
-        Shift of all trials in place of ``damping.value``.
-    max_trials : int
-        Largest number of steps tried.
-
-    Returns
-    -------
-    SearchResult
+    The search also ends after ``max_trials``, and where the model predicts no
+    reduction, since more damping cannot change that. ``trial`` maps a shift and the
+    number of trials before this one to ``(candidate, actual, predicted)``: what the
+    step leads to, and the actual and predicted reduction of the objective; the number
+    serves steps that are shortened at a shift that is ``fixed``. ``current`` is what
+    there is without a step, of the structure of a candidate. Returns the
+    :class:`SearchResult`.
     """
     library = library_of(damping)
     xp = library.xp

@@ -15,23 +15,11 @@ _COARSE = tuple(2.0**k for k in range(1, -15, -1))
 def line_minimum(derivatives, slope, *, flat, max_iter):
     """Find the least loss along a direction by Newton's method in a bracket.
 
-    Parameters
-    ----------
-    derivatives : callable
-        Maps a step length to the first and second derivative of a convex loss.
-    slope : scalar
-        The first one at zero.
-    flat : float
-        Part of the slope that may be left where the search ends.
-    max_iter : int
-        Most calls of ``derivatives``.
-
-    Returns
-    -------
-    length, lower : scalar
-        The last length, and the longest one at which the loss was seen to fall still.
-    found : bool
-        Whether what is left of the slope there is little enough.
+    ``derivatives`` maps a step length to the first and second derivative of a convex
+    loss, and is called ``max_iter`` times at most; ``slope`` is the first one at zero,
+    and ``flat`` the part of it that may be left where the search ends. Returns the last
+    length, the longest one at which the loss was seen to fall still, and whether what
+    is left of the slope is little enough.
     """
     library = library_of(slope)
     xp = library.xp
@@ -96,21 +84,8 @@ def grid_search(losses, dtype, xp):
 
     The losses of the networks here are only piecewise smooth along a line, with several
     local minima, which is why the paper asks for the argmin and why sampling beats a
-    method that trusts a slope.
-
-    Parameters
-    ----------
-    losses : callable
-        Maps an array of steps to their losses.
-    dtype : dtype
-        Of the steps.
-    xp : module
-        numpy or jax.numpy.
-
-    Returns
-    -------
-    gamma : scalar
-        The best step of the grid. The caller compares its loss with that of no step.
+    method that trusts a slope. ``losses`` maps an array of steps to their losses. The
+    caller compares the loss of the best step of the grid with that of no step.
     """
     coarse = xp.asarray(_COARSE, dtype)
     first = _finite(losses(coarse))

@@ -27,16 +27,18 @@ from typing import NamedTuple
 import numpy as np
 
 _RADII = 12  # at most, in an iteration
-_SHORTEST, _LONGEST = 1 / 8, 5.0  # radii tried, relative to the last one
+_SHORTEST, _LONGEST = 1 / 8, 5.0  # radii tried, relative to the last one; the first
+# is also what is left of it where no step lowers the loss
 _AIM = 0.2  # gain ratio that the next radius is to have
 _HIGH = 0.7  # from which a longer step is tried
 _GAP = 1.4  # of a trusted and a longer step, up to which none between is tried
 _POWER, _POWER_BEYOND = 5.0, 3.0  # of the length, with which the gain ratio falls
-_LONGER, _SHORTER = 1.5, 0.8  # at most and at least, from one radius to the next
-_SHRINK, _COLLAPSE = 0.5, 0.125  # where no step is trusted; where none lowers the loss
-_TOLERANCE = 1.5  # length versus radius, beyond which a trial is repeated
+# From one radius to the next, at most and at least; a trial whose length differs more
+# from its radius is repeated.
+_LONGER, _SHORTER = 1.5, 0.8
+_SHRINK = 0.5  # of the radius, where no step is trusted
 _TRIALS = 5  # at most, for one radius
-_RETRIES, _RAISE = 10, 16.0  # of a factorisation that fails, with a larger shift
+_RAISE = 16.0  # of the shift, where a factorisation fails
 _LARGEST_CHANGE = 100.0  # of the shift from one factor to the next
 _LEAST_DECAY = 0.02
 _FIRST_SHIFT = 1e-3  # relative to the largest diagonal element of the Gramian
@@ -84,7 +86,7 @@ def longest_trusted(shifts, region, lowest):
     if longest_trusted:
         radius, shift = float(best.length), best.shift
     else:
-        radius, shift = radius * (_COLLAPSE if best is None else _SHRINK), shifts.shift
+        radius, shift = radius * (_SHORTEST if best is None else _SHRINK), shifts.shift
     dtype = region.radius.dtype
     return best, Region(np.asarray(radius, dtype), np.asarray(shift, dtype))
 
@@ -102,23 +104,17 @@ def _length_ratio(gain, trusted):
 class Shifts:
     """Moré and Sorensen's iteration for the shift that belongs to a length.
 
-    Parameters
-    ----------
-    evaluate : callable
-        Makes the candidate of a shift.
-    shift : float
-        To begin with; NaN if not known.
-    floor : scalar
-        Shift at rounding level.
-    largest : scalar
-        Of the diagonal elements of the matrix.
+    ``evaluate`` makes the candidate of a shift, ``floor`` is the shift at rounding
+    level, ``largest`` the largest diagonal element; a first ``shift`` of NaN is not
+    known.
     """
 
     def __init__(self, evaluate, shift, floor, largest):
         self.evaluate, self.dtype = evaluate, floor.dtype.type
-        self.floor, self.inner_iterations = float(floor), 0
+        self.floor, self.largest = float(floor), float(largest)
+        self.inner_iterations = 0
         if not math.isfinite(shift):
-            shift = _FIRST_SHIFT * float(largest)
+            shift = _FIRST_SHIFT * self.largest
         self.shift = float(shift)
 
     @property
@@ -133,8 +129,8 @@ class Shifts:
             if found is None:
                 return None
             size = float(found.length)
-            long = size > _TOLERANCE * length
-            short = size < length / _TOLERANCE and bool(found.trusted)
+            long = size > _LONGER * length
+            short = size < length / _LONGER and bool(found.trusted)
             if not long and (not short or self.at_floor):
                 break
             self.aim_at(length, found)
@@ -156,10 +152,11 @@ class Shifts:
 
     def trial(self):
         """The candidate of the shift, or of a larger one if the factorisation fails."""
-        for _ in range(_RETRIES):
+        while True:
             found = self.evaluate(self.dtype(self.shift))
             self.inner_iterations += max(int(found.inner_iterations), 1)
             if math.isfinite(float(found.length)):
                 return found
+            if not self.shift < self.largest:  # rounding errors are smaller
+                return None
             self.shift = self.floor = _RAISE * max(self.shift, self.floor)
-        return None

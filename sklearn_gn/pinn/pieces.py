@@ -13,10 +13,9 @@ import jax
 import numpy as np
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.caches import KeptWithArrays
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.devices import by_rows
-from sklearn_gn.arrays.trees import dimension
+from sklearn_gn.arrays.trees import KeptWithArrays, dimension
 from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn import residuals as of_points

@@ -24,9 +24,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.caches import StoredWithoutCaches
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.extremes import unbounded
+from sklearn_gn.arrays.trees import StoredWithoutCaches
 from sklearn_gn.bayes.laplace import PseudoInverse, degrees_of_freedom, safe_norm
 from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pde.operators import d

@@ -35,8 +35,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.caches import StoredWithoutCaches
 from sklearn_gn.arrays.compilation import jit_by_size
+from sklearn_gn.arrays.trees import StoredWithoutCaches
 from sklearn_gn.linalg.factors import factor, singular_triplets
 from sklearn_gn.pinn.model import coefficient_values, network
 from sklearn_gn.pinn.residuals import row_residuals

@@ -12,13 +12,14 @@ the breakpoint.
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import null_space
 
 from sklearn_gn.arrays.extremes import noise_deviation
-from sklearn_gn.bayes import evidence, huber, laplace
+from sklearn_gn.bayes import evidence, huber
 from sklearn_gn.bayes.evidence_gn import alpha_method, at_last_penalties, sums_of
 from sklearn_gn.bayes.laplace import (
     covariance,
@@ -398,15 +399,12 @@ def linear_network_if_better(net, found, rows, n_effective):
     A network that finds structure in noise does not pay for its parameters.
     """
 
-    def left_out_errors(some):
-        residuals = evidence_gn.predict(net.theta, net.shape, some.x) - some.y
-        leverage = net.beta * found.variances(some.x)
-        return laplace.left_out_errors(residuals, leverage, some.weight, n_effective)
+    def leverages(x):
+        return net.beta * found.variances(x)
 
+    predict = partial(evidence_gn.predict, net.theta, net.shape)
     linear = linear_model(rows, n_effective)
-    if linear is None or not beats(
-        linear, net.log_evidence, net.gamma, rows, n_effective, left_out_errors
-    ):
+    if linear is None or not beats(linear, net, leverages, predict, rows, n_effective):
         return None
     theta = np.zeros(net.shape.size)
     theta[: linear.coef.size] = linear.coef.ravel()

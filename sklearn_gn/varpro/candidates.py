@@ -42,7 +42,6 @@ from sklearn_gn.varpro.wide_members import left_out_shares
 _FIRST_ROWS, _MORE_ROWS = 200, 600  # of the search for a kernel
 _LARGEST_FACTOR = 4.0  # of the logits of wide members, its inverse the smallest
 _PRIOR_COUNT = 0.5  # rows of each class that count beside those there are
-_COST_OF_A_PENALTY = 2.0  # in units of the log density of all rows
 
 
 class Candidate(NamedTuple):
@@ -172,7 +171,9 @@ def of_classes(small, summaries, wide, lacking, rows, n_effective):
         if not np.isfinite(values).all():
             return small + wide
         p = np.mean([np.exp(_log_p(u, some.y)) for u in values], axis=0)
-        cost = _COST_OF_A_PENALTY * np.mean([s.n_of_penalties for s in summaries])
+        cost = stacking.COST_OF_A_PENALTY * np.mean(
+            [s.n_of_penalties for s in summaries]
+        )
         log_p.append(np.log(p) - cost / n_effective)
     of_wide = [model.values(net.theta, some.x) for model, net in lacking or wide]
     share, factor = shares_and_factor(log_p, of_wide, rows, n_effective)
@@ -266,7 +267,7 @@ def weights(candidates, weight, n_effective):
     def of_target(t):
         each = [
             stacking.log_densities(c.errors[:, t], c.variances[:, t], weight)
-            - _COST_OF_A_PENALTY * c.n_penalties / n_effective
+            - stacking.COST_OF_A_PENALTY * c.n_penalties / n_effective
             for c in candidates
         ]
         return stacking.weights(np.transpose(each), weight, n_effective)

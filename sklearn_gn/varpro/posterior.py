@@ -15,10 +15,8 @@ from sklearn_gn.arrays.blocks import symmetric_product
 from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.bayes.laplace import (
     degrees_of_freedom,
-    effective_parameters,
     factor_with_floor,
     safe_norm,
-    variances,
 )
 from sklearn_gn.varpro.problem import (
     Net,
@@ -129,7 +127,7 @@ def _factored(jacobian, weight, penalty):
     weighted = jnp.sqrt(weight)[:, None, None] * jacobian
     matrix = symmetric_product(weighted.reshape(-1, k).T)
     root = factor_with_floor(matrix, penalty, ulps=k)
-    return root, effective_parameters(root, matrix)
+    return root, jnp.trace(root.solve(matrix))  # parameters that the data determine
 
 
 @partial(jax.jit, static_argnames=("model", "joint"))
@@ -137,7 +135,7 @@ def predictive_variance(model, net, root, x, joint):
     """Return ``J (H^-1) J^T`` of each row and value, of shape (m, q) or (m, 1)."""
     jacobian = _jacobian(model, net, x, joint)
     m, q, k = jacobian.shape
-    return variances(root, jacobian.reshape(-1, k)).reshape(m, q)
+    return root.variances(jacobian.reshape(-1, k).T).reshape(m, q)
 
 
 def _jacobian(model, net, x, joint):

@@ -126,19 +126,6 @@ def test_cpu_device_gives_the_default_result():
     np.testing.assert_allclose(a.predict(X), b.predict(X), rtol=1e-8)
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "bucket"),
-    [(1, 32), (32, 32), (33, 64), (240, 256), (1024, 1024), (1025, 1280)],
-)
-def test_row_buckets(n_rows, bucket):
-    assert backend.row_bucket(n_rows) == bucket
-
-
-@pytest.mark.parametrize(("n_rows", "bucket"), [(250, 256), (257, 320), (442, 448)])
-def test_row_buckets_of_costly_rows(n_rows, bucket):
-    assert backend.row_bucket(n_rows, cheap=256) == bucket
-
-
 def test_buckets_are_few_and_waste_little():
     sizes = np.arange(1, 200_000, 37)
     buckets = np.array([backend.row_bucket(int(n)) for n in sizes])
@@ -146,17 +133,6 @@ def test_buckets_are_few_and_waste_little():
     assert len(np.unique(buckets)) < 40
     large = sizes > 1024
     assert (buckets[large] <= 1.25 * sizes[large]).all()
-
-
-def test_to_numpy_copies_keep_precision_and_are_writable():
-    with backend.scope("float64"):
-        tree = {"a": jnp.full(3, 1 / 3), "b": 2, "c": "text"}
-        copy = backend.to_numpy(tree)
-    assert copy["a"].dtype == np.float64
-    assert copy["a"][0] == 1 / 3
-    copy["a"][0] = 0.0  # read-only views would raise
-    assert copy["b"] == 2
-    assert copy["c"] == "text"
 
 
 @pytest.mark.parametrize("setting", [None, "XLA_CLIENT_MEM_FRACTION"])

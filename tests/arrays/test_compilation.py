@@ -46,19 +46,3 @@ def test_unknown_options_are_dropped(monkeypatch):
     finally:
         compilation.cheap_options.cache_clear()
     assert found == (known if jax.default_backend() == "cpu" else {})
-
-
-def test_it_works_inside_another_compiled_function():
-    square = jit_by_size(lambda x: x * x)
-    assert float(jax.jit(lambda x: square(x) + x)(np.float32(3))) == 12
-    assert float(jax.grad(square)(np.float32(3))) == 6
-
-
-@pytest.mark.skipif(
-    jax.default_backend() != "cpu", reason="the options are those of a CPU"
-)
-def test_arguments_that_do_not_count(options_of_calls, monkeypatch):
-    monkeypatch.setattr(compilation, "cheap_options", lambda level: {"level": level})
-    first = jit_by_size(lambda x, y: x + y.sum(), largest=3, counted=lambda x, y: x)
-    np.testing.assert_array_equal(first(np.ones(2), np.ones(9)), [10.0, 10.0])
-    assert options_of_calls == [{"level": 0}]

@@ -151,18 +151,6 @@ def test_a_useless_group_is_switched_off_up_to_the_bound():
     assert alpha[1] <= evidence.LARGEST
 
 
-def test_as_many_parameters_as_rows_leave_finite_noise():
-    found = evidence.Curvature(np.array([10.0]), 0, 0.0)
-    assert evidence.updated_beta(found, 0.0, 10.0, 1e-28) == pytest.approx(1e28)
-    assert evidence.updated_beta(found, 2.0, 10.0, 1e-28) == pytest.approx(0.5)
-
-
-def test_a_singular_matrix_is_told_by_nan():
-    gram = np.zeros((3, 3))
-    found = evidence.primal_curvature(gram, np.array([-1, 0, 0]), np.array([1.0]), 1.0)
-    assert np.isnan(found.log_det)
-
-
 @pytest.mark.slow
 def test_penalties_count_as_the_parameters_of_steins_lemma():
     """The divergence of a fit with chosen penalties; y are coefficients in noise."""

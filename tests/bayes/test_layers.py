@@ -114,21 +114,3 @@ def test_blocks_of_rows_change_nothing(monkeypatch, n_values):
     assert layers.block_size(rows, 1) < 200
     for a, b in zip(model.sums(theta, rows), whole, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
-
-
-def test_split_and_join_are_inverse():
-    model, theta, _ = problem((3, 4, 3), ("relu", "silu"), 3, "cross_entropy")
-    output, hidden = model.split(theta)
-    np.testing.assert_allclose(
-        model.join(output, hidden), theta, rtol=1e-10, atol=1e-12
-    )
-    assert abs(output[0].sum()) < 1e-12
-
-
-def test_groups():
-    model = Layers((2, 2, 1), ("relu", "tanh"), 1, "squared", (0, 1))
-    assert model.groups().tolist() == [-1, 0, 0, 1, 2, 3, 4, 2, 3, 4, 2, 5, 5]
-    assert model.n_groups == 6
-    classes = model._replace(loss="cross_entropy")
-    assert classes.groups().tolist() == [-1, 0, 0, 1, 2, 3, 3, 2, 3, 3, 2, 4, 4]
-    assert classes.n_groups == 5

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.stats import skew
 
 from sklearn_gn import (
     FGNSoftmaxHead,
@@ -10,7 +9,7 @@ from sklearn_gn import (
     ShallowReLURegressor,
     VarProNetRegressor,
 )
-from sklearn_gn.data.row_checks import _n_copies_by_chance, _skewness, checked_rows
+from sklearn_gn.data.row_checks import _n_copies_by_chance, checked_rows
 
 
 def data(n=200):
@@ -86,13 +85,6 @@ def test_far_rows_are_named_by_their_numbers_in_the_data():
     y[7] = 5000  # whose logarithm is still far
     assert not checked_rows(X, y, None, zeros).log_helps
     assert checked_rows(X, 1e-16 * y + 1, None, np.ones_like).n_far == 0
-
-
-def test_skewness_is_that_of_scipy_and_zero_where_nothing_varies():
-    y = np.exp(np.random.RandomState(3).randn(50, 2))
-    np.testing.assert_allclose(_skewness(y), skew(y), rtol=1e-10)
-    y[:, 1] = 1 + 1e-15 * y[:, 0]
-    np.testing.assert_array_equal(_skewness(y)[1], 0)
 
 
 def test_small_errors_of_an_approximation_are_no_outliers():

@@ -25,16 +25,18 @@ def test_size_of_what_only_its_weights_make_constant_is_its_largest_distance():
 
 
 def test_targets_share_a_unit_unless_a_gap_divides_their_sizes():
-    center, mean = np.zeros(5), np.mean
+    center = np.zeros(5)
+
+    def mean(sizes):
+        return np.sqrt(np.mean(np.square(sizes)))
+
     chain = np.array([1.0, 9.0, 80.0, 700.0, 6000.0])
-    assert_allclose(target_units(chain, center, mean), mean(chain), rtol=1e-12)
+    assert_allclose(target_units(chain, center), mean(chain), rtol=1e-12)
     apart = np.array([4e5, 1.0, 2e5, 0.0, 3.0])  # a constant joins the smallest
-    small, large = mean([1, 0, 3]), 3e5
-    assert_allclose(
-        target_units(apart, center, mean), [large, small, large, small, small]
-    )
+    small, large = mean([1, 0, 3]), mean([4e5, 2e5])
+    assert_allclose(target_units(apart, center), [large, small, large, small, small])
     rounding = np.array([1.0, 2.0, 1e-17, 3.0, 0.0])  # of a constant one
-    units = target_units(rounding, center + 1, mean)
+    units = target_units(rounding, center + 1)
     assert_allclose(units, mean(rounding), rtol=1e-12)
 
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import linalg
 
-from sklearn_gn.linalg import cholesky, factors, low_rank
+from sklearn_gn.linalg import factors, low_rank
 from sklearn_gn.linalg.krylov import column_dot, conjugate_gradient, tridiagonal
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -60,14 +60,6 @@ def test_diagonal_of_a_solution(run, n):
     assert_allclose(log_det, np.linalg.slogdet(matrix)[1], rtol=1e-10)
 
 
-def test_a_large_matrix_is_factored_in_panels(monkeypatch):
-    monkeypatch.setattr(cholesky, "LEAST", 1)
-    monkeypatch.setattr(cholesky, "_WIDTH", 8)
-    matrix = positive(45)
-    root = factors.factor(matrix).root
-    assert_allclose(root, np.linalg.cholesky(matrix), rtol=1e-8, atol=1e-10)
-
-
 def test_without_a_factor_all_is_nan(run):
     matrix = np.diag([1.0, -1.0, 2.0])
 
@@ -95,11 +87,6 @@ def test_eigenpairs_of_rows(shape):
     assert len(values) == 4
     assert_allclose(values[::-1], linalg.svdvals(rows) ** 2, rtol=1e-10)
     assert_allclose((vectors * values) @ vectors.T, rows.T @ rows, atol=1e-10)
-
-
-def test_spectrum_descends_and_is_not_negative(run):
-    found = run(factors.spectrum, np.diag([1.0, -1e-17, 4.0]))
-    np.testing.assert_array_equal(found, [4, 1, 0])
 
 
 def test_singular_systems_and_others(run):

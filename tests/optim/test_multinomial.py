@@ -69,15 +69,6 @@ def test_extreme_margins_are_finite_and_exact(dtype, margin):
         np.testing.assert_allclose(root, product, rtol=1e-5)
 
 
-def test_columns_and_classes_are_transposes():
-    rng = np.random.RandomState(0)
-    for n_classes, m in ((2, 1), (3, 3)):
-        values, by_class = rng.randn(4, m), rng.randn(4, n_classes)
-        left = np.sum(np.asarray(multinomial.all_classes(values)) * by_class)
-        right = np.sum(values * np.asarray(multinomial.to_columns(by_class)))
-        assert left == pytest.approx(right, rel=1e-12)
-
-
 # --- Newton's method -----------------------------------------------------------------
 
 
@@ -196,14 +187,3 @@ def test_backtracking_halves_until_a_step_is_good(
         length**2,
     )
     assert trials == 1 - np.log2(length)
-
-
-@pytest.mark.parametrize(
-    ("new", "expected"),
-    [(1.0, True), (1 - 2e-4, False), (1 - 0.5e-4, True), (np.nan, True), (-1.0, False)],
-)
-def test_armijos_condition(new, expected):
-    # Slope -2 and length 0.5: the loss has to fall by 1e-4.
-    for kind in (float, jnp.float64):
-        found = line_search.insufficient_decrease(kind(new), 1.0, 0.5, -2.0)
-        assert bool(found) == expected

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sklearn_gn.optim.stop import StopReason, counted
+from sklearn_gn.optim.stop import StopReason
 
 CONVERGED = {"tol", "rounding"}
 REQUESTED = {"early_stopping", "callback"}
@@ -26,12 +26,3 @@ def test_reasons_are_found_by_their_text():
     assert StopReason("tol") is StopReason.TOL
     with pytest.raises(ValueError, match=r"one of \['tol', .*got 'boredom'"):
         StopReason("boredom")
-
-
-def test_nouns_follow_their_numbers():
-    assert [counted(n, "row") for n in (0, 1, 0.9, 2)] == [
-        "0 rows",
-        "1 row",
-        "1 row",
-        "2 rows",
-    ]

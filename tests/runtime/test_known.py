@@ -60,32 +60,7 @@ def test_a_function_that_is_no_longer_kept_is_compiled_again():
     assert compiled(2.0, known(f)) == 6
 
 
-def test_values_of_other_types_are_not_compared():
-    class Network:
-        def __init__(self, width):
-            self.width = width
-
-        def __eq__(self, other):
-            return self.width == other.width
-
-        def __hash__(self):
-            return hash(self.width)
-
-    known(function("def f(x): return x", {}))
-    network = Network(3)
-    assert known(network) is network
-
-
 def test_what_has_no_digest_counts_by_its_identity():
     lines = (line for line in "ab")
     assert known(lines) is lines
     assert not module._known
-
-
-def test_few_are_kept():
-    first = known(function("def f(x): return -1", {}))
-    for k in range(module._MOST):
-        known(function(f"def f(x): return {k}", {}))
-    assert len(module._known) <= module._MOST
-    assert known(function("def f(x): return -1", {})) is not first
-    assert np.isfinite(known(1.0))
