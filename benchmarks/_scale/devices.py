@@ -79,7 +79,7 @@ def programs(k, n, d, n_classes, batch):
     """Compiled functions for k devices, and the bytes of the model."""
     from sklearn_gn.arrays import backend, devices
     from sklearn_gn.softmax_head import head as heads
-    from sklearn_gn.softmax_head import minibatch, whitening
+    from sklearn_gn.softmax_head import minibatch, newton, whitening
     from sklearn_gn.softmax_head.minibatch import BatchData, StepSettings
 
     rng, one = np.random.default_rng(0), np.float64(1)
@@ -95,9 +95,7 @@ def programs(k, n, d, n_classes, batch):
     )
     net = heads.AffineHead(np.zeros((d, n_classes)), np.zeros(n_classes))
     step = StepSettings(one, one, one, one)
-    newton_settings = whitening.NewtonSettings(
-        one, 0 * one, one, np.int32(10), 0.1 * one
-    )
+    newton_settings = newton.NewtonSettings(one, 0 * one, one, np.int32(10), 0.1 * one)
     coefficients = d * n_classes
     with backend.scope("float64"):
         rows = heads.on_devices(rows, settings)
@@ -106,7 +104,6 @@ def programs(k, n, d, n_classes, batch):
             rows.x.astype(np.float32),
             np.ones((d, 1)),
             np.ones((d, 1)),
-            np.zeros(d),
             np.ones(d),
             np.ones(d),
         )
@@ -116,12 +113,12 @@ def programs(k, n, d, n_classes, batch):
                 8 * coefficients,
             ),
             "covariance": (
-                _compiled(whitening.second_moments).lower(rows, one, True),
+                _compiled(whitening.second_moments).lower(rows, "features"),
                 8 * d * d,
             ),
             "newton direction": (
-                _compiled(whitening.whitened_newton_direction).lower(
-                    net, net, whole, None, newton_settings
+                _compiled(whitening.newton_direction).lower(
+                    net, net, whole, newton_settings
                 ),
                 # The product for the first residual is that of the loop.
                 4 * coefficients,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import cache, cached_property, partial, update_wrapper
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.special import expit, log_softmax
 
 from sklearn_gn.arrays.threads import symmetric_product
@@ -97,7 +98,7 @@ class NumPy:
     @staticmethod
     def rows_from(array, start, count):
         """Return some rows; those that would reach beyond the end begin earlier."""
-        start = min(start, len(array) - count)
+        start = min(start, array.shape[0] - count)
         return array[start : start + count]
 
     @staticmethod
@@ -282,7 +283,7 @@ def numpy_computes(device):
     return not _jax_is_forced and (device is None or device == "cpu")
 
 
-_KINDS = (np.ndarray, np.generic, int, float, type(None), RowsInOrder)
+_KINDS = (np.ndarray, np.generic, int, float, type(None), RowsInOrder, csr_array)
 
 
 def library_of(tree):

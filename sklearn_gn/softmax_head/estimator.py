@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any, Literal, Self
@@ -333,32 +334,31 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             validation = Z[kept[val]], code[kept[val]], shares(weight[val])
             kept, weight = kept[train], weight[train]
         given = Z, code, kept, weight, total, rng
-        rows, options, coordinates = problem.rows_and_options(self, solver, *given)
-        rows, net = problem.start_from(self, rows, net, coordinates)
+        began = time.perf_counter()
+        task = problem.task_of(self, solver, *given)
         # 3. The loop, and then the fitted attributes.
         data = {"X": X, "y": y, "metadata": metadata}
-        self._run_solver(solver, rows, options, net, validation, data, coordinates)
+        self._run_solver(task, net, validation, data, began)
         return self
 
-    def _run_solver(
-        self, solver, rows, options, net, validation, data, coordinates=None
-    ):
+    def _run_solver(self, task, net, validation, data, began=None):
+        net = task.start(net, self.n_features_in_, problem.n_columns(self))
         run = FitRun(
             self,
-            problem.algorithm_of(solver, rows, options),
-            (rows, options),
+            task.algorithm,
+            (task.rows, task.options),
             [net],
             loss_scale=1.0,
-            val_loss=problem.validation_loss(validation, rows, coordinates),
+            val_loss=problem.validation_loss(validation, task),
             validation=validation,
         )
+        run.began = began
 
         def coefficients(net):
-            found = problem.coefficients(net, rows, coordinates)
-            return {"classes_": self.classes_, **found}
+            return {"classes_": self.classes_, **task.coefficients(net)}
 
         def set_fitted():
-            vars(self).update(problem.results_of(self, run, coordinates))
+            vars(self).update(problem.results_of(self, run, task))
             self._spectrum = self.gram_spectrum_  # and no rows any more
 
         self._run(
@@ -419,7 +419,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
             once, if one is malformed or holds NaN or infinity, or if ``class_weight``
             is "balanced".
         """
-        from sklearn_gn.softmax_head.minibatch import ChunkedRows
+        from sklearn_gn.softmax_head.minibatch import ALGORITHMS, ChunkedRows
 
         solver = self._solver_object()
         if not hasattr(solver, "batch_size"):
@@ -441,10 +441,10 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         rng = check_random_state(self.random_state)
         size = solver.batch_size or problem.BATCH_SIZE
         options = problem.options_of(self, solver, size, rng)
-        rows, net = problem.start_from(self, rows, net)
         self._feature_spread = 1.0
+        task = problem.Task(solver.algorithm(ALGORITHMS), rows, options, None)
         data = {"X": None, "y": None, "metadata": None}
-        self._run_solver(solver, rows, options, net, validation, data)
+        self._run_solver(task, net, validation, data)
         return self
 
     @available_if(_has_mini_batches)
@@ -495,15 +495,17 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         X, code, weight = self._encode_weighted(X, y, weight)
         X, kept, weight, total = problem.distinct_rows(X, code, weight, solver)
         given = X, code, kept, weight, total, rng
-        rows, options, _ = problem.rows_and_options(self, solver, *given)
+        task = problem.task_of(self, solver, *given)
         net = None if first else problem.previous_head(self)
-        rows, net = problem.start_from(self, rows, net)
+        net = task.start(net, self.n_features_in_, problem.n_columns(self))
         carried = getattr(self, "_carried", (None, None))
         with backend.scope(self.dtype, self.device):
-            net, self._carried = one_epoch(solver, rows, options, net, carried)
+            net, self._carried = one_epoch(task, net, carried)
         for name in (*self._not_of_every_fit, *_LOG_OF_FIT):  # not of this head
             vars(self).pop(name, None)
-        vars(self).update(problem.fitted_attributes(self, net, rows, options))
+        vars(self).update(
+            problem.fitted_attributes(self, net, task, task.options.alpha)
+        )
         self.n_iter_ = 1 if first else self.n_iter_ + 1
         return self
 

@@ -80,7 +80,7 @@ class HeadOptions(NamedTuple):
     n_effective: float | None = None  # rows, by their weights; None: alpha is given
     mesh: Any = None  # of the devices among which the rows are divided
     compiled: bool = True  # False: NumPy computes
-    factor: float = 1.0  # of the logits, by which new rows are predicted
+    factor: float | None = None  # of the logits of new rows, if a part has chosen it
 
 
 def logits_of(X, coef, intercept):
@@ -115,16 +115,15 @@ def batched_rows(
     dtype,
     n_devices=1,
     padded=True,
-    coordinates=None,
 ):
     """Put rows in random order, in batches of which the last is filled from the first.
 
     ``kept`` are the numbers of the rows to take. A row of more than twice the mean
     weight, such as a merged one, comes as several rows, which spread over the batches,
-    unless there is only one batch. The features are put into ``coordinates``. If
-    ``padded``, the number of rows is one of a few, for which functions are compiled.
-    Also returns the batch size, which is that of all rows if there are fewer, and a
-    multiple of ``n_devices``.
+    unless there is only one batch. If ``padded``, the number of rows is one of a few,
+    for which functions are compiled. Sparse features stay sparse. Also returns the
+    batch size, which is that of all rows if there are fewer, and a multiple of
+    ``n_devices``.
     """
     total_weight = weight.sum()  # of a part of the rows, it may be zero
     weight = (
@@ -142,24 +141,40 @@ def batched_rows(
     if n > b:
         order = np.append(order, order[: n_batches * b - n])
     length = -(-bucket // b) * b
-    # Written once, with zeros after them: first touch of memory is what costs.
-    x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
-    np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
-    if coordinates is not None:
-        x = coordinates.features(x)
-    if x.dtype != dtype and largest_size(x) > float(np.finfo(dtype).max):
-        raise ValueError(
-            f"X holds numbers beyond the range of dtype={str(dtype)!r}. Give "
-            "dtype='float64', or scale the features."
-        )
+    if issparse(X):
+        x = X[kept[order]]
+    else:
+        # Written once, with zeros after them: first touch of memory is what costs.
+        x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
+        np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
     rows = BatchedRows(
-        x=x.astype(dtype, copy=False),
+        x=in_precision(x, dtype),
         label=backend.pad_rows(label[kept[order]].astype(np.int32), length),
         weight=backend.pad_rows(weight[order].astype(dtype), length),
         n_rows=np.int32(n),
         n_batches=np.int32(n_batches),
     )
     return rows, b
+
+
+def first_rows(rows, n):
+    """So many rows, which are in random order."""
+    x, label, weight = (a[:n] for a in (rows.x, rows.label, rows.weight))
+    return rows._replace(
+        x=x, label=label, weight=weight, n_rows=np.minimum(rows.n_rows, np.int32(n))
+    )
+
+
+def in_precision(x, dtype):
+    """Features in a precision, in whose range they must be."""
+    if x.dtype != dtype:
+        largest = largest_size(x.data if issparse(x) else x)
+        if largest > float(np.finfo(dtype).max):
+            raise ValueError(
+                f"X holds numbers beyond the range of dtype={str(dtype)!r}. Give "
+                "dtype='float64', or scale the features."
+            )
+    return x.astype(dtype, copy=False)
 
 
 def weights_once(rows):
@@ -172,14 +187,9 @@ def weights_once(rows):
 
 def on_devices(rows, options):
     """Put rows on the device, or divide them among several; leave them to NumPy."""
-    if not options.compiled:
-        return rows
-    if options.mesh is None:
-        return on_device(rows, options)
-    order = np.arange(len(rows.weight), dtype=np.int32)
-    arrays = divided([rows.x, rows.label, rows.weight, order], options)
-    x, label, weight, order = arrays
-    return rows._replace(x=x, label=label, weight=weight, order=order)
+    if options.mesh is not None:
+        rows = rows._replace(order=np.arange(len(rows.weight), dtype=np.int32))
+    return divided(rows, options)
 
 
 def on_device(tree, options):
@@ -191,16 +201,22 @@ def on_device(tree, options):
     return jax.device_put(tree)
 
 
-def divided(arrays, options):
-    """Divide arrays of rows among several devices, or put them on the one."""
+def divided(tree, options):
+    """Divide the rows of arrays among several devices, or put them on the one."""
     if options.mesh is None:
-        return on_device(arrays, options)
+        return on_device(tree, options)
+    import jax
+
     from sklearn_gn.arrays.devices import divide_rows
 
-    n_rows, size = len(arrays[0]), min(options.batch_size, _SHARED_ROWS)
-    return divide_rows(
-        arrays, options.mesh, options.batch_size if n_rows % size else size
-    )
+    leaves, structure = jax.tree.flatten(tree)
+    places = [k for k, leaf in enumerate(leaves) if np.ndim(leaf)]
+    n_rows, size = len(leaves[places[0]]), min(options.batch_size, _SHARED_ROWS)
+    size = options.batch_size if n_rows % size else size
+    found = divide_rows([leaves[k] for k in places], options.mesh, size)
+    for k, leaf in zip(places, found, strict=True):
+        leaves[k] = leaf
+    return jax.tree.unflatten(structure, leaves)
 
 
 # --- the objective -------------------------------------------------------------------
@@ -220,11 +236,12 @@ class Evaluation(NamedTuple):
 
 
 @in_either_library
-def evaluate(head, rows, penalty, intercept):
+def evaluate(head, rows, penalty, intercept, dual=None):
     """Mean cross-entropy ``+ 1/2 sum penalty |W|^2``, its gradient, the mean traces.
 
     ``penalty`` of shape (d, 1) or (1, 1) is the factor of the squares of each row of
-    the weights; ``intercept`` is 1, or 0 where the bias stays zero.
+    the weights; ``intercept`` is 1, or 0 where the bias stays zero. The size of the
+    gradient is that for other features, if ``dual`` leads from these to them.
     """
     xp, n_classes = namespace(rows), max(head.bias.shape[0], 2)
     weight = weights_once(rows)
@@ -250,7 +267,8 @@ def evaluate(head, rows, penalty, intercept):
         by_weight / size + penalty * head.weight, intercept * by_bias / size
     )
     loss = means[0] + 0.5 * xp.sum(penalty * head.weight**2)
-    return Evaluation(loss, gradient, *means[1:], separated, *gradient_norms(gradient))
+    norms = gradient_norms(gradient, dual)
+    return Evaluation(loss, gradient, *means[1:], separated, *norms)
 
 
 def objective(head, rows, options):
@@ -270,9 +288,16 @@ def traces(split):
     return xi, retained, split.p_rest * xi
 
 
-def gradient_norms(gradient):
-    """Euclidean norm and largest component."""
+def in_basis(basis, matrix):
+    """``basis matrix`` for a full or a diagonal basis."""
+    return basis @ matrix if basis.ndim == 2 else basis[:, None] * matrix
+
+
+def gradient_norms(gradient, dual=None):
+    """Euclidean norm and largest component, in the features that ``dual`` leads to."""
     xp = namespace(gradient)
+    if dual is not None:
+        gradient = gradient._replace(weight=in_basis(dual, gradient.weight))
     size = xp.sqrt(sum(xp.sum(g**2) for g in gradient))
     return size, xp.maximum(*(xp.max(xp.abs(g)) for g in gradient))
 
@@ -298,13 +323,6 @@ def head_report(evaluation, stop, options, **columns):
         },
         **columns,
     )
-
-
-def single(tree):
-    """The arrays of a tree in single precision."""
-    library = library_of(tree)
-    as_array, kind = library.xp.asarray, np.float32
-    return library.tree_map(lambda a: as_array(a).astype(kind), tree)
 
 
 # --- values, and sums over rows ------------------------------------------------------

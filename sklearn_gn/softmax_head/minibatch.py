@@ -54,7 +54,6 @@ from sklearn_gn.softmax_head.head import (
     values,
     values_transposed,
 )
-from sklearn_gn.softmax_head.newton import NEWTON
 
 _DAMPING = 1.0  # for features of size one
 _LEARNING_RATE = 1.0
@@ -469,7 +468,6 @@ def evaluate_chunks(net, data, options):
 ALGORITHMS = {
     method.name: method
     for method in (
-        NEWTON,
         mini_batch_algorithm(
             "fgn", fgn_epoch, fgn_arguments, memory=walk_from, grams=True
         ),
@@ -481,12 +479,13 @@ ALGORITHMS = {
 }
 
 
-def one_epoch(solver, rows, options, net, carried):
+def one_epoch(task, net, carried):
     """The head after one epoch, and what the next one goes on with.
 
     ``carried`` is that of the last epoch: the name of the solver, and its memory.
     """
-    algorithm = solver.algorithm(ALGORITHMS)
+    algorithm, rows, options, *_ = task
+    solver = options.solver
     data = algorithm.prepare(rows, options)
     state = algorithm.init(data, net, options)
     if carried[0] == solver.name:

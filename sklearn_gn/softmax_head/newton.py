@@ -1,15 +1,14 @@
 r"""Newton's method for the affine softmax head, to the optimum.
 
-The softmax Gauss-Newton matrix of an affine head is the exact Hessian. The features are
-whitened, which costs one eigendecomposition and makes single precision enough for all
-that is only approximate. There the Newton system is solved by conjugate gradients
-(:mod:`sklearn_gn.softmax_head.whitening`); gradient and loss are computed in the
+The softmax Gauss-Newton matrix of an affine head is the exact Hessian. In whitened
+coordinates (:mod:`sklearn_gn.softmax_head.whitening`) conjugate gradients solve the
+Newton system roughly, in single precision; gradient and loss are computed in the
 precision of the fit. At zero all probabilities are equal, so that the first system is
 that of a regression on the classes, which its diagonal solves.
 
 Where the penalty is chosen, the steps lead from one minimum to the next along a path of
 penalties (:mod:`sklearn_gn.softmax_head.penalty`), without the rows of each fold. All
-folds share the whitened features and the preconditioner.
+folds share the coordinates.
 """
 
 import math
@@ -18,27 +17,29 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import issparse
 
+from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of
 from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.softmax_head import penalty
 from sklearn_gn.softmax_head.head import (
     AffineHead,
-    BatchedRows,
     HeadOptions,
     divided,
+    evaluate,
+    first_rows,
     gradient_norms,
     head_report,
-    objective,
     on_device,
     on_devices,
 )
 from sklearn_gn.softmax_head.whitening import (
-    NewtonSettings,
+    Whitened,
     class_blocks,
-    n_slots,
-    whitened_newton_direction,
+    newton_direction,
+    times,
     whitened_rows,
 )
 
@@ -46,6 +47,7 @@ _CG_ITERATIONS = 100
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
 _FORCING = 0.1  # relative residual of a Newton system
+_KNOWN = 4  # minima from which the next one of a path is extrapolated
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
@@ -55,15 +57,15 @@ class NewtonState(NamedTuple):
     net: AffineHead
     loss: float
     gradient: AffineHead
-    grad_norm: float
+    grad_max: float  # its largest component, in the features
     criterion: float  # by which the best head is chosen: the loss, where it is resolved
     alpha: float
     path: tuple = ()  # penalties that were tried, with what was said of them
     slope: float = -math.inf  # of the last step; 0 where there is no better one
-    anchor: tuple | None = None  # head and penalty of which the preconditioner is
-    usual: int | None = 0  # CG iterations there; None until they are known
-    last: int = 0
     last_step: AffineHead | None = None  # where damping makes steps short
+    # Inverses of the blocks of the Hessian, and CG iterations since they were made.
+    inverses: Array | None = None
+    spent: int = 0
     next_seconds: float = 0.0  # that the next step is expected to take
 
     @property
@@ -92,58 +94,63 @@ class Search(NamedTuple):
 
 
 class NewtonData(NamedTuple):
-    """The rows, and what is computed of them when it is needed."""
+    """The rows of a fit, on the device, and of a search for the penalty its folds."""
 
-    rows: BatchedRows  # on the device
+    whitened: Whitened
     options: HeadOptions  # with the first penalty
-    memo: dict  # the whitened rows; the preconditioner with the head of its making
-    whole: BatchedRows  # of which rows are those of a fold, with weights of zero
+    factor: float = 1.0  # that a penalty grows by on these rows
     folds: tuple = ()  # NewtonData without the rows of each fold
     judges: penalty.Judges | None = None
     n_judged: float = math.nan  # rows that are left out, by their counts
-    factor: float = 1.0  # that a penalty grows by on these rows
 
 
-def prepare(rows, options):
-    """Whiten the rows, on the device, and divide those that choose a penalty."""
-    placed = on_devices(rows, options)
-    data = NewtonData(placed, options, {}, placed)
+def prepare(rows, options, alike=True, choosing=None):
+    """Whiten the rows, on the device, and divide those that choose a penalty.
+
+    ``alike`` is that of :func:`~sklearn_gn.softmax_head.whitening.whitened_rows`, and
+    ``choosing`` the number of rows that choose, if it is not for the sizes to say.
+    """
+    least = options.alpha
+    if options.n_effective is not None:
+        least = least * 10.0**-penalty.DECADES
+    data = NewtonData(whitened_rows(on_devices(rows, options), least, alike), options)
     if options.n_effective is None:
-        whitened(data)
         return data
-    n, d = int(rows.n_rows), rows.x.shape[1]
-    all_weight = float(rows.weight[:n].sum())
-    choosing = judging = n
-    if options.mesh is None:
-        choosing = penalty.n_choosing(n, d, int(rows.label[:n].max()) + 1)
+    n, kind = int(rows.n_rows), rows.weight.dtype
+    label, weight = rows.label[:n], rows.weight
+    all_weight = float(weight[:n].sum())
+    choosing, judging = choosing or n, n
+    if options.mesh is None and choosing == n:
+        choosing = penalty.n_choosing(n, rows.x.shape[1], int(label.max()) + 1)
         judging = min(n, 2 * choosing)
-    fold = penalty.folds_of(rows.label[:choosing])
-    further = penalty.unseen_fold(rows.label[:judging], fold)
-    judged, memo = rows, data.memo
+    fold = penalty.folds_of(label[:choosing], unseen=judging - choosing)
+    further = penalty.unseen_fold(label[:judging], fold)
+    part, judged = data.whitened, data.whitened.rows
     if choosing < n:
-        judged = penalty.first_rows(rows, judging)
-        rows = penalty.first_rows(rows, choosing)
-        placed, memo = on_device(rows, options), {}
+        weight, judged = weight[:choosing], first_rows(judged, judging)
+        own = first_rows(judged, choosing)
+        part = part._replace(rows=own, single=part.single[:choosing])
+    padding = len(weight) - len(fold), len(judged.weight) - len(further)
     fold, further = (
-        np.append(own, np.full(len(of.weight) - len(own), -1, np.int32))
-        for own, of in ((fold, rows), (further, judged))
+        np.append(numbers, np.full(more, -1, np.int32))
+        for numbers, more in zip((fold, further), padding, strict=True)
     )
     folds = []
     for k in range(fold.max() + 1):
-        weight = np.where(fold == k, 0, rows.weight)
-        own = placed._replace(weight=divided([weight], options)[0])
-        factor = all_weight / float(weight.sum())
-        folds.append(NewtonData(own, options, memo, placed, factor=factor))
-    whitened(folds[0] if folds else data)
+        kept = np.where(fold == k, 0, weight)
+        own = part.rows._replace(weight=divided(kept, options))
+        factor = all_weight / float(kept.sum())
+        folds.append(NewtonData(part._replace(rows=own), options, factor))
     if not folds:
         return data
-    kind = rows.weight.dtype
-    count = np.where(further >= 0, judged.weight, 0) * options.n_effective / all_weight
-    x = placed.x if judged is rows else on_device(judged.x, options)
-    arrays = divided([judged.label, count.astype(kind), further], options)
-    shift = penalty.shifts_of(rows.label, rows.weight, fold) * options.intercept
-    judges = penalty.Judges(x, *arrays, shift.astype(kind))
-    return data._replace(folds=tuple(folds), judges=judges, n_judged=float(count.sum()))
+    counted = rows.weight[: len(further)] * options.n_effective / all_weight
+    counted = np.where(further >= 0, counted, 0).astype(kind)
+    shift = penalty.shifts_of(rows.label[: len(fold)], weight, fold) * options.intercept
+    numbers = divided([rows.label[: len(further)], counted, further], options)
+    judges = penalty.Judges(judged.x, *numbers, shift.astype(kind))
+    return data._replace(
+        folds=tuple(folds), judges=judges, n_judged=float(counted.sum())
+    )
 
 
 def at_penalty(options, alpha):
@@ -151,23 +158,30 @@ def at_penalty(options, alpha):
     return options._replace(alpha=options.alpha.dtype.type(alpha))
 
 
-def whitened(data):
-    """The rows with whitened features; those of all rows after a search of a part."""
-    if "whitened" not in data.memo:
-        data.memo["whitened"] = whitened_rows(data.whole, data.options)
-    return data.memo["whitened"]._replace(rows=data.rows)
+class NewtonSettings(NamedTuple):
+    """What the compiled functions need, as scalars."""
+
+    alpha: np.ndarray
+    damping: np.ndarray  # shift added to the Hessian
+    intercept: np.ndarray
+    cg_iterations: np.int32
+    forcing: np.ndarray  # relative residual of the Newton system
 
 
-def newton_settings(options):
-    """The scalars of a Newton step from the options of the fit."""
+def newton_settings(options, grad_max):
+    """The scalars of a Newton step from the options, and the size of the gradient.
+
+    Near the end, a system is solved as far as this step needs to be the last one.
+    """
     cast = options.alpha.dtype.type
     rank = _CG_ITERATIONS if options.rank is None else options.rank
+    enough = float(options.tol) / (2 * grad_max) if grad_max > 0 else 1.0
     return NewtonSettings(
         alpha=options.alpha,
         damping=cast(options.damping or 0),
         intercept=options.intercept,
         cg_iterations=np.int32(min(rank, np.iinfo(np.int32).max)),
-        forcing=np.float32(_FORCING),
+        forcing=np.float32(np.clip(enough, _FORCING**2, _FORCING)),
     )
 
 
@@ -186,41 +200,47 @@ def init(data, net, options):
     return evaluated(data, net, alpha)._replace(path=((alpha, 0.0, 1.0),))
 
 
-def evaluated(data, net, alpha):
-    """The state of a head at a penalty."""
-    found = objective(net, data.rows, at_penalty(data.options, alpha * data.factor))
-    loss, grad_norm = float(found.loss), float(found.grad_norm)
-    return NewtonState(net, loss, found.gradient, grad_norm, loss, alpha)
+def objective(data, net, alpha):
+    """Loss and gradient of a head on the rows, with the penalty of all rows."""
+    of = data.whitened
+    alpha = data.options.alpha.dtype.type(alpha * data.factor)
+    square = times(alpha, of.squares)
+    return evaluate(net, of.rows, square, data.options.intercept, of.dual)
+
+
+def evaluated(data, net, alpha, before=None):
+    """The state of a head at a penalty, with the preconditioner of one before."""
+    found = objective(data, net, alpha)
+    loss, grad_max = float(found.loss), float(found.grad_max)
+    state = NewtonState(net, loss, found.gradient, grad_max, loss, alpha)
+    if before is None:
+        return state
+    return state._replace(inverses=before.inverses, spent=before.spent)
 
 
 def at_another_penalty(data, state, alpha):
     """The state of the same head there, which takes no look at the rows."""
     change = data.options.alpha.dtype.type((alpha - state.alpha) * data.factor)
-    added, gradient, grad_norm = with_penalty(state.net, state.gradient, change)
+    of = data.whitened
+    found = with_penalty(state.net, state.gradient, change * of.squares, of.dual)
+    added, gradient, grad_max = found
     loss = state.loss + float(added)
-    return NewtonState(
-        state.net,
-        loss,
-        gradient,
-        float(grad_norm),
-        loss,
-        alpha,
-        **preconditioned(state),
+    return state._replace(
+        loss=loss,
+        gradient=gradient,
+        grad_max=float(grad_max),
+        criterion=loss,
+        alpha=alpha,
+        slope=-math.inf,
     )
 
 
 @in_either_library
-def with_penalty(net, gradient, change):
-    """What a change of the penalty adds to the loss; the gradient, and its norm."""
-    weight = gradient.weight + change * net.weight
-    gradient = gradient._replace(weight=weight)
-    added = change / 2 * (net.weight**2).sum()
-    return added, gradient, gradient_norms(gradient)[0]
-
-
-def preconditioned(state):
-    """What a state hands on with its preconditioner."""
-    return {"anchor": state.anchor, "usual": state.usual, "last": state.last}
+def with_penalty(net, gradient, change, dual):
+    """What a change of the penalty adds to the loss; the gradient, and its size."""
+    gradient = gradient._replace(weight=gradient.weight + change * net.weight)
+    added = (change * net.weight**2).sum() / 2
+    return added, gradient, gradient_norms(gradient, dual)[1]
 
 
 def step(data, state, options):
@@ -230,7 +250,6 @@ def step(data, state, options):
         state, report = _search(data, state)
     else:
         before = state.criterion
-        options = at_penalty(options, state.alpha)
         state, report = newton_step(data, state, options)
         if state.path and report.stop != "non_finite":
             # Heads of different penalties do not compare: the last one is the best.
@@ -239,86 +258,87 @@ def step(data, state, options):
 
 
 def newton_step(data, state, options):
-    """A Newton step at the penalty of the options."""
-    settings = newton_settings(options)
-    rows = whitened(data)
-    inverses, state = _preconditioner(data, state, settings)
-    # 1. The direction, and the step length near the least loss along it.
-    direction, length, slope, iterations = whitened_newton_direction(
-        state.net, state.gradient, rows, inverses, settings, state.last_step
+    """A Newton step at the penalty of the state."""
+    options = at_penalty(options, state.alpha * data.factor)
+    settings = newton_settings(options, state.grad_max)
+    # 1. The preconditioner: of as many iterations as it costs, a part would have been
+    # saved. It takes no more memory than dense rows and their logits.
+    (n, r), m = data.whitened.single.shape, len(state.net.bias)
+    pays = state.spent >= (r + r**2 / n) / 4 and m * (r + 1) ** 2 <= n * (r + m)
+    if pays and not issparse(data.whitened.single):
+        inverses = class_blocks(state.net, data.whitened, settings)
+        state = state._replace(inverses=inverses, spent=0)
+    # 2. The direction, and the step length near the least loss along it.
+    direction, length, slope, iterations = newton_direction(
+        state.net,
+        state.gradient,
+        data.whitened,
+        settings,
+        state.inverses,
+        state.last_step,
     )
     length, slope, iterations = float(length), float(slope), int(iterations)
-    usual = iterations if state.usual is None else state.usual
-    state = state._replace(slope=slope, last=iterations, usual=usual)
-    # 2. The line search.
-    eps = float(np.finfo(data.rows.x.dtype).eps)
+    eps = float(np.finfo(options.alpha.dtype).eps)
     rounding = 8 * eps * abs(state.loss)
-    moved = _line_search(data, state, direction, length, slope, rounding, options)
-    columns = {
-        "step_size": moved[2] if moved else 0.0,
-        "damping": math.nan if options.damping is None else options.damping,
-        "inner_iterations": iterations,
-    }
-    if moved:
-        if options.damping:
-            state = state._replace(last_step=direction)
-        resolved = -slope > rounding
-        return _finish(state, *moved[:2], options, resolved=resolved, **columns)
-    evaluation = objective(state.net, data.rows, options)
-    # A system that CG cannot even begin with says nothing about the loss.
-    flat = iterations and abs(slope) <= math.sqrt(eps) * max(abs(state.loss), eps)
-    stop = "rounding" if flat else "line_search"
-    return _finish(state, state.net, evaluation, options, stop=stop, **columns)
-
-
-def _preconditioner(data, state, settings):
-    """Inverses of the class blocks, built when CG takes more than they cost.
-
-    Until then the variances of the features do, times the mean curvature of a class.
-    """
-    slots, cost = n_slots(data.whole.x.shape, len(state.net.bias))
-    known = state.usual is not None
-    if slots and known and state.last > 2 * state.usual + cost:
-        state = state._replace(anchor=(state.net, settings.alpha), usual=None)
-    if not slots or state.anchor is None:
-        return None, state
-    if data.memo.get("anchor") is not state.anchor:
-        data.memo["anchor"] = state.anchor
-        net, alpha = state.anchor
-        settings = settings._replace(alpha=alpha)
-        data.memo["inverses"] = class_blocks(net, whitened(data), settings, slots)
-    return data.memo["inverses"], state
-
-
-def _line_search(data, state, direction, length, slope, rounding, options):
-    """Head, evaluation and length of a step, halved until the loss falls enough.
-
-    Where the loss no longer resolves the step, a gradient of half the size decides.
-    None if no step is good.
-    """
-    if not slope < 0:
-        return None
-    cast = data.rows.x.dtype.type
+    resolved = -slope > rounding
+    # 3. The line search. Where the loss no longer resolves the step, a gradient of half
+    # the size decides; in single precision such a minimum has no length.
+    cast = options.alpha.dtype.type
 
     def evaluate_at(length):
         net = move(state.net, direction, np.asarray(length, cast))
-        return net, objective(net, data.rows, options)
+        return net, objective(data, net, state.alpha)
 
-    def too_long(length, found):
-        loss = float(found[1].loss)
-        return insufficient_decrease(loss, state.loss, length, slope)
+    def rejected(length, found):
+        loss, size = float(found[1].loss), float(found[1].grad_max)
+        if resolved:
+            return insufficient_decrease(loss, state.loss, length, slope)
+        return not (size <= state.grad_max / 2 and loss <= state.loss + rounding)
 
-    def no_smaller_gradient(length, found):
-        halved = float(found[1].grad_norm) <= state.grad_norm / 2
-        return not (halved and float(found[1].loss) <= state.loss + rounding)
-
-    resolved = -slope > rounding
-    rejected = too_long if resolved else no_smaller_gradient
-    search = {"while_loop": NumPy.while_loop} | ({} if resolved else {"halvings": 0})
-    # In single precision, a minimum that the loss does not resolve has no length.
     length = length if resolved else 1.0
-    length, found = backtrack(evaluate_at, rejected, length, **search)
-    return None if rejected(length, found) else (*found, length)
+    moved, evaluation, stop = False, None, None
+    if slope < 0:
+        most = {} if resolved else {"halvings": 0}
+        loop = NumPy.while_loop
+        found = backtrack(evaluate_at, rejected, length, while_loop=loop, **most)
+        length, (net, evaluation) = found
+        moved = not rejected(*found)
+    # 4. The new state.
+    criterion = state.criterion
+    if not moved:
+        net, length = state.net, 0.0
+        evaluation = objective(data, net, state.alpha)
+        # A system that CG cannot even begin with says nothing about the loss.
+        flat = iterations and abs(slope) <= math.sqrt(eps) * max(abs(state.loss), eps)
+        stop = "rounding" if flat else "line_search"
+    loss = float(evaluation.loss)
+    if not math.isfinite(loss):
+        stop = "non_finite"
+    elif float(evaluation.grad_max) <= float(options.tol):
+        stop = "tol"
+    if resolved or not moved:
+        criterion = loss
+    else:  # rounding errors hide the fall of the loss, but the gradient fell
+        criterion = min(loss, math.nextafter(criterion, -math.inf))
+    state = state._replace(
+        net=net,
+        loss=loss,
+        gradient=evaluation.gradient,
+        grad_max=float(evaluation.grad_max),
+        criterion=criterion,
+        slope=0.0 if stop else slope,
+        spent=state.spent + iterations,
+        last_step=direction if options.damping and moved else state.last_step,
+    )
+    report = head_report(
+        evaluation,
+        stop,
+        options._replace(alpha=options.alpha.dtype.type(state.alpha)),
+        step_size=length,
+        damping=math.nan if options.damping is None else options.damping,
+        inner_iterations=iterations,
+    )
+    return state, report
 
 
 @in_either_library
@@ -329,52 +349,26 @@ def move(net, direction, length):
     )
 
 
-def _finish(state, net, evaluation, options, *, stop=None, resolved=True, **columns):
-    """State and report of an evaluated head."""
-    loss = criterion = float(evaluation.loss)
-    if not math.isfinite(loss):
-        stop = "non_finite"
-    elif float(evaluation.grad_max) <= float(options.tol):
-        stop = "tol"
-    if not resolved:
-        # Rounding errors hide the fall of the loss, but the gradient fell.
-        criterion = min(loss, math.nextafter(state.criterion, -math.inf))
-    state = state._replace(
-        net=net,
-        loss=loss,
-        gradient=evaluation.gradient,
-        grad_norm=float(evaluation.grad_norm),
-        criterion=criterion,
-        slope=0.0 if stop else state.slope,
-    )
-    return state, head_report(evaluation, stop, options, **columns)
-
-
 # --- the penalty ---------------------------------------------------------------------
 
 
 def _search(data, search):
     """A step of each fold, and the next penalty when all have settled."""
     heads, report = list(search.heads), None
+    # Steps are not damped: where they are short, rough minima would be compared.
+    options = data.options._replace(damping=None)
     for k, fold in enumerate(data.folds):
         if k == len(heads):  # one after the other, from the head of the fold before
             if not heads[-1].settled:
                 break
-            heads.append(evaluated(fold, heads[-1].net, search.alpha))
+            heads.append(evaluated(fold, heads[-1].net, search.alpha, heads[-1]))
         if heads[k].settled:
             continue
-        # Steps are not damped: where they are short, rough minima would be compared.
-        options = at_penalty(fold.options, search.alpha * fold.factor)
-        options = options._replace(damping=None)
-        # The preconditioner of the fold before serves this one too.
-        state = heads[k]._replace(**preconditioned(heads[k - 1]))
-        heads[k], report = newton_step(fold, state, options)
+        heads[k], report = newton_step(fold, heads[k], options)
         if report.stop == "non_finite":
             break
     criterion = math.inf if search.path else search.criterion - 1
-    net, alpha = heads[0].net, search.alpha
-    search = search._replace(heads=tuple(heads), net=net, criterion=criterion)
-    report = report._replace(extra=report.extra | {"alpha": alpha})
+    search = search._replace(heads=tuple(heads), net=heads[0].net, criterion=criterion)
     if report.stop == "non_finite":
         return search, report
     if len(heads) == len(data.folds) and all(state.settled for state in heads):
@@ -391,7 +385,7 @@ def _next_penalty(data, search):
     best = heads if penalty.best_penalty(path) == before else search.likeliest
     criterion = -penalty.log_posterior(path[-1], path[0][0])
     if last:
-        state = evaluated(data, best[0].net, alpha)
+        state = evaluated(data, best[0].net, alpha, heads[0])
         return state._replace(path=path, criterion=criterion)
     folds = zip(data.folds, best, strict=True)
     return search._replace(
@@ -403,11 +397,11 @@ def _next_penalty(data, search):
     )
 
 
-def searched_penalty(rows, options):
+def searched_penalty(rows, options, choosing):
     """The penalty of a search by itself, and the factor of the logits."""
-    data = prepare(rows, options)
+    data = prepare(rows, options, choosing=choosing)
     n_classes = int(rows.label.max()) + 1
-    shape = rows.x.shape[1], 1 if n_classes == 2 else n_classes
+    shape = data.whitened.single.shape[1], 1 if n_classes == 2 else n_classes
     zeros = np.zeros(shape, rows.x.dtype)
     state = init(data, AffineHead(zeros, np.zeros(shape[1], zeros.dtype)), options)
     while isinstance(state, Search):
@@ -425,5 +419,45 @@ def penalty_of_best(state):
     return state.alpha
 
 
-NEWTON = Algorithm("fgn_newton", init, step, prepare=prepare)
-SMALL_ALGORITHMS = {NEWTON.name: replace(NEWTON, compiled=False)}
+# --- a path of penalties -------------------------------------------------------------
+
+
+def minima(data, weight, alphas, net, max_iter, before=None):
+    """Yield the minima for penalties, each from those before, of rows of other weights.
+
+    With the state of each come its number of steps and whether it is a minimum. That
+    ``before``, of other weights, has a preconditioner that may serve here too.
+    """
+    rows = data.whitened.rows._replace(weight=weight)
+    data = data._replace(whitened=data.whitened._replace(rows=rows))
+    state, known = None, []
+    for alpha in alphas:
+        if state is None:
+            state = evaluated(data, net, alpha, before)
+        else:
+            state = at_another_penalty(data, state, alpha)
+        if len(known) > 1:
+            further = evaluated(data, extrapolated(known, alpha), alpha, state)
+            state = further if further.loss < state.loss else state
+        n_iter, stop = 0, "tol" if state.grad_max <= data.options.tol else None
+        while stop is None and n_iter < max_iter:
+            state, report = newton_step(data, state, data.options)
+            n_iter, stop = n_iter + 1, report.stop
+        known = [*known[1 - _KNOWN :], (alpha, state.net)]
+        yield state, n_iter, stop in ("tol", "rounding", "line_search")
+
+
+def extrapolated(known, alpha):
+    """The head at a penalty by the polynomial in its logarithm through others."""
+    at, nodes = np.log(alpha), np.log([a for a, _ in known])
+    shares = [
+        np.prod([(at - o) / (own - o) for o in np.delete(nodes, k)])
+        for k, own in enumerate(nodes)
+    ]
+    parts = zip(*(net for _, net in known), strict=True)
+    return AffineHead(*(np.tensordot(shares, each, axes=1) for each in parts))
+
+
+NEWTON = Algorithm("fgn_newton", init, step)
+COMPILED = {NEWTON.name: NEWTON}
+ALGORITHMS = {NEWTON.name: replace(NEWTON, compiled=False)}

@@ -27,7 +27,7 @@ from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import in_either_library, library_of
 from sklearn_gn.arrays.parts import total
-from sklearn_gn.linalg.factors import eigenpairs
+from sklearn_gn.linalg.factors import factor_with_floor
 from sklearn_gn.optim.multinomial import all_classes, cross_entropy, margins
 from sklearn_gn.softmax_head.head import (
     BatchedRows,
@@ -51,10 +51,8 @@ _LIKELIEST = (
     10.0**-1.5
 )  # precision of the coefficients a priori, for rows of length one
 _START = 10.0**-0.5  # precision with which a path begins
-_DECADES = 8  # on either side of it
-# Sparse features.
-_SPARSE_ROWS = 1000  # that choose
-_SPARSE_CLASSES = 128  # of them
+DECADES = 8  # on either side of it
+_SPARSE_ROWS = 1000  # that choose where features are sparse
 
 
 # --- the rows that choose, and those that judge --------------------------------------
@@ -70,12 +68,13 @@ def n_choosing(n_rows, n_features, n_classes):
     return min(n_rows, enough)
 
 
-def folds_of(label, n_folds=_FOLDS, enough=_JUDGES):
+def folds_of(label, n_folds=_FOLDS, enough=_JUDGES, unseen=0):
     """Number of the fold of each row; -1 of one that is never left out.
 
-    The classes are spread evenly over the folds, of which so many are used that
-    ``enough`` rows are left out. The order of the rows decides, not the
-    names of the classes. A row that is alone in its class is not left out.
+    The classes are spread evenly over the folds, of which so many are used that with
+    those ``unseen`` by all folds ``enough`` rows are left out. The order of the rows
+    decides, not the names of the classes. A row that is alone in its class is not left
+    out.
     """
     _, first, number, counts = np.unique(
         label, return_index=True, return_inverse=True, return_counts=True
@@ -84,7 +83,7 @@ def folds_of(label, n_folds=_FOLDS, enough=_JUDGES):
     order = order[counts[number[order]] > 1]
     fold = np.full(len(label), -1, np.int32)
     fold[order] = np.arange(len(order)) % n_folds
-    used = -(-enough * n_folds // max(len(order), 1))
+    used = max(1, -(-(enough - unseen) * n_folds // max(len(order), 1)))
     return np.where(fold < used, fold, -1)
 
 
@@ -97,12 +96,6 @@ def unseen_fold(label, fold):
     seen[label[: len(fold)][fold != 0]] = True
     last = label[len(fold) :]
     return np.append(fold, np.where(seen[last] & (fold.max() >= 0), 0, -1))
-
-
-def first_rows(rows, n):
-    """So many rows, which are in random order."""
-    x, label, weight = (a[:n] for a in (rows.x, rows.label, rows.weight))
-    return rows._replace(x=x, label=label, weight=weight, n_rows=np.int32(n))
 
 
 def shifts_of(label, weight, fold):
@@ -241,9 +234,9 @@ def next_alpha(path):
     best = int(np.argmax(judged))
     if judged[best] == -math.inf:
         return first, True
-    if best == 0 and steps[0] > 0.5 - _DECADES:
+    if best == 0 and steps[0] > 0.5 - DECADES:
         return first * 10 ** (steps[0] - 1), False
-    if best == len(path) - 1 and steps[-1] < _DECADES - 0.5:
+    if best == len(path) - 1 and steps[-1] < DECADES - 0.5:
         return first * 10 ** (steps[-1] + 1), False
     top = slice(best - 1, best + 2)
     step = steps[best]
@@ -265,38 +258,34 @@ def factor_at(alpha, path):
 # --- sparse features -----------------------------------------------------------------
 
 
-def sparse_part(X, label, weight, intercept, dtype):
-    """Dense rows that choose the penalty of sparse ones, and their share of the weight.
+def dense_part(rows, intercept):
+    """Dense rows that choose the penalty of sparse ones, and others that judge.
 
-    Some rows of some classes, in as many coordinates as there are rows: the Gram matrix
-    is all that the minima depend on. What is carried over to all rows is ``n alpha``,
-    which does not depend on the number of rows, and the factor of the logits.
+    They are rows of some classes, in as many coordinates as there are rows that choose:
+    their Gram matrix is all that the minima depend on. What is carried over to all rows
+    is ``n alpha``, which does not depend on the number of rows, and the factor of the
+    logits. Also returns how many choose, and the share of the weight of all.
     """
-    counts = np.bincount(label)
+    counts = np.bincount(rows.label)
     classes = np.flatnonzero(counts > 1)
-    if len(classes) < 2:
-        classes = np.flatnonzero(counts)
-    if len(classes) > _SPARSE_CLASSES:
-        ends = np.linspace(0, len(classes) - 1, _SPARSE_CLASSES)
-        classes = classes[ends.astype(int)]
-    number = np.full(len(counts), -1)
-    number[classes] = np.arange(len(classes))
-    number = number[label]
-    rng = np.random.RandomState(0)
-    chosen = rng.permutation(np.flatnonzero(number >= 0))[:_SPARSE_ROWS]
-    number = np.unique(number[chosen], return_inverse=True)[1]
-    part = X[chosen].astype(np.float64)
-    gram, share = (part @ part.T).toarray(), weight[chosen] / weight[chosen].sum()
+    classes = classes if len(classes) > 1 else np.flatnonzero(counts)
+    most = min(len(classes), _SPARSE_ROWS // _FOLDS)
+    classes = classes[np.linspace(0, len(classes) - 1, most).astype(int)]
+    chosen = np.flatnonzero(np.isin(rows.label, classes))[: _SPARSE_ROWS + _JUDGES]
+    n = min(len(chosen), _SPARSE_ROWS)
+    x, weight = rows.x[chosen], rows.weight[chosen]
+    gram = (x @ x[:n].T).toarray().astype(np.float64)
     if intercept:
-        from_mean = np.eye(len(chosen)) - share
-        gram = from_mean @ gram @ from_mean.T
-    squares, axes = eigenpairs(gram)
-    x = axes * np.sqrt(np.maximum(squares, 0))
-    rows = BatchedRows(
-        x.astype(dtype),
-        number.astype(np.int32),
-        share.astype(dtype),
+        share = weight[:n] / weight[:n].sum()
+        gram -= (gram @ share)[:, None]
+        gram -= share @ gram[:n]
+    root = factor_with_floor(gram[:n], n * np.finfo(float).eps * np.trace(gram[:n]))
+    z = np.concatenate([root.root, root.whiten(gram[n:].T).T])
+    part = BatchedRows(
+        z.astype(weight.dtype),
+        np.unique(rows.label[chosen], return_inverse=True)[1].astype(np.int32),
+        weight / weight.sum(),
         np.int32(len(chosen)),
         np.int32(1),
     )
-    return rows, weight[chosen].sum()
+    return part, n, float(weight.sum())

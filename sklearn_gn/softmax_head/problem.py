@@ -5,6 +5,8 @@ batches, with the options of an algorithm; the algorithm; and when it has run, w
 known of the head. The estimator is an argument of most functions, for its parameters.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from scipy import sparse
 
@@ -13,29 +15,24 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.libraries import numpy_computes
 from sklearn_gn.base import cross_entropy
 from sklearn_gn.data.rows import canonical_rows, row_codes
+from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.softmax_head import newton, penalty
-from sklearn_gn.softmax_head.coordinates import coordinates_of
 from sklearn_gn.softmax_head.fgn import n_competitors_of, row_spectrum
 from sklearn_gn.softmax_head.head import (
     AffineHead,
-    Evaluation,
+    BatchedRows,
     HeadOptions,
     batched_rows,
+    first_rows,
     head_report,
+    in_basis,
+    in_precision,
     logits_of,
     objective,
     on_devices,
 )
-from sklearn_gn.softmax_head.sparse_newton import SPARSE_ALGORITHMS, evaluated
-from sklearn_gn.softmax_head.sparse_rows import (
-    RowSpace,
-    RowVector,
-    SparseRows,
-    expand,
-    sparse_rows,
-    with_start,
-)
+from sklearn_gn.softmax_head.whitening import Units
 from sklearn_gn.solvers import FGN, FGNNewton
 
 BATCH_SIZE = 256  # where a solver does not say
@@ -46,7 +43,6 @@ _ROWS_OF_NEWTON = 128  # whose spectrum it tells, as many as in a batch of its s
 _DENSE_BYTES = 2**32  # a sparse X larger than this stays sparse or is refused
 _DENSE_NUMBERS = 2**22  # a sparse X no larger than this is made dense
 _DENSE_SHARE = 0.1  # nor is one with more than this share of entries kept sparse
-_ROOM = 1e12  # for the path of penalties, between its start and the ends of the range
 
 
 # --- the rows ------------------------------------------------------------------------
@@ -104,46 +100,92 @@ def distinct_rows(X, code, weight, solver):
     return X, kept, weight, total
 
 
-def rows_and_options(estimator, solver, X, label, kept, weight, total, rng):
-    """What an algorithm gets, rows in batches and options; and the rows' coordinates.
+class Task(NamedTuple):
+    """What an algorithm gets, and what leads from its heads to those of the features.
 
-    None stands for the features as given.
+    Without units, these are the same.
     """
-    size = getattr(solver, "batch_size", np.inf) or BATCH_SIZE
-    is_newton, mesh = isinstance(solver, FGNNewton), backend.mesh_of(estimator.device)
-    on_host = numpy_computes(estimator.device)
-    by_numpy, coordinates = is_newton and on_host, None
+
+    algorithm: Algorithm
+    rows: Any
+    options: HeadOptions
+    few: BatchedRows | None  # whose spectrum is told; None where rows are in chunks
+    units: Units | None = None
+
+    def start(self, net, n_features, n_columns):
+        """Return the head to start from: zeros, unless it is given."""
+        options, kind = self.options, self.options.alpha.dtype
+        if net is None:
+            if self.units is not None:
+                n_features = self.rows.whitened.single.shape[1]
+            net = np.zeros((n_features, n_columns)), np.zeros(n_columns)
+        elif self.units is not None:
+            net, dual = self.units.head(net), backend.views(self.rows.whitened.dual)
+            net = in_basis(dual.T, net.weight), net.bias
+        weight, bias = net
+        bias = bias * (options.intercept > 0)
+        return AffineHead(weight.astype(kind), bias.astype(kind))
+
+    def coefficients(self, net):
+        """Return the attributes of a head that predictions need."""
+        if self.units is not None:
+            basis = backend.views(self.rows.whitened.basis)
+            weight = in_basis(basis, net.weight)
+            net = self.units.given_head(AffineHead(weight, net.bias))
+        return {
+            "coef_": np.ascontiguousarray(net.weight.T, np.float64),
+            "intercept_": net.bias.astype(np.float64),
+            "temperature_": 1.0,  # until rows that are left out say otherwise
+        }
+
+
+def task_of(estimator, solver, X, label, kept, weight, total, rng):
+    """The task of a fit: rows in batches, or, for Newton's method, in its coordinates.
+
+    ``kept`` are the numbers of the rows to take, ``weight`` their weights, and
+    ``total`` is the sum of the weights of all rows.
+    """
+    mesh, on_host = backend.mesh_of(estimator.device), numpy_computes(estimator.device)
+    n_devices = 1 if mesh is None else mesh.size
     _check_device_is_possible(estimator.device, mesh, solver, X)
-    if sparse.issparse(X):
-        X, label = X[kept], label[kept]
-        kind = n_columns(estimator), estimator.fit_intercept, np.dtype(estimator.dtype)
-        rows = sparse_rows(X, label, weight, *kind)
-    else:
-        n_devices = 1 if mesh is None else mesh.size
-        if is_newton:  # the problem has one answer, whatever the order of the rows
-            rng = np.random.RandomState(0)
-            auto = estimator.alpha == "auto"
-            given = X[kept], weight / weight.sum(), estimator.fit_intercept, auto
-            coordinates = coordinates_of(*given)
-        data = X, label, kept, weight, size, rng, estimator.dtype
-        rows, size = batched_rows(*data, n_devices, not by_numpy, coordinates)
+    given = X, label, kept, weight
+    if not isinstance(solver, FGNNewton):
+        from sklearn_gn.softmax_head.minibatch import ALGORITHMS
+
+        size = solver.batch_size or BATCH_SIZE
+        rows, size = batched_rows(*given, size, rng, estimator.dtype, n_devices)
+        options = options_of(estimator, solver, size, rng)
+        return Task(solver.algorithm(ALGORITHMS), rows, options, first_rows(rows, size))
+    # The problem has one answer, whatever the order of the rows.
+    rng, stays_sparse = np.random.RandomState(0), sparse.issparse(X)
+    by_numpy = on_host or stays_sparse
+    rows, size = batched_rows(*given, np.inf, rng, X.dtype, n_devices, not by_numpy)
     options = options_of(estimator, solver, size, rng)
     options = options._replace(compiled=not by_numpy)
-    if not is_newton or estimator.alpha != "auto":
-        return rows, options, coordinates
+    few = first_rows(rows, _ROWS_OF_NEWTON)
+    few = few._replace(x=few.x.copy())
+    n, auto = int(rows.n_rows), estimator.alpha == "auto"
     # Of the training part; every row counts as one at least.
     n_effective = max(float(total * weight.sum()), float(len(kept)))
-    options = options._replace(n_effective=n_effective)
-    if sparse.issparse(X):
-        given = X, label, weight / weight.sum(), estimator.fit_intercept, rows.x.dtype
-        part, share = penalty.sparse_part(*given)
-        found = _with_first_alpha(
-            part, options._replace(n_effective=n_effective * share)
-        )
-        alpha, factor = newton.searched_penalty(part, found)
-        options = newton.at_penalty(options, alpha * share)
-        return rows, options._replace(factor=factor, n_effective=None), None
-    return rows, _with_first_alpha(rows, options), coordinates
+    if stays_sparse:
+        units, x = Units.of_sparse(rows.x)
+    else:
+        x, intercept = rows.x, estimator.fit_intercept
+        units = Units.of(x[:n], rows.weight[:n], intercept, auto)
+    kind = np.dtype(estimator.dtype)
+    rows = rows._replace(x=in_precision(x, kind), weight=rows.weight.astype(kind))
+    with scope_of(estimator, options):
+        if auto and stays_sparse:
+            part, choosing, share = penalty.dense_part(rows, estimator.fit_intercept)
+            found = _with_first_alpha(part, options, n_effective * share)
+            alpha, factor = newton.searched_penalty(part, found, choosing)
+            options = newton.at_penalty(options, alpha * share)
+            options = options._replace(factor=factor)
+        elif auto:
+            options = _with_first_alpha(rows, options, n_effective)
+        data = newton.prepare(rows, options, units.alike)
+    algorithms = newton.ALGORITHMS if by_numpy else newton.COMPILED
+    return Task(solver.algorithm(algorithms), data, options, few, units)
 
 
 def fold_masks(label, n_folds):
@@ -153,18 +195,12 @@ def fold_masks(label, n_folds):
     return fold[None, :] == np.arange(fold.max() + 1)[:, None]
 
 
-def _with_first_alpha(rows, options):
-    """The options with the penalty that a search begins with."""
-    n, kind = int(rows.n_rows), np.finfo(rows.x.dtype)
-    weight = rows.weight[:n] / rows.weight[:n].sum()
-    x = rows.x[:n]
-    mean = weight @ x if options.intercept else 0.0
-    with np.errstate(over="ignore"):
-        squares = weight @ np.square(x).sum(axis=1) - np.sum(np.square(mean))
-    alpha = penalty.first_alpha(float(squares), options.n_effective)
-    return newton.at_penalty(
-        options, np.clip(alpha, kind.tiny * _ROOM, kind.max / _ROOM)
-    )
+def _with_first_alpha(rows, options, n_effective):
+    """The options of a search for the penalty, which begins with theirs."""
+    n = int(rows.n_rows)
+    squares = rows.weight[:n] @ np.square(rows.x[:n]).sum(axis=1)
+    alpha = penalty.first_alpha(float(squares / rows.weight[:n].sum()), n_effective)
+    return newton.at_penalty(options, alpha)._replace(n_effective=n_effective)
 
 
 def _check_device_is_possible(device, mesh, solver, X):
@@ -200,15 +236,11 @@ def options_of(estimator, solver, batch_size, rng):
     )
 
 
-def algorithm_of(solver, rows, options):
-    """The algorithm of a solver for sparse, for few, or for all other rows."""
-    if isinstance(rows, SparseRows):
-        return solver.algorithm(SPARSE_ALGORITHMS)
+def scope_of(estimator, options):
+    """The context of what is computed besides the run of a solver."""
     if not options.compiled:
-        return solver.algorithm(newton.SMALL_ALGORITHMS)
-    from sklearn_gn.softmax_head.minibatch import ALGORITHMS
-
-    return solver.algorithm(ALGORITHMS)
+        return backend.one_blas_thread()
+    return backend.scope(estimator.dtype, estimator.device)
 
 
 # --- heads ---------------------------------------------------------------------------
@@ -228,43 +260,17 @@ def previous_head(estimator):
         raise ValueError(
             f"warm_start=True continues from {known} features, X has {given}."
         )
-    intercept = estimator.intercept_ * bool(estimator.fit_intercept)
-    return AffineHead(estimator._cast(estimator.coef_.T), estimator._cast(intercept))
+    return AffineHead(estimator.coef_.T, estimator.intercept_)
 
 
-def start_from(estimator, rows, net, coordinates=None):
-    """The rows, and the head to start from: zeros, unless it is given."""
-    if net is not None and coordinates is not None:
-        net = AffineHead(*map(estimator._cast, coordinates.head(net)))
-    if net is None:
-        n_features = estimator.n_features_in_
-        n_features = n_features if coordinates is None else rows.x.shape[1]
-        shape = n_features, n_columns(estimator)
-        weight = estimator._cast(np.zeros(shape))
-        net = AffineHead(weight, estimator._cast(np.zeros(shape[1])))
-    return with_start(rows, net) if isinstance(rows, SparseRows) else (rows, net)
-
-
-def coefficients(net, rows, coordinates=None):
-    """The attributes of a head that predictions need."""
-    in_rows = isinstance(net, RowVector)
-    net = expand(net, rows) if in_rows else net
-    net = net if coordinates is None else coordinates.given_head(net)
-    return {
-        "coef_": net.weight.T.astype(np.float64, copy=not in_rows),
-        "intercept_": net.bias.astype(np.float64),
-        "temperature_": 1.0,  # until rows that are left out say otherwise
-    }
-
-
-def validation_loss(validation, rows, coordinates):
+def validation_loss(validation, task):
     """The function from a head to its loss on the validation data, if there are any."""
     if validation is None:
         return None
     X, label, weight = validation
 
     def loss(net):
-        found = coefficients(net, rows, coordinates)
+        found = task.coefficients(net)
         logits = logits_of(X, found["coef_"], found["intercept_"])
         return cross_entropy(logits, label, weight)
 
@@ -274,21 +280,16 @@ def validation_loss(validation, rows, coordinates):
 # --- what is known of a fitted head --------------------------------------------------
 
 
-def results_of(estimator, run, coordinates):
+def results_of(estimator, run, task):
     """The fitted attributes after a run, and those of the search for a penalty."""
-    net, options = run.best_net, run.options
+    net, options = run.best_net, task.options
     if options.n_effective is None:
-        return fitted_attributes(
-            estimator, net, run.rows, options, run.best_row, coordinates
-        )
+        return fitted_attributes(estimator, net, task, options.alpha, run.best_row)
     state, log = run.final_state, run.log
     alpha = newton.penalty_of_best(state)
     if log and run.monitor != "loss":  # an earlier head may have been the best
         alpha = min(log, key=lambda row: row["val_loss"])["alpha"]
-    options = newton.at_penalty(options, alpha)
-    found = fitted_attributes(
-        estimator, net, run.rows, options, coordinates=coordinates
-    )
+    found = fitted_attributes(estimator, net, task, alpha)
     path = sorted(state.path)
     alphas, values, factors = np.array(path).reshape(-1, 3).T
     return found | {
@@ -296,65 +297,48 @@ def results_of(estimator, run, coordinates):
         "alpha_method_": "left-out",
         "alpha_path_": {
             "alpha": alphas,
-            "left_out": -values / run.data.n_judged,
+            "left_out": -values / task.rows.n_judged,
             "temperature": 1 / factors,
         },
     }
 
 
-def fitted_attributes(estimator, net, rows, options, logged=None, coordinates=None):
+def fitted_attributes(estimator, net, task, alpha, logged=None):
     """The fitted attributes of a head; ``logged`` is its row of the log, if known."""
-    found = coefficients(net, rows, coordinates)
-    found |= {"alpha_": float(options.alpha), "alpha_method_": "fixed"}
-    if isinstance(rows, SparseRows):
-        if estimator.alpha == "auto":
-            found["alpha_method_"] = "left-out"
-        found["temperature_"] = 1 / options.factor
-        logged = evaluated(RowSpace(rows), net, options).evaluation
-    elif not hasattr(rows, "label"):  # in chunks
-        from sklearn_gn.softmax_head.minibatch import evaluate_chunks
+    options, few = task.options, task.few
+    found = task.coefficients(net)
+    found |= {"alpha_": float(alpha), "alpha_method_": "fixed"}
+    if options.factor is not None:  # of sparse features
+        found |= {"alpha_method_": "left-out", "temperature_": 1 / options.factor}
+    if logged is None or few is None:
+        with scope_of(estimator, options):
+            if few is None:  # in chunks
+                from sklearn_gn.softmax_head.minibatch import evaluate_chunks
 
-        with backend.scope(estimator.dtype, estimator.device):
-            logged, rows = evaluate_chunks(net, rows, options)
-    elif logged is None:
-        with _scope(estimator, options):
-            logged = objective(net, on_devices(rows, options), options)
-    if isinstance(logged, Evaluation):
+                logged, few = evaluate_chunks(net, task.rows, options)
+            elif task.units is not None:
+                logged = newton.objective(task.rows, net, alpha)
+            else:
+                logged = objective(net, on_devices(task.rows, options), options)
         logged = head_report(logged, None, options)
         logged = {"loss": logged.loss, **logged.extra}
     for name in ("loss", "competitor_dispersion", "retained_trace", "dropped_trace"):
         found[f"{name}_"] = logged[name]
-    spectrum = _rows_of_spectrum(estimator, rows, options, coordinates)
-    return found | {"_spectrum": spectrum}
-
-
-def _rows_of_spectrum(estimator, rows, options, coordinates):
-    """What the eigenvalues of the matrix of some rows are computed from."""
-    competitors = 0
+    n_competitors = 0
     if isinstance(options.solver, FGN):
-        competitors = n_competitors_of(options.rank, len(estimator.classes_))
-    n_examples = min(
-        getattr(options.solver, "batch_size", _ROWS_OF_NEWTON) or BATCH_SIZE,
-        max(1, _SPECTRUM_ROWS // (1 + competitors)),
-        len(rows.weight),
-    )
-    chosen, count = slice(n_examples), len(rows.label)
-    if isinstance(rows, SparseRows):  # which are in no random order
-        chosen = np.unique(np.linspace(0, count - 1, n_examples).astype(int))
-        x = rows.x[chosen]
-        shape = x.shape[0], rows.n_features
-        x = sparse.csr_array((x.data, rows.columns[x.indices], x.indptr), shape)
-    else:
-        x, count = np.array(rows.x[chosen]), int(rows.n_rows)
-        x = x if coordinates is None else coordinates.given(x)
-    return {
-        "x": x,
-        "label": np.array(rows.label[chosen]),
-        "weight": np.array(rows.weight[chosen]),
+        n_competitors = n_competitors_of(options.rank, len(estimator.classes_))
+    most = max(1, _SPECTRUM_ROWS // (1 + n_competitors))
+    few = first_rows(few, min(most, options.batch_size))
+    n_rows = int(min(len(few.weight), few.n_rows))
+    found["_spectrum"] = {
+        "x": few.x if sparse.issparse(few.x) else np.array(few.x),
+        "label": np.array(few.label),
+        "weight": np.array(few.weight),
         "intercept": float(options.intercept),
-        "n_competitors": competitors,
-        "size": min(n_examples, count) * (1 + competitors),
+        "n_competitors": n_competitors,
+        "size": n_rows * (1 + n_competitors),
     }
+    return found
 
 
 def computed_spectrum(head, x, label, weight, intercept, n_competitors, size):
@@ -364,10 +348,3 @@ def computed_spectrum(head, x, label, weight, intercept, n_competitors, size):
     with backend.one_blas_thread():
         spectrum = row_spectrum(logits, gram, label, weight, n_competitors)
     return np.maximum(spectrum[:size], 0)
-
-
-def _scope(estimator, options):
-    """The context of what is computed besides the run of a solver."""
-    if not options.compiled:
-        return backend.one_blas_thread()
-    return backend.scope(estimator.dtype, estimator.device)

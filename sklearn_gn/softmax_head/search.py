@@ -28,7 +28,8 @@ from sklearn_gn.data.rows import check_sample_weight
 from sklearn_gn.findings import Diagnosis, Finding
 from sklearn_gn.runtime.export import logistic_regression
 from sklearn_gn.runtime.onnx import ConvertedToONNX
-from sklearn_gn.softmax_head import problem
+from sklearn_gn.softmax_head import newton, problem
+from sklearn_gn.softmax_head.estimator import FGNSoftmaxHead
 from sklearn_gn.softmax_head.head import AffineHead, logits_of, values_of
 from sklearn_gn.solvers import FGNNewton
 from sklearn_gn.solvers._base import ReferenceLinkMixin
@@ -204,8 +205,6 @@ class FGNSoftmaxHeadCV(
             are inconsistent, if fewer than two classes have weight, or if the rows left
             by a fold lack a class.
         """
-        from sklearn_gn.softmax_head.path import PathProblem
-
         # 1. The data, and the folds.
         Cs = self._values_of_C()
         X, y = self._check_data(X, y, reset=True)
@@ -226,36 +225,46 @@ class FGNSoftmaxHeadCV(
         self._check_folds(code, trains * share, tests)
         # 2. The paths.
         intercept, shape = bool(self.fit_intercept), (len(tests), len(Cs))
-        least, scorer = 1 / (Cs[-1] * total), self._scorer()
-        given = X, code, share, problem.n_columns(self), intercept, least, self.tol
+        head = FGNSoftmaxHead(alpha=1 / (Cs[-1] * total), fit_intercept=intercept)
+        head.set_params(tol=self.tol)
+        given = X, code, np.arange(len(X)), share, total, None
+        zero = X.shape[1], problem.n_columns(self)
+        order = np.random.RandomState(0).permutation(len(X))  # of the task
         scores, n_iter = np.empty(shape), np.empty(shape, int)
-        paths, converged = [], True
+        paths, converged, scorer = [], True, self._scorer()
         with backend.one_blas_thread():
-            path = PathProblem(*given)
+            task = problem.task_of(head, FGNNewton(), *given)
+
+            last = None
+
+            def minima(own, alphas, net=None):
+                nonlocal last
+                given = own[order] / own.sum(), alphas, task.start(net, *zero)
+                for found in newton.minima(task.rows, *given, self.max_iter, last):
+                    last, *others = found
+                    attributes = task.coefficients(last.net)
+                    yield attributes["coef_"], attributes["intercept_"], *others
+
             for k, (train, test) in enumerate(zip(trains, tests, strict=True)):
                 own, left_out = np.where(train, share, 0), np.where(test, share, 0)
                 alphas = 1 / (Cs * total * own.sum())
-                for c, found in enumerate(path.minima(own, alphas, self.max_iter)):
-                    coef, bias = found.head.weight.T, found.head.bias
+                for c, (coef, bias, steps, ended) in enumerate(minima(own, alphas)):
                     paths.append(np.column_stack([coef, bias]) if intercept else coef)
                     scores[k, c] = scorer(coef, bias, X, code, left_out)
-                    n_iter[k, c] = found.n_iter
-                    converged &= found.converged
+                    n_iter[k, c] = steps
+                    converged &= ended
             # 3. All rows, and the fitted attributes.
             best = int(np.argmax(scores.mean(axis=0)))
             paths = np.reshape(paths, (*shape, *np.shape(paths[0])))
             mean = paths[:, best].mean(axis=0)  # which is near
             bias = mean[:, -1] if intercept else np.zeros(len(mean))
             near = AffineHead(mean[:, : X.shape[1]].T, bias)
-            alphas = 1 / (Cs[[best]] * total)
-            (last,) = path.minima(share, alphas, self.max_iter, near)
+            ((self.coef_, self.intercept_, _, ended),) = minima(
+                share, 1 / (Cs[[best]] * total), near
+            )
         self.C_, self.Cs_, self.scores_ = float(Cs[best]), Cs, scores
         self.coefs_paths_, self.n_iter_ = paths, n_iter
-        self.coef_, self.intercept_ = (
-            np.ascontiguousarray(last.head.weight.T),
-            last.head.bias,
-        )
-        self._converged = converged and last.converged
+        self._converged = converged and ended
         if not self._converged:
             warn_user(
                 f"A minimum was not reached in max_iter={self.max_iter} Newton steps. "

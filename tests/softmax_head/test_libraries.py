@@ -54,7 +54,7 @@ def minimised(compiled, n_classes, damping, intercept):
 
 def quantities(data, options, net):
     """What is computed in the precision of the fit."""
-    rows, intercept = data.rows, options.intercept
+    rows, intercept = data.whitened.rows, options.intercept
     logits, gram = head.values(net, rows.x[:40]), rows.x[:40] @ rows.x[:40].T
     few = logits, gram + intercept, rows.label[:40], rows.weight[:40]
     fold, shift = np.arange(N) % 2, np.zeros((2, len(net.bias)))
@@ -64,7 +64,8 @@ def quantities(data, options, net):
     return jax.tree.leaves(
         [
             head.objective(net, rows, options),
-            second_moments(rows, intercept, rotate=True),
+            second_moments(rows, "features"),
+            second_moments(rows, "rows"),
             left_out,
             spectrum[:-1],
         ]

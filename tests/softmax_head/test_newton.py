@@ -8,6 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.softmax_head import head, newton, whitening
+from sklearn_gn.softmax_head.whitening import newton_direction
 from sklearn_gn.solvers import FGNNewton
 
 N_ROWS, N_FEATURES, ALPHA = 64, 5, 0.05
@@ -63,24 +64,30 @@ def dense_direction(rows, net, damping):
     return solved.reshape(h.shape[1], m)
 
 
-@pytest.mark.parametrize("by_class", [True, False])
+def whitened(rows, options, net, put=np.asarray):
+    """The data of the method, the head in its coordinates, and the gradient."""
+    rows = jax.tree.map(lambda a: put(a.copy()), rows)  # NumPy writes into them
+    data = newton.prepare(rows, options)
+    weight = np.asarray(data.whitened.dual).T @ net.weight
+    net = jax.tree.map(put, head.AffineHead(weight, net.bias))
+    return data, net, newton.objective(data, net, float(options.alpha)).gradient
+
+
 @pytest.mark.parametrize(
     ("n_classes", "put"), [(2, np.asarray), (4, np.asarray), (4, jax.device_put)]
 )
-def test_damping_is_the_shift_of_the_hessian(n_classes, put, by_class, monkeypatch):
+def test_damping_is_the_shift_of_the_hessian(n_classes, put, monkeypatch):
     monkeypatch.setattr(newton, "_FORCING", 1e-6)
     for damping in (0.01, 1.0):
         rows, options, net = problem(n_classes, damping=damping)
         expected = dense_direction(rows, net, damping)
-        rows, net = jax.tree.map(put, (rows, net))
-        data = whitening.whitened_rows(rows, options)
-        settings = newton.newton_settings(options)
-        gradient = head.objective(net, rows, options).gradient
-        inverses = whitening.class_blocks(net, data, settings, 16) if by_class else None
-        direction, _, slope, count = whitening.whitened_newton_direction(
-            net, gradient, data, inverses, settings
+        options = options._replace(compiled=put is not np.asarray)
+        data, net, gradient = whitened(rows, options, net, put)
+        direction, _, slope, count = newton_direction(
+            net, gradient, data.whitened, newton.newton_settings(options, 1.0)
         )
-        found = np.concatenate([direction.weight, direction.bias[None, :]])
+        weight = data.whitened.basis @ direction.weight
+        found = np.concatenate([weight, direction.bias[None, :]])
         np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
         assert float(slope) < 0
         assert int(count) > 1
@@ -114,30 +121,22 @@ def test_a_damped_step_takes_the_one_before_into_account(alike):
 
 @pytest.mark.parametrize("rank", [1, 3, 10**12])
 def test_rank_bounds_the_iterations_of_conjugate_gradients(rank):
-    rows, options, net = problem(4, rank=rank)
-    data = whitening.whitened_rows(rows, options)
-    settings = newton.newton_settings(options)
-    gradient = head.objective(net, rows, options).gradient
-    *_, count = whitening.whitened_newton_direction(net, gradient, data, None, settings)
+    rows, options, net = problem(4, rank=rank, compiled=False)
+    data, net, gradient = whitened(rows, options, net)
+    settings = newton.newton_settings(options, 1.0)
+    *_, count = newton_direction(net, gradient, data.whitened, settings)
     assert int(count) <= rank
     if rank == 1:
         assert int(count) == 1
 
 
-@pytest.mark.parametrize("by_class", [True, False])
-def test_classes_do_not_move_all_alike(by_class):
+def test_classes_do_not_move_all_alike():
     """It changes no probability: no part of a step is spent on it."""
-    rows, options, net = problem(4, rank=1, alpha=np.float64(1e-6))
+    rows, options, net = problem(4, rank=1, alpha=np.float64(1e-6), compiled=False)
     net = jax.tree.map(lambda a: a - a.mean(axis=-1, keepdims=True), net)
-    data, settings = (
-        whitening.whitened_rows(rows, options),
-        newton.newton_settings(options),
-    )
-    gradient = head.objective(net, rows, options).gradient
-    inverses = whitening.class_blocks(net, data, settings, 64)
-    direction, *_ = whitening.whitened_newton_direction(
-        net, gradient, data, inverses if by_class else None, settings
-    )
+    data, net, gradient = whitened(rows, options, net)
+    settings = newton.newton_settings(options, 1.0)
+    direction, *_ = newton_direction(net, gradient, data.whitened, settings)
     for part in direction:
         np.testing.assert_allclose(
             part.mean(axis=-1), 0, atol=1e-5 * np.abs(part).max()

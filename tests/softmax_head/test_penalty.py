@@ -118,14 +118,17 @@ def test_the_criterion_is_that_of_refits(shape, monkeypatch):
     weight = 1.0 + np.arange(len(X)) % 2
     model = clone(AUTO).fit(X, y, weight)
     judges, path = seen[0][1], model.alpha_path_
-    x, label, count, fold = judges.x, judges.label, judges.counts, judges.fold
-    # The coordinates have the inner products of scaled features.
+    z, label, count, fold = judges.x, judges.label, judges.counts, judges.fold
+    # The coordinates are principal axes of scaled features, each divided by its size.
     center = np.average(X, axis=0, weights=weight)
     size = np.sqrt(np.average((X - center) ** 2, axis=0, weights=weight))
     far = np.average(((X - center) / size) ** 4, axis=0, weights=weight)
     scaled = (X - center) / (size * (np.maximum(far, 1) / 3) ** 0.25)
+    rows = scaled * np.sqrt(weight / weight.sum())[:, None]
+    gram = rows.T @ rows if shape[0] > shape[1] else rows @ rows.T
+    x = z * np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0))
     squares = [np.sort(np.sum(a**2, axis=1)) for a in (x, scaled)]
-    np.testing.assert_allclose(*squares, rtol=1e-10)
+    np.testing.assert_allclose(*squares, rtol=1e-6)
     for k in (0, len(path["alpha"]) // 2):
         logits = np.empty((len(x), 3))
         for f in range(8):
@@ -252,9 +255,9 @@ def test_many_rows_choose_a_penalty_by_a_part_of_them(monkeypatch):
     X = rng.normal(size=(8192, 4))
     y = np.argmax(X @ rng.normal(size=(4, 3)) + rng.gumbel(size=(8192, 3)), axis=1)
     model = clone(AUTO).fit(X, y)
-    # Two folds of the rows that choose, and as many others as there are of these.
+    # A fold of the rows that choose, and as many others as there are of these.
     assert len(seen[0][1].x) == 2 * 2048
-    assert seen[0][1].counts.sum() == pytest.approx(2048 * (1 + 2 / 8), rel=0.01)
+    assert seen[0][1].counts.sum() == pytest.approx(2048 * (1 + 1 / 8), rel=0.01)
     monkeypatch.setattr(penalty, "_FEWEST", len(X))
     whole = clone(AUTO).fit(X, y)
     assert len(seen[-1][1].x) == 8192

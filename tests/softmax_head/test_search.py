@@ -9,7 +9,7 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import GroupKFold, KFold, LeaveOneOut, StratifiedKFold
 
 from sklearn_gn import FGNSoftmaxHeadCV
-from sklearn_gn.softmax_head.path import extrapolated
+from sklearn_gn.softmax_head.newton import extrapolated
 
 CS = np.logspace(-2, 2, 5)
 
