@@ -1,4 +1,4 @@
-r"""Places at which solutions are not smooth: corners of a domain.
+r"""Places at which solutions are not smooth: corners of domains and of interfaces.
 
 At a corner of the opening w, solutions of equations of second order have terms
 ``r^(k a) sin(k a phi)`` and ``r^(k a) cos(k a phi)``, a = pi / w, in polar coordinates
@@ -13,28 +13,35 @@ boundary at zero, the solution has a term ``r^2 log(r)`` there, and its second
 derivatives jump from one side to the other: the first function that is not smooth is
 ``z^2 log z``. The edges of a box of three axes are right angles of its planes.
 
+Where interfaces of coefficients k cross, or one has a corner, the solution has terms
+``r^a`` times a sine of ``a phi`` in each sector, for the exponents a with which u and
+the flux ``k du/dphi`` are what they were after a full turn.
+
 References
 ----------
 .. [1] P. Grisvard, "Elliptic problems in nonsmooth domains".
 """
 
 import math
-from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from scipy.optimize import brentq, minimize_scalar
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.factors import solve_general
-from sklearn_gn.pde.calls import call
 from sklearn_gn.pde.conditions import Dirichlet
 from sklearn_gn.pde.domains import Product, _SameAxes
-from sklearn_gn.pde.given_values import faces_of
+from sklearn_gn.pde.given_values import (
+    JUMP,
+    N_POINTS,
+    ROUNDING,
+    contradict_the_equation,
+    faces_of,
+)
 from sklearn_gn.pde.outlines import Polygon
+from sklearn_gn.pde.residual_classes import derivatives, slopes_at_zero
 from sklearn_gn.pde.shapes import Box
 
 _DIGITS = 9  # of a place, in units of the domain's size, and of an angle
@@ -43,8 +50,6 @@ _STRAIGHT = 0.02  # radians by which openings differ
 _MOST_CORNERS = 12  # corners
 _REACHES = np.geomspace(0.02, 2, 60)  # radii that are tried, in the same units
 _AROUND = 2 * math.pi * (np.arange(180) + 0.5) / 180  # angles of a circle
-_N_POINTS = 64  # that show the size of the residuals
-_AGREE = 1e-3  # residual at a corner, relative to the largest one
 
 
 class Corner(NamedTuple):
@@ -55,6 +60,7 @@ class Corner(NamedTuple):
     middle: float  # angle of the bisector of the inside
     opening: float
     reach: float  # radius of the disk whose inside is that of the corner; inf: all
+    exponents: tuple  # of the distance, in functions that are not smooth
 
 
 def rough_corners(problem):
@@ -64,13 +70,15 @@ def rough_corners(problem):
     seldom go with the equation. Looked for in polygons and boxes of two axes, and in
     what is made of these by ``|``, ``&``, ``-`` and ``*``; not where curves meet. Where
     a domain has right angles alone, those at which the values on both sides contradict
-    the equation; of a box in space these are edges.
+    the equation; of a box in space these are edges. Before them, those of interfaces.
     """
-    corners = _corners(problem.domain, 0)
+    corners, of_interfaces = _corners(problem.domain, 0), crossings(problem)
     if any(corner.opening > math.pi / 2 + _STRAIGHT for corner in corners):
-        widest = sorted(corners, key=lambda corner: -corner.opening)
-        return tuple(widest[:_MOST_CORNERS])
-    return contradicted_corners(problem, corners or _edges_of_box(problem.domain))
+        found = sorted(corners, key=lambda corner: -corner.opening)
+    else:
+        corners = corners or _edges_of_box(problem.domain)
+        found = contradicted_corners(problem, corners)
+    return (*of_interfaces, *found)[:_MOST_CORNERS]
 
 
 def _corners(domain, first_axis):
@@ -82,11 +90,8 @@ def _corners(domain, first_axis):
         ]
     if domain.dim != 2 or domain.time is not None:
         return []
-    edges = list(_edges(domain))
-    places = [first for first, _ in edges]
-    places += [p for a, b in combinations(edges, 2) for p in _intersection(a, b)]
-    found = {}
-    for place in places:
+    edges, found = list(_edges(domain)), {}
+    for place in _meeting_points(edges):
         key = tuple(np.round(place / domain._size(), _DIGITS))
         if key not in found:
             found[key] = _corner(domain, place, edges, first_axis)
@@ -120,21 +125,23 @@ def _edges(domain):
     yield from zip(corners, np.roll(corners, -1, axis=0), strict=True)
 
 
-def _intersection(first, second):
-    """The point in which two edges that are not parallel meet, if they do."""
-    (a, b), (c, e) = first, second
-    matrix = np.column_stack([b - a, c - e])
-    if abs(np.linalg.det(matrix)) < 1e-12 * np.abs(matrix).max() ** 2:
-        return []
-    share = solve_general(matrix, c - a)
-    return [a + share[0] * (b - a)] if ((share >= 0) & (share <= 1)).all() else []
+def _meeting_points(edges):
+    """The first ends of edges, and the points in which two of them meet."""
+    found = [first for first, _ in edges]
+    for (a, b), (c, e) in combinations(edges, 2):
+        matrix = np.column_stack([b - a, c - e])
+        if abs(np.linalg.det(matrix)) > ROUNDING * np.abs(matrix).max() ** 2:
+            share = solve_general(matrix, c - a)
+            if ((share >= 0) & (share <= 1)).all():
+                found.append(a + share[0] * (b - a))
+    return found
 
 
 def _corner(domain, place, edges, first_axis):
     """The corner at a place; None where there is none, or a sharp one."""
     size = float(np.ptp(domain.bounds, axis=1).max())
     angles = _directions(place, edges, 10.0**-_DIGITS * size)
-    widths = np.diff(angles, append=angles[:1] + 2 * math.pi)
+    widths = _turns(angles)
     inside = _inside(domain, place, _SMALL * size, angles + widths / 2)
     first = np.flatnonzero(inside & ~np.roll(inside, 1))
     opening = widths[inside].sum()
@@ -156,7 +163,9 @@ def _corner(domain, place, edges, first_axis):
             return None
         reach = size * float(_REACHES[same.index(False) - 1])
     axes = first_axis, first_axis + 1
-    return Corner(axes, tuple(place.tolist()), float(middle), float(opening), reach)
+    exponents = (math.pi / float(opening),)
+    place = tuple(place.tolist())
+    return Corner(axes, place, float(middle), float(opening), reach, exponents)
 
 
 def _directions(place, edges, near):
@@ -174,10 +183,97 @@ def _directions(place, edges, near):
     return angles[first]
 
 
+def _circle(angles):
+    return np.column_stack([np.cos(angles), np.sin(angles)])
+
+
 def _inside(domain, place, radius, angles):
     """Whether the points of a circle at these angles are inside."""
-    circle = np.column_stack([np.cos(angles), np.sin(angles)])
-    return domain.depth(place + radius * circle) > 0
+    return domain.depth(place + radius * _circle(angles)) > 0
+
+
+# --- corners and crossings of interfaces ----------------------------------------------
+
+
+def crossings(problem):
+    """Return the places at which interfaces cross, or have a corner, as Corners.
+
+    Looked for on two axes of space, between straight interfaces of an equation that is
+    ``k laplacian(u)`` in the regions that meet there.
+    """
+    domain, regions = problem.domain, problem.regions
+    if regions is None or domain.dim != 2 or domain.time is not None:
+        return []
+    pieces = dict.fromkeys(p for domains in regions.partitions for p in domains)
+    edges = [edge for piece in pieces for edge in _edges(piece) if piece.dim == 2]
+    size, found = float(np.ptp(domain.bounds, axis=1).max()), {}
+    for place in _meeting_points(edges):
+        key = tuple(np.round(place / size, _DIGITS))
+        if key in found or domain.depth(place[None])[0] <= _SMALL * size:
+            continue
+        angles = _directions(place, edges, 10.0**-_DIGITS * size)
+        near = _SMALL * size * _circle(angles + _turns(angles) / 2)
+        numbers = regions.numbers(place + near)
+        first = np.flatnonzero(numbers != np.roll(numbers, 1))
+        angles, X = angles[first], place + near[first]
+        widths, cut = _turns(angles), angles[:1]
+        if len(first) < 2 or (len(first) == 2 and abs(widths[0] - math.pi) < _STRAIGHT):
+            continue
+        sides = np.concatenate([cut + _STRAIGHT, cut - _STRAIGHT])
+        wanted = numbers[first[[0, -1]]]
+
+        def is_cut(r, place=place, sides=sides, wanted=wanted):
+            along = place + r * size * _circle(sides)
+            return (
+                (regions.numbers(along) == wanted) | (domain.depth(along) < 0)
+            ).all()
+
+        bad = [r for r in _REACHES if not is_cut(r)]
+        reach = size * _REACHES[_REACHES < bad[0]].max(initial=0) if bad else math.inf
+        found[key] = Corner(
+            axes=(0, 1),
+            place=tuple(place.tolist()),
+            middle=float(cut[0]) + math.pi,
+            opening=2 * math.pi,
+            reach=reach,
+            exponents=_exponents(problem, X, widths),
+        )
+    return [corner for corner in found.values() if corner.exponents and corner.reach]
+
+
+def _turns(angles):
+    """Angles from each of some directions, ascending, to the next one."""
+    return np.diff(angles, append=angles[:1] + 2 * math.pi)
+
+
+def _exponents(problem, X, widths):
+    """Exponents below 2, but one, of sectors of some widths with points X."""
+    with backend.scope("float64"):
+        slopes = backend.to_numpy(slopes_at_zero(problem, X))[:, 0, :, 0]
+    xx, yy, xy = (slopes[:, derivatives(2).index(k)] for k in ((0, 0), (1, 1), (0, 1)))
+    alike = np.allclose(xx, yy) and np.allclose(xy, 0) and (xx * xx[0] > 0).all()
+    if len(problem.outputs) > 1 or not alike:
+        return ()
+
+    def lack(a):  # of u and k u', which return to themselves after a full turn
+        whole = np.eye(2)
+        for k, angle in zip(xx / xx[0], a * widths, strict=True):
+            c, s = math.cos(angle), math.sin(angle)
+            whole = np.array([[c, s / k], [-k * s, c]]) @ whole
+        return 2 - np.trace(whole)
+
+    # It changes its sign at an exponent, or touches zero.
+    a = np.linspace(0, 2, 4 * N_POINTS)  # beyond, second derivatives are bounded
+    f, found = np.array([lack(one) for one in a]), []
+    for i in range(2, len(a) - 1):
+        bounds = a[i - 1], a[i + 1]
+        if f[i - 1] * f[i + 1] < 0 and f[i - 1] * f[i] <= 0:
+            found.append(brentq(lack, *bounds))
+        elif abs(f[i]) < min(abs(f[i - 1]), abs(f[i + 1])):
+            least = minimize_scalar(lambda a: abs(lack(a)), bounds=bounds)
+            found += [least.x] if least.fun < ROUNDING * np.ptp(f) else []
+    apart = np.diff(found, prepend=0) > JUMP  # of two at a place that is touched, one
+    return tuple(float(a) for a in np.array(found)[apart] if abs(a - 1) > JUMP)
 
 
 # --- right angles at which values contradict the equation -----------------------------
@@ -195,58 +291,20 @@ def contradicted_corners(problem, corners):
     is_box = isinstance(domain, Box) and domain.time is None
     if not (is_box and plain and len(problem.outputs) == 1):
         return ()
-    sides = {}
-    for _, condition in problem._named_conditions():
-        if isinstance(condition, Dirichlet):
-            sides |= dict.fromkeys(faces_of(domain, condition), condition)
-    faces = [tuple(zip(corner.axes, corner.place, strict=True)) for corner in corners]
-    found = [
-        (corner, tuple((axis, sides[axis, place]) for axis, place in both))
-        for corner, both in zip(corners, faces, strict=True)
-        if all(face in sides for face in both)
-    ]
-    if not found:
-        return ()
-    corners, pairs = zip(*found, strict=True)
-    x = domain.sample(_N_POINTS, np.random.RandomState(0), "sobol")
-    with backend.scope("float64"):
-        places = np.tile(domain.bounds.mean(axis=1), (len(corners), 1))  # of edges
-        for place, corner in zip(places, corners, strict=True):
+    given = {
+        face: (condition,)
+        for condition in problem.conditions
+        if isinstance(condition, Dirichlet)
+        for face in faces_of(domain, condition)
+    }
+    found, places, faces = [], [], []
+    for corner in corners:
+        sides = list(zip(corner.axes, corner.place, strict=True))
+        if all(side in given for side in sides):
+            place = domain.bounds.mean(axis=1)  # of an edge
             place[list(corner.axes)] = corner.place
-        residuals = backend.to_numpy(_residuals_of_values(problem, pairs, places, x))
-    at_corner, inside = np.abs(residuals[:, 0]), np.abs(residuals[:, 1:]).max(axis=1)
-    contradicted = at_corner > _AGREE * inside
-    return tuple(c for c, wrong in zip(corners, contradicted, strict=True) if wrong)
-
-
-@partial(jit_by_size, static_argnames=("problem", "pairs"))
-def _residuals_of_values(problem, pairs, places, x):
-    """Residuals (n, 1 + m), at each corner and at points, of a function for each.
-
-    It is the sum of the values on the two sides, ``g(y) + h(x)``, without the ones that
-    they share.
-    """
-
-    def value(condition, x):
-        given = condition.value
-        if callable(given):
-            given = call(given, (x,), problem.start)
-        return jnp.ravel(jnp.asarray(given, x.dtype))
-
-    def at(x, place, first, second):
-        (i, of_first), (j, of_second) = first, second
-
-        def both(x):
-            on_first, on_second = x.at[i].set(place[i]), x.at[j].set(place[j])
-            shared = value(of_first, on_first.at[j].set(place[j]))
-            return value(of_first, on_first) + value(of_second, on_second) - shared
-
-        return jnp.ravel(problem._equation_at(both, x))
-
-    rows = []
-    for place, (first, second) in zip(places, pairs, strict=True):
-        points = jnp.concatenate([place[None], x])
-        rows.append(
-            jax.vmap(partial(at, place=place, first=first, second=second))(points)
-        )
-    return jnp.stack(rows)[..., 0]
+            found.append(corner)
+            places.append(place)
+            faces.append(tuple((side[0], given[side]) for side in sides))
+    wrong = contradict_the_equation(problem, places, faces)
+    return tuple(c for c, is_wrong in zip(found, wrong, strict=True) if is_wrong)

@@ -19,7 +19,6 @@ learnt. "circles" adds no functions of its own, but turns periodic axes to their
 and cosines (:mod:`.circles`).
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
@@ -62,7 +61,8 @@ def corner_functions(corners, domain, x):
     def column(values):
         return np.array(values).astype(x.dtype)
 
-    a = column([math.pi / corner.opening for corner in corners])
+    a = column([a for corner in corners for a in corner.exponents])
+    corners = [corner for corner in corners for _ in corner.exponents]
     middle = np.array([corner.middle for corner in corners])
     c, s = column(np.cos(middle)), column(np.sin(middle))
     place = column([corner.place for corner in corners])
