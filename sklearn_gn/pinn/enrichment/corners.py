@@ -26,6 +26,7 @@ import math
 from itertools import combinations
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
@@ -47,65 +48,161 @@ from sklearn_gn.pde.shapes import Box
 _DIGITS = 9  # of a place, in units of the domain's size, and of an angle
 _SMALL = 1e-4  # radius that shows the opening, in the same units
 _STRAIGHT = 0.02  # radians by which openings differ
-_MOST_CORNERS = 12  # corners
-_REACHES = np.geomspace(0.02, 2, 60)  # radii that are tried, in the same units
-_AROUND = 2 * math.pi * (np.arange(180) + 0.5) / 180  # angles of a circle
+_MOST = 12  # corners
+_REACHES = np.geomspace(0.02, 2, N_POINTS)  # radii that are tried, in the same units
 
 
 class Corner(NamedTuple):
-    """A corner of an opening of a right angle or more."""
+    """A corner of an opening of a right angle or more, or a crossing of interfaces."""
 
     axes: tuple  # numbers of the two axes of its plane
     place: tuple  # its coordinates there
-    middle: float  # angle of the bisector of the inside
+    middle: float  # angle of the bisector of the inside, opposite to a cut
     opening: float
-    reach: float  # radius of the disk whose inside is that of the corner; inf: all
+    reach: float  # radius up to which the cut is outside or an interface; inf: all
     exponents: tuple  # of the distance, in functions that are not smooth
 
 
 def rough_corners(problem):
     """Return the corners at which the solution of a problem is not smooth, as a tuple.
 
-    Those of openings above a right angle, and beside them right angles, where values
-    seldom go with the equation. Looked for in polygons and boxes of two axes, and in
-    what is made of these by ``|``, ``&``, ``-`` and ``*``; not where curves meet. Where
-    a domain has right angles alone, those at which the values on both sides contradict
-    the equation; of a box in space these are edges. Before them, those of interfaces.
+    Crossings and corners of straight interfaces, then corners of openings above a right
+    angle, and beside them right angles, where values seldom go with the equation.
+    Looked for in polygons and boxes of two axes, and in what is made of these by ``|``,
+    ``&``, ``-`` and ``*``; not where curves meet. Of right angles alone, those at which
+    the values on both sides contradict the equation; of a box in space these are edges.
     """
-    corners, of_interfaces = _corners(problem.domain, 0), crossings(problem)
-    if any(corner.opening > math.pi / 2 + _STRAIGHT for corner in corners):
-        found = sorted(corners, key=lambda corner: -corner.opening)
-    else:
-        corners = corners or _edges_of_box(problem.domain)
-        found = contradicted_corners(problem, corners)
-    return (*of_interfaces, *found)[:_MOST_CORNERS]
+    found = sorted(_corners(problem, problem.domain), key=lambda c: -c.opening)
+    of_domain = [corner for corner in found if corner.opening < 2 * math.pi]
+    rough = [c for c in found if c.opening > math.pi / 2 + _STRAIGHT]
+    if len(rough) == len(found) - len(of_domain):  # right angles alone
+        right = of_domain or _edges_of_box(problem)
+        found = [*rough, *contradicted_corners(problem, right)]
+    return tuple(found[:_MOST])
 
 
-def _corners(domain, first_axis):
+def corner_functions(corners, domain, x):
+    """Real and imaginary parts of singular functions of ``z / size``, with cut-offs.
+
+    Those are ``z^a``, or ``z^a log z`` where a is a whole number, corner after corner.
+    All corners are taken at once: one by one they take seconds to compile.
+    """
+    size = float(np.ptp(domain.bounds, axis=1).max())
+
+    def column(values):
+        return np.array(values).astype(x.dtype)
+
+    a = column([a for corner in corners for a in corner.exponents])
+    corners = [corner for corner in corners for _ in corner.exponents]
+    middle = np.array([corner.middle for corner in corners])
+    c, s = column(np.cos(middle)), column(np.sin(middle))
+    place = column([corner.place for corner in corners])
+    offset = x[np.array([corner.axes for corner in corners])] - place
+    along = (c * offset[:, 0] + s * offset[:, 1]) / size
+    across = (c * offset[:, 1] - s * offset[:, 0]) / size
+    # At the corner the angle has no derivatives: take those next to it, inside.
+    at_corner = (along == 0) & (across == 0)
+    along += jnp.where(at_corner, float(np.finfo(x.dtype).eps), 0)
+    square = along**2 + across**2
+    angle = jnp.arctan2(across, along)
+    real, imaginary = jnp.cos(a * angle), jnp.sin(a * angle)
+    whole = np.abs(a - np.round(a)) < _STRAIGHT / 2
+    if whole.any():
+        log = jnp.log(square) / 2
+        real, imaginary = (
+            jnp.where(whole, log * real - angle * imaginary, real),
+            jnp.where(whole, log * imaginary + angle * real, imaginary),
+        )
+    radius = square ** (a / 2)
+    reach = column([size / corner.reach for corner in corners])
+    if reach.any():
+        radius *= jnp.maximum(1 - square * reach**2, 0) ** 3
+    return jnp.stack([radius * real, radius * imaginary], axis=1).ravel()
+
+
+# --- where they are -------------------------------------------------------------------
+
+
+def _corners(problem, domain, first_axis=0):
+    """Corners of a domain, or of a factor of it from an axis on, and of interfaces."""
     if isinstance(domain, Product):
         second_axis = first_axis + domain.first.dim
         return [
-            *_corners(domain.first, first_axis),
-            *_corners(domain.second, second_axis),
+            *_corners(problem, domain.first, first_axis),
+            *_corners(problem, domain.second, second_axis),
         ]
     if domain.dim != 2 or domain.time is not None:
         return []
-    edges, found = list(_edges(domain)), {}
+    regions = problem.regions if domain is problem.domain else None
+    partitions = () if regions is None else regions.partitions
+    pieces = [piece for domains in partitions for piece in domains if piece.dim == 2]
+    edges = [edge for part in (domain, *pieces) for edge in _edges(part)]
+
+    def labels(X):
+        """Numbers of the regions of points, -1 outside."""
+        numbers = 0 if regions is None else regions.numbers(X)
+        return np.where(domain.depth(X) > 0, numbers, -1)
+
+    found, axes = {}, (first_axis, first_axis + 1)
     for place in _meeting_points(edges):
         key = tuple(np.round(place / domain._size(), _DIGITS))
         if key not in found:
-            found[key] = _corner(domain, place, edges, first_axis)
+            found[key] = _corner(problem, domain, place, edges, labels, axes)
     return [corner for corner in found.values() if corner is not None]
 
 
-def _edges_of_box(domain):
+def _corner(problem, domain, place, edges, labels, axes):
+    """The corner at a place; None where there is none, or a sharp one."""
+    size = float(np.ptp(domain.bounds, axis=1).max())
+    angles = _directions(place, edges, 10.0**-_DIGITS * size)
+    X = place + _SMALL * size * _circle(angles + _turns(angles) / 2)
+    sectors = labels(X)
+    first = np.flatnonzero(sectors != np.roll(sectors, 1))
+    angles, sectors = angles[first], sectors[first]
+    widths, n_outside = _turns(angles), np.sum(sectors < 0)
+    straight = len(first) == 2 and abs(widths[0] - math.pi) < _STRAIGHT
+    if len(first) < 2 or straight or n_outside > (len(first) == 2):
+        return None
+    if n_outside:
+        opening = float(widths[sectors >= 0].sum())
+        middle = float(angles[sectors >= 0][0]) + opening / 2
+        exponents = (math.pi / opening,) if opening > math.pi / 2 - _STRAIGHT else ()
+    else:
+        opening, middle = 2 * math.pi, float(angles[0]) + math.pi
+        exponents = _exponents(problem, X[first], widths)
+
+    def beside_the_cut(radius):
+        return labels(
+            place - radius * size * _circle(middle + _SMALL * np.array([-1, 1]))
+        )
+
+    near = beside_the_cut(_SMALL)
+    along = [beside_the_cut(radius) for radius in _REACHES]
+    good = np.array([((at == near) | (at < 0)).all() for at in along])
+    reach = math.inf if good.all() else size * _REACHES[np.argmin(good) - 1]
+    if not (exponents and good[0]):
+        return None
+    return Corner(axes, tuple(place.tolist()), middle, opening, float(reach), exponents)
+
+
+def _circle(angles):
+    return np.column_stack([np.cos(angles), np.sin(angles)])
+
+
+def _turns(angles):
+    """Angles from each of some directions, ascending, to the next one."""
+    return np.diff(angles, append=angles[:1] + 2 * math.pi)
+
+
+def _edges_of_box(problem):
     """Edges of a box of three axes of space, each as a corner of a plane across it."""
+    domain = problem.domain
     if not (isinstance(domain, Box) and domain.dim == 3 and domain.time is None):
         return []
     found = []
     for axes in combinations(range(3), 2):
         plane = Box(**{domain.axes[k]: tuple(domain.bounds[k]) for k in axes})
-        found += [corner._replace(axes=axes) for corner in _corners(plane, 0)]
+        found += [corner._replace(axes=axes) for corner in _corners(problem, plane)]
     return found
 
 
@@ -137,37 +234,6 @@ def _meeting_points(edges):
     return found
 
 
-def _corner(domain, place, edges, first_axis):
-    """The corner at a place; None where there is none, or a sharp one."""
-    size = float(np.ptp(domain.bounds, axis=1).max())
-    angles = _directions(place, edges, 10.0**-_DIGITS * size)
-    widths = _turns(angles)
-    inside = _inside(domain, place, _SMALL * size, angles + widths / 2)
-    first = np.flatnonzero(inside & ~np.roll(inside, 1))
-    opening = widths[inside].sum()
-    if len(first) != 1 or abs(opening - math.pi) < _STRAIGHT:
-        return None
-    if opening < math.pi / 2 - _STRAIGHT:
-        return None
-    middle = angles[first[0]] + opening / 2
-    # The cut of the angle is opposite to the middle.
-    radii = np.linspace(_SMALL, 2, 500) * size
-    cut = place - radii[:, None] * np.array([math.cos(middle), math.sin(middle)])
-    reach = math.inf
-    if (domain.depth(cut) > 0).any():
-        near = _inside(domain, place, _SMALL * size, _AROUND)
-        same = [
-            (_inside(domain, place, r * size, _AROUND) == near).all() for r in _REACHES
-        ]
-        if not same[0]:
-            return None
-        reach = size * float(_REACHES[same.index(False) - 1])
-    axes = first_axis, first_axis + 1
-    exponents = (math.pi / float(opening),)
-    place = tuple(place.tolist())
-    return Corner(axes, place, float(middle), float(opening), reach, exponents)
-
-
 def _directions(place, edges, near):
     """Angles, ascending, at which edges leave a place."""
     found = []
@@ -181,69 +247,6 @@ def _directions(place, edges, near):
     angles[2 * math.pi - angles < 10.0**-_DIGITS] = 0.0
     _, first = np.unique(np.round(angles, _DIGITS), return_index=True)
     return angles[first]
-
-
-def _circle(angles):
-    return np.column_stack([np.cos(angles), np.sin(angles)])
-
-
-def _inside(domain, place, radius, angles):
-    """Whether the points of a circle at these angles are inside."""
-    return domain.depth(place + radius * _circle(angles)) > 0
-
-
-# --- corners and crossings of interfaces ----------------------------------------------
-
-
-def crossings(problem):
-    """Return the places at which interfaces cross, or have a corner, as Corners.
-
-    Looked for on two axes of space, between straight interfaces of an equation that is
-    ``k laplacian(u)`` in the regions that meet there.
-    """
-    domain, regions = problem.domain, problem.regions
-    if regions is None or domain.dim != 2 or domain.time is not None:
-        return []
-    pieces = dict.fromkeys(p for domains in regions.partitions for p in domains)
-    edges = [edge for piece in pieces for edge in _edges(piece) if piece.dim == 2]
-    size, found = float(np.ptp(domain.bounds, axis=1).max()), {}
-    for place in _meeting_points(edges):
-        key = tuple(np.round(place / size, _DIGITS))
-        if key in found or domain.depth(place[None])[0] <= _SMALL * size:
-            continue
-        angles = _directions(place, edges, 10.0**-_DIGITS * size)
-        near = _SMALL * size * _circle(angles + _turns(angles) / 2)
-        numbers = regions.numbers(place + near)
-        first = np.flatnonzero(numbers != np.roll(numbers, 1))
-        angles, X = angles[first], place + near[first]
-        widths, cut = _turns(angles), angles[:1]
-        if len(first) < 2 or (len(first) == 2 and abs(widths[0] - math.pi) < _STRAIGHT):
-            continue
-        sides = np.concatenate([cut + _STRAIGHT, cut - _STRAIGHT])
-        wanted = numbers[first[[0, -1]]]
-
-        def is_cut(r, place=place, sides=sides, wanted=wanted):
-            along = place + r * size * _circle(sides)
-            return (
-                (regions.numbers(along) == wanted) | (domain.depth(along) < 0)
-            ).all()
-
-        bad = [r for r in _REACHES if not is_cut(r)]
-        reach = size * _REACHES[_REACHES < bad[0]].max(initial=0) if bad else math.inf
-        found[key] = Corner(
-            axes=(0, 1),
-            place=tuple(place.tolist()),
-            middle=float(cut[0]) + math.pi,
-            opening=2 * math.pi,
-            reach=reach,
-            exponents=_exponents(problem, X, widths),
-        )
-    return [corner for corner in found.values() if corner.exponents and corner.reach]
-
-
-def _turns(angles):
-    """Angles from each of some directions, ascending, to the next one."""
-    return np.diff(angles, append=angles[:1] + 2 * math.pi)
 
 
 def _exponents(problem, X, widths):

@@ -19,7 +19,7 @@ from sklearn_gn.pde import (
     grad,
     laplacian,
 )
-from sklearn_gn.pde.corners import rough_corners
+from sklearn_gn.pinn.enrichment.corners import rough_corners
 from sklearn_gn.pinn.enrichment.posed import posed
 
 L = Polygon([(0, 0), (1, 0), (1, -1), (-1, -1), (-1, 1), (0, 1)])
@@ -52,7 +52,7 @@ def test_corners_of_a_hole_have_a_reach():
     hole = SQUARE - Box(x=(-0.2, 0.3), y=(-0.1, 0.2))
     corners = corners_of(hole * Box(t=(0, 1)))
     assert len(corners) == 8
-    assert {c.reach < 0.3 for c in corners[:4]} == {True}
+    assert {0.3 < c.reach < 0.43 for c in corners[:4]} == {True}  # to its other side
     assert {c.reach for c in corners[4:]} == {math.inf}
     time_first = corners_of(Box(t=(0, 1)) * hole)
     assert time_first[0].axes == (1, 2)
