@@ -78,11 +78,6 @@ _SWAPPED = (
     "def {name}(u, x), with u(x) for its value."
 )
 _POINT_NAMES = ("x", "X", "t", "z", "point")
-_KNOWN = {  # what JAX computes of an index that is a number
-    "lt": np.less,
-    "add": np.add,
-    "select_n": lambda which, *cases: cases[int(which)],
-}
 
 
 def named_parameters(function, n_given):
@@ -215,70 +210,70 @@ def named_errors(name):
         raise ValueError(f"{name}: {error}") from error
 
 
-# --- indices that are out of range ----------------------------------------------------
+# --- what a trace computes ------------------------------------------------------------
 
 
 def check_indices(jaxpr, axes):
     """Raise an IndexError if a number indexes an array out of its range in a trace."""
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-    known = {}
 
-    def value(atom):
-        return atom.val if hasattr(atom, "val") else known.get(atom)  # a literal
+    def check(equation, given, _):
+        if equation.primitive.name != "dynamic_slice":
+            return
+        sizes, shape = equation.params["slice_sizes"], equation.invars[0].aval.shape
+        for start, size, n in zip(given[1:], sizes, shape, strict=True):
+            if start is not None and not 0 <= start <= n - size:
+                index = int(start) if start > 0 else int(start) - n
+                raise IndexError(
+                    f"index {index} is out of range: there are {n} entries, "
+                    "numbered from 0. The coordinates of a point x are those of "
+                    f"the axes {axes}, x[0] the first."
+                )
 
-    for equation in jaxpr.eqns:
-        for inner in jax.tree.leaves(tuple(equation.params.values())):
-            if hasattr(inner, "eqns"):
-                check_indices(inner, axes)
-        name, values = equation.primitive.name, [value(v) for v in equation.invars]
-        if name == "dynamic_slice":
-            sizes = equation.params["slice_sizes"]
-            shape = equation.invars[0].aval.shape
-            for start, size, n in zip(values[1:], sizes, shape, strict=True):
-                if start is not None and not 0 <= start <= n - size:
-                    index = int(start) if start > 0 else int(start) - n
-                    raise IndexError(
-                        f"index {index} is out of range: there are {n} entries, "
-                        "numbered from 0. The coordinates of a point x are those of "
-                        f"the axes {axes}, x[0] the first."
-                    )
-        elif name in _KNOWN and all(v is not None for v in values):
-            known[equation.outvars[0]] = _KNOWN[name](*values)
-
-
-# --- numbers that are too large -------------------------------------------------------
+    _walk(jaxpr, [None] * len(jaxpr.in_avals), check)
 
 
 def first_large_term(function, most, *arguments):
     """The first operation of a function whose result is NaN or too large, in words."""
-    return _walked(jax.make_jaxpr(function)(*arguments), arguments, most)[1]
+    terms = []
+
+    def look(equation, given, found):
+        large = ~(np.abs(np.asarray(found[0], float)) < most)
+        if large.any() and not terms:
+            place = np.unravel_index(large.argmax(), large.shape)
+            numbers = [np.broadcast_to(a, large.shape)[place] for a in given]
+            numbers += [v for k, v in equation.params.items() if k == "y"]  # a power
+            words = ", ".join(f"{float(number):.4g}" for number in numbers)
+            terms.append(f"{equation.primitive.name}({words})")
+
+    _walk(jax.make_jaxpr(function)(*arguments), arguments, look)
+    return terms[0] if terms else None
 
 
-def _walked(closed, arguments, most):
-    """Results of a trace, operation by operation, and the first large term or None."""
-    jaxpr = closed.jaxpr
-    values = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+def _walk(trace, arguments, visit):
+    """Results of a trace, operation by operation, as far as arguments are known.
+
+    ``visit(operation, given, found)`` sees the values, None for those that depend on
+    what is not known, and those of arrays where nothing is known but numbers.
+    """
+    jaxpr = getattr(trace, "jaxpr", trace)
+    numbers_alone = any(a is None for a in arguments)
+    values = dict(zip(jaxpr.constvars, getattr(trace, "consts", ()), strict=True))
     values |= zip(jaxpr.invars, arguments, strict=True)
-
-    def value(atom):
-        return atom.val if hasattr(atom, "val") else values[atom]
-
     for equation in jaxpr.eqns:
-        given, params = list(map(value, equation.invars)), equation.params
-        inner = [p for p in params.values() if hasattr(p, "jaxpr")]
-        if inner:
-            found, term = _walked(inner[0], given, most)
-            if term is not None:
-                return found, term
+        given = [a.val if hasattr(a, "val") else values[a] for a in equation.invars]
+        params, primitive = equation.params, equation.primitive
+        known = not any(a is None or (numbers_alone and np.ndim(a)) for a in given)
+        inner = jax.tree.leaves(list(params.values()))
+        inner = [part for part in inner if hasattr(part, "eqns")]
+        if primitive.name in ("jit", "pjit", "custom_jvp_call") and len(inner) == 1:
+            found = _walk(inner[0], given, visit)
         else:
-            found = equation.primitive.bind(*given, **params)
-            found = found if equation.primitive.multiple_results else [found]
-            large = ~(np.abs(np.asarray(found[0], float)) < most)
-            if large.any():
-                place = np.unravel_index(large.argmax(), large.shape)
-                numbers = [np.broadcast_to(a, large.shape)[place] for a in given]
-                numbers += [params["y"]] if "y" in params else []  # a power
-                words = ", ".join(f"{float(number):.4g}" for number in numbers)
-                return found, f"{equation.primitive.name}({words})"
+            found = [None] * len(equation.outvars)
+            if known:
+                found = primitive.bind(*given, **params)
+                found = found if primitive.multiple_results else [found]
+            for part in () if known else inner:  # of a loop, or of a branch
+                _walk(part, [None] * len(part.in_avals), visit)
+            visit(equation, given, found)
         values |= zip(equation.outvars, found, strict=True)
-    return list(map(value, jaxpr.outvars)), None
+    return [a.val if hasattr(a, "val") else values[a] for a in jaxpr.outvars]

@@ -32,7 +32,7 @@ from sklearn_gn.pde.local_functions import expanded, fields_and_points
 from sklearn_gn.pde.outlines import PointCloud
 from sklearn_gn.pde.patches import measured
 from sklearn_gn.pde.regions import RegionalResidual
-from sklearn_gn.pde.residual_classes import derivatives, slopes_of_equation
+from sklearn_gn.pde.residual_classes import derivatives, slopes_at_zero
 
 _POINTS = 4  # of each residual class, at which it is evaluated
 _MOST_AXES = 1000  # beyond these an evaluation costs more than it tells
@@ -68,7 +68,6 @@ def check_problem(problem, default_network=True):
     points = problem.probes(_POINTS, rng)
     if problem.domain.dim <= _MOST_AXES:
         _check_residuals(problem, points, rng)
-        check_equations(problem, points["interior"], _LEVELS, rng)
     check_fluxes(problem)
     check_shared_places(problem)
     warn_of_points_outside(problem, points)
@@ -79,17 +78,22 @@ def check_problem(problem, default_network=True):
 
 def _check_arguments(problem):
     """Check the types of all arguments, and the names of axes and outputs in them."""
-    for name, wanted in (
-        ("residual", "a function"),
-        ("domain", "a domain such as Interval(0, 1) or Box(x=(0, 1), t=(0, 1))"),
-        ("transform", "a function"),
-        ("exact", "a function or a reference"),
+    domain = "a domain such as Interval(0, 1) or Box(x=(0, 1), t=(0, 1))"
+    exact, transform = problem.exact, problem.transform
+    for name, wanted, fits in (
+        ("residual", "a function", callable(problem.residual)),
+        ("domain", domain, isinstance(problem.domain, Domain)),
+        ("transform", "a function", transform is None or callable(transform)),
+        (
+            "exact",
+            "a function or a reference",
+            exact is None or callable(exact) or is_reference(exact),
+        ),
     ):
-        value = getattr(problem, name)
-        fits = isinstance(value, Domain) if name == "domain" else callable(value)
-        absent = name in ("transform", "exact") and value is None
-        if not (fits or absent or (name == "exact" and is_reference(value))):
-            raise ValueError(f"{name} must be {wanted}, got {value!r}.")
+        if not fits:
+            raise ValueError(
+                f"{name} must be {wanted}, got {getattr(problem, name)!r}."
+            )
     for condition in problem.conditions:
         if not isinstance(condition, BaseCondition):
             raise ValueError(
@@ -105,14 +109,16 @@ def _check_arguments(problem):
     strings = all(isinstance(name, str) for name in names)
     if not names or len(set(names)) < len(names) or not strings:
         raise ValueError(f"outputs must be different names, got {names!r}.")
-    for argument, known, what in (
-        ("periodic", axes, "axes"),
-        ("up_to_constant", names, "outputs"),
+    for argument, given, known in (
+        ("periodic=", problem.periodic, {"axes": axes}),
+        ("up_to_constant=", problem.up_to_constant, {"outputs": names}),
+        ("depends_on: axis ", sum(problem.depends_on.values(), ()), {"axes": axes}),
     ):
-        for name in getattr(problem, argument):
+        ((what, known),) = known.items()
+        for name in given:
             if name not in known:
                 raise ValueError(
-                    f"{argument}={name!r} is unknown; the {what} are {known}."
+                    f"{argument}{name!r} is unknown; the {what} are {known}."
                 )
     directions = problem.n_laplacian_directions
     if directions is not None and not (
@@ -122,17 +128,12 @@ def _check_arguments(problem):
             "n_laplacian_directions must be None or a positive integer, got "
             f"{directions!r}."
         )
-    for output, own_axes in problem.depends_on.items():
+    for output in problem.depends_on:
         if output not in names or len(names) == 1:
             raise ValueError(
                 f"depends_on={{{output!r}: ...}} must name one of several outputs; the "
                 f"outputs are {names}."
             )
-        for axis in own_axes:
-            if axis not in axes:
-                raise ValueError(
-                    f"depends_on: axis {axis!r} is unknown; the axes are {axes}."
-                )
 
 
 def _check_coefficients(problem):
@@ -159,9 +160,15 @@ def _check_coefficients(problem):
 
 
 def _check_residuals(problem, points, rng):
-    """Check that residuals are finite, and that each can be changed by the field."""
+    """Check that residuals are finite, that each can be changed by the field, and all.
+
+    The fields are smooth, about several levels: a logarithm needs one of its sign.
+    """
     unknown = {n: as_array(c.initial) for n, c in problem.unknown.items()}
-    found = _at_smooth_fields(problem, points, unknown, rng)
+    shape = len(_LEVELS), len(problem.outputs), problem.n_inputs
+    waves = np.array(_LEVELS), rng.normal(size=shape) / np.sqrt(problem.n_inputs)
+    with scope("float64"):
+        found = to_numpy(_at_smooth_fields(problem, *waves, unknown, points))
     for name, values in found.items():
         failed = (~np.isfinite(values).all(axis=2)).all(axis=0)
         if failed.any():
@@ -174,9 +181,10 @@ def _check_residuals(problem, points, rng):
         stuck = {"interior": stuck["interior"]}
     if problem.unknown and any(numbers.any() for numbers in stuck.values()):
         others = {name: 1.1 * value + 0.1 for name, value in unknown.items()}
-        moved = _at_smooth_fields(problem, points, others, rng)
+        with scope("float64"):
+            moved = to_numpy(_at_smooth_fields(problem, *waves, others, points))
         stuck = {
-            name: numbers & _without_field(np.stack([found[name], moved[name]])[:, 0])
+            name: numbers & _without_field(np.stack([found[name][0], moved[name][0]]))
             for name, numbers in stuck.items()
         }
     for name, numbers in stuck.items():
@@ -189,86 +197,61 @@ def _check_residuals(problem, points, rng):
                 f"{name}: {what} not depend on the field u, so that no solution can "
                 "make it vanish. Is u(x) or d(u, ...)(x) missing?"
             )
+    _check_equations(problem, found["interior"])
 
 
-def _without_field(values):
+def _without_field(values, rounding=None):
     """Which residuals have the same values for all fields, and not zero.
 
     Of values (fields, points, residuals).
     """
-    same = (values == values[0]).all(axis=(0, 1))
-    return same & (values[0] != 0).any(axis=0)
-
-
-def _at_smooth_fields(problem, points, unknown, rng):
-    """Residuals (fields, points, k) of each class, for a field about each level."""
-    found = []
-    shape = len(problem.outputs), problem.n_inputs
-    for level in _LEVELS:  # a logarithm or a root needs fields of one sign
-        weights = rng.normal(size=shape) / np.sqrt(problem.n_inputs)
-        with scope("float64"):
-            found.append(
-                to_numpy(
-                    _residuals_of_smooth_field(
-                        problem, np.float64(level), weights, unknown, points
-                    )
-                )
-            )
-    return {name: np.stack([one[name] for one in found]) for name in found[0]}
+    rounding = 0 * values if rounding is None else rounding
+    same = (np.abs(values - values[0]) <= rounding).all(axis=(0, 1))
+    return same & (np.abs(values[0]) > np.max(rounding, axis=0)).any(axis=0)
 
 
 @partial(jit_by_size, static_argnames="problem")
-def _residuals_of_smooth_field(problem, level, weights, unknown, points):
-    """All residuals of a smooth field about a level."""
-    known_at = partial(  # a sine of the network's inputs
-        expanded, lambda x: level + jnp.sin(jnp.pi * (weights @ problem.embedding(x)))
-    )
+def _at_smooth_fields(problem, levels, weights, unknown, points):
+    """Residuals (fields, points, k) of each class, of a smooth field for each level."""
 
-    def values(kind, points):
-        def one(x, data):
+    def of_field(level, weights):
+        known_at = partial(  # a sine of the network's inputs
+            expanded,
+            lambda x: level + jnp.sin(jnp.pi * (weights @ problem.embedding(x))),
+        )
+
+        def one(kind, x, data):
             fields, x = fields_and_points(problem, known_at, x)
             return kind.function(fields, x, data, problem.known | unknown)
 
-        return jax.vmap(one)(points.x, points.data)
+        return {
+            kind.name: jax.vmap(partial(one, kind))(*points[kind.name])
+            for kind in problem.residual_classes()
+        }
 
-    return {
-        kind.name: values(kind, points[kind.name])
-        for kind in problem.residual_classes()
-    }
+    return jax.vmap(of_field)(levels, weights)
 
 
 # --- equations and outputs -----------------------------------------------------------
 
 
-def check_equations(problem, points, levels, rng):
+def _check_equations(problem, values):
     """Raise a ValueError if two equations differ by a number that is not zero.
 
-    The points are those of the interior, the levels those about which fields oscillate.
+    Of values (fields, points, equations): their difference is that of all fields.
     """
-    n_equations, outputs = problem.residual_classes()[0].n_outputs, problem.outputs
+    n_equations, outputs = values.shape[2], problem.outputs
     if n_equations <= len(outputs):
         return
-    if not problem.unknown:
-        shape = len(levels), len(outputs), problem.n_inputs
-        weights = rng.normal(size=shape) / np.sqrt(problem.n_inputs)
-        with scope("float64"):
-            found = [
-                to_numpy(_with_slopes(problem, np.float64(level), one, points))
-                for level, one in zip(levels, weights, strict=True)
-            ]
-        rows = np.concatenate([r for r, _ in found])  # (n, k)
-        slopes = np.concatenate([s for _, s in found])  # in the fields' parameters
-        finite = np.isfinite(rows).all() and np.isfinite(slopes).all()
-        for i, j in combinations(range(rows.shape[1]), 2) if finite else ():
-            differ = np.abs(rows[:, i] - rows[:, j])
-            apart = differ > _SAME * (np.abs(rows[:, i]) + np.abs(rows[:, j]))
-            moved = np.abs(slopes[:, i] - slopes[:, j]).max()
-            if apart.any() and moved <= _SAME * np.abs(slopes[:, [i, j]]).max():
-                raise ValueError(
-                    f"interior: the equations {i + 1} and {j + 1} of {rows.shape[1]} "
-                    "contradict each other: their difference is not zero, whatever the "
-                    f"field is.{_hint_at_the_point(problem)}"
-                )
+    for i, j in combinations(range(n_equations), 2):
+        a, b = values[..., i], values[..., j]
+        rounding = _SAME * (np.abs(a) + np.abs(b))[..., None]
+        if not problem.unknown and _without_field((a - b)[..., None], rounding).any():
+            raise ValueError(
+                f"interior: the equations {i + 1} and {j + 1} of {n_equations} "
+                "contradict each other: their difference is not zero, whatever the "
+                f"field is.{_hint_at_the_point(problem)}"
+            )
     warn_user(
         f"The residual has {n_equations} equations for the {_named(outputs)}. They "
         "hold together only if they agree; else the fit is a compromise between them."
@@ -286,27 +269,6 @@ def _hint_at_the_point(problem):
         f" Is the point x taken for a number? It has {domain.dim}: write one of them, "
         f"such as jnp.sin(x[0]), not jnp.sin(x); {axes}."
     )
-
-
-@partial(jit_by_size, static_argnames="problem")
-def _with_slopes(problem, level, weights, points):
-    """Residuals of the equation, and their slopes in level and weights of the field."""
-    kind = problem.residual_classes()[0]
-
-    def residual(parameters, x, data):
-        level, weights = parameters
-        field = problem.field(
-            lambda x: level + jnp.sin(jnp.pi * (weights @ problem.embedding(x)))
-        )
-        return kind.function((field,) * kind.n_points, x, data, problem.start)
-
-    def one(x, data):
-        given = level, weights
-        slopes = jax.jacfwd(residual)(given, x, data)
-        flat = [s.reshape(kind.n_outputs, -1) for s in slopes]
-        return residual(given, x, data), jnp.concatenate(flat, axis=1)
-
-    return jax.vmap(one)(points.x, points.data)
 
 
 def warn_of_missing_equations(problem):
@@ -362,18 +324,26 @@ def warn_of_fluxes(problem):
     needs the integral of f and c times that of g to cancel out.
     """
     domain, rng = problem.domain, np.random.RandomState(0)
-    if not _is_pure_neumann(problem):
+    others = problem.transform, problem.periodic, problem.unknown, domain.time
+    more_than_one = len(problem.outputs) > 1 or len(problem.conditions) != 1
+    if more_than_one or any(others) or problem.n_laplacian_directions is not None:
+        return
+    (condition,) = problem.conditions
+    whole = isinstance(condition, Neumann) and condition.on == "boundary"
+    sampled = not isinstance(domain, PointCloud) and domain.dim <= MOST_AXES
+    if not (whole and sampled and problem.residual_classes()[0].n_outputs == 1):
         return
     inside, _, area = measured(domain.interior(), _QUADRATURE, rng)
     rim, _, length = measured(domain.boundary(), _QUADRATURE, rng)
     with scope("float64"):
-        source, slopes = to_numpy(_source_and_slopes(problem, inside))
+        slopes = to_numpy(slopes_at_zero(problem, inside))[:, 0, :, 0]
+        source = to_numpy(_source(problem, inside))
     second = [derivatives(domain.dim).index((k, k)) for k in range(domain.dim)]
     c, expected = slopes[0, second[0]], np.zeros_like(slopes)
     expected[:, second] = c
     if not np.allclose(slopes, expected, rtol=0, atol=_SAME * abs(slopes).max()):
         return
-    flux = c * values_of(problem, problem.conditions[:1], [rim])[0][1][:, 0]
+    flux = c * values_of(problem, [condition], [rim])[0][:, 0]
     total = area * source.mean() + length * flux.mean()
     size = area * np.abs(source).mean() + length * np.abs(flux).mean()
     if np.abs(total) > _UNBALANCED * size:
@@ -384,29 +354,8 @@ def warn_of_fluxes(problem):
         )
 
 
-def _is_pure_neumann(problem):
-    plain = not (problem.transform or problem.periodic or problem.unknown)
-    plain = plain and problem.n_laplacian_directions is None
-    plain = plain and problem.domain.dim <= MOST_AXES
-    if not plain or len(problem.outputs) > 1 or len(problem.conditions) != 1:
-        return False
-    (condition,) = problem.conditions
-    whole = isinstance(condition, Neumann) and condition.on == "boundary"
-    one = problem.residual_classes()[0].n_outputs == 1
-    sampled = not isinstance(problem.domain, PointCloud)
-    return whole and one and sampled and problem.domain.time is None
-
-
 @partial(jit_by_size, static_argnames="problem")
-def _source_and_slopes(problem, X):
-    """Residual of zero, and how it depends on the derivatives of the solution."""
-
-    def zero(x):
-        return jnp.zeros(1, x.dtype)
-
-    def one(x):
-        none = jnp.zeros((len(derivatives(len(x))), 1), x.dtype)
-        slopes = slopes_of_equation(problem, zero, none, x)
-        return problem._equation_at(zero, x)[0], slopes[0, :, 0]
-
-    return jax.vmap(one)(X)
+def _source(problem, X):
+    """The first residual (n,) of a solution of zero."""
+    zero = jnp.zeros(len(problem.outputs))
+    return jax.vmap(lambda x: problem._equation_at(lambda y: zero, x)[0])(X)

@@ -107,24 +107,7 @@ class BaseCondition:
         rng: np.random.RandomState,
         method: Literal["sobol", "halton", "uniform"] = "sobol",
     ) -> Points:
-        """Draw the points of n residuals.
-
-        Parameters
-        ----------
-        domain : Domain
-            Domain of the problem.
-        n : int
-            Number of residuals.
-        rng : RandomState
-            Source of the random numbers.
-        method : {"sobol", "halton", "uniform"}, default="sobol"
-            How the points are drawn.
-
-        Returns
-        -------
-        Points
-            With a normal a point where the condition needs normals.
-        """
+        """Draw the points of n residuals, with normals where they are needed."""
         on = self.where(domain)
         if isinstance(on, Domain) and len(on.axes) != domain.dim:
             raise ValueError(

@@ -17,7 +17,7 @@ import numpy as np
 from sklearn_gn._typing import Array
 from sklearn_gn.pde.patches import Patch, draw, join, product, select
 
-_NUDGE = 1e-7  # step to either side of a boundary, in units of the domain's size
+NUDGE = 1e-7  # step to either side of a boundary, in units of the domain's size
 _ROUNDING = 1e-12  # by which a point may be outside, in the same units
 _OUTSIDE = 1e-6  # of the longest axis, by which the user's points may be outside
 
@@ -111,19 +111,7 @@ class Domain:
     def boundary(
         self, on: str | tuple[str, ...] | Callable[..., Any] = "boundary"
     ) -> Patch:
-        """The patch of a part of the boundary.
-
-        Parameters
-        ----------
-        on : str, tuple of str or callable, default="boundary"
-            "boundary" (of space), faces by name, or a function of points (n, d)
-            that says which of the boundary of space to take.
-
-        Returns
-        -------
-        Patch
-            What :func:`draw` draws from.
-        """
+        """The patch of a part of the boundary, given as the ``on`` of a condition."""
         if callable(on):
             return select(self.boundary(), lambda points, _: _chosen(on, points))
         faces = self.patches()
@@ -157,7 +145,7 @@ class Domain:
 
     def is_boundary(self, points: Array, normals: Array) -> Array:
         """Whether the domain is on the inner side of points and not on the outer."""
-        step = _NUDGE * self._size()
+        step = NUDGE * self._size()
         inner, outer = points - step * normals, points + step * normals
         return (self.depth(inner) >= -step / 2) & (self.depth(outer) < -step / 2)
 

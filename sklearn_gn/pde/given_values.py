@@ -1,4 +1,8 @@
-"""What is known of a solution: values that conditions give, and the exact solution."""
+"""What is known of a solution: values that conditions give, and the exact solution.
+
+Everything that looks at given values reads them here: their sizes, their jumps, whether
+they agree where two parts of the boundary meet, and whether the equation does there.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -10,9 +14,13 @@ from jax import lax
 
 from sklearn_gn.arrays.backend import scope, to_numpy
 from sklearn_gn.arrays.compilation import jit_by_size
-from sklearn_gn.pde.calls import call
+from sklearn_gn.pde.calls import call, named_parameters
+from sklearn_gn.pde.conditions import Dirichlet, Initial
 from sklearn_gn.pde.operators import Field
 
+JUMP = 1e-3  # change of values, or of what they make, relative to their size
+ROUNDING = float(np.sqrt(np.finfo(float).eps))  # relative change that is none
+N_POINTS = 128  # of a domain, or of a part of its boundary, at which it is looked at
 _CHUNK = 2**20  # numbers of the points at which an exact solution is taken at a time
 _PARTS, _CUTS = 16, 8  # of a segment, of which the steepest one is cut again
 
@@ -22,83 +30,124 @@ def faces_of(domain, condition):
     on = condition.where(domain)
     if callable(on) or not isinstance(on, (str, tuple)):
         return []
-    names = domain.faces if on == "boundary" else (on,) if isinstance(on, str) else on
+    names = (
+        domain.patches() if on == "boundary" else (on,) if isinstance(on, str) else on
+    )
     known = {
         f"{axis}={side}": (k, domain.bounds[k, number])
         for k, axis in enumerate(domain.axes)
         for number, side in enumerate(("min", "max"))
     }
-    if on == "boundary":
-        names = [n for n in names if not n.startswith(f"{domain.time}=")]
     return [known[name] for name in names if name in known]
 
 
 def outputs_of(problem, condition):
-    """Return the names of the outputs that a condition is about."""
+    """Return the numbers of the outputs that a condition is about."""
     field = Field(None, problem.domain.axes, problem.domain.time, problem.outputs)
-    return (field if condition.outputs is None else field[condition.outputs]).outputs
+    chosen = field if condition.outputs is None else field[condition.outputs]
+    return [problem.outputs.index(name) for name in chosen.outputs]
+
+
+def gives_values(problem, condition):
+    """Whether a condition gives values of the outputs that are known."""
+    if not isinstance(condition, (Dirichlet, Initial)) or getattr(
+        condition, "order", 0
+    ):
+        return False
+    if not callable(condition.value) or not problem.unknown:
+        return True
+    named, takes_all = named_parameters(condition.value, 1)
+    return not (takes_all or set(named) & set(problem.unknown))
+
+
+def value_at(problem, conditions, x, absent=0.0):
+    """Values (q,) that conditions give at a point, in JAX; of others, ``absent``."""
+    outputs = jnp.full(len(problem.outputs), absent, x.dtype)
+    for condition in conditions:
+        value = condition.value
+        if callable(value):
+            value = call(value, (x,), problem.start)
+        numbers = np.array(outputs_of(problem, condition))
+        outputs = outputs.at[numbers].set(jnp.asarray(value, x.dtype))
+    return outputs
 
 
 def values_of(problem, conditions, places):
-    """Return names of outputs and their values (n, k), for each of some conditions.
+    """Return the values (n, q) of all outputs that each condition gives at its places.
 
-    Each has its places (n, d). Their functions are compiled together.
+    NaN for outputs that it does not give. Functions are compiled together.
     """
-    names = [outputs_of(problem, condition) for condition in conditions]
-    functions, at = [], []
-    for condition, known, X in zip(conditions, names, places, strict=True):
+    found, functions, at = [], {}, []
+    for number, (condition, X) in enumerate(zip(conditions, places, strict=True)):
+        found.append(np.full((len(X), len(problem.outputs)), np.nan))
         if callable(condition.value):
-            functions.append((condition.value, len(known)))
+            functions[number] = condition
             at.append(X)
-    found = iter(())
+        else:
+            found[-1][:, outputs_of(problem, condition)] = condition.value
     if functions:
         with scope("float64"):
-            found = iter(to_numpy(_given_at(problem, tuple(functions), at)))
+            values = to_numpy(_values_at(problem, tuple(functions.values()), at))
+        for number, own in zip(functions, values, strict=True):
+            found[number] = own
+    return found
+
+
+@partial(jit_by_size, static_argnames=("problem", "conditions"))
+def _values_at(problem, conditions, places):
     return [
-        (
-            known,
-            next(found)
-            if callable(condition.value)
-            else np.broadcast_to(condition.value, (len(X), len(known))),
-        )
-        for condition, known, X in zip(conditions, names, places, strict=True)
+        jax.vmap(lambda x, given=given: value_at(problem, (given,), x, jnp.nan))(X)
+        for given, X in zip(conditions, places, strict=True)
     ]
 
 
-@partial(jit_by_size, static_argnames=("problem", "functions"))
-def _given_at(problem, functions, places):
-    """What functions of conditions give at their points."""
+def contradict_the_equation(problem, places, faces):
+    """Whether the values on two faces contradict the equation where these meet, (n,).
 
-    def values(value, k, X):
-        def at(x):
-            given = call(value, (x,), problem.start)
-            return jnp.broadcast_to(jnp.asarray(given, x.dtype), (k,))
+    For each place (d,), ``faces`` has two pairs of the axis across a face and of the
+    conditions on it. The sum of the values on both, without what they share, fulfils
+    the equation there, or the solution is not smooth. What is left of the equation is
+    compared with that elsewhere, of the sum and of the values of one face alone.
+    """
+    if not len(places):
+        return np.zeros(0, bool)
+    x = problem.domain.sample(N_POINTS, np.random.RandomState(0))
+    with scope("float64"):
+        found = to_numpy(_residuals_of_sums(problem, tuple(faces), np.array(places), x))
+    there, size = np.abs(found[:, 0, 0]), np.abs(found).max(axis=(1, 2))
+    return (there > JUMP * size).any(axis=1)
 
-        return jax.vmap(at)(X)
 
-    pairs = zip(functions, places, strict=True)
-    return [values(value, k, X) for (value, k), X in pairs]
+@partial(jit_by_size, static_argnames=("problem", "faces"))
+def _residuals_of_sums(problem, faces, places, x):
+    """Residuals (n, 3, 1 + m, k) of a sum and of its two parts, there and at points."""
+
+    def residuals(function, place):
+        points = jnp.concatenate([place[None], x])
+        return jax.vmap(partial(problem._equation_at, function))(points)
+
+    rows = []
+    for place, ((i, on_first), (j, on_second)) in zip(places, faces, strict=True):
+
+        def first(x, i=i, given=on_first, place=place):
+            return value_at(problem, given, x.at[i].set(place[i]))
+
+        def second(x, j=j, given=on_second, place=place):
+            return value_at(problem, given, x.at[j].set(place[j]))
+
+        def both(x, i=i, place=place, first=first, second=second):
+            return first(x) + second(x) - second(x.at[i].set(place[i]))
+
+        rows.append(jnp.stack([residuals(f, place) for f in (both, first, second)]))
+    return jnp.stack(rows)
 
 
 def steepest_parts(function, low, high):
-    """Find jumps of a function along segments, cutting the steepest part again.
+    """Middles of the steepest parts of segments, and the values at their two ends.
 
-    The change along a tiny part of a segment vanishes for continuous functions, however
-    steep they are.
-
-    Parameters
-    ----------
-    function : callable
-        Maps points (m, d) to values (m, k), NaN where there are none.
-    low, high : ndarray of shape (n, d)
-        Ends of the segments.
-
-    Returns
-    -------
-    place : ndarray of shape (n, d)
-        Middle of the part of each segment along which the values change most.
-    before, after : ndarray of shape (n, k)
-        Values at its ends.
+    ``function`` maps points (m, d) to values (m, k), NaN where there are none, and
+    segments lead from ``low`` (n, d) to ``high``. The steepest part is cut again, until
+    its change vanishes for continuous functions, however steep they are.
     """
     rows, share = np.arange(len(low)), np.linspace(0, 1, _PARTS + 1)[:, None]
     for _ in range(_CUTS):

@@ -258,7 +258,7 @@ def d(u: Field, *axes: str | int) -> Field:
     _note(u, indices[:1])
     function = u
     for index in indices:
-        function = _along(function, index)
+        function = derivative_along(function, index)
     return u.derived(function, u.outputs)
 
 
@@ -336,7 +336,7 @@ def laplacian(u: Field) -> Field:
 
     def trace(x):
         def second(i):
-            return _along(_along(u, i), i)(x)
+            return derivative_along(derivative_along(u, i), i)(x)
 
         if u.directions is None:
             return jnp.sum(_for_each(second, u.space), axis=-1)
@@ -348,7 +348,7 @@ def laplacian(u: Field) -> Field:
     if u.directions is None and known is not None:
         trace = known.differentiated(
             trace,
-            lambda along: reduce(operator.add, (along(i, i) for i in u.space)),
+            lambda known: reduce(operator.add, (known(i, i) for i in u.space)),
             order=2,
         )
     return u.derived(trace, u.outputs)
@@ -485,7 +485,7 @@ def _known(function, order=0, axes=()):
     return None
 
 
-def _along(function, index):
+def derivative_along(function, index):
     """Derivative along an axis, whose index may be traced."""
 
     def derivative(x):
@@ -497,19 +497,19 @@ def _along(function, index):
 
     known = _known(function, 1)
     if known is not None and isinstance(index, Integral):
-        return known.differentiated(derivative, lambda along: along(index))
+        return known.differentiated(derivative, lambda known: known(index))
     return derivative
 
 
 def _gradient(function, indices):
     def slopes(x):
-        return _for_each(lambda i: _along(function, i)(x), indices)
+        return _for_each(lambda i: derivative_along(function, i)(x), indices)
 
     known = _known(function, 1, indices)
     if known is None:
         return slopes
     return known.differentiated(
-        slopes, lambda along: jnp.stack([along(i) for i in indices], axis=-1)
+        slopes, lambda known: jnp.stack([known(i) for i in indices], axis=-1)
     )
 
 

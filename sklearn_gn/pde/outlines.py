@@ -13,7 +13,7 @@ import numpy as np
 from sklearn_gn._typing import Array
 from sklearn_gn.pde.domains import Domain, namespace
 from sklearn_gn.pde.patches import Patch, select, whole
-from sklearn_gn.pde.shapes import axes_of_space, set_fields
+from sklearn_gn.pde.shapes import Box, axes_of_space, set_fields
 
 _PLANE = ("x", "y")
 
@@ -68,16 +68,12 @@ class Polygon(Domain):
         """Lowest and highest values along the axes, of shape (d, 2)."""
         return np.column_stack([np.min(self.vertices, 0), np.max(self.vertices, 0)])
 
-    def _edges(self):
-        first = np.array(self.vertices)
-        return first, np.roll(first, -1, axis=0)
-
     def depth(self, X: Array) -> Array:
         """Distance to the nearest edge, negative outside."""
         xp = namespace(X)
-        first, second = map(xp.asarray, self._edges())
+        first = xp.asarray(self.vertices)[None]
+        second = xp.roll(first, -1, axis=1)
         along = second - first
-        along, first, second = along[None], first[None], second[None]
         to = X[:, None] - first
         share = xp.clip((to * along).sum(-1) / (along**2).sum(-1), 0, 1)
         offset = to - share[..., None] * along
@@ -92,19 +88,28 @@ class Polygon(Domain):
 
     def interior(self) -> Patch:
         """The patch of what is inside of the bounding box."""
-        low, high = self.bounds.T
-        box = whole(
-            float(np.log(high - low).sum()), 2, lambda u: low + (high - low) * u
-        )
-        return select(box, lambda points, _: self.depth(points) >= 0)
+        box = Box(time=None, **dict(zip(self.axes, self.bounds, strict=True)))
+        return select(box.interior(), lambda points, _: self.depth(points) >= 0)
 
     def patches(self, of_time: bool = False) -> dict[str, Patch]:
         """The edges."""
-        if of_time:
-            return {}
-        sign = np.sign(_signed_area(np.array(self.vertices)))
-        edges = zip(*self._edges(), strict=True)
-        return {f"edge {k + 1}": _segment(a, b, sign) for k, (a, b) in enumerate(edges)}
+        corners = np.array(self.vertices)
+        ends = np.roll(corners, -1, axis=0)
+        outward = np.sign(_cross(corners, ends).sum())  # of edges to the right
+
+        def segment(a, b):
+            length = np.linalg.norm(b - a)
+            normal = outward * np.array([b[1] - a[1], a[0] - b[0]]) / length
+
+            def place(uniforms):
+                points = a + uniforms[:, :1] * (b - a)
+                return points, np.broadcast_to(normal, points.shape)
+
+            return whole(math.log(length), 1, place)
+
+        edges = zip(corners, ends, strict=True)
+        named = {f"edge {k + 1}": segment(*edge) for k, edge in enumerate(edges)}
+        return {} if of_time else named
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -161,38 +166,40 @@ class Ellipse(Domain):
         return f"Ellipse({', '.join(words)})"
 
     @property
-    def _rotation(self):
-        """Columns are the directions of the half axes."""
+    def _half_axes(self):
+        """The half axes, as columns."""
         c, s = math.cos(self.angle), math.sin(self.angle)
-        return np.array([[c, -s], [s, c]])
+        return np.array([[c, -s], [s, c]]) * self.radii
 
     @property
     def bounds(self) -> Array:
         """Lowest and highest values along the axes, of shape (d, 2)."""
-        reach = np.linalg.norm(self._rotation * self.radii, axis=1)
+        reach = np.linalg.norm(self._half_axes, axis=1)
         return np.array(self.center)[:, None] + reach[:, None] * np.array([[-1.0, 1.0]])
 
     def depth(self, X: Array) -> Array:
         """Distance to the ellipse to first order, negative outside."""
         xp = namespace(X)
-        center, radii = xp.asarray([self.center]), xp.asarray([self.radii])
-        scaled = (X - center) @ xp.asarray(self._rotation) / radii
+        center, to_disk = xp.asarray([self.center]), np.linalg.inv(self._half_axes)
+        scaled = (X - center) @ xp.asarray(to_disk.T)
         ratio = xp.sqrt((scaled**2).sum(axis=1))
-        slope = xp.sqrt(((scaled / radii) ** 2).sum(axis=1))
+        slope = xp.sqrt(((scaled @ xp.asarray(to_disk)) ** 2).sum(axis=1))
         middle = ratio == 0
         reach = ratio / xp.where(middle, 1.0, slope)
         return (1 - ratio) * xp.where(middle, min(self.radii), reach)
 
-    def _placed(self, scaled):
-        """Points of the unit disk on the ellipse."""
-        return np.array(self.center) + (scaled * self.radii) @ self._rotation.T
+    def _place(self, uniforms):
+        """Points of the unit circle by angle, and where the ellipse has them."""
+        angle = 2 * np.pi * uniforms
+        circle = np.column_stack([np.cos(angle), np.sin(angle)])
+        return circle, circle @ self._half_axes.T
 
     def interior(self) -> Patch:
         """The patch of the whole ellipse."""
 
         def place(uniforms):
-            ratio, angle = np.sqrt(uniforms[:, :1]), 2 * np.pi * uniforms[:, 1:2]
-            return self._placed(ratio * np.hstack([np.cos(angle), np.sin(angle)]))
+            _, offset = self._place(uniforms[:, 1])
+            return np.array(self.center) + np.sqrt(uniforms[:, :1]) * offset
 
         return whole(math.log(math.pi * math.prod(self.radii)), 2, place)
 
@@ -200,13 +207,12 @@ class Ellipse(Domain):
         """The ellipse itself, of constant density along it."""
 
         def place(uniforms):
-            t = 2 * np.pi * uniforms[:, 0]
-            circle = np.column_stack([np.cos(t), np.sin(t)])
-            normals = circle / self.radii
+            circle, offset = self._place(uniforms[:, 0])
+            normals = circle @ np.linalg.inv(self._half_axes)
             normals /= np.linalg.norm(normals, axis=1, keepdims=True)
             speed = np.linalg.norm(circle[:, ::-1] * self.radii, axis=1)
             kept = uniforms[:, 1] * max(self.radii) <= speed
-            return self._placed(circle), normals @ self._rotation.T, kept
+            return np.array(self.center) + offset, normals, kept
 
         longest = math.log(2 * math.pi * max(self.radii))
         return {} if of_time else {"ellipse": Patch(longest, 2, place)}
@@ -268,22 +274,17 @@ class PointCloud(Domain):
             raise ValueError(f"axes must have {dim} entries, got {axes!r}.")
         self.axes = tuple(axes)
 
-    def _key(self):
-        arrays = self.points, self.points_on_it, self.normals
-        return self.axes, tuple((a.shape, a.tobytes()) for a in arrays)
-
     def __eq__(self, other):
         return self is other or (
-            isinstance(other, PointCloud) and self._key() == other._key()
+            isinstance(other, PointCloud)
+            and self.axes == other.axes
+            and np.array_equal(self.points, other.points)
+            and np.array_equal(self.points_on_it, other.points_on_it)
+            and np.array_equal(self.normals, other.normals)
         )
 
     def __hash__(self):
-        if not hasattr(self, "_hash"):
-            self._hash = hash(self._key())
-        return self._hash
-
-    def __getstate__(self):  # the hash is that of one process
-        return {k: v for k, v in self.__dict__.items() if k != "_hash"}
+        return hash((self.axes, self.points.shape, *self.points[0].tolist()))
 
     def __repr__(self):
         found = 0 if self._boundary is None else len(self._boundary)
@@ -354,14 +355,6 @@ def _check_plane(axes):
         raise ValueError(f"axes must be two different names, got {axes!r}.")
 
 
-# --- polygons ------------------------------------------------------------------------
-
-
-def _signed_area(corners):
-    """Area of a polygon, positive counterclockwise."""
-    return _cross(corners, np.roll(corners, -1, axis=0)).sum() / 2
-
-
 def _cross(a, b):
     return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
 
@@ -369,7 +362,7 @@ def _cross(a, b):
 def _edges_cross(corners):
     """Whether two edges that are not neighbours meet, or an edge has no length."""
     a, b = corners, np.roll(corners, -1, axis=0)
-    if (a == b).all(axis=1).any() or _signed_area(corners) == 0:
+    if (a == b).all(axis=1).any() or _cross(a, b).sum() == 0:
         return True
     i, j = np.triu_indices(len(corners), 2)
     apart = (i > 0) | (j < len(corners) - 1)  # the last one is next to the first
@@ -380,15 +373,3 @@ def _edges_cross(corners):
         return _cross(along, a[m] - a[k]) * _cross(along, b[m] - a[k]) <= 0
 
     return bool((on_both_sides(i, j) & on_both_sides(j, i) & apart).any())
-
-
-def _segment(a, b, sign):
-    """The patch of an edge, with the inside on its left where the sign is positive."""
-    length = np.linalg.norm(b - a)
-    normal = sign * np.array([b[1] - a[1], a[0] - b[0]]) / length
-
-    def place(uniforms):
-        points = a + uniforms[:, :1] * (b - a)
-        return points, np.broadcast_to(normal, points.shape)
-
-    return whole(math.log(length), 1, place)

@@ -233,17 +233,9 @@ class Problem:
         return self.domain.dim + len(self.periodic)
 
     def embedding(self, x: Any) -> Any:
-        """Inputs of the network: axes mapped to [-1, 1], periodic ones to the circle.
+        """Inputs of the network at a point: axes mapped to [-1, 1], then circles.
 
-        Parameters
-        ----------
-        x : jax.Array of shape (d,)
-            Point.
-
-        Returns
-        -------
-        jax.Array of shape (n_inputs,)
-            Axes that are not periodic, then cosines, then sines of those that are.
+        Of periodic axes they are the cosines, then the sines.
         """
         low, high = self.domain.bounds.T.astype(x.dtype)
         share = (x - low) / (high - low)
@@ -258,21 +250,20 @@ class Problem:
     def field(self, function: Callable[..., Any], directions: Any = None) -> Field:
         """The field of a network, after the transform.
 
-        Parameters
-        ----------
-        function : callable
-            Raw outputs of the network, of shape (q,), as a function of one point.
-        directions : jax.Array of int, default=None
-            Axes from which Laplacians are estimated. If None, they are exact.
-
-        Returns
-        -------
-        Field
-            Scalar if there is one output.
+        ``function`` maps a point to the raw outputs of the network, of each region.
+        Laplacians are estimated from the axes ``directions``; if None, they are exact.
         """
+        q = len(self.outputs)
+
+        def own(outputs, x):  # those of the region of the point
+            if jnp.shape(outputs) not in ((), (q,)) and self.regions is not None:
+                mask, every = present_region(), jnp.reshape(outputs, (-1, q))
+                mask = self.regions.masks(x[None])[0] if mask is None else mask
+                outputs = jnp.sum(jnp.where(mask[:, None], every, 0), axis=0)
+            return self._as_outputs(outputs, "the network")
 
         def all_at(x):
-            outputs = self._as_outputs(self._own(function(x), x), "the network")
+            outputs = own(function(x), x)
             if self.transform is not None:
                 outputs = self._as_outputs(self.transform(x, outputs), "transform")
             return outputs
@@ -282,34 +273,19 @@ class Problem:
             for numbers, projection in self._projections:
                 chosen = np.array(numbers)
                 outputs = outputs.at[chosen].set(all_at(projection(x))[chosen])
-            return self._value_of_field(outputs)
+            return outputs if q > 1 else outputs[0]
+
+        def derivative(axes):
+            outputs = own(function.derivative(axes), function.point)
+            return outputs if q > 1 else outputs[0]
 
         known: Any = value
-        if isinstance(function, LocalFunction):
-            if self.transform is None and not self._projections:
-                known = function._replace(
-                    function=value,
-                    derivative=lambda axes: self._value_of_field(
-                        self._own(function.derivative(axes), function.point)
-                    ),
-                )
+        plain = self.transform is None and not self._projections
+        if isinstance(function, LocalFunction) and plain:
+            known = function._replace(function=value, derivative=derivative)
         return Field(
             known, self.domain.axes, self.domain.time, self.outputs, directions
         )
-
-    def _own(self, outputs, x):
-        """Outputs (q,) of the region of a point, of those of all regions."""
-        q = len(self.outputs)
-        if jnp.shape(outputs) in ((), (q,)) or self.regions is None:
-            return outputs
-        mask, every = present_region(), jnp.reshape(outputs, (-1, q))
-        mask = self.regions.masks(x[None])[0] if mask is None else mask
-        return jnp.sum(jnp.where(mask[:, None], every, 0), axis=0)
-
-    def _value_of_field(self, outputs):
-        """A number where there is one output."""
-        outputs = self._as_outputs(outputs, "the network")
-        return outputs if len(self.outputs) > 1 else outputs[0]
 
     def _as_outputs(self, value: Any, source: str) -> Any:
         """One number for each output, (q,); ``source``, for errors, is what gave it."""
@@ -443,20 +419,7 @@ class Problem:
         return self._draw(n_interior, counts, rng, method)
 
     def probes(self, n: int, rng: np.random.RandomState) -> dict[str, Points]:
-        """Draw uniform points, as many for each residual class.
-
-        Parameters
-        ----------
-        n : int
-            Number of points of each class.
-        rng : RandomState
-            Source of the random numbers.
-
-        Returns
-        -------
-        dict of Points
-            As from ``sample``.
-        """
+        """Draw n uniform points for each residual class; see ``sample``."""
         counts = dict.fromkeys(dict(self._named_conditions()), n)
         return self._draw(n, counts, rng, "uniform")
 

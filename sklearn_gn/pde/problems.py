@@ -19,8 +19,6 @@ from sklearn_gn.pde.shapes import Box
 
 __all__ = ["HeatSine", "Kovasznay", "navier_stokes"]
 
-_CONDUCTIVITY = 0.25  # of the heat equation
-
 
 # --- the heat equation ----------------------------------------------------------------
 
@@ -30,7 +28,7 @@ def _heat(u, x, kappa):
 
 
 def _slow(x):
-    return jnp.exp(-4 * _CONDUCTIVITY * x[-1]) * jnp.sum(jnp.sin(2 * x[:-1]))
+    return jnp.exp(-x[-1]) * jnp.sum(jnp.sin(2 * x[:-1]))
 
 
 def HeatSine(dim: int = 4) -> Problem:
@@ -56,7 +54,7 @@ def HeatSine(dim: int = 4) -> Problem:
         _heat,
         Box.unit(dim, time=(0.0, 1.0)),
         conditions=(Dirichlet(_slow), Initial(_slow)),
-        coefficients={"kappa": _CONDUCTIVITY},
+        coefficients={"kappa": 0.25},
         exact=_slow,
         name="HeatSine",
     )

@@ -14,7 +14,8 @@ derivatives as the equation has.
 """
 
 import inspect
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -29,17 +30,14 @@ from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.calls import call, flat, named_parameters
 from sklearn_gn.pde.coefficients import Piecewise, piece_numbers, within_pieces
 from sklearn_gn.pde.conditions import BaseCondition, Points
-from sklearn_gn.pde.domains import Domain, namespace
+from sklearn_gn.pde.domains import NUDGE, Domain, namespace
+from sklearn_gn.pde.given_values import N_POINTS
 from sklearn_gn.pde.operators import jump_of
-from sklearn_gn.pde.patches import draw, join, product, select
+from sklearn_gn.pde.patches import draw, join, measured, product, select
 from sklearn_gn.pde.shapes import Box
 
 _POINTS = 4096  # at which regions are looked for
-_ON_FACES = 256  # the same of each face of a piece
-_STEP = 1e-7  # to either side of an interface, in units of the domain's size
-_ON_IT = 1e-9  # distance from a face that is none, in the same units
-_EQUAL = 1e-9
-_FEW = 16  # points of an interface that show what may jump there
+_side: ContextVar[int] = ContextVar("side", default=0)
 
 
 class Part(NamedTuple):
@@ -101,29 +99,22 @@ class Regions:
 
     def interfaces(self, domain: Any) -> Any:
         """The patch of all places at which two regions meet."""
-        step, size = _STEP * domain._size(), domain._size()
-        faces = list(_faces(self.partitions, domain))
+        step, faces = NUDGE * domain._size(), list(_faces(self.partitions, domain))
 
         def kept(number, points, normals):
-            sides = [points + sign * step * normals for sign in (-1, 1)]
-            a, b = map(self.numbers, sides)
-            inside = [domain.depth(x) >= 0 for x in sides]
-            fresh = np.ones(len(points), bool)
-            for other in {faces[k][0] for k in range(number)} - {faces[number][0]}:
-                away = np.abs(other.depth(points[:, : other.dim]))
-                fresh &= away > _ON_IT * size
-            return inside[0] & inside[1] & (a != b) & fresh
+            first, second = points - step * normals, points + step * normals
+            found = (domain.depth(first) >= 0) & (domain.depth(second) >= 0)
+            found &= self.numbers(first) != self.numbers(second)
+            for other in {piece for piece, _ in faces[:number]} - {faces[number][0]}:
+                found &= np.abs(other.depth(points[:, : other.dim])) > step  # has it
+            return found
 
         found = [
             select(patch, partial(kept, number))
             for number, (_, patch) in enumerate(faces)
         ]
-        return join(patch for patch in found if _has_points(patch))
-
-
-def _has_points(patch):
-    uniforms = np.random.RandomState(0).uniform(size=(_ON_FACES, patch.n_uniforms))
-    return patch.place(uniforms)[2].any()
+        rng = np.random.RandomState(0)
+        return join(p for p in found if len(measured(p, N_POINTS, rng)[0]))
 
 
 def _faces(partitions, domain):
@@ -145,12 +136,11 @@ def regions_of(domain: Any, coefficients: Any) -> Regions | None:
     partitions = tuple(dict.fromkeys(known.domains for known in coefficients))
     if not partitions:
         return None
-    rng, step = np.random.RandomState(0), _STEP * domain._size()
+    rng, step = np.random.RandomState(0), NUDGE * domain._size()
     X = [domain.sample(_POINTS, rng)]
     for _, patch in _faces(partitions, domain):
-        uniforms = rng.uniform(size=(_ON_FACES, patch.n_uniforms))
-        points, normals, kept = patch.place(uniforms)
-        X += [(points + sign * step * normals)[kept] for sign in (-1, 1)]
+        points, normals, _ = measured(patch, N_POINTS, rng)
+        X += [points - step * normals, points + step * normals]
     X = np.concatenate(X)
     X = X[domain.depth(X) >= 0]
     keys = np.stack([piece_numbers(domains, X) for domains in partitions], axis=1)
@@ -164,21 +154,24 @@ def regions_of(domain: Any, coefficients: Any) -> Regions | None:
 
 def _sides(domain, X, own, partitions, key, sides=()):
     """Yield half spaces of the parts of a region that planes across axes separate."""
-    for axis in range(domain.dim):
-        values = np.unique(X[own, axis])
-        gap = np.diff(values)
-        if not len(gap):
-            continue
-        place = float(values[gap.argmax()] + gap.max() / 2)
+    pieces = [piece for domains in partitions for piece in domains]
+    faces = {
+        (axis, float(place))
+        for piece in pieces
+        for axis in range(piece.dim)
+        for place in piece.bounds[axis]
+    }
+    for axis, place in sorted(faces):
+        above = X[:, axis] > place
         plane = X.copy()
         plane[:, axis] = place
         plane = plane[domain.depth(plane) >= 0]
         numbers = np.stack([piece_numbers(d, plane) for d in partitions], axis=1)
-        if len(plane) and not (numbers == key).all(axis=1).any():
-            for above in (False, True):
-                half = own & ((X[:, axis] > place) == above)
-                more = (*sides, (axis, place, above))
-                yield from _sides(domain, X, half, partitions, key, more)
+        crossed = not len(plane) or (numbers == key).all(axis=1).any()
+        if (own & above).any() and (own & ~above).any() and not crossed:
+            for is_above in (False, True):
+                half, more = own & (above == is_above), (axis, place, is_above)
+                yield from _sides(domain, X, half, partitions, key, (*sides, more))
             return
     yield sides
 
@@ -265,6 +258,7 @@ class Interface(BaseCondition):
     linear: bool = False  # in all derivatives
 
     needs_normals = True
+    n_fields = 2  # next to the interface, where known functions may have a cut
     kind = "interface"
 
     def n_data(self, dim: int) -> int:
@@ -274,16 +268,24 @@ class Interface(BaseCondition):
     def sample(self, domain: Any, n: int, rng: Any, method: Any = "sobol") -> Points:
         """Draw n points of all interfaces, of the same density."""
         points, normals = draw(self.regions.interfaces(domain), n, rng, method)
-        step = _STEP * domain._size() * normals
-        sides = [self.regions.numbers(x) for x in (points - step, points + step)]
-        return Points(points[:, None], np.column_stack([normals, *sides]))
+        step = NUDGE * domain._size() * normals
+        numbers = [self.regions.numbers(x) for x in (points - step, points + step)]
+        sides = [points - NUDGE * step, points + NUDGE * step]
+        return Points(np.stack(sides, axis=1), np.column_stack([normals, *numbers]))
 
     def __call__(self, fields: Any, points: Any, data: Any, coefficients: Any) -> Any:
         """Jumps at a point, of shape (k,)."""
-        (field,), (x,) = fields, points
-        numbers = np.arange(len(self.regions.parts), dtype=data.dtype)
+        x, numbers = points[0], np.arange(len(self.regions.parts), dtype=data.dtype)
         normal, sides = data[: x.size], data[x.size :]
-        first, second = (partial(self.regions.within, numbers == a) for a in sides)
+        first, second = (
+            partial(_on_side, k, self.regions, numbers == sides[k]) for k in range(2)
+        )
+
+        def value(y):  # of the side on which functions are evaluated
+            k = _side.get()
+            return fields[k](points[k] + (y - x))
+
+        field = fields[0].derived(value, fields[0].outputs)
 
         def residual(x):
             return flat(call(self.equation, (field, x), coefficients), x)
@@ -304,11 +306,22 @@ class Interface(BaseCondition):
         return jnp.stack(found)
 
 
+@contextmanager
+def _on_side(number, regions, mask):
+    """Evaluate fields and coefficients on the first or the second side, everywhere."""
+    token = _side.set(number)
+    try:
+        with regions.within(mask):
+            yield
+    finally:
+        _side.reset(token)
+
+
 def interface_of(problem, regions):
     """The interface of a problem, with all levels at which something may jump."""
     interface = Interface(equation=problem.residual, regions=regions)
     rng, low_high = np.random.RandomState(0), problem.domain.bounds
-    points = interface.sample(problem.domain, _FEW, rng, "uniform")
+    points = interface.sample(problem.domain, N_POINTS, rng, "uniform")
     shape = problem.n_network_outputs, len(low_high)
     waves = np.pi * rng.standard_normal(shape) / np.ptp(low_high, axis=1)
     numbers = range(problem._interior[0].n_outputs)
@@ -325,7 +338,7 @@ def interface_of(problem, regions):
         if not found.any():
             break
         counts[(found != 0).any(axis=0)] = level
-        linear &= np.allclose(found, jumps(level, 0.0, waves, True), rtol=_EQUAL)
+        linear &= np.allclose(found, jumps(level, 0.0, waves, True), rtol=NUDGE)
     rows = [Row(k, i, 0.0) for i, n in enumerate(counts) for k in range(1, n + 1)]
     if isinstance(problem.residual, RegionalResidual):
         # Natural conditions have the coefficients of either side; the others, half of
@@ -348,6 +361,6 @@ def _jumps_of_waves(problem, interface, waves, points, data):
     field = problem.field(lambda x: 2 + jnp.sin(waves @ x))
 
     def one(x, data):
-        return interface((field,), x, data, problem.start)
+        return interface((field, field), x, data, problem.start)
 
     return jax.vmap(one)(points, data)

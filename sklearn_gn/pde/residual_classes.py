@@ -8,6 +8,7 @@ on each derivative of the solution.
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations_with_replacement
 from math import factorial, prod
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.calls import (
     call,
     check_indices,
@@ -24,7 +26,7 @@ from sklearn_gn.pde.calls import (
     named_errors,
 )
 from sklearn_gn.pde.local_functions import LocalFunction, followed_by, points_of_row
-from sklearn_gn.pde.operators import Field
+from sklearn_gn.pde.operators import Field, derivative_along
 
 
 class ResidualClass(NamedTuple):
@@ -190,21 +192,26 @@ def derivatives(dim):
     return [axes for order in orders for axes in order]
 
 
+@partial(jit_by_size, static_argnames="problem")
+def slopes_at_zero(problem, points, changes=0.0):
+    """Slopes (n, k, m, q) of the equation at points (n, d), about a solution of zero.
+
+    With ``changes`` (m, q) of its derivatives, the same at all points.
+    """
+    shape = len(derivatives(problem.domain.dim)), len(problem.outputs)
+    changes = jnp.broadcast_to(jnp.asarray(changes, points.dtype), shape)
+
+    def zero(x):
+        return jnp.zeros(shape[1], x.dtype)
+
+    return jax.vmap(partial(slopes_of_equation, problem, zero, changes))(points)
+
+
 def slopes_of_equation(problem, values, changes, x):
-    """Slopes of the equation in the derivatives of the solution at a point.
+    """Slopes (k, n, q) of the equation in the derivatives of the solution at a point.
 
-    Parameters
-    ----------
-    problem : Problem
-    values : callable
-        The outputs (q,) as a function of a point.
-    changes : array of shape (n, q)
-        What is added to each of the :func:`derivatives` of the values at the point.
-    x : array of shape (d,)
-
-    Returns
-    -------
-    array of shape (k, n, q)
+    ``values`` maps a point to the outputs (q,), and ``changes`` (n, q) are added to
+    each of the :func:`derivatives` of it at the point x.
     """
     known = derivatives(problem.domain.dim)
     (point,) = points_of_row(x[None])
@@ -214,7 +221,7 @@ def slopes_of_equation(problem, values, changes, x):
         def derivative(axes):
             function = values
             for axis in axes:
-                function = _along(function, axis)
+                function = derivative_along(function, axis)
             return function(x) + changes[known.index(tuple(sorted(axes)))]
 
         def polynomial(y):  # where the equation does not take derivatives as they are
@@ -232,7 +239,3 @@ def slopes_of_equation(problem, values, changes, x):
         return kind.function((field,), (point,), x[:0], problem.start)
 
     return jax.jacrev(residual)(changes)
-
-
-def _along(function, axis):
-    return lambda x: jax.jvp(function, (x,), (jnp.zeros_like(x).at[axis].set(1),))[1]

@@ -110,9 +110,9 @@ def _given_values(problem, rows):
     }
     if given and problem.transform is None:
         places = [rows.drawn[name].x[:, 0] for name in given]
-        for names, values in values_of(problem, given.values(), places):
-            for name, column in zip(names, values.T, strict=True):
-                known[problem.outputs.index(name)].append(column)
+        for values in values_of(problem, given.values(), places):
+            for columns, column in zip(known, values.T, strict=True):
+                columns.append(column)
     found = [np.concatenate(columns) for columns in known]
     found = [values[np.isfinite(values)] for values in found]
     if any(map(len, found)):  # values that are rounding, compared with the answer

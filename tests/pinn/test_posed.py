@@ -19,9 +19,9 @@ from sklearn_gn.pde import (
     d,
     laplacian,
 )
-from sklearn_gn.pde.corners import rough_corners
 from sklearn_gn.pinn.enrichment import waves as spectrum
-from sklearn_gn.pinn.enrichment.posed import corner_functions, posed, units
+from sklearn_gn.pinn.enrichment.corners import corner_functions, rough_corners
+from sklearn_gn.pinn.enrichment.posed import posed, units
 from sklearn_gn.pinn.model import Model, network, start_parameters, wider
 from sklearn_gn.pinn.points import distinct
 from sklearn_gn.solvers import DNGD

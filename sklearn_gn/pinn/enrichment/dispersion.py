@@ -21,18 +21,14 @@ equation is not linear, and where its coefficients vary or are to be found.
 """
 
 import math
-from functools import partial
 from itertools import product
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.compilation import jit_by_size
-from sklearn_gn.pde.residual_classes import derivatives, slopes_of_equation
+from sklearn_gn.pde.residual_classes import derivatives, slopes_at_zero
 from sklearn_gn.pinn.enrichment import waves as spectrum
 
 _N_POINTS = 4  # at which the symbol is taken
@@ -98,7 +94,12 @@ def symbol(problem, scale):
     powers = np.array([np.bincount(np.array(a, int), minlength=dim) for a in known])
     units = np.prod((1j * _radians(problem)) ** powers, axis=1)
     with backend.scope("float64"):
-        slopes = backend.to_numpy(_slopes(problem, states * scale, points))
+        slopes = np.stack(
+            [
+                backend.to_numpy(slopes_at_zero(problem, points, state * scale))
+                for state in states
+            ]
+        )
     if not np.isfinite(slopes).all():
         return None
     # Of states, points, rows, derivatives and outputs; of waves of one cycle.
@@ -110,19 +111,6 @@ def symbol(problem, scale):
     return Symbol(
         powers, np.swapaxes(slopes[0].mean(axis=0) / size[:, None, None], 0, 1)
     )
-
-
-@partial(jit_by_size, static_argnames="problem")
-def _slopes(problem, states, points):
-    """Slopes of the equation in derivatives of two states, everywhere the same."""
-
-    def zero(x):
-        return jnp.zeros(len(problem.outputs), x.dtype)
-
-    of_state = jax.vmap(
-        lambda state, x: slopes_of_equation(problem, zero, state, x), (None, 0)
-    )
-    return jax.vmap(of_state, (0, None))(states, points)
 
 
 def _radians(problem):

@@ -9,7 +9,7 @@ problem shows. Each family of ``FAMILIES`` says which ones it can add:
   for wave vectors k of source and given values (:mod:`.waves`);
 - "dispersion": the same for waves that the equation lets pass (:mod:`.dispersion`);
 - "corners": singular functions of corners of the domain, and of right angles that need
-  them (:mod:`sklearn_gn.pde.corners`);
+  them, and of crossing interfaces (:mod:`.corners`);
 - "similarity": solutions of the heat equation from jumps and kinks of the initial
   values (:mod:`.similarity`, :mod:`sklearn_gn.pde.initial_breaks`).
 
@@ -19,7 +19,6 @@ learnt. "circles" adds no functions of its own, but turns periodic axes to their
 and cosines (:mod:`.circles`).
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
@@ -31,61 +30,13 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.pde import Problem
-from sklearn_gn.pde.corners import rough_corners
 from sklearn_gn.pde.initial_breaks import initial_breaks
 from sklearn_gn.pde.local_functions import followed_by
 from sklearn_gn.pinn.enrichment import dispersion, waves
 from sklearn_gn.pinn.enrichment.circles import on_circles
+from sklearn_gn.pinn.enrichment.corners import corner_functions, rough_corners
 from sklearn_gn.pinn.enrichment.similarity import similarity_functions
 from sklearn_gn.pinn.units import coefficient_starts, units
-
-_WHOLE = 0.01  # distance of an exponent to a whole number
-_NEXT = 1e-12  # distance from a corner, in units of the domain's size
-
-
-def plane_waves(vectors, domain, x):
-    """Cosines and sines of wave vectors at a point."""
-    phase = np.array(vectors).astype(x.dtype) @ (
-        x - domain.bounds.mean(axis=1).astype(x.dtype)
-    )
-    return jnp.concatenate([jnp.cos(phase), jnp.sin(phase)])
-
-
-def corner_functions(corners, domain, x):
-    """Real and imaginary parts of singular functions of ``z / size``, with cut-offs.
-
-    Those are ``z^a``, or ``z^a log z`` where a is a whole number, corner after corner.
-    All corners are taken at once: one by one they take seconds to compile.
-    """
-    size = float(np.ptp(domain.bounds, axis=1).max())
-
-    def column(values):
-        return np.array(values).astype(x.dtype)
-
-    a = column([math.pi / corner.opening for corner in corners])
-    middle = np.array([corner.middle for corner in corners])
-    c, s = column(np.cos(middle)), column(np.sin(middle))
-    place = column([corner.place for corner in corners])
-    offset = x[np.array([corner.axes for corner in corners])] - place
-    along = (c * offset[:, 0] + s * offset[:, 1]) / size
-    across = (c * offset[:, 1] - s * offset[:, 0]) / size
-    # At the corner the angle has no derivatives: take those next to it, inside.
-    along += jnp.where((along == 0) & (across == 0), _NEXT, 0)
-    square = along**2 + across**2
-    angle = jnp.arctan2(across, along)
-    real, imaginary = jnp.cos(a * angle), jnp.sin(a * angle)
-    whole = np.abs(a - np.round(a)) < _WHOLE
-    if whole.any():
-        log = jnp.log(square) / 2
-        real, imaginary = (
-            jnp.where(whole, log * real - angle * imaginary, real),
-            jnp.where(whole, log * imaginary + angle * real, imaginary),
-        )
-    radius = square ** (a / 2)
-    reach = column([size / corner.reach for corner in corners])
-    if reach.any():
-        radius *= jnp.maximum(1 - square * reach**2, 0) ** 3
-    return jnp.stack([radius * real, radius * imaginary], axis=1).ravel()
 
 
 class Family(NamedTuple):
@@ -96,8 +47,8 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
-    "waves": Family(lambda problem, scale, shown: shown, plane_waves),
-    "dispersion": Family(dispersion.further_waves, plane_waves),
+    "waves": Family(lambda problem, scale, shown: shown, waves.plane_waves),
+    "dispersion": Family(dispersion.further_waves, waves.plane_waves),
     "corners": Family(lambda problem, *_: rough_corners(problem), corner_functions),
     "similarity": Family(
         lambda problem, *_: initial_breaks(problem), similarity_functions

@@ -52,6 +52,14 @@ def wave_vectors(problem):
     return distinct(largest_first(found), domain, MOST_WAVES)
 
 
+def plane_waves(vectors, domain, x):
+    """Cosines and sines of wave vectors at a point."""
+    phase = np.array(vectors).astype(x.dtype) @ (
+        x - domain.bounds.mean(axis=1).astype(x.dtype)
+    )
+    return jnp.concatenate([jnp.cos(phase), jnp.sin(phase)])
+
+
 def waves_on_faces(problem):
     """Yield axis, amplitudes (n,), cycles (n, d), whether exact, for values on faces.
 

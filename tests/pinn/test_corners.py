@@ -12,11 +12,14 @@ from sklearn_gn.pde import (
     Box,
     Dirichlet,
     Neumann,
+    Piecewise,
     Polygon,
     Problem,
+    div,
+    grad,
     laplacian,
 )
-from sklearn_gn.pde.corners import rough_corners
+from sklearn_gn.pinn.enrichment.corners import rough_corners
 from sklearn_gn.pinn.enrichment.posed import posed
 
 L = Polygon([(0, 0), (1, 0), (1, -1), (-1, -1), (-1, 1), (0, 1)])
@@ -49,7 +52,7 @@ def test_corners_of_a_hole_have_a_reach():
     hole = SQUARE - Box(x=(-0.2, 0.3), y=(-0.1, 0.2))
     corners = corners_of(hole * Box(t=(0, 1)))
     assert len(corners) == 8
-    assert {c.reach < 0.3 for c in corners[:4]} == {True}
+    assert {0.3 < c.reach < 0.43 for c in corners[:4]} == {True}  # to its other side
     assert {c.reach for c in corners[4:]} == {math.inf}
     time_first = corners_of(Box(t=(0, 1)) * hole)
     assert time_first[0].axes == (1, 2)
@@ -130,6 +133,49 @@ def test_edges_of_a_box_are_right_angles(values, n_edges):
         assert {((0, 2), (1.0, 3.0)), ((1, 2), (-1.0, 0.0))} <= set(places)
         n_inputs = posed(problem, [])[0].n_inputs
         assert n_inputs == 3 + 2 * 12
+
+
+def of_pieces(*pieces, outputs=("u",)):
+    k = Piecewise(1.0, *pieces)
+
+    def residual(u, x):
+        return [div(k * grad(v))(x) + 1 for v in u]
+
+    problem = Problem(residual, SQUARE, [Dirichlet(0.0)], outputs=outputs)
+    problem.residual_classes()
+    return problem
+
+
+QUADRANTS = [Box(x=x, y=y) for x, y in (((0, 1), (0, 1)), ((-1, 0), (-1, 0)))]
+
+
+def test_exponents_of_crossing_interfaces():
+    # Of a chessboard they have a closed form.
+    found, *_ = rough_corners(of_pieces(*((box, 10.0) for box in QUADRANTS)))
+    first = 4 / math.pi * math.atan(10**-0.5)
+    assert found.exponents == pytest.approx((first, 2 - first), abs=1e-7)
+    assert found.place == (0, 0)
+    assert found.reach == math.inf
+    inclusion = of_pieces((Box(x=(-0.4, 0.4), y=(-0.3, 0.3)), 10.0))
+    corners = rough_corners(inclusion)[:4]
+    places = {corner.place for corner in corners}
+    assert places == {(x, y) for x in (-0.4, 0.4) for y in (-0.3, 0.3)}
+    for corner in corners:
+        assert corner.exponents[0] == pytest.approx(0.73169178, abs=1e-7)
+        assert 0.5 < corner.reach < 0.8  # where the interface goes on in its direction
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        of_pieces((Box(x=(0, 1), y=(-1, 1)), 10.0)),
+        of_pieces((Ball(2, radius=0.5), 10.0)),
+        of_pieces((QUADRANTS[0], 10.0), outputs=("u", "v")),
+        of_pieces((QUADRANTS[0], -10.0)),
+    ],
+)
+def test_straight_interfaces_have_no_exponents(problem):
+    assert [c for c in rough_corners(problem) if c.opening > math.pi] == []
 
 
 def test_right_angles_are_not_looked_at_where_values_are_not_known():

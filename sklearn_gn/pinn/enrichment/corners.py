@@ -1,0 +1,313 @@
+r"""Places at which solutions are not smooth: corners of domains and of interfaces.
+
+At a corner of the opening w, solutions of equations of second order have terms
+``r^(k a) sin(k a phi)`` and ``r^(k a) cos(k a phi)``, a = pi / w, in polar coordinates
+about it; where k a is a whole number, logarithms appear [1]_. For openings above a
+right angle they have no bounded second derivatives, and above pi no bounded slopes. All
+of them are smooth functions of x, y and of the real and imaginary part of ``z^a`` with
+z = r e^(i phi), which opens the corner to a straight line.
+
+On the two sides of a right angle, values g and h give the second derivatives along
+them. Where the equation does not hold with these, as for a constant source and a
+boundary at zero, the solution has a term ``r^2 log(r)`` there, and its second
+derivatives jump from one side to the other: the first function that is not smooth is
+``z^2 log z``. The edges of a box of three axes are right angles of its planes.
+
+Where interfaces of coefficients k cross, or one has a corner, the solution has terms
+``r^a`` times a sine of ``a phi`` in each sector, for the exponents a with which u and
+the flux ``k du/dphi`` are what they were after a full turn.
+
+References
+----------
+.. [1] P. Grisvard, "Elliptic problems in nonsmooth domains".
+"""
+
+import math
+from itertools import combinations
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import brentq, minimize_scalar
+
+from sklearn_gn.arrays import backend
+from sklearn_gn.linalg.factors import solve_general
+from sklearn_gn.pde.conditions import Dirichlet
+from sklearn_gn.pde.domains import Product, _SameAxes
+from sklearn_gn.pde.given_values import (
+    JUMP,
+    N_POINTS,
+    ROUNDING,
+    contradict_the_equation,
+    faces_of,
+)
+from sklearn_gn.pde.outlines import Polygon
+from sklearn_gn.pde.residual_classes import derivatives, slopes_at_zero
+from sklearn_gn.pde.shapes import Box
+
+_DIGITS = 9  # of a place, in units of the domain's size, and of an angle
+_SMALL = 1e-4  # radius that shows the opening, in the same units
+_STRAIGHT = 0.02  # radians by which openings differ
+_MOST = 12  # corners
+_REACHES = np.geomspace(0.02, 2, N_POINTS)  # radii that are tried, in the same units
+
+
+class Corner(NamedTuple):
+    """A corner of an opening of a right angle or more, or a crossing of interfaces."""
+
+    axes: tuple  # numbers of the two axes of its plane
+    place: tuple  # its coordinates there
+    middle: float  # angle of the bisector of the inside, opposite to a cut
+    opening: float
+    reach: float  # radius up to which the cut is outside or an interface; inf: all
+    exponents: tuple  # of the distance, in functions that are not smooth
+
+
+def rough_corners(problem):
+    """Return the corners at which the solution of a problem is not smooth, as a tuple.
+
+    Crossings and corners of straight interfaces, then corners of openings above a right
+    angle, and beside them right angles, where values seldom go with the equation.
+    Looked for in polygons and boxes of two axes, and in what is made of these by ``|``,
+    ``&``, ``-`` and ``*``; not where curves meet. Of right angles alone, those at which
+    the values on both sides contradict the equation; of a box in space these are edges.
+    """
+    found = sorted(_corners(problem, problem.domain), key=lambda c: -c.opening)
+    of_domain = [corner for corner in found if corner.opening < 2 * math.pi]
+    rough = [c for c in found if c.opening > math.pi / 2 + _STRAIGHT]
+    if len(rough) == len(found) - len(of_domain):  # right angles alone
+        right = of_domain or _edges_of_box(problem)
+        found = [*rough, *contradicted_corners(problem, right)]
+    return tuple(found[:_MOST])
+
+
+def corner_functions(corners, domain, x):
+    """Real and imaginary parts of singular functions of ``z / size``, with cut-offs.
+
+    Those are ``z^a``, or ``z^a log z`` where a is a whole number, corner after corner.
+    All corners are taken at once: one by one they take seconds to compile.
+    """
+    size = float(np.ptp(domain.bounds, axis=1).max())
+
+    def column(values):
+        return np.array(values).astype(x.dtype)
+
+    a = column([a for corner in corners for a in corner.exponents])
+    corners = [corner for corner in corners for _ in corner.exponents]
+    middle = np.array([corner.middle for corner in corners])
+    c, s = column(np.cos(middle)), column(np.sin(middle))
+    place = column([corner.place for corner in corners])
+    offset = x[np.array([corner.axes for corner in corners])] - place
+    along = (c * offset[:, 0] + s * offset[:, 1]) / size
+    across = (c * offset[:, 1] - s * offset[:, 0]) / size
+    # At the corner the angle has no derivatives: take those next to it, inside.
+    at_corner = (along == 0) & (across == 0)
+    along += jnp.where(at_corner, float(np.finfo(x.dtype).eps), 0)
+    square = along**2 + across**2
+    angle = jnp.arctan2(across, along)
+    real, imaginary = jnp.cos(a * angle), jnp.sin(a * angle)
+    whole = np.abs(a - np.round(a)) < _STRAIGHT / 2
+    if whole.any():
+        log = jnp.log(square) / 2
+        real, imaginary = (
+            jnp.where(whole, log * real - angle * imaginary, real),
+            jnp.where(whole, log * imaginary + angle * real, imaginary),
+        )
+    radius = square ** (a / 2)
+    reach = column([size / corner.reach for corner in corners])
+    if reach.any():
+        radius *= jnp.maximum(1 - square * reach**2, 0) ** 3
+    return jnp.stack([radius * real, radius * imaginary], axis=1).ravel()
+
+
+# --- where they are -------------------------------------------------------------------
+
+
+def _corners(problem, domain, first_axis=0):
+    """Corners of a domain, or of a factor of it from an axis on, and of interfaces."""
+    if isinstance(domain, Product):
+        second_axis = first_axis + domain.first.dim
+        return [
+            *_corners(problem, domain.first, first_axis),
+            *_corners(problem, domain.second, second_axis),
+        ]
+    if domain.dim != 2 or domain.time is not None:
+        return []
+    regions = problem.regions if domain is problem.domain else None
+    partitions = () if regions is None else regions.partitions
+    pieces = [piece for domains in partitions for piece in domains if piece.dim == 2]
+    edges = [edge for part in (domain, *pieces) for edge in _edges(part)]
+
+    def labels(X):
+        """Numbers of the regions of points, -1 outside."""
+        numbers = 0 if regions is None else regions.numbers(X)
+        return np.where(domain.depth(X) > 0, numbers, -1)
+
+    found, axes = {}, (first_axis, first_axis + 1)
+    for place in _meeting_points(edges):
+        key = tuple(np.round(place / domain._size(), _DIGITS))
+        if key not in found:
+            found[key] = _corner(problem, domain, place, edges, labels, axes)
+    return [corner for corner in found.values() if corner is not None]
+
+
+def _corner(problem, domain, place, edges, labels, axes):
+    """The corner at a place; None where there is none, or a sharp one."""
+    size = float(np.ptp(domain.bounds, axis=1).max())
+    angles = _directions(place, edges, 10.0**-_DIGITS * size)
+    X = place + _SMALL * size * _circle(angles + _turns(angles) / 2)
+    sectors = labels(X)
+    first = np.flatnonzero(sectors != np.roll(sectors, 1))
+    angles, sectors = angles[first], sectors[first]
+    widths, n_outside = _turns(angles), np.sum(sectors < 0)
+    straight = len(first) == 2 and abs(widths[0] - math.pi) < _STRAIGHT
+    if len(first) < 2 or straight or n_outside > (len(first) == 2):
+        return None
+    if n_outside:
+        opening = float(widths[sectors >= 0].sum())
+        middle = float(angles[sectors >= 0][0]) + opening / 2
+        exponents = (math.pi / opening,) if opening > math.pi / 2 - _STRAIGHT else ()
+    else:
+        opening, middle = 2 * math.pi, float(angles[0]) + math.pi
+        exponents = _exponents(problem, X[first], widths)
+
+    def beside_the_cut(radius):
+        return labels(
+            place - radius * size * _circle(middle + _SMALL * np.array([-1, 1]))
+        )
+
+    near = beside_the_cut(_SMALL)
+    along = [beside_the_cut(radius) for radius in _REACHES]
+    good = np.array([((at == near) | (at < 0)).all() for at in along])
+    reach = math.inf if good.all() else size * _REACHES[np.argmin(good) - 1]
+    if not (exponents and good[0]):
+        return None
+    return Corner(axes, tuple(place.tolist()), middle, opening, float(reach), exponents)
+
+
+def _circle(angles):
+    return np.column_stack([np.cos(angles), np.sin(angles)])
+
+
+def _turns(angles):
+    """Angles from each of some directions, ascending, to the next one."""
+    return np.diff(angles, append=angles[:1] + 2 * math.pi)
+
+
+def _edges_of_box(problem):
+    """Edges of a box of three axes of space, each as a corner of a plane across it."""
+    domain = problem.domain
+    if not (isinstance(domain, Box) and domain.dim == 3 and domain.time is None):
+        return []
+    found = []
+    for axes in combinations(range(3), 2):
+        plane = Box(**{domain.axes[k]: tuple(domain.bounds[k]) for k in axes})
+        found += [corner._replace(axes=axes) for corner in _corners(problem, plane)]
+    return found
+
+
+def _edges(domain):
+    """Edges of all polygons and boxes that a domain is made of."""
+    if isinstance(domain, _SameAxes):
+        yield from _edges(domain.first)
+        yield from _edges(domain.second)
+        return
+    if isinstance(domain, Polygon):
+        corners = np.array(domain.vertices)
+    elif isinstance(domain, Box):
+        (a, b), (c, e) = domain.bounds
+        corners = np.array([(a, c), (b, c), (b, e), (a, e)])
+    else:
+        return
+    yield from zip(corners, np.roll(corners, -1, axis=0), strict=True)
+
+
+def _meeting_points(edges):
+    """The first ends of edges, and the points in which two of them meet."""
+    found = [first for first, _ in edges]
+    for (a, b), (c, e) in combinations(edges, 2):
+        matrix = np.column_stack([b - a, c - e])
+        if abs(np.linalg.det(matrix)) > ROUNDING * np.abs(matrix).max() ** 2:
+            share = solve_general(matrix, c - a)
+            if ((share >= 0) & (share <= 1)).all():
+                found.append(a + share[0] * (b - a))
+    return found
+
+
+def _directions(place, edges, near):
+    """Angles, ascending, at which edges leave a place."""
+    found = []
+    for a, b in edges:
+        along = b - a
+        share = np.clip((place - a) @ along / (along @ along), 0, 1)
+        if np.linalg.norm(a + share * along - place) <= near:
+            ends = (end - place for end in (a, b))
+            found += [math.atan2(*e[::-1]) for e in ends if np.linalg.norm(e) > near]
+    angles = np.array(found) % (2 * math.pi)
+    angles[2 * math.pi - angles < 10.0**-_DIGITS] = 0.0
+    _, first = np.unique(np.round(angles, _DIGITS), return_index=True)
+    return angles[first]
+
+
+def _exponents(problem, X, widths):
+    """Exponents below 2, but one, of sectors of some widths with points X."""
+    with backend.scope("float64"):
+        slopes = backend.to_numpy(slopes_at_zero(problem, X))[:, 0, :, 0]
+    xx, yy, xy = (slopes[:, derivatives(2).index(k)] for k in ((0, 0), (1, 1), (0, 1)))
+    alike = np.allclose(xx, yy) and np.allclose(xy, 0) and (xx * xx[0] > 0).all()
+    if len(problem.outputs) > 1 or not alike:
+        return ()
+
+    def lack(a):  # of u and k u', which return to themselves after a full turn
+        whole = np.eye(2)
+        for k, angle in zip(xx / xx[0], a * widths, strict=True):
+            c, s = math.cos(angle), math.sin(angle)
+            whole = np.array([[c, s / k], [-k * s, c]]) @ whole
+        return 2 - np.trace(whole)
+
+    # It changes its sign at an exponent, or touches zero.
+    a = np.linspace(0, 2, 4 * N_POINTS)  # beyond, second derivatives are bounded
+    f, found = np.array([lack(one) for one in a]), []
+    for i in range(2, len(a) - 1):
+        bounds = a[i - 1], a[i + 1]
+        if f[i - 1] * f[i + 1] < 0 and f[i - 1] * f[i] <= 0:
+            found.append(brentq(lack, *bounds))
+        elif abs(f[i]) < min(abs(f[i - 1]), abs(f[i + 1])):
+            least = minimize_scalar(lambda a: abs(lack(a)), bounds=bounds)
+            found += [least.x] if least.fun < ROUNDING * np.ptp(f) else []
+    apart = np.diff(found, prepend=0) > JUMP  # of two at a place that is touched, one
+    return tuple(float(a) for a in np.array(found)[apart] if abs(a - 1) > JUMP)
+
+
+# --- right angles at which values contradict the equation -----------------------------
+
+
+def contradicted_corners(problem, corners):
+    """Return those of the right angles at which values contradict the equation.
+
+    Looked for in problems of one output without unknowns, on a rectangle or a box,
+    whose values are given on both sides. Elsewhere there are none, as where the values
+    agree. The corners of a box are those of its edges.
+    """
+    domain = problem.domain
+    plain = problem.transform is None and not (problem.periodic or problem.unknown)
+    is_box = isinstance(domain, Box) and domain.time is None
+    if not (is_box and plain and len(problem.outputs) == 1):
+        return ()
+    given = {
+        face: (condition,)
+        for condition in problem.conditions
+        if isinstance(condition, Dirichlet)
+        for face in faces_of(domain, condition)
+    }
+    found, places, faces = [], [], []
+    for corner in corners:
+        sides = list(zip(corner.axes, corner.place, strict=True))
+        if all(side in given for side in sides):
+            place = domain.bounds.mean(axis=1)  # of an edge
+            place[list(corner.axes)] = corner.place
+            found.append(corner)
+            places.append(place)
+            faces.append(tuple((side[0], given[side]) for side in sides))
+    wrong = contradict_the_equation(problem, places, faces)
+    return tuple(c for c, is_wrong in zip(found, wrong, strict=True) if is_wrong)
