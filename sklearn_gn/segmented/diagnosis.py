@@ -12,7 +12,6 @@ _EXACT = 1e-12  # unexplained share of the variance that is rounding errors
 FEWEST_ROWS = 3  # of a segment between two kinks, if min_rows is None
 _NAMED = 10  # rows that a warning names
 _RISE = 2.0  # standard deviations of the noise, of a segment that looks like a jump
-_NEAR_ONE = 0.9  # a correlation with which "bic-ar1" misses real kinks
 
 
 def diagnose(model):
@@ -234,13 +233,12 @@ def _dispersion(model):
 
 
 def _correlation(model):
-    """The criterion and the standard errors take the noise for independent."""
-    automatic = model.n_breakpoints == "auto"
-    chosen = automatic and model.criterion != "bic-ar1"
-    may_miss = automatic and not chosen and model.residual_correlation_ > _NEAR_ONE
-    if not is_correlated(model) or not (
-        chosen or may_miss or _is_for_independent(model)
-    ):
+    """The criterion or the standard errors take the noise for independent."""
+    known = len(model.autocorrelation_) > 0
+    kind = model._covariance.kind
+    chosen = model.n_breakpoints == "auto" and not (known and model.criterion == "bic")
+    independent = not (kind.startswith("HAC") or (known and kind == "nonrobust"))
+    if not is_correlated(model) or not (chosen or independent):
         return None
     text = (
         "Neighbouring residuals are correlated: the correlation is "
@@ -250,23 +248,17 @@ def _correlation(model):
     if chosen:
         text += (
             "The criterion assumes independent noise and takes the waves of correlated "
-            'noise for breakpoints: set criterion="bic-ar1", or a min_distance longer '
-            "than the waves. For seasonal waves add columns for the months; they enter "
-            "linearly. "
+            'noise for breakpoints: set criterion="bic" with autocorrelation="auto", '
+            "or a min_distance longer than the waves. For seasonal waves add columns "
+            "for the months; they enter linearly. "
         )
-    if may_miss:
-        text += (
-            'With a correlation near one the criterion "bic-ar1" may miss real '
-            "breakpoints: fix n_breakpoints, or fit the differences of y. "
-        )
-    if _is_for_independent(model):
+    if independent:
         text += (
             'Standard errors are too small: set covariance="HAC-prewhitened". Where '
             "the correlation is near one, fit the differences of y. "
         )
     text += "If the residuals follow a curve, the function is no broken line."
-    parameter = "n_breakpoints" if may_miss else "covariance"
-    return Finding("correlation", text, "criterion" if chosen else parameter)
+    return Finding("correlation", text, "autocorrelation" if chosen else "covariance")
 
 
 def is_correlated(model):
@@ -276,10 +268,6 @@ def is_correlated(model):
 
 def _standard_errors(model):
     return model.residual_correlation_ / model._correlation_error
-
-
-def _is_for_independent(model):
-    return not model._covariance.kind.startswith("HAC")
 
 
 def _is_at_limit(model):

@@ -41,13 +41,15 @@ class Scaling(NamedTuple):
 
     def x(self, x):
         """Return positions in units in which the data lie in [-1, 1]."""
-        return _bounded(x, self.center[..., None], self.size[..., None])
+        with np.errstate(over="ignore"):
+            t = (x - self.center[..., None]) / self.size[..., None]
+        return np.clip(t, -_FAR, _FAR)
 
     def linear(self, linear):
         """Return the linear features in units of their deviations."""
-        if not linear.shape[-1]:
-            return linear
-        return _bounded(linear, self.linear_center, self.linear_size)
+        with np.errstate(over="ignore"):
+            linear = (linear - self.linear_center) / self.linear_size
+        return np.clip(linear, -_FAR, _FAR)
 
     def to_user(self, t):
         """Return positions in the user's units."""
@@ -189,11 +191,6 @@ def predict(fit, x, linear):
         extremes.scaled_back(value, size, fit.scaling.y_center),
         extremes.scaled_back(std, size),
     )
-
-
-def _bounded(values, center, size):
-    with np.errstate(over="ignore"):
-        return np.clip((values - center) / size, -_FAR, _FAR)
 
 
 # --- parameters ----------------------------------------------------------------------

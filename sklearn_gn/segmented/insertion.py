@@ -1,7 +1,7 @@
-"""The best places of one more breakpoint, or of two, the others held.
+"""The best place of one more breakpoint, the others held.
 
 The decrease of the sum of squares is known exactly for a breakpoint at every candidate
-and, of kinks, for one between it and the position before, and so it is for all pairs.
+and, of kinks, for one between it and the position before.
 """
 
 import numpy as np
@@ -18,7 +18,6 @@ from sklearn_gn.segmented.problem import (
     target_products,
 )
 
-_TOGETHER = 250  # best pairs whose limits are looked at first
 _INDEPENDENT = 1e-9  # share of a piece's square that the others must leave
 
 
@@ -75,86 +74,6 @@ def _parts(problem, pieces, found):
     )
     change = first - share * jump
     return gain, more, first, change, t - jump / np.where(change != 0, change, np.inf)
-
-
-def best_pair(problem, rows):
-    """Return the best two kinks (2,) at or near some rows (c,), and the rss.
-
-    Of one series. Each kink is at one of the rows or, where the lines of both sides
-    meet there, in the gap before it. The sum of squares is infinite where no pair is
-    allowed.
-    """
-    problem = problem.at(rows)
-    t, before = problem.candidates.t[0], problem.candidates.before[0]
-    rss, scores, gram, own = directions(problem, steps=True)
-    # Of each candidate a ramp, and what its step has besides, both of length one.
-    first, second = np.triu_indices(len(t), 1)
-    square, across = np.diagonal(gram[0, :, 0]), np.diagonal(gram[0, :, 1])
-    known = square > _INDEPENDENT * own[0]
-    share = np.where(known, across / np.where(known, square, 1), 0)
-    left = np.diagonal(gram[1, :, 1]) - share * across
-    unit = np.stack([_unit(square, own[0]), _unit(left, own[1])])
-    scores[1] -= share * scores[0]
-    gram[1] -= share[:, None, None] * gram[0]
-    gram[:, :, 1] -= gram[:, :, 0] * share
-    here, there = (unit * scores)[:, first], (unit * scores)[:, second]
-    cross = gram[:, first, :, second].transpose(1, 2, 0)
-    cross = cross * unit[:, None, first] * unit[:, second]
-    found, places = [], []
-    for free in np.ndindex(2, 2):  # whether each kink lies in the gap
-        kinks = []
-        with np.errstate(divide="ignore", invalid="ignore"):
-            coef = _coefficients(cross, here, there, free)
-            gain = np.sum(here * coef[0], axis=0) + np.sum(there * coef[1], axis=0)
-            for at, (ramp, step), is_free in zip(
-                (first, second), coef, free, strict=True
-            ):
-                jump = unit[1][at] * step
-                slope = unit[0][at] * ramp - share[at] * jump
-                meet = t[at] - jump / slope
-                if is_free:
-                    gain[~((meet >= before[at]) & (meet <= t[at]))] = -np.inf
-                gain[~(problem.form.sign * slope >= 0)] = -np.inf
-                kinks.append(meet if is_free else t[at])
-        found.append(gain)
-        places.append(np.stack(kinks, axis=-1))
-    gain, places = np.concatenate(found), np.concatenate(places)
-    few, order = min(_TOGETHER, len(gain)), None
-    while order is None or len(order) < np.count_nonzero(gain > -np.inf):
-        order = np.argpartition(-gain, few - 1)[:few]
-        order = order[np.argsort(-gain[order], kind="stable")]
-        order = order[gain[order] > -np.inf]
-        fine = feasible(problem, places[None, order])[0]
-        if fine.any():
-            best = order[np.argmax(fine)]
-            return places[best], max(rss - gain[best], 0.0)
-        few = min(16 * few, len(gain))
-    return np.full(2, np.nan), np.inf
-
-
-def _unit(square, own):
-    """Return the factors that make directions of length one; dependent ones vanish."""
-    known = square > _INDEPENDENT * own
-    return np.where(known, 1 / np.sqrt(np.where(known, square, 1)), 0)
-
-
-def _coefficients(cross, here, there, free):
-    """Return coefficients (2, pairs) of both candidates of all pairs.
-
-    Directions of a candidate are orthonormal; those that are not free are left out.
-    """
-    (a, b), (c, d) = cross
-    b, c, d = b * free[1], c * free[0], d * free[0] * free[1]
-    # The system that is left for the second one is symmetric, of size two.
-    one, both, two = 1 - a * a - c * c, -a * b - c * d, 1 - b * b - d * d
-    first = there[0] - a * here[0] - c * here[1]
-    second = (there[1] - b * here[0] - d * here[1]) * free[1]
-    det = one * two - both * both
-    det = np.where(det > _INDEPENDENT, det, np.nan)
-    ramp = (two * first - both * second) / det
-    step = (one * second - both * first) / det * free[1]
-    near = here[0] - a * ramp - b * step, (here[1] - c * ramp - d * step) * free[0]
-    return np.stack(near), np.stack([ramp, step])
 
 
 def directions(problem, steps):

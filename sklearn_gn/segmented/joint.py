@@ -14,7 +14,7 @@ the others are linear features has the parameters, standard errors and intervals
 joint fit, so what is read off comes from the same functions as that of one feature.
 """
 
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -32,13 +32,13 @@ from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
 from sklearn_gn.segmented.problem import Form
+from sklearn_gn.segmented.programme import kinks_at_rows
 from sklearn_gn.segmented.search import EXACT, search
 
 _LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of the steps that are tried
 _MOST_STEPS = 60
 _STEP_TOL = 1e-12  # relative decrease that ends the steps
 _MOST_TURNS = 10  # of the features, and of the searches of a family
-_PLACES = 40  # of a breakpoint that are tried under conditions
 _STARTS = 3  # best of them from which steps are taken
 _BETTER = 1e-9  # relative decrease of the deviance that is worth another search
 _ACTIVE = 1e-8  # room of a condition that holds with equality
@@ -319,6 +319,11 @@ def prepared_for(joint, f, t, z, w, extra=()):
     return Prepared(rows, scaling, joint.repeats[order])
 
 
+def even(number):
+    """Return breakpoints that are evenly spaced."""
+    return np.linspace(-1, 1, number + 2)[1:-1]
+
+
 def _with_known(joint, f, knots):
     """Return the breakpoints of a feature that are found, and those that are known."""
     known = joint.options.known if f == 0 else joint.options.known[:0]
@@ -400,59 +405,6 @@ def _is_same(before, t):
     )
 
 
-def _places_under_conditions(joint, state, k):
-    """Return the breakpoints of the first feature that are best on a grid.
-
-    All of one or two are tried together, more of them one by one from even places.
-    """
-    if k == 0:
-        return []
-    z, w = working(joint, state.eta)
-    few = _few_rows(joint, z, w, _PLACES * 8)
-    levels = np.arange(1, _PLACES + 1) / (_PLACES + 1)
-    places = np.unique(np.quantile(joint.x[0], levels))
-
-    def value(own):
-        t = [_with_known(joint, 0, np.array(own)), *state.t[1:]]
-        found = fit_at(few, t, few.y, few.weight)
-        return np.inf if found is None else found.deviance
-
-    if k <= 2:
-        tried = [(value(own), own) for own in combinations(places, k)]
-    else:
-        own = list(np.quantile(joint.x[0], np.arange(1, k + 1) / (k + 1)))
-        for j in [*range(k), *range(k)]:
-            low = own[j - 1] if j else -1.0
-            high = own[j + 1] if j + 1 < k else 1.0
-            trials = [[*own[:j], p, *own[j + 1 :]] for p in places if low < p < high]
-            own = min([own, *trials], key=value)
-        tried = [(value(own), own)]
-    tried.sort(key=lambda pair: pair[0])
-    return [np.array(own) for found, own in tried[:_STARTS] if np.isfinite(found)]
-
-
-def _few_rows(joint, z, w, most):
-    """Return the least-squares problem of working targets, over means of rows."""
-    n = len(z)
-    starts = np.unique(np.linspace(0, n, min(n, most) + 1).astype(np.intp))[:-1]
-    total = np.add.reduceat(w, starts)
-
-    def mean(values):
-        return np.add.reduceat(w * values, starts) / total
-
-    return joint._replace(
-        x=[mean(x) for x in joint.x],
-        linear=np.array([mean(column) for column in joint.linear.T])
-        .reshape(-1, len(starts))
-        .T,
-        y=mean(z),
-        offset=np.zeros(len(starts)),
-        weight=total,
-        repeats=np.add.reduceat(joint.repeats, starts),
-        family=Family("gaussian"),
-    )
-
-
 # --- the number ----------------------------------------------------------------------
 
 
@@ -500,13 +452,18 @@ def _choose(joint, state, f, number, choice):
         knots, since, before = search(problem, most).knots, 0, chosen
         values, numbers = {}, range(most + 1) if number is None else [number]
         for k in numbers:
-            own = [knots[k][0]] if np.isfinite(knots[k]).all() else []
-            if _has_conditions(joint):
-                own += _places_under_conditions(joint, at, k)
+            own = knots[k][np.isfinite(knots[k]).all(axis=1)]
+            if k and _has_conditions(joint):
+                own = np.concatenate([own, kinks_at_rows(problem, even(k)[None])])
+            starts = []
             for each in own:
                 t = [*at.t[:f], _with_known(joint, f, each), *at.t[f + 1 :]]
-                new = _descend_from(joint, t, at.eta)
-                if new is not None and _is_better(new, best.get(k)):
+                starts.append(fit_at(joint, t, z, w) if is_allowed(joint, t) else None)
+            starts = [each for each in starts if each is not None]
+            starts.sort(key=lambda each: each.deviance)
+            for each in starts[:_STARTS]:
+                new = through_rows(joint, descend(joint, each))
+                if _is_better(new, best.get(k)):
                     best[k] = new
             if k not in best:
                 continue
@@ -583,10 +540,7 @@ def _name_of_flat(form):
 
 def _refuse(joint, numbers):
     """Raise a ValueError that names the conditions which exclude each other."""
-    t = [
-        _with_known(joint, f, np.linspace(-1, 1, (number or 0) + 2)[1:-1])
-        for f, number in enumerate(numbers)
-    ]
+    t = [_with_known(joint, f, even(number or 0)) for f, number in enumerate(numbers)]
     limits = conditions(joint, t, design(joint, t).shape[1])
     names = contradiction(limits) if limits else []
     if not names:

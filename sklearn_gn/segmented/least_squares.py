@@ -226,7 +226,8 @@ def covariance(kind, columns, found, weight, level=None, repeats=None):
             ]
         )
     else:
-        precision = 1.0 if repeats is None else weight / repeats
+        tiny = np.finfo(float).tiny  # of rows that are padding
+        precision = 1.0 if repeats is None else weight / np.maximum(repeats, tiny)
         square = precision * weight * found.residual**2
         if kind.kind == "HC1":
             square = square * (n_rows / freedom)[:, None]

@@ -69,50 +69,43 @@ class End(NamedTuple):
     square: np.ndarray  # (...)
 
 
-def make_table(series):
-    """Return the table of series (x, targets, weight, count): (N,), (N, q), (N,), (N,).
+def make_table(rows, repeats):
+    """Return the table of several series side by side, padded by rows of weight zero.
 
-    The rows of each are in the order of x.
+    ``rows`` are :class:`~sklearn_gn.segmented.least_squares.Rows`, each of which stands
+    for so many ``repeats``.
     """
-    firsts = [np.flatnonzero(np.diff(x, prepend=-np.inf) > 0) for x, *_ in series]
-    n_rows = np.array([len(first) for first in firsts])
-    n, most = n_rows.max(), max(len(x) for x, *_ in series)
-    q = series[0][1].shape[1]
-    positions, at = (
-        np.full((len(series), n), RIGHT),
-        np.full((len(series), n + 1), most),
-    )
-    x, weight, size = np.zeros((3, len(series), most))
-    targets = np.zeros((len(series), most, q))
-    for b, (own_x, own_targets, own_weight, own_size) in enumerate(series):
-        first, rows = firsts[b], slice(len(own_x))
-        positions[b, : len(first)], at[b, : len(first)] = own_x[first], first
-        x[b, rows], targets[b, rows], weight[b, rows] = own_x, own_targets, own_weight
-        size[b, rows] = own_size
-    share = weight / weight.sum(axis=1)[:, None]
+    x, weight = rows.x, rows.weight
+    targets = np.concatenate([rows.y[..., None], rows.linear], axis=-1)
+    n_series, n, q = targets.shape
+    share = weight / weight.sum(axis=1, keepdims=True)
+    first = (np.diff(x, axis=1, prepend=-np.inf) > 0) & (weight > 0)
+    n_rows = first.sum(axis=1)
+    inside = np.arange(n_rows.max() + 1) < n_rows[:, None]
+    at = np.argsort(~first, axis=1, kind="stable")[:, : n_rows.max()]
+    at = np.where(inside, np.pad(at, ((0, 0), (0, 1))), n)
+    every = n_rows.min() == n
 
-    every = n == most and np.array_equal(
-        at, np.broadcast_to(np.arange(n + 1), at.shape)
-    )
-
-    def sums_from_positions(terms):
-        sums = np.zeros((len(series), most + 1, terms.shape[-1]))
-        np.cumsum(terms[:, ::-1], axis=1, out=sums[:, -2::-1])
+    def from_positions(sums):
         return sums if every else take(sums, at)
 
+    def later(terms):
+        sums = np.zeros((n_series, n + 1, terms.shape[-1]))
+        np.cumsum(terms[:, ::-1], axis=1, out=sums[:, -2::-1])
+        return from_positions(sums)
+
     weighted = share[..., None] * targets
-    moments = np.concatenate([weighted, x[..., None] * weighted], axis=-1)
-    count = np.zeros((len(series), most + 1))
-    np.cumsum(size, axis=1, out=count[:, 1:])
-    moments = sums_from_positions(moments).reshape(-1, n + 1, 2, q)
+    moments = later(np.concatenate([weighted, x[..., None] * weighted], axis=-1))
+    moments = moments.reshape(n_series, -1, 2, q)
+    count = np.zeros((n_series, n + 1))
+    np.cumsum(repeats, axis=1, out=count[:, 1:])
+    positions = take(np.pad(x, ((0, 0), (0, 1))), at[:, :-1])
     return Table(
-        x=positions,
-        powers=sums_from_positions(
-            np.stack([share, share * x, share * x * x], axis=-1)
-        ),
+        x=np.where(inside[:, :-1], positions, RIGHT),
+        powers=later(np.stack([share, share * x, share * x * x], axis=-1)),
         targets=np.ascontiguousarray(moments.swapaxes(-1, -2)),
         gram=np.swapaxes(weighted, 1, 2) @ targets,
-        count=take(count, at),
+        count=from_positions(count),
         n_rows=n_rows,
     )
 
