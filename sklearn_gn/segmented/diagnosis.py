@@ -6,10 +6,9 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.bayes.line_ends import note_on_ends
 from sklearn_gn.findings import Diagnosis, Finding, outliers
 from sklearn_gn.optim.stop import counted
+from sklearn_gn.segmented.problem import FEWEST_ROWS
+from sklearn_gn.segmented.search import EXACT, SIGNIFICANT
 
-_SIGNIFICANT = 3.0  # standard errors of a correlation
-_EXACT = 1e-12  # unexplained share of the variance that is rounding errors
-FEWEST_ROWS = 3  # of a segment between two kinks, if min_rows is None
 _NAMED = 10  # rows that a warning names
 _RISE = 2.0  # standard deviations of the noise, of a segment that looks like a jump
 
@@ -218,7 +217,7 @@ def _dispersion(model):
     """How much counts vary, and whether that is more than their family says."""
     dispersion = model.statistics_["dispersion"]
     freedom = max(model.statistics_["degrees_of_freedom"], 1.0)
-    if dispersion < 1 + _SIGNIFICANT * np.sqrt(2 / freedom):
+    if dispersion < 1 + SIGNIFICANT * np.sqrt(2 / freedom):
         text = (
             f"The counts vary no more than family={model.family!r} may explain: their "
             f"dispersion is {dispersion:.3g}."
@@ -263,7 +262,7 @@ def _correlation(model):
 
 def is_correlated(model):
     """Return whether neighbouring residuals are correlated, beyond rounding errors."""
-    return not _is_exact(model) and _standard_errors(model) > _SIGNIFICANT
+    return not _is_exact(model) and _standard_errors(model) > SIGNIFICANT
 
 
 def _standard_errors(model):
@@ -279,7 +278,7 @@ def _is_at_limit(model):
 
 
 def _is_exact(model):
-    return _explained(model) >= 1 - _EXACT
+    return _explained(model) >= 1 - EXACT
 
 
 def _explained(model):

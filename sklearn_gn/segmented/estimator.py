@@ -48,7 +48,6 @@ from sklearn_gn.segmented import (
 )
 from sklearn_gn.segmented.autocorrelation import Autoregression
 from sklearn_gn.segmented.diagnosis import (
-    FEWEST_ROWS,
     diagnose,
     is_correlated,
     warn_of_number,
@@ -56,10 +55,13 @@ from sklearn_gn.segmented.diagnosis import (
 from sklearn_gn.segmented.families import FAMILIES, Family, check_offset
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.preparation import (
+    FEWEST_ROWS,
     advice_on_room,
     broken_columns,
     check_inside,
     folds_of,
+    is_joint,
+    is_listed,
     listed,
     needs_all_points,
     options_of,
@@ -454,7 +456,7 @@ class SegmentedRegressor(
         """
         if absolute_sigma and y_std is None:
             raise ValueError("absolute_sigma=True needs y_std, the deviations.")
-        if several.is_joint(self) or offset is not None:
+        if is_joint(self) or offset is not None:
             given = y_std, absolute_sigma, offset
             return self._fit_joint(X, y, sample_weight, *given)
         chunks = streams.mapped_rows(X, y, sample_weight)
@@ -607,7 +609,7 @@ class SegmentedRegressor(
                 strict=True,
             )
         ]
-        self._is_listed = several.is_listed(self)
+        self._is_listed = is_listed(self)
         for name in _BY_FEATURE:
             values = [own[name] for own in each]
             setattr(self, name, values if self._is_listed else values[0])
@@ -971,7 +973,7 @@ class SegmentedRegressor(
             lowers the sum of squares most.
         """
         self._validate_params()
-        if several.is_joint(self):
+        if is_joint(self):
             raise ValueError(
                 "breakpoint_test is for least squares of one broken feature: leave out "
                 "family, slopes and through, and give one number or name as "

@@ -35,12 +35,11 @@ from scipy.special import stdtr
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.autocorrelation import autoregression
-from sklearn_gn.segmented.insertion import allowed, directions
-from sklearn_gn.segmented.problem import spread
+from sklearn_gn.segmented.insertion import directions, feasible
+from sklearn_gn.segmented.problem import DEPENDENT, spread
 from sklearn_gn.segmented.search import EXACT
 
 MOST_POSITIONS = 200  # at which a breakpoint is tried
-_RANK = 1e-10  # relative eigenvalue of a direction that counts
 _MOST_BLOCKS = 4096  # of neighbouring rows with one sign
 _FEW = 1000  # rows up to which V is estimated from every draw
 
@@ -67,7 +66,7 @@ def with_positions(problem):
     """Return the problem with the positions as candidates that are tested."""
     rows = spread(0, problem.table.x.shape[1] - 1, MOST_POSITIONS)
     problem = problem.at(rows)
-    kept = allowed(problem, np.empty((1, 0)), problem.candidates.t)[0]
+    kept = feasible(problem, problem.candidates.t[..., None])[0]
     return problem.at(rows[kept])
 
 
@@ -88,7 +87,7 @@ def scan(problem):
 def _inverse_root(matrices):
     """Return R with the inverse R R' of matrices (c, m, m), and what is not zero."""
     values, vectors = factors.eigenpairs(matrices)
-    known = values > _RANK * np.trace(matrices, axis1=1, axis2=2)[:, None]
+    known = values > DEPENDENT * np.trace(matrices, axis1=1, axis2=2)[:, None]
     inverse = np.where(known, 1 / np.sqrt(np.where(known, values, 1)), 0)
     return vectors * inverse[:, None], known
 
@@ -99,7 +98,7 @@ def reference_distribution(found, freedom, n_draws, rng):
     ``freedom`` are the degrees of freedom without a breakpoint.
     """
     values, vectors = factors.eigenpairs(found.covariance)
-    kept = values > _RANK * values[-1]
+    kept = values > DEPENDENT * values[-1]
     normal = rng.standard_normal((n_draws, int(kept.sum())))
     drawn = normal @ (vectors[:, kept] * np.sqrt(values[kept])).T
     explained = np.sum(drawn.reshape(n_draws, *found.scores.shape) ** 2, axis=2)

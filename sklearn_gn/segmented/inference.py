@@ -17,12 +17,11 @@ from scipy.special import ndtr, stdtr, stdtrit
 
 from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.problem import MOST_CANDIDATES, Form, locate
+from sklearn_gn.segmented.problem import EXACT, MOST_CANDIDATES, Form, locate
 from sklearn_gn.segmented.profile import jump_intervals, kink_intervals
 
 LEVEL = 0.95  # of the confidence limits
 _FAR = 1e100  # largest position, in units of the training data
-_ROUNDING = 1e-14  # deviation, over the mean, of a target that is constant
 
 
 class Scaling(NamedTuple):
@@ -90,7 +89,7 @@ class Fit(NamedTuple):
     def is_constant(self):
         """Whether the target does not vary, up to rounding."""
         spread = self.scaling.y_size * np.sqrt(self.total / self.n_rows)
-        return spread <= _ROUNDING * np.abs(self.scaling.y_center)
+        return spread <= EXACT * np.abs(self.scaling.y_center)
 
     @property
     def breakpoints(self):

@@ -10,6 +10,7 @@ from sklearn_gn.data import dates
 from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.problem import (
+    FEWEST_ROWS,
     MOST_CANDIDATES,
     Form,
     Limits,
@@ -17,8 +18,6 @@ from sklearn_gn.segmented.problem import (
     make_table,
     spread,
 )
-
-_ROWS_OF_SEGMENT = 3  # at least, unless asked otherwise
 
 
 class Options(NamedTuple):
@@ -34,11 +33,11 @@ class Options(NamedTuple):
 
 def options_of(model, kind):
     """Return what the parameters of a model ask for; ``kind`` is that of dates."""
-    known = _positions("breakpoints", model.breakpoints, kind)
-    known = np.unique(np.empty(0) if known is None else known)
-    bounds = _positions("bounds", model.bounds, kind)
-    if bounds is None:
-        bounds = -np.inf, np.inf
+    known, bounds = np.empty(0), (-np.inf, np.inf)
+    if model.breakpoints is not None:
+        known = np.unique(_positions("breakpoints", model.breakpoints, kind))
+    if model.bounds is not None:
+        bounds = _positions("bounds", model.bounds, kind)
     if len(bounds) != 2 or not bounds[0] <= bounds[1]:
         raise ValueError(f"bounds must be (low, high), got {model.bounds!r}.")
     distance = dates.given_length("min_distance", model.min_distance, kind)
@@ -78,8 +77,6 @@ def _form_of(model):
 
 def _positions(name, given, kind):
     """Positions that a parameter gives, as numbers."""
-    if given is None:
-        return None
     if kind is not None:
         return dates.given_days(name, given)
     values = np.asarray(given)
@@ -132,6 +129,17 @@ def needs_all_points(model):
     if model.criterion not in ("bic", "aic", "gcv") and model.n_breakpoints == "auto":
         return f"criterion={model.criterion!r}"
     return None
+
+
+def is_joint(model):
+    """Return whether a model asks for more than least squares of one feature."""
+    conditions = model.slopes is not None or model.through is not None
+    return is_listed(model) or model.family != "gaussian" or conditions
+
+
+def is_listed(model):
+    """Return whether the broken features are a list, and so are the attributes."""
+    return not isinstance(model.broken_features, (str, Integral))
 
 
 def broken_columns(model):
@@ -237,7 +245,7 @@ def problem_of(prepared, options):
     table.gram[:, 0, 0] += rows.rest / n_rows
     with np.errstate(over="ignore"):
         min_distance = options.min_distance / scaling.size
-    least = np.full(len(n_rows), options.min_rows or float(_ROWS_OF_SEGMENT))
+    least = np.full(len(n_rows), options.min_rows or float(FEWEST_ROWS))
     if options.min_rows is None and options.form.step:
         least = np.maximum(least, np.minimum(10, n_rows / 10))
     low, high = scaling.x(np.array(options.bounds)).T
@@ -280,7 +288,7 @@ def advice_on_room(prepared, options, n_breakpoints, kind):
     n_segments = n_breakpoints + len(options.known) + 1
     least = options.min_rows  # in the shortest series that has room
     if least is None:
-        least = 10 if options.form.step and n_segments > 10 else _ROWS_OF_SEGMENT
+        least = 10 if options.form.step and n_segments > 10 else FEWEST_ROWS
     n_rows = prepared.rows.weight.sum()
     if n_rows < least * n_segments:
         return (
@@ -297,22 +305,17 @@ def stack(prepared):
 
     The rows are padded.
     """
-    n = max(len(each.rows.x) for each in prepared)
-
-    def padded(arrays):
-        return np.stack(
-            [np.pad(a, [(0, n - len(a))] + [(0, 0)] * (a.ndim - 1)) for a in arrays]
-        )
-
-    rows = [
-        padded(arrays) for arrays in zip(*(p.rows[:4] for p in prepared), strict=True)
-    ]
-    rest = np.array([each.rows.rest for each in prepared])
+    first = prepared[0]
+    shape = len(prepared), max(len(each.rows.x) for each in prepared)
+    x, y, weight, repeats = np.zeros((4, *shape))
+    linear = np.zeros((*shape, first.rows.linear.shape[1]))
+    rest = np.zeros(len(prepared))
+    for b, each in enumerate(prepared):
+        own, n = each.rows, len(each.rows.x)
+        x[b, :n], y[b, :n], linear[b, :n], weight[b, :n], rest[b] = own
+        repeats[b, :n] = own.weight if each.repeats is None else each.repeats
     scaling = map(np.stack, zip(*(each.scaling for each in prepared), strict=True))
-    repeats = rows[3]
-    if prepared[0].repeats is not None:
-        repeats = padded(each.repeats for each in prepared)
-    return Rows(*rows, rest), Scaling(*scaling), repeats
+    return Rows(x, y, linear, weight, rest), Scaling(*scaling), repeats
 
 
 def with_known(prepared, options, t):

@@ -16,12 +16,13 @@ from sklearn_gn.linalg import factors
 
 LEFT = -1.0  # where the data begin; a kink there gives the first line its slope
 RIGHT = 1.0 + 2.0**-10  # beyond the data: breakpoints there are not in use
-_SHIFT = 1e-12  # of a normal matrix with unit diagonal, so that it can be factored
-_UNDETERMINED = 1.5e-8  # the same where rounding must not fill empty directions
-_LEAST_EIGENVALUE = 1e-8
+# Relative errors: of sums, of what may depend on others, and of half the digits.
+EXACT = float(np.ldexp(np.finfo(float).eps, 9))
+DEPENDENT = float(np.cbrt(np.finfo(float).eps ** 2))
+HALF = float(np.sqrt(np.finfo(float).eps))
+FEWEST_ROWS = 3  # of a segment, unless asked otherwise
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
-_COARSE = 100  # positions of kinks that are tried on the way, at least
-_COARSE_PER_KINK = 8
+_COARSE = 16  # positions that are tried on the way, for each kink
 
 
 class Table(NamedTuple):
@@ -84,15 +85,11 @@ def make_table(rows, repeats):
     inside = np.arange(n_rows.max() + 1) < n_rows[:, None]
     at = np.argsort(~first, axis=1, kind="stable")[:, : n_rows.max()]
     at = np.where(inside, np.pad(at, ((0, 0), (0, 1))), n)
-    every = n_rows.min() == n
-
-    def from_positions(sums):
-        return sums if every else take(sums, at)
 
     def later(terms):
         sums = np.zeros((n_series, n + 1, terms.shape[-1]))
         np.cumsum(terms[:, ::-1], axis=1, out=sums[:, -2::-1])
-        return from_positions(sums)
+        return take(sums, at)
 
     weighted = share[..., None] * targets
     moments = later(np.concatenate([weighted, x[..., None] * weighted], axis=-1))
@@ -105,7 +102,7 @@ def make_table(rows, repeats):
         powers=later(np.stack([share, share * x, share * x * x], axis=-1)),
         targets=np.ascontiguousarray(moments.swapaxes(-1, -2)),
         gram=np.swapaxes(weighted, 1, 2) @ targets,
-        count=from_positions(count),
+        count=take(count, at),
         n_rows=n_rows,
     )
 
@@ -188,8 +185,13 @@ def solve(table, pieces, flat_end=False, start=None):
     diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     scaled = matrix * scale[..., :, None] * scale[..., None, :]
-    shift = _SHIFT if start is None else _UNDETERMINED
-    half = _half_inverse(scaled, shift) * scale[..., None, :]
+    shift = EXACT if start is None else HALF
+    half = factors.inverse_roots(scaled + shift * np.eye(scaled.shape[-1]))
+    if np.isnan(half).any():  # rounding errors of pieces that few rows determine
+        values, vectors = factors.eigenpairs(scaled)
+        root = np.sqrt(np.maximum(values, HALF))
+        half = np.swapaxes(vectors, -1, -2) / root[..., None]
+    half = half * scale[..., None, :]
     end = None
     if flat_end:
         half, end = _without_end_slope(half, side, pieces.slope)
@@ -214,16 +216,6 @@ def _without_end_slope(half, side, slope):
     )
     along = z[..., :, None] * (z * inverse[..., None])[..., None, :]
     return half - along @ half, end
-
-
-def _half_inverse(matrix, shift):
-    """Return H with H^T H the inverse of a matrix with unit diagonal."""
-    half = factors.inverse_roots(matrix + shift * np.eye(matrix.shape[-1]))
-    if np.isnan(half).any():  # rounding errors of pieces that few rows determine
-        values, vectors = factors.eigenpairs(matrix)
-        root = np.sqrt(np.maximum(values, _LEAST_EIGENVALUE))
-        half = np.swapaxes(vectors, -1, -2) / root[..., None]
-    return half
 
 
 def _apply(matrix, vector):
@@ -287,10 +279,8 @@ class Problem(NamedTuple):
         if t is None:
             halfway = self.form.step & (rows > 0)
             t = np.where(halfway, (before + here) / 2, here)
-        powers, targets = (
-            np.ascontiguousarray(np.moveaxis(take(sums, rows), 1, -1))
-            for sums in (table.powers, table.targets)
-        )
+        powers = np.ascontiguousarray(np.moveaxis(take(table.powers, rows), 1, -1))
+        targets = np.ascontiguousarray(np.moveaxis(take(table.targets, rows), 1, -1))
         return self._replace(candidates=Candidates(rows, t, before, powers, targets))
 
     def coarse(self, most):
@@ -299,7 +289,7 @@ class Problem(NamedTuple):
         Kinks move from there to where they belong by Gauss-Newton steps; jumps do not.
         """
         rows = self.candidates.rows[0]
-        few = max(_COARSE, _COARSE_PER_KINK * most)
+        few = _COARSE * (most + 1)
         if self.form.step or len(rows) <= few:
             return self
         return self.at(rows[spread(0, len(rows) - 1, few)])

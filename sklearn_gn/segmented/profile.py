@@ -24,6 +24,7 @@ from scipy.optimize import brentq
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.insertion import gain_of_ramps, gains
 from sklearn_gn.segmented.problem import (
+    DEPENDENT,
     Pieces,
     all_pieces,
     concatenate,
@@ -32,7 +33,6 @@ from sklearn_gn.segmented.problem import (
     take,
 )
 
-_RESOLVED = 1e-11  # rise, over the total, that is more than rounding errors
 _NEAR = 4.0  # half-widths of the delta method within which positions are close
 _EACH = 64  # positions that are tried near, far, and in between
 _RESOLUTION = 1e-3  # of a distance, before it is interpolated
@@ -58,7 +58,7 @@ def kink_intervals(problem, fit, width, rows):
     half = least_squares.solve_columns(fit.form, columns, rows, fit.t.shape[1]).half
     curvature = np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)  # inverse, of kinks
     square = width**2
-    known = (square > _RESOLVED * fit.total[:, None] * curvature) & (square < np.inf)
+    known = (square > DEPENDENT * fit.total[:, None] * curvature) & (square < np.inf)
     interval = t[..., None] + np.stack([-width, width], axis=-1)
     interval = np.clip(interval, room[..., :1], room[..., 1:])
     problem = problem._replace(candidates=None)
@@ -105,7 +105,7 @@ def jump_intervals(problem, fit, level):
     freedom, same = np.unique(fit.degrees_of_freedom, return_inverse=True)
     quantile = np.array([walk_quantile(level, each) for each in freedom])[same]
     threshold = quantile * fit.variance
-    threshold = np.maximum(threshold, _RESOLVED * fit.total)
+    threshold = np.maximum(threshold, DEPENDENT * fit.total)
     ends = np.empty((len(row), len(jumps), 2), np.intp)
     for place, k in enumerate(jumps):
         rise = _rise_of_row(problem, fit, place)

@@ -26,6 +26,8 @@ import numpy as np
 from sklearn_gn.segmented import partition
 from sklearn_gn.segmented.insertion import feasible, insert
 from sklearn_gn.segmented.problem import (
+    DEPENDENT,
+    EXACT,
     LEFT,
     MOST_CANDIDATES,
     RIGHT,
@@ -41,12 +43,8 @@ from sklearn_gn.segmented.programme import kinks_at_rows
 
 _LENGTHS = (1.0, 0.3)  # of the Gauss-Newton steps that are tried
 _ON_THE_WAY = 6, 1e-5  # Gauss-Newton steps, and the relative decrease that ends them
-_MOST_ROUNDS = 10
-_STEP_TOL = 1e-12  # relative decrease that ends the steps
-_EXCHANGE_TOL = 1e-9  # relative decrease that is worth an exchange
-_PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
-_SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
-EXACT = 1e-13  # relative sum of squares that is rounding errors
+PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
+SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
 
 
 class Path(NamedTuple):
@@ -124,7 +122,7 @@ def _grow(problem, path, value):
             if better.any():
                 now = _is_structured(part.of(better), knots[better])
                 structured[growing[better]] = now
-            going &= (since[growing] < _PATIENCE) | structured[growing]
+            going &= (since[growing] < PATIENCE) | structured[growing]
         growing, knots = growing[going], knots[going]
         if not len(growing):
             break
@@ -143,7 +141,7 @@ def delete_cheapest(problem, knots):
 def exchange(problem, knots, rss):
     """Insert every breakpoint again at its best position, as long as that helps."""
     knots, rss, moving = knots.copy(), rss.copy(), np.arange(len(knots))
-    for _ in range(_MOST_ROUNDS):
+    while True:
         part, trial, found = problem.of(moving), knots[moving], rss[moving]
         for k in range(knots.shape[1]):
             others = np.delete(trial, k, axis=1)
@@ -151,7 +149,7 @@ def exchange(problem, knots, rss):
             both = np.sort(np.column_stack([others, t]), axis=1)
             if problem.form.sign:
                 new = np.where(np.isfinite(new), sum_of_squares(part, both), np.inf)
-            better = new < found * (1 - _EXCHANGE_TOL)
+            better = new < found * (1 - DEPENDENT)
             trial = np.where(better[:, None], both, trial)
             found = np.where(better, new, found)
         changed = found < rss[moving]
@@ -161,7 +159,7 @@ def exchange(problem, knots, rss):
         # What an exchange gains is known to fewer digits than the sum of squares.
         found = sum_of_squares(part, trial)
         trial, found = descend(part, trial, found, *_ON_THE_WAY)
-        better = found < rss[moving] * (1 - _EXCHANGE_TOL)
+        better = found < rss[moving] * (1 - DEPENDENT)
         moving = moving[better]
         knots[moving], rss[moving] = trial[better], found[better]
         if not len(moving):
@@ -174,16 +172,16 @@ def refine(problem, knots, rss):
     k, n = knots.shape[1], problem.table.x.shape[1]
     if not k or separable(problem):
         return knots, rss
+    if k > 1 and not problem.form.step:
+        for b in np.flatnonzero(rss > EXACT * problem.table.gram[:, 0, 0]):
+            one = problem.of([b])
+            knots[[b]], rss[[b]] = _best_descent(one, knots[[b]], rss[[b]])
     knots, rss = exchange(problem, knots, rss)
     if n > MOST_CANDIDATES:  # of which not all were tried
         near = np.arange(-(n // MOST_CANDIDATES) - 1, n // MOST_CANDIDATES + 2)
         rows = locate(problem.table, knots)[..., None] + near
         rows = np.unique(np.clip(rows, 0, n - 1).reshape(len(knots), -1), axis=1)
         knots, rss = exchange(problem.at(rows), knots, rss)
-    if k > 1 and not problem.form.step:
-        for b in np.flatnonzero(rss > EXACT * problem.table.gram[:, 0, 0]):
-            one = problem.of([b])
-            knots[[b]], rss[[b]] = _best_descent(one, knots[[b]], rss[[b]])
     return through_rows(problem, *descend(problem, knots, rss))
 
 
@@ -203,7 +201,7 @@ def _best_descent(problem, knots, rss):
 # --- Gauss-Newton steps --------------------------------------------------------------
 
 
-def descend(problem, knots, rss, n_steps=30, tol=_STEP_TOL):
+def descend(problem, knots, rss, n_steps=30, tol=EXACT):
     """Move kinks by joint Gauss-Newton steps; functions that jump stay."""
     if problem.form.step or knots.shape[1] == 0:
         return knots, rss
@@ -241,14 +239,14 @@ def through_rows(problem, knots, rss):
     which = np.zeros((len(one) + len(two), k), np.intp)
     for trial, (j, *places) in zip(which, one + two, strict=True):
         trial[j : j + len(places)] = places
-    for _ in range(_MOST_ROUNDS):
+    while True:
         part, at = problem.of(moving), knots[moving]
         rows = locate(part.table, at)[:, None] + np.arange(-2, 2)[:, None]
         rows = np.clip(rows, 0, last[moving])
         beside = take(part.table.x, rows.reshape(len(at), -1)).reshape(rows.shape)
         places = np.concatenate([at[:, None], beside], axis=1)
         trial, new_rss = _best_of(part, places[:, which, np.arange(k)])
-        better = new_rss < (1 - _STEP_TOL) * rss[moving]
+        better = new_rss < (1 - DEPENDENT) * rss[moving]
         moving = moving[better]
         if not len(moving):
             break
@@ -320,7 +318,7 @@ def _is_structured(problem, knots):
     residual = residuals_in_order(problem, knots)
     together = np.sum(residual[:, 1:] * residual[:, :-1], axis=1)
     square = np.sum(residual**2, axis=1)
-    return together * np.sqrt(problem.table.n_rows) > _SIGNIFICANT * square
+    return together * np.sqrt(problem.table.n_rows) > SIGNIFICANT * square
 
 
 def separable(problem):

@@ -28,7 +28,7 @@ from scipy.special import gammaln
 from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.autocorrelation import noise_of
-from sklearn_gn.segmented.insertion import allowed, behind_rows
+from sklearn_gn.segmented.insertion import behind_rows, feasible
 from sklearn_gn.segmented.preparation import problem_of, with_known
 from sklearn_gn.segmented.problem import (
     Pieces,
@@ -73,10 +73,14 @@ def search_penalty(problem, n_rows, most):
 
     It raises the penalty to what the best position reaches by chance.
     """
+    return _extra(problem, _positions(problem), n_rows[:, None], most)
+
+
+def _extra(problem, positions, n_rows, most):
+    """Return the penalty of a search among so many independent positions, (B,)."""
     numbers = n_parameters(problem, np.arange(most))
-    n_rows = n_rows[:, None]
     left = np.maximum(n_rows - numbers - problem.form.ramp * problem.form.step, 3)
-    chance = 2 * n_rows / (left - 2) * np.log(_positions(problem) / _CHANCE)[:, None]
+    chance = 2 * n_rows / (left - 2) * np.log(positions / _CHANCE)[:, None]
     charged = problem.form.parameters_per_breakpoint * np.log(n_rows)
     excess = np.maximum(chance - charged, 0)
     return np.cumsum(np.pad(excess, ((0, 0), (1, 0))), axis=1)
@@ -88,7 +92,7 @@ def _positions(problem):
     problem = problem._replace(form=form._replace(flat_end=False, sign=0))
     t, rows = problem.candidates.t, problem.candidates.rows
     none = np.empty((len(t), 0))
-    possible = allowed(problem, none, t)
+    possible = feasible(problem, t[..., None])
     if form.ramp and form.step:  # two directions at each
         return 1.0 + np.count_nonzero(possible, axis=1)
     one = np.ones_like(t)
@@ -140,18 +144,19 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     found = search(problem, largest, value)
     if is_open and criterion == "cv":
         held_out = cross_validate(prepared[0], options, found, folds)
-    refined = np.zeros(found.rss.shape, bool)
+    refined, residuals = np.zeros(found.rss.shape, bool), [None] * (largest + 1)
     while True:
         columns = _path_columns(problem, found, criterion, n_rows, prepared, options)
         columns |= held_out
         if criterion == "bic":
             columns["search_penalty"] = extra
         if is_open and criterion == "bic" and options.autocorrelation:
-            columns["search_penalty"] = extra.copy()
-            for b in np.flatnonzero([not each.rows.rest > 0 for each in prepared]):
-                columns["search_penalty"][b] = _penalty_of_noise(
-                    problem.of([b]), found.of(b), columns, b, n_rows[b], options
-                )
+            for k in np.flatnonzero([e is None for e in residuals]):
+                knots = np.nan_to_num(found.knots[k])
+                residuals[k] = residuals_in_order(problem, knots)
+            of_noise = _penalties_of_noise(problem, residuals, columns, n_rows, options)
+            are_rows = np.array([not each.rows.rest > 0 for each in prepared])
+            columns["search_penalty"] = np.where(are_rows[:, None], of_noise, extra)
         near = np.isfinite(found.rss)
         if is_open:
             chosen = _choice(columns, criterion, near, n_rows)
@@ -163,7 +168,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
             break
         refined |= near
         for k in np.flatnonzero(near.any(axis=0)):
-            series = np.flatnonzero(near[:, k])
+            series, residuals[k] = np.flatnonzero(near[:, k]), None
             found.knots[k][series], found.rss[series, k] = refine(
                 problem.of(series), found.knots[k][series], found.rss[series, k]
             )
@@ -179,33 +184,45 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     return answers, problem
 
 
-def _penalty_of_noise(problem, found, columns, series, n_rows, options):
-    """Return what is added to "bic" of one series, for correlated noise too, (k,).
+def _penalties_of_noise(problem, residuals, columns, n_rows, options):
+    """Return what is added to "bic" for noise that may be correlated, (B, k).
 
-    Rows of correlated noise count less: the noise is that of the fit with the lowest
-    criterion, in turns, from that of independent noise down to fewer breakpoints.
+    Neighbouring residuals with the correlation r lower the deviance of an
+    autoregression by as much as -n log(1 - r^2), so that few breakpoints in correlated
+    noise compete with many in independent noise. A number is refused where its own
+    noise speaks against it: rows of correlated noise count less, and with so many the
+    criterion would take fewer breakpoints.
     """
-    rss, number = found.rss[0], np.array(columns["n_parameters"])
-    white = columns["search_penalty"][series]
-    kept, extra, penalty = np.isfinite(rss), white, white.copy()
-    bic = np.where(kept, columns["bic"][series], 1e300)
-    floor = EXACT * problem.table.gram[0, 0, 0]
-    chosen, before, n_independent = int(np.argmin(bic + extra)), len(rss), n_rows
-    while chosen < before and rss[chosen] > floor:
-        before = chosen
-        residual = residuals_in_order(problem, found.knots[chosen])[0]
-        noise = noise_of(residual, options.autocorrelation, number[chosen])
-        redundancy = noise.redundancy
-        if redundancy * (number[chosen] + 1) >= len(residual):
-            return white  # hardly a row for each parameter: the line is wrong
-        if redundancy <= n_rows / n_independent:
-            break
-        n_independent = n_rows / redundancy
-        extra = search_penalty(problem, np.array([n_independent]), len(rss) - 1)[0]
-        deviance = bic - np.log(n_rows) * number
-        value = deviance / redundancy + np.log(n_independent) * number + extra
-        penalty[kept] = (value - bic)[kept]
-        chosen = int(np.argmin(value))
+    penalty, rss = columns["search_penalty"].copy(), columns["rss"]
+    bic = np.where(np.isfinite(rss), columns["bic"], np.inf)
+    floor = EXACT * problem.table.gram[:, 0, 0]
+    for k, e in enumerate(residuals):
+        square = np.sum(e**2, axis=1)
+        end = take(e, problem.table.n_rows[:, None] - 1)[:, 0]
+        size = (square - e[:, 0] ** 2) * (square - end**2)
+        together = np.maximum(np.sum(e[:, 1:] * e[:, :-1], axis=1), 0)
+        share = np.where(
+            rss[:, k] > floor, 1 - together**2 / np.where(size > 0, size, 1), 1
+        )
+        penalty[:, k] += problem.table.n_rows * np.log(np.maximum(share, EXACT))
+    numbers, positions = columns["n_parameters"], _positions(problem)
+    for b, n in enumerate(problem.table.n_rows):
+        while True:
+            k = int(np.argmin(bic[b] + penalty[b]))
+            if not k or rss[b, k] <= floor[b]:
+                break
+            noise = noise_of(residuals[k][b, :n], options.autocorrelation, numbers[k])
+            if noise.redundancy * (numbers[k] + 1) >= n:
+                break  # of so few independent rows, none can tell
+            n_independent = n_rows[b] / noise.redundancy
+            deviance = (bic[b] - np.log(n_rows[b]) * numbers) / noise.redundancy
+            deviance += np.log(n_independent) * numbers
+            deviance += _extra(problem, positions[[b]], n_independent, len(rss[b]) - 1)[
+                0
+            ]
+            if np.argmin(deviance) >= k:
+                break
+            penalty[b, k] = np.inf
     return penalty
 
 

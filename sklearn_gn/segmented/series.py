@@ -21,12 +21,12 @@ from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     check_inside,
     criterion_of,
+    is_joint,
     options_of,
     prepare_rows,
     stack,
     with_known,
 )
-from sklearn_gn.segmented.several import is_joint
 
 _TOGETHER = 500  # series that are searched side by side
 

@@ -32,6 +32,7 @@ from sklearn_gn.segmented.joint import (
 from sklearn_gn.segmented.least_squares import Covariance, LinearFit, Rows
 from sklearn_gn.segmented.preparation import (
     check_inside,
+    is_listed,
     options_of,
     prepare,
     problem_of,
@@ -66,21 +67,6 @@ class Found(NamedTuple):
     figures: dict
     paths: list
     family: Family
-
-
-def is_joint(model):
-    """Return whether a model asks for more than least squares of one feature."""
-    asked = (model.slopes, model.through)
-    return (
-        is_listed(model)
-        or model.family != "gaussian"
-        or any(each is not None for each in asked)
-    )
-
-
-def is_listed(model):
-    """Return whether the broken features are a list, and so are the attributes."""
-    return not isinstance(model.broken_features, (str, int, np.integer))
 
 
 def check_parameters(model, n_features):

@@ -30,7 +30,6 @@ MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks
 N_BINS = 1 << 16
 _CHUNK_ROWS = 1 << 20  # of a memory-mapped array
 _NEIGHBOURS = 2  # bins on both sides of a breakpoint that are opened too
-_MOST_ROUNDS = 6
 _FULL = 4  # rows of a bin, over the mean, at which bins are made anew
 
 
@@ -72,11 +71,10 @@ def fit_points(chunks, known, fit):
 
 def _until_open(bins, fit):
     """Fit the points of bins until all breakpoints lie in open ones."""
-    for _ in range(_MOST_ROUNDS):
+    while True:
         answer, t = fit(bins.points())
         if not bins.open(t):
-            break
-    return answer
+            return answer
 
 
 def _points_of(sums, edges, center, own):

@@ -1,12 +1,13 @@
 """Correlated noise is noticed, and a criterion allows for it."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from scipy.signal import lfilter
 from statsmodels.tsa.stattools import acf
 
-from sklearn_gn import SegmentedRegressor
+from sklearn_gn import SegmentedRegressor, fit_groups
 
 X = np.arange(150.0)[:, None]
 
@@ -51,3 +52,26 @@ def test_correlation_of_tied_rows_is_that_of_their_means():
     assert_allclose(other.residual_correlation_, one, rtol=1e-9)
     residual = y - other.predict(X)
     assert_allclose(one, acf(residual, nlags=1, adjusted=False)[1], rtol=1e-9)
+
+
+def numbers_found(seed, kink, n=200, n_series=60, **settings):
+    """Numbers of breakpoints of series with AR(1) noise of .6, and a kink or none."""
+    draws = np.random.default_rng(seed).standard_normal((n_series, n + 50))
+    y = lfilter([1], [1, -0.6], draws)[:, 50:]
+    y += kink * np.maximum(np.arange(n) - n / 2, 0)
+    x, series = (
+        np.tile(np.arange(float(n)), n_series),
+        np.repeat(np.arange(n_series), n),
+    )
+    data = pd.DataFrame({"series": series, "x": x, "y": y.ravel()})
+    table = fit_groups(SegmentedRegressor(**settings), data, group="series", target="y")
+    return table.groupby("series").size().to_numpy() - 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"jumps": True}])
+def test_waves_of_correlated_noise_are_no_breakpoints(settings):
+    assert np.mean(numbers_found(0, 0.0, **settings) > 0) <= 0.05
+
+
+def test_a_kink_in_correlated_noise_is_found():
+    assert np.mean(numbers_found(1, 0.15) == 1) >= 0.9
