@@ -181,7 +181,7 @@ def annotated(path, parameters):
 def rows(data):
     """All series."""
     jumps = {"jumps": True}
-    told = {"criterion": "bic-ar1", "covariance": "HAC-prewhitened"}
+    told = {"autocorrelation": 1}
     short = {
         "kinks": ({}, 0.0, SERIES),
         "kinks_ar1": ({}, CORRELATION, SERIES),

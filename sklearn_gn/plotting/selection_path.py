@@ -13,7 +13,6 @@ _LABELS = {
     "aic": "AIC",
     "gcv": "GCV",
     "evidence": "Minus twice the log evidence",
-    "bic-ar1": "BIC for autoregressive noise",
     "cv": "Cross-validated mean squared error",
     "n_breakpoints": "Breakpoints",
     "n_neurons": "Neurons",

@@ -6,9 +6,9 @@ Residuals in the order of the feature are taken for an autoregression
 slopes of many rows vary as much as those of independent rows that are v times fewer:
 rows then count 1 / v each, in the criterion, in standard errors and in intervals.
 
-The first residuals are those of as many breakpoints as independent noise would take,
-which follow its waves and leave what is correlated over few rows; where these look
-independent, the noise is taken for independent.
+Many breakpoints follow the waves of correlated noise and leave residuals that look
+independent, so that the number is chosen with the noise of each number, see
+:mod:`sklearn_gn.segmented.selection`.
 """
 
 from typing import NamedTuple

@@ -15,9 +15,7 @@ import numpy as np
 from scipy.optimize import lsq_linear
 
 from sklearn_gn.linalg import factors
-
-_DEPENDENT = 1e-10  # relative singular value of a direction that is left out
-_VIOLATED = 1e-8  # of conditions, in the units of the search
+from sklearn_gn.segmented.problem import DEPENDENT, HALF
 
 
 class Condition(NamedTuple):
@@ -86,11 +84,11 @@ def least_squares_under(matrix, target, conditions):
     if equal:
         rows, values = np.array([c.row for c in equal]), [c.value for c in equal]
         base = factors.least_norm_solution(rows, np.array(values))
-        if np.abs(rows @ base - values).max() > _VIOLATED * (1 + np.abs(base).max()):
+        if np.abs(rows @ base - values).max() > HALF * (1 + np.abs(base).max()):
             return None
         space = null_space(rows)
     left, size, right = factors.singular_triplets(matrix @ space)
-    kept = size > _DEPENDENT * size.max(initial=0)
+    kept = size > DEPENDENT * size.max(initial=0)
     back = space @ (right[kept].T / size[kept])
     z = base + back @ (left[:, kept].T @ (target - matrix @ base))
     if not at_least:
@@ -108,7 +106,7 @@ def least_squares_under(matrix, target, conditions):
     if not residual[-1] < 0:
         return None
     step = -residual[:-1] / residual[-1]
-    if np.max(missing - rows @ step) > _VIOLATED * (1 + np.abs(missing).max()):
+    if np.max(missing - rows @ step) > HALF * (1 + np.abs(missing).max()):
         return None
     return z + back @ step
 
@@ -116,7 +114,7 @@ def least_squares_under(matrix, target, conditions):
 def null_space(rows):
     """Return an orthonormal basis of the null space of rows, as columns."""
     values, vectors = factors.eigenpairs(rows.T @ rows)
-    return vectors[:, values <= _DEPENDENT * max(values[-1], 1e-300)]
+    return vectors[:, values <= DEPENDENT * max(values[-1], 1e-300)]
 
 
 def contradiction(conditions):

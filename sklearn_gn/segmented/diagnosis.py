@@ -6,13 +6,11 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.bayes.line_ends import note_on_ends
 from sklearn_gn.findings import Diagnosis, Finding, outliers
 from sklearn_gn.optim.stop import counted
+from sklearn_gn.segmented.problem import FEWEST_ROWS
+from sklearn_gn.segmented.search import EXACT, SIGNIFICANT
 
-_SIGNIFICANT = 3.0  # standard errors of a correlation
-_EXACT = 1e-12  # unexplained share of the variance that is rounding errors
-FEWEST_ROWS = 3  # of a segment between two kinks, if min_rows is None
 _NAMED = 10  # rows that a warning names
 _RISE = 2.0  # standard deviations of the noise, of a segment that looks like a jump
-_NEAR_ONE = 0.9  # a correlation with which "bic-ar1" misses real kinks
 
 
 def diagnose(model):
@@ -219,7 +217,7 @@ def _dispersion(model):
     """How much counts vary, and whether that is more than their family says."""
     dispersion = model.statistics_["dispersion"]
     freedom = max(model.statistics_["degrees_of_freedom"], 1.0)
-    if dispersion < 1 + _SIGNIFICANT * np.sqrt(2 / freedom):
+    if dispersion < 1 + SIGNIFICANT * np.sqrt(2 / freedom):
         text = (
             f"The counts vary no more than family={model.family!r} may explain: their "
             f"dispersion is {dispersion:.3g}."
@@ -234,13 +232,12 @@ def _dispersion(model):
 
 
 def _correlation(model):
-    """The criterion and the standard errors take the noise for independent."""
-    automatic = model.n_breakpoints == "auto"
-    chosen = automatic and model.criterion != "bic-ar1"
-    may_miss = automatic and not chosen and model.residual_correlation_ > _NEAR_ONE
-    if not is_correlated(model) or not (
-        chosen or may_miss or _is_for_independent(model)
-    ):
+    """The criterion or the standard errors take the noise for independent."""
+    known = len(model.autocorrelation_) > 0
+    kind = model._covariance.kind
+    chosen = model.n_breakpoints == "auto" and not (known and model.criterion == "bic")
+    independent = not (kind.startswith("HAC") or (known and kind == "nonrobust"))
+    if not is_correlated(model) or not (chosen or independent):
         return None
     text = (
         "Neighbouring residuals are correlated: the correlation is "
@@ -250,36 +247,26 @@ def _correlation(model):
     if chosen:
         text += (
             "The criterion assumes independent noise and takes the waves of correlated "
-            'noise for breakpoints: set criterion="bic-ar1", or a min_distance longer '
-            "than the waves. For seasonal waves add columns for the months; they enter "
-            "linearly. "
+            'noise for breakpoints: set criterion="bic" with autocorrelation="auto", '
+            "or a min_distance longer than the waves. For seasonal waves add columns "
+            "for the months; they enter linearly. "
         )
-    if may_miss:
-        text += (
-            'With a correlation near one the criterion "bic-ar1" may miss real '
-            "breakpoints: fix n_breakpoints, or fit the differences of y. "
-        )
-    if _is_for_independent(model):
+    if independent:
         text += (
             'Standard errors are too small: set covariance="HAC-prewhitened". Where '
             "the correlation is near one, fit the differences of y. "
         )
     text += "If the residuals follow a curve, the function is no broken line."
-    parameter = "n_breakpoints" if may_miss else "covariance"
-    return Finding("correlation", text, "criterion" if chosen else parameter)
+    return Finding("correlation", text, "autocorrelation" if chosen else "covariance")
 
 
 def is_correlated(model):
     """Return whether neighbouring residuals are correlated, beyond rounding errors."""
-    return not _is_exact(model) and _standard_errors(model) > _SIGNIFICANT
+    return not _is_exact(model) and _standard_errors(model) > SIGNIFICANT
 
 
 def _standard_errors(model):
     return model.residual_correlation_ / model._correlation_error
-
-
-def _is_for_independent(model):
-    return not model._covariance.kind.startswith("HAC")
 
 
 def _is_at_limit(model):
@@ -291,7 +278,7 @@ def _is_at_limit(model):
 
 
 def _is_exact(model):
-    return _explained(model) >= 1 - _EXACT
+    return _explained(model) >= 1 - EXACT
 
 
 def _explained(model):

@@ -45,10 +45,9 @@ from sklearn_gn.segmented import (
     selection,
     several,
     streams,
-    updates,
 )
+from sklearn_gn.segmented.autocorrelation import Autoregression
 from sklearn_gn.segmented.diagnosis import (
-    FEWEST_ROWS,
     diagnose,
     is_correlated,
     warn_of_number,
@@ -56,14 +55,16 @@ from sklearn_gn.segmented.diagnosis import (
 from sklearn_gn.segmented.families import FAMILIES, Family, check_offset
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.preparation import (
+    FEWEST_ROWS,
     advice_on_room,
     broken_columns,
     check_inside,
     folds_of,
+    is_joint,
+    is_listed,
     listed,
     needs_all_points,
     options_of,
-    prepare,
     prepare_rows,
     problem_of,
     sorted_rows,
@@ -84,6 +85,7 @@ _BY_FEATURE = (
     "_cut_by_bounds",
 )
 _OF_UPDATES = ("_kept", "_stream")  # which a saved model leaves behind
+_NOT_OF_EVERY_FIT = ("robust_weights_", "_row_checks", *_OF_UPDATES)
 _KINDS = {
     None: "numbers",
     "utc": "dates with a time zone",
@@ -139,11 +141,11 @@ class SegmentedRegressor(
         if the function jumps, a tenth of the rows, but at least three and at most ten.
     max_breakpoints : int, default=10
         Maximum number of breakpoints that "auto" tries.
-    criterion : {"bic", "aic", "gcv", "evidence", "bic-ar1", "cv"}, int, \
+    criterion : {"bic", "aic", "gcv", "evidence", "cv"}, int, \
             cross-validation generator or iterable, default="bic"
-        How "auto" chooses the number of breakpoints: information criteria ("bic-ar1"
-        for autoregressive noise), generalised cross-validation, the probability of the
-        data, or cross-validation by the one-standard-error rule ("cv": five folds).
+        How "auto" chooses the number of breakpoints: information criteria,
+        generalised cross-validation, the probability of the data, or cross-validation
+        by the one-standard-error rule ("cv": five folds).
     covariance : {"nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"}, \
             default="nonrobust"
         Covariance of the parameters. "nonrobust": independent noise of one variance;
@@ -209,7 +211,8 @@ class SegmentedRegressor(
         the noise not), ``degrees_of_freedom``, ``rss``, ``r2``, ``aic`` and ``bic``.
     selection_path_ : dict of ndarrays
         The numbers ``n_breakpoints`` that were tried, with ``n_parameters``, ``rss``
-        and the criterion; ``rss``, "gcv" and "evidence" relative to a constant.
+        and the criterion; ``rss``, "gcv" and "evidence" relative to a constant, and
+        ``search_penalty``, what is added to "bic".
     n_features_in_, feature_names_in_ : int and ndarray of shape (`n_features_in_`,)
         Number of features, and their names if all are strings.
 
@@ -381,9 +384,8 @@ class SegmentedRegressor(
         ValueError
             If a parameter is out of its range, if known breakpoints or bounds do not
             match the data, if the data contain NaN or infinity or do not fit into
-            memory, if all weights are zero, if ``y_std`` is not positive, if weights
-            differ and ``criterion`` is "bic-ar1", if y does not belong to ``family``,
-            or if conditions contradict each other.
+            memory, if all weights are zero, if ``y_std`` is not positive, if y
+            does not belong to ``family``, or if conditions contradict each other.
 
         Warns
         -----
@@ -394,7 +396,7 @@ class SegmentedRegressor(
         """
         if absolute_sigma and y_std is None:
             raise ValueError("absolute_sigma=True needs y_std, the deviations.")
-        if several.is_joint(self) or offset is not None:
+        if is_joint(self) or offset is not None:
             given = y_std, absolute_sigma, offset
             return self._fit_joint(X, y, sample_weight, *given)
         chunks = streams.mapped_rows(X, y, sample_weight)
@@ -406,7 +408,7 @@ class SegmentedRegressor(
         options = options_of(self, kind)
         folds = folds_of(self, order, y)
         found = self._search(prepared, options, kind, folds)
-        scale = self._set_fitted(prepared, options, *found)
+        scale = self._set_fitted(prepared, options, kind, *found)
         self._kept = prepared, options
         fit, rows = self._fit, prepared.rows
         y_size, y_center = fit.scaling.y_size, fit.scaling.y_center
@@ -468,15 +470,16 @@ class SegmentedRegressor(
 
         def fit_points(points):
             kept = points.weight > 0
-            x, y, weight = (a[kept] for a in points[:3])
-            prepared = prepare(x, y, np.empty((len(x), 0)), weight, points.rest)
+            prepared = points._replace(
+                x=points.x[kept], y=points.y[kept], weight=points.weight[kept]
+            ).prepared()
             found = self._search(prepared, options, None, None)
-            return (prepared, found), prepared.scaling.to_user(found[0])
+            return (prepared, found), prepared.scaling.to_user(found[1])
 
         prepared, found = streams.fit_points(chunks, options.known, fit_points)
         self.n_features_in_, self._columns = 1, [0]
         _check_feature_names(self, first_of(chunks)[0], reset=True)
-        self._set_fitted(prepared, options, *found)
+        self._set_fitted(prepared, options, None, *found)
         return self
 
     def _fit_joint(self, X, y, sample_weight, y_std, absolute_sigma, offset):
@@ -499,9 +502,10 @@ class SegmentedRegressor(
             variance if absolute_sigma else None,
             kinds[0],
         )
-        names, linear_names = self._all_names()
+        names = self._all_names()[0]
         found = several.fit_several(self, data, names)
-        self._set_joint(found, kinds, names, linear_names)
+        self._set_found(found, kinds)
+        self._row_checks = RowChecks(len(y))
         asked = several.numbers_of(self, len(names))
         for name, number, fit in zip(names, asked, found.fits, strict=True):
             if number is not None and fit.free.sum() < number:
@@ -513,34 +517,35 @@ class SegmentedRegressor(
             warn_of_number(self)
         return self
 
-    def _set_joint(self, found, kinds, names, linear_names):
-        """Set the fitted attributes of a joint fit."""
-        self._forget()
-        fits = self._fits = found.fits
+    def _set_found(self, found, kinds):
+        """Set the fitted attributes."""
+        for name in _NOT_OF_EVERY_FIT:
+            vars(self).pop(name, None)
+        fits, first = found.fits, found.fits[0]
+        self._fits, self._family, self._date_kinds = fits, found.family, kinds
         self._covariance = Covariance(self.covariance, self.hac_lags)
-        self._date_kinds, self._family = kinds, found.family
-        self._row_checks = RowChecks(len(found.rows[0].y))
-        self.autocorrelation_ = found.autocorrelation
-        self.parameters_ = several.parameter_table(fits, names, linear_names)
-        of_counts = found.family.has_known_variance
-        unknown = of_counts or fits[0].is_noise_unknown
-        self.noise_std_ = float("nan" if unknown else fits[0].noise_std)
+        self.autocorrelation_, self._redundancy = found.noise
+        self.parameters_ = several.parameter_table(fits, *self._all_names())
+        unknown = found.family.has_known_variance or first.is_noise_unknown
+        self.noise_std_ = float("nan" if unknown else found.noise_std)
         self.residual_correlation_, self._correlation_error = (
-            inference.residual_correlation(fits[0], found.rows[0])
+            inference.residual_correlation(first, found.rows[0])
         )
         self.statistics_ = {name: float(value) for name, value in found.figures.items()}
         each = [
             _of_feature(fit, rows, interval, kind)
-            | {
-                "selection_path_": path,
-                "_held_by_bounds": np.zeros(len(fit.t), bool),
-                "_cut_by_bounds": np.zeros(len(fit.t), bool),
-            }
-            for fit, rows, interval, kind, path in zip(
-                fits, found.counted, found.intervals, kinds, found.paths, strict=True
+            | {"selection_path_": path, "_held_by_bounds": held, "_cut_by_bounds": cut}
+            for fit, kind, rows, interval, path, (held, cut) in zip(
+                fits,
+                kinds,
+                found.counted,
+                found.intervals,
+                found.paths,
+                found.at_bounds,
+                strict=True,
             )
         ]
-        self._is_listed = several.is_listed(self)
+        self._is_listed = is_listed(self)
         for name in _BY_FEATURE:
             values = [own[name] for own in each]
             setattr(self, name, values if self._is_listed else values[0])
@@ -597,7 +602,7 @@ class SegmentedRegressor(
         return x[:, self._feature], linear
 
     def _search(self, prepared, options, kind, folds):
-        """The breakpoints, the series with residuals clipped, and the problem."""
+        """The path, breakpoints, the series with residuals clipped, and the problem."""
         check_inside(prepared, options.known, kind)
         ((t, path),), (clipped,), problem = robust.find_breakpoints(
             self, [prepared], options, folds
@@ -609,37 +614,38 @@ class SegmentedRegressor(
                 f"{n_breakpoints}: the data have no room for more. "
                 f"{advice_on_room(prepared, options, n_breakpoints, kind)}",
             )
-        self._date_kinds, self._is_listed = [kind], False
-        self._family = Family("gaussian")
-        self.selection_path_ = path
-        return t, clipped, problem
+        return path, t, clipped, problem
 
-    def _set_fitted(self, prepared, options, t, clipped, problem):
+    def _set_fitted(
+        self, prepared, options, kind, path, t, clipped, problem, noises=None
+    ):
         """Set the fitted attributes; return the scale of the residuals."""
         t, free = with_known(prepared, options, t)
-        self._forget()
-        self._covariance = Covariance(self.covariance, self.hac_lags)
         fits, figures, (scale,), (interval,), (noise,) = robust.infer_all(
-            options, t[None], free, [prepared], [clipped], problem, self._covariance
+            options,
+            t[None],
+            free,
+            [prepared],
+            [clipped],
+            problem,
+            Covariance(self.covariance, self.hac_lags),
+            noises,
         )
-        self.autocorrelation_, self._redundancy = noise.coef, noise.redundancy
-        self._fits = [fit := fits.of(0)]
-        self._held_by_bounds, self._cut_by_bounds = inference.at_bounds(
-            fit, problem, interval
+        fit = fits.of(0)
+        found = several.Found(
+            fits=[fit],
+            rows=[(clipped or prepared).rows],
+            counted=[prepared.rows],
+            intervals=[interval],
+            at_bounds=[inference.at_bounds(fit, problem, interval)],
+            noise=noise,
+            noise_std=scale,
+            figures={name: value[0] for name, value in figures.items()},
+            paths=[path],
+            family=Family("gaussian"),
         )
-        self.__dict__.update(_of_feature(fit, prepared.rows, interval, self._date_kind))
-        self.parameters_ = inference.parameter_table(fit, *self._names())
-        self.noise_std_ = float("nan" if fit.is_noise_unknown else scale)
-        self.residual_correlation_, self._correlation_error = (
-            inference.residual_correlation(fit, (clipped or prepared).rows)
-        )
-        self.statistics_ = {name: value[0].item() for name, value in figures.items()}
+        self._set_found(found, [kind])
         return float(scale)
-
-    def _forget(self):
-        """Forget what not every fit sets."""
-        for name in ("robust_weights_", "_row_checks", *_OF_UPDATES):
-            vars(self).pop(name, None)
 
     def __getstate__(self):
         state = super().__getstate__()
@@ -650,8 +656,8 @@ class SegmentedRegressor(
     ) -> Self:
         """Add rows to the fit, and move the breakpoints to where they belong.
 
-        The fit keeps sums, so that adding a row takes a millisecond or two however many
-        rows there are. Where the criterion would take one breakpoint more or less, or a
+        The fit keeps sums, so that the time to add a row hardly grows with the number
+        of rows. Where the criterion would take one breakpoint more or less, or a
         breakpoint would be better elsewhere, all rows are searched again. In between,
         kinks move until they are within a hundredth of a standard error, their
         intervals follow the delta method, and the autocorrelation of the noise keeps
@@ -684,39 +690,28 @@ class SegmentedRegressor(
         if not hasattr(self, "_kept"):
             raise ValueError("update needs the rows of a fit: call fit before.")
         prepared, options = self._kept
-        stream = updates.stream_of(self, prepared, options)
+        stream = streams.stream_of(self, prepared, options)
         X, y = self._check_X(X), column_or_1d(y).astype(np.float64)
         check_consistent_length(X, y)
         assert_all_finite(y, input_name="y")
         weight = check_sample_weight(sample_weight, X)
+        kept, kind = weight > 0, self._date_kind
+        noise = Autoregression(self.autocorrelation_, self._redundancy)
         with one_blas_thread():
-            scaling, kept = prepared.scaling, weight > 0
-            x, y = X[kept, 0], (y[kept] - scaling.y_center) / scaling.y_size
-            if len(x):
-                stream.add(scaling.x(x), y, weight[kept])
-            found = stream.follow(self, self._fit, options, scaling)
+            if kept.any():
+                stream.add(X[kept, 0], y[kept], weight[kept])
+            found = stream.follow(self, options)
             if found is None:
-                prepared = stream.prepared(scaling)
-                found = self._search(prepared, options, self._date_kind, None)
-                self._set_fitted(prepared, options, *found)
-                self._kept = prepared, options
-                self._stream = updates.Stream(prepared.rows, stream)
-                return self
-            fit, rows = found
-            self._fits = [fit]
-            width = fit.half_width * inference.breakpoint_errors(fit)
-            interval = fit.breakpoints[:, None] + np.stack([-width, width], axis=1)
-            ends = np.concatenate([rows.x[:1], fit.t, rows.x[-1:]])
-            ends = scaling.to_user(ends)
-            interval = np.clip(interval, ends[:-2, None], ends[2:, None])
-            self.__dict__.update(_of_feature(fit, rows, interval, self._date_kind))
-            self.parameters_ = inference.parameter_table(fit, *self._names())
-            self.noise_std_ = float(fit.noise_std)
-            figures = inference.statistics(fit)
-            self.statistics_ = {name: float(value) for name, value in figures.items()}
-            self.residual_correlation_ = self._correlation_error = float("nan")
-            self._held_by_bounds = self._cut_by_bounds = np.zeros(len(fit.t), bool)
-            self._row_checks = RowChecks(stream.n_rows)
+                prepared = stream.rows().prepared()
+                found = self._search(prepared, options, kind, None)
+                self._set_fitted(prepared, options, kind, *found)
+                stream.is_new = True
+            else:
+                prepared, at, problem = found
+                found = self.selection_path_, at, None, problem, [noise]
+                self._set_fitted(prepared, options, kind, *found)
+        self._kept, self._stream = (prepared, options), stream
+        self._row_checks = RowChecks(stream.n_rows)
         return self
 
     @overload
@@ -870,6 +865,7 @@ class SegmentedRegressor(
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         *,
+        method: Literal["simulated", "davies", "score"] = "simulated",
         n_draws: int = 1999,
         random_state: RandomState = 0,
     ) -> existence.BreakpointTest:
@@ -894,6 +890,13 @@ class SegmentedRegressor(
             Non-negative weights; a row of weight two counts as two rows. If None, all
             weights are one.
 
+        method : {"simulated", "davies", "score"}, default="simulated"
+            Where the p-value comes from. "davies" is an upper bound for the largest F
+            statistic, for p-values too small to simulate. "score" is the exact test of
+            one column, the mean of those of all positions, as R's ``pscore.test``. Both
+            are for the covariance "nonrobust" and breakpoints that change one thing,
+            the slope or the level.
+
         n_draws : int, default=1999
             Number of draws; the smallest p-value is ``1 / (1 + n_draws)``.
 
@@ -907,11 +910,21 @@ class SegmentedRegressor(
             lowers the sum of squares most.
         """
         self._validate_params()
-        if several.is_joint(self):
+        if is_joint(self):
             raise ValueError(
                 "breakpoint_test is for least squares of one broken feature: leave out "
                 "family, slopes and through, and give one number or name as "
                 "broken_features."
+            )
+        both = self.degree == 1 and self.kinks and self.jumps
+        if method not in ("simulated", "davies", "score"):
+            raise ValueError(
+                f"method={method!r} must be 'simulated', 'davies' or 'score'."
+            )
+        if method != "simulated" and (both or self.covariance != "nonrobust"):
+            raise ValueError(
+                f"method={method!r} is for breakpoints that change the slope or the "
+                "level, and for covariance='nonrobust': use method='simulated'."
             )
         with one_blas_thread():
             prepared, kind, _ = clone(self)._prepare(X, y, sample_weight)
@@ -922,7 +935,9 @@ class SegmentedRegressor(
             if self.covariance == "nonrobust":
                 n_parameters = selection.n_parameters(problem, 0)
                 n_rows = float(rows.weight.sum())
-                found = existence.plain_test(problem, n_rows, n_parameters, *draws)
+                found = existence.plain_test(
+                    problem, n_rows, n_parameters, method, *draws
+                )
             else:
                 noise = Covariance(self.covariance, self.hac_lags)
                 found = existence.bootstrap_test(problem, rows, noise, *draws)

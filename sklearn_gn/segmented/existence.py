@@ -1,4 +1,4 @@
-"""Test whether there is a breakpoint at all, or one more.
+r"""Test whether there is a breakpoint at all, or one more.
 
 Without a breakpoint its position means nothing, so that the largest statistic over all
 positions does not have the distribution of one (Davies, "Hypothesis testing when a
@@ -7,6 +7,13 @@ nuisance parameter is present only under the alternative", 1987).
 - Under normal noise of one variance, that of F statistics depends on the positions of
   the rows alone, and is drawn: the products of the residual with the new pieces are
   jointly normal, with a covariance that is known.
+  Davies' bound needs no draws: as the position moves, the direction in which a
+  breakpoint shows moves along a curve of length L on the unit sphere of m dimensions.
+  The probability that the largest share of the square exceeds s is at most that at one
+  position and :math:`(1 - s)^{m / 2 - 1} L / \pi` (Hotelling, "Tubes and spheres in
+  n-spaces", 1939; Davies, the same title, "linear model case", 2002). The score test is
+  that of one column, the sum of the new ones of all positions (Muggeo, "Testing with a
+  nuisance parameter present only under the alternative", 2016).
 - Under unequal noise the statistic is that of the products S of the residuals, without
   a breakpoint, with the new columns less their projections on the old ones,
   ``S' V^-1 S``. Its distribution is drawn with random signs of the residuals, which
@@ -23,18 +30,16 @@ nuisance parameter is present only under the alternative", 1987).
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import stdtr
 
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.autocorrelation import autoregression
-from sklearn_gn.segmented.insertion import allowed, directions
-from sklearn_gn.segmented.problem import (
-    spread,
-)
+from sklearn_gn.segmented.insertion import directions, feasible
+from sklearn_gn.segmented.problem import DEPENDENT, spread
 from sklearn_gn.segmented.search import EXACT
 
 MOST_POSITIONS = 200  # at which a breakpoint is tried
-_RANK = 1e-10  # relative eigenvalue of a direction that counts
 _MOST_BLOCKS = 4096  # of neighbouring rows with one sign
 _FEW = 1000  # rows up to which V is estimated from every draw
 
@@ -54,13 +59,14 @@ class Scan(NamedTuple):
     scores: np.ndarray  # (c, m) products of orthonormal directions with y
     covariance: np.ndarray  # (c m, c m) of the scores, for noise of variance one
     rss: float  # weighted mean of squares without a breakpoint
+    lengths: np.ndarray  # (c,) of the new columns, less their projections; one of each
 
 
 def with_positions(problem):
     """Return the problem with the positions as candidates that are tested."""
     rows = spread(0, problem.table.x.shape[1] - 1, MOST_POSITIONS)
     problem = problem.at(rows)
-    kept = allowed(problem, np.empty((1, 0)), problem.candidates.t)[0]
+    kept = feasible(problem, problem.candidates.t[..., None])[0]
     return problem.at(rows[kept])
 
 
@@ -71,16 +77,17 @@ def scan(problem):
     # The directions of every position become orthonormal.
     m, here = scores.shape[0], np.arange(scores.shape[1])
     root, _ = _inverse_root(covariance[:, here, :, here])
+    lengths = np.sqrt(np.maximum(covariance[0, here, 0, here], 0))
     scores = np.einsum("ic,cik->ck", scores, root)
     covariance = np.einsum("iajb,aik,bjl->akbl", covariance, root, root)
     covariance = covariance.reshape(m * len(here), m * len(here))
-    return Scan(problem.candidates.t[0], scores, covariance, rss)
+    return Scan(problem.candidates.t[0], scores, covariance, rss, lengths)
 
 
 def _inverse_root(matrices):
     """Return R with the inverse R R' of matrices (c, m, m), and what is not zero."""
     values, vectors = factors.eigenpairs(matrices)
-    known = values > _RANK * np.trace(matrices, axis1=1, axis2=2)[:, None]
+    known = values > DEPENDENT * np.trace(matrices, axis1=1, axis2=2)[:, None]
     inverse = np.where(known, 1 / np.sqrt(np.where(known, values, 1)), 0)
     return vectors * inverse[:, None], known
 
@@ -91,7 +98,7 @@ def reference_distribution(found, freedom, n_draws, rng):
     ``freedom`` are the degrees of freedom without a breakpoint.
     """
     values, vectors = factors.eigenpairs(found.covariance)
-    kept = values > _RANK * values[-1]
+    kept = values > DEPENDENT * values[-1]
     normal = rng.standard_normal((n_draws, int(kept.sum())))
     drawn = normal @ (vectors[:, kept] * np.sqrt(values[kept])).T
     explained = np.sum(drawn.reshape(n_draws, *found.scores.shape) ** 2, axis=2)
@@ -100,7 +107,7 @@ def reference_distribution(found, freedom, n_draws, rng):
     return explained.max(axis=1) / total
 
 
-def plain_test(problem, n_rows, n_parameters, n_draws, rng):
+def plain_test(problem, n_rows, n_parameters, method, n_draws, rng):
     """Test one series, of so many parameters without a breakpoint, for one more.
 
     The noise is normal with one variance; the position is in the units of the search.
@@ -109,12 +116,22 @@ def plain_test(problem, n_rows, n_parameters, n_draws, rng):
     freedom, m = n_rows - n_parameters, found.scores.shape[1]
     if not len(found.t) or freedom <= m or found.rss <= EXACT:
         return BreakpointTest(0.0, 1.0, np.nan)
-    share = np.sum(found.scores**2, axis=1) / found.rss
-    best = int(np.argmax(share))
-    drawn = reference_distribution(found, freedom, n_draws, rng)
-    p_value = (1 + np.sum(drawn >= share[best])) / (1 + n_draws)
-    left = max(1 - share[best], np.finfo(float).tiny)
-    statistic = share[best] / m / left * (freedom - m)
+    each = np.sum(found.scores**2, axis=1) / found.rss
+    best = int(np.argmax(each))
+    share = each[best]
+    if method == "score":  # of the mean of the new columns
+        size = found.lengths @ found.covariance @ found.lengths
+        share = (found.lengths @ found.scores[:, 0]) ** 2 / size / found.rss
+    left = max(1 - share, np.finfo(float).tiny)
+    statistic = share / m / left * (freedom - m)
+    if method == "simulated":
+        drawn = reference_distribution(found, freedom, n_draws, rng)
+        p_value = (1 + np.sum(drawn >= share)) / (1 + n_draws)
+    else:
+        p_value = 2 * stdtr(freedom - 1, -np.sqrt(statistic))
+    if method == "davies":
+        angles = np.arccos(np.clip(np.diagonal(found.covariance, 1), -1, 1))
+        p_value = min(p_value + angles.sum() / np.pi * left ** (freedom / 2 - 1), 1.0)
     return BreakpointTest(float(statistic), float(p_value), float(found.t[best]))
 
 

@@ -17,12 +17,11 @@ from scipy.special import ndtr, stdtr, stdtrit
 
 from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.problem import MOST_CANDIDATES, Form, locate
+from sklearn_gn.segmented.problem import EXACT, MOST_CANDIDATES, Form, locate
 from sklearn_gn.segmented.profile import jump_intervals, kink_intervals
 
 LEVEL = 0.95  # of the confidence limits
 _FAR = 1e100  # largest position, in units of the training data
-_ROUNDING = 1e-14  # deviation, over the mean, of a target that is constant
 
 
 class Scaling(NamedTuple):
@@ -37,13 +36,15 @@ class Scaling(NamedTuple):
 
     def x(self, x):
         """Return positions in units in which the data lie in [-1, 1]."""
-        return _bounded(x, self.center[..., None], self.size[..., None])
+        with np.errstate(over="ignore"):
+            t = (x - self.center[..., None]) / self.size[..., None]
+        return np.clip(t, -_FAR, _FAR)
 
     def linear(self, linear):
         """Return the linear features in units of their deviations."""
-        if not linear.shape[-1]:
-            return linear
-        return _bounded(linear, self.linear_center, self.linear_size)
+        with np.errstate(over="ignore"):
+            linear = (linear - self.linear_center) / self.linear_size
+        return np.clip(linear, -_FAR, _FAR)
 
     def to_user(self, t):
         """Return positions in the user's units."""
@@ -84,7 +85,7 @@ class Fit(NamedTuple):
     def is_constant(self):
         """Whether the target does not vary, up to rounding."""
         spread = self.scaling.y_size * np.sqrt(self.total / self.n_rows)
-        return spread <= _ROUNDING * np.abs(self.scaling.y_center)
+        return spread <= EXACT * np.abs(self.scaling.y_center)
 
     @property
     def breakpoints(self):
@@ -185,11 +186,6 @@ def predict(fit, x, linear):
         extremes.scaled_back(value, size, fit.scaling.y_center),
         extremes.scaled_back(std, size),
     )
-
-
-def _bounded(values, center, size):
-    with np.errstate(over="ignore"):
-        return np.clip((values - center) / size, -_FAR, _FAR)
 
 
 # --- parameters ----------------------------------------------------------------------

@@ -1,12 +1,14 @@
-"""The best places of one more breakpoint, or of two, the others held.
+"""The best place of one more breakpoint, the others held.
 
 The decrease of the sum of squares is known exactly for a breakpoint at every candidate
-and, of kinks, for one between it and the position before, and so it is for all pairs.
+and, of kinks, for one between it and the position before.
 """
 
 import numpy as np
 
 from sklearn_gn.segmented.problem import (
+    DEPENDENT,
+    HALF,
     RIGHT,
     Pieces,
     all_pieces,
@@ -18,9 +20,6 @@ from sklearn_gn.segmented.problem import (
     target_products,
 )
 
-_TOGETHER = 250  # best pairs whose limits are looked at first
-_INDEPENDENT = 1e-9  # share of a piece's square that the others must leave
-
 
 def insert(problem, knots):
     """Return the best new breakpoint and the sum of squares with it, (B,) each.
@@ -30,7 +29,9 @@ def insert(problem, knots):
     pieces = all_pieces(problem, knots)
     found = solve(problem.table, pieces, problem.form.flat_end)
     gain, t = gains(problem, pieces, found)
-    gain = np.where(allowed(problem, knots, t), gain, -1)
+    others = np.broadcast_to(knots[:, None], (*t.shape, knots.shape[1]))
+    trials = np.sort(np.concatenate([others, t[..., None]], axis=-1), axis=-1)
+    gain = np.where(feasible(problem, trials), gain, -1)
     best = np.argmax(gain, axis=1)[:, None]
     gain, t = take(gain, best)[:, 0], take(t, best)[:, 0]
     return t, np.where(gain >= 0, np.maximum(found.rss - gain, 0), np.inf)
@@ -75,86 +76,6 @@ def _parts(problem, pieces, found):
     )
     change = first - share * jump
     return gain, more, first, change, t - jump / np.where(change != 0, change, np.inf)
-
-
-def best_pair(problem, rows):
-    """Return the best two kinks (2,) at or near some rows (c,), and the rss.
-
-    Of one series. Each kink is at one of the rows or, where the lines of both sides
-    meet there, in the gap before it. The sum of squares is infinite where no pair is
-    allowed.
-    """
-    problem = problem.at(rows)
-    t, before = problem.candidates.t[0], problem.candidates.before[0]
-    rss, scores, gram, own = directions(problem, steps=True)
-    # Of each candidate a ramp, and what its step has besides, both of length one.
-    first, second = np.triu_indices(len(t), 1)
-    square, across = np.diagonal(gram[0, :, 0]), np.diagonal(gram[0, :, 1])
-    known = square > _INDEPENDENT * own[0]
-    share = np.where(known, across / np.where(known, square, 1), 0)
-    left = np.diagonal(gram[1, :, 1]) - share * across
-    unit = np.stack([_unit(square, own[0]), _unit(left, own[1])])
-    scores[1] -= share * scores[0]
-    gram[1] -= share[:, None, None] * gram[0]
-    gram[:, :, 1] -= gram[:, :, 0] * share
-    here, there = (unit * scores)[:, first], (unit * scores)[:, second]
-    cross = gram[:, first, :, second].transpose(1, 2, 0)
-    cross = cross * unit[:, None, first] * unit[:, second]
-    found, places = [], []
-    for free in np.ndindex(2, 2):  # whether each kink lies in the gap
-        kinks = []
-        with np.errstate(divide="ignore", invalid="ignore"):
-            coef = _coefficients(cross, here, there, free)
-            gain = np.sum(here * coef[0], axis=0) + np.sum(there * coef[1], axis=0)
-            for at, (ramp, step), is_free in zip(
-                (first, second), coef, free, strict=True
-            ):
-                jump = unit[1][at] * step
-                slope = unit[0][at] * ramp - share[at] * jump
-                meet = t[at] - jump / slope
-                if is_free:
-                    gain[~((meet >= before[at]) & (meet <= t[at]))] = -np.inf
-                gain[~(problem.form.sign * slope >= 0)] = -np.inf
-                kinks.append(meet if is_free else t[at])
-        found.append(gain)
-        places.append(np.stack(kinks, axis=-1))
-    gain, places = np.concatenate(found), np.concatenate(places)
-    few, order = min(_TOGETHER, len(gain)), None
-    while order is None or len(order) < np.count_nonzero(gain > -np.inf):
-        order = np.argpartition(-gain, few - 1)[:few]
-        order = order[np.argsort(-gain[order], kind="stable")]
-        order = order[gain[order] > -np.inf]
-        fine = feasible(problem, places[None, order])[0]
-        if fine.any():
-            best = order[np.argmax(fine)]
-            return places[best], max(rss - gain[best], 0.0)
-        few = min(16 * few, len(gain))
-    return np.full(2, np.nan), np.inf
-
-
-def _unit(square, own):
-    """Return the factors that make directions of length one; dependent ones vanish."""
-    known = square > _INDEPENDENT * own
-    return np.where(known, 1 / np.sqrt(np.where(known, square, 1)), 0)
-
-
-def _coefficients(cross, here, there, free):
-    """Return coefficients (2, pairs) of both candidates of all pairs.
-
-    Directions of a candidate are orthonormal; those that are not free are left out.
-    """
-    (a, b), (c, d) = cross
-    b, c, d = b * free[1], c * free[0], d * free[0] * free[1]
-    # The system that is left for the second one is symmetric, of size two.
-    one, both, two = 1 - a * a - c * c, -a * b - c * d, 1 - b * b - d * d
-    first = there[0] - a * here[0] - c * here[1]
-    second = (there[1] - b * here[0] - d * here[1]) * free[1]
-    det = one * two - both * both
-    det = np.where(det > _INDEPENDENT, det, np.nan)
-    ramp = (two * first - both * second) / det
-    step = (one * second - both * first) / det * free[1]
-    near = here[0] - a * ramp - b * step, (here[1] - c * ramp - d * step) * free[0]
-    return np.stack(near), np.stack([ramp, step])
 
 
 def directions(problem, steps):
@@ -238,67 +159,30 @@ def orthogonal_part(problem, pieces, found):
 
 def _gain(residual, outside, own):
     """Return the decrease by a piece and its coefficient; of dependent ones, -inf."""
-    known = outside > _INDEPENDENT * own
+    known = outside > DEPENDENT * own
     coef = np.where(known, residual / np.where(known, outside, 1), 0)
     return np.where(known, residual * coef, -np.inf), coef
-
-
-def allowed(problem, knots, t):
-    """Return which breakpoints, one for each candidate, keep the limits: (B, c)."""
-    table, form, known, limits, candidates = problem
-    rows, total = candidates.rows, take(table.count, table.n_rows[:, None])
-    inside = (t >= limits.low[:, None]) & (t <= limits.high[:, None])
-    inside &= (rows > 0) & (rows < table.n_rows[:, None] - form.ramp)
-    least = limits.min_distance[:, None] * (1 - 1e-9)
-    last = take(table.x, table.n_rows[:, None] - 1)
-    inside &= (t - table.x[:, :1] >= least) & (last - t >= least)
-    others = np.sort(np.concatenate([known, knots], axis=1), axis=1)
-    at, first, most = rows_before(problem, others)
-    for k in range(others.shape[1]):
-        inside &= np.abs(rows - at[:, k, None]) >= 2 * (form.ramp and form.step)
-        inside &= np.abs(t - others[:, k, None]) >= least
-        inside &= t != others[:, k, None]
-    least, fine = limits.min_rows[:, None] * (1 - 1e-9), False
-    for count in _counts(table, t, rows):
-        enough = (count >= least) & (total - count >= least)
-        for k in range(others.shape[1]):
-            later = t > others[:, k, None]
-            between = np.where(later, count - first[:, [k]], most[:, [k]] - count)
-            enough &= between >= least
-        fine = fine | enough
-    return inside & fine
-
-
-def _counts(table, t, at):
-    """Return the rows before breakpoints, without and with a row that one lies on."""
-    low = take(table.count, at)
-    on_row = take(table.x, np.minimum(at, table.x.shape[1] - 1)) == t
-    following = take(table.count, np.minimum(at + 1, table.x.shape[1]))
-    return low, np.where(on_row, following, low)
 
 
 def rows_before(problem, t):
     """Return the positions of sorted breakpoints (B, ..., k), and the rows before them.
 
-    A row at a kink belongs to the segment before or to the one after. Returned are the
-    least number, if all segments before have their rows, and the largest, if all after
-    have theirs.
+    A row at a kink belongs to the segment before or to the one after: to that before
+    only where it would have too few rows without.
     """
     table, limits = problem.table, problem.limits
     shape = (-1, *[1] * (t.ndim - 2))
-    least = (limits.min_rows * (1 - 1e-9)).reshape(shape)
+    least = (limits.min_rows * (1 - HALF)).reshape(shape)
     at = locate(table, t)
-    low, high = _counts(table, t, at)
-    first, most = low.copy(), high.copy()
-    before = np.zeros(t.shape[:-1])
-    after = take(table.count, table.n_rows[:, None]).reshape(shape)
+    low = take(table.count, at)
+    on_row = take(table.x, np.minimum(at, table.x.shape[1] - 1)) == t
+    following = take(table.count, np.minimum(at + 1, table.x.shape[1]))
+    high = np.where(on_row, following, low)  # with a row that one lies on
+    count, before = low.copy(), np.zeros(t.shape[:-1])
     for k in range(t.shape[-1]):
         late = low[..., k] - before < least
-        before = first[..., k] = np.where(late, high[..., k], low[..., k])
-    for k in reversed(range(t.shape[-1])):
-        early = after - high[..., k] < least
-        after = most[..., k] = np.where(early, low[..., k], high[..., k])
-    return at, first, most
+        before = count[..., k] = np.where(late, high[..., k], low[..., k])
+    return at, count
 
 
 def behind_rows(problem, t):
@@ -306,7 +190,7 @@ def behind_rows(problem, t):
 
     These are the kinks at a row that belongs to the segment before.
     """
-    at, first, _ = rows_before(problem, t)
+    at, first = rows_before(problem, t)
     return np.where(first > take(problem.table.count, at), np.nextafter(t, RIGHT), t)
 
 
@@ -317,14 +201,14 @@ def feasible(problem, trials):
     inside = np.all((trials >= low) & (trials <= high), axis=-1)
     lead = trials.shape[:-1]
     known = np.broadcast_to(known[:, None], (*lead, known.shape[-1]))
-    last = take(table.x, (table.n_rows - 1)[:, None])
-    ends = [np.broadcast_to(e[:, None], (*lead, 1)) for e in (table.x[:, :1], last)]
     t = np.sort(np.concatenate([trials, known], axis=-1), axis=-1)
-    at, count, _ = rows_before(problem, t)
-    t = np.concatenate([ends[0], t, ends[1]], axis=-1)
-    whole = take(table.count, table.n_rows[:, None])[:, None]
-    whole = np.broadcast_to(whole, (*lead, 1))
-    count = np.concatenate([np.zeros(whole.shape), count, whole], axis=-1)
-    inside &= np.all(np.diff(count) >= least * (1 - 1e-9), axis=-1)
+    at, count = rows_before(problem, t)
+    # With the ends of the data: their positions, and no or all of the rows before.
+    positions, counts = np.empty((2, *lead, t.shape[-1] + 2))
+    positions[..., 1:-1], counts[..., 1:-1] = t, count
+    positions[..., 0], counts[..., 0] = table.x[:, :1], 0
+    positions[..., -1] = take(table.x, table.n_rows[:, None] - 1)
+    counts[..., -1] = take(table.count, table.n_rows[:, None])
+    inside &= np.all(np.diff(counts) >= least * (1 - HALF), axis=-1)
     inside &= np.all(np.diff(at) >= 2 * (form.ramp and form.step), axis=-1)
-    return inside & np.all(np.diff(t) >= distance * (1 - 1e-9), axis=-1)
+    return inside & np.all(np.diff(positions) >= distance * (1 - HALF), axis=-1)

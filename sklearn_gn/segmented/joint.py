@@ -14,7 +14,7 @@ the others are linear features has the parameters, standard errors and intervals
 joint fit, so what is read off comes from the same functions as that of one feature.
 """
 
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -30,19 +30,14 @@ from sklearn_gn.segmented.conditions import (
 from sklearn_gn.segmented.families import Family
 from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows
-from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
-from sklearn_gn.segmented.problem import Form
-from sklearn_gn.segmented.search import EXACT, search
+from sklearn_gn.segmented.preparation import Options, Prepared, prepare, problem_of
+from sklearn_gn.segmented.problem import DEPENDENT, HALF, Form
+from sklearn_gn.segmented.programme import kinks_at_rows
+from sklearn_gn.segmented.search import EXACT, PATIENCE, search
 
 _LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of the steps that are tried
-_MOST_STEPS = 60
-_STEP_TOL = 1e-12  # relative decrease that ends the steps
 _MOST_TURNS = 10  # of the features, and of the searches of a family
-_PLACES = 40  # of a breakpoint that are tried under conditions
 _STARTS = 3  # best of them from which steps are taken
-_BETTER = 1e-9  # relative decrease of the deviance that is worth another search
-_ACTIVE = 1e-8  # room of a condition that holds with equality
-_PATIENCE = 2  # breakpoints without a better criterion that end the choice
 
 
 class Joint(NamedTuple):
@@ -68,11 +63,6 @@ class State(NamedTuple):
     coef: np.ndarray
     eta: np.ndarray  # without the offset
     deviance: float
-
-    @property
-    def numbers(self):
-        """How many breakpoints each feature has."""
-        return [len(own) for own in self.t]
 
 
 # --- columns and conditions ----------------------------------------------------------
@@ -217,86 +207,69 @@ def is_allowed(joint, t):
 
 
 def descend(joint, state):
-    """Take joint Gauss-Newton steps until the deviance no longer falls."""
+    """Take joint Gauss-Newton steps until the deviance no longer falls.
+
+    Where they end, each kink is also tried at the rows beside it.
+    """
     own = moving(joint, state.t)
-    sizes = np.cumsum([each.sum() for each in own])[:-1]
-    for _ in range(_MOST_STEPS):
+    while True:
         z, w = working(joint, state.eta)
         columns = design(joint, state.t)
-        n = columns.shape[1]
         both = np.hstack([columns, *tangents(joint, state.t, state.coef)])
         limits = conditions(joint, state.t, both.shape[1], state.coef)
-        found = _solve(both, z, w, limits)
+        found, n = _solve(both, z, w, limits), columns.shape[1]
         if found is None:
-            break
-        step, ahead = found[n:], []
-        if len(step):
+            return state
+        before, ways = state.deviance, np.zeros((1, len(found) - n))
+        if ways.shape[1]:
+            step = found[n:]
             at = np.concatenate(ramps(joint.form, state.t))[np.concatenate(own)]
-            change, new = state.coef[at], found[at]
-            muggeo = step * change / np.where(new != 0, new, np.inf)
-            ahead = [length * way for length in _LENGTHS for way in (step, muggeo)]
-        trials = [_moved(state.t, own, np.split(way, sizes)) for way in ahead]
-        best = state
-        for t in [state.t, *trials]:
-            new = fit_at(joint, t, z, w) if is_allowed(joint, t) else None
-            if new is not None and new.deviance < best.deviance:
-                best = new
-        if best is state:
-            best = _part_of_the_way(joint, state, z, w)
-        falls = best.deviance < state.deviance * (1 - _STEP_TOL)
-        state = best
-        if not falls:
-            break
-    return state
+            muggeo = step * state.coef[at] / np.where(found[at] != 0, found[at], np.inf)
+            ahead = np.outer(_LENGTHS, np.stack([step, muggeo])).reshape(-1, len(step))
+            ways = np.concatenate([ways, ahead])
+        state = _best_at(joint, state, own, ways, z, w)
+        if state.deviance == before and joint.family.has_known_variance:
+            state = _part_of_the_way(joint, state, z, w)
+        if not state.deviance < before * (1 - EXACT):
+            rows = _to_rows(joint, state.t, own)
+            state = _best_at(joint, state, own, rows, *working(joint, state.eta))
+        if not state.deviance < before * (1 - EXACT):
+            return state
 
 
-def _moved(t, own, ways):
-    """Return breakpoints of which some have moved a way."""
-    t = [each.copy() for each in t]
-    for each, some, way in zip(t, own, ways, strict=True):
-        each[some] += way
-    return t
+def _best_at(joint, best, own, ways, z, w):
+    """Return the best state with the kinks moved one of some ways."""
+    sizes, start = np.cumsum([each.sum() for each in own])[:-1], best.t
+    for way in ways:
+        t = [each.copy() for each in start]
+        for each, some, part in zip(t, own, np.split(way, sizes), strict=False):
+            each[some] += part
+        new = fit_at(joint, t, z, w) if is_allowed(joint, t) else None
+        if new is not None and new.deviance < best.deviance:
+            best = new
+    return best
+
+
+def _to_rows(joint, t, own):
+    """Return the ways of one kink to each of the rows beside it."""
+    each = zip(joint.x, t, own, strict=True)
+    kinks = [(np.unique(x), at) for x, knots, some in each for at in knots[some]]
+    ways = []
+    for (x, at), unit in zip(kinks, np.eye(len(kinks)), strict=True):
+        k = np.searchsorted(x, at)
+        ways += [(row - at) * unit for row in x[max(k - 1, 0) : k + 2]]
+    return ways
 
 
 def _part_of_the_way(joint, state, z, w):
     """Return a state between this and the least-squares fit, if it is better."""
     aim = fit_at(joint, state.t, z, w)
-    if not joint.family.has_known_variance or aim is None:
-        return state
-    for length in _LENGTHS[1:]:
+    for length in _LENGTHS[1:] if aim is not None else ():
         eta = state.eta + length * (aim.eta - state.eta)
         value = deviance(joint, eta)
         if value < state.deviance:
             coef = state.coef + length * (aim.coef - state.coef)
             return aim._replace(coef=coef, eta=eta, deviance=value)
-    return state
-
-
-def through_rows(joint, state):
-    """Move kinks to rows beside them where that is better, and on from there."""
-    if joint.form.step:
-        return state
-    for _ in range(_MOST_TURNS):
-        before = state.deviance
-        places = [
-            (f, k)
-            for f, own in enumerate(moving(joint, state.t))
-            for k in np.flatnonzero(own)
-        ]
-        for f, k in places:
-            x, (z, w) = np.unique(joint.x[f]), working(joint, state.eta)
-            at = np.searchsorted(x, state.t[f][k])
-            best = state
-            for place in x[max(at - 1, 0) : at + 2]:
-                t = [own.copy() for own in state.t]
-                t[f][k] = place
-                new = fit_at(joint, t, z, w) if is_allowed(joint, t) else None
-                if new is not None and new.deviance < best.deviance * (1 - _STEP_TOL):
-                    best = new
-            if best is not state:
-                state = descend(joint, best)
-        if not state.deviance < before * (1 - _STEP_TOL):
-            break
     return state
 
 
@@ -319,25 +292,22 @@ def prepared_for(joint, f, t, z, w, extra=()):
     return Prepared(rows, scaling, joint.repeats[order])
 
 
+def even(number):
+    """Return breakpoints that are evenly spaced."""
+    return np.linspace(-1, 1, number + 2)[1:-1]
+
+
 def _with_known(joint, f, knots):
     """Return the breakpoints of a feature that are found, and those that are known."""
     known = joint.options.known if f == 0 else joint.options.known[:0]
     return np.sort(np.concatenate([knots, known]))
 
 
-def _scaled(prepared):
-    """Return the rows with targets and linear features of mean zero and size one."""
-    rows = prepared.rows
-    share = rows.weight / rows.weight.sum()
-    y = rows.y - share @ rows.y
-    linear = rows.linear - share @ rows.linear
-    size = np.sqrt(share @ linear**2)
-    scale = float(np.sqrt(share @ y**2)) or 1.0
-    weight = share * prepared.repeats.sum()
-    linear = linear / np.where(size > 0, size, 1)
-    rows = rows._replace(y=y / scale, linear=linear, weight=weight)
-    scaling = prepared.scaling._replace(y_size=np.float64(scale))
-    return prepared._replace(rows=rows, scaling=scaling)
+def _scaled_for(joint, f, t, z, w):
+    """Return the same with targets and linear features of mean zero and size one."""
+    rows, _, repeats, _ = prepared_for(joint, f, t, z, w)
+    weight = rows.weight * (repeats.sum() / rows.weight.sum())
+    return prepare(*rows[:3], weight)._replace(repeats=repeats)
 
 
 class Choice(NamedTuple):
@@ -355,18 +325,9 @@ def without_breakpoints(joint):
     if joint.family.has_known_variance:
         eta = joint.family.start(joint.y, joint.weight)
     z, w = working(joint, eta - joint.offset)
-    state = fit_at(joint, _only_known(joint), z, w)
+    t = [_with_known(joint, f, np.empty(0)) for f in range(len(joint.x))]
+    state = fit_at(joint, t, z, w)
     return None if state is None else descend(joint, state)
-
-
-def _only_known(joint):
-    return [_with_known(joint, f, np.empty(0)) for f in range(len(joint.x))]
-
-
-def _descend_from(joint, t, eta):
-    """Return the fit that joint steps reach from breakpoints, or None."""
-    state = fit_at(joint, t, *working(joint, eta)) if is_allowed(joint, t) else None
-    return None if state is None else through_rows(joint, descend(joint, state))
 
 
 def _least_squares(joint, state, choice):
@@ -379,7 +340,7 @@ def _least_squares(joint, state, choice):
     for _ in range(_MOST_TURNS):
         before = t.copy()
         for f, number in enumerate(choice.numbers):
-            prepared = _scaled(prepared_for(joint, f, t, joint.y, joint.weight))
+            prepared = _scaled_for(joint, f, t, joint.y, joint.weight)
             ((knots, paths[f]),), _ = selection.choose(
                 [prepared],
                 options,
@@ -388,69 +349,14 @@ def _least_squares(joint, state, choice):
                 criterion=choice.criterion,
             )
             t[f] = _with_known(joint, f, knots)
-        if len(t) == 1 or _is_same(before, t):
+        pairs = zip(before, t, strict=True)
+        if len(t) == 1 or all(
+            len(a) == len(b) and np.allclose(a, b, rtol=0, atol=1e-6) for a, b in pairs
+        ):
             break
-    return _descend_from(joint, t, state.eta), paths
-
-
-def _is_same(before, t):
-    return all(
-        len(a) == len(b) and np.allclose(a, b, rtol=0, atol=1e-6)
-        for a, b in zip(before, t, strict=True)
-    )
-
-
-def _places_under_conditions(joint, state, k):
-    """Return the breakpoints of the first feature that are best on a grid.
-
-    All of one or two are tried together, more of them one by one from even places.
-    """
-    if k == 0:
-        return []
     z, w = working(joint, state.eta)
-    few = _few_rows(joint, z, w, _PLACES * 8)
-    levels = np.arange(1, _PLACES + 1) / (_PLACES + 1)
-    places = np.unique(np.quantile(joint.x[0], levels))
-
-    def value(own):
-        t = [_with_known(joint, 0, np.array(own)), *state.t[1:]]
-        found = fit_at(few, t, few.y, few.weight)
-        return np.inf if found is None else found.deviance
-
-    if k <= 2:
-        tried = [(value(own), own) for own in combinations(places, k)]
-    else:
-        own = list(np.quantile(joint.x[0], np.arange(1, k + 1) / (k + 1)))
-        for j in [*range(k), *range(k)]:
-            low = own[j - 1] if j else -1.0
-            high = own[j + 1] if j + 1 < k else 1.0
-            trials = [[*own[:j], p, *own[j + 1 :]] for p in places if low < p < high]
-            own = min([own, *trials], key=value)
-        tried = [(value(own), own)]
-    tried.sort(key=lambda pair: pair[0])
-    return [np.array(own) for found, own in tried[:_STARTS] if np.isfinite(found)]
-
-
-def _few_rows(joint, z, w, most):
-    """Return the least-squares problem of working targets, over means of rows."""
-    n = len(z)
-    starts = np.unique(np.linspace(0, n, min(n, most) + 1).astype(np.intp))[:-1]
-    total = np.add.reduceat(w, starts)
-
-    def mean(values):
-        return np.add.reduceat(w * values, starts) / total
-
-    return joint._replace(
-        x=[mean(x) for x in joint.x],
-        linear=np.array([mean(column) for column in joint.linear.T])
-        .reshape(-1, len(starts))
-        .T,
-        y=mean(z),
-        offset=np.zeros(len(starts)),
-        weight=total,
-        repeats=np.add.reduceat(joint.repeats, starts),
-        family=Family("gaussian"),
-    )
+    found = fit_at(joint, t, z, w) if is_allowed(joint, t) else None
+    return found and descend(joint, found), paths
 
 
 # --- the number ----------------------------------------------------------------------
@@ -467,7 +373,7 @@ def find(joint, choice):
         before = state
         for f, number in enumerate(choice.numbers):
             state, paths[f] = _choose(joint, state, f, number, choice)
-        same = state.numbers == before.numbers
+        same = [*map(len, state.t)] == [*map(len, before.t)]
         if len(joint.x) == 1 or (same and not _is_better(state, before)):
             break
     return state, paths
@@ -478,7 +384,7 @@ def _has_conditions(joint):
 
 
 def _is_better(state, other):
-    return other is None or state.deviance < other.deviance * (1 - _BETTER)
+    return other is None or state.deviance < other.deviance * (1 - DEPENDENT)
 
 
 def _choose(joint, state, f, number, choice):
@@ -493,20 +399,25 @@ def _choose(joint, state, f, number, choice):
     best, at, chosen = {}, state, None
     for _ in range(_MOST_TURNS):
         z, w = working(joint, at.eta)
-        prepared = _scaled(prepared_for(joint, f, at.t, z, w))
+        prepared = _scaled_for(joint, f, at.t, z, w)
         problem = problem_of([prepared], joint.options)
         extra = selection.search_penalty(problem, np.array([n_rows]), most)[0]
         extra = 0 * extra if is_aic else extra
         knots, since, before = search(problem, most).knots, 0, chosen
         values, numbers = {}, range(most + 1) if number is None else [number]
         for k in numbers:
-            own = [knots[k][0]] if np.isfinite(knots[k]).all() else []
-            if _has_conditions(joint):
-                own += _places_under_conditions(joint, at, k)
+            own = knots[k][np.isfinite(knots[k]).all(axis=1)]
+            if k and _has_conditions(joint):
+                own = np.concatenate([own, kinks_at_rows(problem, even(k)[None])])
+            starts = []
             for each in own:
                 t = [*at.t[:f], _with_known(joint, f, each), *at.t[f + 1 :]]
-                new = _descend_from(joint, t, at.eta)
-                if new is not None and _is_better(new, best.get(k)):
+                starts.append(fit_at(joint, t, z, w) if is_allowed(joint, t) else None)
+            starts = [each for each in starts if each is not None]
+            starts.sort(key=lambda each: each.deviance)
+            for each in starts[:_STARTS]:
+                new = descend(joint, each)
+                if _is_better(new, best.get(k)):
                     best[k] = new
             if k not in best:
                 continue
@@ -514,7 +425,7 @@ def _choose(joint, state, f, number, choice):
             value = _deviance(joint, best[k]) + charge * n_parameters
             values[k] = n_parameters, best[k].deviance, value, extra[k]
             since = 0 if k == _lowest(values) else since + 1
-            if since > _PATIENCE:
+            if since > PATIENCE:
                 break
         if not values:
             _refuse(joint, [number if g == f else 0 for g in range(len(joint.x))])
@@ -564,7 +475,7 @@ def free_space(joint, state, n_columns, with_bounds=True):
     rows = [
         c.row
         for c in limits
-        if c.is_equal or (with_bounds and c.row @ z - c.value < _ACTIVE)
+        if c.is_equal or (with_bounds and c.row @ z - c.value < HALF)
     ]
     return null_space(np.array(rows)) if rows else np.eye(n_columns)
 
@@ -583,10 +494,7 @@ def _name_of_flat(form):
 
 def _refuse(joint, numbers):
     """Raise a ValueError that names the conditions which exclude each other."""
-    t = [
-        _with_known(joint, f, np.linspace(-1, 1, (number or 0) + 2)[1:-1])
-        for f, number in enumerate(numbers)
-    ]
+    t = [_with_known(joint, f, even(number or 0)) for f, number in enumerate(numbers)]
     limits = conditions(joint, t, design(joint, t).shape[1])
     names = contradiction(limits) if limits else []
     if not names:

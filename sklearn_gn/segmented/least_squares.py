@@ -9,10 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.linalg import factors
+from sklearn_gn.segmented.problem import DEPENDENT, HALF
 
-_DEPENDENT = 1e-10  # relative singular value of a direction that is left out
-_RESOLVED = 1e-9  # share of the variance above which running sums are exact enough
-_MOST_STEPS = 30
 _PART_ROWS = 2048  # of a matrix that is factored part by part, in the cache
 _LARGEST_CORRELATION = 0.97  # of neighbouring scores, in prewhitening
 COVARIANCES = ("nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened")
@@ -115,7 +113,7 @@ def solve(columns, y, weight, level=None):
     length = np.linalg.norm(factor, axis=-2)
     length = np.where(length > 0, length, 1)
     _, s, vt = factors.singular_triplets(factor / length[..., None, :])
-    kept = s > _DEPENDENT * s[..., :1]
+    kept = s > DEPENDENT * s[..., :1]
     inverse = np.where(kept, 1 / np.where(kept, s, 1), 0)
     half = np.swapaxes(vt, -1, -2) * inverse[..., None, :] / length[..., None]
     coef, residual = np.zeros(half.shape[:-1]), y
@@ -169,10 +167,10 @@ def fit_rows(form, rows, t, free):
         return t, found
     size = np.sum(rows.weight * rows.y**2, axis=-1)  # y has mean zero
     t = t.copy()
-    for b in np.flatnonzero((found.rss > 0) & (found.rss < _RESOLVED * size)):
+    for b in np.flatnonzero((found.rss > 0) & (found.rss < HALF * size)):
         own = Rows(*(a[b] for a in rows[:4]))
         start = LinearFit(*(a[b] for a in found))
-        t[b], better = _polish(form, own, t[b], free, start, _RESOLVED * size[b])
+        t[b], better = _polish(form, own, t[b], free, start, HALF * size[b])
         for kept, value in zip(found, better, strict=True):
             kept[b] = value
     return t, found
@@ -181,9 +179,7 @@ def fit_rows(form, rows, t, free):
 def _polish(form, rows, t, free, found, resolved):
     """Take Gauss-Newton steps of the kinks of one series over its rows."""
     at = moving(form, free)
-    for _ in range(_MOST_STEPS):
-        if not 0 < found.rss < resolved:
-            break
+    while 0 < found.rss < resolved:
         columns = design(form, rows.x, rows.linear, t)
         tangent = np.hstack([columns, _steps(rows.x, t[at])])
         lines = solve_columns(form, tangent, rows, len(t)).coef
@@ -226,7 +222,8 @@ def covariance(kind, columns, found, weight, level=None, repeats=None):
             ]
         )
     else:
-        precision = 1.0 if repeats is None else weight / repeats
+        tiny = np.finfo(float).tiny  # of rows that are padding
+        precision = 1.0 if repeats is None else weight / np.maximum(repeats, tiny)
         square = precision * weight * found.residual**2
         if kind.kind == "HC1":
             square = square * (n_rows / freedom)[:, None]

@@ -16,12 +16,11 @@ import heapq
 
 import numpy as np
 
+from sklearn_gn.segmented.problem import DEPENDENT
+
 EVEN_PLACES = 1000
 _SPLITS = 3  # for every breakpoint
-_MOST_ROUNDS = 6
-_MOST_MOVES = 20  # of every breakpoint in a round
 _LOOKED_AT = 2000  # positions that a search between two others looks at together
-_EXACT = 1e-10  # relative sum of squares that may be rounding errors
 _BLOCK = 256  # ends of segments that are treated together
 
 
@@ -124,7 +123,7 @@ class Segments:
     def moved(self, path):
         """Return a partition whose ends have moved, each to its best position."""
         path = list(path)
-        for _ in range(_MOST_MOVES):
+        while True:
             before = list(path)
             for k in range(1, len(path) - 1):
                 at, value = self.split(path[k - 1], path[k + 1])
@@ -148,7 +147,7 @@ def best_partitions(segments, most):
     places = {0, segments.n, *even.tolist()}
     if few < len(inside):
         places.update(segments.binary_splits(_SPLITS * most))
-    for _ in range(_MOST_ROUNDS):
+    while True:
         explained, paths = _programme(segments, np.array(sorted(places)), most)
         if few == len(inside):
             break
@@ -168,7 +167,7 @@ def exact_partition(segments, total, most):
     """Return the positions of the fewest segments without residual, or None."""
     places = {0, segments.n, *segments.binary_splits(_SPLITS * most)}
     explained, paths = _programme(segments, np.array(sorted(places)), most)
-    exact = np.flatnonzero(total - explained <= _EXACT * total)
+    exact = np.flatnonzero(total - explained <= DEPENDENT * total)
     return paths[exact[0]] if len(exact) else None
 
 

@@ -10,6 +10,7 @@ from sklearn_gn.data import dates
 from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.problem import (
+    FEWEST_ROWS,
     MOST_CANDIDATES,
     Form,
     Limits,
@@ -17,8 +18,6 @@ from sklearn_gn.segmented.problem import (
     make_table,
     spread,
 )
-
-_ROWS_OF_SEGMENT = 3  # at least, unless asked otherwise
 
 
 class Options(NamedTuple):
@@ -34,11 +33,11 @@ class Options(NamedTuple):
 
 def options_of(model, kind):
     """Return what the parameters of a model ask for; ``kind`` is that of dates."""
-    known = _positions("breakpoints", model.breakpoints, kind)
-    known = np.unique(np.empty(0) if known is None else known)
-    bounds = _positions("bounds", model.bounds, kind)
-    if bounds is None:
-        bounds = -np.inf, np.inf
+    known, bounds = np.empty(0), (-np.inf, np.inf)
+    if model.breakpoints is not None:
+        known = np.unique(_positions("breakpoints", model.breakpoints, kind))
+    if model.bounds is not None:
+        bounds = _positions("bounds", model.bounds, kind)
     if len(bounds) != 2 or not bounds[0] <= bounds[1]:
         raise ValueError(f"bounds must be (low, high), got {model.bounds!r}.")
     distance = dates.given_length("min_distance", model.min_distance, kind)
@@ -78,8 +77,6 @@ def _form_of(model):
 
 def _positions(name, given, kind):
     """Positions that a parameter gives, as numbers."""
-    if given is None:
-        return None
     if kind is not None:
         return dates.given_days(name, given)
     values = np.asarray(given)
@@ -132,6 +129,17 @@ def needs_all_points(model):
     if model.criterion not in ("bic", "aic", "gcv") and model.n_breakpoints == "auto":
         return f"criterion={model.criterion!r}"
     return None
+
+
+def is_joint(model):
+    """Return whether a model asks for more than least squares of one feature."""
+    conditions = model.slopes is not None or model.through is not None
+    return is_listed(model) or model.family != "gaussian" or conditions
+
+
+def is_listed(model):
+    """Return whether the broken features are a list, and so are the attributes."""
+    return not isinstance(model.broken_features, (str, Integral))
 
 
 def broken_columns(model):
@@ -204,22 +212,25 @@ def prepare(x, y, linear, weight, rest=0.0):
 
     ``rest`` is a sum of squares of y that the rows do not show.
     """
-    size = np.float64((x[-1] - x[0]) / 2)
-    share = weight / weight.sum()
-    center = share @ linear
-    sizes = [_deviation(z, share) for z in (linear - center).T]
-    y_center = np.float64(share @ y)
+    size, share = np.float64((x[-1] - x[0]) / 2), weight / weight.sum()
+    values = np.column_stack([y, linear])
+    centers = share @ values
+    # A constant has the size one; the largest deviation keeps squares from overflowing.
+    largest = np.abs(values - centers).max(axis=0)
+    units = np.where(largest > 0, largest, 1)
+    deviations = units * np.sqrt(share @ ((values - centers) / units) ** 2)
+    deviations = np.where(largest > 0, deviations, 1)
     scaling = Scaling(
         center=np.float64((x[0] + x[-1]) / 2),
         size=size if size > 0 else np.float64(1),
-        y_center=y_center,
-        y_size=np.float64(_deviation(y - y_center, share)),
-        linear_center=center,
-        linear_size=np.array(sizes),
+        y_center=centers[0],
+        y_size=deviations[0],
+        linear_center=centers[1:],
+        linear_size=deviations[1:],
     )
     rows = Rows(
         np.clip(scaling.x(x), -1, 1),
-        (y - y_center) / scaling.y_size,
+        (y - scaling.y_center) / scaling.y_size,
         scaling.linear(linear),
         weight,
         rest / scaling.y_size / scaling.y_size,
@@ -227,40 +238,18 @@ def prepare(x, y, linear, weight, rest=0.0):
     return Prepared(rows, scaling)
 
 
-def _deviation(centred, share):
-    """Return the standard deviation; 1 for a constant."""
-    largest = float(np.abs(centred).max())
-    if not largest > 0:
-        return 1.0
-    return largest * float(np.sqrt(share @ (centred / largest) ** 2))
-
-
 def problem_of(prepared, options):
     """Return the problem of several series that are searched side by side."""
-    table = make_table(
-        [
-            (
-                each.rows.x,
-                np.column_stack([each.rows.y, each.rows.linear]),
-                each.rows.weight,
-                each.rows.weight if each.repeats is None else each.repeats,
-            )
-            for each in prepared
-        ]
-    )
-    rest = [each.rows.rest / each.rows.weight.sum() for each in prepared]
-    table.gram[:, 0, 0] += rest
-    scaling = _stacked(each.scaling for each in prepared)
+    rows, scaling, repeats = stack(prepared)
+    table, n_rows = make_table(rows, repeats), rows.weight.sum(axis=1)
+    table.gram[:, 0, 0] += rows.rest / n_rows
     with np.errstate(over="ignore"):
         min_distance = options.min_distance / scaling.size
+    least = np.full(len(n_rows), options.min_rows or float(FEWEST_ROWS))
+    if options.min_rows is None and options.form.step:
+        least = np.maximum(least, np.minimum(10, n_rows / 10))
     low, high = scaling.x(np.array(options.bounds)).T
-    if options.min_rows is not None:
-        min_rows = np.full(len(prepared), float(options.min_rows))
-    else:
-        tenth = np.array([each.rows.weight.sum() for each in prepared]) / 10
-        most = np.minimum(10, tenth) if options.form.step else 0 * tenth
-        min_rows = np.maximum(_ROWS_OF_SEGMENT, most)
-    limits = Limits(low, high, min_distance, min_rows)
+    limits = Limits(low, high, min_distance, least)
     problem = Problem(table, options.form, scaling.x(options.known), limits)
     return problem.at(spread(0, table.x.shape[1] - 1, MOST_CANDIDATES))
 
@@ -299,7 +288,7 @@ def advice_on_room(prepared, options, n_breakpoints, kind):
     n_segments = n_breakpoints + len(options.known) + 1
     least = options.min_rows  # in the shortest series that has room
     if least is None:
-        least = 10 if options.form.step and n_segments > 10 else _ROWS_OF_SEGMENT
+        least = 10 if options.form.step and n_segments > 10 else FEWEST_ROWS
     n_rows = prepared.rows.weight.sum()
     if n_rows < least * n_segments:
         return (
@@ -312,26 +301,21 @@ def advice_on_room(prepared, options, n_breakpoints, kind):
 
 
 def stack(prepared):
-    """Return rows and scalings of several series side by side, the rows padded."""
-    n = max(len(each.rows.x) for each in prepared)
+    """Return rows and scalings of several series side by side, and what rows stand for.
 
-    def padded(array):
-        if len(array) == n:
-            return array
-        missing = [(0, n - len(array))] + [(0, 0)] * (array.ndim - 1)
-        return np.pad(array, missing)
-
-    rows = zip(*(each.rows[:4] for each in prepared), strict=True)
-    rest = np.array([each.rows.rest for each in prepared])
-    return (
-        Rows(*(np.stack([padded(a) for a in arrays]) for arrays in rows), rest),
-        _stacked(each.scaling for each in prepared),
-    )
-
-
-def _stacked(scalings):
-    """Return the scalings of several series as one."""
-    return Scaling(*(np.stack(arrays) for arrays in zip(*scalings, strict=True)))
+    The rows are padded.
+    """
+    first = prepared[0]
+    shape = len(prepared), max(len(each.rows.x) for each in prepared)
+    x, y, weight, repeats = np.zeros((4, *shape))
+    linear = np.zeros((*shape, first.rows.linear.shape[1]))
+    rest = np.zeros(len(prepared))
+    for b, each in enumerate(prepared):
+        own, n = each.rows, len(each.rows.x)
+        x[b, :n], y[b, :n], linear[b, :n], weight[b, :n], rest[b] = own
+        repeats[b, :n] = own.weight if each.repeats is None else each.repeats
+    scaling = map(np.stack, zip(*(each.scaling for each in prepared), strict=True))
+    return Rows(x, y, linear, weight, rest), Scaling(*scaling), repeats
 
 
 def with_known(prepared, options, t):

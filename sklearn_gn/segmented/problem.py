@@ -16,12 +16,13 @@ from sklearn_gn.linalg import factors
 
 LEFT = -1.0  # where the data begin; a kink there gives the first line its slope
 RIGHT = 1.0 + 2.0**-10  # beyond the data: breakpoints there are not in use
-_SHIFT = 1e-12  # of a normal matrix with unit diagonal, so that it can be factored
-_UNDETERMINED = 1.5e-8  # the same where rounding must not fill empty directions
-_LEAST_EIGENVALUE = 1e-8
+# Relative errors: of sums, of what may depend on others, and of half the digits.
+EXACT = float(np.ldexp(np.finfo(float).eps, 9))
+DEPENDENT = float(np.cbrt(np.finfo(float).eps ** 2))
+HALF = float(np.sqrt(np.finfo(float).eps))
+FEWEST_ROWS = 3  # of a segment, unless asked otherwise
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
-_COARSE = 100  # positions of kinks that are tried on the way, at least
-_COARSE_PER_KINK = 8
+_COARSE = 16  # positions that are tried on the way, for each kink
 
 
 class Table(NamedTuple):
@@ -69,47 +70,36 @@ class End(NamedTuple):
     square: np.ndarray  # (...)
 
 
-def make_table(series):
-    """Return the table of series (x, targets, weight, count): (N,), (N, q), (N,), (N,).
+def make_table(rows, repeats):
+    """Return the table of several series side by side, padded by rows of weight zero.
 
-    The rows of each are in the order of x.
+    ``rows`` are :class:`~sklearn_gn.segmented.least_squares.Rows`, each of which stands
+    for so many ``repeats``.
     """
-    firsts = [np.flatnonzero(np.diff(x, prepend=-np.inf) > 0) for x, *_ in series]
-    n_rows = np.array([len(first) for first in firsts])
-    n, most = n_rows.max(), max(len(x) for x, *_ in series)
-    q = series[0][1].shape[1]
-    positions, at = (
-        np.full((len(series), n), RIGHT),
-        np.full((len(series), n + 1), most),
-    )
-    x, weight, size = np.zeros((3, len(series), most))
-    targets = np.zeros((len(series), most, q))
-    for b, (own_x, own_targets, own_weight, own_size) in enumerate(series):
-        first, rows = firsts[b], slice(len(own_x))
-        positions[b, : len(first)], at[b, : len(first)] = own_x[first], first
-        x[b, rows], targets[b, rows], weight[b, rows] = own_x, own_targets, own_weight
-        size[b, rows] = own_size
-    share = weight / weight.sum(axis=1)[:, None]
+    x, weight = rows.x, rows.weight
+    targets = np.concatenate([rows.y[..., None], rows.linear], axis=-1)
+    n_series, n, q = targets.shape
+    share = weight / weight.sum(axis=1, keepdims=True)
+    first = (np.diff(x, axis=1, prepend=-np.inf) > 0) & (weight > 0)
+    n_rows = first.sum(axis=1)
+    inside = np.arange(n_rows.max() + 1) < n_rows[:, None]
+    at = np.argsort(~first, axis=1, kind="stable")[:, : n_rows.max()]
+    at = np.where(inside, np.pad(at, ((0, 0), (0, 1))), n)
 
-    every = n == most and np.array_equal(
-        at, np.broadcast_to(np.arange(n + 1), at.shape)
-    )
-
-    def sums_from_positions(terms):
-        sums = np.zeros((len(series), most + 1, terms.shape[-1]))
+    def later(terms):
+        sums = np.zeros((n_series, n + 1, terms.shape[-1]))
         np.cumsum(terms[:, ::-1], axis=1, out=sums[:, -2::-1])
-        return sums if every else take(sums, at)
+        return take(sums, at)
 
     weighted = share[..., None] * targets
-    moments = np.concatenate([weighted, x[..., None] * weighted], axis=-1)
-    count = np.zeros((len(series), most + 1))
-    np.cumsum(size, axis=1, out=count[:, 1:])
-    moments = sums_from_positions(moments).reshape(-1, n + 1, 2, q)
+    moments = later(np.concatenate([weighted, x[..., None] * weighted], axis=-1))
+    moments = moments.reshape(n_series, -1, 2, q)
+    count = np.zeros((n_series, n + 1))
+    np.cumsum(repeats, axis=1, out=count[:, 1:])
+    positions = take(np.pad(x, ((0, 0), (0, 1))), at[:, :-1])
     return Table(
-        x=positions,
-        powers=sums_from_positions(
-            np.stack([share, share * x, share * x * x], axis=-1)
-        ),
+        x=np.where(inside[:, :-1], positions, RIGHT),
+        powers=later(np.stack([share, share * x, share * x * x], axis=-1)),
         targets=np.ascontiguousarray(moments.swapaxes(-1, -2)),
         gram=np.swapaxes(weighted, 1, 2) @ targets,
         count=take(count, at),
@@ -195,8 +185,13 @@ def solve(table, pieces, flat_end=False, start=None):
     diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     scaled = matrix * scale[..., :, None] * scale[..., None, :]
-    shift = _SHIFT if start is None else _UNDETERMINED
-    half = _half_inverse(scaled, shift) * scale[..., None, :]
+    shift = EXACT if start is None else HALF
+    half = factors.inverse_roots(scaled + shift * np.eye(scaled.shape[-1]))
+    if np.isnan(half).any():  # rounding errors of pieces that few rows determine
+        values, vectors = factors.eigenpairs(scaled)
+        root = np.sqrt(np.maximum(values, HALF))
+        half = np.swapaxes(vectors, -1, -2) / root[..., None]
+    half = half * scale[..., None, :]
     end = None
     if flat_end:
         half, end = _without_end_slope(half, side, pieces.slope)
@@ -221,16 +216,6 @@ def _without_end_slope(half, side, slope):
     )
     along = z[..., :, None] * (z * inverse[..., None])[..., None, :]
     return half - along @ half, end
-
-
-def _half_inverse(matrix, shift):
-    """Return H with H^T H the inverse of a matrix with unit diagonal."""
-    half = factors.inverse_roots(matrix + shift * np.eye(matrix.shape[-1]))
-    if np.isnan(half).any():  # rounding errors of pieces that few rows determine
-        values, vectors = factors.eigenpairs(matrix)
-        root = np.sqrt(np.maximum(values, _LEAST_EIGENVALUE))
-        half = np.swapaxes(vectors, -1, -2) / root[..., None]
-    return half
 
 
 def _apply(matrix, vector):
@@ -294,10 +279,8 @@ class Problem(NamedTuple):
         if t is None:
             halfway = self.form.step & (rows > 0)
             t = np.where(halfway, (before + here) / 2, here)
-        powers, targets = (
-            np.ascontiguousarray(np.moveaxis(take(sums, rows), 1, -1))
-            for sums in (table.powers, table.targets)
-        )
+        powers = np.ascontiguousarray(np.moveaxis(take(table.powers, rows), 1, -1))
+        targets = np.ascontiguousarray(np.moveaxis(take(table.targets, rows), 1, -1))
         return self._replace(candidates=Candidates(rows, t, before, powers, targets))
 
     def coarse(self, most):
@@ -306,7 +289,7 @@ class Problem(NamedTuple):
         Kinks move from there to where they belong by Gauss-Newton steps; jumps do not.
         """
         rows = self.candidates.rows[0]
-        few = max(_COARSE, _COARSE_PER_KINK * most)
+        few = _COARSE * (most + 1)
         if self.form.step or len(rows) <= few:
             return self
         return self.at(rows[spread(0, len(rows) - 1, few)])

@@ -24,6 +24,7 @@ from scipy.optimize import brentq
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.insertion import gain_of_ramps, gains
 from sklearn_gn.segmented.problem import (
+    DEPENDENT,
     Pieces,
     all_pieces,
     concatenate,
@@ -32,11 +33,10 @@ from sklearn_gn.segmented.problem import (
     take,
 )
 
-_RESOLVED = 1e-11  # rise, over the total, that is more than rounding errors
 _NEAR = 4.0  # half-widths of the delta method within which positions are close
-_EACH = 32  # positions that are tried near, far, and in between
+_EACH = 64  # positions that are tried near, far, and in between
+_RESOLUTION = 1e-3  # of a distance, before it is interpolated
 _LARGEST = 1e9  # bound of a quantile
-_ROWS = 64  # the same for jumps: every row near, some far, and in between
 
 
 def kink_intervals(problem, fit, width, rows):
@@ -58,7 +58,7 @@ def kink_intervals(problem, fit, width, rows):
     half = least_squares.solve_columns(fit.form, columns, rows, fit.t.shape[1]).half
     curvature = np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)  # inverse, of kinks
     square = width**2
-    known = (square > _RESOLVED * fit.total[:, None] * curvature) & (square < np.inf)
+    known = (square > DEPENDENT * fit.total[:, None] * curvature) & (square < np.inf)
     interval = t[..., None] + np.stack([-width, width], axis=-1)
     interval = np.clip(interval, room[..., :1], room[..., 1:])
     problem = problem._replace(candidates=None)
@@ -69,11 +69,9 @@ def kink_intervals(problem, fit, width, rows):
         rise = _rise_of_kink(problem.of(b), fit.of(b), k)
         threshold = square[b, k] / curvature[b, k]
         for side in (0, 1):
-            reach = room[b, k, side] - t[b, k]
-            share = _last_below(rise, t[b, k], reach, width[b, k], threshold)
-            interval[b, k, side] = np.where(
-                share < 1, t[b, k] + share * reach, room[b, k, side]
-            )
+            near = _NEAR * width[b, k]
+            end = room[b, k, side]
+            interval[b, k, side] = _last_below(rise, t[b, k], end, near, threshold)
     return _through_last_gaps(problem, interval, room, known)
 
 
@@ -107,12 +105,14 @@ def jump_intervals(problem, fit, level):
     freedom, same = np.unique(fit.degrees_of_freedom, return_inverse=True)
     quantile = np.array([walk_quantile(level, each) for each in freedom])[same]
     threshold = quantile * fit.variance
-    threshold = np.maximum(threshold, _RESOLVED * fit.total)
+    threshold = np.maximum(threshold, DEPENDENT * fit.total)
     ends = np.empty((len(row), len(jumps), 2), np.intp)
     for place, k in enumerate(jumps):
         rise = _rise_of_row(problem, fit, place)
         for side, end in enumerate(_free_rows(problem, row, k)):
-            ends[:, place, side] = _last_row_below(rise, row[:, k], end, threshold)
+            near = np.full(len(row), _EACH - 1)
+            last = _last_below(rise, row[:, k], end, near, threshold, step=1)
+            ends[:, place, side] = last
     ends[..., 0] -= 1
     ends = np.minimum(ends, table.n_rows[:, None, None] - 1)
     low, high = (bound[:, None, None] for bound in problem.limits[:2])
@@ -168,22 +168,6 @@ def _rise_of_row(problem, fit, place):
     return _rise(fit, gain, locate(table, t[:, [place]]))
 
 
-def _last_row_below(rise, start, end, threshold):
-    """Return each series' last row from a break to an end with a small enough rise."""
-    distance, towards = np.abs(end - start)[:, None], np.sign(end - start)[:, None]
-    steps = np.broadcast_to(np.arange(_ROWS), (len(start), _ROWS))
-    if distance.max() >= _ROWS:
-        far = np.geomspace(_ROWS, np.maximum(distance[:, 0], _ROWS), _ROWS, axis=1)
-        steps = np.concatenate([steps, far], axis=1)
-    steps = np.minimum(steps, distance).astype(np.intp)
-    while True:
-        below = rise(start[:, None] + towards * steps) <= threshold[:, None]
-        low, high = _at_last(below, steps)
-        if np.all(high - low <= 1):
-            return start + towards[:, 0] * low
-        steps = np.linspace(low, high, _ROWS, axis=1).astype(np.intp)
-
-
 def _rise_of_kink(problem, fit, place):
     """Return the rise of the sum of squares as a function of the position of a kink.
 
@@ -214,32 +198,33 @@ def _rise(fit, gain, at):
     return rise
 
 
-def _at_last(below, *arrays):
-    """Return the values of arrays where a row of them is last below, and those after.
+def _last_below(rise, start, end, near, threshold, step=0):
+    """Return each series' last place from a breakpoint to an end with a small rise.
 
-    The first value counts as below; where the last one is too, both are that one.
+    Places up to ``near`` are tried densely. They are whole multiples of a ``step``, or
+    found by interpolation.
     """
-    below[:, 0] = True
-    end = below.shape[1] - 1
-    last = end - np.argmax(below[:, ::-1], axis=1)[:, None]
-    return [
-        np.take_along_axis(array, at, axis=1)[:, 0]
-        for array in arrays
-        for at in (last, np.minimum(last + 1, end))
-    ]
-
-
-def _last_below(rise, at, reach, half, threshold):
-    """Return how far each series' rise is small enough, as a share of its reach."""
-    far = np.where(reach != 0, np.abs(reach), 1)
-    near = np.minimum(_NEAR * half, far)
-    share = np.linspace(0, near, _EACH, axis=1)
-    beyond = np.geomspace(near, far, _EACH, axis=1)[:, 1:]
-    share = np.concatenate([share, beyond], axis=1) / far[:, None]
-    for _ in range(2):
-        excess = rise(at[:, None] + share * reach[:, None]) - threshold[:, None]
-        low, high, below, above = _at_last(excess <= 0, share, excess)
-        share = np.linspace(low, high, _EACH, axis=1)
-    crossed = above > below
-    size = np.where(crossed, above - below, 1)
-    return np.where(crossed, low - (high - low) * below / size, high)
+    towards, reach = np.sign(end - start)[:, None], np.abs(end - start)
+    far = np.maximum(reach, 1e-300)
+    first = np.minimum(np.maximum(near, 1e-300), far)
+    beyond = np.geomspace(first, far, _EACH, axis=1)
+    tried = np.concatenate(
+        [np.linspace(0, first, _EACH, axis=1), beyond[:, 1:]], axis=1
+    )
+    while True:
+        tried = np.minimum(tried, reach[:, None])
+        if step:
+            tried = tried.astype(np.intp)
+        excess = rise(start[:, None] + towards * tried) - threshold[:, None]
+        excess[:, 0] = np.minimum(excess[:, 0], 0)
+        last = tried.shape[1] - 1 - np.argmax(excess[:, ::-1] <= 0, axis=1)
+        at = np.minimum(np.stack([last, last + 1], axis=1), tried.shape[1] - 1)
+        low, high = np.take_along_axis(tried, at, axis=1).T
+        if np.all(high - low <= (step or _RESOLUTION * high)):
+            break
+        tried = np.linspace(low, high, _EACH, axis=1)
+    if not step:
+        below, above = np.take_along_axis(excess, at, axis=1).T
+        size = np.where(above > below, above - below, 1)
+        low = np.where(above > below, low - (high - low) * below / size, high)
+    return start + towards[:, 0] * low

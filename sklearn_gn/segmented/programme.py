@@ -10,13 +10,12 @@ not certain, and of many rows only some may have kinks.
 
 import numpy as np
 
-from sklearn_gn.segmented.problem import all_pieces, solve, spread
+from sklearn_gn.segmented.problem import EXACT, all_pieces, solve, spread
 
 _MOST_ROWS = 60  # that may have kinks
 _VALUES = np.linspace(-2, 2, 5)  # in deviations, at which parabolas are compared
 STARTS = 16  # from which the descents begin
 _APART = 4  # positions at least between some kinks of two starts
-_SHIFT = 1e-12
 
 
 def kinks_at_rows(problem, knots):
@@ -26,7 +25,9 @@ def kinks_at_rows(problem, knots):
     the slopes and known breakpoints are left out of account.
     """
     table, form, k = problem.table, problem.form, knots.shape[1]
-    rows = spread(0, table.n_rows[0] - 1, max(_MOST_ROWS, 4 * k))
+    # Two kinks have one parabola for each place of the first: there may be more places.
+    most = 4 * _MOST_ROWS if k == 2 else max(_MOST_ROWS, 4 * k)
+    rows = spread(0, table.n_rows[0] - 1, most)
     # A row at a kink belongs to the segment before, or to the one after.
     x = np.sort([table.x[0, rows], np.nextafter(table.x[0, rows], 2)], axis=None)[:-1]
     rows = np.searchsorted(table.x[0], x)
@@ -59,7 +60,7 @@ def kinks_at_positions(x, later, slope, most, allowed=True, inner=True):
     part = np.moveaxis(later[:, None] - later, -1, 0)  # from one to another
     (w, wx, wxx), wy, wxy = part[:3], part[3 : 3 + q], part[3 + q :]
     distance = x - x[:, None]
-    allowed = allowed & (distance >= _SHIFT)
+    allowed = allowed & (distance >= EXACT)
     inner = inner & (np.arange(m) > 0) & (np.arange(m) < m - 1)
     length = np.where(allowed, distance, 1)
     # Products of both hats of a segment, s at its end and 1 - s at its start.
@@ -78,9 +79,9 @@ def kinks_at_positions(x, later, slope, most, allowed=True, inner=True):
     parabola = parabola[0], parabola[1], parabola[2] + closed[0].T
     # Values near the targets around each position, (q, to, value).
     cell, near = later[:-1] - later[1:], np.arange(m)
-    own = cell[:, 3 : 3 + q] / np.maximum(cell[:, :1], _SHIFT)
+    own = cell[:, 3 : 3 + q] / np.maximum(cell[:, :1], EXACT)
     around = later[np.maximum(near - 2, 0)] - later[np.minimum(near + 2, m - 1)]
-    mean = around[:, 3 : 3 + q] / np.maximum(around[:, :1], _SHIFT)
+    mean = around[:, 3 : 3 + q] / np.maximum(around[:, :1], EXACT)
     noise = np.sqrt(np.mean(np.diff(own, axis=0) ** 2, axis=0) / 2)
     values = mean.T[..., None] + noise[:, None, None] * _VALUES
     square, steps = np.sum(values**2, axis=0), []
@@ -115,11 +116,11 @@ def _onward(a, b, c, left, both, right, with_left, with_right, ends=False):
     A parabola is ``a |v|^2 + b v + c``; b has a first axis of targets. Where the line
     ``ends``, c is what it costs at least.
     """
-    a, b = np.maximum(a + left, _SHIFT), b - 2 * with_left
+    a, b = np.maximum(a + left, EXACT), b - 2 * with_left
     c = c - np.sum(b**2, axis=0) / (4 * a)
     new = np.maximum(right - both**2 / a, 0), -2 * with_right - both * b / a
     if ends:
-        c = c - np.sum(new[1] ** 2, axis=0) / (4 * np.maximum(new[0], _SHIFT))
+        c = c - np.sum(new[1] ** 2, axis=0) / (4 * np.maximum(new[0], EXACT))
     return *new, c
 
 

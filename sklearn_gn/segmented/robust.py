@@ -21,7 +21,7 @@ from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.inference import breakpoint_intervals, infer, statistics
 from sklearn_gn.segmented.preparation import criterion_of, problem_of, stack, with_known
 from sklearn_gn.segmented.problem import sum_of_squares
-from sklearn_gn.segmented.search import EXACT, converge, residuals_in_order
+from sklearn_gn.segmented.search import EXACT, descend, residuals_in_order
 
 _MOST_SEARCHES = 5
 _MOST_ITERATIONS = 200
@@ -73,12 +73,7 @@ def find_breakpoints(model, prepared, options, folds=None):
     if model.loss == "squared_error":
         found, problem = search(prepared)
         return found, [None] * len(prepared), problem
-    found, clipped = choose(prepared, options, search)
-    return found, clipped, problem_of(clipped, options)
-
-
-def choose(prepared, options, search):
-    """Search breakpoints of several series until their weights no longer change."""
+    # Searches until the weights no longer change.
     clipped, found = [start(each) for each in prepared], [None] * len(prepared)
     moving = range(len(prepared))
     for _ in range(_MOST_SEARCHES):
@@ -101,7 +96,8 @@ def choose(prepared, options, search):
     for b, (at, path) in enumerate(found):
         at, own = _iterate(prepared[b], clipped[b], options, at)
         answers.append(((at, path), own))
-    return [a for a, _ in answers], [own for _, own in answers]
+    found, clipped = ([pair[i] for pair in answers] for i in (0, 1))
+    return found, clipped, problem_of(clipped, options)
 
 
 def outlying_rows(fit, rows, few):
@@ -140,7 +136,7 @@ def _iterate(prepared, clipped, options, t):
         if len(t) and not options.form.step:
             problem = problem_of([clipped], options)
             rss = sum_of_squares(problem, t[None])
-            t = converge(problem, t[None].copy(), rss)[0][0]
+            t = descend(problem, t[None].copy(), rss)[0][0]
         clipped, change = _clipped(prepared, clipped, options, t)
         if change < _TOL:
             break
@@ -158,35 +154,34 @@ def _clipped(prepared, clipped, options, t):
     return clipped._replace(rows=rows._replace(y=y)), 0 if rounding else change / scale
 
 
-def infer_all(options, t, free, prepared, clipped, problem, kind):
+def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
     """Return fits of several series, statistics, scales, intervals, noises.
 
     A scale is the standard deviation of the noise. Of Huber's loss, whose residuals are
     those of the series ``clipped`` (of least squares a list of None), it is that which
     clips them, also where there are too few rows to call it noise. Rows of correlated
-    noise count less in what is uncertain, unless the covariance allows for it.
+    noise, which is estimated unless it is given, count less in what is uncertain,
+    unless the covariance allows for it.
     """
     form, fitted = options.form, prepared if clipped[0] is None else clipped
     if prepared[0].variance is not None:
         kind = kind._replace(variance=np.array([each.variance for each in prepared]))
-    rows, scaling = stack(fitted)
-    repeats = None if prepared[0].repeats is None else np.ones_like(rows.weight)
-    for b, each in enumerate(prepared if repeats is not None else ()):
-        repeats[b, : len(each.repeats)] = each.repeats
+    rows, scaling, repeats = stack(fitted)
     fit = infer(form, t, free, rows, scaling, kind, repeats)
     figures, scales = statistics(fit), fit.noise_std
-    residual = residuals_in_order(problem, fit.t[:, free])
-    exact = fit.rss <= EXACT * fit.total
-    asked = [
-        None if lost or each.rows.rest > 0 else options.autocorrelation
-        for lost, each in zip(exact, fitted, strict=True)
-    ]
-    noises = [
-        noise_of(own[:n], *words)
-        for own, n, *words in zip(
-            residual, problem.table.n_rows, asked, fit.n_parameters, strict=True
-        )
-    ]
+    if noises is None:
+        residual = residuals_in_order(problem, fit.t[:, free])
+        exact = fit.rss <= EXACT * fit.total
+        asked = [
+            None if lost or each.rows.rest > 0 else options.autocorrelation
+            for lost, each in zip(exact, fitted, strict=True)
+        ]
+        noises = [
+            noise_of(own[:n], *words)
+            for own, n, *words in zip(
+                residual, problem.table.n_rows, asked, fit.n_parameters, strict=True
+            )
+        ]
     if fitted is clipped:
         pairs = [
             _for_errors(form, each, own, at, n)

@@ -1,16 +1,15 @@
 """Search for the best breakpoints, of several series side by side.
 
-The numbers of breakpoints are gone through upwards and then downwards:
-
-1. Insert a breakpoint at the position where the residual sum of squares falls most: it
-   is known exactly for every position and, of kinks, between the positions, the other
-   breakpoints held.
-2. Exchange: take out each breakpoint in turn and insert it again at its best position,
-   until no position changes.
-3. Move kinks between the positions by joint Gauss-Newton steps, in the form of Muggeo
-   ("Estimating regression models with unknown break-points", 2003) and in the plain
-   one, in several lengths, the best of which is taken.
-4. Downwards, delete the breakpoint whose absence costs least, then 2 and 3 again.
+1. Upwards, a breakpoint is inserted where the residual sum of squares falls most: it is
+   known exactly for every position and, of kinks, between the positions, the other
+   breakpoints held. Then kinks move between the positions by joint Gauss-Newton steps,
+   in the form of Muggeo ("Estimating regression models with unknown break-points",
+   2003) and in the plain one, in several lengths, the best of which is taken.
+2. Downwards, every breakpoint is taken out in turn and inserted again, as long as that
+   helps, and the one whose absence costs least is deleted.
+3. Of the number that is chosen the exchange is repeated at all positions, and two and
+   more kinks of a series also descend from those of dynamic programming
+   (:mod:`sklearn_gn.segmented.programme`).
 
 Of every number the best fit is kept. The way up ends where the criterion no longer
 falls and the residuals of neighbouring rows are not correlated: kinks of a slope that
@@ -25,8 +24,10 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.segmented import partition
-from sklearn_gn.segmented.insertion import best_pair, feasible, insert
+from sklearn_gn.segmented.insertion import feasible, insert
 from sklearn_gn.segmented.problem import (
+    DEPENDENT,
+    EXACT,
     LEFT,
     MOST_CANDIDATES,
     RIGHT,
@@ -35,156 +36,172 @@ from sklearn_gn.segmented.problem import (
     concatenate,
     locate,
     solve,
-    spread,
     sum_of_squares,
     take,
 )
 from sklearn_gn.segmented.programme import kinks_at_rows
 
 _LENGTHS = (1.0, 0.3)  # of the Gauss-Newton steps that are tried
-_MOST_STEPS = 30  # of the breakpoints that are chosen
-_STEPS_ON_THE_WAY = 6
-_MOST_ROWS = 10  # rows over which a breakpoint moves, once it has converged
-_MOST_EXCHANGES = 2  # rounds
-_STEP_TOL = 1e-12  # relative decrease that ends the steps
-_TOL_ON_THE_WAY = 1e-5
-_KEPT = 4  # best starts that go on
-_PAIRED = 300  # positions of which all pairs are tried
-_EXCHANGE_TOL = 1e-9  # relative decrease that is worth an exchange
-_PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
-_SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
-NEAR = 10.0  # difference of the criterion that is very strong evidence
-EXACT = 1e-13  # relative sum of squares that is rounding errors
+_ON_THE_WAY = 6, 1e-5  # Gauss-Newton steps, and the relative decrease that ends them
+PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
+SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
 
 
-# --- exchange ------------------------------------------------------------------------
+class Path(NamedTuple):
+    """Best fits by the number of breakpoints, from none on."""
+
+    rss: np.ndarray  # (B, 1 + most), infinite where there is no fit
+    knots: list  # of (B, k)
+
+    def of(self, b):
+        """Return the fits of one series."""
+        return Path(self.rss[[b]], [knots[[b]] for knots in self.knots])
+
+    def keep(self, series, knots, rss):
+        """Keep fits that are better than those of the same number so far."""
+        k = knots.shape[1]
+        better = rss < self.rss[series, k]
+        self.rss[series[better], k] = rss[better]
+        self.knots[k][series[better]] = knots[better]
+
+
+def search(problem, most, value=None):
+    """Return the best fits with up to a number of breakpoints.
+
+    ``value`` is the criterion of sums of squares, a number of breakpoints, and the
+    numbers of the series; None: all numbers count alike.
+    """
+    n_series = len(problem.table.x)
+    path = Path(
+        np.full((n_series, most + 1), np.inf),
+        [np.full((n_series, k), np.nan) for k in range(most + 1)],
+    )
+    if separable(problem):
+        _partition(problem, path)
+    else:
+        problem = problem.coarse(most)
+        _grow(problem, path, value)
+        for k in range(most, 0, -1):
+            series = np.flatnonzero(np.isfinite(path.rss[:, k]))
+            if not len(series):
+                continue
+            part = problem.of(series)
+            path.keep(
+                series, *exchange(part, path.knots[k][series], path.rss[series, k])
+            )
+            if k > 1:
+                fewer = delete_cheapest(part, path.knots[k][series])
+                path.keep(series, *descend(part, *fewer, *_ON_THE_WAY))
+    return path
+
+
+def _grow(problem, path, value):
+    """Insert breakpoints one by one, up to the largest number."""
+    floor = EXACT * np.maximum(problem.table.gram[:, 0, 0], np.finfo(float).tiny)
+    growing, knots = np.arange(len(floor)), np.empty((len(floor), 0))
+    best, since = np.full(len(floor), np.inf), np.zeros(len(floor), int)
+    structured = np.zeros(len(floor), bool)  # the fits of the best criterion
+    for k in range(len(path.knots)):
+        part = problem.of(growing)
+        if k:
+            t, rss = insert(part, knots)
+            kept = np.isfinite(rss)
+            if not kept.any():
+                break
+            growing, part = growing[kept], part.of(kept)
+            knots = np.sort(np.column_stack([knots[kept], t[kept]]), axis=1)
+        rss = sum_of_squares(part, knots)
+        knots, rss = descend(part, knots, rss, *_ON_THE_WAY)
+        path.keep(growing, knots, rss)
+        going = rss > floor[growing]
+        if value is not None:
+            found = value(np.maximum(rss, floor[growing]), k, growing)
+            better = found < best[growing]
+            since[growing] = np.where(better, 0, since[growing] + 1)
+            best[growing[better]] = found[better]
+            if better.any():
+                now = _is_structured(part.of(better), knots[better])
+                structured[growing[better]] = now
+            going &= (since[growing] < PATIENCE) | structured[growing]
+        growing, knots = growing[going], knots[going]
+        if not len(growing):
+            break
+
+
+def delete_cheapest(problem, knots):
+    """Return the breakpoints without the one whose absence costs least."""
+    k = knots.shape[1]
+    kept = np.array([[i for i in range(k) if i != j] for j in range(k)], np.intp)
+    trials = knots[:, kept.reshape(k, k - 1)]
+    rss = sum_of_squares(problem, trials)
+    best = np.arange(len(knots)), np.argmin(rss, axis=1)
+    return trials[best], rss[best]
 
 
 def exchange(problem, knots, rss):
-    """Insert every breakpoint again at its best position; return what has changed."""
-    changed = np.zeros(len(knots), bool)
-    for k in range(knots.shape[1]):
-        others = np.delete(knots, k, axis=1)
-        t, new_rss = insert(problem, others)
-        if problem.form.sign:
+    """Insert every breakpoint again at its best position, as long as that helps."""
+    knots, rss, moving = knots.copy(), rss.copy(), np.arange(len(knots))
+    while True:
+        part, trial, found = problem.of(moving), knots[moving], rss[moving]
+        for k in range(knots.shape[1]):
+            others = np.delete(trial, k, axis=1)
+            t, new = insert(part, others)
             both = np.sort(np.column_stack([others, t]), axis=1)
-            new_rss = np.where(
-                np.isfinite(new_rss), sum_of_squares(problem, both), np.inf
-            )
-        better = new_rss < rss * (1 - _EXCHANGE_TOL)
-        last = np.where(better, t, knots[:, k])
-        knots = np.sort(np.column_stack([others, last]), axis=1)
-        rss = np.where(better, new_rss, rss)
-        changed |= better
-    return knots, rss, changed
+            if problem.form.sign:
+                new = np.where(np.isfinite(new), sum_of_squares(part, both), np.inf)
+            better = new < found * (1 - DEPENDENT)
+            trial = np.where(better[:, None], both, trial)
+            found = np.where(better, new, found)
+        changed = found < rss[moving]
+        if not changed.any():
+            break
+        moving, part, trial = moving[changed], part.of(changed), trial[changed]
+        # What an exchange gains is known to fewer digits than the sum of squares.
+        found = sum_of_squares(part, trial)
+        trial, found = descend(part, trial, found, *_ON_THE_WAY)
+        better = found < rss[moving] * (1 - DEPENDENT)
+        moving = moving[better]
+        knots[moving], rss[moving] = trial[better], found[better]
+        if not len(moving):
+            break
+    return knots, rss
 
 
-def place_exactly(problem, knots, rss):
-    """Return one or two kinks of one series at their best of all places.
-
-    Of many positions evenly spaced ones are tried, and then all near the best. Several
-    series may have one kink each and few positions.
-    """
+def refine(problem, knots, rss):
+    """Return breakpoints at the best places that are known, to all digits."""
     k, n = knots.shape[1], problem.table.x.shape[1]
-    if k == 1 and n <= MOST_CANDIDATES:
-        t, found = insert(problem.at(np.arange(n)), knots[:, :0])
-        trial, better = t[:, None], found < rss
-    else:
-        t, found = _best_places(problem, k)
-        trial, better = np.sort(np.reshape(t, (1, k))), np.array([found < rss[0]])
-    trial = np.where(better[:, None], trial, knots)
-    return descend(problem, trial, sum_of_squares(problem, trial))
+    if not k or separable(problem):
+        return knots, rss
+    if k > 1 and not problem.form.step:
+        for b in np.flatnonzero(rss > EXACT * problem.table.gram[:, 0, 0]):
+            one = problem.of([b])
+            knots[[b]], rss[[b]] = _best_descent(one, knots[[b]], rss[[b]])
+    knots, rss = exchange(problem, knots, rss)
+    if n > MOST_CANDIDATES:  # of which not all were tried
+        near = np.arange(-(n // MOST_CANDIDATES) - 1, n // MOST_CANDIDATES + 2)
+        rows = locate(problem.table, knots)[..., None] + near
+        rows = np.unique(np.clip(rows, 0, n - 1).reshape(len(knots), -1), axis=1)
+        knots, rss = exchange(problem.at(rows), knots, rss)
+    return through_rows(problem, *descend(problem, knots, rss))
 
 
-def restart(problem, knots, rss):
+def _best_descent(problem, knots, rss):
     """Return the best kinks of one series, also from starts of dynamic programming."""
     starts = np.concatenate([knots, kinks_at_rows(problem, knots)])
     several = problem.of(np.zeros(len(starts), np.intp))
     found = sum_of_squares(several, starts)
     fine = feasible(several, starts[:, None])[:, 0] & np.isfinite(found)
-    starts, found = converge(several.of(fine), starts[fine], found[fine])
-    best = np.argsort(found, kind="stable")[:_KEPT]
-    several = problem.of(np.zeros(len(best), np.intp))
-    found = settle(several, *through_rows(several, starts[best], found[best]))
+    several = several.of(fine)
+    found = descend(several, starts[fine], found[fine])
     starts, found = through_rows(several, *found)
     best = [np.argmin(found)]
     return starts[best], found[best]
 
 
-def refine(problem, knots, rss):
-    """Return breakpoints at the best places that are known, to all digits.
-
-    One or two kinks are at the best of all places; more are those of the best of many
-    descents.
-    """
-    k = knots.shape[1]
-    if k == 1 and not problem.form.step and problem.table.x.shape[1] <= MOST_CANDIDATES:
-        knots, rss = place_exactly(problem, knots, rss)
-    elif k:
-        place = restart if k > 2 else place_exactly
-        place = refine_jumps if problem.form.step else place
-        floor = EXACT * problem.table.gram[:, 0, 0]
-        for b in np.flatnonzero((rss > floor) | (k <= 2)):
-            one = problem.of([b])
-            knots[[b]], rss[[b]] = place(one, knots[[b]], rss[[b]])
-    return through_rows(problem, *converge(problem, knots, rss))
-
-
-def _best_places(problem, number):
-    """Return the best places of one or two kinks, and the sum of squares."""
-    none = np.empty((1, 0))
-    n, most = problem.table.x.shape[1], _PAIRED if number == 2 else MOST_CANDIDATES
-    rows, stride = spread(0, n - 1, most), -(-n // most)
-    t, best = np.empty(number), np.inf
-    while True:
-        if number == 2:
-            new, rss = best_pair(problem, rows)
-        else:
-            new, rss = (a[0] for a in insert(problem.at(rows), none))
-        if rss < best:
-            t, best = new, rss
-        if stride == 1 or not np.isfinite(best):
-            return t, best
-        around = locate(problem.table, np.reshape(t, (1, -1)))[0]
-        near = [
-            spread(max(at - stride, 0), min(at + stride, n - 1), most // number)
-            for at in around
-        ]
-        rows, stride = np.unique(near), -(-2 * stride * number // most)
-
-
-def refine_jumps(problem, knots, rss):
-    """Try all positions near each breakpoint of one series.
-
-    Of many positions only some are tried before. The best partitions need no more.
-    """
-    if separable(problem):
-        return knots, rss
-    table = problem.table
-    n = table.x.shape[1]
-    stride = -(-n // MOST_CANDIDATES)
-    while stride > 1 and problem.form.step:
-        for k in range(knots.shape[1]):
-            at = int(locate(table, knots[:, k : k + 1])[0, 0])
-            low, high = max(at - stride, 0), min(at + stride + 1, n)
-            near = problem.at(spread(low, high - 1, MOST_CANDIDATES))
-            others = np.delete(knots, k, axis=1)
-            t, new_rss = insert(near, others)
-            if new_rss[0] < rss[0]:
-                knots, rss = np.sort(np.column_stack([others, t]), axis=1), new_rss
-        stride = -(-2 * stride // MOST_CANDIDATES)
-    return knots, rss
-
-
 # --- Gauss-Newton steps --------------------------------------------------------------
 
 
-def converge(problem, knots, rss):
-    """Move the breakpoints that are chosen until they no longer move."""
-    return descend(problem, knots, rss, _MOST_STEPS, _STEP_TOL)
-
-
-def descend(problem, knots, rss, n_steps=_STEPS_ON_THE_WAY, tol=_TOL_ON_THE_WAY):
+def descend(problem, knots, rss, n_steps=30, tol=EXACT):
     """Move kinks by joint Gauss-Newton steps; functions that jump stay."""
     if problem.form.step or knots.shape[1] == 0:
         return knots, rss
@@ -222,20 +239,19 @@ def through_rows(problem, knots, rss):
     which = np.zeros((len(one) + len(two), k), np.intp)
     for trial, (j, *places) in zip(which, one + two, strict=True):
         trial[j : j + len(places)] = places
-    for _ in range(_MOST_ROWS):
+    while True:
         part, at = problem.of(moving), knots[moving]
         rows = locate(part.table, at)[:, None] + np.arange(-2, 2)[:, None]
         rows = np.clip(rows, 0, last[moving])
         beside = take(part.table.x, rows.reshape(len(at), -1)).reshape(rows.shape)
         places = np.concatenate([at[:, None], beside], axis=1)
         trial, new_rss = _best_of(part, places[:, which, np.arange(k)])
-        better = new_rss < (1 - _STEP_TOL) * rss[moving]
+        better = new_rss < (1 - DEPENDENT) * rss[moving]
         moving = moving[better]
         if not len(moving):
             break
-        knots[moving], rss[moving] = converge(
-            problem.of(moving), trial[better], new_rss[better]
-        )
+        part = problem.of(moving)
+        knots[moving], rss[moving] = descend(part, trial[better], new_rss[better])
     return knots, rss
 
 
@@ -272,121 +288,7 @@ def gauss_newton_steps(problem, knots):
     return along(old), along(change)
 
 
-# --- the path over the numbers of breakpoints ----------------------------------------
-
-
-def settle(problem, knots, rss):
-    """Exchange and move breakpoints until nothing changes."""
-    moving = np.arange(len(knots) if knots.shape[1] > 1 else 0)
-    for _ in range(_MOST_EXCHANGES if len(moving) else 0):
-        found, _, changed = exchange(problem.of(moving), knots[moving], rss[moving])
-        moving, part = moving[changed], problem.of(moving[changed])
-        if not changed.any():
-            break
-        # What an exchange gains is known to fewer digits than the sum of squares.
-        trial = found[changed]
-        trial, trial_rss = descend(part, trial, sum_of_squares(part, trial))
-        better = trial_rss < rss[moving]
-        moving = moving[better]
-        knots[moving], rss[moving] = trial[better], trial_rss[better]
-        if not better.any():
-            break
-    return knots, rss
-
-
-def delete_cheapest(problem, knots):
-    """Return the breakpoints without the one whose absence costs least."""
-    k = knots.shape[1]
-    kept = np.array([[i for i in range(k) if i != j] for j in range(k)], np.intp)
-    trials = knots[:, kept.reshape(k, k - 1)]
-    rss = sum_of_squares(problem, trials)
-    best = np.argmin(rss, axis=1)[:, None]
-    return take(trials, best)[:, 0], take(rss, best)[:, 0]
-
-
-def delete_wrong(problem, knots):
-    """Return the kinks without the one that is farthest from the given sign."""
-    found = solve(problem.table, all_pieces(problem, knots), problem.form.flat_end)
-    first = 1 + problem.form.slope
-    changes = problem.form.sign * found.coef[:, first : first + knots.shape[1]]
-    worst = np.arange(knots.shape[1]) == np.argmin(changes, axis=1)[:, None]
-    return knots[~worst].reshape(len(knots), -1)
-
-
-class Path(NamedTuple):
-    """Best fits by the number of breakpoints, from none on."""
-
-    rss: np.ndarray  # (B, 1 + most), infinite where there is no fit
-    knots: list  # of (B, k)
-
-    def of(self, b):
-        """Return the fits of one series."""
-        return Path(self.rss[[b]], [knots[[b]] for knots in self.knots])
-
-
-def search(problem, most, value=None):
-    """Return the best fits with up to a number of breakpoints.
-
-    ``value`` is the criterion of sums of squares, a number of breakpoints, and the
-    numbers of the series; None: all numbers count alike.
-    """
-    if separable(problem):
-        return _partitions(problem, most)
-    problem = problem.coarse(most)
-    n_series = len(problem.table.x)
-    floor = EXACT * np.maximum(problem.table.gram[:, 0, 0], np.finfo(float).tiny)
-    path = Path(
-        np.full((n_series, most + 1), np.inf),
-        [np.full((n_series, k), np.nan) for k in range(most + 1)],
-    )
-    refused = _grow(problem, path, value, floor)
-    _prune(problem, path, refused, value)
-    return path
-
-
-def _grow(problem, path, value, floor):
-    """Insert breakpoints one by one, up to the largest number.
-
-    Conditions on the slopes hold on the way down only. Returned are, by the number of
-    breakpoints, the series and breakpoints whose slopes change in the wrong direction.
-    """
-    form, growing = problem.form, np.arange(len(problem.table.x))
-    knots, refused = np.empty((len(growing), 0)), [[] for _ in path.knots]
-    _keep(path, growing, knots, sum_of_squares(problem, knots))
-    free = problem._replace(form=form._replace(flat_end=False, sign=0))
-    since = np.zeros(len(growing), int)  # breakpoints without a better criterion
-    if value is not None:
-        best = value(np.maximum(sum_of_squares(free, knots), floor), 0, growing)
-        structured = _is_structured(free, knots)  # the fits of the best criterion
-    for k in range(1, len(path.knots)):
-        part = free.of(growing)
-        t, rss = insert(part, knots)
-        kept = np.isfinite(rss)
-        growing, part = growing[kept], part.of(kept)
-        if not len(growing):
-            break
-        knots = np.sort(np.column_stack([knots[kept], t[kept]]), axis=1)
-        knots, rss = descend(part, knots, rss[kept])
-        asked = form.flat_end or form.sign
-        kept_rss = sum_of_squares(problem.of(growing), knots) if asked else rss
-        _keep(path, growing, knots, kept_rss)
-        wrong = ~np.isfinite(kept_rss)
-        refused[k].append((growing[wrong], knots[wrong]))
-        if value is not None:
-            found = value(np.maximum(rss, floor[growing]), k, growing)
-            better = found < best[growing]
-            since[growing] = np.where(better, 0, since[growing] + 1)
-            best[growing] = np.minimum(best[growing], found)
-            if better.any():
-                now = _is_structured(part.of(better), knots[better])
-                structured[growing[better]] = now
-        going = rss > floor[growing]
-        if value is not None:
-            going &= (since[growing] < _PATIENCE) | structured[growing]
-        growing, knots = growing[going], knots[going]
-        if not len(growing):
-            break
-    return refused
+# --- residuals, and partitions ------------------------------------------------------
 
 
 def residuals_in_order(problem, knots):
@@ -416,7 +318,7 @@ def _is_structured(problem, knots):
     residual = residuals_in_order(problem, knots)
     together = np.sum(residual[:, 1:] * residual[:, :-1], axis=1)
     square = np.sum(residual**2, axis=1)
-    return together * np.sqrt(problem.table.n_rows) > _SIGNIFICANT * square
+    return together * np.sqrt(problem.table.n_rows) > SIGNIFICANT * square
 
 
 def separable(problem):
@@ -426,11 +328,9 @@ def separable(problem):
     return own_lines and not problem.known.shape[1] and problem.table.gram.shape[1] == 1
 
 
-def _partitions(problem, most):
-    """Return the path of the best partitions into segments that share nothing."""
+def _partition(problem, path):
+    """Keep the best partitions into segments that share nothing."""
     table, form, limits = problem.table, problem.form, problem.limits
-    path = Path(np.full((len(table.x), most + 1), np.inf), [])
-    path.knots.extend(np.full((len(table.x), k), np.nan) for k in range(most + 1))
     for b, n in enumerate(table.n_rows):
         later = np.vstack([table.powers[b].T, table.targets[b, :, 0].T])[:, : n + 1]
         segments = partition.Segments(
@@ -442,55 +342,7 @@ def _partitions(problem, most):
             min_distance=limits.min_distance[b],
             bounds=(limits.low[b], limits.high[b]),
         )
-        explained, paths = partition.best_partitions(segments, most)
+        explained, paths = partition.best_partitions(segments, len(path.knots) - 1)
         path.rss[b] = np.maximum(table.gram[b, 0, 0] - explained, 0)
         for k in np.flatnonzero(np.isfinite(explained)):
             path.knots[k][b] = segments.t[paths[k][1:-1]]
-    return path
-
-
-def _keep(path, series, knots, rss):
-    """Keep fits that are better than those of the same number so far."""
-    k = knots.shape[1]
-    better = rss < path.rss[series, k]
-    path.rss[series[better], k] = rss[better]
-    path.knots[k][series[better]] = knots[better]
-
-
-def _prune(problem, path, refused, value):
-    """Delete breakpoints one by one, from the largest fits down.
-
-    Fits that were refused lose the kinks whose slopes change in the wrong direction.
-    Those that the criterion is far from choosing are not settled.
-    """
-    for k in range(path.rss.shape[1] - 1, 0, -1):
-        for series, knots in refused[k]:
-            if not len(series):
-                continue
-            part = problem.of(series)
-            knots = delete_wrong(part, knots)
-            rss = sum_of_squares(part, knots)
-            wrong = ~np.isfinite(rss)
-            refused[k - 1].append((series[wrong], knots[wrong]))
-            _keep(path, series, *descend(part, knots, rss))
-        series = np.flatnonzero(np.isfinite(path.rss[:, k]))
-        if len(series):
-            near = series[_is_near(path, k, series, value)]
-            if len(near):
-                found = settle(problem.of(near), path.knots[k][near], path.rss[near, k])
-                _keep(path, near, *found)
-            if k > 1:
-                part = problem.of(series)
-                knots, rss = delete_cheapest(part, path.knots[k][series])
-                _keep(path, series, *descend(part, knots, rss))
-
-
-def _is_near(path, k, series, value):
-    """Return which of some series may have the best criterion with k breakpoints."""
-    if value is None:
-        return np.ones(len(series), bool)
-    values = [
-        np.where(np.isfinite(rss), value(rss, number, series), np.inf)
-        for number, rss in enumerate(path.rss[series].T)
-    ]
-    return values[k] <= np.min(values, axis=0) + NEAR

@@ -20,29 +20,15 @@ R of the residuals, the evidence over that of the mean is, for given breakpoints
 
 The integral over kinks is Laplace's, with the Gauss-Newton matrix of R; of jumps, which
 have finitely many positions, the largest term stands for the sum.
-
-"bic-ar1" is the Bayesian information criterion for noise that is an autoregression of
-first order, :math:`e_i = \rho e_{i-1} + u_i`, with the exact normal likelihood of a
-stationary series, the coefficients and the variance of u at their maximum:
-
-.. math::
-    n \log(2 \pi S(\rho) / n) + n - \log(1 - \rho^2) + (p + 1) \log n,
-
-where S is the least sum of squares of the innovations, the first of them times
-:math:`\sqrt{1 - \rho^2}` (Prais and Winsten, "Trend estimators and serial correlation",
-1954), and the correlation minimises the whole. The breakpoints are those of least
-squares.
 """
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from scipy.special import gammaln
 
 from sklearn_gn.arrays import extremes
-from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.autocorrelation import noise_of
-from sklearn_gn.segmented.insertion import allowed, behind_rows
+from sklearn_gn.segmented.insertion import behind_rows, feasible
 from sklearn_gn.segmented.preparation import problem_of, with_known
 from sklearn_gn.segmented.problem import (
     Pieces,
@@ -56,25 +42,22 @@ from sklearn_gn.segmented.problem import (
 )
 from sklearn_gn.segmented.search import (
     EXACT,
-    NEAR,
     refine,
     residuals_in_order,
     search,
 )
 
-CRITERIA = ("bic", "aic", "gcv", "evidence", "bic-ar1")
-_OF_THE_FITS = ("evidence", "bic-ar1", "cv")  # not of the sums of squares alone
-_GRID = np.tanh(np.linspace(-3, 4, 36))  # correlations that are tried first
+CRITERIA = ("bic", "aic", "gcv", "evidence")
 _CHANCE = 0.05  # of a breakpoint where there is none
 _MORE = 2  # breakpoints that the search goes beyond a given number
 
 
 def n_parameters(problem, n_breakpoints):
-    """Return the number of parameters with so many breakpoints besides known ones."""
+    """Return the numbers of parameters with so many breakpoints besides known ones."""
     form, n_linear = problem.form, problem.table.gram.shape[1] - 1
     known = problem.known.shape[1] * (form.ramp + form.step)
-    some_slope = form.slope or known or (form.ramp and n_breakpoints)
-    base = 1 + form.slope + n_linear + known - bool(form.flat_end and some_slope)
+    has_slope = form.slope | (known > 0) | (form.ramp & (np.asarray(n_breakpoints) > 0))
+    base = 1 + form.slope + n_linear + known - (form.flat_end & has_slope)
     return base + n_breakpoints * form.parameters_per_breakpoint
 
 
@@ -90,10 +73,14 @@ def search_penalty(problem, n_rows, most):
 
     It raises the penalty to what the best position reaches by chance.
     """
-    numbers = np.array([n_parameters(problem, k) for k in range(most)])
-    n_rows = n_rows[:, None]
+    return _extra(problem, _positions(problem), n_rows[:, None], most)
+
+
+def _extra(problem, positions, n_rows, most):
+    """Return the penalty of a search among so many independent positions, (B,)."""
+    numbers = n_parameters(problem, np.arange(most))
     left = np.maximum(n_rows - numbers - problem.form.ramp * problem.form.step, 3)
-    chance = 2 * n_rows / (left - 2) * np.log(_positions(problem) / _CHANCE)[:, None]
+    chance = 2 * n_rows / (left - 2) * np.log(positions / _CHANCE)[:, None]
     charged = problem.form.parameters_per_breakpoint * np.log(n_rows)
     excess = np.maximum(chance - charged, 0)
     return np.cumsum(np.pad(excess, ((0, 0), (1, 0))), axis=1)
@@ -105,7 +92,7 @@ def _positions(problem):
     problem = problem._replace(form=form._replace(flat_end=False, sign=0))
     t, rows = problem.candidates.t, problem.candidates.rows
     none = np.empty((len(t), 0))
-    possible = allowed(problem, none, t)
+    possible = feasible(problem, t[..., None])
     if form.ramp and form.step:  # two directions at each
         return 1.0 + np.count_nonzero(possible, axis=1)
     one = np.ones_like(t)
@@ -135,8 +122,9 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
 
     A path is a dict of arrays. ``most`` is the largest number that is tried; the
     criterion chooses where ``n_breakpoints`` is None, with the rows of ``folds`` held
-    out for "cv". It compares fits at their optimum: of all numbers that it may choose
-    the breakpoints are refined before.
+    out for "cv". It compares fits at their optimum: the
+    breakpoints of the number that it chooses are refined, until they are those of a
+    number that was.
     """
     problem = problem_of(prepared, options)
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
@@ -146,7 +134,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     if criterion in ("aic", "gcv"):
         extra *= 0
     if is_open and criterion != "cv":
-        name = "bic" if criterion in _OF_THE_FITS else criterion
+        name = "bic" if criterion == "evidence" else criterion
 
         def value(rss, k, series):  # as minus twice the logarithm of a likelihood
             found = values(problem, name, n_rows[series], rss, k)
@@ -156,32 +144,31 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     found = search(problem, largest, value)
     if is_open and criterion == "cv":
         held_out = cross_validate(prepared[0], options, found, folds)
-    refined = np.zeros(found.rss.shape, bool)
+    refined, residuals = np.zeros(found.rss.shape, bool), [None] * (largest + 1)
     while True:
         columns = _path_columns(problem, found, criterion, n_rows, prepared, options)
         columns |= held_out
-        if criterion in ("bic", "bic-ar1"):
+        if criterion == "bic":
             columns["search_penalty"] = extra
         if is_open and criterion == "bic" and options.autocorrelation:
-            columns["search_penalty"] = extra.copy()
-            for b in np.flatnonzero([not each.rows.rest > 0 for each in prepared]):
-                columns["search_penalty"][b] = _penalty_of_noise(
-                    problem.of([b]), found.of(b), columns, b, n_rows[b], options
-                )
+            for k in np.flatnonzero([e is None for e in residuals]):
+                knots = np.nan_to_num(found.knots[k])
+                residuals[k] = residuals_in_order(problem, knots)
+            of_noise = _penalties_of_noise(problem, residuals, columns, n_rows, options)
+            are_rows = np.array([not each.rows.rest > 0 for each in prepared])
+            columns["search_penalty"] = np.where(are_rows[:, None], of_noise, extra)
         near = np.isfinite(found.rss)
         if is_open:
-            chosen, close = _choice(columns, criterion, near, n_rows)
-            near &= close
+            chosen = _choice(columns, criterion, near, n_rows)
         else:
             near[:, n_breakpoints + 1 :] = False
             chosen = near.shape[1] - 1 - np.argmax(near[:, ::-1], axis=1)
-            near &= np.arange(near.shape[1]) == chosen[:, None]
-        near &= ~refined
+        near &= (np.arange(near.shape[1]) == chosen[:, None]) & ~refined
         if not near.any():
             break
         refined |= near
         for k in np.flatnonzero(near.any(axis=0)):
-            series = np.flatnonzero(near[:, k])
+            series, residuals[k] = np.flatnonzero(near[:, k]), None
             found.knots[k][series], found.rss[series, k] = refine(
                 problem.of(series), found.knots[k][series], found.rss[series, k]
             )
@@ -197,73 +184,83 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     return answers, problem
 
 
-def _penalty_of_noise(problem, found, columns, series, n_rows, options):
-    """Return what is added to "bic" of one series, for correlated noise too, (k,).
+def _penalties_of_noise(problem, residuals, columns, n_rows, options):
+    """Return what is added to "bic" for noise that may be correlated, (B, k).
 
-    Rows of correlated noise count less: the noise is that of the fit with the lowest
-    criterion, in turns, from that of independent noise down to fewer breakpoints.
+    Neighbouring residuals with the correlation r lower the deviance of an
+    autoregression by as much as -n log(1 - r^2), so that few breakpoints in correlated
+    noise compete with many in independent noise. A number is refused where its own
+    noise speaks against it: rows of correlated noise count less, and with so many the
+    criterion would take fewer breakpoints.
     """
-    rss, number = found.rss[0], np.array(columns["n_parameters"])
-    white = columns["search_penalty"][series]
-    kept, extra, penalty = np.isfinite(rss), white, white.copy()
-    bic = np.where(kept, columns["bic"][series], 1e300)
-    floor = EXACT * problem.table.gram[0, 0, 0]
-    chosen, before, n_independent = int(np.argmin(bic + extra)), len(rss), n_rows
-    while chosen < before and rss[chosen] > floor:
-        before = chosen
-        residual = residuals_in_order(problem, found.knots[chosen])[0]
-        noise = noise_of(residual, options.autocorrelation, number[chosen])
-        redundancy = noise.redundancy
-        if redundancy * (number[chosen] + 1) >= len(residual):
-            return white  # hardly a row for each parameter: the line is wrong
-        if redundancy <= n_rows / n_independent:
-            break
-        n_independent = n_rows / redundancy
-        extra = search_penalty(problem, np.array([n_independent]), len(rss) - 1)[0]
-        deviance = bic - np.log(n_rows) * number
-        value = deviance / redundancy + np.log(n_independent) * number + extra
-        penalty[kept] = (value - bic)[kept]
-        chosen = int(np.argmin(value))
+    penalty, rss = columns["search_penalty"].copy(), columns["rss"]
+    bic = np.where(np.isfinite(rss), columns["bic"], np.inf)
+    floor = EXACT * problem.table.gram[:, 0, 0]
+    for k, e in enumerate(residuals):
+        square = np.sum(e**2, axis=1)
+        end = take(e, problem.table.n_rows[:, None] - 1)[:, 0]
+        size = (square - e[:, 0] ** 2) * (square - end**2)
+        together = np.maximum(np.sum(e[:, 1:] * e[:, :-1], axis=1), 0)
+        share = np.where(
+            rss[:, k] > floor, 1 - together**2 / np.where(size > 0, size, 1), 1
+        )
+        penalty[:, k] += problem.table.n_rows * np.log(np.maximum(share, EXACT))
+    numbers, positions = columns["n_parameters"], _positions(problem)
+    for b, n in enumerate(problem.table.n_rows):
+        while True:
+            k = int(np.argmin(bic[b] + penalty[b]))
+            if not k or rss[b, k] <= floor[b]:
+                break
+            noise = noise_of(residuals[k][b, :n], options.autocorrelation, numbers[k])
+            if noise.redundancy * (numbers[k] + 1) >= n:
+                break  # of so few independent rows, none can tell
+            n_independent = n_rows[b] / noise.redundancy
+            deviance = (bic[b] - np.log(n_rows[b]) * numbers) / noise.redundancy
+            deviance += np.log(n_independent) * numbers
+            deviance += _extra(problem, positions[[b]], n_independent, len(rss[b]) - 1)[
+                0
+            ]
+            if np.argmin(deviance) >= k:
+                break
+            penalty[b, k] = np.inf
     return penalty
 
 
 def _path_columns(problem, found, criterion, n_rows, prepared, options):
     """Return the figures of all fits by name."""
     floor = EXACT * problem.table.gram[:, 0, 0]
-    numbers = range(found.rss.shape[1])
-    counts = [n_parameters(problem, k) for k in numbers]
+    numbers = np.arange(found.rss.shape[1])
+    counts = n_parameters(problem, numbers)
     columns = {"n_parameters": counts, "rss": found.rss}
-    if criterion in ("evidence", "bic-ar1"):
-        of_fit = _evidence_of_fit if criterion == "evidence" else _bic_of_fit
+    if criterion == "evidence":
         columns[criterion] = np.full(found.rss.shape, np.inf)
         for b, k in np.argwhere(np.isfinite(found.rss)):
-            t, free = with_known(prepared[b], options, found.knots[k][b])
-            value = of_fit(prepared[b], options, t, free, counts[k])
-            columns[criterion][b, k] = value
+            own = prepared[b]
+            t, free = with_known(own, options, found.knots[k][b])
+            low, high = np.clip(own.scaling.x(np.array(options.bounds)), -1, 1)
+            value = log_evidence(options.form, own.rows, t, free, low, high)
+            columns[criterion][b, k] = -2 * value
     elif criterion != "cv":
         rss = np.maximum(found.rss, floor[:, None])
         sizes = np.log([each.scaling.y_size for each in prepared])
         shift = deviance_shift(criterion, 2 * sizes, n_rows)
-        columns[criterion] = shift[:, None] + np.stack(
-            [values(problem, criterion, n_rows, rss[:, k], k) for k in numbers], axis=1
-        )
+        of_rss = values(problem, criterion, n_rows[:, None], rss, numbers)
+        columns[criterion] = shift[:, None] + of_rss
     return columns
 
 
 def _choice(columns, criterion, possible, n_rows):
-    """Return the numbers that are chosen (B,), and which others are close, (B, k)."""
+    """Return the numbers that are chosen, (B,)."""
     if criterion == "cv":
         error = np.where(possible & ~np.isnan(columns["cv"]), columns["cv"], np.inf)
         best = np.argmin(error, axis=1)[:, None]
         enough = take(error, best) + take(columns["cv_std_error"], best)
-        chosen = np.argmax(error <= enough, axis=1)
-        return chosen, np.arange(error.shape[1]) == chosen[:, None]
+        return np.argmax(error <= enough, axis=1)
     total = columns[criterion] + columns.get("search_penalty", 0)
     total = np.where(possible, total, np.inf)
     if criterion == "gcv":
         total = n_rows[:, None] * np.log(total)
-    chosen = np.argmin(total, axis=1)
-    return chosen, total <= np.min(total, axis=1, keepdims=True) + NEAR
+    return np.argmin(total, axis=1)
 
 
 def cross_validate(prepared, options, found, folds):
@@ -292,56 +289,6 @@ def cross_validate(prepared, options, found, folds):
         "cv": errors.mean(axis=0)[None] * square,
         "cv_std_error": spread[None] * square,
     }
-
-
-# --- criteria of the fits ------------------------------------------------------------
-
-
-def _bic_of_fit(prepared, options, t, free, n_parameters):
-    """Return "bic-ar1" of a fit, whose correlation is one more parameter."""
-    rows = prepared.rows
-    if np.ptp(rows.weight) > 0:
-        raise ValueError(
-            'criterion="bic-ar1" is for rows of equal weight, got weights from '
-            f"{rows.weight.min():.6g} to {rows.weight.max():.6g}."
-        )
-    n = len(rows.x)
-    deviance = least_deviance(options.form, rows, t)
-    deviance += 2 * n * np.log(prepared.scaling.y_size)
-    return deviance + np.log(n) * (n_parameters + 1)
-
-
-def least_deviance(form, rows, t):
-    """Return minus twice the largest log likelihood of one series, breakpoints t."""
-    columns = least_squares.design(form, rows.x, rows.linear, t)
-    rows = rows._replace(weight=np.ones_like(rows.x))
-    fit = least_squares.solve_columns(form, columns, rows, len(t))
-    n = len(rows.x)
-    rss = max(float(fit.rss), EXACT * float(rows.y @ rows.y))
-    if not rss > 0:
-        return -np.inf
-    # Orthonormal, the residual last: what follows is well conditioned.
-    space = columns @ fit.half[:, : int(fit.rank)]
-    basis = np.column_stack([space, fit.residual / np.sqrt(rss)])
-    now, before, start = basis[1:], basis[:-1], np.outer(basis[0], basis[0])
-    square, lag, lag_square = now.T @ now, now.T @ before, before.T @ before
-
-    def deviance(rho):
-        gram = square - rho * (lag + lag.T) + rho**2 * lag_square
-        gram = gram + (1 - rho**2) * start
-        part = gram[:-1, -1] @ solve_general(gram[:-1, :-1], gram[:-1, -1])
-        share = max(gram[-1, -1] - part, EXACT)
-        return n * (np.log(2 * np.pi * rss * share / n) + 1) - np.log(1 - rho**2)
-
-    best = int(np.argmin([deviance(rho) for rho in _GRID[1:-1]])) + 1
-    bracket = _GRID[best - 1], _GRID[best + 1]
-    return minimize_scalar(deviance, bounds=bracket, options={"xatol": 1e-8}).fun
-
-
-def _evidence_of_fit(prepared, options, t, free, n_parameters):
-    """Return minus twice the log evidence of a fit over that of the mean."""
-    low, high = np.clip(prepared.scaling.x(np.array(options.bounds)), -1, 1)
-    return -2 * log_evidence(options.form, prepared.rows, t, free, low, high)
 
 
 def log_evidence(form, rows, t, free, low, high):

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,12 @@ from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     check_inside,
     criterion_of,
+    is_joint,
     options_of,
     prepare_rows,
     stack,
     with_known,
 )
-from sklearn_gn.segmented.several import is_joint
 
 _TOGETHER = 500  # series that are searched side by side
 
@@ -149,13 +150,21 @@ def fit_groups(
         (x[r], y[r, 0], others[r], weight[r], None if std is None else std[r])
         for r in rows
     ]
-    parallel = Parallel(n_jobs=n_jobs, verbose=verbose)
-    tables = _fit_together(
-        partial(_fit_in_one_thread, estimator, kind, absolute_sigma),
-        series,
-        names,
-        parallel,
+    # Those of like length are fitted side by side.
+    by_length = np.argsort([len(each[0]) for each in series], kind="stable")
+    chunks = np.split(by_length, np.arange(_TOGETHER, len(series), _TOGETHER))
+    parts = Parallel(n_jobs=n_jobs, verbose=verbose)(
+        delayed(_fit_chunk)(
+            estimator,
+            kind,
+            absolute_sigma,
+            [series[k] for k in chunk],
+            [names[k] for k in chunk],
+        )
+        for chunk in chunks
     )
+    found = dict(zip(by_length, chain(*parts), strict=True))
+    tables = [found[k] for k in range(len(series))]
     columns = {
         name: np.concatenate([table[name] for table in tables]) for name in tables[0]
     }
@@ -187,24 +196,6 @@ def _checked_estimator(estimator):
     return estimator
 
 
-def _fit_together(fit, series, names, parallel):
-    """Return the tables of all series; those of like length are fitted side by side."""
-    by_length = np.argsort([len(each[0]) for each in series], kind="stable")
-    chunks = [
-        by_length[start : start + _TOGETHER]
-        for start in range(0, len(series), _TOGETHER)
-    ]
-    parts = parallel(
-        delayed(fit)([series[k] for k in chunk], [names[k] for k in chunk])
-        for chunk in chunks
-    )
-    tables = [None] * len(series)
-    for chunk, part in zip(chunks, parts, strict=True):
-        for k, table in zip(chunk, part, strict=True):
-            tables[k] = table
-    return tables
-
-
 def _features(data, features, others):
     """Names of the features; all columns must be there."""
     others = [name for name in others if name is not None]
@@ -234,14 +225,8 @@ def _check_finite(name, values, codes, groups):
     )
 
 
-def _fit_in_one_thread(estimator, kind, absolute_sigma, series, names):
-    """As _fit_chunk; more threads of BLAS would only wait for each other."""
-    with one_blas_thread():
-        return _fit_chunk(estimator, kind, absolute_sigma, series, names)
-
-
 def _fit_chunk(estimator, kind, absolute_sigma, series, names):
-    """Tables of the segments of some series."""
+    """Return tables of the segments of some series."""
     prepared, options = [], options_of(estimator, kind)
     for (x, y, linear, count, std), name in zip(series, names, strict=True):
         if not count.any():
@@ -255,20 +240,26 @@ def _fit_chunk(estimator, kind, absolute_sigma, series, names):
             check_inside(prepared[-1], options.known, kind)
         except ValueError as error:
             raise ValueError(f"Group {name!r}: {error}") from error
-    found, clipped, problem = robust.find_breakpoints(estimator, prepared, options)
-    alike = defaultdict(list)  # series with the same free breakpoints
-    for b, (each, (t, _)) in enumerate(zip(prepared, found, strict=True)):
-        t, free = with_known(each, options, t)
-        alike[tuple(free)].append((b, t))
-    tables = [None] * len(series)
-    for free, members in alike.items():
-        numbers, t = zip(*members, strict=True)
-        of_these = [[each[b] for b in numbers] for each in (prepared, clipped)]
-        free = np.array(free, bool)
-        of_these.append(problem.of(list(numbers)))
-        parts = _tables(estimator, options, np.stack(t), free, *of_these)
-        for b, table in zip(numbers, parts, strict=True):
-            tables[b] = table
+    with one_blas_thread():  # more of them would only wait for each other
+        found, clipped, problem = robust.find_breakpoints(estimator, prepared, options)
+        alike = defaultdict(list)  # series with the same free breakpoints
+        for b, (each, (t, _)) in enumerate(zip(prepared, found, strict=True)):
+            t, free = with_known(each, options, t)
+            alike[tuple(free)].append((b, t))
+        tables = [None] * len(series)
+        for free, members in alike.items():
+            numbers, t = map(list, zip(*members, strict=True))
+            parts = _tables(
+                estimator,
+                options,
+                np.stack(t),
+                np.array(free, bool),
+                [prepared[b] for b in numbers],
+                [clipped[b] for b in numbers],
+                problem.of(numbers),
+            )
+            for b, table in zip(numbers, parts, strict=True):
+                tables[b] = table
     return tables
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.segmented import inference, least_squares
-from sklearn_gn.segmented.autocorrelation import noise_of
+from sklearn_gn.segmented.autocorrelation import Autoregression, noise_of
 from sklearn_gn.segmented.conditions import parse_points, parse_slopes
 from sklearn_gn.segmented.families import Family
 from sklearn_gn.segmented.inference import Fit, Scaling
@@ -32,6 +32,7 @@ from sklearn_gn.segmented.joint import (
 from sklearn_gn.segmented.least_squares import Covariance, LinearFit, Rows
 from sklearn_gn.segmented.preparation import (
     check_inside,
+    is_listed,
     options_of,
     prepare,
     problem_of,
@@ -53,32 +54,19 @@ class Data(NamedTuple):
     kind: str | None  # of the dates of the first broken feature
 
 
-class Several(NamedTuple):
+class Found(NamedTuple):
     """Fits of single features with the parameters of the joint one."""
 
     fits: list
     rows: list  # of each, in the order of its feature
     counted: list  # the same, with the numbers of rows as weights
     intervals: list
-    autocorrelation: np.ndarray
+    at_bounds: list  # which breakpoints bounds hold back, and intervals they cut
+    noise: Autoregression
+    noise_std: float
     figures: dict
     paths: list
     family: Family
-
-
-def is_joint(model):
-    """Return whether a model asks for more than least squares of one feature."""
-    asked = (model.slopes, model.through)
-    return (
-        is_listed(model)
-        or model.family != "gaussian"
-        or any(each is not None for each in asked)
-    )
-
-
-def is_listed(model):
-    """Return whether the broken features are a list, and so are the attributes."""
-    return not isinstance(model.broken_features, (str, int, np.integer))
 
 
 def check_parameters(model, n_features):
@@ -152,9 +140,11 @@ def fit_several(model, data, names):
         variance = data.variance / float(scalings[0].y_size) ** 2
     known = None if variance is None else np.array([variance])
     kind = Covariance(model.covariance, model.hac_lags, known)
-    read = _read(joint, state, scalings, kind, correlation)
-    figures = _figures(joint, state, read[0][0], n_rows)
-    return Several(*read, figures, paths, family)
+    fits, *read, noise = _read(joint, state, scalings, kind, correlation)
+    none = [(np.zeros(len(t), bool),) * 2 for t in state.t]
+    figures = _figures(joint, state, fits[0], n_rows)
+    scale = fits[0].noise_std
+    return Found(fits, *read, none, noise, scale, figures, paths, family)
 
 
 def _joint_of(model, data, family, names):
@@ -310,7 +300,7 @@ def _read(joint, state, scalings, kind, correlation):
         rows.append(prepared.rows)
         counted.append(prepared.rows._replace(weight=prepared.repeats))
         intervals.append(_intervals(joint, fit, prepared, redundancy))
-    return fits, rows, counted, intervals, noise.coef
+    return fits, rows, counted, intervals, noise
 
 
 def _scaling_of_others(form, t, scalings, others):

@@ -1,11 +1,15 @@
-"""Points that do not fit into memory: sums are kept, not points.
+"""Points as sums in bins of x: those that do not fit into memory, and added ones.
 
-The range of x is cut into many bins. What a straight line over a bin has to do with the
-points in it depends on five sums alone, those of 1, x, x^2, y and x y, which two points
-with weights have too; the part of the squares of y that is left over is one number.
-Bins in which a breakpoint lies are opened: their points are read again and kept. When
-all breakpoints lie in open bins the sums are those of all points. Where other
-breakpoints are almost as good, a fit of the points themselves may find those.
+What a straight line over a bin has to do with the points in it depends on five sums
+alone, those of 1, x, x^2, y and x y, which two points with weights have too; the part
+of the squares of y that is left over is one number. Bins in which a breakpoint lies are
+opened: their points themselves are used. When all breakpoints lie in open bins the sums
+are those of all points. Where other breakpoints are almost as good, a fit of the points
+themselves may find those.
+
+Points of chunks are read again where bins are opened. Those that are added to a fit are
+kept, and whether a breakpoint more or less is worth its parameters follows from what
+one more would explain, and what the line would lose without one.
 """
 
 from functools import partial
@@ -16,13 +20,17 @@ import numpy as np
 from sklearn_gn.data.chunks import MappedRows, one_column
 from sklearn_gn.data.rows_source import fold_chunks
 from sklearn_gn.data.tables import chunks_of
+from sklearn_gn.segmented.insertion import feasible, insert
+from sklearn_gn.segmented.preparation import needs_all_points, prepare, problem_of
+from sklearn_gn.segmented.problem import sum_of_squares
+from sklearn_gn.segmented.search import EXACT, delete_cheapest, descend
 
 FEW = 1 << 17  # rows that are simply kept
 MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks
 N_BINS = 1 << 16
 _CHUNK_ROWS = 1 << 20  # of a memory-mapped array
 _NEIGHBOURS = 2  # bins on both sides of a breakpoint that are opened too
-_MOST_ROUNDS = 6
+_FULL = 4  # rows of a bin, over the mean, at which bins are made anew
 
 
 class Points(NamedTuple):
@@ -32,6 +40,10 @@ class Points(NamedTuple):
     y: np.ndarray
     weight: np.ndarray
     rest: float
+
+    def prepared(self):
+        """Return the points in the units of a search."""
+        return prepare(*self[:2], np.empty((len(self.x), 0)), *self[2:])
 
 
 def mapped_rows(X, y, sample_weight):
@@ -54,15 +66,50 @@ def fit_points(chunks, known, fit):
         return fit(_kept(chunks))[0]
     bins = Bins(chunks, low, high, center)
     bins.open(np.append(known, [low, high]))
-    for _ in range(_MOST_ROUNDS):
+    return _until_open(bins, fit)
+
+
+def _until_open(bins, fit):
+    """Fit the points of bins until all breakpoints lie in open ones."""
+    while True:
         answer, t = fit(bins.points())
         if not bins.open(t):
-            break
-    return answer
+            return answer
+
+
+def _points_of(sums, edges, center, own):
+    """Return two points for each bin, and those of open bins, as :class:`Points`.
+
+    ``sums`` (6, m) are those of 1, u, u^2, y, u y and y^2 with u in [0, 1], the place
+    between the two ``edges`` (m + 1,) of a bin, and y less ``center``.
+    """
+    index = np.flatnonzero(sums[0] > 0)
+    weight, su, suu, sy, suy, syy = sums[:, index]
+    mean, level = su / weight, sy / weight
+    variance = np.maximum(suu / weight - mean**2, 0)
+    wide = variance > np.finfo(float).eps ** 1.25
+    slope = np.where(wide, suy / weight - mean * level, 0)
+    slope /= np.where(wide, variance, 1)
+    # Two points with weights 1 : c^2 that lie in the bin.
+    std = np.sqrt(variance)
+    c = np.where(wide, (1 - mean) / np.where(wide, std, 1), 1)
+    c = np.where(wide, np.clip(1, std / np.maximum(mean, 1e-300), c), 1)
+    u = np.stack([mean - std / c, mean + std * c])
+    y = level + slope * (u - mean)
+    share = np.stack([c**2, np.ones_like(c)]) / (1 + c**2)
+    rest = float(np.sum(syy - weight * (level**2 + slope**2 * variance)))
+    x = edges[index] + np.diff(edges)[index] * np.clip(u, 0, 1)
+    points = np.stack([x, y, weight * share]).reshape(3, -1)
+    points = np.concatenate([points, *own], axis=1)
+    x, y, weight = points[:, np.argsort(points[0], kind="stable")]
+    return Points(x, y + center, weight, max(rest, 0.0))
+
+
+# --- chunks --------------------------------------------------------------------------
 
 
 class Bins:
-    """Sums over the points in bins of x, and the points of open bins."""
+    """Sums over the points of chunks in bins of x, and the points of open bins."""
 
     def __init__(self, chunks, low, high, center):
         self.chunks, self.low, self.center = chunks, low, center
@@ -70,8 +117,7 @@ class Bins:
         self.is_open = np.zeros(N_BINS, bool)
         self.own = [np.empty((3, 0))]  # x, y and weight of points in open bins
         of_chunk = partial(_sums_of, low, self.scale, center)
-        sums, self.square = fold_chunks(chunks, of_chunk, _added)
-        self.sums = np.array(sums)  # that of a worker is read-only
+        self.sums = np.array(fold_chunks(chunks, of_chunk, np.add))
 
     def open(self, t):
         """Open the bins around breakpoints; return whether one was closed."""
@@ -83,35 +129,15 @@ class Bins:
         new[np.clip(near, 0, N_BINS - 1)] = True
         new &= ~self.is_open
         of_chunk = partial(_points_in, new, self.low, self.scale, self.center)
-        found = fold_chunks(self.chunks, of_chunk, _one_after_the_other)
-        self.square -= float(found[2] @ found[1] ** 2)
-        self.own = [np.concatenate([*self.own, found], axis=1)]
+        self.own.append(fold_chunks(self.chunks, of_chunk, _one_after_the_other))
         self.sums[:, new] = 0
         self.is_open |= new
         return True
 
     def points(self):
         """Return the points of open bins, and two for each of the others."""
-        index = np.flatnonzero(self.sums[0] > 0)
-        weight, su, suu, sy, suy = self.sums[:, index]
-        mean, level = su / weight, sy / weight
-        variance = np.maximum(suu / weight - mean**2, 0)
-        wide = variance > 1e-20
-        slope = np.where(wide, suy / weight - mean * level, 0)
-        slope /= np.where(wide, variance, 1)
-        # Two points with weights 1 : c^2 that lie in the bin.
-        std = np.sqrt(variance)
-        c = np.where(wide, (1 - mean) / np.where(wide, std, 1), 1)
-        c = np.where(wide, np.clip(1, std / np.maximum(mean, 1e-300), c), 1)
-        u = np.stack([mean - std / c, mean + std * c])
-        y = level + slope * (u - mean)
-        share = np.stack([c**2, np.ones_like(c)]) / (1 + c**2)
-        rest = self.square - float(weight @ (level**2 + slope**2 * variance))
-        x = self.low + (index + np.clip(u, 0, 1)) / self.scale
-        all_points = np.stack([x, y, weight * share]).reshape(3, -1)
-        all_points = np.concatenate([all_points, *self.own], axis=1)
-        x, y, weight = all_points[:, np.argsort(all_points[0], kind="stable")]
-        return Points(x, y + self.center, weight, max(rest, 0.0))
+        edges = self.low + np.arange(N_BINS + 1) / self.scale
+        return _points_of(self.sums, edges, self.center, self.own)
 
 
 def _locate(low, scale, x):
@@ -122,19 +148,20 @@ def _locate(low, scale, x):
 
 
 def _sums_of(low, scale, center, number, chunk):
-    """Return sums of 1, u, u^2, y, u y for each bin, u in [0, 1], and that of y^2."""
+    """Return sums of 1, u, u^2, y, u y and y^2 for each bin, u in [0, 1]."""
     x, y, weight = points_of(number, chunk)
     index, u = _locate(low, scale, x)
-    y = y - center
-    terms = [None, u, u * u, y, u * y]
-    if weight is not None:
-        terms = [weight, *(weight * term for term in terms[1:])]
-    sums = [np.bincount(index, term, minlength=N_BINS) for term in terms]
-    return np.array(sums, dtype=float), float(terms[3] @ y)
+    return np.array(
+        [
+            np.bincount(index, term, minlength=N_BINS)
+            for term in _terms(u, y - center, 1.0 if weight is None else weight)
+        ]
+    )
 
 
-def _added(a, b):
-    return a[0] + b[0], a[1] + b[1]
+def _terms(u, y, weight):
+    one = np.broadcast_to(weight, u.shape)
+    return one, weight * u, weight * u * u, weight * y, weight * u * y, weight * y * y
 
 
 def _points_in(bins, low, scale, center, number, chunk):
@@ -194,3 +221,122 @@ def points_of(number, chunk):
         for name, a in zip(("y", "weights"), arrays[1:], strict=False)
     )
     return X[:, 0], y, weight[0] if weight else None
+
+
+# --- rows that are added to a fit ----------------------------------------------------
+
+
+def stream_of(model, prepared, options):
+    """Return the stream of a fitted model; a ValueError if it takes no updates."""
+    form = options.form
+    reason = needs_all_points(model)
+    if form.step or form.sign or form.flat_end or prepared.repeats is not None:
+        reason = "jumps, a shape, a level last segment or y_std"
+    elif prepared.rows.linear.shape[1]:
+        reason = "a fit of several features"
+    if reason is not None:
+        raise ValueError(f"update cannot be combined with {reason}: fit all rows.")
+    if not hasattr(model, "_stream"):
+        model._stream = Stream(prepared)
+    return model._stream
+
+
+class Stream:
+    """Rows in bins of x, about as many in each as there are bins."""
+
+    def __init__(self, prepared):
+        rows, scaling = prepared.rows, prepared.scaling
+        self.center = scaling.y_center
+        y = scaling.y_size * rows.y
+        self._fill(np.stack([scaling.to_user(rows.x), y, rows.weight]))
+        # What a search has not gained is no reason to search again.
+        self.is_new, self.unavailable = False, 0.0
+
+    def _fill(self, rows):
+        """Put rows (3, n) in the order of x into bins."""
+        self.n_rows = rows.shape[1]
+        first = np.arange(0, self.n_rows, int(np.sqrt(self.n_rows)))
+        first = first[np.append(True, np.diff(rows[0, first]) > 0)]
+        self.edges = np.append(rows[0, first], rows[0, -1])
+        self.bins = np.split(rows, first[1:], axis=1)
+        self.sums, self.is_open = np.zeros((6, len(first))), np.zeros(len(first), bool)
+        for b in range(len(first)):
+            self._sum(b)
+
+    def _sum(self, b):
+        x, y, weight = self.bins[b]
+        width = self.edges[b + 1] - self.edges[b]
+        u = (x - self.edges[b]) / (width if width > 0 else 1)
+        self.sums[:, b] = [term.sum() for term in _terms(u, y, weight)]
+
+    def _locate(self, x):
+        return np.searchsorted(self.edges[1:-1], x, side="right")
+
+    def rows(self):
+        """Return all rows as :class:`Points`."""
+        rows = np.concatenate(self.bins, axis=1)
+        x, y, weight = rows[:, np.argsort(rows[0], kind="stable")]
+        return Points(x, y + self.center, weight, 0.0)
+
+    def add(self, x, y, weight):
+        """Add rows (m,)."""
+        self.edges[0] = min(self.edges[0], x.min())
+        self.edges[-1] = max(self.edges[-1], x.max())
+        at, rows = self._locate(x), np.stack([x, y - self.center, weight])
+        self.n_rows += len(x)
+        for b in np.unique(at):
+            self.bins[b] = np.concatenate([self.bins[b], rows[:, at == b]], axis=1)
+            self._sum(b)
+        largest = max(self.bins[b].shape[1] for b in at)
+        if largest > _FULL * (1 + self.n_rows / len(self.bins)):
+            rows = np.concatenate(self.bins, axis=1)
+            self._fill(rows[:, np.argsort(rows[0], kind="stable")])
+
+    def open(self, t):
+        """Open the bins of breakpoints; return whether one was closed."""
+        at = self._locate(t)
+        was_closed = not np.all(self.is_open[at])
+        self.is_open[at] = True
+        return was_closed
+
+    def points(self):
+        """Return the points of open bins, and two for each of the others."""
+        own = [self.bins[b] for b in np.flatnonzero(self.is_open)]
+        sums = np.where(self.is_open, 0, self.sums)
+        return _points_of(sums, self.edges, self.center, own)
+
+    def follow(self, model, options):
+        """Return rows, their breakpoints and problem; None if a search is worthwhile.
+
+        Kinks move from where they are; what the criterion would gain by others follows
+        from the best place of one more, and from the loss without the cheapest.
+        """
+        start = model._fit.breakpoints
+
+        def fit(points):
+            prepared = points.prepared()
+            problem = problem_of([prepared], options)
+            t = prepared.scaling.x(start[model._fit.free])[None]
+            t, rss = descend(problem, t, sum_of_squares(problem, t))
+            return (prepared, problem, t, rss), prepared.scaling.to_user(t[0])
+
+        self.is_open[:] = False
+        self.open(start)
+        prepared, problem, t, rss = _until_open(self, fit)
+        n, k = prepared.rows.weight.sum() / model._redundancy, t.shape[1]
+        charge = 2 * (2.0 if model.criterion == "aic" else np.log(n))
+        one_more = max(insert(problem, t)[1][0], EXACT * rss[0])
+        gain, loss = n * np.log(rss[0] / one_more), np.inf
+        if k:
+            loss = n * np.log(delete_cheapest(problem, t)[1][0] / rss[0])
+        if model.n_breakpoints != "auto":
+            excess = gain - loss  # of an exchange
+        else:
+            more = gain - charge if k < model.max_breakpoints else -np.inf
+            excess = max(more, charge - loss)
+        if self.is_new:
+            self.unavailable = max(excess + np.log(n), 0.0)
+            self.is_new = False
+        if excess > self.unavailable or not feasible(problem, t[:, None]).all():
+            return None
+        return prepared, t[0], problem

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import statsmodels.api as sm
 from numpy.testing import assert_allclose
 from scipy.signal import lfilter
 from statsmodels.regression.linear_model import yule_walker
@@ -78,6 +79,41 @@ def test_a_kink_is_found_and_a_known_one_is_not_found_again():
     assert abs(found.breakpoint - 0.3) < 0.1
     known = SegmentedRegressor(breakpoints=[0.3])
     assert known.breakpoint_test(X[:, None], y, n_draws=199).p_value > 0.1
+
+
+@pytest.mark.parametrize("settings", [{}, {"degree": 0}])
+def test_davies_bound_is_close_above_what_is_drawn(settings):
+    rng = np.random.default_rng(1)
+    model = SegmentedRegressor(**settings)
+    for slope in (0.3, 0.6, 0.9):
+        y = slope * (2 * np.maximum(X, 0) + (X > 0)) + 0.5 * rng.standard_normal(N)
+        bound, drawn = (
+            model.breakpoint_test(X[:, None], y, method=method, n_draws=9999)
+            for method in ("davies", "simulated")
+        )
+        assert bound.statistic == drawn.statistic
+        error = 4 * np.sqrt(drawn.p_value / 9999)
+        assert drawn.p_value - error <= bound.p_value
+        if drawn.p_value < 0.2:
+            assert bound.p_value <= 1.3 * (drawn.p_value + error)
+
+
+def test_score_test_is_the_t_test_of_the_mean_column():
+    y = 0.4 * np.maximum(X, 0) + 0.3 * np.random.default_rng(2).standard_normal(N)
+    found = SegmentedRegressor().breakpoint_test(X[:, None], y, method="score")
+    mean = np.mean(np.maximum(X[:, None] - X[2 : N - 2], 0), axis=1)
+    expected = sm.OLS(y, np.column_stack([np.ones(N), X, mean])).fit()
+    assert_allclose(found.p_value, expected.pvalues[2], rtol=1e-6)
+    assert_allclose(found.statistic, expected.tvalues[2] ** 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"jumps": True}, {"covariance": "HC3"}, {"method": "wald"}]
+)
+def test_what_davies_and_the_score_do_not_test(settings):
+    method = settings.pop("method", "davies")
+    with pytest.raises(ValueError, match=f"method='{method}'"):
+        SegmentedRegressor(**settings).breakpoint_test(X[:, None], X, method=method)
 
 
 def test_no_room_is_no_evidence():
