@@ -26,7 +26,7 @@ def kinks_at_rows(problem, knots):
     the slopes and known breakpoints are left out of account.
     """
     table, form, k = problem.table, problem.form, knots.shape[1]
-    rows = spread(0, table.n_rows[0] - 1, max(_MOST_ROWS, 4 * k))
+    rows = spread(0, table.n_rows[0] - 1, max(_MOST_ROWS, 2 * k))
     # A row at a kink belongs to the segment before, or to the one after.
     x = np.sort([table.x[0, rows], np.nextafter(table.x[0, rows], 2)], axis=None)[:-1]
     rows = np.searchsorted(table.x[0], x)
