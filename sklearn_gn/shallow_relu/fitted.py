@@ -37,13 +37,13 @@ from sklearn_gn.optim.solver import Rows
 from sklearn_gn.runtime.summary import Summary, digits
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import shape_of
-from sklearn_gn.shallow_relu.network import hidden_features, rescale, tangent_columns
-from sklearn_gn.shallow_relu.sorted_rows import (
+from sklearn_gn.shallow_relu.lines import (
     SortedRows,
-    exact_moments,
-    line_slopes,
+    condensed_rows,
+    moments,
     sort_rows,
 )
+from sklearn_gn.shallow_relu.network import hidden_features, rescale, tangent_columns
 from sklearn_gn.shallow_relu.starts import hyperplanes_to_user
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
@@ -139,71 +139,77 @@ def _loss(loss, scaling):
     return loss * scaling.loss_scale if loss > 0 else 0.0
 
 
-# --- given penalties -----------------------------------------------------------------
+# --- standard errors -----------------------------------------------------------------
 
 
 class Posterior(NamedTuple):
-    """What the standard error of a prediction takes, in scaled units.
+    """Covariance of the parameters of a fitted network, in scaled units."""
 
-    Of n active neurons, d features and q targets. N is the sum of the sample weights: a
-    weight of two counts as two rows.
-    """
-
-    hyperplanes: np.ndarray  # (n, 1 + d)
-    coef: np.ndarray  # (n, q)
-    mass: np.ndarray  # (1 + n, k)  M with A^-1 = M M^T
-    projection: np.ndarray  # (1 + n, n (1 + d))  A^-1 B
-    hidden: np.ndarray  # (n (1 + d), l)  L with K^-1 = L L^T
-    variance: np.ndarray  # (q,) of the noise, over N
-    pooled: float  # the same of all targets together
-    n_effective: float  # N
-    degrees_of_freedom: float  # N q less the number of parameters that are determined
+    shape: tuple  # arguments of shape_of; skops knows named tuples, not their children
+    n_effective: float  # sum of the sample weights: a weight of two counts as two rows
+    theta: np.ndarray  # (P,)
+    covariance: np.ndarray | LowRank  # (P, P)  at the mean noise of all targets
+    noise_std: np.ndarray  # (q,)  of an observation of each target
+    # (q,)  variance of the noise of each target, over the mean of all, which is that of
+    # the covariance
+    noise_ratio: np.ndarray
 
     def standard_errors(self, z):
         """Return standard errors of predictions of shape (m, q)."""
-        std = np.empty((len(z), self.coef.shape[1]))
+        return np.sqrt(self.noise_ratio * self.variances(z))
+
+    def variances(self, z):
+        """Return variances of predictions, at the mean noise of all targets."""
+        shape = shape_of(*self.shape)
+        variances = np.empty((len(z), shape.q))
         for start in range(0, len(z), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
-            mass, hidden = tangent_columns(self.hyperplanes, z[rows])
-            hidden = hidden - mass @ self.projection
-            output = np.sum((mass @ self.mass) ** 2, axis=1)
-            for k, coef in enumerate(self.coef.T):
-                scale = np.repeat(coef, self.hyperplanes.shape[1])
-                moved = np.sum(((hidden * scale) @ self.hidden) ** 2, axis=1)
-                std[rows, k] = np.sqrt(self.variance[k] * output + self.pooled * moved)
-        return std
+            for k in range(shape.q):
+                jacobian = evidence_gn.jacobian(self.theta, shape, z[rows], k)
+                variances[rows, k] = posterior_variances(self.covariance, jacobian.T)
+        return variances
+
+
+# --- given penalties -----------------------------------------------------------------
 
 
 def posterior(hyperplanes, coef, factor, mean_square, n_effective):
-    """Return the posterior of active neurons, from their :func:`joint_factor`.
+    """Return the posterior of active neurons, and the number of their parameters.
 
-    ``mean_square`` of shape (q,) are weighted mean squares of the residuals.
+    ``factor`` is their :func:`joint_factor`; ``mean_square`` of shape (q,) are weighted
+    mean squares of the residuals. Directions that the data do not determine are left
+    out.
     """
-    p, (width, q) = 1 + len(coef), (hyperplanes.shape[1], coef.shape[1])
-    mass, hidden = factor[:, :p], factor[:, p:]
+    (n, q), width = coef.shape, hyperplanes.shape[1]
+    mass, hidden = factor[:, : 1 + n], factor[:, 1 + n :]
     u, s, vt = factors.singular_triplets(mass)
     kept = s > _DEPENDENT * s[0]
     u, root = u[:, kept], vt[kept].T / s[kept]
     hidden_in_mass = u.T @ hidden
-    scale = np.repeat(coef, width, axis=0)
-    outside = hidden - u @ hidden_in_mass
-    stacked = np.concatenate([outside * scale[:, k] for k in range(q)])
-    reference = np.linalg.norm(hidden * np.abs(scale).max(axis=1), 2)
-    _, t, wt = factors.singular_triplets(stacked)
+    scale = np.repeat(coef, width, axis=0).T[:, :, None]
+    outside = (hidden - u @ hidden_in_mass)[None] * np.swapaxes(scale, 1, 2)
+    reference = np.linalg.norm(hidden * np.abs(scale[..., 0]).max(axis=0), 2)
+    _, t, wt = factors.singular_triplets(outside.reshape(-1, n * width))
     free = t > _DEPENDENT * reference
+    moved = wt[free].T / t[free]
+    with_output = -root @ hidden_in_mass @ (scale * moved)  # (q, 1 + n, :)
+    with_output = with_output.transpose(1, 0, 2).reshape(q * (1 + n), free.sum())
+    of_output = np.kron(root, np.eye(q))
+    below = np.zeros((n * width, of_output.shape[1]))
+    whole = np.block([[of_output, with_output], [below, moved]])
     n_parameters = q * kept.sum() + free.sum()
-    ratio = q / degrees_of_freedom(n_effective, q, n_parameters)  # of the noise, over N
-    return Posterior(
-        hyperplanes=hyperplanes,
-        coef=coef,
-        mass=root,
-        projection=root @ hidden_in_mass,
-        hidden=wt[free].T / t[free],
-        variance=mean_square * ratio,
-        pooled=float(np.mean(mean_square) * ratio),
+    freedom = degrees_of_freedom(n_effective, q, n_parameters)
+    pooled = float(np.sum(mean_square) / freedom)  # of the noise, over N
+    theta = np.concatenate([np.zeros(q), coef.ravel(), hyperplanes.ravel()])
+    found = Posterior(
+        shape=(n, width - 1, q, None, False),
         n_effective=n_effective,
-        degrees_of_freedom=float(n_effective * q - n_parameters),
+        theta=theta,
+        covariance=pooled * (whole @ whole.T),
+        noise_std=np.sqrt(mean_square * q * n_effective / freedom),
+        noise_ratio=noise_ratio(mean_square),
     )
+    return found, int(n_parameters)
 
 
 def fitted_attributes(net, data, scaling, options, *, n_effective):
@@ -213,9 +219,9 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
     """
     net, one_feature = rescale(net), len(scaling.x_scale) == 1
     if one_feature:
-        host = data if isinstance(data, SortedRows) else sort_rows(data)[1]
+        host = data if isinstance(data, SortedRows) else sort_rows(data)
         knots = -net.hyperplanes[:, 0] / net.hyperplanes[:, 1]
-        rows = condensed_rows(np.sort(knots), host)
+        rows, _ = condensed_rows(np.sort(knots), host)
         whole = Rows(host.x[:, None], host.y, host.weight)
         mean_square = residual_squares(net, whole) + host.tie_variance
     else:
@@ -231,7 +237,7 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
     penalty = float(options.alpha) * np.sum(net.coef.astype(np.float64) ** 2)
     loss = 0.5 * float(np.sum(mean_square) + penalty)
     factor = joint_factor(hyperplanes, rows)
-    found = posterior(hyperplanes, coef, factor, mean_square, n_effective)
+    found, n_parameters = posterior(hyperplanes, coef, factor, mean_square, n_effective)
     mass, layer = np.split(factor, [1 + len(used)], axis=1)
     unit = coef / np.where(size[used] > 0, size[used], 1)[:, None]
     layer = np.concatenate([layer * np.repeat(c, width) for c in unit.T])
@@ -242,12 +248,13 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
         "gram_spectrum_": squared_singular_values(layer)[: len(slots) * width],
         "mass_spectrum_": squared_singular_values(mass)[: 1 + len(slots)],
         "loss_": _loss(loss, scaling),
-        "noise_std_": np.sqrt(found.variance * n_effective) * scaling.y_scale,
+        "noise_std_": found.noise_std * scaling.y_scale,
         "_posterior": found,
-        "_degrees_of_freedom": found.degrees_of_freedom,
+        "_degrees_of_freedom": n_effective * coef.shape[1] - n_parameters,
     }
     if one_feature:
-        knots, std = fitted_breakpoints(hyperplanes, coef, host, found.pooled)
+        variance = float(np.mean(found.noise_std**2)) / n_effective
+        knots, std = fitted_breakpoints(hyperplanes, coef, host, variance)
         knots, std = knots[: len(slots)], std[: len(slots)]
         attributes |= {
             "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
@@ -275,7 +282,7 @@ def fitted_breakpoints(hyperplanes, coef, host, variance):
     knots = -hyperplanes[:, 0] / hyperplanes[:, 1]
     order = np.argsort(knots, kind="stable")
     knots, left = knots[order], hyperplanes[order, 1] < 0
-    m = exact_moments(knots, host)
+    m = moments(knots, host)
     std = breakpoint_deviations(knots, coef[order], m, variance, left)
     std[(knots <= -1) | (knots >= 1)] = np.nan
     return knots, std
@@ -329,57 +336,7 @@ def _slope_covariance(xx, left):
     return root @ root.T, np.linalg.norm(along[:, ~kept], axis=1) < _DEPENDENT
 
 
-def condensed_rows(knots, host):
-    """Return a few rows that stand for all, for functions with given breakpoints.
-
-    These are two rows for every interval, inside it, with the same sums of (1, x, x^2)
-    as all of it: whatever is linear on the intervals has the same Gram matrix. The
-    targets are those of the straight lines through the intervals.
-    """
-    m = exact_moments(knots, host)
-    bounds = np.concatenate([[0], np.searchsorted(host.x, knots), [len(host.x)]])
-    used = m.weight > 0
-    first, last = host.x[bounds[:-1][used]], host.x[bounds[1:][used] - 1]
-    mean, total, slope = m.x[used], m.weight[used], line_slopes(m)[used]
-    deviation = np.sqrt(m.xx[used] / total)
-    below, above = mean - first, last - mean
-    wide = (below > 0) & (above > 0)
-    ratio = np.sqrt(np.where(wide, below, 1) / np.where(wide, above, 1))
-    share = 1 / (1 + ratio**2)
-    dx = np.concatenate([-deviation * ratio, deviation / ratio])
-    y = np.tile(m.y[used], (2, 1)) + np.tile(slope, (2, 1)) * dx[:, None]
-    weight = np.concatenate([total * share, total * (1 - share)])
-    return Rows((np.tile(mean, 2) + dx)[:, None], y, weight)
-
-
 # --- penalties of the evidence -------------------------------------------------------
-
-
-class EvidencePosterior(NamedTuple):
-    """Covariance of the parameters of a fitted network, in scaled units."""
-
-    shape: tuple  # arguments of shape_of; skops knows named tuples, not their children
-    theta: np.ndarray  # (P,)
-    covariance: np.ndarray | LowRank  # (P, P)  H^-1
-    noise_std: np.ndarray  # (q,)  of an observation of each target
-    # (q,)  variance of the noise of each target, over the mean of all, which is that of
-    # the covariance
-    noise_ratio: np.ndarray
-
-    def standard_errors(self, z):
-        """Return standard errors of predictions of shape (m, q)."""
-        return np.sqrt(self.noise_ratio * self.variances(z))
-
-    def variances(self, z):
-        """Return variances of predictions, at the mean noise of all targets."""
-        shape = shape_of(*self.shape)
-        variances = np.empty((len(z), shape.q))
-        for start in range(0, len(z), _BLOCK_ROWS):
-            rows = slice(start, start + _BLOCK_ROWS)
-            for k in range(shape.q):
-                jacobian = evidence_gn.jacobian(self.theta, shape, z[rows], k)
-                variances[rows, k] = posterior_variances(self.covariance, jacobian.T)
-        return variances
 
 
 def evidence_posterior(net, rows, sums, n_effective):
@@ -390,7 +347,7 @@ def evidence_posterior(net, rows, sums, n_effective):
     ratio = noise_ratio(squares)
     noise_std = noise_deviation(net.beta, ratio)
     size = shape.n, shape.d, shape.q, shape.features
-    return EvidencePosterior(size, net.theta, inverse, noise_std, ratio)
+    return Posterior(size, n_effective, net.theta, inverse, noise_std, ratio)
 
 
 def linear_network_if_better(net, found, rows, n_effective):
