@@ -6,16 +6,13 @@ blocks are the mass matrix A of the output layer, the layer matrix H and the cro
 B. Under given penalties directions that the data do not determine are left out; where
 the evidence has chosen the penalties the covariance is the posterior one.
 
-With one feature the function is a straight line between neighbouring breakpoints. Its
-rows determine the line, hence the jump between two lines where they should meet, hence
-the breakpoint.
+With one feature two rows for each interval between breakpoints stand for all of them.
 """
 
 import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import null_space
 
 from sklearn_gn.arrays.extremes import noise_deviation
 from sklearn_gn.bayes import evidence, huber, laplace
@@ -253,8 +250,7 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
         "_degrees_of_freedom": n_effective * coef.shape[1] - n_parameters,
     }
     if one_feature:
-        variance = float(np.mean(found.noise_std**2)) / n_effective
-        knots, std = fitted_breakpoints(hyperplanes, coef, host, variance)
+        knots, std = fitted_breakpoints(found, hyperplanes, coef, host)
         knots, std = knots[: len(slots)], std[: len(slots)]
         attributes |= {
             "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
@@ -273,67 +269,27 @@ def squared_singular_values(factor):
 # --- breakpoints of one feature ------------------------------------------------------
 
 
-def fitted_breakpoints(hyperplanes, coef, host, variance):
+def fitted_breakpoints(found, hyperplanes, coef, rows):
     """Return the breakpoints of active neurons, ascending, and their standard errors.
 
-    ``variance`` is that of the noise, over the sum of the sample weights. Errors are
-    NaN outside the data, which lie in [-1, 1].
+    These are those of -b / w. They are NaN outside the data, which lie in [-1, 1], and
+    infinite where the rows beside a breakpoint do not determine two lines.
     """
-    knots = -hyperplanes[:, 0] / hyperplanes[:, 1]
+    (b, w), n = hyperplanes.T, len(hyperplanes)
+    knots, own = -b / w, np.arange(n)
     order = np.argsort(knots, kind="stable")
-    knots, left = knots[order], hyperplanes[order, 1] < 0
-    m = moments(knots, host)
-    std = breakpoint_deviations(knots, coef[order], m, variance, left)
+    of_planes = found.covariance[-2 * n :, -2 * n :].reshape(n, 2, n, 2)[own, :, own]
+    along = np.stack([np.ones(n), knots], axis=1) / w[:, None]
+    variance = np.einsum("ni,nij,nj->n", along, of_planes, along)
+    knots, std = knots[order], np.sqrt(np.maximum(variance, 0))[order]
+    m = moments(knots, rows)
+    lines = m.xx > 0
+    # Without a neuron that points left the first one is level.
+    lines[0] |= m.weight[0] > 0 and w.min() > 0
+    known = lines[1:] & lines[:-1] & np.any(coef[order] != 0, axis=1)
+    std = np.where(known, std, np.inf)
     std[(knots <= -1) | (knots >= 1)] = np.nan
     return knots, std
-
-
-def breakpoint_deviations(knots, coef, m, variance, left):
-    """Return standard errors of sorted breakpoints, from jumps of independent lines.
-
-    They are infinite where neighbouring intervals, of moments ``m``, do not determine
-    two lines. ``left`` marks neurons that point left.
-    """
-    slopes, determined = _slope_covariance(m.xx, left)
-    row = np.arange(len(knots))
-    arm = np.zeros((len(knots), len(knots) + 1))
-    arm[row, row + 1] = knots - m.x[1:]
-    arm[row, row] = m.x[:-1] - knots
-    level = np.diff(np.eye(len(knots) + 1), axis=0)
-    mass = 1 / np.maximum(m.weight, 1e-12)
-    of_jumps = (level * mass) @ level.T + arm @ slopes @ arm.T
-    two = (m.weight > 0) & determined
-    known = two[1:] & two[:-1] & np.any(coef != 0, axis=1)
-    if coef.shape[1] == 1:
-        size = np.abs(coef[:, 0])
-        inverse = np.diagonal(of_jumps) / np.where(size > 0, size, 1) ** 2
-    else:
-        information = np.linalg.inv(of_jumps) * (coef @ coef.T)
-        inverse = np.diagonal(np.linalg.pinv(information, hermitian=True))
-    return np.where(known, np.sqrt(variance * np.maximum(inverse, 0)), np.inf)
-
-
-def _slope_covariance(xx, left):
-    """Return the covariance of the slopes, and which of them the data determine.
-
-    The slope of the first segment is minus the changes at the neurons that point left,
-    all of which still act there; without such neurons it is zero.
-    """
-    if not left.any():
-        determined = np.concatenate([[True], xx[1:] > 0])
-        inverse = 1 / np.where(xx > 0, xx, np.inf)
-        inverse[0] = 0
-        return np.diag(inverse), determined
-    tie = np.zeros((1, len(xx)))
-    tie[0, 0] = 1
-    tie[0, 1:] += left
-    tie[0, :-1] -= left
-    free = null_space(tie)
-    information, vectors = factors.eigenpairs(free.T @ (xx[:, None] * free))
-    kept = information > _DEPENDENT**2 * information[-1]
-    along = free @ vectors
-    root = along[:, kept] / np.sqrt(information[kept])
-    return root @ root.T, np.linalg.norm(along[:, ~kept], axis=1) < _DEPENDENT
 
 
 # --- penalties of the evidence -------------------------------------------------------

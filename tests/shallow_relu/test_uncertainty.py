@@ -13,11 +13,11 @@ from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.arrays import backend
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.fitted import (
-    breakpoint_deviations,
+    fitted_breakpoints,
     joint_factor,
     posterior,
 )
-from sklearn_gn.shallow_relu.lines import moments, sort_rows
+from sklearn_gn.shallow_relu.lines import sort_rows
 from sklearn_gn.shallow_relu.network import ShallowReLU, predict
 from sklearn_gn.solvers import JointGN, SgGN
 
@@ -144,6 +144,16 @@ def test_standard_errors_have_the_units_of_their_breakpoints(fitted):
     )
 
 
+def deviations(knots, coef, rows, variance, sign=1):
+    """Standard errors of given breakpoints; ``variance`` is over the sum of weights."""
+    planes = np.c_[-knots * sign, sign * np.ones(len(knots))]
+    q = coef.shape[1]
+    freedom = 1e4 * q - (q * (1 + len(knots)) + np.any(coef != 0, axis=1).sum())
+    square = np.full(q, variance * freedom / q)
+    found, _ = posterior(planes, coef, joint_factor(planes, rows), square, 1e4)
+    return fitted_breakpoints(found, planes, coef, sort_rows(rows))[1]
+
+
 @pytest.mark.parametrize("q", [1, 2, 3])
 def test_standard_errors_of_shared_breakpoints_equal_the_dense_formula(q):
     rng = np.random.RandomState(q)
@@ -157,13 +167,11 @@ def test_standard_errors_of_shared_breakpoints_equal_the_dense_formula(q):
     )
     information = jacobian.T @ (np.tile(weight, q)[:, None] * jacobian)
     expected = np.sqrt(0.3 * np.diag(np.linalg.inv(information)))[-3:]
-    rows = sort_rows((x[:, None], np.zeros((200, q)), weight))
-    intervals, right = moments(KINKS, rows), np.zeros(3, bool)
-    found = breakpoint_deviations(KINKS, coef, intervals, 0.3, right)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    rows = Rows(x[:, None], np.zeros((200, q)), weight)
+    np.testing.assert_allclose(deviations(KINKS, coef, rows, 0.3), expected, rtol=1e-8)
     # One that changes no slope has no position.
     coef[1] = 0
-    found = breakpoint_deviations(KINKS, coef, intervals, 0.3, right)
+    found = deviations(KINKS, coef, rows, 0.3)
     np.testing.assert_array_equal(np.isinf(found), [False, True, False])
 
 
@@ -215,10 +223,9 @@ def test_standard_errors_where_neurons_point_both_ways_are_those_of_curve_fit():
     jacobian = np.c_[np.ones(200), hidden(t), (hidden(t) > 0) * -sign * coef[1:]]
     variance = error @ error / (200 - 9)
     expected = variance * np.diag(np.linalg.inv(jacobian.T @ jacobian))[5:]
-    rows = sort_rows((x[:, None], y[:, None], np.full(200, 1 / 200)))
-    intervals = moments(t, rows)
-    std = breakpoint_deviations(t, coef[1:, None], intervals, variance / 200, sign < 0)
-    np.testing.assert_allclose(std, np.sqrt(expected), rtol=1e-9)
+    rows = Rows(x[:, None], y[:, None], np.full(200, 1 / 200))
+    std = deviations(t, coef[1:, None], rows, variance / 200, sign)
+    np.testing.assert_allclose(std, np.sqrt(expected), rtol=1e-8)
 
 
 # -- predictions ----------------------------------------------------------------------
