@@ -120,7 +120,8 @@ class SelectionPathDisplay(Display):
         if size == "n_breakpoints":  # the criterion, or a rule of one standard error
             chosen = int(estimator._fit.free.sum())
         else:
-            chosen = int(path[size][np.argmin(path[criterion])])
+            total = path[criterion] + path["search_penalty"]
+            chosen = int(path[size][np.argmin(total)])
         return cls(
             size=path[size],
             value=path[criterion],

@@ -26,7 +26,7 @@ def kinks_at_rows(problem, knots):
     """
     table, form, k = problem.table, problem.form, knots.shape[1]
     # Two kinks have one parabola for each place of the first: there may be more places.
-    most = 4 * _MOST_ROWS if k == 2 else max(_MOST_ROWS, 4 * k)
+    most = 4 * _MOST_ROWS if k == 2 else max(_MOST_ROWS, 2 * k)
     rows = spread(0, table.n_rows[0] - 1, most)
     # A row at a kink belongs to the segment before, or to the one after.
     x = np.sort([table.x[0, rows], np.nextafter(table.x[0, rows], 2)], axis=None)[:-1]

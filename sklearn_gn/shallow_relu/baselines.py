@@ -26,11 +26,7 @@ from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.shallow_relu import sggn
 from sklearn_gn.shallow_relu.network import (
-    active_set,
-    activity,
     heaviside,
-    hidden_features,
-    layer_design,
     output_weights,
     preactivations,
     rescale,
@@ -132,59 +128,52 @@ def value_and_gradient(net, rows, options):
     )(trainable(net))
 
 
-def full_jacobian(net, rows):
-    """Jacobian of the residual in (hyperplanes, coef, intercept), (m q, p), raveled."""
-    q = net.coef.shape[1]
-    layer = hidden_jacobian(net, rows)
-    eye = jnp.eye(q, dtype=layer.dtype)
-    root = jnp.sqrt(rows.weight)
-    features = root[:, None] * hidden_features(net.hyperplanes, rows.x)
-    output = jnp.einsum("ki,lj->klij", features, eye).reshape(layer.shape[0], -1)
-    constant = jnp.einsum("k,lj->klj", root, eye).reshape(layer.shape[0], q)
-    return jnp.concatenate([layer, output, constant], axis=1)
-
-
-def hidden_jacobian(net, rows):
-    """Jacobian of the residual in the hyperplanes alone, raveled."""
-    size = jnp.repeat(activity(net), net.hyperplanes.shape[1])
-    return layer_design(net, rows, active_set(net, 0.0)) * size[None, :]
-
-
 # --- Levenberg-Marquardt -------------------------------------------------------------
+
+
+def lm_residuals(net, rows, alpha, hidden_only):
+    """Return the residuals as a function of the parameters, these, and what is back.
+
+    Where all parameters move, the ridge penalty is a residual of the coefficients.
+    """
+    parameters, unravel = ravel_pytree(trainable(net))
+    n_moving = net.hyperplanes.size if hidden_only else len(parameters)
+
+    def network(moving):
+        return with_parameters(net, unravel(parameters.at[:n_moving].set(moving)))
+
+    def residuals(moving):
+        moved = network(moving)
+        error = sggn.residual(moved, rows).ravel()
+        if hidden_only:
+            return error
+        penalty = jnp.sqrt(alpha) * output_weights(moved).ravel()
+        return jnp.concatenate([error, penalty])
+
+    return residuals, parameters[:n_moving], network
 
 
 def lm_start(net, rows, *, hidden_only):
     """First shift: 1e-3 times the largest diagonal element of the Gram matrix."""
-    jacobian = (hidden_jacobian if hidden_only else full_jacobian)(net, rows)
-    largest = jnp.max(jnp.sum(jacobian**2, axis=0))
+    residuals, moving, _ = lm_residuals(net, rows, 0.0, hidden_only)
+    largest = jnp.max(jnp.sum(jax.jacfwd(residuals)(moving) ** 2, axis=0))
     return Nielsen.start(1e-3 * jnp.where(largest > 0, largest, 1))
 
 
 def lm_update(net, shift, rows, options, *, hidden_only):
     """One accepted step; the SVD of the Jacobian serves all trial steps."""
-    parameters, unravel = ravel_pytree(trainable(net))
-    n_moving = net.hyperplanes.size if hidden_only else parameters.shape[0]
-    jacobian = (hidden_jacobian if hidden_only else full_jacobian)(net, rows)
-    error = sggn.residual(net, rows).reshape(-1)
-    if not hidden_only:  # the ridge penalty is a residual of the coefficients
-
-        def penalty(p):
-            weights = output_weights(with_parameters(net, unravel(p)))
-            return jnp.sqrt(options.alpha) * weights.ravel()
-
-        jacobian = jnp.concatenate([jacobian, jax.jacfwd(penalty)(parameters)])
-        error = jnp.concatenate([error, penalty(parameters)])
+    residuals, moving, network = lm_residuals(net, rows, options.alpha, hidden_only)
+    error, jacobian = residuals(moving), jax.jacfwd(residuals)(moving)
     r = upper_factor(jnp.concatenate([jacobian, error[:, None]], axis=1))
-    u, s, vt = singular_triplets(r[:, :n_moving])
-    coordinates = u.T @ r[:, n_moving]
+    u, s, vt = singular_triplets(r[:, :-1])
+    coordinates = u.T @ r[:, -1]
 
     def trial(shift, count):
         factors = filter_factors(s, shift, options.rank, options.rank_tol)
         along = factors * coordinates
         if options.damping is not None:
             along = jnp.exp2(-count.astype(s.dtype)) * along
-        moved = parameters.at[:n_moving].add(-(vt.T @ along))
-        new = with_parameters(net, unravel(moved))
+        new = network(moving - vt.T @ along)
         if hidden_only:
             unit = unit_normals(new.hyperplanes, fallback=net.hyperplanes)
             new = sggn.fit_output_layer(new._replace(hyperplanes=unit), rows, options)

@@ -44,6 +44,7 @@ from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.shallow_relu import fitted
 from sklearn_gn.shallow_relu.chunks import on_all_rows, reason_against_chunks
+from sklearn_gn.shallow_relu.lines import SEGMENTED
 from sklearn_gn.shallow_relu.network import hidden_features
 from sklearn_gn.shallow_relu.problem import ROBUST_GN, exact_problem_of, problem_of
 from sklearn_gn.shallow_relu.starts import hyperplanes_to_user
@@ -148,7 +149,8 @@ class ShallowReLURegressor(
         adjacent segment holds fewer than two distinct rows. Only with one feature.
     selection_path_ : dict of ndarrays
         ``n_neurons``, ``loss``, ``n_parameters`` and the criterion of the sizes that
-        were compared. Only if ``criterion`` has chosen.
+        were compared, and ``search_penalty``, what is added to "bic" with one feature.
+        Only if ``criterion`` has chosen.
     output_coef_, linear_coef_ : ndarray of shape (n_active,) and (n_features,)
         Coefficients c, in the order of ``hyperplanes_``, and slopes s of the linear
         term; a row for each target if there are several.
@@ -491,7 +493,7 @@ class ShallowReLURegressor(
                 net, problem.rows, *given, robust=robust
             )
         else:
-            rows = data.rows if problem.segmented else problem.rows
+            rows = data.rows if problem.solver is SEGMENTED else problem.rows
             attributes = fitted.fitted_attributes(
                 net, rows, *given, n_effective=problem.n_effective
             )
@@ -570,7 +572,7 @@ class ShallowReLURegressor(
         _, scaling = self._network
         found, freedom = self._posterior, self._degrees_of_freedom
         if freedom <= 0:
-            n_rows, q = found.n_effective, found.coef.shape[1]
+            n_rows, q = found.n_effective, len(found.noise_std)
             warn_user(
                 f"The weights of the rows sum to {n_rows:.4g}, and the network has "
                 f"{n_rows * q - freedom:.0f} parameters: the noise cannot be "

@@ -85,10 +85,10 @@ class Shape(Layers):
         return network_of(theta, self, alpha, beta, gamma, log_evidence)
 
 
-def shape_of(n, d, q, features=None):
+def shape_of(n, d, q, features=None, linear_term=True):
     """Return the shape of n neurons, which see all of the d features if None."""
     features = range(d) if features is None else features
-    return Shape((d, n), ("relu",), q, "squared", tuple(features))
+    return Shape((d, n), ("relu",), q, "squared", tuple(features), linear_term)
 
 
 class RegularisedNetwork(NamedTuple):

@@ -6,9 +6,7 @@ blocks are the mass matrix A of the output layer, the layer matrix H and the cro
 B. Under given penalties directions that the data do not determine are left out; where
 the evidence has chosen the penalties the covariance is the posterior one.
 
-With one feature the function is a straight line between neighbouring breakpoints. Its
-rows determine the line, hence the jump between two lines where they should meet, hence
-the breakpoint.
+With one feature two rows for each interval between breakpoints stand for all of them.
 """
 
 import math
@@ -16,7 +14,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import null_space
 
 from sklearn_gn.arrays.extremes import noise_deviation
 from sklearn_gn.bayes import evidence, huber
@@ -38,13 +35,13 @@ from sklearn_gn.optim.solver import Rows
 from sklearn_gn.runtime.summary import Summary, digits
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import shape_of
-from sklearn_gn.shallow_relu.network import hidden_features, rescale, tangent_columns
-from sklearn_gn.shallow_relu.sorted_rows import (
+from sklearn_gn.shallow_relu.lines import (
     SortedRows,
-    exact_moments,
-    line_slopes,
+    condensed_rows,
+    moments,
     sort_rows,
 )
+from sklearn_gn.shallow_relu.network import hidden_features, rescale, tangent_columns
 from sklearn_gn.shallow_relu.starts import hyperplanes_to_user
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
@@ -139,228 +136,16 @@ def _loss(loss, scaling):
     return loss * scaling.loss_scale if loss > 0 else 0.0
 
 
-# --- given penalties -----------------------------------------------------------------
+# --- standard errors -----------------------------------------------------------------
 
 
 class Posterior(NamedTuple):
-    """What the standard error of a prediction takes, in scaled units.
-
-    Of n active neurons, d features and q targets. N is the sum of the sample weights: a
-    weight of two counts as two rows.
-    """
-
-    hyperplanes: np.ndarray  # (n, 1 + d)
-    coef: np.ndarray  # (n, q)
-    mass: np.ndarray  # (1 + n, k)  M with A^-1 = M M^T
-    projection: np.ndarray  # (1 + n, n (1 + d))  A^-1 B
-    hidden: np.ndarray  # (n (1 + d), l)  L with K^-1 = L L^T
-    variance: np.ndarray  # (q,) of the noise, over N
-    pooled: float  # the same of all targets together
-    n_effective: float  # N
-    degrees_of_freedom: float  # N q less the number of parameters that are determined
-
-    def standard_errors(self, z):
-        """Return standard errors of predictions of shape (m, q)."""
-        std = np.empty((len(z), self.coef.shape[1]))
-        for start in range(0, len(z), _BLOCK_ROWS):
-            rows = slice(start, start + _BLOCK_ROWS)
-            mass, hidden = tangent_columns(self.hyperplanes, z[rows])
-            hidden = hidden - mass @ self.projection
-            output = np.sum((mass @ self.mass) ** 2, axis=1)
-            for k, coef in enumerate(self.coef.T):
-                scale = np.repeat(coef, self.hyperplanes.shape[1])
-                moved = np.sum(((hidden * scale) @ self.hidden) ** 2, axis=1)
-                std[rows, k] = np.sqrt(self.variance[k] * output + self.pooled * moved)
-        return std
-
-
-def posterior(hyperplanes, coef, factor, mean_square, n_effective):
-    """Return the posterior of active neurons, from their :func:`joint_factor`.
-
-    ``mean_square`` of shape (q,) are weighted mean squares of the residuals.
-    """
-    p, (width, q) = 1 + len(coef), (hyperplanes.shape[1], coef.shape[1])
-    mass, hidden = factor[:, :p], factor[:, p:]
-    u, s, vt = factors.singular_triplets(mass)
-    kept = s > _DEPENDENT * s[0]
-    u, root = u[:, kept], vt[kept].T / s[kept]
-    hidden_in_mass = u.T @ hidden
-    scale = np.repeat(coef, width, axis=0)
-    outside = hidden - u @ hidden_in_mass
-    stacked = np.concatenate([outside * scale[:, k] for k in range(q)])
-    reference = np.linalg.norm(hidden * np.abs(scale).max(axis=1), 2)
-    _, t, wt = factors.singular_triplets(stacked)
-    free = t > _DEPENDENT * reference
-    n_parameters = q * kept.sum() + free.sum()
-    ratio = q / degrees_of_freedom(n_effective, q, n_parameters)  # of the noise, over N
-    return Posterior(
-        hyperplanes=hyperplanes,
-        coef=coef,
-        mass=root,
-        projection=root @ hidden_in_mass,
-        hidden=wt[free].T / t[free],
-        variance=mean_square * ratio,
-        pooled=float(np.mean(mean_square) * ratio),
-        n_effective=n_effective,
-        degrees_of_freedom=float(n_effective * q - n_parameters),
-    )
-
-
-def fitted_attributes(net, data, scaling, options, *, n_effective):
-    """Return the fitted attributes of a network under given penalties, by name.
-
-    ``data`` are all rows; those of one feature may be sorted.
-    """
-    net, one_feature = rescale(net), len(scaling.x_scale) == 1
-    if one_feature:
-        host = data if isinstance(data, SortedRows) else sort_rows(data)[1]
-        knots = -net.hyperplanes[:, 0] / net.hyperplanes[:, 1]
-        rows = condensed_rows(np.sort(knots), host)
-        whole = Rows(host.x[:, None], host.y, host.weight)
-        mean_square = residual_squares(net, whole) + host.tie_variance
-    else:
-        rows, mean_square = data, reduce(residual_squares, net, data, _BATCH_ROWS)
-    size = np.linalg.norm(net.coef, axis=1)
-    active = net.alive & (size > 0) & (size >= options.active_tol * size.max())
-    slots = np.flatnonzero(active)
-    used = slots if len(slots) else np.zeros(1, np.intp)  # no array is empty
-    hyperplanes, coef = (
-        a[used].astype(np.float64) for a in (net.hyperplanes, net.coef)
-    )
-    width = hyperplanes.shape[1]
-    penalty = float(options.alpha) * np.sum(net.coef.astype(np.float64) ** 2)
-    loss = 0.5 * float(np.sum(mean_square) + penalty)
-    factor = joint_factor(hyperplanes, rows)
-    found = posterior(hyperplanes, coef, factor, mean_square, n_effective)
-    mass, layer = np.split(factor, [1 + len(used)], axis=1)
-    unit = coef / np.where(size[used] > 0, size[used], 1)[:, None]
-    layer = np.concatenate([layer * np.repeat(c, width) for c in unit.T])
-    linear = np.zeros((len(scaling.x_scale), coef.shape[1]))
-    attributes = _network_attributes(net, slots, linear, scaling) | {
-        "active_": active[net.alive],
-        "alpha_method_": "fixed",
-        "gram_spectrum_": squared_singular_values(layer)[: len(slots) * width],
-        "mass_spectrum_": squared_singular_values(mass)[: 1 + len(slots)],
-        "loss_": _loss(loss, scaling),
-        "noise_std_": np.sqrt(found.variance * n_effective) * scaling.y_scale,
-        "_posterior": found,
-        "_degrees_of_freedom": found.degrees_of_freedom,
-    }
-    if one_feature:
-        knots, std = fitted_breakpoints(hyperplanes, coef, host, found.pooled)
-        knots, std = knots[: len(slots)], std[: len(slots)]
-        attributes |= {
-            "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
-            "breakpoint_std_": std * scaling.x_scale[0],
-            "_rows_at_ends": rows_at_ends(host, n_effective, knots),
-        }
-    return attributes
-
-
-def squared_singular_values(factor):
-    """Return the eigenvalues of ``factor^T factor``, descending."""
-    values = factors.singular_values(factor) ** 2
-    return np.pad(values, (0, max(factor.shape[1] - len(values), 0)))
-
-
-# --- breakpoints of one feature ------------------------------------------------------
-
-
-def fitted_breakpoints(hyperplanes, coef, host, variance):
-    """Return the breakpoints of active neurons, ascending, and their standard errors.
-
-    ``variance`` is that of the noise, over the sum of the sample weights. Errors are
-    NaN outside the data, which lie in [-1, 1].
-    """
-    knots = -hyperplanes[:, 0] / hyperplanes[:, 1]
-    order = np.argsort(knots, kind="stable")
-    knots, left = knots[order], hyperplanes[order, 1] < 0
-    m = exact_moments(knots, host)
-    std = breakpoint_deviations(knots, coef[order], m, variance, left)
-    std[(knots <= -1) | (knots >= 1)] = np.nan
-    return knots, std
-
-
-def breakpoint_deviations(knots, coef, m, variance, left):
-    """Return standard errors of sorted breakpoints, from jumps of independent lines.
-
-    They are infinite where neighbouring intervals, of moments ``m``, do not determine
-    two lines. ``left`` marks neurons that point left.
-    """
-    slopes, determined = _slope_covariance(m.xx, left)
-    row = np.arange(len(knots))
-    arm = np.zeros((len(knots), len(knots) + 1))
-    arm[row, row + 1] = knots - m.x[1:]
-    arm[row, row] = m.x[:-1] - knots
-    level = np.diff(np.eye(len(knots) + 1), axis=0)
-    mass = 1 / np.maximum(m.weight, 1e-12)
-    of_jumps = (level * mass) @ level.T + arm @ slopes @ arm.T
-    two = (m.weight > 0) & determined
-    known = two[1:] & two[:-1] & np.any(coef != 0, axis=1)
-    if coef.shape[1] == 1:
-        size = np.abs(coef[:, 0])
-        inverse = np.diagonal(of_jumps) / np.where(size > 0, size, 1) ** 2
-    else:
-        information = np.linalg.inv(of_jumps) * (coef @ coef.T)
-        inverse = np.diagonal(np.linalg.pinv(information, hermitian=True))
-    return np.where(known, np.sqrt(variance * np.maximum(inverse, 0)), np.inf)
-
-
-def _slope_covariance(xx, left):
-    """Return the covariance of the slopes, and which of them the data determine.
-
-    The slope of the first segment is minus the changes at the neurons that point left,
-    all of which still act there; without such neurons it is zero.
-    """
-    if not left.any():
-        determined = np.concatenate([[True], xx[1:] > 0])
-        inverse = 1 / np.where(xx > 0, xx, np.inf)
-        inverse[0] = 0
-        return np.diag(inverse), determined
-    tie = np.zeros((1, len(xx)))
-    tie[0, 0] = 1
-    tie[0, 1:] += left
-    tie[0, :-1] -= left
-    free = null_space(tie)
-    information, vectors = factors.eigenpairs(free.T @ (xx[:, None] * free))
-    kept = information > _DEPENDENT**2 * information[-1]
-    along = free @ vectors
-    root = along[:, kept] / np.sqrt(information[kept])
-    return root @ root.T, np.linalg.norm(along[:, ~kept], axis=1) < _DEPENDENT
-
-
-def condensed_rows(knots, host):
-    """Return a few rows that stand for all, for functions with given breakpoints.
-
-    These are two rows for every interval, inside it, with the same sums of (1, x, x^2)
-    as all of it: whatever is linear on the intervals has the same Gram matrix. The
-    targets are those of the straight lines through the intervals.
-    """
-    m = exact_moments(knots, host)
-    bounds = np.concatenate([[0], np.searchsorted(host.x, knots), [len(host.x)]])
-    used = m.weight > 0
-    first, last = host.x[bounds[:-1][used]], host.x[bounds[1:][used] - 1]
-    mean, total, slope = m.x[used], m.weight[used], line_slopes(m)[used]
-    deviation = np.sqrt(m.xx[used] / total)
-    below, above = mean - first, last - mean
-    wide = (below > 0) & (above > 0)
-    ratio = np.sqrt(np.where(wide, below, 1) / np.where(wide, above, 1))
-    share = 1 / (1 + ratio**2)
-    dx = np.concatenate([-deviation * ratio, deviation / ratio])
-    y = np.tile(m.y[used], (2, 1)) + np.tile(slope, (2, 1)) * dx[:, None]
-    weight = np.concatenate([total * share, total * (1 - share)])
-    return Rows((np.tile(mean, 2) + dx)[:, None], y, weight)
-
-
-# --- penalties of the evidence -------------------------------------------------------
-
-
-class EvidencePosterior(NamedTuple):
     """Covariance of the parameters of a fitted network, in scaled units."""
 
     shape: tuple  # arguments of shape_of; skops knows named tuples, not their children
+    n_effective: float  # sum of the sample weights: a weight of two counts as two rows
     theta: np.ndarray  # (P,)
-    covariance: np.ndarray | LowRank  # (P, P)  H^-1
+    covariance: np.ndarray | LowRank  # (P, P)  at the mean noise of all targets
     noise_std: np.ndarray  # (q,)  of an observation of each target
     # (q,)  variance of the noise of each target, over the mean of all, which is that of
     # the covariance
@@ -382,6 +167,134 @@ class EvidencePosterior(NamedTuple):
         return variances
 
 
+# --- given penalties -----------------------------------------------------------------
+
+
+def posterior(hyperplanes, coef, factor, mean_square, n_effective):
+    """Return the posterior of active neurons, and the number of their parameters.
+
+    ``factor`` is their :func:`joint_factor`; ``mean_square`` of shape (q,) are weighted
+    mean squares of the residuals. Directions that the data do not determine are left
+    out.
+    """
+    (n, q), width = coef.shape, hyperplanes.shape[1]
+    mass, hidden = factor[:, : 1 + n], factor[:, 1 + n :]
+    u, s, vt = factors.singular_triplets(mass)
+    kept = s > _DEPENDENT * s[0]
+    u, root = u[:, kept], vt[kept].T / s[kept]
+    hidden_in_mass = u.T @ hidden
+    scale = np.repeat(coef, width, axis=0).T[:, :, None]
+    outside = (hidden - u @ hidden_in_mass)[None] * np.swapaxes(scale, 1, 2)
+    reference = np.linalg.norm(hidden * np.abs(scale[..., 0]).max(axis=0), 2)
+    _, t, wt = factors.singular_triplets(outside.reshape(-1, n * width))
+    free = t > _DEPENDENT * reference
+    moved = wt[free].T / t[free]
+    with_output = -root @ hidden_in_mass @ (scale * moved)  # (q, 1 + n, :)
+    with_output = with_output.transpose(1, 0, 2).reshape(q * (1 + n), free.sum())
+    of_output = np.kron(root, np.eye(q))
+    below = np.zeros((n * width, of_output.shape[1]))
+    whole = np.block([[of_output, with_output], [below, moved]])
+    n_parameters = q * kept.sum() + free.sum()
+    freedom = degrees_of_freedom(n_effective, q, n_parameters)
+    pooled = float(np.sum(mean_square) / freedom)  # of the noise, over N
+    theta = np.concatenate([np.zeros(q), coef.ravel(), hyperplanes.ravel()])
+    found = Posterior(
+        shape=(n, width - 1, q, None, False),
+        n_effective=n_effective,
+        theta=theta,
+        covariance=pooled * (whole @ whole.T),
+        noise_std=np.sqrt(mean_square * q * n_effective / freedom),
+        noise_ratio=noise_ratio(mean_square),
+    )
+    return found, int(n_parameters)
+
+
+def fitted_attributes(net, data, scaling, options, *, n_effective):
+    """Return the fitted attributes of a network under given penalties, by name.
+
+    ``data`` are all rows; those of one feature may be sorted.
+    """
+    net, one_feature = rescale(net), len(scaling.x_scale) == 1
+    if one_feature:
+        host = data if isinstance(data, SortedRows) else sort_rows(data)
+        knots = -net.hyperplanes[:, 0] / net.hyperplanes[:, 1]
+        rows, _ = condensed_rows(np.sort(knots), host)
+        whole = Rows(host.x[:, None], host.y, host.weight)
+        mean_square = residual_squares(net, whole) + host.tie_variance
+    else:
+        rows, mean_square = data, reduce(residual_squares, net, data, _BATCH_ROWS)
+    size = np.linalg.norm(net.coef, axis=1)
+    active = net.alive & (size > 0) & (size >= options.active_tol * size.max())
+    slots = np.flatnonzero(active)
+    used = slots if len(slots) else np.zeros(1, np.intp)  # no array is empty
+    hyperplanes, coef = (
+        a[used].astype(np.float64) for a in (net.hyperplanes, net.coef)
+    )
+    width = hyperplanes.shape[1]
+    penalty = float(options.alpha) * np.sum(net.coef.astype(np.float64) ** 2)
+    loss = 0.5 * float(np.sum(mean_square) + penalty)
+    factor = joint_factor(hyperplanes, rows)
+    found, n_parameters = posterior(hyperplanes, coef, factor, mean_square, n_effective)
+    mass, layer = np.split(factor, [1 + len(used)], axis=1)
+    unit = coef / np.where(size[used] > 0, size[used], 1)[:, None]
+    layer = np.concatenate([layer * np.repeat(c, width) for c in unit.T])
+    linear = np.zeros((len(scaling.x_scale), coef.shape[1]))
+    attributes = _network_attributes(net, slots, linear, scaling) | {
+        "active_": active[net.alive],
+        "alpha_method_": "fixed",
+        "gram_spectrum_": squared_singular_values(layer)[: len(slots) * width],
+        "mass_spectrum_": squared_singular_values(mass)[: 1 + len(slots)],
+        "loss_": _loss(loss, scaling),
+        "noise_std_": found.noise_std * scaling.y_scale,
+        "_posterior": found,
+        "_degrees_of_freedom": n_effective * coef.shape[1] - n_parameters,
+    }
+    if one_feature:
+        knots, std = fitted_breakpoints(found, hyperplanes, coef, host)
+        knots, std = knots[: len(slots)], std[: len(slots)]
+        attributes |= {
+            "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
+            "breakpoint_std_": std * scaling.x_scale[0],
+            "_rows_at_ends": rows_at_ends(host, n_effective, knots),
+        }
+    return attributes
+
+
+def squared_singular_values(factor):
+    """Return the eigenvalues of ``factor^T factor``, descending."""
+    values = factors.singular_values(factor) ** 2
+    return np.pad(values, (0, max(factor.shape[1] - len(values), 0)))
+
+
+# --- breakpoints of one feature ------------------------------------------------------
+
+
+def fitted_breakpoints(found, hyperplanes, coef, rows):
+    """Return the breakpoints of active neurons, ascending, and their standard errors.
+
+    These are those of -b / w. They are NaN outside the data, which lie in [-1, 1], and
+    infinite where the rows beside a breakpoint do not determine two lines.
+    """
+    (b, w), n = hyperplanes.T, len(hyperplanes)
+    knots, own = -b / w, np.arange(n)
+    order = np.argsort(knots, kind="stable")
+    of_planes = found.covariance[-2 * n :, -2 * n :].reshape(n, 2, n, 2)[own, :, own]
+    along = np.stack([np.ones(n), knots], axis=1) / w[:, None]
+    variance = np.einsum("ni,nij,nj->n", along, of_planes, along)
+    knots, std = knots[order], np.sqrt(np.maximum(variance, 0))[order]
+    m = moments(knots, rows)
+    lines = m.xx > 0
+    # Without a neuron that points left the first one is level.
+    lines[0] |= m.weight[0] > 0 and w.min() > 0
+    known = lines[1:] & lines[:-1] & np.any(coef[order] != 0, axis=1)
+    std = np.where(known, std, np.inf)
+    std[(knots <= -1) | (knots >= 1)] = np.nan
+    return knots, std
+
+
+# --- penalties of the evidence -------------------------------------------------------
+
+
 def evidence_posterior(net, rows, sums, n_effective):
     """Return the posterior at the penalties of a network."""
     shape = net.shape
@@ -390,7 +303,7 @@ def evidence_posterior(net, rows, sums, n_effective):
     ratio = noise_ratio(squares)
     noise_std = noise_deviation(net.beta, ratio)
     size = shape.n, shape.d, shape.q, shape.features
-    return EvidencePosterior(size, net.theta, inverse, noise_std, ratio)
+    return Posterior(size, n_effective, net.theta, inverse, noise_std, ratio)
 
 
 def linear_network_if_better(net, found, rows, n_effective):

@@ -12,18 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils import check_random_state
 
-from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
 from sklearn_gn.bayes.evidence import named_penalties
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
-from sklearn_gn.bayes.line_ends import SHORT_END, has_short_end, long_ends
 from sklearn_gn.data.rows import canonical_rows, shares, validation_split
 from sklearn_gn.data.units import Units
 from sklearn_gn.optim.solver import Rows, RowsToDivide
 from sklearn_gn.segmented.problem import deviance_shift
-from sklearn_gn.shallow_relu import one_feature
+from sklearn_gn.shallow_relu import lines
 from sklearn_gn.shallow_relu.evidence_gn import (
     EVIDENCE_GN,
     ROBUST_GN,
@@ -31,9 +29,8 @@ from sklearn_gn.shallow_relu.evidence_gn import (
     shape_of,
 )
 from sklearn_gn.shallow_relu.exact_pieces import has_exact_pieces
-from sklearn_gn.shallow_relu.one_feature import SEGMENTED
+from sklearn_gn.shallow_relu.lines import SEGMENTED
 from sklearn_gn.shallow_relu.search import select_size
-from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT
 from sklearn_gn.shallow_relu.starts import (
     given_hyperplanes,
     hyperplanes_of_starts,
@@ -74,8 +71,7 @@ class Problem(NamedTuple):
     """What a solver is given, and what leads back to the user's units."""
 
     solver: Any
-    segmented: bool  # whether it is the engine of one feature, which sorts the rows
-    rows: Rows
+    rows: Any  # Rows, or the sorted ones of one feature
     scaling: Units
     validation: tuple | None
     n_effective: float  # sum of the sample weights
@@ -103,7 +99,6 @@ class FitOptions(NamedTuple):
     max_iter: int  # most iterations of the run
     learning_rate: float  # of first-order solvers
     seed: int  # of the random draws of the search
-    ends: tuple | None = None  # between which the breakpoints of one feature lie
 
 
 def problem_of(estimator, X, y, weight, validation, is_late=lambda: False):
@@ -112,11 +107,11 @@ def problem_of(estimator, X, y, weight, validation, is_late=lambda: False):
     The constructor parameters are read, and under ``warm_start`` the network.
     ``is_late`` says whether the time of the fit is over.
     """
-    solver, segmented = _algorithm(estimator, X.shape[1])
+    solver = _algorithm(estimator, X.shape[1])
     n_effective = float(weight.sum())
     rng = check_random_state(estimator.random_state)
     y = y.reshape(len(y), -1).astype(np.float64)
-    if segmented and not estimator.early_stopping:
+    if solver is SEGMENTED and not estimator.early_stopping:
         # Weights of a quadrature rule are no counts: each row counts as one at least.
         n_observations = max(n_effective, np.count_nonzero(weight))
         # It sorts and merges the rows itself.
@@ -138,16 +133,14 @@ def problem_of(estimator, X, y, weight, validation, is_late=lambda: False):
     scaling = Units.of(X, y, weight, each_target=by_evidence, limited=True, ranges=True)
     rows = Rows(scaling.x(X), scaling.y(y), weight)
     counts = n_effective, n_observations
-    problem = Problem(solver, segmented, rows, scaling, validation, *counts)
-    if segmented:
-        warn_of_cpu(estimator.device, "one feature")
+    problem = Problem(solver, rows, scaling, validation, *counts)
     if by_evidence:
         return _by_evidence(estimator, problem, rng)
     return _by_search(estimator, problem, rng, is_late)
 
 
 def _algorithm(estimator, n_features):
-    """The algorithm, and whether it is the joint step's own engine of one feature."""
+    """Return the algorithm that a fit of so many features takes."""
     solver_object = estimator._solver_object()
     joint = type(solver_object) is JointGN
     given = isinstance(estimator.alpha, dict)
@@ -158,25 +151,25 @@ def _algorithm(estimator, n_features):
                 f"solver='vpgn'; got alpha={estimator.alpha!r} and "
                 f"solver={estimator.solver!r}."
             )
-        return ROBUST_GN, False
+        return ROBUST_GN
     by_evidence = has_all_penalties(estimator, n_features)
     segmented = n_features == 1 and not given and estimator.alpha in (0, "auto")
     segmented &= estimator.damping is None and estimator.rank is None
     segmented &= estimator.dtype == "float64"
     if joint and (by_evidence or segmented):  # these do without JAX
-        return (SEGMENTED, True) if segmented else (EVIDENCE_GN, False)
+        return SEGMENTED if segmented else EVIDENCE_GN
     from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
 
     solver = solver_object.algorithm(ALGORITHMS)
     if solver is ALGORITHMS["vpgn"]:
         if segmented:
-            return SEGMENTED, True
-        return EVIDENCE_GN if by_evidence else solver, False
+            return SEGMENTED
+        return EVIDENCE_GN if by_evidence else solver
     if given:
         raise ValueError(
             f"A dict as alpha needs the solver 'vpgn', got solver={estimator.solver!r}."
         )
-    return solver, False
+    return solver
 
 
 def has_all_penalties(estimator, n_features):
@@ -282,28 +275,34 @@ def exact_problem_of(estimator, problem, is_late):
 
 
 def _by_search(estimator, problem, rng, is_late):
-    solver, unpadded = problem.solver, problem.rows
-    if not problem.segmented:  # it pads them itself
-        problem = problem._replace(rows=_padded(unpadded, estimator, solver))
-    rows, path, ends = problem.rows, None, None
+    solver, unpadded, path = problem.solver, problem.rows, None
+    if solver is SEGMENTED:
+        warn_of_cpu(estimator.device, "one feature")
+        rows = lines.prepare(unpadded)
+        unpadded = Rows(rows.rows.x[:, None], *rows.rows[1:3])
+    else:
+        rows = _padded(unpadded, estimator, solver)
+    problem = problem._replace(rows=rows)
     n = None if estimator.n_neurons == "auto" else estimator.n_neurons
     given = _given_hyperplanes(estimator, n, problem.scaling)
     if n is None:
-        given, path, ends = _select_size(estimator, problem, given, rng, is_late)
+        given, path = _select_size(estimator, problem, given, rng, is_late)
         n = len(given)
     solver_object = estimator._solver_object()
     n_spare = solver.n_spare if _setting(solver_object, "relocations") else 0
-    joint = type(solver_object) is JointGN and not problem.segmented
+    joint = type(solver_object) is JointGN and solver is not SEGMENTED
     if joint and rows.x.shape[1] == 1 and rows.mesh is None:
         # Most sizes share their programs, also with the choice of the size.
         n_spare += -(n + n_spare) % _SLOTS
     n_init = 1 if estimator.n_init == "auto" else estimator.n_init
     planes = hyperplanes_of_starts(estimator.init, given, n, n_init, unpadded, rng)
-    kind = n_spare, rows.y.shape[1], estimator.dtype
+    kind = n_spare, unpadded.y.shape[1], estimator.dtype
     starts = [initial_network(hyperplanes, *kind) for hyperplanes in planes]
     if solver.side_by_side:
         starts = [stack_networks(starts)]
-    options = fit_options(estimator, rng)._replace(ends=ends)
+    options = fit_options(estimator, rng)
+    if path is not None and solver is SEGMENTED:  # the choice has searched already
+        options = options._replace(relocations=0)
     return problem._replace(
         starts=starts,
         options=options,
@@ -357,42 +356,25 @@ def _padded(rows, estimator, solver):
 
 
 def _select_size(estimator, problem, first, rng, is_late):
-    """Hyperplanes of the best size by ``criterion``, the path to it, and the ends.
-
-    With one feature, breakpoints inside the data stay between the ends unless they are
-    None: a first or last segment of a few rows may follow their noise, and has to lower
-    the loss to a third.
-    """
-    rows, name, ends = problem.rows, estimator.criterion, None
-    mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
-    n_numbers = problem.n_observations * rows.y.shape[1]
+    """Return the hyperplanes of the best size by ``criterion``, and the path to it."""
+    rows, scaling, name = problem.rows, problem.scaling, estimator.criterion
     options = fit_options(estimator, rng)
-    given = name, n_numbers, mean_square / 2, is_late
-    if problem.segmented:
+    if problem.solver is SEGMENTED:
+        n_targets = rows.rows.y.shape[1]
+        n_numbers = problem.n_observations * n_targets
         with backend.one_blas_thread():
-            data = one_feature.prepare(rows, options)
-            hyperplanes, path = one_feature.select_size(data, first, *given)
-            held = long_ends(data.rows.x, problem.n_observations * data.rows.weight)
-            knots = -hyperplanes[:, 0] / hyperplanes[:, 1]
-            inside = knots[(knots > LEFT) & (knots < RIGHT)]
-            if has_short_end(inside, held) and switches.on("segmented.short_ends"):
-                data = one_feature.prepare(rows, options._replace(ends=held))
-                others = one_feature.select_size(data, first, *given)
-                if lowest_loss(others[1], name) < SHORT_END * lowest_loss(path, name):
-                    (hyperplanes, path), ends = others, held
+            found = lines.select_size(rows, first, name, n_numbers, is_late)
     else:
         from sklearn_gn.shallow_relu.dense import DenseSizes
 
+        n_targets = rows.y.shape[1]
+        n_numbers = problem.n_observations * n_targets
+        mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
         with backend.scope(estimator.dtype, estimator.device):
             sizes = DenseSizes(rows, options, first)
-            hyperplanes, path = select_size(sizes, *given)
-    unit = 2 * np.mean(np.log(problem.scaling.y_scale))
-    log_mean_square = np.log(2 / rows.y.shape[1]) + unit
+            found = select_size(sizes, name, n_numbers, mean_square / 2, is_late)
+    hyperplanes, path = found
+    log_mean_square = np.log(2 / n_targets) + 2 * np.mean(np.log(scaling.y_scale))
     path[name] = path[name] + deviance_shift(name, log_mean_square, n_numbers)
-    path["loss"] = path["loss"] * problem.scaling.loss_scale
-    return hyperplanes, path, ends
-
-
-def lowest_loss(path, criterion):
-    """Return the loss of the network that a criterion chooses from a path."""
-    return path["loss"][np.argmin(path[criterion])]
+    path["loss"] = path["loss"] * scaling.loss_scale
+    return hyperplanes, path

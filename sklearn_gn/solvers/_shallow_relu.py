@@ -67,18 +67,16 @@ class JointGN(_Search):
     """Gauss-Newton in both layers together, with a global search around it.
 
     The output layer is projected out, as in the variable projection method [1]_ with
-    the approximation of Kaufman [2]_. With one feature, the step is computed from
-    straight-line fits between the breakpoints, at a cost of O(n_neurons log n_samples)
-    an iteration, unless ``alpha``, ``damping``, ``rank`` or float32 is set.
+    the approximation of Kaufman [2]_. With one feature, the steps and the search are
+    those of :class:`~sklearn_gn.SegmentedRegressor`, at a cost that hardly grows with
+    the number of rows, unless ``alpha``, ``damping``, ``rank`` or float32 is set.
 
     Parameters
     ----------
     relocations : int, default=20
         Number of rounds of the global search. A round adds neurons where the error is,
         lets all of them move, deletes those that matter least, and is kept if the loss
-        has fallen. With one feature, a round of dynamic programming finds breakpoints
-        from which to descend, and rounds end where one gains nothing. If 0, there is no
-        search.
+        has fallen. With one feature there is one round. If 0, there is no search.
 
     active_tol : float, default=1e-10
         Neurons whose coefficient is below ``active_tol`` times the largest one are

@@ -4,10 +4,6 @@ import numpy as np
 import pytest
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.bayes.line_ends import long_ends
-from sklearn_gn.optim.solver import Rows
-from sklearn_gn.shallow_relu import broken_line
-from sklearn_gn.shallow_relu.sorted_rows import LEFT, RIGHT, sort_rows
 
 N = 60
 
@@ -25,24 +21,12 @@ def inside(model):
     return knots[(knots > 0) & (knots < N - 1)]
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "few"), [(400, 10), (40, 10), (32, 8), (12, 3), (8, 3), (5, 2.5)]
-)
-def test_ends_have_ten_rows_or_a_quarter(n_rows, few):
-    x = np.arange(float(n_rows))
-    low, high = long_ends(x, np.ones(n_rows))
-    assert (low, high) == (np.ceil(few) - 1, n_rows - np.ceil(few))
-    assert long_ends(x[::2], np.full(len(x[::2]), 2.0))[0] in (low, low - 1)
-
-
-@pytest.mark.parametrize("seed", [0, 2, 5])
-def test_a_few_rows_at_the_end_do_not_bend_the_line(seed):
-    x, y = points(seed, -5.0)
-    model = ShallowReLURegressor(random_state=0).fit(x, y)
-    knots = inside(model)
-    assert len(knots) > 0
-    assert np.all((knots >= 9) & (knots <= N - 10))
-    np.testing.assert_allclose(knots[np.argmin(abs(knots - 25))], 25, atol=2)
+def test_noise_of_the_last_rows_rarely_bends_the_line():
+    short = [
+        np.any(inside(ShallowReLURegressor(random_state=0).fit(*points(seed, 0))) > 50)
+        for seed in range(20)
+    ]
+    assert sum(short) <= 1
 
 
 @pytest.mark.parametrize("weight", [1 / N, 0.3])
@@ -66,15 +50,3 @@ def test_a_short_end_without_noise_is_found(kink):
     model = ShallowReLURegressor(random_state=0).fit(x[:, None], np.abs(x - kink))
     np.testing.assert_allclose(inside(model), [kink], rtol=1e-9)
     assert model.loss_ < 1e-20
-
-
-def test_descents_stay_between_the_ends():
-    x, y = points(0, -5.0)
-    rows = Rows(x / (N - 1) * 2 - 1, y[:, None], np.full(N, 1 / N))
-    running, _ = sort_rows(rows)
-    held = running._replace(ends=(-0.5, 0.4))
-    start = np.array([[LEFT, -0.9, 0.1, 0.8, RIGHT]])
-    knots, losses, _ = broken_line.descend(start, held, 30, 1e-10)
-    within = (knots > LEFT) & (knots < RIGHT)
-    assert np.all((knots[within] >= -0.5) & (knots[within] <= 0.4))
-    np.testing.assert_allclose(losses, broken_line.fit_running(knots, running).loss)

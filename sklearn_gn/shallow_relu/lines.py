@@ -1,0 +1,550 @@
+"""Networks of one feature: continuous broken lines, by the engine of segmented.
+
+With one feature the shallow ReLU network is a broken line with its breakpoints at the
+neurons. Left of the data a neuron gives the first line its slope; without one there the
+function is level up to its first breakpoint. Descents and the search of one target are
+those of :mod:`sklearn_gn.segmented.search`, and an information criterion chooses a size
+by :mod:`sklearn_gn.segmented.selection`.
+
+Differences of running sums have rounding errors of the size of the total. What a fit
+returns is computed from sums over every interval between breakpoints (:func:`fit_at`):
+two rows for each, with the same moments as all of it, stand for the rows. On these the
+joint Gauss-Newton step is a small least-squares problem, which refines fits of data
+without noise, and with several targets, whose breakpoints are shared, does the descent.
+"""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_gn.linalg.factors import least_norm_solution
+from sklearn_gn.optim.solver import Algorithm, Report, Rows
+from sklearn_gn.segmented import least_squares, selection
+from sklearn_gn.segmented.inference import Scaling
+from sklearn_gn.segmented.insertion import insert
+from sklearn_gn.segmented.partition import Segments, exact_partition
+from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
+from sklearn_gn.segmented.problem import (
+    LEFT,
+    RIGHT,
+    Form,
+    spread,
+    sum_of_squares,
+)
+from sklearn_gn.segmented.programme import STARTS, kinks_at_positions
+from sklearn_gn.segmented.search import (
+    EXACT,
+    converge,
+    descend,
+    refine,
+    through_rows,
+)
+from sklearn_gn.shallow_relu.network import ShallowReLU
+from sklearn_gn.shallow_relu.search import Phase, SizePath
+
+MOST_NEURONS = 64  # that the choice of a size tries
+_OUTSIDE = -3.0  # where the networks have the breakpoint that is at LEFT here
+_LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of a Gauss-Newton step that are tried
+_MOST_STEPS = 50
+_ROUGH = 1e-4  # relative decrease that ends the first descents of several targets
+_SAME = 1e-12  # distance of a row from a breakpoint that is meant to be at it
+_KEPT = 4  # best starts that go on
+_FURTHER = 6  # neurons beyond the best number of several targets that are tried
+_PLACES = 100  # that may have breakpoints of several targets, at least
+_FEW_ROWS = 4096  # between whose moments the descents of several targets begin
+_LITTLE = 1e-9  # relative loss that running sums do not resolve
+_ROUNDING = 1e-26  # relative loss at which residuals are rounding errors
+
+
+# --- rows and intervals --------------------------------------------------------------
+
+
+class SortedRows(NamedTuple):
+    """Distinct positions in ascending order, and the mean targets there."""
+
+    x: np.ndarray  # (N,) in [-1, 1]
+    y: np.ndarray  # (N, q)
+    weight: np.ndarray  # (N,) of sum one
+    tie_variance: np.ndarray  # (q,) of targets at equal x, which no function explains
+
+
+class Moments(NamedTuple):
+    """Centred sums over the intervals between breakpoints, the leftmost first."""
+
+    weight: np.ndarray  # (n + 1,)
+    x: np.ndarray  # (n + 1,) means; of an interval without rows its left end
+    y: np.ndarray  # (n + 1, q) means
+    xx: np.ndarray  # (n + 1,) squares about the means; 0 of a single row
+    xy: np.ndarray  # (n + 1, q)
+    rest: np.ndarray  # (n + 1,) squares about the lines fitted to y
+
+    @property
+    def slopes(self):
+        """Slopes of the fitted lines; 0 without two rows."""
+        return self.xy / np.where(self.xx > 0, self.xx, 1)[:, None]
+
+
+def sort_rows(rows):
+    """Return the rows of positive weight in order, those of equal x merged."""
+    x, y, weight = (np.asarray(a, np.float64) for a in rows)
+    x = x[:, 0]
+    if weight.min() == 0:
+        kept = weight > 0
+        x, y, weight = x[kept], y[kept], weight[kept]
+    if np.any(x[1:] < x[:-1]):
+        order = np.argsort(x)
+        x, y, weight = x[order], y[order], weight[order]
+    weight = weight / weight.sum()
+    first = np.flatnonzero(np.concatenate([[True], x[1:] > x[:-1]]))
+    if len(first) == len(x):
+        return SortedRows(x, y, weight, np.zeros(y.shape[1]))
+    total = np.add.reduceat(weight, first)
+    mean = np.add.reduceat(weight[:, None] * y, first, axis=0) / total[:, None]
+    inside = y - np.repeat(mean, np.diff(first, append=len(x)), axis=0)
+    return SortedRows(x[first], mean, total, weight @ inside**2)
+
+
+def moments(knots, rows):
+    """Return the moments of the intervals; each is summed by itself: nothing cancels.
+
+    A row at a breakpoint belongs to the interval right of it.
+    """
+    bounds = np.concatenate([[0], np.searchsorted(rows.x, knots), [len(rows.x)]])
+    count = np.diff(bounds)
+    full = count > 0
+
+    def total(column):
+        out = np.zeros((len(count), *column.shape[1:]))
+        out[full] = np.add.reduceat(column, bounds[:-1][full], axis=0)
+        return out
+
+    weight = total(rows.weight)
+    safe = np.where(full, weight, 1.0)
+    x = total(rows.weight * rows.x) / safe
+    y = total(rows.weight[:, None] * rows.y) / safe[:, None]
+    dx, dy = rows.x - np.repeat(x, count), rows.y - np.repeat(y, count, axis=0)
+    wdx, wide = rows.weight * dx, count > 1
+    xx = np.where(wide, total(wdx * dx), 0.0)
+    xy = np.where(wide[:, None], total(wdx[:, None] * dy), 0.0)
+    found = Moments(weight, x, y, xx, xy, np.zeros(len(count)))
+    off = dy - np.repeat(found.slopes, count, axis=0) * dx[:, None]
+    return found._replace(
+        x=np.where(full, x, np.concatenate([[LEFT], knots])),
+        rest=total(rows.weight * np.einsum("kq,kq->k", off, off)),
+    )
+
+
+def condensed_rows(knots, rows):
+    """Return two rows of every interval that stand for all of it.
+
+    They lie inside it, with the same sums of (1, x, x^2): whatever is linear on the
+    intervals has the same Gram matrix. Their targets are those of the fitted lines.
+    """
+    m = moments(knots, rows)
+    bounds = np.concatenate([[0], np.searchsorted(rows.x, knots), [len(rows.x)]])
+    used = m.weight > 0
+    first, last = rows.x[bounds[:-1][used]], rows.x[bounds[1:][used] - 1]
+    mean, total, slope = m.x[used], m.weight[used], m.slopes[used]
+    deviation = np.sqrt(m.xx[used] / total)
+    below, above = mean - first, last - mean
+    wide = (below > 0) & (above > 0)
+    ratio = np.sqrt(np.where(wide, below, 1) / np.where(wide, above, 1))
+    share = 1 / (1 + ratio**2)
+    dx = np.concatenate([-deviation * ratio, deviation / ratio])
+    y = np.tile(m.y[used], (2, 1)) + np.tile(slope, (2, 1)) * dx[:, None]
+    weight = np.concatenate([total * share, total * (1 - share)])
+    return Rows((np.tile(mean, 2) + dx)[:, None], y, weight), float(m.rest.sum())
+
+
+# --- the function with given breakpoints ---------------------------------------------
+
+
+class Line(NamedTuple):
+    """The best function with given breakpoints."""
+
+    knots: np.ndarray  # (n,) ascending; those at RIGHT are not in use
+    values: np.ndarray  # (n + 1, q) at the breakpoints and at RIGHT
+    slopes: np.ndarray  # (n + 1, q) of the intervals; the first is zero
+    residual: np.ndarray  # (m, q) of the condensed rows, times roots of the weights
+    rows: Rows  # the condensed ones
+    loss: float
+
+
+def fit_at(knots, rows):
+    """Return the best function with breakpoints, no two of them in the same place."""
+    knots = spread_knots(knots, rows.x)
+    few, rest = condensed_rows(knots, rows)
+    root = np.sqrt(few.weight)[:, None]
+    columns, target = root * hats(knots, few.x[:, 0]), root * few.y
+    values = least_norm_solution(columns, target)
+    residual = columns @ values - target
+    loss = 0.5 * (rest + float(np.sum(residual**2)) + float(rows.tie_variance.sum()))
+    length = np.diff(knots, append=RIGHT)[:, None]
+    slopes = np.zeros_like(values)
+    np.divide(np.diff(values, axis=0), length, out=slopes[1:], where=length > 0)
+    return Line(knots, values, slopes, residual, few, loss)
+
+
+def hats(knots, x):
+    """Return the basis of values at the breakpoints and at RIGHT, (len(x), n + 1)."""
+    ends = np.append(knots, RIGHT)
+    return np.column_stack([np.interp(x, ends, one) for one in np.eye(len(ends))])
+
+
+def gauss_newton_step(line):
+    """Return the joint Gauss-Newton step of the breakpoints.
+
+    The tangent space holds, besides the function space, a step at each breakpoint,
+    times the change of slope there. All targets share the breakpoints.
+    """
+    (x, _, weight), q = line.rows, line.values.shape[1]
+    free = np.flatnonzero((line.knots > LEFT) & (line.knots < RIGHT))
+    root = np.sqrt(weight)[:, None]
+    columns, change = root * hats(line.knots, x[:, 0]), np.diff(line.slopes, axis=0)
+    behind = root * (x >= line.knots[free])
+    tangent = [
+        np.hstack([np.kron(one, columns), -behind * change[free, k]])
+        for k, one in enumerate(np.eye(q))
+    ]
+    solution = least_norm_solution(np.vstack(tangent), -line.residual.T.reshape(-1, 1))
+    step = np.zeros(len(line.knots))
+    step[free] = solution[len(solution) - len(free) :, 0]
+    return step
+
+
+def gradient(line):
+    """Return the derivatives of the loss with respect to the breakpoints."""
+    behind = np.sqrt(line.rows.weight)[:, None] * (line.rows.x >= line.knots)
+    return -np.sum(np.diff(line.slopes, axis=0) * (behind.T @ line.residual), axis=1)
+
+
+def descend_rows(line, rows, tol=0.0, below=np.inf):
+    """Take Gauss-Newton steps while the loss falls and is ``below`` a bound."""
+    for _ in range(_MOST_STEPS):
+        if not 0 < line.loss < below:
+            break
+        step, before = gauss_newton_step(line), line.loss
+        trials = (fit_at(line.knots + length * step, rows) for length in _LENGTHS)
+        line = min(line, *trials, key=lambda each: each.loss)
+        if not line.loss < before * (1 - tol):
+            break
+    return line
+
+
+def at_rows(knots, x):
+    """Return the breakpoints, those beside a row by a rounding error at it."""
+    at = np.searchsorted(x, knots)
+    for beside in (x[np.maximum(at - 1, 0)], x[np.minimum(at, len(x) - 1)]):
+        knots = np.where(abs(knots - beside) < _SAME, beside, knots)
+    return knots
+
+
+def spread_knots(knots, x):
+    """Move breakpoints that share a gap between rows to its ends, and sort them.
+
+    The function stays the same at all rows, and is not steeper than it has to be:
+    breakpoints that nearly coincide have coefficients that nearly cancel. Left of all
+    rows one breakpoint is enough, in a gap with its ends two.
+    """
+    knots, before = np.sort(at_rows(np.clip(knots, LEFT, RIGHT), x)), None
+    while before is None or not np.array_equal(knots, before):
+        knots[knots >= x[-1]] = RIGHT
+        before = knots.copy()
+        used = np.flatnonzero(knots < RIGHT)
+        gap = np.searchsorted(x, knots[used])
+        for at in np.unique(gap):
+            slots = used[gap == at]
+            if at == 0:
+                knots[slots[:-1]], knots[slots[-1]] = RIGHT, LEFT
+            elif x[at - 1] in knots or (at == 1 and knots[0] < x[0]):
+                knots[slots[:-1]], knots[slots[-1]] = RIGHT, x[at]
+            elif len(slots) > 1:
+                knots[slots[1:-1]] = RIGHT
+                knots[slots[[0, -1]]] = x[at - 1], x[at]
+        knots = np.sort(knots)
+    return knots
+
+
+def to_network(line):
+    """Return the network of a function; breakpoints not in use lie at the end."""
+    coef = np.diff(line.slopes, axis=0)
+    coef[line.knots >= RIGHT] = 0
+    at_left = line.knots <= LEFT
+    # Where the first line begins is free: far enough out, it goes on as a line.
+    intercept = line.values[0] - coef[at_left].sum(axis=0) * (LEFT - _OUTSIDE)
+    position = np.where(at_left, _OUTSIDE, line.knots)
+    return ShallowReLU(
+        _hyperplanes(position), coef, intercept, np.ones(len(coef), bool)
+    )
+
+
+# --- the iteration -------------------------------------------------------------------
+
+
+class Data(NamedTuple):
+    """The rows, and the problems of the engine of one target."""
+
+    rows: SortedRows
+    few: SortedRows  # that stand for them where the descents of several targets begin
+    problems: dict  # by whether the first line has a slope; none of several targets
+    size: float  # half the weighted mean square of the targets
+    floor: float  # loss at which residuals are rounding errors
+
+
+class State(NamedTuple):
+    """What a run remembers."""
+
+    net: ShallowReLU  # the best so far
+    loss: float
+    knots: np.ndarray  # (n_starts, n_neurons) ascending, the best start first
+    phase: Phase
+
+
+def prepare(rows):
+    """Sort the rows and sum them up, once."""
+    rows = sort_rows(rows)
+    few, problems = rows, {}
+    if rows.y.shape[1] == 1:
+        problem = problem_of([_prepared(rows, 1.0)], _OPTIONS)
+        for slope in (True, False):
+            problems[slope] = problem._replace(form=Form(slope, ramp=True, step=False))
+    elif len(rows.x) > 2 * _FEW_ROWS:
+        ends = rows.x[spread(1, len(rows.x) - 1, _FEW_ROWS)]
+        few = sort_rows(condensed_rows(ends, rows)[0])
+    ties = 0.5 * float(rows.tie_variance.sum())
+    size = 0.5 * float(np.sum(rows.weight @ rows.y**2)) + ties
+    return Data(rows, few, problems, size, ties * (1 + 1e-12) + _ROUNDING * size)
+
+
+# Of the engine: all breakpoints inside the data are allowed.
+_OPTIONS = Options(
+    Form(slope=True, ramp=True, step=False), np.empty(0), (-1.0, 1.0), 0.0, 0.0
+)
+
+
+def _prepared(rows, n_rows):
+    """Return the rows of one target for the engine, in its units already."""
+    none, one = np.float64(0), np.float64(1)
+    weight = n_rows * rows.weight
+    columns = rows.x, rows.y[:, 0], np.empty((len(rows.x), 0)), weight
+    return Prepared(
+        least_squares.Rows(*columns, n_rows * float(rows.tie_variance[0])),
+        Scaling(none, one, none, one, np.empty(0), np.empty(0)),
+    )
+
+
+def init(data, nets, options):
+    """Begin with the breakpoints of a stack of networks.
+
+    Those of rows without noise on few lines take the place of the first ones.
+    """
+    hyperplanes = np.asarray(nets.hyperplanes, np.float64)
+    knots = -hyperplanes[..., 0] / hyperplanes[..., 1]
+    knots = np.sort(np.clip(knots, LEFT, RIGHT), axis=1)
+    knots[1:, 0] = LEFT  # random breakpoints alone would leave out the slope there
+    exact = exact_knots(data, knots.shape[1])
+    if exact is not None:
+        knots[0] = RIGHT
+        knots[0, : len(exact)] = exact
+    line = fit_at(knots[0], data.rows)
+    phase = Phase.STARTS if len(knots) > 1 else _after_starts(options)
+    return State(to_network(line), line.loss, knots, phase)
+
+
+def _after_starts(options):
+    return Phase.ROUNDS if options.relocations > 0 else Phase.END
+
+
+def step(data, state, options):
+    """Let the starts descend, or search from the best of them, or go on to the end."""
+    phase, knots, after = state.phase, state.knots, Phase.END
+    if state.loss <= data.floor:
+        return state, Report(state.loss, 0.0, stop="rounding")
+    if phase == Phase.STARTS:
+        knots = _descended(data, knots, descend)[:STARTS]
+        knots, after = _descended(data, knots, converge)[:_KEPT], _after_starts(options)
+    elif phase == Phase.ROUNDS:
+        knots = np.vstack([knots[:1], *_searched(data, knots[0])])
+        knots = _descended(data, knots, converge)
+    else:
+        knots = _descended(data, knots, _to_the_end)
+    line = fit_at(knots[0], data.rows)
+    if phase == Phase.END:  # running sums are not exact enough for little noise
+        below = _LITTLE * data.size if data.problems else np.inf
+        line = descend_rows(line, data.rows, below=below)
+    before, state = state.loss, state._replace(knots=knots, phase=after)
+    if line.loss < before:
+        state = state._replace(net=to_network(line), loss=line.loss)
+    stop = "tol" if phase == Phase.END else None
+    if state.loss <= data.floor:
+        stop = "rounding"
+    grad_norm = float(np.linalg.norm(gradient(line)))
+    accepted = stop is not None or state.loss < before
+    return state, Report(state.loss, grad_norm, accepted=accepted, stop=stop)
+
+
+def _to_the_end(problem, knots, rss):
+    """Converge; then hold the kinks at rows, where the sum of squares has corners."""
+    knots, rss = through_rows(problem, *converge(problem, knots, rss))
+    for b, own in enumerate(knots):
+        own = at_rows(own, problem.table.x[0])
+        held = np.isin(own, problem.table.x[0])
+        others = problem.of([b])._replace(known=own[None, held])
+        moved, rss[[b]] = converge(others, own[None, ~held], rss[[b]])
+        knots[b] = np.sort(np.append(own[held], moved[0]))
+    return knots, rss
+
+
+def _descended(data, knots, move):
+    """Return sets of breakpoints after a descent, the best first."""
+    losses = np.empty(len(knots))
+    if not data.problems:
+        lines = [descend_rows(fit_at(k, data.few), data.few, _ROUGH) for k in knots]
+        knots = np.array([line.knots for line in lines])
+        losses[:] = [line.loss for line in lines]
+    for slope, problem in data.problems.items():
+        mine = np.flatnonzero((knots[:, 0] <= LEFT) == slope)
+        if len(mine):
+            several = problem.of(np.zeros(len(mine), np.intp))
+            inner = np.minimum(knots[mine, int(slope) :], 1.0)
+            found, losses[mine] = move(several, inner, sum_of_squares(several, inner))
+            knots[mine, int(slope) :] = found
+    # A breakpoint left of the data is one parameter, one inside is two: the second has
+    # to be worth what it costs by the Bayesian information criterion.
+    inside, n = np.sum((knots > LEFT) & (knots < RIGHT), axis=1), len(data.rows.x)
+    order = np.argsort(losses * np.exp(inside * np.log(n) / n), kind="stable")
+    return knots[order]
+
+
+def _searched(data, knots):
+    """Yield sets of breakpoints (m, n) with a slope at the start, and without."""
+    n, none = len(knots), np.full((1, 1), LEFT)
+    if not data.problems:
+        for slope in (True, False):
+            *_, found = shared_starts(data.few, n, slope)
+            yield np.pad(
+                found, ((0, 0), (0, n - found.shape[1])), constant_values=RIGHT
+            )
+        return
+    sloped, level = data.problems[True], data.problems[False]
+    inner = np.minimum(knots[None, 1:], 1.0)
+    inner, _ = refine(sloped, inner, sum_of_squares(sloped, inner))
+    yield np.hstack([none, inner])
+    yield np.sort(np.hstack([inner, insert(level, inner)[0][:, None]]))
+
+
+def shared_starts(rows, most, slope):
+    """Yield breakpoints (m, k) of networks of 1, 2, ... neurons, the best first.
+
+    They are those of the dynamic programme at some rows, of several targets.
+    """
+    at = spread(0, len(rows.x) - 1, max(_PLACES, 2 * most))
+    x, y, weight = rows.x, rows.y, rows.weight[:, None]
+    ones = np.ones((len(x), 1))
+    terms = weight * np.hstack([ones, x[:, None], x[:, None] ** 2, y, x[:, None] * y])
+    later = np.add.reduceat(terms, at)[::-1].cumsum(axis=0)[::-1]
+    later[-1] = 0  # the last segment holds the last row
+    if slope:
+        yield np.full((1, 1), LEFT)
+    for places in kinks_at_positions(x[at], later, slope, min(most - slope, len(at))):
+        left = np.full((len(places), int(slope)), LEFT)
+        yield np.hstack([left, x[at][places]])
+
+
+# --- rows without noise --------------------------------------------------------------
+
+
+def exact_knots(data, most):
+    """Return the breakpoints of a function through all rows that is known, or None."""
+    rows = data.rows
+    if len(rows.x) <= most + 1:
+        return np.append(LEFT, rows.x[1:-1])
+    w, x, y = rows.weight, rows.x, rows.y.T
+    terms = np.concatenate([[w, w * x, w * x * x], w * y, w * x * y])
+    sums = np.pad(np.cumsum(terms, axis=1), ((0, 0), (1, 0)))
+    for slope in (True, False):
+        if most <= slope:
+            continue
+        path = exact_partition(Segments(x, sums, slope), 2 * data.size, most - slope)
+        knots = path and [LEFT] * slope + _knots(rows, path, slope)
+        if knots and len(knots) <= most:
+            return np.array(knots)
+    return None
+
+
+def _knots(rows, path, slope):
+    """Return one breakpoint where neighbouring lines meet, and two at a jump."""
+    lines = [_line(rows, *ends, slope) for ends in pairwise(path)]
+    knots = set()
+    for at, before, after in zip(path[1:-1], lines, lines[1:], strict=False):
+        low, high = rows.x[at - 1], rows.x[at]
+        change, jump = after[1] - before[1], after[0] - before[0]
+        meet = -jump / np.where(change != 0, change, np.inf)
+        same = np.all(change != 0) and np.ptp(meet) <= 1e-6 * (high - low)
+        knots |= {meet[0]} if same and low <= meet[0] <= high else {low, high}
+    return sorted(knots)
+
+
+def _line(rows, start, end, slope):
+    """Return intercepts and slopes of the lines through some rows, of shape (2, q)."""
+    x, y = rows.x[[start, end - 1]], rows.y[[start, end - 1]]
+    rise = (y[1] - y[0]) / (x[1] - x[0]) if slope else 0 * y[0]
+    return y[0] - rise * x[0], rise
+
+
+# --- sizes ---------------------------------------------------------------------------
+
+
+def select_size(data, first, criterion, n_numbers, is_late):
+    """Return the hyperplanes of the best size by a criterion, and the path to it.
+
+    ``first`` are hyperplanes that are a candidate, too, or None; ``n_numbers`` is the
+    number of rows times that of targets.
+    """
+    rows, q, penalty = data.rows, data.rows.y.shape[1], [0.0]
+    most = min(MOST_NEURONS, max(len(rows.x) - 1, 1))
+    path = SizePath(criterion, n_numbers, data.size)
+
+    def visit(knots):
+        line = fit_at(knots, rows)
+        knots = line.knots[line.knots < RIGHT]
+        # A breakpoint left of the data is no parameter, its slope is.
+        n_parameters = int(np.sum(knots > LEFT)) + q * (1 + len(knots))
+        extra = penalty[min(len(knots), len(penalty)) - 1]
+        path.visit(_hyperplanes(knots), line.loss, n_parameters, extra)
+
+    if q == 1 and most > 1:
+        ((best, found),), _ = selection.choose(
+            [_prepared(rows, n_numbers)],
+            _OPTIONS,
+            n_breakpoints=None,
+            most=most - 1,
+            criterion=criterion,
+        )
+        best, losses = np.append(LEFT, best), found["rss"] / 2
+        penalty = found.get("search_penalty", 0 * losses)
+        sizes = 1 + found["n_breakpoints"]
+        columns = sizes, np.maximum(losses, EXACT * data.size), found["n_parameters"]
+        for n, loss, n_parameters, extra in zip(*columns, penalty, strict=True):
+            knots = best if n == len(best) else np.empty(n)
+            path.visit(_hyperplanes(knots), loss, n_parameters, extra)
+    else:
+        for starts in shared_starts(data.few, most, slope=True):
+            far = path.found and starts.shape[1] > path.best_size() + _FURTHER
+            if not len(starts) or far or (is_late() and path.found):
+                break
+            visit(_descended(data, starts[:_KEPT], descend)[0])
+    if first is not None:
+        knots = np.sort(np.clip(-first[:, 0] / first[:, 1], LEFT, RIGHT))
+        visit(_descended(data, knots[None], converge)[0])
+    return path.result()
+
+
+def _hyperplanes(knots):
+    return np.column_stack([-knots, np.ones(len(knots))])
+
+
+SEGMENTED = Algorithm(  # the joint step with one feature
+    "vpgn", init, step, side_by_side=True, compiled=False
+)
