@@ -15,9 +15,11 @@ before the next iteration. What may come next:
   others drawn from the same distribution are not;
 - the end, where nothing is to be gained, or where the estimated error is small enough.
 
-An estimate of the error costs as much as some iterations, so it is made where the
-network is about to grow or the loss falls slowly; after one that is too large, the next
-is made where the error is small if it falls like the root of the loss.
+An estimate of the error costs as much as some iterations. It is made once the equation
+is solved, where the network is about to grow, the fit to end, or the loss falls slowly;
+after one that is too large, the next is made where the error is small if it falls like
+the root of the loss. What is larger is begun only if there is as much time left as the
+present size has taken.
 """
 
 import math
@@ -34,49 +36,27 @@ from sklearn_gn.pinn.error_estimate import (
     largest_error_estimate,
     relative_error_estimate,
 )
-from sklearn_gn.pinn.model import (
-    MOST_WEIGHTS,
-    drawn_anew,
-    n_waves,
-    n_weights,
-    wider,
-)
+from sklearn_gn.pinn.model import MOST_WEIGHTS, drawn_anew, n_waves, n_weights, wider
 from sklearn_gn.pinn.statement import VANISHED
-from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS, is_flat
+from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS, WELL_SOLVED_LOSS, is_flat
 
-# Losses on fresh points, relative to that of the untrained network: below these the
-# equation is solved, it is solved so well that the error need not be estimated, the
-# solution is accurate even if the network overfits, and nothing is left to gain.
-SOLVED_LOSS, WELL_SOLVED_LOSS = 1e-6, 1e-10
-_ACCURATE_LOSS, EXHAUSTED_LOSS = 1e-12, 1e-16
-_UNMET_LOSS = 1e-2  # relative to that of no solution, beyond which nothing is learnt
-ROUNDING = 30  # residuals, in units in the last place, that are rounding
-OVERFITTED = 100.0  # fresh over training loss
-# Iterations in which the fresh loss is to fall by FALL, or the fit grows. An iteration
-# of a larger network takes as long as several of this one, which is often flat for a
-# while and then finds its way: all the more once the equation is solved, when only
-# digits are to be gained. Few do where points are missing, or nothing is left.
-_PATIENCE, _EARLY_PATIENCE = 40, 30
+# Losses on fresh points, relative to that of no solution: below the first the equation
+# is solved, below the second nothing is left to gain, beyond the others a fit has gone
+# wrong or has learnt nothing.
+SOLVED_LOSS, EXHAUSTED_LOSS = 1e-6, float(np.finfo(float).eps)
+_ASTRAY_LOSS, _UNMET_LOSS = 1e-4, 1e-2
+OVERFITTED = 100.0  # fresh over training loss: the solution holds at its points alone
+FAR = 4.0  # the same, beyond which points are missing
+_PATIENCE = 40  # iterations in which the fresh loss is to fall by FALL, or a fit grows
 _STALLED = 20  # iterations without a lower loss, after which a fit ends
-# What the rest of max_time must have room for: compilations as long as the first one,
-# and iterations at the next size, with their seconds relative to those of this one.
-_COMPILATIONS, _ITERATIONS = 2, 30
-_LEAST_ITERATIONS = 10  # the same where a fit would end otherwise, its time unused
-_LARGER, _MORE_POINTS = 5.0, 2.0
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
-_GENERALISES = 4.0  # fresh over training loss, beyond which points are missing
 # Estimated relative error beyond which a network that solves the equation still grows,
 # and the one below which a fit ends; that of a fit to observations, which are hardly
 # ever exact to more digits.
 _LARGE_ERROR, _SMALL_ERROR, _SMALL_ERROR_OF_UNKNOWNS = 1e-4, 1e-7, 1e-5
 _MOST_STARTS = 3  # networks, until one is not stuck
-_ASTRAY_LOSS = 1e-4  # relative to that of no solution, of a fit that has gone wrong
 _RAISE = 10.0  # of the next start of one that has gone to zero
-_UNEXPLAINED = 0.01  # of the variance of the observations, beyond which it is wrong
-
-
-_RESIDUALS = 2.5  # for each parameter
-_BOUNDARY_SHARE = 0.3  # of the residuals
+_RESIDUALS, _BOUNDARY_SHARE = 2.5, 0.3  # for each parameter; of the residuals
 
 
 class Sizes(NamedTuple):
@@ -86,9 +66,10 @@ class Sizes(NamedTuple):
     n_boundary: int
 
 
-# Points of networks beyond MOST_WEIGHTS, whose Gramian has the size of the residuals.
-_FEW, _MOST_OF_FEW = Sizes(500, 200), Sizes(2000, 800)
-_LEAST, _MOST = Sizes(200, 80), Sizes(8000, 3000)
+# Points that do not grow, and those of networks beyond MOST_WEIGHTS, whose Gramian has
+# the size of the residuals.
+FEW_POINTS, _MOST_OF_FEW = Sizes(500, 200), Sizes(2000, 800)
+LEAST_POINTS, _MOST = Sizes(200, 80), Sizes(8000, 3000)
 
 
 class Rules(NamedTuple):
@@ -97,7 +78,6 @@ class Rules(NamedTuple):
     network: bool
     points: bool
     deadline: float = math.inf  # of the fit, by time.perf_counter
-    budget: float = math.inf  # seconds of the fit
 
 
 class Level(NamedTuple):
@@ -108,7 +88,6 @@ class Level(NamedTuple):
     falls: tuple = ()  # lowest fresh loss after each iteration of this size
     before: float = math.inf  # lowest fresh loss when this size began
     ended: bool = False  # whether growth has ended
-    late: bool = False  # whether there is no time left to grow
     promising: float = math.inf  # fresh loss at which the error may be small
 
 
@@ -116,8 +95,8 @@ class Clock(NamedTuple):
     """Seconds of the iterations."""
 
     began: float = 0.0  # when this one did, by time.perf_counter
-    compiled: float = 0.0  # of all until the first one ended
-    first: float = 0.0
+    changed: float = 0.0  # when the present size began
+    first: float = 0.0  # seconds of the first one, which compiles
     steady: float = 0.0  # of the last one that compiled nothing
     next: float = 0.0  # that the next one will probably take
 
@@ -135,10 +114,6 @@ class Control(NamedTuple):
     march: Any = None  # windows.March, where time may be cut
     weighing: observation_weight.Weighing = observation_weight.Weighing()
     clock: Clock = Clock()
-
-    def began_again(self):
-        """The control of another loss, which does not compare with the one before."""
-        return self._replace(n_stalled=0, lowest_loss=math.inf)
 
     @property
     def is_in_windows(self):
@@ -162,26 +137,29 @@ class Losses(NamedTuple):
 
 def decide(points, state, settings, step, losses):
     """Return the control with what comes next, and the reason to stop or None."""
-    model, first = settings.models[state.stage], state.control.first_fresh
+    model, now, rules = settings.models[state.stage], state.control, settings.growth
     training, fresh, _, noise, decisive = losses
-    now = _with_stalls(state.control, settings, losses)
-    if state.iteration == 0:
-        seconds = now.clock.compiled + time.perf_counter()
-        now = now._replace(clock=now.clock._replace(compiled=seconds))
-    if now.march is not None:
-        own = now.march.fresh or points.fresh
-        march = windows.observed(
-            now.march, model, state.net, own, fresh, first, settings.growth
-        )
-        now = now._replace(march=march)
-    if now.level is not None and decisive and not now.is_in_windows:
-        now = observed(now, settings.growth, training, fresh, state.net)
-    # Between the points of training, too.
-    limit = max(training - noise, _ACCURATE_LOSS * first)
-    solved = fresh - noise <= SOLVED_LOSS * first and fresh - noise <= (
-        OVERFITTED * limit
+    first, level = now.first_fresh, now.level
+    # How far the loss has fallen. Losses on points that are drawn anew do not compare,
+    # those on fresh ones do; and another problem has another loss.
+    judged = (training if math.isnan(fresh) else fresh) - noise
+    stalled = not judged < (1 - float(settings.tol)) * now.lowest_loss
+    now = now._replace(
+        n_stalled=now.n_stalled + 1 if stalled and decisive else 0,
+        lowest_loss=min(judged, now.lowest_loss) if decisive else math.inf,
     )
-    solved = solved or math.isnan(fresh)
+    if level is not None and decisive and not now.is_in_windows:
+        lowest = min(fresh, level.falls[-1] if level.falls else level.before)
+        level = level._replace(falls=(*level.falls, lowest))
+        now = now._replace(level=level)
+    in_time = rules is None or _in_time(now.clock, rules)
+    if now.march is not None:
+        march = windows.observed(now.march, fresh, first, in_time)
+        now = now._replace(march=march)
+    # Whether the equation holds: between the points of training, too, and each
+    # condition by its own measure.
+    limit = max(OVERFITTED * (training - noise), WELL_SOLVED_LOSS * first)
+    solved = math.isnan(fresh) or fresh - noise <= min(SOLVED_LOSS * first, limit)
     if settings.observed is not None and decisive:
         weighing = observation_weight.with_next_weight(
             now.weighing, settings.observed, step, fresh, solved
@@ -190,29 +168,32 @@ def decide(points, state, settings, step, losses):
     if noise:
         bound = now.weighing.weight * settings.observed.spread_loss
         solved &= observation_weight.is_noise(noise, bound)
-    accurate = False
+    # What comes next.
     if now.is_in_windows:
-        before = [loss for _, loss, _ in now.march.done]
-        solved = solved and all(loss <= SOLVED_LOSS * first for loss in before)
+        solved &= all(loss <= SOLVED_LOSS * first for _, loss, _ in now.march.done)
         settled = now.march.ended
+        if now.march.next_stop is not None:
+            now = now._replace(next="window")
     else:
         solved = solved and not _unmet(
             model, step.class_losses, now.first_classes, SOLVED_LOSS
         )
-        if solved:
-            now, accurate = ended_if_accurate(points, state, settings, now, losses)
-        settled, level = now.n_stalled >= _STALLED, now.level
-        if level is not None and level.late and not level.ended:
-            settled = settled and solved  # nothing is gained, by steps or by growth
-        elif level is not None:
-            settled = level.ended and (settled or solved)
+        settled = now.n_stalled >= _STALLED
+        if level is not None:
+            lacks = what_is_missing(now, rules, training, fresh, state.net)
+            if lacks == "end":
+                now = now._replace(level=level._replace(ended=True))
+            elif lacks is not None and in_time:
+                now = now._replace(next=lacks)
+            # Where there is no time to grow, the rest is for further iterations.
+            late = lacks in ("points", "network") and not in_time
+            ended = now.level.ended and (settled or solved)
+            settled = (settled and solved) if late else ended
+            if solved and settings.tol > 0:
+                slow = step.at_minimum or is_flat(now.level.falls, FEW_ITERATIONS)
+                found = points, state, settings, now, losses
+                now, settled = _judged(*found, slow, settled)
     stop = _reason_to_stop(now, settings, step, losses, solved, settled)
-    if stop in ("tol", "stalled") and not accurate and fresh > EXHAUSTED_LOSS * first:
-        if has_to_grow(points, state, settings, now, stop):
-            level = now.level._replace(ended=False)
-            now, stop = now._replace(level=level, next="network"), None
-    if now.is_in_windows and now.march.next_stop is not None:
-        now = now._replace(next="window")
     if _begins_anew(now, state, settings, step, stop):
         now, stop = now._replace(next="start"), None
     return now, stop
@@ -231,88 +212,59 @@ def _unmet(model, class_losses, first_classes, share):
     }
 
 
-def _with_stalls(now, settings, losses):
-    """The control with the number of iterations that have not lowered the loss."""
-    if not losses.decisive:
-        return now.began_again()
-    # Losses on points that are drawn anew do not compare: those on fresh ones do.
-    judged = losses.training if math.isnan(losses.fresh) else losses.fresh
-    judged -= losses.noise
-    fell = judged < (1 - float(settings.tol)) * now.lowest_loss
-    return now._replace(
-        n_stalled=0 if fell else now.n_stalled + 1,
-        lowest_loss=min(judged, now.lowest_loss),
-    )
-
-
-def observed(now, rules, loss, fresh, net):
-    """The control after an iteration, with what is to grow before the next one."""
+def what_is_missing(now, rules, training, fresh, net):
+    """What a fit needs that no longer falls: "points", "network", or the "end"."""
     level, first = now.level, now.first_fresh
-    lowest = min(fresh, lowest_loss(level))
-    level = level._replace(falls=(*level.falls, lowest))
-    now = now._replace(level=level)
-    solved, exhausted = lowest <= SOLVED_LOSS * first, lowest <= EXHAUSTED_LOSS * first
-    lacks_points = rules.points and fresh > _GENERALISES * loss
-    patience = _PATIENCE if solved else _EARLY_PATIENCE
-    if lacks_points or exhausted:
-        patience = FEW_ITERATIONS
-    if level.ended or not is_flat(level.falls, patience):
-        return now
-    pays = lowest <= FALL * level.before or not solved
-    growing = pays and not exhausted and switches.on("pinn.growth")
-    dearer = _MORE_POINTS if lacks_points else _LARGER
-    if growing and not _in_time(now.clock, rules, dearer):
-        return now._replace(level=level._replace(late=True))
-    if growing and lacks_points and more_points(level.sizes, net) != level.sizes:
-        return now._replace(next="points")
-    if growing and rules.network and has_room(net):
-        return now._replace(next="network")
-    return now._replace(level=level._replace(ended=True))
+    if level.ended or not level.falls:
+        return None
+    lowest = level.falls[-1]
+    exhausted = lowest <= EXHAUSTED_LOSS * first
+    lacks_points = rules.points and fresh > FAR * training
+    if not is_flat(
+        level.falls, FEW_ITERATIONS if lacks_points or exhausted else _PATIENCE
+    ):
+        return None
+    pays = lowest <= FALL * level.before or lowest > SOLVED_LOSS * first
+    if pays and not exhausted and switches.on("pinn.growth"):
+        if lacks_points and more_points(level.sizes, net) != level.sizes:
+            return "points"
+        if rules.network and has_room(net):
+            return "network"
+    return "end"
 
 
-def _in_time(clock, rules, dearer, compilations=_COMPILATIONS, n_iter=_ITERATIONS):
-    """Whether there is time to grow: what is larger is compiled, and has to pay."""
-    needed = compilations * clock.compiled + n_iter * dearer * clock.steady
-    return time.perf_counter() + needed < rules.deadline
+def _in_time(clock, rules):
+    """Whether what is larger can be compiled, and has as much time as this size had."""
+    now = time.perf_counter()
+    return now + clock.first + (now - clock.changed) <= rules.deadline
 
 
-def ended_if_accurate(points, state, settings, now, losses):
-    """The control of a fit that has solved the equation; whether it is accurate."""
-    level, first, fresh = now.level, now.first_fresh, losses.fresh
-    if level is None or settings.tol == 0:
-        return now, False
-    ended = now._replace(next=None, level=level._replace(ended=True))
+def _judged(points, state, settings, now, losses, slow, settled):
+    """The control of a fit that has solved the equation, and whether it has settled."""
+    level, rules, error = now.level, settings.growth, math.nan
     if losses.noise:
-        weighing, noise = now.weighing, losses.noise
-        enough = not weighing.waits and observation_weight.hides_the_rest(
-            weighing.losses, noise, settings.observed
+        accurate = not now.weighing.waits and observation_weight.hides_the_rest(
+            now.weighing.losses, losses.noise, settings.observed
         )
-        return (ended, True) if enough else (now, False)
-    is_inverse = points.data is not None
-    small = _SMALL_ERROR_OF_UNKNOWNS if is_inverse else _SMALL_ERROR
-    if fresh > (SOLVED_LOSS if is_inverse else WELL_SOLVED_LOSS) * first:
-        return now, False
-    slow = is_flat(level.falls, FEW_ITERATIONS) and fresh <= level.promising
-    if now.next is None and not slow:
-        return now, False
-    error = _estimated_error(points, state, settings, now)
-    if error <= small:
-        return ended, True
-    promising = 0.0 if math.isnan(error) else fresh * (small / error) ** 2
-    return now._replace(level=level._replace(promising=promising)), False
-
-
-def has_to_grow(points, state, settings, now, stop):
-    """Whether a fit that is about to end needs a larger network, and has the time."""
-    level, rules = now.level, settings.growth
-    if level is None or now.is_in_windows or not rules.network:
-        return False
-    in_time = _in_time(now.clock, rules, _LARGER, 1 + _COMPILATIONS, _LEAST_ITERATIONS)
-    if not (in_time and has_room(state.net) and switches.on("pinn.growth")):
-        return False
-    if stop == "stalled":
-        return lowest_loss(level) <= SOLVED_LOSS * now.first_fresh
-    return _estimated_error(points, state, settings, now) > _LARGE_ERROR
+    else:
+        asked = (slow or now.next is not None) and losses.fresh <= level.promising
+        if not (settled or asked):
+            return now, settled
+        is_inverse = points.data is not None
+        small = _SMALL_ERROR_OF_UNKNOWNS if is_inverse else _SMALL_ERROR
+        error = _estimated_error(points, state, settings, now)
+        accurate = error <= small
+        promising = 0.0 if math.isnan(error) else losses.fresh * (small / error) ** 2
+        level = level._replace(promising=promising)
+    if accurate:
+        return now._replace(next=None, level=level._replace(ended=True)), True
+    exhausted = losses.fresh <= EXHAUSTED_LOSS * now.first_fresh
+    may_grow = rules.network and has_room(state.net) and switches.on("pinn.growth")
+    if settled and error > _LARGE_ERROR and may_grow and not exhausted:
+        if _in_time(now.clock, rules):
+            level, settled = level._replace(ended=False), False
+            now = now._replace(next="network")
+    return now._replace(level=level), settled
 
 
 def _estimated_error(points, state, settings, now):
@@ -336,13 +288,13 @@ def _estimated_error(points, state, settings, now):
 
 def _reason_to_stop(now, settings, step, losses, solved, settled):
     """Why a fit would end here, or None."""
-    eps, kept = np.finfo(settings.dtype).eps, settings.resample is None
+    kept = settings.resample is None
     if not math.isfinite(losses.training):
         return "non_finite"
     if now.weighing.changes or (now.is_in_windows and not now.march.ended):
         return None  # the next iteration has another loss to lower
-    smallest = (ROUNDING * eps) ** 2 * step.network_norm
-    if losses.training <= smallest and (solved or kept):
+    # Residuals may be rounding, and the last step has gained nothing.
+    if losses.training <= step.rounding_loss and now.n_stalled and (solved or kept):
         return "rounding" if solved else "stalled"
     if step.no_progress and losses.decisive and kept:
         return step.no_progress
@@ -357,6 +309,12 @@ def _reason_to_stop(now, settings, step, losses, solved, settled):
 def _begins_anew(now, state, settings, step, stop):
     """Whether a fit that is stuck begins anew: alone, without windows."""
     model, class_losses = settings.models[state.stage], step.class_losses
+    # Where the weight of the observations has fallen, coefficients explain them.
+    unexplained = now.weighing.weight == 1 or now.weighing.waits
+    alone = now.march is None and state.stage == 0 and model.features is None
+    is_first_order = settings.steps.solver.name != "dngd"
+    if is_first_order or not (alone and unexplained) or now.n_starts == _MOST_STARTS:
+        return False
     stuck = False
     if stop is not None and stop in ("stalled", step.no_progress):
         # It has learnt next to nothing at its points of training.
@@ -367,14 +325,7 @@ def _begins_anew(now, state, settings, step, stop):
         )
     stuck = stuck or _is_astray(now, state, settings, class_losses)
     stuck = stuck or has_vanished(now, state.net, settings, class_losses)
-    # Where the weight of the observations has fallen, coefficients explain them.
-    unexplained = now.weighing.weight == 1 or now.weighing.waits
-    possible = (
-        settings.models[-1].features is None and settings.steps.solver.name == "dngd"
-    )
-    possible &= now.march is None and state.stage == 0 and unexplained
-    few = now.n_starts < _MOST_STARTS
-    return stuck and possible and few and switches.on("pinn.starts")
+    return stuck and switches.on("pinn.starts")
 
 
 def _is_astray(now, state, settings, class_losses):
@@ -384,19 +335,15 @@ def _is_astray(now, state, settings, class_losses):
     nothing, far from a solution, is in a minimum that is none.
     """
     model, level = settings.models[state.stage], now.level
-    if level is None or not (now.next == "network" or level.late or level.ended):
+    if level is None or not (level.ended or is_flat(level.falls, _PATIENCE)):
         return False
+    limit = _ASTRAY_LOSS * now.first_fresh
+    is_data = [known.residual.name == "data" for known in model.classes]
     if model.problem.unknown and math.isinf(level.before):
-        of_equation = sum(
-            loss
-            for known, loss in zip(model.classes, class_losses, strict=True)
-            if known.residual.name != "data"
-        )
-        if of_equation > _ASTRAY_LOSS * now.first_fresh:
-            return True
+        return bool(np.sum(class_losses[~np.array(is_data)]) > limit)
     first, net = settings.untrained.layers[0], state.net.layers[0]
     no_gain = net.shape[1] > first.shape[1] and level.falls[-1] > FALL * level.before
-    return bool(no_gain and np.sum(class_losses) > _ASTRAY_LOSS * now.first_fresh)
+    return bool(no_gain and np.sum(class_losses) > limit)
 
 
 def has_vanished(now, net, settings, class_losses):
@@ -407,7 +354,7 @@ def has_vanished(now, net, settings, class_losses):
     if settings.observed is None:
         return False
     weighing, spread = now.weighing, settings.observed.spread_loss
-    poor = class_losses[-1] > _UNEXPLAINED * weighing.weight * spread
+    poor = class_losses[-1] > _UNMET_LOSS * weighing.weight * spread
     settled = observation_weight.has_settled(weighing.losses, weighing.equation)
     return poor and settled and vanished(settings.models[-1].problem, net.extra).any()
 
@@ -432,7 +379,7 @@ def vanished(problem, extra):
 def points_for(classes, n_weights, density=_RESIDUALS):
     """Numbers of points of a network, for so many residuals for each parameter."""
     if n_weights > MOST_WEIGHTS:
-        return _FEW
+        return FEW_POINTS
     interior, *conditions = [kind for kind in classes if kind.name != "data"]
     n_residuals = density * n_weights
     share = _BOUNDARY_SHARE if conditions else 0.0
@@ -440,14 +387,9 @@ def points_for(classes, n_weights, density=_RESIDUALS):
     n_interior = (1 - share) * n_residuals / interior.n_outputs
     n_boundary = share * n_residuals / outputs
     return Sizes(
-        int(np.clip(n_interior, _LEAST.n_interior, _MOST.n_interior)),
-        int(np.clip(n_boundary, _LEAST.n_boundary, _MOST.n_boundary)),
+        int(np.clip(n_interior, LEAST_POINTS.n_interior, _MOST.n_interior)),
+        int(np.clip(n_boundary, LEAST_POINTS.n_boundary, _MOST.n_boundary)),
     )
-
-
-def lowest_loss(level):
-    """Lowest loss on fresh points so far."""
-    return level.falls[-1] if level.falls else level.before
 
 
 def has_room(net):
@@ -479,28 +421,28 @@ def grown(level, what, rules, classes, net, rng, n_waves=0):
 
 
 def refined(points, state, settings):
-    """Return the state with what is due; points are to be drawn where that is not None.
+    """Return the state with what is due, and whether other points are to be drawn.
 
     That is another network, a larger one, more points, the next window of time, or the
     next weight of the observations, whose points stay.
     """
     now, model = state.control, settings.models[-1]
-    due = now.next
+    due, level, net, memory = now.next, now.level, state.net, None
+    weighing, batches = now.weighing, state.batches
     rng = np.random.RandomState([settings.seed, state.iteration])
-    weighing = now.weighing
+    again = {"n_stalled": 0, "lowest_loss": math.inf}  # of a loss that does not compare
     if due != "start" and weighing.changes:
         factor = weighing.next / weighing.weight
-        batches = observation_weight.reweighted(state.batches, factor)
-        weighing = observation_weight.Weighing(
-            weighing.next, weighing.next, weighing.waits, share=weighing.share
-        )
-        now = now.began_again()._replace(weighing=weighing)
-        state = state._replace(batches=batches)
-    now = now._replace(next=None)
+        batches = observation_weight.reweighted(batches, factor)
+        weighing = weighing.begun(weighing.next)._replace(share=weighing.share)
+        now = now._replace(weighing=weighing, **again)
+    clock = now.clock._replace(began=time.perf_counter())
+    if due is not None:
+        clock = clock._replace(changed=clock.began)
+    now = now._replace(next=None, clock=clock)
     if due is None:
-        return state._replace(control=now)
-    level, net, memory = now.level, state.net, None
-    if due == "start":
+        memory = state.memory
+    elif due == "start":
         net = drawn_anew(rng, settings.untrained, model.problem)
         # Positive coefficients that went to zero begin higher.
         raised = now.n_starts * Unknown(1.0, positive=True).encode(_RAISE)
@@ -508,29 +450,27 @@ def refined(points, state, settings):
         net = net._replace(extra=net.extra + gone.astype(settings.dtype))
         if level is not None:
             level = Level(level.sizes, level.density)
-        weight = weighing.weight
-        weighing = observation_weight.Weighing(weight, weight, weighing.waits)
-        now = now.began_again()._replace(
-            level=level, weighing=weighing, n_starts=now.n_starts + 1
-        )
+        weighing, n_starts = weighing.begun(weighing.weight), now.n_starts + 1
+        now = now._replace(level=level, weighing=weighing, n_starts=n_starts, **again)
     elif due == "window":
         march, net = windows.moved_on(now.march, model, net, points.fresh, rng)
-        now = now.began_again()._replace(march=march)
+        now = now._replace(march=march, **again)
     else:
-        known = settings.models[state.stage]
-        kinds = [one.residual for one in known.classes]
-        level, net = grown(
-            level, due, settings.growth, kinds, net, rng, n_waves(known.problem)
-        )
-        now, memory = now._replace(level=level, n_stalled=0), state.memory
-    return state._replace(control=now, net=jax.device_put(net), memory=memory)
+        known, memory = settings.models[state.stage], state.memory
+        kinds, waves = [one.residual for one in known.classes], n_waves(known.problem)
+        level, net = grown(level, due, settings.growth, kinds, net, rng, waves)
+        now = now._replace(level=level, n_stalled=0)
+    if due is not None:
+        net = jax.device_put(net)
+    state = state._replace(control=now, net=net, batches=batches, memory=memory)
+    return state, due is not None
 
 
 def with_expected_seconds(state, settings):
     """Return the state with the seconds that the next iteration will probably take.
 
-    After one that compiled for a larger size, those of the size before times what a
-    larger size costs at most; more where the end of a fit compiles error bars.
+    After one that compiled, those of the last one that did not; more where the end of a
+    fit compiles error bars.
     """
     now = state.control
     clock, level = now.clock, now.level
@@ -543,8 +483,7 @@ def with_expected_seconds(state, settings):
     changes |= state.iteration == getattr(
         settings.steps.solver, "single_precision_iter", 0
     )
-    expected = first if changes else min(seconds, _LARGER * steady)
-    model = settings.models[-1]
+    expected, model = first if changes else steady, settings.models[-1]
     if model.problem.unknown or model.classes[-1].residual.name == "data":
         expected += _ENDING * first
     clock = clock._replace(first=first, steady=steady, next=expected)

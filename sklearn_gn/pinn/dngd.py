@@ -51,8 +51,8 @@ from sklearn_gn.optim.radius_search import Region, Shifts, longest_trusted
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.pinn import iteration, pieces
 from sklearn_gn.pinn.residuals import class_losses, residuals, rows_of_jacobian
+from sklearn_gn.pinn.windows import FALL
 
-_SMALLEST_STEP = 1e-12  # relative to the network
 _LOSS_BOUND = 1e-5  # of the damping that follows the loss
 DENSE = 10_000  # unknowns up to which the Gramian is formed
 RANK = 1000  # of the preconditioner, unless given
@@ -61,7 +61,6 @@ _TRUSTED = 0.1  # gain ratio from which the predicted reduction counts as achiev
 _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
 _PART = 0.1  # of a step, over which its second difference is taken
 _ROUNDING = 1e-6  # relative change of a step by it, above which the step is refined
-_HALVINGS, _RISES = 31, 3  # of a line search; of them in a row, after which it ends
 
 
 def step(points, state, settings):
@@ -99,16 +98,22 @@ def step(points, state, settings):
     else:
         best = search_along(*system, shifts)
     # 6 and 7. The network, the state and the report.
-    step_norm, figures = 0.0, (shifts.shift, 0.0)
+    step_norm, figures, at_minimum = 0.0, (shifts.shift, 0.0), False
     if best is not None:
         net, step_norm = _moved(net, best.step)
         losses, figures = best.losses, (best.shift, best.gain_ratio)
+        # A step with no more damping than rounding hardly lowers the loss.
+        left = losses.sum() > FALL * quadratic.losses.sum()
+        at_minimum = bool(left and best.shift <= dimension(net) * shifts.floor)
     network_norm = float(norm(net))
     no_progress = None
     if best is None and quadratic.gradient_decrease <= np.finfo(settings.dtype).eps:
         no_progress = "rounding"
-    elif best is None and region.radius < _SMALLEST_STEP * network_norm:
+    elif best is None and region.radius < np.finfo(settings.dtype).eps * network_norm:
         no_progress = "line_search"
+    # Each product of a weight with its slope may be rounded.
+    eps = np.finfo(quadratic.r.dtype).eps
+    rounding_loss = 0.5 * eps * float(quadratic.floor) * network_norm**2
     net, region = _cast((net, region), settings.dtype)
     summary = iteration.StepSummary(
         np.asarray(losses),
@@ -117,6 +122,8 @@ def step(points, state, settings):
         network_norm,
         *map(float, figures),
         inner_iterations=shifts.inner_iterations,
+        rounding_loss=rounding_loss,
+        at_minimum=at_minimum,
         no_progress=no_progress,
         decisive=in_double,
     )
@@ -420,22 +427,19 @@ def shifts_of(model, net, batches, quadratic, shift, *, geodesic, corrected=True
 def search_along(model, net, batches, quadratic, shifts):
     """Return the best of many lengths of the step of a shift; None if none is lower.
 
-    The paper tries all; here the rest is left out once the loss keeps rising.
+    The paper tries all; here the rest is left out once the loss rises again.
     """
-    full, best, rises = shifts.trial(), None, 0
+    full, best = shifts.trial(), None
     lowest = float(quadratic.losses.sum())
-    for k in range(_HALVINGS if full is not None else 0):
+    for k in range(np.finfo(shifts.dtype).nmant if full is not None else 0):
         size = shifts.dtype(2.0**-k)
         losses, actual = _losses_after(
             model, net, batches, quadratic.r, full.step, size
         )
         if float(losses.sum()) < lowest:
-            lowest, rises = float(losses.sum()), 0
-            best = size, losses, actual
+            lowest, best = float(losses.sum()), (size, losses, actual)
         elif best is not None:
-            rises += 1
-            if rises == _RISES:
-                break
+            break
     if best is None:
         return None
     size, losses, actual = best

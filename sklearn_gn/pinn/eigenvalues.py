@@ -20,16 +20,14 @@ import numpy as np
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde import Unknown
+from sklearn_gn.pinn.model import ROUNDING
 
 _HELD = 25  # iterations in which the coefficients keep their values
 _HEAVY = 100.0  # weight of the conditions meanwhile, lest the function becomes zero
-_N_POINTS, _ZERO = 8, 1e-9  # of each condition; relative size of residuals
-_RAW = (0.0, -50.0, 50.0)  # outputs of a network, one of which a transform takes to 0
 _NEAR = 0.2  # relative distance of a value to the initial one, that was wanted
 _CONSTANT = 1e-5  # change of a function that has none
 _SMALL = 0.02  # size of a function, relative to the largest, that has no sign
-_N_SIGNS = 500  # points at which signs are taken
-_ROUNDING = 1e-7  # size of a solution of zero
+_N_POINTS = 500  # at which residuals and signs are taken
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def _n_unknown(problem):
     return sum(np.size(known.initial) for known in problem.unknown.values())
 
 
-def _n_residuals_of_zero(problem, n_points=_N_POINTS, size=_ZERO):
+def _n_residuals_of_zero(problem, size=ROUNDING):
     """How many residuals of conditions zero has; infinite if the equation has one."""
     if not problem.conditions:
         return math.inf
@@ -70,10 +68,10 @@ def _n_residuals_of_zero(problem, n_points=_N_POINTS, size=_ZERO):
         x = problem.probes(_N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
         values = np.abs(_transformed(problem, x))
         # Relative to an output of zero: the exponential of a large one may be any size.
-        if not (values.min(axis=1) <= _ZERO * values[:, 0]).all():
+        if not (values.min(axis=1) <= ROUNDING * values[:, 0]).all():
             return math.inf
     plain, number = replace(problem, transform=None), 0
-    points = plain.probes(n_points, np.random.RandomState(0))
+    points = plain.probes(_N_POINTS, np.random.RandomState(0))
     with backend.scope("float64"):
         found = backend.to_numpy(_residuals_of_zero_and_waves(plain, points))
     for (name, drawn), (zero, waves) in zip(points.items(), found, strict=True):
@@ -86,8 +84,12 @@ def _n_residuals_of_zero(problem, n_points=_N_POINTS, size=_ZERO):
 
 
 def _transformed(problem, x):
-    """Outputs (n, len(_RAW), q) where those of the network are constants."""
-    raw = np.repeat(np.array(_RAW)[:, None], len(problem.outputs), axis=1)
+    """Outputs (n, 3, q) where those of the network are zero, and far from it.
+
+    That is so far that an exponential is zero beside one.
+    """
+    far = math.log(np.finfo(float).eps)
+    raw = np.repeat([[0.0], [2 * far], [-2 * far]], len(problem.outputs), axis=1)
     with backend.scope("float64"):
         return backend.to_numpy(_outputs(problem, raw, x))
 
@@ -155,8 +157,8 @@ def warning_of_other_values(solver):
     number = _n_residuals_of_zero(problem)
     if number > _n_unknown(problem):
         return ""
-    x = problem.domain.sample(_N_SIGNS, np.random.RandomState(0), "uniform")
-    values = solver.predict(x).reshape(_N_SIGNS, -1)
+    x = problem.domain.sample(_N_POINTS, np.random.RandomState(0), "uniform")
+    values = solver.predict(x).reshape(_N_POINTS, -1)
     if number == 0:
         is_zero = np.abs(values).max() <= _CONSTANT
         return _ZERO_IS_ONE.format(", ".join(found)) if is_zero else ""
@@ -183,10 +185,10 @@ def nothing_but_zero(solver):
     in_windows = math.isfinite(solver._solved_until)
     if inverse or solver.coefficients_ or solver._left_open or in_windows:
         return ""
-    x = problem.domain.sample(_N_SIGNS, np.random.RandomState(0), "uniform")
-    if not np.abs(solver.predict(x)).max() <= _ROUNDING:
+    x = problem.domain.sample(_N_POINTS, np.random.RandomState(0), "uniform")
+    if not np.abs(solver.predict(x)).max() <= _CONSTANT:
         return ""
-    return "" if _n_residuals_of_zero(problem, _N_SIGNS, size=0) else _IS_ZERO
+    return "" if _n_residuals_of_zero(problem, size=0) else _IS_ZERO
 
 
 _IS_ZERO = (

@@ -38,7 +38,13 @@ from scipy.linalg import cho_factor, cho_solve, qr, solve_triangular
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg import jacobian as operators
-from sklearn_gn.pinn.model import coefficient_values, n_waves, richer
+from sklearn_gn.pinn.model import (
+    MOST_WEIGHTS,
+    coefficient_values,
+    n_waves,
+    n_weights,
+    richer,
+)
 from sklearn_gn.pinn.pieces import (
     cut,
     dense_jacobian_of_piece,
@@ -51,13 +57,11 @@ from sklearn_gn.pinn.statement import free_functions_of_time
 from sklearn_gn.pinn.windows import SinceBefore, marches, wider_in_window, within
 
 N_POINTS = 200  # at which the error is taken
-MOST_WEIGHTS = 6000  # of the richer network
-_MOST_FACTORED = 2500  # the same of triangular factors
 _LEAST_EXPLAINED = 1e-4  # part of the residuals
 _DEGREE = 8  # of functions of time that are taken off
 _FEW = 8  # points of a class that both halves need
 _TIMES, _ENOUGH = 3, 10  # as many points; residuals for each weight that suffice
-_DAMPINGS = 0.0, 1e-8, 1e-6, 1e-4  # relative to the largest of the diagonal
+_DAMPINGS = np.finfo(float).eps ** (1 / np.arange(1, 5))  # relative to the largest
 _AGREED = 0.5  # difference of errors that halves find, relative to that of all points
 
 
@@ -112,11 +116,10 @@ class _Change(NamedTuple):
 def _found_change(model, net, batches, fresh, draw=None):
     """The change of a richer network; None if it is too large."""
     net, batches, fresh = in_double_precision((net, batches, fresh))
+    if n_weights(net) > MOST_WEIGHTS:
+        return None
     if model.features is None:
         net = richer(net, n_waves(model.problem))
-    n_weights = sum(leaf.size for leaf in backend.leaves(net))
-    if n_weights > MOST_WEIGHTS:
-        return None
     roots = np.sqrt(even_weights(model, net, batches))
     fresh = _weighted(fresh, roots)
     sizes, physical, error_of = _outputs(model, net, fresh, batches)
@@ -126,10 +129,10 @@ def _found_change(model, net, batches, fresh, draw=None):
         return solution(*parts, error_of)
 
     found = _Solution(None, 1.0, math.inf)
-    if draw is not None and n_weights <= _MOST_FACTORED:
+    if draw is not None and n_weights(net) <= MOST_WEIGHTS:
         found = solved(factor_over_pieces, fresh, correction_by_factors)
         n_residuals = sum(residual_counts(model.classes, fresh))
-        if found.difference > _AGREED and n_residuals < _ENOUGH * n_weights:
+        if found.difference > _AGREED and n_residuals < _ENOUGH * n_weights(net):
             drawn = draw(times=_TIMES)
             drawn = _weighted(in_double_precision(drawn), roots[: len(drawn)])
             fresh = *drawn, *fresh[len(drawn) :]
@@ -353,9 +356,9 @@ def relative_error_in_windows(model, solution, fresh):
     nets = solution.nets
     before, error_square, square = None, 0.0, 0.0
     for march, net in zip(marches(model, solution), nets, strict=True):
-        net = wider_in_window(model, net, march)
-        if sum(leaf.size for leaf in backend.leaves(net)) > MOST_WEIGHTS:
+        if n_weights(net) > MOST_WEIGHTS:
             return math.nan
+        net = wider_in_window(model, net, march)
         points = within(model, fresh, march)
         change = _change_in_window(model, net, points, before)
         before = net, change

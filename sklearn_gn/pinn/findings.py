@@ -17,32 +17,25 @@ from sklearn_gn.findings import Finding
 from sklearn_gn.optim.stop import StopReason
 from sklearn_gn.pde.jumps import jumps
 from sklearn_gn.pinn import eigenvalues
-from sklearn_gn.pinn.control import (
-    EXHAUSTED_LOSS,
-    OVERFITTED,
-    SOLVED_LOSS,
-    WELL_SOLVED_LOSS,
-)
+from sklearn_gn.pinn.control import EXHAUSTED_LOSS, FAR, OVERFITTED, SOLVED_LOSS
 from sklearn_gn.pinn.enrichment import PosedProblem
 from sklearn_gn.pinn.statement import (
     IN_SPITE_OF_IT,
+    MOST_AXES,
     fault_of_statement,
     vanished_coefficients,
 )
-from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS, Pieces
+from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS, WELL_SOLVED_LOSS, Pieces
 
-_FAR = 10.0  # fresh over training loss, beyond which points are what a fit lacks
 _NEGLECTED = 0.9  # share of a condition in the loss
-_MOST = 0.5  # share of the observations in the loss, ...
-_MUCH_LESS = 1e-3  # ... and the weight to try for them, in units of the last one
-_LAST, _AS_PREDICTED = 10, 0.5  # iterations; gain ratio of a fit in a minimum
+_MOST = 0.5  # of a loss, an axis or a predicted reduction
+_MUCH_LESS = 1e-3  # weight to try for observations, in units of the last one
 # Estimated relative error beyond which a fit has not converged, and the part of it that
 # the quick estimate may be too small by.
 LARGEST_ERROR, _QUICK = 1e-2, 0.1
 _EARLY = 0.1  # of a time budget, which a fit leaves unspent
-_N_PLACES, _MOST_AXES = 4096, 6  # at which residuals are looked at
+_N_PLACES = 4096  # at which residuals are looked at
 _SMALL = 0.05  # part of the domain; of normal residuals, 0.12 has half of the squares
-_NARROW = 0.5  # of an axis, in which most of that part lies
 _QUANTILES = 0.1, 0.9  # of that part along an axis
 
 
@@ -75,7 +68,7 @@ def advice(solver, reason):
 
 def limit(solver, reason):
     """What limited a fit, and what to change; None where nothing did."""
-    case = _case(solver, reason, solver._untrained_loss)
+    case = _case(solver, reason)
     rules = _RULES if reason.is_warned_about else _RULES_OF_THE_CONVERGED
     found = next((f for rule in rules if (f := rule(case)) is not None), None)
     if found is None or reason is not StopReason.MAX_TIME:
@@ -86,8 +79,8 @@ def limit(solver, reason):
     return found._replace(text=f"{found.text} {solver._why_early}")
 
 
-def _case(solver, reason, untrained_loss):
-    unit = untrained_loss or 1.0
+def _case(solver, reason):
+    unit = solver._untrained_loss or 1.0
     is_solved = math.isfinite(unit) and (
         _loss_without_noise(solver) <= SOLVED_LOSS * unit
     )
@@ -391,8 +384,8 @@ def _limit_of_the_network(solver):
     log, best = solver.convergence_log_, _best_row(solver)
     loss = log["loss"][best]
     # Where later networks overfit, the best one is an early one.
-    overfitted = log["val_loss"][-1] > _FAR * log["loss"][-1]
-    if overfitted or solver.fresh_loss_ > _FAR * loss:
+    overfitted = log["val_loss"][-1] > FAR * log["loss"][-1]
+    if overfitted or solver.fresh_loss_ > FAR * loss:
         n_weights, n_residuals = solver._sizes
         if n_weights > n_residuals:
             return Finding(
@@ -420,8 +413,8 @@ def _limit_of_the_network(solver):
             "problem",
         )
     gains = log["gain_ratio"][: best + 1]
-    gains = gains[gains != 0][-_LAST:]  # of the steps that were taken
-    if len(gains) and np.median(gains) > _AS_PREDICTED:
+    gains = gains[gains != 0][-FEW_ITERATIONS:]  # of the steps that were taken
+    if len(gains) and np.median(gains) > _MOST:
         return Finding(
             "stopped",
             "The network is in a minimum, too small for this solution: take a larger "
@@ -497,19 +490,13 @@ def solved_until(solution, domain, untrained_loss):
     return math.inf if until >= high else float(until)
 
 
-def warn_if_not_solved(solver, untrained_loss, rules=_NOT_SOLVED):
-    """Warn of a solution, and of coefficients, that are not to be trusted."""
-    case = _case(solver, StopReason(solver.stop_reason_), untrained_loss)
-    for rule in rules:
-        if (finding := rule(case)) is not None:
-            warn_user(finding.text, ConvergenceWarning)
-
-
-def warn_of_other_solutions(solver):
-    """Warn of what is left open, and of zero or an eigenvalue that was not wanted."""
-    if solver._left_open:
-        warn_user(solver._left_open, ConvergenceWarning)
-    warn_if_not_solved(solver, solver._untrained_loss, (_other_value,))
+def warn_of_doubts(solver):
+    """Warn of what is not to be trusted, is left open, or may not be what was meant."""
+    case = _case(solver, StopReason(solver.stop_reason_))
+    found = [rule(case) for rule in (*_NOT_SOLVED, _other_value)]
+    texts = [finding.text for finding in found if finding is not None]
+    for text in filter(None, (*texts, solver._left_open)):
+        warn_user(text, ConvergenceWarning)
 
 
 def _advice_on_vanished(solver):
@@ -524,7 +511,7 @@ def _advice_on_vanished(solver):
 def concentration(solver):
     """Where half of the squared residuals are; "" if that is no small part."""
     domain = solver.problem_.domain
-    if domain.dim > _MOST_AXES:
+    if domain.dim > MOST_AXES:
         return ""
     X = domain.sample(_N_PLACES, np.random.RandomState(0), "sobol")
     squares = np.sum(np.reshape(solver.residual(X), (len(X), -1)) ** 2, axis=1)
@@ -536,7 +523,7 @@ def concentration(solver):
         return ""
     # The narrow ranges of these points along the axes, or the first of them.
     low, high = np.quantile(X[order[:count]], _QUANTILES, axis=0)
-    narrow = high - low < _NARROW * np.ptp(domain.bounds, axis=1)
+    narrow = high - low < _MOST * np.ptp(domain.bounds, axis=1)
     ranges = zip(domain.axes, low, high, narrow, strict=True)
     place = "at " + ", ".join(
         f"{axis} = {a:.3g} to {b:.3g}" for axis, a, b, small in ranges if small

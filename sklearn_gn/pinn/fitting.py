@@ -24,7 +24,7 @@ from sklearn_gn.networks._base import (
 )
 from sklearn_gn.pde.residual_classes import traced_class
 from sklearn_gn.pinn import baselines, eigenvalues, regression
-from sklearn_gn.pinn.control import Rules, has_room, points_for
+from sklearn_gn.pinn.control import FEW_POINTS, Rules, has_room, points_for
 from sklearn_gn.pinn.data import checked_data, problem_sequence, without_data
 from sklearn_gn.pinn.dngd import DENSE, DNGD, RANK, gramian_eigenvalues
 from sklearn_gn.pinn.enrichment import NAMES, posed
@@ -32,8 +32,7 @@ from sklearn_gn.pinn.error_estimate import in_double_precision
 from sklearn_gn.pinn.findings import (
     solved_until,
     take_back_convergence,
-    warn_if_not_solved,
-    warn_of_other_solutions,
+    warn_of_doubts,
     why_early,
 )
 from sklearn_gn.pinn.iteration import (
@@ -71,8 +70,7 @@ from sklearn_gn.runtime.memory import check_fits
 ALGORITHMS = {a.name: a for a in (DNGD, *baselines.ALGORITHMS)}
 
 _LARGEST_INT = np.iinfo(np.int32).max
-_FIXED_WIDTHS = (50, 50, 50, 50)  # where "auto" does not grow
-_FIXED_POINTS = (500, 200)
+_FIXED_WIDTHS = (50,) * 4  # where "auto" does not grow
 _JACOBIAN_FLOATS = 2**27  # of which standard deviations are computed
 
 
@@ -113,8 +111,8 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         return solver
     settings = _settings(solver, all_models, stages, data, untrained, start, seed)
     if settings.growth is not None and solver.max_time is not None:
-        limits = {"deadline": began + solver.max_time, "budget": solver.max_time}
-        settings = settings._replace(growth=settings.growth._replace(**limits))
+        rules = settings.growth._replace(deadline=began + solver.max_time)
+        settings = settings._replace(growth=rules)
     _check_memory(settings, start, data)
 
     # The loop, which the loss on fresh points monitors.
@@ -153,8 +151,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         ),
     )
     if problem is not None:
-        warn_if_not_solved(solver, solver._untrained_loss)
-        warn_of_other_solutions(solver)
+        warn_of_doubts(solver)
     return solver
 
 
@@ -328,7 +325,7 @@ def _settings(solver, models, stages, data, untrained, start, seed):
         grows = has_default_network(solver, model.problem)
         free = solver.n_interior == solver.n_boundary == "auto"
         free = free and method.name == "dngd"
-        points = _FIXED_POINTS
+        points = FEW_POINTS
         if grows or free:
             growth = Rules(grows, free)
             size = n_weights(last_network(start))

@@ -17,7 +17,6 @@ from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.pinn import observation_weight, pieces, solution, windows
 from sklearn_gn.pinn.control import (
-    ROUNDING,
     Clock,
     Control,
     Level,
@@ -27,11 +26,9 @@ from sklearn_gn.pinn.control import (
     refined,
     with_expected_seconds,
 )
+from sklearn_gn.pinn.model import n_weights
 from sklearn_gn.pinn.residuals import check_is_defined, class_losses, residuals
-from sklearn_gn.pinn.units import at_given_values
-
-# Of the last weights, until the loss to begin with is finite.
-_SHARES = (0.1, 0.01, 0.0)
+from sklearn_gn.pinn.units import level_of_outputs
 
 
 class Observations(NamedTuple):
@@ -48,6 +45,7 @@ class FixedPoints(NamedTuple):
     fresh: tuple  # of Batch: never trained on
     reference: Any  # (points, values) to compare with, or None
     validates: bool = False  # whether the last of the fresh ones are observations
+    like: Any = None  # the first points to train on: what is compiled for them serves
 
 
 class Steps(NamedTuple):
@@ -110,10 +108,13 @@ def prepare(observations, settings):
         fresh = (*fresh, unseen)
     reference = settings.sampler.reference(model.problem, seed)
     validates = observations.validation is not None
-    points = FixedPoints(observations.training, fresh, reference, validates)
-    if settings.mesh is not None:
-        return points
-    return FixedPoints(*jax.device_put(points[:-1]), validates)
+    points = observations.training, fresh, reference
+    if settings.mesh is None:
+        points = jax.device_put(points)
+    like = settings.sampler.draw(model, seed, 0, 0)
+    if observations.training is not None:
+        like = (*like, observations.training)
+    return FixedPoints(*points, validates, like)
 
 
 def initial_state(points, net, settings, memory=None):
@@ -127,7 +128,7 @@ def initial_state(points, net, settings, memory=None):
             net = net.nets[-1]
             march = march._replace(fresh=jax.device_put(fresh))
     net = jax.device_put(net)
-    clock = Clock(compiled=-time.perf_counter())
+    clock = Clock(changed=time.perf_counter())
     if settings.growth is not None:
         sampler = settings.sampler
         sizes = Sizes(sampler.n_interior, sampler.n_boundary)
@@ -138,14 +139,18 @@ def initial_state(points, net, settings, memory=None):
     def loss_of(net):
         return total_loss(model, net, on_devices(batches, settings))
 
-    loss = loss_of(net)
+    loss, share = loss_of(net), 1.0
     untrained = net if settings.untrained is None else settings.untrained
     if math.isnan(loss):
         check_is_defined(model, net, batches)
-    for share in _SHARES:  # an exponential may overflow far from the given values
-        if math.isfinite(loss):
-            break
-        untrained = net = jax.device_put(at_given_values(model.problem, net, share))
+    if not math.isfinite(loss):  # an exponential overflows far from the given values
+        *hidden, last = map(np.asarray, net.layers)
+        middle = np.resize(level_of_outputs(model.problem), last.shape[1])
+        level_alone = np.vstack([0 * last[:-1], middle]).astype(last.dtype)
+    while not math.isfinite(loss) and share > 0:
+        share = share / 2 if share > np.finfo(last.dtype).eps else 0.0
+        layers = (*hidden, share * last + level_alone)
+        untrained = net = jax.device_put(net._replace(layers=layers))
         loss = loss_of(net)
     if not math.isfinite(loss):
         check_is_defined(model, net, batches)
@@ -159,13 +164,9 @@ def initial_state(points, net, settings, memory=None):
 
 def with_due_points(points, state, settings):
     """Return the state with the next problem, size or points, where it is time."""
-    now = state.control
-    clock = now.clock._replace(began=time.perf_counter())
-    state = state._replace(control=now._replace(clock=clock))
     stage = int(np.searchsorted(settings.stage_ends, state.iteration, side="right"))
-    state = refined(points, state, settings)
-    every = settings.resample
-    due = now.next is not None or stage != state.stage
+    state, is_other = refined(points, state, settings)
+    every, due = settings.resample, is_other or stage != state.stage
     if not due and every == "drift":
         fresh = fresh_losses(points, settings, state.net, state).sum()
         due = fresh > 2 * state.loss
@@ -206,6 +207,8 @@ class StepSummary(NamedTuple):
     damping: float = math.nan
     gain_ratio: float = math.nan
     inner_iterations: int = 1
+    rounding_loss: float = 0.0  # loss, at most, of residuals that are rounding
+    at_minimum: bool = False  # whether the loss is the lowest but for rounding
     # Why to stop where points stay and nothing can be gained, or None.
     no_progress: str | None = None
     decisive: bool = True  # whether the loss tells that nothing can be gained
@@ -268,7 +271,7 @@ def _log_entries(points, state, settings, step, losses):
         last, (x, exact) = settings.models[-1], points.reference
         if isinstance(state.answer, windows.Pieces):
             values = windows.at_points(solution.values, last, state.answer, x)
-            error = solution.relative_errors(last.problem, values, exact)[0]
+            error = float(solution.relative_errors(last.problem, values, exact)[0])
         else:
             error = float(solution.relative_error(last, state.net, x, exact))
         extra["relative_error"] = error
@@ -288,14 +291,15 @@ def fresh_losses(points, settings, net, state=None):
 
     They are those of a fit that has come as far as ``state``.
     """
-    fresh, like = points.fresh, None
+    fresh, like = points.fresh, points.like
     if not fresh:
         return np.full(1, np.nan)
     if state is not None:
         weight = state.control.weighing.weight
         if weight != 1:
             fresh = observation_weight.reweighted(fresh, weight)
-        like = state.batches if state.stage + 1 == len(settings.models) else None
+        if state.stage + 1 == len(settings.models):
+            like = state.batches
 
     def losses(model, net, batches):
         return losses_of_classes(model, net, on_devices(batches, settings), like)
@@ -321,7 +325,8 @@ def losses_of_no_solution(points, settings, untrained, state):
         one[-1] = 1
         constant = untrained._replace(layers=(*hidden, one))
         level = fresh_losses(points, settings, constant, state)
-    rounding = (ROUNDING * np.finfo(settings.dtype).eps) ** 2
+    # Where a constant solves all but for rounding, nothing is learnt from its loss.
+    rounding = (n_weights(untrained) * np.finfo(settings.dtype).eps) ** 2
     first, level = (np.append(losses, losses.sum()) for losses in (first, level))
     lower = np.where(level > rounding * first, np.minimum(first, level), first)
     return float(lower[-1]), tuple(lower[:-1].tolist())

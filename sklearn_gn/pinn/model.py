@@ -16,7 +16,10 @@ from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.networks._base import activation_function
 from sklearn_gn.pinn.taylor import DerivativeRows
 
-FIRST_WIDTHS = (20, 20)
+ROUNDING = math.sqrt(np.finfo(float).eps)  # relative change of what is computed by it
+FIRST_WIDTHS = (20,) * 2
+PROBES = 64  # points at which an equation is looked at
+LARGE = 2**22  # numbers in an array that is computed at once
 _WIDER = 1.5  # from one network to the next
 MOST_WEIGHTS = 3000  # of a network that grows, and whose whole matrix is looked at
 _SLOPES = 1.0, 20.0  # of new neurons, where the domain is [-1, 1]

@@ -12,13 +12,17 @@ import numpy as np
 
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.local_functions import LocalFunction, points_of_row
-from sklearn_gn.pinn.model import Batch, ClassModel, Model, n_waves
+from sklearn_gn.pinn.model import (
+    LARGE,
+    PROBES,
+    ROUNDING,
+    Batch,
+    ClassModel,
+    Model,
+    n_waves,
+)
 from sklearn_gn.pinn.residuals import row_from_top, row_residuals
 from sklearn_gn.pinn.taylor import DerivativeRows, input_stack, local_field
-
-_PROBES = 64  # points at which the derivatives of the residual are taken
-_PROBED_FLOATS = 2**20
-_EQUAL = 1e-9
 
 
 def rows_and_sizes(problem, extra, axes=None, observed=None):
@@ -83,7 +87,7 @@ def _needing_more(model, classes, batches, extra, rng):
     )
     for k, (fast, true) in zip(doubtful, both, strict=True):
         size = np.nanmax(np.abs(true), initial=0.0)
-        if not np.allclose(fast, true, rtol=_EQUAL, atol=_EQUAL * size):
+        if not np.allclose(fast, true, rtol=ROUNDING, atol=ROUNDING * size):
             yield k, true
 
 
@@ -105,7 +109,7 @@ def _units(problem, pairs, axes):
 
 def _probes(problem, axes, rng):
     """Points of each class, with normals in all directions."""
-    n = max(4, min(_PROBES, _PROBED_FLOATS // problem.domain.dim))
+    n = max(4, min(PROBES, LARGE // problem.domain.dim))
     batches = []
     for points in problem.probes(n, rng).values():
         data, dim = points.data.copy(), problem.domain.dim
@@ -193,7 +197,7 @@ def _rows_from_slopes(slopes, pairs, dim):
             continue
         for group, first in groups:
             size = np.abs(first).max()
-            if np.allclose(slope, first, rtol=_EQUAL, atol=_EQUAL * size):
+            if np.allclose(slope, first, rtol=ROUNDING, atol=ROUNDING * size):
                 group.append(pair)
                 break
         else:

@@ -39,7 +39,6 @@ from sklearn_gn import _switches as switches
 
 _SMALLEST = 1e-6
 _LARGEST_FALL = 10.0  # of the weight, at once
-_LARGEST_FALL_WITH_FUNCTIONS = 100.0
 _LEAST_FALL = 1.5  # below which it stays
 _RISE_OF_SHARE = 3.0  # of the equation, from its smallest where the weight changed
 _SPENT = 0.01  # parameters on the noise, at which the weight stays
@@ -58,6 +57,10 @@ class Weighing(NamedTuple):
     losses: tuple = ()  # on fresh points
     equation: tuple = ()  # the same without the observations
     share: float = math.inf  # of the equation, at most, to change again
+
+    def begun(self, weight):
+        """The weighing of a weight that nothing is known of."""
+        return Weighing(weight, weight, self.waits)
 
     @property
     def changes(self):
@@ -104,11 +107,9 @@ def next_weight(weight, class_losses, known, share_before=math.inf, solved=True)
     falls = known.has_functions or share < share_before
     if not (falls and is_noise(float(class_losses[-1]), weight * known.spread_loss)):
         return weight
-    if known.has_functions:
-        fall = min(_LARGEST_FALL_WITH_FUNCTIONS, 1 / share)
-    else:
-        spent = share * known.n / 2 if solved else math.inf
-        fall = min(spent / _SPENT, _LARGEST_FALL, 1 / share)
+    is_told = solved and not known.has_functions  # by the share how much is spent
+    spent = share * known.n / 2 if is_told else math.inf
+    fall = min(spent / _SPENT, _LARGEST_FALL, 1 / share)
     falls = fall > _LEAST_FALL and switches.on("pinn.observation_weight")
     return max(weight / fall, _SMALLEST) if falls else weight
 

@@ -5,17 +5,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sklearn_gn.data.row_checks import row_codes
+from sklearn_gn.pinn import pieces
+from sklearn_gn.pinn.control import LEAST_POINTS, Sizes
 from sklearn_gn.pinn.model import Batch
-from sklearn_gn.pinn.pieces import class_residuals
 from sklearn_gn.pinn.solution import reference
 from sklearn_gn.pinn.windows import SinceBefore
 
 _POOL = 10  # candidates for every point drawn where the residual is large
-_FRESH = 2**32 - 1  # number of the draw that is never trained on
+_FRESH = np.iinfo(np.uint32).max  # number of the draw that is never trained on
 _FRESH_SHARE = 4  # times as many points: they decide which network is best
-_LEAST_FRESH = 1000, 400  # of them, for few axes
 FEW_AXES = 20  # up to which points may follow the residual
-_REFERENCE_POINTS = 2000  # to compare at
 
 
 @dataclass(frozen=True)
@@ -42,28 +41,32 @@ class Sampler:
         adaptive = self.method == "residual"
         method = "sobol" if adaptive else self.method
         points = problem.sample(self.n_interior, self.n_boundary, rng, method)
-        if adaptive and net is not None and number > 0:
-            points["interior"] = self._moved_to_residuals(
-                model, net, points["interior"], axes, rng
-            )
-        batches = []
-        for known in model.classes[: len(points)]:
+
+        def batch_of_class(known):
             kind, size = known.residual, known.size if self.in_units else 1.0
             x, data, share = distinct(*points[kind.name])
             if isinstance(kind.function, SinceBefore):  # nothing, before a window
                 data = np.zeros((len(data), kind.n_outputs))
             weight = kind.weight / size**2 * len(x) * share
-            batches.append(batch_of(x, data, weight, self.dtype, axes))
-        return tuple(batches)
+            return batch_of(x, data, weight, self.dtype, axes)
+
+        batches = tuple(map(batch_of_class, model.classes[: len(points)]))
+        if adaptive and net is not None and number > 0:
+            points["interior"] = self._moved_to_residuals(
+                model, net, points["interior"], batches, rng
+            )
+            batches = batch_of_class(model.classes[0]), *batches[1:]
+        return batches
 
     def fresh(self, model, seed, times=1):
         """Draw more points, which no fit trains on, or so many times as many."""
         few = model.problem.domain.dim <= FEW_AXES
-        least_interior, least_boundary = _LEAST_FRESH if few else (0, 0)
+        least = LEAST_POINTS if few else Sizes(0, 0)
+        times *= _FRESH_SHARE
         larger = replace(
             self,
-            n_interior=times * max(_FRESH_SHARE * self.n_interior, least_interior),
-            n_boundary=times * max(_FRESH_SHARE * self.n_boundary, least_boundary),
+            n_interior=times * max(self.n_interior, least.n_interior),
+            n_boundary=times * max(self.n_boundary, least.n_boundary),
         )
         return larger.draw(model, seed, 0, _FRESH)
 
@@ -72,19 +75,25 @@ class Sampler:
         if problem.exact is None:
             return None
         rng = np.random.RandomState(seed)
-        n, points, values = reference(problem, rng, _REFERENCE_POINTS)
+        n, points, values = reference(problem, rng)
         if len(points) > n:
             chosen = np.sort(rng.permutation(len(points))[:n])
             points, values = points[chosen], values[chosen]
         return points.astype(self.dtype), values.astype(self.dtype)
 
-    def _moved_to_residuals(self, model, net, points, axes, rng):
-        """Replace every other point by one drawn where the residual is large."""
+    def _moved_to_residuals(self, model, net, points, batches, rng):
+        """Replace every other point by one drawn where the residual is large.
+
+        The residuals are those of a step, for which nothing is to be compiled.
+        """
         n, problem = self.n_interior // 2, model.problem
         x = problem.domain.sample(_POOL * n, rng, "sobol")
         pool = type(points)(problem._all_points(x[:, None]), x[:, :0])
-        batch = batch_of(*pool, 1.0, self.dtype, axes)
-        rows = class_residuals(model, model.classes[0], net, batch)
+        candidates = batch_of(*pool, 1.0, self.dtype, batches[0].axes)
+        model = model._replace(classes=model.classes[: len(batches)])
+        r = pieces.residuals(model, net, (candidates, *batches[1:]), batches)
+        n_rows = len(x) * model.classes[0].residual.n_outputs
+        rows = r[:n_rows].reshape(len(x), -1)
         square = np.sum(np.square(rows, dtype=float), axis=1)
         if not 0 < square.sum() < np.inf or np.count_nonzero(square) < n:
             return points

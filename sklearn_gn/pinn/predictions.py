@@ -18,8 +18,6 @@ from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.rows import validate_data
 from sklearn_gn.data.units import Units
 
-_SLOPES_FLOATS = 2**23  # of the derivatives in the weights, at a time
-
 
 class Fitted(NamedTuple):
     """What predictions need."""
@@ -81,6 +79,7 @@ class SolutionMixin(PredictionIntervalMixin):
             of time, or has unknown functions of more than three axes.
         """
         from sklearn_gn.pinn import solution
+        from sklearn_gn.pinn.model import LARGE
 
         X, net, scaling = self._points(X), self._fitted.net, self._fitted.scaling
         y = self._evaluated(solution.values, X)
@@ -105,7 +104,7 @@ class SolutionMixin(PredictionIntervalMixin):
                 "axes has no standard deviations."
             )
         n_weights = sum(leaf.size for leaf in backend.leaves(net))
-        n = max(32, _SLOPES_FLOATS // (n_weights * y.shape[1]))
+        n = max(32, LARGE // (n_weights * y.shape[1]))
         std = self._in_batches(self._posterior.output_deviations, X, n, "float64")
         if scaling is not None:
             std = extremes.scaled_back(std, scaling.y_scale)
@@ -380,5 +379,6 @@ class SolutionMixin(PredictionIntervalMixin):
             X = self._points(X)
             exact = problem.exact_values(X)
         values = self._evaluated(solution.values, X)
-        joint, each = solution.relative_errors(problem, values, exact)
-        return joint if multioutput == "joint" else each
+        with np.errstate(divide="ignore", invalid="ignore"):  # of outputs not known
+            joint, each = solution.relative_errors(problem, values, exact)
+        return float(joint) if multioutput == "joint" else each

@@ -23,15 +23,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.extremes import unbounded
+from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.arrays.trees import StoredWithoutCaches
 from sklearn_gn.bayes.laplace import PseudoInverse, degrees_of_freedom, safe_norm
 from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pde.operators import d
 from sklearn_gn.pinn import pieces
 from sklearn_gn.pinn.model import (
+    LARGE,
     Batch,
     ClassModel,
     coefficient_values,
@@ -46,7 +47,6 @@ from sklearn_gn.pinn.residuals import (
 )
 
 _REFERENCE_POINTS = 10_000
-_REFERENCE_FLOATS = 2**22  # of the coordinates of points to compare at
 _CHEAP = 2**24  # numbers in an array, up to which compiled cheaply
 # Share of the length of a coefficient's derivative that the residuals do not see:
 # 1e-4 at most was found where they determine it, 3e-2 at least where they do not.
@@ -110,38 +110,33 @@ def observable(model, params, x, observed):
 # --- errors --------------------------------------------------------------------------
 
 
-def reference(problem, rng, most=_REFERENCE_POINTS):
+def reference(problem, rng):
     """How many points to compare at, points of a problem, its exact solution there."""
-    n = max(64, min(most, _REFERENCE_FLOATS // problem.domain.dim))
+    n = max(64, min(_REFERENCE_POINTS, LARGE // problem.domain.dim))
     return n, *problem.reference(n, rng)
 
 
 @partial(jit_by_size, static_argnames="model")
 def relative_error(model, params, points, exact):
     """Relative L2 error over all outputs that are known."""
-    return _relative_errors(model.problem, values(model, params, points), exact)[0]
+    return relative_errors(model.problem, values(model, params, points), exact)[0]
 
 
 def relative_errors(problem, found, exact):
-    """Relative L2 errors: of all known outputs together, and of each, in numpy."""
-    with backend.scope("float64"):
-        joint, each = backend.to_numpy(_relative_errors(problem, found, exact))
-    return float(joint), each
-
-
-def _relative_errors(problem, found, exact):
+    """Relative L2 errors: of all known outputs together, and of each."""
+    xp = namespace(found)
     known = exact == exact
-    error = jnp.where(known, found - exact, 0)
-    exact = jnp.where(known, exact, 0)
+    error = xp.where(known, found - exact, 0)
+    exact = xp.where(known, exact, 0)
     free = np.isin(problem.outputs, problem.up_to_constant)
-    count = jnp.maximum(jnp.sum(known, axis=0, dtype=exact.dtype), 1)
+    count = xp.maximum(xp.sum(known, axis=0, dtype=exact.dtype), 1)
 
     def squares(a):
-        mean = jnp.where(free, jnp.sum(a, axis=0) / count, 0)
-        return jnp.sum(jnp.where(known, a - mean[None], 0) ** 2, axis=0)
+        mean = xp.where(free, xp.sum(a, axis=0) / count, 0)
+        return xp.sum(xp.where(known, a - mean[None], 0) ** 2, axis=0)
 
     error, exact = squares(error), squares(exact)
-    return jnp.sqrt(jnp.sum(error) / jnp.sum(exact)), jnp.sqrt(error / exact)
+    return xp.sqrt(xp.sum(error) / xp.sum(exact)), xp.sqrt(error / exact)
 
 
 # --- error bars ----------------------------------------------------------------------

@@ -24,23 +24,16 @@ from sklearn_gn.linalg.factors import factor
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Robin
 from sklearn_gn.pde.initial_breaks import carried_kinks
-from sklearn_gn.pinn.model import MOST_WEIGHTS
+from sklearn_gn.pinn.model import MOST_WEIGHTS, PROBES, ROUNDING
 from sklearn_gn.pinn.pieces import sums_over_pieces
 from sklearn_gn.pinn.residuals import row_residuals
 from sklearn_gn.pinn.solution import output_slopes
 from sklearn_gn.pinn.windows import Pieces
 
 _CONTRADICTED = 0.5  # noise, relative to the deviation of the observations
-_ABSENT = 1e-9  # size of a derivative's factor, relative to the largest one
-
 VANISHED = 1e-2  # a positive coefficient, relative to its start
-_UNCHANGED = 1e-14  # of the untrained network's loss
 MOST_AXES = 6  # for which the rank is looked at
-_N_POINTS, _FEW = 64, 8
 _MOST_DERIVATIVES = 6  # along an axis, that are counted
-_SAME = 1e-9  # change of residuals that is rounding
-_NEAR = 1e-9  # of the length of an axis, to its end
-_ZERO = 1e-8  # size of a solution of zero, in units of the network
 _FREE, _SURELY_FREE = 200.0, 1e4  # changes that residuals do not see
 IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
 
@@ -138,7 +131,7 @@ def free_constants(loss_at, net, problem, untrained_loss):
             last[-1, own] += share * size
             moved = Parameters((*net.layers[:-1], last), net.extra)
             changes.append(abs(loss_at(moved) - loss))
-        if max(changes) <= _UNCHANGED * untrained_loss:
+        if max(changes) <= ROUNDING * untrained_loss:
             found.append(name)
     return found
 
@@ -149,13 +142,15 @@ def free_functions_of_time(model, net, batches):
     if domain.time is None or domain.dim == 1:
         return ~free
     few = tuple(
-        batch._replace(x=batch.x[:_FEW], data=batch.data[:_FEW], scale=batch.scale[:1])
+        batch._replace(
+            x=batch.x[:PROBES], data=batch.data[:PROBES], scale=batch.scale[:1]
+        )
         for batch in batches
     )
     both = backend.to_numpy(_residuals_and_changes(model, net.extra, few))
     for values, changes in both:
         size = np.abs(values).max(initial=0)
-        free &= np.abs(changes).max(axis=(0, 2)) <= _SAME * max(size, 1)
+        free &= np.abs(changes).max(axis=(0, 2)) <= ROUNDING * max(size, 1)
     return free
 
 
@@ -218,11 +213,11 @@ def forgotten_conditions(model, missing, rng):
     time = problem.domain.time
     if time not in known or known[time][1]:
         return {}
-    k, points = problem.domain.axes.index(time), problem.probes(_FEW, rng)
+    k, points = problem.domain.axes.index(time), problem.probes(PROBES, rng)
     length = np.ptp(problem.domain.bounds[k])
     del points["interior"]
     times = [drawn.x.reshape(-1, problem.domain.dim)[:, k] for drawn in points.values()]
-    if any(np.ptp(some) <= _NEAR * length for some in times):
+    if any(np.ptp(some) <= ROUNDING * length for some in times):
         return {}
     return {time: known[time]}
 
@@ -272,7 +267,7 @@ def _finite_slopes(problem, rng):
     kind, n_axes = problem.residual_classes()[0], problem.domain.dim
     if kind.n_points > 1 or n_axes > MOST_AXES:
         return None
-    points = problem.probes(_FEW, rng)["interior"]
+    points = problem.probes(PROBES, rng)["interior"]
     weights = rng.normal(size=(len(problem.outputs), problem.n_inputs))
     with backend.scope("float64"):
         slopes = backend.to_numpy(_slopes_in_powers(problem, weights, points))
@@ -300,14 +295,14 @@ def conditions_at_ends(problem, rng):
     """Names of the ends of each axis at which conditions hold, once for each."""
     axes, bounds = problem.domain.axes, problem.domain.bounds
     ends = {name: [] for name in axes}
-    points = problem.probes(_N_POINTS, rng)
+    points = problem.probes(PROBES, rng)
     del points["interior"]
     for drawn in points.values():
         x = drawn.x.reshape(-1, len(axes))
         for k, name in enumerate(axes):
             low, high = bounds[k]
             for word, end in (("min", low), ("max", high)):
-                if np.any(np.abs(x[:, k] - end) <= _NEAR * (high - low)):
+                if np.any(np.abs(x[:, k] - end) <= ROUNDING * (high - low)):
                     ends[name].append(f"{name}={word}")
     return ends
 
@@ -358,7 +353,7 @@ def numbers_of_conditions(problem, rng):
     if orders is None:
         return 0, math.inf
     _, *conditions = problem.residual_classes()
-    points = problem.probes(_N_POINTS, rng)
+    points = problem.probes(PROBES, rng)
     n_given = sum(
         kind.n_outputs * len(np.unique(points[kind.name].x, axis=0))
         for kind in conditions
@@ -375,7 +370,7 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     gramian = np.float64(0)
     for points in (batches, fresh):
         gramian = gramian + sums_over_pieces(model, net, points, batches)[0]
-    x = fresh[0].x[:_N_POINTS, 0]
+    x = fresh[0].x[:PROBES, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     values, slopes = np.float64(values), np.float64(slopes)
     free = np.isin(model.problem.outputs, model.problem.up_to_constant)
@@ -386,7 +381,9 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     seen = factor(gramian, floor).whiten(slopes.T)
     units = getattr(model.problem, "scale", 1.0) * np.ones(values.shape)
     size, unit = np.sum(values**2), np.sum(units**2)
-    is_zero = size <= _ZERO**2 * unit  # a solution to which changes cannot be relative
+    is_zero = (
+        size <= ROUNDING**2 * unit
+    )  # a solution to which changes cannot be relative
     square = np.linalg.norm(seen, 2) ** 2 / (unit if is_zero else size)
     return math.sqrt(square * 2 * untrained_loss)
 
@@ -562,7 +559,7 @@ def _growing(factors, domain, ends):
     for k in along:
         product = factors[:, of_time, order] * factors[:, k, 2]
         product = product if forwards else -product
-        if product.min() > _ABSENT * np.abs(factors).max() ** 2:
+        if product.min() > ROUNDING * np.abs(factors).max() ** 2:
             return k
     return None
 

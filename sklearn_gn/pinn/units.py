@@ -69,20 +69,13 @@ def units(problem, y=None, observed=(), waves=()):
     return centers, tuple(float(size) or 1.0 for size in sizes)
 
 
-def at_given_values(problem, net, share):
-    """A network whose outputs are the level of the problem, and vary less.
-
-    Its last weights are a share of what they are.
-    """
-    middle = np.zeros(len(problem.outputs))
-    if getattr(problem, "scale", ()):
-        rows = _rows(problem)
-        level = _level(rows, _given_values(problem, rows))
-        middle = (level - np.array(problem.center)) / np.array(problem.scale)
-    *hidden, last = net.layers
-    last = np.asarray(last) * share
-    last[-1] += np.resize(middle, len(last[-1])).astype(last.dtype)  # of each region
-    return net._replace(layers=(*hidden, last))
+def level_of_outputs(problem):
+    """The level of a problem in the outputs of its network, of shape (q,)."""
+    if not getattr(problem, "scale", ()):
+        return np.zeros(len(problem.outputs))
+    rows = _rows(problem)
+    level = _level(rows, _given_values(problem, rows))
+    return (level - np.array(problem.center)) / np.array(problem.scale)
 
 
 # --- given values, and the level -----------------------------------------------------

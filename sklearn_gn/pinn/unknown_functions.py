@@ -38,17 +38,15 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.trees import StoredWithoutCaches
 from sklearn_gn.linalg.factors import factor, singular_triplets
-from sklearn_gn.pinn.model import coefficient_values, network
+from sklearn_gn.pinn.model import ROUNDING, coefficient_values, network
 from sklearn_gn.pinn.residuals import row_residuals
 
 _WAVES = {1: 30, 2: 8, 3: 4}  # largest wave number, by the number of axes
 _PERIOD = 1.3  # of the longest wave, in lengths of the domain
 _MEAN = 100.0  # variance of the mean of a function, in units of tau^2
-_UNKNOWN = 1e-12  # prior precision of a coefficient, relative to what data tell of it
 _LEAST_SLACK = 1e-3  # of the equation, in units of the noise
 _TOLD = 1e-4  # by observations, of what the equation says
-_RCOND = 1e-10
-_SHORTEST, _LONGEST, _LENGTH = 0.03, 3.0, 0.3  # of a domain of length one; the first
+_LENGTH, _RANGE = 0.3, 10.0  # of a domain of length one; of it, up and down
 _MOST_TRIALS = 80  # of the simplex method, for each parameter
 
 
@@ -174,7 +172,9 @@ class Form(NamedTuple):
         parts = map(_precisions, self.numbers, self.n_axes, deviations, lengths)
         told = self.slopes / noise
         matrix, right = told.T @ told, told.T @ self.misfits / noise
-        coefficients = np.full(self.n_coefficients, _UNKNOWN * matrix.diagonal().max())
+        coefficients = np.full(
+            self.n_coefficients, ROUNDING**2 * matrix.diagonal().max()
+        )
         first = np.concatenate([*parts, coefficients])
         precision = np.ones(len(matrix))
         precision[: len(first)] = first
@@ -191,14 +191,14 @@ class Form(NamedTuple):
         k = len(self.numbers)
 
         def prior(p):
-            lengths = np.clip(np.exp(p[1 + k :]), _SHORTEST, _LONGEST)
+            lengths = _LENGTH * np.clip(np.exp(p[1 + k :]), 1 / _RANGE, _RANGE)
             return math.exp(p[0]), np.exp(p[1 : 1 + k]), lengths
 
         def cost(p):
             with np.errstate(all="ignore"):
                 return np.nan_to_num(self.solution(*prior(p))[2], nan=np.inf)
 
-        start = np.log([noise, *deviations, *[_LENGTH] * k])
+        start = np.log([noise, *deviations, *[1.0] * k])
         options = {"xatol": 0.02, "fatol": 0.01, "maxfev": _MOST_TRIALS * (1 + k)}
         best = minimize(cost, start, method="Nelder-Mead", options=options).x
         return self.solution(*prior(best))[:2]
@@ -280,7 +280,7 @@ class FunctionPosterior(StoredWithoutCaches):
         free = np.repeat(np.isin(range(len(waves.sizes)), self.functions), waves.sizes)
         free = np.concatenate([free, np.ones(net.extra.size, bool)])
         left, held, right = singular_triplets(equation[:, ~free])
-        least = max(_RCOND, 10 * np.finfo(net.extra.dtype).eps) * held[0]
+        least = ROUNDING * held[0]
         usual = held > least
         inverse = (right[usual].T / held[usual]) @ left[:, usual].T
         units = right.T / np.maximum(held, least)
@@ -299,7 +299,7 @@ class FunctionPosterior(StoredWithoutCaches):
             own, value = waves.numbers[k], values[:, k]
             angles = (x - waves.center) @ own.T
             rows = np.hstack([np.cos(angles), np.sin(angles)])
-            now.append(np.linalg.lstsq(rows, value, _RCOND)[0])
+            now.append(np.linalg.lstsq(rows, value, ROUNDING)[0])
             size = max(value.std(), 1e-2 * np.abs(value).max())  # of a flat one
             deviations.append(size if size > 0 else 1.0)
             numbers.append(np.sum((own * lengths) ** 2, axis=1))

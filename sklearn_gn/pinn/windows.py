@@ -5,8 +5,7 @@ leaves the path early, at one place of large residual, and follows another solut
 there on. Where the loss on fresh points no longer falls although the equation is not
 solved well, and the problem is one of evolution, the interval of time is therefore cut:
 
-1.  The window ends where the residual begins to be large, taken from the start: that is
-    as far as the network is right.
+1.  The interval is halved.
 2.  The window is solved by a network of its own, on points of its own.
 3.  Where it is solved, the next window begins. Its conditions at the start are those of
     the problem, with the values that the solution of the window before has there. It is
@@ -29,7 +28,6 @@ would otherwise rather have another start.
 """
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -46,17 +44,8 @@ from sklearn_gn.pinn.pieces import class_residuals
 
 # A loss that has not fallen by FALL in so many iterations falls no longer.
 FALL, FEW_ITERATIONS = 0.5, 12
-_WELL_SOLVED_LOSS = 1e-10  # relative to that of no training
-_WINDOW_PATIENCE = 8  # iterations without a fall, of a window
-# Fresh loss of a window, relative to that of no training, from which on there is
-# nothing to wait for.
-_SOLVED_SURELY = 1e-12
-_LARGEST_UNIT = 1e3  # of a window, relative to that of no training
-_ENOUGH, _FEW_ITERATIONS = 3, 16  # iterations of a solved window; of a quick one
-_SHORTEST = 2.0**-16  # of all time
-_EARLY = 0.05  # share of the squared residuals before the end of the next window
-_LEAST_CUT, _MOST_CUT = 1 / 4, 1 / 2  # of the window
-_TIME_LEFT = 0.4  # share of max_time that windows need
+WELL_SOLVED_LOSS = 1e-10  # relative to that of no solution
+_SHORTEST = 2.0**-16  # window, as a share of all time
 
 
 class Pieces(NamedTuple):
@@ -165,7 +154,7 @@ def within(model, batches, march):
 # --- when to cut, and when to go on --------------------------------------------------
 
 
-def observed(march, model, net, fresh_batches, fresh, first, rules):
+def observed(march, fresh, first, in_time):
     """Return the march after an iteration, with where the next window is to end.
 
     ``first`` is the loss of the untrained network on the whole interval.
@@ -174,54 +163,28 @@ def observed(march, model, net, fresh_batches, fresh, first, rules):
     march = march._replace(falls=(*march.falls, lowest))
     if march.ended:
         return march
+    flat, length = is_flat(march.falls, FEW_ITERATIONS), march.stop - march.start
+    half = march._replace(next_stop=march.start + length / 2)
     if not march.active:
-        late = rules.deadline - time.perf_counter() < _TIME_LEFT * rules.budget
-        if (
-            is_flat(march.falls, FEW_ITERATIONS)
-            and lowest > _WELL_SOLVED_LOSS * first
-            and not late
-            and switches.on("pinn.windows")
-        ):
-            stop = _cut(march, model, net, fresh_batches)
-            return march._replace(next_stop=stop, uncut=lowest)
-        return march
+        unsolved = lowest > WELL_SOLVED_LOSS * first
+        cut = flat and unsolved and in_time and switches.on("pinn.windows")
+        return half._replace(uncut=lowest) if cut else march
     # Where the solution changes fast, residuals are large, too.
-    unit = min(max(march.unit, first), _LARGEST_UNIT * first)
-    well = lowest <= _WELL_SOLVED_LOSS * unit and is_flat(march.falls, _ENOUGH)
-    well = well or lowest <= _SOLVED_SURELY * unit
-    flat = is_flat(march.falls, _WINDOW_PATIENCE)
-    length = march.stop - march.start
-    if well or (flat and length <= _SHORTEST):
+    well = lowest <= WELL_SOLVED_LOSS * max(march.unit, first)
+    if (well and is_flat(march.falls, 1)) or (flat and length <= _SHORTEST):
         if march.stop == 1:
             return march._replace(ended=True)
-        if well and len(march.falls) <= _FEW_ITERATIONS:
+        if well and len(march.falls) <= FEW_ITERATIONS:
             length = 2 * length
         # The last window is not a scrap.
         last = (1 - march.stop) / length <= 5 / 4
         return march._replace(next_stop=1.0 if last else march.stop + length)
-    if flat:
-        return march._replace(next_stop=_cut(march, model, net, fresh_batches))
-    return march
+    return half if flat else march
 
 
 def is_flat(falls, patience):
     """Whether the lowest fresh loss has not fallen in so many iterations."""
     return len(falls) > patience and falls[-1] > FALL * falls[-1 - patience]
-
-
-def _cut(march, model, net, batches):
-    """The share of time up to which the residual is small."""
-    low, high = _interval(model.problem)
-    batch = batches[0]
-    rows = class_residuals(model, model.classes[0], net, batch)
-    share = (np.asarray(batch.x)[:, 0, 0] - low) / (high - low)
-    order = np.argsort(share)
-    squares = np.cumsum(np.sum(rows[order] ** 2, axis=1))
-    length = march.stop - march.start
-    place = np.searchsorted(squares, _EARLY * squares[-1])
-    cut = (share[order][min(place, len(order) - 1)] - march.start) / length
-    cut = cut if math.isfinite(cut) else _MOST_CUT
-    return march.start + length * float(np.clip(cut, _LEAST_CUT, _MOST_CUT))
 
 
 def moved_on(march, model, net, fresh_points, rng):

@@ -1,11 +1,12 @@
 import pytest
 
 from sklearn_gn.pinn import points
+from sklearn_gn.pinn.control import Sizes
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _few_fresh_points():
     """Of the small fits here, a thousand fresh points would take most of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(points, "_LEAST_FRESH", (200, 80))
+        patch.setattr(points, "LEAST_POINTS", Sizes(50, 20))
         yield

@@ -239,11 +239,11 @@ def test_sums_over_groups_of_pairs():
 def test_residuals_that_attract_points_have_the_axes_of_the_draw(monkeypatch):
     seen = []
 
-    def rows(model, kind, net, batch):
-        seen.append(batch.axes)
-        return np.ones((len(batch.x), 1))
+    def residuals(model, net, batches, like):
+        seen.append(batches[0].axes)
+        return np.ones(len(batches[0].x))
 
-    monkeypatch.setattr(collocation, "class_residuals", rows)
+    monkeypatch.setattr(collocation.pieces, "residuals", residuals)
     sampler = Sampler(4, 0, "residual", "float64")
     problem = replace(PROBLEMS["ball"], n_laplacian_directions=2)
     kinds = problem.residual_classes()

@@ -42,7 +42,7 @@ from sklearn_gn.pinn import (
 from sklearn_gn.pinn.control import Clock, Control, with_expected_seconds
 from sklearn_gn.pinn.data import problem_sequence
 from sklearn_gn.pinn.enrichment.posed import posed
-from sklearn_gn.pinn.findings import advice, solved_until, warn_if_not_solved
+from sklearn_gn.pinn.findings import advice, solved_until, warn_of_doubts
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.observation_weight import (
     Weighing,
@@ -340,7 +340,7 @@ def test_a_weight_that_waits_for_the_equation_has_not_settled():
         ({"iteration": 4}, 50.0),  # another precision
         ({"next": "network"}, 50.0),
         # One that has compiled for a larger network says little.
-        ({"level": control.Level(control.Sizes(1, 1), falls=(1.0,))}, 1.5),
+        ({"level": control.Level(control.Sizes(1, 1), falls=(1.0,))}, 0.3),
     ],
 )
 def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
@@ -373,7 +373,7 @@ def test_fresh_points_are_many_however_few_are_given():
     sampler = points.Sampler(6, 2, "sobol", "float64")
     few, many = sampler.draw(model, 0, 0, 0), sampler.fresh(model, 0)
     assert len(few[0].x) == 6
-    assert len(many[0].x) == points._LEAST_FRESH[0] > 100
+    assert len(many[0].x) > 100
     assert not np.isin(many[0].x, few[0].x).any()
     again = sampler.fresh(model, 0)
     np.testing.assert_array_equal(again[0].x, many[0].x)
@@ -590,11 +590,11 @@ def test_positive_coefficients_that_vanish_are_named(positive, value, deviation,
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         if said:  # by the warning of the fit
-            warn_if_not_solved(ended, 1.0)
+            warn_of_doubts(ended)
     ended.stop_reason_ = "max_time"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_if_not_solved(ended, 1.0)
+        warn_of_doubts(ended)
     texts = [str(warning.message) for warning in caught]
     assert len(texts) == (deviation > value)
     assert any(re.search(match, text) for text in texts) == said
@@ -869,10 +869,10 @@ def test_warnings_speak_of_the_network_that_is_returned():
     assert "better at the training points" in advice(solver, StopReason("stalled"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_if_not_solved(solver, 100.0)
+        warn_of_doubts(solver)
     loss[9] = 0.1
     with pytest.warns(ConvergenceWarning, match=r"is 30 on fresh points, versus 0.1"):
-        warn_if_not_solved(solver, 100.0)
+        warn_of_doubts(solver)
     # What the fit has warned of is what limited it, though it has converged.
     found = findings.limit(solver, StopReason("tol"))
     assert (found.cause, found.parameter) == ("points", "n_interior")

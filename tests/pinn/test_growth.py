@@ -1,9 +1,7 @@
 """Networks and points that find their size."""
 
 import itertools
-import time
 import warnings
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +10,8 @@ import pytest
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
-from sklearn_gn.pinn import control, fitting, iteration
-from sklearn_gn.pinn.control import Clock, Control, Losses
+from sklearn_gn.pinn import control, fitting
+from sklearn_gn.pinn.control import Control
 from sklearn_gn.pinn.model import (
     ClassModel,
     Model,
@@ -22,7 +20,6 @@ from sklearn_gn.pinn.model import (
     start_parameters,
     wider,
 )
-from sklearn_gn.pinn.observation_weight import Observed, Weighing
 from sklearn_gn.pinn.points import Sampler
 
 EQUATION = Problem(lambda u, x: d(u, "x", "x") + 1, Box(x=(0, 1)), Dirichlet(0.0))
@@ -43,19 +40,14 @@ def test_a_wider_network_is_the_same_function_with_more_directions():
     assert np.all(np.asarray(slopes.layers[-1])[0, 3:-1, 0] != 0)
 
 
-def level(falls, before=np.inf):
-    return control.Level(control.Sizes(200, 80), falls=tuple(falls), before=before)
-
-
 @pytest.mark.parametrize(
     ("falls", "before", "loss", "then"),
     [
         (np.geomspace(1e-7, 1e-10, 13), np.inf, 1e-10, None),  # it falls
+        (np.full(13, 1e-7), np.inf, 1e-9, "points"),
         (np.full(40, 1e-7), np.inf, 1e-7, None),  # often flat for a while
         (np.full(41, 1e-7), np.inf, 1e-7, "network"),
-        (np.full(13, 1e-7), np.inf, 1e-9, "points"),
-        (np.full(30, 1e-3), np.inf, 1e-3, None),
-        (np.full(31, 1e-3), np.inf, 1e-3, "network"),  # sooner, as nothing is solved
+        (np.full(41, 1e-3), np.inf, 1e-3, "network"),
         (np.full(13, 1e-3), np.inf, 1e-5, "points"),  # which does not get better
         (np.full(41, 1e-8), 1e-8, 1e-8, "end"),  # the last growth has not paid
         (np.full(13, 1e-17), np.inf, 1e-17, "end"),  # nothing is left to gain
@@ -63,179 +55,54 @@ def level(falls, before=np.inf):
 )
 def test_what_grows_is_what_is_missing(falls, before, loss, then):
     net = start_parameters(np.random.RandomState(0), (1, 20, 20, 1), ())
-    rules = control.Rules(network=True, points=True)
-    now = Control(level=level(falls[:-1], before), first_fresh=1.0)
+    level = control.Level(control.Sizes(200, 80), falls=tuple(falls), before=before)
+    now = Control(level=level, first_fresh=1.0)
 
-    def observed(rules, **seconds):
-        found = control.observed(
-            now._replace(clock=Clock(**seconds)), rules, loss, falls[-1], net
-        )
-        return found.next, found.level.ended
+    def missing(network):
+        rules = control.Rules(network=network, points=True)
+        return control.what_is_missing(now, rules, loss, falls[-1], net)
 
-    end = then == "end"
-    assert observed(rules) == (None if end else then, end)
-    assert observed(rules._replace(deadline=0.0)) == (None, end)
-    # Thirty iterations at the next size must have room, too.
-    tight = rules._replace(deadline=time.perf_counter() + 59)
-    assert observed(tight, steady=1.0) == (None, end)
-    given = control.Rules(network=False, points=True)
-    points = then if then == "points" else None
-    assert observed(given) == (points, then in ("end", "network"))
+    assert missing(True) == then
+    assert missing(False) == ("end" if then == "network" else then)
 
 
-@pytest.mark.parametrize(
-    ("width", "lowest", "loss", "then"),
-    [
-        (30, 0.9e-3, 1e-3, True),
-        (30, 0.4e-3, 1e-3, False),  # the larger network has gained
-        (
-            30,
-            0.9e-3,
-            1e-5,
-            False,
-        ),  # small at the points of training: others are missing
-        (20, 0.9e-3, 1e-3, False),  # only the points have grown
-    ],
-)
-def test_a_larger_network_that_gains_nothing_is_in_a_false_minimum(
-    width, lowest, loss, then
-):
-    nets = [
-        start_parameters(np.random.RandomState(0), (1, n, n, 1), ())
-        for n in (20, width)
-    ]
-    problem = SimpleNamespace(unknown={})
-    model = SimpleNamespace(problem=problem, features=None, classes=())
-    settings = SimpleNamespace(
-        untrained=nets[0],
-        models=[model],
-        observed=None,
-        steps=SimpleNamespace(solver=SimpleNamespace(name="dngd")),
-    )
-    state = SimpleNamespace(net=nets[1], stage=0)
-    step = SimpleNamespace(class_losses=np.array([loss, 0.0]))
-    flat = level([lowest], before=1e-3)
-    now = Control(level=flat, first_fresh=1.0)
-    late = now._replace(level=flat._replace(late=True))
-    for found in (now._replace(next="network"), late):
-        assert control._begins_anew(found, state, settings, step, None) == then
-    assert not control._begins_anew(now, state, settings, step, None)
+def fitted(**settings):
+    solver = PINNSolver(EQUATION, random_state=0, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return solver.fit()
+
+
+def test_a_linear_problem_ends_at_its_minimum():
+    solver = fitted()
+    assert solver.converged_
+    assert solver.n_iter_ < 25
+    x = np.linspace(0, 1, 9)[:, None]
+    exact = (x * (1 - x))[:, 0] / 2
+    np.testing.assert_allclose(solver.predict(x), exact, atol=1e-7)
 
 
 @pytest.mark.parametrize(
-    ("estimate", "changes", "larger"),
+    ("estimate", "settings", "larger"),
     [
         (2e-4, {}, True),
         (5e-5, {}, False),
-        (2e-4, {"network": False}, False),
-        (2e-4, {"deadline": 0.0}, False),
+        (2e-4, {"max_time": 1e-2}, False),  # there is no time
+        (2e-4, {"hidden_layer_sizes": (8, 8)}, False),
     ],
 )
 def test_a_network_that_is_not_accurate_grows_after_all(
-    monkeypatch, estimate, changes, larger
+    monkeypatch, estimate, settings, larger
 ):
-    net = start_parameters(np.random.RandomState(0), (1, 20, 20, 1), ())
-    rules = control.Rules(network=True, points=True)._replace(**changes)
-    ended = level([1e-8] * 13)._replace(ended=True)
     monkeypatch.setattr(control, "relative_error_estimate", lambda *_, **__: estimate)
-    problem = SimpleNamespace(unknown={})
-    settings = SimpleNamespace(
-        growth=rules, dtype=np.dtype(float), models=[SimpleNamespace(problem=problem)]
-    )
-    state = iteration.PINNState(net, 1e-8, ())
-    points = iteration.FixedPoints(None, (), None)
-
-    def has_to_grow(stop, lowest=1e-8):
-        now = Control(level=ended._replace(falls=(lowest,)), first_fresh=1.0)
-        return control.has_to_grow(points, state, settings, now, stop)
-
-    assert has_to_grow("tol") == larger
-    # An earlier network has solved the equation, and this one does not.
-    assert has_to_grow("stalled") == (changes == {})
-    assert not has_to_grow("stalled", lowest=1e-5)
-    problem.unknown = {"k": None}
-    monkeypatch.setattr(control, "largest_error_estimate", lambda *_: 3 * estimate)
-    assert has_to_grow("tol") == (changes == {})
-
-
-@pytest.mark.parametrize(
-    ("estimate", "loss", "changes", "then", "ends"),
-    [
-        (5e-8, 1e-11, {}, "network", True),
-        (5e-8, 1e-11, {}, "points", True),
-        (5e-8, 1e-11, {}, None, False),  # it still falls
-        (5e-8, 1e-11, {"falls": (1e-11,) * 13}, None, True),
-        (5e-8, 1e-11, {"falls": (1e-11,) * 12}, None, False),
-        (5e-8, 1e-11, {"falls": (1e-11,) * 13, "promising": 9e-12}, None, False),
-        (5e-8, 1e-11, {"promising": 9e-12}, "network", True),
-        (5e-8, 1e-11, {"tol": 0.0}, "network", False),  # all digits are wanted
-        (5e-8, 1e-9, {}, "network", False),  # too early to compile the estimate
-        (2e-7, 1e-11, {}, "network", False),
-        (np.nan, 1e-11, {}, "network", False),
-    ],
-)
-def test_a_fit_with_a_small_error_ends(
-    monkeypatch, estimate, loss, changes, then, ends
-):
-    asked = []
     monkeypatch.setattr(
-        control, "relative_error_estimate", lambda *_, **__: asked.append(1) or estimate
+        control,
+        "what_is_missing",
+        lambda now, *_: "end" if len(now.level.falls) > 3 else None,
     )
-    changes = dict(changes)
-    settings = SimpleNamespace(
-        tol=changes.pop("tol", 1e-3),
-        dtype=np.dtype(float),
-        models=[SimpleNamespace(problem=SimpleNamespace(unknown={}))],
-    )
-    state = iteration.PINNState(None, loss, ())
-    before = level([loss])._replace(**changes)
-    now = Control(level=before, next=then, first_fresh=1.0)
-    points = iteration.FixedPoints(None, (), None)
-    losses = Losses(loss, loss, loss, 0.0, True)
-    after, accurate = control.ended_if_accurate(points, state, settings, now, losses)
-    assert accurate == ends
-    assert (after.next, after.level.ended) == (None if ends else then, ends)
-    if not asked or ends:
-        assert after.level.promising == before.promising
-    elif np.isnan(estimate):
-        assert after.level.promising == 0
-    else:  # asked again where an error like the root of the loss is small
-        assert after.level.promising == pytest.approx(loss * (1e-7 / estimate) ** 2)
-
-
-@pytest.mark.parametrize(
-    ("estimate", "changes", "ends"),
-    [
-        (5e-6, {}, True),
-        (2e-5, {}, False),
-        # The observations have noise, or may have some.
-        (5e-6, {"weight": 0.1, "next": 0.1}, False),
-        (5e-6, {"next": 0.1}, False),
-        (5e-6, {"waits": True}, False),
-        (5e-6, {"has_functions": True}, False),
-        (5e-6, {"observed": None}, False),
-    ],
-)
-def test_a_fit_of_exact_observations_ends_with_few_digits_more(
-    monkeypatch, estimate, changes, ends
-):
-    monkeypatch.setattr(control, "largest_error_estimate", lambda *_: estimate)
-    changes = dict(changes)
-    settings = SimpleNamespace(
-        tol=1e-3,
-        dtype=np.dtype(float),
-        models=[SimpleNamespace(problem=SimpleNamespace(unknown={"k": None}))],
-        observed=changes.pop(
-            "observed", Observed(10, 1.0, changes.pop("has_functions", False))
-        ),
-    )
-    state = iteration.PINNState(None, 1e-7, ())
-    points = iteration.FixedPoints("observations", (), None)
-    weighing = Weighing(**changes)
-    now = Control(1.0, level=level([1e-7]), next="network", weighing=weighing)
-    losses = Losses(1e-7, 1e-7, 1e-7, 0.0, True)
-    after, accurate = control.ended_if_accurate(points, state, settings, now, losses)
-    assert (accurate, after.level.ended) == (ends, ends)
+    monkeypatch.setattr(fitting, "FIRST_WIDTHS", (8, 8))
+    solver = fitted(max_iter=30, **settings)
+    assert (solver.coefs_[0].shape[1] > 8) == larger
 
 
 @pytest.mark.parametrize(
@@ -248,15 +115,15 @@ def test_a_fit_of_exact_observations_ends_with_few_digits_more(
 def test_points_grow_where_the_layers_are_given(widths, sizes):
     net = start_parameters(np.random.RandomState(0), (1, *widths, 1), ())
     rules, classes = control.Rules(False, True), EQUATION.residual_classes()
-    now = control.Level(control.points_for(classes, n_weights(net)))
+    level = control.Level(control.points_for(classes, n_weights(net)))
     for expected, larger in itertools.pairwise(sizes):
-        assert now.sizes == expected
-        now = now._replace(falls=(1e-3,) * 12)
-        found = control.observed(Control(1.0, level=now), rules, 1e-5, 1e-3, net)
-        now = found.level
-        assert now.ended == (larger == expected)
-        if not now.ended:
-            now, same = control.grown(now, found.next, rules, classes, net, None)
+        assert level.sizes == expected
+        level = level._replace(falls=(1e-3,) * 13)
+        now = Control(1.0, level=level)
+        found = control.what_is_missing(now, rules, 1e-5, 1e-3, net)
+        assert found == ("end" if larger == expected else "points")
+        if found == "points":
+            level, same = control.grown(level, found, rules, classes, net, None)
             assert same is net
 
 

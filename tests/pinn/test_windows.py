@@ -20,7 +20,7 @@ from sklearn_gn.pde import (
     d,
     integral,
 )
-from sklearn_gn.pinn import control, fitting, windows
+from sklearn_gn.pinn import fitting, windows
 from sklearn_gn.pinn.model import Model, network, start_parameters
 from sklearn_gn.pinn.points import Sampler
 from sklearn_gn.pinn.residuals import class_residuals
@@ -140,24 +140,20 @@ def test_a_window_that_is_cut_begins_where_the_one_before_ends():
     ("march", "fresh", "then"),
     [
         (March(falls=(1e-2,) * 11), 1e-2, None),
-        (March(falls=(1e-2,) * 12), 1e-2, "cut"),
-        (March(falls=(1e-7,) * 12), 1e-7, "cut"),
+        (March(falls=(1e-2,) * 12), 1e-2, 0.5),
         (March(falls=(1e-11,) * 12), 1e-11, None),  # solved well: the network grows
-        (March(0.0, 0.25, falls=(1e-2,) * 8), 1e-2, "cut"),
-        (March(0.25, 0.5, falls=(1e-3,)), 1e-13, 1.0),  # quickly: twice as long
-        (March(0.25, 0.5, falls=(1e-9,) * 17), 1e-13, 0.75),
+        (March(0.25, 0.5, falls=(1e-2,) * 12), 1e-2, 0.375),
+        (March(0.25, 0.5, falls=(1e-13,)), 1e-13, 1.0),  # quickly: twice as long
+        (March(0.25, 0.5, falls=(1e-9,) * 17 + (1e-13,)), 1e-13, 0.75),
         (March(0.5, 1.0, falls=(1e-11,) * 3), 1e-11, "end"),
+        (March(0.5, 1.0, falls=(1e-11,) * 3), 1e-12, None),  # it falls
         (March(0.5, 1.0, falls=(1e-8,) * 3), 1e-8, None),
         (March(0.5, 1.0, falls=(1e-8,) * 3, unit=1e3), 1e-8, "end"),
-        (March(0.5, 0.5 + 2**-16, falls=(1e-2,) * 8), 1e-2, 0.5 + 2**-15),
+        (March(0.5, 0.5 + 2**-16, falls=(1e-2,) * 12), 1e-2, 0.5 + 2**-15),
     ],
 )
-def test_windows_go_on_where_they_are_solved_and_are_cut_where_not(
-    monkeypatch, march, fresh, then
-):
-    monkeypatch.setattr(windows, "_cut", lambda *arguments: "cut")
-    rules = control.Rules(True, True)
-    found = windows.observed(march, None, None, None, fresh, 1.0, rules)
+def test_windows_go_on_where_they_are_solved_and_are_cut_where_not(march, fresh, then):
+    found = windows.observed(march, fresh, 1.0, True)
     assert found.ended == (then == "end")
     assert found.next_stop == (None if then == "end" else then)
 
@@ -189,8 +185,6 @@ def test_windows_are_better_than_one_network_where_they_are():
 def test_a_fit_in_windows(monkeypatch):
     monkeypatch.setattr(windows, "FEW_ITERATIONS", 1)
     monkeypatch.setattr(windows, "FALL", 0.0)  # whatever is unsolved is cut
-    monkeypatch.setattr(windows, "_WINDOW_PATIENCE", 100)
-    monkeypatch.setattr(windows, "_ENOUGH", 100)
     monkeypatch.setattr(fitting, "FIRST_WIDTHS", (8, 8))
     problem = Problem(
         lambda u, x: (d(u["a"], "t")(x) - u["b"](x), d(u["b"], "t")(x) + u["a"](x)),
