@@ -162,8 +162,8 @@ class Posterior(NamedTuple):
         for start in range(0, len(z), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
             for k in range(shape.q):
-                jacobian = evidence_gn.jacobian(self.theta, shape, z[rows], k)
-                variances[rows, k] = posterior_variances(self.covariance, jacobian.T)
+                jacobian = shape.jacobian(self.theta, z[rows], [k])[0]
+                variances[rows, k] = posterior_variances(self.covariance, jacobian)
         return variances
 
 
@@ -313,7 +313,7 @@ def linear_network_if_better(net, found, rows, n_effective):
     """
 
     def left_out_errors(some):
-        residuals = evidence_gn.predict(net.theta, net.shape, some.x) - some.y
+        residuals = net.values(some.x) - some.y
         leverage = net.beta * found.variances(some.x)
         return laplace.left_out_errors(residuals, leverage, some.weight, n_effective)
 
@@ -339,7 +339,7 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
     n_effective, given = options.n_effective, options.alpha is not None
     observed, n_neurons = rows, net.shape.n
     if robust:
-        rows = rows._replace(y=huber.targets_of(evidence_gn.values(net, rows.x), rows))
+        rows = rows._replace(y=huber.targets_of(net.values(rows.x), rows))
     sums = sums_of(net.shape, net.theta, rows)
     posterior = evidence_posterior(net, rows, sums, n_effective)
     linear = None
@@ -358,7 +358,7 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         n_chosen += evidence.parameters_of_penalties(found.gamma, shape.groups())
     freedom = degrees_of_freedom(n_effective, shape.q, n_chosen)
     if robust:
-        fitted_values = evidence_gn.values(net, rows.x)
+        fitted_values = net.values(rows.x)
         noise_std = huber.noise_std(
             fitted_values, observed, n_effective, n_chosen / shape.q
         )

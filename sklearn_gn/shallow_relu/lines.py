@@ -368,7 +368,7 @@ def step(data, state, options):
         knots = np.vstack([knots[:1], *_searched(data, knots[0])])
         knots = _descended(data, knots, converge)
     else:
-        knots = _descended(data, knots, _to_the_end)
+        knots = _descended(data, knots[:1], _to_the_end)
     line = fit_at(knots[0], data.rows)
     if phase == Phase.END:  # running sums are not exact enough for little noise
         below = _LITTLE * data.size if data.problems else np.inf
@@ -460,6 +460,8 @@ def exact_knots(data, most):
     rows = data.rows
     if len(rows.x) <= most + 1:
         return np.append(LEFT, rows.x[1:-1])
+    if not _on_lines(rows):
+        return None
     w, x, y = rows.weight, rows.x, rows.y.T
     terms = np.concatenate([[w, w * x, w * x * x], w * y, w * x * y])
     sums = np.pad(np.cumsum(terms, axis=1), ((0, 0), (1, 0)))
@@ -471,6 +473,14 @@ def exact_knots(data, most):
         if knots and len(knots) <= most:
             return np.array(knots)
     return None
+
+
+def _on_lines(rows):
+    """Return whether most rows lie on a line with their neighbours."""
+    x, y = rows.x, rows.y
+    share = ((x[1:-1] - x[:-2]) / (x[2:] - x[:-2]))[:, None]
+    off = y[1:-1] - (1 - share) * y[:-2] - share * y[2:]
+    return np.median(np.abs(off)) <= _SAME * np.abs(y).max()
 
 
 def _knots(rows, path, slope):
