@@ -282,8 +282,8 @@ def _by_search(estimator, problem, rng, is_late):
     if solver.side_by_side:
         starts = [stack_networks(starts)]
     options = fit_options(estimator, rng)
-    if path is not None and solver is SEGMENTED:  # the choice has searched already
-        options = options._replace(relocations=0)
+    if path is not None and solver is SEGMENTED and rows.problems:
+        options = options._replace(relocations=0)  # the choice has searched already
     return problem._replace(
         starts=starts,
         options=options,
