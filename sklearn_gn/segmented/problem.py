@@ -123,6 +123,8 @@ def rows_of(array, series):
 
 def take(array, index):
     """Return ``array[b, index[b]]`` for every series b."""
+    if array.strides[0] == 0:  # one row of memory
+        return array[0].take(index, axis=0)
     if not array.flags.c_contiguous:
         series = np.arange(len(array)).reshape(-1, *[1] * (index.ndim - 1))
         return array[series, index]
@@ -135,7 +137,7 @@ def locate(table, t):
     """Return the first position not left of each of some points, by series."""
     t = np.minimum(t, RIGHT)
     n = table.x.shape[1]
-    if len(t) == 1:
+    if len(t) == 1 or table.x.strides[0] == 0:
         return np.searchsorted(table.x[0], t)
     first, step = np.zeros(t.shape, np.intp), 1 << (n.bit_length() - 1)
     while step:  # bisection, of all series together
@@ -348,18 +350,40 @@ def sum_of_squares(problem, knots):
     They are infinite where a change of slope has the wrong sign.
     """
     form = problem.form
-    if form.ramp and not form.step and problem.table.gram.shape[1] == 1:
-        return _squares_of_lines(problem, knots)
-    found = solve(problem.table, all_pieces(problem, knots), form.flat_end)
+    if has_only_kinks(problem):
+        found = broken_lines(problem, knots)
+        rss, changes = found.rss, np.diff(found.slopes)
+    else:
+        found = solve(problem.table, all_pieces(problem, knots), form.flat_end)
+        first, rss = 1 + form.slope, found.rss
+        changes = found.coef[..., first : first + knots.shape[-1]]
     if not form.sign:
-        return found.rss
-    first = 1 + form.slope
-    changes = found.coef[..., first : first + knots.shape[-1]]
-    return np.where(np.all(form.sign * changes >= 0, axis=-1), found.rss, np.inf)
+        return rss
+    return np.where(np.all(form.sign * changes >= 0, axis=-1), rss, np.inf)
 
 
-def _squares_of_lines(problem, knots):
-    """Return the same of broken lines, from their values at the breakpoints.
+class BrokenLines(NamedTuple):
+    """Continuous broken lines, and sums over the intervals between breakpoints."""
+
+    rss: np.ndarray  # (...)
+    ends: np.ndarray  # (..., k + 2) of the intervals
+    values: np.ndarray  # (..., k + 2) there
+    slopes: np.ndarray  # (..., k + 1)
+    weight: np.ndarray  # (..., k + 1)
+    x: np.ndarray  # (..., k + 1) means
+    y: np.ndarray  # (..., k + 1) means
+    xx: np.ndarray  # (..., k + 1) squares about the means, 0 where not resolved
+    xy: np.ndarray  # (..., k + 1)
+
+
+def has_only_kinks(problem):
+    """Return whether the function is a broken line, without linear features."""
+    form = problem.form
+    return form.ramp and not form.step and problem.table.gram.shape[1] == 1
+
+
+def broken_lines(problem, knots):
+    """Return the best broken lines, by their values at the breakpoints.
 
     Hats at the breakpoints and at the ends have a tridiagonal matrix, which costs a
     fraction of that of the pieces.
@@ -373,21 +397,23 @@ def _squares_of_lines(problem, knots):
     first[..., 1:-1], first[..., -1] = locate(table, t), table.x.shape[1]
     ends = np.full(first.shape, RIGHT)
     ends[..., 0], ends[..., 1:-1] = table.x[:, 0].reshape(shape), t
-    # Sums over the intervals, centred.
     w, wx, wxx = _differences(take(table.powers, first))
     wy, wxy = _differences(take(table.targets, first)[..., 0, :])
-    low, inverse = ends[..., :-1], 1 / np.maximum(np.diff(ends), EXACT)
-    mean = np.clip(wx / np.where(w > 0, w, 1), low, ends[..., 1:])
-    xx = wxx - wx * mean
+    safe, low = np.where(w > 0, w, 1), ends[..., :-1]
+    inverse = 1 / np.maximum(np.diff(ends), EXACT)
+    x, y = np.clip(wx / safe, low, ends[..., 1:]), wy / safe
+    xx = wxx - wx * x
     wide = xx > EXACT
+    xx, xy = np.where(wide, xx, 0), np.where(wide, wxy - wx * y, 0)
     # Shares of the hat at the right end of each interval.
-    share = np.minimum((mean - low) * inverse, 1)
-    bend = np.where(wide, xx, 0) * inverse**2 + _TIE
-    with_right = wy * share + np.where(wide, wxy - wy * mean, 0) * inverse
-    for is_level, at in ((not form.slope, 0), (form.flat_end, -1)):
-        if is_level:
-            share[..., at], bend[..., at] = 1 + at, 0
-            with_right[..., at] = (1 + at) * wy[..., at]
+    share = np.minimum((x - low) * inverse, 1)
+    bend, with_right = xx * inverse**2 + _TIE, wy * share + xy * inverse
+    level = np.zeros(2 * (t.shape[-1] + 1), bool).reshape(2, -1)
+    level[0, 0], level[1, -1] = not form.slope, form.flat_end
+    for right_end, is_level in zip((1, 0), level, strict=True):
+        share = np.where(is_level, right_end, share)
+        bend = np.where(is_level, 0, bend)
+        with_right = np.where(is_level, right_end * wy, with_right)
     right = w * share
     across = (w - right) * share - bend
     diagonal, target = np.zeros(ends.shape), np.zeros((*ends.shape, 1))
@@ -398,12 +424,8 @@ def _squares_of_lines(problem, knots):
     values = factors.solve_tridiagonal(diagonal, across, target)
     square = table.gram[:, 0, 0].reshape(shape)
     rss = np.maximum(square - np.sum(values * target, axis=(-2, -1)), 0)
-    if not form.sign:
-        return rss
-    slopes = np.diff(values[..., 0]) * inverse
-    slopes[..., 0] *= form.slope
-    slopes[..., -1] *= not form.flat_end
-    return np.where(np.all(form.sign * np.diff(slopes) >= 0, axis=-1), rss, np.inf)
+    slopes = np.where(level.any(axis=0), 0, np.diff(values[..., 0]) * inverse)
+    return BrokenLines(rss, ends, values[..., 0], slopes, w, x, y, xx, xy)
 
 
 def _differences(sums):

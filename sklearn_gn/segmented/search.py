@@ -33,7 +33,9 @@ from sklearn_gn.segmented.problem import (
     RIGHT,
     Pieces,
     all_pieces,
+    broken_lines,
     concatenate,
+    has_only_kinks,
     locate,
     solve,
     sum_of_squares,
@@ -271,6 +273,8 @@ def gauss_newton_steps(problem, knots):
     breakpoint. Its coefficient is the jump between the lines that are fitted on both
     sides, and the breakpoint moves by minus the jump over the change of slope.
     """
+    if has_only_kinks(problem) and not (problem.form.flat_end or problem.known.size):
+        return _steps_of_lines(problem, knots)
     table = problem.table
     pieces = all_pieces(problem, knots)
     k, before = knots.shape[1], pieces.first.shape[1] - knots.shape[1]
@@ -286,6 +290,31 @@ def gauss_newton_steps(problem, knots):
         return np.where(size != 0, -jump / np.where(size != 0, size, 1), 0)
 
     return along(old), along(change)
+
+
+def _steps_of_lines(problem, knots):
+    """Return both steps from straight lines fitted to the intervals.
+
+    An interval whose rows determine no line keeps the one that it has.
+    """
+    order = np.argsort(knots, axis=-1)
+    found = broken_lines(problem, knots)
+    slopes = found.xy / np.where(found.xx > 0, found.xx, 1)
+    slopes = np.where(found.xx > 0, slopes, found.slopes)
+    if not problem.form.slope:
+        slopes[..., 0] = 0
+    own = found.values[..., 1:] + found.slopes * (found.x - found.ends[..., 1:])
+    y, t = np.where(found.weight > 0, found.y, own), found.ends[..., 1:-1]
+    left = y[..., :-1] + slopes[..., :-1] * (t - found.x[..., :-1])
+    jump = y[..., 1:] + slopes[..., 1:] * (t - found.x[..., 1:]) - left
+
+    def along(size):
+        step = np.where(size != 0, -jump / np.where(size != 0, size, 1), 0)
+        unsorted = np.empty_like(step)
+        np.put_along_axis(unsorted, order, step, axis=-1)
+        return unsorted
+
+    return along(np.diff(found.slopes)), along(np.diff(slopes))
 
 
 # --- residuals, and partitions ------------------------------------------------------

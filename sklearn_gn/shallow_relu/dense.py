@@ -67,6 +67,17 @@ class Data(NamedTuple):
 # --- the search ----------------------------------------------------------------------
 
 
+class Method(NamedTuple):
+    """An iteration: of the alternating kind or of the joint one."""
+
+    begin: Any  # what the first iteration of a network remembers
+    iterate: Any  # from network, memory, rows and options to an Iterate
+
+
+SGGN_METHOD = Method(sggn.begin, sggn.iterate)
+JOINT_METHOD = Method(joint.begin, joint.iterate)
+
+
 class SearchState(NamedTuple):
     """What a run remembers."""
 
@@ -81,7 +92,7 @@ class SearchState(NamedTuple):
 
 
 def search(name, method):
-    """Return the algorithm that searches with the iteration of a module."""
+    """Return the algorithm that searches with an iteration."""
     return Algorithm(
         name=name,
         prepare=prepare,
@@ -509,7 +520,7 @@ class DenseSizes:
 
     def _descend(self):
         result, _ = descend_again(
-            self.nets, self.rows, self.options, ROUND_STEPS[1], joint
+            self.nets, self.rows, self.options, ROUND_STEPS[1], JOINT_METHOD
         )
         self.nets, self.loss = result.net, result.loss[0]
 
@@ -533,4 +544,4 @@ class DenseSizes:
         return hyperplanes, float(self.loss), parameters
 
 
-VPGN, SGGN = search("vpgn", joint), search("sggn", sggn)
+VPGN, SGGN = search("vpgn", JOINT_METHOD), search("sggn", SGGN_METHOD)

@@ -111,15 +111,9 @@ class RegularisedNetwork(NamedTuple):
         """The shape of ``theta``."""
         return shape_of(len(self.hyperplanes), *self.slope.shape, self.features)
 
-
-def predict(theta, shape, x):
-    """Return the outputs of the network, of shape (m, q)."""
-    return shape.values(theta, x)
-
-
-def jacobian(theta, shape, x, target):
-    """Return the derivatives of one target in all parameters, of shape (m, P)."""
-    return shape.jacobian(theta, x, [target])[0].T
+    def values(self, x):
+        """Return the predictions, of shape (m, q)."""
+        return self.shape.values(self.theta, x)
 
 
 # --- the iteration -------------------------------------------------------------------
@@ -329,15 +323,9 @@ def pruned(net, rows):
     )
 
 
-def values(net, x):
-    """Return the predictions of a network, of shape (m, q)."""
-    return predict(net.theta, net.shape, x)
-
-
-def continued(rows, state):
-    """Return a state that goes on with the targets of other rows."""
-    return evidence_gn.continued(state.net.shape, rows, state)
-
-
 EVIDENCE_GN = Algorithm("vpgn", init, step, side_by_side=True, compiled=False)
-ROBUST_GN = huber.robust(EVIDENCE_GN, values, continued)
+ROBUST_GN = huber.robust(
+    EVIDENCE_GN,
+    lambda net, x: net.values(x),
+    lambda rows, state: evidence_gn.continued(state.net.shape, rows, state),
+)

@@ -162,8 +162,8 @@ class Posterior(NamedTuple):
         for start in range(0, len(z), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
             for k in range(shape.q):
-                jacobian = evidence_gn.jacobian(self.theta, shape, z[rows], k)
-                variances[rows, k] = posterior_variances(self.covariance, jacobian.T)
+                jacobian = shape.jacobian(self.theta, z[rows], [k])[0]
+                variances[rows, k] = posterior_variances(self.covariance, jacobian)
         return variances
 
 
@@ -315,9 +315,10 @@ def linear_network_if_better(net, found, rows, n_effective):
     def leverages(x):
         return net.beta * found.variances(x)
 
-    predict = partial(evidence_gn.predict, net.theta, net.shape)
     linear = linear_model(rows, n_effective)
-    if linear is None or not beats(linear, net, leverages, predict, rows, n_effective):
+    if linear is None or not beats(
+        linear, net, leverages, net.values, rows, n_effective
+    ):
         return None
     theta = np.zeros(net.shape.size)
     theta[: linear.coef.size] = linear.coef.ravel()
@@ -336,7 +337,7 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
     n_effective, given = options.n_effective, options.alpha is not None
     observed, n_neurons = rows, net.shape.n
     if robust:
-        rows = rows._replace(y=huber.targets_of(evidence_gn.values(net, rows.x), rows))
+        rows = rows._replace(y=huber.targets_of(net.values(rows.x), rows))
     sums = sums_of(net.shape, net.theta, rows)
     posterior = evidence_posterior(net, rows, sums, n_effective)
     linear = None
@@ -355,7 +356,7 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         n_chosen += evidence.parameters_of_penalties(found.gamma, shape.groups())
     freedom = degrees_of_freedom(n_effective, shape.q, n_chosen)
     if robust:
-        fitted_values = evidence_gn.values(net, rows.x)
+        fitted_values = net.values(rows.x)
         noise_std = huber.noise_std(
             fitted_values, observed, n_effective, n_chosen / shape.q
         )

@@ -26,7 +26,9 @@ from sklearn_gn.segmented.insertion import insert
 from sklearn_gn.segmented.partition import Segments, exact_partition
 from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
 from sklearn_gn.segmented.problem import (
+    EXACT,
     LEFT,
+    MOST_CANDIDATES,
     RIGHT,
     Form,
     spread,
@@ -34,8 +36,6 @@ from sklearn_gn.segmented.problem import (
 )
 from sklearn_gn.segmented.programme import STARTS, kinks_at_positions
 from sklearn_gn.segmented.search import (
-    EXACT,
-    converge,
     descend,
     refine,
     through_rows,
@@ -44,16 +44,12 @@ from sklearn_gn.shallow_relu.network import ShallowReLU
 from sklearn_gn.shallow_relu.search import Phase, SizePath
 
 MOST_NEURONS = 64  # that the choice of a size tries
-_OUTSIDE = -3.0  # where the networks have the breakpoint that is at LEFT here
 _LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of a Gauss-Newton step that are tried
-_MOST_STEPS = 50
 _ROUGH = 1e-4  # relative decrease that ends the first descents of several targets
 _SAME = 1e-12  # distance of a row from a breakpoint that is meant to be at it
-_KEPT = 4  # best starts that go on
-_FURTHER = 6  # neurons beyond the best number of several targets that are tried
 _PLACES = 100  # that may have breakpoints of several targets, at least
-_FEW_ROWS = 4096  # between whose moments the descents of several targets begin
-_LITTLE = 1e-9  # relative loss that running sums do not resolve
+# Share of the variance that running sums resolve to half of the digits.
+_RESOLVED = float(np.sqrt(np.finfo(np.float64).eps))
 _ROUNDING = 1e-26  # relative loss at which residuals are rounding errors
 
 
@@ -219,16 +215,13 @@ def gradient(line):
     return -np.sum(np.diff(line.slopes, axis=0) * (behind.T @ line.residual), axis=1)
 
 
-def descend_rows(line, rows, tol=0.0, below=np.inf):
+def descend_rows(line, rows, tol, below=np.inf):
     """Take Gauss-Newton steps while the loss falls and is ``below`` a bound."""
-    for _ in range(_MOST_STEPS):
-        if not 0 < line.loss < below:
-            break
+    before = np.inf
+    while 0 < line.loss < below and line.loss < before * (1 - tol):
         step, before = gauss_newton_step(line), line.loss
         trials = (fit_at(line.knots + length * step, rows) for length in _LENGTHS)
         line = min(line, *trials, key=lambda each: each.loss)
-        if not line.loss < before * (1 - tol):
-            break
     return line
 
 
@@ -272,11 +265,11 @@ def to_network(line):
     coef[line.knots >= RIGHT] = 0
     at_left = line.knots <= LEFT
     # Where the first line begins is free: far enough out, it goes on as a line.
-    intercept = line.values[0] - coef[at_left].sum(axis=0) * (LEFT - _OUTSIDE)
-    position = np.where(at_left, _OUTSIDE, line.knots)
-    return ShallowReLU(
-        _hyperplanes(position), coef, intercept, np.ones(len(coef), bool)
-    )
+    outside = 3 * LEFT
+    intercept = line.values[0] - coef[at_left].sum(axis=0) * (LEFT - outside)
+    position = np.where(at_left, outside, line.knots)
+    alive = np.ones(len(coef), bool)
+    return ShallowReLU(_hyperplanes(position), coef, intercept, alive)
 
 
 # --- the iteration -------------------------------------------------------------------
@@ -309,8 +302,8 @@ def prepare(rows):
         problem = problem_of([_prepared(rows, 1.0)], _OPTIONS)
         for slope in (True, False):
             problems[slope] = problem._replace(form=Form(slope, ramp=True, step=False))
-    elif len(rows.x) > 2 * _FEW_ROWS:
-        ends = rows.x[spread(1, len(rows.x) - 1, _FEW_ROWS)]
+    elif len(rows.x) > 2 * MOST_CANDIDATES:
+        ends = rows.x[spread(1, len(rows.x) - 1, MOST_CANDIDATES)]
         few = sort_rows(condensed_rows(ends, rows)[0])
     ties = 0.5 * float(rows.tie_variance.sum())
     size = 0.5 * float(np.sum(rows.weight @ rows.y**2)) + ties
@@ -363,16 +356,16 @@ def step(data, state, options):
         return state, Report(state.loss, 0.0, stop="rounding")
     if phase == Phase.STARTS:
         knots = _descended(data, knots, descend)[:STARTS]
-        knots, after = _descended(data, knots, converge)[:_KEPT], _after_starts(options)
+        knots, after = _descended(data, knots, descend), _after_starts(options)
     elif phase == Phase.ROUNDS:
         knots = np.vstack([knots[:1], *_searched(data, knots[0])])
-        knots = _descended(data, knots, converge)
+        knots = _descended(data, knots, descend)
     else:
-        knots = _descended(data, knots, _to_the_end)
+        knots = _descended(data, knots[:1], _to_the_end)
     line = fit_at(knots[0], data.rows)
     if phase == Phase.END:  # running sums are not exact enough for little noise
-        below = _LITTLE * data.size if data.problems else np.inf
-        line = descend_rows(line, data.rows, below=below)
+        below = _RESOLVED * data.size if data.problems else np.inf
+        line = descend_rows(line, data.rows, options.tol, below)
     before, state = state.loss, state._replace(knots=knots, phase=after)
     if line.loss < before:
         state = state._replace(net=to_network(line), loss=line.loss)
@@ -386,12 +379,12 @@ def step(data, state, options):
 
 def _to_the_end(problem, knots, rss):
     """Converge; then hold the kinks at rows, where the sum of squares has corners."""
-    knots, rss = through_rows(problem, *converge(problem, knots, rss))
+    knots, rss = through_rows(problem, *descend(problem, knots, rss))
     for b, own in enumerate(knots):
         own = at_rows(own, problem.table.x[0])
         held = np.isin(own, problem.table.x[0])
         others = problem.of([b])._replace(known=own[None, held])
-        moved, rss[[b]] = converge(others, own[None, ~held], rss[[b]])
+        moved, rss[[b]] = descend(others, own[None, ~held], rss[[b]])
         knots[b] = np.sort(np.append(own[held], moved[0]))
     return knots, rss
 
@@ -423,9 +416,8 @@ def _searched(data, knots):
     if not data.problems:
         for slope in (True, False):
             *_, found = shared_starts(data.few, n, slope)
-            yield np.pad(
-                found, ((0, 0), (0, n - found.shape[1])), constant_values=RIGHT
-            )
+            unused = np.full((len(found), n - found.shape[1]), RIGHT)
+            yield np.hstack([found, unused])[: STARTS // 4]
         return
     sloped, level = data.problems[True], data.problems[False]
     inner = np.minimum(knots[None, 1:], 1.0)
@@ -460,6 +452,8 @@ def exact_knots(data, most):
     rows = data.rows
     if len(rows.x) <= most + 1:
         return np.append(LEFT, rows.x[1:-1])
+    if not _on_lines(rows):
+        return None
     w, x, y = rows.weight, rows.x, rows.y.T
     terms = np.concatenate([[w, w * x, w * x * x], w * y, w * x * y])
     sums = np.pad(np.cumsum(terms, axis=1), ((0, 0), (1, 0)))
@@ -471,6 +465,14 @@ def exact_knots(data, most):
         if knots and len(knots) <= most:
             return np.array(knots)
     return None
+
+
+def _on_lines(rows):
+    """Return whether most rows lie on a line with their neighbours."""
+    x, y = rows.x, rows.y
+    share = ((x[1:-1] - x[:-2]) / (x[2:] - x[:-2]))[:, None]
+    off = y[1:-1] - (1 - share) * y[:-2] - share * y[2:]
+    return np.median(np.abs(off)) <= _SAME * np.abs(y).max()
 
 
 def _knots(rows, path, slope):
@@ -531,13 +533,13 @@ def select_size(data, first, criterion, n_numbers, is_late):
             path.visit(_hyperplanes(knots), loss, n_parameters, extra)
     else:
         for starts in shared_starts(data.few, most, slope=True):
-            far = path.found and starts.shape[1] > path.best_size() + _FURTHER
+            far = path.found and starts.shape[1] > 2 * (1 + path.best_size())
             if not len(starts) or far or (is_late() and path.found):
                 break
-            visit(_descended(data, starts[:_KEPT], descend)[0])
+            visit(_descended(data, starts[:1], descend)[0])
     if first is not None:
         knots = np.sort(np.clip(-first[:, 0] / first[:, 1], LEFT, RIGHT))
-        visit(_descended(data, knots[None], converge)[0])
+        visit(_descended(data, knots[None], descend)[0])
     return path.result()
 
 

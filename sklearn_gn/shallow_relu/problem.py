@@ -44,7 +44,6 @@ _HIDDEN_WEIGHTS = 500  # of it at most: fewer neurons where there are many featu
 _FEW_NEURONS = 10  # from which on it has half as many parameters as rows, or ...
 _FEW_PARAMETERS = 100  # ... so many, where that is more
 _LEAST_RISE = 1e-3  # of the log evidence per row, in an iteration that is progress
-_SLOTS = 32  # of which compiled networks of one feature have a multiple
 _STARTS = ((5, 100), (3, 300))  # that the evidence chooses from, up to hidden weights
 _EXACT = 1e-7  # noise, in units of the targets, that is a network's rounding errors
 # Parameters of fits that the global search may follow.
@@ -186,21 +185,6 @@ def has_all_penalties(estimator, n_features):
     return n_features > 1 and of_auto
 
 
-def _previous_network(estimator):
-    """The network to go on with, or None."""
-    warm = estimator.warm_start and hasattr(estimator, "_network")
-    # A linear model, which the evidence may prefer, has no neurons to go on with.
-    return estimator._network[0] if warm and len(estimator.hyperplanes_) else None
-
-
-def _given_hyperplanes(estimator, n, scaling):
-    """Those of the previous fit or of ``init``, in scaled units; None without."""
-    previous = None
-    if _previous_network(estimator) is not None:
-        previous = estimator.hyperplanes_
-    return given_hyperplanes(estimator.init, previous, n, scaling)
-
-
 # --- penalties by the evidence -------------------------------------------------------
 
 
@@ -210,7 +194,7 @@ def _by_evidence(estimator, problem, rng):
     # Drawn first, so that the first of several starts is that of one.
     seed = int(rng.randint(np.iinfo(np.int32).max))
     n = None if estimator.n_neurons == "auto" else estimator.n_neurons
-    given = _given_hyperplanes(estimator, n, scaling)
+    given = given_hyperplanes(estimator, n, scaling)
     if n is None:
         most = min(_N_NEURONS, max(2, _HIDDEN_WEIGHTS // n_features))
         n_parameters = max(_FEW_PARAMETERS, problem.n_observations / 2)
@@ -223,11 +207,11 @@ def _by_evidence(estimator, problem, rng):
         n_init = several if given is None else 1
     planes = hyperplanes_of_starts(estimator.init, given, n, n_init, rows, rng)
     starts = [initial_network(h, 0, n_targets, np.float64) for h in planes]
-    previous = _previous_network(estimator)
-    if isinstance(previous, RegularisedNetwork):
+    if estimator.warm_start and given is not None and hasattr(estimator, "_network"):
+        previous, units = estimator._network
         # Its parameters are in the units of its fit.
-        same = previous.coef.shape == (n, n_targets)
-        if same and scaling.same_as(estimator._network[1]):
+        same = isinstance(previous, RegularisedNetwork) and scaling.same_as(units)
+        if same and previous.coef.shape == (n, n_targets):
             starts[0] = previous
     damping, tol, alpha = estimator.damping, float(estimator.tol), None
     if isinstance(estimator.alpha, dict):
@@ -284,16 +268,12 @@ def _by_search(estimator, problem, rng, is_late):
         rows = _padded(unpadded, estimator, solver)
     problem = problem._replace(rows=rows)
     n = None if estimator.n_neurons == "auto" else estimator.n_neurons
-    given = _given_hyperplanes(estimator, n, problem.scaling)
+    given = given_hyperplanes(estimator, n, problem.scaling)
     if n is None:
         given, path = _select_size(estimator, problem, given, rng, is_late)
         n = len(given)
-    solver_object = estimator._solver_object()
-    n_spare = solver.n_spare if _setting(solver_object, "relocations") else 0
-    joint = type(solver_object) is JointGN and solver is not SEGMENTED
-    if joint and rows.x.shape[1] == 1 and rows.mesh is None:
-        # Most sizes share their programs, also with the choice of the size.
-        n_spare += -(n + n_spare) % _SLOTS
+    searches = _setting(estimator._solver_object(), "relocations") > 0
+    n_spare = solver.n_spare if searches else 0
     n_init = 1 if estimator.n_init == "auto" else estimator.n_init
     planes = hyperplanes_of_starts(estimator.init, given, n, n_init, unpadded, rng)
     kind = n_spare, unpadded.y.shape[1], estimator.dtype
@@ -301,8 +281,8 @@ def _by_search(estimator, problem, rng, is_late):
     if solver.side_by_side:
         starts = [stack_networks(starts)]
     options = fit_options(estimator, rng)
-    if path is not None and solver is SEGMENTED:  # the choice has searched already
-        options = options._replace(relocations=0)
+    if path is not None and solver is SEGMENTED and rows.problems:
+        options = options._replace(relocations=0)  # the choice has searched already
     return problem._replace(
         starts=starts,
         options=options,

@@ -70,14 +70,17 @@ def stack_networks(networks):
     return ShallowReLU(*(np.stack(leaves) for leaves in zip(*networks, strict=True)))
 
 
-def given_hyperplanes(init, previous, n, scaling):
+def given_hyperplanes(estimator, n, scaling):
     """Return hyperplanes from which to start, in scaled units; None if none are given.
 
-    Those of the previous fit, if any, come before ``init``. ``n`` is the number of
-    neurons, None if it is still to be chosen.
+    Those of the previous fit, under ``warm_start``, come before ``init``. ``n`` is the
+    number of neurons, None if it is still to be chosen.
     """
-    d = len(scaling.x_scale)
-    if previous is not None:
+    init, d = estimator.init, len(scaling.x_scale)
+    warm = estimator.warm_start and hasattr(estimator, "_network")
+    # A linear model, which the evidence may prefer, has no neurons to go on with.
+    if warm and len(estimator.hyperplanes_):
+        previous = estimator.hyperplanes_
         if previous.shape[1] != 1 + d:
             raise ValueError(
                 f"warm_start=True continues from {previous.shape[1] - 1} features, X "

@@ -160,8 +160,8 @@ def test_a_fit_with_these_penalties_stays_there(fitted):
     penalty = evidence.prior_precision(shape.groups(), alpha)
 
     def objective(theta):
-        residual = target - evidence_gn.predict(theta, shape, z)
-        jacobian = evidence_gn.jacobian(theta, shape, z, 0)
+        residual = target - shape.values(theta, z)
+        jacobian = shape.jacobian(theta, z, [0])[0].T
         value = (np.mean(residual**2) + penalty @ theta**2) / 2
         return value, penalty * theta - jacobian.T @ residual[:, 0] / len(y)
 
@@ -183,7 +183,7 @@ def test_jacobian_is_that_of_automatic_differentiation(float64):
 
     expected = np.asarray(jax.jit(jax.jacfwd(outputs))(theta))
     for k in range(2):
-        found = evidence_gn.jacobian(theta, shape, x, k)
+        found = shape.jacobian(theta, x, [k])[0].T
         np.testing.assert_allclose(found, expected[:, k], rtol=1e-12, atol=1e-12)
 
 
@@ -191,7 +191,7 @@ def test_standard_errors_are_those_of_the_inverse_matrix(fitted):
     X, _ = data()
     net, scaling = fitted._network
     shape, z = evidence_gn.shape_of(8, 3, 1), scaling.x(X)
-    jacobian = evidence_gn.jacobian(net.theta, shape, z, 0)
+    jacobian = shape.jacobian(net.theta, z, [0])[0].T
     precision = evidence.prior_precision(shape.groups(), net.alpha)
     hessian = net.beta * jacobian.T @ jacobian + np.diag(precision)
     variance = np.sum(jacobian @ np.linalg.inv(hessian) * jacobian, axis=1)

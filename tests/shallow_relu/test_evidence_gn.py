@@ -65,7 +65,7 @@ def test_sums_are_those_of_automatic_differentiation(float64, shape):
     both = jax.jit(lambda theta: (outputs(theta), jax.jacfwd(outputs)(theta)))
     expected, jacobian = map(np.asarray, both(theta))
     np.testing.assert_allclose(
-        evidence_gn.predict(theta, shape, rows.x), expected, rtol=1e-10, atol=1e-10
+        shape.values(theta, rows.x), expected, rtol=1e-10, atol=1e-10
     )
     residual = rows.y - expected
     found = shape.dense_sums(theta, rows)

@@ -10,7 +10,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.shallow_relu.problem import problem_of
 from sklearn_gn.solvers import JointGN
 
 SMALL = ShallowReLURegressor(
@@ -330,13 +329,3 @@ def test_early_stop_returns_a_network_with_its_loss():
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         model = clone(SMALL).set_params(max_iter=1).fit(X, y)
     assert model.loss_ == pytest.approx(mean_square(model, X, y) / 2, rel=1e-10)
-
-
-@pytest.mark.parametrize(("n", "slots"), [(3, 32), (24, 32), (25, 64)])
-def test_sizes_of_one_feature_with_a_penalty_share_their_programs(n, slots):
-    x, weight = np.linspace(0, 1, 32)[:, None], np.ones(32)
-    model = ShallowReLURegressor(n, alpha=1e-4, random_state=0)
-    problem = problem_of(model, x, x, weight, None)
-    (start,) = problem.starts
-    assert start.alive.shape == (1, slots)
-    assert start.alive.sum() == n

@@ -5,7 +5,7 @@ import numpy as np
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn
-from sklearn_gn.shallow_relu.evidence_gn import predict, shape_of
+from sklearn_gn.shallow_relu.evidence_gn import shape_of
 
 N_ROWS = 3000  # more than a block
 
@@ -14,7 +14,7 @@ def rows_of(shape, theta, seed=0):
     rng = np.random.RandomState(seed)
     x = rng.uniform(-1, 1, (N_ROWS, shape.d))
     weight = rng.uniform(0.5, 1.5, N_ROWS)
-    return Rows(x, predict(theta, shape, x), weight / weight.sum())
+    return Rows(x, shape.values(theta, x), weight / weight.sum())
 
 
 def jump():
