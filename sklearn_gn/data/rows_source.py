@@ -12,12 +12,14 @@ order nor the multiplicity of rows. Other hashes give further samples.
 """
 
 import functools
+import operator
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from sklearn_gn.arrays.extremes import check_differences
+from sklearn_gn.arrays.libraries import NumPy
 from sklearn_gn.arrays.threads import one_blas_thread
 from sklearn_gn.data.chunks import (
     checked_chunk,
@@ -30,10 +32,12 @@ from sklearn_gn.data.row_checks import row_codes
 from sklearn_gn.data.tables import engine_of
 from sklearn_gn.optim.solver import Rows
 
-_PART_ROWS, _LEAST_PART_ROWS = 2**14, 2**11  # multiples of the blocks of sums
-_PART_NUMBERS = 2**22  # at most, unless that were less rows
+_PART_ROWS, _PART_NUMBERS = 2**14, 2**22  # at most
 _SAMPLE_ROWS, _SAMPLE_NUMBERS = 2**16, 2**24  # at most
 _JOINED = 8  # results of blocks that a worker joins at a time
+
+
+_added = partial(NumPy.tree_map, operator.add)  # of arrays, or of tuples of arrays
 
 
 class Sample(NamedTuple):
@@ -139,23 +143,15 @@ class RowSource:
 
         It may return a tuple of arrays. On a cluster it is pickled.
         """
-        if engine_of(self._rows.chunks) is not None:
-            of_part = partial(_of_part, function, theta, self._in_units)
-            return self._rows.fold(of_part, _added)
-        return functools.reduce(_added, (function(theta, part) for part in self))
+        of_part = partial(_of_part, function, theta, self._in_units)
+        return self._rows.fold(of_part, _added)
 
 
 def reduce(function, theta, rows, size):
-    """Return the sum of ``function(theta, block)`` over blocks of rows.
+    """Return the sum of ``function(theta, block)``, of arrays, over blocks of rows.
 
-    Parameters
-    ----------
-    function : callable
-        Returns an array, or a tuple of arrays.
-    theta : object
-    rows : Rows or RowSource
-    size : int
-        Most rows of a block.
+    It may return a tuple of arrays. The rows may be a source, ``size`` is the largest
+    number of a block.
     """
     if isinstance(rows, RowSource):
         return rows.reduce(partial(_of_blocks, function, size), theta)
@@ -181,14 +177,6 @@ def _of_part(function, theta, in_units, X, y, weight):
 
 def _in_units(scaling, total, X, y, weight):
     return Rows(scaling.x(X), scaling.y(y), weight / total)
-
-
-def _added(a, b):
-    """Return the sum of two arrays, or of two tuples of arrays."""
-    if not isinstance(a, tuple):
-        return a + b
-    sums = map(_added, a, b)
-    return type(a)(*sums) if hasattr(a, "_fields") else tuple(sums)
 
 
 # --- parts of one length -------------------------------------------------------------
@@ -217,8 +205,8 @@ def even_parts(chunks):
 
 def part_length(n_features):
     """Return the number of rows of a part, a power of two."""
-    fitting = _PART_NUMBERS // n_features
-    return min(_PART_ROWS, max(_LEAST_PART_ROWS, 1 << fitting.bit_length() - 1))
+    fitting = max(1, _PART_NUMBERS // n_features)
+    return min(_PART_ROWS, 1 << fitting.bit_length() - 1)
 
 
 def _in_one(pieces):
