@@ -119,7 +119,7 @@ def sums_at(model, theta, rows, trial=None):
         return Sums(*rows.sums(model, theta))
     if not isinstance(rows, RowSource):
         return model.sums(theta, rows, trial)
-    return Sums(*rows.reduce(partial(_dense_sums, _device_of(rows), model), theta))
+    return Sums(*rows.reduce(partial(_dense_sums, model), theta))
 
 
 def trial_of(model, theta, rows):
@@ -128,22 +128,16 @@ def trial_of(model, theta, rows):
         return Trial(rows.error(model, theta))
     if not isinstance(rows, RowSource):
         return model.trial(theta, rows)
-    return Trial(rows.reduce(partial(_error, _device_of(rows), model), theta))
+    return Trial(rows.reduce(partial(_error, model), theta))
 
 
-def _device_of(source):
-    """The device for the parts of a source, that of its sample, in a tuple; or none."""
-    return (source.sample.device,) if isinstance(source.sample, DeviceRows) else ()
-
-
-def _dense_sums(device, model, theta, rows):
-    if device:
-        return tuple(sums_of(model, theta, DeviceRows.on(*device, rows)))
+def _dense_sums(model, theta, rows):
+    if isinstance(rows, DeviceRows):
+        return tuple(sums_of(model, theta, rows))
     return tuple(model.dense_sums(theta, rows))
 
 
-def _error(device, model, theta, rows):
-    rows = DeviceRows.on(*device, rows) if device else rows
+def _error(model, theta, rows):
     return trial_of(model, theta, rows).error
 
 

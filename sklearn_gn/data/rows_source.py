@@ -37,6 +37,7 @@ _SAMPLE_ROWS, _SAMPLE_NUMBERS = 2**16, 2**24  # at most
 _JOINED = 8  # results of blocks that a worker joins at a time
 
 
+_NO_ROWS = Rows(None, None, None)
 _added = partial(NumPy.tree_map, operator.add)  # of arrays, or of tuples of arrays
 
 
@@ -127,12 +128,13 @@ class RowSource:
     """Rows in the units of a fit, which are gone through part by part.
 
     The weights of the ``sample``, in these units, are those of all copies over the
-    total.
+    total. Parts are rows of its kind: on a device, if it is.
     """
 
     def __init__(self, rows, scaling, found, sample):
-        self._rows, self._in_units = rows, partial(_in_units, scaling, found.total)
-        self.n_rows, self.sample = found.n_rows, sample
+        self._rows, self.n_rows, self.sample = rows, found.n_rows, sample
+        kind = (sample or _NO_ROWS)._replace(**_NO_ROWS._asdict())
+        self._in_units = partial(_in_units, kind, scaling, found.total)
 
     def __iter__(self):
         """Yield parts as :class:`Rows`; the weights of all of them sum to one."""
@@ -175,8 +177,8 @@ def _of_part(function, theta, in_units, X, y, weight):
     return function(theta, in_units(X, y, weight))
 
 
-def _in_units(scaling, total, X, y, weight):
-    return Rows(scaling.x(X), scaling.y(y), weight / total)
+def _in_units(kind, scaling, total, X, y, weight):
+    return kind._replace(x=scaling.x(X), y=scaling.y(y), weight=weight / total)
 
 
 # --- parts of one length -------------------------------------------------------------
