@@ -428,7 +428,8 @@ class SoftmaxClassifier(ClassifierMixin):
                 y=y,
                 sample_weight=weight,
             )
-            weight = weight * by_class[code]
+            with np.errstate(over="ignore"):  # partial_fit is no fit
+                weight = weight * by_class[code]
             if not (np.isfinite(weight).all() and (weight > 0).any()):
                 raise ValueError(
                     "class_weight times sample_weight must be finite, and positive for "

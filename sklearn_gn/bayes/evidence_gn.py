@@ -119,7 +119,7 @@ def sums_at(model, theta, rows, trial=None):
         return Sums(*rows.sums(model, theta))
     if not isinstance(rows, RowSource):
         return model.sums(theta, rows, trial)
-    return Sums(*rows.reduce(partial(_dense_sums, _device_of(rows), model), theta))
+    return Sums(*rows.reduce(partial(_dense_sums, model), theta))
 
 
 def trial_of(model, theta, rows):
@@ -128,22 +128,16 @@ def trial_of(model, theta, rows):
         return Trial(rows.error(model, theta))
     if not isinstance(rows, RowSource):
         return model.trial(theta, rows)
-    return Trial(rows.reduce(partial(_error, _device_of(rows), model), theta))
+    return Trial(rows.reduce(partial(_error, model), theta))
 
 
-def _device_of(source):
-    """The device for the parts of a source, that of its sample, in a tuple; or none."""
-    return (source.sample.device,) if isinstance(source.sample, DeviceRows) else ()
-
-
-def _dense_sums(device, model, theta, rows):
-    if device:
-        return tuple(sums_of(model, theta, DeviceRows.on(*device, rows)))
+def _dense_sums(model, theta, rows):
+    if isinstance(rows, DeviceRows):
+        return tuple(sums_of(model, theta, rows))
     return tuple(model.dense_sums(theta, rows))
 
 
-def _error(device, model, theta, rows):
-    rows = DeviceRows.on(*device, rows) if device else rows
+def _error(model, theta, rows):
     return trial_of(model, theta, rows).error
 
 
@@ -173,8 +167,10 @@ def init_at(model, rows, theta, alpha, beta, options):
     Without ``beta`` it is that of the residuals; of the cross-entropy it is one.
     """
     sums = sums_at(model, theta, rows)
-    if beta is None or model.loss != "squared":
-        beta = first_beta(model, sums.error)
+    if model.loss != "squared":
+        beta = 1.0
+    elif beta is None:
+        beta = 1 / max(sums.error / model.n_targets, EXACT)
     if options.alpha is not None:
         alpha = options.alpha * beta * options.n_effective
     state = EvidenceState(None, sums.error / 2, theta, alpha, beta, sums, shift=1.0)
@@ -184,13 +180,6 @@ def init_at(model, rows, theta, alpha, beta, options):
         loss = _objective(state, model, options.n_effective)
         return state._replace(net=net, loss=loss, criterion=loss)
     return state._replace(net=net, criterion=-value / options.n_effective)
-
-
-def first_beta(model, error):
-    """Return the precision of noise that is all of an error; one for classes."""
-    if model.loss != "squared":
-        return 1.0
-    return 1 / max(error / model.n_targets, EXACT)
 
 
 def step(model, rows, state, options):
@@ -350,8 +339,12 @@ def updated(model, state, options):
         square_error = n_effective * state.sums.error
         n_numbers = n_effective * model.n_targets
         beta = float(evidence.updated_beta(found, square_error, n_numbers, EXACT))
-    if options.alpha is not None:
-        state, stop = _at_given_penalties(model, state, beta, options)
+    if options.alpha is not None:  # they stay; a new noise level goes with them
+        alpha = options.alpha * beta * n_effective
+        state = state._replace(alpha=alpha, beta=beta)
+        loss = _objective(state, model, n_effective)
+        stop = "tol" if state.loss - loss <= options.tol * loss else None
+        state = state._replace(criterion=loss)
     elif state.iteration >= FIRST_UPDATE:
         squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
         alpha = evidence.updated_alpha(found, squares)
@@ -363,15 +356,6 @@ def updated(model, state, options):
     state = state._replace(net=net)
     report = _report(state, model, n_effective, stop)
     return state._replace(loss=report.loss), report
-
-
-def _at_given_penalties(model, state, beta, options):
-    """Return the state with a new noise level, and whether its loss falls no longer."""
-    alpha = options.alpha * beta * options.n_effective
-    state = state._replace(alpha=alpha, beta=beta)
-    loss = _objective(state, model, options.n_effective)
-    stop = "tol" if state.loss - loss <= options.tol * loss else None
-    return state._replace(criterion=loss), stop
 
 
 def _check_rise(state, value, options):

@@ -118,10 +118,6 @@ def _is_date(value):
     return isinstance(value, date | np.datetime64) or _is_period(value)
 
 
-def _is_missing_or_date(value):
-    return _is_missing(value) or _is_date(value)
-
-
 def _plain(value):
     """Return a date without a time zone, for datetime64."""
     if _is_missing(value):
@@ -187,7 +183,8 @@ def replace_dates(X, column):
             )
         if kind is None:
             return X, None
-        if _dtype_kind(X) == "O" and not all(map(_is_missing_or_date, np.ravel(X))):
+        plain = (_is_missing(value) or _is_date(value) for value in np.ravel(X))
+        if _dtype_kind(X) == "O" and not all(plain):
             raise ValueError(
                 "X holds dates and other values in one array: give several columns as "
                 "a data frame."

@@ -12,12 +12,14 @@ order nor the multiplicity of rows. Other hashes give further samples.
 """
 
 import functools
+import operator
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from sklearn_gn.arrays.extremes import check_differences
+from sklearn_gn.arrays.libraries import NumPy
 from sklearn_gn.arrays.threads import one_blas_thread
 from sklearn_gn.data.chunks import (
     checked_chunk,
@@ -30,10 +32,13 @@ from sklearn_gn.data.row_checks import row_codes
 from sklearn_gn.data.tables import engine_of
 from sklearn_gn.optim.solver import Rows
 
-_PART_ROWS, _LEAST_PART_ROWS = 2**14, 2**11  # multiples of the blocks of sums
-_PART_NUMBERS = 2**22  # at most, unless that were less rows
+_PART_ROWS, _PART_NUMBERS = 2**14, 2**22  # at most
 _SAMPLE_ROWS, _SAMPLE_NUMBERS = 2**16, 2**24  # at most
 _JOINED = 8  # results of blocks that a worker joins at a time
+
+
+_NO_ROWS = Rows(None, None, None)
+_added = partial(NumPy.tree_map, operator.add)  # of arrays, or of tuples of arrays
 
 
 class Sample(NamedTuple):
@@ -123,12 +128,13 @@ class RowSource:
     """Rows in the units of a fit, which are gone through part by part.
 
     The weights of the ``sample``, in these units, are those of all copies over the
-    total.
+    total. Parts are rows of its kind: on a device, if it is.
     """
 
     def __init__(self, rows, scaling, found, sample):
-        self._rows, self._in_units = rows, partial(_in_units, scaling, found.total)
-        self.n_rows, self.sample = found.n_rows, sample
+        self._rows, self.n_rows, self.sample = rows, found.n_rows, sample
+        kind = (sample or _NO_ROWS)._replace(**_NO_ROWS._asdict())
+        self._in_units = partial(_in_units, kind, scaling, found.total)
 
     def __iter__(self):
         """Yield parts as :class:`Rows`; the weights of all of them sum to one."""
@@ -139,23 +145,15 @@ class RowSource:
 
         It may return a tuple of arrays. On a cluster it is pickled.
         """
-        if engine_of(self._rows.chunks) is not None:
-            of_part = partial(_of_part, function, theta, self._in_units)
-            return self._rows.fold(of_part, _added)
-        return functools.reduce(_added, (function(theta, part) for part in self))
+        of_part = partial(_of_part, function, theta, self._in_units)
+        return self._rows.fold(of_part, _added)
 
 
 def reduce(function, theta, rows, size):
-    """Return the sum of ``function(theta, block)`` over blocks of rows.
+    """Return the sum of ``function(theta, block)``, of arrays, over blocks of rows.
 
-    Parameters
-    ----------
-    function : callable
-        Returns an array, or a tuple of arrays.
-    theta : object
-    rows : Rows or RowSource
-    size : int
-        Most rows of a block.
+    It may return a tuple of arrays. The rows may be a source, ``size`` is the largest
+    number of a block.
     """
     if isinstance(rows, RowSource):
         return rows.reduce(partial(_of_blocks, function, size), theta)
@@ -179,16 +177,8 @@ def _of_part(function, theta, in_units, X, y, weight):
     return function(theta, in_units(X, y, weight))
 
 
-def _in_units(scaling, total, X, y, weight):
-    return Rows(scaling.x(X), scaling.y(y), weight / total)
-
-
-def _added(a, b):
-    """Return the sum of two arrays, or of two tuples of arrays."""
-    if not isinstance(a, tuple):
-        return a + b
-    sums = map(_added, a, b)
-    return type(a)(*sums) if hasattr(a, "_fields") else tuple(sums)
+def _in_units(kind, scaling, total, X, y, weight):
+    return kind._replace(x=scaling.x(X), y=scaling.y(y), weight=weight / total)
 
 
 # --- parts of one length -------------------------------------------------------------
@@ -217,8 +207,8 @@ def even_parts(chunks):
 
 def part_length(n_features):
     """Return the number of rows of a part, a power of two."""
-    fitting = _PART_NUMBERS // n_features
-    return min(_PART_ROWS, max(_LEAST_PART_ROWS, 1 << fitting.bit_length() - 1))
+    fitting = max(1, _PART_NUMBERS // n_features)
+    return min(_PART_ROWS, 1 << fitting.bit_length() - 1)
 
 
 def _in_one(pieces):

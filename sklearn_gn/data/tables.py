@@ -7,6 +7,7 @@ time here, or summed where they live: an engine with workers has ``call`` and
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from operator import methodcaller
 from typing import Any
 
@@ -116,7 +117,7 @@ class TableChunks(Blocks):
         if not features:
             raise ValueError("features: the table has no column to predict from.")
         target = target if isinstance(target, str) else targets
-        columns = _Columns(features, target, weights)
+        columns = partial(_columns_of, features, target, weights)
         super().__init__(handles, read, engine, columns)
 
 
@@ -166,15 +167,9 @@ def engine_of(chunks):
     return None if engine is None else engine()
 
 
-class _Columns:
-    """Features, target and weights of a block of the table."""
-
-    def __init__(self, features, target, weights):
-        self.features, self.target, self.weights = features, target, weights
-
-    def __call__(self, block):
-        arrays = block[self.features], block[self.target]
-        return (*arrays, *(block[name] for name in self.weights))
+def _columns_of(features, target, weights, block):
+    """Return features, target and weights of a block of the table."""
+    return block[features], block[target], *(block[name] for name in weights)
 
 
 def _blocks_of(table):

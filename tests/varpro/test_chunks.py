@@ -35,7 +35,6 @@ def _few_rows_are_many():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(estimator, "_SAMPLE_ROWS", SAMPLE)
         patch.setattr(rows_source, "_PART_ROWS", PART)
-        patch.setattr(rows_source, "_LEAST_PART_ROWS", PART)
         yield
 
 
