@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ SECONDS = 60.0
 SOLVED, FOUND = 1e-4, 1e-3  # errors of solutions, and of coefficients and fields
 WRONG = 1e-2  # error of which a fit must not say that it has converged
 THIRD, THOUSANDTH = 1 / 3, 1e-3  # of the error of DeepXDE
-METHODS = ("default", "deepxde")
+METHODS = ("default", "deepxde", "classical")
 GRACE = 600.0  # seconds after which a process that has not answered is ended
 
 NOTES = (
@@ -45,6 +46,10 @@ NOTES = (
     "fits there are of another day and of an Intel core, ours of an AMD core, on which "
     "products of float64 matrices take 1.8 times as long.",
     "textbook_*: further problems, which were stated before any of them was solved.",
+    "classical: SciPy's solvers, for equations of one axis of space with Chebyshev "
+    "nodes in it, or finite elements of degree four (scikit-fem), finer until they "
+    "are as accurate as the default fit; seconds are those of the last level alone, on "
+    "a warm process. Forward rows for which a few lines state them have one.",
 )
 
 
@@ -95,7 +100,19 @@ def kept_rows(path, seconds, seed):
 def add_method(row, name, method, peers, seconds, seed):
     """Run a method in a process of its own and add its figures to a row."""
     task = {"name": name, "seconds": seconds, "seed": seed}
-    if method == "default":
+    if method == "classical":
+        from benchmarks._demos.classical import ROWS
+
+        if name not in ROWS or "default" not in row["methods"]:
+            row["skipped"][method] = "no classical method is stated"
+            return
+        if ROWS[name][0] == "scikit-fem" and find_spec("skfem") is None:
+            progress("scikit-fem is not installed")
+            return  # a later run may have it
+        del task["seed"]
+        task["error"] = row["methods"]["default"]["runs"][0]["error"]
+        figures = answer_of([sys.executable, "-m", "benchmarks._demos.classical"], task)
+    elif method == "default":
         figures = answer_of([sys.executable, "-m", "benchmarks._demos.worker"], task)
     else:
         if name.startswith("textbook_"):
@@ -168,7 +185,7 @@ def targets(rows):
     """What was aimed at over all rows, and what was reached."""
     demos = {n: r["methods"] for n, r in rows.items() if not n.startswith("textbook_")}
     ours = [m["default"]["runs"][0] for m in demos.values() if "default" in m]
-    both = [m for m in demos.values() if len(m) == len(METHODS)]
+    both = [m for m in demos.values() if {"default", "deepxde"} <= set(m)]
     ratios = [
         max(m["default"]["runs"][0]["error"], 1e-16)
         / max(m["deepxde"]["runs"][0]["error"], 1e-16)

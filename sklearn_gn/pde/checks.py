@@ -28,7 +28,7 @@ from sklearn_gn.pde.conditions import BaseCondition, Neumann
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import is_reference, values_of
 from sklearn_gn.pde.jumps import MOST_AXES, check_fluxes, check_shared_places, jumps
-from sklearn_gn.pde.local_functions import expanded, fields_and_points
+from sklearn_gn.pde.local_functions import fields_and_points, wave_at
 from sklearn_gn.pde.outlines import PointCloud
 from sklearn_gn.pde.patches import measured
 from sklearn_gn.pde.regions import RegionalResidual
@@ -165,8 +165,9 @@ def _check_residuals(problem, points, rng):
     The fields are smooth, about several levels: a logarithm needs one of its sign.
     """
     unknown = {n: as_array(c.initial) for n, c in problem.unknown.items()}
-    shape = len(_LEVELS), len(problem.outputs), problem.n_inputs
-    waves = np.array(_LEVELS), rng.normal(size=shape) / np.sqrt(problem.n_inputs)
+    size = np.ptp(problem.domain.bounds, axis=1)
+    vectors = rng.normal(size=(len(_LEVELS), len(problem.outputs), len(size)))
+    waves = np.array(_LEVELS), 2 * np.pi * vectors / size / np.sqrt(len(size))
     with scope("float64"):
         found = to_numpy(_at_smooth_fields(problem, *waves, unknown, points))
     for name, values in found.items():
@@ -211,25 +212,25 @@ def _without_field(values, rounding=None):
 
 
 @partial(jit_by_size, static_argnames="problem")
-def _at_smooth_fields(problem, levels, weights, unknown, points):
+def _at_smooth_fields(problem, levels, vectors, unknown, points):
     """Residuals (fields, points, k) of each class, of a smooth field for each level."""
 
-    def of_field(level, weights):
-        known_at = partial(  # a sine of the network's inputs
-            expanded,
-            lambda x: level + jnp.sin(jnp.pi * (weights @ problem.embedding(x))),
+    def of_field(level, vectors):
+        one, none = np.ones((2, len(vectors))) * [[1], [0]]
+        known_at = partial(
+            wave_at, vectors=vectors, cosines=none, sines=one, level=level
         )
 
-        def one(kind, x, data):
+        def residual(kind, x, data):
             fields, x = fields_and_points(problem, known_at, x)
             return kind.function(fields, x, data, problem.known | unknown)
 
         return {
-            kind.name: jax.vmap(partial(one, kind))(*points[kind.name])
+            kind.name: jax.vmap(partial(residual, kind))(*points[kind.name])
             for kind in problem.residual_classes()
         }
 
-    return jax.vmap(of_field)(levels, weights)
+    return jax.vmap(of_field)(levels, vectors)
 
 
 # --- equations and outputs -----------------------------------------------------------

@@ -9,7 +9,6 @@ evaluated, and however else it is differentiated, they differentiate a function.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -77,19 +76,10 @@ def points_of_row(x):
 def fields_and_points(problem, known_at, x):
     """Fields of functions that know their derivatives at the points of a row.
 
-    ``known_at`` maps a point to such a function: see :func:`expanded`, :func:`wave_at`.
+    ``known_at`` maps a point to such a function: see :func:`wave_at`.
     """
     points = points_of_row(x)
     return tuple(problem.field(known_at(p)) for p in points), points
-
-
-def expanded(function, x):
-    """The function, with its value and first two derivatives at x."""
-    if len(x) > UNROLLED:
-        return function
-    slopes = jax.jacfwd(function)
-    known = function(x), slopes(x), jax.jacfwd(slopes)(x)
-    return LocalFunction(function, x, lambda axes: known[len(axes)][(..., *axes)], 2)
 
 
 def wave_at(x, vectors, cosines, sines, level=0.0):

@@ -9,43 +9,26 @@ import numpy as np
 
 
 class Slice(NamedTuple):
-    """Points of a grid over one or two axes of a domain.
-
-    Attributes
-    ----------
-    domain : Domain
-    shown : tuple of str
-        The axes along which the points lie, the horizontal one first.
-    fixed : dict of floats
-        The other axes and their values.
-    numbers : list of int
-        Numbers of the outputs that are shown.
-    ticks : tuple of ndarrays
-        Coordinates along the axes shown.
-    reference : ndarray or None
-        Values of a reference that is known on this very grid.
-    """
+    """Points of a grid over one or two axes of a domain."""
 
     domain: Any
-    shown: tuple
-    fixed: dict
-    numbers: list
-    ticks: tuple
-    reference: Any = None
+    shown: tuple  # axes along which the points lie, the horizontal one first
+    fixed: dict  # the other axes and their values
+    numbers: list  # of the outputs that are shown
+    ticks: tuple  # coordinates along the axes shown
+    reference: Any = None  # values of one that is known on this very grid
 
     @classmethod
     def of(cls, problem, axes, at, output, n_points):
         """The slice that a user asks for, on the ticks of a gridded reference."""
         domain = problem.domain
         for axis, value in at.items():
-            if axis not in domain.axes:
-                raise ValueError(
-                    f"at: axis {axis!r} is unknown; the axes are {domain.axes}."
-                )
-            if not isinstance(value, Real) or not math.isfinite(value):
-                raise ValueError(
-                    f"at: {axis!r} must be a finite number, got {value!r}."
-                )
+            text = f"at: axis {axis!r} is unknown; the axes are {domain.axes}."
+            if axis in domain.axes:
+                text = f"at: {axis!r} must be a finite number, got {value!r}."
+                if isinstance(value, Real) and math.isfinite(value):
+                    continue
+            raise ValueError(text)
         if axes is None:
             free = [axis for axis in domain.axes if axis not in at][:2]
             shown = sorted(free, key=lambda axis: axis != domain.time)
@@ -55,9 +38,8 @@ class Slice(NamedTuple):
             raise ValueError(f"axes must be one or two different names, got {axes!r}.")
         for axis in shown:
             if axis not in domain.axes:
-                raise ValueError(
-                    f"axes={axis!r} is unknown; the axes are {domain.axes}."
-                )
+                text = f"axes={axis!r} is unknown; the axes are {domain.axes}."
+                raise ValueError(text)
             if axis in at:
                 raise ValueError(f"at: axis {axis!r} is one of those shown.")
         if output is None:
@@ -116,11 +98,9 @@ def _on_its_grid(problem, shown, fixed, numbers, n_points):
     values = values[tuple(nearest.get(name, slice(None)) for name in names)]
     if shown != [name for name in names if name in shown]:
         values = values.swapaxes(0, 1)
-    kept = []
-    for name in shown:
-        n = len(ticks[name])
-        even = np.linspace(0, n - 1, min(n, n_points))
-        kept.append(np.unique(even.round().astype(int)))
+    sizes = [len(ticks[name]) for name in shown]
+    even = [np.linspace(0, n - 1, min(n, n_points)).round() for n in sizes]
+    kept = [np.unique(places.astype(int)) for places in even]
     values = values[np.ix_(*kept)]
     if len(shown) == 2:  # the horizontal axis runs along the rows
         values = values.swapaxes(0, 1)

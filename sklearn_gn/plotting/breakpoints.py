@@ -94,13 +94,8 @@ class BreakpointDisplay(Display):
         names = (None, None) if self.feature_names is None else self.feature_names
         if len(self.grid) == 1:
             if self.X is not None and self.y is not None:
-                style: dict[str, Any] = {
-                    "s": 12,
-                    "color": "0.55",
-                    "linewidths": 0,
-                    "label": "Samples",
-                }
-                self.points_ = ax.scatter(self.X[:, 0], self.y, **style)
+                gray: dict[str, Any] = {"s": 12, "color": "0.55", "linewidths": 0}
+                self.points_ = ax.scatter(self.X[:, 0], self.y, **gray, label="Samples")
             style = {"label": "Prediction", **kwargs}
             (self.curve_,) = ax.plot(self.grid[0], self.response, **style)
             style = {"colors": "tab:orange", "linewidths": 0.8, "zorder": 1}
@@ -223,16 +218,7 @@ class BreakpointDisplay(Display):
 
 
 def _breaking_lines(hyperplanes, low, high):
-    """Ends of the lines ``b + w . x = 0`` where they cross the box.
-
-    Returns
-    -------
-    lines : ndarray of shape (n_inside, 2, 2)
-        Lines that miss the box are left out.
-
-    crosses : ndarray of bool of shape (n_lines,)
-        Which cross it.
-    """
+    """Ends (n, 2, 2) of the lines ``b + w . x = 0`` that cross a box, and which do."""
     bias, normal = hyperplanes[:, :1], hyperplanes[:, 1:]
     foot = -bias * normal / np.sum(normal**2, axis=1, keepdims=True)
     along = np.stack([-normal[:, 1], normal[:, 0]], axis=1)

@@ -145,33 +145,22 @@ class ConvergenceDisplay(Display):
         new_window = first_rows["window_end"]
         curves = {"": log[y]}
         if y == "loss" and not np.isnan(log["val_loss"]).all():
-            this, every = (
-                (", this window", ", all windows") if any(new_window) else ("", "")
-            )
-            curves = {
-                f"(training{this})": log["loss"],
-                f"(validation{every})": log["val_loss"],
-            }
+            of = (", this window", ", all windows") if any(new_window) else ("", "")
+            names = f"(training{of[0]})", f"(validation{of[1]})"
+            curves = dict(zip(names, (log["loss"], log["val_loss"]), strict=True))
         *_, (last, values) = curves.items()
         ax = self._axes(ax)
         name = self.name if name is None else name
-        self.windows_, self.penalties_ = (
-            [
-                ax.axvline(
-                    position[row],
-                    label=label_once(ax, label),
-                    color="0.8",
-                    linewidth=1,
-                    zorder=0,
-                )
-                for row in first_rows[column]
-            ]
-            for column, label in (
-                ("window_end", "New window of time"),
-                ("alpha", "New penalty"),
-            )
-        )
+        self.windows_, self.penalties_ = [], []
         self.lines_, self.refinements_ = [], []
+        for marks, column, label in (
+            (self.windows_, "window_end", "New window of time"),
+            (self.penalties_, "alpha", "New penalty"),
+        ):
+            for row in first_rows[column]:
+                style = {"color": "0.8", "linewidth": 1, "zorder": 0}
+                style["label"] = label_once(ax, label)
+                marks.append(ax.axvline(position[row], **style))
         for suffix, values in curves.items():
             label = " ".join(filter(None, [name, suffix])) or _LABELS["y"][y]
             style = {"label": label, **kwargs}
@@ -179,45 +168,33 @@ class ConvergenceDisplay(Display):
                 style = {"linewidth": 4.5, "alpha": 0.35, **style}
             if self.lines_:  # one colour for one fit
                 style.setdefault("color", self.lines_[0].get_color())
-            points = position, values
-            if values is log["loss"]:  # no line from one window to the next
-                points = [
-                    np.insert(a.astype(float), new_window, np.nan) for a in points
-                ]
+            # No line from one window to the next.
+            breaks = new_window if values is log["loss"] else []
+            points = (
+                np.insert(a.astype(float), breaks, np.nan) for a in (position, values)
+            )
             (line,) = ax.plot(*points, **style)
             self.lines_.append(line)
             before = first_rows["level"] - 1
             if len(before):
-                self.refinements_ += ax.plot(
-                    position[before],
-                    values[before],
-                    label=label_once(ax, "Refinement"),
-                    color=line.get_color(),
-                    linestyle="none",
-                    marker="|",
-                    markersize=16,
-                    markeredgewidth=2,
-                )
+                style = {"linestyle": "none", "marker": "|", "markersize": 16}
+                style |= {"markeredgewidth": 2, "color": line.get_color()}
+                style["label"] = label_once(ax, "Refinement")
+                self.refinements_ += ax.plot(position[before], values[before], **style)
         self.lowest_ = None
         alpha, evidence = log.get("alpha", ()), log.get("log_evidence", np.nan)
         comparable = len(np.unique(alpha)) <= 1 and np.isnan(evidence).all()
         if y != "loss" or last or comparable:
             best = [np.nanargmin(values)] if len(values) else []
-            (self.lowest_,) = ax.plot(
-                position[best],
-                values[best],
-                label=label_once(ax, "Lowest (validation)" if last else "Lowest"),
-                color=foreground(ax),
-                linestyle="none",
-                marker="o",
-                fillstyle="none",
-            )
+            style = {"linestyle": "none", "marker": "o", "fillstyle": "none"}
+            style["label"] = label_once(ax, "Lowest (validation)" if last else "Lowest")
+            style["color"] = foreground(ax)
+            (self.lowest_,) = ax.plot(position[best], values[best], **style)
         drawn = np.concatenate(list(curves.values()))
         positive = drawn[drawn > 0]
         # Next to zeros the positive values are orders of magnitude, too.
-        if len(positive) and (
-            np.any(drawn == 0) or positive.max() >= 10 * positive.min()
-        ):
+        least = positive.min(initial=np.inf)
+        if len(positive) and (np.any(drawn == 0) or positive.max() >= 10 * least):
             ax.set_yscale("log", nonpositive="mask")
         ax.set(xlabel=_LABELS["x"][x], ylabel=_LABELS["y"][y])
         if "iteration" in x and ax.get_xscale() == "linear":

@@ -11,11 +11,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.data.chunks import class_numbers
-from sklearn_gn.plotting._common import (
-    Display,
-    fitted_attribute,
-    foreground,
-)
+from sklearn_gn.plotting._common import Display, fitted_attribute, foreground
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -76,16 +72,13 @@ class DispersionDisplay(Display):
         self.training_mean_ = None
         if self.training_mean is not None:
             style = {"color": foreground(ax), "linestyle": "--", "linewidth": 1}
-            self.training_mean_ = ax.axvline(
-                self.training_mean, label="Training mean", **style
-            )
+            style["label"] = "Training mean"
+            self.training_mean_ = ax.axvline(self.training_mean, **style)
         if few:
             ax.set_yticks(position, np.asarray(self.classes)[order])
             ax.grid(axis="y", linewidth=0.5, alpha=0.5)
-        ax.set(
-            xlabel=r"Competitor dispersion $\xi$",
-            ylabel="Class" if few else "Class, by dispersion",
-        )
+        ax.set_xlabel(r"Competitor dispersion $\xi$")
+        ax.set_ylabel("Class" if few else "Class, by dispersion")
         ax.legend()
         return ax
 
@@ -125,9 +118,8 @@ class DispersionDisplay(Display):
             If the estimator gives no probabilities, or if y does not fit to it or to X.
         """
         cls._needs_matplotlib("from_estimator")
-        classes = fitted_attribute(
-            estimator, "classes_", "DispersionDisplay draws classifiers."
-        )
+        what = "DispersionDisplay draws classifiers."
+        classes = fitted_attribute(estimator, "classes_", what)
         log_proba = fitted_attribute(estimator, "predict_log_proba")
         check_consistent_length(X, y)
         label = class_numbers(classes, column_or_1d(y), "y")

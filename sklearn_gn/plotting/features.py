@@ -111,20 +111,11 @@ class FeatureDisplay(Display):
         ):
             regions = [_region(output, k, box) for k in range(n)]
             faces = [0.3 * colors[k] + 0.7 for k in range(n) if len(regions[k])]
-            regions = PolyCollection(
-                [region for region in regions if len(region)],
-                facecolors=faces,
-                edgecolors="black",
-                linewidths=0.7,
-                zorder=0,
-            )
-            self.regions_.append(panel.add_collection(regions, autolim=False))
-            style: dict[str, Any] = {
-                "c": colors[self.code],
-                "s": 5,
-                "linewidths": 0,
-                **kwargs,
-            }
+            style = {"facecolors": faces, "edgecolors": "black", "linewidths": 0.7}
+            regions = [region for region in regions if len(region)]
+            drawn = PolyCollection(regions, **style, zorder=0)
+            self.regions_.append(panel.add_collection(drawn, autolim=False))
+            style = {"c": colors[self.code], "s": 5, "linewidths": 0, **kwargs}
             self.points_.append(panel.scatter(*z.T, **style))
             found = np.argmax(_logits(z, output), axis=1)
             self.accuracy_.append(float(np.mean(found == self.code)))
@@ -192,9 +183,8 @@ class FeatureDisplay(Display):
         cls._needs_matplotlib("from_estimator")
         wanted = sorted(set(iterations))
         if not wanted or wanted[0] < 0:
-            raise ValueError(
-                f"iterations must be non-negative numbers, got {iterations!r}."
-            )
+            text = f"iterations must be non-negative numbers, got {iterations!r}."
+            raise ValueError(text)
         if not isinstance(estimator, VarProNetClassifier):
             raise ValueError(
                 "FeatureDisplay draws a VarProNetClassifier, got "
@@ -208,12 +198,10 @@ class FeatureDisplay(Display):
         models = recorder.models
         if wanted[-1] > fitted.n_iter_:
             models[fitted.n_iter_] = fitted
-        features, output = zip(
-            *(_features_and_output(model, X) for model in models.values()), strict=True
-        )
+        found = [_features_and_output(model, X) for model in models.values()]
         return cls(
-            features=list(features),
-            output=list(output),
+            features=[features for features, _ in found],
+            output=[output for _, output in found],
             code=class_numbers(fitted.classes_, column_or_1d(y), "y"),
             classes=fitted.classes_,
             iterations=list(models),

@@ -12,12 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.plotting._common import (
-    Display,
-    foreground,
-    rows_like,
-    select_target,
-)
+from sklearn_gn.plotting._common import Display, foreground, rows_like, select_target
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -97,10 +92,8 @@ class RelevanceDisplay(Display):
         place = np.arange(len(order), dtype=float)
         parts = [("Fitted function", self.total, 0.0)]
         if self.linear is not None:
-            parts = [
-                ("Linear term", self.linear, -0.2),
-                ("Hidden neurons", self.hidden, 0.2),
-            ]
+            parts = [("Linear term", self.linear, -0.2)]
+            parts += [("Hidden neurons", self.hidden, 0.2)]
         self.bars_ = []
         for label, values, shift in parts:
             style = {"height": 0.8 / len(parts), "label": label, **kwargs}
@@ -118,9 +111,8 @@ class RelevanceDisplay(Display):
         if len(parts) > 1:
             total = np.asarray(self.total)[order]
             style = {"marker": "|", "markersize": 14, "markeredgewidth": 2}
-            (self.points_,) = ax.plot(
-                total, place, color=foreground(ax), ls="none", label="Both", **style
-            )
+            style |= {"color": foreground(ax), "linestyle": "none", "label": "Both"}
+            (self.points_,) = ax.plot(total, place, **style)
             above = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
             ax.legend(**above, ncols=3, columnspacing=1, frameon=False)
         return ax

@@ -108,15 +108,9 @@ class SegmentsDisplay(Display):
             bottom.axhline(0, color=foreground(bottom), alpha=0.7, linewidth=0.8)
             bottom.set(ylabel="Residual", xlim=top.get_xlim())
         for panel in dict.fromkeys((top, bottom)):
-            panel.vlines(
-                self.breakpoints,
-                0,
-                1,
-                transform=panel.get_xaxis_transform(),
-                color="tab:orange",
-                linewidth=0.6,
-                alpha=0.5,
-            )
+            style = {"color": "tab:orange", "linewidth": 0.6, "alpha": 0.5}
+            over_all = panel.get_xaxis_transform()
+            panel.vlines(self.breakpoints, 0, 1, transform=over_all, **style)
             if np.asarray(self.grid).dtype.kind == "M":
                 date_axis(panel, most_ticks=8)
         bottom.set_xlabel(self.feature_name)
@@ -129,9 +123,8 @@ class SegmentsDisplay(Display):
             self.points_ = ax.scatter(self.x, self.y, **style)
         (self.line_,) = ax.plot(self.grid, self.response, **{"label": "Fit", **kwargs})
         style = {"alpha": 0.25, "linewidth": 0, "label": "95 % confidence band"}
-        self.band_ = ax.fill_between(
-            self.grid, self.lower, self.upper, color=self.line_.get_color(), **style
-        )
+        style["color"] = self.line_.get_color()
+        self.band_ = ax.fill_between(self.grid, self.lower, self.upper, **style)
         # At most six levels of bars, so that none overlap the one before them.
         level, ends = [], []
         for low, high in self.intervals:  # in the order of the breakpoints
@@ -142,9 +135,8 @@ class SegmentsDisplay(Display):
         per_level = 0.05  # of the height of the axes
         height = per_level * (level + 0.75)
         style = {"transform": ax.get_xaxis_transform(), "color": "tab:orange"}
-        self.intervals_ = ax.hlines(
-            height, *self.intervals.T, linewidth=3, alpha=0.6, **style
-        )
+        bars = {"linewidth": 3, "alpha": 0.6, **style}
+        self.intervals_ = ax.hlines(height, *self.intervals.T, **bars)
         label = "Breakpoints, 95 % intervals" if len(self.breakpoints) else None
         ax.plot(self.breakpoints, height, "|", markersize=7, label=label, **style)
         ax.set_ylabel(self.target_name)
@@ -204,9 +196,8 @@ class SegmentsDisplay(Display):
             if ``residuals=True`` without y.
         """
         cls._needs_matplotlib("from_estimator")
-        intervals = fitted_attribute(
-            estimator, "breakpoint_interval_", DRAW_BROKEN_LINES
-        )
+        name = "breakpoint_interval_"
+        intervals = fitted_attribute(estimator, name, DRAW_BROKEN_LINES)
         if residuals and y is None:
             raise ValueError("residuals=True needs the targets: give y.")
         if feature is not None or isinstance(estimator.breakpoints_, list):

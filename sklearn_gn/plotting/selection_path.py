@@ -78,9 +78,8 @@ class SelectionPathDisplay(Display):
             ax.errorbar(self.size, self.value, yerr=self.std_error, **style)
         at = np.flatnonzero(self.size == self.chosen)
         ring = {"markersize": 11, "markerfacecolor": "none", "color": "tab:orange"}
-        (self.chosen_,) = ax.plot(
-            self.size[at], self.value[at], "o", label="Chosen", **ring
-        )
+        ring |= {"marker": "o", "linestyle": "none", "label": "Chosen"}
+        (self.chosen_,) = ax.plot(self.size[at], self.value[at], **ring)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set(xlabel=self.size_name, ylabel=self.value_name)
         ax.legend()

@@ -101,9 +101,10 @@ class SeriesDisplay(Display):
     def _plot_series(self, ax, k, kwargs):
         from matplotlib.collections import LineCollection
 
+        positions = dates.from_days if self.is_date else np.asarray
         if self.samples is not None:
             x, y = self.samples[k]
-            points = ax.scatter(self._x(x), y, s=5, color="0.6", linewidths=0)
+            points = ax.scatter(positions(x), y, s=5, color="0.6", linewidths=0)
             self.points_.append(points)
         ends = np.array(self.lines[k], dtype=object)
         if self.is_date:
@@ -115,16 +116,13 @@ class SeriesDisplay(Display):
         line = LineCollection(ends.astype(float), **words)
         self.lines_.append(ax.add_collection(line))
         at_bottom = {"transform": ax.get_xaxis_transform(), "color": "tab:orange"}
-        t, low, high = self._x(self.intervals[k]).T
+        t, low, high = positions(self.intervals[k]).T
         height = np.full(len(t), 0.04)
         self.intervals_.append(ax.hlines(height, low, high, linewidth=3, **at_bottom))
         ax.vlines(t, 0, 1, linewidth=0.6, alpha=0.6, **at_bottom)
         ax.margins(y=0.1)
         ax.autoscale_view()
         ax.set_title(fill(str(self.names[k]), 30), fontsize="small")
-
-    def _x(self, values):
-        return dates.from_days(values) if self.is_date else np.asarray(values)
 
     @classmethod
     def from_table(
@@ -183,10 +181,8 @@ class SeriesDisplay(Display):
         needed = "start", "end", "intercept", "slope", *limits[1:]
         absent = [name for name in needed if name not in table.columns]
         if absent:
-            raise ValueError(
-                f"The table lacks the columns {absent}: give the one that fit_groups "
-                "returns."
-            )
+            text = f"The table lacks the columns {absent}: give that of fit_groups."
+            raise ValueError(text)
         names = list(table[group].unique())
         series = names[:16] if series is None else list(series)
         missing = [name for name in series if name not in names]

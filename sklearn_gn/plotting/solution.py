@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
 from typing import Any, Self
 
@@ -163,9 +164,8 @@ class SolutionDisplay(Display):
         groups = _of_one_size(solution)
         axes = self._panels(ax, len(groups) + 1, 1, size=(5.5, 2.4))
         *above, below = axes[:, 0]
-        panel_of = {
-            k: panel for panel, own in zip(above, groups, strict=True) for k in own
-        }
+        pairs = list(zip(above, groups, strict=True))
+        panel_of = {k: panel for panel, own in pairs for k in own}
         references, errors = [], []
         for k, panel in sorted(panel_of.items()):
             if reference is not None:
@@ -209,7 +209,7 @@ class SolutionDisplay(Display):
                 style = {"facecolor": "0.95", "edgecolor": "0.85", "hatch": "//"}
                 panel.axvspan(ends[-1], x[-1], label="Not solved", zorder=0, **style)
             panel.set_xlim(x[0], x[-1])
-        for panel, own in zip(above, groups, strict=True):
+        for panel, own in pairs:
             panel.tick_params(labelbottom=False)
             label = ", ".join(names[own])
             if len(own) == 1 or len(label) <= 25:  # else the legend has them all
@@ -321,7 +321,17 @@ class SolutionDisplay(Display):
             raise ValueError(f"n_points must be an integer above 1, got {n_points!r}.")
         piece = Slice.of(problem, axes, {} if at is None else at, output, n_points)
         shown, numbers = piece.shown, piece.numbers
-        solution = piece.values(lambda X: _columns(estimator.predict(X))[:, numbers])
+        n_outputs = len(problem.outputs)
+
+        def predicted(X, std=False):
+            y = (
+                estimator.predict(X, return_std=True)[1]
+                if std
+                else estimator.predict(X)
+            )
+            return y.reshape(-1, n_outputs)[:, numbers]
+
+        solution = piece.values(predicted)
         reference = piece.reference
         if problem.exact is not None and not hasattr(problem.exact, "points"):
             reference = piece.values(lambda X: problem.exact_values(X)[:, numbers])
@@ -341,9 +351,7 @@ class SolutionDisplay(Display):
             observations = _observed_values(estimator, numbers)
         if observations is not None:
             # Without them they are those of the residuals, thinner than a line.
-            std = piece.values(
-                lambda X: _columns(estimator.predict(X, return_std=True)[1])[:, numbers]
-            )
+            std = piece.values(partial(predicted, std=True))
         names = tuple(problem.outputs[k] for k in numbers)
         width, height = np.ptp(piece.ticks[0]), np.ptp(piece.ticks[-1])
         alike = bool(0 < height / 2 <= width <= 2 * height)
@@ -370,10 +378,6 @@ class SolutionDisplay(Display):
         ).plot(ax, **kwargs)
 
 
-def _columns(y):
-    return y.reshape(len(y), -1)
-
-
 def _of_one_size(columns):
     """Groups of outputs whose largest values are within a factor of ten, in order."""
     sizes = np.nanmax(np.where(np.isfinite(columns), np.abs(columns), 0), axis=0)
@@ -387,24 +391,18 @@ def _of_one_size(columns):
 
 
 def _observed_values(estimator, numbers):
-    """Places and values (m, n_outputs) of the observations of a problem of one axis.
-
-    None where there are none, or where the fit has not kept them.
-    """
+    """Places and values (m, n_outputs) of observations on one axis; None: not kept."""
     posterior = estimator._posterior
-    if posterior is None:
+    if posterior is None or posterior.model.classes[-1].residual.name != "data":
         return None
-    for kind, batch in zip(posterior.model.classes, posterior.batches, strict=True):
-        if kind.residual.name != "data":
-            continue
-        there = np.asarray(batch.scale) > 0  # the others fill the array up
-        x, y = np.asarray(batch.x)[there, 0, 0], np.asarray(batch.data)[there]
-        values = np.full((len(x), len(estimator.problem_.outputs)), np.nan)
-        for column, entry in zip(y.T, estimator._fitted.observed, strict=True):
-            if not callable(entry):
-                values[:, entry] = column
-        return None if np.isnan(values).all() else (x, values[:, numbers])
-    return None
+    batch = posterior.batches[-1]
+    there = np.asarray(batch.scale) > 0  # the others fill the array up
+    x, y = np.asarray(batch.x)[there, 0, 0], np.asarray(batch.data)[there]
+    values = np.full((len(x), len(estimator.problem_.outputs)), np.nan)
+    for column, entry in zip(y.T, estimator._fitted.observed, strict=True):
+        if not callable(entry):
+            values[:, entry] = column
+    return None if np.isnan(values).all() else (x, values[:, numbers])
 
 
 def _fixed_title(fixed):
@@ -413,10 +411,8 @@ def _fixed_title(fixed):
     for axis, value in fixed.items():
         series = axis.rstrip("0123456789")
         groups.setdefault((series, f"{value:.4g}"), []).append(axis)
-    names = (
-        ", ".join(axes) if len(axes) < 4 else f"{axes[0]}, ..., {axes[-1]}"
-        for axes in groups.values()
-    )
-    return ", ".join(
-        f"{name} = {value}" for name, (_, value) in zip(names, groups, strict=True)
-    )
+    words = []
+    for (_, value), axes in groups.items():
+        many = f"{axes[0]}, ..., {axes[-1]}"
+        words.append(f"{', '.join(axes) if len(axes) < 4 else many} = {value}")
+    return ", ".join(words)

@@ -10,11 +10,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.metrics import r2_score
-from sklearn.utils.validation import (
-    check_array,
-    check_consistent_length,
-    column_or_1d,
-)
+from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.plotting._common import Display
@@ -180,9 +176,7 @@ class SurrogateDisplay(Display):
         axes = self._panels(ax, n_rows, -(-n_outputs // n_rows), size=(3.0, 2.9))
         for panel in axes.flat[n_outputs:]:
             panel.set_axis_off()
-        names = self.output_names
-        if names is None:
-            names = [f"Output {k}" for k in range(n_outputs)]
+        names = self.output_names or [f"Output {k}" for k in range(n_outputs)]
         style = {"s": 14, "alpha": 0.7, "linewidths": 0, **kwargs}
         for panel, name, true, predicted in zip(
             axes.flat, names, self.true.T, self.predicted.T, strict=False
@@ -222,17 +216,14 @@ class SurrogateDisplay(Display):
                 top = float(np.nanmax(np.abs(error))) or 1.0
                 style = {"norm": norm, **kwargs}
                 error_style = {**kwargs, "cmap": "RdBu_r", "norm": Normalize(-top, top)}
-            for panel, values, drawn, own in (
-                (row[0], true, self.true_, style),
-                (row[1], predicted, self.predicted_, style),
-                (row[2], error, self.errors_, error_style),
-            ):
-                own = {"interpolation": "nearest", **own}
-                drawn.append(panel.imshow(values, **own))
-                if kind == "matrix":
-                    panel.set_xlabel("Sample")
-                else:
-                    panel.set(xticks=[], yticks=[])
+            shown = (true, self.true_, style), (predicted, self.predicted_, style)
+            shown += ((error, self.errors_, error_style),)
+            for panel, (values, drawn, own) in zip(row, shown, strict=True):
+                drawn.append(
+                    panel.imshow(values, **{"interpolation": "nearest", **own})
+                )
+                plain = {"xticks": [], "yticks": []}
+                panel.set(**({"xlabel": "Sample"} if kind == "matrix" else plain))
             row[0].figure.colorbar(self.predicted_[-1], ax=row[1])
             row[0].figure.colorbar(self.errors_[-1], ax=row[2])
         labels = ["Output"] if kind == "matrix" else self._titles()
@@ -325,8 +316,7 @@ def _checked_kind(kind, shape, positions, n_outputs):
     kinds = ("curves", "fields", "matrix", "scatter")
     if kind is None:
         alone = positions is None and n_outputs < 10  # fewer are no curve
-        kind = "scatter" if alone else "curves"
-        kind = kind if shape is None else "fields"
+        kind = "fields" if shape is not None else "scatter" if alone else "curves"
     if kind not in kinds:
         raise ValueError(f"kind must be one of {list(kinds)}, got {kind!r}.")
     if kind == "fields" and shape is None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import pinn_defaults, pinn_demos
-from benchmarks._demos import DEMOS, TEXTBOOK, references
+from benchmarks._demos import DEMOS, TEXTBOOK, classical, references
 from benchmarks._demos.common import largest_error, relative_error
 from benchmarks._demos.worker import demo_of
 from sklearn_gn.pde import Field
@@ -109,6 +109,15 @@ def test_errors():
     expected = 0.5 / math.sqrt(1 + 4 + 16)
     np.testing.assert_allclose(relative_error(problem, found, values), expected)
     np.testing.assert_allclose(largest_error({"c": 1.5}, {"c": 2.0}), 0.25)
+
+
+def test_classical_methods_are_as_accurate_as_they_are_asked_to_be():
+    names = {*DEMOS, *(f"textbook_{name}" for name in TEXTBOOK)}
+    assert set(classical.ROWS) <= names
+    for name in ("ode_system", "poisson_robin", "heat"):
+        found = classical.figures(name, 1e-6, 10.0)
+        assert found["as_accurate"]
+        assert found["error"] <= 1e-6
 
 
 def test_rows_that_a_file_has_are_kept(tmp_path):
