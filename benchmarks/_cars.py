@@ -70,7 +70,7 @@ def cars_curve(name, split, seed, horizon):
     options = HeadOptions(
         alpha=0 * one,
         damping=1.0,
-        rank=None,
+        rank=1,
         intercept=one,
         tol=0 * one,
         batch_size=CARS_BATCH,

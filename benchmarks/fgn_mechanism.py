@@ -110,7 +110,7 @@ def options_of(solver, batch_size):
     return HeadOptions(
         alpha=np.float32(0),
         damping=1.0,
-        rank=None,
+        rank=1,
         intercept=np.float32(1),
         tol=np.float32(0),
         batch_size=batch_size,

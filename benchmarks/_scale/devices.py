@@ -84,7 +84,7 @@ def programs(k, n, d, n_classes, batch):
 
     rng, one = np.random.default_rng(0), np.float64(1)
     settings = heads.HeadOptions(
-        one, None, None, one, 0, batch, 0, None, mesh=devices.mesh_of(range_of(k))
+        one, 1.0, 1, one, 0, batch, 0, None, mesh=devices.mesh_of(range_of(k))
     )
     rows = heads.BatchedRows(
         rng.normal(size=(n, d)),

@@ -42,7 +42,7 @@ from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.softmax_head import problem
 from sklearn_gn.softmax_head.head import LARGEST_LOGIT, values_of
-from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
+from sklearn_gn.solvers import FGN, SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
 
 _LOG_OF_FIT = ("convergence_log_", "converged_", "stop_reason_")
 
@@ -439,7 +439,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         validation = self._check_validation(X_val, y_val)
         rows = ChunkedRows(CheckedRows.of_classes(chunks, self), np.dtype(self.dtype))
         rng = check_random_state(self.random_state)
-        size = solver.batch_size or problem.BATCH_SIZE
+        size = solver.batch_size or FGN().batch_size
         options = problem.options_of(self, solver, size, rng)
         self._feature_spread = 1.0
         task = problem.Task(solver.algorithm(ALGORITHMS), rows, options, None)

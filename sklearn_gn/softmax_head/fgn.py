@@ -152,7 +152,7 @@ def competitor_directions(split, n_competitors):
 
 def n_competitors_of(rank, n_classes):
     """Directions of an example beside that of its margin; C - 2 are all there are."""
-    return 0 if rank is None else min(rank - 1, max(n_classes - 2, 0))
+    return min(rank - 1, max(n_classes - 2, 0))
 
 
 @partial(in_either_library, static_argnames="n_competitors")

@@ -70,8 +70,8 @@ class HeadOptions(NamedTuple):
     """
 
     alpha: np.ndarray  # the first one where it is chosen
-    damping: float | None  # None and a number as the solver object says
-    rank: int | None
+    damping: float
+    rank: int
     intercept: np.ndarray  # 1 with an intercept, 0 without
     tol: np.ndarray
     batch_size: int  # of the rows

@@ -55,15 +55,11 @@ from sklearn_gn.softmax_head.head import (
     values_transposed,
 )
 
-_DAMPING = 1.0  # for features of size one
-_LEARNING_RATE = 1.0
 _PATIENCE = 5  # epochs without progress after which a mini-batch method ends
 _HOVER = 0.1  # distance of the last loss from the best one that is no divergence
 _CHOLESKY_ROWS = 1024  # of the Gram: what is larger is left to conjugate gradients
 _CG_ITERATIONS = 100
 _APPROACH = 256  # steps that lead to the minimum; heads after them are averaged
-_SGN_CG_TOL = 1e-5
-_SGN_CG_ITERATIONS = 5
 
 
 class ChunkedRows(NamedTuple):
@@ -163,9 +159,9 @@ def step_settings(options):
     rate = options.solver.learning_rate
     return StepSettings(
         alpha=options.alpha,
-        damping=cast(_DAMPING if options.damping is None else options.damping),
+        damping=cast(options.damping),
         intercept=options.intercept,
-        learning_rate=cast(_LEARNING_RATE if rate is None else rate),
+        learning_rate=cast(1 if rate is None else rate),  # whole steps
     )
 
 
@@ -328,7 +324,7 @@ def sgn_direction(head, batch, settings, start, cg_iterations):
         )
 
     step, _ = newton_direction(
-        product, gradient, start=start, forcing=_SGN_CG_TOL, max_iter=cg_iterations
+        product, gradient, start=start, forcing=0.0, max_iter=cg_iterations
     )
     return step
 
@@ -350,8 +346,7 @@ def batch_gradient(head, batch, settings):
 def sgn_arguments(options, n_classes):
     """Iterations of the conjugate gradients."""
     del n_classes
-    rank = _SGN_CG_ITERATIONS if options.rank is None else options.rank
-    return {"cg_iterations": np.int32(rank)}
+    return {"cg_iterations": np.int32(options.rank)}
 
 
 sgn_start = partial(jax.tree.map, jnp.zeros_like)  # no step yet

@@ -43,7 +43,6 @@ from sklearn_gn.softmax_head.whitening import (
     whitened_rows,
 )
 
-_CG_ITERATIONS = 100
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
 _FORCING = 0.1  # relative residual of a Newton system
@@ -104,23 +103,24 @@ class NewtonData(NamedTuple):
     n_judged: float = math.nan  # rows that are left out, by their counts
 
 
-def prepare(rows, options, alike=True, choosing=None):
+def prepare(rows, options, alike=True):
     """Whiten the rows, on the device, and divide those that choose a penalty.
 
-    ``alike`` is that of :func:`~sklearn_gn.softmax_head.whitening.whitened_rows`, and
-    ``choosing`` the number of rows that choose, if it is not for the sizes to say.
+    ``alike`` is that of :func:`~sklearn_gn.softmax_head.whitening.whitened_rows`.
     """
     least = options.alpha
     if options.n_effective is not None:
         least = least * 10.0**-penalty.DECADES
-    data = NewtonData(whitened_rows(on_devices(rows, options), least, alike), options)
+    placed = on_devices(rows, options)
+    found = whitened_rows(placed, least, options.intercept, alike)
+    data = NewtonData(found, options)
     if options.n_effective is None:
         return data
     n, kind = int(rows.n_rows), rows.weight.dtype
     label, weight = rows.label[:n], rows.weight
     all_weight = float(weight[:n].sum())
-    choosing, judging = choosing or n, n
-    if options.mesh is None and choosing == n:
+    choosing = judging = n
+    if options.mesh is None:
         choosing = penalty.n_choosing(n, rows.x.shape[1], int(label.max()) + 1)
         judging = min(n, 2 * choosing)
     fold = penalty.folds_of(label[:choosing], unseen=judging - choosing)
@@ -174,13 +174,12 @@ def newton_settings(options, grad_max):
     Near the end, a system is solved as far as this step needs to be the last one.
     """
     cast = options.alpha.dtype.type
-    rank = _CG_ITERATIONS if options.rank is None else options.rank
     enough = float(options.tol) / (2 * grad_max) if grad_max > 0 else 1.0
     return NewtonSettings(
         alpha=options.alpha,
-        damping=cast(options.damping or 0),
+        damping=cast(options.damping),
         intercept=options.intercept,
-        cg_iterations=np.int32(min(rank, np.iinfo(np.int32).max)),
+        cg_iterations=np.int32(min(options.rank, np.iinfo(np.int32).max)),
         forcing=np.float32(np.clip(enough, _FORCING**2, _FORCING)),
     )
 
@@ -335,7 +334,7 @@ def newton_step(data, state, options):
         stop,
         options._replace(alpha=options.alpha.dtype.type(state.alpha)),
         step_size=length,
-        damping=math.nan if options.damping is None else options.damping,
+        damping=options.damping or math.nan,
         inner_iterations=iterations,
     )
     return state, report
@@ -356,7 +355,7 @@ def _search(data, search):
     """A step of each fold, and the next penalty when all have settled."""
     heads, report = list(search.heads), None
     # Steps are not damped: where they are short, rough minima would be compared.
-    options = data.options._replace(damping=None)
+    options = data.options._replace(damping=0.0)
     for k, fold in enumerate(data.folds):
         if k == len(heads):  # one after the other, from the head of the fold before
             if not heads[-1].settled:
@@ -397,12 +396,12 @@ def _next_penalty(data, search):
     )
 
 
-def searched_penalty(rows, options, choosing):
+def searched_penalty(rows, options):
     """The penalty of a search by itself, and the factor of the logits."""
-    data = prepare(rows, options, choosing=choosing)
+    data = prepare(rows, options)
     n_classes = int(rows.label.max()) + 1
     shape = data.whitened.single.shape[1], 1 if n_classes == 2 else n_classes
-    zeros = np.zeros(shape, rows.x.dtype)
+    zeros = np.zeros(shape, rows.weight.dtype)
     state = init(data, AffineHead(zeros, np.zeros(shape[1], zeros.dtype)), options)
     while isinstance(state, Search):
         state, report = step(data, state, options)

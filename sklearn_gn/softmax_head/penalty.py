@@ -27,7 +27,7 @@ from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import in_either_library, library_of
 from sklearn_gn.arrays.parts import total
-from sklearn_gn.linalg.factors import factor_with_floor
+from sklearn_gn.optim.line_search import line_minimum
 from sklearn_gn.optim.multinomial import all_classes, cross_entropy, margins
 from sklearn_gn.softmax_head.head import (
     BatchedRows,
@@ -37,20 +37,15 @@ from sklearn_gn.softmax_head.head import (
 )
 
 _FOLDS = 8
-_JUDGES = 512  # rows that are left out, more of which say little
+_JUDGES = 256  # rows that are left out, more of which say little
 # The rows that choose. Fewer choose another penalty where classes nearly coincide.
 _FEWEST = 2048
 _A_CLASS = 64
 _A_FEATURE = 16
 # The factor of the logits.
 _ITERATIONS = 24  # at most
-_ERROR = 1e-3  # of the logarithm, at most
-_LONGEST = 0.7  # step of the logarithm
 # The path.
-_LIKELIEST = (
-    10.0**-1.5
-)  # precision of the coefficients a priori, for rows of length one
-_START = 10.0**-0.5  # precision with which a path begins
+_START = 10.0**-0.5  # precision of the coefficients, for rows of length one
 DECADES = 8  # on either side of it
 _SPARSE_ROWS = 1000  # that choose where features are sparse
 
@@ -83,7 +78,7 @@ def folds_of(label, n_folds=_FOLDS, enough=_JUDGES, unseen=0):
     order = order[counts[number[order]] > 1]
     fold = np.full(len(label), -1, np.int32)
     fold[order] = np.arange(len(order)) % n_folds
-    used = max(1, -(-(enough - unseen) * n_folds // max(len(order), 1)))
+    used = max(1, round((enough - unseen) * n_folds / max(len(order), 1)))
     return np.where(fold < used, fold, -1)
 
 
@@ -127,13 +122,13 @@ class Judges(NamedTuple):
 
 def judged(nets, judges):
     """Log probability of the rows left out, and the best factor of their logits."""
-    iterations = _ITERATIONS if switches.on("heads.temperature") else 0
-    loss, factor = left_out_loss(tuple(nets), judges, np.int32(iterations))
+    search = switches.on("heads.temperature")
+    loss, factor = left_out_loss(tuple(nets), judges, search)
     return (-float(loss) if math.isfinite(loss) else -math.inf), float(factor)
 
 
 @in_either_library
-def left_out_loss(nets, judges, iterations):
+def left_out_loss(nets, judges, search):
     """Cross-entropy of the rows left out at the best factor of the logits; and that.
 
     ``nets`` are the heads without each of the folds.
@@ -144,25 +139,24 @@ def left_out_loss(nets, judges, iterations):
         own = (judges.fold == k)[:, None]
         own_logits = values(net, judges.x) + judges.shift[k][None, :]
         logits = logits + xp.where(own, own_logits, 0)
-    return best_factor(logits, judges.label, judges.counts, iterations)
+    return best_factor(logits, judges.label, judges.counts, search)
 
 
 # --- the factor of the logits --------------------------------------------------------
 
 
-def best_factor(logits, label, weight, iterations=_ITERATIONS):
+def best_factor(logits, label, weight, search=True):
     """Cross-entropy of rows at the best factor of the logits, and that factor.
 
-    Newton's method in the logarithm of the factor, which does not go below zero: a
-    factor below one says that the penalty is too small. Without ``iterations`` the
-    factor is one. As rows that are predicted without error would ask for an infinite
-    one, one row more counts, like all of them on average and of any class: an error in
-    so many rows is never excluded (Laplace's rule of succession).
+    It is one at least: a factor below one says that the penalty is too small. Without
+    a ``search`` it is one. As rows that are predicted without error would ask for an
+    infinite one, one row more counts, like all of them on average and of any class: an
+    error in so many rows is never excluded (Laplace's rule of succession).
     """
     library, n_classes = library_of((logits, label, weight)), max(logits.shape[1], 2)
     xp, zero = library.xp, 0 * total(weight.sum())
     share = 1 / xp.maximum(total(weight.sum()), 1)
-    along = derivatives_along(0 * logits, logits, label, weight)
+    along = derivatives_along(logits, logits, label, weight)
 
     def lead(found, logits, label, weight):  # of the labels' logits over the others'
         logits = all_classes(logits)
@@ -172,23 +166,14 @@ def best_factor(logits, label, weight, iterations=_ITERATIONS):
     arrays = logits, label, weight
     leads = share * total(over_blocks(lead, zero, arrays, n_classes))
 
-    def improve(carry):
-        log, _, count = carry
-        factor = xp.exp(log)
-        first, second = along(factor)
-        slope = factor * ((1 + share) * first + leads)
-        bend = factor**2 * (1 + share) * second + xp.maximum(slope, 0)
-        bend = xp.maximum(bend, xp.finfo(logits.dtype).tiny)
-        change = xp.clip(-slope / bend, xp.maximum(-log, -_LONGEST), _LONGEST)
-        change = xp.where(xp.isnan(change), 0, change)  # where a square overflows
-        return log + change, change, count + 1
+    def derivatives(length):
+        first, second = along(length)
+        return (1 + share) * first + leads, (1 + share) * second
 
-    log, _, _ = library.while_loop(
-        lambda carry: (xp.abs(carry[1]) > _ERROR) & (carry[2] < iterations),
-        improve,
-        (zero, zero + 1, xp.int32(0)),
-    )
-    factor = xp.exp(log)
+    slope, _ = derivatives(zero)
+    flat = float(np.sqrt(xp.finfo(logits.dtype).eps))
+    length, *_ = line_minimum(derivatives, slope, flat=flat, max_iter=_ITERATIONS)
+    factor = 1 + xp.where((slope < 0) & search, length, 0)
 
     def add(found, logits, label, weight):
         split = margins(factor * all_classes(logits), label)
@@ -207,8 +192,8 @@ def first_alpha(squares, n_effective):
 
 
 def likeliest_alpha(first):
-    """The penalty of highest prior, from that of :func:`first_alpha`."""
-    return first * _LIKELIEST / _START
+    """The penalty of highest prior: a decade below that of :func:`first_alpha`."""
+    return first / 10
 
 
 def log_posterior(point, first):
@@ -258,34 +243,23 @@ def factor_at(alpha, path):
 # --- sparse features -----------------------------------------------------------------
 
 
-def dense_part(rows, intercept):
-    """Dense rows that choose the penalty of sparse ones, and others that judge.
+def part_of(rows):
+    """Sparse rows that choose the penalty of all, and their share of the weight.
 
-    They are rows of some classes, in as many coordinates as there are rows that choose:
-    their Gram matrix is all that the minima depend on. What is carried over to all rows
-    is ``n alpha``, which does not depend on the number of rows, and the factor of the
-    logits. Also returns how many choose, and the share of the weight of all.
+    They are rows of some classes. What is carried over to all rows is ``n alpha``,
+    which does not depend on the number of rows, and the factor of the logits.
     """
     counts = np.bincount(rows.label)
     classes = np.flatnonzero(counts > 1)
     classes = classes if len(classes) > 1 else np.flatnonzero(counts)
     most = min(len(classes), _SPARSE_ROWS // _FOLDS)
     classes = classes[np.linspace(0, len(classes) - 1, most).astype(int)]
-    chosen = np.flatnonzero(np.isin(rows.label, classes))[: _SPARSE_ROWS + _JUDGES]
-    n = min(len(chosen), _SPARSE_ROWS)
-    x, weight = rows.x[chosen], rows.weight[chosen]
-    gram = (x @ x[:n].T).toarray().astype(np.float64)
-    if intercept:
-        share = weight[:n] / weight[:n].sum()
-        gram -= (gram @ share)[:, None]
-        gram -= share @ gram[:n]
-    root = factor_with_floor(gram[:n], n * np.finfo(float).eps * np.trace(gram[:n]))
-    z = np.concatenate([root.root, root.whiten(gram[n:].T).T])
+    chosen = np.flatnonzero(np.isin(rows.label, classes))[:_SPARSE_ROWS]
     part = BatchedRows(
-        z.astype(weight.dtype),
+        rows.x[chosen],
         np.unique(rows.label[chosen], return_inverse=True)[1].astype(np.int32),
-        weight / weight.sum(),
+        rows.weight[chosen],
         np.int32(len(chosen)),
         np.int32(1),
     )
-    return part, n, float(weight.sum())
+    return part, float(part.weight.sum() / rows.weight.sum())

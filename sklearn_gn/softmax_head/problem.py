@@ -12,6 +12,7 @@ from scipy import sparse
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.extremes import total_weight
 from sklearn_gn.arrays.libraries import numpy_computes
 from sklearn_gn.base import cross_entropy
 from sklearn_gn.data.rows import canonical_rows, row_codes
@@ -32,14 +33,13 @@ from sklearn_gn.softmax_head.head import (
     objective,
     on_devices,
 )
-from sklearn_gn.softmax_head.whitening import Units
+from sklearn_gn.softmax_head.whitening import Units, gram_of
 from sklearn_gn.solvers import FGN, FGNNewton
 
-BATCH_SIZE = 256  # where a solver does not say
+# Damping and rank of each solver where the parameters are None.
+_WHERE_NONE = {"fgn_newton": (0.0, 100), "fgn": (1.0, 1), "sgn": (1.0, 5)}
 _ALPHA = 1e-3  # of mini-batches, which cannot choose it
-_LEAST_TOTAL = 1e-100  # of the weights: products with it neither under- nor overflow
 _SPECTRUM_ROWS = 1024  # at most
-_ROWS_OF_NEWTON = 128  # whose spectrum it tells, as many as in a batch of its start
 _DENSE_BYTES = 2**32  # a sparse X larger than this stays sparse or is refused
 _DENSE_NUMBERS = 2**22  # a sparse X no larger than this is made dense
 _DENSE_SHARE = 0.1  # nor is one with more than this share of entries kept sparse
@@ -74,8 +74,7 @@ def distinct_rows(X, code, weight, solver):
 
     Features that stay sparse have all rows.
     """
-    with np.errstate(over="ignore"):
-        total = np.clip(weight.sum(), _LEAST_TOTAL, 1 / _LEAST_TOTAL)
+    total = total_weight(weight)
     if sparse.issparse(X):
         numbers = X.shape[0] * X.shape[1]
         large = numbers > _DENSE_NUMBERS and X.nnz <= _DENSE_SHARE * numbers
@@ -111,6 +110,7 @@ class Task(NamedTuple):
     options: HeadOptions
     few: BatchedRows | None  # whose spectrum is told; None where rows are in chunks
     units: Units | None = None
+    few_rows: BatchedRows | None = None  # of which the heads are combinations
 
     def start(self, net, n_features, n_columns):
         """Return the head to start from: zeros, unless it is given."""
@@ -120,8 +120,15 @@ class Task(NamedTuple):
                 n_features = self.rows.whitened.single.shape[1]
             net = np.zeros((n_features, n_columns)), np.zeros(n_columns)
         elif self.units is not None:
-            net, dual = self.units.head(net), backend.views(self.rows.whitened.dual)
-            net = in_basis(dual.T, net.weight), net.bias
+            net = self.units.head(net)
+            basis, dual = backend.views(self.rows.whitened[-2:])
+            weight = net.weight
+            if self.few_rows is not None:
+                rows = self.few_rows
+                weight = rows.x @ weight
+                mean = options.intercept * (rows.weight @ weight)
+                weight = dual[:, None] * (basis.T @ (weight - mean))
+            net = in_basis(dual.T, weight), net.bias
         weight, bias = net
         bias = bias * (options.intercept > 0)
         return AffineHead(weight.astype(kind), bias.astype(kind))
@@ -131,6 +138,10 @@ class Task(NamedTuple):
         if self.units is not None:
             basis = backend.views(self.rows.whitened.basis)
             weight = in_basis(basis, net.weight)
+            if self.few_rows is not None:
+                rows = self.few_rows
+                mean = self.options.intercept * weight.sum(axis=0)
+                weight = rows.x.T @ (weight - rows.weight[:, None] * mean)
             net = self.units.given_head(AffineHead(weight, net.bias))
         return {
             "coef_": np.ascontiguousarray(net.weight.T, np.float64),
@@ -152,7 +163,7 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng):
     if not isinstance(solver, FGNNewton):
         from sklearn_gn.softmax_head.minibatch import ALGORITHMS
 
-        size = solver.batch_size or BATCH_SIZE
+        size = solver.batch_size or FGN().batch_size
         rows, size = batched_rows(*given, size, rng, estimator.dtype, n_devices)
         options = options_of(estimator, solver, size, rng)
         return Task(solver.algorithm(ALGORITHMS), rows, options, first_rows(rows, size))
@@ -162,7 +173,7 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng):
     rows, size = batched_rows(*given, np.inf, rng, X.dtype, n_devices, not by_numpy)
     options = options_of(estimator, solver, size, rng)
     options = options._replace(compiled=not by_numpy)
-    few = first_rows(rows, _ROWS_OF_NEWTON)
+    few = first_rows(rows, FGN().batch_size)
     few = few._replace(x=few.x.copy())
     n, auto = int(rows.n_rows), estimator.alpha == "auto"
     # Of the training part; every row counts as one at least.
@@ -174,18 +185,21 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng):
         units = Units.of(x[:n], rows.weight[:n], intercept, auto)
     kind = np.dtype(estimator.dtype)
     rows = rows._replace(x=in_precision(x, kind), weight=rows.weight.astype(kind))
+    few_rows = rows if gram_of(x, units.alike) == "rows" else None
+    if stays_sparse and few_rows is not None:
+        units = units._replace(center=options.intercept * (rows.weight @ rows.x))
     with scope_of(estimator, options):
-        if auto and stays_sparse:
-            part, choosing, share = penalty.dense_part(rows, estimator.fit_intercept)
+        if auto and stays_sparse and few_rows is None:
+            part, share = penalty.part_of(rows)
             found = _with_first_alpha(part, options, n_effective * share)
-            alpha, factor = newton.searched_penalty(part, found, choosing)
+            alpha, factor = newton.searched_penalty(part, found)
             options = newton.at_penalty(options, alpha * share)
             options = options._replace(factor=factor)
         elif auto:
             options = _with_first_alpha(rows, options, n_effective)
         data = newton.prepare(rows, options, units.alike)
     algorithms = newton.ALGORITHMS if by_numpy else newton.COMPILED
-    return Task(solver.algorithm(algorithms), data, options, few, units)
+    return Task(solver.algorithm(algorithms), data, options, few, units, few_rows)
 
 
 def fold_masks(label, n_folds):
@@ -198,8 +212,10 @@ def fold_masks(label, n_folds):
 def _with_first_alpha(rows, options, n_effective):
     """The options of a search for the penalty, which begins with theirs."""
     n = int(rows.n_rows)
-    squares = rows.weight[:n] @ np.square(rows.x[:n]).sum(axis=1)
-    alpha = penalty.first_alpha(float(squares / rows.weight[:n].sum()), n_effective)
+    x, weight = rows.x[:n], rows.weight[:n] / rows.weight[:n].sum()
+    squares = weight @ (x**2).sum(axis=1)
+    squares = float(squares - options.intercept * np.sum((weight @ x) ** 2))
+    alpha = penalty.first_alpha(squares, n_effective)
     return newton.at_penalty(options, alpha)._replace(n_effective=n_effective)
 
 
@@ -223,10 +239,11 @@ def _check_device_is_possible(device, mesh, solver, X):
 def options_of(estimator, solver, batch_size, rng):
     """What an algorithm gets besides the rows."""
     cast = estimator._cast
+    damping, rank = _WHERE_NONE.get(solver.name, (0.0, 1))
     return HeadOptions(
         alpha=cast(_ALPHA if estimator.alpha == "auto" else estimator.alpha)[()],
-        damping=estimator.damping,
-        rank=estimator.rank,
+        damping=damping if estimator.damping is None else estimator.damping,
+        rank=rank if estimator.rank is None else estimator.rank,
         intercept=cast(estimator.fit_intercept),
         tol=cast(estimator.tol),
         batch_size=batch_size,

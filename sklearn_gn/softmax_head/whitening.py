@@ -4,10 +4,11 @@ Features are centred where there is an intercept, and scaled where the penalty i
 chosen, so that the units of a column do not matter. Of these features, x, the method
 takes coordinates ``z = x basis``, uncorrelated and of variance one or less; a head V of
 z is the head ``basis V`` of x. The basis comes from one eigendecomposition, of the
-smaller Gram matrix, that of the rows or of the features. It is a diagonal where both
-are very many, where features are of very different size, and where they are sparse and
-hence not centred. Gradient and loss have the precision of the fit; for the direction of
-a step, and the least loss along it, single precision is enough here.
+smaller Gram matrix, that of the rows or of the features; of few rows, heads are
+combinations. It is a diagonal where rows and features are very many, where features are
+of very different size, and of many rows that are sparse and hence not centred. Gradient
+and loss have the precision of the fit; for the direction of a step, and the least loss
+along it, single precision is enough here.
 
 The preconditioner of the Newton systems is the variance of each coordinate times the
 mean curvature of a class, plus the penalty, or the diagonal block of the Hessian for
@@ -40,7 +41,7 @@ from sklearn_gn.softmax_head.head import (
     weights_once,
 )
 
-_ROTATED = 4096  # rows or features, at most, of which principal axes are computed
+_ROTATED = 2048  # rows or features, at most, of which principal axes are computed
 _FLAT = 0.3  # part of the slope that may be left where the line search ends
 _LINE_ITERATIONS = 8
 
@@ -98,7 +99,7 @@ class Units(NamedTuple):
         counts = np.bincount(X.indices, minlength=d)
         n_used = max(np.count_nonzero(counts), 1)
         columns = np.argsort(-counts, kind="stable")[:n_used]
-        units = cls(d, columns, np.zeros(n_used), np.ones(n_used), False)
+        units = cls(d, columns, np.zeros(n_used), np.ones(n_used), True)
         return units, sparse.csr_array(X[:, columns])
 
     def head(self, net):
@@ -125,11 +126,23 @@ class Whitened(NamedTuple):
     single: Array  # (L, r)  z in single precision
     squares: Array  # (r, 1)  |basis e_j|^2
     variance: Array  # (r, 1)  of z, 1 or less
-    basis: Array  # (d, r), or (d,) of a diagonal
-    dual: Array  # its inverse transposed
+    # (d, r), or (d,) of a diagonal, or (L, r): the basis is then the centred rows
+    # transposed times this, and the dual, its inverse transposed, that of other axes.
+    basis: Array
+    dual: Array
 
 
-def whitened_rows(rows, least_alpha, alike):
+def gram_of(x, alike):
+    """Which second moments the coordinates come from, see :func:`second_moments`."""
+    n, d = x.shape
+    if not (alike and min(n, d) <= _ROTATED and switches.on("heads.whitening")):
+        return "columns"
+    if n < d:
+        return "rows"
+    return "columns" if sparse.issparse(x) else "features"
+
+
+def whitened_rows(rows, least_alpha, intercept, alike):
     """Whiten the features of rows; NumPy writes into them.
 
     Parameters
@@ -138,17 +151,16 @@ def whitened_rows(rows, least_alpha, alike):
     least_alpha : scalar
         The smallest penalty of the fits. Directions of so little variance that it
         decides what a head has there are not blown up.
+    intercept : scalar
+        Whether the mean of features that are not centred means nothing, 0 or 1.
     alike : bool
         Whether the features are near enough in size for common principal axes.
     """
-    n, d = rows.x.shape
-    gram, dense = "columns", not sparse.issparse(rows.x)
-    if dense and alike and min(n, d) <= _ROTATED and switches.on("heads.whitening"):
-        gram = "rows" if n < d else "features"
+    gram = gram_of(rows.x, alike)
     found = second_moments(rows, gram)
     n_classes = max(int(namespace(rows.label).max(rows.label)) + 1, 2)
     ridge = np.asarray(least_alpha * n_classes, rows.weight.dtype)
-    z, *others = whiten(rows, found, ridge, gram)
+    z, *others = whiten(rows, found, ridge, intercept, gram)
     return Whitened(rows._replace(x=z), *others)
 
 
@@ -163,7 +175,9 @@ def second_moments(rows, gram):
     weight, library = counted_weights(rows), library_of(rows)
     xp, d = library.xp, rows.x.shape[1]
     if gram == "rows":
-        return library.symmetric_product(all_rows(rows.x * xp.sqrt(weight)[:, None]))
+        if sparse.issparse(rows.x):
+            return (rows.x @ rows.x.T).toarray()
+        return library.symmetric_product(all_rows(rows.x))
 
     def add_block(found, x, weight):
         if gram == "columns":
@@ -180,7 +194,7 @@ def second_moments(rows, gram):
     deciding=_rows_alone,
     static_argnames="gram",
 )
-def whiten(rows, moments, ridge, gram):
+def whiten(rows, moments, ridge, intercept, gram):
     """Principal axes of the features, each scaled to unit variance; all of `Whitened`.
 
     ``ridge`` keeps directions without variance from being blown up. Where it is too
@@ -188,16 +202,22 @@ def whiten(rows, moments, ridge, gram):
     head does not grow along them.
     """
     library, weight = library_of(rows), counted_weights(rows)
-    xp, x, d = library.xp, rows.x, rows.x.shape[1]
+    xp, x, d = library.xp, rows.x, len(moments)
     variance, null = moments, 0 * ridge
-    if gram != "columns":
+    if gram == "rows":
+        mean = intercept * total(weight @ own_rows(moments))
+        moments = moments - mean[:, None] - mean[None]
+        moments = moments + total(weight @ own_rows(mean[:, None]))
+        root = xp.sqrt(all_rows(weight))
+        variance, axes = factors.eigenpairs(moments * root[:, None] * root[None])
+    elif gram == "features":
         variance, axes = factors.eigenpairs(moments)
+    if gram != "columns":
         null = 8 * xp.finfo(x.dtype).eps * xp.max(variance)
     variance = xp.maximum(variance, 0)
     keep = variance > null
     if gram == "rows":
-        axes = total((x * xp.sqrt(weight)[:, None]).T @ own_rows(axes))
-        axes = axes / xp.sqrt(xp.where(keep, variance, 1))[None, :]
+        axes = root[:, None] * axes / xp.sqrt(xp.where(keep, variance, 1))[None]
     else:
         keep = keep | (ridge > null)
     size = variance + xp.maximum(ridge, d * null / 8)
@@ -206,9 +226,11 @@ def whiten(rows, moments, ridge, gram):
     relative = xp.where(keep, variance * inverse**2, 1)[:, None]
     basis, dual = inverse, size
     if gram != "columns":
-        basis, dual = axes * inverse[None, :], axes * size[None, :]
+        basis = axes * inverse[None]
+    if gram == "features":
+        dual = axes * size[None]
     # Before single precision: features of any size come down to size one.
-    z = in_coordinates(x, basis)
+    z = in_coordinates(own_rows(moments) if gram == "rows" else x, basis)
     return z, z.astype(np.float32), inverse[:, None] ** 2, relative, basis, dual
 
 

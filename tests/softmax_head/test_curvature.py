@@ -223,11 +223,10 @@ def test_conjugate_gradients_reach_the_direct_step():
 
 
 @pytest.mark.parametrize("n_classes", [2, 5])
-def test_sgn_step_is_the_dense_gauss_newton_step(n_classes, monkeypatch):
-    monkeypatch.setattr(minibatch, "_SGN_CG_TOL", 1e-14)
+def test_sgn_step_is_the_dense_gauss_newton_step(n_classes):
     given, chosen = problem(n_classes), settings()
 
-    @jax.jit  # a function of its own, whose trace sees the tolerance
+    @jax.jit
     def direction(head, x, label, weight):
         batch = minibatch.Batch(x, label, weight, None)
         start = minibatch.sgn_start(head)

@@ -44,7 +44,7 @@ def kernels(mesh):
     rows, size = heads.batched_rows(
         X, y, np.arange(n), weight, np.inf, np.random.RandomState(0), "float64", 8
     )
-    options = heads.HeadOptions(1.0, None, None, 1.0, 0, size, 0, None, mesh=mesh)
+    options = heads.HeadOptions(1.0, 0.0, 1, 1.0, 0, size, 0, None, mesh=mesh)
     with backend.scope("float64"):
         rows = heads.on_devices(rows, options)
         found = heads.evaluate(net, rows, np.full((1, 1), 0.1), np.float64(1))

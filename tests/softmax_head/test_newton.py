@@ -31,8 +31,8 @@ def problem(n_classes, **changes):
     )
     options = head.HeadOptions(
         alpha=np.float64(ALPHA),
-        damping=None,
-        rank=None,
+        damping=0.0,
+        rank=100,
         intercept=np.float64(1),
         tol=np.float64(0),
         batch_size=N_ROWS,

@@ -22,8 +22,7 @@ from sklearn.utils.estimator_checks import (
 from sklearn_gn import FGNSoftmaxHead
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.datasets import load_udhr
-from sklearn_gn.softmax_head import penalty, problem
-from sklearn_gn.softmax_head.head import BatchedRows
+from sklearn_gn.softmax_head import penalty, problem, whitening
 
 
 @pytest.fixture
@@ -112,7 +111,7 @@ def test_no_dense_copy_is_made():
         (n, d),
     )
     y = np.arange(n) % 3
-    FGNSoftmaxHead(max_iter=1, tol=1.0).fit(X, y)  # loads the modules
+    FGNSoftmaxHead(alpha=0.1).fit(X, y)  # loads the modules
     tracemalloc.start()
     model = FGNSoftmaxHead().fit(X, y)
     assert np.mean(model.predict(X) == y) > 0.9
@@ -196,20 +195,27 @@ def test_one_row_of_a_class_leaves_the_penalty_to_the_prior(stays_sparse, n):
     assert np.isfinite(model.predict_log_proba(X)).all()
 
 
+def test_many_rows_choose_a_penalty_by_a_part_of_them(stays_sparse, monkeypatch):
+    X, y, _ = text(4, n=600, d=300)
+    whole = FGNSoftmaxHead().fit(X, y)
+    monkeypatch.setattr(whitening, "_ROTATED", 0)  # as if the rows were very many
+    monkeypatch.setattr(penalty, "_SPARSE_ROWS", 400)
+    part = FGNSoftmaxHead().fit(X, y)
+    assert abs(np.log10(part.alpha_ / whole.alpha_)) < 0.5
+    np.testing.assert_allclose(part.predict_proba(X), whole.predict_proba(X), atol=0.2)
+
+
 @pytest.mark.parametrize("intercept", [True, False])
-def test_the_dense_part_has_the_inner_products_of_the_rows(intercept, monkeypatch):
-    monkeypatch.setattr(penalty, "_SPARSE_ROWS", 80)  # that choose; others judge
-    X, y, weight = text(3)
-    given = sparse.csr_array(X), y, weight, np.int32(120), np.int32(1)
-    rows, choosing, share = penalty.dense_part(BatchedRows(*given), intercept)
-    assert choosing == 80
-    assert share == pytest.approx(weight.sum())
-    np.testing.assert_array_equal(rows.label, y)
-    x = X.toarray()
-    if intercept:
-        x = x - weight[:80] / weight[:80].sum() @ x[:80]
-    found, expected = (a @ a[:80].T for a in (rows.x, x))
-    np.testing.assert_allclose(found, expected, atol=1e-10)
+def test_few_rows_have_the_optimum_of_many(stays_sparse, intercept, monkeypatch):
+    X, y, weight = text(3, n=50)
+    model = FGNSoftmaxHead(alpha=0.01, tol=1e-10, fit_intercept=intercept)
+    few = clone(model).fit(X, y, weight)
+    again = clone(few).set_params(warm_start=True).fit(X, y, weight).fit(X, y, weight)
+    monkeypatch.setattr(whitening, "_ROTATED", 0)
+    many = clone(model).fit(X, y, weight)
+    np.testing.assert_allclose(few.coef_, many.coef_, atol=1e-7)
+    np.testing.assert_allclose(again.coef_, few.coef_, atol=1e-7)
+    assert again.n_iter_ <= 2
 
 
 @pytest.mark.slow
