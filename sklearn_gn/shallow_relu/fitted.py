@@ -10,7 +10,6 @@ With one feature two rows for each interval between breakpoints stand for all of
 """
 
 import math
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
