@@ -29,8 +29,6 @@ from sklearn_gn.varpro.problem import Net
 from sklearn_gn.varpro.reduced import KRYLOV_TOL, ReducedModel, krylov_dimension
 
 _LINE_SEARCH_STEPS = 20  # of L-BFGS
-_START_ROWS = 2048  # for which the first output layer of a mini-batch method is optimal
-_EPOCHS = 10  # without a new lowest loss, after which a mini-batch method ends
 
 
 # --- Gauss-Newton in all weights -----------------------------------------------------
@@ -170,20 +168,14 @@ def lbfgs_step(rows, state, settings):
     )
     work = share * (work + 2 * int(info.num_linesearch_steps))
     state = state._replace(net=net, memory=memory, work=state.work + work)
-    value, loss = float(value), float(loss)
-    fell = value - loss > float(settings.tol) * abs(value)
-    state, stop = training.after_iteration(state, settings, loss, fell)
     report = Report(
-        loss=loss,
+        loss=float(loss),
         grad_norm=float(size),
         step_size=float(memory[-1].learning_rate),
-        stop=stop,
-        extra=training.log_columns(state),
+        stop=None if loss < value else "tol",  # the next search would be the same
     )
-    if batch is rows:
-        return state, report
-    return training.evaluate_when_due(
-        rows, before, state, report, settings, batches.with_optimal_output
+    return training.after_iteration(
+        rows, batch, before, state, report, settings, batches.with_optimal_output
     )
 
 
@@ -208,7 +200,7 @@ def epoch_step(rows, state, settings, *, name):
 
     The gradient on all rows, for the log alone, would cost as much as the epoch.
     """
-    state, _ = training.enter_level(state, settings, _EPOCHS)
+    state, _ = training.enter_level(state, settings)
     penalties = settings.penalties
     net, memory = backend.on_device((state.net, state.memory))
     rate = np.asarray(settings.solver.learning_rate, settings.dtype)
@@ -220,12 +212,9 @@ def epoch_step(rows, state, settings, *, name):
         )
         jax.block_until_ready(net)  # chunks that wait would fill the memory
     loss = float(batches.objective(settings.model, net, rows, penalties))
-    state = state._replace(net=net, memory=memory, work=state.work + 2)
-    tol, lowest = float(settings.tol), state.lowest
-    fell = loss < (1 - tol) * lowest or tol == 0
-    state = state._replace(lowest=min(loss, lowest))
-    state, stop = training.after_iteration(state, settings, loss, fell, _EPOCHS)
-    return state, Report(loss, math.nan, stop=stop, extra=training.log_columns(state))
+    moved = state._replace(net=net, memory=memory, work=state.work + 2)
+    report = Report(loss, math.nan)
+    return training.after_iteration(rows, rows, state, moved, report, settings)
 
 
 _BASELINES = (
@@ -246,7 +235,7 @@ _BASELINES = (
     *(
         Algorithm(
             name,
-            partial(training.init_from, _START_ROWS),  # all may cost many epochs
+            training.init,
             partial(epoch_step, name=name),
             prepare=training.prepare,
         )

@@ -13,8 +13,8 @@ layer that is optimal for them come from sums over blocks of rows:
     Its rows have the same least-squares problem, which is solved as that of rows in
     memory.
 -   For the cross-entropy a pass gives the loss and its gradient in W. L-BFGS starts at
-    the output layer that is optimal for a large batch, with the inverse Hessian there,
-    and so takes few passes.
+    the output layer that is optimal for a large batch, in coordinates in which the
+    Hessian there is the identity, and so takes few passes.
 """
 
 from functools import partial
@@ -24,22 +24,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from scipy.optimize import minimize
 
 from sklearn_gn.arrays.backend import pad_rows
 from sklearn_gn.arrays.devices import put_rows
 from sklearn_gn.data.chunks import prefetched
 from sklearn_gn.data.rows_source import even_parts, part_length
 from sklearn_gn.linalg.factors import upper_factor
-from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import inner, problem
 from sklearn_gn.varpro.problem import Net, example_losses, features, loss_gradient
 
 _FEW_ROWS = 8192  # up to which "auto" batches are all rows
-_BATCH_ROWS = 2048
+BATCH_ROWS = 2048
 _MINI_BATCH = 64  # of first-order methods that leave it open
-_LARGE_BATCH, _LARGE_BATCH_NUMBERS = 2**15, 2**22  # rows, and numbers in them
-_ITERATIONS, _MEMORY = 100, 20  # of L-BFGS, and the steps that it remembers
 
 
 # --- batches -------------------------------------------------------------------------
@@ -62,7 +60,7 @@ def batch_size(settings):
     """Return the number of rows of a batch; None takes all rows."""
     size = settings.solver.batch_size
     if size == "auto":
-        size = _BATCH_ROWS if settings.n_rows > _FEW_ROWS else None
+        size = BATCH_ROWS if settings.n_rows > _FEW_ROWS else None
     return None if size is None or size >= settings.n_rows else size
 
 
@@ -184,9 +182,10 @@ class ChunkedRows:
         self._sample, self._draw = found.sample, 0
         self._size, self._dtype = len(found.sample.X), np.dtype(dtype)
         self._squares = None, None  # weights of a network, and the factor of its rows
-        most = _LARGE_BATCH_NUMBERS // found.sample.X.shape[1]
         # That of later samples would depend on where a fit was resumed.
-        self.large_batch = self._of_sample(slice(0, min(_LARGE_BATCH, max(most, 1))))
+        self.large_batch = self._of_sample(
+            slice(0, part_length(found.sample.X.shape[1]))
+        )
 
     def batch(self, size, number, seed):
         """Return the batch of a given number, and its share of all rows."""
@@ -301,71 +300,32 @@ def entropy_and_gradient(model, net, rows):
 
 
 @partial(jax.jit, static_argnames="model")
-def _optimal_for_sample(model, net, rows, penalties):
+def _optimal_for_batch(model, net, rows, penalties):
     found = inner.solve_inner(model, net.theta, rows, penalties, net.output)
-    return found.output, found.factors
-
-
-@jax.jit
-def _hessian_solve(factors, gradient):
-    return factors.solve(gradient)
+    return found.output, found.factors.root
 
 
 def _with_least_cross_entropy(model, net, rows, penalties):
-    """Return the network with its optimal output layer, and the objective.
+    """Return the network with its optimal output layer, and the objective."""
+    batch, dtype = rows.large_batch, net.output.dtype
+    start, root = _optimal_for_batch(model, net, batch, penalties)
+    start, root = (np.asarray(a, np.float64) for a in (start, root))
+    if root.ndim == 2:
+        root = root[None]  # one block of all classes
 
-    The iteration ends as that of :func:`inner.solve_entropy`.
-    """
-    dtype = net.output.dtype
-    eps = float(jnp.finfo(dtype).eps)
-    output, factors = _optimal_for_sample(model, net, rows.large_batch, penalties)
+    def moved(coordinates):
+        """The output layer, class by class in the coordinates."""
+        step = np.einsum("cji,cj->ci", root, coordinates.reshape(root.shape[:2]))
+        return start + step.reshape(start.shape[::-1]).T
 
-    def solve(gradient):
-        return np.asarray(_hessian_solve(factors, gradient.astype(dtype)), np.float64)
+    def evaluate(coordinates):
+        output = moved(coordinates).astype(dtype)
+        loss, slope = rows.cross_entropy(model, net._replace(output=output), penalties)
+        slope = slope.T.reshape(len(root), -1)
+        return loss, np.einsum("cji,ci->cj", root, slope).ravel()
 
-    def evaluate(output):
-        moved = net._replace(output=output.astype(dtype))
-        return rows.cross_entropy(model, moved, penalties)
-
-    def search(output, step, loss, slope, rounding):
-        def rejected(length, found):
-            return insufficient_decrease(found[0], loss, length, slope, rounding)
-
-        return backtrack(lambda length: evaluate(output + length * step), rejected, 1.0)
-
-    output, pairs = np.asarray(output, np.float64), []
-    loss, gradient = evaluate(output)
-    goal = inner.INNER_TOL * max(1.0, np.max(np.abs(gradient)))
-    for _ in range(_ITERATIONS):
-        size = np.max(np.abs(gradient))
-        step = -inverse_product(solve, pairs[-_MEMORY:], gradient)
-        slope, rounding = float(np.sum(step * gradient)), 4 * eps * abs(loss)
-        if not (size > goal and slope < 0):
-            break
-        length, (new, following) = search(output, step, loss, slope, rounding)
-        step, slope = length * step, length * slope
-        if not new <= loss + rounding:
-            break
-        pairs.append((step, following - gradient))
-        flat = -slope <= eps * abs(loss)
-        output, loss, gradient = output + step, new, following
-        if flat and np.max(np.abs(gradient)) >= size / 2:
-            break  # at rounding the gradient no longer falls
-    return Net(net.theta, jnp.asarray(output, dtype)), loss
-
-
-def inverse_product(solve, pairs, gradient):
-    """Return the product of the inverse Hessian of L-BFGS with a gradient.
-
-    ``solve`` is that of the inverse Hessian at first; ``pairs`` are steps and the
-    changes of the gradient along them, the last ones last.
-    """
-    pairs = [(s, y, np.sum(s * y)) for s, y in pairs if np.sum(s * y) > 0]
-    left, factors = gradient, []
-    for s, y, curvature in reversed(pairs):
-        factors.append(np.sum(s * left) / curvature)
-        left = left - factors[-1] * y
-    product = solve(left)
-    for (s, y, curvature), factor in zip(pairs, reversed(factors), strict=True):
-        product = product + (factor - np.sum(y * product) / curvature) * s
-    return product
+    first = np.zeros(start.size)
+    goal = inner.INNER_TOL * max(1.0, np.max(np.abs(evaluate(first)[1])))
+    options = {"ftol": 0.0, "gtol": goal}
+    found = minimize(evaluate, first, jac=True, method="L-BFGS-B", options=options)
+    return Net(net.theta, jnp.asarray(moved(found.x), dtype)), found.fun

@@ -1,188 +1,38 @@
-"""The fit of a committee from its rows to the fitted attributes.
+"""From the members of a committee to the fitted attributes.
 
-The problem is made in scaled units, the members are fitted
-(:mod:`sklearn_gn.varpro.committee`), rows that they have not seen give them, and other
-candidates, their shares, and what the evidence found is set in the user's units.
+What is known of each member stands in a :class:`Summary`. Rows that the members have
+not seen give them, and other candidates, their shares
+(:mod:`sklearn_gn.varpro.candidates`), and what the evidence found is set in the user's
+units.
 """
 
 import math
 from functools import partial
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp, softmax
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.extremes import MOST_ROWS, noise_deviation
+from sklearn_gn.arrays.extremes import noise_deviation
 from sklearn_gn.bayes import evidence, evidence_gn, huber, laplace
-from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
-from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.gaussian_process import Root
 from sklearn_gn.bayes.laplace import degrees_of_freedom
-from sklearn_gn.bayes.layers import row_blocks
+from sklearn_gn.bayes.layers import RegularisedLayers, sum_over_blocks
 from sklearn_gn.bayes.linear_evidence import linear_model
-from sklearn_gn.data.units import Units
-from sklearn_gn.linalg.large_gram import LargeGram, work_of
+from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.multinomial import all_classes
-from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import candidates, wide_members
-from sklearn_gn.varpro.committee import COMMITTEE, ROBUST_COMMITTEE, CommitteeOptions
 from sklearn_gn.varpro.members import (
-    first_member,
-    in_units,
+    Member,
     is_process,
     is_worth_threads,
-    linear_member,
     mean_values,
     networks_of,
     shares,
     side_by_side,
-    with_odds,
     with_shares,
 )
-
-_LARGEST_INT = np.iinfo(np.int32).max
-_LEAST_PENALTY = float(np.finfo(np.float64).eps)  # less is lost to rounding
-_ROWS_TO_WEIGH = 30  # from which some are left out to weigh members of two kinds
-_LARGE = 1e9  # features beyond which products do not fit into single precision
-
-
-class Problem(NamedTuple):
-    """What a fit is given, and what leads back to the user's units."""
-
-    rows: Rows
-    options: CommitteeOptions
-    scaling: Units
-    by_default: bool  # whether the candidates are open, not networks that are asked for
-
-    @property
-    def n_effective(self):
-        """Number of rows, counted by their weights."""
-        return self.options.evidence.n_effective
-
-
-def fit(estimator, plan, X, y, weight, n_effective, factors, *, validation, data, rng):
-    """Fit the committee of a :class:`Plan` and set the fitted attributes.
-
-    y has targets, or probabilities of the classes. The weights of the distinct rows sum
-    to one, ``n_effective`` counts rows by them as they were given, and ``factors``
-    multiply the odds of the classes.
-    """
-    problem = _problem(estimator, plan, X, y, weight, n_effective, rng)
-    estimator._run_from(
-        [_starts(estimator, plan.models, problem, rng)],
-        ROBUST_COMMITTEE if estimator._is_robust() else COMMITTEE,
-        (problem.rows, problem.options),
-        (None, problem.scaling),
-        mean_values,
-        lambda run: set_fitted(estimator, run, problem, factors),
-        validation=validation,
-        data=data,
-    )
-
-
-# --- the problem ---------------------------------------------------------------------
-
-
-def _problem(estimator, plan, X, y, weight, n_effective, rng):
-    """The rows in the units of the fit, and all settings."""
-    if not estimator.scale:
-        _check_squares("X", X)
-        _check_squares("y", y)
-    scaling = estimator._units(X, y, weight, each_target=True)
-    rows = Rows(scaling.x(X), scaling.y(y), weight)
-    warm = estimator.warm_start and hasattr(estimator, "_fitted")
-    alpha, model = estimator.alpha, plan.models[0]  # given penalties of the groups
-    if isinstance(alpha, Real):
-        alpha = np.full(model.n_groups, max(float(alpha), _LEAST_PENALTY))
-    elif isinstance(alpha, dict):
-        lengths = dict.fromkeys(("slope", "coef", "bias"))
-        lengths["weights"] = model.n_feature_groups
-        lengths["layers"] = max(0, len(model.sizes) - 2)
-        alpha = evidence.named_penalties(alpha, lengths)
-    else:
-        alpha = None
-    options = EvidenceOptions(
-        n_effective=min(max(n_effective, len(X)), MOST_ROWS),
-        damping=None if estimator.damping is None else float(estimator.damping),
-        rank=estimator.rank,
-        tol=float(estimator.tol),
-        seed=int(rng.randint(_LARGEST_INT)),
-        alpha=alpha,
-    )
-    if plan.n_evidence:
-        rows = rows_for(estimator.device, rows, model)
-    wide = None
-    if plan.n_evidence < len(plan.models):
-        warn_of_cpu(estimator.device, "wide members by mini-batches")
-        both = plan.n_evidence > 0
-        # A dict has no penalties of wide members beside small ones.
-        of_wide = None if both and isinstance(estimator.alpha, dict) else alpha
-        in_range = np.max(np.abs(rows.x)) < _LARGE
-        wide = wide_members.WideOptions(
-            n_effective=options.n_effective,
-            damping=options.damping,
-            tol=options.tol,
-            continues=warm,
-            alpha=of_wide,
-            dtype=np.float32 if in_range else np.float64,
-            lacks_part=_can_weigh(plan.models, options.n_effective),
-        )
-    given = estimator.hidden_layer_sizes, estimator.alpha, estimator.n_init
-    by_default = estimator._loss == "squared" and not estimator._is_robust()
-    by_default &= all(isinstance(value, str) for value in given)  # which is "auto"
-    # The validation loss does not change while a size is tried.
-    adds = given[2] == "auto" and not (warm or estimator.early_stopping)
-    adds &= not estimator._is_robust()
-    grows, size = adds and by_default, len(model.groups())
-    most_work = work_of(len(X), size) / 2 if grows else 0.0
-    by_default &= estimator.activation == "auto"
-    options = CommitteeOptions(
-        options, wide, plan.n_evidence, adds, most_work, options.seed
-    )
-    return Problem(rows, options, scaling, by_default)
-
-
-def _check_squares(name, values):
-    """Check that the evidence, which needs squares, can take data as they are."""
-    largest = float(np.max(np.abs(values)))
-    if largest > np.sqrt(np.finfo(np.float64).max / values.size):
-        raise ValueError(
-            f"scale=False with {name} of size {largest:.3g}, whose squares no float "
-            f"holds: take scale=True, or other units of {name}."
-        )
-
-
-def _starts(estimator, models, problem, rng):
-    """Random members, or those of the former fit."""
-    seeds = rng.randint(_LARGEST_INT, size=len(models))
-    drawn = [
-        first_member(
-            model, problem.rows, problem.n_effective, np.random.RandomState(seed)
-        )
-        for model, seed in zip(models, seeds, strict=True)
-    ]
-    if not (estimator.warm_start and hasattr(estimator, "_fitted")):
-        return tuple(drawn)
-    before, members, scaling = estimator._fitted
-    members = networks_of(members) if before is None else ()
-    same = before is None and [
-        member.model._replace(features=model.features)
-        for member, model in zip(members, models, strict=False)
-    ] == list(models)
-    if not same or len(members) != len(models):
-        raise ValueError(
-            "warm_start=True continues with the networks of the previous fit; the "
-            f"parameters and X now ask for {len(models)} networks with chosen "
-            f"penalties, hidden_layer_sizes={models[0].sizes[1:]} and "
-            f"activation={estimator.activation!r} on {models[0].sizes[0]} features. "
-            "Fit a new estimator."
-        )
-    return tuple(in_units(member, scaling, problem.scaling) for member in members)
-
-
-# --- the fitted attributes -----------------------------------------------------------
 
 
 class Summary(NamedTuple):
@@ -202,48 +52,40 @@ class Summary(NamedTuple):
 
 
 def set_fitted(estimator, run, problem, factors):
-    """Set the fitted attributes of an estimator after a run."""
+    """Set the fitted attributes of an estimator after a run.
+
+    ``problem`` is a :class:`~sklearn_gn.varpro.committee.Problem`; ``factors`` multiply
+    the odds of the classes.
+    """
     observed, members, wide = problem.rows, run.best_net, ()
+    n, of_classes = problem.n_effective, estimator._loss != "squared"
     if problem.options.wide:
         k = len(members) - len(run.final_state.wide.members)
         members, wide = members[:k], members[k:]
     if estimator._is_robust():
-        fitted = mean_values(members, observed.x)
-        targets = huber.targets_of(fitted, observed)
+        targets = huber.targets_of(mean_values(members, observed.x), observed)
         problem = problem._replace(rows=observed._replace(y=targets))
+    rows = problem.rows
     with backend.one_blas_thread:
-        heavy = bool(members) and is_worth_threads(members[0].model, problem.rows)
-        small = members
-        summaries = side_by_side(partial(_summary, problem), members, heavy)
-        if _competes(problem, members):
-            small, summaries = _stacked(
-                problem, members, summaries, run.stop_reason.converged
-            )
-        members = small + wide
-        n = problem.n_effective
-        summaries += [
-            Summary(
-                _by_name(member.model, member.net.alpha / n),
-                wide_members.objective(member, problem.rows, n),
-            )
-            for member in wide
-        ]
-        if estimator._loss != "squared" and _can_weigh(members, n):
-            lacking = run.final_state.wide.lacking if wide else ()
-            of_small = summaries[: len(small)]
-            members = candidates.of_classes(
-                small, of_small, wide, lacking, problem.rows, n
-            )
-            summaries += [
-                Summary({}, wide_members.objective(member, problem.rows, n))
-                for member in members[len(summaries) :]
-            ]
-    # The wide members have fixed penalties, and no evidence.
-    chosen, scaling = summaries[: len(small)] or summaries, problem.scaling
-    if estimator._loss != "squared":
-        members = tuple(with_odds(m, factors) for m in members)
+        heavy = bool(members) and is_worth_threads(members[0].model, rows)
+        chosen = side_by_side(partial(_summary, problem), members, heavy)
+        if of_classes:
+            if (members or wide)[0].model.shapes():
+                lacking = run.final_state.wide.lacking if wide else ()
+                members = candidates.of_classes(members, chosen, wide, lacking, rows, n)
+        elif members[0].model.shapes() and problem.options.evidence.alpha is None:
+            converged = run.stop_reason.converged
+            members, chosen = _stacked(problem, members, chosen, converged)
+    # The wide members have fixed penalties, and no evidence; no penalties a constant.
+    summaries = list(chosen)
+    for member in members[len(chosen) :]:
+        has_weights = bool(networks_of((member,)))
+        alpha = _by_name(member.model, member.net.alpha / n) if has_weights else {}
+        summaries.append(Summary(alpha, wide_members.objective(member, rows, n)))
+    if of_classes:
+        members = tuple(m.with_output(partial(_moved, factors)) for m in members)
+    share, scaling = shares(members), problem.scaling
     estimator._fitted = None, members, scaling
-    share = shares(members)
     estimator.estimators_ = [
         FittedMember(estimator, member, scaling, summary, laplace.one_or_each(own))
         for member, summary, own in zip(members, summaries, share, strict=True)
@@ -252,7 +94,8 @@ def set_fitted(estimator, run, problem, factors):
     has_share = mean_share > 0  # no part of an infinite loss is none
     losses = np.array([s.loss for s in summaries])
     estimator.loss_ = float(mean_share[has_share] @ losses[has_share])
-    networks = [s for m, s in zip(members, chosen, strict=False) if networks_of((m,))]
+    known = zip(members, chosen or summaries, strict=False)
+    networks = [summary for member, summary in known if networks_of((member,))]
     estimator.alpha_ = {
         name: np.exp(np.mean([np.log(s.alpha[name]) for s in networks], axis=0))
         for name in networks[0].alpha
@@ -265,7 +108,7 @@ def set_fitted(estimator, run, problem, factors):
     estimator.gram_spectrum_ = np.zeros(0)
     if best.gram is not None:
         estimator.gram_spectrum_ = laplace.spectrum(best.gram)
-    if small:
+    if chosen:
         # Each start is as probable as the others before the data are seen.
         evidences = np.array([s.log_evidence for s in chosen])
         evidences = evidences[~np.isnan(evidences)]  # of all rows
@@ -273,27 +116,22 @@ def set_fitted(estimator, run, problem, factors):
         estimator.n_effective_parameters_ = float(
             _mean([s.n_effective_parameters for s in chosen], mean_share[: len(chosen)])
         )
-    if estimator._loss == "squared":
+    if not of_classes:
         estimator._covariances = tuple(s.covariance for s in summaries)
         estimator._noise_ratios = tuple(s.noise_ratio for s in summaries)
         _set_noise(estimator, members, summaries, problem, observed)
     _set_output_layer(estimator, members, scaling)
 
 
-def _can_weigh(members, n_effective):
-    """Whether rows that are left out weigh the members of a classification."""
-    has_layers = bool(getattr(members[0], "model", members[0]).shapes())
-    return has_layers and n_effective >= _ROWS_TO_WEIGH
+def _moved(factors, output):
+    """The output layer whose odds of the classes are multiplied by factors, (k,)."""
+    moved = np.log(factors)
+    two = output.shape[1] == 1
+    moved = moved[1:] - moved[:1] if two else moved - np.mean(moved)
+    return np.concatenate([output[:1] + moved, output[1:]])
 
 
-def _competes(problem, members):
-    """Whether there are networks by the evidence, with other candidates beside them."""
-    if not members or members[0].model.loss != "squared":
-        return False
-    return bool(members[0].model.shapes()) and problem.options.evidence.alpha is None
-
-
-def _stacked(problem, members, summaries, ended):
+def _stacked(problem, members, summaries, converged):
     """Return the members of all candidates with their shares, and the summaries.
 
     The process is left out of a fit that was not to go on, and where networks of a
@@ -302,11 +140,16 @@ def _stacked(problem, members, summaries, ended):
     rows, n_effective = problem.rows, problem.n_effective
     found = candidates.of_networks(members, summaries, rows, n_effective)
     linear = linear_model(rows, n_effective)
-    if linear is not None:
-        member = linear_member(members[0].model.with_all_features(), linear)
-        pair = member, _summary(problem, member)
+    if linear is not None:  # a network whose neurons are off
+        model = members[0].model.with_all_features()
+        output = np.zeros((model.n_linear, model.n_values))
+        output[: len(linear.coef)] = linear.coef
+        theta = model.join(output, [np.zeros(shape) for shape in model.shapes()])
+        alpha, gamma = linear.penalties(model.n_groups)
+        net = RegularisedLayers(theta, alpha, linear.beta, gamma, linear.log_evidence)
+        pair = Member(model, net), _summary(problem, Member(model, net))
         found.append(candidates.of_linear(linear, *pair, rows, n_effective))
-    if problem.by_default and ended:
+    if problem.by_default and converged:
         summary_of = partial(_process_summary, problem)
         seed = problem.options.seed
         process = candidates.of_process(rows, n_effective, found, summary_of, seed)
@@ -352,8 +195,13 @@ def _summary(problem, member):
         penalties[3 + gone] = evidence.LARGEST / scale
         value -= n_effective * float(np.sum(np.log(y_scale)))
         if k > 1:
-            squares = _squares(model, partial(model.values, net.theta), problem.rows)
-            noise_ratio = laplace.noise_ratio(squares)
+            noise_ratio = laplace.noise_ratio(
+                sum_over_blocks(
+                    lambda x, y, weight: weight @ (model.values(net.theta, x) - y) ** 2,
+                    problem.rows,
+                    model.n_linear + k,
+                )
+            )
     of_penalties = 0.0
     if problem.options.evidence.alpha is None:
         of_penalties = evidence.parameters_of_penalties(found.gamma, model.groups())
@@ -377,14 +225,6 @@ def _by_name(model, penalties):
     weights, layers = np.split(penalties[3:], [model.n_feature_groups])
     named = dict(zip(("slope", "coef", "bias"), penalties[:3], strict=True))
     return {**named, "weights": weights, "layers": layers}
-
-
-def _squares(model, values, rows):
-    """Weighted sums of the squared residuals of values, a function of x, (k,)."""
-    squares = np.zeros(model.n_values)
-    for x, y, weight in row_blocks(rows, model.n_linear + model.n_values):
-        squares += weight @ (values(x) - y) ** 2
-    return squares
 
 
 def _set_noise(estimator, members, summaries, problem, observed):

@@ -128,11 +128,23 @@ def iterate(rows, state, settings, method):
         work=state.work + share * (work + search.n_trials),
         spectrum=np.sort(np.asarray(found.spectral.values))[::-1],
     )
-    state, report = _after_search(state, search, found, settings)
-    if batch is rows:
-        return state, report
-    return training.evaluate_when_due(
-        rows, before, state, report, settings, method.at_rows
+    trial, stop = search.trial, None
+    if trial is None:  # no further iteration would find one
+        stop = "rounding" if search.gain_ratio == 0 else "line_search"
+    else:
+        state = state._replace(net=trial.net)
+    report = Report(
+        loss=float(trial.loss) if trial else state.loss,
+        # That of BLAS, whose squares do not overflow.
+        grad_norm=float(linalg.norm(np.asarray(found.gradient), check_finite=False)),
+        step_size=float(trial.length) if trial else 0.0,
+        damping=float(trial.shift) if trial else math.nan,
+        gain_ratio=search.gain_ratio,
+        inner_iterations=int(found.inner_iterations),
+        stop=stop,
+    )
+    return training.after_iteration(
+        rows, batch, before, state, report, settings, method.at_rows
     )
 
 
@@ -204,31 +216,6 @@ def step_coordinates(spectral, flat, radius, damping):
     radius = jnp.where(jnp.isnan(radius), size, radius)
     shift = radius_shift(spectral, radius) if damping is None else damping
     return damped_coordinates(spectral, shift), shift, radius
-
-
-def _after_search(state, search, found, settings):
-    """State and report after the trials."""
-    trial, loss, fell = search.trial, state.loss, False
-    if trial is not None:
-        loss = float(trial.loss)
-        fell = state.loss - loss > float(settings.tol) * abs(state.loss)
-        state = state._replace(net=trial.net)
-    else:  # no further iteration would find one
-        state = state._replace(n_stalled=training.PATIENCE - 1)
-    state, stop = training.after_iteration(state, settings, loss, fell)
-    if trial is None and stop == "tol":
-        stop = "rounding" if search.gain_ratio == 0 else "line_search"
-    return state, Report(
-        loss=loss,
-        # That of BLAS, whose squares do not overflow.
-        grad_norm=float(linalg.norm(np.asarray(found.gradient), check_finite=False)),
-        step_size=float(trial.length) if trial else 0.0,
-        damping=float(trial.shift) if trial else math.nan,
-        gain_ratio=search.gain_ratio,
-        inner_iterations=int(found.inner_iterations),
-        stop=stop,
-        extra=training.log_columns(state),
-    )
 
 
 GNVPRO = Algorithm(

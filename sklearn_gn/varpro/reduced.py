@@ -232,8 +232,8 @@ def dual_model(model, net, rows, penalties):
     flat, _ = ravel_pytree(net.theta)
     jv = value_jacobian(model, net.theta, inner.output, rows.x)
     n = jv.shape[-1]
-    response = total(_response(model, net.theta, inner, rows))
-    moved = -solve_hessian(model, inner, rows, penalties, response)
+    _, fit, by_error = _response_parts(model, net.theta, inner, rows, jv)
+    moved = -solve_hessian(model, inner, rows, penalties, total(fit + by_error))
     reduced = jv + jnp.einsum("ik,kqn->iqn", inner.z, moved)
     root = _curvature_roots(model, inner.values)
     reduced = jnp.einsum("icq,iqn->icn", root, reduced)
@@ -282,21 +282,40 @@ def gauss_newton_parts(model, theta, inner, rows):
         rows_of = (jnp.sqrt(weight)[:, None, None] * rows_of).reshape(-1, n)
         return total((symmetric_product(rows_of.T), fit, by_error))
     jv = value_jacobian(model, theta, inner.output, rows.x)
+    curved, fit, by_error = _response_parts(model, theta, inner, rows, jv)
     n = jv.shape[-1]
-    along = jax.vmap(
-        partial(loss_curvature, model, inner.values), in_axes=-1, out_axes=-1
-    )
-    curved = weight[:, None, None] * along(jv)  # w S Jv
     if model.loss == "squared":
         rows_of = jnp.sqrt(weight)[:, None, None] * jv
         fixed = symmetric_product(rows_of.reshape(-1, n).T)
     else:
         fixed = transposed_product(jv.reshape(-1, n), curved.reshape(-1, n))
-    fit = jnp.einsum("ik,iqn->kqn", z, curved)
-    at_features = partial(_error_at_features, inner)
-    by_error = _pulled(model, theta, rows.x, at_features, (width, q))
-    by_error = jnp.pad(by_error, ((0, 1), (0, 0), (0, 0)))
     return total((fixed, fit, by_error))
+
+
+def _response_parts(model, theta, inner, rows, jv):
+    """``w S Jv``, and the two parts of ``-hess_WW J_W``; see gauss_newton_parts.
+
+    The derivatives of ``sum_i z_ik e_i`` are pulled back through the network, for some
+    features at a time: from those of the features of every row, which fill the memory,
+    it took up to fourteen times as long.
+    """
+    along = partial(loss_curvature, model, inner.values)
+    curved = rows.weight[:, None, None] * jax.vmap(along, -1, -1)(jv)
+    fit = jnp.einsum("ik,iqn->kqn", inner.z, curved)
+    flat, unravel = ravel_pytree(theta)
+    _, pull = jax.vjp(lambda f: model.network.apply(unravel(f), rows.x), flat)
+    width, q = inner.output.shape[0] - 1, inner.output.shape[1]
+
+    def of_number(number):
+        k, column = number // q, number % q
+        unit = jnp.arange(width, dtype=jnp.int32) == k
+        error = lax.dynamic_index_in_dim(inner.error, column, 1)
+        return pull(error * unit[None, :].astype(error.dtype))[0]
+
+    numbers = jnp.arange(width * q, dtype=jnp.int32)
+    by_error = lax.map(of_number, numbers, batch_size=_PULLED_TOGETHER)
+    by_error = by_error.reshape(width, q, -1)  # the last feature is one
+    return curved, fit, jnp.pad(by_error, ((0, 1), (0, 0), (0, 0)))
 
 
 def value_jacobian(model, theta, output, x):
@@ -320,49 +339,6 @@ def feature_jacobian(model, theta, x):
         return model.network.apply(unravel(flat), row[None, :])[0]
 
     return jax.vmap(jax.jacrev(bare), in_axes=(None, 0))(flat, x)
-
-
-def _response(model, theta, inner, rows):
-    """``-hess_WW J_W = z^T w S Jv + d z^T e``, of shape (p, q, n)."""
-    q = inner.output.shape[1]
-
-    def at_features(k, column):
-        """Derivative of both sums by the features, of shape (m, p - 1)."""
-        unit = (jnp.arange(q, dtype=jnp.int32) == column).astype(inner.values.dtype)
-        curved = loss_curvature(
-            model, inner.values, jnp.broadcast_to(unit, inner.values.shape)
-        )
-        z = rows.weight[:, None] * lax.dynamic_index_in_dim(inner.z, k, 1)
-        fit = z * (curved @ inner.output[:-1].T)
-        return fit + _error_at_features(inner, k, column)
-
-    return _pulled(model, theta, rows.x, at_features, inner.output.shape)
-
-
-def _error_at_features(inner, k, column):
-    """The derivative of ``sum_i z_ik e_i`` by the features; the last z is one."""
-    width = inner.output.shape[0] - 1
-    unit = jnp.arange(width, dtype=jnp.int32) == k
-    error = lax.dynamic_index_in_dim(inner.error, column, 1)
-    return error * unit[None, :].astype(error.dtype)
-
-
-def _pulled(model, theta, x, at_features, shape):
-    """Derivatives by the parameters of (p, q) numbers, of shape (p, q, n).
-
-    ``at_features(k, column)`` returns those of one number by the features. Some at a
-    time are pulled back through the network: from the derivatives of the features of
-    every row, which fill the memory, it took up to fourteen times as long.
-    """
-    flat, unravel = ravel_pytree(theta)
-    _, pull = jax.vjp(lambda f: model.network.apply(unravel(f), x), flat)
-    numbers = jnp.arange(shape[0] * shape[1], dtype=jnp.int32)
-    rows = lax.map(
-        lambda number: pull(at_features(number // shape[1], number % shape[1]))[0],
-        numbers,
-        batch_size=_PULLED_TOGETHER,
-    )
-    return rows.reshape(*shape, -1)
 
 
 def _few_targets(a):

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 @pytest.fixture(autouse=True, scope="module")
 def _few_rows_are_many():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimator, "_SAMPLE_ROWS", SAMPLE)
+        patch.setattr(estimator, "_SAMPLE_NUMBERS", 4 * SAMPLE)
         patch.setattr(rows_source, "_PART_ROWS", PART)
         patch.setattr(rows_source, "_LEAST_PART_ROWS", PART)
         yield
@@ -383,8 +383,7 @@ def test_warm_start_goes_on():
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_chunks_that_are_none_are_named(words, change, message, monkeypatch):
-    monkeypatch.setattr(estimator, "_FEW_ROWS", 50)
+def test_chunks_that_are_none_are_named(words, change, message):
     X, y, _ = data(n_classes=3)
     chunks = pieces(X, y)
     chunks = change(chunks) if change else chunks

@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import VarProNetRegressor
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.varpro import committee_fit
+from sklearn_gn.varpro import committee
 
 
 def networks(**words):
@@ -39,7 +39,7 @@ def widths(model):
 
 def small_growth(monkeypatch):
     """Let networks grow on few rows."""
-    problem = committee_fit._problem
+    problem = committee._problem
 
     def growing(*arguments):
         found = problem(*arguments)
@@ -47,7 +47,7 @@ def small_growth(monkeypatch):
             found = found._replace(options=found.options._replace(most_work=1e8))
         return found
 
-    monkeypatch.setattr(committee_fit, "_problem", growing)
+    monkeypatch.setattr(committee, "_problem", growing)
 
 
 @pytest.fixture(scope="module")
