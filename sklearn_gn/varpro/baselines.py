@@ -22,7 +22,7 @@ from sklearn_gn.arrays.parts import differentiable_sum, total
 from sklearn_gn.arrays.trees import norm
 from sklearn_gn.optim import first_order
 from sklearn_gn.optim.solver import Algorithm, Report
-from sklearn_gn.optim.trust_region import decrease, lanczos
+from sklearn_gn.optim.trust_region import lanczos
 from sklearn_gn.varpro import batches, gnvpro, problem, training
 from sklearn_gn.varpro.inner import solve_inner
 from sklearn_gn.varpro.problem import Net
@@ -76,20 +76,11 @@ def try_full_step(
     model, net, spectral, factors, rows, penalties, radius, damping, fraction
 ):
     """Return the step for a radius or a fixed shift, in all weights."""
-    flat, unravel = ravel_pytree(net)
-    coordinates, shift, radius = gnvpro.step_coordinates(
-        spectral, flat, radius, damping
-    )
-    coordinates = fraction * coordinates
-    new = unravel(flat + spectral.basis @ coordinates)
-    return gnvpro.TrialStep(
-        net=new,
-        loss=problem.objective(model, new, rows, penalties),
-        predicted=decrease(spectral, coordinates),
-        length=jnp.linalg.norm(coordinates),
-        shift=shift,
-        radius=radius,
-    )
+
+    def evaluate(new):
+        return new, problem.objective(model, new, rows, penalties)
+
+    return gnvpro.step_from(net, evaluate, spectral, radius, damping, fraction)
 
 
 def _with_given_output(model, net, rows, penalties):

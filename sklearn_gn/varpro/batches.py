@@ -35,8 +35,7 @@ from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import inner, problem
 from sklearn_gn.varpro.problem import Net, example_losses, features, loss_gradient
 
-_FEW_ROWS = 8192  # up to which "auto" batches are all rows
-BATCH_ROWS = 2048
+BATCH_ROWS = 2048  # of "auto", where there are more than four such batches
 _MINI_BATCH = 64  # of first-order methods that leave it open
 
 
@@ -60,7 +59,7 @@ def batch_size(settings):
     """Return the number of rows of a batch; None takes all rows."""
     size = settings.solver.batch_size
     if size == "auto":
-        size = BATCH_ROWS if settings.n_rows > _FEW_ROWS else None
+        size = BATCH_ROWS if settings.n_rows > 4 * BATCH_ROWS else None
     return None if size is None or size >= settings.n_rows else size
 
 

@@ -38,8 +38,7 @@ from sklearn_gn.varpro.members import (
 )
 from sklearn_gn.varpro.wide_members import left_out_part
 
-_FIRST_ROWS, _MORE_ROWS = 200, 600  # of the search for a kernel
-_PRIOR_COUNT = 0.5  # rows of each class that count beside those there are
+_FIRST_ROWS = 200  # of the search for a kernel, which ends with three times as many
 _COST_OF_A_PENALTY = 2.0  # in units of the log density of all rows
 
 
@@ -132,7 +131,7 @@ def of_process(rows, n_effective, others, summary_of, seed):
 
     few = order[:_FIRST_ROWS]
     logs = gaussian_process.first_kernel(*(a[few] for a in counts))
-    few = order[:_MORE_ROWS]
+    few = order[: 3 * _FIRST_ROWS]
     found = candidate(logs, few)
     if found is None:
         return None
@@ -179,7 +178,8 @@ def of_classes(small, summaries, wide, lacking, rows, n_effective):
     the first part; empty if they have not.
     """
     some = left_out_rows(rows)
-    counts = n_effective * rows.weight @ rows.y + _PRIOR_COUNT
+    # The prior counts as one row, in all classes alike.
+    counts = n_effective * rows.weight @ rows.y + 1 / rows.y.shape[1]
     # A row that stands for several is left out once only.
     left = counts - np.minimum(n_effective * some.weight, 1)[:, None] * some.y
     left /= np.sum(left, axis=1, keepdims=True)

@@ -67,8 +67,7 @@ from sklearn_gn.varpro.wide_members import N_PARTS, WideOptions, WideState
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}
-_NEURONS_PER_TARGET = 2.5  # independent of the others, from the third one on, ...
-_ROWS_PER_NEURON = 2  # ... but not more than so many rows can tell apart
+_NEURONS_PER_TARGET = 2.5  # independent of the others, from the third one on
 _MOST_WORK_OF_ALL_ROWS = 5e8  # of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
 _SWITCHED_OFF = 0.01  # well-determined weights, per neuron, of a feature that is
@@ -169,7 +168,7 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     former = []  # networks of the former committee, if the fit continues with it
     if estimator.warm_start and getattr(estimator, "_fitted", (0,))[0] is None:
         former = [member.model for member in networks_of(estimator._fitted[1])]
-    names = ACTIVATIONS if switches.on("varpro.mixed_activations") else ACTIVATIONS[:1]
+    names = ACTIVATIONS
     sizes = (_width(loss, n_rows, n_features, n_values, n_independent),)
     by_turns = isinstance(activation, str) and activation == "auto"
     if not (default and by_turns):
@@ -222,7 +221,7 @@ def _width(loss, n_rows, n_features, n_values, n_independent):
     wanted = least + round(_NEURONS_PER_TARGET * max(0.0, n_independent - 2))
     of_neuron = 1 + n_features + n_values
     most = (LARGEST_DENSE - n_values * (1 + n_features)) // of_neuron
-    return max(least, min(wanted, most, n_rows // _ROWS_PER_NEURON))
+    return max(least, min(wanted, most, n_rows))
 
 
 def independent_targets(y, weight):

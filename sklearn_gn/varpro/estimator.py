@@ -301,11 +301,8 @@ class _VarProNet(
 
     def _default_solver(self):
         """Whether the solver is the default one, with its default settings."""
-        solver = self._solver_object()
-        default = type(solver)()
-        given = {**solver.get_params(), "loss": "squared_error"}
-        plain = given == {"loss": "squared_error", **default.get_params()}
-        return solver.name == "gnvpro" and plain
+        given = {**self._solver_object().get_params(), "loss": "squared_error"}
+        return given == self._short_forms["gnvpro"].get_params()
 
     def _is_robust(self):
         """Whether the solver minimises Huber's loss."""

@@ -20,6 +20,7 @@ from sklearn_gn.bayes.laplace import (
     safe_norm,
     variances,
 )
+from sklearn_gn.linalg.large_gram import LARGEST_DENSE
 from sklearn_gn.varpro.members import BLOCK_NUMBERS
 from sklearn_gn.varpro.problem import (
     Net,
@@ -30,14 +31,12 @@ from sklearn_gn.varpro.problem import (
 )
 from sklearn_gn.varpro.reduced import value_jacobian
 
-_JOINT_WEIGHTS = 1200  # weights up to which the error bars take all of them
-
 
 class ErrorBars:
     """Standard deviations of the predicted means of a least-squares fit.
 
     The Gauss-Newton matrix is that of all weights in a small network, of the output
-    layer alone in one of more than 1200, or fitted to rows in chunks, whose features
+    layer alone in one of more than 2,000, or fitted to rows in chunks, whose features
     ``z`` are given. It is computed at the first request of a variance; until then the
     training rows are kept.
 
@@ -60,7 +59,7 @@ class ErrorBars:
         most = np.finfo(np.asarray(hidden).dtype).max
         self._penalties = Penalties(np.minimum(hidden, most), penalties.output)
         n_weights = net.output.size + dimension(net.theta)
-        self._joint = n_weights <= _JOINT_WEIGHTS and z is None
+        self._joint = n_weights <= LARGEST_DENSE and z is None
         self._root = self.noise = self.degrees_of_freedom = None
         order = n_weights if self._joint else net.output.shape[0]
         self.batch_rows = max(32, BLOCK_NUMBERS // (net.output.shape[1] * order))

@@ -21,6 +21,7 @@ from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import all_rows, n_devices, total
 from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.linalg.factors import eigenpairs, upper_factor
+from sklearn_gn.linalg.large_gram import LARGEST_DENSE
 from sklearn_gn.optim.multinomial import probabilities, to_columns
 from sklearn_gn.optim.trust_region import SpectralModel, lanczos
 from sklearn_gn.varpro.inner import (
@@ -35,7 +36,6 @@ from sklearn_gn.varpro.problem import loss_curvature, penalty_matrix, penalty_pr
 KRYLOV_TOL = 1e-2  # relative residual at which a Krylov space is large enough
 _KRYLOV_DIMENSION = 20
 _MOST_DIMENSIONS = 1000  # whose eigenvectors take a second in every iteration
-_DENSE_COLUMNS = 1500  # parameters, or rows of the dual, up to which "auto" is dense
 _DENSE_FLOATS = 2**27  # of the Jacobian
 _PULLED_TOGETHER = 8  # features whose derivatives are computed at a time
 
@@ -91,26 +91,9 @@ def curvature_form(settings, rows, net):
         return "dual" if dual else "primal"
     per_row = min(q, p - 1) if loss == "squared" else q
     affordable = m * per_row * n <= _DENSE_FLOATS
-    if affordable and dual and n_dual <= _DENSE_COLUMNS:
+    if affordable and dual and n_dual <= LARGEST_DENSE:
         return "dual"
-    return "primal" if affordable and n <= _DENSE_COLUMNS else "krylov"
-
-
-class DualBasis(NamedTuple):
-    """Eigenvectors ``[A^T V, u]`` of the dual, of which only products are formed."""
-
-    rows: jnp.ndarray  # (k, n)  A, the rows of the reduced Jacobian
-    left: jnp.ndarray  # (k, k)  V, eigenvectors of A A^T over roots of the eigenvalues
-    last: jnp.ndarray  # (n,)  u, the direction outside
-
-    def __matmul__(self, coordinates):
-        """Return the step that has these coordinates."""
-        inside = (self.left @ coordinates[:-1]) @ self.rows
-        return inside + coordinates[-1] * self.last
-
-    def inside(self, vector):
-        """Return the coordinates of a vector, all but the last."""
-        return self.left.T @ (self.rows @ vector)
+    return "primal" if affordable and n <= LARGEST_DENSE else "krylov"
 
 
 class ReducedJacobian(NamedTuple):
@@ -245,12 +228,14 @@ def dual_model(model, net, rows, penalties):
     gram, left = gram[::-1][:n], left[:, ::-1][:, :n]
     usable = gram > gram.shape[0] * jnp.finfo(gram.dtype).eps * gram[0]
     scale = jnp.where(usable, lax.rsqrt(jnp.where(usable, gram, 1)), 0)
-    basis = DualBasis(stacked, left * scale[None, :], jnp.zeros_like(flat))
+    basis = stacked.T @ (left * scale[None, :])
     # The part of the penalty's gradient that lies outside.
-    outside = flat - basis @ jnp.append(basis.inside(flat), 0)
+    outside = flat - basis @ (basis.T @ flat)
     length = jnp.linalg.norm(outside)
-    basis = basis._replace(last=outside / jnp.where(length > 0, length, 1))
-    slopes = jnp.append(basis.inside(jacobian.gradient), penalties.hidden * length)
+    slopes = basis.T @ jacobian.gradient
+    slopes = jnp.append(slopes, penalties.hidden * length)
+    last = outside / jnp.where(length > 0, length, 1)
+    basis = jnp.concatenate([basis, last[:, None]], axis=1)
     values = jnp.append(jnp.where(usable, gram, 0), 0) + penalties.hidden
     spectral = SpectralModel(values, slopes, basis)
     return _as_model(model, inner, spectral, jacobian, inner.output.size)

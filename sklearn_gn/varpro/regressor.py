@@ -541,7 +541,7 @@ class VarProNetRegressor(
         return_std : bool, default=False
             Whether to return standard deviations of the predicted means too. They come
             from the Gauss-Newton matrix; those of a committee also from the spread of
-            its members. For a single network of more than 1200 weights they include
+            its members. For a single network of more than 2,000 weights they include
             only those of the output layer. They are computed at the first request;
             until then the model keeps the training data.
 

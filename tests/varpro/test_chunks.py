@@ -138,7 +138,7 @@ def test_the_output_layer_is_that_of_ridge_regression_on_all_rows():
 def test_error_bars_are_those_of_the_output_layer_on_all_rows(monkeypatch):
     X, y, weight = data()
     model = regressor().fit_chunks(pieces(X, y, weight))
-    monkeypatch.setattr(posterior, "_JOINT_WEIGHTS", 0)
+    monkeypatch.setattr(posterior, "LARGEST_DENSE", 0)
     network, net, scaling = model._fitted
     rows = Rows(
         scaling.x(X), (y - scaling.y_center) / scaling.y_scale, weight / weight.sum()

@@ -310,7 +310,7 @@ def test_width_grows_with_the_number_of_independent_targets():
     for n, width in ((1.0, 10), (2.0, 10), (4.0, 15), (8.0, 25)):
         plan = committee.plan(model, 200, 4, 8, n)
         assert plan.models[0].sizes == (4, width)
-    for n_rows, width in ((8, 10), (36, 18), (50, 25), (51, 25)):  # two for a neuron
+    for n_rows, width in ((8, 10), (18, 18), (25, 25), (51, 25)):  # one for a neuron
         plan = committee.plan(model, n_rows, 4, 8, 8.0)
         assert plan.models[0].sizes == (4, width)
     # The matrix stays dense: 95 parameters outside of the neurons, 1 + 4 + 19 of each.

@@ -642,11 +642,10 @@ def test_a_level_ends_with_a_look():
 
 
 def test_many_rows_come_in_batches(monkeypatch):
-    words = f"have {batches.BATCH_ROWS} rows where more than {batches._FEW_ROWS} "
+    words = f"have {batches.BATCH_ROWS} rows where more than {4 * batches.BATCH_ROWS} "
     assert words in " ".join(GNvpro.__doc__.split())
     monkeypatch.setattr(batches, "BATCH_ROWS", 30)
-    monkeypatch.setattr(batches, "_FEW_ROWS", 64)
-    X, y = smooth(120)
+    X, y = smooth(130)
     given, auto = (
         quiet(regressor(solver=GNvpro(batch_size=size), max_iter=2).fit, X, y)
         for size in (30, "auto")
@@ -908,7 +907,7 @@ def test_error_bars_count_rows_by_their_weights():
 
 @pytest.mark.parametrize("most", [1000, 0])  # weights for bars of all of them
 def test_error_bars_of_targets_of_any_size(most, monkeypatch):
-    monkeypatch.setattr(posterior, "_JOINT_WEIGHTS", most)
+    monkeypatch.setattr(posterior, "LARGEST_DENSE", most)
     X, y = smooth(50, noise=0.1)
     model = regressor(max_iter=3, scale=False)
     expected = quiet(clone(model).fit, X, y).predict(X, return_std=True)[1]

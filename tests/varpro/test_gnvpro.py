@@ -60,7 +60,7 @@ CASES = [("squared", 3), ("cross_entropy", 2), ("cross_entropy", 4)]
 
 
 def solve_inner(model, *arguments):
-    return compiled_inner(inner_problem._DIRECT_UNKNOWNS, model, *arguments)
+    return compiled_inner(inner_problem.LARGEST_DENSE, model, *arguments)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -71,7 +71,7 @@ def compiled_inner(limit, *arguments):
 
 def solved(loss, n_classes, **words):
     """An example with its best output layer, computed once."""
-    return solved_with(inner_problem._DIRECT_UNKNOWNS, loss, n_classes, **words)
+    return solved_with(inner_problem.LARGEST_DENSE, loss, n_classes, **words)
 
 
 @cache
@@ -109,7 +109,7 @@ def test_least_squares_is_ridge_regression(m):
 
 @pytest.mark.parametrize("limit", [pytest.param(2000, marks=pytest.mark.slow), 0])
 def test_cross_entropy_is_logistic_regression(limit, monkeypatch):
-    monkeypatch.setattr(inner_problem, "_DIRECT_UNKNOWNS", limit)
+    monkeypatch.setattr(inner_problem, "LARGEST_DENSE", limit)
     for n_classes in (2, 4):
         model, net, rows, penalties = example("cross_entropy", n_classes)
         label = np.arange(23) % n_classes
@@ -185,7 +185,7 @@ def test_newton_gives_up_reused_factors_that_are_of_no_use():
 def test_inner_solution_does_not_depend_on_the_factors_it_starts_with(
     limit, monkeypatch
 ):
-    monkeypatch.setattr(inner_problem, "_DIRECT_UNKNOWNS", limit)
+    monkeypatch.setattr(inner_problem, "LARGEST_DENSE", limit)
     model, net, rows, penalties = example("cross_entropy", 4)
     near = solve_inner(model, net.theta, rows, penalties, net.output)
     theta = jax.tree.map(lambda leaf: 1.1 * leaf, net.theta)
