@@ -236,13 +236,13 @@ def _set_noise(estimator, members, summaries, problem, observed):
     """
     n_effective, k = problem.n_effective, observed.y.shape[1]
     n_rows = [np.sum(m.model.counts) if is_process(m) else n_effective for m in members]
-    n_parameters = _mean(
-        [
-            (s.n_effective_parameters + s.n_of_penalties) * n_effective / n
-            for s, n in zip(summaries, n_rows, strict=True)
-        ],
-        np.mean(shares(members), axis=1),
-    )
+    each = [
+        (s.n_effective_parameters + s.n_of_penalties) * n_effective / n
+        for s, n in zip(summaries, n_rows, strict=True)
+    ]
+    # A member of which nothing is known may follow all rows.
+    each = np.nan_to_num(each, nan=n_effective * k)
+    n_parameters = _mean(each, np.mean(shares(members), axis=1))
     freedom = degrees_of_freedom(n_effective, k, n_parameters)
     if estimator._is_robust():
         fitted = mean_values(members, observed.x)
