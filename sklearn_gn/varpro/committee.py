@@ -33,6 +33,7 @@ has not ended.
 """
 
 import math
+import time
 from functools import partial
 from numbers import Real
 from typing import NamedTuple
@@ -116,7 +117,7 @@ class MemberRun(NamedTuple):
     state: EvidenceState
     best: Member
     lowest: float  # criterion of the best
-    on_sample: bool  # whether it is fitted to some of the rows
+    every: int  # of the rows it is fitted to: every so-manyth
     report: Report | None = None
 
     @property
@@ -139,6 +140,7 @@ class CommitteeState(NamedTuple):
     reason: str | None = None  # why the last of them has
     tries: bool = False  # whether this round tries a larger network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
+    next_seconds: float = 0.0  # that one more step and the end of the fit may take
 
 
 # --- the networks --------------------------------------------------------------------
@@ -169,7 +171,12 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     if estimator.warm_start and getattr(estimator, "_fitted", (0,))[0] is None:
         former = [member.model for member in networks_of(estimator._fitted[1])]
     names = ACTIVATIONS
-    sizes = (_width(loss, n_rows, n_features, n_values, n_independent),)
+    # The neurons of one target serve two, further ones need some of their own, as long
+    # as there are rows enough and the Gauss-Newton matrix stays dense.
+    wanted = _NEURONS[loss] + round(_NEURONS_PER_TARGET * max(0.0, n_independent - 2))
+    most = LARGEST_DENSE - n_values * (1 + n_features)
+    most = min(most // (1 + n_features + n_values), n_rows)
+    sizes = (max(_NEURONS[loss], min(wanted, most)),)
     by_turns = isinstance(activation, str) and activation == "auto"
     if not (default and by_turns):
         # The networks load JAX, which fits with default settings do without.
@@ -211,19 +218,6 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     return Plan(members + [wide] * N_PARTS * is_mixed, n)
 
 
-def _width(loss, n_rows, n_features, n_values, n_independent):
-    """Neurons by default.
-
-    Those of one target serve two, further ones need some of their own, as long as there
-    are rows enough and the Gauss-Newton matrix stays dense.
-    """
-    least = _NEURONS[loss]
-    wanted = least + round(_NEURONS_PER_TARGET * max(0.0, n_independent - 2))
-    of_neuron = 1 + n_features + n_values
-    most = (LARGEST_DENSE - n_values * (1 + n_features)) // of_neuron
-    return max(least, min(wanted, most, n_rows))
-
-
 def independent_targets(y, weight):
     """Return the number of independent targets: 1 if all are copies of one.
 
@@ -242,23 +236,31 @@ def independent_targets(y, weight):
 # --- the problem ---------------------------------------------------------------------
 
 
-def fit(estimator, plan, X, y, weight, n_effective, factors, *, validation, data, rng):
+def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
     """Fit the committee of a :class:`Plan` and set the fitted attributes.
 
     y has targets, or probabilities of the classes. The weights of the distinct rows sum
     to one, ``n_effective`` counts rows by them as they were given, and ``factors``
-    multiply the odds of the classes.
+    multiply the odds of the classes. ``words`` are those of ``_run_from``.
     """
     problem = _problem(estimator, plan, X, y, weight, n_effective, rng)
+    seeds = rng.randint(np.iinfo(np.int32).max, size=len(plan.models))
+    if estimator.warm_start and hasattr(estimator, "_fitted"):
+        starts = _former_members(estimator, plan.models, problem.scaling)
+    else:
+        n = problem.options.evidence.n_effective
+        starts = [
+            first_member(model, problem.rows, n, np.random.RandomState(seed))
+            for model, seed in zip(plan.models, seeds, strict=True)
+        ]
     estimator._run_from(
-        [_starts(estimator, plan.models, problem, rng)],
+        [tuple(starts)],
         ROBUST_COMMITTEE if estimator._is_robust() else COMMITTEE,
         (problem.rows, problem.options),
         (None, problem.scaling),
         mean_values,
         lambda run: set_fitted(estimator, run, problem, factors),
-        validation=validation,
-        data=data,
+        **words,
     )
 
 
@@ -324,17 +326,9 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     return Problem(rows, options, scaling, is_open)
 
 
-def _starts(estimator, models, problem, rng):
-    """Random members, or those of the former fit."""
-    seeds = rng.randint(np.iinfo(np.int32).max, size=len(models))
-    if not (estimator.warm_start and hasattr(estimator, "_fitted")):
-        return tuple(
-            first_member(
-                model, problem.rows, problem.n_effective, np.random.RandomState(seed)
-            )
-            for model, seed in zip(models, seeds, strict=True)
-        )
-    before, members, scaling = estimator._fitted
+def _former_members(estimator, models, scaling):
+    """The networks of the former fit, in the units of this one."""
+    before, members, former = estimator._fitted
     members = networks_of(members) if before is None else ()
     if [member.model.with_all_features() for member in members] != list(models):
         raise ValueError(
@@ -344,7 +338,7 @@ def _starts(estimator, models, problem, rng):
             f"activation={estimator.activation!r} on {models[0].sizes[0]} features. "
             "Fit a new estimator."
         )
-    return tuple(in_units(member, scaling, problem.scaling) for member in members)
+    return [in_units(member, former, scaling) for member in members]
 
 
 # --- the fit -------------------------------------------------------------------------
@@ -365,7 +359,7 @@ def init(rows, members, options):
 
 def step(rows, state, options):
     """Take a step of the members by the evidence, and an epoch of the wide ones."""
-    report, of_wide = state.reports
+    began, (report, of_wide) = time.perf_counter(), state.reports
     if state.runs and (report is None or report.stop is None):
         state, report = _evidence_step(rows, state, options.evidence)
         if options.adds and report.stop is not None:
@@ -379,6 +373,10 @@ def step(rows, state, options):
         criterion=state.criterion - 1,
         reports=(report, of_wide),
     )
+    # The end of a fit takes sums over all rows, as a step on all of them does.
+    parts = 1 + max((run.every for run in state.runs), default=1)
+    seconds = parts * (time.perf_counter() - began)
+    state = state._replace(next_seconds=seconds)
     runs_on = any(r is not None and r.stop is None for r in state.reports)
     report = report or of_wide
     return state, report._replace(stop=None if runs_on else report.stop)
@@ -398,12 +396,13 @@ def _with_round(rows, state, members, options):
 
     def begun(member):
         model, net = member
-        some, of_some = _sample(rows, model, options)
+        every = max(1, len(rows.x) // model.n_rows_of_matrix(len(rows.x)))
+        some, of_some = _part(rows, every, options)
         state = evidence_gn.init_at(
             model, some, net.theta, net.alpha, net.beta, of_some
         )
         best = Member(model, state.net)
-        return MemberRun(model, state, best, state.criterion, some is not rows)
+        return MemberRun(model, state, best, state.criterion, every)
 
     with_threads = is_worth_threads(members[0].model, rows)
     runs = tuple(side_by_side(begun, members, with_threads))
@@ -413,11 +412,11 @@ def _with_round(rows, state, members, options):
     )
 
 
-def _sample(rows, model, options):
-    """Return the rows that the first steps of a network take, and their options."""
-    some = model.rows_of_matrix(rows) if isinstance(rows, Rows) else rows
-    if some is rows:
+def _part(rows, every, options):
+    """Return every so-manyth row, and the options of a fit to them."""
+    if every == 1:
         return rows, options
+    some = type(rows)(*(array[::every] for array in rows))
     weight = np.sum(some.weight)
     options = options._replace(n_effective=options.n_effective * weight)
     return some._replace(weight=some.weight / weight), options
@@ -521,7 +520,7 @@ def _evidence_step(rows, state, options):
         # Log evidence per row; with given penalties, the loss.
         unit = 1.0 if options.alpha is None else lowest
         fell = state.lowest - lowest > options.tol * unit
-        waited = 0 if fell or any(r.on_sample for r in runs) else state.waited + 1
+        waited = 0 if fell or any(run.every > 1 for run in runs) else state.waited + 1
         if waited >= _PATIENCE and report.stop is None:
             report = report._replace(stop="tol")  # a few members go on, for little
     return state._replace(runs=tuple(runs), lowest=lowest, waited=waited), report
@@ -529,9 +528,7 @@ def _evidence_step(rows, state, options):
 
 def _run_after_step(rows, options, run):
     """The run of a member after a step, with its best network so far."""
-    some, of_some = (
-        _sample(rows, run.model, options) if run.on_sample else (rows, options)
-    )
+    some, of_some = _part(rows, run.every, options)
     state, report = evidence_gn.step(run.model, some, run.state, of_some)
     run = run._replace(state=state, report=report)
     if state.criterion < run.lowest:
@@ -539,12 +536,10 @@ def _run_after_step(rows, options, run):
         run = run._replace(best=best, lowest=state.criterion)
     if report.stop is None:
         return _without_dead_features(run, some)
-    if run.on_sample and report.stop != "non_finite":
+    if run.every > 1 and report.stop != "non_finite":
         state = evidence_gn.continued(run.model, rows, state)
         report = report._replace(stop=None)
-        return run._replace(
-            state=state, lowest=math.inf, on_sample=False, report=report
-        )
+        return run._replace(state=state, lowest=math.inf, every=1, report=report)
     return run
 
 
@@ -595,7 +590,7 @@ def _continued(rows, state):
         run._replace(
             state=evidence_gn.continued(run.model, rows, run.state),
             lowest=math.inf,
-            on_sample=False,
+            every=1,
             report=None,
         )
         for run in state.runs

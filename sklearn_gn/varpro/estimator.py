@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from functools import partial
 from numbers import Integral, Real
 from typing import Any
@@ -102,7 +103,7 @@ class _VarProNet(
         weights that sum to one, or None, and ``factors`` multiply the odds of the
         classes.
         """
-        rng = check_random_state(self.random_state)
+        began, rng = time.perf_counter(), check_random_state(self.random_state)
         backend.mesh_of(self.device)  # a device that there is not is an error
         of_classes, n_effective = is_classifier(self), total_weight(weight)
         kept, weight = canonical_rows(X, y.astype(np.float64), weight)
@@ -117,19 +118,25 @@ class _VarProNet(
             n_effective *= float(weight.sum())
             weight = shares(weight)
         with backend.one_blas_thread, self._arithmetic(data["X"], data["y"]):
-            y, n_independent = self._targets(y), 1.0
-            if isinstance(self.hidden_layer_sizes, str) and not of_classes:
+            y, n_independent = self._targets(y) if of_classes else y, 1.0
+            if (
+                isinstance(self.hidden_layer_sizes, str)
+                and not of_classes
+                and y.shape[1] > 1
+            ):
                 n_independent = committee.independent_targets(y, weight)
             plan = committee.plan(self, *X.shape, self._n_values(y), n_independent)
             self._feature_spread = 1.0
             if not self.scale and plan is None:
                 self._feature_spread = feature_spread(X)
-            words = {"validation": validation, "data": data, "rng": rng}
+            words = {"validation": validation, "data": data, "began": began}
             if plan is None or of_classes:
                 self._refuse_huber()
             if plan is not None:
                 self._iterations = _MOST_STEPS_BY_EVIDENCE
-                committee.fit(self, plan, X, y, weight, n_effective, factors, **words)
+                committee.fit(
+                    self, plan, X, y, weight, n_effective, factors, rng, **words
+                )
                 return
             self._iterations = _MOST_STEPS
             if of_classes:
@@ -144,7 +151,7 @@ class _VarProNet(
             rows = scaling.x(X), scaling.y(y), weight
             rows = Rows(*(self._cast(backend.pad_rows(a, n_padded)) for a in rows))
             counts = {"n_rows": np.count_nonzero(weight), "n_samples": n_effective}
-            self._fit_network(rows, rows, scaling, **counts, **words)
+            self._fit_network(rows, rows, scaling, rng, **counts, **words)
 
     def _targets(self, y):
         """Targets, or probabilities of the classes from their numbers."""
@@ -175,12 +182,10 @@ class _VarProNet(
             return units
         return units._replace(y_center=np.zeros(self._n_values(y)), y_scale=1.0)
 
-    def _fit_network(
-        self, rows, example, scaling, *, n_rows, n_samples, validation, data, rng
-    ):
+    def _fit_network(self, rows, example, scaling, rng, *, n_rows, n_samples, **words):
         """Fit one network to rows in the units of a scaling.
 
-        ``example`` has some of them in memory.
+        ``example`` has some of them in memory; ``words`` are those of ``_run_from``.
         """
         from sklearn_gn.varpro.baselines import ALGORITHMS
         from sklearn_gn.varpro.problem import Model
@@ -222,18 +227,27 @@ class _VarProNet(
             (settings.model, scaling),
             partial(self._network_values, settings.model),
             lambda run: self._set_fitted(run, rows, settings, scaling),
-            validation=validation,
-            data=data,
+            **words,
         )
 
     def _run_from(
-        self, starts, algorithm, problem, fitted, values_of, finish, *, validation, data
+        self,
+        starts,
+        algorithm,
+        problem,
+        fitted,
+        values_of,
+        finish,
+        *,
+        validation,
+        data,
+        began,
     ):
         """Run an algorithm on a problem and set the fitted attributes.
 
         ``fitted`` is the model, None for a committee, and the scaling; ``values_of``
-        maps a network and scaled rows to the values of the output layer, and
-        ``finish`` sets what a run has found.
+        maps a network and scaled rows to the values of the output layer, ``finish``
+        sets what a run has found, and ``began`` is when the fit did.
         """
         model, scaling = fitted
         val_loss, name = None, "classes_" if is_classifier(self) else "_single_target"
@@ -251,6 +265,7 @@ class _VarProNet(
         words = {"val_loss": val_loss, "validation": validation}
         scale = scaling.loss_scale
         run = FitRun(self, algorithm, problem, starts, loss_scale=scale, **words)
+        run.began = began
         self._run(
             run,
             max_steps=self._most_iterations(),
@@ -356,21 +371,21 @@ class _VarProNet(
 
     def _chunks_of(self, X, y, sample_weight, X_val, y_std=None):
         """Chunks of arrays on disk; None of arrays that are fitted as a whole."""
-        needs_all = (
+        chunks = chunks_of(X, y, sample_weight)
+        if chunks is not None and not (
             y_std is not None
             or (self.early_stopping and X_val is None)
             or getattr(self, "class_weight", None) == "balanced"
             or (self._batch_size() is None and not self._has_mini_batches())
             or backend.mesh_of(self.device) is not None
+        ):
+            return chunks
+        check_table_fits(
+            X,
+            "fit_chunks reads rows piece by piece, and so does fit a dask array or "
+            "a large memory-mapped one.",
         )
-        chunks = None if needs_all else chunks_of(X, y, sample_weight)
-        if chunks is None:
-            check_table_fits(
-                X,
-                "fit_chunks reads rows piece by piece, and so does fit a dask array or "
-                "a large memory-mapped one.",
-            )
-        return chunks
+        return None
 
     def _check_chunks_are_possible(self, chunks, X_val):
         check_repeatable(chunks)
@@ -387,7 +402,7 @@ class _VarProNet(
         ``n_columns`` counts those of X and y, ``fit_in_memory`` takes X, targets and
         weights of distinct rows, and ``n_samples`` maps a Survey to the number of rows.
         """
-        size = self._batch_size()
+        began, size = time.perf_counter(), self._batch_size()
         least = size if isinstance(size, Integral) else 1
         found = chunks.survey(max(_SAMPLE_NUMBERS // n_columns, least))
         if found.sample.is_complete:
@@ -419,11 +434,12 @@ class _VarProNet(
             rows,
             rows.large_batch,
             scaling,
+            check_random_state(self.random_state),
             n_rows=found.n_rows,
             n_samples=n_samples(found),
             validation=validation,
             data={"X": None, "y": None, "metadata": None},
-            rng=check_random_state(self.random_state),
+            began=began,
         )
         self._n_rows = found.n_rows
 

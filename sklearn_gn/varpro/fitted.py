@@ -74,8 +74,10 @@ def set_fitted(estimator, run, problem, factors):
                 lacking = run.final_state.wide.lacking if wide else ()
                 members = candidates.of_classes(members, chosen, wide, lacking, rows, n)
         elif members[0].model.shapes() and problem.options.evidence.alpha is None:
-            converged = run.stop_reason.converged
-            members, chosen = _stacked(problem, members, chosen, converged)
+            # The process may take as long as the networks did.
+            limit = np.inf if estimator.max_time is None else estimator.max_time
+            is_open = run.stop_reason.converged and 2 * run.elapsed <= limit
+            members, chosen = _stacked(problem, members, chosen, is_open)
     # The wide members have fixed penalties, and no evidence; no penalties a constant.
     summaries = list(chosen)
     for member in members[len(chosen) :]:
@@ -131,11 +133,11 @@ def _moved(factors, output):
     return np.concatenate([output[:1] + moved, output[1:]])
 
 
-def _stacked(problem, members, summaries, converged):
+def _stacked(problem, members, summaries, is_open):
     """Return the members of all candidates with their shares, and the summaries.
 
-    The process is left out of a fit that was not to go on, and where networks of a
-    certain kind are asked for.
+    The process is one of them if the fit ended by itself in time (``is_open``), unless
+    networks of a certain kind are asked for.
     """
     rows, n_effective = problem.rows, problem.n_effective
     found = candidates.of_networks(members, summaries, rows, n_effective)
@@ -149,7 +151,7 @@ def _stacked(problem, members, summaries, converged):
         net = RegularisedLayers(theta, alpha, linear.beta, gamma, linear.log_evidence)
         pair = Member(model, net), _summary(problem, Member(model, net))
         found.append(candidates.of_linear(linear, *pair, rows, n_effective))
-    if problem.by_default and converged:
+    if problem.by_default and is_open:
         summary_of = partial(_process_summary, problem)
         seed = problem.options.seed
         process = candidates.of_process(rows, n_effective, found, summary_of, seed)

@@ -36,8 +36,7 @@ from sklearn_gn.varpro.inner import solve_inner
 from sklearn_gn.varpro.problem import Net
 from sklearn_gn.varpro.reduced import reduced_model
 
-_REJECT, _SHRINK, _GROW = 1e-4, 0.1, 0.75  # gain ratios of the trust region
-_TRIALS = 40
+_SHRINK, _GROW = 0.1, 0.75  # gain ratios of the trust region
 
 
 class TrialStep(NamedTuple):
@@ -168,13 +167,14 @@ def find_step(state, attempt, settings):
     n_trials : int
     """
     cast = settings.dtype.type
-    eps = float(np.finfo(cast).eps)
+    # Half of a step as often as it has digits is none.
+    eps, most = float(np.finfo(cast).eps), np.finfo(cast).nmant
 
     def attempted(radius, fraction):
         return attempt(cast(radius), settings.damping, cast(fraction))
 
     radius, fraction, promised = state.radius, 1.0, None
-    for n_trials in range(1, _TRIALS + 1):
+    for n_trials in range(1, most + 1):
         trial = attempted(radius, fraction)
         predicted, length = float(trial.predicted), float(trial.length)
         actual = state.loss - float(trial.loss)
@@ -183,17 +183,17 @@ def find_step(state, attempt, settings):
         if not predicted > eps * abs(state.loss) or not length > 0:
             break
         if settings.damping is not None:
-            if gain > _REJECT:
+            if gain > 0:
                 return trial, gain, radius, n_trials
             fraction /= 2
             continue
         radius = float(trial.radius)
-        if not gain >= _REJECT:
+        if not gain > 0:
             radius = min(radius, length) / 2
             continue
         # A step that did better than predicted is doubled while that lowers the loss;
         # with less, doubling never paid in fits of six kinds.
-        while gain > 1 and n_trials < _TRIALS:
+        while gain > 1 and n_trials < most:
             fraction *= 2
             longer = attempted(radius, fraction)
             n_trials += 1

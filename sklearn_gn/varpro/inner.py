@@ -39,7 +39,6 @@ INNER_TOL = 1e-10  # of the gradient of the inner problem, absolute or relative
 _INNER_ITERATIONS = 100
 _STALE = 16  # part of the order of a factor, in iterations that make a new one pay
 _FORCING = 0.1  # relative residual of the first systems
-_ROUNDING = 8  # of the trace of a matrix, in units in the last place
 
 
 class InnerSolution(NamedTuple):
@@ -326,7 +325,7 @@ def _inverse_root(matrix, shift, scale):
     of the terms whose difference the matrix is. Without a penalty the Hessian is
     singular, as a constant may be added to all classes.
     """
-    floor = _ROUNDING * jnp.finfo(matrix.dtype).eps * scale
+    floor = len(matrix) * jnp.finfo(matrix.dtype).eps * scale
     return factor(matrix, jnp.maximum(shift, floor)).inverse_root()
 
 
