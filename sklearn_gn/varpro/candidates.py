@@ -110,34 +110,50 @@ def of_process(rows, n_effective, others, summary_of, seed):
     has a share beside the other candidates. ``summary_of`` maps the fitted process to
     its summary.
     """
-    some = left_out_rows(rows)
-    counts = some._replace(weight=n_effective * some.weight)
-    order = np.random.RandomState(seed).permutation(len(some.x))
+    share, logs = share_of_process(rows, n_effective, others, summary_of, seed)
+    if not np.any(share):
+        return None
+    counts, order = _counts(rows, n_effective, seed)
+    if len(order) > _FIRST_ROWS:
+        few = order[: 3 * _FIRST_ROWS]
+        logs = gaussian_process.best_kernel(logs, *(a[few] for a in counts)).x
+    return _process(logs, counts, n_effective, summary_of)
 
-    def candidate(logs, part):
-        here = type(counts)(*(a[part] for a in counts))
-        found = gaussian_process.fitted(Kernel.of(logs), *here)
-        if found is None:
-            return None
-        noise = found.process.scale * found.process.kernel.noise
-        net = RegularisedLayers(found.theta, None, 1 / noise, None, found.log_evidence)
-        member, share = Member(found.process, net), np.ones((1, 1))
-        variances = np.broadcast_to(found.variances[:, None], found.errors.shape)
-        known = (member,), (summary_of(found),), share
-        return Candidate.of(*known, found.errors, variances, here, n_effective)
 
+def share_of_process(rows, n_effective, others, summary_of, seed):
+    """Return the share that a process of some rows has beside others, and its kernel.
+
+    Its parameters are as those of :func:`of_process`.
+    """
+    counts, order = _counts(rows, n_effective, seed)
     few = order[:_FIRST_ROWS]
     logs = gaussian_process.first_kernel(*(a[few] for a in counts))
     few = order[: 3 * _FIRST_ROWS]
-    found = candidate(logs, few)
+    part = type(counts)(*(a[few] for a in counts))
+    found = _process(logs, part, n_effective, summary_of)
+    if found is None:
+        return 0.0, logs
+    at_few = [other._replace(log_p=other.log_p[few]) for other in others]
+    return weights([*at_few, found], part.weight, n_effective)[-1], logs
+
+
+def _counts(rows, n_effective, seed):
+    """The rows that are left out, with counts as weights, and an order of them."""
+    some = left_out_rows(rows)
+    order = np.random.RandomState(seed).permutation(len(some.x))
+    return some._replace(weight=n_effective * some.weight), order
+
+
+def _process(logs, counts, n_effective, summary_of):
+    """The :class:`Candidate` of a process of some rows, or None."""
+    found = gaussian_process.fitted(Kernel.of(logs), *counts)
     if found is None:
         return None
-    at_few = [other._replace(log_p=other.log_p[few]) for other in others]
-    if not np.any(weights([*at_few, found], some.weight[few], n_effective)[-1]):
-        return None
-    if len(order) > _FIRST_ROWS:
-        logs = gaussian_process.best_kernel(logs, *(a[few] for a in counts)).x
-    return candidate(logs, slice(None))
+    noise = found.process.scale * found.process.kernel.noise
+    net = RegularisedLayers(found.theta, None, 1 / noise, None, found.log_evidence)
+    known = (Member(found.process, net),), (summary_of(found),), np.ones((1, 1))
+    variances = np.broadcast_to(found.variances[:, None], found.errors.shape)
+    return Candidate.of(*known, found.errors, variances, counts, n_effective)
 
 
 def weights(candidates, weight, n_effective):

@@ -17,8 +17,9 @@ variance :math:`\tau = s^2 / \sigma^2` is better than that of m by
 
 .. math:: \frac{\tau}{2 m (m + 1)},
 
-where s is their spread and :math:`\sigma` the deviation of a row. So tables in which
-starts differ by less than the noise have two members.
+where s is their spread and :math:`\sigma` the deviation of a row, times the share that
+networks have beside a Gaussian process. So tables in which starts differ by less than
+the noise, or that a process predicts, have two members.
 
 A member of many rows is fitted to some of them first, ten a parameter; its last steps
 are taken on all rows, with the Gauss-Newton matrix of these
@@ -53,7 +54,8 @@ from sklearn_gn.linalg.large_gram import LARGEST_DENSE, affordable, work_of
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.varpro import wide_members
-from sklearn_gn.varpro.fitted import set_fitted
+from sklearn_gn.varpro.candidates import of_networks, share_of_process
+from sklearn_gn.varpro.fitted import set_fitted, summary_of, summary_of_process
 from sklearn_gn.varpro.members import (
     Member,
     first_member,
@@ -94,20 +96,8 @@ class CommitteeOptions(NamedTuple):
     adds: bool  # whether the number of the members by the evidence is to be found
     most_work: float  # of a step of a larger network; zero where the size is given
     seed: int  # a checkpoint brings that of its fit
-
-
-class Problem(NamedTuple):
-    """What a fit is given, and what leads back to the user's units."""
-
-    rows: Rows
-    options: CommitteeOptions
     scaling: Units
-    by_default: bool  # whether the candidates are open, not networks that are asked for
-
-    @property
-    def n_effective(self):
-        """Number of rows, counted by their weights."""
-        return self.options.evidence.n_effective
+    is_open: bool  # whether all candidates are, not networks that are asked for
 
 
 class MemberRun(NamedTuple):
@@ -243,29 +233,29 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
     to one, ``n_effective`` counts rows by them as they were given, and ``factors``
     multiply the odds of the classes. ``words`` are those of ``_run_from``.
     """
-    problem = _problem(estimator, plan, X, y, weight, n_effective, rng)
+    rows, options = _problem(estimator, plan, X, y, weight, n_effective, rng)
     seeds = rng.randint(np.iinfo(np.int32).max, size=len(plan.models))
     if estimator.warm_start and hasattr(estimator, "_fitted"):
-        starts = _former_members(estimator, plan.models, problem.scaling)
+        starts = _former_members(estimator, plan.models, options.scaling)
     else:
-        n = problem.options.evidence.n_effective
+        n = options.evidence.n_effective
         starts = [
-            first_member(model, problem.rows, n, np.random.RandomState(seed))
+            first_member(model, rows, n, np.random.RandomState(seed))
             for model, seed in zip(plan.models, seeds, strict=True)
         ]
     estimator._run_from(
         [tuple(starts)],
         ROBUST_COMMITTEE if estimator._is_robust() else COMMITTEE,
-        (problem.rows, problem.options),
-        (None, problem.scaling),
+        (rows, options),
+        (None, options.scaling),
         mean_values,
-        lambda run: set_fitted(estimator, run, problem, factors),
+        lambda run: set_fitted(estimator, run, rows, options, factors),
         **words,
     )
 
 
 def _problem(estimator, plan, X, y, weight, n_effective, rng):
-    """The rows in the units of the fit, and all settings."""
+    """The rows in the units of the fit, and the :class:`CommitteeOptions`."""
     for name, values in () if estimator.scale else (("X", X), ("y", y)):
         largest = float(np.max(np.abs(values)))
         if largest > np.sqrt(np.finfo(np.float64).max / values.size):
@@ -320,10 +310,16 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     adds = given[2] == "auto" and not (warm or estimator.early_stopping or robust)
     most_work = work_of(len(X), len(model.groups())) / 2 if adds and is_open else 0.0
     is_open &= estimator.activation == "auto"
-    options = CommitteeOptions(
-        options, wide, plan.n_evidence, adds, most_work, options.seed
+    return rows, CommitteeOptions(
+        options,
+        wide,
+        plan.n_evidence,
+        adds,
+        most_work,
+        options.seed,
+        scaling,
+        is_open,
     )
-    return Problem(rows, options, scaling, is_open)
 
 
 def _former_members(estimator, models, scaling):
@@ -444,7 +440,7 @@ def _next_round(rows, state, report, options):
     if tries:
         members = (larger,)
     else:
-        n_lacking = _n_members(ended, rows, worth) - len(ended)
+        n_lacking = _n_members(ended, rows, options) - len(ended)
         if n_lacking <= 0 or state.reason == "rounding":
             return state._replace(tries=True), report._replace(stop=state.reason)
         by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
@@ -478,21 +474,37 @@ def _larger(member, rows, n_effective, rng, most_work):
     return Member(larger, net._replace(theta=theta, log_evidence=-math.inf))
 
 
-def _n_members(members, rows, worth):
-    """Return the number of members for which one more would be hardly any better."""
+def _n_members(members, rows, options):
+    """Return the number of members for which one more would be hardly any better.
+
+    What the networks gain counts by their share beside a process of some rows.
+    """
     if len(members) < 2:
         return 2
-    rows = left_out_rows(rows)
-    values = np.array([member.values(rows.x) for member in members])
+    some, worth = left_out_rows(rows), _WORTH * options.evidence.tol
+    values = np.array([member.values(some.x) for member in members])
     if members[0].model.loss == "squared":
         noise = np.mean([1 / member.net.beta for member in members])
         variance = np.mean(np.var(values, axis=0, ddof=1), axis=1) / noise
     else:
-        p = [np.sum(rows.y * softmax(all_classes(u), axis=1), axis=1) for u in values]
+        p = [np.sum(some.y * softmax(all_classes(u), axis=1), axis=1) for u in values]
         variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
-    gain = rows.weight @ variance / (2 * np.sum(rows.weight))
-    ratio = np.nan_to_num(gain / max(worth, np.finfo(float).tiny))
-    return int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, _MOST_MEMBERS))
+    gain = some.weight @ variance / (2 * np.sum(some.weight))
+
+    def wanted(gain):
+        ratio = np.nan_to_num(gain / max(worth, np.finfo(float).tiny))
+        return int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, _MOST_MEMBERS))
+
+    if wanted(gain) > len(members) and options.is_open:
+        n_effective = options.evidence.n_effective
+        summaries = [summary_of(rows, options, member) for member in members]
+        networks = of_networks(members, summaries, rows, n_effective)
+        of_process = partial(summary_of_process, rows, options)
+        share, _ = share_of_process(
+            rows, n_effective, networks, of_process, options.seed
+        )
+        gain *= 1 - np.mean(share)
+    return wanted(gain)
 
 
 def _evidence_step(rows, state, options):

@@ -51,33 +51,32 @@ class Summary(NamedTuple):
     log_evidence: float = math.nan
 
 
-def set_fitted(estimator, run, problem, factors):
+def set_fitted(estimator, run, rows, options, factors):
     """Set the fitted attributes of an estimator after a run.
 
-    ``problem`` is a :class:`~sklearn_gn.varpro.committee.Problem`; ``factors`` multiply
-    the odds of the classes.
+    ``options`` are the :class:`~sklearn_gn.varpro.committee.CommitteeOptions`;
+    ``factors`` multiply the odds of the classes.
     """
-    observed, members, wide = problem.rows, run.best_net, ()
-    n, of_classes = problem.n_effective, estimator._loss != "squared"
-    if problem.options.wide:
+    observed, members, wide = rows, run.best_net, ()
+    n, of_classes = options.evidence.n_effective, estimator._loss != "squared"
+    if options.wide:
         k = len(members) - len(run.final_state.wide.members)
         members, wide = members[:k], members[k:]
     if estimator._is_robust():
         targets = huber.targets_of(mean_values(members, observed.x), observed)
-        problem = problem._replace(rows=observed._replace(y=targets))
-    rows = problem.rows
+        rows = observed._replace(y=targets)
     with backend.one_blas_thread:
         heavy = bool(members) and is_worth_threads(members[0].model, rows)
-        chosen = side_by_side(partial(_summary, problem), members, heavy)
+        chosen = side_by_side(partial(summary_of, rows, options), members, heavy)
         if of_classes:
             if (members or wide)[0].model.shapes():
                 lacking = run.final_state.wide.lacking if wide else ()
                 members = candidates.of_classes(members, chosen, wide, lacking, rows, n)
-        elif members[0].model.shapes() and problem.options.evidence.alpha is None:
+        elif members[0].model.shapes() and options.evidence.alpha is None:
             # The process may take as long as the networks did.
             limit = np.inf if estimator.max_time is None else estimator.max_time
             is_open = run.stop_reason.converged and 2 * run.elapsed <= limit
-            members, chosen = _stacked(problem, members, chosen, is_open)
+            members, chosen = _stacked(rows, options, members, chosen, is_open)
     # The wide members have fixed penalties, and no evidence; no penalties a constant.
     summaries = list(chosen)
     for member in members[len(chosen) :]:
@@ -86,7 +85,7 @@ def set_fitted(estimator, run, problem, factors):
         summaries.append(Summary(alpha, wide_members.objective(member, rows, n)))
     if of_classes:
         members = tuple(m.with_output(partial(_moved, factors)) for m in members)
-    share, scaling = shares(members), problem.scaling
+    share, scaling = shares(members), options.scaling
     estimator._fitted = None, members, scaling
     estimator.estimators_ = [
         FittedMember(estimator, member, scaling, summary, laplace.one_or_each(own))
@@ -104,7 +103,7 @@ def set_fitted(estimator, run, problem, factors):
     }
     methods = {s.alpha_method for s in networks}
     estimator.alpha_method_ = "lanczos" if "lanczos" in methods else methods.pop()
-    if problem.options.evidence.alpha is not None:
+    if options.evidence.alpha is not None:
         estimator.alpha_method_ = "fixed"
     best = max(networks, key=lambda s: s.log_evidence)
     estimator.gram_spectrum_ = np.zeros(0)
@@ -121,7 +120,7 @@ def set_fitted(estimator, run, problem, factors):
     if not of_classes:
         estimator._covariances = tuple(s.covariance for s in summaries)
         estimator._noise_ratios = tuple(s.noise_ratio for s in summaries)
-        _set_noise(estimator, members, summaries, problem, observed)
+        _set_noise(estimator, members, summaries, rows, options, observed)
     _set_output_layer(estimator, members, scaling)
 
 
@@ -133,13 +132,13 @@ def _moved(factors, output):
     return np.concatenate([output[:1] + moved, output[1:]])
 
 
-def _stacked(problem, members, summaries, is_open):
+def _stacked(rows, options, members, summaries, is_open):
     """Return the members of all candidates with their shares, and the summaries.
 
     The process is one of them if the fit ended by itself in time (``is_open``), unless
     networks of a certain kind are asked for.
     """
-    rows, n_effective = problem.rows, problem.n_effective
+    n_effective = options.evidence.n_effective
     found = candidates.of_networks(members, summaries, rows, n_effective)
     linear = linear_model(rows, n_effective)
     if linear is not None:  # a network whose neurons are off
@@ -149,26 +148,31 @@ def _stacked(problem, members, summaries, is_open):
         theta = model.join(output, [np.zeros(shape) for shape in model.shapes()])
         alpha, gamma = linear.penalties(model.n_groups)
         net = RegularisedLayers(theta, alpha, linear.beta, gamma, linear.log_evidence)
-        pair = Member(model, net), _summary(problem, Member(model, net))
+        member = Member(model, net)
+        pair = member, summary_of(rows, options, member)
         found.append(candidates.of_linear(linear, *pair, rows, n_effective))
-    if problem.by_default and is_open:
-        summary_of = partial(_process_summary, problem)
-        seed = problem.options.seed
-        process = candidates.of_process(rows, n_effective, found, summary_of, seed)
+    if options.is_open and is_open:
+        process = candidates.of_process(
+            rows,
+            n_effective,
+            found,
+            partial(summary_of_process, rows, options),
+            options.seed,
+        )
         found += [] if process is None else [process]
     return candidates.stacked(found, rows, n_effective)
 
 
-def _process_summary(problem, found):
+def summary_of_process(rows, options, found):
     """The :class:`Summary` of a Gaussian process."""
-    k, n_effective = problem.rows.y.shape[1], problem.n_effective
-    y_scale = np.broadcast_to(problem.scaling.y_scale, k)
+    k, n_effective = rows.y.shape[1], options.evidence.n_effective
+    y_scale = np.broadcast_to(options.scaling.y_scale, k)
     noise = found.process.scale * found.process.kernel.noise
     value = found.log_evidence - n_effective * float(np.sum(np.log(y_scale)))
-    sees_all = len(found.process.x) == len(problem.rows.x)
+    sees_all = len(found.process.x) == len(rows.x)
     return Summary(
         alpha={},
-        loss=found.loss * problem.scaling.loss_scale,
+        loss=found.loss * options.scaling.loss_scale,
         covariance=Root(found.process),
         noise_ratio=np.ones(k),
         noise_std=y_scale * noise_deviation(1 / noise, np.ones(k)),
@@ -183,12 +187,12 @@ def _mean(values, share):
     return float(np.average(values, weights=share if np.any(share) else None))
 
 
-def _summary(problem, member):
+def summary_of(rows, options, member):
     """The :class:`Summary` of a member by the evidence."""
     model, net = member
-    n_effective, k = problem.n_effective, model.n_values
-    y_scale = np.broadcast_to(problem.scaling.y_scale, k)
-    sums = evidence_gn.sums_of(model, net.theta, problem.rows)
+    n_effective, k = options.evidence.n_effective, model.n_values
+    y_scale = np.broadcast_to(options.scaling.y_scale, k)
+    sums = evidence_gn.sums_of(model, net.theta, rows)
     found, value, loss = evidence_gn.at_last_penalties(model, net, sums, n_effective)
     scale = net.beta * n_effective  # of the objective divided by the sum of weights
     penalties, noise_ratio = net.alpha / scale, np.ones(k)
@@ -200,12 +204,12 @@ def _summary(problem, member):
             noise_ratio = laplace.noise_ratio(
                 sum_over_blocks(
                     lambda x, y, weight: weight @ (model.values(net.theta, x) - y) ** 2,
-                    problem.rows,
+                    rows,
                     model.n_linear + k,
                 )
             )
     of_penalties = 0.0
-    if problem.options.evidence.alpha is None:
+    if options.evidence.alpha is None:
         of_penalties = evidence.parameters_of_penalties(found.gamma, model.groups())
     return Summary(
         covariance=laplace.PosteriorCovariance(
@@ -214,7 +218,7 @@ def _summary(problem, member):
         noise_ratio=noise_ratio,
         gram=sums.gram,
         alpha_method=evidence_gn.alpha_method(sums.gram),
-        loss=loss * problem.scaling.loss_scale if loss > 0 else 0.0,
+        loss=loss * options.scaling.loss_scale if loss > 0 else 0.0,
         alpha=_by_name(model, penalties),
         noise_std=y_scale * noise_deviation(net.beta, noise_ratio),
         n_effective_parameters=float(np.sum(found.gamma)) + model.n_free,
@@ -229,14 +233,14 @@ def _by_name(model, penalties):
     return {**named, "weights": weights, "layers": layers}
 
 
-def _set_noise(estimator, members, summaries, problem, observed):
+def _set_noise(estimator, members, summaries, rows, options, observed):
     """Set the noise that the mean of the members leaves, and its degrees of freedom.
 
     For a given set of penalties the members are nearly linear in the targets, and their
     mean has the mean of their effective parameters, of which those of a process come
     from its own rows. ``observed`` are the rows with the targets as they were observed.
     """
-    n_effective, k = problem.n_effective, observed.y.shape[1]
+    n_effective, k = options.evidence.n_effective, observed.y.shape[1]
     n_rows = [np.sum(m.model.counts) if is_process(m) else n_effective for m in members]
     each = [
         (s.n_effective_parameters + s.n_of_penalties) * n_effective / n
@@ -250,13 +254,13 @@ def _set_noise(estimator, members, summaries, problem, observed):
         fitted = mean_values(members, observed.x)
         noise_std = huber.noise_std(fitted, observed, n_effective, n_parameters / k)
     else:
-        rows = laplace.left_out_rows(problem.rows)  # a part of many
+        rows = laplace.left_out_rows(rows)  # a part of many
         residuals = mean_values(members, rows.x) - rows.y
         squares = rows.weight @ residuals**2 / np.sum(rows.weight)
         variance = np.mean(squares) * n_effective * k / freedom
         ratio = laplace.noise_ratio(squares)
         noise_std = noise_deviation(1 / max(variance, evidence_gn.EXACT), ratio)
-    noise_std = problem.scaling.y_scale * noise_std
+    noise_std = options.scaling.y_scale * noise_std
     estimator.noise_std_ = laplace.one_or_each(noise_std)
     estimator._degrees_of_freedom = freedom
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import log_softmax, logsumexp
-from sklearn.utils import gen_batches
 
 from sklearn_gn.arrays.threads import n_cores
 from sklearn_gn.bayes import evidence_gn, laplace
@@ -182,7 +181,8 @@ def side_by_side(function, members, with_threads=True):
 def blockwise(function, x, numbers=1000):
     """A function of rows, block by block, where a row takes so many numbers."""
     size = max(32, BLOCK_NUMBERS // numbers)
-    return np.concatenate([function(x[part]) for part in gen_batches(len(x), size)])
+    starts = range(0, len(x), size)
+    return np.concatenate([function(x[start : start + size]) for start in starts])
 
 
 def shares(members):

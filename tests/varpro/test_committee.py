@@ -195,7 +195,8 @@ def test_rows_set_aside_are_not_counted(of_classes, monkeypatch):
 
     monkeypatch.setattr(committee, "_problem", _problem)
     model.fit(X, y, sample_weight=1 + np.arange(60) ** 2)
-    count = made[0].rows.weight * made[0].n_effective
+    rows, options = made[0]
+    count = rows.weight * options.evidence.n_effective
     assert len(count) == 39
     assert_allclose(count, np.round(count), rtol=1e-10)
 
