@@ -59,7 +59,7 @@ from sklearn_gn.varpro.fitted import set_fitted, summary_of, summary_of_process
 from sklearn_gn.varpro.members import (
     Member,
     first_member,
-    in_units,
+    former_members,
     is_worth_threads,
     mean_values,
     networks_of,
@@ -236,7 +236,7 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
     rows, options = _problem(estimator, plan, X, y, weight, n_effective, rng)
     seeds = rng.randint(np.iinfo(np.int32).max, size=len(plan.models))
     if estimator.warm_start and hasattr(estimator, "_fitted"):
-        starts = _former_members(estimator, plan.models, options.scaling)
+        starts = former_members(estimator, plan.models, options.scaling)
     else:
         n = options.evidence.n_effective
         starts = [
@@ -320,21 +320,6 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
         scaling,
         is_open,
     )
-
-
-def _former_members(estimator, models, scaling):
-    """The networks of the former fit, in the units of this one."""
-    before, members, former = estimator._fitted
-    members = networks_of(members) if before is None else ()
-    if [member.model.with_all_features() for member in members] != list(models):
-        raise ValueError(
-            "warm_start=True continues with the networks of the previous fit; the "
-            f"parameters and X now ask for {len(models)} networks with chosen "
-            f"penalties, hidden_layer_sizes={models[0].sizes[1:]} and "
-            f"activation={estimator.activation!r} on {models[0].sizes[0]} features. "
-            "Fit a new estimator."
-        )
-    return [in_units(member, former, scaling) for member in members]
 
 
 # --- the fit -------------------------------------------------------------------------
@@ -490,12 +475,8 @@ def _n_members(members, rows, options):
         p = [np.sum(some.y * softmax(all_classes(u), axis=1), axis=1) for u in values]
         variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
     gain = some.weight @ variance / (2 * np.sum(some.weight))
-
-    def wanted(gain):
-        ratio = np.nan_to_num(gain / max(worth, np.finfo(float).tiny))
-        return int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, _MOST_MEMBERS))
-
-    if wanted(gain) > len(members) and options.is_open:
+    n = len(members)
+    if gain >= worth * n * (n + 1) and options.is_open:
         n_effective = options.evidence.n_effective
         summaries = [summary_of(rows, options, member) for member in members]
         networks = of_networks(members, summaries, rows, n_effective)
@@ -504,7 +485,8 @@ def _n_members(members, rows, options):
             rows, n_effective, networks, of_process, options.seed
         )
         gain *= 1 - np.mean(share)
-    return wanted(gain)
+    ratio = np.nan_to_num(gain / max(worth, np.finfo(float).tiny))
+    return int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, _MOST_MEMBERS))
 
 
 def _evidence_step(rows, state, options):

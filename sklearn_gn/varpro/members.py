@@ -127,6 +127,21 @@ def with_features(member, features):
     return Member(model._replace(features=features), net._replace(theta=theta))
 
 
+def former_members(estimator, models, scaling):
+    """Return the networks of the former fit of an estimator, in the units of this."""
+    before, members, former = estimator._fitted
+    members = networks_of(members) if before is None else ()
+    if [member.model.with_all_features() for member in members] != list(models):
+        raise ValueError(
+            "warm_start=True continues with the networks of the previous fit; the "
+            f"parameters and X now ask for {len(models)} networks with chosen "
+            f"penalties, hidden_layer_sizes={models[0].sizes[1:]} and "
+            f"activation={estimator.activation!r} on {models[0].sizes[0]} features. "
+            "Fit a new estimator."
+        )
+    return [in_units(member, former, scaling) for member in members]
+
+
 def in_units(member, before, after):
     """Return a member of a former fit as a start, in the :class:`Units` of this one.
 
