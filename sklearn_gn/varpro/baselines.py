@@ -174,16 +174,16 @@ def lbfgs_step(rows, state, settings):
 
 
 @partial(jax.jit, static_argnames=("model", "name", "batch_size"))
-def epoch_of(model, name, net, memory, epoch, penalties, rate, batch_size):
+def epoch_of(model, name, net, memory, rows, n_batches, penalties, rate, batch_size):
     """One pass of Adam or SGD."""
 
     def update(k, carry):
         net, memory = carry
-        batch = batches.mini_batch(epoch, k, batch_size)
+        batch = batches.mini_batch(rows, k, batch_size)
         slope = jax.grad(problem.objective, argnums=1)(model, net, batch, penalties)
         return first_order.gradient_step(name, net, slope, memory, rate)
 
-    return lax.fori_loop(jnp.int32(0), epoch.n_batches, update, (net, memory))
+    return lax.fori_loop(jnp.int32(0), n_batches, update, (net, memory))
 
 
 def epoch_step(rows, state, settings, *, name):
@@ -197,10 +197,11 @@ def epoch_step(rows, state, settings, *, name):
     rate = np.asarray(settings.solver.learning_rate, settings.dtype)
     if memory is None:
         memory = first_order.start(name, net)
-    for epoch, size in batches.shuffled_epochs(rows, settings, state.iteration):
-        net, memory = epoch_of(
-            settings.model, name, net, memory, epoch, penalties, rate, size
-        )
+    for shuffled, count, size in batches.shuffled_epochs(
+        rows, settings, state.iteration
+    ):
+        words = shuffled, count, penalties, rate, size
+        net, memory = epoch_of(settings.model, name, net, memory, *words)
         jax.block_until_ready(net)  # chunks that wait would fill the memory
     loss = float(batches.objective(settings.model, net, rows, penalties))
     moved = state._replace(net=net, memory=memory, work=state.work + 2)

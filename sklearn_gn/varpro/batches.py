@@ -18,7 +18,6 @@ layer that is optimal for them come from sums over blocks of rows:
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -88,14 +87,16 @@ def draw_batch(rows, size, number, settings):
         return rows, 1.0
     if not isinstance(rows, Rows):  # they come in chunks
         return rows.batch(size, number, settings.seed)
-    source = getattr(rows, "host", rows)
-    counted = np.flatnonzero(source.weight)
+    x, y, weight = map(np.asarray, getattr(rows, "host", rows))
+    counted = np.flatnonzero(weight)
     _, chosen = _drawn(counted, size, number, settings.seed)
-    if settings.mesh is not None:
-        x, y, weight = (np.asarray(a)[chosen] for a in source)
-        batch = on_devices(Rows(x, y, weight / weight.sum()), settings.mesh)
-        return batch, size / len(counted)
-    return take_rows(rows, chosen.astype(np.int32)), size / len(counted)
+    factor = weight.dtype.type(1 / np.sum(weight[chosen]))
+    if settings.mesh is None:
+        batch = take_rows(rows, chosen.astype(np.int32), factor)
+    else:
+        few = Rows(x[chosen], y[chosen], factor * weight[chosen])
+        batch = on_devices(few, settings.mesh)
+    return batch, size / len(counted)
 
 
 def _drawn(numbers, size, batch, seed):
@@ -107,61 +108,38 @@ def _drawn(numbers, size, batch, seed):
 
 
 @jax.jit
-def take_rows(rows, order):
-    """Return some of the rows, with weights of sum one."""
+def take_rows(rows, order, factor):
+    """Return the rows in an order, with their weights times a factor."""
     x, y, weight = (a[order] for a in rows)
-    return Rows(x, y, weight / jnp.sum(weight))
+    return Rows(x, y, weight * factor)
 
 
 # --- epochs --------------------------------------------------------------------------
 
 
-class Epoch(NamedTuple):
-    """A shuffled pass over the rows, which are in the order of the mini-batches."""
-
-    rows: Rows
-    n_batches: jnp.ndarray
-
-
 def shuffled_epochs(rows, settings, iteration):
-    """Yield a shuffled pass over the rows with weight, and the size of a batch.
+    """Yield shuffled rows in mini-batches, the number of these, and their size.
 
-    Rows that come in chunks are shuffled in blocks, each of which is a pass of its own.
+    The objectives of all batches have that of all rows as mean; the last one is filled
+    up from the first. Rows that come in chunks are shuffled in blocks, each of which is
+    a pass of its own.
     """
     rng = np.random.RandomState((int(settings.seed) + iteration) % 2**32)
-    if isinstance(rows, Rows):
-        yield _shuffled(rows, settings, rng)
-        return
-    for block in rows.blocks():
-        share = np.count_nonzero(block.weight) / settings.n_rows
-        weight = block.weight / block.weight.dtype.type(share)
-        yield _shuffled(block._replace(weight=weight), settings, rng)
+    for block in [rows] if isinstance(rows, Rows) else rows.blocks():
+        weight = np.asarray(block.weight)
+        counted = np.flatnonzero(weight > 0)
+        size = min(settings.solver.batch_size or _MINI_BATCH, len(counted))
+        n_batches = -(-len(counted) // size)
+        order = np.zeros(-(-len(weight) // size) * size, np.int32)
+        filled = order[: n_batches * size]
+        filled[:] = np.resize(rng.permutation(counted), len(filled))
+        factor = weight.dtype.type(n_batches * settings.n_rows / len(counted))
+        yield take_rows(block, order, factor), np.int32(n_batches), size
 
 
-def _shuffled(rows, settings, rng):
-    weight = np.asarray(rows.weight)
-    counted = np.flatnonzero(weight > 0)
-    b = min(settings.solver.batch_size or _MINI_BATCH, len(counted))
-    order = rng.permutation(counted)
-    n_batches = -(-len(order) // b)
-    order = np.append(order, order[: n_batches * b - len(order)])
-    length = -(-len(weight) // b) * b
-    order = np.append(order, np.zeros(length - len(order), order.dtype))
-    return _reordered(rows, order.astype(np.int32), np.int32(n_batches)), b
-
-
-def mini_batch(epoch, k, batch_size):
-    """Return a batch; the objectives of all batches have that of all rows as mean."""
-    x, y, weight = (
-        lax.dynamic_slice_in_dim(a, k * batch_size, batch_size) for a in epoch.rows
-    )
-    return Rows(x, y, weight * epoch.n_batches.astype(weight.dtype))
-
-
-@jax.jit
-def _reordered(rows, order, n_batches):
-    """The rows in another order, filled up to a whole number of batches."""
-    return Epoch(Rows(*(a[order] for a in rows)), n_batches)
+def mini_batch(rows, k, size):
+    """Return a batch of shuffled rows."""
+    return Rows(*(lax.dynamic_slice_in_dim(a, k * size, size) for a in rows))
 
 
 # --- chunks --------------------------------------------------------------------------
@@ -323,8 +301,7 @@ def _with_least_cross_entropy(model, net, rows, penalties):
         slope = slope.T.reshape(len(root), -1)
         return loss, np.einsum("cji,ci->cj", root, slope).ravel()
 
+    options = {"ftol": 0.0, "gtol": inner.INNER_TOL}
     first = np.zeros(start.size)
-    goal = inner.INNER_TOL * max(1.0, np.max(np.abs(evaluate(first)[1])))
-    options = {"ftol": 0.0, "gtol": goal}
     found = minimize(evaluate, first, jac=True, method="L-BFGS-B", options=options)
     return Net(net.theta, jnp.asarray(moved(found.x), dtype)), found.fun

@@ -693,8 +693,8 @@ def test_mini_batches_make_up_the_weighted_objective():
     weight = np.append(rng.rand(12), np.zeros(4))
     rows = Rows(rng.randn(16, 2), rng.randn(16, 1), weight / weight.sum())
     settings = settings_of(rows, Adam(batch_size=4))
-    ((epoch, size),) = shuffled_epochs(jax.device_put(rows), settings, 0)
-    assert int(epoch.n_batches) == 3
-    batches = [mini_batch(epoch, k, size) for k in range(3)]
+    ((shuffled, count, size),) = shuffled_epochs(jax.device_put(rows), settings, 0)
+    assert int(count) == 3
+    batches = [mini_batch(shuffled, k, size) for k in range(3)]
     mean = sum(batch.weight @ batch.y for batch in batches) / 3
     np.testing.assert_allclose(mean, rows.weight @ rows.y, rtol=1e-10)
