@@ -316,8 +316,9 @@ class _VarProNet(
 
     def _default_solver(self):
         """Whether the solver is the default one, with its default settings."""
-        given = {**self._solver_object().get_params(), "loss": "squared_error"}
-        return given == self._short_forms["gnvpro"].get_params()
+        solver, default = self._solver_object(), self._short_forms["gnvpro"]
+        given = {**solver.get_params(), "loss": default.loss}
+        return solver.name == default.name and given == default.get_params()
 
     def _is_robust(self):
         """Whether the solver minimises Huber's loss."""

@@ -27,6 +27,7 @@ from sklearn_gn.varpro.members import (
     Member,
     is_process,
     is_worth_threads,
+    layers_of,
     mean_values,
     networks_of,
     shares,
@@ -321,15 +322,11 @@ class FittedMember:
         self._member, self._scaling = member, scaling
         self._single_target = getattr(estimator, "_single_target", False)
         self._classes = getattr(estimator, "classes_", None)
-        model, net = member
-        layers: list = []
-        self.activations_: tuple = ()
+        model, layers = member.model, layers_of(member)
+        self.activations_ = () if is_process(member) else model.activations
         if is_process(member):
             with np.errstate(divide="ignore"):
                 self.length_scales_ = scaling.x_scale / np.sqrt(model.kernel.rho)
-        else:
-            _, layers = model.split(net.theta)
-            self.activations_ = model.activations
         self.coefs_ = [layer[:, 1:].T.copy() for layer in layers]
         self.intercepts_ = [layer[:, 0].copy() for layer in layers]
         if layers:
@@ -356,5 +353,4 @@ class FittedMember:
         return softmax(all_classes(self._values(X)), axis=1)
 
     def _values(self, X):
-        model, net = self._member
-        return model.values(net.theta, self._scaling.x(np.asarray(X, np.float64)))
+        return self._member.values(self._scaling.x(np.asarray(X, np.float64)))

@@ -14,7 +14,7 @@ from jax import lax
 
 from sklearn_gn.arrays.blocks import (
     sum_rows,
-    symmetric_product_of,
+    symmetric_product,
 )
 from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
@@ -282,14 +282,10 @@ def entropy_hessian(z, values, weight):
     probability = to_columns(probabilities(values))
     p, q = z.shape[1], probability.shape[1]
 
-    def scaled_features(own, probability, scaled):
-        of_classes = probability[own, None, :] * scaled[None]
-        return of_classes.reshape(-1, scaled.shape[1])
-
     def between_classes(rows):
         probability, scaled = rows
-        terms = [(probability.T, scaled.T)]
-        return symmetric_product_of(scaled_features, q, p, terms)
+        products = probability[:, :, None] * scaled[:, None, :]
+        return symmetric_product(products.reshape(len(scaled), -1).T)
 
     scaled = jnp.sqrt(weight)[:, None] * z
     hessian = -sum_rows(between_classes, (probability, scaled))
