@@ -51,8 +51,6 @@ SWITCHES = {
     "beats, in VarProNetRegressor and ShallowReLURegressor. Off: the networks stay.",
     "tables.feature_removal": "Features that the evidence has switched off leave the "
     "hidden layer. Off: they stay, with their penalties.",
-    "varpro.mixed_activations": "Members have the activations relu and tanh by turns. "
-    "Off: relu.",
     "varpro.wide_members": "Half of the members of a classifier, or more, are wide "
     "networks fitted by mini-batches. Off: all are small, by the evidence. (Where a "
     "table is so large that all are wide, nothing is asked.)",

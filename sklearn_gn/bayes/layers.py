@@ -205,6 +205,8 @@ class Layers(NamedTuple):
             slope, loss = sum_over_blocks(
                 partial(self._slope_of, self.split(theta)), rows, _width(theta)
             )
+            if self.n_free < self.n_values:
+                slope = self._reduced(slope)
             return Sums(gram, slope, 2 * loss)
         n_numbers = len(rows.x) * self.n_values
         if self.loss == "squared" and not is_formed(n_numbers, len(theta)):
@@ -225,7 +227,8 @@ class Layers(NamedTuple):
         parts, slope, loss = found
         gram = self._gram(parts, parameters[0])
         if self.n_free < self.n_values:
-            gram, slope = self._reduced(gram, slope)
+            gram = self._reduced(self._reduced(gram).T)
+            slope = self._reduced(slope)
         return Sums(gram, slope, 2 * loss)
 
     def rows_of_matrix(self, rows):
@@ -333,12 +336,11 @@ class Layers(NamedTuple):
             root = np.sqrt(weight)
             yield _columns(NumPy, trace, f, slopes, root), root * (y - u)[:, 0]
 
-    def _reduced(self, gram, slope):
-        """Sums in the constants that sum to zero."""
-        k, basis, xp = self.n_values, sum_zero_basis(self.n_values), namespace(slope)
-        left = xp.concatenate([basis.T @ gram[:k], gram[k:]])
-        gram = xp.concatenate([left[:, :k] @ basis, left[:, k:]], axis=1)
-        return gram, xp.concatenate([basis.T @ slope[:k], slope[k:]])
+    def _reduced(self, sums):
+        """Rows of sums in the constants that sum to zero."""
+        k = self.n_values
+        parts = [sum_zero_basis(k).T @ sums[:k], sums[k:]]
+        return namespace(sums).concatenate(parts)
 
     def network(self, theta, alpha, beta, gamma, log_evidence):
         """Return the network that a fit returns."""

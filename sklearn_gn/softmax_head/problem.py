@@ -12,7 +12,6 @@ from scipy import sparse
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.extremes import total_weight
 from sklearn_gn.arrays.libraries import numpy_computes
 from sklearn_gn.base import cross_entropy
 from sklearn_gn.data.rows import canonical_rows, row_codes
@@ -74,7 +73,7 @@ def distinct_rows(X, code, weight, solver):
 
     Features that stay sparse have all rows.
     """
-    total = total_weight(weight)
+    total = float(weight.sum())
     if sparse.issparse(X):
         numbers = X.shape[0] * X.shape[1]
         large = numbers > _DENSE_NUMBERS and X.nnz <= _DENSE_SHARE * numbers

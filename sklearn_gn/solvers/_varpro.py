@@ -33,7 +33,7 @@ class GNvpro(Solver):
           estimator's ``rank`` is None.
         - "dense": the matrix is formed and diagonalised, or its dual if there are fewer
           rows than parameters. ``rank`` must be None.
-        - "auto": in a Krylov space if ``rank`` is given; otherwise dense up to 1500
+        - "auto": in a Krylov space if ``rank`` is given; otherwise dense up to 2000
           parameters, or rows of the dual, and in a Krylov space of dimension 20 beyond.
 
     batch_size : int, "auto" or None, default="auto"

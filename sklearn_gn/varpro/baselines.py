@@ -22,15 +22,13 @@ from sklearn_gn.arrays.parts import differentiable_sum, total
 from sklearn_gn.arrays.trees import norm
 from sklearn_gn.optim import first_order
 from sklearn_gn.optim.solver import Algorithm, Report
-from sklearn_gn.optim.trust_region import decrease, lanczos
+from sklearn_gn.optim.trust_region import lanczos
 from sklearn_gn.varpro import batches, gnvpro, problem, training
 from sklearn_gn.varpro.inner import solve_inner
 from sklearn_gn.varpro.problem import Net
 from sklearn_gn.varpro.reduced import KRYLOV_TOL, ReducedModel, krylov_dimension
 
 _LINE_SEARCH_STEPS = 20  # of L-BFGS
-_START_ROWS = 2048  # for which the first output layer of a mini-batch method is optimal
-_EPOCHS = 10  # without a new lowest loss, after which a mini-batch method ends
 
 
 # --- Gauss-Newton in all weights -----------------------------------------------------
@@ -78,20 +76,11 @@ def try_full_step(
     model, net, spectral, factors, rows, penalties, radius, damping, fraction
 ):
     """Return the step for a radius or a fixed shift, in all weights."""
-    flat, unravel = ravel_pytree(net)
-    coordinates, shift, radius = gnvpro.step_coordinates(
-        spectral, flat, radius, damping
-    )
-    coordinates = fraction * coordinates
-    new = unravel(flat + spectral.basis @ coordinates)
-    return gnvpro.TrialStep(
-        net=new,
-        loss=problem.objective(model, new, rows, penalties),
-        predicted=decrease(spectral, coordinates),
-        length=jnp.linalg.norm(coordinates),
-        shift=shift,
-        radius=radius,
-    )
+
+    def evaluate(new):
+        return new, problem.objective(model, new, rows, penalties)
+
+    return gnvpro.step_from(net, evaluate, spectral, radius, damping, fraction)
 
 
 def _with_given_output(model, net, rows, penalties):
@@ -170,20 +159,14 @@ def lbfgs_step(rows, state, settings):
     )
     work = share * (work + 2 * int(info.num_linesearch_steps))
     state = state._replace(net=net, memory=memory, work=state.work + work)
-    value, loss = float(value), float(loss)
-    fell = value - loss > float(settings.tol) * abs(value)
-    state, stop = training.after_iteration(state, settings, loss, fell)
     report = Report(
-        loss=loss,
+        loss=float(loss),
         grad_norm=float(size),
         step_size=float(memory[-1].learning_rate),
-        stop=stop,
-        extra=training.log_columns(state),
+        stop=None if loss < value else "tol",  # the next search would be the same
     )
-    if batch is rows:
-        return state, report
-    return training.evaluate_when_due(
-        rows, before, state, report, settings, batches.with_optimal_output
+    return training.after_iteration(
+        rows, batch, before, state, report, settings, batches.with_optimal_output
     )
 
 
@@ -191,16 +174,16 @@ def lbfgs_step(rows, state, settings):
 
 
 @partial(jax.jit, static_argnames=("model", "name", "batch_size"))
-def epoch_of(model, name, net, memory, epoch, penalties, rate, batch_size):
+def epoch_of(model, name, net, memory, rows, n_batches, penalties, rate, batch_size):
     """One pass of Adam or SGD."""
 
     def update(k, carry):
         net, memory = carry
-        batch = batches.mini_batch(epoch, k, batch_size)
+        batch = batches.mini_batch(rows, k, batch_size)
         slope = jax.grad(problem.objective, argnums=1)(model, net, batch, penalties)
         return first_order.gradient_step(name, net, slope, memory, rate)
 
-    return lax.fori_loop(jnp.int32(0), epoch.n_batches, update, (net, memory))
+    return lax.fori_loop(jnp.int32(0), n_batches, update, (net, memory))
 
 
 def epoch_step(rows, state, settings, *, name):
@@ -208,24 +191,22 @@ def epoch_step(rows, state, settings, *, name):
 
     The gradient on all rows, for the log alone, would cost as much as the epoch.
     """
-    state, _ = training.enter_level(state, settings, _EPOCHS)
+    state, _ = training.enter_level(state, settings)
     penalties = settings.penalties
     net, memory = backend.on_device((state.net, state.memory))
     rate = np.asarray(settings.solver.learning_rate, settings.dtype)
     if memory is None:
         memory = first_order.start(name, net)
-    for epoch, size in batches.shuffled_epochs(rows, settings, state.iteration):
-        net, memory = epoch_of(
-            settings.model, name, net, memory, epoch, penalties, rate, size
-        )
+    for shuffled, count, size in batches.shuffled_epochs(
+        rows, settings, state.iteration
+    ):
+        words = shuffled, count, penalties, rate, size
+        net, memory = epoch_of(settings.model, name, net, memory, *words)
         jax.block_until_ready(net)  # chunks that wait would fill the memory
     loss = float(batches.objective(settings.model, net, rows, penalties))
-    state = state._replace(net=net, memory=memory, work=state.work + 2)
-    tol, lowest = float(settings.tol), state.lowest
-    fell = loss < (1 - tol) * lowest or tol == 0
-    state = state._replace(lowest=min(loss, lowest))
-    state, stop = training.after_iteration(state, settings, loss, fell, _EPOCHS)
-    return state, Report(loss, math.nan, stop=stop, extra=training.log_columns(state))
+    moved = state._replace(net=net, memory=memory, work=state.work + 2)
+    report = Report(loss, math.nan)
+    return training.after_iteration(rows, rows, state, moved, report, settings)
 
 
 _BASELINES = (
@@ -246,7 +227,7 @@ _BASELINES = (
     *(
         Algorithm(
             name,
-            partial(training.init_from, _START_ROWS),  # all may cost many epochs
+            training.init,
             partial(epoch_step, name=name),
             prepare=training.prepare,
         )

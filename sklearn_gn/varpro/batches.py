@@ -13,33 +13,29 @@ layer that is optimal for them come from sums over blocks of rows:
     Its rows have the same least-squares problem, which is solved as that of rows in
     memory.
 -   For the cross-entropy a pass gives the loss and its gradient in W. L-BFGS starts at
-    the output layer that is optimal for a large batch, with the inverse Hessian there,
-    and so takes few passes.
+    the output layer that is optimal for a large batch, in coordinates in which the
+    Hessian there is the identity, and so takes few passes.
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from scipy.optimize import minimize
 
 from sklearn_gn.arrays.backend import pad_rows
 from sklearn_gn.arrays.devices import put_rows
 from sklearn_gn.data.chunks import prefetched
 from sklearn_gn.data.rows_source import even_parts, part_length
 from sklearn_gn.linalg.factors import upper_factor
-from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import inner, problem
 from sklearn_gn.varpro.problem import Net, example_losses, features, loss_gradient
 
-_FEW_ROWS = 8192  # up to which "auto" batches are all rows
-_BATCH_ROWS = 2048
+BATCH_ROWS = 2048  # of "auto", where there are more than four such batches
 _MINI_BATCH = 64  # of first-order methods that leave it open
-_LARGE_BATCH, _LARGE_BATCH_NUMBERS = 2**15, 2**22  # rows, and numbers in them
-_ITERATIONS, _MEMORY = 100, 20  # of L-BFGS, and the steps that it remembers
 
 
 # --- batches -------------------------------------------------------------------------
@@ -62,7 +58,7 @@ def batch_size(settings):
     """Return the number of rows of a batch; None takes all rows."""
     size = settings.solver.batch_size
     if size == "auto":
-        size = _BATCH_ROWS if settings.n_rows > _FEW_ROWS else None
+        size = BATCH_ROWS if settings.n_rows > 4 * BATCH_ROWS else None
     return None if size is None or size >= settings.n_rows else size
 
 
@@ -91,14 +87,16 @@ def draw_batch(rows, size, number, settings):
         return rows, 1.0
     if not isinstance(rows, Rows):  # they come in chunks
         return rows.batch(size, number, settings.seed)
-    source = getattr(rows, "host", rows)
-    counted = np.flatnonzero(source.weight)
+    x, y, weight = map(np.asarray, getattr(rows, "host", rows))
+    counted = np.flatnonzero(weight)
     _, chosen = _drawn(counted, size, number, settings.seed)
-    if settings.mesh is not None:
-        x, y, weight = (np.asarray(a)[chosen] for a in source)
-        batch = on_devices(Rows(x, y, weight / weight.sum()), settings.mesh)
-        return batch, size / len(counted)
-    return take_rows(rows, chosen.astype(np.int32)), size / len(counted)
+    factor = weight.dtype.type(1 / np.sum(weight[chosen]))
+    if settings.mesh is None:
+        batch = take_rows(rows, chosen.astype(np.int32), factor)
+    else:
+        few = Rows(x[chosen], y[chosen], factor * weight[chosen])
+        batch = on_devices(few, settings.mesh)
+    return batch, size / len(counted)
 
 
 def _drawn(numbers, size, batch, seed):
@@ -110,61 +108,38 @@ def _drawn(numbers, size, batch, seed):
 
 
 @jax.jit
-def take_rows(rows, order):
-    """Return some of the rows, with weights of sum one."""
+def take_rows(rows, order, factor):
+    """Return the rows in an order, with their weights times a factor."""
     x, y, weight = (a[order] for a in rows)
-    return Rows(x, y, weight / jnp.sum(weight))
+    return Rows(x, y, weight * factor)
 
 
 # --- epochs --------------------------------------------------------------------------
 
 
-class Epoch(NamedTuple):
-    """A shuffled pass over the rows, which are in the order of the mini-batches."""
-
-    rows: Rows
-    n_batches: jnp.ndarray
-
-
 def shuffled_epochs(rows, settings, iteration):
-    """Yield a shuffled pass over the rows with weight, and the size of a batch.
+    """Yield shuffled rows in mini-batches, the number of these, and their size.
 
-    Rows that come in chunks are shuffled in blocks, each of which is a pass of its own.
+    The objectives of all batches have that of all rows as mean; the last one is filled
+    up from the first. Rows that come in chunks are shuffled in blocks, each of which is
+    a pass of its own.
     """
     rng = np.random.RandomState((int(settings.seed) + iteration) % 2**32)
-    if isinstance(rows, Rows):
-        yield _shuffled(rows, settings, rng)
-        return
-    for block in rows.blocks():
-        share = np.count_nonzero(block.weight) / settings.n_rows
-        weight = block.weight / block.weight.dtype.type(share)
-        yield _shuffled(block._replace(weight=weight), settings, rng)
+    for block in [rows] if isinstance(rows, Rows) else rows.blocks():
+        weight = np.asarray(block.weight)
+        counted = np.flatnonzero(weight > 0)
+        size = min(settings.solver.batch_size or _MINI_BATCH, len(counted))
+        n_batches = -(-len(counted) // size)
+        order = np.zeros(-(-len(weight) // size) * size, np.int32)
+        filled = order[: n_batches * size]
+        filled[:] = np.resize(rng.permutation(counted), len(filled))
+        factor = weight.dtype.type(n_batches * settings.n_rows / len(counted))
+        yield take_rows(block, order, factor), np.int32(n_batches), size
 
 
-def _shuffled(rows, settings, rng):
-    weight = np.asarray(rows.weight)
-    counted = np.flatnonzero(weight > 0)
-    b = min(settings.solver.batch_size or _MINI_BATCH, len(counted))
-    order = rng.permutation(counted)
-    n_batches = -(-len(order) // b)
-    order = np.append(order, order[: n_batches * b - len(order)])
-    length = -(-len(weight) // b) * b
-    order = np.append(order, np.zeros(length - len(order), order.dtype))
-    return _reordered(rows, order.astype(np.int32), np.int32(n_batches)), b
-
-
-def mini_batch(epoch, k, batch_size):
-    """Return a batch; the objectives of all batches have that of all rows as mean."""
-    x, y, weight = (
-        lax.dynamic_slice_in_dim(a, k * batch_size, batch_size) for a in epoch.rows
-    )
-    return Rows(x, y, weight * epoch.n_batches.astype(weight.dtype))
-
-
-@jax.jit
-def _reordered(rows, order, n_batches):
-    """The rows in another order, filled up to a whole number of batches."""
-    return Epoch(Rows(*(a[order] for a in rows)), n_batches)
+def mini_batch(rows, k, size):
+    """Return a batch of shuffled rows."""
+    return Rows(*(lax.dynamic_slice_in_dim(a, k * size, size) for a in rows))
 
 
 # --- chunks --------------------------------------------------------------------------
@@ -184,9 +159,10 @@ class ChunkedRows:
         self._sample, self._draw = found.sample, 0
         self._size, self._dtype = len(found.sample.X), np.dtype(dtype)
         self._squares = None, None  # weights of a network, and the factor of its rows
-        most = _LARGE_BATCH_NUMBERS // found.sample.X.shape[1]
         # That of later samples would depend on where a fit was resumed.
-        self.large_batch = self._of_sample(slice(0, min(_LARGE_BATCH, max(most, 1))))
+        self.large_batch = self._of_sample(
+            slice(0, part_length(found.sample.X.shape[1]))
+        )
 
     def batch(self, size, number, seed):
         """Return the batch of a given number, and its share of all rows."""
@@ -301,71 +277,31 @@ def entropy_and_gradient(model, net, rows):
 
 
 @partial(jax.jit, static_argnames="model")
-def _optimal_for_sample(model, net, rows, penalties):
+def _optimal_for_batch(model, net, rows, penalties):
     found = inner.solve_inner(model, net.theta, rows, penalties, net.output)
-    return found.output, found.factors
-
-
-@jax.jit
-def _hessian_solve(factors, gradient):
-    return factors.solve(gradient)
+    return found.output, found.factors.root
 
 
 def _with_least_cross_entropy(model, net, rows, penalties):
-    """Return the network with its optimal output layer, and the objective.
+    """Return the network with its optimal output layer, and the objective."""
+    batch, dtype = rows.large_batch, net.output.dtype
+    start, root = _optimal_for_batch(model, net, batch, penalties)
+    start, root = (np.asarray(a, np.float64) for a in (start, root))
+    if root.ndim == 2:
+        root = root[None]  # one block of all classes
 
-    The iteration ends as that of :func:`inner.solve_entropy`.
-    """
-    dtype = net.output.dtype
-    eps = float(jnp.finfo(dtype).eps)
-    output, factors = _optimal_for_sample(model, net, rows.large_batch, penalties)
+    def moved(coordinates):
+        """The output layer, class by class in the coordinates."""
+        step = np.einsum("cji,cj->ci", root, coordinates.reshape(root.shape[:2]))
+        return start + step.reshape(start.shape[::-1]).T
 
-    def solve(gradient):
-        return np.asarray(_hessian_solve(factors, gradient.astype(dtype)), np.float64)
+    def evaluate(coordinates):
+        output = moved(coordinates).astype(dtype)
+        loss, slope = rows.cross_entropy(model, net._replace(output=output), penalties)
+        slope = slope.T.reshape(len(root), -1)
+        return loss, np.einsum("cji,ci->cj", root, slope).ravel()
 
-    def evaluate(output):
-        moved = net._replace(output=output.astype(dtype))
-        return rows.cross_entropy(model, moved, penalties)
-
-    def search(output, step, loss, slope, rounding):
-        def rejected(length, found):
-            return insufficient_decrease(found[0], loss, length, slope, rounding)
-
-        return backtrack(lambda length: evaluate(output + length * step), rejected, 1.0)
-
-    output, pairs = np.asarray(output, np.float64), []
-    loss, gradient = evaluate(output)
-    goal = inner.INNER_TOL * max(1.0, np.max(np.abs(gradient)))
-    for _ in range(_ITERATIONS):
-        size = np.max(np.abs(gradient))
-        step = -inverse_product(solve, pairs[-_MEMORY:], gradient)
-        slope, rounding = float(np.sum(step * gradient)), 4 * eps * abs(loss)
-        if not (size > goal and slope < 0):
-            break
-        length, (new, following) = search(output, step, loss, slope, rounding)
-        step, slope = length * step, length * slope
-        if not new <= loss + rounding:
-            break
-        pairs.append((step, following - gradient))
-        flat = -slope <= eps * abs(loss)
-        output, loss, gradient = output + step, new, following
-        if flat and np.max(np.abs(gradient)) >= size / 2:
-            break  # at rounding the gradient no longer falls
-    return Net(net.theta, jnp.asarray(output, dtype)), loss
-
-
-def inverse_product(solve, pairs, gradient):
-    """Return the product of the inverse Hessian of L-BFGS with a gradient.
-
-    ``solve`` is that of the inverse Hessian at first; ``pairs`` are steps and the
-    changes of the gradient along them, the last ones last.
-    """
-    pairs = [(s, y, np.sum(s * y)) for s, y in pairs if np.sum(s * y) > 0]
-    left, factors = gradient, []
-    for s, y, curvature in reversed(pairs):
-        factors.append(np.sum(s * left) / curvature)
-        left = left - factors[-1] * y
-    product = solve(left)
-    for (s, y, curvature), factor in zip(pairs, reversed(factors), strict=True):
-        product = product + (factor - np.sum(y * product) / curvature) * s
-    return product
+    options = {"ftol": 0.0, "gtol": inner.INNER_TOL}
+    first = np.zeros(start.size)
+    found = minimize(evaluate, first, jac=True, method="L-BFGS-B", options=options)
+    return Net(net.theta, jnp.asarray(moved(found.x), dtype)), found.fun

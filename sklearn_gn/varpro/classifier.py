@@ -287,7 +287,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         weight = weight[weight > 0]
         factors = np.ones(len(self.classes_))
         factors[code] = by_class / weight
-        self._fit_rows(X, code, weight, factors, data, validation)
+        self._fit_labels(X, code, weight, factors, data, validation)
         return self
 
     @unchanged_on_failure
@@ -303,7 +303,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     ) -> Self:
         """Fit the network to rows that come in chunks and need not fit into memory.
 
-        Up to 2**20 distinct rows, with up to 2**24 numbers, are collected and fitted as
+        Distinct rows of up to 2**24 numbers in all are collected and fitted as
         by :meth:`fit`. For more rows one network is fitted, with default penalties if
         ``alpha="auto"``: the solver takes batches of a random sample, and draws another
         sample, in one pass over the chunks, when all of it is used. Loss and output
@@ -355,7 +355,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
             factors = np.array([factors.get(c, 1.0) for c in self.classes_])
             # The weights of chunks hold the factors.
             weight = weight / np.where(factors > 0, factors, 1)[code]
-            self._fit_rows(X, code, weight, factors, data, validation)
+            self._fit_labels(X, code, weight, factors, data, validation)
 
         self._fit_surveyed(
             CheckedRows.of_classes(chunks, self, as_column=True),
@@ -366,8 +366,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         )
         return self
 
-    def _fit_rows(self, X, code, weight, factors, data, validation):
+    def _fit_labels(self, X, code, weight, factors, data, validation):
         """Fit to rows in memory, under factors of the classes."""
         weight = np.where(factors[code] > 0, weight, 0)
         factors = np.where(factors > 0, factors, 1)
-        self._fit_distinct(X, code, weight, data, validation, factors)
+        self._fit_rows(X, code[:, None], weight, data, validation, factors)

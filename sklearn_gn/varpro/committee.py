@@ -1,4 +1,6 @@
-r"""The fit of a committee: an iteration is a step of every member that has not ended.
+r"""A committee: its networks, the problem they are fitted to, and the fit.
+
+An iteration is a step of every member that has not ended.
 
 The members by the evidence take the steps of :mod:`sklearn_gn.bayes.evidence_gn`, which
 choose their penalties; wide members of a classifier take an epoch of
@@ -15,8 +17,9 @@ variance :math:`\tau = s^2 / \sigma^2` is better than that of m by
 
 .. math:: \frac{\tau}{2 m (m + 1)},
 
-where s is their spread and :math:`\sigma` the deviation of a row. So tables in which
-starts differ by less than the noise have two members.
+where s is their spread and :math:`\sigma` the deviation of a row, times the share that
+networks have beside a Gaussian process. So tables in which starts differ by less than
+the noise, or that a process predicts, have two members.
 
 A member of many rows is fitted to some of them first, ten a parameter; its last steps
 are taken on all rows, with the Gauss-Newton matrix of these
@@ -31,40 +34,57 @@ has not ended.
 """
 
 import math
+import time
 from functools import partial
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import softmax
 
 from sklearn_gn import _switches as switches
-from sklearn_gn.bayes import evidence_gn, huber
-from sklearn_gn.bayes.evidence_gn import EvidenceOptions, EvidenceState
+from sklearn_gn.arrays.extremes import MOST_ROWS
+from sklearn_gn.bayes import evidence, evidence_gn, huber
+from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
+from sklearn_gn.bayes.evidence_gn import FIRST_UPDATE, EvidenceOptions, EvidenceState
 from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.bayes.layers import Layers
-from sklearn_gn.linalg.large_gram import work_of
+from sklearn_gn.data.units import Units
+from sklearn_gn.linalg.large_gram import LARGEST_DENSE, affordable, work_of
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.varpro import wide_members
+from sklearn_gn.varpro.candidates import of_networks, share_of_process
+from sklearn_gn.varpro.fitted import set_fitted, summary_of, summary_of_process
 from sklearn_gn.varpro.members import (
     Member,
     first_member,
+    former_members,
     is_worth_threads,
     mean_values,
-    shares,
+    networks_of,
     side_by_side,
     with_features,
 )
-from sklearn_gn.varpro.wide_members import WideOptions, WideState
+from sklearn_gn.varpro.wide_members import N_PARTS, WideOptions, WideState
 
-_HARDLY_ANY = 1e-3  # share of a prediction for which no member goes on
+ACTIVATIONS = ("relu", "tanh")  # of the members by turns
+_NEURONS = {"squared": 10, "cross_entropy": 4}
+_NEURONS_PER_TARGET = 2.5  # independent of the others, from the third one on
+_MOST_WORK_OF_ALL_ROWS = 5e8  # of a default classifier; else mini-batches
+_WIDTH = 100  # of the members by mini-batches
 _SWITCHED_OFF = 0.01  # well-determined weights, per neuron, of a feature that is
-_SAVED = 0.1  # share of the parameters for which leaving features are waited for
 _PATIENCE = 5  # iterations in which the members together gain nothing
-_FIRST_DROP = 6  # iteration from which features leave
 _MOST_MEMBERS = 4
 _WORTH = 10  # times tol: gain of log density a row that larger or more networks need
 _MUCH_WORK = 1e11  # of all steps of a member; from then on the tolerance rises
+
+
+class Plan(NamedTuple):
+    """The networks of the members, and how they are fitted."""
+
+    models: list  # of Layers; those by the evidence stand first
+    n_evidence: int  # whose penalties the evidence chooses; the others' are fixed
 
 
 class CommitteeOptions(NamedTuple):
@@ -76,6 +96,8 @@ class CommitteeOptions(NamedTuple):
     adds: bool  # whether the number of the members by the evidence is to be found
     most_work: float  # of a step of a larger network; zero where the size is given
     seed: int  # a checkpoint brings that of its fit
+    scaling: Units
+    is_open: bool  # whether all candidates are, not networks that are asked for
 
 
 class MemberRun(NamedTuple):
@@ -85,7 +107,7 @@ class MemberRun(NamedTuple):
     state: EvidenceState
     best: Member
     lowest: float  # criterion of the best
-    on_sample: bool  # whether it is fitted to some of the rows
+    every: int  # of the rows it is fitted to: every so-manyth
     report: Report | None = None
 
     @property
@@ -108,6 +130,199 @@ class CommitteeState(NamedTuple):
     reason: str | None = None  # why the last of them has
     tries: bool = False  # whether this round tries a larger network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
+    next_seconds: float = 0.0  # that one more step and the end of the fit may take
+
+
+# --- the networks --------------------------------------------------------------------
+
+
+def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
+    """Return the :class:`Plan` of a committee, or None where there is none.
+
+    Penalties are chosen by the evidence, or given, for fully connected networks that
+    the default solver fits, where the dense Gauss-Newton matrix is small enough. With
+    one number as ``alpha`` and layers of given sizes there is no committee: that is the
+    problem of variable projection as it is published. Many classes in many rows want
+    wide networks, whose matrix is too large: the default members of a classifier are
+    wide there, and fitted by mini-batches. In smaller tables four of them are.
+    ``n_independent`` is the number of targets that are independent of each other.
+    """
+    alpha, loss, n_init = estimator.alpha, estimator._loss, estimator.n_init
+    activation, default = (
+        estimator.activation,
+        isinstance(estimator.hidden_layer_sizes, str),
+    )
+    chosen = isinstance(alpha, dict) or (isinstance(alpha, str) and alpha == "auto")
+    given = isinstance(alpha, Real) and alpha < math.inf and default
+    is_mlp = isinstance(estimator.network, str) and estimator.network == "mlp"
+    if not (is_mlp and (chosen or given) and estimator._default_solver()):
+        return None
+    former = []  # networks of the former committee, if the fit continues with it
+    if estimator.warm_start and getattr(estimator, "_fitted", (0,))[0] is None:
+        former = [member.model for member in networks_of(estimator._fitted[1])]
+    names = ACTIVATIONS
+    # The neurons of one target serve two, further ones need some of their own, as long
+    # as there are rows enough and the Gauss-Newton matrix stays dense.
+    wanted = _NEURONS[loss] + round(_NEURONS_PER_TARGET * max(0.0, n_independent - 2))
+    most = LARGEST_DENSE - n_values * (1 + n_features)
+    most = min(most // (1 + n_features + n_values), n_rows)
+    sizes = (max(_NEURONS[loss], min(wanted, most)),)
+    by_turns = isinstance(activation, str) and activation == "auto"
+    if not (default and by_turns):
+        # The networks load JAX, which fits with default settings do without.
+        from sklearn_gn.networks import MLP
+        from sklearn_gn.networks._base import checked_network, checked_sizes
+
+        given = sizes if default else estimator.hidden_layer_sizes
+        sizes = checked_sizes("hidden_layer_sizes", given)
+        given = activation if isinstance(activation, str) else (*activation,)
+        checked_network(MLP(sizes, "tanh" if by_turns else given))
+    if loss == "squared" and former:  # whose layers may have grown
+        sizes = former[0].sizes[1:] if default else sizes
+        names = [(model.activations or ("relu",))[0] for model in former]
+
+    def network(name, sizes):
+        own = name if by_turns else activation
+        own = (own,) * len(sizes) if isinstance(own, str) else (*own,)
+        features = tuple(range(n_features))
+        return Layers((n_features, *sizes), own, n_values, loss, features)
+
+    kinds, wide = [network(name, sizes) for name in names], network("relu", (_WIDTH,))
+    size, of_classes = len(kinds[0].groups()), default and loss != "squared"
+    all_wide = work_of(n_rows, size) > _MOST_WORK_OF_ALL_ROWS
+    all_wide = former[0].sizes[1:] == (_WIDTH,) if former else all_wide
+    n = n_init if n_init != "auto" else len(former) or len(ACTIVATIONS)
+    if of_classes and all_wide:
+        return Plan([wide] * (N_PARTS if n_init == "auto" and not former else n), 0)
+    # One network is fitted by variable projection where a matrix would be too large,
+    # or where the parameters of the last layer, which it eliminates, are most of many.
+    of_output = kinds[0].n_linear * n_values if loss == "squared" else size
+    is_large = size > LARGEST_DENSE and 2 * of_output > size
+    if is_large or not affordable(n_rows, size):
+        return None
+    is_mixed = of_classes and n_init == "auto" and switches.on("varpro.wide_members")
+    if former:
+        is_mixed = of_classes and former[-1].sizes[1:] == (_WIDTH,)
+        n -= N_PARTS * is_mixed
+    members = [kinds[number % len(kinds)] for number in range(n)]
+    return Plan(members + [wide] * N_PARTS * is_mixed, n)
+
+
+def independent_targets(y, weight):
+    """Return the number of independent targets: 1 if all are copies of one.
+
+    That is the participation ratio of the eigenvalues of their correlation matrix,
+    ``(sum_i l_i)^2 / sum_i l_i^2``.
+    """
+    y = y - weight @ y
+    size = np.max(np.abs(y), axis=0)
+    y = np.sqrt(weight)[:, None] * (y / np.where(size > 0, size, 1))
+    norm = np.linalg.norm(y, axis=0)
+    y = y[:, norm > 0] / norm[norm > 0]
+    products = y.T @ y if y.shape[1] < len(y) else y @ y.T
+    return max(1.0, y.shape[1] ** 2 / max(1.0, float(np.sum(products**2))))
+
+
+# --- the problem ---------------------------------------------------------------------
+
+
+def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
+    """Fit the committee of a :class:`Plan` and set the fitted attributes.
+
+    y has targets, or probabilities of the classes. The weights of the distinct rows sum
+    to one, ``n_effective`` counts rows by them as they were given, and ``factors``
+    multiply the odds of the classes. ``words`` are those of ``_run_from``.
+    """
+    rows, options = _problem(estimator, plan, X, y, weight, n_effective, rng)
+    seeds = rng.randint(np.iinfo(np.int32).max, size=len(plan.models))
+    if estimator.warm_start and hasattr(estimator, "_fitted"):
+        starts = former_members(estimator, plan.models, options.scaling)
+    else:
+        n = options.evidence.n_effective
+        starts = [
+            first_member(model, rows, n, np.random.RandomState(seed))
+            for model, seed in zip(plan.models, seeds, strict=True)
+        ]
+    estimator._run_from(
+        [tuple(starts)],
+        ROBUST_COMMITTEE if estimator._is_robust() else COMMITTEE,
+        (rows, options),
+        (None, options.scaling),
+        mean_values,
+        lambda run: set_fitted(estimator, run, rows, options, factors),
+        **words,
+    )
+
+
+def _problem(estimator, plan, X, y, weight, n_effective, rng):
+    """The rows in the units of the fit, and the :class:`CommitteeOptions`."""
+    for name, values in () if estimator.scale else (("X", X), ("y", y)):
+        largest = float(np.max(np.abs(values)))
+        if largest > np.sqrt(np.finfo(np.float64).max / values.size):
+            raise ValueError(
+                f"scale=False with {name} of size {largest:.3g}, whose squares no "
+                f"float holds: take scale=True, or other units of {name}."
+            )
+    scaling = estimator._units(X, y, weight, each_target=True)
+    rows = Rows(scaling.x(X), scaling.y(y), weight)
+    warm = estimator.warm_start and hasattr(estimator, "_fitted")
+    alpha, model = estimator.alpha, plan.models[0]  # given penalties of the groups
+    if isinstance(alpha, Real):
+        # Less than a rounding is lost.
+        alpha = np.full(model.n_groups, max(float(alpha), np.finfo(np.float64).eps))
+    elif isinstance(alpha, dict):
+        lengths = dict.fromkeys(("slope", "coef", "bias"))
+        lengths["weights"] = model.n_feature_groups
+        lengths["layers"] = max(0, len(model.sizes) - 2)
+        alpha = evidence.named_penalties(alpha, lengths)
+    else:
+        alpha = None
+    options = EvidenceOptions(
+        n_effective=min(max(n_effective, len(X)), MOST_ROWS),
+        damping=None if estimator.damping is None else float(estimator.damping),
+        rank=estimator.rank,
+        tol=float(estimator.tol),
+        seed=int(rng.randint(np.iinfo(np.int32).max)),
+        alpha=alpha,
+    )
+    if plan.n_evidence:
+        rows = rows_for(estimator.device, rows, model)
+    wide = None
+    if plan.n_evidence < len(plan.models):
+        warn_of_cpu(estimator.device, "wide members by mini-batches")
+        # A dict has no penalties of wide members beside small ones.
+        both = plan.n_evidence > 0 and isinstance(estimator.alpha, dict)
+        # Products of products must fit into single precision.
+        fits = np.max(np.abs(rows.x)) < np.finfo(np.float32).max ** 0.25
+        wide = WideOptions(
+            n_effective=options.n_effective,
+            damping=options.damping,
+            tol=options.tol,
+            continues=warm,
+            alpha=None if both else alpha,
+            dtype=np.float32 if fits else np.float64,
+        )
+    robust = estimator._is_robust()
+    given = estimator.hidden_layer_sizes, estimator.alpha, estimator.n_init
+    is_open = estimator._loss == "squared" and not robust
+    is_open &= all(isinstance(value, str) for value in given)  # which is "auto"
+    # The validation loss does not change while a size is tried.
+    adds = given[2] == "auto" and not (warm or estimator.early_stopping or robust)
+    most_work = work_of(len(X), len(model.groups())) / 2 if adds and is_open else 0.0
+    is_open &= estimator.activation == "auto"
+    return rows, CommitteeOptions(
+        options,
+        wide,
+        plan.n_evidence,
+        adds,
+        most_work,
+        options.seed,
+        scaling,
+        is_open,
+    )
+
+
+# --- the fit -------------------------------------------------------------------------
 
 
 def init(rows, members, options):
@@ -125,7 +340,7 @@ def init(rows, members, options):
 
 def step(rows, state, options):
     """Take a step of the members by the evidence, and an epoch of the wide ones."""
-    report, of_wide = state.reports
+    began, (report, of_wide) = time.perf_counter(), state.reports
     if state.runs and (report is None or report.stop is None):
         state, report = _evidence_step(rows, state, options.evidence)
         if options.adds and report.stop is not None:
@@ -139,6 +354,10 @@ def step(rows, state, options):
         criterion=state.criterion - 1,
         reports=(report, of_wide),
     )
+    # The end of a fit takes sums over all rows, as a step on all of them does.
+    parts = 1 + max((run.every for run in state.runs), default=1)
+    seconds = parts * (time.perf_counter() - began)
+    state = state._replace(next_seconds=seconds)
     runs_on = any(r is not None and r.stop is None for r in state.reports)
     report = report or of_wide
     return state, report._replace(stop=None if runs_on else report.stop)
@@ -158,24 +377,27 @@ def _with_round(rows, state, members, options):
 
     def begun(member):
         model, net = member
-        some, of_some = _sample(rows, model, options)
+        every = max(1, len(rows.x) // model.n_rows_of_matrix(len(rows.x)))
+        some, of_some = _part(rows, every, options)
         state = evidence_gn.init_at(
             model, some, net.theta, net.alpha, net.beta, of_some
         )
         best = Member(model, state.net)
-        return MemberRun(model, state, best, state.criterion, some is not rows)
+        return MemberRun(model, state, best, state.criterion, every)
 
     with_threads = is_worth_threads(members[0].model, rows)
     runs = tuple(side_by_side(begun, members, with_threads))
     loss = float(np.mean([run.state.loss for run in runs]))
-    return state._replace(runs=runs, loss=loss, lowest=_mean_lowest(runs), waited=0)
+    return state._replace(
+        runs=runs, loss=loss, lowest=np.mean([run.lowest for run in runs]), waited=0
+    )
 
 
-def _sample(rows, model, options):
-    """Return the rows that the first steps of a network take, and their options."""
-    some = model.rows_of_matrix(rows) if isinstance(rows, Rows) else rows
-    if some is rows:
+def _part(rows, every, options):
+    """Return every so-manyth row, and the options of a fit to them."""
+    if every == 1:
         return rows, options
+    some = type(rows)(*(array[::every] for array in rows))
     weight = np.sum(some.weight)
     options = options._replace(n_effective=options.n_effective * weight)
     return some._replace(weight=some.weight / weight), options
@@ -203,7 +425,7 @@ def _next_round(rows, state, report, options):
     if tries:
         members = (larger,)
     else:
-        n_lacking = _n_members(ended, rows, worth) - len(ended)
+        n_lacking = _n_members(ended, rows, options) - len(ended)
         if n_lacking <= 0 or state.reason == "rounding":
             return state._replace(tries=True), report._replace(stop=state.reason)
         by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
@@ -237,25 +459,34 @@ def _larger(member, rows, n_effective, rng, most_work):
     return Member(larger, net._replace(theta=theta, log_evidence=-math.inf))
 
 
-def _n_members(members, rows, worth):
-    """Return the number of members for which one more would be hardly any better."""
+def _n_members(members, rows, options):
+    """Return the number of members for which one more would be hardly any better.
+
+    What the networks gain counts by their share beside a process of some rows.
+    """
     if len(members) < 2:
         return 2
-    rows = left_out_rows(rows)
-    values = np.array([m.model.values(m.net.theta, rows.x) for m in members])
+    some, worth = left_out_rows(rows), _WORTH * options.evidence.tol
+    values = np.array([member.values(some.x) for member in members])
     if members[0].model.loss == "squared":
         noise = np.mean([1 / member.net.beta for member in members])
         variance = np.mean(np.var(values, axis=0, ddof=1), axis=1) / noise
     else:
-        p = [np.sum(rows.y * softmax(all_classes(u), axis=1), axis=1) for u in values]
+        p = [np.sum(some.y * softmax(all_classes(u), axis=1), axis=1) for u in values]
         variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
-    gain = rows.weight @ variance / (2 * np.sum(rows.weight))
+    gain = some.weight @ variance / (2 * np.sum(some.weight))
+    n = len(members)
+    if gain >= worth * n * (n + 1) and options.is_open:
+        n_effective = options.evidence.n_effective
+        summaries = [summary_of(rows, options, member) for member in members]
+        networks = of_networks(members, summaries, rows, n_effective)
+        of_process = partial(summary_of_process, rows, options)
+        share, _ = share_of_process(
+            rows, n_effective, networks, of_process, options.seed
+        )
+        gain *= 1 - np.mean(share)
     ratio = np.nan_to_num(gain / max(worth, np.finfo(float).tiny))
     return int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, _MOST_MEMBERS))
-
-
-def _mean_lowest(runs):
-    return sum(run.lowest for run in runs) / len(runs)
 
 
 def _evidence_step(rows, state, options):
@@ -269,13 +500,21 @@ def _evidence_step(rows, state, options):
     take = partial(_run_after_step, rows, options)
     moved = iter(side_by_side(take, running, is_worth_threads(model, rows)))
     runs = [next(moved) if run.stop is None else run for run in state.runs]
-    runs = _without_idle_members(runs)
-    report, lowest, waited = _report(runs, len(running)), _mean_lowest(runs), 0
+    exact = next((run.report for run in runs if run.stop == "rounding"), None)
+    if exact is not None:  # beside it the others have no share
+        runs = [
+            run
+            if run.stop
+            else run._replace(report=(run.report or exact)._replace(stop="rounding"))
+            for run in runs
+        ]
+    report, waited = _report(runs, len(running)), 0
+    lowest = float(np.mean([run.lowest for run in runs]))
     if options.tol > 0:
         # Log evidence per row; with given penalties, the loss.
         unit = 1.0 if options.alpha is None else lowest
         fell = state.lowest - lowest > options.tol * unit
-        waited = 0 if fell or any(r.on_sample for r in runs) else state.waited + 1
+        waited = 0 if fell or any(run.every > 1 for run in runs) else state.waited + 1
         if waited >= _PATIENCE and report.stop is None:
             report = report._replace(stop="tol")  # a few members go on, for little
     return state._replace(runs=tuple(runs), lowest=lowest, waited=waited), report
@@ -283,9 +522,7 @@ def _evidence_step(rows, state, options):
 
 def _run_after_step(rows, options, run):
     """The run of a member after a step, with its best network so far."""
-    some, of_some = (
-        _sample(rows, run.model, options) if run.on_sample else (rows, options)
-    )
+    some, of_some = _part(rows, run.every, options)
     state, report = evidence_gn.step(run.model, some, run.state, of_some)
     run = run._replace(state=state, report=report)
     if state.criterion < run.lowest:
@@ -293,12 +530,10 @@ def _run_after_step(rows, options, run):
         run = run._replace(best=best, lowest=state.criterion)
     if report.stop is None:
         return _without_dead_features(run, some)
-    if run.on_sample and report.stop != "non_finite":
+    if run.every > 1 and report.stop != "non_finite":
         state = evidence_gn.continued(run.model, rows, state)
         report = report._replace(stop=None)
-        return run._replace(
-            state=state, lowest=math.inf, on_sample=False, report=report
-        )
+        return run._replace(state=state, lowest=math.inf, every=1, report=report)
     return run
 
 
@@ -306,31 +541,19 @@ def _without_dead_features(run, rows):
     """Take features that the evidence has switched off out of the first layer."""
     model, state = run.model, run.state
     of_features = len(model.sizes) > 1 and model.loss == "squared"
-    if state.iteration < _FIRST_DROP or not of_features:
+    # Penalties have moved as often as they waited to.
+    if state.iteration < 2 * FIRST_UPDATE or not of_features:
         return run
-    width = model.sizes[1]
     gamma = state.net.gamma[3:].take(model.features)
-    idle = (gamma <= _SWITCHED_OFF * width) & (gamma < gamma.max())
-    few = np.count_nonzero(idle) * width <= _SAVED * len(state.theta)
+    idle = (gamma <= _SWITCHED_OFF * model.sizes[1]) & (gamma < gamma.max())
+    # New sums are as dear as a step: a tenth of the parameters pays for them.
+    few = 10 * np.count_nonzero(idle) * model.sizes[1] <= len(state.theta)
     if few or not switches.on("tables.feature_removal"):
         return run
     features = tuple(model.features[j] for j in np.flatnonzero(~idle))
     model, (theta, *_) = with_features(Member(model, state.net), features)
     state = state._replace(theta=theta, sums=evidence_gn.sums_at(model, theta, rows))
     return run._replace(model=model, state=state)
-
-
-def _without_idle_members(runs):
-    """End the members without a share in the predictions, once another is exact."""
-    exact = next((run.report for run in runs if run.stop == "rounding"), None)
-    if exact is None:
-        return runs
-    return [
-        run._replace(report=(run.report or exact)._replace(stop="rounding"))
-        if run.stop is None and share[0] < _HARDLY_ANY
-        else run
-        for run, share in zip(runs, shares([run.best for run in runs]), strict=True)
-    ]
 
 
 def _report(runs, n_running):
@@ -342,14 +565,12 @@ def _report(runs, n_running):
         known = [value for value in values if not math.isnan(value)]
         return float(sum(known) / len(known)) if known else math.nan
 
+    names = "loss", "grad_norm", "step_size", "damping", "gain_ratio"
+    means = {name: mean(getattr(r, name) for r in reports) for name in names}
     extra = {name: mean(r.extra[name] for r in reports) for name in reports[0].extra}
     stops = [run.stop for run in runs]
     return Report(
-        loss=mean(r.loss for r in reports),
-        grad_norm=mean(r.grad_norm for r in reports),
-        step_size=mean(r.step_size for r in reports),
-        damping=mean(r.damping for r in reports),
-        gain_ratio=mean(r.gain_ratio for r in reports),
+        **means,
         inner_iterations=max(r.inner_iterations for r in reports),
         # The reason of most members, once all have ended.
         stop=None if None in stops else max(sorted(set(stops)), key=stops.count),
@@ -363,7 +584,7 @@ def _continued(rows, state):
         run._replace(
             state=evidence_gn.continued(run.model, rows, run.state),
             lowest=math.inf,
-            on_sample=False,
+            every=1,
             report=None,
         )
         for run in state.runs

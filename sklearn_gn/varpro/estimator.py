@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from functools import partial
 from numbers import Integral, Real
 from typing import Any
@@ -14,7 +15,7 @@ from sklearn.base import (
     TransformerMixin,
     is_classifier,
 )
-from sklearn.utils import check_random_state, gen_batches
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -38,16 +39,12 @@ from sklearn_gn.data.units import Units
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.runtime.memory import check_fits
-from sklearn_gn.varpro import committee_fit, committee_plan, members
+from sklearn_gn.varpro import committee, members
 
-_MOST_STEPS = 100  # where max_iter is "auto"
+_MOST_STEPS = 100  # of one network, where max_iter is "auto"
 _MOST_STEPS_BY_EVIDENCE = 3000  # the same of committees, whose steps take milliseconds
-_LARGEST_INT = np.iinfo(np.int32).max
 _DEEP = (64, 64)  # hidden layers where the evidence does not choose the penalties
-_BLOCK_ROWS = 4096  # of predictions
-_SAMPLE_ROWS, _SAMPLE_NUMBERS = 2**20, 2**24  # from which batches are drawn
-_UNITS_NUMBERS = 2**22  # of the rows that set the units
-_FEW_ROWS = 8192  # fitted at once by solvers without a batch size
+_SAMPLE_NUMBERS = 2**24  # of rows that are fitted as a whole, or that batches are from
 
 
 class _VarProNet(
@@ -97,62 +94,59 @@ class _VarProNet(
 
     # -- the fit of rows in memory ----------------------------------------------------
 
-    def _fit_distinct(self, X, y, weight, data, validation, factors=None):
-        """Fit to the distinct ones of checked rows in memory.
+    def _fit_rows(self, X, y, weight, data, validation, factors=None):
+        """Fit to checked rows in memory: a committee, or one network.
 
-        y has the targets, (n, n_targets), or the numbers of the classes, (n,); ``data``
-        is what callbacks see, X and y as given, ``validation`` X, y and weights that
-        sum to one, or None, and ``factors`` multiply the odds of the classes.
+        y has the targets, (n, n_targets), or the numbers of the classes, (n, 1);
+        ``data`` is what callbacks see, X and y as given, ``validation`` X, y and
+        weights that sum to one, or None, and ``factors`` multiply the odds of the
+        classes.
         """
-        rng = check_random_state(self.random_state)
-        n_effective = float(weight.sum())
-        columns = y.reshape(len(y), -1).astype(np.float64)
-        kept, weight = canonical_rows(X, columns, weight)
+        began, rng = time.perf_counter(), check_random_state(self.random_state)
+        of_classes, n_effective = is_classifier(self), float(weight.sum())
+        kept, weight = canonical_rows(X, y.astype(np.float64), weight)
         X, y = X[kept], y[kept]
         if self.early_stopping and validation is None:
-            labels = y if is_classifier(self) else None
+            labels = y[:, 0] if of_classes else None
             parts = validation_split(len(X), self.validation_fraction, rng, labels)
             train, val = map(np.sort, parts)
-            validation = X[val], y[val], shares(weight[val])
+            seen = y[val, 0] if of_classes else y[val]
+            validation = X[val], seen, shares(weight[val])
             X, y, weight = X[train], y[train], weight[train]
             n_effective *= float(weight.sum())
             weight = shares(weight)
-        y = self._targets(y)
-        words = {"validation": validation, "data": data, "rng": rng}
-        self._fit_canonical(X, y, weight, n_effective, factors, **words)
-
-    def _fit_canonical(self, X, y, weight, n_effective, factors, **words):
-        """Fit a committee, or one network, to rows with targets or probabilities y."""
-        n_independent = 1.0
-        by_width = isinstance(self.hidden_layer_sizes, str)
-        if by_width and self._loss == "squared" and y.shape[1] > 1:
-            n_independent = committee_plan.independent_targets(y, weight)
-        plan = committee_plan.plan(self, *X.shape, self._n_values(y), n_independent)
-        self._iterations = _MOST_STEPS if plan is None else _MOST_STEPS_BY_EVIDENCE
-        if plan is None or self._loss != "squared":
+        y, n_independent = self._targets(y) if of_classes else y, 1.0
+        if (
+            isinstance(self.hidden_layer_sizes, str)
+            and not of_classes
+            and y.shape[1] > 1
+        ):
+            n_independent = committee.independent_targets(y, weight)
+        plan = committee.plan(self, *X.shape, self._n_values(y), n_independent)
+        self._feature_spread = 1.0
+        if not self.scale and plan is None:
+            self._feature_spread = feature_spread(X)
+        words = {"validation": validation, "data": data, "began": began}
+        if plan is None or of_classes:
             self._refuse_huber()
-        has_units = self.scale or plan is not None
-        self._feature_spread = 1.0 if has_units else feature_spread(X)
         if plan is not None:
-            committee_fit.fit(self, plan, X, y, weight, n_effective, factors, **words)
+            self._iterations = _MOST_STEPS_BY_EVIDENCE
+            committee.fit(self, plan, X, y, weight, n_effective, factors, rng, **words)
             return
-        if is_classifier(self):
-            weight = shares(weight * (y @ factors))
-            if words["validation"] is not None:
-                X_val, code, own = words["validation"]
-                own = shares(own * factors[np.ravel(code).astype(int)])
+        self._iterations = _MOST_STEPS
+        if of_classes:
+            weight, n_effective = shares(weight * (y @ factors)), len(X)
+            if validation is not None:
+                X_val, code, own = validation
+                own = shares(own * factors[code.astype(int)])
                 words["validation"] = X_val, code, own
         scaling = self._units(X, y, weight)
         # The dual of a Gauss-Newton matrix has a row for each of them.
         n_padded = backend.row_bucket(len(X), cheap=256)
         rows = scaling.x(X), scaling.y(y), weight
-        self._fit_network(
-            Rows(*(self._cast(backend.pad_rows(a, n_padded)) for a in rows)),
-            scaling,
-            n_rows=int(np.count_nonzero(weight)),
-            n_samples=len(X) if is_classifier(self) else n_effective,
-            **words,
-        )
+        rows = Rows(*(self._cast(backend.pad_rows(a, n_padded)) for a in rows))
+        counts = {"n_rows": np.count_nonzero(weight), "n_samples": n_effective}
+        self._fit_network(rows, rows, scaling, rng, **counts, **words)
 
     def _targets(self, y):
         """Targets, or probabilities of the classes from their numbers."""
@@ -183,18 +177,15 @@ class _VarProNet(
             return units
         return units._replace(y_center=np.zeros(self._n_values(y)), y_scale=1.0)
 
-    def _fit_network(
-        self, rows, scaling, *, n_rows, n_samples, validation, data, rng, example=None
-    ):
+    def _fit_network(self, rows, example, scaling, rng, *, n_rows, n_samples, **words):
         """Fit one network to rows in the units of a scaling.
 
-        ``example`` has some of them in memory; if None, they all are.
+        ``example`` has some of them in memory; ``words`` are those of ``_run_from``.
         """
         from sklearn_gn.varpro.baselines import ALGORITHMS
         from sklearn_gn.varpro.problem import Model
         from sklearn_gn.varpro.training import Settings, needed_bytes
 
-        example = rows if example is None else example
         solver = self._solver_object()
         settings = Settings(
             model=Model(self._network_object(example.x.shape[1]), self._loss),
@@ -204,9 +195,9 @@ class _VarProNet(
             rank=self.rank,
             tol=self._cast(self.tol),
             max_iter=self._most_iterations(),
-            n_rows=n_rows,
+            n_rows=int(n_rows),
             n_samples=self._cast(min(n_samples, float(np.finfo(self.dtype).max))),
-            seed=np.int32(rng.randint(_LARGEST_INT)),
+            seed=np.int32(rng.randint(np.iinfo(np.int32).max)),
             mesh=backend.mesh_of(self.device),
         )
         if settings.mesh is not None and self._has_mini_batches():
@@ -215,9 +206,9 @@ class _VarProNet(
                 "are too small for several devices. Give one device, or solver="
                 "'gnvpro'."
             )
-        n_starts = 1 if self.n_init == "auto" else self.n_init
         starts = [
-            self._start(settings.model, example, scaling, rng) for _ in range(n_starts)
+            self._start(settings.model, example, scaling, rng)
+            for _ in range(1 if self.n_init == "auto" else self.n_init)
         ]
         check_fits(
             needed_bytes(example, starts[0], settings),
@@ -231,18 +222,27 @@ class _VarProNet(
             (settings.model, scaling),
             partial(self._network_values, settings.model),
             lambda run: self._set_fitted(run, rows, settings, scaling),
-            validation=validation,
-            data=data,
+            **words,
         )
 
     def _run_from(
-        self, starts, algorithm, problem, fitted, values_of, finish, *, validation, data
+        self,
+        starts,
+        algorithm,
+        problem,
+        fitted,
+        values_of,
+        finish,
+        *,
+        validation,
+        data,
+        began,
     ):
         """Run an algorithm on a problem and set the fitted attributes.
 
         ``fitted`` is the model, None for a committee, and the scaling; ``values_of``
-        maps a network and scaled rows to the values of the output layer, and
-        ``finish`` sets what a run has found.
+        maps a network and scaled rows to the values of the output layer, ``finish``
+        sets what a run has found, and ``began`` is when the fit did.
         """
         model, scaling = fitted
         val_loss, name = None, "classes_" if is_classifier(self) else "_single_target"
@@ -254,18 +254,13 @@ class _VarProNet(
             def val_loss(net):
                 values = values_of(net, x)
                 if is_classifier(self):
-                    return cross_entropy(values, y, weight)
+                    return cross_entropy(values, y.astype(int), weight)
                 return 0.5 * float(weight @ np.sum((values - y) ** 2, axis=1))
 
-        run = FitRun(
-            self,
-            algorithm,
-            problem,
-            starts,
-            loss_scale=scaling.loss_scale,
-            val_loss=val_loss,
-            validation=validation,
-        )
+        words = {"val_loss": val_loss, "validation": validation}
+        scale = scaling.loss_scale
+        run = FitRun(self, algorithm, problem, starts, loss_scale=scale, **words)
+        run.began = began
         self._run(
             run,
             max_steps=self._most_iterations(),
@@ -282,17 +277,14 @@ class _VarProNet(
         from sklearn_gn.networks._base import initial_parameters, n_features
         from sklearn_gn.varpro.problem import Net
 
-        if self.warm_start and hasattr(self, "_fitted"):
-            return self._former_network(model, rows, scaling)
-        with backend.scope(self.dtype, self.device):
-            theta = initial_parameters(model.network, rng, rows.x[:1])
-            theta = backend.map_leaves(self._cast, backend.to_numpy(theta))
-            width = n_features(model.network, theta, rows.x[:1])
-        return Net(theta, self._cast(np.zeros((width + 1, self._n_values(rows.y)))))
-
-    def _former_network(self, model, rows, scaling):
-        before, net, former = self._fitted
         n_inputs, n_values = rows.x.shape[1], self._n_values(rows.y)
+        if not (self.warm_start and hasattr(self, "_fitted")):
+            with backend.scope(self.dtype, self.device):
+                theta = initial_parameters(model.network, rng, rows.x[:1])
+                theta = backend.map_leaves(self._cast, backend.to_numpy(theta))
+                width = n_features(model.network, theta, rows.x[:1])
+            return Net(theta, self._cast(np.zeros((width + 1, n_values))))
+        before, net, former = self._fitted
         if before is None:
             raise ValueError(
                 "warm_start=True continues with the committee of the previous fit, "
@@ -319,11 +311,9 @@ class _VarProNet(
 
     def _default_solver(self):
         """Whether the solver is the default one, with its default settings."""
-        solver = self._solver_object()
-        default = type(solver)()
-        given = {**solver.get_params(), "loss": "squared_error"}
-        plain = given == {"loss": "squared_error", **default.get_params()}
-        return solver.name == "gnvpro" and plain
+        solver, default = self._solver_object(), self._short_forms["gnvpro"]
+        given = {**solver.get_params(), "loss": default.loss}
+        return solver.name == default.name and given == default.get_params()
 
     def _is_robust(self):
         """Whether the solver minimises Huber's loss."""
@@ -377,26 +367,30 @@ class _VarProNet(
 
     def _chunks_of(self, X, y, sample_weight, X_val, y_std=None):
         """Chunks of arrays on disk; None of arrays that are fitted as a whole."""
-        needs_all = getattr(self._solver_object(), "batch_size", "auto") is None
-        needs_all &= not self._has_mini_batches()
-        needs_all |= self.early_stopping and X_val is None
-        needs_all |= y_std is not None
-        needs_all |= getattr(self, "class_weight", None) == "balanced"
-        chunks = None if needs_all else chunks_of(X, y, sample_weight)
-        if chunks is not None and backend.mesh_of(self.device) is not None:
-            chunks = None
-        if chunks is None:
-            check_fits(
-                X,
-                "fit_chunks reads rows piece by piece, and so does fit a dask array or "
-                "a large memory-mapped one.",
-            )
-        return chunks
+        chunks = chunks_of(X, y, sample_weight)
+        if chunks is not None and not (
+            y_std is not None
+            or (self.early_stopping and X_val is None)
+            or getattr(self, "class_weight", None) == "balanced"
+            or (self._batch_size() is None and not self._has_mini_batches())
+            or backend.mesh_of(self.device) is not None
+        ):
+            return chunks
+        check_fits(
+            X,
+            "fit_chunks reads rows piece by piece, and so does fit a dask array or "
+            "a large memory-mapped one.",
+        )
+        return None
 
     def _check_chunks_are_possible(self, chunks, X_val):
         check_repeatable(chunks)
         check_on_one_device(self)
         check_early_stopping(self, X_val)
+
+    def _batch_size(self):
+        """Number of rows of a batch, "auto", or None for all rows."""
+        return getattr(self._solver_object(), "batch_size", "auto")
 
     def _fit_surveyed(self, chunks, n_columns, fit_in_memory, validation, n_samples):
         """Fit checked chunks: as a whole where they are few, or else in batches.
@@ -404,10 +398,9 @@ class _VarProNet(
         ``n_columns`` counts those of X and y, ``fit_in_memory`` takes X, targets and
         weights of distinct rows, and ``n_samples`` maps a Survey to the number of rows.
         """
-        size = getattr(self._solver_object(), "batch_size", None)
-        least = size if isinstance(size, Integral) else _FEW_ROWS
-        most = min(_SAMPLE_ROWS, _SAMPLE_NUMBERS // n_columns)
-        found = chunks.survey(max(most, least))
+        began, size = time.perf_counter(), self._batch_size()
+        least = size if isinstance(size, Integral) else 1
+        found = chunks.survey(max(_SAMPLE_NUMBERS // n_columns, least))
         if found.sample.is_complete:
             fit_in_memory(found.sample.X, found.sample.y, found.sample.weight)
             checks = self._row_checks
@@ -425,8 +418,6 @@ class _VarProNet(
         self._refuse_huber()
         self._iterations = _MOST_STEPS
         _, weight, X, y, _ = found.sample
-        some = slice(0, max(1, _UNITS_NUMBERS // X.shape[1]))
-        X, y, weight = X[some], y[some], weight[some]
         scaling = self._units(X, self._targets(y), weight / weight.sum())
         self._feature_spread = 1.0 if self.scale else feature_spread(X)
 
@@ -437,13 +428,14 @@ class _VarProNet(
         rows = ChunkedRows(chunks, scaled, found, draw, self.dtype)
         self._fit_network(
             rows,
+            rows.large_batch,
             scaling,
-            example=rows.large_batch,
+            check_random_state(self.random_state),
             n_rows=found.n_rows,
             n_samples=n_samples(found),
             validation=validation,
             data={"X": None, "y": None, "metadata": None},
-            rng=check_random_state(self.random_state),
+            began=began,
         )
         self._n_rows = found.n_rows
 
@@ -490,7 +482,9 @@ class _VarProNet(
         model, net, scaling = self._fitted
         if model is None:
             with backend.one_blas_thread():  # bits do not depend on the cores
-                return blockwise(partial(members.mean_values, net), scaling.x(X))
+                return members.blockwise(
+                    partial(members.mean_values, net), scaling.x(X)
+                )
         values = self._network_values(model, net, scaling.x(X))
         return extremes.numbers(values, model.network)
 
@@ -541,19 +535,15 @@ class _VarProNet(
         X = validate_data(self, X, reset=False, dtype=np.float64)
         model, net, scaling = self._fitted
         if model is None:
-            return blockwise(partial(members.hidden_features, net), scaling.x(X))
+            return members.blockwise(
+                partial(members.hidden_features, net), scaling.x(X)
+            )
 
         from sklearn_gn.varpro.problem import predict_features
 
         return self._in_batches(
             lambda x: predict_features(model, net.theta, x), scaling.x(X)
         )
-
-
-def blockwise(function, x, block_rows=_BLOCK_ROWS):
-    """A function of rows, block by block: what it needs stays small."""
-    parts = [function(x[block]) for block in gen_batches(len(x), block_rows)]
-    return np.concatenate(parts)
 
 
 def _is_penalty(value):

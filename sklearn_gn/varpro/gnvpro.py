@@ -36,9 +36,7 @@ from sklearn_gn.varpro.inner import solve_inner
 from sklearn_gn.varpro.problem import Net
 from sklearn_gn.varpro.reduced import reduced_model
 
-_REJECT, _SHRINK, _GROW = 1e-4, 0.1, 0.75  # gain ratios of the trust region
-_TRIALS = 40
-_FLAT = 1e-2  # predicted decrease, in roots of the rounding unit, that is none
+_SHRINK, _GROW = 0.1, 0.75  # gain ratios of the trust region
 
 
 class TrialStep(NamedTuple):
@@ -52,13 +50,14 @@ class TrialStep(NamedTuple):
     radius: jnp.ndarray
 
 
-class StepSearch(NamedTuple):
-    """The outcome of the trials of an iteration."""
+class Method(NamedTuple):
+    """What Gauss-Newton methods differ in."""
 
-    trial: TrialStep | None  # None where no step was accepted
-    gain_ratio: float  # actual over predicted decrease; without a step, 0 at rounding
-    radius: float  # of the next iteration
-    n_trials: int
+    # (model, net, rows, penalties) -> the network that an iteration starts from, loss
+    at_rows: Callable
+    # (net, rows, penalties, settings) -> ReducedModel, passes over the rows
+    quadratic: Callable
+    attempt: Callable  # with the arguments of try_step
 
 
 def prepare(rows, settings):
@@ -75,29 +74,29 @@ def prepare(rows, settings):
 @partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
 def try_step(model, net, spectral, factors, rows, penalties, radius, damping, fraction):
     """Return the step for a radius or a fixed shift, and the objective after it."""
-    flat, unravel = ravel_pytree(net.theta)
-    coordinates, shift, radius = step_coordinates(spectral, flat, radius, damping)
-    coordinates = fraction * coordinates
-    theta = unravel(flat + spectral.basis @ coordinates)
-    inner = solve_inner(model, theta, rows, penalties, net.output, factors)
-    return TrialStep(
-        net=Net(theta, inner.output),
-        loss=inner.loss,
-        predicted=decrease(spectral, coordinates),
-        length=jnp.linalg.norm(coordinates),
-        shift=shift,
-        radius=radius,
-    )
+
+    def evaluate(theta):
+        inner = solve_inner(model, theta, rows, penalties, net.output, factors)
+        return Net(theta, inner.output), inner.loss
+
+    return step_from(net.theta, evaluate, spectral, radius, damping, fraction)
 
 
-class Method(NamedTuple):
-    """What Gauss-Newton methods differ in."""
+def step_from(parameters, evaluate, spectral, radius, damping, fraction):
+    """Return a fraction of the step from some parameters, by a quadratic model.
 
-    # (model, net, rows, penalties) -> the network that an iteration starts from, loss
-    at_rows: Callable
-    # (net, rows, penalties, settings) -> ReducedModel, passes over the rows
-    quadratic: Callable
-    attempt: Callable  # with the arguments of try_step
+    The shift is ``damping``, or with None that with which the step is as long as the
+    radius. Without a radius yet, which is NaN, the step may be as long as the
+    parameters are: the model says nothing about steps that saturate the activations.
+    """
+    flat, unravel = ravel_pytree(parameters)
+    size = jnp.maximum(jnp.linalg.norm(flat), 1)
+    radius = jnp.where(jnp.isnan(radius), size, radius)
+    shift = radius_shift(spectral, radius) if damping is None else damping
+    coordinates = fraction * damped_coordinates(spectral, shift)
+    net, loss = evaluate(unravel(flat + spectral.basis @ coordinates))
+    predicted, length = decrease(spectral, coordinates), jnp.linalg.norm(coordinates)
+    return TrialStep(net, loss, predicted, length, shift, radius)
 
 
 def step(rows, state, settings):
@@ -122,36 +121,61 @@ def iterate(rows, state, settings, method):
     found, work = method.quadratic(net, batch, penalties, settings)
     # 4. Trust-region steps, until one is accepted.
     words = model, net, found.spectral, found.factors, batch, penalties
-    search = find_step(state, partial(method.attempt, *words), settings)
+    trial, gain_ratio, radius, n_trials = find_step(
+        state, partial(method.attempt, *words), settings
+    )
     state = state._replace(
-        radius=search.radius,
-        work=state.work + share * (work + search.n_trials),
+        radius=radius,
+        work=state.work + share * (work + n_trials),
         spectrum=np.sort(np.asarray(found.spectral.values))[::-1],
     )
-    state, report = _after_search(state, search, found, settings)
-    if batch is rows:
-        return state, report
-    return training.evaluate_when_due(
-        rows, before, state, report, settings, method.at_rows
+    stop = None
+    if trial is None:  # no further iteration would find one
+        stop = "rounding" if gain_ratio == 0 else "line_search"
+    else:
+        state = state._replace(net=trial.net)
+    report = Report(
+        loss=float(trial.loss) if trial else state.loss,
+        # That of BLAS, whose squares do not overflow.
+        grad_norm=float(linalg.norm(np.asarray(found.gradient), check_finite=False)),
+        step_size=float(trial.length) if trial else 0.0,
+        damping=float(trial.shift) if trial else math.nan,
+        gain_ratio=gain_ratio,
+        inner_iterations=int(found.inner_iterations),
+        stop=stop,
+    )
+    return training.after_iteration(
+        rows, batch, before, state, report, settings, method.at_rows
     )
 
 
 def find_step(state, attempt, settings):
-    """Return the :class:`StepSearch`: tries steps until one lowers the loss enough.
+    """Try steps until one lowers the loss enough.
 
     In the trust region, which adapts, or with the fixed shift ``settings.damping``, of
     which rejected steps are halved. ``attempt(radius, damping, fraction)`` makes a
     :class:`TrialStep`, of which ``fraction`` is taken.
+
+    Returns
+    -------
+    trial : TrialStep or None
+        None where no step was accepted.
+    gain_ratio : float
+        Actual over predicted decrease; without a step, 0 if the loss is at rounding.
+    radius : float
+        Of the next iteration.
+    n_trials : int
     """
     cast = settings.dtype.type
-    eps = float(np.finfo(cast).eps)
+    # Half of a step as often as it has digits is none.
+    eps, most = float(np.finfo(cast).eps), np.finfo(cast).nmant
 
-    def attempt_floats(radius, fraction=1.0):
+    def attempted(radius, fraction):
         return attempt(cast(radius), settings.damping, cast(fraction))
 
     radius, fraction, promised = state.radius, 1.0, None
-    for n_trials in range(1, _TRIALS + 1):
-        trial = attempt_floats(radius, fraction)
+    for n_trials in range(1, most + 1):
+        trial = attempted(radius, fraction)
         predicted, length = float(trial.predicted), float(trial.length)
         actual = state.loss - float(trial.loss)
         gain = actual / predicted if predicted > 0 else math.nan
@@ -159,76 +183,31 @@ def find_step(state, attempt, settings):
         if not predicted > eps * abs(state.loss) or not length > 0:
             break
         if settings.damping is not None:
-            if gain > _REJECT:
-                return StepSearch(trial, gain, radius, n_trials)
+            if gain > 0:
+                return trial, gain, radius, n_trials
             fraction /= 2
             continue
         radius = float(trial.radius)
-        if not gain >= _REJECT:
+        if not gain > 0:
             radius = min(radius, length) / 2
             continue
+        # A step that did better than predicted is doubled while that lowers the loss;
+        # with less, doubling never paid in fits of six kinds.
+        while gain > 1 and n_trials < most:
+            fraction *= 2
+            longer = attempted(radius, fraction)
+            n_trials += 1
+            if not float(longer.loss) < float(trial.loss):
+                break
+            trial = longer
         if gain < _SHRINK:
             radius = length / 2
         elif gain > _GROW:
-            if gain > 1:  # with less, doubling never paid in fits of six kinds
-                longer = partial(attempt_floats, radius)
-                trial, n_trials = _lengthened(trial, longer, n_trials)
             radius = max(radius, 1.5 * float(trial.length))
-        return StepSearch(trial, gain, radius, n_trials)
+        return trial, gain, radius, n_trials
     # Where even the first step promised next to nothing, the loss is at rounding.
-    flat = promised <= math.sqrt(eps) * _FLAT * abs(state.loss)
-    return StepSearch(None, 0.0 if flat else math.nan, radius, n_trials)
-
-
-def _lengthened(trial, attempt, n_trials):
-    """Double a step that did better than predicted, while that lowers the loss."""
-    fraction = 1.0
-    while n_trials < _TRIALS:
-        fraction *= 2
-        longer = attempt(fraction)
-        n_trials += 1
-        if not float(longer.loss) < float(trial.loss):
-            break
-        trial = longer
-    return trial, n_trials
-
-
-def step_coordinates(spectral, flat, radius, damping):
-    """Return the coordinates of a step, its shift, and the radius.
-
-    The shift is ``damping``, or with None that with which the step is as long as the
-    radius. Without a radius yet, which is NaN, the step may be as long as the
-    parameters are: the model says nothing about steps that saturate the activations.
-    """
-    size = jnp.maximum(jnp.linalg.norm(flat), 1)
-    radius = jnp.where(jnp.isnan(radius), size, radius)
-    shift = radius_shift(spectral, radius) if damping is None else damping
-    return damped_coordinates(spectral, shift), shift, radius
-
-
-def _after_search(state, search, found, settings):
-    """State and report after the trials."""
-    trial, loss, fell = search.trial, state.loss, False
-    if trial is not None:
-        loss = float(trial.loss)
-        fell = state.loss - loss > float(settings.tol) * abs(state.loss)
-        state = state._replace(net=trial.net)
-    else:  # no further iteration would find one
-        state = state._replace(n_stalled=training.PATIENCE - 1)
-    state, stop = training.after_iteration(state, settings, loss, fell)
-    if trial is None and stop == "tol":
-        stop = "rounding" if search.gain_ratio == 0 else "line_search"
-    return state, Report(
-        loss=loss,
-        # That of BLAS, whose squares do not overflow.
-        grad_norm=float(linalg.norm(np.asarray(found.gradient), check_finite=False)),
-        step_size=float(trial.length) if trial else 0.0,
-        damping=float(trial.shift) if trial else math.nan,
-        gain_ratio=search.gain_ratio,
-        inner_iterations=int(found.inner_iterations),
-        stop=stop,
-        extra=training.log_columns(state),
-    )
+    flat = promised <= eps ** (2 / 3) * abs(state.loss)
+    return None, 0.0 if flat else math.nan, radius, n_trials
 
 
 GNVPRO = Algorithm(

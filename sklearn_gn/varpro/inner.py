@@ -14,11 +14,12 @@ from jax import lax
 
 from sklearn_gn.arrays.blocks import (
     sum_rows,
-    symmetric_product_of,
+    symmetric_product,
 )
 from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
 from sklearn_gn.linalg.factors import factor, orthogonal_factors, singular_triplets
+from sklearn_gn.linalg.large_gram import LARGEST_DENSE
 from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
 from sklearn_gn.optim.multinomial import (
     hessian_product,
@@ -36,11 +37,8 @@ from sklearn_gn.varpro.problem import (
 
 INNER_TOL = 1e-10  # of the gradient of the inner problem, absolute or relative
 _INNER_ITERATIONS = 100
-_INNER_CG = 500
-_DIRECT_UNKNOWNS = 3000  # of the inner problem, whose Hessian is factored up to this
 _STALE = 16  # part of the order of a factor, in iterations that make a new one pay
 _FORCING = 0.1  # relative residual of the first systems
-_ROUNDING = 8  # of the trace of a matrix, in units in the last place
 
 
 class InnerSolution(NamedTuple):
@@ -275,7 +273,7 @@ def entropy_direction(z, values, weight, alpha_out, factors, gradient, forcing):
         gradient,
         precondition=factors.solve,
         forcing=forcing,
-        max_iter=_INNER_CG,
+        max_iter=gradient.size,
     )
 
 
@@ -284,14 +282,10 @@ def entropy_hessian(z, values, weight):
     probability = to_columns(probabilities(values))
     p, q = z.shape[1], probability.shape[1]
 
-    def scaled_features(own, probability, scaled):
-        of_classes = probability[own, None, :] * scaled[None]
-        return of_classes.reshape(-1, scaled.shape[1])
-
     def between_classes(rows):
         probability, scaled = rows
-        terms = [(probability.T, scaled.T)]
-        return symmetric_product_of(scaled_features, q, p, terms)
+        products = probability[:, :, None] * scaled[:, None, :]
+        return symmetric_product(products.reshape(len(scaled), -1).T)
 
     scaled = jnp.sqrt(weight)[:, None] * z
     hessian = -sum_rows(between_classes, (probability, scaled))
@@ -306,7 +300,7 @@ def entropy_hessian(z, values, weight):
 def entropy_factors(z, values, weight, alpha_out):
     """Return a root of the inverse inner Hessian, or of its diagonal blocks."""
     probability = to_columns(probabilities(values))
-    if z.shape[1] * probability.shape[1] <= _DIRECT_UNKNOWNS:
+    if z.shape[1] * probability.shape[1] <= LARGEST_DENSE:
         hessian = entropy_hessian(z, values, weight)
         # Where the network is certain, this is what large terms leave of each other.
         scale = total(weight @ jnp.sum(z**2, axis=1))
@@ -327,10 +321,10 @@ def _inverse_root(matrix, shift, scale):
     of the terms whose difference the matrix is. Without a penalty the Hessian is
     singular, as a constant may be added to all classes.
     """
-    floor = _ROUNDING * jnp.finfo(matrix.dtype).eps * scale
+    floor = len(matrix) * jnp.finfo(matrix.dtype).eps * scale
     return factor(matrix, jnp.maximum(shift, floor)).inverse_root()
 
 
 def is_direct(output):
     """Whether the Hessian of the inner problem is factored as a whole."""
-    return output.size <= _DIRECT_UNKNOWNS
+    return output.size <= LARGEST_DENSE

@@ -29,9 +29,9 @@ from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.linalg.large_gram import work_of
 from sklearn_gn.optim.multinomial import all_classes
 
-_BESIDE = 1e-9  # distance of kinks from rows: on which side is not left to rounding
 _START_COEF = 0.1  # standard deviation of the first coefficients
 _WORK_OF_A_THREAD = 3e7  # products of matrix entries in a step that a thread pays for
+BLOCK_NUMBERS = 2**22  # of the rows that predictions take at a time
 
 
 class Member(NamedTuple):
@@ -39,6 +39,41 @@ class Member(NamedTuple):
 
     model: Layers
     net: RegularisedLayers
+
+    def values(self, x):
+        """Return the values at rows in the units of the fit, of shape (m, k)."""
+        return self.model.values(self.net.theta, x)
+
+    def with_output(self, changed):
+        """Return the member whose output layer is a function of the one it has."""
+        output, layers = self.model.split(self.net.theta)
+        theta = self.model.join(changed(output), layers)
+        return Member(self.model, self.net._replace(theta=theta))
+
+
+def is_process(member):
+    """Whether a member is a Gaussian process."""
+    return isinstance(member.model, GaussianProcess)
+
+
+def networks_of(members):
+    """Return the members that are networks, not processes, nor those without weights.
+
+    Such are linear models, and class frequencies.
+    """
+    return tuple(
+        member
+        for member in members
+        if not is_process(member)
+        and (not member.model.shapes() or any(map(np.any, layers_of(member))))
+    )
+
+
+def layers_of(member):
+    """Return the hidden layers of a member; a process has none."""
+    if is_process(member):
+        return []
+    return member.model.split(member.net.theta)[1]
 
 
 # --- starts --------------------------------------------------------------------------
@@ -48,61 +83,39 @@ def first_member(model, rows, n_effective, rng):
     """Return a member with random hyperplanes and small coefficients.
 
     The linear term is that of the data for the squared loss; for classes, the constants
-    are the logarithms of their shares.
+    are the logarithms of their shares. Hyperplanes go through random rows.
     """
     d, k = model.sizes[0], model.n_values
     output = np.zeros((model.n_linear, k))
     coef = rng.standard_normal((model.n_linear - 1 - d, k))
     size = 1.0  # of the values
+    x = with_one(rows.x)
     if model.loss == "squared":
         size = math.sqrt(float(rows.weight @ np.sum(rows.y**2, axis=1)) / k)
-        inputs = with_one(rows.x).T
-        output[: 1 + d] = evidence_gn.linear_fit(inputs, rows, n_effective)
+        output[: 1 + d] = evidence_gn.linear_fit(x.T, rows, n_effective)
         coef *= np.ptp(rows.y, axis=0) > 0  # a target that is constant needs no neurons
     else:
         # A class may be without weight here; its share is that of half a row then.
         share = np.log(np.maximum(rows.weight @ rows.y, 0.5 / n_effective))
         output[0] = share[1] - share[0] if k == 1 else share - np.mean(share)
     output[1 + d :] = _START_COEF * size * coef
-    theta = model.join(output, _random_layers(model, rows, rng))
-    alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
-    alpha[:2] = 1 / size**2 if size > 0 else 1.0
-    return Member(model, RegularisedLayers(theta, alpha, None, gamma, -math.inf))
-
-
-def _random_layers(model, rows, rng):
-    """Random directions, and thresholds at the inputs of random rows."""
     cumulated, layers = np.cumsum(rows.weight), []
-    x = with_one(rows.x)
     for number, (width, n_inputs) in enumerate(model.shapes()):
         direction = rng.standard_normal((width, n_inputs - 1))
         direction /= np.linalg.norm(direction, axis=1, keepdims=True)
         part = model._replace(activations=model.activations[:number])
-        inputs = forward(part, layers, x)[-1].values if layers else x[1:]
+        inputs = x[1 + np.array(model.features)]
+        if layers:
+            inputs = forward(part, layers, x)[-1].values
         drawn = np.searchsorted(cumulated, rng.uniform(size=width) * cumulated[-1])
         point = inputs[:, np.minimum(drawn, inputs.shape[1] - 1)]
-        if number == 0:
-            point = point[list(model.features)]
-        bias = -_BESIDE - np.sum(direction * point.T, axis=1)
+        # Near the rows, so that their side is not left to rounding.
+        bias = -1e-9 - np.sum(direction * point.T, axis=1)
         layers.append(np.concatenate([bias[:, None], direction], axis=1))
-    return layers
-
-
-def linear_member(model, linear):
-    """Return the member that is a :class:`LinearModel`: its neurons are off."""
-    output = np.zeros((model.n_linear, model.n_values))
-    output[: len(linear.coef)] = linear.coef
-    theta = model.join(output, [np.zeros(shape) for shape in model.shapes()])
-    alpha, gamma = linear.penalties(model.n_groups)
-    return Member(
-        model, RegularisedLayers(theta, alpha, linear.beta, gamma, linear.log_evidence)
-    )
-
-
-def is_linear(member):
-    """Whether a member has hidden layers without any weight."""
-    _, layers = member.model.split(member.net.theta)
-    return bool(layers) and not any(np.any(layer) for layer in layers)
+    alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
+    alpha[:2] = 1 / size**2 if size > 0 else 1.0
+    theta = model.join(output, layers)
+    return Member(model, RegularisedLayers(theta, alpha, None, gamma, -math.inf))
 
 
 def with_features(member, features):
@@ -114,14 +127,19 @@ def with_features(member, features):
     return Member(model._replace(features=features), net._replace(theta=theta))
 
 
-def with_odds(member, factors):
-    """Return a member whose odds of the classes are multiplied by factors, (k,)."""
-    model, net = member
-    output, layers = model.split(net.theta)
-    moved = np.log(factors)
-    moved = moved[1:] - moved[:1] if model.n_values == 1 else moved - np.mean(moved)
-    output = np.concatenate([output[:1] + moved, output[1:]])
-    return Member(model, net._replace(theta=model.join(output, layers)))
+def former_members(estimator, models, scaling):
+    """Return the networks of the former fit of an estimator, in the units of this."""
+    before, members, former = estimator._fitted
+    members = networks_of(members) if before is None else ()
+    if [member.model.with_all_features() for member in members] != list(models):
+        raise ValueError(
+            "warm_start=True continues with the networks of the previous fit; the "
+            f"parameters and X now ask for {len(models)} networks with chosen "
+            f"penalties, hidden_layer_sizes={models[0].sizes[1:]} and "
+            f"activation={estimator.activation!r} on {models[0].sizes[0]} features. "
+            "Fit a new estimator."
+        )
+    return [in_units(member, former, scaling) for member in members]
 
 
 def in_units(member, before, after):
@@ -134,9 +152,9 @@ def in_units(member, before, after):
     output, layers = output.copy(), [layer.copy() for layer in layers]
     ratio = after.x_scale / before.x_scale
     moved = (after.x_center - before.x_center) / before.x_scale
-    end = 1 + model.sizes[0]
-    output[0] += moved @ output[1:end]
-    output[1:end] *= ratio[:, None]
+    slopes = output[1 : 1 + model.sizes[0]]
+    output[0] += moved @ slopes
+    slopes *= ratio[:, None]
     if layers:
         seen = list(model.features)
         layers[0][:, 0] += layers[0][:, 1:] @ moved[seen]
@@ -144,8 +162,8 @@ def in_units(member, before, after):
     if model.loss == "squared":
         output *= before.y_scale / after.y_scale
         output[0] += (before.y_center - after.y_center) / after.y_scale
-    same = all(map(np.array_equal, before, after))
-    theta, beta = model.join(output, layers), net.beta if same else None
+    beta = net.beta if all(map(np.array_equal, before, after)) else None
+    theta = model.join(output, layers)
     return Member(model, net._replace(theta=theta, beta=beta))
 
 
@@ -175,6 +193,13 @@ def side_by_side(function, members, with_threads=True):
 # --- predictions ---------------------------------------------------------------------
 
 
+def blockwise(function, x, numbers=1000):
+    """A function of rows, block by block, where a row takes so many numbers."""
+    size = max(32, BLOCK_NUMBERS // numbers)
+    starts = range(0, len(x), size)
+    return np.concatenate([function(x[start : start + size]) for start in starts])
+
+
 def shares(members):
     """Return the shares of the members in predictions, which sum to one.
 
@@ -200,16 +225,6 @@ def with_shares(members, share):
     )
 
 
-def is_process(member):
-    """Whether a member is a Gaussian process."""
-    return isinstance(member.model, GaussianProcess)
-
-
-def networks_of(members):
-    """Return the members that are networks, not other candidates."""
-    return tuple(m for m in members if not (is_process(m) or is_linear(m)))
-
-
 def mean_values(members, x):
     """Return the mean of the members' values, or the logits of mean probabilities.
 
@@ -217,7 +232,7 @@ def mean_values(members, x):
     for two classes.
     """
     pairs = [
-        (member.model.values(member.net.theta, x), share)
+        (member.values(x), share)
         for member, share in zip(members, shares(members), strict=True)
         if np.any(share)
     ]
@@ -237,11 +252,9 @@ def hidden_features(members, x):
     networks = networks_of(members)
     if not networks[0].model.activations:
         return x
-    x, parts = with_one(x), []
-    for model, net in networks:
-        _, layers = model.split(net.theta)
-        parts.append(forward(model, layers, x)[-1].values.T)
-    return np.concatenate(parts, axis=1)
+    x = with_one(x)
+    last = [forward(one.model, layers_of(one), x)[-1].values.T for one in networks]
+    return np.concatenate(last, axis=1)
 
 
 def variances(members, covariances, noise_ratios, x):
@@ -252,21 +265,22 @@ def variances(members, covariances, noise_ratios, x):
     noisy; ``noise_ratios``, of shape (k,) for each member, correct it.
     """
     mean, found = mean_values(members, x), 0.0
-    for (model, net), share, covariance, ratio in zip(
+    for member, share, covariance, ratio in zip(
         members, shares(members), covariances, noise_ratios, strict=True
     ):
         if np.any(share):
-            own = ratio * posterior_variances(model, net, covariance.get(), x)
+            own = ratio * posterior_variances(member, covariance.get(), x)
             # Squares beyond the floats are infinite, and no part of infinity is none.
             with np.errstate(over="ignore", invalid="ignore"):
-                squares = own + (model.values(net.theta, x) - mean) ** 2
+                squares = own + (member.values(x) - mean) ** 2
                 found = found + np.where(share > 0, share * squares, 0)
     return found
 
 
-def posterior_variances(model, net, covariance, x):
+def posterior_variances(member, covariance, x):
     """Return the variances of a member's values, of shape (m, k)."""
-    if isinstance(model, GaussianProcess):
+    model, net = member
+    if is_process(member):
         return model.variances(covariance, x)
     jacobian, k = model.jacobian(net.theta, x), model.n_values
     hidden = np.arange(k * model.n_linear, len(net.theta))
@@ -285,18 +299,17 @@ def left_out_errors(member, covariance, n_effective, rows):
 
     The variances are those of observations.
     """
-    (model, net), covariance, found = member, covariance.get(), []
-    for x, y, weight in row_blocks(rows, model.n_values * len(net.theta)):
-        residual = model.values(net.theta, x) - y
-        leverage = net.beta * posterior_variances(model, net, covariance, x)
-        one = np.ones_like(leverage)
-        pair = [
-            laplace.left_out_errors(a, leverage, weight, n_effective)
-            for a in (residual, one)
-        ]
-        found.append(pair)
+    covariance, beta, found = covariance.get(), member.net.beta, []
+    for x, y, weight in row_blocks(rows, _size_of_derivatives(member)):
+        leverage = beta * posterior_variances(member, covariance, x)
+        found.append(
+            [
+                laplace.left_out_errors(a, leverage, weight, n_effective)
+                for a in (member.values(x) - y, np.ones_like(leverage))
+            ]
+        )
     errors, factors = np.concatenate(found, axis=1)
-    return errors, factors / net.beta
+    return errors, factors / beta
 
 
 def left_out_values(member, covariance, n_effective, rows):
@@ -311,10 +324,9 @@ def left_out_values(member, covariance, n_effective, rows):
     with the derivatives J of its values, and Lambda the second derivative of its loss.
     For the squared loss of a linear model this is exact.
     """
-    (model, (theta, *_)), moved = member, []
-    for x, y, weight in row_blocks(rows, model.n_values * len(theta)):
-        u = model.values(theta, x)
-        jacobian = model.jacobian(theta, x)
+    model, moved = member.model, []
+    for x, y, weight in row_blocks(rows, _size_of_derivatives(member)):
+        u, jacobian = member.values(x), model.jacobian(member.net.theta, x)
         spread = np.einsum("tpm,spm->mts", jacobian, covariance @ jacobian)
         # A row that stands for several is left out once only.
         once = np.minimum(weight * n_effective, 1)[:, None, None]
@@ -323,3 +335,8 @@ def left_out_values(member, covariance, n_effective, rows):
         without = solve_general(np.eye(u.shape[1]) - share, pull)
         moved.append(u + (spread @ without)[:, :, 0])
     return np.concatenate(moved)
+
+
+def _size_of_derivatives(member):
+    """Numbers in the derivatives of a row."""
+    return member.model.n_values * len(member.net.theta)

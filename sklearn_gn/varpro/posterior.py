@@ -11,13 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.blocks import symmetric_product
+from sklearn_gn.arrays.blocks import sum_rows, symmetric_product
 from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.bayes.laplace import (
     degrees_of_freedom,
     factor_with_floor,
     safe_norm,
 )
+from sklearn_gn.linalg.large_gram import LARGEST_DENSE
+from sklearn_gn.varpro.members import BLOCK_NUMBERS
 from sklearn_gn.varpro.problem import (
     Net,
     Penalties,
@@ -27,15 +29,12 @@ from sklearn_gn.varpro.problem import (
 )
 from sklearn_gn.varpro.reduced import value_jacobian
 
-_JOINT_WEIGHTS = 1200  # weights up to which the error bars take all of them
-_JACOBIAN_FLOATS = 2**27
-
 
 class ErrorBars:
     """Standard deviations of the predicted means of a least-squares fit.
 
     The Gauss-Newton matrix is that of all weights in a small network, of the output
-    layer alone in one of more than 1200, or fitted to rows in chunks, whose features
+    layer alone in one of more than 2,000, or fitted to rows in chunks, whose features
     ``z`` are given. It is computed at the first request of a variance; until then the
     training rows are kept.
 
@@ -50,8 +49,7 @@ class ErrorBars:
 
     def __init__(self, model, net, rows, penalties, n_samples, z=None):
         self._model, self._rows, self._z = model, rows, z
-        self._n_samples = n_samples
-        self._unit = _unit(net.output)
+        self._n_samples, self._unit = n_samples, _unit(net.output)
         self._net = Net(net.theta, net.output / self._unit)
         # Of tiny outputs it may exceed the floats, the largest of which holds as well.
         with np.errstate(over="ignore"):
@@ -59,32 +57,22 @@ class ErrorBars:
         most = np.finfo(np.asarray(hidden).dtype).max
         self._penalties = Penalties(np.minimum(hidden, most), penalties.output)
         n_weights = net.output.size + dimension(net.theta)
-        size = rows.y.size * n_weights
-        small = n_weights <= _JOINT_WEIGHTS and size <= _JACOBIAN_FLOATS
-        self._joint = small and z is None
+        self._joint = n_weights <= LARGEST_DENSE and z is None
         self._root = self.noise = self.degrees_of_freedom = None
         order = n_weights if self._joint else net.output.shape[0]
-        columns = 16 * net.output.shape[1] * order
-        self.batch_rows = max(32, _JACOBIAN_FLOATS // columns)
+        self.batch_rows = max(32, BLOCK_NUMBERS // (net.output.shape[1] * order))
 
     def variances(self, x):
         """Return the variances for unit noise, of shape (m, q) or (m, 1)."""
         if self._root is None:
             self._compute()
-        root = self._root
-        return predictive_variance(self._model, self._net, root, x, self._joint)
+        return predictive_variance(self._model, self._net, self._root, x, self._joint)
 
     def _compute(self):
         """Compute the factor of the matrix and the noise; forget the rows."""
-        rows = self._rows
-        if self._z is None:
-            found = posterior(
-                self._model, self._net, rows, self._penalties, self._joint
-            )
-            values = predict_values(self._model, self._net, rows.x)
-        else:
-            found = posterior_of_output(self._z, rows.weight, self._penalties.output)
-            values = self._z @ self._net.output
+        model, net, rows, z = self._model, self._net, self._rows, self._z
+        found = posterior(model, net, rows, self._penalties, self._joint, z)
+        values = predict_values(model, net, rows.x) if z is None else z @ net.output
         (root, n_parameters), values = backend.to_numpy((found, values))
         error = (values - rows.y / self._unit).astype(np.float64)
         size = safe_norm(np.sqrt(rows.weight.astype(np.float64))[:, None] * error, 0)
@@ -105,27 +93,24 @@ def _unit(output):
 
 
 @partial(jax.jit, static_argnames=("model", "joint"))
-def posterior(model, net, rows, penalties, joint):
-    """Return the factor in (theta, W), or in W, and the effective parameters."""
-    jacobian = _jacobian(model, net, rows.x, joint)
-    n, k = dimension(net.theta), jacobian.shape[-1]
+def posterior(model, net, rows, penalties, joint, z=None):
+    """Return the factor in (theta, W), or in W, and the effective parameters.
+
+    The features z stand in for rows whose x is None.
+    """
+
+    def of_block(block):
+        x, weight = block
+        jacobian = _jacobian(model, net, x, joint) if z is None else x[:, None, :]
+        weighted = jnp.sqrt(weight)[:, None, None] * jacobian
+        return symmetric_product(weighted.reshape(-1, jacobian.shape[-1]).T)
+
+    matrix = sum_rows(of_block, (rows.x if z is None else z, rows.weight))
+    n, k = dimension(net.theta), len(matrix)
     penalty = penalties.output * jnp.eye(k, dtype=net.output.dtype)
     if joint and n > 0:
         of_theta = penalties.hidden * penalty_matrix(model, net.theta)
         penalty = penalty.at[:n, :n].set(of_theta)
-    return _factored(jacobian, rows.weight, penalty)
-
-
-@jax.jit
-def posterior_of_output(z, weight, alpha_out):
-    """Return the factor in W, and the effective parameters, from given features."""
-    return _factored(z[:, None, :], weight, alpha_out * jnp.eye(z.shape[1]))
-
-
-def _factored(jacobian, weight, penalty):
-    k = jacobian.shape[-1]
-    weighted = jnp.sqrt(weight)[:, None, None] * jacobian
-    matrix = symmetric_product(weighted.reshape(-1, k).T)
     root = factor_with_floor(matrix, penalty, ulps=k)
     return root, jnp.trace(root.solve(matrix))  # parameters that the data determine
 

@@ -21,6 +21,7 @@ from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import all_rows, n_devices, total
 from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.linalg.factors import eigenpairs, upper_factor
+from sklearn_gn.linalg.large_gram import LARGEST_DENSE
 from sklearn_gn.optim.multinomial import probabilities, to_columns
 from sklearn_gn.optim.trust_region import SpectralModel, lanczos
 from sklearn_gn.varpro.inner import (
@@ -35,7 +36,6 @@ from sklearn_gn.varpro.problem import loss_curvature, penalty_matrix, penalty_pr
 KRYLOV_TOL = 1e-2  # relative residual at which a Krylov space is large enough
 _KRYLOV_DIMENSION = 20
 _MOST_DIMENSIONS = 1000  # whose eigenvectors take a second in every iteration
-_DENSE_COLUMNS = 1500  # parameters, or rows of the dual, up to which "auto" is dense
 _DENSE_FLOATS = 2**27  # of the Jacobian
 _PULLED_TOGETHER = 8  # features whose derivatives are computed at a time
 
@@ -91,26 +91,9 @@ def curvature_form(settings, rows, net):
         return "dual" if dual else "primal"
     per_row = min(q, p - 1) if loss == "squared" else q
     affordable = m * per_row * n <= _DENSE_FLOATS
-    if affordable and dual and n_dual <= _DENSE_COLUMNS:
+    if affordable and dual and n_dual <= LARGEST_DENSE:
         return "dual"
-    return "primal" if affordable and n <= _DENSE_COLUMNS else "krylov"
-
-
-class DualBasis(NamedTuple):
-    """Eigenvectors ``[A^T V, u]`` of the dual, of which only products are formed."""
-
-    rows: jnp.ndarray  # (k, n)  A, the rows of the reduced Jacobian
-    left: jnp.ndarray  # (k, k)  V, eigenvectors of A A^T over roots of the eigenvalues
-    last: jnp.ndarray  # (n,)  u, the direction outside
-
-    def __matmul__(self, coordinates):
-        """Return the step that has these coordinates."""
-        inside = (self.left @ coordinates[:-1]) @ self.rows
-        return inside + coordinates[-1] * self.last
-
-    def inside(self, vector):
-        """Return the coordinates of a vector, all but the last."""
-        return self.left.T @ (self.rows @ vector)
+    return "primal" if affordable and n <= LARGEST_DENSE else "krylov"
 
 
 class ReducedJacobian(NamedTuple):
@@ -232,8 +215,8 @@ def dual_model(model, net, rows, penalties):
     flat, _ = ravel_pytree(net.theta)
     jv = value_jacobian(model, net.theta, inner.output, rows.x)
     n = jv.shape[-1]
-    response = total(_response(model, net.theta, inner, rows))
-    moved = -solve_hessian(model, inner, rows, penalties, response)
+    _, fit, by_error = _response_parts(model, net.theta, inner, rows, jv)
+    moved = -solve_hessian(model, inner, rows, penalties, total(fit + by_error))
     reduced = jv + jnp.einsum("ik,kqn->iqn", inner.z, moved)
     root = _curvature_roots(model, inner.values)
     reduced = jnp.einsum("icq,iqn->icn", root, reduced)
@@ -245,12 +228,14 @@ def dual_model(model, net, rows, penalties):
     gram, left = gram[::-1][:n], left[:, ::-1][:, :n]
     usable = gram > gram.shape[0] * jnp.finfo(gram.dtype).eps * gram[0]
     scale = jnp.where(usable, lax.rsqrt(jnp.where(usable, gram, 1)), 0)
-    basis = DualBasis(stacked, left * scale[None, :], jnp.zeros_like(flat))
+    basis = stacked.T @ (left * scale[None, :])
     # The part of the penalty's gradient that lies outside.
-    outside = flat - basis @ jnp.append(basis.inside(flat), 0)
+    outside = flat - basis @ (basis.T @ flat)
     length = jnp.linalg.norm(outside)
-    basis = basis._replace(last=outside / jnp.where(length > 0, length, 1))
-    slopes = jnp.append(basis.inside(jacobian.gradient), penalties.hidden * length)
+    slopes = basis.T @ jacobian.gradient
+    slopes = jnp.append(slopes, penalties.hidden * length)
+    last = outside / jnp.where(length > 0, length, 1)
+    basis = jnp.concatenate([basis, last[:, None]], axis=1)
     values = jnp.append(jnp.where(usable, gram, 0), 0) + penalties.hidden
     spectral = SpectralModel(values, slopes, basis)
     return _as_model(model, inner, spectral, jacobian, inner.output.size)
@@ -282,21 +267,40 @@ def gauss_newton_parts(model, theta, inner, rows):
         rows_of = (jnp.sqrt(weight)[:, None, None] * rows_of).reshape(-1, n)
         return total((symmetric_product(rows_of.T), fit, by_error))
     jv = value_jacobian(model, theta, inner.output, rows.x)
+    curved, fit, by_error = _response_parts(model, theta, inner, rows, jv)
     n = jv.shape[-1]
-    along = jax.vmap(
-        partial(loss_curvature, model, inner.values), in_axes=-1, out_axes=-1
-    )
-    curved = weight[:, None, None] * along(jv)  # w S Jv
     if model.loss == "squared":
         rows_of = jnp.sqrt(weight)[:, None, None] * jv
         fixed = symmetric_product(rows_of.reshape(-1, n).T)
     else:
         fixed = transposed_product(jv.reshape(-1, n), curved.reshape(-1, n))
-    fit = jnp.einsum("ik,iqn->kqn", z, curved)
-    at_features = partial(_error_at_features, inner)
-    by_error = _pulled(model, theta, rows.x, at_features, (width, q))
-    by_error = jnp.pad(by_error, ((0, 1), (0, 0), (0, 0)))
     return total((fixed, fit, by_error))
+
+
+def _response_parts(model, theta, inner, rows, jv):
+    """``w S Jv``, and the two parts of ``-hess_WW J_W``; see gauss_newton_parts.
+
+    The derivatives of ``sum_i z_ik e_i`` are pulled back through the network, for some
+    features at a time: from those of the features of every row, which fill the memory,
+    it took up to fourteen times as long.
+    """
+    along = partial(loss_curvature, model, inner.values)
+    curved = rows.weight[:, None, None] * jax.vmap(along, -1, -1)(jv)
+    fit = jnp.einsum("ik,iqn->kqn", inner.z, curved)
+    flat, unravel = ravel_pytree(theta)
+    _, pull = jax.vjp(lambda f: model.network.apply(unravel(f), rows.x), flat)
+    width, q = inner.output.shape[0] - 1, inner.output.shape[1]
+
+    def of_number(number):
+        k, column = number // q, number % q
+        unit = jnp.arange(width, dtype=jnp.int32) == k
+        error = lax.dynamic_index_in_dim(inner.error, column, 1)
+        return pull(error * unit[None, :].astype(error.dtype))[0]
+
+    numbers = jnp.arange(width * q, dtype=jnp.int32)
+    by_error = lax.map(of_number, numbers, batch_size=_PULLED_TOGETHER)
+    by_error = by_error.reshape(width, q, -1)  # the last feature is one
+    return curved, fit, jnp.pad(by_error, ((0, 1), (0, 0), (0, 0)))
 
 
 def value_jacobian(model, theta, output, x):
@@ -320,49 +324,6 @@ def feature_jacobian(model, theta, x):
         return model.network.apply(unravel(flat), row[None, :])[0]
 
     return jax.vmap(jax.jacrev(bare), in_axes=(None, 0))(flat, x)
-
-
-def _response(model, theta, inner, rows):
-    """``-hess_WW J_W = z^T w S Jv + d z^T e``, of shape (p, q, n)."""
-    q = inner.output.shape[1]
-
-    def at_features(k, column):
-        """Derivative of both sums by the features, of shape (m, p - 1)."""
-        unit = (jnp.arange(q, dtype=jnp.int32) == column).astype(inner.values.dtype)
-        curved = loss_curvature(
-            model, inner.values, jnp.broadcast_to(unit, inner.values.shape)
-        )
-        z = rows.weight[:, None] * lax.dynamic_index_in_dim(inner.z, k, 1)
-        fit = z * (curved @ inner.output[:-1].T)
-        return fit + _error_at_features(inner, k, column)
-
-    return _pulled(model, theta, rows.x, at_features, inner.output.shape)
-
-
-def _error_at_features(inner, k, column):
-    """The derivative of ``sum_i z_ik e_i`` by the features; the last z is one."""
-    width = inner.output.shape[0] - 1
-    unit = jnp.arange(width, dtype=jnp.int32) == k
-    error = lax.dynamic_index_in_dim(inner.error, column, 1)
-    return error * unit[None, :].astype(error.dtype)
-
-
-def _pulled(model, theta, x, at_features, shape):
-    """Derivatives by the parameters of (p, q) numbers, of shape (p, q, n).
-
-    ``at_features(k, column)`` returns those of one number by the features. Some at a
-    time are pulled back through the network: from the derivatives of the features of
-    every row, which fill the memory, it took up to fourteen times as long.
-    """
-    flat, unravel = ravel_pytree(theta)
-    _, pull = jax.vjp(lambda f: model.network.apply(unravel(f), x), flat)
-    numbers = jnp.arange(shape[0] * shape[1], dtype=jnp.int32)
-    rows = lax.map(
-        lambda number: pull(at_features(number // shape[1], number % shape[1]))[0],
-        numbers,
-        batch_size=_PULLED_TOGETHER,
-    )
-    return rows.reshape(*shape, -1)
 
 
 def _few_targets(a):

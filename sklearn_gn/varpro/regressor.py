@@ -21,9 +21,8 @@ from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.solvers import NETWORK_SOLVERS, Solver
 from sklearn_gn.varpro import members
-from sklearn_gn.varpro.estimator import _VarProNet, blockwise
+from sklearn_gn.varpro.estimator import _VarProNet
 
-_JACOBIAN_FLOATS = 2**22  # of the derivatives of some rows of a committee
 _AUTO = StrOptions({"auto"})
 
 
@@ -301,8 +300,7 @@ class VarProNetRegressor(
         unweighted = sample_weight is None and y_std is None
         metadata = None if unweighted else {"sample_weight": weight}
         data = {"X": X, "y": y, "metadata": metadata}
-        y = y.reshape(len(y), -1).astype(np.float64)
-        self._fit_distinct(X, y, weight, data, validation)
+        self._fit_rows(X, y.reshape(len(y), -1), weight, data, validation)
         return self
 
     @unchanged_on_failure
@@ -317,7 +315,7 @@ class VarProNetRegressor(
     ) -> Self:
         """Fit the network to rows that come in chunks and need not fit into memory.
 
-        Up to 2**20 distinct rows, with up to 2**24 numbers, are collected and fitted as
+        Distinct rows of up to 2**24 numbers in all are collected and fitted as
         by :meth:`fit`. For more rows one network is fitted, with default penalties if
         ``alpha="auto"``: the solver takes batches of a random sample, and draws another
         sample, in one pass over the chunks, when all of it is used. Loss and output
@@ -357,7 +355,7 @@ class VarProNetRegressor(
             weight = check_sample_weight(weight, X)
             data = {"X": X, "y": y, "metadata": {"sample_weight": weight}}
             data["y"] = y[:, 0] if self._single_target else y
-            self._fit_distinct(X, y, weight, data, validation)
+            self._fit_rows(X, y, weight, data, validation)
 
         self._fit_surveyed(
             CheckedRows.of_targets(chunks, self.n_features_in_, n_targets),
@@ -413,7 +411,7 @@ class VarProNetRegressor(
         return_std : bool, default=False
             Whether to return standard deviations of the predicted means too. They come
             from the Gauss-Newton matrix, and for a committee also from the spread of
-            its members. In a single network of more than 1200 weights only the output
+            its members. In a single network of more than 2,000 weights only the output
             layer counts. They are computed at the first request; until then the model
             keeps the training data.
 
@@ -449,9 +447,8 @@ class VarProNetRegressor(
                 members.variances, net, self._covariances, self._noise_ratios
             )
             size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
-            n_rows = int(np.clip(_JACOBIAN_FLOATS // size, 32, 4096))
             with backend.one_blas_thread():
-                std = np.sqrt(blockwise(known, x, n_rows))
+                std = np.sqrt(members.blockwise(known, x, max(1000, size)))
             with np.errstate(over="ignore"):  # what is no float is infinite
                 return std * scaling.y_scale
         bars = self._error_bars

@@ -15,8 +15,9 @@ from sklearn_gn.varpro.batches import (
 )
 from sklearn_gn.varpro.problem import Model, Net, Penalties
 
-PATIENCE = 3  # iterations with hardly any decrease after which a level ends
-EVALUATED_EVERY = 20  # work units on batches after which all rows are evaluated
+_PATIENCE = 3  # iterations with hardly any decrease after which a level ends
+_EPOCHS = 10  # the same of epochs
+_EVALUATED_EVERY = 20  # work units on batches after which all rows are evaluated
 
 
 class Settings(NamedTuple):
@@ -77,82 +78,72 @@ def prepare(rows, settings):
 
 
 def init(rows, net, settings):
-    """Return the start; its output layer is optimal for all rows or the first batch."""
-    return init_from(batches.batch_size(settings), rows, net, settings)
-
-
-def init_from(size, rows, net, settings):
-    """Return the start; its output layer is optimal for ``size`` rows, None for all."""
+    """Return the start; its output layer is optimal for all rows or a batch."""
     net, model = jax.device_put(net), settings.model
+    size = batches.batch_size(settings)
+    if has_mini_batches(settings.solver):
+        size = batches.BATCH_ROWS  # all may cost many epochs
     if not jax.tree.leaves(net.theta):  # then it is the solution
         size = None
-    batch, share = batches.draw_batch(rows, size, 0, settings)
+    batch, work = batches.draw_batch(rows, size, 0, settings)
     penalties = settings.penalties
     started, loss = with_optimal_output(model, net, batch, penalties)
-    work = share
     if batch is not rows:  # all of them may prefer that of a former fit
         given, loss = (objective(model, n, rows, penalties) for n in (net, started))
         started, loss = (started, loss) if loss < given else (net, given)
         work += 2
-    level_of = getattr(model.network, "level_of", None)
-    level = 0 if level_of is None else level_of(started.theta)
-    return TrainingState(started, float(loss), work=work, level=level)
+    level = getattr(model.network, "level_of", lambda theta: 0)(started.theta)
+    loss = float(loss)
+    return TrainingState(started, loss, lowest=loss, work=work, level=level)
 
 
 # --- the end of an iteration ---------------------------------------------------------
 
 
-def after_iteration(state, settings, loss, fell, patience=PATIENCE):
-    """Return the state after an iteration, in which the loss fell or did not; its stop.
+def has_mini_batches(solver):
+    """Whether a solver takes small batches, each of them once an epoch."""
+    return not hasattr(solver, "iterations_per_batch")
 
-    A level ends after ``patience`` iterations without a lower loss.
+
+def after_iteration(rows, batch, before, state, report, settings, at_rows=None):
+    """Return state and report of an iteration with the loss on all rows, and its stop.
+
+    The report of the batch says so where no further iteration on it would move. Losses
+    of different batches cannot be compared, and a batch that is fitted does not end the
+    fit; a sweep without a lower loss on all rows does. All rows are evaluated when the
+    work has grown by a quarter, later after every 20 units, and before a finer level.
+    In between the last loss stands. ``before`` is the state before the iteration, and
+    ``at_rows`` makes the network of all rows.
     """
-    n_stalled = 0 if fell else state.n_stalled + 1
-    iteration = state.iteration + 1
-    state = state._replace(loss=loss, n_stalled=n_stalled, iteration=iteration)
-    return state, _stop(state, settings, patience)
-
-
-def _stop(state, settings, patience):
-    """Why a fit ends here, or None."""
-    if not math.isfinite(state.loss):
-        return "non_finite"
-    tired = state.n_stalled >= patience and on_last_level(state, settings)
-    return "tol" if tired else None
-
-
-def evaluate_when_due(rows, before, state, report, settings, at_rows):
-    """Return state and report of an iteration on a batch, with the loss on all rows.
-
-    Losses of different batches cannot be compared, and a batch that is fitted does not
-    end the fit; a sweep without a lower loss on all rows does. All rows are evaluated
-    when the work has grown by a quarter, later after every ``EVALUATED_EVERY`` units,
-    and before a finer level. In between the last loss stands. ``before`` is the state
-    before the iteration, and ``at_rows`` makes the network of all rows.
-    """
-    finite, last = math.isfinite(state.loss), before.work_at_evaluation
-    state = state._replace(loss=before.loss, n_stalled=before.n_stalled)
-    patience = patience_of(settings, state)
-    due = state.work - last >= min(EVALUATED_EVERY, last / 4)
-    due = due or level_ends(state, settings, patience)
-    if finite and not due:
-        extra = {**log_columns(state), "evaluated_on_all_rows": False}
-        return state, report._replace(loss=before.loss, stop=None, extra=extra)
-    net, loss = evaluate_last(rows, state, settings, at_rows)
-    tol = float(settings.tol)
+    state = state._replace(iteration=before.iteration + 1, loss=before.loss)
+    loss, stop, since = report.loss, report.stop, 1
+    if batch is not rows:
+        last = before.work_at_evaluation
+        due = state.work - last >= min(_EVALUATED_EVERY, last / 4)
+        if math.isfinite(loss) and not (due or level_ends(state, settings)):
+            extra = {**log_columns(state), "evaluated_on_all_rows": False}
+            return state, report._replace(loss=before.loss, stop=None, extra=extra)
+        net, loss = evaluate_last(rows, state, settings, at_rows)
+        stop, since = None, state.iteration - before.iteration_at_evaluation
+        state = state._replace(
+            net=net,
+            work=state.work + 1,
+            work_at_evaluation=state.work + 1,
+            iteration_at_evaluation=state.iteration,
+        )
+    tol, patience = float(settings.tol), patience_of(settings, state)
     fell = loss < (1 - tol) * before.lowest or tol == 0
-    since = state.iteration - before.iteration_at_evaluation
     n_stalled = 0 if fell else before.n_stalled + since
-    state = state._replace(
-        net=net,
-        loss=loss,
-        lowest=min(loss, before.lowest),
-        n_stalled=n_stalled,
-        work=state.work + 1,
-        work_at_evaluation=state.work + 1,
-        iteration_at_evaluation=state.iteration,
-    )
-    stop = _stop(state, settings, patience)
+    if stop is not None:
+        n_stalled = patience
+    lowest = min(loss, before.lowest)
+    state = state._replace(loss=loss, lowest=lowest, n_stalled=n_stalled)
+    if not math.isfinite(loss):
+        stop = "non_finite"
+    elif n_stalled >= patience and on_last_level(state, settings):
+        stop = stop or "tol"
+    else:
+        stop = None
     return state, report._replace(loss=loss, stop=stop, extra=log_columns(state))
 
 
@@ -169,28 +160,25 @@ def patience_of(settings, state):
 
     With batches it is a sweep at least, in which all rows are evaluated a few times.
     """
+    if has_mini_batches(settings.solver):
+        return _EPOCHS
     count = batches.n_batches(settings)
     if count == 1:
-        return PATIENCE
-    between = EVALUATED_EVERY * state.iteration / max(1.0, state.work)
-    return max(count * settings.solver.iterations_per_batch, PATIENCE * between)
+        return _PATIENCE
+    between = _EVALUATED_EVERY * state.iteration / max(1.0, state.work)
+    return max(count * settings.solver.iterations_per_batch, _PATIENCE * between)
 
 
 def nothing_to_train(state):
     """Return state and report if W is all there is: the start is the solution."""
-    report = Report(
-        loss=state.loss, grad_norm=0.0, stop="tol", extra=log_columns(state)
-    )
-    return state, report
+    extra = log_columns(state)
+    return state, Report(loss=state.loss, grad_norm=0.0, stop="tol", extra=extra)
 
 
 def log_columns(state):
     """Return further columns of the log."""
-    return {
-        "work_units": state.work,
-        "level": state.level,
-        "evaluated_on_all_rows": True,
-    }
+    columns = {"work_units": state.work, "level": state.level}
+    return {**columns, "evaluated_on_all_rows": True}
 
 
 # --- levels --------------------------------------------------------------------------
@@ -206,23 +194,21 @@ def on_last_level(state, settings):
     return state.level + 1 >= n_levels(settings)
 
 
-def level_ends(state, settings, patience):
+def level_ends(state, settings):
     """Whether the next iteration belongs to a finer level."""
     if on_last_level(state, settings):
         return False
     share = -(-settings.max_iter // n_levels(settings))
-    return state.n_stalled >= patience or state.iteration >= share * (state.level + 1)
+    tired = state.n_stalled >= patience_of(settings, state)
+    return tired or state.iteration >= share * (state.level + 1)
 
 
-def enter_level(state, settings, patience=None):
+def enter_level(state, settings):
     """Return the state, on a finer network where a level ends, and whether it does.
 
-    The finer network is nearly the same function. ``patience`` is the number of
-    iterations without a lower loss after which a level ends; if None,
-    :func:`patience_of` says.
+    The finer network is nearly the same function.
     """
-    patience = patience_of(settings, state) if patience is None else patience
-    if not level_ends(state, settings, patience):
+    if not level_ends(state, settings):
         return state, False
     theta = settings.model.network.refine(jax.tree.map(np.asarray, state.net.theta))
     state = state._replace(

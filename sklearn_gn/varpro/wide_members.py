@@ -46,11 +46,10 @@ from sklearn_gn.optim.multinomial import bounding_curvature
 from sklearn_gn.optim.solver import Report, Rows
 from sklearn_gn.varpro.members import side_by_side
 
-EPOCHS = 20  # in which the damping rises
-_MORE_EPOCHS = 10  # the last ones once more on all rows, by members that lacked a part
-_DAMPINGS = (0.1, 1.0)  # in the first epoch and from the last one on
+EPOCHS = 20  # in which the damping rises; the last half once more on all rows
+_FIRST_DAMPING = 0.1  # of the curvature, which it reaches in the last epoch
 _BATCH = 128
-_PARTS = 4  # of the rows, of which each wide member lacks one
+N_PARTS = 4  # of the rows, of which each wide member lacks one; as many members
 
 
 class WideOptions(NamedTuple):
@@ -62,7 +61,6 @@ class WideOptions(NamedTuple):
     continues: bool  # whether the members come from a former fit
     alpha: np.ndarray | None  # given penalties of the groups, over n_effective
     dtype: type = np.float32
-    lacks_part: bool = False  # whether each member lacks a part of the rows at first
 
 
 class WideState(NamedTuple):
@@ -95,44 +93,36 @@ def init(rows, members, options):
 def step(rows, state, options, seed):
     """Return the state and the report after an epoch of every member.
 
-    Members that lack a part of the rows end with epochs on all of them: networks of
-    three quarters of the rows predict worse where the classes are nearly separable.
+    Members lack a part of the rows at first and end with epochs on all of them:
+    networks of three quarters of the rows predict worse where the classes are nearly
+    separable.
     """
-    lacks_part = options.lacks_part and state.epoch < EPOCHS
-    sees_all_now = options.lacks_part and not lacks_part
-    damping = damping_of(state.epoch - _MORE_EPOCHS * sees_all_now, options)
+    epoch, last = state.epoch, EPOCHS + EPOCHS // 2
+    lacks_part = epoch < EPOCHS
+    rising = epoch if lacks_part else epoch - EPOCHS // 2  # place in the schedule
+    damping = options.damping
+    if damping is None:
+        share = 1.0 if options.continues else min(1.0, rising / (EPOCHS - 1))
+        damping = _FIRST_DAMPING ** (1 - share)
 
     def epoch_of(job):
         number, (model, net) = job
-        seen = rows
-        if lacks_part:
-            seen = rows_without(rows, options.n_effective, number)
-        rng = np.random.RandomState([seed, number, state.epoch])
+        seen = rows_without(rows, number) if lacks_part else rows
+        rng = np.random.RandomState([seed, number, epoch])
         theta, loss = run_epoch(model, net, seen, options, damping, rng)
         return net._replace(theta=theta), loss
 
     nets, losses = zip(
         *side_by_side(epoch_of, list(enumerate(state.members))), strict=True
     )
-    loss, epoch = float(np.mean(losses)), state.epoch + 1
+    loss = float(np.mean(losses))
     if not math.isfinite(loss):
         return state, Report(loss, math.nan, stop="non_finite")
     members = tuple(m._replace(net=n) for m, n in zip(state.members, nets, strict=True))
-    last = EPOCHS + (_MORE_EPOCHS if options.lacks_part else 0)
-    stop = "tol" if epoch == last and options.tol > 0 else None
-    lacking = members if lacks_part and epoch == EPOCHS else state.lacking
-    state = WideState(members, loss, epoch, lacking)
+    stop = "tol" if epoch + 1 == last and options.tol > 0 else None
+    lacking = members if epoch + 1 == EPOCHS else state.lacking
+    state = WideState(members, loss, epoch + 1, lacking)
     return state, Report(loss, math.nan, step_size=1.0, damping=damping, stop=stop)
-
-
-def damping_of(epoch, options):
-    """Return the damping of an epoch."""
-    if options.damping is not None:
-        return options.damping
-    first, last = _DAMPINGS
-    if options.continues or epoch >= EPOCHS:
-        return last
-    return first * (last / first) ** (epoch / (EPOCHS - 1))
 
 
 def objective(member, rows, n_effective):
@@ -245,28 +235,19 @@ def margins(u, y):
 # --- rows left out -------------------------------------------------------------------
 
 
-def left_out_shares(rows, n_effective):
-    """Return which share of each row each part leaves out, of shape (parts, m).
+def left_out_part(rows):
+    """Return the number of the part, (m,), that each row belongs to.
 
-    Rows that stand for several are distributed like their copies, and so are those of
-    each class.
+    Each class is divided among all parts.
     """
     order = np.argsort(np.argmax(rows.y, axis=1), kind="stable")
-    count = np.maximum(rows.weight[order] * n_effective, np.finfo(np.float64).tiny)
-    end = np.cumsum(count)
-    whole, rest = np.divmod(np.concatenate([[0.0], end]), _PARTS)
-    part = np.arange(_PARTS)[:, None]
-    before = whole + np.clip(rest - part, 0, 1)  # rows of a part up to each row's end
-    shares = np.empty((_PARTS, len(count)))
-    # Rounding would leave next to nothing of a row in the part after its own.
-    shares[:, order] = np.round(np.diff(before, axis=1) / count, 9)
-    return np.clip(shares, 0, 1)
+    part = np.empty(len(order), np.intp)
+    part[order] = np.arange(len(order)) % N_PARTS
+    return part
 
 
-def rows_without(rows, n_effective, number):
+def rows_without(rows, number):
     """Return the rows without a part of them; its number is modulo their number."""
-    share = left_out_shares(rows, n_effective)[number % _PARTS]
-    weight = rows.weight * (1 - share)
-    kept = weight > 0
-    weight = weight[kept] / np.sum(weight[kept])
-    return Rows(rows.x[kept], rows.y[kept], weight)
+    kept = left_out_part(rows) != number % N_PARTS
+    weight = rows.weight[kept]
+    return Rows(rows.x[kept], rows.y[kept], weight / np.sum(weight))

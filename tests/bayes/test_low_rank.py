@@ -10,7 +10,7 @@ from sklearn_gn.linalg import large_gram
 from sklearn_gn.linalg import low_rank as linalg_low_rank
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.evidence_gn import shape_of
-from sklearn_gn.varpro import committee_plan, members
+from sklearn_gn.varpro import committee, members
 
 
 def multilayer(n_targets=1, m=400, d=6, width=9):
@@ -117,7 +117,7 @@ def test_a_fit_by_estimates_is_as_good(kind, monkeypatch):
     y = np.sin(3 * X[:, 0]) + np.abs(X[:, 1]) + 0.1 * rng.standard_normal(500)
     dense = kind(random_state=0, n_init=2).fit(X, y)
     assert dense.alpha_method_ == "dense"
-    for module in (large_gram, committee_plan):
+    for module in (large_gram, committee):
         monkeypatch.setattr(module, "LARGEST_DENSE", 20)
     large = kind(random_state=0, n_init=2).fit(X, y)
     assert large.alpha_method_ == "lanczos"

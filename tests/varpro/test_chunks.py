@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 @pytest.fixture(autouse=True, scope="module")
 def _few_rows_are_many():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimator, "_SAMPLE_ROWS", SAMPLE)
+        patch.setattr(estimator, "_SAMPLE_NUMBERS", 4 * SAMPLE)
         patch.setattr(rows_source, "_PART_ROWS", PART)
         yield
 
@@ -137,7 +137,7 @@ def test_the_output_layer_is_that_of_ridge_regression_on_all_rows():
 def test_error_bars_are_those_of_the_output_layer_on_all_rows(monkeypatch):
     X, y, weight = data()
     model = regressor().fit_chunks(pieces(X, y, weight))
-    monkeypatch.setattr(posterior, "_JOINT_WEIGHTS", 0)
+    monkeypatch.setattr(posterior, "LARGEST_DENSE", 0)
     network, net, scaling = model._fitted
     rows = Rows(
         scaling.x(X), (y - scaling.y_center) / scaling.y_scale, weight / weight.sum()
@@ -382,8 +382,7 @@ def test_warm_start_goes_on():
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_chunks_that_are_none_are_named(words, change, message, monkeypatch):
-    monkeypatch.setattr(estimator, "_FEW_ROWS", 50)
+def test_chunks_that_are_none_are_named(words, change, message):
     X, y, _ = data(n_classes=3)
     chunks = pieces(X, y)
     chunks = change(chunks) if change else chunks

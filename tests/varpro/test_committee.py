@@ -22,7 +22,7 @@ from sklearn_gn.bayes import laplace
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.data.units import Units
 from sklearn_gn.linalg import large_gram
-from sklearn_gn.varpro import committee, committee_fit, committee_plan, members
+from sklearn_gn.varpro import committee, members
 
 
 def smooth(m=120, d=3, seed=0, noise=0.1):
@@ -187,15 +187,16 @@ def test_rows_set_aside_are_not_counted(of_classes, monkeypatch):
     kind = VarProNetClassifier if of_classes else VarProNetRegressor
     model = kind(random_state=0, n_init=1, max_iter=1)
     model.set_params(early_stopping=True, validation_fraction=0.35)
-    make, made = committee_fit._problem, []
+    make, made = committee._problem, []
 
     def _problem(*arguments):
         made.append(make(*arguments))
         return made[0]
 
-    monkeypatch.setattr(committee_fit, "_problem", _problem)
+    monkeypatch.setattr(committee, "_problem", _problem)
     model.fit(X, y, sample_weight=1 + np.arange(60) ** 2)
-    count = made[0].rows.weight * made[0].n_effective
+    rows, options = made[0]
+    count = rows.weight * options.evidence.n_effective
     assert len(count) == 39
     assert_allclose(count, np.round(count), rtol=1e-10)
 
@@ -302,22 +303,22 @@ def test_width_grows_with_the_number_of_independent_targets():
     y, weight = np.linalg.qr(rng.randn(50, 8) - 0.5)[0], np.full(50, 1 / 50)
     y -= y.mean(axis=0)
     y = np.linalg.qr(y)[0] * 10.0 ** np.arange(8)  # uncorrelated, in any units
-    found = committee_plan.independent_targets(y + 3, weight)
+    found = committee.independent_targets(y + 3, weight)
     assert found == pytest.approx(8, rel=1e-6)
     copies = y[:, [0] * 5] * [1, -2, 3, 1e3, 0]  # a constant is no target
-    assert committee_plan.independent_targets(copies, weight) == pytest.approx(1)
+    assert committee.independent_targets(copies, weight) == pytest.approx(1)
     model = VarProNetRegressor()
     for n, width in ((1.0, 10), (2.0, 10), (4.0, 15), (8.0, 25)):
-        plan = committee_plan.plan(model, 200, 4, 8, n)
+        plan = committee.plan(model, 200, 4, 8, n)
         assert plan.models[0].sizes == (4, width)
-    for n_rows, width in ((8, 10), (36, 18), (50, 25), (51, 25)):  # two for a neuron
-        plan = committee_plan.plan(model, n_rows, 4, 8, 8.0)
+    for n_rows, width in ((8, 10), (18, 18), (25, 25), (51, 25)):  # one for a neuron
+        plan = committee.plan(model, n_rows, 4, 8, 8.0)
         assert plan.models[0].sizes == (4, width)
     # The matrix stays dense: 95 parameters outside of the neurons, 1 + 4 + 19 of each.
-    wide = committee_plan.plan(model, 200, 4, 19, 100.0).models[0]
+    wide = committee.plan(model, 200, 4, 19, 100.0).models[0]
     assert len(wide.groups()) <= 2000 < len(wide.groups()) + 24
     given = VarProNetRegressor(hidden_layer_sizes=(7,))
-    assert committee_plan.plan(given, 200, 4, 8, 8.0).models[0].sizes == (4, 7)
+    assert committee.plan(given, 200, 4, 8, 8.0).models[0].sizes == (4, 7)
 
 
 def test_a_constant_target_beside_noisy_ones_is_exact():
@@ -451,7 +452,7 @@ def test_a_number_is_every_penalty_of_both_kinds_of_classifiers():
 
 
 def test_penalties_of_mini_batches_are_those_given(monkeypatch):
-    monkeypatch.setattr(committee_plan, "_MOST_WORK_OF_ALL_ROWS", 1)
+    monkeypatch.setattr(committee, "_MOST_WORK_OF_ALL_ROWS", 1)
     X, y = rings()
     given = {"slope": 2.0, "coef": 3.0, "bias": 4.0, "weights": [5.0], "layers": []}
     model = VarProNetClassifier(alpha=given, n_init=1, max_iter=2, tol=0)
@@ -570,12 +571,12 @@ def test_degenerate_data(X, y):
 )
 def test_other_fits_are_of_one_network(words):
     model = VarProNetRegressor(**words)
-    assert committee_plan.plan(model, 100, 3, 1) is None
+    assert committee.plan(model, 100, 3, 1) is None
 
 
 def test_large_networks_are_committees_of_two():
     model = VarProNetRegressor(hidden_layer_sizes=(60, 60))
-    assert len(committee_plan.plan(model, 5000, 50, 1).models) == 2
+    assert len(committee.plan(model, 5000, 50, 1).models) == 2
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ from sklearn_gn.varpro import (
     inner,
     posterior,
     reduced,
-    training,
 )
 from sklearn_gn.varpro.problem import Model
 
@@ -586,7 +585,7 @@ def test_batches_are_evaluated_on_all_rows(solver):
     assert not evaluated.all()
     assert np.all(np.diff(log["loss"])[~evaluated[1:]] == 0)
     gaps = np.diff(work[evaluated])[:-1]  # at the end it may be sooner
-    pause = np.minimum(work[evaluated][:-2] / 4, training.EVALUATED_EVERY)
+    pause = np.minimum(work[evaluated][:-2] / 4, 20)
     assert np.all(gaps >= pause)
     assert np.all(gaps <= pause + np.diff(work).max() + 1)
     # A pass over a batch of 30 counts as 30 of 64.
@@ -643,11 +642,10 @@ def test_a_level_ends_with_a_look():
 
 
 def test_many_rows_come_in_batches(monkeypatch):
-    words = f"have {batches._BATCH_ROWS} rows where more than {batches._FEW_ROWS} "
+    words = f"have {batches.BATCH_ROWS} rows where more than {4 * batches.BATCH_ROWS} "
     assert words in " ".join(GNvpro.__doc__.split())
-    monkeypatch.setattr(batches, "_BATCH_ROWS", 30)
-    monkeypatch.setattr(batches, "_FEW_ROWS", 64)
-    X, y = smooth(120)
+    monkeypatch.setattr(batches, "BATCH_ROWS", 30)
+    X, y = smooth(130)
     given, auto = (
         quiet(regressor(solver=GNvpro(batch_size=size), max_iter=2).fit, X, y)
         for size in (30, "auto")
@@ -909,7 +907,7 @@ def test_error_bars_count_rows_by_their_weights():
 
 @pytest.mark.parametrize("most", [1000, 0])  # weights for bars of all of them
 def test_error_bars_of_targets_of_any_size(most, monkeypatch):
-    monkeypatch.setattr(posterior, "_JOINT_WEIGHTS", most)
+    monkeypatch.setattr(posterior, "LARGEST_DENSE", most)
     X, y = smooth(50, noise=0.1)
     model = regressor(max_iter=3, scale=False)
     expected = quiet(clone(model).fit, X, y).predict(X, return_std=True)[1]

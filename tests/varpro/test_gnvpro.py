@@ -60,7 +60,7 @@ CASES = [("squared", 3), ("cross_entropy", 2), ("cross_entropy", 4)]
 
 
 def solve_inner(model, *arguments):
-    return compiled_inner(inner_problem._DIRECT_UNKNOWNS, model, *arguments)
+    return compiled_inner(inner_problem.LARGEST_DENSE, model, *arguments)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -71,7 +71,7 @@ def compiled_inner(limit, *arguments):
 
 def solved(loss, n_classes, **words):
     """An example with its best output layer, computed once."""
-    return solved_with(inner_problem._DIRECT_UNKNOWNS, loss, n_classes, **words)
+    return solved_with(inner_problem.LARGEST_DENSE, loss, n_classes, **words)
 
 
 @cache
@@ -109,7 +109,7 @@ def test_least_squares_is_ridge_regression(m):
 
 @pytest.mark.parametrize("limit", [pytest.param(2000, marks=pytest.mark.slow), 0])
 def test_cross_entropy_is_logistic_regression(limit, monkeypatch):
-    monkeypatch.setattr(inner_problem, "_DIRECT_UNKNOWNS", limit)
+    monkeypatch.setattr(inner_problem, "LARGEST_DENSE", limit)
     for n_classes in (2, 4):
         model, net, rows, penalties = example("cross_entropy", n_classes)
         label = np.arange(23) % n_classes
@@ -185,7 +185,7 @@ def test_newton_gives_up_reused_factors_that_are_of_no_use():
 def test_inner_solution_does_not_depend_on_the_factors_it_starts_with(
     limit, monkeypatch
 ):
-    monkeypatch.setattr(inner_problem, "_DIRECT_UNKNOWNS", limit)
+    monkeypatch.setattr(inner_problem, "LARGEST_DENSE", limit)
     model, net, rows, penalties = example("cross_entropy", 4)
     near = solve_inner(model, net.theta, rows, penalties, net.output)
     theta = jax.tree.map(lambda leaf: 1.1 * leaf, net.theta)
@@ -662,8 +662,8 @@ def test_batches_hold_no_padding_and_miss_no_row():
     assert share == 1
 
 
-@pytest.mark.parametrize("start", [training.init, partial(training.init_from, 30)])
-def test_many_rows_start_with_the_output_layer_of_some(start):
+def test_many_rows_start_with_the_output_layer_of_some():
+    start = training.init
     model, net, rows, penalties = example("squared", 2, m=70)
     rows = rows._replace(y=jnp.sin(rows.x[:, :2]))
     solver = GNvpro(batch_size=30, iterations_per_batch=1)
@@ -693,8 +693,8 @@ def test_mini_batches_make_up_the_weighted_objective():
     weight = np.append(rng.rand(12), np.zeros(4))
     rows = Rows(rng.randn(16, 2), rng.randn(16, 1), weight / weight.sum())
     settings = settings_of(rows, Adam(batch_size=4))
-    ((epoch, size),) = shuffled_epochs(jax.device_put(rows), settings, 0)
-    assert int(epoch.n_batches) == 3
-    batches = [mini_batch(epoch, k, size) for k in range(3)]
+    ((shuffled, count, size),) = shuffled_epochs(jax.device_put(rows), settings, 0)
+    assert int(count) == 3
+    batches = [mini_batch(shuffled, k, size) for k in range(3)]
     mean = sum(batch.weight @ batch.y for batch in batches) / 3
     np.testing.assert_allclose(mean, rows.weight @ rows.y, rtol=1e-10)

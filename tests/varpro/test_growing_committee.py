@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import VarProNetRegressor
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.varpro import committee_fit
+from sklearn_gn.varpro import committee
 
 
 def networks(**words):
@@ -39,15 +39,15 @@ def widths(model):
 
 def small_growth(monkeypatch):
     """Let networks grow on few rows."""
-    problem = committee_fit._problem
+    problem = committee._problem
 
     def growing(*arguments):
-        found = problem(*arguments)
-        if found.options.most_work:
-            found = found._replace(options=found.options._replace(most_work=1e8))
-        return found
+        rows, options = problem(*arguments)
+        if options.most_work:
+            options = options._replace(most_work=1e8)
+        return rows, options
 
-    monkeypatch.setattr(committee_fit, "_problem", growing)
+    monkeypatch.setattr(committee, "_problem", growing)
 
 
 @pytest.fixture(scope="module")
