@@ -6,22 +6,24 @@ function in versions: on a CPU compiled cheaply for small arrays, with vector
 instructions but without its costly passes for medium ones, and fully for all others.
 """
 
-from functools import cache, partial, update_wrapper
+import re
+from functools import partial, update_wrapper
 
 import jax
-import numpy as np
 
 _CHEAP = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
+_UNKNOWN = re.compile("No such compile option: '?([a-z_]+)")
+_unknown: set[str] = set()  # options that this JAX has refused
 
 
 class jit_by_size:
     """``jax.jit`` that compiles cheaply where all arguments are small.
 
     Inside another compiled function, on a GPU, and with a JAX that knows none of the
-    options, it is ``jax.jit``.
+    options, it is ``jax.jit``. An option that JAX refuses is not given again.
 
     Parameters
     ----------
@@ -53,15 +55,18 @@ class jit_by_size:
             leaves = jax.tree.leaves(self._counted(*args, **kwargs))
         size = max(getattr(leaf, "size", 1) for leaf in leaves)
         for level, largest in enumerate(self._largest):
-            if size <= largest and cheap_options(level):
-                return self._version(level)(*args, **kwargs)
+            while size <= largest and (options := cheap_options(level)):
+                if level not in self._compiled:
+                    self._compiled[level] = self._jit(compiler_options=options)
+                try:
+                    return self._compiled[level](*args, **kwargs)
+                except Exception as error:  # its type depends on the version
+                    unknown = _UNKNOWN.search(str(error))
+                    if unknown is None or unknown[1] not in options:
+                        raise
+                    _unknown.add(unknown[1])
+                    self._compiled.pop(level, None)
         return self._full(*args, **kwargs)
-
-    def _version(self, level):
-        if level not in self._compiled:
-            options = cheap_options(level)
-            self._compiled[level] = self._jit(compiler_options=options)
-        return self._compiled[level]
 
     def _versions(self):
         return [self._full, *self._compiled.values()]
@@ -79,20 +84,9 @@ class jit_by_size:
         return self._full.lower(*args, **kwargs)
 
 
-@cache
-def cheap_options(level=0):
-    """Return those of the options for cheap compilation that this JAX knows."""
+def cheap_options(level):
+    """Return the options for cheap compilation that JAX has not refused."""
     if jax.default_backend() != "cpu":
         return {}
     options = _CHEAP | {"xla_backend_optimization_level": level}
-    if _are_known(options):
-        return options
-    return {name: v for name, v in options.items() if _are_known({name: v})}
-
-
-def _are_known(options):
-    try:
-        jax.jit(lambda x: x, compiler_options=options)(np.float32(0))
-    except Exception:  # its type depends on the version
-        return False
-    return True
+    return {name: value for name, value in options.items() if name not in _unknown}

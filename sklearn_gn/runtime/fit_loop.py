@@ -7,6 +7,7 @@ that of the last complete iteration.
 
 import time
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,9 +144,15 @@ class FitRun:
             del estimator._skl_callbacks
             if own is not None:
                 estimator._skl_callbacks = own
-        for stage in (self._iterate, self._evaluate_last_network, self._end):
+        words = {"estimator": estimator, **given}
+        end = {**words, "reconstruction_attributes": attributes}
+        for stage in (
+            partial(self._iterate, words, end),
+            self._evaluate_last_network,
+            partial(self._root.call_on_fit_task_end, **end),
+        ):
             try:
-                stage(attributes)
+                stage()
             except (KeyboardInterrupt, Exception) as error:
                 if not is_interrupt(error):
                     raise
@@ -162,9 +169,11 @@ class FitRun:
         elapsed = time.perf_counter() - self._clock  # also before the first iteration
         self._progress = self._progress._replace(elapsed=elapsed)
 
-    def _iterate(self, attributes):
-        """Prepare the data and iterate from the first start, or as resumed."""
-        words = {"estimator": self.estimator, **self.given}
+    def _iterate(self, words, end):
+        """Prepare the data and iterate from the first start, or as resumed.
+
+        Callbacks get ``words`` where a task begins, and those of its ``end``.
+        """
         self._root.call_on_fit_task_begin(**words)  # where a checkpoint is resumed
         before, now = 0.0, time.perf_counter()
         if self._progress is not None:
@@ -190,14 +199,9 @@ class FitRun:
             if report.stop is not None:
                 self.end_start(report.stop)
             self._stop_at_max_iter()
-            if task.call_on_fit_task_end(**words, reconstruction_attributes=attributes):
+            if task.call_on_fit_task_end(**end):
                 self.request_stop("callback")
             self._print_progress()
-
-    def _end(self, attributes):
-        self._root.call_on_fit_task_end(
-            estimator=self.estimator, **self.given, reconstruction_attributes=attributes
-        )
 
     def _recorded(self, state, report):
         """Return the progress after a step."""
@@ -262,9 +266,8 @@ class FitRun:
             best = BestNetwork(self._numpy(net), value, start)
         return best, val_loss
 
-    def _evaluate_last_network(self, attributes):
+    def _evaluate_last_network(self):
         """Evaluate the last network on all rows, unless its step has done that."""
-        del attributes
         progress = self._resumable = self._progress
         with self._scope():
             found = self.solver.evaluate_last(self.data, progress.state, self.options)
