@@ -356,7 +356,7 @@ def test_feature_grams_change_nothing(monkeypatch):
     with pytest.warns(ConvergenceWarning):
         with_grams = clone(model).fit(X, y)
     assert kept == [16]
-    monkeypatch.setattr(minibatch, "grams_pay", lambda rows, options: False)
+    monkeypatch.setattr(minibatch, "feature_grams", lambda x, b: None)
     with pytest.warns(ConvergenceWarning):
         without = clone(model).fit(X, y)
     assert kept == [16]
