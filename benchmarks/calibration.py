@@ -8,6 +8,9 @@ farthest from the mean of the features. In the rows ``inverse_ode_P`` it is that
 coefficients of a differential equation, found from observations with P % of noise
 (method "pinn"), in 400 simulations; a run that was interrupted goes on.
 
+In the rows ``head_*`` the figure is the expected calibration error of FGNSoftmaxHead by
+default, in fifteen bins of confidence, for rows that are held out.
+
 A method that a file has is not run again unless ``--only`` names it; ``--seeds N``
 takes 3 N data sets of every problem.
 """
@@ -18,18 +21,26 @@ import warnings
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
 
 from benchmarks import _inverse_ode
 from benchmarks.__main__ import HERE
-from benchmarks._report import progress, summary
-from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
+from benchmarks._gates import heads
+from benchmarks._report import progress, summary, target
+from sklearn_gn import FGNSoftmaxHead, ShallowReLURegressor, VarProNetRegressor
 
 ROWS = (100, 1000)
 SETS = {100: 400, 1000: 267}  # of each kind: 2,001 in all
 N_FEATURES, NEW_ROWS = 3, 500
 LEVEL, LOWEST, HIGHEST = 0.95, 0.93, 0.97
 
+HEADS = ("digits", "classes_20", "classes_50", "few_rows")
+LARGEST_ERROR = 0.03  # of a head's confidence
+
 NOTES = (
+    "head_*: a third of the rows is held out; few_rows has 300 rows for training, 512 "
+    "features and ten classes that planes separate, and 2,000 held out.",
     "The target is the mean coverage over the data sets of a problem: the summaries "
     "here show medians.",
 )
@@ -91,6 +102,49 @@ def figures(model, X, y, X_new, y_new, noise):
     }
 
 
+def head_data(name):
+    """Rows for training, and rows held out."""
+    if name == "few_rows":
+        rng = np.random.default_rng(1)
+        y = np.r_[np.tile(np.arange(10), 30), rng.integers(0, 10, 2000)]
+        X = 0.35 * rng.normal(size=(10, 512))[y] + rng.normal(size=(len(y), 512))
+        return X[:300], X[300:], y[:300], y[300:]
+    X, y = (
+        heads.digits() if name == "digits" else heads.clusters(*heads.GENERATED[name])
+    )
+    return train_test_split(X, y, test_size=heads.SHARE, random_state=0, stratify=y)
+
+
+def head_figures(name):
+    """Calibration error and log loss of a head on rows held out."""
+    X, X_test, y, y_test = head_data(name)
+    start = time.process_time()
+    model = FGNSoftmaxHead().fit(X, y)
+    seconds = time.process_time() - start
+    p = model.predict_proba(X_test)
+    confidence, right = p.max(axis=1), model.predict(X_test) == y_test
+    number = np.minimum((15 * confidence).astype(int), 14)
+    excess = np.bincount(number, right - confidence)
+    return {
+        "error": float(np.abs(excess).sum() / len(right)),
+        "log_loss": float(log_loss(y_test, p, labels=model.classes_)),
+        "cpu_seconds": seconds,
+    }
+
+
+def add_heads(problems):
+    """A row for each set of heads."""
+    for name in HEADS:
+        runs = [{"seed": 0, **head_figures(name)}]
+        answers = {"head": {"settings": {}, "runs": runs, "summary": summary(runs)}}
+        problems[f"head_{name}"] = {
+            "description": "expected calibration error",
+            "methods": answers,
+            "target": target(answers, "head", "error", "median", LARGEST_ERROR),
+        }
+        progress(f"head_{name}: {runs[0]['error']:.4f}")
+
+
 def run(args):
     path = args.out or HERE / "results" / "calibration.json"
     there = path.exists() and not args.quick
@@ -122,6 +176,8 @@ def run(args):
                 problem |= targets(problem["methods"])
                 mean = problem[f"target_at_least_{method}"]["value"]
                 progress(f"{name} {method}: {mean:.4f} of {n_sets} sets")
+    if not args.only or "head" in args.only:
+        add_heads(problems)
     if not args.only or "pinn" in args.only:
         if args.only:
             for percent in _inverse_ode.NOISES:

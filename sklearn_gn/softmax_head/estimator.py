@@ -42,7 +42,7 @@ from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.softmax_head import problem
 from sklearn_gn.softmax_head.head import LARGEST_LOGIT, values_of
-from sklearn_gn.solvers import FGN, SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
+from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
 
 _LOG_OF_FIT = ("convergence_log_", "converged_", "stop_reason_")
 
@@ -146,7 +146,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
     alpha_path_ : dict of ndarrays
         Penalties that were tried: ``alpha``, ascending, ``left_out``, the mean
         cross-entropy of the rows left out, and the ``temperature`` at which it is
-        least. Only if ``alpha`` is "auto" and the input does not stay sparse.
+        least. Only if ``alpha`` is "auto", and not of more than 2,048 rows that stay
+        sparse.
     competitor_dispersion_ : float
         Training mean of :math:`1 - |\rho|^2`, where :math:`\rho` are the probabilities
         of the wrong classes relative to each other: 0 if each example has one
@@ -439,7 +440,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         validation = self._check_validation(X_val, y_val)
         rows = ChunkedRows(CheckedRows.of_classes(chunks, self), np.dtype(self.dtype))
         rng = check_random_state(self.random_state)
-        size = solver.batch_size or FGN().batch_size
+        size = solver.batch_size or problem.BATCH_SIZE
         options = problem.options_of(self, solver, size, rng)
         self._feature_spread = 1.0
         task = problem.Task(solver.algorithm(ALGORITHMS), rows, options, None)

@@ -36,6 +36,8 @@ from sklearn_gn.optim.multinomial import (
 )
 from sklearn_gn.softmax_head.head import AffineHead, values
 
+LARGEST_GRAM = 1024  # rows of a matrix that is factorised as a whole
+
 
 class Batch(NamedTuple):
     """One mini-batch."""
@@ -47,14 +49,7 @@ class Batch(NamedTuple):
 
 
 def fgn_direction(
-    head,
-    batch,
-    features,
-    penalty,
-    shifts,
-    intercept,
-    n_competitors=0,
-    cg_iterations=0,
+    head, batch, features, penalty, shifts, intercept, n_competitors=0, cg_iterations=0
 ):
     """The damped FGN step of an affine head, ``-(H + D)^-1 gradient``.
 

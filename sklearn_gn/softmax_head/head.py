@@ -106,15 +106,7 @@ def values_of(model, X):
 
 
 def batched_rows(
-    X,
-    label,
-    kept,
-    weight,
-    batch_size,
-    rng,
-    dtype,
-    n_devices=1,
-    padded=True,
+    X, label, kept, weight, batch_size, rng, dtype, n_devices=1, padded=True
 ):
     """Put rows in random order, in batches of which the last is filled from the first.
 
@@ -159,10 +151,9 @@ def batched_rows(
 
 def first_rows(rows, n):
     """So many rows, which are in random order."""
-    x, label, weight = (a[:n] for a in (rows.x, rows.label, rows.weight))
-    return rows._replace(
-        x=x, label=label, weight=weight, n_rows=np.minimum(rows.n_rows, np.int32(n))
-    )
+    count = np.minimum(rows.n_rows, np.int32(n))
+    label, weight = rows.label[:n], rows.weight[:n]
+    return rows._replace(x=rows.x[:n], label=label, weight=weight, n_rows=count)
 
 
 def in_precision(x, dtype):
@@ -330,7 +321,9 @@ def head_report(evaluation, stop, options, **columns):
 
 def values(head, x):
     """Values of the m columns, of shape (n, m)."""
-    return x @ head.weight + head.bias[None, :]
+    found = x @ head.weight
+    found += head.bias[None, :]  # of NumPy in place
+    return found
 
 
 def values_transposed(x, change):

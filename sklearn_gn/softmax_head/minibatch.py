@@ -42,11 +42,17 @@ from sklearn_gn.optim.multinomial import (
     to_columns,
 )
 from sklearn_gn.optim.solver import Algorithm
-from sklearn_gn.softmax_head.fgn import Batch, fgn_direction, n_competitors_of
+from sklearn_gn.softmax_head.fgn import (
+    LARGEST_GRAM,
+    Batch,
+    fgn_direction,
+    n_competitors_of,
+)
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
     batched_rows,
+    first_rows,
     gradient_norms,
     head_report,
     objective,
@@ -57,7 +63,6 @@ from sklearn_gn.softmax_head.head import (
 
 _PATIENCE = 5  # epochs without progress after which a mini-batch method ends
 _HOVER = 0.1  # distance of the last loss from the best one that is no divergence
-_CHOLESKY_ROWS = 1024  # of the Gram: what is larger is left to conjugate gradients
 _CG_ITERATIONS = 100
 _APPROACH = 256  # steps that lead to the minimum; heads after them are averaged
 
@@ -110,8 +115,12 @@ def mini_batch_algorithm(name, epoch, static, *, memory, grams=False):
     def prepare(rows, options):
         if isinstance(rows, ChunkedRows):
             return rows  # read when they are needed
-        data = BatchData(on_devices(rows, options), None)
-        if not (grams and grams_pay(rows, options)):
+        data, b = BatchData(on_devices(rows, options), None), options.batch_size
+        static = options.mesh is None and not options.solver.shuffle
+        # They take no more room than the features while a batch has no more rows than
+        # there are features; with more classes than rows they save too little.
+        pay = b <= rows.x.shape[1] and int(np.max(rows.label)) < b
+        if not (grams and static and pay):
             return data
         return data._replace(grams=feature_grams(data.rows.x, options.batch_size))
 
@@ -128,7 +137,8 @@ def mini_batch_algorithm(name, epoch, static, *, memory, grams=False):
         n_classes, found = max(net.bias.shape[0], 2), Mean()
         for part, size, weight in epoch_parts(data, state, options):
             if chunked:
-                found.add(objective(net, first_batch(part.rows, size), options), weight)
+                batch = jax.device_put(first_rows(part.rows, size))
+                found.add(objective(net, batch, options), weight)
             words = static(options._replace(batch_size=size), n_classes)
             net, kept = epoch(net, kept, part, step_settings(options), size, **words)
         last = found.evaluation() if chunked else objective(net, data.rows, options)
@@ -282,7 +292,7 @@ def shifts(settings):
 def fgn_arguments(options, n_classes):
     """Whether heads are averaged, competitor directions, how the system is solved."""
     n_competitors = n_competitors_of(options.rank, n_classes)
-    direct = options.batch_size * (1 + n_competitors) <= _CHOLESKY_ROWS
+    direct = options.batch_size * (1 + n_competitors) <= LARGEST_GRAM
     return {
         "averaged": options.solver.learning_rate is None,
         "n_competitors": n_competitors,
@@ -343,12 +353,6 @@ def batch_gradient(head, batch, settings):
     return gradient, split.p_rest[:, None] * split.rho - split.p_true[:, None] * true
 
 
-def sgn_arguments(options, n_classes):
-    """Iterations of the conjugate gradients."""
-    del n_classes
-    return {"cg_iterations": np.int32(options.rank)}
-
-
 sgn_start = partial(jax.tree.map, jnp.zeros_like)  # no step yet
 
 
@@ -373,17 +377,6 @@ adam_start = partial(first_order.start, "adam")
 
 
 # --- rows in memory ------------------------------------------------------------------
-
-
-def grams_pay(rows, options):
-    """Whether the Gram matrices of the features are kept, if batches stay the same.
-
-    They take no more room than the features while a batch has no more rows than there
-    are features; with more classes than rows they save too little.
-    """
-    b, n_classes = options.batch_size, int(np.max(rows.label)) + 1
-    static = options.mesh is None and not options.solver.shuffle
-    return static and b <= rows.x.shape[1] and n_classes <= b
 
 
 @partial(jax.jit, static_argnames="batch_size")
@@ -423,13 +416,6 @@ def rows_of_chunks(data, options, rng):
         yield *batched_rows(*given), weight.sum()
 
 
-def first_batch(rows, n):
-    """The first mini-batch, as rows of their own on the device."""
-    x, label, weight = (a[:n] for a in (rows.x, rows.label, rows.weight))
-    n_rows = np.minimum(rows.n_rows, np.int32(n))
-    return jax.device_put(BatchedRows(x, label, weight, n_rows, np.int32(1)))
-
-
 class Mean:
     """Weighted mean of what is found of several chunks."""
 
@@ -466,7 +452,12 @@ ALGORITHMS = {
         mini_batch_algorithm(
             "fgn", fgn_epoch, fgn_arguments, memory=walk_from, grams=True
         ),
-        mini_batch_algorithm("sgn", sgn_epoch, sgn_arguments, memory=sgn_start),
+        mini_batch_algorithm(
+            "sgn",
+            sgn_epoch,
+            lambda options, n_classes: {"cg_iterations": np.int32(options.rank)},
+            memory=sgn_start,
+        ),
         mini_batch_algorithm(
             "adam", adam_epoch, lambda options, n_classes: {}, memory=adam_start
         ),

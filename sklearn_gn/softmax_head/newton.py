@@ -13,7 +13,6 @@ folds share the coordinates.
 
 import math
 import time
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -36,9 +35,12 @@ from sklearn_gn.softmax_head.head import (
     on_devices,
 )
 from sklearn_gn.softmax_head.whitening import (
+    FLAT,
     Whitened,
+    best_length,
     class_blocks,
     newton_direction,
+    slope_along,
     times,
     whitened_rows,
 )
@@ -46,7 +48,6 @@ from sklearn_gn.softmax_head.whitening import (
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
 _FORCING = 0.1  # relative residual of a Newton system
-_KNOWN = 4  # minima from which the next one of a path is extrapolated
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
@@ -108,23 +109,21 @@ def prepare(rows, options, alike=True):
 
     ``alike`` is that of :func:`~sklearn_gn.softmax_head.whitening.whitened_rows`.
     """
-    least = options.alpha
-    if options.n_effective is not None:
-        least = least * 10.0**-penalty.DECADES
-    placed = on_devices(rows, options)
+    least, n_effective = options.alpha, options.n_effective
+    if n_effective is not None:
+        first = penalty.first_alpha(rows, options.intercept, n_effective)
+        options = at_penalty(options, first)
+        least = options.alpha * 10.0**-penalty.DECADES
+    placed = on_devices(rows, options) if options.compiled else rows
     found = whitened_rows(placed, least, options.intercept, alike)
     data = NewtonData(found, options)
-    if options.n_effective is None:
+    if n_effective is None:
         return data
     n, kind = int(rows.n_rows), rows.weight.dtype
     label, weight = rows.label[:n], rows.weight
-    all_weight = float(weight[:n].sum())
-    choosing = judging = n
-    if options.mesh is None:
-        choosing = penalty.n_choosing(n, rows.x.shape[1], int(label.max()) + 1)
-        judging = min(n, 2 * choosing)
-    fold = penalty.folds_of(label[:choosing], unseen=judging - choosing)
-    further = penalty.unseen_fold(label[:judging], fold)
+    all_weight, several = float(weight[:n].sum()), options.mesh is not None
+    fold, further = penalty.division(label, rows.x.shape[1], several)
+    choosing, judging = len(fold), len(further)
     part, judged = data.whitened, data.whitened.rows
     if choosing < n:
         weight, judged = weight[:choosing], first_rows(judged, judging)
@@ -143,14 +142,13 @@ def prepare(rows, options, alike=True):
         folds.append(NewtonData(part._replace(rows=own), options, factor))
     if not folds:
         return data
-    counted = rows.weight[: len(further)] * options.n_effective / all_weight
+    counted = rows.weight[: len(further)] * n_effective / all_weight
     counted = np.where(further >= 0, counted, 0).astype(kind)
     shift = penalty.shifts_of(rows.label[: len(fold)], weight, fold) * options.intercept
     numbers = divided([rows.label[: len(further)], counted, further], options)
     judges = penalty.Judges(judged.x, *numbers, shift.astype(kind))
-    return data._replace(
-        folds=tuple(folds), judges=judges, n_judged=float(counted.sum())
-    )
+    n_judged = float(counted.sum())
+    return data._replace(folds=tuple(folds), judges=judges, n_judged=n_judged)
 
 
 def at_penalty(options, alpha):
@@ -191,11 +189,12 @@ def init(data, net, options):
     """Evaluate the head to start from."""
     net = on_device(net, options)
     if data.folds:
-        state = evaluated(data.folds[0], net, float(options.alpha))
+        state = evaluated(data.folds[0], net, float(data.options.alpha))
         return Search((state,), state.net, _CHOSEN, state.alpha)
     if options.n_effective is None:
         return evaluated(data, net, float(options.alpha))
-    alpha = penalty.likeliest_alpha(float(options.alpha))  # the prior alone chooses
+    # The prior alone chooses.
+    alpha = penalty.likeliest_alpha(float(data.options.alpha))
     return evaluated(data, net, alpha)._replace(path=((alpha, 0.0, 1.0),))
 
 
@@ -267,8 +266,8 @@ def newton_step(data, state, options):
     if pays and not issparse(data.whitened.single):
         inverses = class_blocks(state.net, data.whitened, settings)
         state = state._replace(inverses=inverses, spent=0)
-    # 2. The direction, and the step length near the least loss along it.
-    direction, length, slope, iterations = newton_direction(
+    # 2. The direction.
+    direction, slope, iterations = newton_direction(
         state.net,
         state.gradient,
         data.whitened,
@@ -276,12 +275,13 @@ def newton_step(data, state, options):
         state.inverses,
         state.last_step,
     )
-    length, slope, iterations = float(length), float(slope), int(iterations)
+    exact_slope, slope, iterations = slope, float(slope), int(iterations)
     eps = float(np.finfo(options.alpha.dtype).eps)
     rounding = 8 * eps * abs(state.loss)
     resolved = -slope > rounding
-    # 3. The line search. Where the loss no longer resolves the step, a gradient of half
-    # the size decides; in single precision such a minimum has no length.
+    # 3. The line search: the whole step, unless it ends far from the least loss along
+    # the direction. Where the loss no longer resolves it, a gradient of half the size
+    # decides.
     cast = options.alpha.dtype.type
 
     def evaluate_at(length):
@@ -294,14 +294,16 @@ def newton_step(data, state, options):
             return insufficient_decrease(loss, state.loss, length, slope)
         return not (size <= state.grad_max / 2 and loss <= state.loss + rounding)
 
-    length = length if resolved else 1.0
     moved, evaluation, stop = False, None, None
     if slope < 0:
-        most = {} if resolved else {"halvings": 0}
-        loop = NumPy.while_loop
-        found = backtrack(evaluate_at, rejected, length, while_loop=loop, **most)
-        length, (net, evaluation) = found
-        moved = not rejected(*found)
+        length, found = 1.0, evaluate_at(1.0)
+        left = float(slope_along(found[1].gradient, direction))
+        near = abs(left) <= FLAT * -slope and not rejected(length, found)
+        if resolved and not near:
+            given = state.net, direction, data.whitened, settings, exact_slope
+            length, loop = float(best_length(*given)), NumPy.while_loop
+            length, found = backtrack(evaluate_at, rejected, length, while_loop=loop)
+        moved, (net, evaluation) = not rejected(length, found), found
     # 4. The new state.
     criterion = state.criterion
     if not moved:
@@ -442,7 +444,7 @@ def minima(data, weight, alphas, net, max_iter, before=None):
         while stop is None and n_iter < max_iter:
             state, report = newton_step(data, state, data.options)
             n_iter, stop = n_iter + 1, report.stop
-        known = [*known[1 - _KNOWN :], (alpha, state.net)]
+        known = [*known[-3:], (alpha, state.net)]  # for a polynomial of degree three
         yield state, n_iter, stop in ("tol", "rounding", "line_search")
 
 
@@ -458,5 +460,3 @@ def extrapolated(known, alpha):
 
 
 NEWTON = Algorithm("fgn_newton", init, step)
-COMPILED = {NEWTON.name: NEWTON}
-ALGORITHMS = {NEWTON.name: replace(NEWTON, compiled=False)}

@@ -53,16 +53,6 @@ _SPARSE_ROWS = 1000  # that choose where features are sparse
 # --- the rows that choose, and those that judge --------------------------------------
 
 
-def n_choosing(n_rows, n_features, n_classes):
-    """Number of rows that choose.
-
-    The precision of the coefficients is a property of the classes, not of the number of
-    rows: a part of them that has enough of each class chooses nearly the same.
-    """
-    enough = max(_FEWEST, _A_CLASS * n_classes, _A_FEATURE * n_features)
-    return min(n_rows, enough)
-
-
 def folds_of(label, n_folds=_FOLDS, enough=_JUDGES, unseen=0):
     """Number of the fold of each row; -1 of one that is never left out.
 
@@ -82,15 +72,22 @@ def folds_of(label, n_folds=_FOLDS, enough=_JUDGES, unseen=0):
     return np.where(fold < used, fold, -1)
 
 
-def unseen_fold(label, fold):
-    """The folds of rows with those behind them, which are judged like the first fold.
+def division(label, n_features, choose_all):
+    """Folds of the rows that choose, and of those that judge, of which they are first.
 
-    But for those of a class that it does not know.
+    The precision of the coefficients is a property of the classes, not of the number of
+    rows: a part of them that has enough of each class chooses nearly the same. As many
+    rows behind it, which no fold has seen, judge as the first fold does, but for those
+    of a class that it does not know.
     """
-    seen = np.zeros(label.max() + 1, bool)
-    seen[label[: len(fold)][fold != 0]] = True
-    last = label[len(fold) :]
-    return np.append(fold, np.where(seen[last] & (fold.max() >= 0), 0, -1))
+    n, n_classes = len(label), int(label.max()) + 1
+    choosing = max(_FEWEST, _A_CLASS * n_classes, _A_FEATURE * n_features)
+    choosing = n if choose_all else min(n, choosing)
+    label = label[: 2 * choosing]
+    fold = folds_of(label[:choosing], unseen=len(label) - choosing)
+    seen = np.bincount(label[:choosing][fold != 0], minlength=n_classes) > 0
+    judges = seen[label[choosing:]] & (fold.max() >= 0)
+    return fold, np.append(fold, np.where(judges, 0, -1))
 
 
 def shifts_of(label, weight, fold):
@@ -186,8 +183,12 @@ def best_factor(logits, label, weight, search=True):
 # --- the path ------------------------------------------------------------------------
 
 
-def first_alpha(squares, n_effective):
-    """Penalty to start from, for rows of such a mean squared length."""
+def first_alpha(rows, intercept, n_effective):
+    """Penalty to start from, by the mean squared length of the rows."""
+    n = int(rows.n_rows)
+    x, weight = rows.x[:n], rows.weight[:n] / rows.weight[:n].sum()
+    mean = intercept * (weight @ x)  # of sparse features, which are not centred
+    squares = float(weight @ (x**2).sum(axis=1) - np.sum(mean**2))
     return _START * (squares if squares > 0 else 1.0) / n_effective
 
 

@@ -5,6 +5,7 @@ batches, with the options of an algorithm; the algorithm; and when it has run, w
 known of the head. The estimator is an argument of most functions, for its parameters.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from sklearn_gn.data.rows import canonical_rows, row_codes
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.softmax_head import newton, penalty
-from sklearn_gn.softmax_head.fgn import n_competitors_of, row_spectrum
+from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of, row_spectrum
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
@@ -37,8 +38,8 @@ from sklearn_gn.solvers import FGN, FGNNewton
 
 # Damping and rank of each solver where the parameters are None.
 _WHERE_NONE = {"fgn_newton": (0.0, 100), "fgn": (1.0, 1), "sgn": (1.0, 5)}
+BATCH_SIZE = 256  # likewise, and the rows whose spectrum is told
 _ALPHA = 1e-3  # of mini-batches, which cannot choose it
-_SPECTRUM_ROWS = 1024  # at most
 _DENSE_BYTES = 2**32  # a sparse X larger than this stays sparse or is refused
 _DENSE_NUMBERS = 2**22  # a sparse X no larger than this is made dense
 _DENSE_SHARE = 0.1  # nor is one with more than this share of entries kept sparse
@@ -162,7 +163,7 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng):
     if not isinstance(solver, FGNNewton):
         from sklearn_gn.softmax_head.minibatch import ALGORITHMS
 
-        size = solver.batch_size or FGN().batch_size
+        size = solver.batch_size or BATCH_SIZE
         rows, size = batched_rows(*given, size, rng, estimator.dtype, n_devices)
         options = options_of(estimator, solver, size, rng)
         return Task(solver.algorithm(ALGORITHMS), rows, options, first_rows(rows, size))
@@ -172,7 +173,7 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng):
     rows, size = batched_rows(*given, np.inf, rng, X.dtype, n_devices, not by_numpy)
     options = options_of(estimator, solver, size, rng)
     options = options._replace(compiled=not by_numpy)
-    few = first_rows(rows, FGN().batch_size)
+    few = first_rows(rows, BATCH_SIZE)
     few = few._replace(x=few.x.copy())
     n, auto = int(rows.n_rows), estimator.alpha == "auto"
     # Of the training part; every row counts as one at least.
@@ -190,15 +191,14 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng):
     with scope_of(estimator, options):
         if auto and stays_sparse and few_rows is None:
             part, share = penalty.part_of(rows)
-            found = _with_first_alpha(part, options, n_effective * share)
+            found = options._replace(n_effective=n_effective * share)
             alpha, factor = newton.searched_penalty(part, found)
-            options = newton.at_penalty(options, alpha * share)
-            options = options._replace(factor=factor)
+            options = newton.at_penalty(options, alpha * share)._replace(factor=factor)
         elif auto:
-            options = _with_first_alpha(rows, options, n_effective)
+            options = options._replace(n_effective=n_effective)
         data = newton.prepare(rows, options, units.alike)
-    algorithms = newton.ALGORITHMS if by_numpy else newton.COMPILED
-    return Task(solver.algorithm(algorithms), data, options, few, units, few_rows)
+    algorithm = replace(newton.NEWTON, compiled=not by_numpy)
+    return Task(algorithm, data, options, few, units, few_rows)
 
 
 def fold_masks(label, n_folds):
@@ -206,16 +206,6 @@ def fold_masks(label, n_folds):
     count = len(label) if n_folds == "loo" else n_folds
     fold = penalty.folds_of(label, count, len(label))
     return fold[None, :] == np.arange(fold.max() + 1)[:, None]
-
-
-def _with_first_alpha(rows, options, n_effective):
-    """The options of a search for the penalty, which begins with theirs."""
-    n = int(rows.n_rows)
-    x, weight = rows.x[:n], rows.weight[:n] / rows.weight[:n].sum()
-    squares = weight @ (x**2).sum(axis=1)
-    squares = float(squares - options.intercept * np.sum((weight @ x) ** 2))
-    alpha = penalty.first_alpha(squares, n_effective)
-    return newton.at_penalty(options, alpha)._replace(n_effective=n_effective)
 
 
 def _check_device_is_possible(device, mesh, solver, X):
@@ -343,7 +333,7 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
     n_competitors = 0
     if isinstance(options.solver, FGN):
         n_competitors = n_competitors_of(options.rank, len(estimator.classes_))
-    most = max(1, _SPECTRUM_ROWS // (1 + n_competitors))
+    most = max(1, LARGEST_GRAM // (1 + n_competitors))
     few = first_rows(few, min(most, options.batch_size))
     n_rows = int(min(len(few.weight), few.n_rows))
     found["_spectrum"] = {

@@ -33,6 +33,7 @@ from sklearn_gn.optim.multinomial import hessian_product, probabilities, to_colu
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
+    block_rows,
     gradient_norms,
     length_along,
     over_blocks,
@@ -42,7 +43,7 @@ from sklearn_gn.softmax_head.head import (
 )
 
 _ROTATED = 2048  # rows or features, at most, of which principal axes are computed
-_FLAT = 0.3  # part of the slope that may be left where the line search ends
+FLAT = 0.3  # part of the slope that may be left at the end of a step
 _LINE_ITERATIONS = 8
 
 
@@ -62,16 +63,8 @@ class Units(NamedTuple):
     def of(cls, X, weight, intercept, scaled):
         """Put dense features into units, in their memory, and return these.
 
-        Parameters
-        ----------
-        X : ndarray of shape (n, d)
-        weight : ndarray of shape (n,)
-            Of sum one.
-        intercept : bool
-            Whether features are centred.
-        scaled : bool
-            Whether they are divided by standard deviations. Of heavy tails these say
-            too little, and the root of the kurtosis raises them.
+        With an intercept they are centred. They may be ``scaled`` by their standard
+        deviations: of heavy tails these say too little, and the kurtosis raises them.
         """
         mean, size = moments(X, weight)
         eps = np.finfo(X.dtype).eps
@@ -143,18 +136,9 @@ def gram_of(x, alike):
 
 
 def whitened_rows(rows, least_alpha, intercept, alike):
-    """Whiten the features of rows; NumPy writes into them.
+    """Whiten the features of rows, for penalties from a least one on.
 
-    Parameters
-    ----------
-    rows : BatchedRows
-    least_alpha : scalar
-        The smallest penalty of the fits. Directions of so little variance that it
-        decides what a head has there are not blown up.
-    intercept : scalar
-        Whether the mean of features that are not centred means nothing, 0 or 1.
-    alike : bool
-        Whether the features are near enough in size for common principal axes.
+    NumPy writes into the rows. ``alike`` is that of :class:`Units`.
     """
     gram = gram_of(rows.x, alike)
     found = second_moments(rows, gram)
@@ -286,13 +270,11 @@ def system_at(net, data, settings):
 
 @in_either_library
 def newton_direction(net, gradient, data, settings, inverses=None, last=None):
-    """Inexact Newton step in single precision, and where to try it first.
+    """Inexact Newton step in single precision.
 
-    ``inverses`` are those of :func:`class_blocks`, if there are any. Where ``last``,
-    the step before, is given, the direction is that of the least undamped model over
-    both: damping alone would make it a gradient step, along which a minimum is
-    approached slowly. Returns the direction, the step length near the least loss along
-    it, the slope, and the number of iterations.
+    ``inverses`` are those of :func:`class_blocks`, or None. Where ``last``, the step
+    before, is given, the direction has the least undamped model over both: damping
+    alone would make it a gradient step. Returns it, the slope, and the iterations.
     """
     library, x = library_of(data.single), data.single
     xp = library.xp
@@ -305,25 +287,34 @@ def newton_direction(net, gradient, data, settings, inverses=None, last=None):
     given = x, head, system, right, size.astype(x.dtype), settings, inverses, last
     unit_step, iterations = _solved(*given)
     direction = library.tree_map(lambda d: d.astype(size.dtype) * size, unit_step)
-    slope = sum(xp.sum(d * g) for d, g in zip(direction, gradient, strict=True))
+    return direction, dot(direction, gradient), iterations
+
+
+slope_along = in_either_library(dot)
+
+
+@in_either_library
+def best_length(net, direction, data, settings, slope):
+    """The step length near the least loss along a direction, in single precision."""
+    system, head = system_at(net, data, settings)
     along = single(direction)
-    trial, *_ = length_along(
-        values(head, x),
-        values(along, x),
+    length, *_ = length_along(
+        values(head, data.single),
+        values(along, data.single),
         data.rows.label,
         system.weight,
         slope.astype(np.float32),
-        xp.sum(system.penalty * along.weight**2),
-        flat=_FLAT,
+        namespace(along).sum(system.penalty * along.weight**2),
+        flat=FLAT,
         max_iter=_LINE_ITERATIONS,
     )
-    return direction, trial.astype(size.dtype), slope, iterations
+    return length
 
 
 def _solved(x, head, system, right, size, settings, inverses, last):
     """The solution of the system with a right side, and the number of iterations."""
     library = library_of(x)
-    xp, p = library.xp, probabilities(values(head, x))
+    xp, p = library.xp, all_probabilities(head, x)
     shift, variance = system.shift, system.variance
     curvature = class_curvature(p, system.weight)
     # The bias of a class without probability has a gradient and no curvature: it goes
@@ -376,6 +367,20 @@ def _solved(x, head, system, right, size, settings, inverses, last):
     return step, iterations
 
 
+def all_probabilities(head, x):
+    """Probabilities of all rows, with logits of a block of them at a time."""
+    library, shape = library_of((head, x)), (x.shape[0], max(len(head.bias), 2))
+    block = block_rows(*shape, library)
+
+    def write(k, out):
+        part = probabilities(values(head, library.rows_from(x, k * block, block)))
+        return library.with_rows(out, part, k * block)
+
+    # A last block that would reach beyond the end is moved back.
+    empty = library.xp.zeros(shape, head.bias.dtype)
+    return library.fori_loop(0, -(-shape[0] // block), write, empty)
+
+
 def class_curvature(p, weight):
     """The sums of ``w p (1 - p)`` over the rows, of each column."""
     xp = namespace(p)
@@ -394,7 +399,7 @@ def class_blocks(net, data, settings):
     """Inverses (m, r + 1, r + 1) of the diagonal blocks of the Hessian, one a class."""
     system, head = system_at(net, data, settings)
     x, library = data.single, library_of(data.single)
-    xp, p = library.xp, probabilities(values(head, x))
+    xp, p = library.xp, all_probabilities(head, x)
     eps = xp.finfo(x.dtype).eps
     least = eps * xp.max(class_curvature(p, system.weight))
     shift = (system.shift + least * system.variance)[:, 0]

@@ -27,8 +27,7 @@ class FGNNewton(Solver):
     in the conjugate-gradient method. The steps that search for ``alpha="auto"`` are not
     damped: the penalty does not depend on ``damping``. Its ``rank`` is the maximum
     number of conjugate-gradient iterations of a step, the dimension of the Krylov space
-    in which the system is solved; if None, it is 100. For sparse features the previous
-    step is one of the dimensions.
+    in which the system is solved; if None, it is 100.
 
     References
     ----------

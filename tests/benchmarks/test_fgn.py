@@ -245,7 +245,7 @@ def test_steps_are_timed_in_turn_and_their_memory_counted(monkeypatch):
 
 def test_an_epoch_of_steps_is_that_of_the_solver(monkeypatch):
     # The solver would factor so small a system.
-    monkeypatch.setattr(minibatch, "_CHOLESKY_ROWS", 0)
+    monkeypatch.setattr(minibatch, "LARGEST_GRAM", 0)
     monkeypatch.setattr(minibatch, "_CG_ITERATIONS", fgn_mechanism.CG_ITERATIONS)
     sizes = fgn_mechanism.Sizes(64, 48, 32, (3,), most_steps=4, least_steps=4)
     options = fgn_mechanism.options_of(solvers.FGN(), sizes.batch_size)

@@ -1,6 +1,7 @@
 """FGNSoftmaxHead: optima, equivalences, hard data."""
 
 import pickle
+import time
 import warnings
 
 import jax
@@ -22,6 +23,7 @@ from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.softmax_head import (
     head,
     minibatch,
+    newton,
     whitening,
 )
 from sklearn_gn.softmax_head.minibatch import fgn_epoch
@@ -356,7 +358,7 @@ def test_feature_grams_change_nothing(monkeypatch):
     with pytest.warns(ConvergenceWarning):
         with_grams = clone(model).fit(X, y)
     assert kept == [16]
-    monkeypatch.setattr(minibatch, "grams_pay", lambda rows, options: False)
+    monkeypatch.setattr(minibatch, "feature_grams", lambda x, b: None)
     with pytest.warns(ConvergenceWarning):
         without = clone(model).fit(X, y)
     assert kept == [16]
@@ -752,6 +754,25 @@ def test_divergence_keeps_the_best_head_and_says_so():
         model.fit(X, y)
     assert model.loss_ <= np.log(3) * (1 + 1e-9)
     assert np.isfinite(model.predict_proba(X)).all()
+
+
+@pytest.mark.parametrize("alpha", [1e-5, "auto"])
+def test_no_step_begins_that_would_end_after_max_time(alpha, monkeypatch):
+    X, y = standardised(load_digits)
+    now, real = [0.0], newton.newton_direction
+
+    def a_second(*given):
+        now[0] += 1.0
+        return real(*given)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(newton, "newton_direction", a_second)
+    model = FGNSoftmaxHead(alpha=alpha, tol=1e-12, max_time=5.5)
+    with pytest.warns(ConvergenceWarning, match="max_time"):
+        model.fit(X, y)
+    assert model.stop_reason_ == "max_time"
+    assert 4 <= now[0] <= 1.1 * 5.5
+    assert model.score(X, y) > 0.9
 
 
 # --- changes between fits ------------------------------------------------------------

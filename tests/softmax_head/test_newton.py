@@ -83,7 +83,7 @@ def test_damping_is_the_shift_of_the_hessian(n_classes, put, monkeypatch):
         expected = dense_direction(rows, net, damping)
         options = options._replace(compiled=put is not np.asarray)
         data, net, gradient = whitened(rows, options, net, put)
-        direction, _, slope, count = newton_direction(
+        direction, slope, count = newton_direction(
             net, gradient, data.whitened, newton.newton_settings(options, 1.0)
         )
         weight = data.whitened.basis @ direction.weight
