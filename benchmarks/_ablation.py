@@ -20,8 +20,8 @@ SWITCHES = {
     "be (pinn.dispersion).",
     "pinn.dispersion": "Waves that a linear equation lets pass are inputs of the "
     "network. Off: none.",
-    "pinn.corners": "Singular functions of corners, and of right angles at which the "
-    "values contradict the equation, are inputs. Off: none.",
+    "pinn.corners": "Singular functions of corners, of crossing interfaces, and of "
+    "right angles at which the values contradict the equation, are inputs. Off: none.",
     "pinn.breaks": "Jumps and kinks of initial values are looked for. Off: none are "
     "found, so an axis on which there are some may be closed to a circle, and the "
     "statement is judged as if they were carried along.",

@@ -48,8 +48,9 @@ NOTES = (
     "textbook_*: further problems, which were stated before any of them was solved.",
     "classical: SciPy's solvers, for equations of one axis of space with Chebyshev "
     "nodes in it, or finite elements of degree four (scikit-fem), finer until they "
-    "are as accurate as the default fit; seconds are those of the last level alone, on "
-    "a warm process. Forward rows for which a few lines state them have one.",
+    "are as accurate as the default fit; seconds are CPU time of the last level alone, "
+    "on a warm process with one thread. Forward rows for which a few lines state them "
+    "have one.",
 )
 
 
@@ -111,7 +112,8 @@ def add_method(row, name, method, peers, seconds, seed):
             return  # a later run may have it
         del task["seed"]
         task["error"] = row["methods"]["default"]["runs"][0]["error"]
-        figures = answer_of([sys.executable, "-m", "benchmarks._demos.classical"], task)
+        command = [sys.executable, "-m", "benchmarks._demos.classical"]
+        figures = answer_of(command, task, OPENBLAS_NUM_THREADS="1")
     elif method == "default":
         figures = answer_of([sys.executable, "-m", "benchmarks._demos.worker"], task)
     else:

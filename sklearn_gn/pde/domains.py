@@ -306,8 +306,8 @@ class Union(_SameAxes):
     @property
     def bounds(self):
         """Lowest and highest values along the axes, of shape (d, 2)."""
-        both = np.stack([self.first.bounds, self.second.bounds])
-        return np.column_stack([both[:, :, 0].min(axis=0), both[:, :, 1].max(axis=0)])
+        (a, b), (c, e) = self.first.bounds.T, self.second.bounds.T
+        return np.column_stack([np.minimum(a, c), np.maximum(b, e)])
 
     def depth(self, X):
         """The larger depth of the two."""
@@ -327,22 +327,22 @@ class Intersection(_SameAxes):
     @property
     def bounds(self):
         """Lowest and highest values along the axes, of shape (d, 2)."""
-        both = np.stack([self.first.bounds, self.second.bounds])
-        return np.column_stack([both[:, :, 0].max(axis=0), both[:, :, 1].min(axis=0)])
+        (a, b), (c, e) = self.first.bounds.T, self.second.bounds.T
+        return np.column_stack([np.maximum(a, c), np.minimum(b, e)])
 
     def depth(self, X):
-        """The smaller depth of the two."""
-        return namespace(X).minimum(self.first.depth(X), self.second.depth(X))
+        """The smaller depth of the two; that of the outside of a domain is negative."""
+        second = self._orientation * self.second.depth(X)
+        return namespace(X).minimum(self.first.depth(X), second)
 
     def interior(self):
         """The patch of the whole intersection, from points of the smaller domain."""
-        patches = self.first.interior(), self.second.interior()
-        if patches[0].log_measure <= patches[1].log_measure:
-            return select(patches[0], lambda x, _: self.second.depth(x) >= 0)
-        return select(patches[1], lambda x, _: self.first.depth(x) >= 0)
+        pair = self.first, self.second
+        smaller, other = sorted(pair, key=lambda part: part.interior().log_measure)
+        return select(smaller.interior(), lambda x, _: other.depth(x) >= 0)
 
 
-class Difference(_SameAxes):
+class Difference(Intersection):
     """Points of the first domain that are not in the second, written ``A - B``."""
 
     _sign, _orientation = "-", -1
@@ -351,10 +351,6 @@ class Difference(_SameAxes):
     def bounds(self):
         """Bounds of the first domain."""
         return self.first.bounds
-
-    def depth(self, X):
-        """Depth in the first domain, or distance to the second if that is smaller."""
-        return namespace(X).minimum(self.first.depth(X), -self.second.depth(X))
 
     def interior(self):
         """The patch of the whole difference."""

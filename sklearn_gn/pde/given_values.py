@@ -121,24 +121,28 @@ def contradict_the_equation(problem, places, faces):
 @partial(jit_by_size, static_argnames=("problem", "faces"))
 def _residuals_of_sums(problem, faces, places, x):
     """Residuals (n, 3, 1 + m, k) of a sum and of its two parts, there and at points."""
+    shares = np.array([[1, 1, -1], [1, 0, 0], [0, 1, 0]], x.dtype)
 
-    def residuals(function, place):
-        points = jnp.concatenate([place[None], x])
-        return jax.vmap(partial(problem._equation_at, function))(points)
+    def residual(x, share, place, first, second):
+        (i, on_first), (j, on_second) = first, second
+
+        def values(x):
+            x_first, x_second = x.at[i].set(place[i]), x.at[j].set(place[j])
+            parts = (
+                value_at(problem, on_first, x_first),
+                value_at(problem, on_second, x_second),
+                value_at(problem, on_second, x_second.at[i].set(place[i])),
+            )
+            return share @ jnp.stack(parts)
+
+        return problem._equation_at(values, x)
 
     rows = []
-    for place, ((i, on_first), (j, on_second)) in zip(places, faces, strict=True):
-
-        def first(x, i=i, given=on_first, place=place):
-            return value_at(problem, given, x.at[i].set(place[i]))
-
-        def second(x, j=j, given=on_second, place=place):
-            return value_at(problem, given, x.at[j].set(place[j]))
-
-        def both(x, i=i, place=place, first=first, second=second):
-            return first(x) + second(x) - second(x.at[i].set(place[i]))
-
-        rows.append(jnp.stack([residuals(f, place) for f in (both, first, second)]))
+    for place, (first, second) in zip(places, faces, strict=True):
+        of_corner = partial(residual, place=place, first=first, second=second)
+        at_points = jax.vmap(of_corner, (0, None))
+        points = jnp.concatenate([place[None], x])
+        rows.append(jax.vmap(at_points, (None, 0))(points, shares))
     return jnp.stack(rows)
 
 

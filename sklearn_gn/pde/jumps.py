@@ -192,8 +192,9 @@ def _within(problem, name, condition, rng, default_network):
     places, before, after = steepest_parts(values, *chords)
     steps = np.nan_to_num(np.abs(after - before))
     row, k = np.unravel_index(steps.argmax(), steps.shape)
-    followed = default_network and at_start and follows_jump(problem, places[[row]])[0]
-    if steps[row, k] <= JUMP or followed:
+    if steps[row, k] <= JUMP:
+        return []
+    if default_network and at_start and follows_jump(problem, places[[row]])[0]:
         return []
     unit = np.ptp(domain.bounds, axis=1)
     place = np.round(places[row] / unit, _DIGITS) * unit + 0.0
@@ -288,16 +289,17 @@ def _where_parts_meet(problem, first, second, rng, default_network):
     domain, at_start = problem.domain, isinstance(second[1], Initial)
     conditions = first[1], second[1]
     places, *sides = _common_points(domain, *conditions, rng)
-    if at_start and default_network and len(places):
-        kept = ~follows_jump(problem, places)
-        places, *sides = (X[kept] for X in (places, *sides))
     if not len(places):
         return []
     inside = second[1].sample(domain, N_POINTS, rng).x[:, 0]  # shows the size
     # Values of two conditions are compared there, those of one on its two sides.
     sides = sides if first is second else (places, places)
-    at = [np.concatenate([side, inside]) for side in sides]
-    found = _largest_difference(problem, conditions, at, JUMP, len(places))
+    at = [np.concatenate([inside, side]) for side in sides]
+    kept, n = np.arange(len(inside), len(at[0])), len(inside)
+    found = _largest_difference(problem, conditions, at, JUMP, kept)
+    if found is not None and at_start and default_network:
+        kept = kept[~follows_jump(problem, places)]
+        found = _largest_difference(problem, conditions, at, JUMP, kept)
     if found is None:
         return []
     i, output, values = found
@@ -314,7 +316,7 @@ def _where_parts_meet(problem, first, second, rng, default_network):
         meet = "the boundary meets the start of time"
     return [
         f"{who} {meet}: the output {output!r} is {values[0]:.4g} and {values[1]:.4g} "
-        f"at {_coordinates(domain, places[i])}. {meant}"
+        f"at {_coordinates(domain, places[i - n])}. {meant}"
     ]
 
 
@@ -357,17 +359,19 @@ def _is_end_of(domain, condition, place, X):
     return kept & np.asarray(on(back), dtype=bool) if callable(on) else kept
 
 
-def _largest_difference(problem, conditions, places, tolerance, n=None):
+def _largest_difference(problem, conditions, places, tolerance, kept=slice(None)):
     """Number of the place, output and both values where two conditions differ most.
 
-    Of the first n places, the others show the size; None if they differ by less than
-    the tolerance, relative to the largest values.
+    Of some places, the others show the size; None if they differ by less than the
+    tolerance, relative to the largest values.
     """
     a, b = values_of(problem, conditions, places)
     size = np.fmax(np.abs(a), np.abs(b)).max(axis=0, initial=np.finfo(float).tiny)
     with np.errstate(invalid="ignore"):  # infinite values
-        differ = np.nan_to_num(np.abs(a - b)[:n] / size)
-    if differ.max(initial=0) <= tolerance:
+        differ = np.nan_to_num(np.abs(a - b) / size)
+    if differ[kept].max(initial=0) <= tolerance:
         return None
-    i, k = np.unravel_index(np.argmax(differ), differ.shape)
+    numbers = np.arange(len(a))[kept]
+    row, k = np.unravel_index(np.argmax(differ[kept]), differ[kept].shape)
+    i = numbers[row]
     return i, problem.outputs[k], (a[i, k], b[i, k])

@@ -76,10 +76,10 @@ class Interior:
 
 
 def traced_class(problem, name, function, n_points=1, n_data=0, weight=1.0):
-    """Return a kind of residuals, with their number, which is found by tracing.
+    """A kind of residuals, whose number is found by tracing; errors say what is wrong.
 
     ``function(fields, points, data, coefficients)`` takes ``n_points`` of both, and
-    ``n_data`` numbers; a ValueError says what is wrong with it.
+    ``n_data`` numbers.
     """
     residual = getattr(function, "residual", None)
     if problem._projections:
