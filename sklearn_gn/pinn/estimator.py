@@ -140,8 +140,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     tol : float, default=0.001
         The fit stops when twenty iterations have lowered the loss on fresh points by
         less than ``tol`` times its value and growing does not pay, or earlier if the
-        estimated error is below 1e-7 (1e-5 with observations). In plain regression it
-        stops when the log evidence per row has risen by less than ``tol`` in three
+        loss falls slowly and the estimated error is below 1e-7 (1e-5 with observations,
+        otherwise 1e-4 if ``hidden_layer_sizes`` is given). In plain regression it stops
+        when the log evidence per row has risen by less than ``tol`` in three
         iterations. If 0, these tests are disabled. See ``converged_``.
 
     max_time : float or None, default=None
