@@ -51,8 +51,8 @@ _PATIENCE = 40  # iterations in which the fresh loss is to fall by FALL, or a fi
 _STALLED = 20  # iterations without a lower loss, after which a fit ends
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
 # Estimated relative error beyond which a network that solves the equation still grows,
-# and the one below which a fit ends; that of a fit to observations, which are hardly
-# ever exact to more digits.
+# and below which a fit of given layers ends; below which one that may grow does, and
+# one to observations, which are hardly ever exact to more digits.
 _LARGE_ERROR, _SMALL_ERROR, _SMALL_ERROR_OF_UNKNOWNS = 1e-4, 1e-7, 1e-5
 _MOST_STARTS = 3  # networks, until one is not stuck
 _RAISE = 10.0  # of the next start of one that has gone to zero
@@ -189,8 +189,9 @@ def decide(points, state, settings, step, losses):
             late = lacks in ("points", "network") and not in_time
             ended = now.level.ended and (settled or solved)
             settled = (settled and solved) if late else ended
-            if solved and settings.tol > 0:
-                slow = step.at_minimum or is_flat(now.level.falls, FEW_ITERATIONS)
+            if solved and decisive and settings.tol > 0:
+                few = FEW_ITERATIONS // 4 if step.at_minimum else FEW_ITERATIONS
+                slow = is_flat(now.level.falls, few)
                 found = points, state, settings, now, losses
                 now, settled = _judged(*found, slow, settled)
     stop = _reason_to_stop(now, settings, step, losses, solved, settled)
@@ -250,8 +251,9 @@ def _judged(points, state, settings, now, losses, slow, settled):
         asked = (slow or now.next is not None) and losses.fresh <= level.promising
         if not (settled or asked):
             return now, settled
-        is_inverse = points.data is not None
-        small = _SMALL_ERROR_OF_UNKNOWNS if is_inverse else _SMALL_ERROR
+        small = _SMALL_ERROR if rules.network else _LARGE_ERROR
+        if points.data is not None:
+            small = _SMALL_ERROR_OF_UNKNOWNS
         error = _estimated_error(points, state, settings, now)
         accurate = error <= small
         promising = 0.0 if math.isnan(error) else losses.fresh * (small / error) ** 2

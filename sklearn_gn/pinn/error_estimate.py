@@ -38,18 +38,13 @@ from scipy.linalg import cho_factor, cho_solve, qr, solve_triangular
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg import jacobian as operators
+from sklearn_gn.pinn import pieces
 from sklearn_gn.pinn.model import (
     MOST_WEIGHTS,
     coefficient_values,
     n_waves,
     n_weights,
     richer,
-)
-from sklearn_gn.pinn.pieces import (
-    cut,
-    dense_jacobian_of_piece,
-    jacobian_of_piece,
-    sums_over_pieces,
 )
 from sklearn_gn.pinn.residuals import class_residuals, residual_counts
 from sklearn_gn.pinn.solution import output_slopes
@@ -61,7 +56,6 @@ _LEAST_EXPLAINED = 1e-4  # part of the residuals
 _DEGREE = 8  # of functions of time that are taken off
 _FEW = 8  # points of a class that both halves need
 _TIMES, _ENOUGH = 3, 10  # as many points; residuals for each weight that suffice
-_DAMPINGS = np.finfo(float).eps ** (1 / np.arange(1, 5))  # relative to the largest
 _AGREED = 0.5  # difference of errors that halves find, relative to that of all points
 
 
@@ -138,7 +132,7 @@ def _found_change(model, net, batches, fresh, draw=None):
             fresh = *drawn, *fresh[len(drawn) :]
             found = solved(factor_over_pieces, fresh, correction_by_factors)
     if found.difference > _AGREED:
-        found = solved(sums_over_pieces, fresh, correction_of_halves)
+        found = solved(pieces.sums_over_pieces, fresh, correction_of_halves)
     squares = np.sum(error_of(found.change) ** 2, axis=0)
     return _Change(net, found.change, found.explained, squares, sizes, physical)
 
@@ -176,9 +170,9 @@ def _has_equation(model, net, points, like):
     if layer.shape[1] == 1 or model.problem.transform is not None:
         return found
     start = 0
-    for piece in cut(model.classes, points, like):
+    for piece in pieces.cut(model.classes, points, like):
         size = len(piece[0].x)
-        _, rows = dense_jacobian_of_piece(model, net, piece)
+        _, rows = pieces.dense_jacobian_of_piece(model, net, piece)
         rows = rows[: size * model.classes[0].residual.n_outputs]
         stop = rows.shape[1] - net.extra.size
         rows = rows[:, stop - layer.size : stop].reshape(size, -1, layer.shape[1])
@@ -217,8 +211,8 @@ def even_weights(model, net, batches):
     if any(kind.residual.name == "data" for kind in model.classes):
         return ones
     squares = np.zeros(len(batches))
-    for piece in cut(model.classes, batches):
-        _, parts = jacobian_of_piece(model, net, piece)
+    for piece in pieces.cut(model.classes, batches):
+        _, parts = pieces.jacobian_of_piece(model, net, piece)
         dense = (operators.multiplied_out([part])[0] for part in parts)
         squares = squares + [np.sum(a.dense**2) + np.sum(a.extra**2) for a in dense]
     usual = (squares > 0) & np.isfinite(squares)
@@ -256,7 +250,8 @@ class _Solution(NamedTuple):
 def correction_of_halves(first, second, error_of):
     """:func:`correction` by both halves, so damped that they agree on the error."""
     both = [a + b for a, b in zip(first, second, strict=True)]
-    for damping in _DAMPINGS:
+    for root in range(1, 5):  # of rounding, relative to the largest of the diagonal
+        damping = np.finfo(float).eps ** (1 / root)
         change, explained = correction(*both, damping)
         parts = [correction(*half, damping)[0] for half in (first, second)]
         difference = _largest_difference(error_of, change, parts)
@@ -289,8 +284,8 @@ def correction(gramian, gradient, square, damping=0.0):
 def factor_over_pieces(model, net, points, like):
     """Triangular factor (n + 1, n + 1) of the Jacobian with the residuals appended."""
     factor = None
-    for piece in cut(model.classes, points, like):
-        r, rows = dense_jacobian_of_piece(model, net, piece)
+    for piece in pieces.cut(model.classes, points, like):
+        r, rows = pieces.dense_jacobian_of_piece(model, net, piece)
         rows = np.column_stack([rows, r])
         factor = _triangle(rows if factor is None else np.concatenate([factor, rows]))
     return factor
@@ -377,7 +372,7 @@ def relative_error_in_windows(model, solution, fresh):
 def _change_in_window(model, net, points, before):
     """Change of the weights of a window that leads to the exact solution."""
     points = _weighted(points, np.sqrt(even_weights(model, net, points)))
-    gramian, own, square = sums_over_pieces(model, net, points)
+    gramian, own, square = pieces.sums_over_pieces(model, net, points)
     change, explained = correction(gramian, own, square)
     change = change * for_all_residuals(explained)
     if before is None:
@@ -388,7 +383,7 @@ def _change_in_window(model, net, points, before):
             shift = _change_of_residuals(model, kind, *before, batch)
             batch = batch._replace(data=np.asarray(batch.data) + np.asarray(shift))
         moved.append(batch)
-    _, both, _ = sums_over_pieces(model, net, moved)
+    _, both, _ = pieces.sums_over_pieces(model, net, moved)
     return change + correction(gramian, both - own, 1.0)[0]
 
 

@@ -89,7 +89,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Maximum number of iterations. If None, 1000, or unlimited with ``max_time``.
     tol : float, default=0.001
         The fit stops when twenty iterations have lowered the loss on fresh points by
-        less than this share and growing does not pay, or the estimated error is tiny.
+        less than this share and growing does not pay, or the estimated error is below
+        1e-7 (1e-5 with observations; 1e-4 if ``hidden_layer_sizes`` is given).
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. None: no limit.
     early_stopping : bool, default=False

@@ -23,24 +23,12 @@ from sklearn_gn.networks._base import (
     n_features,
 )
 from sklearn_gn.pde.residual_classes import traced_class
-from sklearn_gn.pinn import baselines, eigenvalues, regression
+from sklearn_gn.pinn import baselines, eigenvalues, findings, iteration, regression
 from sklearn_gn.pinn.control import FEW_POINTS, Rules, has_room, points_for
 from sklearn_gn.pinn.data import checked_data, problem_sequence, without_data
 from sklearn_gn.pinn.dngd import DENSE, DNGD, RANK, gramian_eigenvalues
 from sklearn_gn.pinn.enrichment import NAMES, posed
 from sklearn_gn.pinn.error_estimate import in_double_precision
-from sklearn_gn.pinn.findings import (
-    solved_until,
-    take_back_convergence,
-    warn_of_doubts,
-    why_early,
-)
-from sklearn_gn.pinn.iteration import (
-    PINNSettings,
-    Steps,
-    fresh_losses,
-    total_loss,
-)
 from sklearn_gn.pinn.model import (
     FIRST_WIDTHS,
     MOST_WEIGHTS,
@@ -120,7 +108,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         # A resumed fit has the points of the seed that it began with.
         with backend.scope(solver.dtype, solver.device):
             state = run.final_state if run.log else None
-            return float(fresh_losses(run.data, settings, net, state).sum())
+            return float(iteration.fresh_losses(run.data, settings, net, state).sum())
 
     def fitted(net):
         return Fitted(
@@ -151,7 +139,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         ),
     )
     if problem is not None:
-        warn_of_doubts(solver)
+        findings.warn_of_doubts(solver)
     return solver
 
 
@@ -343,11 +331,11 @@ def _settings(solver, models, stages, data, untrained, start, seed):
             n_equations = model.classes[0].residual.n_outputs
             has_functions = len(model.problem.outputs) > n_equations
             known = known_observations(data.observations.training, has_functions)
-    return PINNSettings(
+    return iteration.PINNSettings(
         models=models,
         stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
         sampler=sampler,
-        steps=Steps(method, solver.damping, solver.rank, max_iter),
+        steps=iteration.Steps(method, solver.damping, solver.rank, max_iter),
         resample=None if data.problem is None else solver.resample,
         tol=np.asarray(solver.tol, solver.dtype),
         seed=np.int32(seed),
@@ -424,7 +412,7 @@ def _set_fitted(solver, run, fitted, n_observations):
     solver._sizes = n_weights(net), n_residuals
     # What the findings take from the course of the fit.
     solver._untrained_loss = math.nan if problem is None else now.first_fresh
-    solver._why_early, solver._has_settled_weight = why_early(run), None
+    solver._why_early, solver._has_settled_weight = findings.why_early(run), None
     if settings.observed is not None:
         solver._has_settled_weight = now.weighing.has_settled
     grows = settings.growth is not None and settings.growth.network
@@ -433,16 +421,18 @@ def _set_fitted(solver, run, fitted, n_observations):
     solver.window_ends_ = fitted.net.ends if in_windows else np.zeros(0)
     solver.enrichment_ = dict(getattr(model.problem, "function_counts", {}))
     if in_windows:
-        solver._solved_until = solved_until(fitted.net, problem.domain, now.first_fresh)
+        solver._solved_until = findings.solved_until(
+            fitted.net, problem.domain, now.first_fresh
+        )
     with backend.scope(solver.dtype, solver.device):
         # Losses in training, on fresh points, and of noise, which is known once the
         # weight of the observations has fallen.
         fresh = run.val_loss(fitted.net) if run.val_loss is not None else math.nan
         solver.fresh_loss_ = fresh * scale
-        solver.loss_ = total_loss(model, net, state.batches) * scale
+        solver.loss_ = iteration.total_loss(model, net, state.batches) * scale
         solver._fresh_noise = 0.0
         if now.weighing.weight != 1:
-            found = fresh_losses(run.data, settings, net, state)
+            found = iteration.fresh_losses(run.data, settings, net, state)
             solver._fresh_noise = float(found[-1])
         solver.gram_spectrum_ = np.zeros(0)
         small = settings.steps.rank is not None or min(solver._sizes) <= MOST_WEIGHTS
@@ -457,7 +447,7 @@ def _set_fitted(solver, run, fitted, n_observations):
             solver.noise_std_ = float(solver._posterior.noise_deviation())
     if problem is not None:
         solver._left_open = what_is_left_open(solver, run)
-        take_back_convergence(solver, run)
+        findings.take_back_convergence(solver, run)
 
 
 def _set_posterior(solver, run, fitted, n_observations):

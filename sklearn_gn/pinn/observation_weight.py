@@ -36,6 +36,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn import _switches as switches
+from sklearn_gn.pinn.windows import FALL
 
 _SMALLEST = 1e-6
 _LARGEST_FALL = 10.0  # of the weight, at once
@@ -43,9 +44,7 @@ _LEAST_FALL = 1.5  # below which it stays
 _RISE_OF_SHARE = 3.0  # of the equation, from its smallest where the weight changed
 _SPENT = 0.01  # parameters on the noise, at which the weight stays
 _LARGEST_NOISE = 0.5  # of the variance of the observations
-# Iterations, and the falls in them of a loss, and of that of the equation, which have
-# not settled.
-_PATIENCE, _FALL, _FALL_OF_EQUATION = 8, 0.9, 0.5
+_PATIENCE, _FALL = 8, 0.9  # iterations, and the fall in them of a loss not settled
 
 
 class Weighing(NamedTuple):
@@ -169,7 +168,7 @@ def has_settled(losses, equation=()):
     """
     if len(losses) <= _PATIENCE:
         return False
-    if equation and not min(equation) > _FALL_OF_EQUATION * min(equation[:-_PATIENCE]):
+    if equation and not min(equation) > FALL * min(equation[:-_PATIENCE]):
         return False
     return min(losses) > _FALL * min(losses[:-_PATIENCE])
 

@@ -26,7 +26,7 @@ _MOST_PIECES = 32
 _BITS = 5  # leading ones of the numbers of points
 # Numbers in a Jacobian that is multiplied out. Beyond, the products of several threads
 # are worth seconds of compilation.
-_SMALL_JACOBIAN = 2**25
+SMALL_JACOBIAN = 2**25
 
 _kept = KeptWithArrays()  # points of pieces
 
@@ -109,7 +109,7 @@ _of_class = _compiled(
 def linear_system(model, net, batches):
     """Network, batches, residuals and Jacobian; in NumPy where they are small."""
     n_residuals = sum(of_points.residual_counts(model.classes, batches))
-    is_small = n_residuals * dimension(net) <= _SMALL_JACOBIAN
+    is_small = n_residuals * dimension(net) <= SMALL_JACOBIAN
     if not (is_small and serve(batches)):
         return net, batches, *compiled_jacobian(model, net, batches)
     r, parts = jacobian(model, net, batches)

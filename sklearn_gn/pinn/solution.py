@@ -47,7 +47,6 @@ from sklearn_gn.pinn.residuals import (
 )
 
 _REFERENCE_POINTS = 10_000
-_CHEAP = 2**24  # numbers in an array, up to which compiled cheaply
 # Share of the length of a coefficient's derivative that the residuals do not see:
 # 1e-4 at most was found where they determine it, 3e-2 at least where they do not.
 _UNSEEN = 1e-2
@@ -204,14 +203,14 @@ class _Factored(NamedTuple):
     freedom: jnp.ndarray  # of the noise of the observations; 1 without
 
 
-@partial(jit_by_size, largest=_CHEAP, static_argnames="model")
+@partial(jit_by_size, largest=pieces.SMALL_JACOBIAN, static_argnames="model")
 def _factor(model, net, batches, r, parts, fresh, n_observations):
     inverse = PseudoInverse.of(operators.dense(parts))
     noise = _noise_of_rows(model, net, batches, r, inverse, fresh, n_observations)
     return _Factored(inverse, *noise)
 
 
-@partial(jit_by_size, largest=_CHEAP, static_argnames=())
+@partial(jit_by_size, largest=pieces.SMALL_JACOBIAN, static_argnames=())
 def _deviations(factored, slopes):
     """``|t^T J^+ diag(s)|`` for the rows t of the slopes."""
     rows = factored.inverse.influence(slopes) * factored.deviations[None]
@@ -248,7 +247,7 @@ def _noise_of_rows(model, net, batches, r, inverse, fresh, n_observations):
     return jnp.concatenate(found), left
 
 
-@partial(jit_by_size, largest=_CHEAP, static_argnames="model")
+@partial(jit_by_size, largest=pieces.SMALL_JACOBIAN, static_argnames="model")
 def _coefficient_deviations(model, net, factored, factors):
     jacobian = factors[:, None] * factored.inverse.jacobian
     seen_by = PseudoInverse.of(jacobian)

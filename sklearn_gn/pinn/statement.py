@@ -257,12 +257,6 @@ def highest_orders(factors):
     return np.max(seen * np.arange(seen.shape[1]), axis=1)
 
 
-def has_integral(problem, rng):
-    """Whether an equation of time alone depends on more than derivatives at a point."""
-    slopes = _finite_slopes(problem, rng) if problem.domain.dim == 1 else None
-    return slopes is not None and bool((slopes[..., -1] != 0).any())
-
-
 def _finite_slopes(problem, rng):
     kind, n_axes = problem.residual_classes()[0], problem.domain.dim
     if kind.n_points > 1 or n_axes > MOST_AXES:
@@ -492,8 +486,9 @@ def _integral_over_time(problem):
     given = any(isinstance(condition, Initial) for condition in problem.conditions)
     if domain.axes != (domain.time,) or problem.unknown or not given:
         return ""
-    if not has_integral(problem, rng):
-        return ""
+    slopes = _finite_slopes(problem, rng)
+    if slopes is None or not (slopes[..., -1] != 0).any():
+        return ""  # it depends on derivatives at a point alone
     t = domain.time
     return (
         "An equation with an integral is not divided into windows of time, which lead "

@@ -28,10 +28,10 @@ from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde import Condition, Dirichlet, Initial, Neumann, Robin, Unknown
 from sklearn_gn.pde.given_values import values_of
 from sklearn_gn.pde.local_functions import points_of_row, wave_at
+from sklearn_gn.pinn.model import ROUNDING
 
 _POINTS = 200  # of each class, at which values and residuals are taken
 _RESONANCE = 1e-4  # share of the largest answer to a wave that is hardly one
-_NEGLIGIBLE = 1e-12  # size of values or terms, relative to the others: rounding
 _LITTLE = 0.25  # variation, relative to the level, of what has a center
 _VISIBLE = 1e3  # ratio of sizes, beyond which the smaller ones are not seen
 _SECANTS, _POWERS = 20, (0.25, 4.0)  # steps to the size of terms that are no lines
@@ -85,7 +85,7 @@ def _unit(values):
     """Center and half range of values that vary; zeros for a constant."""
     low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
     largest = max(abs(low), abs(high))
-    if not np.isfinite(largest) or high - low <= _NEGLIGIBLE * largest:
+    if not np.isfinite(largest) or high - low <= ROUNDING * largest:
         return 0.0, 0.0
     if high - low < largest / 2:  # far from zero, and differing little
         return (low + high) / 2, (high - low) / 2
@@ -111,7 +111,7 @@ def _given_values(problem, rows):
     if any(map(len, found)):  # values that are rounding, compared with the answer
         zero = np.zeros(len(problem.outputs))
         source, answers = _terms(rows, rows.interior, zero, zero + 1)
-        least = _NEGLIGIBLE * _ratios(source, answers[0]).max(axis=1)
+        least = ROUNDING * _ratios(source, answers[0]).max(axis=1)
         found = [
             np.where(np.abs(values) < limit, 0.0, values)
             for values, limit in zip(found, least, strict=True)
@@ -142,7 +142,7 @@ def _level(rows, given):
     columns[columns == 0] = 1
     size = np.linalg.norm(matrix / columns, axis=1)
     matrix = matrix / columns / size[:, None]
-    solved = np.linalg.lstsq(matrix, -sources / size, _NEGLIGIBLE)[0]
+    solved = np.linalg.lstsq(matrix, -sources / size, ROUNDING)[0]
     level[free] += solved / columns
     return level
 
@@ -367,7 +367,7 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
         terms = np.sqrt(np.mean(np.sum(changes**2, axis=3), axis=0))
         # Terms of the level, which may cancel.
         whole = at_zero + np.max(terms[0] * (np.abs(level) / sizes)[:, None], axis=0)
-    is_rounding = np.isfinite(whole) & (source <= _NEGLIGIBLE * whole)
+    is_rounding = np.isfinite(whole) & (source <= ROUNDING * whole)
     return np.where(is_rounding, 0.0, source), terms
 
 

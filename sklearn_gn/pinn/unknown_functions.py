@@ -47,7 +47,6 @@ _MEAN = 100.0  # variance of the mean of a function, in units of tau^2
 _LEAST_SLACK = 1e-3  # of the equation, in units of the noise
 _TOLD = 1e-4  # by observations, of what the equation says
 _LENGTH, _RANGE = 0.3, 10.0  # of a domain of length one; of it, up and down
-_MOST_TRIALS = 80  # of the simplex method, for each parameter
 
 
 def unknown_functions(problem, observed, n_equations):
@@ -199,7 +198,7 @@ class Form(NamedTuple):
                 return np.nan_to_num(self.solution(*prior(p))[2], nan=np.inf)
 
         start = np.log([noise, *deviations, *[1.0] * k])
-        options = {"xatol": 0.02, "fatol": 0.01, "maxfev": _MOST_TRIALS * (1 + k)}
+        options = {"xatol": 0.02, "fatol": 0.01}
         best = minimize(cost, start, method="Nelder-Mead", options=options).x
         return self.solution(*prior(best))[:2]
 
