@@ -698,7 +698,7 @@ class SegmentedRegressor(
         fit = fits.of(0)
         found = several.Found(
             fits=[fit],
-            rows=[(clipped or prepared).rows],
+            rows=[clipped.rows],
             counted=[prepared.rows],
             intervals=[interval],
             at_bounds=[inference.at_bounds(fit, problem, interval)],
@@ -723,9 +723,9 @@ class SegmentedRegressor(
         The fit keeps sums, so that the time to add a row hardly grows with the number
         of rows. Where the criterion would take one breakpoint more or less, or a
         breakpoint would be better elsewhere, all rows are searched again. In between,
-        kinks move to where they belong, and the autocorrelation of the noise is that of
-        the last search. A model that is saved leaves its rows behind: fit it
-        before the next update.
+        kinks move to where they belong, their intervals are those of the delta method,
+        and the autocorrelation of the noise is that of the last search. A model that is
+        saved leaves its rows behind: fit it before the next update.
 
         Parameters
         ----------
@@ -771,7 +771,7 @@ class SegmentedRegressor(
                 stream.is_new = True
             else:
                 prepared, at, problem = found
-                found = self.selection_path_, at, None, problem, [noise]
+                found = self.selection_path_, at, prepared, problem, [noise]
                 self._set_fitted(prepared, options, kind, *found)
         self._kept, self._stream = (prepared, options), stream
         self._row_checks = RowChecks(stream.n_rows)

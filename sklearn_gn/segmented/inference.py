@@ -271,6 +271,18 @@ def breakpoint_errors(fit):
     return std
 
 
+def delta_intervals(fit):
+    """Return 95 % intervals of the breakpoints by the delta method, (..., k, 2).
+
+    They extend at most to the next breakpoint or to the end of the data.
+    """
+    width = fit.half_width[..., None] * breakpoint_errors(fit)
+    interval = fit.breakpoints[..., None] + np.stack([-width, width], axis=-1)
+    ends = [np.full_like(fit.t[..., :1], end) for end in (-1.0, 1.0)]
+    t = fit.scaling.to_user(np.concatenate([ends[0], fit.t, ends[1]], axis=-1))
+    return np.clip(interval, t[..., :-2, None], t[..., 2:, None])
+
+
 def breakpoint_intervals(fit, problem, rows):
     """Return 95 % confidence intervals of the breakpoints, of shape (B, k, 2).
 

@@ -34,7 +34,7 @@ from sklearn_gn.segmented.problem import (
 )
 
 _NEAR = 4.0  # half-widths of the delta method within which positions are close
-_EACH = 64  # positions that are tried near, far, and in between
+_EACH = 32  # positions that are tried near, far, and in between
 _RESOLUTION = 1e-3  # of a distance, before it is interpolated
 _LARGEST = 1e9  # bound of a quantile
 

@@ -141,7 +141,7 @@ def delete_cheapest(problem, knots):
 def exchange(problem, knots, rss):
     """Insert every breakpoint again at its best position, as long as that helps."""
     knots, rss, moving = knots.copy(), rss.copy(), np.arange(len(knots))
-    while True:
+    while len(moving):
         part, trial, found = problem.of(moving), knots[moving], rss[moving]
         for k in range(knots.shape[1]):
             others = np.delete(trial, k, axis=1)
@@ -162,8 +162,6 @@ def exchange(problem, knots, rss):
         better = found < rss[moving] * (1 - DEPENDENT)
         moving = moving[better]
         knots[moving], rss[moving] = trial[better], found[better]
-        if not len(moving):
-            break
     return knots, rss
 
 
@@ -208,7 +206,9 @@ def descend(problem, knots, rss, n_steps=30, tol=EXACT):
     moving, problem = np.arange(len(knots)), problem._replace(candidates=None)
     lengths = np.array(_LENGTHS)[None, :, None, None]
     for _ in range(n_steps):
-        part = problem.of(moving) if len(moving) < len(knots) else problem
+        if not len(moving):
+            break
+        part = problem.of(moving)
         steps = np.stack(gauss_newton_steps(part, knots[moving]), axis=1)
         trials = knots[moving, None, None] + lengths * steps[:, None]
         trials = np.clip(trials, LEFT, RIGHT).reshape(len(moving), -1, knots.shape[1])
@@ -218,8 +218,6 @@ def descend(problem, knots, rss, n_steps=30, tol=EXACT):
         knots[moving[better]] = trial[better]
         rss[moving[better]] = new_rss[better]
         moving = moving[falling]
-        if not len(moving):
-            break
     return knots, rss
 
 
@@ -239,7 +237,7 @@ def through_rows(problem, knots, rss):
     which = np.zeros((len(one) + len(two), k), np.intp)
     for trial, (j, *places) in zip(which, one + two, strict=True):
         trial[j : j + len(places)] = places
-    while True:
+    while len(moving):
         part, at = problem.of(moving), knots[moving]
         rows = locate(part.table, at)[:, None] + np.arange(-2, 2)[:, None]
         rows = np.clip(rows, 0, last[moving])
@@ -248,9 +246,7 @@ def through_rows(problem, knots, rss):
         trial, new_rss = _best_of(part, places[:, which, np.arange(k)])
         better = new_rss < (1 - DEPENDENT) * rss[moving]
         moving = moving[better]
-        if not len(moving):
-            break
-        part = problem.of(moving)
+        part = part.of(better)
         knots[moving], rss[moving] = descend(part, trial[better], new_rss[better])
     return knots, rss
 
