@@ -117,10 +117,6 @@ class Fit(NamedTuple):
         """Half-width of the confidence intervals, in standard errors."""
         return stdtrit(self.degrees_of_freedom, (1 + LEVEL) / 2)
 
-    def p_values(self, statistics):
-        """Return the probability of larger t statistics, on both sides."""
-        return 2 * stdtr(self.degrees_of_freedom, -np.abs(statistics))
-
     def of(self, b):
         """Return the fit of one of several series."""
         one = (a[b] for a in self[3:-1])
@@ -241,7 +237,7 @@ def parameter_table(fit, x_name, linear_names):
     values, std = values[:n], np.sqrt(np.maximum(np.diagonal(covariance)[:n], 0))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = values / std
-    p = fit.p_values(t)
+    p = 2 * stdtr(fit.degrees_of_freedom, -np.abs(t))
     p[fit.ramps[fit.free[: len(fit.ramps)]]] = np.nan
     p[fit.steps[fit.free[: len(fit.steps)]]] = np.nan
     width = fit.half_width * std

@@ -41,12 +41,12 @@ def gains(problem, pieces, found):
     """
     form, (_, t, before, *_) = problem.form, problem.candidates
     residual, inner, outside = orthogonal_part(problem, pieces, found)
-    gain, change = _gain(residual[0], outside[0, 0], inner[0, 0])
+    gain, change = gain_of_piece(residual[0], outside[0, 0], inner[0, 0])
     if len(residual) == 1:
         return gain, t
     # The step less its projection on the ramp.
     share = outside[0, 1] / np.where(outside[0, 0] > 0, outside[0, 0], np.inf)
-    more, jump = _gain(
+    more, jump = gain_of_piece(
         residual[1] - share * residual[0],
         outside[1, 1] - share * outside[0, 1],
         inner[1, 1],
@@ -60,12 +60,6 @@ def gains(problem, pieces, found):
     if form.sign:
         gain = np.where(form.sign * np.where(inside, bend, change) >= 0, gain, -1)
     return gain, t
-
-
-def gain_of_ramps(problem, pieces, found):
-    """Return the decrease by a kink at each candidate itself, of shape (B, c)."""
-    residual, inner, outside = orthogonal_part(problem, pieces, found)
-    return _gain(residual[0], outside[0, 0], inner[0, 0])[0]
 
 
 def orthogonal_part(problem, pieces, found):
@@ -110,7 +104,7 @@ def orthogonal_part(problem, pieces, found):
     return residual, inner, outside
 
 
-def _gain(residual, outside, own):
+def gain_of_piece(residual, outside, own):
     """Return the decrease by a piece and its coefficient; of dependent ones, -inf."""
     known = outside > DEPENDENT * own
     coef = np.where(known, residual / np.where(known, outside, 1), 0)

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.insertion import gain_of_ramps, gains
+from sklearn_gn.segmented.insertion import gain_of_piece, gains, orthogonal_part
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
     Pieces,
@@ -183,7 +183,9 @@ def _rise_of_kink(problem, fit, place):
 
     def gain(t):
         rows = np.minimum(locate(table, t), table.n_rows[:, None] - 1)
-        return gain_of_ramps(problem.at(rows, t), pieces, found)
+        parts = orthogonal_part(problem.at(rows, t), pieces, found)
+        residual, inner, outside = (part[0] for part in parts)
+        return gain_of_piece(residual, outside[0], inner[0])[0]
 
     return _rise(fit, gain, t[:, [place]])
 

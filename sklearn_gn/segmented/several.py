@@ -6,6 +6,7 @@ linear features. In a step all of these move, so that each such fit has the para
 and the covariance of the whole.
 """
 
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +101,7 @@ def check_parameters(model, n_features):
 def numbers_of(model, n_features):
     """Return the number of breakpoints of each broken feature, None to be chosen."""
     given = model.n_breakpoints
-    if isinstance(given, (str, int, np.integer)):
+    if isinstance(given, (str, Integral)):
         given = [given] * n_features
     given = list(given)
     if len(given) != n_features:
@@ -108,17 +109,17 @@ def numbers_of(model, n_features):
             f"n_breakpoints={model.n_breakpoints!r} must be one number, or one for "
             f"each of the {n_features} broken features."
         )
-    wrong = [n for n in given if n != "auto" and not (_is_count(n) and n >= 0)]
+    wrong = [
+        n
+        for n in given
+        if n != "auto" and (not isinstance(n, Integral) or n is True or n < 0)
+    ]
     if wrong:
         raise ValueError(
             f'n_breakpoints={model.n_breakpoints!r}: each must be "auto" or a number '
             "from 0 on."
         )
     return [None if n == "auto" else int(n) for n in given]
-
-
-def _is_count(n):
-    return isinstance(n, (int, np.integer)) and not isinstance(n, bool)
 
 
 def fit_several(model, data, names):
