@@ -5,11 +5,10 @@
    breakpoints held. Then kinks move between the positions by joint Gauss-Newton steps,
    in the form of Muggeo ("Estimating regression models with unknown break-points",
    2003) and in the plain one, in several lengths, the best of which is taken.
-2. Downwards, every breakpoint is taken out in turn and inserted again, as long as that
-   helps, and the one whose absence costs least is deleted.
-3. Of the number that is chosen the exchange is repeated at all positions, and two and
-   more kinks of a series also descend from those of dynamic programming
-   (:mod:`sklearn_gn.segmented.programme`).
+2. Downwards, the breakpoint whose absence costs least is deleted.
+3. Two and more kinks of the number that is chosen also descend from those of dynamic
+   programming (:mod:`sklearn_gn.segmented.programme`), and every breakpoint is taken
+   out in turn and inserted again, at all positions, as long as that helps.
 
 Of every number the best fit is kept. The way up ends where the criterion no longer
 falls and the residuals of neighbouring rows are not correlated: kinks of a slope that
@@ -53,10 +52,6 @@ class Path(NamedTuple):
     rss: np.ndarray  # (B, 1 + most), infinite where there is no fit
     knots: list  # of (B, k)
 
-    def of(self, b):
-        """Return the fits of one series."""
-        return Path(self.rss[[b]], [knots[[b]] for knots in self.knots])
-
     def keep(self, series, knots, rss):
         """Keep fits that are better than those of the same number so far."""
         k = knots.shape[1]
@@ -81,15 +76,10 @@ def search(problem, most, value=None):
     else:
         problem = problem.coarse(most)
         _grow(problem, path, value)
-        for k in range(most, 0, -1):
+        for k in range(most, 1, -1):
             series = np.flatnonzero(np.isfinite(path.rss[:, k]))
-            if not len(series):
-                continue
-            part = problem.of(series)
-            path.keep(
-                series, *exchange(part, path.knots[k][series], path.rss[series, k])
-            )
-            if k > 1:
+            if len(series):
+                part = problem.of(series)
                 fewer = delete_cheapest(part, path.knots[k][series])
                 path.keep(series, *descend(part, *fewer, *_ON_THE_WAY))
     return path
