@@ -396,7 +396,7 @@ def _choose(joint, state, f, number, choice):
     """
     n_rows, is_aic = float(joint.repeats.sum()), choice.criterion == "aic"
     charge = 2.0 if is_aic else float(np.log(n_rows))
-    most = choice.most if number is None else number + 2
+    most = choice.most if number is None else number + PATIENCE
     best, at, chosen = {}, state, None
     for _ in range(_MOST_TURNS):
         z, w = working(joint, at.eta)
