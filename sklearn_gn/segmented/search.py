@@ -6,9 +6,10 @@
    in the form of Muggeo ("Estimating regression models with unknown break-points",
    2003) and in the plain one, in several lengths, the best of which is taken.
 2. Downwards, the breakpoint whose absence costs least is deleted.
-3. Two and more kinks of the number that is chosen also descend from those of dynamic
-   programming (:mod:`sklearn_gn.segmented.programme`), and every breakpoint is taken
-   out in turn and inserted again, at all positions, as long as that helps.
+3. Of the number that is chosen, two kinks also descend from the best place of the
+   second for every place of the first, more of them from those of dynamic programming
+   (:mod:`sklearn_gn.segmented.programme`). Then every breakpoint is taken out in turn
+   and inserted again, at all positions, as long as that helps.
 
 Of every number the best fit is kept. The way up ends where the criterion no longer
 falls and the residuals of neighbouring rows are not correlated: kinks of a slope that
@@ -35,10 +36,11 @@ from sklearn_gn.segmented.problem import (
     concatenate,
     locate,
     solve,
+    spread,
     sum_of_squares,
     take,
 )
-from sklearn_gn.segmented.programme import kinks_at_rows
+from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows
 
 _LENGTHS = (1.0, 0.3)  # of the Gauss-Newton steps that are tried
 _ON_THE_WAY = 6, 1e-5  # Gauss-Newton steps, and the relative decrease that ends them
@@ -174,8 +176,18 @@ def refine(problem, knots, rss):
 
 
 def _best_descent(problem, knots, rss):
-    """Return the best kinks of one series, also from starts of dynamic programming."""
-    starts = np.concatenate([knots, kinks_at_rows(problem, knots)])
+    """Return the best kinks of one series, also from other starts."""
+    if knots.shape[1] > 2:
+        starts = kinks_at_rows(problem, knots)
+    else:  # where the best second kink for each place of the first is a minimum
+        rows = spread(0, problem.table.n_rows[0] - 1, 4 * MOST_ROWS)
+        each = problem.at(rows).of(np.zeros(len(rows), np.intp))
+        first = problem.table.x[0, rows][:, None]
+        second, rss = insert(each, first)
+        around = np.pad(rss, 1, constant_values=np.inf)
+        least = (rss <= around[:-2]) & (rss <= around[2:]) & np.isfinite(rss)
+        starts = np.sort(np.column_stack([first, second]), axis=1)[least]
+    starts = np.concatenate([knots, starts])
     several = problem.of(np.zeros(len(starts), np.intp))
     found = sum_of_squares(several, starts)
     fine = feasible(several, starts[:, None])[:, 0] & np.isfinite(found)
