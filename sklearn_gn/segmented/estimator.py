@@ -634,7 +634,7 @@ class SegmentedRegressor(
         fit = fits.of(0)
         found = several.Found(
             fits=[fit],
-            rows=[(clipped or prepared).rows],
+            rows=[clipped.rows],
             counted=[prepared.rows],
             intervals=[interval],
             at_bounds=[inference.at_bounds(fit, problem, interval)],
@@ -708,7 +708,7 @@ class SegmentedRegressor(
                 stream.is_new = True
             else:
                 prepared, at, problem = found
-                found = self.selection_path_, at, None, problem, [noise]
+                found = self.selection_path_, at, prepared, problem, [noise]
                 self._set_fitted(prepared, options, kind, *found)
         self._kept, self._stream = (prepared, options), stream
         self._row_checks = RowChecks(stream.n_rows)

@@ -35,8 +35,17 @@ from scipy.special import stdtr
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.autocorrelation import autoregression
-from sklearn_gn.segmented.insertion import directions, feasible
-from sklearn_gn.segmented.problem import DEPENDENT, spread
+from sklearn_gn.segmented.insertion import feasible
+from sklearn_gn.segmented.problem import (
+    DEPENDENT,
+    Pieces,
+    all_pieces,
+    concatenate,
+    products,
+    solve,
+    spread,
+    target_products,
+)
 from sklearn_gn.segmented.search import EXACT
 
 MOST_POSITIONS = 200  # at which a breakpoint is tried
@@ -73,15 +82,33 @@ def with_positions(problem):
 def scan(problem):
     """Return the scores of one series at all positions that are allowed."""
     problem = with_positions(problem)
-    rss, scores, covariance, _ = directions(problem, problem.form.step)
+    table, form, t = problem.table, problem.form, problem.candidates.t
+    pieces = all_pieces(problem, np.empty((1, 0)))
+    found = solve(table, pieces, form.flat_end)
+    rows, one, zero = problem.candidates.rows, np.ones_like(t), np.zeros_like(t)
+    new = [Pieces(rows, -t, one)] * form.ramp + [Pieces(rows, one, zero)] * form.step
+    new, m, c = concatenate(*new), form.ramp + form.step, t.shape[1]
+    targets = target_products(table, new)[0]
+    cross = np.hstack([products(table, new, pieces)[0], targets[:, 1:]])
+    inner, scores = products(table, new, new)[0], targets[:, 0] - cross @ found.coef[0]
+    if found.end is not None:  # of the pieces less their slopes at the end
+        slope = new.slope[0]
+        scores = scores - slope * found.end.with_target[0]
+        with_end = np.outer(cross @ found.end.coef[0], slope)
+        inner = inner - with_end - with_end.T
+        inner += np.outer(slope, slope) * found.end.square[0]
+        cross = cross - np.outer(slope, found.end.with_pieces[0])
+    half = cross @ found.half_inverse[0].T
+    inner = (inner - half @ half.T).reshape(m, c, m, c)
     # The directions of every position become orthonormal.
-    m, here = scores.shape[0], np.arange(scores.shape[1])
-    root, _ = _inverse_root(covariance[:, here, :, here])
-    lengths = np.sqrt(np.maximum(covariance[0, here, 0, here], 0))
-    scores = np.einsum("ic,cik->ck", scores, root)
-    covariance = np.einsum("iajb,aik,bjl->akbl", covariance, root, root)
-    covariance = covariance.reshape(m * len(here), m * len(here))
-    return Scan(problem.candidates.t[0], scores, covariance, rss, lengths)
+    here = np.arange(c)
+    root, _ = _inverse_root(inner[:, here, :, here])
+    lengths = np.sqrt(np.maximum(inner[0, here, 0, here], 0))
+    scores = np.einsum("ic,cik->ck", scores.reshape(m, c), root)
+    covariance = np.einsum("iajb,aik,bjl->akbl", inner, root, root).reshape(
+        m * c, m * c
+    )
+    return Scan(t[0], scores, covariance, float(found.rss[0]), lengths)
 
 
 def _inverse_root(matrices):

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, gammaln, logit, xlog1py, xlogy
 
+from sklearn_gn.segmented.problem import EXACT
+
 FAMILIES = ("gaussian", "poisson", "binomial")
-_LEAST_VARIANCE = 1e-12  # of a row, so that its step is a number
 _LARGEST = 700.0  # linear predictor whose exponential is a number
 
 
@@ -40,7 +41,7 @@ class Family(NamedTuple):
         if self.name == "gaussian":
             return np.ones_like(mean)
         variance = mean if self.name == "poisson" else mean * (1 - mean)
-        return np.maximum(variance, _LEAST_VARIANCE)
+        return np.maximum(variance, EXACT)
 
     def start(self, y, weight):
         """Return linear predictors near the targets, from which iterations start."""

@@ -113,10 +113,6 @@ class Fit(NamedTuple):
         """Half-width of the confidence intervals, in standard errors."""
         return stdtrit(self.degrees_of_freedom, (1 + LEVEL) / 2)
 
-    def p_values(self, statistics):
-        """Return the probability of larger t statistics, on both sides."""
-        return 2 * stdtr(self.degrees_of_freedom, -np.abs(statistics))
-
     def of(self, b):
         """Return the fit of one of several series."""
         one = (a[b] for a in self[3:-1])
@@ -237,7 +233,7 @@ def parameter_table(fit, x_name, linear_names):
     values, std = values[:n], np.sqrt(np.maximum(np.diagonal(covariance)[:n], 0))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = values / std
-    p = fit.p_values(t)
+    p = 2 * stdtr(fit.degrees_of_freedom, -np.abs(t))
     p[fit.ramps[fit.free[: len(fit.ramps)]]] = np.nan
     p[fit.steps[fit.free[: len(fit.steps)]]] = np.nan
     width = fit.half_width * std
@@ -265,6 +261,18 @@ def breakpoint_errors(fit):
     variance = np.diagonal(fit.covariance, axis1=-2, axis2=-1)[..., n:]
     std[..., fit.kinks] = fit.scaling.size[..., None] * np.sqrt(np.maximum(variance, 0))
     return std
+
+
+def delta_intervals(fit):
+    """Return 95 % intervals of the breakpoints by the delta method, (..., k, 2).
+
+    They extend at most to the next breakpoint or to the end of the data.
+    """
+    width = fit.half_width[..., None] * breakpoint_errors(fit)
+    interval = fit.breakpoints[..., None] + np.stack([-width, width], axis=-1)
+    ends = [np.full_like(fit.t[..., :1], end) for end in (-1.0, 1.0)]
+    t = fit.scaling.to_user(np.concatenate([ends[0], fit.t, ends[1]], axis=-1))
+    return np.clip(interval, t[..., :-2, None], t[..., 2:, None])
 
 
 def breakpoint_intervals(fit, problem, rows):

@@ -10,14 +10,10 @@ from sklearn_gn.segmented.problem import (
     DEPENDENT,
     HALF,
     RIGHT,
-    Pieces,
     all_pieces,
-    concatenate,
     locate,
-    products,
     solve,
     take,
-    target_products,
 )
 
 
@@ -43,76 +39,27 @@ def gains(problem, pieces, found):
     A kink between two rows is where the lines of both sides meet, if they meet there
     (Hudson, "Fitting segmented curves whose join points have to be estimated", 1966).
     """
-    form, t = problem.form, problem.candidates.t
-    gain, more, first, change, meet = _parts(problem, pieces, found)
-    if form.step:
-        return gain + more, t
-    if form.ramp:
-        inside = (meet >= problem.candidates.before) & (meet <= t) & (more >= 0)
-        gain, t = np.where(inside, gain + more, gain), np.where(inside, meet, t)
-        if form.sign:
-            change = np.where(inside, change, first)
-            gain = np.where(form.sign * change >= 0, gain, -1)
-    return gain, t
-
-
-def _parts(problem, pieces, found):
-    """Return the decrease by the first piece of each candidate and that by its second.
-
-    And, of ramps with steps: the change of slope without and with the step, and where
-    the lines of both sides meet. All have the shape (B, c).
-    """
-    t = problem.candidates.t
+    form, (_, t, before, *_) = problem.form, problem.candidates
     residual, inner, outside = orthogonal_part(problem, pieces, found)
-    gain, first = _gain(residual[0], outside[0, 0], inner[0, 0])
+    gain, change = gain_of_piece(residual[0], outside[0, 0], inner[0, 0])
     if len(residual) == 1:
-        return gain, 0.0, first, first, t
+        return gain, t
     # The step less its projection on the ramp.
     share = outside[0, 1] / np.where(outside[0, 0] > 0, outside[0, 0], np.inf)
-    more, jump = _gain(
+    more, jump = gain_of_piece(
         residual[1] - share * residual[0],
         outside[1, 1] - share * outside[0, 1],
         inner[1, 1],
     )
-    change = first - share * jump
-    return gain, more, first, change, t - jump / np.where(change != 0, change, np.inf)
-
-
-def directions(problem, steps):
-    """Return what all candidates of one series add to the function without them.
-
-    Candidates have ramps, where the slope changes, and steps if ``steps``. Returned are
-    the weighted mean square of the residuals, the products of the residual with the
-    pieces, (m, c), the products of the pieces with each other, (m, c, m, c), both of
-    the parts orthogonal to the function, and the squares of the whole pieces, (m, c).
-    """
-    table, form = problem.table, problem.form
-    rows, t = problem.candidates.rows, problem.candidates.t
-    pieces = all_pieces(problem, np.empty((1, 0)))
-    found = solve(table, pieces, form.flat_end)
-    one, zero = np.ones_like(t), np.zeros_like(t)
-    new = [Pieces(rows, -t, one)] * form.ramp + [Pieces(rows, one, zero)] * steps
-    new, m, c = concatenate(*new), form.ramp + steps, t.shape[1]
-    targets = target_products(table, new)[0]
-    cross = np.hstack([products(table, new, pieces)[0], targets[:, 1:]])
-    inner, scores = products(table, new, new)[0], targets[:, 0] - cross @ found.coef[0]
-    own = np.diagonal(inner).reshape(m, c)
-    if found.end is not None:  # of the pieces less their slopes at the end
-        slope = new.slope[0]
-        scores = scores - slope * found.end.with_target[0]
-        with_end = np.outer(cross @ found.end.coef[0], slope)
-        inner = inner - with_end - with_end.T
-        inner += np.outer(slope, slope) * found.end.square[0]
-        cross = cross - np.outer(slope, found.end.with_pieces[0])
-    half = cross @ found.half_inverse[0].T
-    inner = (inner - half @ half.T).reshape(m, c, m, c)
-    return float(found.rss[0]), scores.reshape(m, c), inner, own
-
-
-def gain_of_ramps(problem, pieces, found):
-    """Return the decrease by a kink at each candidate itself, of shape (B, c)."""
-    residual, inner, outside = orthogonal_part(problem, pieces, found)
-    return _gain(residual[0], outside[0, 0], inner[0, 0])[0]
+    if form.step:
+        return gain + more, t
+    bend = change - share * jump
+    meet = t - jump / np.where(bend != 0, bend, np.inf)
+    inside = (meet >= before) & (meet <= t) & (more >= 0)
+    gain, t = np.where(inside, gain + more, gain), np.where(inside, meet, t)
+    if form.sign:
+        gain = np.where(form.sign * np.where(inside, bend, change) >= 0, gain, -1)
+    return gain, t
 
 
 def orthogonal_part(problem, pieces, found):
@@ -157,7 +104,7 @@ def orthogonal_part(problem, pieces, found):
     return residual, inner, outside
 
 
-def _gain(residual, outside, own):
+def gain_of_piece(residual, outside, own):
     """Return the decrease by a piece and its coefficient; of dependent ones, -inf."""
     known = outside > DEPENDENT * own
     coef = np.where(known, residual / np.where(known, outside, 1), 0)

@@ -119,11 +119,12 @@ def conditions(joint, t, n_columns, coef=None):
     Those on the kinks are linearised about ``coef``, and the kinks are measured from t.
     """
     form, found = joint.form, []
+    name = f"flat={'last' if form.slope else 'both'!r}"
     for own, own_ramps in zip(blocks(form, t), ramps(form, t), strict=True):
         if form.flat_end:
             row = np.zeros(n_columns)
             row[own[: form.slope]] = row[own_ramps] = 1
-            found.append(Condition(_name_of_flat(form), row, 0.0, True))
+            found.append(Condition(name, row, 0.0, True))
         for k in own_ramps if form.sign else ():
             row = np.zeros(n_columns)
             row[k] = form.sign
@@ -395,7 +396,7 @@ def _choose(joint, state, f, number, choice):
     """
     n_rows, is_aic = float(joint.repeats.sum()), choice.criterion == "aic"
     charge = 2.0 if is_aic else float(np.log(n_rows))
-    most = choice.most if number is None else number + 2
+    most = choice.most if number is None else number + PATIENCE
     best, at, chosen = {}, state, None
     for _ in range(_MOST_TURNS):
         z, w = working(joint, at.eta)
@@ -486,10 +487,6 @@ def _unconditional(joint):
         slopes=[], points=[], form=joint.form._replace(flat_end=False, sign=0)
     )
     return without_breakpoints(free)
-
-
-def _name_of_flat(form):
-    return f"flat={'last' if form.slope else 'both'!r}"
 
 
 def _refuse(joint, numbers):

@@ -21,7 +21,6 @@ from sklearn_gn.segmented.problem import DEPENDENT
 EVEN_PLACES = 1000
 _SPLITS = 3  # for every breakpoint
 _LOOKED_AT = 2000  # positions that a search between two others looks at together
-_BLOCK = 256  # ends of segments that are treated together
 
 
 class Segments:
@@ -173,25 +172,15 @@ def exact_partition(segments, total, most):
 
 def _programme(segments, places, most):
     """Return the best partitions whose ends are among some places."""
-    m = len(places)
-    blocks = []  # of what the segments explain that end at some of the places
-    for first in range(0, m, _BLOCK):
-        last = min(first + _BLOCK, m)
-        ends = slice(first, last), slice(0, last)
-        starts = places[None, :last]
-        gains = segments.gain(starts, np.maximum(places[first:last, None], starts))
-        blocks.append((ends[0], gains, np.empty_like(gains)))
-    best = np.concatenate([gains[:, 0] for _, gains, _ in blocks])
+    m, starts = len(places), places[None]
+    gains = segments.gain(starts, np.maximum(places[:, None], starts))
+    best = gains[:, 0]
     explained, before, paths = [], [], []
     for k in range(most + 1):
         if k:
-            before.append(np.empty(m, np.intp))
-            new = np.empty(m)
-            for ends, gains, through in blocks:
-                np.add(gains, best[: gains.shape[1]], out=through)
-                at = before[-1][ends] = np.argmax(through, axis=1)
-                new[ends] = through[np.arange(len(at)), at]
-            best = new
+            through = gains + best
+            before.append(np.argmax(through, axis=1))
+            best = through[np.arange(m), before[-1]]
         explained.append(best[-1])
         path = [m - 1]
         for step in reversed(before):

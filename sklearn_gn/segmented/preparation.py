@@ -238,6 +238,11 @@ def prepare(x, y, linear, weight, rest=0.0):
     return Prepared(rows, scaling)
 
 
+def fewest_rows(form, n_rows):
+    """Return how many rows of so many a segment has at least by default."""
+    return np.maximum(FEWEST_ROWS, np.minimum(10, n_rows / 10) if form.step else 0)
+
+
 def problem_of(prepared, options):
     """Return the problem of several series that are searched side by side."""
     rows, scaling, repeats = stack(prepared)
@@ -245,9 +250,8 @@ def problem_of(prepared, options):
     table.gram[:, 0, 0] += rows.rest / n_rows
     with np.errstate(over="ignore"):
         min_distance = options.min_distance / scaling.size
-    least = np.full(len(n_rows), options.min_rows or float(FEWEST_ROWS))
-    if options.min_rows is None and options.form.step:
-        least = np.maximum(least, np.minimum(10, n_rows / 10))
+    least = options.min_rows or fewest_rows(options.form, n_rows)
+    least = np.full(len(n_rows), least, float)
     low, high = scaling.x(np.array(options.bounds)).T
     limits = Limits(low, high, min_distance, least)
     problem = Problem(table, options.form, scaling.x(options.known), limits)

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.insertion import gain_of_ramps, gains
+from sklearn_gn.segmented.insertion import gain_of_piece, gains, orthogonal_part
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
     Pieces,
@@ -34,7 +34,7 @@ from sklearn_gn.segmented.problem import (
 )
 
 _NEAR = 4.0  # half-widths of the delta method within which positions are close
-_EACH = 64  # positions that are tried near, far, and in between
+_EACH = 32  # positions that are tried near, far, and in between
 _RESOLUTION = 1e-3  # of a distance, before it is interpolated
 _LARGEST = 1e9  # bound of a quantile
 
@@ -183,7 +183,9 @@ def _rise_of_kink(problem, fit, place):
 
     def gain(t):
         rows = np.minimum(locate(table, t), table.n_rows[:, None] - 1)
-        return gain_of_ramps(problem.at(rows, t), pieces, found)
+        parts = orthogonal_part(problem.at(rows, t), pieces, found)
+        residual, inner, outside = (part[0] for part in parts)
+        return gain_of_piece(residual, outside[0], inner[0])[0]
 
     return _rise(fit, gain, t[:, [place]])
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sklearn_gn.segmented.problem import EXACT, all_pieces, solve, spread
 
-_MOST_ROWS = 60  # that may have kinks
+MOST_ROWS = 60  # that may have kinks
 _VALUES = np.linspace(-2, 2, 5)  # in deviations, at which parabolas are compared
 STARTS = 16  # from which the descents begin
 _APART = 4  # positions at least between some kinks of two starts
@@ -25,9 +25,7 @@ def kinks_at_rows(problem, knots):
     the slopes and known breakpoints are left out of account.
     """
     table, form, k = problem.table, problem.form, knots.shape[1]
-    # Two kinks have one parabola for each place of the first: there may be more places.
-    most = 4 * _MOST_ROWS if k == 2 else max(_MOST_ROWS, 2 * k)
-    rows = spread(0, table.n_rows[0] - 1, most)
+    rows = spread(0, table.n_rows[0] - 1, max(MOST_ROWS, 2 * k))
     # A row at a kink belongs to the segment before, or to the one after.
     x = np.sort([table.x[0, rows], np.nextafter(table.x[0, rows], 2)], axis=None)[:-1]
     rows = np.searchsorted(table.x[0], x)

@@ -18,7 +18,12 @@ from scipy.ndimage import median_filter
 from sklearn_gn.bayes.huber import BOUND, LEAST_SCALE, clip, scale_of
 from sklearn_gn.segmented import least_squares, selection
 from sklearn_gn.segmented.autocorrelation import noise_of
-from sklearn_gn.segmented.inference import breakpoint_intervals, infer, statistics
+from sklearn_gn.segmented.inference import (
+    breakpoint_intervals,
+    delta_intervals,
+    infer,
+    statistics,
+)
 from sklearn_gn.segmented.preparation import criterion_of, problem_of, stack, with_known
 from sklearn_gn.segmented.problem import sum_of_squares
 from sklearn_gn.segmented.search import EXACT, descend, residuals_in_order
@@ -58,7 +63,7 @@ def find_breakpoints(model, prepared, options, folds=None):
     """Return (t, path) of several series by the parameters of a model, and more.
 
     The second answer are the series with residuals clipped by Huber's loss, of least
-    squares a list of None; the third is the problem of what is searched.
+    squares the same; the third is the problem of what is searched.
     """
     number = None if model.n_breakpoints == "auto" else model.n_breakpoints
     most = max(len(each.rows.x) for each in prepared)
@@ -72,7 +77,7 @@ def find_breakpoints(model, prepared, options, folds=None):
     )
     if model.loss == "squared_error":
         found, problem = search(prepared)
-        return found, [None] * len(prepared), problem
+        return found, prepared, problem
     # Searches until the weights no longer change.
     clipped, found = [start(each) for each in prepared], [None] * len(prepared)
     moving = range(len(prepared))
@@ -158,23 +163,24 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
     """Return fits of several series, statistics, scales, intervals, noises.
 
     A scale is the standard deviation of the noise. Of Huber's loss, whose residuals are
-    those of the series ``clipped`` (of least squares a list of None), it is that which
+    those of the series ``clipped`` (of least squares the same), it is that which
     clips them, also where there are too few rows to call it noise. Rows of correlated
-    noise, which is estimated unless it is given, count less in what is uncertain,
-    unless the covariance allows for it.
+    noise count less in what is uncertain, unless the covariance allows for it. Noises
+    are given for updates, whose intervals are those of the delta method.
     """
-    form, fitted = options.form, prepared if clipped[0] is None else clipped
+    form, is_huber = options.form, clipped[0] is not prepared[0]
+    is_update = noises is not None
     if prepared[0].variance is not None:
         kind = kind._replace(variance=np.array([each.variance for each in prepared]))
-    rows, scaling, repeats = stack(fitted)
+    rows, scaling, repeats = stack(clipped)
     fit = infer(form, t, free, rows, scaling, kind, repeats)
     figures, scales = statistics(fit), fit.noise_std
-    if noises is None:
+    if not is_update:
         residual = residuals_in_order(problem, fit.t[:, free])
         exact = fit.rss <= EXACT * fit.total
         asked = [
             None if lost or each.rows.rest > 0 else options.autocorrelation
-            for lost, each in zip(exact, fitted, strict=True)
+            for lost, each in zip(exact, clipped, strict=True)
         ]
         noises = [
             noise_of(own[:n], *words)
@@ -182,7 +188,8 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
                 residual, problem.table.n_rows, asked, fit.n_parameters, strict=True
             )
         ]
-    if fitted is clipped:
+    fit_rows = rows
+    if is_huber:
         pairs = [
             _for_errors(form, each, own, at, n)
             for each, own, at, n in zip(
@@ -192,8 +199,6 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
         scales = scaling.y_size * np.array([scale for _, scale in pairs])
         fit_rows = stack([each for each, _ in pairs])[0]
         fit = infer(form, fit.t, free, fit_rows, scaling, kind, repeats)
-    else:
-        fit_rows = rows
     redundancy = np.array([each.redundancy for each in noises])
     if kind.kind == "nonrobust" and redundancy.max() > 1:
         rows, fit_rows = (
@@ -204,8 +209,10 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
         )
         fit = infer(form, fit.t, free, fit_rows, scaling, kind, repeats)
         figures["degrees_of_freedom"] = statistics(fit)["degrees_of_freedom"]
-        if fitted is prepared:
+        if not is_huber:
             scales = fit.noise_std
+    if is_update:
+        return fit, figures, scales, delta_intervals(fit), noises
     intervals = breakpoint_intervals(fit, problem, rows)
     return fit, figures, scales, intervals, noises
 

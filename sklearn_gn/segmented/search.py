@@ -5,11 +5,11 @@
    breakpoints held. Then kinks move between the positions by joint Gauss-Newton steps,
    in the form of Muggeo ("Estimating regression models with unknown break-points",
    2003) and in the plain one, in several lengths, the best of which is taken.
-2. Downwards, every breakpoint is taken out in turn and inserted again, as long as that
-   helps, and the one whose absence costs least is deleted.
-3. Of the number that is chosen the exchange is repeated at all positions, and two and
-   more kinks of a series also descend from those of dynamic programming
-   (:mod:`sklearn_gn.segmented.programme`).
+2. Downwards, the breakpoint whose absence costs least is deleted.
+3. Of the number that is chosen, two kinks also descend from the best place of the
+   second for every place of the first, more of them from those of dynamic programming
+   (:mod:`sklearn_gn.segmented.programme`). Then every breakpoint is taken out in turn
+   and inserted again, at all positions, as long as that helps.
 
 Of every number the best fit is kept. The way up ends where the criterion no longer
 falls and the residuals of neighbouring rows are not correlated: kinks of a slope that
@@ -38,10 +38,11 @@ from sklearn_gn.segmented.problem import (
     has_only_kinks,
     locate,
     solve,
+    spread,
     sum_of_squares,
     take,
 )
-from sklearn_gn.segmented.programme import kinks_at_rows
+from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows
 
 _LENGTHS = (1.0, 0.3)  # of the Gauss-Newton steps that are tried
 _ON_THE_WAY = 6, 1e-5  # Gauss-Newton steps, and the relative decrease that ends them
@@ -54,10 +55,6 @@ class Path(NamedTuple):
 
     rss: np.ndarray  # (B, 1 + most), infinite where there is no fit
     knots: list  # of (B, k)
-
-    def of(self, b):
-        """Return the fits of one series."""
-        return Path(self.rss[[b]], [knots[[b]] for knots in self.knots])
 
     def keep(self, series, knots, rss):
         """Keep fits that are better than those of the same number so far."""
@@ -83,15 +80,10 @@ def search(problem, most, value=None):
     else:
         problem = problem.coarse(most)
         _grow(problem, path, value)
-        for k in range(most, 0, -1):
+        for k in range(most, 1, -1):
             series = np.flatnonzero(np.isfinite(path.rss[:, k]))
-            if not len(series):
-                continue
-            part = problem.of(series)
-            path.keep(
-                series, *exchange(part, path.knots[k][series], path.rss[series, k])
-            )
-            if k > 1:
+            if len(series):
+                part = problem.of(series)
                 fewer = delete_cheapest(part, path.knots[k][series])
                 path.keep(series, *descend(part, *fewer, *_ON_THE_WAY))
     return path
@@ -143,7 +135,7 @@ def delete_cheapest(problem, knots):
 def exchange(problem, knots, rss):
     """Insert every breakpoint again at its best position, as long as that helps."""
     knots, rss, moving = knots.copy(), rss.copy(), np.arange(len(knots))
-    while True:
+    while len(moving):
         part, trial, found = problem.of(moving), knots[moving], rss[moving]
         for k in range(knots.shape[1]):
             others = np.delete(trial, k, axis=1)
@@ -164,8 +156,6 @@ def exchange(problem, knots, rss):
         better = found < rss[moving] * (1 - DEPENDENT)
         moving = moving[better]
         knots[moving], rss[moving] = trial[better], found[better]
-        if not len(moving):
-            break
     return knots, rss
 
 
@@ -188,8 +178,18 @@ def refine(problem, knots, rss):
 
 
 def _best_descent(problem, knots, rss):
-    """Return the best kinks of one series, also from starts of dynamic programming."""
-    starts = np.concatenate([knots, kinks_at_rows(problem, knots)])
+    """Return the best kinks of one series, also from other starts."""
+    if knots.shape[1] > 2:
+        starts = kinks_at_rows(problem, knots)
+    else:  # where the best second kink for each place of the first is a minimum
+        rows = spread(0, problem.table.n_rows[0] - 1, 4 * MOST_ROWS)
+        each = problem.at(rows).of(np.zeros(len(rows), np.intp))
+        first = problem.table.x[0, rows][:, None]
+        second, rss = insert(each, first)
+        around = np.pad(rss, 1, constant_values=np.inf)
+        least = (rss <= around[:-2]) & (rss <= around[2:]) & np.isfinite(rss)
+        starts = np.sort(np.column_stack([first, second]), axis=1)[least]
+    starts = np.concatenate([knots, starts])
     several = problem.of(np.zeros(len(starts), np.intp))
     found = sum_of_squares(several, starts)
     fine = feasible(several, starts[:, None])[:, 0] & np.isfinite(found)
@@ -210,7 +210,9 @@ def descend(problem, knots, rss, n_steps=30, tol=EXACT):
     moving, problem = np.arange(len(knots)), problem._replace(candidates=None)
     lengths = np.array(_LENGTHS)[None, :, None, None]
     for _ in range(n_steps):
-        part = problem.of(moving) if len(moving) < len(knots) else problem
+        if not len(moving):
+            break
+        part = problem.of(moving)
         steps = np.stack(gauss_newton_steps(part, knots[moving]), axis=1)
         trials = knots[moving, None, None] + lengths * steps[:, None]
         trials = np.clip(trials, LEFT, RIGHT).reshape(len(moving), -1, knots.shape[1])
@@ -220,8 +222,6 @@ def descend(problem, knots, rss, n_steps=30, tol=EXACT):
         knots[moving[better]] = trial[better]
         rss[moving[better]] = new_rss[better]
         moving = moving[falling]
-        if not len(moving):
-            break
     return knots, rss
 
 
@@ -241,7 +241,7 @@ def through_rows(problem, knots, rss):
     which = np.zeros((len(one) + len(two), k), np.intp)
     for trial, (j, *places) in zip(which, one + two, strict=True):
         trial[j : j + len(places)] = places
-    while True:
+    while len(moving):
         part, at = problem.of(moving), knots[moving]
         rows = locate(part.table, at)[:, None] + np.arange(-2, 2)[:, None]
         rows = np.clip(rows, 0, last[moving])
@@ -250,9 +250,7 @@ def through_rows(problem, knots, rss):
         trial, new_rss = _best_of(part, places[:, which, np.arange(k)])
         better = new_rss < (1 - DEPENDENT) * rss[moving]
         moving = moving[better]
-        if not len(moving):
-            break
-        part = problem.of(moving)
+        part = part.of(better)
         knots[moving], rss[moving] = descend(part, trial[better], new_rss[better])
     return knots, rss
 

@@ -42,6 +42,7 @@ from sklearn_gn.segmented.problem import (
 )
 from sklearn_gn.segmented.search import (
     EXACT,
+    PATIENCE,
     refine,
     residuals_in_order,
     search,
@@ -49,7 +50,6 @@ from sklearn_gn.segmented.search import (
 
 CRITERIA = ("bic", "aic", "gcv", "evidence")
 _CHANCE = 0.05  # of a breakpoint where there is none
-_MORE = 2  # breakpoints that the search goes beyond a given number
 
 
 def n_parameters(problem, n_breakpoints):
@@ -129,7 +129,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     problem = problem_of(prepared, options)
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
     is_open, value, held_out = n_breakpoints is None, None, {}
-    largest = most if is_open else n_breakpoints + _MORE if n_breakpoints else 0
+    largest = most if is_open else n_breakpoints + PATIENCE if n_breakpoints else 0
     extra = search_penalty(problem, n_rows, largest)
     if criterion in ("aic", "gcv"):
         extra *= 0

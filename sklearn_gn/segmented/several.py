@@ -6,6 +6,7 @@ linear features. In a step all of these move, so that each such fit has the para
 and the covariance of the whole.
 """
 
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from sklearn_gn.segmented.joint import (
 from sklearn_gn.segmented.least_squares import Covariance, LinearFit, Rows
 from sklearn_gn.segmented.preparation import (
     check_inside,
+    fewest_rows,
     is_listed,
     options_of,
     prepare,
@@ -99,7 +101,7 @@ def check_parameters(model, n_features):
 def numbers_of(model, n_features):
     """Return the number of breakpoints of each broken feature, None to be chosen."""
     given = model.n_breakpoints
-    if isinstance(given, (str, int, np.integer)):
+    if isinstance(given, (str, Integral)):
         given = [given] * n_features
     given = list(given)
     if len(given) != n_features:
@@ -107,17 +109,17 @@ def numbers_of(model, n_features):
             f"n_breakpoints={model.n_breakpoints!r} must be one number, or one for "
             f"each of the {n_features} broken features."
         )
-    wrong = [n for n in given if n != "auto" and not (_is_count(n) and n >= 0)]
+    wrong = [
+        n
+        for n in given
+        if n != "auto" and (not isinstance(n, Integral) or n is True or n < 0)
+    ]
     if wrong:
         raise ValueError(
             f'n_breakpoints={model.n_breakpoints!r}: each must be "auto" or a number '
             "from 0 on."
         )
     return [None if n == "auto" else int(n) for n in given]
-
-
-def _is_count(n):
-    return isinstance(n, (int, np.integer)) and not isinstance(n, bool)
 
 
 def fit_several(model, data, names):
@@ -165,19 +167,15 @@ def _joint_of(model, data, family, names):
         scalings.append(
             scaling._replace(center=np.float64((low + high) / 2), size=size)
         )
-    options = options_of(model, data.kind)
-    check_inside(first._replace(scaling=scalings[0]), options.known, data.kind)
-    known, form = (options.known - scalings[0].center) / scalings[0].size, options.form
-    low, high = (np.array(options.bounds) - scalings[0].center) / scalings[0].size
-    least = options.min_rows
-    if least is None:
-        tenth = data.repeats.sum() / 10
-        least = max(3.0, min(10.0, tenth) if form.step else 0.0)
+    options, own = options_of(model, data.kind), scalings[0]
+    check_inside(first._replace(scaling=own), options.known, data.kind)
+    form = options.form
+    least = options.min_rows or fewest_rows(form, data.repeats.sum())
     options = options._replace(
         form=form._replace(sign=0) if model.slopes is not None else form,
-        known=known,
-        bounds=(low, high),
-        min_distance=options.min_distance / float(scalings[0].size),
+        known=own.x(options.known),
+        bounds=tuple(own.x(np.array(options.bounds))),
+        min_distance=options.min_distance / float(own.size),
         min_rows=float(least),
         autocorrelation=None,
     )
@@ -191,8 +189,8 @@ def _joint_of(model, data, family, names):
                 "n_breakpoints as a number."
             )
         n_segments = 1 + (model.max_breakpoints if number is None else number)
-        n_segments += len(known)
-        unit = float(scalings[0].size / scaling.y_size)
+        n_segments += len(options.known)
+        unit = float(own.size / scaling.y_size)
         slopes = [
             (*condition, value * unit)
             for *condition, value in parse_slopes(model.slopes, n_segments)
@@ -201,13 +199,11 @@ def _joint_of(model, data, family, names):
         if data.linear.shape[1]:
             raise ValueError("through is for X with one feature, the one that breaks.")
         for x, target in parse_points(model.through):
-            at = float((x - scalings[0].center) / scalings[0].size)
+            at = float(own.x(np.array([x]))[0])
             value = float((target - scaling.y_center) / scaling.y_size)
             points.append((at, value, f"through=({x:g}, {target:g})"))
-    x = [
-        np.clip((own - each.center) / each.size, -1, 1)
-        for own, each in zip(data.x.T, scalings, strict=True)
-    ]
+    scaled = zip(data.x.T, scalings, strict=True)
+    x = [np.clip(each.x(column), -1, 1) for column, each in scaled]
     joint = Joint(
         form,
         x,
@@ -339,10 +335,7 @@ def _intervals(joint, fit, prepared, redundancy):
     sum of squares, of a family at the working targets.
     """
     if joint.slopes or joint.points or joint.form.sign:
-        width = fit.half_width * inference.breakpoint_errors(fit)
-        found = fit.breakpoints[:, None] + np.stack([-width, width], axis=1)
-        ends = fit.scaling.to_user(np.concatenate([[-1.0], fit.t, [1.0]]))
-        return np.clip(found, ends[:-2, None], ends[2:, None])
+        return inference.delta_intervals(fit)
     problem = problem_of([prepared], joint.options)
     several = [np.asarray(a)[None] for a in fit[3:-1]]
     scaling = Scaling(*(np.asarray(a)[None] for a in fit.scaling))

@@ -22,7 +22,7 @@ from sklearn_gn.data.rows_source import fold_chunks
 from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.segmented.insertion import feasible, insert
 from sklearn_gn.segmented.preparation import needs_all_points, prepare, problem_of
-from sklearn_gn.segmented.problem import sum_of_squares
+from sklearn_gn.segmented.problem import DEPENDENT, sum_of_squares
 from sklearn_gn.segmented.search import EXACT, delete_cheapest, descend
 
 FEW = 1 << 17  # rows that are simply kept
@@ -317,7 +317,7 @@ class Stream:
             prepared = points.prepared()
             problem = problem_of([prepared], options)
             t = prepared.scaling.x(start[model._fit.free])[None]
-            t, rss = descend(problem, t, sum_of_squares(problem, t))
+            t, rss = descend(problem, t, sum_of_squares(problem, t), tol=DEPENDENT)
             return (prepared, problem, t, rss), prepared.scaling.to_user(t[0])
 
         self.is_open[:] = False

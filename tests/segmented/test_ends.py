@@ -42,8 +42,9 @@ def test_weights_are_repetition():
     weighted = SegmentedRegressor().fit(x, y, weight)
     repeated = SegmentedRegressor().fit(np.repeat(x, weight, 0), np.repeat(y, weight))
     assert weighted.breakpoints_[-1] > 56
-    # Where a kink lies in a minimum, rounding of the sum of squares moves it.
-    np.testing.assert_allclose(weighted.breakpoints_, repeated.breakpoints_, atol=1e-4)
+    # A kink in the last gap is a parameter of the last row, wherever it lies there.
+    first, other = weighted.breakpoints_[:-1], repeated.breakpoints_[:-1]
+    np.testing.assert_allclose(first, other, atol=1e-4)
     np.testing.assert_allclose(weighted.predict(x), repeated.predict(x), atol=1e-4)
     rss = [model.statistics_["rss"] for model in (weighted, repeated)]
     np.testing.assert_allclose(*rss, rtol=1e-9)
