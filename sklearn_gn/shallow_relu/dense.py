@@ -37,7 +37,7 @@ from sklearn_gn.shallow_relu.network import (
 )
 from sklearn_gn.shallow_relu.search import Phase
 from sklearn_gn.shallow_relu.sggn import fit_output_layer
-from sklearn_gn.shallow_relu.starts import initial_network, stack_networks
+from sklearn_gn.shallow_relu.starts import initial_network
 
 # Measured on the paper's step and peak problems and on random 5-neuron networks (20
 # rounds): 8 neurons beat 4 and 6; many and few candidates in turn beat either alone;
@@ -506,7 +506,7 @@ class DenseSizes:
         if start is None:
             start = np.zeros((0, 1 + rows.x.shape[1]))
         n_spare, q = self.most - n_first, rows.y.shape[1]
-        first = stack_networks([initial_network(start, n_spare, q, rows.x.dtype)])
+        first = initial_network(start[None], n_spare, q, rows.x.dtype)
         self.nets, _ = initialise_all(first, rows, options)
         self.draw = 0
         self._add(0 if n_first else 1)

@@ -330,12 +330,11 @@ def _prepared(rows, n_rows):
     )
 
 
-def init(data, nets, options):
-    """Begin with the breakpoints of a stack of networks.
+def init(data, hyperplanes, options):
+    """Begin with the breakpoints of all starts, (n_starts, n, 2).
 
     Those of rows without noise on few lines take the place of the first ones.
     """
-    hyperplanes = np.asarray(nets.hyperplanes, np.float64)
     knots = -hyperplanes[..., 0] / hyperplanes[..., 1]
     knots = np.sort(np.clip(knots, LEFT, RIGHT), axis=1)
     knots[1:, 0] = LEFT  # random breakpoints alone would leave out the slope there
@@ -381,9 +380,10 @@ def step(data, state, options):
 def _to_the_end(problem, knots, rss):
     """Converge; then hold the kinks at rows, where the sum of squares has corners."""
     knots, rss = through_rows(problem, *converge(problem, knots, rss))
+    x = problem.table.x[0]
     for b, own in enumerate(knots):
-        own = at_rows(own, problem.table.x[0])
-        held = np.isin(own, problem.table.x[0])
+        own = at_rows(own, x)
+        held = x[np.searchsorted(x, np.minimum(own, x[-1]))] == own
         others = problem.of([b])._replace(known=own[None, held])
         moved, rss[[b]] = converge(others, own[None, ~held], rss[[b]])
         knots[b] = np.sort(np.append(own[held], moved[0]))

@@ -35,7 +35,6 @@ from sklearn_gn.shallow_relu.starts import (
     given_hyperplanes,
     hyperplanes_of_starts,
     initial_network,
-    stack_networks,
 )
 from sklearn_gn.solvers import JointGN
 
@@ -204,10 +203,11 @@ def _by_evidence(estimator, problem, rng):
         n = n if given is None else max(n, len(given))
     n_init = estimator.n_init
     if n_init == "auto":  # matrices of many weights cost much
-        several = next((k for k, most in _STARTS if n * n_features <= most), 1)
-        n_init = several if given is None else 1
-    planes = hyperplanes_of_starts(estimator.init, given, n, n_init, rows, rng)
-    starts = [initial_network(h, 0, n_targets, np.float64) for h in planes]
+        n_init = 1
+        for several, most in _STARTS:
+            if given is None and n * n_features <= most:
+                n_init = max(n_init, several)
+    starts = hyperplanes_of_starts(estimator.init, given, n, n_init, rows, rng)
     if estimator.warm_start and given is not None and hasattr(estimator, "_network"):
         previous, units = estimator._network
         # Its parameters are in the units of its fit.
@@ -277,10 +277,10 @@ def _by_search(estimator, problem, rng, is_late):
     n_spare = solver.n_spare if searches else 0
     n_init = 1 if estimator.n_init == "auto" else estimator.n_init
     planes = hyperplanes_of_starts(estimator.init, given, n, n_init, unpadded, rng)
-    kind = n_spare, unpadded.y.shape[1], estimator.dtype
-    starts = [initial_network(hyperplanes, *kind) for hyperplanes in planes]
-    if solver.side_by_side:
-        starts = [stack_networks(starts)]
+    starts = [np.stack(planes)] if solver.side_by_side else planes
+    if solver is not SEGMENTED:
+        kind = n_spare, unpadded.y.shape[1], estimator.dtype
+        starts = [initial_network(hyperplanes, *kind) for hyperplanes in starts]
     options = fit_options(estimator, rng)
     if path is not None and solver is SEGMENTED and rows.problems:
         options = options._replace(relocations=0)  # the choice has searched already
