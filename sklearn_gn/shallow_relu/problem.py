@@ -30,7 +30,7 @@ from sklearn_gn.shallow_relu.evidence_gn import (
 )
 from sklearn_gn.shallow_relu.exact_pieces import has_exact_pieces
 from sklearn_gn.shallow_relu.lines import SEGMENTED
-from sklearn_gn.shallow_relu.search import select_size
+from sklearn_gn.shallow_relu.search import SizePath
 from sklearn_gn.shallow_relu.starts import (
     given_hyperplanes,
     hyperplanes_of_starts,
@@ -346,14 +346,14 @@ def _select_size(estimator, problem, first, rng, is_late):
         with backend.one_blas_thread:
             found = lines.select_size(rows, first, name, n_numbers, is_late)
     else:
-        from sklearn_gn.shallow_relu.dense import DenseSizes
+        from sklearn_gn.shallow_relu.dense import select_size
 
         n_targets = rows.y.shape[1]
         n_numbers = problem.n_observations * n_targets
         mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
+        path = SizePath(name, n_numbers, mean_square / 2)
         with backend.scope(estimator.dtype, estimator.device):
-            sizes = DenseSizes(rows, options, first)
-            found = select_size(sizes, name, n_numbers, mean_square / 2, is_late)
+            found = select_size(rows, options, first, path, is_late)
     hyperplanes, path = found
     log_mean_square = np.log(2 / n_targets) + 2 * np.mean(np.log(scaling.y_scale))
     path[name] = path[name] + deviance_shift(name, log_mean_square, n_numbers)
