@@ -116,11 +116,10 @@ class SelectionPathDisplay(Display):
                 'n_breakpoints="auto" or n_neurons="auto" to have a path.'
             )
         criterion, size = given[0], given[-1]
-        if size == "n_breakpoints":  # the criterion, or a rule of one standard error
+        total = path[criterion] + path.get("search_penalty", 0)
+        chosen = int(path[size][np.argmin(total)])
+        if size == "n_breakpoints":  # or by a rule of one standard error
             chosen = int(estimator._fit.free.sum())
-        else:
-            total = path[criterion] + path["search_penalty"]
-            chosen = int(path[size][np.argmin(total)])
         return cls(
             size=path[size],
             value=path[criterion],

@@ -21,7 +21,7 @@ EXACT = float(np.ldexp(np.finfo(float).eps, 9))
 DEPENDENT = float(np.cbrt(np.finfo(float).eps ** 2))
 HALF = float(np.sqrt(np.finfo(float).eps))
 FEWEST_ROWS = 3  # of a segment, unless asked otherwise
-_TIE = 1e-15  # of values that no row determines to those of their neighbours
+_TIE = 1e-18  # of values that no row determines to those of their neighbours
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
 _COARSE = 16  # positions that are tried on the way, for each kink
 

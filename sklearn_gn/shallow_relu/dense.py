@@ -13,6 +13,7 @@ looks at a sample of them.
 
 import math
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import jax
@@ -37,7 +38,7 @@ from sklearn_gn.shallow_relu.network import (
 )
 from sklearn_gn.shallow_relu.search import Phase
 from sklearn_gn.shallow_relu.sggn import fit_output_layer
-from sklearn_gn.shallow_relu.starts import initial_network, stack_networks
+from sklearn_gn.shallow_relu.starts import initial_network
 
 # Measured on the paper's step and peak problems and on random 5-neuron networks (20
 # rounds): 8 neurons beat 4 and 6; many and few candidates in turn beat either alone;
@@ -51,6 +52,7 @@ ROUND_STEPS = (10, 30)  # Gauss-Newton steps after the additions and the deletio
 # Relative decrease at which a round stops its steps. A Python number would be another
 # type to JAX than ``tol`` is, and what takes either would be compiled twice.
 ROUND_TOL = np.float64(1e-4)
+PATIENCE = 2  # doublings without improvement that end the growth of a network
 SAMPLE_ROWS = 8192  # rows on which the search runs where there are ...
 MANY_ROWS = 2 * SAMPLE_ROWS  # ... more than this
 SAMPLE_TOL = 1e-2  # relative decrease at which a descent on the sample ends
@@ -495,53 +497,53 @@ def delete_random_all(nets, rows, options, draws):
 # --- sizes ---------------------------------------------------------------------------
 
 
-class DenseSizes:
-    """Networks of growing or of falling size, for the choice of one."""
+def select_size(rows, options, first, path, is_late):
+    """Return the hyperplanes of the best size, and the path to it.
 
-    def __init__(self, rows, options, start=None):
-        rows = on_devices(rows, getattr(rows, "mesh", None))
-        self.rows, self.options = rows, options
-        n_first = 0 if start is None else len(start)
-        self.most = max(32, n_first)
-        if start is None:
-            start = np.zeros((0, 1 + rows.x.shape[1]))
-        n_spare, q = self.most - n_first, rows.y.shape[1]
-        first = stack_networks([initial_network(start, n_spare, q, rows.x.dtype)])
-        self.nets, _ = initialise_all(first, rows, options)
-        self.draw = 0
-        self._add(0 if n_first else 1)
+    After Liu, Cai and Chen, "Adaptive two-layer ReLU neural network" (2022), the
+    network doubles where the error is until the criterion of the :class:`SizePath` gets
+    worse; from there the neurons that matter least are deleted, a quarter at a time of
+    a network of more than twice the best size so far, then one by one. ``first`` are
+    hyperplanes to start from, or None.
+    """
+    rows, q = on_devices(rows, getattr(rows, "mesh", None)), rows.y.shape[1]
+    first = np.zeros((0, 1 + rows.x.shape[1])) if first is None else first
+    most, draws = max(32, len(first)), count()
+    nets = initial_network(first[None], most - len(first), q, rows.x.dtype)
+    nets, _ = initialise_all(nets, rows, options)
 
-    def _add(self, count):
-        for _ in range(count):
-            draw, n_tried = np.array([self.draw], np.int32), np.int32(N_CANDIDATES)
-            self.nets = insert_all(self.nets, self.rows, self.options, draw, n_tried)
-            self.draw += 1
-        self._descend()
-
-    def _descend(self):
-        result, _ = descend_again(
-            self.nets, self.rows, self.options, ROUND_STEPS[1], JOINT_METHOD
-        )
-        self.nets, self.loss = result.net, result.loss[0]
-
-    def grow(self):
-        """Double the number of neurons."""
-        self._add(int(np.sum(self.nets.alive)))
-
-    def prune(self, n_deleted):
-        """Delete the neurons that matter least."""
+    def changed(nets, n_added, n_deleted=0):
+        for _ in range(n_added):
+            draw = np.array([next(draws)], np.int32)
+            nets = insert_all(nets, rows, options, draw, np.int32(N_CANDIDATES))
         for _ in range(n_deleted):
-            self.nets = delete_all(self.nets, self.rows, self.options, np.int32(0))
-        self._descend()
-
-    def candidate(self):
-        """Return hyperplanes of shape (size, 1 + d), loss and number of parameters."""
-        alive = np.array(self.nets.alive[0])
-        hyperplanes = np.array(self.nets.hyperplanes[0])[alive]
+            nets = delete_all(nets, rows, options, np.int32(0))
+        result, _ = descend_again(nets, rows, options, ROUND_STEPS[1], JOINT_METHOD)
+        net = jax.tree.map(lambda a: np.array(a[0]), result.net)
+        hyperplanes = net.hyperplanes[net.alive]
         n, width = hyperplanes.shape
         # A hyperplane has one length less than numbers.
-        parameters = n * (width - 1) + self.nets.coef.shape[2] * (1 + n)
-        return hyperplanes, float(self.loss), parameters
+        n_parameters = n * (width - 1) + q * (1 + n)
+        loss = float(result.loss[0])
+        return result.net, *path.visit(hyperplanes, loss, n_parameters)
+
+    nets, best, n = changed(nets, n_added=0 if len(first) else 1)
+    since = 0
+    while 2 * n <= most and since < PATIENCE and not is_late():
+        nets, worth, grown = changed(nets, n_added=n)
+        since = 0 if worth < best else since + 1
+        best = min(best, worth)
+        if grown <= n:  # no place is left where a neuron lowers the loss
+            break
+        n = grown
+    while n > 1 and not is_late():
+        size = path.best_size()
+        n_deleted = min(n - 2 * size, n // 4) if n > 2 * size + 1 else 1
+        nets, _, pruned = changed(nets, 0, n_deleted)
+        if pruned >= n:  # without a loss no neuron matters least
+            break
+        n = pruned
+    return path.result()
 
 
 VPGN, SGGN = search("vpgn", JOINT_METHOD), search("sggn", SGGN_METHOD)

@@ -425,12 +425,12 @@ class ShallowReLURegressor(
         shape = getattr(X, "shape", ())
         n_features = shape[1] if len(shape) == 2 else 1
         needs_all = y_std is not None or (self.early_stopping and X_val is None)
-        if needs_all or reason_against_chunks(self, n_features) is not None:
-            check_fits(X, "Fit a random sample of the rows.")
+        chunks = None if needs_all else chunks_of(X, y, sample_weight)
+        if chunks is None or reason_against_chunks(self, n_features) is not None:
+            check_fits(
+                X, "fit_chunks reads rows piece by piece, or fit a random sample."
+            )
             return None
-        chunks = chunks_of(X, y, sample_weight)
-        if chunks is None:
-            check_fits(X, "fit_chunks reads rows piece by piece.")
         return chunks
 
     def _check_data(self, X, y):
@@ -469,7 +469,8 @@ class ShallowReLURegressor(
             (problem.rows, problem.options),
             problem.starts,
             loss_scale=problem.scaling.loss_scale,
-            val_loss=fitted.validation_loss(problem.validation, problem.scaling),
+            val_loss=problem.validation
+            and fitted.validation_loss(problem.validation, problem.scaling),
             validation=problem.validation,
         )
         run.began = began

@@ -161,27 +161,28 @@ def _continued(rows, state, stop, options, n_iterations):
 
 
 def init_one(rows, net, options):
-    """Start with the linear fit, and with small random coefficients of the neurons.
+    """Start with the linear fit, and with small random coefficients of hyperplanes.
 
     A network of a former fit is taken as it is, its penalties too.
     """
     if isinstance(net, RegularisedNetwork):
         shape, theta, alpha, beta = net.shape, net.theta, net.alpha, net.beta
     else:
-        shape = shape_of(len(net.hyperplanes), rows.x.shape[1], rows.y.shape[1])
-        square = float(rows.weight @ np.sum(rows.y**2, axis=1)) / shape.q
+        q = rows.y.shape[1]
+        shape = shape_of(len(net), rows.x.shape[1], q)
+        square = float(rows.weight @ np.sum(rows.y**2, axis=1)) / q
         size = math.sqrt(square) if square > 0 else 1.0
         y = np.concatenate([np.ones((len(rows.x), 1)), rows.x], axis=1)
         linear = evidence_gn.linear_fit(y, rows, options.n_effective)
         rng = np.random.RandomState(options.seed)
-        coef = _START_COEF * size * rng.standard_normal((shape.n, shape.q))
+        coef = _START_COEF * size * rng.standard_normal((len(net), q))
         # Rounding errors would decide on which side of a hyperplane a row is that it
         # was drawn through.
-        hyperplanes = net.hyperplanes.copy()
+        hyperplanes = net.copy()
         hyperplanes[:, 0] -= _BESIDE
         parts = linear.ravel(), coef.ravel(), hyperplanes.ravel()
         theta, beta = np.concatenate(parts), None
-        alpha = np.ones(3 + shape.d)
+        alpha = np.ones(3 + rows.x.shape[1])
         alpha[:2] = 1 / size**2
     return evidence_gn.init_at(shape, rows, theta, alpha, beta, options)
 

@@ -64,9 +64,7 @@ def predict_scaled(net, z):
 
 
 def validation_loss(validation, scaling):
-    """Return the function from a network to its loss on (X, y, weight), or None."""
-    if validation is None:
-        return None
+    """Return the function from a network to its loss on (X, y, weight)."""
     X, y, weight = validation
     z, t = scaling.x(X), scaling.y(y)
     return lambda net: (

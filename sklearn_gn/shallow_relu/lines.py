@@ -14,6 +14,7 @@ without noise, and with several targets, whose breakpoints are shared, does the 
 """
 
 from itertools import pairwise
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -73,7 +74,7 @@ class Moments(NamedTuple):
     y: np.ndarray  # (n + 1, q) means
     xx: np.ndarray  # (n + 1,) squares about the means; 0 of a single row
     xy: np.ndarray  # (n + 1, q)
-    rest: np.ndarray  # (n + 1,) squares about the lines fitted to y
+    rest: np.ndarray  # (n + 1, q) squares about the lines fitted to y
 
     @property
     def slopes(self):
@@ -123,11 +124,11 @@ def moments(knots, rows):
     wdx, wide = rows.weight * dx, count > 1
     xx = np.where(wide, total(wdx * dx), 0.0)
     xy = np.where(wide[:, None], total(wdx[:, None] * dy), 0.0)
-    found = Moments(weight, x, y, xx, xy, np.zeros(len(count)))
+    found = Moments(weight, x, y, xx, xy, np.zeros(xy.shape))
     off = dy - np.repeat(found.slopes, count, axis=0) * dx[:, None]
     return found._replace(
         x=np.where(full, x, np.concatenate([[LEFT], knots])),
-        rest=total(rows.weight * np.einsum("kq,kq->k", off, off)),
+        rest=total(rows.weight[:, None] * off**2),
     )
 
 
@@ -136,6 +137,7 @@ def condensed_rows(knots, rows):
 
     They lie inside it, with the same sums of (1, x, x^2): whatever is linear on the
     intervals has the same Gram matrix. Their targets are those of the fitted lines.
+    Also returned are the sums of squares (q,) that no such function explains.
     """
     m = moments(knots, rows)
     bounds = np.concatenate([[0], np.searchsorted(rows.x, knots), [len(rows.x)]])
@@ -150,7 +152,8 @@ def condensed_rows(knots, rows):
     dx = np.concatenate([-deviation * ratio, deviation / ratio])
     y = np.tile(m.y[used], (2, 1)) + np.tile(slope, (2, 1)) * dx[:, None]
     weight = np.concatenate([total * share, total * (1 - share)])
-    return Rows((np.tile(mean, 2) + dx)[:, None], y, weight), float(m.rest.sum())
+    rest = m.rest.sum(axis=0) + rows.tie_variance
+    return Rows((np.tile(mean, 2) + dx)[:, None], y, weight), rest
 
 
 # --- the function with given breakpoints ---------------------------------------------
@@ -175,7 +178,7 @@ def fit_at(knots, rows):
     columns, target = root * hats(knots, few.x[:, 0]), root * few.y
     values = least_norm_solution(columns, target)
     residual = columns @ values - target
-    loss = 0.5 * (rest + float(np.sum(residual**2)) + float(rows.tie_variance.sum()))
+    loss = 0.5 * float(rest.sum() + np.sum(residual**2))
     length = np.diff(knots, append=RIGHT)[:, None]
     slopes = np.zeros_like(values)
     np.divide(np.diff(values, axis=0), length, out=slopes[1:], where=length > 0)
@@ -327,12 +330,11 @@ def _prepared(rows, n_rows):
     )
 
 
-def init(data, nets, options):
-    """Begin with the breakpoints of a stack of networks.
+def init(data, hyperplanes, options):
+    """Begin with the breakpoints of all starts, (n_starts, n, 2).
 
     Those of rows without noise on few lines take the place of the first ones.
     """
-    hyperplanes = np.asarray(nets.hyperplanes, np.float64)
     knots = -hyperplanes[..., 0] / hyperplanes[..., 1]
     knots = np.sort(np.clip(knots, LEFT, RIGHT), axis=1)
     knots[1:, 0] = LEFT  # random breakpoints alone would leave out the slope there
@@ -341,12 +343,9 @@ def init(data, nets, options):
         knots[0] = RIGHT
         knots[0, : len(exact)] = exact
     line = fit_at(knots[0], data.rows)
-    phase = Phase.STARTS if len(knots) > 1 else _after_starts(options)
+    phase = Phase.ROUNDS if options.relocations > 0 else Phase.END
+    phase = Phase.STARTS if len(knots) > 1 else phase
     return State(to_network(line), line.loss, knots, phase)
-
-
-def _after_starts(options):
-    return Phase.ROUNDS if options.relocations > 0 else Phase.END
 
 
 def step(data, state, options):
@@ -355,8 +354,10 @@ def step(data, state, options):
     if state.loss <= data.floor:
         return state, Report(state.loss, 0.0, stop="rounding")
     if phase == Phase.STARTS:
-        knots = _descended(data, knots, descend)[:STARTS]
-        knots, after = _descended(data, knots, descend), _after_starts(options)
+        rough = partial(descend, n_steps=6, tol=_ROUGH)
+        knots = _descended(data, knots, rough)[:STARTS]
+        knots = _descended(data, knots, descend)
+        after = Phase.ROUNDS if options.relocations > 0 else Phase.END
     elif phase == Phase.ROUNDS:
         knots = np.vstack([knots[:1], *_searched(data, knots[0])])
         knots = _descended(data, knots, descend)
@@ -380,9 +381,10 @@ def step(data, state, options):
 def _to_the_end(problem, knots, rss):
     """Converge; then hold the kinks at rows, where the sum of squares has corners."""
     knots, rss = through_rows(problem, *descend(problem, knots, rss))
+    x = problem.table.x[0]
     for b, own in enumerate(knots):
-        own = at_rows(own, problem.table.x[0])
-        held = np.isin(own, problem.table.x[0])
+        own = at_rows(own, x)
+        held = x[np.searchsorted(x, np.minimum(own, x[-1]))] == own
         others = problem.of([b])._replace(known=own[None, held])
         moved, rss[[b]] = descend(others, own[None, ~held], rss[[b]])
         knots[b] = np.sort(np.append(own[held], moved[0]))
@@ -414,10 +416,9 @@ def _searched(data, knots):
     """Yield sets of breakpoints (m, n) with a slope at the start, and without."""
     n, none = len(knots), np.full((1, 1), LEFT)
     if not data.problems:
-        for slope in (True, False):
-            *_, found = shared_starts(data.few, n, slope)
-            unused = np.full((len(found), n - found.shape[1]), RIGHT)
-            yield np.hstack([found, unused])[: STARTS // 4]
+        *_, found = shared_starts(data.few, n)
+        unused = np.full((len(found), n - found.shape[1]), RIGHT)
+        yield np.hstack([found, unused])[: STARTS // 4]
         return
     sloped, level = data.problems[True], data.problems[False]
     inner = np.minimum(knots[None, 1:], 1.0)
@@ -426,10 +427,11 @@ def _searched(data, knots):
     yield np.sort(np.hstack([inner, insert(level, inner)[0][:, None]]))
 
 
-def shared_starts(rows, most, slope):
+def shared_starts(rows, most):
     """Yield breakpoints (m, k) of networks of 1, 2, ... neurons, the best first.
 
-    They are those of the dynamic programme at some rows, of several targets.
+    They are those of the dynamic programme at some rows, of several targets, and one at
+    the left end.
     """
     at = spread(0, len(rows.x) - 1, max(_PLACES, 2 * most))
     x, y, weight = rows.x, rows.y, rows.weight[:, None]
@@ -437,11 +439,9 @@ def shared_starts(rows, most, slope):
     terms = weight * np.hstack([ones, x[:, None], x[:, None] ** 2, y, x[:, None] * y])
     later = np.add.reduceat(terms, at)[::-1].cumsum(axis=0)[::-1]
     later[-1] = 0  # the last segment holds the last row
-    if slope:
-        yield np.full((1, 1), LEFT)
-    for places in kinks_at_positions(x[at], later, slope, min(most - slope, len(at))):
-        left = np.full((len(places), int(slope)), LEFT)
-        yield np.hstack([left, x[at][places]])
+    yield np.full((1, 1), LEFT)
+    for places in kinks_at_positions(x[at], later, True, min(most - 1, len(at))):
+        yield np.hstack([np.full((len(places), 1), LEFT), x[at][places]])
 
 
 # --- rows without noise --------------------------------------------------------------
@@ -532,7 +532,7 @@ def select_size(data, first, criterion, n_numbers, is_late):
             knots = best if n == len(best) else np.empty(n)
             path.visit(_hyperplanes(knots), loss, n_parameters, extra)
     else:
-        for starts in shared_starts(data.few, most, slope=True):
+        for starts in shared_starts(data.few, most):
             far = path.found and starts.shape[1] > 2 * (1 + path.best_size())
             if not len(starts) or far or (is_late() and path.found):
                 break

@@ -30,12 +30,11 @@ from sklearn_gn.shallow_relu.evidence_gn import (
 )
 from sklearn_gn.shallow_relu.exact_pieces import has_exact_pieces
 from sklearn_gn.shallow_relu.lines import SEGMENTED
-from sklearn_gn.shallow_relu.search import select_size
+from sklearn_gn.shallow_relu.search import SizePath
 from sklearn_gn.shallow_relu.starts import (
     given_hyperplanes,
     hyperplanes_of_starts,
     initial_network,
-    stack_networks,
 )
 from sklearn_gn.solvers import JointGN
 
@@ -203,10 +202,11 @@ def _by_evidence(estimator, problem, rng):
         n = n if given is None else max(n, len(given))
     n_init = estimator.n_init
     if n_init == "auto":  # matrices of many weights cost much
-        several = next((k for k, most in _STARTS if n * n_features <= most), 1)
-        n_init = several if given is None else 1
-    planes = hyperplanes_of_starts(estimator.init, given, n, n_init, rows, rng)
-    starts = [initial_network(h, 0, n_targets, np.float64) for h in planes]
+        n_init = 1
+        for several, most in _STARTS:
+            if given is None and n * n_features <= most:
+                n_init = max(n_init, several)
+    starts = hyperplanes_of_starts(estimator.init, given, n, n_init, rows, rng)
     if estimator.warm_start and given is not None and hasattr(estimator, "_network"):
         previous, units = estimator._network
         # Its parameters are in the units of its fit.
@@ -276,10 +276,10 @@ def _by_search(estimator, problem, rng, is_late):
     n_spare = solver.n_spare if searches else 0
     n_init = 1 if estimator.n_init == "auto" else estimator.n_init
     planes = hyperplanes_of_starts(estimator.init, given, n, n_init, unpadded, rng)
-    kind = n_spare, unpadded.y.shape[1], estimator.dtype
-    starts = [initial_network(hyperplanes, *kind) for hyperplanes in planes]
-    if solver.side_by_side:
-        starts = [stack_networks(starts)]
+    starts = [np.stack(planes)] if solver.side_by_side else planes
+    if solver is not SEGMENTED:
+        kind = n_spare, unpadded.y.shape[1], estimator.dtype
+        starts = [initial_network(hyperplanes, *kind) for hyperplanes in starts]
     options = fit_options(estimator, rng)
     if path is not None and solver is SEGMENTED and rows.problems:
         options = options._replace(relocations=0)  # the choice has searched already
@@ -345,14 +345,14 @@ def _select_size(estimator, problem, first, rng, is_late):
         with backend.one_blas_thread():
             found = lines.select_size(rows, first, name, n_numbers, is_late)
     else:
-        from sklearn_gn.shallow_relu.dense import DenseSizes
+        from sklearn_gn.shallow_relu.dense import select_size
 
         n_targets = rows.y.shape[1]
         n_numbers = problem.n_observations * n_targets
         mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
+        path = SizePath(name, n_numbers, mean_square / 2)
         with backend.scope(estimator.dtype, estimator.device):
-            sizes = DenseSizes(rows, options, first)
-            found = select_size(sizes, name, n_numbers, mean_square / 2, is_late)
+            found = select_size(rows, options, first, path, is_late)
     hyperplanes, path = found
     log_mean_square = np.log(2 / n_targets) + 2 * np.mean(np.log(scaling.y_scale))
     path[name] = path[name] + deviance_shift(name, log_mean_square, n_numbers)

@@ -1,8 +1,4 @@
-"""What the searches of one and of several features share: phases, and sizes.
-
-:func:`select_size` chooses the number of neurons by an information criterion, after
-Liu, Cai and Chen, "Adaptive two-layer ReLU neural network" (2022).
-"""
+"""What the searches of one and of several features share: phases, and sizes."""
 
 from enum import IntEnum
 
@@ -11,7 +7,6 @@ import numpy as np
 from sklearn_gn.segmented.problem import criterion_value
 
 _FLOOR = 1e-25  # relative loss below which only rounding errors differ
-_PATIENCE = 2  # doublings without improvement that end the growth
 
 
 class Phase(IntEnum):
@@ -58,33 +53,3 @@ class SizePath:
         names = self.criterion, "loss", "n_parameters", "search_penalty"
         path = dict(zip(names, map(np.array, columns), strict=True))
         return self.found[self.best_size()][4], {"n_neurons": np.array(ordered), **path}
-
-
-def select_size(sizes, criterion, n_observations, scale, is_late=lambda: False):
-    """Grow and prune; return the hyperplanes of the best size, and the path.
-
-    The network doubles where the error is until the criterion gets worse; from there
-    the neurons that matter least are deleted, a quarter at a time of a network of more
-    than twice the best size so far, then one by one. ``sizes`` are DenseSizes,
-    ``scale`` is the loss of the mean, and ``is_late`` says whether the time of the fit
-    is over.
-    """
-    path = SizePath(criterion, n_observations, scale)
-    best, n = path.visit(*sizes.candidate())
-    since = 0
-    while 2 * n <= sizes.most and since < _PATIENCE and not is_late():
-        sizes.grow()
-        worth, grown = path.visit(*sizes.candidate())
-        since = 0 if worth < best else since + 1
-        best = min(best, worth)
-        if grown <= n:  # no place is left where a neuron lowers the loss
-            break
-        n = grown
-    while n > 1 and not is_late():
-        best_size = path.best_size()
-        sizes.prune(min(n - 2 * best_size, n // 4) if n > 2 * best_size + 1 else 1)
-        pruned = path.visit(*sizes.candidate())[1]
-        if pruned >= n:  # without a loss no neuron matters least
-            break
-        n = pruned
-    return path.result()

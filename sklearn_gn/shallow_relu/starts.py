@@ -53,21 +53,20 @@ def row_norms(normal):
 
 
 def initial_network(hyperplanes, n_spare, n_targets, dtype):
-    """Return the network of given hyperplanes, its output layer zero."""
-    n, width = hyperplanes.shape
-    spare = np.zeros((n_spare, width))
-    spare[:, 1] = 1.0
+    """Return the network of given hyperplanes (..., n, 1 + d), its output layer zero.
+
+    A leading axis is that of starts which run side by side.
+    """
+    *lead, n, width = hyperplanes.shape
+    spare = np.zeros((*lead, n_spare, width))
+    spare[..., 1] = 1.0
+    alive = np.arange(n + n_spare) < n
     return ShallowReLU(
-        hyperplanes=np.concatenate([hyperplanes, spare]).astype(dtype),
-        coef=np.zeros((n + n_spare, n_targets), dtype),
-        intercept=np.zeros(n_targets, dtype),
-        alive=np.arange(n + n_spare) < n,
+        hyperplanes=np.concatenate([hyperplanes, spare], axis=-2).astype(dtype),
+        coef=np.zeros((*lead, n + n_spare, n_targets), dtype),
+        intercept=np.zeros((*lead, n_targets), dtype),
+        alive=np.tile(alive, (*lead, 1)) if lead else alive,
     )
-
-
-def stack_networks(networks):
-    """Return one network of stacked arrays, for starts that run side by side."""
-    return ShallowReLU(*(np.stack(leaves) for leaves in zip(*networks, strict=True)))
 
 
 def given_hyperplanes(estimator, n, scaling):
@@ -118,16 +117,12 @@ def hyperplanes_of_starts(init, given, n, n_init, rows, rng):
     evenly spaced over the range of features in turn; the first one on every axis lies
     at the lower end and carries the linear term.
     """
-    z, cumulated_weight = rows.x, np.cumsum(rows.weight)
-    d = z.shape[1]
-
-    def draw(n):
-        return random_hyperplanes(z, cumulated_weight, n, rng)
-
+    z, d = rows.x, rows.x.shape[1]
     if given is not None:
-        first = np.concatenate([given[:n], draw(max(n - len(given), 0))])
+        more = random_hyperplanes(rows, max(n - len(given), 0), rng)
+        first = np.concatenate([given[:n], more])
     elif init == "random" or (init == "auto" and d > 1):
-        first = draw(n)
+        first = random_hyperplanes(rows, n, rng)
     else:
         axes = {"horizontal": [d - 1], "vertical": [0]}.get(init, range(d))
         low, high = z.min(axis=0), z.max(axis=0)
@@ -137,13 +132,17 @@ def hyperplanes_of_starts(init, given, n, n_init, rows, rng):
             share = np.arange(len(mine)) / max(len(mine), 1)
             first[mine, 1 + axis] = 1.0
             first[mine, 0] = -(low[axis] + (high[axis] - low[axis]) * share)
-    return [first, *(draw(n) for _ in range(1, n_init))]
+    starts = [first]
+    for _ in range(1, n_init):
+        starts.append(random_hyperplanes(rows, n, rng))
+    return starts
 
 
-def random_hyperplanes(z, cumulated_weight, n, rng):
+def random_hyperplanes(rows, n, rng):
     """Return hyperplanes of random orientation through rows drawn by their weights."""
+    z = rows.x
     normal = rng.standard_normal((n, z.shape[1]))
     normal /= np.linalg.norm(normal, axis=1, keepdims=True)
-    row = np.searchsorted(cumulated_weight, rng.random_sample(n), side="right")
+    row = np.searchsorted(np.cumsum(rows.weight), rng.random_sample(n), side="right")
     point = z[np.minimum(row, len(z) - 1)]
     return np.concatenate([-np.sum(normal * point, axis=1)[:, None], normal], axis=1)

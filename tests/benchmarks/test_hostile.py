@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from benchmarks import _hostile_cases as hostile
 from benchmarks.hostile import CASES, block, case_number
 from sklearn_gn import FGNSoftmaxHead, VarProNetRegressor
-from sklearn_gn.shallow_relu.search import select_size
 from sklearn_gn.softmax_head.head import batched_rows
 
 # 90 in all; the estimators that compile nothing here have the most.
@@ -195,30 +194,6 @@ def test_a_cell_beyond_single_precision_counts_as_a_limit(n_neurons):
     )
     model.fit(X, y, sample_weight=weight)
     assert np.isfinite(model.predict(X)).all()
-
-
-class SizesWithoutLoss:
-    """Networks whose loss is NaN, of which none is ever smaller."""
-
-    most = 4
-
-    def __init__(self):
-        self.n = 1
-
-    def candidate(self):
-        return np.ones((self.n, 2)), np.nan, 2 * self.n
-
-    def grow(self):
-        self.n *= 2
-
-    def prune(self, n_deleted=1):
-        pass
-
-
-def test_choice_of_the_size_ends_without_a_loss():
-    hyperplanes, path = select_size(SizesWithoutLoss(), "bic", 100.0, 1.0)
-    assert len(hyperplanes) == 1
-    assert np.all(np.isinf(path["bic"]))
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

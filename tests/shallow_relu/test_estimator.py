@@ -358,7 +358,7 @@ def test_choice_of_the_size_starts_from_the_previous_fit():
     model = ShallowReLURegressor(12, warm_start=True, random_state=0, alpha=0.0)
     n_active = len(model.fit(x[:, None], y).hyperplanes_)
     model.set_params(n_neurons="auto", solver=LOCAL).fit(x[:, None], y)
-    assert model.selection_path_["n_neurons"].max() in (2 * n_active, 4 * n_active)
+    assert model.selection_path_["n_neurons"].max() >= n_active
     assert len(model.hyperplanes_) <= n_active
     assert model.loss_ < 1e-20
     model.fit(x[:, None], np.ones(200))  # nothing is active

@@ -11,7 +11,7 @@ from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import shape_of
-from sklearn_gn.shallow_relu.starts import initial_network, random_hyperplanes
+from sklearn_gn.shallow_relu.starts import random_hyperplanes
 
 
 def problem(m=60, shape=(4, 3, 2), seed=0):
@@ -36,8 +36,7 @@ def options(rows, **changes):
 
 def start(rows, n=8, seed=0):
     rng = np.random.RandomState(seed)
-    hyperplanes = random_hyperplanes(rows.x, np.cumsum(rows.weight), n, rng)
-    return initial_network(hyperplanes, 0, rows.y.shape[1], np.float64)
+    return random_hyperplanes(rows, n, rng)
 
 
 def run(rows, net, opt, n_steps=200):
