@@ -102,7 +102,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     rank : int or None, default=None
         Dimension of the Krylov space in which the Gauss-Newton system is solved, at
-        most 1,000. If None, "gnvpro" solves the whole system while it is small, and
+        most 2,000. If None, "gnvpro" solves the whole system while it is small, and
         like "gn" takes 20 dimensions otherwise. For the members of a committee the
         space is that of the matrix divided by its diagonal, and None solves the whole
         system.

@@ -70,7 +70,6 @@ from sklearn_gn.varpro.wide_members import N_PARTS, WideOptions, WideState
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}
-_NEURONS_PER_TARGET = 2.5  # independent of the others, from the third one on
 _MOST_WORK_OF_ALL_ROWS = 5e8  # of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
 _SWITCHED_OFF = 0.01  # well-determined weights, per neuron, of a feature that is
@@ -161,9 +160,9 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     if estimator.warm_start and getattr(estimator, "_fitted", (0,))[0] is None:
         former = [member.model for member in networks_of(estimator._fitted[1])]
     names = ACTIVATIONS
-    # The neurons of one target serve two, further ones need some of their own, as long
-    # as there are rows enough and the Gauss-Newton matrix stays dense.
-    wanted = _NEURONS[loss] + round(_NEURONS_PER_TARGET * max(0.0, n_independent - 2))
+    # The neurons of one target serve two, and each further one adds a quarter of them,
+    # as long as there are rows enough and the Gauss-Newton matrix stays dense.
+    wanted = round(_NEURONS[loss] * (2 + max(2.0, n_independent)) / 4)
     most = LARGEST_DENSE - n_values * (1 + n_features)
     most = min(most // (1 + n_features + n_values), n_rows)
     sizes = (max(_NEURONS[loss], min(wanted, most)),)

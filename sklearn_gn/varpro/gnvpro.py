@@ -36,7 +36,7 @@ from sklearn_gn.varpro.inner import solve_inner
 from sklearn_gn.varpro.problem import Net
 from sklearn_gn.varpro.reduced import reduced_model
 
-_SHRINK, _GROW = 0.1, 0.75  # gain ratios of the trust region
+_GROW = 0.75  # gain ratio from which the trust region grows; it shrinks below 0.25
 
 
 class TrialStep(NamedTuple):
@@ -200,7 +200,7 @@ def find_step(state, attempt, settings):
             if not float(longer.loss) < float(trial.loss):
                 break
             trial = longer
-        if gain < _SHRINK:
+        if gain < 1 - _GROW:
             radius = length / 2
         elif gain > _GROW:
             radius = max(radius, 1.5 * float(trial.length))

@@ -35,7 +35,6 @@ from sklearn_gn.varpro.problem import loss_curvature, penalty_matrix, penalty_pr
 
 KRYLOV_TOL = 1e-2  # relative residual at which a Krylov space is large enough
 _KRYLOV_DIMENSION = 20
-_MOST_DIMENSIONS = 1000  # whose eigenvectors take a second in every iteration
 _DENSE_FLOATS = 2**27  # of the Jacobian
 _PULLED_TOGETHER = 8  # features whose derivatives are computed at a time
 
@@ -69,7 +68,7 @@ def krylov_dimension(settings, net, parameters, rows):
     sizes, as those of a neural ODE, set no such bound.
     """
     rank = _KRYLOV_DIMENSION if settings.rank is None else settings.rank
-    rank = min(rank, _MOST_DIMENSIONS)
+    rank = min(rank, LARGEST_DENSE)
     if getattr(settings.model.network, "plain_penalty", True):
         rank = min(rank, 2 * (rows.y.size + net.output.size + 1))
     return min(rank, dimension(parameters))
