@@ -64,7 +64,6 @@ from sklearn_gn.varpro.members import (
     mean_values,
     networks_of,
     side_by_side,
-    with_features,
 )
 from sklearn_gn.varpro.wide_members import N_PARTS, WideOptions, WideState
 
@@ -549,8 +548,10 @@ def _without_dead_features(run, rows):
     few = 10 * np.count_nonzero(idle) * model.sizes[1] <= len(state.theta)
     if few or not switches.on("tables.feature_removal"):
         return run
-    features = tuple(model.features[j] for j in np.flatnonzero(~idle))
-    model, (theta, *_) = with_features(Member(model, state.net), features)
+    kept = np.flatnonzero(~idle)
+    output, (first, *others) = model.split(state.net.theta)
+    theta = model.join(output, [first[:, [0, *(1 + kept)]], *others])
+    model = model._replace(features=tuple(model.features[j] for j in kept))
     state = state._replace(theta=theta, sums=evidence_gn.sums_at(model, theta, rows))
     return run._replace(model=model, state=state)
 
