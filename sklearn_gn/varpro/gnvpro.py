@@ -60,17 +60,6 @@ class Method(NamedTuple):
     attempt: Callable  # with the arguments of try_step
 
 
-def prepare(rows, settings):
-    """Put the rows on the device."""
-    if settings.solver.curvature == "dense" and settings.rank is not None:
-        raise ValueError(
-            f"rank={settings.rank} is the dimension of a Krylov space, and "
-            "GNvpro(curvature='dense') takes none: leave rank at None, or set "
-            "curvature='krylov'."
-        )
-    return training.prepare(rows, settings)
-
-
 @partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
 def try_step(model, net, spectral, factors, rows, penalties, radius, damping, fraction):
     """Return the step for a radius or a fixed shift, and the objective after it."""
@@ -214,6 +203,6 @@ GNVPRO = Algorithm(
     "gnvpro",
     training.init,
     step,
-    prepare=prepare,
+    prepare=training.prepare,
     evaluate_last=training.evaluate_last,
 )

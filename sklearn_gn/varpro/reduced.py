@@ -55,9 +55,13 @@ def reduced_model(net, rows, penalties, settings):
         rank = krylov_dimension(settings, net, net.theta, rows)
         found = krylov_model(model, net, rows, penalties, rank)
         return found, 2 + 2 * int(found.inner_iterations)
-    compute = primal_model if form == "primal" else dual_model
-    work = dense_work(form, model.loss, net)
-    return compute(model, net, rows, penalties), work
+    width, q = net.output.shape[0] - 1, net.output.shape[1]
+    if form == "dual":
+        return dual_model(model, net, rows, penalties), 2 + q + (width + 1) * q
+    # Of many targets the derivatives of the features alone.
+    few = model.loss == "squared" and width < q
+    work = 2 + width if few else 2 + q + width * q
+    return primal_model(model, net, rows, penalties), work
 
 
 def krylov_dimension(settings, net, parameters, rows):
@@ -80,6 +84,12 @@ def curvature_form(settings, rows, net):
     curvature = settings.solver.curvature
     n = dimension(net.theta)
     (m, n_classes), (p, q) = rows.y.shape, net.output.shape
+    if settings.rank is not None and curvature == "dense":
+        raise ValueError(
+            f"rank={settings.rank} is the dimension of a Krylov space, and "
+            "GNvpro(curvature='dense') takes none: leave rank at None, or set "
+            "curvature='krylov'."
+        )
     if settings.rank is not None or curvature == "krylov":
         return "krylov"
     if n == 0 or not (loss == "squared" or is_direct(net.output)):
@@ -341,11 +351,3 @@ def _curvature_roots(model, values):
     # (I - r r^T) diag(r) with |r| = 1.
     full = (eye[None] - root[:, :, None] * root[:, None, :]) * root[:, None, :]
     return to_columns(full)
-
-
-def dense_work(form, loss, net):
-    """Return the passes over the rows that a dense Gauss-Newton matrix takes."""
-    width, q = net.output.shape[0] - 1, net.output.shape[1]
-    if form == "primal" and loss == "squared" and width < q:
-        return 2 + width  # derivatives of the features alone
-    return 2 + q + (width + 1 if form == "dual" else width) * q
