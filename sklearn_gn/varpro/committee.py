@@ -17,9 +17,9 @@ variance :math:`\tau = s^2 / \sigma^2` is better than that of m by
 
 .. math:: \frac{\tau}{2 m (m + 1)},
 
-where s is their spread and :math:`\sigma` the deviation of a row, times the share that
-networks have beside a Gaussian process. So tables in which starts differ by less than
-the noise, or that a process predicts, have two members.
+where s is their spread and :math:`\sigma` the deviation of a row. So tables in which
+starts differ by less than the noise have two members, and so have those of which a
+Gaussian process leaves the networks no share.
 
 A member of many rows is fitted to some of them first, ten a parameter; its last steps
 are taken on all rows, with the Gauss-Newton matrix of these
@@ -128,6 +128,7 @@ class CommitteeState(NamedTuple):
     reason: str | None = None  # why the last of them has
     tries: bool = False  # whether this round tries a larger network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
+    kernel: np.ndarray | None = None  # of a Gaussian process of some rows, if tried
     next_seconds: float = 0.0  # that one more step and the end of the fit may take
 
 
@@ -309,14 +310,7 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     most_work = work_of(len(X), len(model.groups())) / 2 if adds and is_open else 0.0
     is_open &= estimator.activation == "auto"
     return rows, CommitteeOptions(
-        options,
-        wide,
-        plan.n_evidence,
-        adds,
-        most_work,
-        options.seed,
-        scaling,
-        is_open,
+        options, wide, plan.n_evidence, adds, most_work, options.seed, scaling, is_open
     )
 
 
@@ -423,8 +417,11 @@ def _next_round(rows, state, report, options):
     if tries:
         members = (larger,)
     else:
-        n_lacking = _n_members(ended, rows, options) - len(ended)
-        if n_lacking <= 0 or state.reason == "rounding":
+        n_lacking = 0
+        if state.reason != "rounding":
+            count, kernel = _n_members(ended, rows, options, state.kernel)
+            state, n_lacking = state._replace(kernel=kernel), count - len(ended)
+        if n_lacking <= 0:
             return state._replace(tries=True), report._replace(stop=state.reason)
         by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
         kinds = list(dict.fromkeys(member.model for member in by_evidence))
@@ -457,13 +454,14 @@ def _larger(member, rows, n_effective, rng, most_work):
     return Member(larger, net._replace(theta=theta, log_evidence=-math.inf))
 
 
-def _n_members(members, rows, options):
+def _n_members(members, rows, options, kernel):
     """Return the number of members for which one more would be hardly any better.
 
-    What the networks gain counts by their share beside a process of some rows.
+    None is, where a process of some rows leaves the networks no share; its kernel is
+    returned too.
     """
     if len(members) < 2:
-        return 2
+        return 2, kernel
     some, worth = left_out_rows(rows), _WORTH * options.evidence.tol
     values = np.array([member.values(some.x) for member in members])
     if members[0].model.loss == "squared":
@@ -479,12 +477,14 @@ def _n_members(members, rows, options):
         summaries = [summary_of(rows, options, member) for member in members]
         networks = of_networks(members, summaries, rows, n_effective)
         of_process = partial(summary_of_process, rows, options)
-        share, _ = share_of_process(
-            rows, n_effective, networks, of_process, options.seed
+        share, kernel = share_of_process(
+            rows, n_effective, networks, of_process, options.seed, kernel
         )
-        gain *= 1 - np.mean(share)
+        if np.all(share == 1):
+            gain = 0.0
     ratio = np.nan_to_num(gain / max(worth, np.finfo(float).tiny))
-    return int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, _MOST_MEMBERS))
+    count = int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, _MOST_MEMBERS))
+    return count, kernel
 
 
 def _evidence_step(rows, state, options):
