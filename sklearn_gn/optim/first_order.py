@@ -80,7 +80,7 @@ def line_search_step(
 
 
 @cache
-def lbfgs(line_search_steps):
+def lbfgs(line_search_steps=20):
     """Return L-BFGS with a line search for the strong Wolfe conditions."""
     import optax
 

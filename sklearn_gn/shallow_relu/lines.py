@@ -13,8 +13,8 @@ joint Gauss-Newton step is a small least-squares problem, which refines fits of 
 without noise, and with several targets, whose breakpoints are shared, does the descent.
 """
 
-from itertools import pairwise
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np

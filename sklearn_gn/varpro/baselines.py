@@ -28,9 +28,6 @@ from sklearn_gn.varpro.inner import solve_inner
 from sklearn_gn.varpro.problem import Net
 from sklearn_gn.varpro.reduced import KRYLOV_TOL, ReducedModel, krylov_dimension
 
-_LINE_SEARCH_STEPS = 20  # of L-BFGS
-
-
 # --- Gauss-Newton in all weights -----------------------------------------------------
 
 
@@ -124,7 +121,7 @@ def lbfgs_update(model, net, memory, rows, penalties):
     """One step of L-BFGS with a line search for the strong Wolfe conditions."""
     reduced = partial(reduced_objective, model, net.output, rows, penalties)
     value, gradient = first_order.value_and_gradient(reduced, net.theta, memory)
-    lbfgs = first_order.lbfgs(_LINE_SEARCH_STEPS)
+    lbfgs = first_order.lbfgs()
     move, memory = first_order.line_search_step(
         lbfgs, net.theta, value, gradient, memory, reduced
     )
@@ -150,7 +147,7 @@ def lbfgs_step(rows, state, settings):
     per_batch = settings.solver.iterations_per_batch
     other = batch is not rows and state.iteration % per_batch == 0
     if memory is None or other:
-        lbfgs = first_order.lbfgs(_LINE_SEARCH_STEPS)
+        lbfgs = first_order.lbfgs()
         memory = first_order.start(lbfgs, net.theta)
     # The value and gradient, unless they are known, and the new output layer.
     work = 1 if np.isfinite(memory[-1].value) else 3

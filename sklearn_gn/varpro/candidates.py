@@ -103,14 +103,14 @@ def of_linear(linear, member, summary, rows, n_effective):
     )
 
 
-def of_process(rows, n_effective, others, summary_of, seed):
+def of_process(rows, n_effective, others, summary_of, seed, logs=None):
     """Return the :class:`Candidate` of a Gaussian process, or None.
 
     It is fitted to some of the rows that are left out, and to all of them if it then
     has a share beside the other candidates. ``summary_of`` maps the fitted process to
-    its summary.
+    its summary; ``logs`` is the kernel of some rows, if it is known.
     """
-    share, logs = share_of_process(rows, n_effective, others, summary_of, seed)
+    share, logs = share_of_process(rows, n_effective, others, summary_of, seed, logs)
     if not np.any(share):
         return None
     counts, order = _counts(rows, n_effective, seed)
@@ -120,14 +120,15 @@ def of_process(rows, n_effective, others, summary_of, seed):
     return _process(logs, counts, n_effective, summary_of)
 
 
-def share_of_process(rows, n_effective, others, summary_of, seed):
+def share_of_process(rows, n_effective, others, summary_of, seed, logs=None):
     """Return the share that a process of some rows has beside others, and its kernel.
 
     Its parameters are as those of :func:`of_process`.
     """
     counts, order = _counts(rows, n_effective, seed)
-    few = order[:_FIRST_ROWS]
-    logs = gaussian_process.first_kernel(*(a[few] for a in counts))
+    if logs is None:
+        few = order[:_FIRST_ROWS]
+        logs = gaussian_process.first_kernel(*(a[few] for a in counts))
     few = order[: 3 * _FIRST_ROWS]
     part = type(counts)(*(a[few] for a in counts))
     found = _process(logs, part, n_effective, summary_of)

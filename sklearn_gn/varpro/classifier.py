@@ -73,7 +73,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         objective. If None, the trust region sets it; in wide members it rises from 0.1
         to 1.
     rank : int or None, default=None
-        Dimension of the Krylov space of a step, at most 1,000. If None, the whole
+        Dimension of the Krylov space of a step, at most 2,000. If None, the whole
         system is solved while it is small, and 20 dimensions otherwise.
     class_weight : dict, "balanced" or None, default=None
         Factors of the classes; "balanced" gives all the same total weight. In one

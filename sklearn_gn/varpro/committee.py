@@ -17,9 +17,9 @@ variance :math:`\tau = s^2 / \sigma^2` is better than that of m by
 
 .. math:: \frac{\tau}{2 m (m + 1)},
 
-where s is their spread and :math:`\sigma` the deviation of a row, times the share that
-networks have beside a Gaussian process. So tables in which starts differ by less than
-the noise, or that a process predicts, have two members.
+where s is their spread and :math:`\sigma` the deviation of a row. So tables in which
+starts differ by less than the noise have two members, and so have those of which a
+Gaussian process leaves the networks no share.
 
 A member of many rows is fitted to some of them first, ten a parameter; its last steps
 are taken on all rows, with the Gauss-Newton matrix of these
@@ -64,13 +64,11 @@ from sklearn_gn.varpro.members import (
     mean_values,
     networks_of,
     side_by_side,
-    with_features,
 )
 from sklearn_gn.varpro.wide_members import N_PARTS, WideOptions, WideState
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}
-_NEURONS_PER_TARGET = 2.5  # independent of the others, from the third one on
 _MOST_WORK_OF_ALL_ROWS = 5e8  # of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
 _SWITCHED_OFF = 0.01  # well-determined weights, per neuron, of a feature that is
@@ -130,6 +128,7 @@ class CommitteeState(NamedTuple):
     reason: str | None = None  # why the last of them has
     tries: bool = False  # whether this round tries a larger network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
+    kernel: np.ndarray | None = None  # of a Gaussian process of some rows, if tried
     next_seconds: float = 0.0  # that one more step and the end of the fit may take
 
 
@@ -161,9 +160,9 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     if estimator.warm_start and getattr(estimator, "_fitted", (0,))[0] is None:
         former = [member.model for member in networks_of(estimator._fitted[1])]
     names = ACTIVATIONS
-    # The neurons of one target serve two, further ones need some of their own, as long
-    # as there are rows enough and the Gauss-Newton matrix stays dense.
-    wanted = _NEURONS[loss] + round(_NEURONS_PER_TARGET * max(0.0, n_independent - 2))
+    # The neurons of one target serve two, and each further one adds a quarter of them,
+    # as long as there are rows enough and the Gauss-Newton matrix stays dense.
+    wanted = round(_NEURONS[loss] * (2 + max(2.0, n_independent)) / 4)
     most = LARGEST_DENSE - n_values * (1 + n_features)
     most = min(most // (1 + n_features + n_values), n_rows)
     sizes = (max(_NEURONS[loss], min(wanted, most)),)
@@ -311,14 +310,7 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     most_work = work_of(len(X), len(model.groups())) / 2 if adds and is_open else 0.0
     is_open &= estimator.activation == "auto"
     return rows, CommitteeOptions(
-        options,
-        wide,
-        plan.n_evidence,
-        adds,
-        most_work,
-        options.seed,
-        scaling,
-        is_open,
+        options, wide, plan.n_evidence, adds, most_work, options.seed, scaling, is_open
     )
 
 
@@ -425,8 +417,11 @@ def _next_round(rows, state, report, options):
     if tries:
         members = (larger,)
     else:
-        n_lacking = _n_members(ended, rows, options) - len(ended)
-        if n_lacking <= 0 or state.reason == "rounding":
+        n_lacking = 0
+        if state.reason != "rounding":
+            count, kernel = _n_members(ended, rows, options, state.kernel)
+            state, n_lacking = state._replace(kernel=kernel), count - len(ended)
+        if n_lacking <= 0:
             return state._replace(tries=True), report._replace(stop=state.reason)
         by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
         kinds = list(dict.fromkeys(member.model for member in by_evidence))
@@ -459,13 +454,14 @@ def _larger(member, rows, n_effective, rng, most_work):
     return Member(larger, net._replace(theta=theta, log_evidence=-math.inf))
 
 
-def _n_members(members, rows, options):
+def _n_members(members, rows, options, kernel):
     """Return the number of members for which one more would be hardly any better.
 
-    What the networks gain counts by their share beside a process of some rows.
+    None is, where a process of some rows leaves the networks no share; its kernel is
+    returned too.
     """
     if len(members) < 2:
-        return 2
+        return 2, kernel
     some, worth = left_out_rows(rows), _WORTH * options.evidence.tol
     values = np.array([member.values(some.x) for member in members])
     if members[0].model.loss == "squared":
@@ -481,12 +477,14 @@ def _n_members(members, rows, options):
         summaries = [summary_of(rows, options, member) for member in members]
         networks = of_networks(members, summaries, rows, n_effective)
         of_process = partial(summary_of_process, rows, options)
-        share, _ = share_of_process(
-            rows, n_effective, networks, of_process, options.seed
+        share, kernel = share_of_process(
+            rows, n_effective, networks, of_process, options.seed, kernel
         )
-        gain *= 1 - np.mean(share)
+        if np.all(share == 1):
+            gain = 0.0
     ratio = np.nan_to_num(gain / max(worth, np.finfo(float).tiny))
-    return int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, _MOST_MEMBERS))
+    count = int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, _MOST_MEMBERS))
+    return count, kernel
 
 
 def _evidence_step(rows, state, options):
@@ -550,8 +548,10 @@ def _without_dead_features(run, rows):
     few = 10 * np.count_nonzero(idle) * model.sizes[1] <= len(state.theta)
     if few or not switches.on("tables.feature_removal"):
         return run
-    features = tuple(model.features[j] for j in np.flatnonzero(~idle))
-    model, (theta, *_) = with_features(Member(model, state.net), features)
+    kept = np.flatnonzero(~idle)
+    output, (first, *others) = model.split(state.net.theta)
+    theta = model.join(output, [first[:, [0, *(1 + kept)]], *others])
+    model = model._replace(features=tuple(model.features[j] for j in kept))
     state = state._replace(theta=theta, sums=evidence_gn.sums_at(model, theta, rows))
     return run._replace(model=model, state=state)
 

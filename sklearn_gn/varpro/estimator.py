@@ -354,7 +354,9 @@ class _VarProNet(
         if isinstance(alpha, str) and alpha == "auto":
             alpha = self._default_penalties
         pair = (alpha, alpha) if isinstance(alpha, Real) else tuple(alpha)
-        if len(pair) == 2 and all(map(_is_penalty, pair)):
+        if len(pair) == 2 and all(
+            isinstance(a, Real) and 0 <= a < math.inf for a in pair
+        ):
             return Penalties(*map(self._cast, pair))
         raise ValueError(
             "alpha must be 'auto', a finite number that is not negative, or a pair of "
@@ -544,7 +546,3 @@ class _VarProNet(
         return self._in_batches(
             lambda x: predict_features(model, net.theta, x), scaling.x(X)
         )
-
-
-def _is_penalty(value):
-    return isinstance(value, Real) and 0 <= value < math.inf

@@ -77,7 +77,8 @@ def set_fitted(estimator, run, rows, options, factors):
             # The process may take as long as the networks did.
             limit = np.inf if estimator.max_time is None else estimator.max_time
             is_open = run.stop_reason.converged and 2 * run.elapsed <= limit
-            members, chosen = _stacked(rows, options, members, chosen, is_open)
+            kernel = getattr(run.final_state, "kernel", None)
+            members, chosen = _stacked(rows, options, members, chosen, is_open, kernel)
     # The wide members have fixed penalties, and no evidence; no penalties a constant.
     summaries = list(chosen)
     for member in members[len(chosen) :]:
@@ -133,7 +134,7 @@ def _moved(factors, output):
     return np.concatenate([output[:1] + moved, output[1:]])
 
 
-def _stacked(rows, options, members, summaries, is_open):
+def _stacked(rows, options, members, summaries, is_open, kernel):
     """Return the members of all candidates with their shares, and the summaries.
 
     The process is one of them if the fit ended by itself in time (``is_open``), unless
@@ -159,6 +160,7 @@ def _stacked(rows, options, members, summaries, is_open):
             found,
             partial(summary_of_process, rows, options),
             options.seed,
+            kernel,
         )
         found += [] if process is None else [process]
     return candidates.stacked(found, rows, n_effective)

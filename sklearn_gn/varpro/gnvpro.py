@@ -36,7 +36,7 @@ from sklearn_gn.varpro.inner import solve_inner
 from sklearn_gn.varpro.problem import Net
 from sklearn_gn.varpro.reduced import reduced_model
 
-_SHRINK, _GROW = 0.1, 0.75  # gain ratios of the trust region
+_GROW = 0.75  # gain ratio from which the trust region grows; it shrinks below 0.25
 
 
 class TrialStep(NamedTuple):
@@ -58,17 +58,6 @@ class Method(NamedTuple):
     # (net, rows, penalties, settings) -> ReducedModel, passes over the rows
     quadratic: Callable
     attempt: Callable  # with the arguments of try_step
-
-
-def prepare(rows, settings):
-    """Put the rows on the device."""
-    if settings.solver.curvature == "dense" and settings.rank is not None:
-        raise ValueError(
-            f"rank={settings.rank} is the dimension of a Krylov space, and "
-            "GNvpro(curvature='dense') takes none: leave rank at None, or set "
-            "curvature='krylov'."
-        )
-    return training.prepare(rows, settings)
 
 
 @partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
@@ -200,7 +189,7 @@ def find_step(state, attempt, settings):
             if not float(longer.loss) < float(trial.loss):
                 break
             trial = longer
-        if gain < _SHRINK:
+        if gain < 1 - _GROW:
             radius = length / 2
         elif gain > _GROW:
             radius = max(radius, 1.5 * float(trial.length))
@@ -214,6 +203,6 @@ GNVPRO = Algorithm(
     "gnvpro",
     training.init,
     step,
-    prepare=prepare,
+    prepare=training.prepare,
     evaluate_last=training.evaluate_last,
 )

@@ -118,15 +118,6 @@ def first_member(model, rows, n_effective, rng):
     return Member(model, RegularisedLayers(theta, alpha, None, gamma, -math.inf))
 
 
-def with_features(member, features):
-    """Return a member whose first layer sees only some of its features."""
-    model, net = member
-    output, layers = model.split(net.theta)
-    layers[0] = layers[0][:, [0, *(1 + model.features.index(j) for j in features)]]
-    theta = model.join(output, layers)
-    return Member(model._replace(features=features), net._replace(theta=theta))
-
-
 def former_members(estimator, models, scaling):
     """Return the networks of the former fit of an estimator, in the units of this."""
     before, members, former = estimator._fitted

@@ -35,7 +35,6 @@ from sklearn_gn.varpro.problem import loss_curvature, penalty_matrix, penalty_pr
 
 KRYLOV_TOL = 1e-2  # relative residual at which a Krylov space is large enough
 _KRYLOV_DIMENSION = 20
-_MOST_DIMENSIONS = 1000  # whose eigenvectors take a second in every iteration
 _DENSE_FLOATS = 2**27  # of the Jacobian
 _PULLED_TOGETHER = 8  # features whose derivatives are computed at a time
 
@@ -56,9 +55,13 @@ def reduced_model(net, rows, penalties, settings):
         rank = krylov_dimension(settings, net, net.theta, rows)
         found = krylov_model(model, net, rows, penalties, rank)
         return found, 2 + 2 * int(found.inner_iterations)
-    compute = primal_model if form == "primal" else dual_model
-    work = dense_work(form, model.loss, net)
-    return compute(model, net, rows, penalties), work
+    width, q = net.output.shape[0] - 1, net.output.shape[1]
+    if form == "dual":
+        return dual_model(model, net, rows, penalties), 2 + q + (width + 1) * q
+    # Of many targets the derivatives of the features alone.
+    few = model.loss == "squared" and width < q
+    work = 2 + width if few else 2 + q + width * q
+    return primal_model(model, net, rows, penalties), work
 
 
 def krylov_dimension(settings, net, parameters, rows):
@@ -69,7 +72,7 @@ def krylov_dimension(settings, net, parameters, rows):
     sizes, as those of a neural ODE, set no such bound.
     """
     rank = _KRYLOV_DIMENSION if settings.rank is None else settings.rank
-    rank = min(rank, _MOST_DIMENSIONS)
+    rank = min(rank, LARGEST_DENSE)
     if getattr(settings.model.network, "plain_penalty", True):
         rank = min(rank, 2 * (rows.y.size + net.output.size + 1))
     return min(rank, dimension(parameters))
@@ -81,6 +84,12 @@ def curvature_form(settings, rows, net):
     curvature = settings.solver.curvature
     n = dimension(net.theta)
     (m, n_classes), (p, q) = rows.y.shape, net.output.shape
+    if settings.rank is not None and curvature == "dense":
+        raise ValueError(
+            f"rank={settings.rank} is the dimension of a Krylov space, and "
+            "GNvpro(curvature='dense') takes none: leave rank at None, or set "
+            "curvature='krylov'."
+        )
     if settings.rank is not None or curvature == "krylov":
         return "krylov"
     if n == 0 or not (loss == "squared" or is_direct(net.output)):
@@ -342,11 +351,3 @@ def _curvature_roots(model, values):
     # (I - r r^T) diag(r) with |r| = 1.
     full = (eye[None] - root[:, :, None] * root[:, None, :]) * root[:, None, :]
     return to_columns(full)
-
-
-def dense_work(form, loss, net):
-    """Return the passes over the rows that a dense Gauss-Newton matrix takes."""
-    width, q = net.output.shape[0] - 1, net.output.shape[1]
-    if form == "primal" and loss == "squared" and width < q:
-        return 2 + width  # derivatives of the features alone
-    return 2 + q + (width + 1 if form == "dual" else width) * q

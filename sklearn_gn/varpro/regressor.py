@@ -77,7 +77,7 @@ class VarProNetRegressor(
         Shift added to the Gauss-Newton matrix of a step; it is no part of the
         objective. If None, the trust region sets it.
     rank : int or None, default=None
-        Dimension of the Krylov space of a step, at most 1,000. If None, the whole
+        Dimension of the Krylov space of a step, at most 2,000. If None, the whole
         system is solved while it is small, and 20 dimensions otherwise.
     scale : bool, default=True
         Whether to standardise features and targets during the fit. Cells far outside
