@@ -116,7 +116,7 @@ class Domain:
         Parameters
         ----------
         on : str, tuple of str or callable, default="boundary"
-            "boundary" (of space), faces by name, or a function of points (n, d)
+            "boundary" for that of space, faces by name, or a function of points (n, d)
             that says which of the boundary of space to take.
 
         Returns
