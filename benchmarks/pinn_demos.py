@@ -49,8 +49,8 @@ NOTES = (
     "classical: SciPy's solvers, for equations of one axis of space with Chebyshev "
     "nodes in it, or finite elements of degree four (scikit-fem), finer until they "
     "are as accurate as the default fit; seconds are CPU time of the last level alone, "
-    "on a warm process with one thread. Forward rows for which a few lines state them "
-    "have one.",
+    "on a warm process with one thread, in the committed file of another day than the "
+    "fits and another machine. Forward rows that a few lines state have one.",
 )
 
 
