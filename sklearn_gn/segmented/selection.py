@@ -122,9 +122,8 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
 
     A path is a dict of arrays. ``most`` is the largest number that is tried; the
     criterion chooses where ``n_breakpoints`` is None, with the rows of ``folds`` held
-    out for "cv". It compares fits at their optimum: the
-    breakpoints of the number that it chooses are refined, until they are those of a
-    number that was.
+    out for "cv". The breakpoints of the number that it chooses are refined, until it
+    chooses one of which they are.
     """
     problem = problem_of(prepared, options)
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
@@ -141,6 +140,9 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
             found = n_rows[series] * np.log(found) if name == "gcv" else found
             return found + extra[series, k]
 
+    # Where there are rows, and no sums alone, their noise may be correlated.
+    are_rows = [options.autocorrelation and not each.rows.rest > 0 for each in prepared]
+    are_rows = np.array(are_rows, bool)
     found = search(problem, largest, value)
     if is_open and criterion == "cv":
         held_out = cross_validate(prepared[0], options, found, folds)
@@ -150,12 +152,11 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
         columns |= held_out
         if criterion == "bic":
             columns["search_penalty"] = extra
-        if is_open and criterion == "bic" and options.autocorrelation:
+        if is_open and criterion == "bic" and are_rows.any():
             for k in np.flatnonzero([e is None for e in residuals]):
                 knots = np.nan_to_num(found.knots[k])
                 residuals[k] = residuals_in_order(problem, knots)
             of_noise = _penalties_of_noise(problem, residuals, columns, n_rows, options)
-            are_rows = np.array([not each.rows.rest > 0 for each in prepared])
             columns["search_penalty"] = np.where(are_rows[:, None], of_noise, extra)
         near = np.isfinite(found.rss)
         if is_open:
@@ -215,12 +216,10 @@ def _penalties_of_noise(problem, residuals, columns, n_rows, options):
             if noise.redundancy * (numbers[k] + 1) >= n:
                 break  # of so few independent rows, none can tell
             n_independent = n_rows[b] / noise.redundancy
-            deviance = (bic[b] - np.log(n_rows[b]) * numbers) / noise.redundancy
-            deviance += np.log(n_independent) * numbers
-            deviance += _extra(problem, positions[[b]], n_independent, len(rss[b]) - 1)[
-                0
-            ]
-            if np.argmin(deviance) >= k:
+            value = (bic[b] - np.log(n_rows[b]) * numbers) / noise.redundancy
+            value += np.log(n_independent) * numbers
+            extra = _extra(problem, positions[[b]], n_independent, len(value) - 1)
+            if np.argmin(value + extra[0]) >= k:
                 break
             penalty[b, k] = np.inf
     return penalty
