@@ -10,7 +10,9 @@ to the process, without a rule of size, noise or kind.
 Those of a classification are the small networks by the evidence, the wide ones, and the
 frequencies of the classes. Of the small networks
 :func:`~sklearn_gn.varpro.members.left_out_values` tells the values at left-out rows,
-and each wide one has been fitted without a part of them.
+and each wide one has been fitted without a part of them. One factor t of the logits of
+the wide ones is chosen with the weights, at the cost ``2 log^2 t`` in units of the log
+density of all rows, which keeps few rows from deciding.
 """
 
 import math
@@ -18,7 +20,8 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import log_softmax
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, logsumexp
 
 from sklearn_gn.bayes import evidence, gaussian_process, laplace, stacking
 from sklearn_gn.bayes.gaussian_process import Kernel
@@ -210,15 +213,11 @@ def of_classes(small, summaries, wide, lacking, rows, n_effective):
             [s.n_of_penalties for s in summaries]
         )
         log_p.append(np.log(p) - cost / n_effective)
-    weight, kinds = some.weight, [kind for kind in (small, wide) if kind]
-    if wide:  # the one that has not seen a row speaks for it
-        part = left_out_rows(rows._replace(y=left_out_part(rows))).y
-        kept = np.flatnonzero(part < len(wide))
-        values = np.array([member.values(some.x) for member in lacking or wide])
-        own = _log_p(all_classes(values[part[kept], kept]), some.y[kept])
-        log_p, weight = [*(p[kept] for p in log_p), own], weight[kept]
-    share = stacking.weights(np.transpose(log_p), weight, n_effective)
+    of_wide = [member.values(some.x) for member in lacking or wide]
+    share, factor = shares_and_factor(log_p, of_wide, rows, n_effective)
+    wide = tuple(one.with_output(lambda output: factor * output) for one in wide)
     constant = (_constant((small or wide)[0].model, counts),) if share[0] > 0 else ()
+    kinds = [kind for kind in (small, wide) if kind]
     found: tuple = ()
     for members, own in zip([*kinds, constant], [*share[1:], share[0]], strict=True):
         found += with_shares(members, len(members) * [own / max(1, len(members))])
@@ -235,6 +234,36 @@ def _constant(model, counts):
     alpha = np.full(model.n_groups, evidence.LARGEST)
     gamma = np.zeros(model.n_groups)
     return Member(model, RegularisedLayers(theta, alpha, 1.0, gamma, math.nan))
+
+
+def shares_and_factor(log_p, wide, rows, n_effective):
+    """Return the weights of candidates, the wide members last, and their factor.
+
+    ``log_p`` has log probabilities of the true classes, (m,), of each other candidate
+    at laplace.left_out_rows; ``wide`` has the values (m, k) of each wide member there,
+    of which the one that has not seen a row speaks for it.
+    """
+    some = left_out_rows(rows)
+    if not wide:
+        return stacking.weights(np.transpose(log_p), some.weight, n_effective), 1.0
+    part = left_out_rows(rows._replace(y=left_out_part(rows))).y
+    kept = np.flatnonzero(part < len(wide))
+    y, weight = some.y[kept], n_effective * some.weight[kept]
+    logits = all_classes(np.array(wide)[part[kept], kept])
+    others = [p[kept] for p in log_p]
+
+    def densities(log_factor):
+        return np.transpose([*others, _log_p(math.exp(log_factor) * logits, y)])
+
+    def loss(log_factor):
+        each = densities(log_factor)
+        share = stacking.weights(each, weight, n_effective)
+        with np.errstate(divide="ignore"):
+            mixed = logsumexp(each, axis=1, b=share)
+        return -float(weight @ mixed) + 2 * log_factor**2
+
+    best = minimize_scalar(loss).x
+    return stacking.weights(densities(best), weight, n_effective), math.exp(best)
 
 
 def _log_p(logits, y):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, make_gaussian_quantiles
@@ -21,7 +22,7 @@ from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.optim.multinomial import bounding_curvature
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.varpro import committee, members, wide_members
+from sklearn_gn.varpro import candidates, committee, members, wide_members
 from sklearn_gn.varpro.wide_members import WideOptions
 from tests.bayes.test_layers import problem, values_by_jax
 
@@ -248,6 +249,30 @@ def test_every_row_is_in_one_part_and_classes_are_in_all():
     rest = wide_members.rows_without(rows, 5)  # modulo the number of parts
     assert_array_equal(rest.x, rows.x[part != 1])
     assert_allclose(rest.weight, rows.weight[part != 1] / rows.weight[part != 1].sum())
+
+
+def test_share_and_factor_minimise_the_loss_of_left_out_rows():
+    rng = np.random.RandomState(0)
+    label = rng.randint(2, size=80)
+    rows, sign = rows_of(rng.randint(1, 4, 80), label), 2 * label - 1
+    n = 160.0
+    small = 0.6 * (sign + rng.standard_normal(80))[:, None]
+    wide = [2 * (sign + rng.standard_normal(80))[:, None] for _ in range(4)]
+    part = wide_members.left_out_part(rows)
+    p = expit(sign * small[:, 0])
+
+    def objective(parameters):
+        share, log_factor = expit(parameters[0]), parameters[1]
+        factor = np.exp(log_factor)
+        q = expit(factor * sign * np.array(wide)[part, np.arange(80), 0])
+        loss = -n * rows.weight @ np.log(share * p + (1 - share) * q)
+        return loss + 2 * log_factor**2 - np.log(share * (1 - share)) / 2
+
+    best = minimize(objective, [0.0, 0.0], method="BFGS", tol=1e-9).x
+    share, factor = candidates.shares_and_factor([np.log(p)], wide, rows, n)
+    assert 0.1 < share[0] < 0.9
+    found = share[0], factor
+    assert_allclose(found, [expit(best[0]), np.exp(best[1])], rtol=2e-2)
 
 
 def share_of_small_members(model):
