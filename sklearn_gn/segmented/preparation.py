@@ -250,7 +250,8 @@ def problem_of(prepared, options):
     table.gram[:, 0, 0] += rows.rest / n_rows
     with np.errstate(over="ignore"):
         min_distance = options.min_distance / scaling.size
-    least = options.min_rows or fewest_rows(options.form, n_rows)
+    least = options.min_rows
+    least = fewest_rows(options.form, n_rows) if least is None else least
     least = np.full(len(n_rows), least, float)
     low, high = scaling.x(np.array(options.bounds)).T
     limits = Limits(low, high, min_distance, least)
