@@ -432,7 +432,9 @@ def least_of_both(product, right, step, last):
     size = xp.sqrt(matrix.diagonal())
     size = xp.where(size > 0, size, 1)
     slopes = xp.stack([dot(v, right) for v in pair]) / size
-    share = factors.solve_semidefinite(matrix / size / size[:, None], slopes[:, None])
+    share = factors.solve_semidefinite(
+        matrix / size[None] / size[:, None], slopes[:, None]
+    )
     share = share[:, 0] / size
     return library.tree_map(lambda a, b: share[0] * a + share[1] * b, step, last)
 

@@ -507,7 +507,7 @@ def with_jax():
 
 
 @pytest.mark.slow
-def test_a_first_fit_compiles_eight_functions_and_folds_none(caplog, with_jax):
+def test_a_first_fit_compiles_twelve_functions_and_folds_none(caplog, with_jax):
     rng = np.random.RandomState(0)
     # A shape that no other test has.
     X, y = rng.randn(100, 11), rng.randint(3, size=100)
@@ -516,7 +516,7 @@ def test_a_first_fit_compiles_eight_functions_and_folds_none(caplog, with_jax):
     with jax.log_compiles(), caplog.at_level("WARNING", logger="jax"):
         model.fit(X[:70], y[:70])
     compiled = [r for r in caplog.messages if r.startswith("Compiling")]
-    assert len(compiled) <= 8, compiled
+    assert len(compiled) <= 12, compiled
     kernels = whitening.newton_direction, head.evaluate
     kernels = [kernel.compiled for kernel in kernels]
     sizes = [kernel._cache_size() for kernel in kernels]
