@@ -36,9 +36,8 @@ from sklearn_gn.shallow_relu.network import (
     residual,
     unit_normals,
 )
-from sklearn_gn.shallow_relu.search import Phase
 from sklearn_gn.shallow_relu.sggn import fit_output_layer
-from sklearn_gn.shallow_relu.starts import initial_network
+from sklearn_gn.shallow_relu.starts import Phase, initial_network
 
 # Measured on the paper's step and peak problems and on random 5-neuron networks (20
 # rounds): 8 neurons beat 4 and 6; many and few candidates in turn beat either alone;

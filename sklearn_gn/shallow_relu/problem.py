@@ -30,8 +30,8 @@ from sklearn_gn.shallow_relu.evidence_gn import (
 )
 from sklearn_gn.shallow_relu.exact_pieces import has_exact_pieces
 from sklearn_gn.shallow_relu.lines import SEGMENTED
-from sklearn_gn.shallow_relu.search import SizePath
 from sklearn_gn.shallow_relu.starts import (
+    SizePath,
     given_hyperplanes,
     hyperplanes_of_starts,
     initial_network,
