@@ -36,9 +36,8 @@ from sklearn_gn.shallow_relu.network import (
     residual,
     unit_normals,
 )
-from sklearn_gn.shallow_relu.search import Phase
 from sklearn_gn.shallow_relu.sggn import fit_output_layer
-from sklearn_gn.shallow_relu.starts import initial_network
+from sklearn_gn.shallow_relu.starts import Phase, initial_network
 
 # Measured on the paper's step and peak problems and on random 5-neuron networks (20
 # rounds): 8 neurons beat 4 and 6; many and few candidates in turn beat either alone;
@@ -107,10 +106,9 @@ def search(name, method):
 
 def prepare(rows, options):
     """Return the rows and a sample of them: all rows unless there are many."""
-    data = draw_sample(rows, options)
-    mesh = getattr(rows, "mesh", None)
-    sample = on_devices(data.sample, mesh)
-    return Data(sample if data.sample is data.rows else on_devices(rows, mesh), sample)
+    mesh, few = getattr(rows, "mesh", None), draw_sample(rows, options)
+    sample = on_devices(few, mesh)
+    return Data(sample if few is rows else on_devices(rows, mesh), sample)
 
 
 def init(data, nets, options, *, method):
@@ -293,15 +291,15 @@ def on_devices(rows, mesh):
 
 
 def draw_sample(rows, options):
-    """Return the rows and the sample that the search looks at."""
+    """Return the rows that the search looks at."""
     weight = np.asarray(rows.weight)
     used = np.flatnonzero(weight > 0)
     if len(used) <= MANY_ROWS:
-        return Data(rows, rows)
+        return rows
     rng = np.random.RandomState(int(options.seed))
     drawn = np.sort(rng.choice(used, SAMPLE_ROWS, replace=False))
     x, y, weight = (np.asarray(a)[drawn] for a in rows)
-    return Data(rows, Rows(x, y, weight / weight.sum()))
+    return Rows(x, y, weight / weight.sum())
 
 
 # --- one network ---------------------------------------------------------------------

@@ -40,7 +40,7 @@ from sklearn_gn.shallow_relu.lines import (
     moments,
     sort_rows,
 )
-from sklearn_gn.shallow_relu.network import hidden_features, rescale, tangent_columns
+from sklearn_gn.shallow_relu.network import hidden_features, rescale, weighted_tangent
 from sklearn_gn.shallow_relu.starts import hyperplanes_to_user
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
@@ -78,15 +78,9 @@ def residual_squares(net, rows):
     return rows.weight.astype(np.float64) @ residual**2
 
 
-def joint_design(hyperplanes, rows):
-    """Return the columns of both layers, times roots of the weights, without c."""
-    columns = np.concatenate(tangent_columns(hyperplanes, rows.x), axis=1)
-    return np.sqrt(rows.weight)[:, None] * columns
-
-
 def joint_gram(hyperplanes, rows):
-    """Return the Gram matrix of these columns for a block of rows."""
-    design = joint_design(hyperplanes, rows)
+    """Return the Gram matrix of the columns of both layers for a block, without c."""
+    design = np.concatenate(weighted_tangent(hyperplanes, rows), axis=1)
     return design.T @ design
 
 
@@ -102,7 +96,8 @@ def joint_factor(hyperplanes, rows):
         return np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
     factor = np.zeros((0, width))
     for block in row_blocks(rows, _BLOCK_ROWS):
-        factor = factors.upper_factor(factor, joint_design(hyperplanes, block))
+        columns = np.concatenate(weighted_tangent(hyperplanes, block), axis=1)
+        factor = factors.upper_factor(factor, columns)
     return factor
 
 

@@ -42,7 +42,7 @@ from sklearn_gn.segmented.search import (
     through_rows,
 )
 from sklearn_gn.shallow_relu.network import ShallowReLU
-from sklearn_gn.shallow_relu.search import Phase, SizePath
+from sklearn_gn.shallow_relu.starts import Phase, SizePath
 
 MOST_NEURONS = 64  # that the choice of a size tries
 _LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of a Gauss-Newton step that are tried

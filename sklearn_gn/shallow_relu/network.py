@@ -130,26 +130,24 @@ def residual(net, rows):
 # --- ... and of the joint step -------------------------------------------------------
 
 
-def tangent_columns(hyperplanes, x, alive=None):
+def weighted_tangent(hyperplanes, rows, alive=None):
     """Return the columns of the output layer, and of the hidden one without c.
 
     They are 1 and the hidden features, (m, 1 + n), and the products of every neuron
-    that is on with (1, x), (m, n (1 + d)).
+    that is on with (1, x), (m, n (1 + d)), times roots of the weights.
     """
-    xp = namespace((hyperplanes, x))
-    z = preactivations(hyperplanes, x)
+    xp = namespace((hyperplanes, rows.x))
+    z = preactivations(hyperplanes, rows.x)
     if alive is not None:
         z = xp.where(alive[None, :], z, -1)
-    ones = xp.ones_like(z[:, :1])
-    y = xp.concatenate([ones, x], axis=1)
+    ones, root = xp.ones_like(z[:, :1]), xp.sqrt(rows.weight)[:, None]
+    y = xp.concatenate([ones, rows.x], axis=1)
     hidden = heaviside(z)[:, :, None] * y[:, None, :]
     features = xp.concatenate([ones, xp.maximum(z, 0)], axis=1)
-    return features, hidden.reshape(x.shape[0], -1)
+    return root * features, root * hidden.reshape(rows.x.shape[0], -1)
 
 
 def joint_design(net, rows):
     """Return weighted columns of the output layer, of the hidden one, and residuals."""
-    xp = namespace((net.coef, rows.x))
-    features, hidden = tangent_columns(net.hyperplanes, rows.x, net.alive)
-    root = xp.sqrt(rows.weight)[:, None]
-    return root * features, root * hidden, residual(net, rows)
+    columns = weighted_tangent(net.hyperplanes, rows, net.alive)
+    return *columns, residual(net, rows)

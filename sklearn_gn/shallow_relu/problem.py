@@ -30,8 +30,8 @@ from sklearn_gn.shallow_relu.evidence_gn import (
 )
 from sklearn_gn.shallow_relu.exact_pieces import has_exact_pieces
 from sklearn_gn.shallow_relu.lines import SEGMENTED
-from sklearn_gn.shallow_relu.search import SizePath
 from sklearn_gn.shallow_relu.starts import (
+    SizePath,
     given_hyperplanes,
     hyperplanes_of_starts,
     initial_network,
@@ -56,13 +56,6 @@ _OF_SEARCH = {
     "rank": None,
 }
 _LARGEST_INT = np.iinfo(np.int32).max
-# Of solver objects without such a parameter.
-_OTHER_SETTINGS = {
-    "relocations": 0,
-    "active_tol": 1e-10,
-    "rank_tol": 1e-12,
-    "learning_rate": 0.01,
-}
 
 
 class Problem(NamedTuple):
@@ -272,7 +265,7 @@ def _by_search(estimator, problem, rng, is_late):
     if n is None:
         given, path = _select_size(estimator, problem, given, rng, is_late)
         n = len(given)
-    searches = _setting(estimator._solver_object(), "relocations") > 0
+    searches = getattr(estimator._solver_object(), "relocations", 0) > 0
     n_spare = solver.n_spare if searches else 0
     n_init = 1 if estimator.n_init == "auto" else estimator.n_init
     planes = hyperplanes_of_starts(estimator.init, given, n, n_init, unpadded, rng)
@@ -293,26 +286,21 @@ def _by_search(estimator, problem, rng, is_late):
 
 def fit_options(estimator, rng):
     """Return the settings of a run; the seed of the search is drawn."""
-    setting = partial(_setting, estimator._solver_object())
+    setting = partial(getattr, estimator._solver_object())
     cast = np.dtype(estimator.dtype).type
     rank, damping = estimator.rank, estimator.damping
     return FitOptions(
         alpha=cast(0 if estimator.alpha == "auto" else estimator.alpha),
         damping=None if damping is None else cast(damping),
         rank=np.int32(_LARGEST_INT if rank is None else min(rank, _LARGEST_INT)),
-        rank_tol=cast(max(setting("rank_tol"), np.finfo(cast).eps)),
-        active_tol=cast(setting("active_tol")),
+        rank_tol=cast(max(setting("rank_tol", 1e-12), np.finfo(cast).eps)),
+        active_tol=cast(setting("active_tol", 1e-10)),
         tol=cast(estimator.tol),
-        relocations=np.int32(min(setting("relocations"), _LARGEST_INT)),
+        relocations=np.int32(min(setting("relocations", 0), _LARGEST_INT)),
         max_iter=np.int32(min(estimator.max_iter, _LARGEST_INT)),
-        learning_rate=cast(setting("learning_rate")),
+        learning_rate=cast(setting("learning_rate", 0.01)),
         seed=np.int32(rng.randint(_LARGEST_INT)),
     )
-
-
-def _setting(solver, name):
-    """A parameter of a solver object, or what stands for it."""
-    return getattr(solver, name, _OTHER_SETTINGS[name])
 
 
 def _padded(rows, estimator, solver):

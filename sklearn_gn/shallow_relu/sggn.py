@@ -2,7 +2,7 @@
 
 Cai, Ding, Liu, Liu and Xia, "A structure-guided Gauss-Newton method for shallow ReLU
 neural network", Algorithm 1. The global search around it is in
-:mod:`sklearn_gn.shallow_relu.search`.
+:mod:`sklearn_gn.shallow_relu.dense`.
 
 The objective, for rows x_k with targets t_k and weights mu_k that sum to one, is
 

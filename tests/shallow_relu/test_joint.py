@@ -263,10 +263,10 @@ def test_sample_has_the_rows_once_and_none_of_weight_zero(monkeypatch):
     monkeypatch.setattr(dense, "MANY_ROWS", 128)
     _, rows = make(m=256)
     rows = rows._replace(weight=rows.weight.at[200:].set(0))
-    data = dense.draw_sample(rows, options())
-    assert data.sample.x.shape == (64, 2)
-    assert len(np.unique(data.sample.x[:, 0])) == 64
-    assert np.all(np.isin(data.sample.x[:, 0], np.asarray(rows.x[:200, 0])))
-    assert float(np.sum(data.sample.weight)) == pytest.approx(1, rel=1e-12)
+    sample = dense.draw_sample(rows, options())
+    assert sample.x.shape == (64, 2)
+    assert len(np.unique(sample.x[:, 0])) == 64
+    assert np.all(np.isin(sample.x[:, 0], np.asarray(rows.x[:200, 0])))
+    assert float(np.sum(sample.weight)) == pytest.approx(1, rel=1e-12)
     few = Rows(*(a[:100] for a in rows))
-    assert dense.draw_sample(few, options()).sample is few
+    assert dense.draw_sample(few, options()) is few
