@@ -57,9 +57,6 @@ SWITCHES = {
     "varpro.growth": "Networks of regressions on many rows grow. Off: the "
     "first size stays.",
     # broken lines
-    "segmented.short_ends": "A short first or last segment has to explain two thirds "
-    "of what is left without it, in ShallowReLURegressor of one feature. Off: it "
-    "is kept where the criterion chooses it.",
     # heads
     "heads.temperature": "The logits get the factor that predicts rows best that are "
     "left out, for each penalty that is tried. Off: one.",

@@ -190,7 +190,7 @@ def line_causes(model):
     return [(f.cause, f.parameter) for f in model.diagnose().findings]
 
 
-@pytest.mark.filterwarnings("ignore:The criterion chose", "ignore:Neighbouring")
+@pytest.mark.filterwarnings("ignore:The criterion falls", "ignore:Neighbouring")
 def test_broken_lines_say_what_limits_them():
     x = np.linspace(0, 10, 101)
     X, convex = x[:, None], np.maximum(x[:, None] - np.arange(1, 10), 0).sum(axis=1)

@@ -53,16 +53,6 @@ def test_a_mechanism_that_finds_nothing_does_not_ask():
     assert switches.asked == {"a", "b"}
 
 
-def test_without_short_ends_the_criterion_decides():
-    x, y = np.arange(60.0)[:, None], np.random.default_rng(0).normal(size=60)
-    y[-2:] += 5
-    kept = ShallowReLURegressor("auto", random_state=0).fit(x, y)
-    assert "segmented.short_ends" in switches.asked
-    switches.off.add("segmented.short_ends")
-    free = ShallowReLURegressor("auto", random_state=0).fit(x, y)
-    assert free.breakpoints_.max() > kept.breakpoints_.max()
-
-
 def test_without_temperature_logits_are_those_of_the_coefficients():
     rng = np.random.default_rng(0)
     y = np.arange(60) % 6

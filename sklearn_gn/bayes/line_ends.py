@@ -2,29 +2,7 @@
 
 import numpy as np
 
-SHORT_END = 3.0  # factor by which a short end has to lower the sum of squares
 _FEW, _SHARE = 10, 0.1  # rows of a segment, and their share of all, that are enough
-_LARGE_SHARE = 0.25  # the same share where nobody has asked for the breakpoints
-_LEAST = 3  # rows of an end, whatever the share
-
-
-def long_ends(x, weight):
-    """Return between which positions breakpoints leave no short first or last segment.
-
-    ``x`` ascends; a row of weight two counts as two rows.
-    """
-    n_rows = weight.sum()
-    few = max(_LEAST, min(_FEW, _LARGE_SHARE * n_rows))
-    few = min(few, n_rows / 2) * (1 - len(x) * np.finfo(np.float64).eps)
-    first = np.searchsorted(np.cumsum(weight), few)
-    last = np.searchsorted(np.cumsum(weight[::-1]), few)
-    return x[first], x[len(x) - 1 - last]
-
-
-def has_short_end(breakpoints, ends):
-    """Return whether a breakpoint lies outside the positions of :func:`long_ends`."""
-    low, high = ends
-    return bool(np.any((breakpoints < low) | (breakpoints > high)))
 
 
 def rows_at_ends(rows, n_effective, breakpoints):

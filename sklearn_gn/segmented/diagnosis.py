@@ -71,14 +71,14 @@ def _limit(model):
         return None
     if most < model.max_breakpoints:
         text = (
-            f"The criterion chose {most} breakpoints, the most that the data have room "
-            "for. Lower min_rows or min_distance, or take more rows."
+            f"The criterion falls up to {most} breakpoints, the most that there is "
+            "room for. Lower min_rows or min_distance, or take more rows."
         )
         return Finding("breakpoints", text, "min_rows")
     text = (
-        f"The criterion chose {most} breakpoints, the most that were tried. Raise "
-        "max_breakpoints; if the number keeps growing, the function is no broken line, "
-        "or the noise is correlated."
+        f"The criterion falls up to {most} breakpoints, the most that were tried. "
+        "Raise max_breakpoints; if the number keeps growing, the function is no broken "
+        "line, or the noise is correlated."
     )
     return Finding("breakpoints", text, "max_breakpoints")
 
@@ -270,11 +270,13 @@ def _standard_errors(model):
 
 
 def _is_at_limit(model):
-    """Whether the criterion chose the largest number that was tried."""
-    n_known = int(np.sum(model.breakpoint_std_ == 0))
+    """Whether the criterion chose the largest number, or its residuals refused that."""
+    n_known, path = int(np.sum(model.breakpoint_std_ == 0)), model.selection_path_
     chosen = len(model.breakpoints_) - n_known
-    most = model.selection_path_["n_breakpoints"][-1]
-    return model.n_breakpoints == "auto" and chosen >= most
+    refused = not np.isfinite(path.get("search_penalty", [0])[-1])
+    lowest = refused and np.argmin(path["bic"]) == len(path["bic"]) - 1
+    reached = chosen >= path["n_breakpoints"][-1]
+    return model.n_breakpoints == "auto" and (reached or lowest)
 
 
 def _is_exact(model):

@@ -10,7 +10,7 @@ not certain, and of many rows only some may have kinks.
 
 import numpy as np
 
-from sklearn_gn.segmented.problem import EXACT, all_pieces, solve, spread
+from sklearn_gn.segmented.problem import DEPENDENT, EXACT, all_pieces, solve, spread
 
 MOST_ROWS = 60  # that may have kinks
 _VALUES = np.linspace(-2, 2, 5)  # in deviations, at which parabolas are compared
@@ -98,7 +98,9 @@ def kinks_at_positions(x, later, slope, most, allowed=True, inner=True):
         for own, at in zip(b, values, strict=True):
             value += own[..., None] * at
         width = c.shape[1]
-        best = np.argmin(value.reshape(m * width, m, -1), axis=0)  # (to, value)
+        value = value.reshape(m * width, m, -1)  # (from and parabola, to, value)
+        least = value.min(axis=0)
+        best = np.argmax(value <= least + EXACT * np.abs(least), axis=0)
         steps.append(np.stack(np.divmod(best, width)))
         best = best * m + np.arange(m)[:, None]
         parabola = (
@@ -124,8 +126,12 @@ def _onward(a, b, c, left, both, right, with_left, with_right, ends=False):
 
 def _best_paths(total, steps):
     """Return the paths to the lowest totals (m, parabola), no two near one another."""
-    order = np.argsort(total, axis=None, kind="stable")
-    place = np.unravel_index(order[np.isfinite(total.ravel()[order])], total.shape)
+    # The first of those that are equal but for rounding, here and on the way.
+    finite = np.flatnonzero(np.isfinite(total))
+    known = total.ravel()[finite]
+    unit = DEPENDENT * np.abs(known).max(initial=np.finfo(float).tiny)
+    order = finite[np.argsort(np.round(known / unit), kind="stable")]
+    place = np.unravel_index(order, total.shape)
     path = [place[0]]
     for step in reversed(steps):
         place = step[:, place[0], place[1]]

@@ -148,9 +148,8 @@ class ShallowReLURegressor(
         Standard errors of the breakpoints; NaN outside the data, infinite where an
         adjacent segment holds fewer than two distinct rows. Only with one feature.
     selection_path_ : dict of ndarrays
-        ``n_neurons``, ``loss``, ``n_parameters`` and the criterion of the sizes that
-        were compared, and ``search_penalty``, what is added to "bic" with one feature.
-        Only if ``criterion`` has chosen.
+        ``n_neurons``, ``loss``, ``n_parameters`` and criterion of the sizes compared;
+        ``search_penalty`` is added to "bic" with one feature. If ``criterion`` chose.
     output_coef_, linear_coef_ : ndarray of shape (n_active,) and (n_features,)
         Coefficients c, in the order of ``hyperplanes_``, and slopes s of the linear
         term; a row for each target if there are several.

@@ -266,7 +266,7 @@ def test_nile_has_one_jump_after_1898():
     assert_allclose(bic[:2], [1318.242, 1270.084], atol=5e-4)
 
 
-@pytest.mark.filterwarnings("ignore:The criterion chose 4 breakpoints")
+@pytest.mark.filterwarnings("ignore:The criterion falls up to 4")
 @pytest.mark.parametrize("criterion", ["bic", "aic", "gcv", "evidence", "cv", 4])
 def test_the_criterion_chooses_from_its_path(data, criterion):
     X, y = data
