@@ -160,10 +160,7 @@ def _check_coefficients(problem):
 
 
 def _check_residuals(problem, points, rng):
-    """Check that residuals are finite, that each can be changed by the field, and all.
-
-    The fields are smooth, about several levels: a logarithm needs one of its sign.
-    """
+    """Check that residuals are finite, and that smooth fields change each of them."""
     unknown = {n: as_array(c.initial) for n, c in problem.unknown.items()}
     size = np.ptp(problem.domain.bounds, axis=1)
     vectors = rng.normal(size=(len(_LEVELS), len(problem.outputs), len(size)))
@@ -237,10 +234,7 @@ def _at_smooth_fields(problem, levels, vectors, unknown, points):
 
 
 def _check_equations(problem, values):
-    """Raise a ValueError if two equations differ by a number that is not zero.
-
-    Of values (fields, points, equations): their difference is that of all fields.
-    """
+    """Raise a ValueError if two equations differ by a number that is not zero."""
     n_equations, outputs = values.shape[2], problem.outputs
     if n_equations <= len(outputs):
         return
@@ -273,11 +267,7 @@ def _hint_at_the_point(problem):
 
 
 def warn_of_missing_equations(problem):
-    """Warn if there are fewer equations than outputs, and nothing to make up for it.
-
-    To be asked where there are no observations. Conditions inside of the domain may
-    determine an output, and those on the boundary an unknown function of some axes.
-    """
+    """Warn if there are fewer equations than outputs, and nothing to make up for it."""
     n_equations, outputs = problem.residual_classes()[0].n_outputs, problem.outputs
     inside = any(
         isinstance(getattr(c, "on", None), (Domain, PointCloud))

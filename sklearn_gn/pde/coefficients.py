@@ -148,10 +148,7 @@ def called_pieces() -> Iterator[list[Piecewise]]:
 
 @contextmanager
 def within_pieces(pieces: dict | None, mask: Any = None) -> Iterator[None]:
-    """Take given pieces, by number, and the region that a mask shows, everywhere.
-
-    If pieces is None, they are those of each point again.
-    """
+    """Take given pieces, or those of each point, and the region of a mask."""
     token = _within.set(None if pieces is None else (pieces, mask))
     try:
         yield
@@ -166,10 +163,7 @@ def present_region() -> Any:
 
 
 def frozen_coefficient(name, value):
-    """The coefficient as a number, as nested tuples or as an Unknown.
-
-    A ValueError is raised if it is none of these, or not finite.
-    """
+    """The coefficient as a number, as nested tuples or as an Unknown; or an error."""
     if isinstance(value, Unknown):
         return value
     array = numbers(value)

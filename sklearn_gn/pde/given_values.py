@@ -73,10 +73,7 @@ def value_at(problem, conditions, x, absent=0.0):
 
 
 def values_of(problem, conditions, places):
-    """Return the values (n, q) of all outputs that each condition gives at its places.
-
-    NaN for outputs that it does not give. Functions are compiled together.
-    """
+    """Values (n, q) that each condition gives at its places, NaN of outputs without."""
     found, functions, at = [], {}, []
     for number, (condition, X) in enumerate(zip(conditions, places, strict=True)):
         found.append(np.full((len(X), len(problem.outputs)), np.nan))

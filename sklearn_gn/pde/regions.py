@@ -247,10 +247,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Interface(BaseCondition):
-    """What the equation differentiates does not jump between two regions.
-
-    The data of a point are the normal, and the numbers of the regions on its two sides.
-    """
+    """What the equation differentiates does not jump between two regions."""
 
     equation: Any = None  # the function of a field and a point
     regions: Any = None

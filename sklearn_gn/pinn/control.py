@@ -201,10 +201,7 @@ def decide(points, state, settings, step, losses):
 
 
 def _unmet(model, class_losses, first_classes, share):
-    """Residual classes, but observations, of more loss than a share of no solution's.
-
-    Empty where the losses of no solution are not known.
-    """
+    """Classes, but observations, of more loss than a share of no solution's."""
     named = [known.residual.name for known in model.classes]
     return {
         name
@@ -270,10 +267,7 @@ def _judged(points, state, settings, now, losses, slow, settled):
 
 
 def _estimated_error(points, state, settings, now):
-    """Estimate of the (largest) relative error; NaN where observations have noise.
-
-    It is NaN for unknown functions too: observations hardly see their fast parts.
-    """
+    """Estimate of the largest relative error; NaN with noise or unknown functions."""
     model, batches = settings.models[-1], state.batches
     if settings.dtype != np.float64:
         return math.nan
@@ -331,11 +325,7 @@ def _begins_anew(now, state, settings, step, stop):
 
 
 def _is_astray(now, state, settings, class_losses):
-    """Whether a fit has gone wrong, where its network no longer learns.
-
-    Coefficients do not come back in a larger network; and a larger one that has gained
-    nothing, far from a solution, is in a minimum that is none.
-    """
+    """Whether a fit has gone wrong, where its network no longer learns."""
     model, level = settings.models[state.stage], now.level
     if level is None or not (level.ended or is_flat(level.falls, _PATIENCE)):
         return False
@@ -349,10 +339,7 @@ def _is_astray(now, state, settings, class_losses):
 
 
 def has_vanished(now, net, settings, class_losses):
-    """Whether a fit has settled where a positive coefficient is zero, and not well.
-
-    There the loss hardly depends on its logarithm, and it does not come back.
-    """
+    """Whether a fit has settled where a positive coefficient is zero, and not well."""
     if settings.observed is None:
         return False
     weighing, spread = now.weighing, settings.observed.spread_loss
@@ -423,11 +410,7 @@ def grown(level, what, rules, classes, net, rng, n_waves=0):
 
 
 def refined(points, state, settings):
-    """Return the state with what is due, and whether other points are to be drawn.
-
-    That is another network, a larger one, more points, the next window of time, or the
-    next weight of the observations, whose points stay.
-    """
+    """Return the state with what is due, and whether other points are to be drawn."""
     now, model = state.control, settings.models[-1]
     due, level, net, memory = now.next, now.level, state.net, None
     weighing, batches = now.weighing, state.batches
@@ -469,11 +452,7 @@ def refined(points, state, settings):
 
 
 def with_expected_seconds(state, settings):
-    """Return the state with the seconds that the next iteration will probably take.
-
-    After one that compiled, those of the last one that did not; more where the end of a
-    fit compiles error bars.
-    """
+    """Return the state with the seconds that the next iteration will probably take."""
     now = state.control
     clock, level = now.clock, now.level
     seconds = time.perf_counter() - clock.began

@@ -197,10 +197,7 @@ def _no_residual(u, x):
 
 
 def observation_batch(problem, X, y, weight, total_weight, scaling, dtype):
-    """Return observations, padded by their last row with weight zero.
-
-    The weights of the rows have the sum one; y is NaN where nothing was observed.
-    """
+    """Observations, NaN where missing, padded by their last row with weight zero."""
     if scaling is not None:
         X, y = scaling.x(X), (y - scaling.y_center) / scaling.y_scale
         limits = np.finfo(dtype)  # rows of hardly any weight may be very far
@@ -276,10 +273,7 @@ def _check_observed(y):
 
 
 def _only_inside(problem, X, *columns):
-    """Points of observations in the domain, and what belongs to them.
-
-    Others would take twice the iterations, as the network goes on to where they are.
-    """
+    """Points of observations in the domain, and what belongs to them."""
     outside = problem.domain._is_outside(X, _NEARLY)
     if outside.any():
         n = "All" if outside.all() else f"{outside.sum()} of"

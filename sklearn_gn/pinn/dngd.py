@@ -225,10 +225,7 @@ def _rows_of_model(model, net, batches, r, parts, **options):
     static_argnames=("model", "rank"),
 )
 def quadratic_model(model, net, batches, r, parts, *, rank=None):
-    """The Gramian, and what else the steps of all radii have in common.
-
-    With a rank, the Gramian is not formed, but approximated from so many columns.
-    """
+    """The Gramian, or an approximation of a rank, and what all steps share."""
     eps = np.finfo(r.dtype).eps
     if rank is not None:
         m, count = r.shape[0], n_devices()
@@ -340,11 +337,7 @@ def trial(
 
 
 def _inverse(net, parts, curvature, shift, refine, dual):
-    """Return the function of ``(A + shift I)^-1``, with the iterations it takes.
-
-    Refinement goes through J itself: the Gramian A knows its small eigenvalues only to
-    rounding of the largest.
-    """
+    """Return the function of ``(A + shift I)^-1``, with the iterations it takes."""
     library = library_of(parts[0].extra)
 
     def product(y):
@@ -425,10 +418,7 @@ def shifts_of(model, net, batches, quadratic, shift, *, geodesic, corrected=True
 
 
 def search_along(model, net, batches, quadratic, shifts):
-    """Return the best of many lengths of the step of a shift; None if none is lower.
-
-    The paper tries all; here the rest is left out once the loss rises again.
-    """
+    """Return the best of many lengths of the step of a shift; None if none is lower."""
     full, best = shifts.trial(), None
     lowest = float(quadratic.losses.sum())
     for k in range(np.finfo(shifts.dtype).nmant if full is not None else 0):

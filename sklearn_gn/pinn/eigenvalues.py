@@ -84,10 +84,7 @@ def _n_residuals_of_zero(problem, size=ROUNDING):
 
 
 def _transformed(problem, x):
-    """Outputs (n, 3, q) where those of the network are zero, and far from it.
-
-    That is so far that an exponential is zero beside one.
-    """
+    """Outputs (n, 3, q) where those of the network are zero, and far from it."""
     far = math.log(np.finfo(float).eps)
     raw = np.repeat([[0.0], [2 * far], [-2 * far]], len(problem.outputs), axis=1)
     with backend.scope("float64"):
@@ -145,10 +142,7 @@ def other_values(solver):
 
 
 def warning_of_other_values(solver):
-    """Warning of an eigenvalue that need not be the one that was wanted, or "".
-
-    It is neither near its initial value nor has an eigenfunction of one sign.
-    """
+    """Warning of an eigenvalue that need not be the one that was wanted, or none."""
     problem, found = solver.problem_, solver.coefficients_
     if "loss_data" in solver.convergence_log_:
         return ""

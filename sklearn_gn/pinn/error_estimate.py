@@ -202,11 +202,7 @@ def halves(points):
 
 
 def even_weights(model, net, batches):
-    """Weights of the residual classes with which their Jacobians are of one size.
-
-    In physical units, squares of small ones would be lost to rounding in the Gramian.
-    With observations all keep their weights, which know of the noise.
-    """
+    """Weights of the residual classes with which their Jacobians are of one size."""
     ones = np.ones(len(batches))
     if any(kind.residual.name == "data" for kind in model.classes):
         return ones

@@ -476,11 +476,7 @@ def _set_posterior(solver, run, fitted, n_observations):
 
 
 def _set_coefficients(solver, n_observations):
-    """The coefficients that were to be found, with their standard deviations.
-
-    These are infinite where no residual depends on a coefficient, and where nothing but
-    an equation and its usual conditions do, which have a solution for each value.
-    """
+    """Coefficients and their deviations, infinite where nothing determines them."""
 
     def plain(values):
         return {name: np.asarray(a, np.float64)[()] for name, a in values.items()}

@@ -287,10 +287,7 @@ def _log_entries(points, state, settings, step, losses):
 
 
 def fresh_losses(points, settings, net, state=None):
-    """Losses of all classes at points that are never trained on; NaN without them.
-
-    They are those of a fit that has come as far as ``state``.
-    """
+    """Losses of all classes at points that are never trained on; NaN without them."""
     fresh, like = points.fresh, points.like
     if not fresh:
         return np.full(1, np.nan)
@@ -308,10 +305,10 @@ def fresh_losses(points, settings, net, state=None):
 
 
 def losses_of_no_solution(points, settings, untrained, state):
-    """Loss on fresh points of the untrained network, or of a constant if it is lower.
+    """Loss on fresh points of the untrained network, then that of each class alone.
 
-    Large coefficients make the first one huge: a constant, which meets no condition,
-    would pass for a solution. Then the same of each class alone, empty where unknown.
+    Large coefficients make it huge: a constant, which meets no condition, would pass for
+    a solution, and its loss counts if it is lower.
     """
     first = fresh_losses(points, settings, untrained, state)
     if not points.fresh or not settings.models[-1].activations:
@@ -351,10 +348,7 @@ def _compiled_losses(model, net, batches):
 
 
 def on_devices(batches, settings):
-    """The batches, with a share of the points of each on every device.
-
-    They are padded by their last points, of weight zero.
-    """
+    """The batches, shared by all devices, padded by points of weight zero."""
     mesh = settings.mesh
     if mesh is None:
         return batches

@@ -114,10 +114,7 @@ def coefficient_values(problem, extra):
 
 
 def start_parameters(rng, sizes, unknown, n_waves=0):
-    """Glorot weights and zero biases, drawn in numpy.
-
-    ``sizes`` leave out the ``n_waves`` inputs that are waves, whose weights are zero.
-    """
+    """Glorot weights, zero those of the last ``n_waves`` inputs, and biases of zero."""
     layers, last = [], len(sizes) - 2
     for k, (w, v) in enumerate(pairwise(sizes)):
         matrix = np.zeros((w + 1 + n_waves * (k in (0, last)), v))

@@ -162,10 +162,7 @@ def observed(data, has_functions=False):
 
 
 def has_settled(losses, equation=()):
-    """Whether the last iterations have not lowered the loss on fresh points by a tenth.
-
-    Nor that of the equation alone by half: next to the noise it is hardly seen.
-    """
+    """Whether the losses on fresh points, and the equation's, have stopped to fall."""
     if len(losses) <= _PATIENCE:
         return False
     if equation and not min(equation) > FALL * min(equation[:-_PATIENCE]):

@@ -181,10 +181,7 @@ def _residuals_and_changes(model, extra, batches):
 
 
 def missing_conditions(model, rng):
-    """Axes at whose ends there may be too few conditions.
-
-    By name: number of derivatives, None if not known, and the end of each condition.
-    """
+    """Axes that may lack conditions: number of derivatives, end of each condition."""
     problem, rows = model.problem, model.classes[0].rows
     second = rows is not None
     orders = _orders(problem, rows) if second else _high_orders(problem, rng)
@@ -199,10 +196,7 @@ def missing_conditions(model, rng):
 
 
 def forgotten_conditions(model, missing, rng):
-    """Those of ``missing`` on which the problem certainly has no condition.
-
-    The rank of a small network tells little of changes that it cannot represent.
-    """
+    """Those of ``missing`` on which the problem certainly has no condition."""
     problem = model.problem
     observed = model.classes[-1].residual.name == "data"
     if observed or problem.transform is not None:
@@ -240,11 +234,7 @@ def _high_orders(problem, rng):
 
 
 def factors_of_derivatives(problem, rng):
-    """Factors (n, d, powers) of the derivatives along each axis, about a smooth field.
-
-    A power m of the distance to a point has no other derivative there than the one of
-    order m. None where the equation depends on more, such as integrals.
-    """
+    """Factors (n, d, powers) of the derivatives about a smooth field, or None."""
     slopes = _finite_slopes(problem, rng)
     if slopes is None or (slopes[..., -1] != 0).any():
         return None
@@ -302,10 +292,7 @@ def conditions_at_ends(problem, rng):
 
 
 def too_many_conditions(problem, rng):
-    """What to do about an ordinary differential equation with too many conditions.
-
-    They are no mistake if they agree: to be said of an equation that is not solved.
-    """
+    """What to do about an ordinary equation, not solved, with too many conditions."""
     n_given, n_needed = numbers_of_conditions(problem, rng)
     if problem.unknown or n_given <= n_needed:
         return ""
@@ -356,11 +343,7 @@ def numbers_of_conditions(problem, rng):
 
 
 def largest_free_change(model, net, batches, fresh, untrained_loss):
-    """Largest change that the residuals do not see, relative to the solution.
-
-    That is for a change of the residuals by as much as those of an untrained network:
-    about one or less where a solution is well determined.
-    """
+    """Largest change that the residuals do not see, relative to the solution."""
     gramian = np.float64(0)
     for points in (batches, fresh):
         gramian = gramian + sums_over_pieces(model, net, points, batches)[0]
@@ -521,10 +504,7 @@ def _kinks(problem):
 
 
 def growing_waves(problem):
-    """What to say of an equation along which short waves grow; "" if none do.
-
-    With observations such an equation is an inverse problem, and no mistake.
-    """
+    """What to say of an equation along which short waves grow; "" if none do."""
     domain = problem.domain
     single = len(problem.outputs) == problem.residual_classes()[0].n_outputs == 1
     fixed = problem.transform or problem.periodic or problem.unknown

@@ -73,10 +73,7 @@ def _group_sums(rows, values):
 
 
 class Stack(NamedTuple):
-    """Rows of all points, kind by kind, so that those of a kind are contiguous.
-
-    Programs that are compiled cheaply are slow at single rows of many points.
-    """
+    """Rows of all points, kind by kind, so that those of a kind are contiguous."""
 
     value: Any  # (n, width)
     first: Any  # (n_first, n, width), or None
@@ -184,10 +181,7 @@ def _affine(stack, matrix):
 
 
 def local_field(top, x0, rows, axes=None):
-    """The second-order Taylor polynomial around a point, as a function of x.
-
-    Derivatives up to the second order of whatever is made of it are exact at ``x0``.
-    """
+    """The second-order Taylor polynomial around a point, as a function of x."""
     f = 1 + len(rows.first)
     if rows.second:
         left, right = _pairs(rows)

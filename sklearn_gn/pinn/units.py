@@ -40,11 +40,7 @@ _TWICE = 2.0  # the answer of a standing output: derivatives are the larger term
 
 
 def units(problem, y=None, observed=(), waves=()):
-    """Return center and size of each output, tuples of numbers.
-
-    A single output without values answers the source by the first of ``waves``, or by
-    a slow one. One that nothing is known of has the size one.
-    """
+    """Return center and size of each output, tuples of numbers."""
     q = len(problem.outputs)
     rows = _rows(problem)
     given = _given_values(problem, rows)
@@ -167,10 +163,7 @@ def _sizes(rows, level, known, waves):
 
 
 def _sizes_by_fluxes(rows, level, has_values):
-    """Amplitudes (q,) of waves with the fluxes and the tractions that are given.
-
-    Where a row has outputs without values, it says nothing of the others.
-    """
+    """Amplitudes (q,) of waves with the fluxes and the tractions that are given."""
     sizes, ones = np.zeros(len(level)), np.ones(len(level))
     if rows.problem.transform is not None:
         return sizes
@@ -228,10 +221,7 @@ def _balanced(rows, level, sizes, waves=()):
 
 
 def _secant(lack, sizes):
-    """Sizes (q,) at which the logarithm that terms lack, a function of them, is zero.
-
-    Terms are powers of the sizes, which are found from one step to the next.
-    """
+    """Sizes (q,) at which the logarithm that terms lack is zero, by secants."""
     power, missing = np.ones(len(sizes)), lack(sizes)
     for _ in range(_SECANTS):
         step = missing / power
@@ -255,11 +245,7 @@ def _ratios(source, answers):
 
 
 def coefficient_starts(problem, center, scale):
-    """Unknown coefficients of another start, where theirs is orders of magnitude off.
-
-    A term that hardly counts beside the others, or hides all of them, tells a fit
-    nothing of its coefficient: the search begins where it is as large as they are.
-    """
+    """Unknown coefficients of another start, where theirs is far off."""
     rows, found = _rows(problem), {}
     for name, known in problem.unknown.items():
         first = np.asarray(known.initial, float)
@@ -418,10 +404,7 @@ class InUnits:
 
 
 def in_units(kind, sizes, each=False):
-    """A class of residuals that differ in size by 1,000 at most, and its size.
-
-    With ``each``, all its residuals have that size.
-    """
+    """A class of residuals of sizes that are close, or equal, and its size."""
     finite = np.isfinite(sizes) & (sizes > 0)
     if not finite.any():
         return kind, 1.0

@@ -154,11 +154,7 @@ def _stacked(model, kind, net, waves, batch):
 
 
 class Form(NamedTuple):
-    """Observations as a linear function of amplitudes (m,), in the order z, h.
-
-    Coefficients that are to be found stand after the amplitudes of the functions; in
-    units in which J h / s is h.
-    """
+    """Observations as a linear function of amplitudes (m,), in the order z, h."""
 
     misfits: np.ndarray  # (n,) r - H (c, 0)
     slopes: np.ndarray  # (n, m) H
@@ -214,11 +210,7 @@ def _precisions(numbers, n_axes, deviation, length):
 
 
 class FunctionPosterior(StoredWithoutCaches):
-    """Error bars of a solution with unknown functions, about a Posterior of weights.
-
-    They are computed at the first access, and not stored with the object. To be used in
-    the precision and on the device of the fit.
-    """
+    """Error bars of a solution with unknown functions, about a Posterior of weights."""
 
     def __init__(self, posterior, functions):
         self._of_weights, self.functions = posterior, functions

@@ -155,10 +155,7 @@ def within(model, batches, march):
 
 
 def observed(march, fresh, first, in_time):
-    """Return the march after an iteration, with where the next window is to end.
-
-    ``first`` is the loss of the untrained network on the whole interval.
-    """
+    """Return the march after an iteration, with where the next window is to end."""
     lowest = min(fresh, march.falls[-1] if march.falls else math.inf)
     march = march._replace(falls=(*march.falls, lowest))
     if march.ended:
@@ -188,11 +185,7 @@ def is_flat(falls, patience):
 
 
 def moved_on(march, model, net, fresh_points, rng):
-    """Return the march with its next window, and the network to begin it with.
-
-    After a solved window it has that one's network, moved; if cut a new one. Either
-    begins where the window before ended: elsewhere there may be another branch.
-    """
+    """Return the march with its next window, and the network to begin it with."""
     goes_on = march.next_stop > march.stop
     before = Parameters(tuple(map(np.array, net.layers)), np.array(net.extra))
     if goes_on:
@@ -309,11 +302,7 @@ def total(loss, model, solution, batches):
 
 
 def loss_so_far(march, fresh, first):
-    """Loss on fresh points over all time, by which networks are compared.
-
-    Times that no window has reached count as before the cut: windows are better than
-    one network as soon as they are where they are.
-    """
+    """Loss on fresh points over all time, without a window as before the cut."""
     if march is None or not march.active:
         return fresh
     start, total = 0.0, 0.0
