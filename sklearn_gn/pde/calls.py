@@ -156,11 +156,7 @@ def flat(result, x):
 
 @contextmanager
 def explained_errors(residual=None, works_swapped=None):
-    """Turn errors of common mistakes into ValueErrors that say what to write.
-
-    ``residual``, if given, is the function of a field and a point that is called
-    inside, and ``works_swapped`` says whether it works with the point first.
-    """
+    """Turn errors of common mistakes into ValueErrors that say what to write."""
     try:
         yield
     except Exception as error:

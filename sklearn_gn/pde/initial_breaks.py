@@ -57,11 +57,7 @@ class Break(NamedTuple):
 
 
 def initial_breaks(problem):
-    """Return the breaks of the initial values of a problem, as a tuple.
-
-    Looked for in problems of one axis of space and time, without unknowns or transform,
-    whose equations are of first order in time and of second order in space.
-    """
+    """Breaks of initial values, where diffusion along one axis smooths them."""
     starts = _initial_conditions(problem)
     if not starts or any(condition.order for condition in starts):
         return ()

@@ -34,7 +34,7 @@ from sklearn_gn.pde.local_functions import fields_and_points, wave_at
 from sklearn_gn.pde.operators import differentiated_values
 from sklearn_gn.pde.patches import draw
 
-MOST_AXES = 6  # of conditions that are searched by themselves
+MOST_AXES = 6  # of conditions and residuals that are searched by themselves
 _NEIGHBOURS = 4  # of each point, to which chords lead
 _SAME_SIDE = 0.9  # scalar product of the normals at the ends of a chord
 _OFF = 0.05  # distance to a curved boundary, relative to a chord

@@ -194,13 +194,10 @@ def _binary(symbol, function):
 
         return owner.derived(value)
 
-    def forward(self, other):
-        return combine(self, self, other)
-
-    def backward(self, other):
-        return combine(self, other, self)
-
-    return forward, backward
+    return (
+        lambda self, other: combine(self, self, other),
+        lambda self, other: combine(self, other, self),
+    )
 
 
 for _name, _symbol in [

@@ -37,6 +37,7 @@ from sklearn_gn.pinn.error_estimate import (
     relative_error_estimate,
 )
 from sklearn_gn.pinn.model import MOST_WEIGHTS, drawn_anew, n_waves, n_weights, wider
+from sklearn_gn.pinn.observation_weight import Weighing
 from sklearn_gn.pinn.statement import VANISHED
 from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS, WELL_SOLVED_LOSS, is_flat
 
@@ -112,7 +113,7 @@ class Control(NamedTuple):
     next: str | None = None  # "points", "network", "window" or "start"
     level: Any = None  # Level, where sizes are found
     march: Any = None  # windows.March, where time may be cut
-    weighing: observation_weight.Weighing = observation_weight.Weighing()
+    weighing: Weighing = Weighing()
     clock: Clock = Clock()
 
     @property
@@ -276,8 +277,9 @@ def _estimated_error(points, state, settings, now):
             model, state.net, batches, points.fresh, in_units=True
         )
     if points.data is not None:
-        exact = settings.observed is not None and now.weighing.is_exact
-        if not exact or settings.observed.has_functions:
+        known, weighing = settings.observed, now.weighing
+        weighs_less = weighing.weight != 1 or weighing.changes or weighing.waits
+        if known is None or known.has_functions or weighs_less:
             return math.nan
     return largest_error_estimate(model, state.net, batches, points.fresh)
 
@@ -419,7 +421,7 @@ def refined(points, state, settings):
     if due != "start" and weighing.changes:
         factor = weighing.next / weighing.weight
         batches = observation_weight.reweighted(batches, factor)
-        weighing = weighing.begun(weighing.next)._replace(share=weighing.share)
+        weighing = weighing._replace(weight=weighing.next, losses=(), equation=())
         now = now._replace(weighing=weighing, **again)
     clock = now.clock._replace(began=time.perf_counter())
     if due is not None:
@@ -435,7 +437,8 @@ def refined(points, state, settings):
         net = net._replace(extra=net.extra + gone.astype(settings.dtype))
         if level is not None:
             level = Level(level.sizes, level.density)
-        weighing, n_starts = weighing.begun(weighing.weight), now.n_starts + 1
+        weighing = Weighing(weighing.weight, weighing.weight, weighing.waits)
+        n_starts = now.n_starts + 1
         now = now._replace(level=level, weighing=weighing, n_starts=n_starts, **again)
     elif due == "window":
         march, net = windows.moved_on(now.march, model, net, points.fresh, rng)

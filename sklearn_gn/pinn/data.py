@@ -109,13 +109,16 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     n_targets = 1 if y.ndim == 1 else y.shape[1]
     validation = estimator._check_validation(X_val, y_val, n_targets)
     if validation is not None:
-        validation = validation[0], _with_missing(validation[1], missing_val)
+        X_val, y_val = validation
+        if missing_val is not None:
+            y_val = np.where(missing_val, np.nan, y_val)
+        validation = X_val, y_val
     single_target = y.ndim == 1 if problem is None else len(problem.outputs) == 1
     y = y.reshape(len(y), -1).astype(np.float64)
     content = y
     if missing is not None:
         content, weight = np.hstack([y, missing]), weight * ~missing.all(axis=1)
-        y = _with_missing(y, missing)
+        y = np.where(missing, np.nan, y)
         _check_observed(y[weight > 0])
     # Distinct rows in order, their shares, and the sum of all weights.
     kept, share = canonical_rows(X, content, weight)
@@ -255,11 +258,6 @@ def _without_missing(y):
     if not missing.any():
         return y, None
     return np.where(missing, 0.0, values), missing.reshape(len(values), -1)
-
-
-def _with_missing(y, missing):
-    """Observations with NaN where they are missing."""
-    return y if missing is None else np.where(missing, np.nan, y)
 
 
 def _check_observed(y):

@@ -247,12 +247,7 @@ def _activations(activation, hidden_layer_sizes):
 def models(
     problems, names, features, extra, *, equation, observed, device, of_one_size=False
 ):
-    """Return what is compiled, for each problem of a sequence.
-
-    The residuals of problems count if ``equation``; ``observed`` holds numbers of
-    outputs, and functions of the field and a point, or is None. With ``of_one_size``
-    all residuals of a class have one size.
-    """
+    """What is compiled for each problem of a sequence."""
 
     def classes(problem):
         found, data = [], None

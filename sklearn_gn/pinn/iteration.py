@@ -136,10 +136,8 @@ def initial_state(points, net, settings, memory=None):
     control = Control(level=level, march=march, clock=clock)
     batches = _draw(points, settings, 0, 0, net, control)
 
-    def loss_of(net):
-        return total_loss(model, net, on_devices(batches, settings))
-
-    loss, share = loss_of(net), 1.0
+    placed = on_devices(batches, settings)
+    loss, share = total_loss(model, net, placed), 1.0
     untrained = net if settings.untrained is None else settings.untrained
     if math.isnan(loss):
         check_is_defined(model, net, batches)
@@ -151,7 +149,7 @@ def initial_state(points, net, settings, memory=None):
         share = share / 2 if share > np.finfo(last.dtype).eps else 0.0
         layers = (*hidden, share * last + level_alone)
         untrained = net = jax.device_put(net._replace(layers=layers))
-        loss = loss_of(net)
+        loss = total_loss(model, net, placed)
     if not math.isfinite(loss):
         check_is_defined(model, net, batches)
     state = PINNState(net, loss, batches, memory, control=control)
@@ -307,8 +305,8 @@ def fresh_losses(points, settings, net, state=None):
 def losses_of_no_solution(points, settings, untrained, state):
     """Loss on fresh points of the untrained network, then that of each class alone.
 
-    Large coefficients make it huge: a constant, which meets no condition, would pass for
-    a solution, and its loss counts if it is lower.
+    Large coefficients make it huge: a constant, which meets no condition, would pass
+    for a solution, and its loss counts if it is lower.
     """
     first = fresh_losses(points, settings, untrained, state)
     if not points.fresh or not settings.models[-1].activations:

@@ -18,6 +18,7 @@ from sklearn_gn.pinn.taylor import DerivativeRows
 
 ROUNDING = math.sqrt(np.finfo(float).eps)  # relative change of what is computed by it
 FIRST_WIDTHS = (20,) * 2
+N_POINTS = 200  # at which values and residuals of a class, or signs, are taken
 PROBES = 64  # points at which an equation is looked at
 LARGE = 2**22  # numbers in an array that is computed at once
 _WIDER = 1.5  # from one network to the next

@@ -57,19 +57,10 @@ class Weighing(NamedTuple):
     equation: tuple = ()  # the same without the observations
     share: float = math.inf  # of the equation, at most, to change again
 
-    def begun(self, weight):
-        """The weighing of a weight that nothing is known of."""
-        return Weighing(weight, weight, self.waits)
-
     @property
     def changes(self):
         """Whether the next iteration has another weight."""
         return self.next != self.weight
-
-    @property
-    def is_exact(self):
-        """Whether the observations seem to have no noise."""
-        return self.weight == self.next == 1 and not self.waits
 
     @property
     def has_settled(self):

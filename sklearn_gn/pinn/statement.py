@@ -24,6 +24,7 @@ from sklearn_gn.linalg.factors import factor
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Robin
 from sklearn_gn.pde.initial_breaks import carried_kinks
+from sklearn_gn.pde.jumps import MOST_AXES
 from sklearn_gn.pinn.model import MOST_WEIGHTS, PROBES, ROUNDING
 from sklearn_gn.pinn.pieces import sums_over_pieces
 from sklearn_gn.pinn.residuals import row_residuals
@@ -32,7 +33,6 @@ from sklearn_gn.pinn.windows import Pieces
 
 _CONTRADICTED = 0.5  # noise, relative to the deviation of the observations
 VANISHED = 1e-2  # a positive coefficient, relative to its start
-MOST_AXES = 6  # for which the rank is looked at
 _MOST_DERIVATIVES = 6  # along an axis, that are counted
 _FREE, _SURELY_FREE = 200.0, 1e4  # changes that residuals do not see
 IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."

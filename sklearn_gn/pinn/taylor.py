@@ -152,7 +152,7 @@ def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
         waves = jax.tree.map(lambda a: a[..., a.shape[-1] - n_waves :], stack)
     for k, matrix in enumerate(layers):
         if n_waves and k + 1 == len(layers):
-            stack = jax.tree.map(_side_by_side, stack, waves)
+            stack = jax.tree.map(lambda *a: jnp.concatenate(a, axis=-1), stack, waves)
         inputs.append(stack)
         if isinstance(stack, ScaledAxes):
             stack = by_kind(stack.times(matrix), rows)
@@ -163,10 +163,6 @@ def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
         if k < len(activations):
             stack = activate(activations[k], stack, rows)
     return stack, inputs
-
-
-def _side_by_side(a, b):
-    return jnp.concatenate([a, b], axis=-1)
 
 
 def _affine(stack, matrix):

@@ -26,14 +26,13 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde import Condition, Dirichlet, Initial, Neumann, Robin, Unknown
+from sklearn_gn.pde.coefficients import VISIBLE
 from sklearn_gn.pde.given_values import values_of
 from sklearn_gn.pde.local_functions import points_of_row, wave_at
-from sklearn_gn.pinn.model import ROUNDING
+from sklearn_gn.pinn.model import N_POINTS, ROUNDING
 
-_POINTS = 200  # of each class, at which values and residuals are taken
 _RESONANCE = 1e-4  # share of the largest answer to a wave that is hardly one
 _LITTLE = 0.25  # variation, relative to the level, of what has a center
-_VISIBLE = 1e3  # ratio of sizes, beyond which the smaller ones are not seen
 _SECANTS, _POWERS = 20, (0.25, 4.0)  # steps to the size of terms that are no lines
 _FASTER = np.concatenate([[0.0], 2.0 ** (np.arange(25) / 2)])  # waves in time
 _TWICE = 2.0  # the answer of a standing output: derivatives are the larger terms
@@ -186,12 +185,7 @@ def _sizes_by_fluxes(rows, level, has_values):
 
 
 def _balanced(rows, level, sizes, waves=()):
-    """Give outputs without a size that with which they balance the rows.
-
-    The equation, and the conditions that couple outputs; of several rows the geometric
-    mean. A single output does by the first of ``waves``, or a slow one; one in
-    resonance, which the equation hardly answers, is passed over.
-    """
+    """Give outputs without a size that with which they balance the rows."""
     known, kinds, number, share = sizes > 0, [rows.interior], 0, 1.0
     if len(sizes) == 1:
         _, answers = _terms(rows, rows.interior, level, np.ones(1), waves=waves)
@@ -253,7 +247,7 @@ def coefficient_starts(problem, center, scale):
             continue
         shares = partial(_share_of_terms, rows, name, np.array(center), np.array(scale))
         share = shares(float(first))
-        if not (share > 0 and (share < 1 / _VISIBLE or share > _VISIBLE)):
+        if not (share > 0 and (share < 1 / VISIBLE or share > VISIBLE)):
             continue
         factor = _secant(
             lambda f, shares=shares, first=first: (
@@ -298,7 +292,7 @@ class _Rows(NamedTuple):
 def _rows(problem):
     interior, *conditions = problem.residual_classes()
     rng = np.random.RandomState(0)
-    drawn = problem.probes(_POINTS, rng)
+    drawn = problem.probes(N_POINTS, rng)
     directions = problem._draw_directions(rng)
     return _Rows(problem, interior, tuple(conditions), drawn, directions)
 
@@ -321,11 +315,7 @@ def _at_level(problem, kinds, points, level):
 
 
 def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
-    """Root mean squares of the residuals of a level (k,) and of its changes (m, q, k).
-
-    These are by waves of each output, of such sizes: ``waves``, then a slow one that is
-    ``faster`` in time, or several. A source that is rounding is zero.
-    """
+    """Root mean squares of residuals of a level (k,) and of its changes (m, q, k)."""
     problem = rows.problem
     low, high = problem.domain.bounds.T
     slow = np.tile(np.pi / (high - low), (np.size(faster), 1))
@@ -426,4 +416,4 @@ def size_of_observations(problem, observed):
 
 def are_apart(sizes):
     """Whether the smallest of some sizes would hardly count beside the largest."""
-    return sizes.max() > _VISIBLE * sizes.min()
+    return sizes.max() > VISIBLE * sizes.min()

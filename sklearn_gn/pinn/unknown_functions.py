@@ -115,7 +115,7 @@ def _residual_slopes(model, kind, net, waves, batch):
             functions = [function] * x.shape[0]
             return row_residuals(model, kind, functions, x, data, extra, batch.axes)
 
-        start = _no_change(waves, net), net.extra
+        start = [jnp.zeros(n, net.extra.dtype) for n in waves.sizes], net.extra
         slopes = jax.jacrev(residual, argnums=(0, 1))(*start)
         return scale * residual(*start), jax.tree.map(lambda a: scale * a, slopes)
 
@@ -134,14 +134,10 @@ def _output_slopes(model, net, waves, x):
 
             return jnp.atleast_1d(model.problem.field(function)(x))
 
-        slopes = jax.jacrev(outputs)(_no_change(waves, net))
-        return jnp.concatenate(slopes, axis=-1)
+        start = [jnp.zeros(n, net.extra.dtype) for n in waves.sizes]
+        return jnp.concatenate(jax.jacrev(outputs)(start), axis=-1)
 
     return jax.vmap(one)(x)
-
-
-def _no_change(waves, net):
-    return [jnp.zeros(2 * len(n), net.extra.dtype) for n in waves.numbers]
 
 
 def _stacked(model, kind, net, waves, batch):

@@ -126,16 +126,11 @@ def possible(model):
 # --- points of a window --------------------------------------------------------------
 
 
-def _interval(problem):
-    ((low, high),) = problem.domain.bounds
-    return low, high
-
-
 def within(model, batches, march):
     """Return points of the whole interval moved to the window, in numpy."""
     if march is None or not march.active:
         return batches
-    low, high = _interval(model.problem)
+    low, high = model.problem.domain.bounds[0]
     moved, length = [], march.stop - march.start
     for kind, batch in zip(model.classes, batches, strict=True):
         share = (np.asarray(batch.x) - low) / (high - low)
@@ -195,7 +190,7 @@ def moved_on(march, model, net, fresh_points, rng):
     else:
         new = March(march.start, march.next_stop, march.done)
         net = drawn_anew(rng, before, model.problem)
-    low, high = _interval(model.problem)
+    low, high = model.problem.domain.bounds[0]
     start = np.array([low + (high - low) * new.start])
     net = _with_time(net, new)
     reached = new.done[-1][2] if new.done else before
@@ -244,7 +239,7 @@ def pieces(march, model, net):
     """The solution: a network, or those of all windows so far."""
     if not march.active:
         return net
-    low, high = _interval(model.problem)
+    low, high = model.problem.domain.bounds[0]
     stops = [stop for stop, _, _ in march.done] + [march.stop]
     losses = [loss for _, loss, _ in march.done] + [march.falls[-1:] or (math.inf,)]
     losses[-1] = losses[-1][0]
@@ -255,7 +250,7 @@ def pieces(march, model, net):
 
 def marches(model, solution):
     """Where each of the windows of a solution is, one after the other."""
-    low, high = _interval(model.problem)
+    low, high = model.problem.domain.bounds[0]
     stops = [float(stop) for stop in (solution.ends - low) / (high - low)]
     done = tuple(zip(stops, solution.losses, solution.nets, strict=True))
     starts = [0.0, *stops[:-1]]
