@@ -109,7 +109,7 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     n_targets = 1 if y.ndim == 1 else y.shape[1]
     validation = estimator._check_validation(X_val, y_val, n_targets)
     if validation is not None:
-        X_val, y_val = validation
+        X_val, y_val, _ = validation
         if missing_val is not None:
             y_val = np.where(missing_val, np.nan, y_val)
         validation = X_val, y_val

@@ -358,9 +358,8 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     seen = factor(gramian, floor).whiten(slopes.T)
     units = getattr(model.problem, "scale", 1.0) * np.ones(values.shape)
     size, unit = np.sum(values**2), np.sum(units**2)
-    is_zero = (
-        size <= ROUNDING**2 * unit
-    )  # a solution to which changes cannot be relative
+    # Changes cannot be relative to a solution that is zero.
+    is_zero = size <= ROUNDING**2 * unit
     square = np.linalg.norm(seen, 2) ** 2 / (unit if is_zero else size)
     return math.sqrt(square * 2 * untrained_loss)
 
