@@ -25,7 +25,7 @@ class Broyden(NamedTuple):
 
 
 @cache
-def ssbroyden(line_search_steps):
+def ssbroyden(line_search_steps=20):
     """Return SSBroyden with a line search, for flat vectors."""
 
     def init(params):

@@ -81,11 +81,7 @@ _POINT_NAMES = ("x", "X", "t", "z", "point")
 
 
 def named_parameters(function, n_given):
-    """Return the names of a function's parameters after the first ones, and more.
-
-    The first ``n_given`` are given by position; the second answer is whether the
-    function has ``**`` and takes any name.
-    """
+    """Names of a function's parameters after ``n_given``, and whether it has ``**``."""
     parameters = list(_signature(function).parameters.values())
     positional = [p for p in parameters if p.kind in _POSITIONAL]
     given = {p.name for p in positional[:n_given]}
@@ -103,11 +99,7 @@ def call(function, given, coefficients):
 
 
 def check_signature(function, n_given, coefficients, what):
-    """Raise a ValueError if a function cannot be called so.
-
-    That is with ``n_given`` positional arguments, which ``what`` calls by name, and
-    with those of the coefficients that it names.
-    """
+    """Raise a ValueError if a function cannot be called with these arguments."""
     names, takes_all = named_parameters(function, n_given)
     words = {name: None for name in coefficients if takes_all or name in names}
     parameters = _signature(function).parameters
@@ -164,11 +156,7 @@ def flat(result, x):
 
 @contextmanager
 def explained_errors(residual=None, works_swapped=None):
-    """Turn errors of common mistakes into ValueErrors that say what to write.
-
-    ``residual``, if given, is the function of a field and a point that is called
-    inside, and ``works_swapped`` says whether it works with the point first.
-    """
+    """Turn errors of common mistakes into ValueErrors that say what to write."""
     try:
         yield
     except Exception as error:
@@ -250,11 +238,7 @@ def first_large_term(function, most, *arguments):
 
 
 def _walk(trace, arguments, visit):
-    """Results of a trace, operation by operation, as far as arguments are known.
-
-    ``visit(operation, given, found)`` sees the values, None for those that depend on
-    what is not known, and those of arrays where nothing is known but numbers.
-    """
+    """Visit the results of a trace, None where not known, operation by operation."""
     jaxpr = getattr(trace, "jaxpr", trace)
     numbers_alone = any(a is None for a in arguments)
     values = dict(zip(jaxpr.constvars, getattr(trace, "consts", ()), strict=True))

@@ -26,7 +26,7 @@ from sklearn_gn.pde.calls import (
 from sklearn_gn.pde.coefficients import as_array
 from sklearn_gn.pde.conditions import BaseCondition, Neumann
 from sklearn_gn.pde.domains import Domain
-from sklearn_gn.pde.given_values import is_reference, values_of
+from sklearn_gn.pde.given_values import MANY_POINTS, ROUNDING, is_reference, values_of
 from sklearn_gn.pde.jumps import MOST_AXES, check_fluxes, check_shared_places, jumps
 from sklearn_gn.pde.local_functions import fields_and_points, wave_at
 from sklearn_gn.pde.outlines import PointCloud
@@ -36,25 +36,11 @@ from sklearn_gn.pde.residual_classes import derivatives, slopes_at_zero
 
 _POINTS = 4  # of each residual class, at which it is evaluated
 _MOST_AXES = 1000  # beyond these an evaluation costs more than it tells
-_LEVELS = (0.0, 2.0, -2.0)  # about which the smooth fields oscillate
-_SAME = 1e-9  # the same of numbers that differ by rounding errors
-_QUADRATURE = 1024  # points of an integral over the domain, and over its boundary
 _UNBALANCED = 0.02  # what is left of two integrals, relative to their absolute values
 
 
 def check_problem(problem, default_network=True):
-    """Check names, shapes, and that residuals are finite and depend on the field.
-
-    Equations must not contradict each other, nor must values at the same places; errors
-    name the argument or condition. Nor must the equation differentiate a product with a
-    coefficient that jumps.
-
-    Warns of what is allowed but rarely intended: more equations than outputs,
-    conditions at points outside of the domain, values that jump, or contradict each
-    other where two parts of the boundary meet, or the boundary and the start of time
-    (``default_network``: unless the default network follows the jump), and a pure
-    Neumann problem of the Laplacian whose source and slopes do not cancel.
-    """
+    """Check a problem, and warn of what is rarely meant: see :meth:`Problem.check`."""
     _check_arguments(problem)
     _check_coefficients(problem)
     if isinstance(problem.residual, RegionalResidual):
@@ -160,14 +146,12 @@ def _check_coefficients(problem):
 
 
 def _check_residuals(problem, points, rng):
-    """Check that residuals are finite, that each can be changed by the field, and all.
-
-    The fields are smooth, about several levels: a logarithm needs one of its sign.
-    """
+    """Check that residuals are finite, and that smooth fields change each of them."""
     unknown = {n: as_array(c.initial) for n, c in problem.unknown.items()}
     size = np.ptp(problem.domain.bounds, axis=1)
-    vectors = rng.normal(size=(len(_LEVELS), len(problem.outputs), len(size)))
-    waves = np.array(_LEVELS), 2 * np.pi * vectors / size / np.sqrt(len(size))
+    levels = np.array([0.0, 2.0, -2.0])
+    vectors = rng.normal(size=(len(levels), len(problem.outputs), len(size)))
+    waves = levels, 2 * np.pi * vectors / size / np.sqrt(len(size))
     with scope("float64"):
         found = to_numpy(_at_smooth_fields(problem, *waves, unknown, points))
     for name, values in found.items():
@@ -202,10 +186,7 @@ def _check_residuals(problem, points, rng):
 
 
 def _without_field(values, rounding=None):
-    """Which residuals have the same values for all fields, and not zero.
-
-    Of values (fields, points, residuals).
-    """
+    """Which residuals (fields, points, k) are the same for all fields, and not zero."""
     rounding = 0 * values if rounding is None else rounding
     same = (np.abs(values - values[0]) <= rounding).all(axis=(0, 1))
     return same & (np.abs(values[0]) > np.max(rounding, axis=0)).any(axis=0)
@@ -237,16 +218,13 @@ def _at_smooth_fields(problem, levels, vectors, unknown, points):
 
 
 def _check_equations(problem, values):
-    """Raise a ValueError if two equations differ by a number that is not zero.
-
-    Of values (fields, points, equations): their difference is that of all fields.
-    """
+    """Raise a ValueError if two equations differ by a number that is not zero."""
     n_equations, outputs = values.shape[2], problem.outputs
     if n_equations <= len(outputs):
         return
     for i, j in combinations(range(n_equations), 2):
         a, b = values[..., i], values[..., j]
-        rounding = _SAME * (np.abs(a) + np.abs(b))[..., None]
+        rounding = ROUNDING * (np.abs(a) + np.abs(b))[..., None]
         if not problem.unknown and _without_field((a - b)[..., None], rounding).any():
             raise ValueError(
                 f"interior: the equations {i + 1} and {j + 1} of {n_equations} "
@@ -273,11 +251,7 @@ def _hint_at_the_point(problem):
 
 
 def warn_of_missing_equations(problem):
-    """Warn if there are fewer equations than outputs, and nothing to make up for it.
-
-    To be asked where there are no observations. Conditions inside of the domain may
-    determine an output, and those on the boundary an unknown function of some axes.
-    """
+    """Warn if there are fewer equations than outputs, and nothing to make up for it."""
     n_equations, outputs = problem.residual_classes()[0].n_outputs, problem.outputs
     inside = any(
         isinstance(getattr(c, "on", None), (Domain, PointCloud))
@@ -319,11 +293,7 @@ def _named(outputs):
 
 
 def warn_of_fluxes(problem):
-    """Warn if a pure Neumann problem of the Laplacian has no solution.
-
-    By Gauss' theorem ``c laplacian(u) + f = 0`` with the slopes g on the whole boundary
-    needs the integral of f and c times that of g to cancel out.
-    """
+    """Warn if source and slopes of a Neumann problem of the Laplacian do not cancel."""
     domain, rng = problem.domain, np.random.RandomState(0)
     others = problem.transform, problem.periodic, problem.unknown, domain.time
     more_than_one = len(problem.outputs) > 1 or len(problem.conditions) != 1
@@ -334,15 +304,15 @@ def warn_of_fluxes(problem):
     sampled = not isinstance(domain, PointCloud) and domain.dim <= MOST_AXES
     if not (whole and sampled and problem.residual_classes()[0].n_outputs == 1):
         return
-    inside, _, area = measured(domain.interior(), _QUADRATURE, rng)
-    rim, _, length = measured(domain.boundary(), _QUADRATURE, rng)
+    inside, _, area = measured(domain.interior(), MANY_POINTS, rng)
+    rim, _, length = measured(domain.boundary(), MANY_POINTS, rng)
     with scope("float64"):
         slopes = to_numpy(slopes_at_zero(problem, inside))[:, 0, :, 0]
         source = to_numpy(_source(problem, inside))
     second = [derivatives(domain.dim).index((k, k)) for k in range(domain.dim)]
     c, expected = slopes[0, second[0]], np.zeros_like(slopes)
     expected[:, second] = c
-    if not np.allclose(slopes, expected, rtol=0, atol=_SAME * abs(slopes).max()):
+    if not np.allclose(slopes, expected, rtol=0, atol=ROUNDING * abs(slopes).max()):
         return
     flux = c * values_of(problem, [condition], [rim])[0][:, 0]
     total = area * source.mean() + length * flux.mean()

@@ -14,7 +14,7 @@ _within: ContextVar[tuple | None] = ContextVar("within", default=None)
 # Change of the logarithm for a step of one. The first steps do not know the solution
 # yet: with 1.0, some throw coefficients so far that their derivative vanishes.
 _LOG_UNIT = 0.3
-_ORDINARY = 1e3  # values between this and its inverse are searched as they are
+VISIBLE = 1e3  # ratio of sizes, beyond which the smaller ones are not seen
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Unknown:
     def _unit(self):
         """Powers of ten next to values of SI units, 1 for values of ordinary size."""
         size = np.abs(as_array(self.initial))
-        ordinary = (size == 0) | ((size >= 1 / _ORDINARY) & (size <= _ORDINARY))
+        ordinary = (size == 0) | ((size >= 1 / VISIBLE) & (size <= VISIBLE))
         return np.where(ordinary, 1.0, 10.0 ** np.round(np.log10(size + ordinary)))
 
 
@@ -148,10 +148,7 @@ def called_pieces() -> Iterator[list[Piecewise]]:
 
 @contextmanager
 def within_pieces(pieces: dict | None, mask: Any = None) -> Iterator[None]:
-    """Take given pieces, by number, and the region that a mask shows, everywhere.
-
-    If pieces is None, they are those of each point again.
-    """
+    """Take given pieces, or those of each point, and the region of a mask."""
     token = _within.set(None if pieces is None else (pieces, mask))
     try:
         yield
@@ -166,10 +163,7 @@ def present_region() -> Any:
 
 
 def frozen_coefficient(name, value):
-    """The coefficient as a number, as nested tuples or as an Unknown.
-
-    A ValueError is raised if it is none of these, or not finite.
-    """
+    """The coefficient as a number, as nested tuples or as an Unknown; or an error."""
     if isinstance(value, Unknown):
         return value
     array = numbers(value)

@@ -19,7 +19,6 @@ from sklearn_gn.pde.patches import Patch, draw, join, product, select
 
 NUDGE = 1e-7  # step to either side of a boundary, in units of the domain's size
 _ROUNDING = 1e-12  # by which a point may be outside, in the same units
-_OUTSIDE = 1e-6  # of the longest axis, by which the user's points may be outside
 
 
 class Domain:
@@ -136,7 +135,7 @@ class Domain:
             raise ValueError("on=() names no face.")
         return join(faces[name] for name in dict.fromkeys(names))
 
-    def _is_outside(self, X, slack=_OUTSIDE):
+    def _is_outside(self, X, slack=1e-6):
         """Which points (n, d) are outside by more than rounding errors of the user."""
         return self.depth(X) < -slack * np.ptp(self.bounds, axis=1).max()
 

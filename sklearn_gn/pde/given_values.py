@@ -17,11 +17,12 @@ from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.calls import call, named_parameters
 from sklearn_gn.pde.conditions import Dirichlet, Initial
 from sklearn_gn.pde.operators import Field
+from sklearn_gn.pde.patches import AT_ONCE
 
 JUMP = 1e-3  # change of values, or of what they make, relative to their size
 ROUNDING = float(np.sqrt(np.finfo(float).eps))  # relative change that is none
 N_POINTS = 128  # of a domain, or of a part of its boundary, at which it is looked at
-_CHUNK = 2**20  # numbers of the points at which an exact solution is taken at a time
+MANY_POINTS = 4096  # the same where small parts of it count
 _PARTS, _CUTS = 16, 8  # of a segment, of which the steepest one is cut again
 
 
@@ -73,10 +74,7 @@ def value_at(problem, conditions, x, absent=0.0):
 
 
 def values_of(problem, conditions, places):
-    """Return the values (n, q) of all outputs that each condition gives at its places.
-
-    NaN for outputs that it does not give. Functions are compiled together.
-    """
+    """Values (n, q) that each condition gives at its places, NaN of outputs without."""
     found, functions, at = [], {}, []
     for number, (condition, X) in enumerate(zip(conditions, places, strict=True)):
         found.append(np.full((len(X), len(problem.outputs)), np.nan))
@@ -147,12 +145,7 @@ def _residuals_of_sums(problem, faces, places, x):
 
 
 def steepest_parts(function, low, high):
-    """Middles of the steepest parts of segments, and the values at their two ends.
-
-    ``function`` maps points (m, d) to values (m, k), NaN where there are none, and
-    segments lead from ``low`` (n, d) to ``high``. The steepest part is cut again, until
-    its change vanishes for continuous functions, however steep they are.
-    """
+    """Middles of the steepest parts of segments, found by cutting, and end values."""
     rows, share = np.arange(len(low)), np.linspace(0, 1, _PARTS + 1)[:, None]
     for _ in range(_CUTS):
         X = low[:, None] + share * (high - low)[:, None]
@@ -219,7 +212,7 @@ def exact_at(problem, X):
     def value(x):
         return problem._as_outputs(problem.exact(x), "exact")
 
-    chunk = max(1, _CHUNK // X.shape[1])
+    chunk = max(1, AT_ONCE // X.shape[1])
     if len(X) <= chunk:
         return jax.vmap(value)(X)
     return lax.map(value, X, batch_size=chunk)

@@ -57,11 +57,7 @@ class Break(NamedTuple):
 
 
 def initial_breaks(problem):
-    """Return the breaks of the initial values of a problem, as a tuple.
-
-    Looked for in problems of one axis of space and time, without unknowns or transform,
-    whose equations are of first order in time and of second order in space.
-    """
+    """Breaks of initial values, where diffusion along one axis smooths them."""
     starts = _initial_conditions(problem)
     if not starts or any(condition.order for condition in starts):
         return ()
@@ -82,11 +78,7 @@ def initial_breaks(problem):
 
 
 def carried_kinks(problem):
-    """Return the name of the axis, and places of kinks of initial values on it.
-
-    Those that :func:`initial_breaks` does not find, since diffusion does not smooth
-    them: waves carry them through the domain.
-    """
+    """Name of the axis, and places of kinks of initial values that waves carry."""
     starts = _initial_conditions(problem)
     if all(condition.order for condition in starts) or initial_breaks(problem):
         return "", []
@@ -149,10 +141,7 @@ def _places(problem, axis, starts):
 
 
 def _values_and_units(problem, axis):
-    """Initial values and slopes (n, q) on the axis, their units (q,), if finite.
-
-    The unit of a slope is the value over half of the axis.
-    """
+    """Initial values and slopes (n, q) on the axis, their units (q,), if finite."""
     low, high = problem.domain.bounds[axis]
     x = _on_axis(problem, axis, np.linspace(low, high, N_POINTS))
     both = backend.to_numpy(_values_and_slopes(problem, x, axis))
@@ -178,11 +167,7 @@ def _inside(problem, axis, order, unit):
 
 
 def _at_ends(problem, axis, starts, units):
-    """Places and orders of breaks where initial values do not meet conditions.
-
-    Values that meet those on the boundary, but not in the way in which the equation
-    has them change, break its second derivatives.
-    """
+    """Places and orders of breaks where initial values do not meet conditions."""
     domain, (_, *kinds) = problem.domain, problem.residual_classes()
     found, places, faces = [], [], []
     for end, outward in zip(domain.bounds[axis], (-1.0, 1.0), strict=True):
@@ -252,11 +237,7 @@ def _values_and_slopes(problem, points, axis):
 
 
 def _rates(problem, axis, places):
-    """Eigenvalues of the matrix A at each of the places, as tuples.
-
-    A pair of complex ones is represented by one. Empty where the equation is of another
-    order, and where something grows.
-    """
+    """Eigenvalues, one of a complex pair, of A at the places; empty if any grows."""
     if not places:
         return []
     bounds, q, n = problem.domain.bounds, len(problem.outputs), len(places)

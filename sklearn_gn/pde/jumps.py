@@ -34,7 +34,7 @@ from sklearn_gn.pde.local_functions import fields_and_points, wave_at
 from sklearn_gn.pde.operators import differentiated_values
 from sklearn_gn.pde.patches import draw
 
-MOST_AXES = 6  # of conditions that are searched by themselves
+MOST_AXES = 6  # of conditions and residuals that are searched by themselves
 _NEIGHBOURS = 4  # of each point, to which chords lead
 _SAME_SIDE = 0.9  # scalar product of the normals at the ends of a chord
 _OFF = 0.05  # distance to a curved boundary, relative to a chord
@@ -43,10 +43,7 @@ _DIGITS = 6  # of the normals of a plane, and of a place in units of the domain
 
 
 def jumps(problem, default_network=True):
-    """Return a list of messages, with what to do, on jumps of the given values.
-
-    ``default_network``: without those that the default network follows.
-    """
+    """Return a list of messages, with what to do, on jumps of the given values."""
     if problem.domain.dim == 1:  # whose boundary is made of single points
         return []
     rng, few = np.random.RandomState(0), problem.domain.dim <= MOST_AXES
@@ -114,10 +111,7 @@ def check_fluxes(problem):
 
 
 def _jump_along(problem, region, k):
-    """A place (d,) at which what is differentiated along axis k jumps; or None.
-
-    Of places within a region, by its number, or of all, on lines through points.
-    """
+    """A place (d,) at which what is differentiated along axis k jumps; or None."""
     domain = problem.domain
     X = domain.sample(N_POINTS, np.random.RandomState(0))
 
@@ -141,10 +135,7 @@ def _jump_along(problem, region, k):
 
 @partial(jit_by_size, static_argnames=("problem", "region"))
 def _differentiated_at(problem, region, X):
-    """What the equation differentiates at points, of shape (n, 2, m) for each axis.
-
-    With the coefficients of a region, by its number, or those of each point.
-    """
+    """What the equation differentiates at points, of shape (n, 2, m) for each axis."""
     interior, _ = problem._interior
     low, high = problem.domain.bounds.T
     q, within = len(problem.outputs), nullcontext
@@ -281,11 +272,7 @@ def _shared_places(domain, *conditions):
 
 
 def _where_parts_meet(problem, first, second, rng, default_network):
-    """A message on the largest disagreement where the parts of two conditions meet.
-
-    Values on the boundary, and on the boundary or at the start of time; the two may be
-    of one condition. One of the parts is flat.
-    """
+    """A message on the largest disagreement where parts meet, one of which is flat."""
     domain, at_start = problem.domain, isinstance(second[1], Initial)
     conditions = first[1], second[1]
     places, *sides = _common_points(domain, *conditions, rng)
@@ -321,11 +308,7 @@ def _where_parts_meet(problem, first, second, rng, default_network):
 
 
 def _common_points(domain, first, second, rng):
-    """Points (n, d) at which the parts of two conditions end in each other.
-
-    Points of the first one are moved along it to each plane of the second one. Beside
-    them, points on the first and on the second part that are all but there.
-    """
+    """Points (n, d) at which, or all but at which, the parts of two conditions meet."""
     found = [np.zeros((3, 0, domain.dim))]
     X, normals = _drawn_part(domain, first, rng)
     there, their_normals = _drawn_part(domain, second, rng)
@@ -360,11 +343,7 @@ def _is_end_of(domain, condition, place, X):
 
 
 def _largest_difference(problem, conditions, places, tolerance, kept=slice(None)):
-    """Number of the place, output and both values where two conditions differ most.
-
-    Of some places, the others show the size; None if they differ by less than the
-    tolerance, relative to the largest values.
-    """
+    """Place, output and values of the largest difference; None within tolerance."""
     a, b = values_of(problem, conditions, places)
     size = np.fmax(np.abs(a), np.abs(b)).max(axis=0, initial=np.finfo(float).tiny)
     with np.errstate(invalid="ignore"):  # infinite values

@@ -34,11 +34,7 @@ class LocalFunction(NamedTuple):
         return self.derivative(()) if x is self.point else self.function(x)
 
     def differentiated(self, function, derivatives, order=1):
-        """A function of derivatives: ``derivatives(axes)`` are those it is made of.
-
-        ``function`` is the result for any point. ``derivatives`` maps a function, which
-        maps axes to derivatives, to the result, and asks for up to ``order`` axes.
-        """
+        """A function of derivatives: ``derivatives(axes)`` are those it is made of."""
 
         def derivative(axes):
             return derivatives(lambda *more: self.derivative((*axes, *more)))
@@ -74,10 +70,7 @@ def points_of_row(x):
 
 
 def fields_and_points(problem, known_at, x):
-    """Fields of functions that know their derivatives at the points of a row.
-
-    ``known_at`` maps a point to such a function: see :func:`wave_at`.
-    """
+    """Fields of functions ``known_at`` the points of a row, and these points."""
     points = points_of_row(x)
     return tuple(problem.field(known_at(p)) for p in points), points
 

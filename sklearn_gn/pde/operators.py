@@ -194,13 +194,10 @@ def _binary(symbol, function):
 
         return owner.derived(value)
 
-    def forward(self, other):
-        return combine(self, self, other)
-
-    def backward(self, other):
-        return combine(self, other, self)
-
-    return forward, backward
+    return (
+        lambda self, other: combine(self, self, other),
+        lambda self, other: combine(self, other, self),
+    )
 
 
 for _name, _symbol in [
@@ -382,10 +379,7 @@ def _check(field, name):
 
 
 def differentiated_values(function: Callable[[], Any], x: Any) -> list[list[Any]]:
-    """What a call differentiates along each axis: values at x, for each of the axes.
-
-    Fields whose derivatives are known at the point are left out.
-    """
+    """What a call differentiates along each axis: unknown values at x."""
     token = _differentiated.set([])
     try:
         function()
@@ -472,10 +466,7 @@ def _check_in_space(field, name):
 
 
 def _known(function, order=0, axes=()):
-    """The LocalFunction that a field is, if it knows as many derivatives more.
-
-    Otherwise, and where there are many axes, None.
-    """
+    """The LocalFunction that a field is, if it knows ``more`` derivatives; or None."""
     inner = function.function if isinstance(function, Field) else function
     if _jump.get() is not None:
         return None

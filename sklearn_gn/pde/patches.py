@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import qmc
 
 METHODS = ("sobol", "halton", "uniform")
-_BATCH = 2**20  # numbers drawn at a time
+AT_ONCE = 2**20  # numbers of points drawn, or looked at, at a time
 _ENOUGH, _FEW = 1024, 1e-3  # candidates, and share of them, that tell an empty patch
 
 
@@ -47,7 +47,7 @@ def draw(patch, n, rng, method="sobol"):
         raise ValueError(f"method={method!r} is unknown; the methods are {METHODS}.")
     uniforms = _uniforms(patch.n_uniforms, rng, method)
     # Sobol's sequence comes in powers of two.
-    most = 1 << max(1, _BATCH // patch.n_uniforms).bit_length() - 1
+    most = 1 << max(1, AT_ONCE // patch.n_uniforms).bit_length() - 1
     size = min(most, 1 << max(0, n - 1).bit_length())
     points, normals, found, total = [], [], 0, 0
     while not points or found < n:

@@ -233,10 +233,7 @@ class Problem:
         return self.domain.dim + len(self.periodic)
 
     def embedding(self, x: Any) -> Any:
-        """Inputs of the network at a point: axes mapped to [-1, 1], then circles.
-
-        Of periodic axes they are the cosines, then the sines.
-        """
+        """Axes mapped to [-1, 1], then cosines and sines of the periodic ones."""
         low, high = self.domain.bounds.T.astype(x.dtype)
         share = (x - low) / (high - low)
         if not self.periodic:

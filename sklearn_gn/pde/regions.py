@@ -31,12 +31,11 @@ from sklearn_gn.pde.calls import call, flat, named_parameters
 from sklearn_gn.pde.coefficients import Piecewise, piece_numbers, within_pieces
 from sklearn_gn.pde.conditions import BaseCondition, Points
 from sklearn_gn.pde.domains import NUDGE, Domain, namespace
-from sklearn_gn.pde.given_values import N_POINTS
+from sklearn_gn.pde.given_values import MANY_POINTS, N_POINTS
 from sklearn_gn.pde.operators import jump_of
 from sklearn_gn.pde.patches import draw, join, measured, product, select
 from sklearn_gn.pde.shapes import Box
 
-_POINTS = 4096  # at which regions are looked for
 _side: ContextVar[int] = ContextVar("side", default=0)
 
 
@@ -49,12 +48,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Regions:
-    """Parts of a domain in each of which the coefficients are smooth.
-
-    Their pieces are given by partitions, tuples of domains; a coefficient has the value
-    of the first one that contains a point. Parts of equal pieces are told apart where a
-    plane across an axis lies between them, such as the outer ones of three layers.
-    """
+    """Parts of a domain, by partitions, in which the coefficients are smooth."""
 
     partitions: tuple
     parts: tuple
@@ -83,7 +77,7 @@ class Regions:
     def is_closed(self, domain: Any, axis: str) -> bool:
         """Whether the regions at both ends of an axis are the same."""
         k = domain.axes.index(axis)
-        low = domain.sample(_POINTS, np.random.RandomState(0))
+        low = domain.sample(MANY_POINTS, np.random.RandomState(0))
         high = low.copy()
         low[:, k], high[:, k] = domain.bounds[k]
         return bool((self.numbers(low) == self.numbers(high)).all())
@@ -137,7 +131,7 @@ def regions_of(domain: Any, coefficients: Any) -> Regions | None:
     if not partitions:
         return None
     rng, step = np.random.RandomState(0), NUDGE * domain._size()
-    X = [domain.sample(_POINTS, rng)]
+    X = [domain.sample(MANY_POINTS, rng)]
     for _, patch in _faces(partitions, domain):
         points, normals, _ = measured(patch, N_POINTS, rng)
         X += [points - step * normals, points + step * normals]
@@ -221,7 +215,7 @@ class RegionalResidual:
 
     def check(self, domain: Any) -> None:
         """Raise a ValueError if a part of the domain has no equation."""
-        X = domain.sample(_POINTS, np.random.RandomState(0))
+        X = domain.sample(MANY_POINTS, np.random.RandomState(0))
         domains = tuple(piece for piece, _ in self.pieces)
         left_out = piece_numbers(domains, X) == len(domains)
         if left_out.any():
@@ -247,10 +241,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Interface(BaseCondition):
-    """What the equation differentiates does not jump between two regions.
-
-    The data of a point are the normal, and the numbers of the regions on its two sides.
-    """
+    """What the equation differentiates does not jump between two regions."""
 
     equation: Any = None  # the function of a field and a point
     regions: Any = None

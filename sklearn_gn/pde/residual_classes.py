@@ -76,11 +76,7 @@ class Interior:
 
 
 def traced_class(problem, name, function, n_points=1, n_data=0, weight=1.0):
-    """A kind of residuals, whose number is found by tracing; errors say what is wrong.
-
-    ``function(fields, points, data, coefficients)`` takes ``n_points`` of both, and
-    ``n_data`` numbers.
-    """
+    """A kind of residuals, whose number is traced; errors say what is wrong."""
     residual = getattr(function, "residual", None)
     if problem._projections:
         function = OnSomeAxes(function, problem._projections)
@@ -194,10 +190,7 @@ def derivatives(dim):
 
 @partial(jit_by_size, static_argnames="problem")
 def slopes_at_zero(problem, points, changes=0.0):
-    """Slopes (n, k, m, q) of the equation at points (n, d), about a solution of zero.
-
-    With ``changes`` (m, q) of its derivatives, the same at all points.
-    """
+    """Slopes (n, k, m, q) of the equation at points (n, d), about zero and changes."""
     shape = len(derivatives(problem.domain.dim)), len(problem.outputs)
     changes = jnp.broadcast_to(jnp.asarray(changes, points.dtype), shape)
 
@@ -208,11 +201,7 @@ def slopes_at_zero(problem, points, changes=0.0):
 
 
 def slopes_of_equation(problem, values, changes, x):
-    """Slopes (k, n, q) of the equation in the derivatives of the solution at a point.
-
-    ``values`` maps a point to the outputs (q,), and ``changes`` (n, q) are added to
-    each of the :func:`derivatives` of it at the point x.
-    """
+    """Slopes (k, n, q) of the equation in the derivatives (n, q) at a point."""
     known = derivatives(problem.domain.dim)
     (point,) = points_of_row(x[None])
     repeated = [prod(factorial(axes.count(k)) for k in set(axes)) for axes in known]

@@ -25,7 +25,6 @@ from sklearn_gn.pinn.residuals import class_losses, residuals
 
 _STEPS = {"adam": 100, "sgd": 100, "lbfgs": 20, "ssbroyden": 20}  # of an iteration
 _RISE, _FIRST, _LAST = 0.3, 1 / 25, 1e-4  # of the one cycle: share of steps, and rates
-_LINE_SEARCH_STEPS = 25
 _LARGEST_MATRIX = 20_000  # rows of SSBroyden's matrix
 
 
@@ -122,8 +121,7 @@ def _method(name):
     """The method of a name, the same object every time."""
     if name in first_order.OPTIMISERS:
         return name
-    made = first_order.lbfgs if name == "lbfgs" else ssbroyden
-    return made(_LINE_SEARCH_STEPS)
+    return first_order.lbfgs() if name == "lbfgs" else ssbroyden()
 
 
 ALGORITHMS = tuple(

@@ -37,6 +37,7 @@ from sklearn_gn.pinn.error_estimate import (
     relative_error_estimate,
 )
 from sklearn_gn.pinn.model import MOST_WEIGHTS, drawn_anew, n_waves, n_weights, wider
+from sklearn_gn.pinn.observation_weight import Weighing
 from sklearn_gn.pinn.statement import VANISHED
 from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS, WELL_SOLVED_LOSS, is_flat
 
@@ -112,7 +113,7 @@ class Control(NamedTuple):
     next: str | None = None  # "points", "network", "window" or "start"
     level: Any = None  # Level, where sizes are found
     march: Any = None  # windows.March, where time may be cut
-    weighing: observation_weight.Weighing = observation_weight.Weighing()
+    weighing: Weighing = Weighing()
     clock: Clock = Clock()
 
     @property
@@ -201,10 +202,7 @@ def decide(points, state, settings, step, losses):
 
 
 def _unmet(model, class_losses, first_classes, share):
-    """Residual classes, but observations, of more loss than a share of no solution's.
-
-    Empty where the losses of no solution are not known.
-    """
+    """Classes, but observations, of more loss than a share of no solution's."""
     named = [known.residual.name for known in model.classes]
     return {
         name
@@ -270,10 +268,7 @@ def _judged(points, state, settings, now, losses, slow, settled):
 
 
 def _estimated_error(points, state, settings, now):
-    """Estimate of the (largest) relative error; NaN where observations have noise.
-
-    It is NaN for unknown functions too: observations hardly see their fast parts.
-    """
+    """Estimate of the largest relative error; NaN with noise or unknown functions."""
     model, batches = settings.models[-1], state.batches
     if settings.dtype != np.float64:
         return math.nan
@@ -282,8 +277,9 @@ def _estimated_error(points, state, settings, now):
             model, state.net, batches, points.fresh, in_units=True
         )
     if points.data is not None:
-        exact = settings.observed is not None and now.weighing.is_exact
-        if not exact or settings.observed.has_functions:
+        known, weighing = settings.observed, now.weighing
+        weighs_less = weighing.weight != 1 or weighing.changes or weighing.waits
+        if known is None or known.has_functions or weighs_less:
             return math.nan
     return largest_error_estimate(model, state.net, batches, points.fresh)
 
@@ -331,11 +327,7 @@ def _begins_anew(now, state, settings, step, stop):
 
 
 def _is_astray(now, state, settings, class_losses):
-    """Whether a fit has gone wrong, where its network no longer learns.
-
-    Coefficients do not come back in a larger network; and a larger one that has gained
-    nothing, far from a solution, is in a minimum that is none.
-    """
+    """Whether a fit has gone wrong, where its network no longer learns."""
     model, level = settings.models[state.stage], now.level
     if level is None or not (level.ended or is_flat(level.falls, _PATIENCE)):
         return False
@@ -349,10 +341,7 @@ def _is_astray(now, state, settings, class_losses):
 
 
 def has_vanished(now, net, settings, class_losses):
-    """Whether a fit has settled where a positive coefficient is zero, and not well.
-
-    There the loss hardly depends on its logarithm, and it does not come back.
-    """
+    """Whether a fit has settled where a positive coefficient is zero, and not well."""
     if settings.observed is None:
         return False
     weighing, spread = now.weighing, settings.observed.spread_loss
@@ -423,11 +412,7 @@ def grown(level, what, rules, classes, net, rng, n_waves=0):
 
 
 def refined(points, state, settings):
-    """Return the state with what is due, and whether other points are to be drawn.
-
-    That is another network, a larger one, more points, the next window of time, or the
-    next weight of the observations, whose points stay.
-    """
+    """Return the state with what is due, and whether other points are to be drawn."""
     now, model = state.control, settings.models[-1]
     due, level, net, memory = now.next, now.level, state.net, None
     weighing, batches = now.weighing, state.batches
@@ -436,7 +421,7 @@ def refined(points, state, settings):
     if due != "start" and weighing.changes:
         factor = weighing.next / weighing.weight
         batches = observation_weight.reweighted(batches, factor)
-        weighing = weighing.begun(weighing.next)._replace(share=weighing.share)
+        weighing = weighing._replace(weight=weighing.next, losses=(), equation=())
         now = now._replace(weighing=weighing, **again)
     clock = now.clock._replace(began=time.perf_counter())
     if due is not None:
@@ -452,7 +437,8 @@ def refined(points, state, settings):
         net = net._replace(extra=net.extra + gone.astype(settings.dtype))
         if level is not None:
             level = Level(level.sizes, level.density)
-        weighing, n_starts = weighing.begun(weighing.weight), now.n_starts + 1
+        weighing = Weighing(weighing.weight, weighing.weight, weighing.waits)
+        n_starts = now.n_starts + 1
         now = now._replace(level=level, weighing=weighing, n_starts=n_starts, **again)
     elif due == "window":
         march, net = windows.moved_on(now.march, model, net, points.fresh, rng)
@@ -469,11 +455,7 @@ def refined(points, state, settings):
 
 
 def with_expected_seconds(state, settings):
-    """Return the state with the seconds that the next iteration will probably take.
-
-    After one that compiled, those of the last one that did not; more where the end of a
-    fit compiles error bars.
-    """
+    """Return the state with the seconds that the next iteration will probably take."""
     now = state.control
     clock, level = now.clock, now.level
     seconds = time.perf_counter() - clock.began

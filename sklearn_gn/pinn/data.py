@@ -109,13 +109,16 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     n_targets = 1 if y.ndim == 1 else y.shape[1]
     validation = estimator._check_validation(X_val, y_val, n_targets)
     if validation is not None:
-        validation = validation[0], _with_missing(validation[1], missing_val)
+        X_val, y_val, _ = validation
+        if missing_val is not None:
+            y_val = np.where(missing_val, np.nan, y_val)
+        validation = X_val, y_val
     single_target = y.ndim == 1 if problem is None else len(problem.outputs) == 1
     y = y.reshape(len(y), -1).astype(np.float64)
     content = y
     if missing is not None:
         content, weight = np.hstack([y, missing]), weight * ~missing.all(axis=1)
-        y = _with_missing(y, missing)
+        y = np.where(missing, np.nan, y)
         _check_observed(y[weight > 0])
     # Distinct rows in order, their shares, and the sum of all weights.
     kept, share = canonical_rows(X, content, weight)
@@ -197,10 +200,7 @@ def _no_residual(u, x):
 
 
 def observation_batch(problem, X, y, weight, total_weight, scaling, dtype):
-    """Return observations, padded by their last row with weight zero.
-
-    The weights of the rows have the sum one; y is NaN where nothing was observed.
-    """
+    """Observations, NaN where missing, padded by their last row with weight zero."""
     if scaling is not None:
         X, y = scaling.x(X), (y - scaling.y_center) / scaling.y_scale
         limits = np.finfo(dtype)  # rows of hardly any weight may be very far
@@ -260,11 +260,6 @@ def _without_missing(y):
     return np.where(missing, 0.0, values), missing.reshape(len(values), -1)
 
 
-def _with_missing(y, missing):
-    """Observations with NaN where they are missing."""
-    return y if missing is None else np.where(missing, np.nan, y)
-
-
 def _check_observed(y):
     """Check that every column has an observation."""
     empty = np.isnan(y).all(axis=0)
@@ -276,10 +271,7 @@ def _check_observed(y):
 
 
 def _only_inside(problem, X, *columns):
-    """Points of observations in the domain, and what belongs to them.
-
-    Others would take twice the iterations, as the network goes on to where they are.
-    """
+    """Points of observations in the domain, and what belongs to them."""
     outside = problem.domain._is_outside(X, _NEARLY)
     if outside.any():
         n = "All" if outside.all() else f"{outside.sum()} of"

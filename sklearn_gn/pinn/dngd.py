@@ -82,9 +82,7 @@ def step(points, state, settings):
     model = settings.models[state.stage]
     # 2 and 3. Residuals, Jacobian and Gramian.
     batches = iteration.on_devices(batches, settings)
-    net, batches, r, parts = pieces.linear_system(model, net, batches)
-    rank = _rank(settings, r, net)
-    quadratic = quadratic_model(model, net, batches, r, parts, rank=rank)
+    net, batches, quadratic = _linear_system(settings, model, net, batches)
     # 4 and 5. Damped steps, as far as they lower the loss.
     system, losses = (model, net, batches, quadratic), quadratic.losses
     in_region = damping is None and solver.damping_rule == "trust_region"
@@ -134,18 +132,18 @@ def step(points, state, settings):
 def gramian_eigenvalues(settings, net, batches):
     """Eigenvalues of the smaller Gramian, or its approximation, descending."""
     model = settings.models[-1]
+    curvature = _linear_system(settings, model, net, batches)[2].curvature
+    if isinstance(curvature, Diagonalised):
+        return np.asarray(curvature.values)[::-1]
+    return spectrum(np.asarray(curvature))
+
+
+def _linear_system(settings, model, net, batches):
+    """Network, points and quadratic model, its Gramian formed where it is small."""
     net, batches, r, parts = pieces.linear_system(model, net, batches)
-    rank = _rank(settings, r, net)
-    quadratic = quadratic_model(model, net, batches, r, parts, rank=rank)
-    if rank is None:
-        return spectrum(np.asarray(quadratic.curvature))
-    return np.asarray(quadratic.curvature.values)[::-1]
-
-
-def _rank(settings, r, net):
-    """Columns from which the Gramian is approximated; None where it is formed."""
     is_small = min(len(r), dimension(net)) <= DENSE
-    return settings.steps.rank or (None if is_small else RANK)
+    rank = settings.steps.rank or (None if is_small else RANK)
+    return net, batches, quadratic_model(model, net, batches, r, parts, rank=rank)
 
 
 @in_either_library
@@ -198,9 +196,8 @@ class Candidate(NamedTuple):
 
 def _is_dual(r, net, curvature=None):
     """Whether the residuals are the unknowns, and not the weights."""
-    if isinstance(curvature, Diagonalised):
-        return True
-    return n_devices() * r.shape[0] < dimension(net)
+    fewer = n_devices() * r.shape[0] < dimension(net)
+    return fewer or isinstance(curvature, Diagonalised)
 
 
 def _rows_of_model(model, net, batches, r, parts, **options):
@@ -225,10 +222,7 @@ def _rows_of_model(model, net, batches, r, parts, **options):
     static_argnames=("model", "rank"),
 )
 def quadratic_model(model, net, batches, r, parts, *, rank=None):
-    """The Gramian, and what else the steps of all radii have in common.
-
-    With a rank, the Gramian is not formed, but approximated from so many columns.
-    """
+    """The Gramian, or an approximation of a rank, and what all steps share."""
     eps = np.finfo(r.dtype).eps
     if rank is not None:
         m, count = r.shape[0], n_devices()
@@ -340,11 +334,7 @@ def trial(
 
 
 def _inverse(net, parts, curvature, shift, refine, dual):
-    """Return the function of ``(A + shift I)^-1``, with the iterations it takes.
-
-    Refinement goes through J itself: the Gramian A knows its small eigenvalues only to
-    rounding of the largest.
-    """
+    """Return the function of ``(A + shift I)^-1``, with the iterations it takes."""
     library = library_of(parts[0].extra)
 
     def product(y):
@@ -425,10 +415,7 @@ def shifts_of(model, net, batches, quadratic, shift, *, geodesic, corrected=True
 
 
 def search_along(model, net, batches, quadratic, shifts):
-    """Return the best of many lengths of the step of a shift; None if none is lower.
-
-    The paper tries all; here the rest is left out once the loss rises again.
-    """
+    """Return the best of many lengths of the step of a shift; None if none is lower."""
     full, best = shifts.trial(), None
     lowest = float(quadratic.losses.sum())
     for k in range(np.finfo(shifts.dtype).nmant if full is not None else 0):

@@ -20,14 +20,13 @@ import numpy as np
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde import Unknown
-from sklearn_gn.pinn.model import ROUNDING
+from sklearn_gn.pinn.model import N_POINTS, ROUNDING
 
 _HELD = 25  # iterations in which the coefficients keep their values
 _HEAVY = 100.0  # weight of the conditions meanwhile, lest the function becomes zero
 _NEAR = 0.2  # relative distance of a value to the initial one, that was wanted
 _CONSTANT = 1e-5  # change of a function that has none
 _SMALL = 0.02  # size of a function, relative to the largest, that has no sign
-_N_POINTS = 500  # at which residuals and signs are taken
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,8 @@ def first_stages(problem, most_iterations):
 
 def is_eigenvalue_problem(problem):
     """Whether zero solves a problem for all coefficients, but for its size."""
-    if not problem.unknown:
-        return False
-    return 0 < _n_residuals_of_zero(problem) <= _n_unknown(problem)
-
-
-def _n_unknown(problem):
-    return sum(np.size(known.initial) for known in problem.unknown.values())
+    n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())
+    return n_unknown > 0 and 0 < _n_residuals_of_zero(problem) <= n_unknown
 
 
 def _n_residuals_of_zero(problem, size=ROUNDING):
@@ -65,13 +59,13 @@ def _n_residuals_of_zero(problem, size=ROUNDING):
     if not problem.conditions:
         return math.inf
     if problem.transform is not None:  # it has to let the solution be zero
-        x = problem.probes(_N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
+        x = problem.probes(N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
         values = np.abs(_transformed(problem, x))
         # Relative to an output of zero: the exponential of a large one may be any size.
         if not (values.min(axis=1) <= ROUNDING * values[:, 0]).all():
             return math.inf
     plain, number = replace(problem, transform=None), 0
-    points = plain.probes(_N_POINTS, np.random.RandomState(0))
+    points = plain.probes(N_POINTS, np.random.RandomState(0))
     with backend.scope("float64"):
         found = backend.to_numpy(_residuals_of_zero_and_waves(plain, points))
     for (name, drawn), (zero, waves) in zip(points.items(), found, strict=True):
@@ -84,10 +78,7 @@ def _n_residuals_of_zero(problem, size=ROUNDING):
 
 
 def _transformed(problem, x):
-    """Outputs (n, 3, q) where those of the network are zero, and far from it.
-
-    That is so far that an exponential is zero beside one.
-    """
+    """Outputs (n, 3, q) where those of the network are zero, and far from it."""
     far = math.log(np.finfo(float).eps)
     raw = np.repeat([[0.0], [2 * far], [-2 * far]], len(problem.outputs), axis=1)
     with backend.scope("float64"):
@@ -145,20 +136,17 @@ def other_values(solver):
 
 
 def warning_of_other_values(solver):
-    """Warning of an eigenvalue that need not be the one that was wanted, or "".
-
-    It is neither near its initial value nor has an eigenfunction of one sign.
-    """
+    """Warning of an eigenvalue that need not be the one that was wanted, or none."""
     problem, found = solver.problem_, solver.coefficients_
     if "loss_data" in solver.convergence_log_:
         return ""
     if not found:
         return nothing_but_zero(solver)
     number = _n_residuals_of_zero(problem)
-    if number > _n_unknown(problem):
+    if number > sum(map(np.size, found.values())):
         return ""
-    x = problem.domain.sample(_N_POINTS, np.random.RandomState(0), "uniform")
-    values = solver.predict(x).reshape(_N_POINTS, -1)
+    x = problem.domain.sample(N_POINTS, np.random.RandomState(0), "uniform")
+    values = solver.predict(x).reshape(N_POINTS, -1)
     if number == 0:
         is_zero = np.abs(values).max() <= _CONSTANT
         return _ZERO_IS_ONE.format(", ".join(found)) if is_zero else ""
@@ -185,7 +173,7 @@ def nothing_but_zero(solver):
     in_windows = math.isfinite(solver._solved_until)
     if inverse or solver.coefficients_ or solver._left_open or in_windows:
         return ""
-    x = problem.domain.sample(_N_POINTS, np.random.RandomState(0), "uniform")
+    x = problem.domain.sample(N_POINTS, np.random.RandomState(0), "uniform")
     if not np.abs(solver.predict(x)).max() <= _CONSTANT:
         return ""
     return "" if _n_residuals_of_zero(problem, size=0) else _IS_ZERO

@@ -41,6 +41,7 @@ from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pinn import pieces
 from sklearn_gn.pinn.model import (
     MOST_WEIGHTS,
+    N_POINTS,
     coefficient_values,
     n_waves,
     n_weights,
@@ -51,7 +52,6 @@ from sklearn_gn.pinn.solution import output_slopes
 from sklearn_gn.pinn.statement import free_functions_of_time
 from sklearn_gn.pinn.windows import SinceBefore, marches, wider_in_window, within
 
-N_POINTS = 200  # at which the error is taken
 _LEAST_EXPLAINED = 1e-4  # part of the residuals
 _DEGREE = 8  # of functions of time that are taken off
 _FEW = 8  # points of a class that both halves need
@@ -60,12 +60,7 @@ _AGREED = 0.5  # difference of errors that halves find, relative to that of all 
 
 
 def relative_error_estimate(model, net, batches, fresh, draw=None, in_units=False):
-    """Estimate of the relative L2 error; NaN for networks that are too large.
-
-    To be called in double precision. With ``draw(times=n)``, which draws n times as
-    many fresh points, triangular factors are used, too. With ``in_units`` the outputs
-    count from their centers and in units of their sizes.
-    """
+    """Estimate of the relative L2 error; NaN for networks that are too large."""
     found = _found_change(model, net, batches, fresh, draw)
     if found is None:
         return math.nan
@@ -202,11 +197,7 @@ def halves(points):
 
 
 def even_weights(model, net, batches):
-    """Weights of the residual classes with which their Jacobians are of one size.
-
-    In physical units, squares of small ones would be lost to rounding in the Gramian.
-    With observations all keep their weights, which know of the noise.
-    """
+    """Weights of the residual classes with which their Jacobians are of one size."""
     ones = np.ones(len(batches))
     if any(kind.residual.name == "data" for kind in model.classes):
         return ones

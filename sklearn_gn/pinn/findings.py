@@ -15,13 +15,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_gn._caller import warn_user
 from sklearn_gn.findings import Finding
 from sklearn_gn.optim.stop import StopReason
-from sklearn_gn.pde.jumps import jumps
+from sklearn_gn.pde.given_values import MANY_POINTS
+from sklearn_gn.pde.jumps import MOST_AXES, jumps
 from sklearn_gn.pinn import eigenvalues
 from sklearn_gn.pinn.control import EXHAUSTED_LOSS, FAR, OVERFITTED, SOLVED_LOSS
 from sklearn_gn.pinn.enrichment import PosedProblem
 from sklearn_gn.pinn.statement import (
     IN_SPITE_OF_IT,
-    MOST_AXES,
     fault_of_statement,
     vanished_coefficients,
 )
@@ -34,9 +34,8 @@ _MUCH_LESS = 1e-3  # weight to try for observations, in units of the last one
 # the quick estimate may be too small by.
 LARGEST_ERROR, _QUICK = 1e-2, 0.1
 _EARLY = 0.1  # of a time budget, which a fit leaves unspent
-_N_PLACES = 4096  # at which residuals are looked at
 _SMALL = 0.05  # part of the domain; of normal residuals, 0.12 has half of the squares
-_QUANTILES = 0.1, 0.9  # of that part along an axis
+_TAIL = 0.1  # of that part along an axis, at both ends, which is left out
 
 
 class Case(NamedTuple):
@@ -513,7 +512,7 @@ def concentration(solver):
     domain = solver.problem_.domain
     if domain.dim > MOST_AXES:
         return ""
-    X = domain.sample(_N_PLACES, np.random.RandomState(0), "sobol")
+    X = domain.sample(MANY_POINTS, np.random.RandomState(0), "sobol")
     squares = np.sum(np.reshape(solver.residual(X), (len(X), -1)) ** 2, axis=1)
     order = np.argsort(-squares, kind="stable")
     if not (np.isfinite(squares).all() and squares.any()):
@@ -522,7 +521,7 @@ def concentration(solver):
     if count > _SMALL * len(X):
         return ""
     # The narrow ranges of these points along the axes, or the first of them.
-    low, high = np.quantile(X[order[:count]], _QUANTILES, axis=0)
+    low, high = np.quantile(X[order[:count]], (_TAIL, 1 - _TAIL), axis=0)
     narrow = high - low < _MOST * np.ptp(domain.bounds, axis=1)
     ranges = zip(domain.axes, low, high, narrow, strict=True)
     place = "at " + ", ".join(

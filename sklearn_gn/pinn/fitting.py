@@ -247,12 +247,7 @@ def _activations(activation, hidden_layer_sizes):
 def models(
     problems, names, features, extra, *, equation, observed, device, of_one_size=False
 ):
-    """Return what is compiled, for each problem of a sequence.
-
-    The residuals of problems count if ``equation``; ``observed`` holds numbers of
-    outputs, and functions of the field and a point, or is None. With ``of_one_size``
-    all residuals of a class have one size.
-    """
+    """What is compiled for each problem of a sequence."""
 
     def classes(problem):
         found, data = [], None
@@ -476,11 +471,7 @@ def _set_posterior(solver, run, fitted, n_observations):
 
 
 def _set_coefficients(solver, n_observations):
-    """The coefficients that were to be found, with their standard deviations.
-
-    These are infinite where no residual depends on a coefficient, and where nothing but
-    an equation and its usual conditions do, which have a solution for each value.
-    """
+    """Coefficients and their deviations, infinite where nothing determines them."""
 
     def plain(values):
         return {name: np.asarray(a, np.float64)[()] for name, a in values.items()}

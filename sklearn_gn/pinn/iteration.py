@@ -136,10 +136,8 @@ def initial_state(points, net, settings, memory=None):
     control = Control(level=level, march=march, clock=clock)
     batches = _draw(points, settings, 0, 0, net, control)
 
-    def loss_of(net):
-        return total_loss(model, net, on_devices(batches, settings))
-
-    loss, share = loss_of(net), 1.0
+    placed = on_devices(batches, settings)
+    loss, share = total_loss(model, net, placed), 1.0
     untrained = net if settings.untrained is None else settings.untrained
     if math.isnan(loss):
         check_is_defined(model, net, batches)
@@ -151,7 +149,7 @@ def initial_state(points, net, settings, memory=None):
         share = share / 2 if share > np.finfo(last.dtype).eps else 0.0
         layers = (*hidden, share * last + level_alone)
         untrained = net = jax.device_put(net._replace(layers=layers))
-        loss = loss_of(net)
+        loss = total_loss(model, net, placed)
     if not math.isfinite(loss):
         check_is_defined(model, net, batches)
     state = PINNState(net, loss, batches, memory, control=control)
@@ -287,10 +285,7 @@ def _log_entries(points, state, settings, step, losses):
 
 
 def fresh_losses(points, settings, net, state=None):
-    """Losses of all classes at points that are never trained on; NaN without them.
-
-    They are those of a fit that has come as far as ``state``.
-    """
+    """Losses of all classes at points that are never trained on; NaN without them."""
     fresh, like = points.fresh, points.like
     if not fresh:
         return np.full(1, np.nan)
@@ -308,10 +303,10 @@ def fresh_losses(points, settings, net, state=None):
 
 
 def losses_of_no_solution(points, settings, untrained, state):
-    """Loss on fresh points of the untrained network, or of a constant if it is lower.
+    """Loss on fresh points of the untrained network, then that of each class alone.
 
-    Large coefficients make the first one huge: a constant, which meets no condition,
-    would pass for a solution. Then the same of each class alone, empty where unknown.
+    Large coefficients make it huge: a constant, which meets no condition, would pass
+    for a solution, and its loss counts if it is lower.
     """
     first = fresh_losses(points, settings, untrained, state)
     if not points.fresh or not settings.models[-1].activations:
@@ -351,10 +346,7 @@ def _compiled_losses(model, net, batches):
 
 
 def on_devices(batches, settings):
-    """The batches, with a share of the points of each on every device.
-
-    They are padded by their last points, of weight zero.
-    """
+    """The batches, shared by all devices, padded by points of weight zero."""
     mesh = settings.mesh
     if mesh is None:
         return batches

@@ -18,6 +18,7 @@ from sklearn_gn.pinn.taylor import DerivativeRows
 
 ROUNDING = math.sqrt(np.finfo(float).eps)  # relative change of what is computed by it
 FIRST_WIDTHS = (20,) * 2
+N_POINTS = 200  # at which values and residuals of a class, or signs, are taken
 PROBES = 64  # points at which an equation is looked at
 LARGE = 2**22  # numbers in an array that is computed at once
 _WIDER = 1.5  # from one network to the next
@@ -114,10 +115,7 @@ def coefficient_values(problem, extra):
 
 
 def start_parameters(rng, sizes, unknown, n_waves=0):
-    """Glorot weights and zero biases, drawn in numpy.
-
-    ``sizes`` leave out the ``n_waves`` inputs that are waves, whose weights are zero.
-    """
+    """Glorot weights, zero those of the last ``n_waves`` inputs, and biases of zero."""
     layers, last = [], len(sizes) - 2
     for k, (w, v) in enumerate(pairwise(sizes)):
         matrix = np.zeros((w + 1 + n_waves * (k in (0, last)), v))

@@ -57,19 +57,10 @@ class Weighing(NamedTuple):
     equation: tuple = ()  # the same without the observations
     share: float = math.inf  # of the equation, at most, to change again
 
-    def begun(self, weight):
-        """The weighing of a weight that nothing is known of."""
-        return Weighing(weight, weight, self.waits)
-
     @property
     def changes(self):
         """Whether the next iteration has another weight."""
         return self.next != self.weight
-
-    @property
-    def is_exact(self):
-        """Whether the observations seem to have no noise."""
-        return self.weight == self.next == 1 and not self.waits
 
     @property
     def has_settled(self):
@@ -162,10 +153,7 @@ def observed(data, has_functions=False):
 
 
 def has_settled(losses, equation=()):
-    """Whether the last iterations have not lowered the loss on fresh points by a tenth.
-
-    Nor that of the equation alone by half: next to the noise it is hardly seen.
-    """
+    """Whether the losses on fresh points, and the equation's, have stopped to fall."""
     if len(losses) <= _PATIENCE:
         return False
     if equation and not min(equation) > FALL * min(equation[:-_PATIENCE]):

@@ -42,10 +42,7 @@ def serve(batches):
 
 
 def cut(classes, batches, like=None):
-    """Cut points into pieces (tuples of Batch) of one shape, that of ``like``.
-
-    Copies of the last point, of weight zero, fill them up.
-    """
+    """Cut points into pieces of the shape of ``like``, padded by weights of zero."""
     lengths = _lengths(classes, batches if like is None else like)
     if lengths == [len(batch.x) for batch in batches]:
         return [batches]
@@ -148,11 +145,7 @@ def jacobian(model, net, batches):
 
 
 def jacobian_of_piece(model, net, piece):
-    """The same for a single piece, of one part a class.
-
-    A richer network needs no program of its own: the rows of its new neurons are those
-    of a network of the shapes that it was made of, and derive in what reads them alone.
-    """
+    """The same for a single piece, of one part a class."""
     in_rows = all(kind.rows is not None for kind in model.classes)
     if not (isinstance(net, Richer) and in_rows):
         return backend.views(compiled_jacobian(model, net, piece))

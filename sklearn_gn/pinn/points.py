@@ -82,10 +82,7 @@ class Sampler:
         return points.astype(self.dtype), values.astype(self.dtype)
 
     def _moved_to_residuals(self, model, net, points, batches, rng):
-        """Replace every other point by one drawn where the residual is large.
-
-        The residuals are those of a step, for which nothing is to be compiled.
-        """
+        """Replace every other point by one drawn where residuals are large."""
         n, problem = self.n_interior // 2, model.problem
         x = problem.domain.sample(_POOL * n, rng, "sobol")
         pool = type(points)(problem._all_points(x[:, None]), x[:, :0])

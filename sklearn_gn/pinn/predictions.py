@@ -306,10 +306,7 @@ class SolutionMixin(PredictionIntervalMixin):
         return self._error_estimate
 
     def _estimated_error(self, factored):
-        """The estimate, or one in units of the outputs that is sooner there.
-
-        That one is seldom much too small.
-        """
+        """The estimate, or a quicker one in units, which is seldom much too small."""
         from sklearn_gn.pinn.error_estimate import (
             relative_error_estimate,
             relative_error_in_windows,

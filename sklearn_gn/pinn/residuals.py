@@ -188,10 +188,7 @@ def row_residuals(model, class_model, functions, points, data, extra, axes):
 
 @partial(jax.jit, static_argnums=(0, 1))
 def row_from_top(model, class_model, axes, top, x, data, extra):
-    """Residuals of one row, from rows of the last layer of shape (P C, q).
-
-    Compiled apart, so that networks of all sizes trace the residual once.
-    """
+    """Residuals of one row, from rows of the last layer of shape (P C, q)."""
     rows, points = class_model.rows, points_of_row(x)
     functions = [
         local_field(top[p * rows.size : (p + 1) * rows.size], point, rows, axes)

@@ -142,11 +142,7 @@ def relative_errors(problem, found, exact):
 
 
 class Posterior(StoredWithoutCaches):
-    """Standard deviations of outputs and coefficients about a fitted network.
-
-    The Gramian is factored when it is first needed, and not stored with the object. To
-    be used in double precision, on the device of the fit.
-    """
+    """Error bars about a fitted network, in double precision; factored when needed."""
 
     def __init__(self, model, net, batches, fresh, n_observations):
         self.model = model

@@ -24,6 +24,7 @@ from sklearn_gn.linalg.factors import factor
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Robin
 from sklearn_gn.pde.initial_breaks import carried_kinks
+from sklearn_gn.pde.jumps import MOST_AXES
 from sklearn_gn.pinn.model import MOST_WEIGHTS, PROBES, ROUNDING
 from sklearn_gn.pinn.pieces import sums_over_pieces
 from sklearn_gn.pinn.residuals import row_residuals
@@ -32,7 +33,6 @@ from sklearn_gn.pinn.windows import Pieces
 
 _CONTRADICTED = 0.5  # noise, relative to the deviation of the observations
 VANISHED = 1e-2  # a positive coefficient, relative to its start
-MOST_AXES = 6  # for which the rank is looked at
 _MOST_DERIVATIVES = 6  # along an axis, that are counted
 _FREE, _SURELY_FREE = 200.0, 1e4  # changes that residuals do not see
 IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
@@ -181,10 +181,7 @@ def _residuals_and_changes(model, extra, batches):
 
 
 def missing_conditions(model, rng):
-    """Axes at whose ends there may be too few conditions.
-
-    By name: number of derivatives, None if not known, and the end of each condition.
-    """
+    """Axes that may lack conditions: number of derivatives, end of each condition."""
     problem, rows = model.problem, model.classes[0].rows
     second = rows is not None
     orders = _orders(problem, rows) if second else _high_orders(problem, rng)
@@ -199,10 +196,7 @@ def missing_conditions(model, rng):
 
 
 def forgotten_conditions(model, missing, rng):
-    """Those of ``missing`` on which the problem certainly has no condition.
-
-    The rank of a small network tells little of changes that it cannot represent.
-    """
+    """Those of ``missing`` on which the problem certainly has no condition."""
     problem = model.problem
     observed = model.classes[-1].residual.name == "data"
     if observed or problem.transform is not None:
@@ -240,11 +234,7 @@ def _high_orders(problem, rng):
 
 
 def factors_of_derivatives(problem, rng):
-    """Factors (n, d, powers) of the derivatives along each axis, about a smooth field.
-
-    A power m of the distance to a point has no other derivative there than the one of
-    order m. None where the equation depends on more, such as integrals.
-    """
+    """Factors (n, d, powers) of the derivatives about a smooth field, or None."""
     slopes = _finite_slopes(problem, rng)
     if slopes is None or (slopes[..., -1] != 0).any():
         return None
@@ -302,10 +292,7 @@ def conditions_at_ends(problem, rng):
 
 
 def too_many_conditions(problem, rng):
-    """What to do about an ordinary differential equation with too many conditions.
-
-    They are no mistake if they agree: to be said of an equation that is not solved.
-    """
+    """What to do about an ordinary equation, not solved, with too many conditions."""
     n_given, n_needed = numbers_of_conditions(problem, rng)
     if problem.unknown or n_given <= n_needed:
         return ""
@@ -356,11 +343,7 @@ def numbers_of_conditions(problem, rng):
 
 
 def largest_free_change(model, net, batches, fresh, untrained_loss):
-    """Largest change that the residuals do not see, relative to the solution.
-
-    That is for a change of the residuals by as much as those of an untrained network:
-    about one or less where a solution is well determined.
-    """
+    """Largest change that the residuals do not see, relative to the solution."""
     gramian = np.float64(0)
     for points in (batches, fresh):
         gramian = gramian + sums_over_pieces(model, net, points, batches)[0]
@@ -375,9 +358,8 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     seen = factor(gramian, floor).whiten(slopes.T)
     units = getattr(model.problem, "scale", 1.0) * np.ones(values.shape)
     size, unit = np.sum(values**2), np.sum(units**2)
-    is_zero = (
-        size <= ROUNDING**2 * unit
-    )  # a solution to which changes cannot be relative
+    # Changes cannot be relative to a solution that is zero.
+    is_zero = size <= ROUNDING**2 * unit
     square = np.linalg.norm(seen, 2) ** 2 / (unit if is_zero else size)
     return math.sqrt(square * 2 * untrained_loss)
 
@@ -521,10 +503,7 @@ def _kinks(problem):
 
 
 def growing_waves(problem):
-    """What to say of an equation along which short waves grow; "" if none do.
-
-    With observations such an equation is an inverse problem, and no mistake.
-    """
+    """What to say of an equation along which short waves grow; "" if none do."""
     domain = problem.domain
     single = len(problem.outputs) == problem.residual_classes()[0].n_outputs == 1
     fixed = problem.transform or problem.periodic or problem.unknown

@@ -73,10 +73,7 @@ def _group_sums(rows, values):
 
 
 class Stack(NamedTuple):
-    """Rows of all points, kind by kind, so that those of a kind are contiguous.
-
-    Programs that are compiled cheaply are slow at single rows of many points.
-    """
+    """Rows of all points, kind by kind, so that those of a kind are contiguous."""
 
     value: Any  # (n, width)
     first: Any  # (n_first, n, width), or None
@@ -155,7 +152,7 @@ def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
         waves = jax.tree.map(lambda a: a[..., a.shape[-1] - n_waves :], stack)
     for k, matrix in enumerate(layers):
         if n_waves and k + 1 == len(layers):
-            stack = jax.tree.map(_side_by_side, stack, waves)
+            stack = jax.tree.map(lambda *a: jnp.concatenate(a, axis=-1), stack, waves)
         inputs.append(stack)
         if isinstance(stack, ScaledAxes):
             stack = by_kind(stack.times(matrix), rows)
@@ -166,10 +163,6 @@ def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
         if k < len(activations):
             stack = activate(activations[k], stack, rows)
     return stack, inputs
-
-
-def _side_by_side(a, b):
-    return jnp.concatenate([a, b], axis=-1)
 
 
 def _affine(stack, matrix):
@@ -184,10 +177,7 @@ def _affine(stack, matrix):
 
 
 def local_field(top, x0, rows, axes=None):
-    """The second-order Taylor polynomial around a point, as a function of x.
-
-    Derivatives up to the second order of whatever is made of it are exact at ``x0``.
-    """
+    """The second-order Taylor polynomial around a point, as a function of x."""
     f = 1 + len(rows.first)
     if rows.second:
         left, right = _pairs(rows)

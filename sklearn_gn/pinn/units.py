@@ -26,25 +26,20 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde import Condition, Dirichlet, Initial, Neumann, Robin, Unknown
+from sklearn_gn.pde.coefficients import VISIBLE
 from sklearn_gn.pde.given_values import values_of
 from sklearn_gn.pde.local_functions import points_of_row, wave_at
-from sklearn_gn.pinn.model import ROUNDING
+from sklearn_gn.pinn.model import N_POINTS, ROUNDING
 
-_POINTS = 200  # of each class, at which values and residuals are taken
 _RESONANCE = 1e-4  # share of the largest answer to a wave that is hardly one
 _LITTLE = 0.25  # variation, relative to the level, of what has a center
-_VISIBLE = 1e3  # ratio of sizes, beyond which the smaller ones are not seen
 _SECANTS, _POWERS = 20, (0.25, 4.0)  # steps to the size of terms that are no lines
 _FASTER = np.concatenate([[0.0], 2.0 ** (np.arange(25) / 2)])  # waves in time
 _TWICE = 2.0  # the answer of a standing output: derivatives are the larger terms
 
 
 def units(problem, y=None, observed=(), waves=()):
-    """Return center and size of each output, tuples of numbers.
-
-    A single output without values answers the source by the first of ``waves``, or by
-    a slow one. One that nothing is known of has the size one.
-    """
+    """Return center and size of each output, tuples of numbers."""
     q = len(problem.outputs)
     rows = _rows(problem)
     given = _given_values(problem, rows)
@@ -167,10 +162,7 @@ def _sizes(rows, level, known, waves):
 
 
 def _sizes_by_fluxes(rows, level, has_values):
-    """Amplitudes (q,) of waves with the fluxes and the tractions that are given.
-
-    Where a row has outputs without values, it says nothing of the others.
-    """
+    """Amplitudes (q,) of waves with the fluxes and the tractions that are given."""
     sizes, ones = np.zeros(len(level)), np.ones(len(level))
     if rows.problem.transform is not None:
         return sizes
@@ -193,12 +185,7 @@ def _sizes_by_fluxes(rows, level, has_values):
 
 
 def _balanced(rows, level, sizes, waves=()):
-    """Give outputs without a size that with which they balance the rows.
-
-    The equation, and the conditions that couple outputs; of several rows the geometric
-    mean. A single output does by the first of ``waves``, or a slow one; one in
-    resonance, which the equation hardly answers, is passed over.
-    """
+    """Give outputs without a size that with which they balance the rows."""
     known, kinds, number, share = sizes > 0, [rows.interior], 0, 1.0
     if len(sizes) == 1:
         _, answers = _terms(rows, rows.interior, level, np.ones(1), waves=waves)
@@ -228,10 +215,7 @@ def _balanced(rows, level, sizes, waves=()):
 
 
 def _secant(lack, sizes):
-    """Sizes (q,) at which the logarithm that terms lack, a function of them, is zero.
-
-    Terms are powers of the sizes, which are found from one step to the next.
-    """
+    """Sizes (q,) at which the logarithm that terms lack is zero, by secants."""
     power, missing = np.ones(len(sizes)), lack(sizes)
     for _ in range(_SECANTS):
         step = missing / power
@@ -255,11 +239,7 @@ def _ratios(source, answers):
 
 
 def coefficient_starts(problem, center, scale):
-    """Unknown coefficients of another start, where theirs is orders of magnitude off.
-
-    A term that hardly counts beside the others, or hides all of them, tells a fit
-    nothing of its coefficient: the search begins where it is as large as they are.
-    """
+    """Unknown coefficients of another start, where theirs is far off."""
     rows, found = _rows(problem), {}
     for name, known in problem.unknown.items():
         first = np.asarray(known.initial, float)
@@ -267,7 +247,7 @@ def coefficient_starts(problem, center, scale):
             continue
         shares = partial(_share_of_terms, rows, name, np.array(center), np.array(scale))
         share = shares(float(first))
-        if not (share > 0 and (share < 1 / _VISIBLE or share > _VISIBLE)):
+        if not (share > 0 and (share < 1 / VISIBLE or share > VISIBLE)):
             continue
         factor = _secant(
             lambda f, shares=shares, first=first: (
@@ -312,7 +292,7 @@ class _Rows(NamedTuple):
 def _rows(problem):
     interior, *conditions = problem.residual_classes()
     rng = np.random.RandomState(0)
-    drawn = problem.probes(_POINTS, rng)
+    drawn = problem.probes(N_POINTS, rng)
     directions = problem._draw_directions(rng)
     return _Rows(problem, interior, tuple(conditions), drawn, directions)
 
@@ -335,11 +315,7 @@ def _at_level(problem, kinds, points, level):
 
 
 def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
-    """Root mean squares of the residuals of a level (k,) and of its changes (m, q, k).
-
-    These are by waves of each output, of such sizes: ``waves``, then a slow one that is
-    ``faster`` in time, or several. A source that is rounding is zero.
-    """
+    """Root mean squares of residuals of a level (k,) and of its changes (m, q, k)."""
     problem = rows.problem
     low, high = problem.domain.bounds.T
     slow = np.tile(np.pi / (high - low), (np.size(faster), 1))
@@ -418,10 +394,7 @@ class InUnits:
 
 
 def in_units(kind, sizes, each=False):
-    """A class of residuals that differ in size by 1,000 at most, and its size.
-
-    With ``each``, all its residuals have that size.
-    """
+    """A class of residuals of sizes that are close, or equal, and its size."""
     finite = np.isfinite(sizes) & (sizes > 0)
     if not finite.any():
         return kind, 1.0
@@ -443,4 +416,4 @@ def size_of_observations(problem, observed):
 
 def are_apart(sizes):
     """Whether the smallest of some sizes would hardly count beside the largest."""
-    return sizes.max() > _VISIBLE * sizes.min()
+    return sizes.max() > VISIBLE * sizes.min()

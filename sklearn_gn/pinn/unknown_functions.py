@@ -115,7 +115,7 @@ def _residual_slopes(model, kind, net, waves, batch):
             functions = [function] * x.shape[0]
             return row_residuals(model, kind, functions, x, data, extra, batch.axes)
 
-        start = _no_change(waves, net), net.extra
+        start = [jnp.zeros(n, net.extra.dtype) for n in waves.sizes], net.extra
         slopes = jax.jacrev(residual, argnums=(0, 1))(*start)
         return scale * residual(*start), jax.tree.map(lambda a: scale * a, slopes)
 
@@ -134,14 +134,10 @@ def _output_slopes(model, net, waves, x):
 
             return jnp.atleast_1d(model.problem.field(function)(x))
 
-        slopes = jax.jacrev(outputs)(_no_change(waves, net))
-        return jnp.concatenate(slopes, axis=-1)
+        start = [jnp.zeros(n, net.extra.dtype) for n in waves.sizes]
+        return jnp.concatenate(jax.jacrev(outputs)(start), axis=-1)
 
     return jax.vmap(one)(x)
-
-
-def _no_change(waves, net):
-    return [jnp.zeros(2 * len(n), net.extra.dtype) for n in waves.numbers]
 
 
 def _stacked(model, kind, net, waves, batch):
@@ -154,11 +150,7 @@ def _stacked(model, kind, net, waves, batch):
 
 
 class Form(NamedTuple):
-    """Observations as a linear function of amplitudes (m,), in the order z, h.
-
-    Coefficients that are to be found stand after the amplitudes of the functions; in
-    units in which J h / s is h.
-    """
+    """Observations as a linear function of amplitudes (m,), in the order z, h."""
 
     misfits: np.ndarray  # (n,) r - H (c, 0)
     slopes: np.ndarray  # (n, m) H
@@ -214,11 +206,7 @@ def _precisions(numbers, n_axes, deviation, length):
 
 
 class FunctionPosterior(StoredWithoutCaches):
-    """Error bars of a solution with unknown functions, about a Posterior of weights.
-
-    They are computed at the first access, and not stored with the object. To be used in
-    the precision and on the device of the fit.
-    """
+    """Error bars of a solution with unknown functions, about a Posterior of weights."""
 
     def __init__(self, posterior, functions):
         self._of_weights, self.functions = posterior, functions

@@ -126,16 +126,11 @@ def possible(model):
 # --- points of a window --------------------------------------------------------------
 
 
-def _interval(problem):
-    ((low, high),) = problem.domain.bounds
-    return low, high
-
-
 def within(model, batches, march):
     """Return points of the whole interval moved to the window, in numpy."""
     if march is None or not march.active:
         return batches
-    low, high = _interval(model.problem)
+    low, high = model.problem.domain.bounds[0]
     moved, length = [], march.stop - march.start
     for kind, batch in zip(model.classes, batches, strict=True):
         share = (np.asarray(batch.x) - low) / (high - low)
@@ -155,10 +150,7 @@ def within(model, batches, march):
 
 
 def observed(march, fresh, first, in_time):
-    """Return the march after an iteration, with where the next window is to end.
-
-    ``first`` is the loss of the untrained network on the whole interval.
-    """
+    """Return the march after an iteration, with where the next window is to end."""
     lowest = min(fresh, march.falls[-1] if march.falls else math.inf)
     march = march._replace(falls=(*march.falls, lowest))
     if march.ended:
@@ -188,11 +180,7 @@ def is_flat(falls, patience):
 
 
 def moved_on(march, model, net, fresh_points, rng):
-    """Return the march with its next window, and the network to begin it with.
-
-    After a solved window it has that one's network, moved; if cut a new one. Either
-    begins where the window before ended: elsewhere there may be another branch.
-    """
+    """Return the march with its next window, and the network to begin it with."""
     goes_on = march.next_stop > march.stop
     before = Parameters(tuple(map(np.array, net.layers)), np.array(net.extra))
     if goes_on:
@@ -202,7 +190,7 @@ def moved_on(march, model, net, fresh_points, rng):
     else:
         new = March(march.start, march.next_stop, march.done)
         net = drawn_anew(rng, before, model.problem)
-    low, high = _interval(model.problem)
+    low, high = model.problem.domain.bounds[0]
     start = np.array([low + (high - low) * new.start])
     net = _with_time(net, new)
     reached = new.done[-1][2] if new.done else before
@@ -251,7 +239,7 @@ def pieces(march, model, net):
     """The solution: a network, or those of all windows so far."""
     if not march.active:
         return net
-    low, high = _interval(model.problem)
+    low, high = model.problem.domain.bounds[0]
     stops = [stop for stop, _, _ in march.done] + [march.stop]
     losses = [loss for _, loss, _ in march.done] + [march.falls[-1:] or (math.inf,)]
     losses[-1] = losses[-1][0]
@@ -262,7 +250,7 @@ def pieces(march, model, net):
 
 def marches(model, solution):
     """Where each of the windows of a solution is, one after the other."""
-    low, high = _interval(model.problem)
+    low, high = model.problem.domain.bounds[0]
     stops = [float(stop) for stop in (solution.ends - low) / (high - low)]
     done = tuple(zip(stops, solution.losses, solution.nets, strict=True))
     starts = [0.0, *stops[:-1]]
@@ -309,11 +297,7 @@ def total(loss, model, solution, batches):
 
 
 def loss_so_far(march, fresh, first):
-    """Loss on fresh points over all time, by which networks are compared.
-
-    Times that no window has reached count as before the cut: windows are better than
-    one network as soon as they are where they are.
-    """
+    """Loss on fresh points over all time, without a window as before the cut."""
     if march is None or not march.active:
         return fresh
     start, total = 0.0, 0.0

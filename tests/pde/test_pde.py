@@ -512,7 +512,7 @@ def test_any_number_of_points(n):
 
 def test_many_points_come_in_pieces(monkeypatch):
     whole = SQUARE.sample(1000, rng())
-    monkeypatch.setattr(pde.patches, "_BATCH", 64)
+    monkeypatch.setattr(pde.patches, "AT_ONCE", 64)
     close(SQUARE.sample(1000, rng()), whole)
 
 
@@ -1015,7 +1015,7 @@ def test_exact_values():
 
 
 def test_exact_values_are_taken_in_pieces(monkeypatch):
-    monkeypatch.setattr(pde.given_values, "_CHUNK", 16)
+    monkeypatch.setattr(pde.given_values, "AT_ONCE", 16)
     X = rng().uniform(size=(53, 2))
     found = flow_problem(name="pieces").exact_values(X)
     close(found[:, :2], X * [1, -1])
