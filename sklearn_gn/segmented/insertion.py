@@ -17,14 +17,19 @@ from sklearn_gn.segmented.problem import (
 )
 
 
-def insert(problem, knots):
+def insert(problem, knots, below=np.inf):
     """Return the best new breakpoint and the sum of squares with it, (B,) each.
 
-    The sum of squares is infinite where no position is allowed.
+    The sum of squares is infinite where no position is allowed that brings it to
+    ``below`` (B,) or less.
     """
     pieces = all_pieces(problem, knots)
     found = solve(problem.table, pieces, problem.form.flat_end)
     gain, t = gains(problem, pieces, found)
+    helps = gain >= np.maximum(found.rss - below, 0)[:, None]
+    some = helps.any(axis=0)  # of these alone it matters whether they are allowed
+    some[0] = True
+    gain, t = np.where(helps, gain, -1)[:, some], t[:, some]
     others = np.broadcast_to(knots[:, None], (*t.shape, knots.shape[1]))
     trials = np.sort(np.concatenate([others, t[..., None]], axis=-1), axis=-1)
     gain = np.where(feasible(problem, trials), gain, -1)
@@ -118,17 +123,16 @@ def rows_before(problem, t):
     only where it would have too few rows without.
     """
     table, limits = problem.table, problem.limits
-    shape = (-1, *[1] * (t.ndim - 2))
-    least = (limits.min_rows * (1 - HALF)).reshape(shape)
+    least = (limits.min_rows * (1 - HALF)).reshape(-1, *[1] * (t.ndim - 1))
     at = locate(table, t)
     low = take(table.count, at)
     on_row = take(table.x, np.minimum(at, table.x.shape[1] - 1)) == t
     following = take(table.count, np.minimum(at + 1, table.x.shape[1]))
     high = np.where(on_row, following, low)  # with a row that one lies on
-    count, before = low.copy(), np.zeros(t.shape[:-1])
-    for k in range(t.shape[-1]):
-        late = low[..., k] - before < least
-        before = count[..., k] = np.where(late, high[..., k], low[..., k])
+    count, before, trial = low, np.zeros(t.shape), None
+    while not np.array_equal(count, trial):  # one more row may leave the next too few
+        trial, before[..., 1:] = count, count[..., :-1]
+        count = np.where(low - before < least, high, low)
     return at, count
 
 

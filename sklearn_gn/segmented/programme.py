@@ -75,14 +75,13 @@ def kinks_at_positions(x, later, slope, most, allowed=True, inner=True):
         parabola = level, -2 * (start[3] + start[4]), np.zeros((m, 1))
     closed = np.where(allowed & inner, 0, np.inf)[:, None]
     parabola = parabola[0], parabola[1], parabola[2] + closed[0].T
-    # Values near the targets around each position, (q, to, value).
+    # Values near the targets around each position, (value, q, to).
     cell, near = later[:-1] - later[1:], np.arange(m)
     own = cell[:, 3 : 3 + q] / np.maximum(cell[:, :1], EXACT)
     around = later[np.maximum(near - 2, 0)] - later[np.minimum(near + 2, m - 1)]
     mean = around[:, 3 : 3 + q] / np.maximum(around[:, :1], EXACT)
     noise = np.sqrt(np.mean(np.diff(own, axis=0) ** 2, axis=0) / 2)
-    values = mean.T[..., None] + noise[:, None, None] * _VALUES
-    square, steps = np.sum(values**2, axis=0), []
+    values, steps = mean.T + _VALUES[:, None, None] * noise[:, None], []
     last = [each[..., :, -1, None] for each in of_segment]
     for k in range(1, most + 1):
         _, _, total = _onward(*parabola, *last, ends=True)
@@ -93,14 +92,15 @@ def kinks_at_positions(x, later, slope, most, allowed=True, inner=True):
         each = (a[..., None] for a in parabola)  # (from, parabola, to)
         a, b, c = _onward(*each, *(a[..., None, :] for a in of_segment))
         c += closed
-        value = a[..., None] * square
-        value += c[..., None]
-        for own, at in zip(b, values, strict=True):
-            value += own[..., None] * at
-        width = c.shape[1]
-        value = value.reshape(m * width, m, -1)  # (from and parabola, to, value)
-        least = value.min(axis=0)
-        best = np.argmax(value <= least + EXACT * np.abs(least), axis=0)
+        width, best = c.shape[1], np.empty((m, len(values)), np.intp)
+        for own, at in zip(best.T, values, strict=True):
+            value = a * np.sum(at**2, axis=0)
+            value += c
+            for of_target, each in zip(b, at, strict=True):
+                value += of_target * each
+            value = value.reshape(m * width, m)  # (from and parabola, to)
+            least = value.min(axis=0)
+            np.argmax(value <= least + EXACT * np.abs(least), axis=0, out=own)
         steps.append(np.stack(np.divmod(best, width)))
         best = best * m + np.arange(m)[:, None]
         parabola = (

@@ -139,7 +139,7 @@ def exchange(problem, knots, rss):
         part, trial, found = problem.of(moving), knots[moving], rss[moving]
         for k in range(knots.shape[1]):
             others = np.delete(trial, k, axis=1)
-            t, new = insert(part, others)
+            t, new = insert(part, others, found)
             both = np.sort(np.column_stack([others, t]), axis=1)
             if problem.form.sign:
                 new = np.where(np.isfinite(new), sum_of_squares(part, both), np.inf)
@@ -169,7 +169,7 @@ def refine(problem, knots, rss):
             one = problem.of([b])
             knots[[b]], rss[[b]] = _best_descent(one, knots[[b]], rss[[b]])
     knots, rss = exchange(problem, knots, rss)
-    if n > MOST_CANDIDATES:  # of which not all were tried
+    if problem.form.step and n > MOST_CANDIDATES:  # of which not all were tried
         near = np.arange(-(n // MOST_CANDIDATES) - 1, n // MOST_CANDIDATES + 2)
         rows = locate(problem.table, knots)[..., None] + near
         rows = np.unique(np.clip(rows, 0, n - 1).reshape(len(knots), -1), axis=1)
@@ -193,9 +193,7 @@ def _best_descent(problem, knots, rss):
     several = problem.of(np.zeros(len(starts), np.intp))
     found = sum_of_squares(several, starts)
     fine = feasible(several, starts[:, None])[:, 0] & np.isfinite(found)
-    several = several.of(fine)
-    found = descend(several, starts[fine], found[fine])
-    starts, found = through_rows(several, *found)
+    starts, found = descend(several.of(fine), starts[fine], found[fine])
     best = [np.argmin(found)]
     return starts[best], found[best]
 
