@@ -12,7 +12,8 @@ along it, single precision is enough here.
 
 The preconditioner of the Newton systems is the variance of each coordinate times the
 mean curvature of a class, plus the penalty, or the diagonal block of the Hessian for
-each class. That one pays where as many iterations would follow as it costs.
+each class. That one pays where as many iterations would follow as it costs. Of sparse
+rows, it is the penalty alone, and the intercepts are eliminated.
 """
 
 from functools import partial
@@ -377,9 +378,7 @@ def _solved(x, head, system, right, size, settings, inverses, last):
     if sparse.issparse(x):
         # These are not centred: their means hardly differ from an intercept, and would
         # need many iterations. So intercepts are eliminated: each direction has those
-        # that are best for its coefficients.
-        # Then the penalty is the preconditioner, under which most of the spectrum lies
-        # close together.
+        # that are best for its coefficients. The penalty alone is the preconditioner.
         columns, weight = to_columns(p), system.weight
         largest = shift.max()
         unit = shift / largest if largest > xp.finfo(x.dtype).tiny else 1
