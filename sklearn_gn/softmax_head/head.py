@@ -383,7 +383,8 @@ def block_rows(n_rows, n_classes, library):
 def over_blocks(body, start, arrays, n_classes):
     """Fold ``body(carry, blocks of the arrays)`` over blocks of rows."""
     n, library = arrays[0].shape[0], library_of((arrays, start))
-    block = block_rows(n, n_classes, library)
+    # A sum for a block of sparse rows would cost more than its products.
+    block = n if issparse(arrays[0]) else block_rows(n, n_classes, library)
     whole = n // block
 
     def step(k, carry):

@@ -48,6 +48,8 @@ from sklearn_gn.softmax_head.whitening import (
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
 _FORCING = 0.1  # relative residual of a Newton system
+# Likewise of sparse rows: a product costs more than a new Hessian.
+_SPARSE_FORCING = 0.25
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
@@ -259,6 +261,8 @@ def newton_step(data, state, options):
     """A Newton step at the penalty of the state."""
     options = at_penalty(options, state.alpha * data.factor)
     settings = newton_settings(options, state.grad_max)
+    if issparse(data.whitened.single):
+        settings = settings._replace(forcing=np.float32(_SPARSE_FORCING))
     # 1. The preconditioner: of as many iterations as it costs, a part would have been
     # saved. It takes no more memory than dense rows and their logits.
     (n, r), m = data.whitened.single.shape, len(state.net.bias)

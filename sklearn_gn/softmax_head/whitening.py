@@ -12,7 +12,8 @@ along it, single precision is enough here.
 
 The preconditioner of the Newton systems is the variance of each coordinate times the
 mean curvature of a class, plus the penalty, or the diagonal block of the Hessian for
-each class. That one pays where as many iterations would follow as it costs.
+each class. That one pays where as many iterations would follow as it costs. Of sparse
+rows, it is the penalty alone, and the intercepts are eliminated.
 """
 
 from functools import partial
@@ -29,7 +30,12 @@ from sklearn_gn.arrays.trees import add, dot
 from sklearn_gn.data.units import moments
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.krylov import conjugate_gradient
-from sklearn_gn.optim.multinomial import hessian_product, probabilities, to_columns
+from sklearn_gn.optim.multinomial import (
+    covariance_product,
+    hessian_product,
+    probabilities,
+    to_columns,
+)
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
@@ -244,6 +250,14 @@ def times(factor, squares):
 # --- the Newton system ---------------------------------------------------------------
 
 
+class Change(NamedTuple):
+    """A change of a head of sparse rows, with its logits; a gradient has None."""
+
+    weight: Array
+    bias: Array
+    logits: Array | None = None
+
+
 class System(NamedTuple):
     """A Newton system, all in single precision but for what it is made of."""
 
@@ -324,6 +338,12 @@ def _solved(x, head, system, right, size, settings, inverses, last):
     damping = system.damping + xp.maximum(lacking, 0)
 
     def product(v, shift=shift, damping=damping):
+        if isinstance(v, Change):
+            logits = weight[:, None] * covariance_product(columns, v.logits)
+            image = Change(*values_transposed(x, logits))
+            bias = image.bias + damping * v.bias
+            return Change(image.weight + shift * v.weight, system.intercept * bias)
+
         def add_block(found, x, p, weight):
             forward = partial(values, x=x), partial(values_transposed, x)
             return add(found, 1, hessian_product(*forward, p, weight, v))
@@ -354,17 +374,51 @@ def _solved(x, head, system, right, size, settings, inverses, last):
             solved = solved - moved + common * alike[:, None]
         return AffineHead(solved[:-1], solved[-1])
 
-    step, iterations, _ = conjugate_gradient(
-        product,
-        right,
-        precondition=precondition,
-        tol=settings.forcing,
-        max_iter=settings.cg_iterations,
-    )
+    bounds = {"tol": settings.forcing, "max_iter": settings.cg_iterations}
+    if sparse.issparse(x):
+        # These are not centred: their means hardly differ from an intercept, and would
+        # need many iterations. So intercepts are eliminated: each direction has those
+        # that are best for its coefficients. The penalty alone is the preconditioner.
+        columns, weight = to_columns(p), system.weight
+        largest = shift.max()
+        unit = shift / largest if largest > xp.finfo(x.dtype).tiny else 1
+        biases = bias_block(columns, weight, damping)
+
+        def with_biases(coefficients, gradient):
+            logits = x @ coefficients
+            gradient = gradient - weight @ covariance_product(columns, logits)
+            bias = system.intercept * biases.solve(gradient)
+            return Change(coefficients, bias, logits + bias)
+
+        first = with_biases(xp.zeros_like(right.weight), right.bias)
+        step, iterations, _ = conjugate_gradient(
+            product,
+            add(Change(*right), -1, product(first)),
+            precondition=lambda r: with_biases(r.weight / unit, 0 * r.bias),
+            dot=lambda r, z: dot(r[:2], z[:2]),
+            **bounds,
+        )
+        step = AffineHead(step.weight, step.bias + first.bias)
+    else:
+        step, iterations, _ = conjugate_gradient(
+            product, right, precondition=precondition, **bounds
+        )
     if last is not None:
         undamped = partial(product, shift=system.penalty, damping=0 * damping)
         step = least_of_both(undamped, right, step, last)
     return step, iterations
+
+
+def bias_block(p, weight, damping):
+    """The factor of the Hessian of the biases, for probabilities of the columns."""
+    m = p.shape[1]
+    hessian = (weight[:, None] * -p).T @ p
+    # A column less itself is all others, which leaves nothing to cancel.
+    np.fill_diagonal(hessian, weight @ (p * (1 - p)) + damping)
+    largest = hessian.diagonal().max()
+    if m > 1:  # what a shift that all classes share leaves open
+        hessian += largest / m
+    return factors.factor(hessian, m * np.finfo(p.dtype).eps * largest)
 
 
 def all_probabilities(head, x):
