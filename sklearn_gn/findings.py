@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.bayes.line_ends import note_on_ends
 from sklearn_gn.optim.stop import StopReason, counted
 
 _CURE_OF_ENDS = "Compare with VarProNetRegressor and SegmentedRegressor(min_rows=10)."
@@ -490,3 +489,29 @@ RULES = (
     _rank,
     compilation,
 )
+
+
+# --- segments at the ends of a broken line -------------------------------------------
+
+
+def rows_at_ends(rows, n_effective, breakpoints):
+    """Return the rows before the first breakpoint, after the last one, and all."""
+    x, share = np.ravel(rows.x), n_effective * np.asarray(rows.weight, np.float64)
+    used = x[share > 0]
+    inside = breakpoints[(breakpoints > used.min()) & (breakpoints < used.max())]
+    if len(inside) == 0:
+        return n_effective, n_effective, n_effective
+    before, after = x < inside.min(), x > inside.max()
+    return float(np.sum(share[before])), float(np.sum(share[after])), n_effective
+
+
+def note_on_ends(n_first, n_last, n_rows):
+    """Return a sentence on the shorter end if it has few rows, else an empty string."""
+    fewest = min(n_first, n_last)
+    if fewest >= min(10, n_rows / 10):
+        return ""
+    which = "first" if n_first < n_last else "last"
+    return (
+        f"The {which} segment has only {fewest:.0f} of {n_rows:.0f} rows: its slope "
+        "may be their noise, and predictions near that end and beyond extend it."
+    )

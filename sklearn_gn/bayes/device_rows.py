@@ -7,6 +7,7 @@ all of them, at weights of zero, and the others' rows and columns of the matrix 
 out: shapes stay the same during a fit, and nothing is compiled again.
 """
 
+import operator
 import threading
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
@@ -119,10 +120,7 @@ class DeviceRows(Rows):
 
 
 class DeviceGram(Record):
-    """A Gauss-Newton matrix on a device, of which some rows and columns are left out.
-
-    ``places`` are those of the others, ``diagonal`` theirs.
-    """
+    """A Gauss-Newton matrix on a device without some of its rows and columns."""
 
     def __init__(self, matrix, diagonal, places, device):
         self.matrix, self._diagonal = matrix, diagonal
@@ -156,10 +154,7 @@ class DeviceGram(Record):
         return self.computed(_product, vectors)
 
     def computed(self, function, *arguments, diagonal=None):
-        """Return what a compiled function gives; arrays have an entry a parameter.
-
-        What is left out is zero in them, and one in the ``diagonal``, which comes last.
-        """
+        """Return what a compiled function gives; arrays have an entry a parameter."""
         import jax
 
         arguments = [
@@ -209,10 +204,6 @@ def _error(model, theta, rows):
     return model.error(theta, rows)
 
 
-def _product(gram, vectors):
-    return gram @ vectors
-
-
 def _solution(gram, scale, right, diagonal):
     return factor(scale * gram, diagonal, overwrite=True).solve(right)
 
@@ -224,6 +215,6 @@ def _determined(gram, scale, diagonal):
 
 _sums = in_either_library(_sums, static=("model",), static_argnames="model")
 _error = in_either_library(_error, static=("model",), static_argnames="model")
-_product = in_either_library(_product)
+_product = in_either_library(operator.matmul)
 _solution = in_either_library(_solution)
 _determined = in_either_library(_determined)

@@ -28,7 +28,7 @@ from sklearn_gn.bayes.device_rows import determined
 from sklearn_gn.linalg.factors import factor, orthogonal_factors
 
 SMALLEST, LARGEST = 1e-8, 1e8  # precisions, for parameters and targets of unit size
-_SWITCHED_OFF = 0.01  # share of a group that is determined, below which it is nothing
+SWITCHED_OFF = 0.01  # share of a group, or of a model, below which it is nothing
 _TINY = np.finfo(np.float64).tiny
 
 
@@ -58,11 +58,7 @@ def weighted_squares(theta, groups, alpha):
 
 
 def named_penalties(alpha, lengths):
-    """Return the penalties of the groups, from a dict by name such as ``alpha_``.
-
-    ``lengths`` has the number of penalties of each name, in the order of the groups;
-    None for a single number.
-    """
+    """Return the penalties of the groups, from a dict by name such as ``alpha_``."""
     if set(alpha) != set(lengths):
         raise ValueError(
             f"alpha must have the entries {', '.join(lengths)}, got "
@@ -103,10 +99,7 @@ def primal_curvature(gram, groups, alpha, beta, floor=0.0):
 
 
 def dual_curvature(rows, groups, alpha, beta, n_free=0):
-    """The same from the rows ``sqrt(W) J`` (m, N), for fewer rows than parameters.
-
-    The ``n_free`` free parameters must stand first. Rows of weight zero may be there.
-    """
+    """The same from the rows ``sqrt(W) J`` (m, N), for fewer rows than parameters."""
     free, penalised, groups = rows[:, :n_free], rows[:, n_free:], groups[n_free:]
     log_det = 0.0
     if n_free:  # integrated out: what is left is orthogonal to their columns
@@ -123,12 +116,7 @@ def dual_curvature(rows, groups, alpha, beta, n_free=0):
 
 
 def log_evidence(curvature, energy, n_effective, beta):
-    """Logarithm of the evidence of a least-squares problem, or of a cross-entropy.
-
-    ``energy`` is E, the weighted squares times ``beta / 2`` plus the penalties,
-    ``n_effective`` the sum of the weights times the number of targets; of a
-    cross-entropy it is zero.
-    """
+    """Logarithm of the evidence of a least-squares problem, or of a cross-entropy."""
     of_noise = n_effective / 2 * np.log(beta / (2 * np.pi))
     return of_noise - energy - curvature.log_det / 2
 
@@ -139,11 +127,7 @@ def updated_alpha(curvature, squares):
 
 
 def updated_beta(curvature, square_error, n_effective, floor):
-    """Precision of the noise, from the weighted sum of squares of the residuals.
-
-    ``n_effective`` is the sum of the weights times the number of targets, ``floor`` the
-    least variance of the noise, that of rounding errors.
-    """
+    """Precision of the noise, from the weighted sum of squares of the residuals."""
     freedom = n_effective - float(curvature.gamma.sum()) - curvature.n_free
     # With as many parameters as rows the noise is not determined; one row remains.
     return 1 / max(square_error / max(freedom, 1.0), floor)
@@ -161,5 +145,5 @@ def parameters_of_penalties(gamma, groups):
     """
     sizes = np.bincount(groups + 1, minlength=len(gamma) + 1)[1:]
     share = np.clip(gamma / np.maximum(sizes, 1), 0, 1)
-    more = np.where(share > _SWITCHED_OFF, 2 * (1 - share), 0)
+    more = np.where(share > SWITCHED_OFF, 2 * (1 - share), 0)
     return float(min(np.sum(more), np.sum(gamma)))

@@ -12,7 +12,7 @@ One iteration:
 
 A fit ends when the log evidence has stopped rising, or when the noise is that of
 rounding errors. What differs between networks stands in a model, such as
-:class:`~sklearn_gn.bayes.layers.Layers`, with its ``loss``, ``n_targets``, the
+:class:`~sklearn_gn.bayes.layers.Layers`, with its ``loss``, ``n_values``, the
 ``groups`` of its parameters, :class:`Sums` and :class:`Trial` at some of them, and the
 ``network`` that a fit returns. A method wraps :func:`init_at` and :func:`step` into its
 algorithm. The matrices are those
@@ -42,11 +42,13 @@ ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
 EXACT = 8 * np.finfo(np.float64).eps ** 2  # variance of the noise that is rounding
 NEARLY_EXACT = 1e-20  # the same where large terms cancel, and no step lowers it
 _TINY = np.finfo(np.float64).tiny
+START_COEF = 0.1  # standard deviation of the first coefficients, in units of y
+SOME_ROWS = 2000  # of many, that are enough for a matrix, a trial, or left-out errors
 _START_RIDGE = 1e-3  # of the first linear fit, in rows
 _FEW_ROWS = 1.5  # for each of its coefficients, below which there is none
 FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
-_RISE = 0.1  # of the log evidence, or fall of the energy, that counts as progress
-_PATIENCE = 3  # iterations without it after which a fit ends
+RISE = 0.1  # of the log evidence, or fall of the energy, that counts as progress
+PATIENCE = 3  # iterations without it after which a fit ends
 _PATIENCE_OF_ESTIMATES = 10  # where the log evidence is an estimate
 
 
@@ -80,10 +82,7 @@ class EvidenceOptions(NamedTuple):
 
 
 class EvidenceState(NamedTuple):
-    """State of a run.
-
-    Losses at different penalties do not compare: the ``criterion`` chooses the best.
-    """
+    """State of a run."""
 
     net: Any  # of the model
     loss: float
@@ -111,10 +110,7 @@ def sums_of(model, theta, rows):
 
 
 def sums_at(model, theta, rows, trial=None):
-    """Return the :class:`Sums` of a model where its rows are: in chunks, on a device.
-
-    ``trial`` is that of these parameters, if there was one.
-    """
+    """Return the :class:`Sums` of a model where its rows are, also on a device."""
     if isinstance(rows, DeviceRows):
         return Sums(*rows.sums(model, theta))
     if not isinstance(rows, RowSource):
@@ -162,15 +158,12 @@ def linear_fit(inputs, rows, n_effective):
 
 
 def init_at(model, rows, theta, alpha, beta, options):
-    """Return the state at some parameters, penalties and noise.
-
-    Without ``beta`` it is that of the residuals; of the cross-entropy it is one.
-    """
+    """Return the state at some parameters, penalties and noise."""
     sums = sums_at(model, theta, rows)
     if model.loss != "squared":
         beta = 1.0
     elif beta is None:
-        beta = 1 / max(sums.error / model.n_targets, EXACT)
+        beta = 1 / max(sums.error / model.n_values, EXACT)
     if options.alpha is not None:
         alpha = options.alpha * beta * options.n_effective
     state = EvidenceState(None, sums.error / 2, theta, alpha, beta, sums, shift=1.0)
@@ -187,11 +180,11 @@ def step(model, rows, state, options):
     # 1. a step with the Gauss-Newton matrix at the present penalties
     found = accepted_step(model, rows, state, options)
     chooses = options.alpha is None and state.beta * NEARLY_EXACT < 1
-    if found.theta is None and found.predicted < _RISE and chooses:
+    if found.theta is None and found.predicted < RISE and chooses:
         # The minimum at these penalties; at others it may lie elsewhere.
         return updated(model, state, options)
     if found.theta is None:
-        stop = "tol" if found.predicted < _RISE else "line_search"
+        stop = "tol" if found.predicted < RISE else "line_search"
         if options.alpha is not None and options.damping is None:
             stop = "tol"  # the loss falls in no direction, however short the step
         stop = "rounding" if state.beta * NEARLY_EXACT >= 1 else stop
@@ -264,12 +257,7 @@ def accepted_step(model, rows, state, options):
 
 
 def _solver(gram, precision, scale, rank, down):
-    """Return the function ``(shift, right) -> (H + shift)^-1 right``, or NaN.
-
-    H is ``scale * gram`` with the precision (P,) on its diagonal. With a ``rank``,
-    solutions are looked for in a Krylov space of that dimension, which begins with the
-    right side ``down``.
-    """
+    """Return the function ``(shift, right) -> (H + shift)^-1 right``, or NaN."""
     floor = ROUNDING * scale * gram.trace()
     if rank is not None and rank < len(gram):
         diagonal = scale * gram.diagonal() + precision + floor
@@ -305,11 +293,7 @@ def evidence_at(state, model, n_effective):
 
 
 def at_last_penalties(model, net, sums, n_effective):
-    """Evaluate a fitted network at its penalties; the log has those before the last.
-
-    Returns its curvature, its log evidence, and its loss, half the mean error and the
-    penalties; ``sums`` are those at its parameters.
-    """
+    """Evaluate a fitted network at its penalties; the log has those before the last."""
     groups = model.groups()
     squares = evidence.weighted_squares(net.theta, groups, net.alpha)
     loss = (sums.error + squares / (net.beta * n_effective)) / 2
@@ -319,7 +303,7 @@ def at_last_penalties(model, net, sums, n_effective):
 
 def _log_evidence(model, found, loss, beta, n_effective):
     """Return the log evidence of a curvature; classes have no noise level."""
-    n_numbers = n_effective * model.n_targets if model.loss == "squared" else 0
+    n_numbers = n_effective * model.n_values if model.loss == "squared" else 0
     energy = beta * n_effective * loss
     return float(evidence.log_evidence(found, energy, n_numbers, beta))
 
@@ -337,7 +321,7 @@ def updated(model, state, options):
     beta, stop = 1.0, None
     if model.loss == "squared":
         square_error = n_effective * state.sums.error
-        n_numbers = n_effective * model.n_targets
+        n_numbers = n_effective * model.n_values
         beta = float(evidence.updated_beta(found, square_error, n_numbers, EXACT))
     if options.alpha is not None:  # they stay; a new noise level goes with them
         alpha = options.alpha * beta * n_effective
@@ -360,12 +344,12 @@ def updated(model, state, options):
 
 def _check_rise(state, value, options):
     """Return the state, and whether the log evidence has stopped rising."""
-    rise = max(_RISE, options.tol * options.n_effective)
+    rise = max(RISE, options.tol * options.n_effective)
     rose = value > state.highest + rise
     waited = 0 if rose else state.waited + 1
     state = state._replace(waited=waited, highest=max(value, state.highest))
     estimated = alpha_method(state.sums.gram) == "lanczos"
-    patience = _PATIENCE_OF_ESTIMATES if estimated else _PATIENCE
+    patience = _PATIENCE_OF_ESTIMATES if estimated else PATIENCE
     if waited < patience:
         return state, None
     if state.shift > 1 and not state.restarted:

@@ -31,12 +31,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
+from sklearn_gn.bayes.evidence import SWITCHED_OFF
 from sklearn_gn.linalg.factors import factor
 
 _LENGTHS = (2.0, 0.7, 0.25, 0.08, 0.03)  # first length scales, over the root of d
 _NOISES = (1e-4, 0.1)  # first variances of the noise
 _LEAST_LOG_NOISE = math.log(1e-10)  # relative variance, that of rounding errors of C
-_SWITCHED_OFF = 0.01  # rho: a length scale of ten standard deviations
 _TRIED = 2  # starts from which the search goes on
 _FIRST_STEPS, _LAST_STEPS = 60, 12
 
@@ -57,9 +57,10 @@ class Kernel(NamedTuple):
     def n_determined(self):
         """Return how many parameters the rows have chosen.
 
-        A feature does not count whose length scale is beyond the range of the rows.
+        A feature does not count whose length scale is beyond the range of the rows,
+        ten standard deviations and more.
         """
-        return 2 + float(np.sum(self.rho / (self.rho + _SWITCHED_OFF)))
+        return 2 + float(np.sum(self.rho / (self.rho + SWITCHED_OFF)))
 
     def smooth(self, x, z):
         """Return the part that decays with the distance, (m, n)."""
@@ -76,16 +77,9 @@ class Kernel(NamedTuple):
         """Return the covariances of the values at rows, over v, (m, n)."""
         return self.smooth(x, z) + self.slope * (1 + x @ z.T)
 
-    def prior(self, x):
-        """Return the variances of the values at rows, over v, (m,)."""
-        return 1 + self.slope * (1 + np.sum(x**2, axis=1))
-
 
 class GaussianProcess(NamedTuple):
-    """A fitted process, in the units of the fit.
-
-    Its parameters theta are ``C^-1 y``, of shape (n, k).
-    """
+    """A fitted process, in the units of the fit."""
 
     kernel: Kernel
     x: np.ndarray  # (n, d)  rows
@@ -105,20 +99,8 @@ class GaussianProcess(NamedTuple):
     def variances(self, root, x):
         """Return the variances of the values at rows, (m, 1)."""
         known = root.variances(self.kernel.between(self.x, x))
-        return self.scale * np.maximum(self.kernel.prior(x) - known, 0)[:, None]
-
-
-class Root:
-    """The factor of C, computed at the first access."""
-
-    def __init__(self, process):
-        self._process, self._found = process, None
-
-    def get(self):
-        """Return the factor."""
-        if self._found is None:
-            self._found = self._process.root()
-        return self._found
+        prior = 1 + self.kernel.slope * (1 + np.sum(x**2, axis=1))
+        return self.scale * np.maximum(prior - known, 0)[:, None]
 
 
 class FittedProcess(NamedTuple):

@@ -22,7 +22,7 @@ LEAST_SCALE = 1e-12  # targets have deviation one: less is rounding errors
 _NORMAL_MEDIAN = ndtri(0.75)  # of an absolute standard normal variable
 _MOST_ROUNDS = 8
 _CHANGE = 0.02  # of the targets, in robust standard deviations, at which rounds end
-_START_BOUND = 3.0  # robust standard deviations from it: kinks are to be seen
+START_BOUND = 3.0  # robust standard deviations from it: kinks are to be seen
 
 
 def scale_of(residual, weight):
@@ -53,10 +53,7 @@ def scales_of(fitted, rows):
 
 
 def noise_std(fitted, rows, n_effective, n_parameters):
-    """Return the standard deviations of the noise of the targets, of shape (k,).
-
-    ``fitted`` has shape (m, k), ``n_parameters`` counts those of each target.
-    """
+    """Return the standard deviations of the noise of the targets, of shape (k,)."""
     freedom = max(n_effective - n_parameters, 1.0)
     return scales_of(fitted, rows) * np.sqrt(n_effective / freedom)
 
@@ -80,7 +77,7 @@ def first_targets(rows):
     for _ in range(_MOST_ROUNDS):
         targets = targets_of(fitted, rows)
         fitted = columns @ (inverse @ (weighted.T @ targets))
-    limit = _START_BOUND * scales_of(fitted, rows)
+    limit = START_BOUND * scales_of(fitted, rows)
     return fitted + np.clip(rows.y - fitted, -limit, limit)
 
 
@@ -108,11 +105,7 @@ class RobustState(NamedTuple):
 
 
 def robust(algorithm, values, continued):
-    """Return the algorithm for Huber's loss, from one for the squared loss.
-
-    ``values(net, x)`` returns the predictions (m, k), and ``continued(rows, state)``
-    the state of a fit that has ended as one that goes on with other targets.
-    """
+    """Return the algorithm for Huber's loss, from one for the squared loss."""
 
     def init(rows, nets, options):
         y = first_targets(rows)

@@ -40,18 +40,11 @@ from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.solver import Rows
 
-MOST_ROWS = 2000  # that are left out; every k-th of more
-
-
 # --- the covariance of the parameters ------------------------------------------------
 
 
 def factor_with_floor(matrix, penalty=None, *, ulps):
-    """Factor of a Gauss-Newton matrix (k, k) with its penalty (k, k).
-
-    ``ulps`` is its shift, in roundings of the trace of ``matrix``; more where rounding
-    errors make it indefinite.
-    """
+    """Factor of a Gauss-Newton matrix (k, k) with its penalty (k, k)."""
     xp = namespace((matrix, penalty))
     floor = ulps * xp.finfo(matrix.dtype).eps * xp.trace(matrix)
     total = matrix if penalty is None else matrix + penalty
@@ -71,34 +64,32 @@ def covariance(model, sums, alpha, beta, n_effective):
     return factors.factor_with_floor(hessian, floor).inverse()
 
 
-class PosteriorCovariance:
-    """The posterior covariance, computed at the first access.
+class Deferred:
+    """What a function returns for some arguments, computed at the first access."""
 
-    Until then the Gauss-Newton matrix is kept, which is as large. That of a large
-    network holds all rows, so its approximation is computed at once. The parameters
-    are those of :func:`covariance`.
-    """
-
-    def __init__(self, model, sums, alpha, beta, n_effective):
-        self._arguments = model, sums, alpha, beta, n_effective
-        self._found = None
-        if isinstance(sums.gram, LargeGram):
-            self.get()
+    def __init__(self, function, *arguments):
+        self._call, self._found = (function, *arguments), None
 
     def get(self):
-        """Return what :func:`covariance` returns."""
-        arguments = self._arguments
-        if arguments is not None:  # two threads may both compute it
-            self._found = covariance(*arguments)
-            self._arguments = None
+        """Return it; the arguments are kept until then."""
+        call = self._call
+        if call is not None:  # two threads may both compute it
+            function, *arguments = call
+            self._found = function(*arguments)
+            self._call = None
         return self._found
 
 
-def posterior_variances(found, gradients, used=slice(None)):
-    """Variances of linear functions of the parameters ``used``, one a column (p, m).
+def deferred_covariance(model, sums, alpha, beta, n_effective):
+    """Return the :class:`Deferred` covariance, of a large network at once."""
+    found = Deferred(covariance, model, sums, alpha, beta, n_effective)
+    if isinstance(sums.gram, LargeGram):  # which holds all rows
+        found.get()
+    return found
 
-    ``found`` is what :func:`covariance` returns.
-    """
+
+def posterior_variances(found, gradients, used=slice(None)):
+    """Variances of linear functions of the parameters ``used``, one a column (p, m)."""
     if isinstance(found, low_rank.LowRank):
         return found.variances(gradients, used)
     part = found[used][:, used]
@@ -149,11 +140,7 @@ class PseudoInverse(NamedTuple):
 
 
 def degrees_of_freedom(n_rows, n_targets, n_parameters, xp=np):
-    """Residuals that are left to estimate the noise from; one at least.
-
-    ``n_rows`` is the sum of the weights, ``n_targets`` the number of targets that share
-    the ``n_parameters`` effective parameters.
-    """
+    """Residuals that are left to estimate the noise from; one at least."""
     return xp.maximum(n_rows * n_targets - n_parameters, 1.0)
 
 
@@ -231,7 +218,7 @@ def safe_norm(values, axis, xp=np):
 def left_out_rows(rows):
     """Return the rows that are looked at; of rows in chunks, some of their sample."""
     rows = rows.sample if isinstance(rows, RowSource) else rows
-    some = slice(None, None, max(1, -(-len(rows.x) // MOST_ROWS)))
+    some = slice(None, None, max(1, -(-len(rows.x) // evidence_gn.SOME_ROWS)))
     return Rows(*(array[some] for array in rows))
 
 

@@ -36,7 +36,8 @@ import numpy as np
 
 from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
 from sklearn_gn.bayes.activations import ACTIVATIONS
-from sklearn_gn.bayes.evidence_gn import Sums, Trial
+from sklearn_gn.bayes.evidence_gn import SOME_ROWS, Sums, Trial
+from sklearn_gn.data.rows_source import BLOCK_ROWS, row_blocks
 from sklearn_gn.linalg.large_gram import (
     LargeGram,
     LayerRows,
@@ -48,7 +49,6 @@ from sklearn_gn.linalg.large_gram import (
 _BLOCK_FLOATS = 2**17  # of the rows that are summed at a time: they stay in cache
 _ROW_SHARE = 8  # parameters a float: products of blocks outweigh adding their matrices
 _ROWS_OF_A_PARAMETER = 10  # rows times targets, of which a matrix is made
-_LEAST_ROWS_OF_MATRIX = 2000
 
 
 class Layers(NamedTuple):
@@ -75,11 +75,6 @@ class Layers(NamedTuple):
     loss: str
     features: tuple
     linear_term: bool = True
-
-    @property
-    def n_targets(self):
-        """Numbers that each row gives."""
-        return self.n_values
 
     @property
     def n_linear(self):
@@ -199,8 +194,9 @@ class Layers(NamedTuple):
 
     def sums(self, theta, rows, trial=None):
         """Return the sums over the rows; a trial of the parameters saves its part."""
-        some = self.rows_of_matrix(rows)
-        if some is not rows:
+        every = len(rows.x) // self.n_rows_of_matrix(len(rows.x))
+        if every > 1:
+            some = type(rows)(*(a[::every] for a in rows))
             gram = self.dense_sums(theta, some).gram / np.sum(some.weight)
             slope, loss = sum_over_blocks(
                 partial(self._slope_of, self.split(theta)), rows, _width(theta)
@@ -225,25 +221,23 @@ class Layers(NamedTuple):
         else:
             found = self._sums_of(parameters, passed)
         parts, slope, loss = found
-        gram = self._gram(parts, parameters[0])
+        if self._shares_hidden_products():
+            gram = _gram_of_targets(self, parts, parameters[0])
+        else:
+            gram = _symmetric(parts) if self.n_values > 1 else parts
         if self.n_free < self.n_values:
             gram = self._reduced(self._reduced(gram).T)
             slope = self._reduced(slope)
         return Sums(gram, slope, 2 * loss)
 
-    def rows_of_matrix(self, rows):
-        """Return the rows that the matrix is made of: some of many.
+    def n_rows_of_matrix(self, n_rows):
+        """Return the least number of rows that the matrix is made of.
 
         Those of a few times as many numbers as there are parameters tell it well enough
         for steps and penalties, and summing them is no dearer than a factorisation.
         """
-        every = len(rows.x) // self.n_rows_of_matrix(len(rows.x))
-        return rows if every < 2 else type(rows)(*(a[::every] for a in rows))
-
-    def n_rows_of_matrix(self, n_rows):
-        """Return the least number of these rows, of more than ``n_rows`` all."""
         of_parameters = _ROWS_OF_A_PARAMETER * len(self.groups()) // self.n_values
-        return min(n_rows, max(_LEAST_ROWS_OF_MATRIX, of_parameters))
+        return min(n_rows, max(SOME_ROWS, of_parameters))
 
     def _slope_of(self, parameters, x, y, weight):
         """Slope and loss of some rows."""
@@ -284,12 +278,6 @@ class Layers(NamedTuple):
         several = self.loss == "squared" and self.n_values > 1
         return several and len(self.sizes) == 2
 
-    def _gram(self, parts, output):
-        """The Gauss-Newton matrix, from its parts."""
-        if self._shares_hidden_products():
-            return _gram_of_targets(self, parts, output)
-        return _symmetric(parts) if self.n_values > 1 else parts
-
     def _large_sums(self, theta, rows):
         """The sums of a large network, whose matrix is not formed."""
         parameters = self.split(theta)
@@ -325,12 +313,9 @@ class Layers(NamedTuple):
         return found
 
     def jacobian_blocks(self, theta, rows):
-        """Yield Jacobian (P, m) and residuals (m,) of blocks of rows, for one target.
-
-        They are times roots of the weights.
-        """
+        """Yield Jacobian (P, m) and residuals (m,) of blocks, times weights' roots."""
         parameters = self.split(theta)
-        for block in row_blocks(rows, _width(theta)):
+        for block in row_blocks(rows, block_size(rows, _width(theta))):
             y, weight, trace, f, u, _ = self._passed(parameters, *block)
             slopes = [g_l[0] for g_l in gradients(self, *parameters, trace)]
             root = np.sqrt(weight)
@@ -381,31 +366,21 @@ class Layer(NamedTuple):
 
 
 def sum_over_blocks(function, rows, width):
-    """Return the sum of trees ``function(x, y, weight)`` over blocks of rows.
-
-    Those of JAX are summed over the devices, too.
-    """
+    """Return the sum of trees ``function(x, y, weight)`` over blocks of rows."""
     if library_of(tuple(rows)) is not NumPy:
         from sklearn_gn.arrays.blocks import sum_rows
 
         return sum_rows(lambda block: function(*block), tuple(rows))
-    first, *others = row_blocks(rows, width)
+    first, *others = row_blocks(rows, block_size(rows, width))
     total = function(*first)
     for block in others:
         total = NumPy.tree_map(operator.iadd, total, function(*block))
     return total
 
 
-def row_blocks(rows, width):
-    """Yield parts of the rows whose products of some width stay in cache."""
-    size = block_size(rows, width)
-    for start in range(0, len(rows.x), size):
-        yield tuple(a[start : start + size] for a in rows)
-
-
 def block_size(rows, width):
-    """Return the number of rows of a block."""
-    return min(len(rows.x), max(64, min(2048, _BLOCK_FLOATS // max(width, 1))))
+    """Return the number of rows whose products of some width stay in cache."""
+    return min(len(rows.x), max(64, min(BLOCK_ROWS, _BLOCK_FLOATS // max(width, 1))))
 
 
 def _width(theta):
@@ -502,22 +477,14 @@ def _slope(trace, f, g, down):
 
 
 def _columns(library, trace, f, slopes, root):
-    """Products of slopes in the neurons, (n, m) for each layer, and their inputs.
-
-    They are the Jacobian of a single value, of shape (P, m), times a number for each
-    row.
-    """
+    """Products of slopes in the neurons, (n, m) for each layer, and their inputs."""
     inputs = [layer.inputs for layer in trace]
     pairs = zip([s * root[None] for s in slopes], inputs, strict=True)
     return library.products_of_rows([(root[None], f), *pairs])
 
 
 def _gram_of_targets(model, part, output):
-    """The Gauss-Newton matrix of targets that share a hidden layer, from one part.
-
-    Each has its own output layer. A slope of the hidden layer is that of its
-    activation, of which the part is, times a coefficient.
-    """
+    """The Gauss-Newton matrix of targets that share a hidden layer, from one part."""
     n, k, xp = model.n_linear, model.n_values, namespace(output)
     coef = xp.repeat(output[1 + model.n_slopes :], model.shapes()[0][1], axis=0)
     cross = (part[:n, None, n:] * coef.T[None]).reshape(n * k, -1)
@@ -526,10 +493,7 @@ def _gram_of_targets(model, part, output):
 
 
 def _upper_blocks(trace, f, g, p, weight, k):
-    """Blocks of the Gauss-Newton matrix of several values, for :func:`_symmetric`.
-
-    There is a row for the output layer, and one for each neuron.
-    """
+    """Blocks of the Gauss-Newton matrix of several values, for :func:`_symmetric`."""
     library = library_of(f)
     einsum = library.xp.einsum
     # Lambda times the derivatives in the neurons, with the weights of the rows

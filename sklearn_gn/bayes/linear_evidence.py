@@ -52,10 +52,7 @@ class LinearModel(NamedTuple):
         )
 
     def penalties(self, n_groups):
-        """Return ``alpha`` and ``gamma`` of a network that is this model.
-
-        All its groups but the slopes, which come first, are switched off.
-        """
+        """Return ``alpha`` and ``gamma`` of a network that is this model."""
         alpha, gamma = np.full(n_groups, LARGEST), np.zeros(n_groups)
         alpha[0], gamma[0] = self.alpha, self.gamma
         return alpha, gamma
@@ -209,10 +206,7 @@ class _Moments(NamedTuple):
 
 
 def _moments(rows, n_effective):
-    """Return the :class:`_Moments`; None where the matrix is large, and no linear fit.
-
-    Where rows count as several, all of them on one hyperplane, there is none.
-    """
+    """Return the :class:`_Moments`; None of a large matrix, or where no fit is one."""
     n, d = rows.x.shape
     if min(n, d) > LARGEST_DENSE or (n < d + 2 and n_effective > n):
         return None
@@ -224,10 +218,7 @@ def _moments(rows, n_effective):
 
 
 def _moments_of_chunks(rows, n_effective):
-    """Return the same from sums, less those of the means: scaled rows have hardly any.
-
-    There are more rows than features.
-    """
+    """Return the same from sums, less those of the means."""
     d = rows.sample.x.shape[1]
     if d > LARGEST_DENSE:
         return None

@@ -28,7 +28,7 @@ _NEGLIGIBLE = 0.5  # eigenvalue, relative to the penalty, that ends the approxim
 _PROBES = 4  # at a time
 _MOST_PROBES = 64
 _ROUGH, _ACCURATE = 0.05, 0.005  # standard error of gamma, relative
-_TOL = 1e-2  # relative residual of the solutions
+TOL = 1e-2  # relative residual of the solutions
 FREE = 1e-6  # precision in place of none, relative to the curvature of a constant
 
 
@@ -66,7 +66,7 @@ def _solve(product, near, right, record=None):
         product,
         right,
         precondition=near.solve,
-        tol=_TOL,
+        tol=TOL,
         max_iter=len(right),
         dot=column_dot,
         record=record,
@@ -75,11 +75,7 @@ def _solve(product, near, right, record=None):
 
 
 def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
-    """Return the curvature that the evidence takes, of a LargeGram.
-
-    The matrix is multiplied by ``beta`` and ``n_effective``; ``floor`` is its shift at
-    rounding level. ``rough`` allows a standard error of a twentieth of gamma.
-    """
+    """Return the curvature that the evidence takes, of a LargeGram."""
     if gram.has_few_rows:
         rows = np.sqrt(n_effective) * factor_of(gram, None).T
         n_free = int(np.count_nonzero(groups < 0))
@@ -134,11 +130,7 @@ def approximation(gram, diagonal, scale):
 
 
 def solver(gram, precision, scale, floor):
-    """Return the function ``(shift, right) -> (H + shift)^-1 right`` of a LargeGram.
-
-    H is the matrix times ``scale``, with ``precision`` (P,) on its diagonal; ``floor``
-    is the least shift, at rounding level.
-    """
+    """Return the function ``(shift, right) -> (H + shift)^-1 right`` of a LargeGram."""
     factor_of(gram, positive_precision(precision, scale) / scale)
 
     def solve(shift, right):

@@ -14,9 +14,10 @@ import math
 import numpy as np
 from scipy.special import gammaln
 
+from sklearn_gn.bayes.evidence import SWITCHED_OFF
+
 _ITERATIONS = 200  # of the fixed point, which climbs in each
 COST_OF_A_PENALTY = 2.0  # that the rows have chosen, in log density of all rows
-_LEAST = 1e-2  # weight below which a model has none
 FREEDOMS = np.array([2.0, 4.0, 8.0, 30.0, 1000.0])  # of Student's t distribution
 _SCALE_STEPS = 40
 _TINY = np.finfo(np.float64).tiny
@@ -37,7 +38,7 @@ def weights(log_densities, weight, n_effective):
         of_rows = weight / np.maximum(ratio @ shares, _TINY)
         count = n_effective * shares * (of_rows @ ratio)
         shares = (count + 1 / k) / (n_effective + 1)
-    shares = np.where(shares < _LEAST, 0, shares)
+    shares = np.where(shares < SWITCHED_OFF, 0, shares)
     return shares / np.sum(shares)
 
 

@@ -34,6 +34,7 @@ from sklearn_gn.optim.solver import Rows
 
 _PART_ROWS, _PART_NUMBERS = 2**14, 2**22  # at most
 _SAMPLE_ROWS, _SAMPLE_NUMBERS = 2**16, 2**24  # at most
+BLOCK_ROWS = 2048  # whose products stay in the processor's cache
 _JOINED = 8  # results of blocks that a worker joins at a time
 
 
@@ -160,7 +161,7 @@ def reduce(function, theta, rows, size):
     return _of_blocks(function, size, theta, rows)
 
 
-def row_blocks(rows, size):
+def row_blocks(rows, size=BLOCK_ROWS):
     """Yield rows, those of a source too, in blocks of at most ``size``."""
     for part in rows if isinstance(rows, RowSource) else [rows]:
         for start in range(0, len(part.x), size):

@@ -171,7 +171,7 @@ def _set_fitted(solver, run, fitted):
     solver._posterior = EvidencePosterior(
         layers,
         net.theta,
-        laplace.PosteriorCovariance(layers, sums, net.alpha, net.beta, n_effective),
+        laplace.deferred_covariance(layers, sums, net.alpha, net.beta, n_effective),
         float(degrees_of_freedom(n_effective, layers.n_values, n_parameters)),
     )
     solver.loss_ = loss * scaling.loss_scale

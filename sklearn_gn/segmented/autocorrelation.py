@@ -46,10 +46,7 @@ def _covariances(residual, most):
 
 
 def _yule_walker(covariance, n, order=None):
-    """Return the coefficients and the long-run variance; the order by "bic" if None.
-
-    The orders are gone through by the recursion of Levinson and Durbin.
-    """
+    """Return the coefficients and the long-run variance; the order by "bic" if None."""
     phi, variance = np.empty(0), covariance[0]
     best, answer = n * np.log(variance), (phi, variance)
     for p in range(1, len(covariance)):

@@ -3,8 +3,7 @@
 import numpy as np
 
 from sklearn_gn._caller import warn_user
-from sklearn_gn.bayes.line_ends import note_on_ends
-from sklearn_gn.findings import Diagnosis, Finding, outliers
+from sklearn_gn.findings import Diagnosis, Finding, note_on_ends, outliers
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.segmented.problem import FEWEST_ROWS
 from sklearn_gn.segmented.search import EXACT, SIGNIFICANT
@@ -84,11 +83,7 @@ def _limit(model):
 
 
 def warn_of_number(model, outlying=()):
-    """Warn where the number of breakpoints that was chosen means little.
-
-    ``outlying`` are the rows that :func:`~sklearn_gn.segmented.robust.outlying_rows`
-    names.
-    """
+    """Warn where the number of breakpoints that was chosen means little."""
     if len(outlying) and not _is_exact(model):
         rows = ", ".join(map(str, outlying[:_NAMED]))
         warn_user(

@@ -120,10 +120,7 @@ def _inverse_root(matrices):
 
 
 def reference_distribution(found, freedom, n_draws, rng):
-    """Return draws of the largest share of the sum of squares, without a breakpoint.
-
-    ``freedom`` are the degrees of freedom without a breakpoint.
-    """
+    """Return draws of the largest share of the sum of squares, without a breakpoint."""
     values, vectors = factors.eigenpairs(found.covariance)
     kept = values > DEPENDENT * values[-1]
     normal = rng.standard_normal((n_draws, int(kept.sum())))
@@ -135,10 +132,7 @@ def reference_distribution(found, freedom, n_draws, rng):
 
 
 def plain_test(problem, n_rows, n_parameters, method, n_draws, rng):
-    """Test one series, of so many parameters without a breakpoint, for one more.
-
-    The noise is normal with one variance; the position is in the units of the search.
-    """
+    """Test one series, of so many parameters without a breakpoint, for one more."""
     found = scan(problem)
     freedom, m = n_rows - n_parameters, found.scores.shape[1]
     if not len(found.t) or freedom <= m or found.rss <= EXACT:
@@ -185,11 +179,13 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
     for columns in [ramps] * form.ramp + [steps.astype(float)] * form.step:
         new = least_squares.solve(old, columns, rows.weight).residual
         scores.append((rows.weight * found.residual) @ new.T)
-        later.append(noise.backward(noise.root * new))
+        # What a change of an innovation changes in products with the columns.
+        backward = (noise.root * new)[:, ::-1]
+        later.append(_filtered([1], noise.filter, backward)[:, ::-1])
     scores, later = np.stack(scores, axis=-1), np.stack(later, axis=-1)
     basis = found.half.T @ (noise.root[:, None] * old).T
     statistic, p_value = _compare(
-        scores, later, noise.innovations(residual), noise, basis, n_draws, rng
+        scores, later, _filtered(noise.filter, 1, residual), noise, basis, n_draws, rng
     )
     plain = scan(problem)
     best = plain.t[np.argmax(np.sum(plain.scores**2, axis=1))]
@@ -197,10 +193,7 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
 
 
 def _null_space(form, rows, known):
-    """Return the columns without a breakpoint, and what is taken from each ramp.
-
-    The second is None where one more breakpoint changes nothing.
-    """
+    """Return the columns without a breakpoint, and what is taken from each ramp."""
     columns = least_squares.design(form, rows.x, rows.linear, known)
     level = least_squares.end_slope(form, len(known), columns.shape[1])
     if level is None:
@@ -224,18 +217,6 @@ class Noise(NamedTuple):
     factor: np.ndarray  # by which residuals are enlarged
     root: np.ndarray  # (n,) of the weights
 
-    def innovations(self, residual):
-        """Return the innovations of residuals (..., n)."""
-        return _filtered(self.filter, 1, residual)
-
-    def from_innovations(self, innovation):
-        """Return the noise of innovations (..., n)."""
-        return _filtered([1], self.filter, innovation)
-
-    def backward(self, columns):
-        """Return what a change of an innovation changes in products with columns."""
-        return _filtered([1], self.filter, columns[:, ::-1])[:, ::-1]
-
 
 def _inflation(kind, columns, found, weight):
     """Return the factors that undo what the fit has taken from the residuals."""
@@ -249,11 +230,7 @@ def _inflation(kind, columns, found, weight):
 
 
 def _compare(scores, later, innovation, noise, basis, n_draws, rng):
-    """Return the largest statistic, and its p-value from those of random signs.
-
-    ``scores`` (c, m) have the derivatives ``later`` (c, n, m) by the innovations (n,);
-    ``basis`` (r, n) is an orthonormal one of the old columns.
-    """
+    """Return the largest statistic, and its p-value from those of random signs."""
     terms = later * innovation[:, None]
     few = len(innovation) <= _FEW
     if not few:  # sums over blocks of neighbouring rows
@@ -267,9 +244,9 @@ def _compare(scores, later, innovation, noise, basis, n_draws, rng):
     drawn = signs @ np.swapaxes(terms @ root, 0, 1).reshape(n, c * m)
     drawn = drawn.reshape(n_draws, c, m)
     if few:
-        residual = noise.from_innovations(signs * innovation)
+        residual = _filtered([1], noise.filter, signs * innovation)
         residual = noise.factor * (residual - (residual @ basis.T) @ basis)
-        square = noise.innovations(residual) ** 2
+        square = _filtered(noise.filter, 1, residual) ** 2
         statistics = _with_own_variance(drawn, square, later @ root, known)
     else:
         statistics = np.sum(drawn**2, axis=2)

@@ -121,11 +121,7 @@ class Fit(NamedTuple):
 
 
 def infer(form, t, free, rows, scaling, kind, repeats=None):
-    """Fit the rows (B, n) of several series with given breakpoints.
-
-    Breakpoints t (B, k) ascend, and those that are ``free`` (k,) are estimated. Weights
-    are numbers of rows, unless ``repeats`` (B, n) are.
-    """
+    """Fit the rows (B, n) of several series with given breakpoints."""
     t, found = least_squares.fit_rows(form, rows, t, free)
     found = found._replace(rss=found.rss + rows.rest)
     columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
@@ -188,10 +184,7 @@ def predict(fit, x, linear):
 
 
 def user_parameters(fit):
-    """Return parameters and covariance in the user's units.
-
-    The intercept is the value of the first line at x = 0, all linear features zero.
-    """
+    """Return parameters and covariance in the user's units."""
     scaling, form, n_kinks = fit.scaling, fit.form, len(fit.kinks)
     n, m = fit.coef.shape[-1], scaling.linear_size.shape[-1]
     size, y_size = scaling.size[..., None], scaling.y_size[..., None]
@@ -252,10 +245,7 @@ def parameter_table(fit, x_name, linear_names):
 
 
 def breakpoint_errors(fit):
-    """Return standard errors of the breakpoints.
-
-    They are zero for known breakpoints, and NaN for jumps, which have none.
-    """
+    """Return standard errors of the breakpoints."""
     std = np.where(fit.free, np.nan, np.zeros_like(fit.t))
     n = fit.coef.shape[-1]
     variance = np.diagonal(fit.covariance, axis1=-2, axis2=-1)[..., n:]
@@ -264,10 +254,7 @@ def breakpoint_errors(fit):
 
 
 def delta_intervals(fit):
-    """Return 95 % intervals of the breakpoints by the delta method, (..., k, 2).
-
-    They extend at most to the next breakpoint or to the end of the data.
-    """
+    """Return 95 % intervals of the breakpoints by the delta method, (..., k, 2)."""
     width = fit.half_width[..., None] * breakpoint_errors(fit)
     interval = fit.breakpoints[..., None] + np.stack([-width, width], axis=-1)
     ends = [np.full_like(fit.t[..., :1], end) for end in (-1.0, 1.0)]
@@ -276,10 +263,7 @@ def delta_intervals(fit):
 
 
 def breakpoint_intervals(fit, problem, rows):
-    """Return 95 % confidence intervals of the breakpoints, of shape (B, k, 2).
-
-    The rows are those of the problem.
-    """
+    """Return 95 % confidence intervals of the breakpoints, of shape (B, k, 2)."""
     interval = np.stack([fit.t, fit.t], axis=-1)
     if fit.form.step:
         interval[:, fit.free] = jump_intervals(problem, fit, LEVEL)
@@ -294,12 +278,7 @@ def breakpoint_intervals(fit, problem, rows):
 
 
 def at_bounds(fit, problem, interval):
-    """Return which breakpoints the bounds hold back, and which intervals they cut.
-
-    Both (k,), of one series with the ``interval`` (k, 2) in the user's units: held,
-    with hardly a row between the breakpoint and a bound that its interval reaches; and
-    cut, its interval reaches a bound.
-    """
+    """Return which breakpoints the bounds hold back, and which intervals they cut."""
     table = problem.table
     bounds = np.concatenate([problem.limits.low, problem.limits.high])
     inside = [bounds[0] > table.x[0, 0], bounds[1] < table.x[0, table.n_rows[0] - 1]]
@@ -315,10 +294,7 @@ def at_bounds(fit, problem, interval):
 
 
 def segment_table(fit, rows):
-    """Return the straight lines between the breakpoints, a dict of arrays.
-
-    Each has the shape (..., k + 1).
-    """
+    """Return the straight lines between the breakpoints, a dict of arrays."""
     values, covariance = user_parameters(fit)
     # A linear feature may have an infinite variance.
     unknown = fit.is_noise_unknown[..., None, None]
@@ -387,11 +363,7 @@ def residuals(fit, rows):
 
 
 def residual_correlation(fit, rows):
-    """Return the correlation of residuals at neighbouring positions, and its error.
-
-    Of rows at one position the mean counts; the error is that of independent noise. NaN
-    where there are fewer than two positions.
-    """
+    """Return the correlation of residuals at neighbouring positions, and its error."""
     residual = residuals(fit, rows)
     first = np.flatnonzero(np.diff(rows.x, prepend=-np.inf) > 0)
     total = np.add.reduceat(rows.weight, first)

@@ -114,10 +114,7 @@ def tangents(joint, t, coef):
 
 
 def conditions(joint, t, n_columns, coef=None):
-    """Return the conditions on the coefficients and, with ``coef``, on the kinks.
-
-    Those on the kinks are linearised about ``coef``, and the kinks are measured from t.
-    """
+    """Return the conditions on the coefficients and, with ``coef``, on the kinks."""
     form, found = joint.form, []
     name = f"flat={'last' if form.slope else 'both'!r}"
     for own, own_ramps in zip(blocks(form, t), ramps(form, t), strict=True):
@@ -208,10 +205,7 @@ def is_allowed(joint, t):
 
 
 def descend(joint, state):
-    """Take joint Gauss-Newton steps until the deviance no longer falls.
-
-    Where they end, each kink is also tried at the rows beside it.
-    """
+    """Take joint Gauss-Newton steps until the deviance no longer falls."""
     own = moving(joint, state.t)
     while True:
         z, w = working(joint, state.eta)
@@ -332,10 +326,7 @@ def without_breakpoints(joint):
 
 
 def _least_squares(joint, state, choice):
-    """Return the best fit without conditions, and what the engine tried.
-
-    The engine finds the breakpoints of one feature after the other, until none moves.
-    """
+    """Return the best fit without conditions, and what the engine tried."""
     t, paths = [own.copy() for own in state.t], [None] * len(state.t)
     options = joint.options._replace(autocorrelation=choice.correlation)
     for _ in range(_MOST_TURNS):
@@ -389,11 +380,7 @@ def _is_better(state, other):
 
 
 def _choose(joint, state, f, number, choice):
-    """Return the best fit over the numbers of one feature's breakpoints, and a path.
-
-    The engine searches all numbers on the working targets of a fit. Those of the fit
-    that is chosen follow, as long as that becomes better.
-    """
+    """Return the best fit over the numbers of one feature's breakpoints, and a path."""
     n_rows, is_aic = float(joint.repeats.sum()), choice.criterion == "aic"
     charge = 2.0 if is_aic else float(np.log(n_rows))
     most = choice.most if number is None else number + PATIENCE

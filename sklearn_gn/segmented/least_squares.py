@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.data.rows_source import BLOCK_ROWS
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented.problem import DEPENDENT, HALF
 
-_PART_ROWS = 2048  # of a matrix that is factored part by part, in the cache
 _LARGEST_CORRELATION = 0.97  # of neighbouring scores, in prewhitening
 COVARIANCES = ("nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened")
 
@@ -86,10 +86,7 @@ def jacobian(form, x, linear, t, free, coef):
 
 
 def end_slope(form, n_breakpoints, n_columns):
-    """Return by column the slope at the end of the data; None if it need not be zero.
-
-    The columns are those of :func:`design` or of :func:`jacobian`.
-    """
+    """Return by column the slope at the end; None if it need not be zero."""
     slope = np.zeros(n_columns)
     slope[1 : 1 + form.slope] = 1
     slope[ramp_columns(form, n_breakpoints)] = 1
@@ -97,10 +94,7 @@ def end_slope(form, n_breakpoints, n_columns):
 
 
 def solve(columns, y, weight, level=None):
-    """Return the least-squares fit; of directions without data, the shortest one.
-
-    The coefficients for which ``level`` (p,) is one, not zero, sum to zero.
-    """
+    """Return the least-squares fit; of directions without data, the shortest one."""
     if level is not None:
         last = np.flatnonzero(level)[-1]
         space = np.delete(np.eye(len(level)), last, axis=1)
@@ -128,7 +122,7 @@ def solve(columns, y, weight, level=None):
 def _triangle(matrix):
     """Return the triangular factor; that of a long matrix from those of its parts."""
     n, p = matrix.shape[-2:]
-    size = max(_PART_ROWS, 4 * p)
+    size = max(BLOCK_ROWS, 4 * p)
     if n < 2 * size:
         return factors.upper_factor(matrix)
     whole = n // size * size
@@ -142,10 +136,7 @@ def _times(matrix, vector):
 
 
 def solve_columns(form, columns, rows, n_breakpoints):
-    """Return the fit in the columns of :func:`design` or of :func:`jacobian`.
-
-    The slope at the end of the data is zero where the form asks for it.
-    """
+    """Return the fit in the columns of :func:`design` or of :func:`jacobian`."""
     level = end_slope(form, n_breakpoints, columns.shape[-1])
     return solve(columns, rows.y, rows.weight, level)
 
@@ -157,11 +148,7 @@ def solve_design(form, rows, t):
 
 
 def fit_rows(form, rows, t, free):
-    """Return the breakpoints (B, k) and the least-squares fits of several series.
-
-    Where the residuals are near the rounding errors of running sums, the free kinks
-    take a few more Gauss-Newton steps.
-    """
+    """Return the breakpoints (B, k) and the least-squares fits of several series."""
     found = solve_design(form, rows, t)
     if not len(moving(form, free)):
         return t, found
@@ -196,12 +183,7 @@ def _polish(form, rows, t, free, found, resolved):
 
 
 def covariance(kind, columns, found, weight, level=None, repeats=None):
-    """Return covariances of the parameters, degrees of freedom, and ranks.
-
-    The columns are those of :func:`jacobian`, the rows in the order of x; ``found`` is
-    the fit in those of :func:`design`. Weights are numbers of rows, unless ``repeats``
-    says how many they are.
-    """
+    """Return covariances of the parameters, degrees of freedom, and ranks."""
     fit = solve(columns, found.residual, weight, level)
     half, transposed = fit.half, np.swapaxes(fit.half, -1, -2)
     n_rows = weight.sum(axis=-1)

@@ -54,10 +54,7 @@ class Segments:
         self._splits = {}
 
     def gain(self, start, end):
-        """Return the decrease of the sum of squares by segments between positions.
-
-        It is -inf where no segment is allowed. The segment of all rows always is.
-        """
+        """Return the decrease of the sum of squares by segments between positions."""
         weight, sx, sxx, *targets = (sums[end] - sums[start] for sums in self.sums)
         allowed = self.count[end] - self.count[start] >= self.min_rows
         allowed &= end - start >= 1 + self.slope
@@ -77,10 +74,7 @@ class Segments:
         return np.where(allowed, gain, -np.inf)
 
     def split(self, start, end):
-        """Return the best position between two others, and what both parts explain.
-
-        Without a position that is allowed they explain -inf.
-        """
+        """Return the best position between two others, and what both parts explain."""
         if (start, end) not in self._splits:
             self._splits[start, end] = self._best_split(start, end)
         return self._splits[start, end]
@@ -135,11 +129,7 @@ class Segments:
 
 
 def best_partitions(segments, most):
-    """Return what the best partitions into 1 to 1 + most segments explain, and these.
-
-    That is the decrease of the sum of squares, -inf where the limits leave no room; a
-    partition is a list of positions, from 0 to the number of rows.
-    """
+    """Return what the best partitions, up to 1 + most segments, explain, and these."""
     inside = segments.inside
     few = min(len(inside), EVEN_PLACES)
     even = inside[np.unique(np.linspace(0, len(inside) - 1, few).astype(np.intp))]

@@ -193,10 +193,7 @@ def sorted_rows(x, weight):
 
 
 def prepare_rows(x, y, linear, weight, repeats, variance):
-    """Return the rows of one series, sorted and scaled, and their order.
-
-    ``variance`` is that of a row of weight one, if it is known.
-    """
+    """Return the rows of one series, sorted and scaled, and their order."""
     order = sorted_rows(x, repeats)
     prepared = prepare(x[order], y[order], linear[order], weight[order])
     if weight is not repeats:  # by standard deviations
@@ -208,10 +205,7 @@ def prepare_rows(x, y, linear, weight, repeats, variance):
 
 
 def prepare(x, y, linear, weight, rest=0.0):
-    """Scale the rows of one series, which are sorted by x.
-
-    ``rest`` is a sum of squares of y that the rows do not show.
-    """
+    """Scale the rows of one series, which are sorted by x."""
     size, share = np.float64((x[-1] - x[0]) / 2), weight / weight.sum()
     values = np.column_stack([y, linear])
     centers = share @ values
@@ -306,10 +300,7 @@ def advice_on_room(prepared, options, n_breakpoints, kind):
 
 
 def stack(prepared):
-    """Return rows and scalings of several series side by side, and what rows stand for.
-
-    The rows are padded.
-    """
+    """Return padded rows and scalings of several series, and what rows stand for."""
     first = prepared[0]
     shape = len(prepared), max(len(each.rows.x) for each in prepared)
     x, y, weight, repeats = np.zeros((4, *shape))

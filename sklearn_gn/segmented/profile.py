@@ -40,11 +40,7 @@ _LARGEST = 1e9  # bound of a quantile
 
 
 def kink_intervals(problem, fit, width, rows):
-    """Return the intervals of the kinks in the units of the search, (B, n_kinks, 2).
-
-    ``width`` (B, n_kinks) are the half-widths by the delta method; the rows have the
-    targets that were fitted.
-    """
+    """Return the intervals of the kinks in the units of the search, (B, n_kinks, 2)."""
     t = fit.t[:, fit.kinks]
     room = np.stack([t, t], axis=-1)
     if not t.size:
@@ -76,10 +72,7 @@ def kink_intervals(problem, fit, width, rows):
 
 
 def _through_last_gaps(problem, interval, room, known):
-    """Return the intervals that end between the last two rows as reaching the end.
-
-    There a kink is a parameter of the last row alone, wherever it lies.
-    """
+    """Return the intervals that end between the last two rows as reaching the end."""
     table, form = problem.table, problem.form
     second = np.stack([np.ones_like(table.n_rows), table.n_rows - 2], axis=1)
     second = take(table.x, second)
@@ -95,11 +88,7 @@ def _neighbour(fit, side):
 
 
 def jump_intervals(problem, fit, level):
-    """Return the intervals of the jumps in the units of the search, (B, n_jumps, 2).
-
-    They reach from the row before the first break that belongs to them to the row after
-    the last one, and no farther than the bounds.
-    """
+    """Return the intervals of the jumps in the units of the search, (B, n_jumps, 2)."""
     table, jumps = problem.table, np.flatnonzero(fit.free)
     row = locate(table, fit.t)  # the first one after each break
     freedom, same = np.unique(fit.degrees_of_freedom, return_inverse=True)
@@ -169,10 +158,7 @@ def _rise_of_row(problem, fit, place):
 
 
 def _rise_of_kink(problem, fit, place):
-    """Return the rise of the sum of squares as a function of the position of a kink.
-
-    The other kinks move to first order: a step at each is that of the slope there.
-    """
+    """Return the rise of the sum of squares as a function of the position of a kink."""
     table, form = problem.table, problem.form
     t = fit.t[:, fit.free]
     others = np.delete(t, place, axis=1)
@@ -201,11 +187,7 @@ def _rise(fit, gain, at):
 
 
 def _last_below(rise, start, end, near, threshold, step=0):
-    """Return each series' last place from a breakpoint to an end with a small rise.
-
-    Places up to ``near`` are tried densely. They are whole multiples of a ``step``, or
-    found by interpolation.
-    """
+    """Return each series' last place from a breakpoint to an end with a small rise."""
     towards, reach = np.sign(end - start)[:, None], np.abs(end - start)
     far = np.maximum(reach, 1e-300)
     first = np.minimum(np.maximum(near, 1e-300), far)

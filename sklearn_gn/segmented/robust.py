@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 from scipy.ndimage import median_filter
 
-from sklearn_gn.bayes.huber import BOUND, LEAST_SCALE, clip, scale_of
+from sklearn_gn.bayes.huber import BOUND, LEAST_SCALE, START_BOUND, clip, scale_of
 from sklearn_gn.segmented import least_squares, selection
 from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.inference import (
@@ -31,7 +31,6 @@ from sklearn_gn.segmented.search import EXACT, descend, residuals_in_order
 _MOST_SEARCHES = 5
 _MOST_ITERATIONS = 200
 _TOL = 1e-11  # change of the targets, in robust standard deviations
-_FAR = 3.0  # robust standard deviations from there that the first search sees
 _OUTLYING = 5.0  # robust standard deviations from the lines through other rows
 _MOST_OUTLYING = 0.1  # share of rows that may be outliers
 _SMOOTHED = 9  # rows of the running median that the first search starts from
@@ -48,7 +47,7 @@ def start(prepared):
         around = rows.y - line @ coef[2:]
     smooth = median_filter(around, min(_SMOOTHED, len(around)), mode="mirror")
     residual = around - smooth
-    far = _FAR / BOUND * scale_of(residual, rows.weight)
+    far = START_BOUND / BOUND * scale_of(residual, rows.weight)
     y = rows.y - residual + clip(residual, far)
     return prepared._replace(rows=rows._replace(y=y))
 
@@ -60,11 +59,7 @@ def residuals(form, rows, y, t):
 
 
 def find_breakpoints(model, prepared, options, folds=None):
-    """Return (t, path) of several series by the parameters of a model, and more.
-
-    The second answer are the series with residuals clipped by Huber's loss, of least
-    squares the same; the third is the problem of what is searched.
-    """
+    """Return (t, path) of several series by the parameters of a model, and more."""
     number = None if model.n_breakpoints == "auto" else model.n_breakpoints
     most = max(len(each.rows.x) for each in prepared)
     search = partial(

@@ -69,10 +69,7 @@ def values(problem, criterion, n_rows, rss, n_breakpoints):
 
 
 def search_penalty(problem, n_rows, most):
-    """Return what 0 to ``most`` breakpoints cost beyond "bic", of each series, (B, k).
-
-    It raises the penalty to what the best position reaches by chance.
-    """
+    """Return what 0 to ``most`` breakpoints cost beyond "bic", by series, (B, k)."""
     return _extra(problem, _positions(problem), n_rows[:, None], most)
 
 
@@ -263,10 +260,7 @@ def _choice(columns, criterion, possible, n_rows):
 
 
 def cross_validate(prepared, options, found, folds):
-    """Return the mean squared error of rows held out, by the number of breakpoints.
-
-    And its standard error over the folds; infinite where a fold has no fit.
-    """
+    """Return the mean squared error of rows held out, by the number of breakpoints."""
     most, size = found.rss.shape[1] - 1, prepared.scaling.y_size
     training = [prepared.select(~held_out) for held_out in folds]
     path = search(problem_of(training, options), most)
@@ -291,11 +285,7 @@ def cross_validate(prepared, options, found, folds):
 
 
 def log_evidence(form, rows, t, free, low, high):
-    """Return the logarithm of the evidence of a fit over that of the mean.
-
-    Of one series with breakpoints t (k,), of which those that are ``free`` lie between
-    ``low`` and ``high``.
-    """
+    """Return the logarithm of the evidence of a fit over that of the mean."""
     rows = type(rows)(*(a[None] for a in rows[:4]))
     t, found = least_squares.fit_rows(form, rows, t[None], free)
     n, p = float(rows.weight.sum()), float(found.rank[0]) - 1

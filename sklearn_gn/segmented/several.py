@@ -329,11 +329,7 @@ def columns_of_others(fits, f, x, linear):
 
 
 def _intervals(joint, fit, prepared, redundancy):
-    """Return the 95 % intervals of one feature's breakpoints, in the user's units.
-
-    Under conditions they are those of the delta method, otherwise of the profile of the
-    sum of squares, of a family at the working targets.
-    """
+    """Return the 95 % intervals of one feature's breakpoints, in the user's units."""
     if joint.slopes or joint.points or joint.form.sign:
         return inference.delta_intervals(fit)
     problem = problem_of([prepared], joint.options)

@@ -57,10 +57,7 @@ def mapped_rows(X, y, sample_weight):
 
 
 def fit_points(chunks, known, fit):
-    """Fit the points of chunks, which are gone through several times.
-
-    ``fit`` takes Points and returns (answer, breakpoints); the last answer is returned.
-    """
+    """Fit the points of chunks, which are gone through several times."""
     low, high, n_rows, center = _range(chunks)
     if n_rows <= FEW or not high > low:
         return fit(_kept(chunks))[0]
@@ -78,11 +75,7 @@ def _until_open(bins, fit):
 
 
 def _points_of(sums, edges, center, own):
-    """Return two points for each bin, and those of open bins, as :class:`Points`.
-
-    ``sums`` (6, m) are those of 1, u, u^2, y, u y and y^2 with u in [0, 1], the place
-    between the two ``edges`` (m + 1,) of a bin, and y less ``center``.
-    """
+    """Return two points for each bin, and those of open bins, as :class:`Points`."""
     index = np.flatnonzero(sums[0] > 0)
     weight, su, suu, sy, suy, syy = sums[:, index]
     mean, level = su / weight, sy / weight

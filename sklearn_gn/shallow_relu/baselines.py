@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sklearn_gn.arrays.trees import select
+from sklearn_gn.arrays.trees import norm, select
 from sklearn_gn.linalg.factors import singular_triplets, solve_general, upper_factor
 from sklearn_gn.linalg.least_squares import filter_factors
 from sklearn_gn.optim import first_order
@@ -25,6 +25,7 @@ from sklearn_gn.optim.globalisation import Nielsen, search_damping
 from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.shallow_relu import sggn
+from sklearn_gn.shallow_relu.joint import MAX_TRIALS
 from sklearn_gn.shallow_relu.network import (
     heaviside,
     output_weights,
@@ -34,7 +35,6 @@ from sklearn_gn.shallow_relu.network import (
 )
 
 _KFRA_DAMPING = 1e-4  # where none is given
-_MAX_TRIALS = 30  # steps tried in one iteration of Levenberg-Marquardt, or of a search
 
 
 class State(NamedTuple):
@@ -70,7 +70,7 @@ def baseline(name, start, update):
 def init(rows, net, options, *, start):
     """Solve for the output layer."""
     net, loss = sggn.initialise(net, rows, options)
-    return State(net, float(loss), first_memory(net, rows, start=start))
+    return State(net, float(loss), jax.jit(start)(net, rows))
 
 
 def step(rows, state, options, *, update):
@@ -86,12 +86,6 @@ def step(rows, state, options, *, update):
         stop = "non_finite"
     report = Report(loss, *logged, inner_iterations=int(n_trials), stop=stop)
     return State(net, loss, memory), report
-
-
-@partial(jax.jit, static_argnames="start")
-def first_memory(net, rows, *, start):
-    """Return what the first iteration remembers."""
-    return start(net, rows)
 
 
 @partial(jax.jit, static_argnames="update")
@@ -132,10 +126,7 @@ def value_and_gradient(net, rows, options):
 
 
 def lm_residuals(net, rows, alpha, hidden_only):
-    """Return the residuals as a function of the parameters, these, and what is back.
-
-    Where all parameters move, the ridge penalty is a residual of the coefficients.
-    """
+    """Return the residuals as a function of the parameters, these, and what is back."""
     parameters, unravel = ravel_pytree(trainable(net))
     n_moving = net.hyperplanes.size if hidden_only else len(parameters)
 
@@ -183,7 +174,7 @@ def lm_update(net, shift, rows, options, *, hidden_only):
         return new, decrease, predicted
 
     found = search_damping(
-        trial, net, shift, fixed=options.damping, max_trials=_MAX_TRIALS
+        trial, net, shift, fixed=options.damping, max_trials=MAX_TRIALS
     )
     return Update(
         net=rescale(found.accepted_or(net)),
@@ -229,17 +220,15 @@ def kfra_update(net, memory, rows, options):
         moved = jax.tree.map(lambda p, d: p - gamma * d, trainable(net), move)
         return with_parameters(net, moved)
 
-    def loss_along(gamma):
-        return sggn.objective(along(gamma), rows, options.alpha)
-
-    gamma = grid_search(partial(lax.map, loss_along), z.dtype, jnp)
+    losses = partial(lax.map, lambda g: sggn.objective(along(g), rows, options.alpha))
+    gamma = grid_search(losses, z.dtype, jnp)
     new = along(gamma)
     decrease = sggn.loss_decrease(net, new, rows, options.alpha)
     return Update(
         net=rescale(select(decrease > 0, new, net)),
         memory=memory,
         decrease=jnp.where(decrease > 0, decrease, 0),
-        grad_norm=_norm(gradient),
+        grad_norm=norm(gradient),
         step_size=gamma,
         damping=damping,
     )
@@ -254,10 +243,6 @@ def _kronecker_solve(left, right, gradient, damping):
     left = left + pi * root * jnp.eye(left.shape[0], dtype=left.dtype)
     right = right + root / pi * jnp.eye(right.shape[0], dtype=right.dtype)
     return solve_general(left, solve_general(right, gradient.T).T)
-
-
-def _norm(gradient):
-    return jnp.sqrt(sum(jnp.sum(g**2) for g in gradient))
 
 
 # --- BFGS ----------------------------------------------------------------------------
@@ -278,7 +263,7 @@ def bfgs_update(net, inverse_hessian, rows, options):
 
     value, gradient = jax.value_and_grad(objective)(x)
     search = -(inverse_hessian @ gradient)
-    zoom = first_order.zoom_line_search(_MAX_TRIALS)
+    zoom = first_order.zoom_line_search(MAX_TRIALS)
     move, info = first_order.line_search_step(
         zoom,
         x,
@@ -331,19 +316,16 @@ def adam_update(net, memory, rows, options):
         net=with_parameters(net, moved),
         memory=(moments, count + 1),
         decrease=jnp.inf,  # it ends by ``max_iter``
-        grad_norm=_norm(gradient),
+        grad_norm=norm(gradient),
         step_size=rate,
     )
 
 
-def _lm(hidden_only):
-    parts = (partial(f, hidden_only=hidden_only) for f in (lm_start, lm_update))
-    return baseline("lm_hidden" if hidden_only else "lm", *parts)
-
-
 ALGORITHMS = (
-    _lm(hidden_only=False),
-    _lm(hidden_only=True),
+    *(
+        baseline(name, *(partial(f, hidden_only=alone) for f in (lm_start, lm_update)))
+        for name, alone in (("lm", False), ("lm_hidden", True))
+    ),
     baseline("kfra", lambda net, rows: (), kfra_update),
     baseline("bfgs", bfgs_start, bfgs_update),
     baseline("adam", adam_start, adam_update),

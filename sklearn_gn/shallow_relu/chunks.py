@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from sklearn_gn.arrays.extremes import MOST_ROWS
+from sklearn_gn.bayes.evidence_gn import FIRST_UPDATE, RISE
 from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.runtime.fit_loop import Continued
 from sklearn_gn.shallow_relu import evidence_gn
@@ -20,7 +21,6 @@ from sklearn_gn.shallow_relu.problem import has_all_penalties
 from sklearn_gn.solvers import JointGN
 
 _SAMPLE_ITERATIONS = 200  # most steps of each start on the sample
-_RISE = 0.1  # of the log posterior in an iteration on the sample that is progress
 _ON_SAMPLE = 1e6  # more than what criteria of two networks differ by
 
 
@@ -68,24 +68,17 @@ def on_all_rows(problem, chunks, found):
 
 
 class SampleState(NamedTuple):
-    """State of a start on the sample: that of the iteration."""
+    """State of a start on the sample, and that of the iteration."""
 
+    net: Any
+    loss: float
+    criterion: float  # any network of all rows is better
     inner: Any
 
-    @property
-    def net(self):
-        """The network."""
-        return self.inner.net
-
-    @property
-    def loss(self):
-        """Its loss."""
-        return self.inner.loss
-
-    @property
-    def criterion(self):
-        """That of the sample; any network of all rows is better."""
-        return self.inner.criterion + _ON_SAMPLE
+    @classmethod
+    def of(cls, inner):
+        """Return the state of an iteration on the sample."""
+        return cls(inner.net, inner.loss, inner.criterion + _ON_SAMPLE, inner)
 
 
 def prepare(rows, options):
@@ -100,19 +93,21 @@ def init(data, start, options):
     sample, rows = data
     if isinstance(start, Continued):
         return _init_by_evidence(rows, start.net, options)
-    return SampleState(EVIDENCE_GN.init(sample, start, _of_sample(options, rows)))
+    return SampleState.of(EVIDENCE_GN.init(sample, start, _of_sample(options, rows)))
 
 
 def step(data, state, options):
     """Fit the sample to the end, or take an iteration on all rows."""
     sample, rows = data
-    if not isinstance(state, SampleState):
+    if isinstance(state, SampleState):
+        few = _of_sample(options, rows)
+        inner, report = _fit_by_evidence(sample, state.inner, few)
+        state = SampleState.of(inner)
+        n_rows = int((rows.sample.weight > 0).sum())  # others are padding
+    else:
         state, report = evidence_gn.step(rows, state, options)
-        return state, _with_number(report, rows.n_rows)
-    few = _of_sample(options, rows)
-    inner, report = _fit_by_evidence(sample, state.inner, few)
-    n_rows = int((rows.sample.weight > 0).sum())  # others are padding
-    return SampleState(inner), _with_number(report, n_rows)
+        n_rows = rows.n_rows
+    return state, report._replace(extra={**(report.extra or {}), "n_rows": n_rows})
 
 
 def _init_by_evidence(rows, net, options):
@@ -121,7 +116,7 @@ def _init_by_evidence(rows, net, options):
         return state
     # The penalties are those of the sample already, and may move at once.
     value = -state.criterion * options.n_effective
-    return state._replace(iteration=evidence_gn.FIRST_UPDATE, highest=value)
+    return state._replace(iteration=FIRST_UPDATE, highest=value)
 
 
 def _fit_by_evidence(rows, state, options):
@@ -138,12 +133,8 @@ def _of_sample(options, rows):
     share = rows.sample.weight.sum()
     if options.alpha is not None:  # the fit ends by its loss
         n_rows = int((rows.sample.weight > 0).sum())
-        options = options._replace(tol=max(float(options.tol), _RISE / n_rows))
+        options = options._replace(tol=max(float(options.tol), RISE / n_rows))
     return options._replace(n_effective=share * options.n_effective)
-
-
-def _with_number(report, n_rows):
-    return report._replace(extra={**(report.extra or {}), "n_rows": n_rows})
 
 
 SAMPLE_FIRST = replace(EVIDENCE_GN, prepare=prepare, init=init, step=step)

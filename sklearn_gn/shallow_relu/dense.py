@@ -28,6 +28,7 @@ from sklearn_gn.arrays.parts import all_rows, n_devices, number, total
 from sklearn_gn.linalg.factors import singular_triplets
 from sklearn_gn.linalg.least_squares import filter_factors
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
+from sklearn_gn.segmented.search import PATIENCE
 from sklearn_gn.shallow_relu import joint, sggn
 from sklearn_gn.shallow_relu.network import (
     ShallowReLU,
@@ -43,15 +44,14 @@ from sklearn_gn.shallow_relu.starts import Phase, initial_network
 # rounds): 8 neurons beat 4 and 6; many and few candidates in turn beat either alone;
 # growing rounds alone recover 56 % of the random networks, with turned neurons and
 # exchanging rounds all of them.
-N_SPARE = 8  # neurons that a growing round adds, and deletes again
-N_CANDIDATES = 256  # candidates for every neuron added
-N_FEW = 8  # ... in rounds that leave more to chance
-N_KEPT = 8  # best starts that go on to relocation
+N_SPARE = (
+    8  # neurons that a growing round adds and deletes again; best starts that it takes
+)
+N_CANDIDATES = 256  # for every neuron added; N_SPARE in rounds left more to chance
 ROUND_STEPS = (10, 30)  # Gauss-Newton steps after the additions and the deletions
 # Relative decrease at which a round stops its steps. A Python number would be another
 # type to JAX than ``tol`` is, and what takes either would be compiled twice.
 ROUND_TOL = np.float64(1e-4)
-PATIENCE = 2  # doublings without improvement that end the growth of a network
 SAMPLE_ROWS = 8192  # rows on which the search runs where there are ...
 MANY_ROWS = 2 * SAMPLE_ROWS  # ... more than this
 SAMPLE_TOL = 1e-2  # relative decrease at which a descent on the sample ends
@@ -185,8 +185,8 @@ def step(data, state, options, *, method):
     )
     best = best_start(state.losses)
     # 2. the best few of them
-    if settled and len(state.losses) > N_KEPT:
-        kept = np.argsort(state.losses, kind="stable")[:N_KEPT]
+    if settled and len(state.losses) > N_SPARE:
+        kept = np.argsort(state.losses, kind="stable")[:N_SPARE]
         few = backend.map_leaves(lambda a: a[kept], (state.nets, state.memory))
         state = state._replace(nets=few[0], memory=few[1], losses=state.losses[kept])
     # 3. the best network
@@ -255,7 +255,7 @@ def relocate(rows, state, options, method):
     if kind >= 2:
         n_random, n_cheapest = min(kind - 2, n_neurons - 1), 1
         n_added = n_random + n_cheapest
-    n_tried = np.int32(N_FEW if kind == 1 else N_CANDIDATES)
+    n_tried = np.int32(N_SPARE if kind == 1 else N_CANDIDATES)
     for draw in draws[:n_random]:
         nets = delete_random_all(nets, rows, options, draw)
     if n_cheapest:

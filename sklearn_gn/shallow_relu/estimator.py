@@ -458,10 +458,7 @@ class ShallowReLURegressor(
             self._row_checks = checks.renumbered(number)
 
     def _solve(self, problem, data, began=None):
-        """Run the loop around the steps of a solver, and set the fitted attributes.
-
-        ``began`` is when the fit did, if the choice of a size came before.
-        """
+        """Run the loop around the steps of a solver, and set the fitted attributes."""
         run = FitRun(
             self,
             problem.solver,

@@ -35,17 +35,12 @@ from sklearn_gn.data.rows_source import RowSource, row_blocks
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.shallow_relu.network import preactivations
 
-_BLOCK_ROWS = 2048  # whose products stay in the processor's cache
-_START_COEF = 0.1  # standard deviation of the first coefficients
-_TRIAL_ITERATIONS = 6  # of every start, and then of the two best
-_TRIAL_ROWS = 2000  # at most, for them
+_TRIAL_ITERATIONS = 6  # of every start, and then of the two best; features leave later
 _LONGER_TRIAL = 2  # times as many iterations, where they take a part of the rows
-_HARDLY_ANY_NOISE = 1e-9  # variance, of which one trial is enough
-_FIRST_REMOVAL = 12  # iteration from which features may leave the hidden layer
-FIRST_UPDATE = evidence_gn.FIRST_UPDATE  # iteration from which penalties move
 _BESIDE = 1e-9  # distance of the first hyperplanes from rows that they would go through
-_SWITCHED_OFF = 0.01  # determined share of the weights of a feature that leaves
-_LITTLE_NOISE = 1e-10  # variance below which it may be none of the data
+_LITTLE_NOISE = (
+    1e-10  # variance below which it may be none of the data, and one trial enough
+)
 _REFINED_AFTER = 50  # iterations after which a fit that goes on is refined
 _MOST_WORK = 3e9  # numbers of rows times squared number of parameters
 
@@ -128,7 +123,7 @@ def init(rows, nets, options):
     """
     if len(nets) == 1:
         return init_one(rows, nets[0], options)
-    every = -(-len(rows.x) // _TRIAL_ROWS)
+    every = -(-len(rows.x) // evidence_gn.SOME_ROWS)
     n_iterations = _TRIAL_ITERATIONS * min(every, _LONGER_TRIAL)
     share = rows.weight[::every].sum()
     few = rows
@@ -140,7 +135,7 @@ def init(rows, nets, options):
     for n_best in (2, 1):
         trials = [_continued(few, *pair, few_options, n_iterations) for pair in trials]
         trials = sorted(trials, key=lambda pair: pair[0].criterion)[:n_best]
-        if trials[0][0].beta * _HARDLY_ANY_NOISE > 1:
+        if trials[0][0].beta * _LITTLE_NOISE > 1:
             break  # at rounding errors the evidence tells nothing
     state, _ = trials[0]
     # The other rows may be noisier than those of the trial, which may be exact.
@@ -161,10 +156,7 @@ def _continued(rows, state, stop, options, n_iterations):
 
 
 def init_one(rows, net, options):
-    """Start with the linear fit, and with small random coefficients of hyperplanes.
-
-    A network of a former fit is taken as it is, its penalties too.
-    """
+    """Start with the linear fit, and with small random coefficients of hyperplanes."""
     if isinstance(net, RegularisedNetwork):
         shape, theta, alpha, beta = net.shape, net.theta, net.alpha, net.beta
     else:
@@ -175,7 +167,7 @@ def init_one(rows, net, options):
         y = np.concatenate([np.ones((len(rows.x), 1)), rows.x], axis=1)
         linear = evidence_gn.linear_fit(y, rows, options.n_effective)
         rng = np.random.RandomState(options.seed)
-        coef = _START_COEF * size * rng.standard_normal((len(net), q))
+        coef = evidence_gn.START_COEF * size * rng.standard_normal((len(net), q))
         # Rounding errors would decide on which side of a hyperplane a row is that it
         # was drawn through.
         hyperplanes = net.copy()
@@ -194,7 +186,7 @@ def step(rows, state, options):
     if options.alpha is not None:
         return state, report
     state, report = refined_if_due(shape, rows, state, report, options)
-    if report.stop is None and state.iteration >= _FIRST_REMOVAL:
+    if report.stop is None and state.iteration >= 2 * _TRIAL_ITERATIONS:
         state = _without_switched_off(shape, rows, state)
     left = np.setdiff1d(np.arange(shape.d), state.net.features)
     if not len(left):
@@ -207,7 +199,7 @@ def step(rows, state, options):
 def _without_switched_off(shape, rows, state):
     """Return the state without the hidden weights of features that have no kinks."""
     features = np.array(shape.features, dtype=np.intp)
-    on = state.net.gamma[3 + features] > _SWITCHED_OFF * shape.n
+    on = state.net.gamma[3 + features] > evidence.SWITCHED_OFF * shape.n
     if on.all() or not switches.on("tables.feature_removal"):
         return state
     output, (hyperplanes,) = shape.split(state.theta)
@@ -222,10 +214,7 @@ def _without_switched_off(shape, rows, state):
 
 
 def refined_if_due(shape, rows, state, report, options):
-    """Return state and report of a fit, refined if there is little noise.
-
-    That is at its end, and now and then before it: a fit may crawl for long.
-    """
+    """Return state and report of a fit, refined if there is little noise."""
     due = report.stop == "tol" or state.iteration % _REFINED_AFTER == 0
     little = NEARLY_EXACT < 1 / state.beta < _LITTLE_NOISE
     possible = shape.q == 1 and not isinstance(rows, RowSource)
@@ -311,7 +300,7 @@ def pruned(net, rows):
     rows stay the same.
     """
     n_rows, n_active = 0, np.zeros(len(net.hyperplanes), dtype=np.intp)
-    for x, _, weight in row_blocks(rows, _BLOCK_ROWS):
+    for x, _, weight in row_blocks(rows):
         active = preactivations(net.hyperplanes, x) > 0
         n_active += active[weight > 0].sum(axis=0)
         n_rows += np.count_nonzero(weight)

@@ -13,6 +13,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
 from sklearn_gn.arrays.extremes import noise_deviation
 from sklearn_gn.bayes import evidence, huber
@@ -25,13 +26,14 @@ from sklearn_gn.bayes.laplace import (
     posterior_variances,
     spectrum,
 )
-from sklearn_gn.bayes.line_ends import rows_at_ends
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
-from sklearn_gn.data.rows_source import reduce, row_blocks
+from sklearn_gn.data.rows_source import BLOCK_ROWS, reduce, row_blocks
+from sklearn_gn.findings import rows_at_ends
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.low_rank import LowRank
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.runtime.summary import Summary, digits
+from sklearn_gn.segmented.inference import LEVEL
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import shape_of
 from sklearn_gn.shallow_relu.lines import (
@@ -44,8 +46,6 @@ from sklearn_gn.shallow_relu.network import hidden_features, rescale, weighted_t
 from sklearn_gn.shallow_relu.starts import hyperplanes_to_user
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
-_BLOCK_ROWS = 2048  # of the tangent space
-_LEVEL = 1.96  # standard errors of a 95 % interval
 _DEPENDENT = 1e-7  # relative singular value of a direction that is left out
 
 
@@ -85,17 +85,14 @@ def joint_gram(hyperplanes, rows):
 
 
 def joint_factor(hyperplanes, rows):
-    """Return a matrix W with ``W^T W`` the Gram matrix of all rows.
-
-    It is a triangular factor, which is more accurate, unless that takes much work.
-    """
+    """Return a matrix W with ``W^T W`` the Gram matrix of all rows."""
     width = 1 + hyperplanes.size + len(hyperplanes)
     if len(rows.x) * width**2 > factors.QR_LIMIT:
-        gram = reduce(joint_gram, hyperplanes, rows, _BLOCK_ROWS)
+        gram = reduce(joint_gram, hyperplanes, rows, BLOCK_ROWS)
         values, vectors = factors.eigenpairs(gram)
         return np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
     factor = np.zeros((0, width))
-    for block in row_blocks(rows, _BLOCK_ROWS):
+    for block in row_blocks(rows):
         columns = np.concatenate(weighted_tangent(hyperplanes, block), axis=1)
         factor = factors.upper_factor(factor, columns)
     return factor
@@ -151,8 +148,8 @@ class Posterior(NamedTuple):
         """Return variances of predictions, at the mean noise of all targets."""
         shape = shape_of(*self.shape)
         variances = np.empty((len(z), shape.q))
-        for start in range(0, len(z), _BLOCK_ROWS):
-            rows = slice(start, start + _BLOCK_ROWS)
+        for start in range(0, len(z), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
             for k in range(shape.q):
                 jacobian = shape.jacobian(self.theta, z[rows], [k])[0]
                 variances[rows, k] = posterior_variances(self.covariance, jacobian)
@@ -163,12 +160,7 @@ class Posterior(NamedTuple):
 
 
 def posterior(hyperplanes, coef, factor, mean_square, n_effective):
-    """Return the posterior of active neurons, and the number of their parameters.
-
-    ``factor`` is their :func:`joint_factor`; ``mean_square`` of shape (q,) are weighted
-    mean squares of the residuals. Directions that the data do not determine are left
-    out.
-    """
+    """Return the posterior of active neurons, and the number of their parameters."""
     (n, q), width = coef.shape, hyperplanes.shape[1]
     mass, hidden = factor[:, : 1 + n], factor[:, 1 + n :]
     u, s, vt = factors.singular_triplets(mass)
@@ -202,10 +194,7 @@ def posterior(hyperplanes, coef, factor, mean_square, n_effective):
 
 
 def fitted_attributes(net, data, scaling, options, *, n_effective):
-    """Return the fitted attributes of a network under given penalties, by name.
-
-    ``data`` are all rows; those of one feature may be sorted.
-    """
+    """Return the fitted attributes of a network under given penalties, by name."""
     net, one_feature = rescale(net), len(scaling.x_scale) == 1
     if one_feature:
         host = data if isinstance(data, SortedRows) else sort_rows(data)
@@ -299,10 +288,7 @@ def evidence_posterior(net, rows, sums, n_effective):
 
 
 def linear_network_if_better(net, found, rows, n_effective):
-    """Return the linear model if it is as good as a network, or None.
-
-    A network that finds structure in noise does not pay for its parameters.
-    """
+    """Return the linear model if it is as good as a network, or None."""
 
     def leverages(x):
         return net.beta * found.variances(x)
@@ -321,11 +307,7 @@ def linear_network_if_better(net, found, rows, n_effective):
 
 
 def evidence_attributes(net, rows, scaling, options, *, robust=False):
-    """Return the fitted attributes of a network whose penalties the evidence chose.
-
-    They are those of the linear model where the evidence prefers it. ``robust`` says
-    whether the loss is Huber's.
-    """
+    """Return the fitted attributes of a network whose penalties the evidence chose."""
     n_effective, given = options.n_effective, options.alpha is not None
     observed, n_neurons = rows, net.shape.n
     if robust:
@@ -357,7 +339,7 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         noise_std = posterior.noise_std * math.sqrt(ratio)
     shown = evidence_gn.pruned(net, rows)
     slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
-    gram = reduce(joint_gram, shown.hyperplanes[slots], rows, _BLOCK_ROWS)
+    gram = reduce(joint_gram, shown.hyperplanes[slots], rows, BLOCK_ROWS)
     p = 1 + len(slots)
     return _network_attributes(shown, slots, shown.slope, scaling) | {
         "active_": np.isin(np.arange(n_neurons), slots),
@@ -386,7 +368,8 @@ def summarise(model):
     """Return the summary of a ShallowReLURegressor with one feature and one target."""
     t, std = model.breakpoints_, getattr(model, "breakpoint_std_", None)
     std = np.full(len(t), np.nan) if std is None else std
-    lower, upper = t - _LEVEL * std, t + _LEVEL * std
+    width = ndtri((1 + LEVEL) / 2) * std
+    lower, upper = t - width, t + width
     slope, intercept = _lines(model, t)
     facts = {
         "Neurons": len(t),

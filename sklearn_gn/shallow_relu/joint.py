@@ -32,7 +32,6 @@ from sklearn_gn.shallow_relu.sggn import (
 )
 
 FIRST_SHIFT = 1e-3  # relative to the largest eigenvalue
-SINGLE_ROUNDING = 1e-6  # of a Gram matrix, relative to its largest eigenvalue
 MAX_TRIALS = 20  # steps tried in one iteration
 
 
@@ -78,10 +77,7 @@ def _model_by_factor(net, rows, options, scale):
 
 
 def _outside_mass(r, p):
-    """The part of the factor that is orthogonal to its first p columns.
-
-    Below row p all of it is; above, what columns that depend on others leave free.
-    """
+    """The part of the factor that is orthogonal to its first p columns."""
     u, s, _ = factors.singular_triplets(r[:p, :p])
     floor = 1e-12 * s[0]
     free = jnp.where((s <= floor)[:, None], u.T @ r[:p], 0)
@@ -120,7 +116,8 @@ def _model_by_gram(net, rows, options, scale):
     reduced = layer_products - cross.T @ factors.solve_semidefinite(mass, cross)
     values, basis = factors.eigenpairs(reduced * (scale @ scale.T))
     # Raised by what rounding may have taken, so that no step is longer for that.
-    values = jnp.maximum(values[::-1], 0) + SINGLE_ROUNDING * values[-1]
+    rounding = 8 * float(jnp.finfo(jnp.float32).eps)  # of a Gram matrix
+    values = jnp.maximum(values[::-1], 0) + rounding * values[-1]
     basis = basis[:, ::-1]
     return values, basis.T @ jnp.sum(slopes * scale, axis=1), basis
 

@@ -93,11 +93,7 @@ class FitOptions(NamedTuple):
 
 
 def problem_of(estimator, X, y, weight, validation, is_late=lambda: False):
-    """Return the :class:`Problem` of validated data, with their validation data.
-
-    The constructor parameters are read, and under ``warm_start`` the network.
-    ``is_late`` says whether the time of the fit is over.
-    """
+    """Return the :class:`Problem` of validated data, with their validation data."""
     solver = _algorithm(estimator, X.shape[1])
     n_effective = float(weight.sum())
     rng = check_random_state(estimator.random_state)

@@ -108,7 +108,7 @@ def direction(net, rows, options):
     design = layer_design(net, rows, active)
     error = residual(net, rows).reshape(-1, 1)
     gradient = total(design.T @ error).reshape(net.hyperplanes.shape) * size
-    design = jnp.where(intercept_moves(options), centre(design, rows.weight), design)
+    design = jnp.where(options.relocations > 0, centre(design, rows.weight), design)
     s = least_squares(
         design,
         error,
@@ -120,11 +120,6 @@ def direction(net, rows, options):
     decrease = 0.5 * total(jnp.sum(change * (2 * error - change)))
     p = jnp.where(active[:, None], s.reshape(net.hyperplanes.shape) / size, 0)
     return p, gradient, decrease
-
-
-def intercept_moves(options):
-    """Whether the hidden-layer step lets the intercept move along."""
-    return options.relocations > 0
 
 
 def centre(design, weight):
@@ -143,7 +138,7 @@ def line_search(net, rows, p, options):
 
     def loss(gamma):
         error = jnp.maximum(z - gamma * dz, 0) @ net.coef - target
-        mean = jnp.where(intercept_moves(options), total(rows.weight @ error), 0)
+        mean = jnp.where(options.relocations > 0, total(rows.weight @ error), 0)
         error = error - mean[None, :]
         return total(rows.weight @ jnp.sum(error**2, axis=1))
 

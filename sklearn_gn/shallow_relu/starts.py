@@ -57,10 +57,7 @@ def row_norms(normal):
 
 
 def initial_network(hyperplanes, n_spare, n_targets, dtype):
-    """Return the network of given hyperplanes (..., n, 1 + d), its output layer zero.
-
-    A leading axis is that of starts which run side by side.
-    """
+    """Return a network of hyperplanes (..., n, 1 + d), its output layer zero."""
     *lead, n, width = hyperplanes.shape
     spare = np.zeros((*lead, n_spare, width))
     spare[..., 1] = 1.0
@@ -74,11 +71,7 @@ def initial_network(hyperplanes, n_spare, n_targets, dtype):
 
 
 def given_hyperplanes(estimator, n, scaling):
-    """Return hyperplanes from which to start, in scaled units; None if none are given.
-
-    Those of the previous fit, under ``warm_start``, come before ``init``. ``n`` is the
-    number of neurons, None if it is still to be chosen.
-    """
+    """Return the hyperplanes that are given to start from, in scaled units, or None."""
     init, d = estimator.init, len(scaling.x_scale)
     warm = estimator.warm_start and hasattr(estimator, "_network")
     # A linear model, which the evidence may prefer, has no neurons to go on with.
@@ -164,10 +157,7 @@ class Phase(IntEnum):
 
 
 class SizePath:
-    """Networks of several sizes, of which a criterion chooses one.
-
-    ``scale`` is the loss of the mean.
-    """
+    """Networks of several sizes, of which a criterion chooses one."""
 
     def __init__(self, criterion, n_observations, scale):
         self.criterion, self.n_observations = criterion, n_observations
@@ -186,11 +176,10 @@ class SizePath:
 
     def best_size(self):
         """Return the size with the lowest criterion, the smallest of equal ones."""
-        return min(sorted(self.found), key=lambda size: self._value(size))
-
-    def _value(self, size):
-        worth, *_, penalty, _ = self.found[size]
-        return worth + penalty
+        worth = {
+            n: value + penalty for n, (value, _, _, penalty, _) in self.found.items()
+        }
+        return min(sorted(worth), key=worth.get)
 
     def result(self):
         """Return the hyperplanes of the best size, and the path: a dict of arrays."""

@@ -107,15 +107,6 @@ def reduced_objective(model, start, rows, penalties, theta):
     )
 
 
-def without_last_value(memory):
-    """Return the memory without value and gradient of the last line search.
-
-    They are of no use if the step was not taken, or if the objective has changed.
-    """
-    search = memory[-1]
-    return *memory[:-1], search._replace(value=jnp.full_like(search.value, jnp.inf))
-
-
 @partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
 def lbfgs_update(model, net, memory, rows, penalties):
     """One step of L-BFGS with a line search for the strong Wolfe conditions."""
@@ -128,7 +119,9 @@ def lbfgs_update(model, net, memory, rows, penalties):
     theta = jax.tree.map(lambda p, u: p + u, net.theta, move)
     inner = solve_inner(model, theta, rows, penalties, net.output)
     better = inner.loss < value
-    kept = (Net(theta, inner.output), memory), (net, without_last_value(memory))
+    # Value and gradient of the line search are of no use if the step is not taken.
+    forgotten = memory[-1]._replace(value=jnp.full_like(memory[-1].value, jnp.inf))
+    kept = (Net(theta, inner.output), memory), (net, (*memory[:-1], forgotten))
     net, memory = jax.tree.map(lambda a, b: jnp.where(better, a, b), *kept)
     loss, info = jnp.where(better, inner.loss, value), memory[-1].info
     return net, memory, value, loss, norm(gradient), info

@@ -78,11 +78,7 @@ def current_batch(rows, settings, iteration):
 
 
 def draw_batch(rows, size, number, settings):
-    """Return the batch of a given size and number, and its share of all rows.
-
-    Sweeps draw new batches from the rows that have weight; the last batch of a sweep is
-    filled up from the first.
-    """
+    """Return the batch of a given size and number, and its share of all rows."""
     if size is None or size >= settings.n_rows:
         return rows, 1.0
     if not isinstance(rows, Rows):  # they come in chunks
@@ -118,12 +114,7 @@ def take_rows(rows, order, factor):
 
 
 def shuffled_epochs(rows, settings, iteration):
-    """Yield shuffled rows in mini-batches, the number of these, and their size.
-
-    The objectives of all batches have that of all rows as mean; the last one is filled
-    up from the first. Rows that come in chunks are shuffled in blocks, each of which is
-    a pass of its own.
-    """
+    """Yield shuffled rows in mini-batches, the number of these, and their size."""
     rng = np.random.RandomState((int(settings.seed) + iteration) % 2**32)
     for block in [rows] if isinstance(rows, Rows) else rows.blocks():
         weight = np.asarray(block.weight)
@@ -195,10 +186,7 @@ class ChunkedRows:
             return Rows(*(a.astype(self._dtype) for a in (x, t, weight)))
 
     def least_squares(self, model, theta):
-        """Return features (p + q, p) and Rows with the least-squares problem of all.
-
-        Their weights are one, and ``x`` is None.
-        """
+        """Return features (p + q, p) and Rows with the least-squares problem of all."""
         key = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(theta)]
         if key != self._squares[0]:
             x, y, _ = self._of_sample(slice(0, 1))

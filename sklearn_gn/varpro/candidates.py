@@ -124,10 +124,7 @@ def of_process(rows, n_effective, others, summary_of, seed, logs=None):
 
 
 def share_of_process(rows, n_effective, others, summary_of, seed, logs=None):
-    """Return the share that a process of some rows has beside others, and its kernel.
-
-    Its parameters are as those of :func:`of_process`.
-    """
+    """Return the share of a process of some rows beside others, and its kernel."""
     counts, order = _counts(rows, n_effective, seed)
     if logs is None:
         few = order[:_FIRST_ROWS]
@@ -161,20 +158,14 @@ def _process(logs, counts, n_effective, summary_of):
 
 
 def weights(candidates, weight, n_effective):
-    """Return the weights of the candidates, (candidates, k), from rows of some weight.
-
-    Each target has its own.
-    """
+    """Return the weights of the candidates, (candidates, k), by weighted rows."""
     log_p = np.array([candidate.log_p for candidate in candidates])
     of_targets = np.transpose(log_p, (2, 1, 0))
     return np.transpose([stacking.weights(p, weight, n_effective) for p in of_targets])
 
 
 def stacked(candidates, rows, n_effective):
-    """Return the members with their shares, and the summaries.
-
-    Networks stay members without a share, as the fit may go on with them.
-    """
+    """Return the members with their shares, and the summaries."""
     found = []
     share = weights(candidates, left_out_rows(rows).weight, n_effective)
     for candidate, own in zip(candidates, share, strict=True):
@@ -237,12 +228,7 @@ def _constant(model, counts):
 
 
 def shares_and_factor(log_p, wide, rows, n_effective):
-    """Return the weights of candidates, the wide members last, and their factor.
-
-    ``log_p`` has log probabilities of the true classes, (m,), of each other candidate
-    at laplace.left_out_rows; ``wide`` has the values (m, k) of each wide member there,
-    of which the one that has not seen a row speaks for it.
-    """
+    """Return the weights of candidates, the wide members last, and their factor."""
     some = left_out_rows(rows)
     if not wide:
         return stacking.weights(np.transpose(log_p), some.weight, n_effective), 1.0

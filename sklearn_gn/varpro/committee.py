@@ -71,9 +71,7 @@ ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}
 _MOST_WORK_OF_ALL_ROWS = 5e8  # of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
-_SWITCHED_OFF = 0.01  # well-determined weights, per neuron, of a feature that is
 _PATIENCE = 5  # iterations in which the members together gain nothing
-_MOST_MEMBERS = 4
 _WORTH = 10  # times tol: gain of log density a row that larger or more networks need
 _MUCH_WORK = 1e11  # of all steps of a member; from then on the tolerance rises
 
@@ -226,12 +224,7 @@ def independent_targets(y, weight):
 
 
 def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
-    """Fit the committee of a :class:`Plan` and set the fitted attributes.
-
-    y has targets, or probabilities of the classes. The weights of the distinct rows sum
-    to one, ``n_effective`` counts rows by them as they were given, and ``factors``
-    multiply the odds of the classes. ``words`` are those of ``_run_from``.
-    """
+    """Fit the committee of a :class:`Plan` and set the fitted attributes."""
     rows, options = _problem(estimator, plan, X, y, weight, n_effective, rng)
     seeds = rng.randint(np.iinfo(np.int32).max, size=len(plan.models))
     if estimator.warm_start and hasattr(estimator, "_fitted"):
@@ -455,11 +448,7 @@ def _larger(member, rows, n_effective, rng, most_work):
 
 
 def _n_members(members, rows, options, kernel):
-    """Return the number of members for which one more would be hardly any better.
-
-    None is, where a process of some rows leaves the networks no share; its kernel is
-    returned too.
-    """
+    """Return the number of members for which one more would be hardly any better."""
     if len(members) < 2:
         return 2, kernel
     some, worth = left_out_rows(rows), _WORTH * options.evidence.tol
@@ -483,7 +472,7 @@ def _n_members(members, rows, options, kernel):
         if np.all(share == 1):
             gain = 0.0
     ratio = np.nan_to_num(gain / max(worth, np.finfo(float).tiny))
-    count = int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, _MOST_MEMBERS))
+    count = int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, N_PARTS))
     return count, kernel
 
 
@@ -543,7 +532,7 @@ def _without_dead_features(run, rows):
     if state.iteration < 2 * FIRST_UPDATE or not of_features:
         return run
     gamma = state.net.gamma[3:].take(model.features)
-    idle = (gamma <= _SWITCHED_OFF * model.sizes[1]) & (gamma < gamma.max())
+    idle = (gamma <= evidence.SWITCHED_OFF * model.sizes[1]) & (gamma < gamma.max())
     # New sums are as dear as a step: a tenth of the parameters pays for them.
     few = 10 * np.count_nonzero(idle) * model.sizes[1] <= len(state.theta)
     if few or not switches.on("tables.feature_removal"):

@@ -178,10 +178,7 @@ class _VarProNet(
         return units._replace(y_center=np.zeros(self._n_values(y)), y_scale=1.0)
 
     def _fit_network(self, rows, example, scaling, rng, *, n_rows, n_samples, **words):
-        """Fit one network to rows in the units of a scaling.
-
-        ``example`` has some of them in memory; ``words`` are those of ``_run_from``.
-        """
+        """Fit one network to rows in the units of a scaling."""
         from sklearn_gn.varpro.baselines import ALGORITHMS
         from sklearn_gn.varpro.problem import Model
         from sklearn_gn.varpro.training import Settings, needed_bytes
@@ -395,11 +392,7 @@ class _VarProNet(
         return getattr(self._solver_object(), "batch_size", "auto")
 
     def _fit_surveyed(self, chunks, n_columns, fit_in_memory, validation, n_samples):
-        """Fit checked chunks: as a whole where they are few, or else in batches.
-
-        ``n_columns`` counts those of X and y, ``fit_in_memory`` takes X, targets and
-        weights of distinct rows, and ``n_samples`` maps a Survey to the number of rows.
-        """
+        """Fit checked chunks: as a whole where they are few, or else in batches."""
         began, size = time.perf_counter(), self._batch_size()
         least = size if isinstance(size, Integral) else 1
         found = chunks.survey(max(_SAMPLE_NUMBERS // n_columns, least))

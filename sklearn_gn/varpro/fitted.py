@@ -16,7 +16,6 @@ from scipy.special import logsumexp, softmax
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import noise_deviation
 from sklearn_gn.bayes import evidence, evidence_gn, huber, laplace
-from sklearn_gn.bayes.gaussian_process import Root
 from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.bayes.layers import RegularisedLayers, sum_over_blocks
 from sklearn_gn.bayes.linear_evidence import linear_model
@@ -41,7 +40,7 @@ class Summary(NamedTuple):
 
     alpha: dict
     loss: float
-    covariance: laplace.PosteriorCovariance | None = None
+    covariance: laplace.Deferred | None = None
     # (k,)  variance of the noise of each target, over the mean of all
     noise_ratio: np.ndarray | None = None
     gram: np.ndarray | LargeGram | None = None  # Gauss-Newton matrix
@@ -53,11 +52,7 @@ class Summary(NamedTuple):
 
 
 def set_fitted(estimator, run, rows, options, factors):
-    """Set the fitted attributes of an estimator after a run.
-
-    ``options`` are the :class:`~sklearn_gn.varpro.committee.CommitteeOptions`;
-    ``factors`` multiply the odds of the classes.
-    """
+    """Set the fitted attributes of an estimator after a run."""
     observed, members, wide = rows, run.best_net, ()
     n, of_classes = options.evidence.n_effective, estimator._loss != "squared"
     if options.wide:
@@ -135,11 +130,7 @@ def _moved(factors, output):
 
 
 def _stacked(rows, options, members, summaries, is_open, kernel):
-    """Return the members of all candidates with their shares, and the summaries.
-
-    The process is one of them if the fit ended by itself in time (``is_open``), unless
-    networks of a certain kind are asked for.
-    """
+    """Return the members of all candidates with their shares, and the summaries."""
     n_effective = options.evidence.n_effective
     found = candidates.of_networks(members, summaries, rows, n_effective)
     linear = linear_model(rows, n_effective)
@@ -176,7 +167,7 @@ def summary_of_process(rows, options, found):
     return Summary(
         alpha={},
         loss=found.loss * options.scaling.loss_scale,
-        covariance=Root(found.process),
+        covariance=laplace.Deferred(found.process.root),
         noise_ratio=np.ones(k),
         noise_std=y_scale * noise_deviation(1 / noise, np.ones(k)),
         n_effective_parameters=found.gamma,
@@ -215,7 +206,7 @@ def summary_of(rows, options, member):
     if options.evidence.alpha is None:
         of_penalties = evidence.parameters_of_penalties(found.gamma, model.groups())
     return Summary(
-        covariance=laplace.PosteriorCovariance(
+        covariance=laplace.deferred_covariance(
             model, sums, net.alpha, net.beta, n_effective
         ),
         noise_ratio=noise_ratio,

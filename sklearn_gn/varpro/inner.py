@@ -80,7 +80,7 @@ def solve_hessian(model, inner, rows, penalties, right):
         flat = right.reshape(right.shape[0], -1)
         solved = f.right @ (f.inverse[:, None] * (f.right.T @ flat))
         return solved.reshape(right.shape)
-    if is_direct(inner.output):
+    if inner.output.size <= LARGEST_DENSE:  # factored as a whole
         return f.solve(right)
     alpha_out = penalties.output
     direction, _ = entropy_direction(
@@ -90,11 +90,7 @@ def solve_hessian(model, inner, rows, penalties, right):
 
 
 def output_response(model, inner, rows, penalties, right, change):
-    """Solve with the inner Hessian for ``right + z^T (w change)``.
-
-    ``right`` has the shape (p, q), ``change`` (m, q). For least squares the second part
-    comes from the SVD, in which the condition number is not squared.
-    """
+    """Solve with the inner Hessian for ``right + z^T (w change)``."""
     if model.loss == "squared":
         f = inner.factors
         image = total(f.left.T @ (jnp.sqrt(rows.weight)[:, None] * change))
@@ -323,8 +319,3 @@ def _inverse_root(matrix, shift, scale):
     """
     floor = len(matrix) * jnp.finfo(matrix.dtype).eps * scale
     return factor(matrix, jnp.maximum(shift, floor)).inverse_root()
-
-
-def is_direct(output):
-    """Whether the Hessian of the inner problem is factored as a whole."""
-    return output.size <= LARGEST_DENSE

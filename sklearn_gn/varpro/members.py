@@ -19,17 +19,17 @@ from sklearn_gn.bayes.gaussian_process import GaussianProcess
 from sklearn_gn.bayes.layers import (
     Layers,
     RegularisedLayers,
+    block_size,
     curvatures,
     forward,
     residuals,
-    row_blocks,
     with_one,
 )
+from sklearn_gn.data.rows_source import row_blocks
 from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.linalg.large_gram import work_of
 from sklearn_gn.optim.multinomial import all_classes
 
-_START_COEF = 0.1  # standard deviation of the first coefficients
 _WORK_OF_A_THREAD = 3e7  # products of matrix entries in a step that a thread pays for
 BLOCK_NUMBERS = 2**22  # of the rows that predictions take at a time
 
@@ -57,10 +57,7 @@ def is_process(member):
 
 
 def networks_of(members):
-    """Return the members that are networks, not processes, nor those without weights.
-
-    Such are linear models, and class frequencies.
-    """
+    """Return the members but processes, linear models and class frequencies."""
     return tuple(
         member
         for member in members
@@ -98,7 +95,7 @@ def first_member(model, rows, n_effective, rng):
         # A class may be without weight here; its share is that of half a row then.
         share = np.log(np.maximum(rows.weight @ rows.y, 0.5 / n_effective))
         output[0] = share[1] - share[0] if k == 1 else share - np.mean(share)
-    output[1 + d :] = _START_COEF * size * coef
+    output[1 + d :] = evidence_gn.START_COEF * size * coef
     cumulated, layers = np.cumsum(rows.weight), []
     for number, (width, n_inputs) in enumerate(model.shapes()):
         direction = rng.standard_normal((width, n_inputs - 1))
@@ -134,10 +131,7 @@ def former_members(estimator, models, scaling):
 
 
 def in_units(member, before, after):
-    """Return a member of a former fit as a start, in the :class:`Units` of this one.
-
-    The function stays, and the noise level where the units are the same.
-    """
+    """Return a member of a former fit as a start, in the :class:`Units` of this one."""
     model, net = member
     output, layers = model.split(net.theta)
     output, layers = output.copy(), [layer.copy() for layer in layers]
@@ -217,11 +211,7 @@ def with_shares(members, share):
 
 
 def mean_values(members, x):
-    """Return the mean of the members' values, or the logits of mean probabilities.
-
-    Of shape (m, k), for x of shape (m, d) in the units of the fit. One column stands
-    for two classes.
-    """
+    """Return the mean of the members' values, or the logits of mean probabilities."""
     pairs = [
         (member.values(x), share)
         for member, share in zip(members, shares(members), strict=True)
@@ -249,12 +239,7 @@ def hidden_features(members, x):
 
 
 def variances(members, covariances, noise_ratios, x):
-    """Return the variances of the mean of the members, of shape (m, k).
-
-    They are those of the posterior, in the mean over the members, and the spread of the
-    members: two that disagree do not know. The posterior takes all targets for equally
-    noisy; ``noise_ratios``, of shape (k,) for each member, correct it.
-    """
+    """Return the variances of the mean of the members, of shape (m, k)."""
     mean, found = mean_values(members, x), 0.0
     for member, share, covariance, ratio in zip(
         members, shares(members), covariances, noise_ratios, strict=True
@@ -286,12 +271,9 @@ def posterior_variances(member, covariance, x):
 
 
 def left_out_errors(member, covariance, n_effective, rows):
-    """Return errors and variances, (m, k), of a regression at rows that are left out.
-
-    The variances are those of observations.
-    """
+    """Return errors and variances, (m, k), of a regression at left-out rows."""
     covariance, beta, found = covariance.get(), member.net.beta, []
-    for x, y, weight in row_blocks(rows, _size_of_derivatives(member)):
+    for x, y, weight in _blocks(member, rows):
         leverage = beta * posterior_variances(member, covariance, x)
         found.append(
             [
@@ -316,7 +298,7 @@ def left_out_values(member, covariance, n_effective, rows):
     For the squared loss of a linear model this is exact.
     """
     model, moved = member.model, []
-    for x, y, weight in row_blocks(rows, _size_of_derivatives(member)):
+    for x, y, weight in _blocks(member, rows):
         u, jacobian = member.values(x), model.jacobian(member.net.theta, x)
         spread = np.einsum("tpm,spm->mts", jacobian, covariance @ jacobian)
         # A row that stands for several is left out once only.
@@ -328,6 +310,8 @@ def left_out_values(member, covariance, n_effective, rows):
     return np.concatenate(moved)
 
 
-def _size_of_derivatives(member):
-    """Numbers in the derivatives of a row."""
-    return member.model.n_values * len(member.net.theta)
+def _blocks(member, rows):
+    """Return blocks of rows whose derivatives stay in cache."""
+    return row_blocks(
+        rows, block_size(rows, member.model.n_values * len(member.net.theta))
+    )

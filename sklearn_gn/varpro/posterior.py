@@ -94,10 +94,7 @@ def _unit(output):
 
 @partial(jax.jit, static_argnames=("model", "joint"))
 def posterior(model, net, rows, penalties, joint, z=None):
-    """Return the factor in (theta, W), or in W, and the effective parameters.
-
-    The features z stand in for rows whose x is None.
-    """
+    """Return the factor in (theta, W), or in W, and the effective parameters."""
 
     def of_block(block):
         x, weight = block

@@ -20,12 +20,12 @@ from sklearn_gn.arrays.blocks import (
 from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import all_rows, n_devices, total
 from sklearn_gn.arrays.trees import dimension
+from sklearn_gn.bayes.low_rank import TOL as KRYLOV_TOL
 from sklearn_gn.linalg.factors import eigenpairs, upper_factor
 from sklearn_gn.linalg.large_gram import LARGEST_DENSE
 from sklearn_gn.optim.multinomial import probabilities, to_columns
 from sklearn_gn.optim.trust_region import SpectralModel, lanczos
 from sklearn_gn.varpro.inner import (
-    is_direct,
     output_response,
     output_response_transposed,
     solve_hessian,
@@ -33,7 +33,6 @@ from sklearn_gn.varpro.inner import (
 )
 from sklearn_gn.varpro.problem import loss_curvature, penalty_matrix, penalty_product
 
-KRYLOV_TOL = 1e-2  # relative residual at which a Krylov space is large enough
 _KRYLOV_DIMENSION = 20
 _DENSE_FLOATS = 2**27  # of the Jacobian
 _PULLED_TOGETHER = 8  # features whose derivatives are computed at a time
@@ -92,7 +91,7 @@ def curvature_form(settings, rows, net):
         )
     if settings.rank is not None or curvature == "krylov":
         return "krylov"
-    if n == 0 or not (loss == "squared" or is_direct(net.output)):
+    if n == 0 or not (loss == "squared" or net.output.size <= LARGEST_DENSE):
         return "krylov"
     n_dual = m * n_classes + net.output.size
     dual = getattr(network, "plain_penalty", True) and n_dual < n

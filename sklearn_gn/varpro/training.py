@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from sklearn_gn.bayes.evidence_gn import PATIENCE
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.varpro import batches
 from sklearn_gn.varpro.batches import (
@@ -15,8 +16,7 @@ from sklearn_gn.varpro.batches import (
 )
 from sklearn_gn.varpro.problem import Model, Net, Penalties
 
-_PATIENCE = 3  # iterations with hardly any decrease after which a level ends
-_EPOCHS = 10  # the same of epochs
+_EPOCHS = 10  # with hardly any decrease after which a level ends
 _EVALUATED_EVERY = 20  # work units on batches after which all rows are evaluated
 
 
@@ -156,17 +156,14 @@ def evaluate_last(rows, state, settings, at_rows=with_optimal_output):
 
 
 def patience_of(settings, state):
-    """Return the number of iterations without a lower loss after which a level ends.
-
-    With batches it is a sweep at least, in which all rows are evaluated a few times.
-    """
+    """Return the number of iterations without a lower loss after which a level ends."""
     if has_mini_batches(settings.solver):
         return _EPOCHS
     count = batches.n_batches(settings)
     if count == 1:
-        return _PATIENCE
+        return PATIENCE
     between = _EVALUATED_EVERY * state.iteration / max(1.0, state.work)
-    return max(count * settings.solver.iterations_per_batch, _PATIENCE * between)
+    return max(count * settings.solver.iterations_per_batch, PATIENCE * between)
 
 
 def nothing_to_train(state):
@@ -204,10 +201,7 @@ def level_ends(state, settings):
 
 
 def enter_level(state, settings):
-    """Return the state, on a finer network where a level ends, and whether it does.
-
-    The finer network is nearly the same function.
-    """
+    """Return the state, on a finer network where a level ends, and whether it does."""
     if not level_ends(state, settings):
         return state, False
     theta = settings.model.network.refine(jax.tree.map(np.asarray, state.net.theta))

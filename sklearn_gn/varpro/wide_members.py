@@ -76,10 +76,7 @@ class WideState(NamedTuple):
 
 
 def init(rows, members, options):
-    """Return the state of wide members that start from some.
-
-    The precisions of the priors in scaled units are ten for the slopes, one for others.
-    """
+    """Return the state of wide members that start from some."""
     alpha = np.append(10.0, np.ones(members[0].model.n_groups - 1))
     if options.alpha is not None:
         alpha = options.n_effective * options.alpha
@@ -236,10 +233,7 @@ def margins(u, y):
 
 
 def left_out_part(rows):
-    """Return the number of the part, (m,), that each row belongs to.
-
-    Each class is divided among all parts.
-    """
+    """Return the number of the part, (m,), that each row belongs to."""
     order = np.argsort(np.argmax(rows.y, axis=1), kind="stable")
     part = np.empty(len(order), np.intp)
     part[order] = np.arange(len(order)) % N_PARTS

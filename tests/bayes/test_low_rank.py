@@ -96,7 +96,7 @@ def test_few_rows_are_exact(monkeypatch):
 
 @pytest.mark.parametrize("rank", [None, 20])
 def test_steps_are_those_of_the_matrix(rank, monkeypatch):
-    monkeypatch.setattr(low_rank, "_TOL", 1e-10)
+    monkeypatch.setattr(low_rank, "TOL", 1e-10)
     problem = multilayer(m=400 if rank is None else 40)
     dense, large = both(problem, monkeypatch)
     groups = problem[0].groups()

@@ -416,7 +416,7 @@ def test_spectra_are_those_of_the_dense_matrices(fitted):
 def test_blocks_of_rows_change_no_standard_error(fitted, monkeypatch):
     X, _ = data()
     expected = fitted.predict(X, return_std=True)[1]
-    monkeypatch.setattr(fitted_module, "_BLOCK_ROWS", 7)
+    monkeypatch.setattr(fitted_module, "BLOCK_ROWS", 7)
     np.testing.assert_allclose(
         fitted.predict(X, return_std=True)[1], expected, rtol=1e-9
     )

@@ -351,15 +351,17 @@ def test_several_targets():
     assert_allclose(std**2, np.einsum("st,smt->mt", share, own), rtol=1e-9)
 
 
+def counted_covariance(*arguments, covariance=laplace.covariance):
+    counted_covariance.computed.append(arguments)
+    return covariance(*arguments)
+
+
 def test_covariances_wait_until_standard_deviations_are_asked_for(monkeypatch):
     X, y = smooth()
     model = VarProNetRegressor(random_state=0, n_init=2, max_iter=5, alpha=0.1)
-    computed, covariance = [], laplace.covariance
-    monkeypatch.setattr(
-        laplace,
-        "covariance",
-        lambda *a: computed.append(a) or covariance(*a),
-    )
+    computed = []
+    monkeypatch.setattr(laplace, "covariance", counted_covariance)
+    monkeypatch.setattr(counted_covariance, "computed", computed, raising=False)
     with pytest.warns(ConvergenceWarning):
         model.fit(X, y)
     model.predict(X)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sklearn_gn import SegmentedRegressor, ShallowReLURegressor
-from sklearn_gn.bayes.line_ends import note_on_ends, rows_at_ends
+from sklearn_gn.findings import note_on_ends, rows_at_ends
 from sklearn_gn.optim.solver import Rows
 
 
