@@ -24,6 +24,7 @@ from scipy import sparse
 
 from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
+from sklearn_gn.arrays import threads
 from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of, namespace
 from sklearn_gn.arrays.parts import all_rows, own_rows, total
 from sklearn_gn.arrays.trees import add, dot
@@ -385,7 +386,7 @@ def _solved(x, head, system, right, size, settings, inverses, last):
         biases = bias_block(columns, weight, damping)
 
         def with_biases(coefficients, gradient):
-            logits = x @ coefficients
+            logits = threads.product(x, coefficients)
             gradient = gradient - weight @ covariance_product(columns, logits)
             bias = system.intercept * biases.solve(gradient)
             return Change(coefficients, bias, logits + bias)
