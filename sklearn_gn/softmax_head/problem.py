@@ -33,6 +33,13 @@ from sklearn_gn.softmax_head.head import (
     objective,
     on_devices,
 )
+from sklearn_gn.softmax_head.sparse_newton import SPARSE_NEWTON, evaluated
+from sklearn_gn.softmax_head.sparse_rows import (
+    RowSpace,
+    expand,
+    sparse_rows,
+    with_start,
+)
 from sklearn_gn.softmax_head.whitening import Units, gram_of
 from sklearn_gn.solvers import FGN, FGNNewton
 
@@ -150,11 +157,40 @@ class Task(NamedTuple):
         }
 
 
-def task_of(estimator, solver, X, label, kept, weight, total, rng):
+class SparseTask:
+    """The same of many sparse rows, whose heads are combinations of the rows."""
+
+    units = few_rows = None
+
+    def __init__(self, rows, options, few):
+        self.algorithm, self.options, self.few = SPARSE_NEWTON, options, few
+        self.rows = rows
+
+    def start(self, net, n_features, n_columns):
+        """Return the head to start from: zeros, unless it is given."""
+        weight, bias = net or (np.zeros((n_features, n_columns)), np.zeros(n_columns))
+        bias = bias * (self.options.intercept > 0)
+        kind = self.options.alpha.dtype
+        head = AffineHead(weight.astype(kind), bias.astype(kind))
+        self.rows, net = with_start(self.rows, head)
+        return net
+
+    def coefficients(self, net):
+        """Return the attributes of a head that predictions need."""
+        net = expand(net, self.rows)
+        return {
+            "coef_": net.weight.T,
+            "intercept_": net.bias.astype(np.float64),
+            "temperature_": 1.0,  # until rows that are left out say otherwise
+        }
+
+
+def task_of(estimator, solver, X, label, kept, weight, total, rng, *, path=False):
     """The task of a fit: rows in batches, or, for Newton's method, in its coordinates.
 
     ``kept`` are the numbers of the rows to take, ``weight`` their weights, and
-    ``total`` is the sum of the weights of all rows.
+    ``total`` is the sum of the weights of all rows; ``path`` says whether heads of many
+    penalties and folds share the rows.
     """
     mesh, on_host = backend.mesh_of(estimator.device), numpy_computes(estimator.device)
     n_devices = 1 if mesh is None else mesh.size
@@ -179,7 +215,7 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng):
     # Of the training part; every row counts as one at least.
     n_effective = max(float(total * weight.sum()), float(len(kept)))
     if stays_sparse:
-        units, x = Units.of_sparse(rows.x)
+        given, (units, x) = rows.x, Units.of_sparse(rows.x)
     else:
         x, intercept = rows.x, estimator.fit_intercept
         units = Units.of(x[:n], rows.weight[:n], intercept, auto)
@@ -196,6 +232,11 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng):
             options = newton.at_penalty(options, alpha * share)._replace(factor=factor)
         elif auto:
             options = options._replace(n_effective=n_effective)
+        if stays_sparse and few_rows is None and not path:
+            weight = rows.weight / rows.weight.sum()
+            kinds = n_columns(estimator), estimator.fit_intercept, kind
+            data = sparse_rows(given, rows.label, weight, *kinds)
+            return SparseTask(data, options, few)
         data = newton.prepare(rows, options, units.alike)
     algorithm = replace(newton.NEWTON, compiled=not by_numpy)
     return Task(algorithm, data, options, few, units, few_rows)
@@ -322,6 +363,8 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
                 from sklearn_gn.softmax_head.minibatch import evaluate_chunks
 
                 logged, few = evaluate_chunks(net, task.rows, options)
+            elif isinstance(task, SparseTask):
+                logged = evaluated(RowSpace(task.rows), net, options).evaluation
             elif task.units is not None:
                 logged = newton.objective(task.rows, net, alpha)
             else:
