@@ -19,11 +19,9 @@ from typing import Any
 
 import joblib
 import numpy as np
-from scipy.sparse import issparse
 from threadpoolctl import ThreadpoolController
 
 _LEAST = 2**28  # multiplications: some milliseconds, as long as a thread may wait
-_COLUMNS = 64  # of a block of a sparse product, whose rows are read in any order
 _ROWS = 600  # of a block of a product; smaller ones are multiplied at a lower rate
 
 
@@ -124,20 +122,6 @@ def symmetric_product(a):
     # Blocks of the diagonal, which take half as long, come last.
     pairs = [(i, i - d) for d in range(count - 1, -1, -1) for i in range(d, count)]
     in_threads([partial(multiply, *pair) for pair in pairs])
-    return found
-
-
-def product(a, b):
-    """``a b``, for a sparse matrix in blocks of columns that the threads share."""
-    if not issparse(a) or b.ndim == 1:
-        return a @ b
-    found = np.empty((a.shape[0], b.shape[1]), np.result_type(a, b))
-
-    def multiply(part):
-        found[:, part] = a @ np.ascontiguousarray(b[:, part])
-
-    starts = range(0, b.shape[1], _COLUMNS)
-    in_threads([partial(multiply, slice(i, i + _COLUMNS)) for i in starts])
     return found
 
 

@@ -20,7 +20,6 @@ from sklearn_gn.arrays.libraries import (
     namespace,
 )
 from sklearn_gn.arrays.parts import everywhere, total
-from sklearn_gn.arrays.threads import product
 from sklearn_gn.optim.line_search import line_minimum
 from sklearn_gn.optim.multinomial import (
     all_classes,
@@ -243,7 +242,7 @@ def evaluate(head, rows, penalty, intercept, dual=None):
         size, gradient = weight * split.p_rest, to_columns(split.gradient)
         means = (cross_entropy(split.margin), *traces(split))
         return (
-            carry[0] + product(x.T, size[:, None] * gradient),
+            carry[0] + x.T @ (size[:, None] * gradient),
             carry[1] + size @ gradient,
             carry[2] + xp.stack([weight @ mean for mean in means]),
             carry[3] & xp.all((split.margin < 0) | (weight == 0)),
@@ -322,14 +321,14 @@ def head_report(evaluation, stop, options, **columns):
 
 def values(head, x):
     """Values of the m columns, of shape (n, m)."""
-    found = product(x, head.weight)
+    found = x @ head.weight
     found += head.bias[None, :]  # of NumPy in place
     return found
 
 
 def values_transposed(x, change):
     """The transpose of :func:`values`, from (n, m) to the parameters."""
-    return AffineHead(product(x.T, change), namespace(change).sum(change, axis=0))
+    return AffineHead(x.T @ change, namespace(change).sum(change, axis=0))
 
 
 def derivatives_along(logits, change, label, weight):
@@ -384,8 +383,7 @@ def block_rows(n_rows, n_classes, library):
 def over_blocks(body, start, arrays, n_classes):
     """Fold ``body(carry, blocks of the arrays)`` over blocks of rows."""
     n, library = arrays[0].shape[0], library_of((arrays, start))
-    # A sum for a block of sparse rows would cost more than its products.
-    block = n if issparse(arrays[0]) else block_rows(n, n_classes, library)
+    block = block_rows(n, n_classes, library)
     whole = n // block
 
     def step(k, carry):

@@ -16,7 +16,6 @@ import time
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import issparse
 
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of
@@ -48,8 +47,6 @@ from sklearn_gn.softmax_head.whitening import (
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
 _FORCING = 0.1  # relative residual of a Newton system
-# Likewise of sparse rows: a product costs more than a new Hessian.
-_SPARSE_FORCING = 0.25
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
@@ -261,13 +258,11 @@ def newton_step(data, state, options):
     """A Newton step at the penalty of the state."""
     options = at_penalty(options, state.alpha * data.factor)
     settings = newton_settings(options, state.grad_max)
-    if issparse(data.whitened.single):
-        settings = settings._replace(forcing=np.float32(_SPARSE_FORCING))
     # 1. The preconditioner: of as many iterations as it costs, a part would have been
     # saved. It takes no more memory than dense rows and their logits.
     (n, r), m = data.whitened.single.shape, len(state.net.bias)
     pays = state.spent >= (r + r**2 / n) / 4 and m * (r + 1) ** 2 <= n * (r + m)
-    if pays and not issparse(data.whitened.single):
+    if pays:
         inverses = class_blocks(state.net, data.whitened, settings)
         state = state._replace(inverses=inverses, spent=0)
     # 2. The direction.

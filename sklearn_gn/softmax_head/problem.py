@@ -40,7 +40,7 @@ from sklearn_gn.softmax_head.sparse_rows import (
     sparse_rows,
     with_start,
 )
-from sklearn_gn.softmax_head.whitening import Units, gram_of
+from sklearn_gn.softmax_head.whitening import Units, gram_of, has_few_rows
 from sklearn_gn.solvers import FGN, FGNNewton
 
 # Damping and rank of each solver where the parameters are None.
@@ -185,12 +185,11 @@ class SparseTask:
         }
 
 
-def task_of(estimator, solver, X, label, kept, weight, total, rng, *, path=False):
+def task_of(estimator, solver, X, label, kept, weight, total, rng):
     """The task of a fit: rows in batches, or, for Newton's method, in its coordinates.
 
     ``kept`` are the numbers of the rows to take, ``weight`` their weights, and
-    ``total`` is the sum of the weights of all rows; ``path`` says whether heads of many
-    penalties and folds share the rows.
+    ``total`` is the sum of the weights of all rows.
     """
     mesh, on_host = backend.mesh_of(estimator.device), numpy_computes(estimator.device)
     n_devices = 1 if mesh is None else mesh.size
@@ -214,29 +213,30 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng, *, path=False
     n, auto = int(rows.n_rows), estimator.alpha == "auto"
     # Of the training part; every row counts as one at least.
     n_effective = max(float(total * weight.sum()), float(len(kept)))
+    x, kind = rows.x, np.dtype(estimator.dtype)
     if stays_sparse:
-        given, (units, x) = rows.x, Units.of_sparse(rows.x)
+        x = sparse.csr_array(x)
     else:
-        x, intercept = rows.x, estimator.fit_intercept
-        units = Units.of(x[:n], rows.weight[:n], intercept, auto)
-    kind = np.dtype(estimator.dtype)
+        units = Units.of(x[:n], rows.weight[:n], estimator.fit_intercept, auto)
     rows = rows._replace(x=in_precision(x, kind), weight=rows.weight.astype(kind))
-    few_rows = rows if gram_of(x, units.alike) == "rows" else None
-    if stays_sparse and few_rows is not None:
-        units = units._replace(center=options.intercept * (rows.weight @ rows.x))
-    with scope_of(estimator, options):
-        if auto and stays_sparse and few_rows is None:
+    if stays_sparse and not has_few_rows(x):
+        if auto:
             part, share = penalty.part_of(rows)
             found = options._replace(n_effective=n_effective * share)
-            alpha, factor = newton.searched_penalty(part, found)
+            with scope_of(estimator, options):
+                alpha, factor = newton.searched_penalty(part, found)
             options = newton.at_penalty(options, alpha * share)._replace(factor=factor)
-        elif auto:
-            options = options._replace(n_effective=n_effective)
-        if stays_sparse and few_rows is None and not path:
-            weight = rows.weight / rows.weight.sum()
-            kinds = n_columns(estimator), estimator.fit_intercept, kind
-            data = sparse_rows(given, rows.label, weight, *kinds)
-            return SparseTask(data, options, few)
+        weight = rows.weight / rows.weight.sum()
+        kinds = n_columns(estimator), estimator.fit_intercept, kind
+        data = sparse_rows(x, rows.label, weight, *kinds)
+        return SparseTask(data, options, few)
+    if stays_sparse:
+        center = options.intercept * (rows.weight @ rows.x)
+        units = Units(len(center), slice(None), center, np.ones_like(center), True)
+    few_rows = rows if gram_of(x, units.alike) == "rows" else None
+    if auto:
+        options = options._replace(n_effective=n_effective)
+    with scope_of(estimator, options):
         data = newton.prepare(rows, options, units.alike)
     algorithm = replace(newton.NEWTON, compiled=not by_numpy)
     return Task(algorithm, data, options, few, units, few_rows)

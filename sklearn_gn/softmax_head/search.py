@@ -233,7 +233,7 @@ class FGNSoftmaxHeadCV(
         scores, n_iter = np.empty(shape), np.empty(shape, int)
         paths, converged, scorer = [], True, self._scorer()
         with backend.one_blas_thread():
-            task = problem.task_of(head, FGNNewton(), *given, path=True)
+            task = problem.task_of(head, FGNNewton(), *given)
 
             last = None
 

@@ -14,16 +14,15 @@ the matrix: ``K`` stands between two projections. A head to start from, which ne
 be such a combination, is one row more.
 """
 
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
-import joblib
 import numpy as np
 from scipy import sparse
 
+from sklearn_gn.arrays.threads import in_threads, share
 from sklearn_gn.softmax_head.head import AffineHead
 
-_N_THREADS = joblib.cpu_count()
 _ONE_THREAD = 2**24  # multiply-adds of a product that a second thread is not worth
 _LARGEST = 1e15  # of the features, whose products are summed in single precision
 _CLASSES = 64  # of a block: what is dense has a column for each feature and class
@@ -220,13 +219,15 @@ def expand(head, rows):
 
 def by_columns(block, n_columns, nnz):
     """Call a function with slices of the columns of a product, in threads if many."""
-    n_threads = min(_N_THREADS, n_columns) if nnz * n_columns > _ONE_THREAD else 1
+    n_threads = min(share(), n_columns) if nnz * n_columns > _ONE_THREAD else 1
     width = max(1, min(_CLASSES, -(-n_columns // n_threads)))
-    parts = [slice(k, k + width) for k in range(0, n_columns, width)]
-    if n_threads == 1:
-        return [block(part) for part in parts]
-    with ThreadPoolExecutor(n_threads) as pool:
-        return list(pool.map(block, parts))
+    found = [None] * -(-n_columns // width)
+
+    def call(k):
+        found[k] = block(slice(k * width, (k + 1) * width))
+
+    in_threads([partial(call, k) for k in range(len(found))])
+    return found
 
 
 def _largest(values):

@@ -5,15 +5,14 @@ chosen, so that the units of a column do not matter. Of these features, x, the m
 takes coordinates ``z = x basis``, uncorrelated and of variance one or less; a head V of
 z is the head ``basis V`` of x. The basis comes from one eigendecomposition, of the
 smaller Gram matrix, that of the rows or of the features; of few rows, heads are
-combinations. It is a diagonal where rows and features are very many, where features are
-of very different size, and of many rows that are sparse and hence not centred. Gradient
-and loss have the precision of the fit; for the direction of a step, and the least loss
-along it, single precision is enough here.
+combinations, and so they are of sparse rows. It is a diagonal where rows and features
+are very many, and where features are of very different size. Gradient and loss have the
+precision of the fit; for the direction of a step, and the least loss along it, single
+precision is enough here.
 
 The preconditioner of the Newton systems is the variance of each coordinate times the
 mean curvature of a class, plus the penalty, or the diagonal block of the Hessian for
-each class. That one pays where as many iterations would follow as it costs. Of sparse
-rows, it is the penalty alone, and the intercepts are eliminated.
+each class. That one pays where as many iterations would follow as it costs.
 """
 
 from functools import partial
@@ -24,19 +23,13 @@ from scipy import sparse
 
 from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
-from sklearn_gn.arrays import threads
 from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of, namespace
 from sklearn_gn.arrays.parts import all_rows, own_rows, total
 from sklearn_gn.arrays.trees import add, dot
 from sklearn_gn.data.units import moments
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.krylov import conjugate_gradient
-from sklearn_gn.optim.multinomial import (
-    covariance_product,
-    hessian_product,
-    probabilities,
-    to_columns,
-)
+from sklearn_gn.optim.multinomial import hessian_product, probabilities, to_columns
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
@@ -88,20 +81,6 @@ class Units(NamedTuple):
         X /= far
         return cls(X.shape[1], slice(None), center, size * far, True)
 
-    @classmethod
-    def of_sparse(cls, X):
-        """Return the units of sparse features, and the columns that hold something.
-
-        The most frequent ones come first, since what belongs to these is then close
-        together in memory.
-        """
-        d = X.shape[1]
-        counts = np.bincount(X.indices, minlength=d)
-        n_used = max(np.count_nonzero(counts), 1)
-        columns = np.argsort(-counts, kind="stable")[:n_used]
-        units = cls(d, columns, np.zeros(n_used), np.ones(n_used), True)
-        return units, sparse.csr_array(X[:, columns])
-
     def head(self, net):
         """Return a head of the features as given for these."""
         weight = net.weight[self.columns]
@@ -135,11 +114,16 @@ class Whitened(NamedTuple):
 def gram_of(x, alike):
     """Which second moments the coordinates come from, see :func:`second_moments`."""
     n, d = x.shape
+    if sparse.issparse(x):  # few, see has_few_rows
+        return "rows"
     if not (alike and min(n, d) <= _ROTATED and switches.on("heads.whitening")):
         return "columns"
-    if n < d:
-        return "rows"
-    return "columns" if sparse.issparse(x) else "features"
+    return "rows" if n < d else "features"
+
+
+def has_few_rows(x):
+    """Whether sparse rows are fitted in coordinates from their Gram matrix."""
+    return x.shape[0] <= _ROTATED and x.shape[0] < x.shape[1]
 
 
 def whitened_rows(rows, least_alpha, intercept, alike):
@@ -228,7 +212,7 @@ def whiten(rows, moments, ridge, intercept, gram):
 def in_coordinates(x, basis):
     """``x basis``, of NumPy in the memory of x."""
     if basis.ndim == 1:
-        return x @ sparse.diags_array(basis) if sparse.issparse(x) else x * basis[None]
+        return x * basis[None]
     if library_of(x) is not NumPy or x.shape[1] != basis.shape[1]:
         return x @ basis
     for k in range(0, len(x), len(basis)):
@@ -249,14 +233,6 @@ def times(factor, squares):
 
 
 # --- the Newton system ---------------------------------------------------------------
-
-
-class Change(NamedTuple):
-    """A change of a head of sparse rows, with its logits; a gradient has None."""
-
-    weight: Array
-    bias: Array
-    logits: Array | None = None
 
 
 class System(NamedTuple):
@@ -339,12 +315,6 @@ def _solved(x, head, system, right, size, settings, inverses, last):
     damping = system.damping + xp.maximum(lacking, 0)
 
     def product(v, shift=shift, damping=damping):
-        if isinstance(v, Change):
-            logits = weight[:, None] * covariance_product(columns, v.logits)
-            image = Change(*values_transposed(x, logits))
-            bias = image.bias + damping * v.bias
-            return Change(image.weight + shift * v.weight, system.intercept * bias)
-
         def add_block(found, x, p, weight):
             forward = partial(values, x=x), partial(values_transposed, x)
             return add(found, 1, hessian_product(*forward, p, weight, v))
@@ -375,51 +345,17 @@ def _solved(x, head, system, right, size, settings, inverses, last):
             solved = solved - moved + common * alike[:, None]
         return AffineHead(solved[:-1], solved[-1])
 
-    bounds = {"tol": settings.forcing, "max_iter": settings.cg_iterations}
-    if sparse.issparse(x):
-        # These are not centred: their means hardly differ from an intercept, and would
-        # need many iterations. So intercepts are eliminated: each direction has those
-        # that are best for its coefficients. The penalty alone is the preconditioner.
-        columns, weight = to_columns(p), system.weight
-        largest = shift.max()
-        unit = shift / largest if largest > xp.finfo(x.dtype).tiny else 1
-        biases = bias_block(columns, weight, damping)
-
-        def with_biases(coefficients, gradient):
-            logits = threads.product(x, coefficients)
-            gradient = gradient - weight @ covariance_product(columns, logits)
-            bias = system.intercept * biases.solve(gradient)
-            return Change(coefficients, bias, logits + bias)
-
-        first = with_biases(xp.zeros_like(right.weight), right.bias)
-        step, iterations, _ = conjugate_gradient(
-            product,
-            add(Change(*right), -1, product(first)),
-            precondition=lambda r: with_biases(r.weight / unit, 0 * r.bias),
-            dot=lambda r, z: dot(r[:2], z[:2]),
-            **bounds,
-        )
-        step = AffineHead(step.weight, step.bias + first.bias)
-    else:
-        step, iterations, _ = conjugate_gradient(
-            product, right, precondition=precondition, **bounds
-        )
+    step, iterations, _ = conjugate_gradient(
+        product,
+        right,
+        precondition=precondition,
+        tol=settings.forcing,
+        max_iter=settings.cg_iterations,
+    )
     if last is not None:
         undamped = partial(product, shift=system.penalty, damping=0 * damping)
         step = least_of_both(undamped, right, step, last)
     return step, iterations
-
-
-def bias_block(p, weight, damping):
-    """The factor of the Hessian of the biases, for probabilities of the columns."""
-    m = p.shape[1]
-    hessian = (weight[:, None] * -p).T @ p
-    # A column less itself is all others, which leaves nothing to cancel.
-    np.fill_diagonal(hessian, weight @ (p * (1 - p)) + damping)
-    largest = hessian.diagonal().max()
-    if m > 1:  # what a shift that all classes share leaves open
-        hessian += largest / m
-    return factors.factor(hessian, m * np.finfo(p.dtype).eps * largest)
 
 
 def all_probabilities(head, x):
