@@ -17,7 +17,9 @@ layer that is optimal for them come from sums over blocks of rows:
     Hessian there is the identity, and so takes few passes.
 """
 
+import math
 from functools import partial
+from operator import itemgetter
 
 import jax
 import jax.numpy as jnp
@@ -271,7 +273,11 @@ def _optimal_for_batch(model, net, rows, penalties):
 
 
 def _with_least_cross_entropy(model, net, rows, penalties):
-    """Return the network with its optimal output layer, and the objective."""
+    """Return the network with its optimal output layer, and the objective.
+
+    Near the optimum the loss does not resolve a step, and line searches refuse good
+    ones. The problem is convex: the least gradient of all that were seen is the best.
+    """
     batch, dtype = rows.large_batch, net.output.dtype
     start, root = _optimal_for_batch(model, net, batch, penalties)
     start, root = (np.asarray(a, np.float64) for a in (start, root))
@@ -283,13 +289,19 @@ def _with_least_cross_entropy(model, net, rows, penalties):
         step = np.einsum("cji,cj->ci", root, coordinates.reshape(root.shape[:2]))
         return start + step.reshape(start.shape[::-1]).T
 
+    least = math.inf, math.nan, start.astype(dtype)
+
     def evaluate(coordinates):
+        nonlocal least
         output = moved(coordinates).astype(dtype)
         loss, slope = rows.cross_entropy(model, net._replace(output=output), penalties)
         slope = slope.T.reshape(len(root), -1)
-        return loss, np.einsum("cji,ci->cj", root, slope).ravel()
+        slope = np.einsum("cji,ci->cj", root, slope).ravel()
+        least = min(least, (np.abs(slope).max(), loss, output), key=itemgetter(0))
+        return loss, slope
 
     options = {"ftol": 0.0, "gtol": inner.INNER_TOL}
     first = np.zeros(start.size)
-    found = minimize(evaluate, first, jac=True, method="L-BFGS-B", options=options)
-    return Net(net.theta, jnp.asarray(moved(found.x), dtype)), found.fun
+    minimize(evaluate, first, jac=True, method="L-BFGS-B", options=options)
+    _, loss, output = least
+    return Net(net.theta, jnp.asarray(output)), loss

@@ -190,7 +190,7 @@ def test_the_output_layer_of_two_classes_is_that_of_logistic_regression():
     output = np.asarray(found.output)
     error = expit(z @ output) - Y[:, 1:]
     gradient = z.T @ (share[:, None] * error) + 1e-8 * output
-    np.testing.assert_allclose(gradient, 0, atol=5e-9)  # where L-BFGS ends
+    np.testing.assert_allclose(gradient, 0, atol=2e-10)
     expected = share @ np.logaddexp(0, np.where(Y[:, :1] > 0, 1, -1) * (z @ output))
     expected = expected[0] + 0.5e-3 * weights + 0.5e-8 * np.sum(output**2)
     assert float(value) == pytest.approx(expected, rel=1e-9)
