@@ -19,6 +19,7 @@ share no parameter need no search: the best partition is computed, see
 lies halfway between two positions.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +46,6 @@ from sklearn_gn.segmented.problem import (
 from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows
 
 _LENGTHS = (1.0, 0.3)  # of the Gauss-Newton steps that are tried
-_ON_THE_WAY = 6, 1e-5  # Gauss-Newton steps, and the relative decrease that ends them
 PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
 
@@ -85,7 +85,7 @@ def search(problem, most, value=None):
             if len(series):
                 part = problem.of(series)
                 fewer = delete_cheapest(part, path.knots[k][series])
-                path.keep(series, *descend(part, *fewer, *_ON_THE_WAY))
+                path.keep(series, *descend_roughly(part, *fewer))
     return path
 
 
@@ -105,7 +105,7 @@ def _grow(problem, path, value):
             growing, part = growing[kept], part.of(kept)
             knots = np.sort(np.column_stack([knots[kept], t[kept]]), axis=1)
         rss = sum_of_squares(part, knots)
-        knots, rss = descend(part, knots, rss, *_ON_THE_WAY)
+        knots, rss = descend_roughly(part, knots, rss)
         path.keep(growing, knots, rss)
         going = rss > floor[growing]
         if value is not None:
@@ -152,7 +152,7 @@ def exchange(problem, knots, rss):
         moving, part, trial = moving[changed], part.of(changed), trial[changed]
         # What an exchange gains is known to fewer digits than the sum of squares.
         found = sum_of_squares(part, trial)
-        trial, found = descend(part, trial, found, *_ON_THE_WAY)
+        trial, found = descend_roughly(part, trial, found)
         better = found < rss[moving] * (1 - DEPENDENT)
         moving = moving[better]
         knots[moving], rss[moving] = trial[better], found[better]
@@ -221,6 +221,9 @@ def descend(problem, knots, rss, n_steps=30, tol=EXACT):
         rss[moving[better]] = new_rss[better]
         moving = moving[falling]
     return knots, rss
+
+
+descend_roughly = partial(descend, n_steps=6, tol=1e-5)  # where more is to come
 
 
 def through_rows(problem, knots, rss):

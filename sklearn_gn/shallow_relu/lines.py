@@ -13,7 +13,6 @@ joint Gauss-Newton step is a small least-squares problem, which refines fits of 
 without noise, and with several targets, whose breakpoints are shared, does the descent.
 """
 
-from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -38,6 +37,7 @@ from sklearn_gn.segmented.problem import (
 from sklearn_gn.segmented.programme import STARTS, kinks_at_positions
 from sklearn_gn.segmented.search import (
     descend,
+    descend_roughly,
     refine,
     through_rows,
 )
@@ -354,8 +354,7 @@ def step(data, state, options):
     if state.loss <= data.floor:
         return state, Report(state.loss, 0.0, stop="rounding")
     if phase == Phase.STARTS:
-        rough = partial(descend, n_steps=6, tol=_ROUGH)
-        knots = _descended(data, knots, rough)[:STARTS]
+        knots = _descended(data, knots, descend_roughly)[:STARTS]
         knots = _descended(data, knots, descend)
         after = Phase.ROUNDS if options.relocations > 0 else Phase.END
     elif phase == Phase.ROUNDS:
