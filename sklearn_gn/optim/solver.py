@@ -88,3 +88,8 @@ class Algorithm:
     prepare: Callable = lambda rows, options: rows
     evaluate_last: Callable = lambda rows, state, options: None
     compiled: bool = True
+
+
+def has_mini_batches(solver):
+    """Whether a solver takes small batches, each of them once an epoch."""
+    return not hasattr(solver, "iterations_per_batch")

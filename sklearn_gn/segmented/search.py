@@ -45,7 +45,6 @@ from sklearn_gn.segmented.problem import (
 )
 from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows
 
-_LENGTHS = (1.0, 0.3)  # of the Gauss-Newton steps that are tried
 PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
 
@@ -71,10 +70,8 @@ def search(problem, most, value=None):
     numbers of the series; None: all numbers count alike.
     """
     n_series = len(problem.table.x)
-    path = Path(
-        np.full((n_series, most + 1), np.inf),
-        [np.full((n_series, k), np.nan) for k in range(most + 1)],
-    )
+    knots = [np.full((n_series, k), np.nan) for k in range(most + 1)]
+    path = Path(np.full((n_series, most + 1), np.inf), knots)
     if separable(problem):
         _partition(problem, path)
     else:
@@ -206,7 +203,7 @@ def descend(problem, knots, rss, n_steps=30, tol=EXACT):
     if problem.form.step or knots.shape[1] == 0:
         return knots, rss
     moving, problem = np.arange(len(knots)), problem._replace(candidates=None)
-    lengths = np.array(_LENGTHS)[None, :, None, None]
+    lengths = np.array([1.0, 0.3])[None, :, None, None]  # of the steps that are tried
     for _ in range(n_steps):
         if not len(moving):
             break

@@ -295,8 +295,7 @@ def _with_least_cross_entropy(model, net, rows, penalties):
         nonlocal least
         output = moved(coordinates).astype(dtype)
         loss, slope = rows.cross_entropy(model, net._replace(output=output), penalties)
-        slope = slope.T.reshape(len(root), -1)
-        slope = np.einsum("cji,ci->cj", root, slope).ravel()
+        slope = np.einsum("cji,ci->cj", root, slope.T.reshape(len(root), -1)).ravel()
         least = min(least, (np.abs(slope).max(), loss, output), key=itemgetter(0))
         return loss, slope
 

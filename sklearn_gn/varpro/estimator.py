@@ -36,7 +36,7 @@ from sklearn_gn.data.rows import (
 )
 from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.data.units import Units
-from sklearn_gn.optim.solver import Rows
+from sklearn_gn.optim.solver import Rows, has_mini_batches
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.varpro import committee, members
@@ -197,7 +197,7 @@ class _VarProNet(
             seed=np.int32(rng.randint(np.iinfo(np.int32).max)),
             mesh=backend.mesh_of(self.device),
         )
-        if settings.mesh is not None and self._has_mini_batches():
+        if settings.mesh is not None and has_mini_batches(self._solver_object()):
             raise ValueError(
                 f"device={self.device!r}: the mini-batches of solver={solver.name!r} "
                 "are too small for several devices. Give one device, or solver="
@@ -316,10 +316,6 @@ class _VarProNet(
         """Whether the solver minimises Huber's loss."""
         return getattr(self._solver_object(), "loss", "squared_error") == "huber"
 
-    def _has_mini_batches(self):
-        """Whether the solver takes small batches, each of them once an epoch."""
-        return not hasattr(self._solver_object(), "iterations_per_batch")
-
     def _network_object(self, n_features):
         from sklearn_gn.networks import CNN, MLP, NeuralODE
         from sklearn_gn.networks._base import checked_network, checked_sizes
@@ -371,7 +367,10 @@ class _VarProNet(
             y_std is not None
             or (self.early_stopping and X_val is None)
             or getattr(self, "class_weight", None) == "balanced"
-            or (self._batch_size() is None and not self._has_mini_batches())
+            or (
+                self._batch_size() is None
+                and not has_mini_batches(self._solver_object())
+            )
             or backend.mesh_of(self.device) is not None
         ):
             return chunks
@@ -402,7 +401,7 @@ class _VarProNet(
             if checks is not None:  # it numbers the rows of the sample
                 self._row_checks = checks.renumbered(found.sample.number)
             return
-        if size is None and not self._has_mini_batches():
+        if size is None and not has_mini_batches(self._solver_object()):
             raise ValueError(
                 f"solver={self.solver!r} needs all rows at once, and "
                 f"{found.n_rows:,} are too many. Chunks need a solver with batches, "

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from sklearn_gn.bayes.evidence_gn import PATIENCE
-from sklearn_gn.optim.solver import Report
+from sklearn_gn.optim.solver import Report, has_mini_batches
 from sklearn_gn.varpro import batches
 from sklearn_gn.varpro.batches import (
     ChunkedRows,
@@ -100,11 +100,6 @@ def init(rows, net, settings):
 # --- the end of an iteration ---------------------------------------------------------
 
 
-def has_mini_batches(solver):
-    """Whether a solver takes small batches, each of them once an epoch."""
-    return not hasattr(solver, "iterations_per_batch")
-
-
 def after_iteration(rows, batch, before, state, report, settings, at_rows=None):
     """Return state and report of an iteration with the loss on all rows, and its stop.
 
@@ -140,7 +135,7 @@ def after_iteration(rows, batch, before, state, report, settings, at_rows=None):
     state = state._replace(loss=loss, lowest=lowest, n_stalled=n_stalled)
     if not math.isfinite(loss):
         stop = "non_finite"
-    elif n_stalled >= patience and on_last_level(state, settings):
+    elif n_stalled >= patience and state.level + 1 >= n_levels(settings):
         stop = stop or "tol"
     else:
         stop = None
@@ -186,14 +181,9 @@ def n_levels(settings):
     return getattr(settings.model.network, "n_levels", 1)
 
 
-def on_last_level(state, settings):
-    """Whether no finer network follows."""
-    return state.level + 1 >= n_levels(settings)
-
-
 def level_ends(state, settings):
     """Whether the next iteration belongs to a finer level."""
-    if on_last_level(state, settings):
+    if state.level + 1 >= n_levels(settings):
         return False
     share = -(-settings.max_iter // n_levels(settings))
     tired = state.n_stalled >= patience_of(settings, state)
