@@ -348,9 +348,9 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         "loss_": _loss(loss, scaling),
         "alpha_method_": "fixed" if given else alpha_method(sums.gram),
         "alpha_": {
-            "slope": net.alpha[0] / scale,
-            "coef": net.alpha[1] / scale,
-            "bias": net.alpha[2] / scale,
+            "slope": float(net.alpha[0] / scale),
+            "coef": float(net.alpha[1] / scale),
+            "bias": float(net.alpha[2] / scale),
             "weights": net.alpha[3:] / scale,
         },
         "noise_std_": one_or_each(y_scale * noise_std),

@@ -223,7 +223,7 @@ def summary_of(rows, options, member):
 
 def _by_name(model, penalties):
     weights, layers = np.split(penalties[3:], [model.n_feature_groups])
-    named = dict(zip(("slope", "coef", "bias"), penalties[:3], strict=True))
+    named = dict(zip(("slope", "coef", "bias"), penalties[:3].tolist(), strict=True))
     return {**named, "weights": weights, "layers": layers}
 
 
