@@ -16,13 +16,14 @@ each class. That one pays where as many iterations would follow as it costs.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
+from sklearn_gn.arrays.backend import views
 from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of, namespace
 from sklearn_gn.arrays.parts import all_rows, own_rows, total
 from sklearn_gn.arrays.trees import add, dot
@@ -34,30 +35,30 @@ from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
     block_rows,
+    counted_weights,
+    evaluate,
     gradient_norms,
+    in_basis,
     length_along,
     over_blocks,
     values,
     values_transposed,
-    weights_once,
 )
 
 _ROTATED = 2048  # rows or features, at most, of which principal axes are computed
-FLAT = 0.3  # part of the slope that may be left at the end of a step
-_LINE_ITERATIONS = 8
 
 
 # --- the coordinates -----------------------------------------------------------------
 
 
 class Units(NamedTuple):
-    """Features ``x = (X[:, columns] - center) / size`` of those as given, X."""
+    """Features ``x = (X - center) / size`` of those as given, X."""
 
-    n_features: int
-    columns: Any
     center: np.ndarray
     size: np.ndarray
-    alike: bool  # in size, so that principal axes of x mean something
+    # Of x, whose Gram matrix has the principal axes: 0 of the rows, 1 of the features;
+    # None where none are taken.
+    axis: int | None
 
     @classmethod
     def of(cls, X, weight, intercept, scaled):
@@ -73,29 +74,16 @@ class Units(NamedTuple):
             size = np.hypot(mean, size)
         X -= center
         X[:, np.abs(X).max(axis=0) <= 16 * eps * np.abs(center)] = 0  # constants
-        if not scaled:
-            alike = size.min() > np.sqrt(64 * eps) * size.max()
-            return cls(X.shape[1], slice(None), center, np.ones_like(size), alike)
-        X /= size
-        far = (np.maximum(weight @ X**4, 1) / 3) ** 0.25
-        X /= far
-        return cls(X.shape[1], slice(None), center, size * far, True)
-
-    def head(self, net):
-        """Return a head of the features as given for these."""
-        weight = net.weight[self.columns]
-        bias = net.bias + self.center @ weight
-        return AffineHead(weight * self.size[:, None], bias)
-
-    def given_head(self, net):
-        """Return a head of these features for those as given."""
-        own = net.weight / self.size[:, None]
-        weight = np.zeros((self.n_features, own.shape[1]))
-        weight[self.columns] = own
-        bias = net.bias - self.center @ own
-        if len(bias) > 1:  # a shift that all classes share means nothing
-            bias = bias - bias.mean()
-        return AffineHead(weight, bias)
+        if scaled:
+            X /= size
+            far = (np.maximum(weight @ X**4, 1) / 3) ** 0.25
+            X /= far
+            size = size * far
+        # Axes of features of different size would be those of the largest.
+        alike = scaled or size.min() > np.sqrt(64 * eps) * size.max()
+        rotated = alike and min(X.shape) <= _ROTATED and switches.on("heads.whitening")
+        size = size if scaled else np.ones_like(size)
+        return cls(center, size, int(len(X) >= X.shape[1]) if rotated else None)
 
 
 class Whitened(NamedTuple):
@@ -110,15 +98,69 @@ class Whitened(NamedTuple):
     basis: Array
     dual: Array
 
+    def evaluate(self, net, alpha, intercept):
+        """The objective of a head, its gradient, and the mean traces."""
+        penalty = times(alpha, self.squares)
+        return evaluate(net, self.rows, penalty, intercept, self.dual)
 
-def gram_of(x, alike):
-    """Which second moments the coordinates come from, see :func:`second_moments`."""
-    n, d = x.shape
-    if sparse.issparse(x):  # few, see has_few_rows
-        return "rows"
-    if not (alike and min(n, d) <= _ROTATED and switches.on("heads.whitening")):
-        return "columns"
-    return "rows" if n < d else "features"
+    def direction(self, state, settings):
+        """The state, a Newton step, its slope, and the iterations that it took.
+
+        Of as many iterations as the blocks of the preconditioner cost, a part would
+        have been saved. They take no more memory than dense rows and their logits.
+        """
+        (n, r), m = self.single.shape, len(state.net.bias)
+        if state.spent >= (r + r**2 / n) / 4 and m * (r + 1) ** 2 <= n * (r + m):
+            inverses = class_blocks(state.net, self, settings)
+            state = state._replace(inverses=inverses, spent=0)
+        last = state.last_step if settings.damping else None  # which makes steps short
+        given = state.net, state.gradient, self, settings, state.inverses, last
+        return state, *newton_direction(*given)
+
+    def inner(self, gradient, direction):
+        """The slope along a direction."""
+        return slope_along(gradient, direction)
+
+    def best_length(self, net, direction, slope, settings):
+        """The step length near the least loss along a direction."""
+        return best_length(net, direction, self, settings, slope)
+
+
+class Coordinates(NamedTuple):
+    """What leads from heads of the features as given to those of z, and back."""
+
+    units: Units
+    space: Whitened
+    few: BatchedRows | None  # rows of x of which the heads are combinations
+    intercept: np.ndarray
+
+    def begin(self, net):
+        """Return a head of the features as given for the coordinates."""
+        weight, bias = net.weight, net.bias
+        if not weight.any():
+            rank = self.space.single.shape[1]
+            return net._replace(weight=np.zeros((rank, len(bias)), bias.dtype))
+        basis, dual = views((self.space.basis, self.space.dual))
+        bias = bias + self.units.center @ weight
+        weight = weight * self.units.size[:, None]
+        if self.few is not None:
+            weight = self.few.x @ weight
+            weight = weight - self.intercept * (self.few.weight @ weight)
+            weight = dual[:, None] * (basis.T @ weight)
+        weight = in_basis(dual.T, weight)
+        return AffineHead(*(a.astype(net.bias.dtype) for a in (weight, bias)))
+
+    def head(self, net):
+        """Return the head of the features as given."""
+        weight = in_basis(views(self.space.basis), net.weight)
+        if self.few is not None:
+            mean = self.intercept * weight.sum(axis=0)
+            weight = self.few.x.T @ (weight - self.few.weight[:, None] * mean)
+        weight = weight / self.units.size[:, None]
+        bias = net.bias - self.units.center @ weight
+        if len(bias) > 1:  # a shift that all classes share means nothing
+            bias = bias - bias.mean()
+        return AffineHead(weight, bias)
 
 
 def has_few_rows(x):
@@ -126,50 +168,31 @@ def has_few_rows(x):
     return x.shape[0] <= _ROTATED and x.shape[0] < x.shape[1]
 
 
-def whitened_rows(rows, least_alpha, intercept, alike):
-    """Whiten the features of rows, for penalties from a least one on.
-
-    NumPy writes into the rows. ``alike`` is that of :class:`Units`.
-    """
-    gram = gram_of(rows.x, alike)
-    found = second_moments(rows, gram)
-    n_classes = max(int(namespace(rows.label).max(rows.label)) + 1, 2)
-    ridge = np.asarray(least_alpha * n_classes, rows.weight.dtype)
-    z, *others = whiten(rows, found, ridge, intercept, gram)
-    return Whitened(rows._replace(x=z), *others)
-
-
-def _rows_alone(rows, *others, **names):
-    """The arguments that say which library computes."""
-    return rows
-
-
-@partial(in_either_library, deciding=_rows_alone, static_argnames="gram")
-def second_moments(rows, gram):
-    """Covariance of centred features, Gram matrix of rows, or variances of columns."""
+@partial(in_either_library, static_argnames="axis")
+def second_moments(rows, axis):
+    """Gram matrix of rows, covariance of centred features, or variances of these."""
     weight, library = counted_weights(rows), library_of(rows)
     xp, d = library.xp, rows.x.shape[1]
-    if gram == "rows":
+    if axis == 0:
         if sparse.issparse(rows.x):
             return (rows.x @ rows.x.T).toarray()
         return library.symmetric_product(all_rows(rows.x))
 
     def add_block(found, x, weight):
-        if gram == "columns":
+        if axis is None:
             return found + weight @ x**2
         return found + library.symmetric_product((x * xp.sqrt(weight)[:, None]).T)
 
-    start = xp.zeros(d if gram == "columns" else (d, d), rows.x.dtype)
+    start = xp.zeros(d if axis is None else (d, d), rows.x.dtype)
     return total(over_blocks(add_block, start, (rows.x, weight), d))
 
 
 @partial(
     in_either_library,
     rows_out=(True, True, False, False, False, False),
-    deciding=_rows_alone,
-    static_argnames="gram",
+    static_argnames="axis",
 )
-def whiten(rows, moments, ridge, intercept, gram):
+def whiten(rows, moments, ridge, intercept, axis):
     """Principal axes of the features, each scaled to unit variance; all of `Whitened`.
 
     ``ridge`` keeps directions without variance from being blown up. Where it is too
@@ -179,19 +202,19 @@ def whiten(rows, moments, ridge, intercept, gram):
     library, weight = library_of(rows), counted_weights(rows)
     xp, x, d = library.xp, rows.x, len(moments)
     variance, null = moments, 0 * ridge
-    if gram == "rows":
+    if axis == 0:
         mean = intercept * total(weight @ own_rows(moments))
         moments = moments - mean[:, None] - mean[None]
         moments = moments + total(weight @ own_rows(mean[:, None]))
         root = xp.sqrt(all_rows(weight))
         variance, axes = factors.eigenpairs(moments * root[:, None] * root[None])
-    elif gram == "features":
+    elif axis == 1:
         variance, axes = factors.eigenpairs(moments)
-    if gram != "columns":
+    if axis is not None:
         null = 8 * xp.finfo(x.dtype).eps * xp.max(variance)
     variance = xp.maximum(variance, 0)
     keep = variance > null
-    if gram == "rows":
+    if axis == 0:
         axes = root[:, None] * axes / xp.sqrt(xp.where(keep, variance, 1))[None]
     else:
         keep = keep | (ridge > null)
@@ -200,12 +223,12 @@ def whiten(rows, moments, ridge, intercept, gram):
     inverse, size = xp.where(keep, 1 / size, 0), xp.where(keep, size, 0)
     relative = xp.where(keep, variance * inverse**2, 1)[:, None]
     basis, dual = inverse, size
-    if gram != "columns":
+    if axis is not None:
         basis = axes * inverse[None]
-    if gram == "features":
+    if axis == 1:
         dual = axes * size[None]
     # Before single precision: features of any size come down to size one.
-    z = in_coordinates(own_rows(moments) if gram == "rows" else x, basis)
+    z = in_coordinates(own_rows(moments) if axis == 0 else x, basis)
     return z, z.astype(np.float32), inverse[:, None] ** 2, relative, basis, dual
 
 
@@ -219,12 +242,6 @@ def in_coordinates(x, basis):
         part = slice(k, k + len(basis))
         x[part] = x[part] @ basis
     return x
-
-
-def counted_weights(rows):
-    """Weights of the rows that count, each once, with sum one."""
-    weight = weights_once(rows)
-    return weight / total(namespace(weight).sum(weight))
 
 
 def times(factor, squares):
@@ -289,17 +306,14 @@ def best_length(net, direction, data, settings, slope):
     """The step length near the least loss along a direction, in single precision."""
     system, head = system_at(net, data, settings)
     along = single(direction)
-    length, *_ = length_along(
+    return length_along(
         values(head, data.single),
         values(along, data.single),
         data.rows.label,
         system.weight,
         slope.astype(np.float32),
         namespace(along).sum(system.penalty * along.weight**2),
-        flat=FLAT,
-        max_iter=_LINE_ITERATIONS,
     )
-    return length
 
 
 def _solved(x, head, system, right, size, settings, inverses, last):
