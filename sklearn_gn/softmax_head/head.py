@@ -20,7 +20,6 @@ from sklearn_gn.arrays.libraries import (
     namespace,
 )
 from sklearn_gn.arrays.parts import everywhere, total
-from sklearn_gn.optim.line_search import line_minimum
 from sklearn_gn.optim.multinomial import (
     all_classes,
     cross_entropy,
@@ -29,8 +28,6 @@ from sklearn_gn.optim.multinomial import (
 )
 from sklearn_gn.optim.solver import Report
 
-FLAT = 0.3  # part of the slope that may be left at the end of a step
-_LINE_ITERATIONS = 8
 LARGEST_LOGIT = np.finfo(np.float64).max / 4  # so that differences stay finite
 _SHARED_ROWS = 128  # of a batch of all rows, of which each device gets a share
 _BLOCK_ELEMENTS = 2**21  # logits of a row block: what fits into the processor's cache,
@@ -343,23 +340,6 @@ def derivatives_along(logits, change, label, weight):
         return total(over_blocks(body, (zero, zero), arrays, n_classes))
 
     return at
-
-
-def length_along(logits, change, label, weight, slope, bend):
-    """The step length of the least objective along a direction, as by `line_minimum`.
-
-    ``slope`` is its exact derivative at zero, penalty included, and ``bend`` the second
-    derivative of the penalty.
-    """
-    along = derivatives_along(logits, change, label, weight)
-    correction = slope - along(0 * slope)[0]
-
-    def derivatives(t):
-        first, second = along(t)
-        return first + correction + t * bend, second + bend
-
-    length, *_ = line_minimum(derivatives, slope, flat=FLAT, max_iter=_LINE_ITERATIONS)
-    return length
 
 
 def block_rows(n_rows, n_classes, library):

@@ -23,7 +23,6 @@ from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.softmax_head import penalty
 from sklearn_gn.softmax_head.head import (
-    FLAT,
     AffineHead,
     HeadOptions,
     divided,
@@ -255,13 +254,12 @@ def newton_step(data, state, options):
     settings = newton_settings(options, state.grad_max)
     # 1. The direction.
     state, direction, slope, iterations = data.space.direction(state, settings)
-    exact_slope, slope, iterations = slope, float(slope), int(iterations)
+    slope, iterations = float(slope), int(iterations)
     eps = float(np.finfo(options.alpha.dtype).eps)
     rounding = 8 * eps * abs(state.loss)
     resolved = -slope > rounding
-    # 2. The line search: the whole step, unless it ends far from the least loss along
-    # the direction. Where the loss no longer resolves it, a gradient of half the size
-    # decides.
+    # 2. Its length. Where the loss no longer resolves it, the whole step is taken if it
+    # leads to a gradient of half the size.
     cast = options.alpha.dtype.type
 
     def evaluate_at(length):
@@ -276,13 +274,10 @@ def newton_step(data, state, options):
 
     moved, evaluation, stop = False, None, None
     if slope < 0:
-        length, found = 1.0, evaluate_at(1.0)
-        left = float(data.space.inner(found[1].gradient, direction))
-        near = abs(left) <= FLAT * -slope and not rejected(length, found)
-        if resolved and not near:
-            given = state.net, direction, exact_slope, settings
-            length, loop = float(data.space.best_length(*given)), NumPy.while_loop
-            length, found = backtrack(evaluate_at, rejected, length, while_loop=loop)
+        most, loop = 30 if resolved else 0, NumPy.while_loop
+        length, found = backtrack(
+            evaluate_at, rejected, 1.0, halvings=most, while_loop=loop
+        )
         moved, (net, evaluation) = not rejected(length, found), found
     # 3. The new state.
     criterion = state.criterion

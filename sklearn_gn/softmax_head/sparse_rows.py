@@ -28,6 +28,7 @@ from sklearn_gn.arrays.libraries import NumPy
 from sklearn_gn.arrays.threads import in_threads, share
 from sklearn_gn.arrays.trees import add
 from sklearn_gn.linalg.factors import factor
+from sklearn_gn.optim.line_search import line_minimum
 from sklearn_gn.optim.multinomial import (
     all_classes,
     covariance_product,
@@ -40,7 +41,7 @@ from sklearn_gn.softmax_head.head import (
     AffineHead,
     Evaluation,
     block_rows,
-    length_along,
+    derivatives_along,
     traces,
 )
 
@@ -48,6 +49,8 @@ _ONE_THREAD = 2**24  # multiply-adds of a product that a second thread is not wo
 _CLASSES = 32  # of a block: what is dense has a column for each feature and class
 
 _FORCING = 0.5  # relative residual of a Newton system
+_FLAT = 0.3  # part of the slope that may be left at the end of a step
+_LENGTHS = 8  # that are tried, at most
 
 
 class Combination(NamedTuple):
@@ -263,7 +266,20 @@ class SparseRows:
             kept = known + taken if iterations == 1 else kept
             known = kept if iterations == 1 else kept + taken
             steepest, (image, _) = residual, self.image(residual.rows, residual.start)
-        return state, found, self.inner(found, gradient), iterations
+        # Rough directions may be far too long: this one ends where the loss is least.
+        slope, own = self.inner(found, gradient), found._replace(bias=0 * bias)
+        bend = settings.alpha * self.inner(own, own)
+        logits = net.image + net.bias[None, :], found.image + found.bias[None, :]
+        along = derivatives_along(*logits, self.label, self.weight)
+        of_penalty = slope - along(0.0)[0]
+
+        def derivatives(length):
+            first, second = along(length)
+            return first + of_penalty + length * bend, second + bend
+
+        length, *_ = line_minimum(derivatives, slope, flat=_FLAT, max_iter=_LENGTHS)
+        found = NumPy.tree_map(lambda a: length * a, found)
+        return state, found, length * slope, iterations
 
     def _size(self, residual):
         """The size of a residual in its rows, for which no logits are needed."""
@@ -271,18 +287,6 @@ class SparseRows:
         zeros = np.zeros_like(squares)
         found = np.divide(squares, self.weight, zeros, where=squares > 0)
         return float(np.sqrt(found.sum()))
-
-    def best_length(self, net, direction, slope, settings):
-        """The step length of least loss along a direction."""
-        flat = direction._replace(bias=0 * direction.bias)
-        return length_along(
-            net.image + net.bias[None, :],
-            direction.image + direction.bias[None, :],
-            self.label,
-            self.weight,
-            np.float64(slope),
-            settings.alpha * self.inner(flat, flat),
-        )
 
     def _of_intercepts(self, p, gradient, damping):
         """The Hessian of the intercepts, and something for what it leaves open.

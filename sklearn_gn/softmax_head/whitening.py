@@ -39,7 +39,6 @@ from sklearn_gn.softmax_head.head import (
     evaluate,
     gradient_norms,
     in_basis,
-    length_along,
     over_blocks,
     values,
     values_transposed,
@@ -116,14 +115,6 @@ class Whitened(NamedTuple):
         last = state.last_step if settings.damping else None  # which makes steps short
         given = state.net, state.gradient, self, settings, state.inverses, last
         return state, *newton_direction(*given)
-
-    def inner(self, gradient, direction):
-        """The slope along a direction."""
-        return slope_along(gradient, direction)
-
-    def best_length(self, net, direction, slope, settings):
-        """The step length near the least loss along a direction."""
-        return best_length(net, direction, self, settings, slope)
 
 
 class Coordinates(NamedTuple):
@@ -296,24 +287,6 @@ def newton_direction(net, gradient, data, settings, inverses=None, last=None):
     unit_step, iterations = _solved(*given)
     direction = library.tree_map(lambda d: d.astype(size.dtype) * size, unit_step)
     return direction, dot(direction, gradient), iterations
-
-
-slope_along = in_either_library(dot)
-
-
-@in_either_library
-def best_length(net, direction, data, settings, slope):
-    """The step length near the least loss along a direction, in single precision."""
-    system, head = system_at(net, data, settings)
-    along = single(direction)
-    return length_along(
-        values(head, data.single),
-        values(along, data.single),
-        data.rows.label,
-        system.weight,
-        slope.astype(np.float32),
-        namespace(along).sum(system.penalty * along.weight**2),
-    )
 
 
 def _solved(x, head, system, right, size, settings, inverses, last):
