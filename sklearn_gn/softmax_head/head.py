@@ -356,6 +356,8 @@ def over_blocks(body, start, arrays, n_classes):
     """Fold ``body(carry, blocks of the arrays)`` over blocks of rows."""
     n, library = arrays[0].shape[0], library_of((arrays, start))
     block = block_rows(n, n_classes, library)
+    if block == n:
+        return body(start, *arrays)
     whole = n // block
 
     def step(k, carry):

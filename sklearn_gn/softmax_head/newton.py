@@ -40,7 +40,7 @@ from sklearn_gn.softmax_head.whitening import (
 
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
-_FORCING = 0.5  # relative residual of a Newton system
+_FORCING = 0.5  # relative residual of a Newton system, ten times less near the end
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
@@ -162,19 +162,20 @@ class NewtonSettings(NamedTuple):
     forcing: np.ndarray  # relative residual of the Newton system
 
 
-def newton_settings(options, grad_max):
-    """The scalars of a Newton step from the options, and the size of the gradient.
+def newton_settings(options, state):
+    """The scalars of a Newton step.
 
-    Near the end, a system is solved as far as this step needs to be the last one.
+    A system is solved roughly, but where the loss hardly resolves a step, which then is
+    to bring the gradient down.
     """
-    cast = options.alpha.dtype.type
-    enough = float(options.tol) / (2 * grad_max) if grad_max > 0 else 1.0
+    cast, eps = options.alpha.dtype.type, np.finfo(options.alpha.dtype).eps
+    near = -state.slope <= math.sqrt(eps) * abs(state.loss)
     return NewtonSettings(
         alpha=options.alpha,
         damping=cast(options.damping),
         intercept=options.intercept,
         cg_iterations=np.int32(min(options.rank, np.iinfo(np.int32).max)),
-        forcing=np.float32(np.clip(enough, _FORCING**2, _FORCING)),
+        forcing=np.float32(_FORCING / 10 if near else _FORCING),
     )
 
 
@@ -251,7 +252,7 @@ def step(data, state, options):
 def newton_step(data, state, options):
     """A Newton step at the penalty of the state."""
     options = at_penalty(options, state.alpha * data.factor)
-    settings = newton_settings(options, state.grad_max)
+    settings = newton_settings(options, state)
     # 1. The direction.
     state, direction, slope, iterations = data.space.direction(state, settings)
     slope, iterations = float(slope), int(iterations)

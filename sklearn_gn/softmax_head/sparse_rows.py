@@ -48,7 +48,6 @@ from sklearn_gn.softmax_head.head import (
 _ONE_THREAD = 2**24  # multiply-adds of a product that a second thread is not worth
 _CLASSES = 32  # of a block: what is dense has a column for each feature and class
 
-_FORCING = 0.5  # relative residual of a Newton system
 _FLAT = 0.3  # part of the slope that may be left at the end of a step
 _LENGTHS = 8  # that are tried, at most
 
@@ -242,10 +241,7 @@ class SparseRows:
 
         start, bias = -gradient.start, -gradient.bias
         residual = Combination(-gradient.rows, None, start, bias)
-        # Near the end, where the loss hardly resolves a step, few are left.
-        eps = np.finfo(p.dtype).eps
-        near = -state.slope <= np.sqrt(eps) * abs(state.loss)
-        enough = (settings.forcing if near else _FORCING) * self._size(residual)
+        enough = settings.forcing * self._size(residual)
         steepest, image, iterations = residual, -gradient.image, 0
         zero = np.zeros_like(p)
         found = Combination(zero, zero, 0 * start, 0 * bias)

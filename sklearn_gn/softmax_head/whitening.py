@@ -243,28 +243,19 @@ def times(factor, squares):
 # --- the Newton system ---------------------------------------------------------------
 
 
-class System(NamedTuple):
-    """A Newton system, all in single precision but for what it is made of."""
-
-    weight: Array  # (L,) of the rows that count, sum one
-    penalty: Array  # (r, 1) of the coefficients,
-    shift: Array  # (r, 1) and with the damping
-    variance: Array  # (r, 1)
-    damping: Array  # of the biases
-    intercept: Array
-
-
 def system_at(net, data, settings):
-    """The system at a head, and the head, in single precision."""
-    system = System(
-        counted_weights(data.rows),
-        times(settings.alpha, data.squares),
-        times(settings.alpha + settings.damping, data.squares),
-        data.variance,
-        settings.damping,
-        settings.intercept,
+    """Probabilities, weights, penalty, and it with damping, and more of a system."""
+    found = single(
+        (
+            counted_weights(data.rows),
+            times(settings.alpha, data.squares),
+            times(settings.alpha + settings.damping, data.squares),
+            data.variance,
+            settings.damping,
+            settings.intercept,
+        )
     )
-    return single(system), single(net)
+    return all_probabilities(single(net), data.single), *found
 
 
 @in_either_library
@@ -280,26 +271,14 @@ def newton_direction(net, gradient, data, settings, inverses=None, last=None):
     size, _ = gradient_norms(gradient)
     size = xp.where(size > 0, size, 1)
     right = single(library.tree_map(lambda g: -g / size, gradient))
-    system, head = system_at(net, data, settings)
-    last = None if last is None else single(last)
-    # The probabilities are let go before there are other logits.
-    given = x, head, system, right, size.astype(x.dtype), settings, inverses, last
-    unit_step, iterations = _solved(*given)
-    direction = library.tree_map(lambda d: d.astype(size.dtype) * size, unit_step)
-    return direction, dot(direction, gradient), iterations
-
-
-def _solved(x, head, system, right, size, settings, inverses, last):
-    """The solution of the system with a right side, and the number of iterations."""
-    library = library_of(x)
-    xp, p = library.xp, all_probabilities(head, x)
-    shift, variance = system.shift, system.variance
-    curvature = class_curvature(p, system.weight)
+    system = system_at(net, data, settings)
+    p, weight, penalty, shift, variance, damping, intercept = system
+    curvature, undamped = class_curvature(p, weight), 0 * damping
     # The bias of a class without probability has a gradient and no curvature: it goes
     # no farther than probabilities of single precision do.
     farthest = -np.log(xp.finfo(p.dtype).eps)
-    lacking = xp.abs(right.bias) * size / farthest - curvature
-    damping = system.damping + xp.maximum(lacking, 0)
+    lacking = xp.abs(right.bias) * size.astype(x.dtype) / farthest - curvature
+    damping = damping + xp.maximum(lacking, 0)
 
     def product(v, shift=shift, damping=damping):
         def add_block(found, x, p, weight):
@@ -307,12 +286,12 @@ def _solved(x, head, system, right, size, settings, inverses, last):
             return add(found, 1, hessian_product(*forward, p, weight, v))
 
         start = library.tree_map(xp.zeros_like, v)
-        image = total(over_blocks(add_block, start, (x, p, system.weight), p.shape[1]))
-        bias = system.intercept * (image.bias + damping * v.bias)
+        image = total(over_blocks(add_block, start, (x, p, weight), p.shape[1]))
+        bias = intercept * (image.bias + damping * v.bias)
         return AffineHead(image.weight + shift * v.weight, bias)
 
     # Beside the coefficients of the features stands a last row, the biases.
-    m, last_row = len(curvature), system.intercept / (curvature + damping)
+    m, last_row = len(curvature), intercept / (curvature + damping)
     bends = xp.concatenate(
         [1 / (variance * curvature[None] + shift), last_row[None]], axis=0
     )
@@ -340,9 +319,10 @@ def _solved(x, head, system, right, size, settings, inverses, last):
         max_iter=settings.cg_iterations,
     )
     if last is not None:
-        undamped = partial(product, shift=system.penalty, damping=0 * damping)
-        step = least_of_both(undamped, right, step, last)
-    return step, iterations
+        without = partial(product, shift=penalty, damping=undamped)
+        step = least_of_both(without, right, step, single(last))
+    direction = library.tree_map(lambda d: d.astype(size.dtype) * size, step)
+    return direction, dot(direction, gradient), iterations
 
 
 def all_probabilities(head, x):
@@ -375,14 +355,13 @@ def class_curvature(p, weight):
 @in_either_library
 def class_blocks(net, data, settings):
     """Inverses (m, r + 1, r + 1) of the diagonal blocks of the Hessian, one a class."""
-    system, head = system_at(net, data, settings)
     x, library = data.single, library_of(data.single)
-    xp, p = library.xp, all_probabilities(head, x)
+    system, xp = system_at(net, data, settings), library.xp
+    p, weight, _, shift, variance, damping, intercept = system
     eps = xp.finfo(x.dtype).eps
-    least = eps * xp.max(class_curvature(p, system.weight))
-    shift = (system.shift + least * system.variance)[:, 0]
-    shift = xp.append(shift, system.damping + least)
-    keep = xp.append(xp.ones(x.shape[1], x.dtype), system.intercept)
+    least = eps * xp.max(class_curvature(p, weight))
+    shift = xp.append((shift + least * variance)[:, 0], damping + least)
+    keep = xp.append(xp.ones(x.shape[1], x.dtype), intercept)
 
     def block(curvature):
         root = xp.sqrt(curvature)[:, None]
@@ -395,7 +374,7 @@ def class_blocks(net, data, settings):
         root = found.inverse_root() * (scale * keep)[None, :]
         return root.T @ root
 
-    curvature = to_columns(p * (1 - p) * system.weight[:, None])
+    curvature = to_columns(p * (1 - p) * weight[:, None])
     return library.map(block, curvature.T)
 
 

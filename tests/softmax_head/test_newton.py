@@ -73,6 +73,10 @@ def whitened(rows, options, net, put=np.asarray):
     return data, net, newton.objective(data, net, float(options.alpha)).gradient
 
 
+def settings_of(data, net, options):
+    return newton.newton_settings(options, newton.evaluated(data, net, ALPHA))
+
+
 @pytest.mark.parametrize(
     ("n_classes", "put"), [(2, np.asarray), (4, np.asarray), (4, jax.device_put)]
 )
@@ -84,7 +88,7 @@ def test_damping_is_the_shift_of_the_hessian(n_classes, put, monkeypatch):
         options = options._replace(compiled=put is not np.asarray)
         data, net, gradient = whitened(rows, options, net, put)
         direction, slope, count = newton_direction(
-            net, gradient, data.space, newton.newton_settings(options, 1.0)
+            net, gradient, data.space, settings_of(data, net, options)
         )
         weight = data.space.basis @ direction.weight
         found = np.concatenate([weight, direction.bias[None, :]])
@@ -123,7 +127,7 @@ def test_a_damped_step_takes_the_one_before_into_account(alike):
 def test_rank_bounds_the_iterations_of_conjugate_gradients(rank):
     rows, options, net = problem(4, rank=rank, compiled=False)
     data, net, gradient = whitened(rows, options, net)
-    settings = newton.newton_settings(options, 1.0)
+    settings = settings_of(data, net, options)
     *_, count = newton_direction(net, gradient, data.space, settings)
     assert int(count) <= rank
     if rank == 1:
@@ -135,7 +139,7 @@ def test_classes_do_not_move_all_alike():
     rows, options, net = problem(4, rank=1, alpha=np.float64(1e-6), compiled=False)
     net = jax.tree.map(lambda a: a - a.mean(axis=-1, keepdims=True), net)
     data, net, gradient = whitened(rows, options, net)
-    settings = newton.newton_settings(options, 1.0)
+    settings = settings_of(data, net, options)
     direction, *_ = newton_direction(net, gradient, data.space, settings)
     for part in direction:
         np.testing.assert_allclose(
