@@ -40,7 +40,7 @@ from sklearn_gn.softmax_head.whitening import (
 
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
-_FORCING = 0.5  # relative residual of a Newton system, ten times less near the end
+_FORCING = 0.25  # relative residual of a Newton system, ten times less near the end
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 

@@ -17,6 +17,7 @@ This product is what costs. A head and a step carry their logits, so that the gr
 of a new head, and each iteration of conjugate gradients, take one.
 """
 
+import math
 from functools import partial
 from typing import NamedTuple
 
@@ -241,7 +242,7 @@ class SparseRows:
 
         start, bias = -gradient.start, -gradient.bias
         residual = Combination(-gradient.rows, None, start, bias)
-        enough = settings.forcing * self._size(residual)
+        enough = math.sqrt(settings.forcing) * self._size(residual)
         steepest, image, iterations = residual, -gradient.image, 0
         zero = np.zeros_like(p)
         found = Combination(zero, zero, 0 * start, 0 * bias)
