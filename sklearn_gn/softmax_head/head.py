@@ -319,6 +319,16 @@ def values_transposed(x, change):
     return AffineHead(x.T @ change, namespace(change).sum(change, axis=0))
 
 
+def forcing_of(size, settings):
+    """The relative residual to which a Newton system is solved.
+
+    The larger the gradient, the less the system says; a step need be no more than the
+    last one. The ``size`` is that of a gradient in coordinates of variance one.
+    """
+    xp, size = namespace(size), size.astype(np.float32)
+    return xp.clip(xp.sqrt(size), settings.last, np.float32(0.5))
+
+
 def derivatives_along(logits, change, label, weight):
     """First and second derivative of the cross-entropy of ``logits + t change``.
 

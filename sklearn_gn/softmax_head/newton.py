@@ -40,7 +40,6 @@ from sklearn_gn.softmax_head.whitening import (
 
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
-_FORCING = 0.25  # relative residual of a Newton system, ten times less near the end
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
@@ -159,23 +158,18 @@ class NewtonSettings(NamedTuple):
     damping: np.ndarray  # shift added to the Hessian
     intercept: np.ndarray
     cg_iterations: np.int32
-    forcing: np.ndarray  # relative residual of the Newton system
+    last: np.ndarray  # relative residual of a system whose step is the last one
 
 
-def newton_settings(options, state):
-    """The scalars of a Newton step.
-
-    A system is solved roughly, but where the loss hardly resolves a step, which then is
-    to bring the gradient down.
-    """
-    cast, eps = options.alpha.dtype.type, np.finfo(options.alpha.dtype).eps
-    near = -state.slope <= math.sqrt(eps) * abs(state.loss)
+def newton_settings(options, grad_max):
+    """The scalars of a Newton step from the options, and the size of the gradient."""
+    cast = options.alpha.dtype.type
     return NewtonSettings(
         alpha=options.alpha,
         damping=cast(options.damping),
         intercept=options.intercept,
         cg_iterations=np.int32(min(options.rank, np.iinfo(np.int32).max)),
-        forcing=np.float32(_FORCING / 10 if near else _FORCING),
+        last=np.float32(min(float(options.tol) / (2 * grad_max or 1), 0.5)),
     )
 
 
@@ -252,7 +246,7 @@ def step(data, state, options):
 def newton_step(data, state, options):
     """A Newton step at the penalty of the state."""
     options = at_penalty(options, state.alpha * data.factor)
-    settings = newton_settings(options, state)
+    settings = newton_settings(options, state.grad_max)
     # 1. The direction.
     state, direction, slope, iterations = data.space.direction(state, settings)
     slope, iterations = float(slope), int(iterations)

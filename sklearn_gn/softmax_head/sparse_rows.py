@@ -17,7 +17,6 @@ This product is what costs. A head and a step carry their logits, so that the gr
 of a new head, and each iteration of conjugate gradients, take one.
 """
 
-import math
 from functools import partial
 from typing import NamedTuple
 
@@ -43,6 +42,7 @@ from sklearn_gn.softmax_head.head import (
     Evaluation,
     block_rows,
     derivatives_along,
+    forcing_of,
     traces,
 )
 
@@ -242,7 +242,8 @@ class SparseRows:
 
         start, bias = -gradient.start, -gradient.bias
         residual = Combination(-gradient.rows, None, start, bias)
-        enough = math.sqrt(settings.forcing) * self._size(residual)
+        size = self._size(residual)
+        enough = forcing_of(np.sqrt(size), settings) * size  # roughly
         steepest, image, iterations = residual, -gradient.image, 0
         zero = np.zeros_like(p)
         found = Combination(zero, zero, 0 * start, 0 * bias)
@@ -283,7 +284,7 @@ class SparseRows:
         squares = np.einsum("ij,ij->i", residual.rows, residual.rows)
         zeros = np.zeros_like(squares)
         found = np.divide(squares, self.weight, zeros, where=squares > 0)
-        return float(np.sqrt(found.sum()))
+        return np.sqrt(found.sum())
 
     def _of_intercepts(self, p, gradient, damping):
         """The Hessian of the intercepts, and something for what it leaves open.

@@ -37,6 +37,7 @@ from sklearn_gn.softmax_head.head import (
     block_rows,
     counted_weights,
     evaluate,
+    forcing_of,
     gradient_norms,
     in_basis,
     over_blocks,
@@ -315,7 +316,7 @@ def newton_direction(net, gradient, data, settings, inverses=None, last=None):
         product,
         right,
         precondition=precondition,
-        tol=settings.forcing,
+        tol=forcing_of(size, settings),
         max_iter=settings.cg_iterations,
     )
     if last is not None:
