@@ -27,7 +27,6 @@ from sklearn_gn.softmax_head.head import (
     HeadOptions,
     divided,
     first_rows,
-    gradient_norms,
     head_report,
     on_devices,
 )
@@ -204,31 +203,6 @@ def evaluated(data, net, alpha, before=None):
     return state._replace(inverses=before.inverses, spent=before.spent)
 
 
-def at_another_penalty(data, state, alpha):
-    """The state of the same head there, which takes no look at the rows."""
-    change = data.options.alpha.dtype.type((alpha - state.alpha) * data.factor)
-    of = data.space
-    found = with_penalty(state.net, state.gradient, change * of.squares, of.dual)
-    added, gradient, grad_max = found
-    loss = state.loss + float(added)
-    return state._replace(
-        loss=loss,
-        gradient=gradient,
-        grad_max=float(grad_max),
-        criterion=loss,
-        alpha=alpha,
-        slope=-math.inf,
-    )
-
-
-@in_either_library
-def with_penalty(net, gradient, change, dual):
-    """What a change of the penalty adds to the loss; the gradient, and its size."""
-    gradient = gradient._replace(weight=gradient.weight + change * net.weight)
-    added = (change * net.weight**2).sum() / 2
-    return added, gradient, gradient_norms(gradient, dual)[1]
-
-
 def step(data, state, options):
     """A Newton step, or, in a search for the penalty, one of each fold."""
     began = time.perf_counter()
@@ -360,7 +334,7 @@ def _next_penalty(data, search):
         return state._replace(path=path, criterion=criterion)
     folds = zip(data.folds, best, strict=True)
     return search._replace(
-        heads=tuple(at_another_penalty(fold, state, alpha) for fold, state in folds),
+        heads=tuple(evaluated(f, state.net, alpha, state) for f, state in folds),
         criterion=criterion,
         alpha=alpha,
         path=path,
@@ -402,27 +376,26 @@ def penalty_of_best(state):
 
 
 def minima(data, weight, alphas, net, max_iter, before=None):
-    """Yield the minima for penalties, each from those before, of rows of other weights.
+    """Yield the minima for ever smaller penalties, of rows of other weights.
 
     With the state of each come its number of steps and whether it is a minimum. That
     ``before``, of other weights, has a preconditioner that may serve here too.
     """
     rows = data.space.rows._replace(weight=weight)
     data = data._replace(space=data.space._replace(rows=rows))
-    state, known = None, []
-    for alpha in alphas:
-        if state is None:
-            state = evaluated(data, net, alpha, before)
-        else:
-            state = at_another_penalty(data, state, alpha)
-        if len(known) > 1:
-            further = evaluated(data, extrapolated(known, alpha), alpha, state)
-            state = further if further.loss < state.loss else state
+    state, known, loss = None, [], math.inf
+    for alpha in alphas:  # descending, and so do the losses
+        further = [extrapolated(known, alpha)] if len(known) > 1 else []
+        for start in (*further, net):
+            state = evaluated(data, start, alpha, state or before)
+            if state.loss <= loss:
+                break
         n_iter, stop = 0, "tol" if state.grad_max <= data.options.tol else None
         while stop is None and n_iter < max_iter:
             state, report = newton_step(data, state, data.options)
             n_iter, stop = n_iter + 1, report.stop
-        known = [*known[-3:], (alpha, state.net)]  # for a polynomial of degree three
+        net, loss = state.net, state.loss
+        known = [*known[-3:], (alpha, net)]  # for a polynomial of degree three
         yield state, n_iter, stop in ("tol", "rounding", "line_search")
 
 
