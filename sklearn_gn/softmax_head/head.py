@@ -229,14 +229,12 @@ def evaluate(head, rows, penalty, intercept, dual=None):
     weight = counted_weights(rows)
 
     def body(carry, x, label, weight):
-        split = margins(all_classes(values(head, x)), label)
-        size, gradient = weight * split.p_rest, to_columns(split.gradient)
-        means = (cross_entropy(split.margin), *traces(split))
+        error, means, separated = errors(values(head, x), label, weight)
         return (
-            carry[0] + x.T @ (size[:, None] * gradient),
-            carry[1] + size @ gradient,
-            carry[2] + xp.stack([weight @ mean for mean in means]),
-            carry[3] & xp.all((split.margin < 0) | (weight == 0)),
+            carry[0] + x.T @ error,
+            carry[1] + xp.sum(error, axis=0),
+            carry[2] + means,
+            carry[3] & separated,
         )
 
     zeros = xp.zeros_like(head.weight), xp.zeros_like(head.bias)
@@ -250,6 +248,16 @@ def evaluate(head, rows, penalty, intercept, dual=None):
     return Evaluation(loss, gradient, *means[1:], separated, *norms)
 
 
+def errors(logits, label, weight):
+    """Weighted gradient in the logits, sums of loss and traces, and `separated`."""
+    xp, split = namespace(logits), margins(all_classes(logits), label)
+    means = xp.stack(
+        [weight @ a for a in (cross_entropy(split.margin), *traces(split))]
+    )
+    error = (weight * split.p_rest)[:, None] * to_columns(split.gradient)
+    return error, means, xp.all((split.margin < 0) | (weight == 0))
+
+
 def objective(head, rows, options):
     """:func:`evaluate` with the penalty of the options."""
     return evaluate(head, rows, options.alpha.reshape(1, 1), options.intercept)
@@ -258,9 +266,8 @@ def objective(head, rows, options):
 def traces(split):
     """Dispersion ``xi = 1 - |rho|^2`` and traces of both parts of the curvature, (n,).
 
-    The covariance of the softmax is a part that FGN retains and one that it drops, see
-    :mod:`sklearn_gn.softmax_head.fgn`. ``xi`` in [0, 1 - 1/(C - 1)] says how widely
-    the error is spread.
+    ``xi`` says how widely the error is spread; for both parts see
+    :mod:`sklearn_gn.softmax_head.fgn`.
     """
     xi = library_of(split).row_products(split.rho, 1 - split.rho)
     retained = split.p_true * split.p_rest * (2 - xi)
@@ -282,11 +289,9 @@ def gradient_norms(gradient, dual=None):
 
 
 def head_report(evaluation, stop, options, **columns):
-    """Log row of an evaluated head.
-
-    Without a penalty, a head that separates the classes has not converged: the loss has
-    no minimum.
-    """
+    """Log row of an evaluated head."""
+    # Without a penalty, a head that separates the classes has not converged: the loss
+    # has no minimum.
     ended = stop in ("tol", "rounding", "line_search")
     if ended and float(options.alpha) == 0 and evaluation.separated:
         stop = "separable"
@@ -330,10 +335,7 @@ def forcing_of(size, settings):
 
 
 def derivatives_along(logits, change, label, weight):
-    """First and second derivative of the cross-entropy of ``logits + t change``.
-
-    A function of t, which needs no product with the features.
-    """
+    """The function from t to derivatives of the loss at ``logits + t change``."""
     library, n_classes = library_of((logits, change)), max(logits.shape[1], 2)
     zero = 0 * library.xp.sum(weight)
 

@@ -98,8 +98,7 @@ class NewtonData(NamedTuple):
 def prepare(rows, options, axis):
     """Whiten the rows, on the device, and divide those that choose a penalty.
 
-    ``axis`` is that of :class:`~sklearn_gn.softmax_head.whitening.Units`. NumPy writes
-    into the rows.
+    NumPy writes into the rows. ``axis`` is that of their units.
     """
     least, n_effective = options.alpha, options.n_effective
     if n_effective is not None:
@@ -343,11 +342,7 @@ def _next_penalty(data, search):
 
 
 def with_searched_penalty(rows, options):
-    """The options of sparse rows, with the penalty and the factor that a part chooses.
-
-    What is carried over from the part is ``n alpha``, which does not depend on the
-    number of rows, and the factor of the logits.
-    """
+    """The options of sparse rows, with ``n alpha`` and factor that a part chooses."""
     part = penalty.part_of(rows)
     share = float(part.weight.sum() / rows.weight.sum())
     of_part = options._replace(n_effective=options.n_effective * share)

@@ -56,10 +56,9 @@ _SPARSE_ROWS = 1000  # that choose where features are sparse
 def folds_of(label, n_folds=_FOLDS, enough=_JUDGES, unseen=0):
     """Number of the fold of each row; -1 of one that is never left out.
 
-    The classes are spread evenly over the folds, of which so many are used that with
-    those ``unseen`` by all folds ``enough`` rows are left out. The order of the rows
-    decides, not the names of the classes. A row that is alone in its class is not left
-    out.
+    The classes are spread evenly, by the order of the rows and not by their names, over
+    the folds, of which so many are used that with those ``unseen`` by all folds
+    ``enough`` rows are left out. A row that is alone in its class is not.
     """
     _, first, number, counts = np.unique(
         label, return_index=True, return_inverse=True, return_counts=True
@@ -75,10 +74,9 @@ def folds_of(label, n_folds=_FOLDS, enough=_JUDGES, unseen=0):
 def division(label, n_features, choose_all):
     """Folds of the rows that choose, and of those that judge, of which they are first.
 
-    The precision of the coefficients is a property of the classes, not of the number of
-    rows: a part of them that has enough of each class chooses nearly the same. As many
-    rows behind it, which no fold has seen, judge as the first fold does, but for those
-    of a class that it does not know.
+    A part of the rows that has enough of each class chooses nearly the same precision
+    of the coefficients. As many rows behind it, which no fold has seen, judge as the
+    first fold does, but for those of a class that it does not know.
     """
     n, n_classes = len(label), int(label.max()) + 1
     choosing = max(_FEWEST, _A_CLASS * n_classes, _A_FEATURE * n_features)
@@ -126,10 +124,7 @@ def judged(nets, judges):
 
 @in_either_library
 def left_out_loss(nets, judges, search):
-    """Cross-entropy of the rows left out at the best factor of the logits; and that.
-
-    ``nets`` are the heads without each of the folds.
-    """
+    """Cross-entropy of the rows left out at the best factor of the logits; and that."""
     xp = library_of(judges).xp
     logits = 0
     for k, net in enumerate(nets):
@@ -200,8 +195,7 @@ def likeliest_alpha(first):
 def log_posterior(point, first):
     """What a point of the path is judged by, with its prior: log-normal, of one decade.
 
-    A point is a penalty, the log probability of rows that are left out, and the factor
-    of their logits. ``first`` is the penalty of :func:`first_alpha`.
+    A point is a penalty, the log probability of the rows left out, and their factor.
     """
     alpha, value, _ = point
     return value - math.log10(alpha / likeliest_alpha(first)) ** 2 / 2

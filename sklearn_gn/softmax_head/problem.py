@@ -104,10 +104,7 @@ def distinct_rows(X, code, weight, solver):
 
 
 class Task(NamedTuple):
-    """What an algorithm gets, and what leads from its heads to those of the features.
-
-    Without coordinates, these are the same.
-    """
+    """What an algorithm gets, and the way from its heads to those of the features."""
 
     algorithm: Algorithm
     rows: Any
@@ -136,8 +133,7 @@ class Task(NamedTuple):
 def task_of(estimator, solver, X, label, kept, weight, total, rng):
     """The task of a fit: rows in batches, or, for Newton's method, in its coordinates.
 
-    ``kept`` are the numbers of the rows to take, ``weight`` their weights, and
-    ``total`` is the sum of the weights of all rows.
+    ``kept`` are the numbers of the rows, and ``total`` the sum of all weights.
     """
     device, stays_sparse = estimator.device, sparse.issparse(X)
     mesh = backend.mesh_of(device)
@@ -315,23 +311,20 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
     if isinstance(options.solver, FGN):
         n_competitors = n_competitors_of(options.rank, len(estimator.classes_))
     most = max(1, LARGEST_GRAM // (1 + n_competitors))
-    few = first_rows(few, min(most, options.batch_size))
-    n_rows = int(min(len(few.weight), few.n_rows))
+    n = int(min(most, options.batch_size, few.n_rows))
     found["_spectrum"] = {
-        "x": few.x if sparse.issparse(few.x) else np.array(few.x),
-        "label": np.array(few.label),
-        "weight": np.array(few.weight),
+        "x": few.x[:n] if sparse.issparse(few.x) else np.array(few.x[:n]),
+        "label": np.array(few.label[:n]),
+        "weight": np.array(few.weight[:n]),
         "intercept": float(options.intercept),
         "n_competitors": n_competitors,
-        "size": n_rows * (1 + n_competitors),
     }
     return found
 
 
-def computed_spectrum(head, x, label, weight, intercept, n_competitors, size):
+def computed_spectrum(head, x, label, weight, intercept, n_competitors):
     """The eigenvalues of the matrix of some rows, descending."""
     logits, gram = logits_of(x, head.coef_, head.intercept_), x @ x.T
     gram = (gram.toarray() if sparse.issparse(gram) else gram) + intercept
     with backend.one_blas_thread():
-        spectrum = row_spectrum(logits, gram, label, weight, n_competitors)
-    return np.maximum(spectrum[:size], 0)
+        return np.maximum(row_spectrum(logits, gram, label, weight, n_competitors), 0)

@@ -30,10 +30,7 @@ from sklearn_gn.arrays.trees import add
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.optim.line_search import line_minimum
 from sklearn_gn.optim.multinomial import (
-    all_classes,
     covariance_product,
-    cross_entropy,
-    margins,
     probabilities,
     to_columns,
 )
@@ -42,8 +39,8 @@ from sklearn_gn.softmax_head.head import (
     Evaluation,
     block_rows,
     derivatives_along,
+    errors,
     forcing_of,
-    traces,
 )
 
 _ONE_THREAD = 2**24  # multiply-adds of a product that a second thread is not worth
@@ -185,13 +182,12 @@ class SparseRows:
         size = block_rows(len(logits), logits.shape[1], NumPy)
         for k in range(0, len(logits), size):
             part = slice(k, k + size)
-            weight = self.weight[part]
-            split = margins(all_classes(logits[part]), self.label[part])
-            sizes = cross_entropy(split.margin), *traces(split)
-            means += [weight @ size for size in sizes]
-            separated &= bool(np.all(split.margin < 0))
-            error = (weight * split.p_rest)[:, None]
-            rows[part] = error * to_columns(split.gradient)
+            found = errors(logits[part], self.label[part], self.weight[part])
+            rows[part], means, separated = (
+                found[0],
+                means + found[1],
+                separated & found[2],
+            )
         bias = intercept * rows.sum(axis=0)
         rows += alpha * net.rows
         image, largest = self.image(rows, alpha * net.start)
