@@ -21,6 +21,7 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.base import (
     GaussNewtonEstimator,
     SoftmaxClassifier,
+    cross_entropy,
     unchanged_on_failure,
 )
 from sklearn_gn.data.chunks import (
@@ -42,7 +43,7 @@ from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.softmax_head import problem
-from sklearn_gn.softmax_head.head import LARGEST_LOGIT, values_of
+from sklearn_gn.softmax_head.head import LARGEST_LOGIT, logits_of, values_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
 
 _LOG_OF_FIT = ("convergence_log_", "converged_", "stop_reason_")
@@ -381,13 +382,20 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
 
     def _run_solver(self, task, net, validation, data, began=None):
         net = task.start(net, self.n_features_in_, problem.n_columns(self))
+
+        def validation_loss(net):
+            X, label, weight = validation
+            found = task.coefficients(net)
+            logits = logits_of(X, found["coef_"], found["intercept_"])
+            return cross_entropy(logits, label, weight)
+
         run = FitRun(
             self,
             task.algorithm,
             (task.rows, task.options),
             [net],
             loss_scale=1.0,
-            val_loss=problem.validation_loss(validation, task),
+            val_loss=None if validation is None else validation_loss,
             validation=validation,
         )
         run.began = began

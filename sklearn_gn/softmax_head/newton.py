@@ -112,21 +112,14 @@ def prepare(rows, options, axis):
     data = NewtonData(Whitened(placed._replace(x=z), *others), options)
     if n_effective is None:
         return data
-    n, kind = int(rows.n_rows), rows.weight.dtype
-    label, weight = rows.label[:n], rows.weight
-    all_weight, several = float(weight[:n].sum()), options.mesh is not None
-    fold, further = penalty.division(label, rows.x.shape[1], several)
-    choosing, judging = len(fold), len(further)
+    fold, further = penalty.division(rows, options.mesh is not None)
+    choosing, kind = len(fold), rows.weight.dtype
+    weight, all_weight = rows.weight[:choosing], float(rows.weight.sum())
     part, judged = data.space, data.space.rows
-    if choosing < n:
-        weight, judged = weight[:choosing], first_rows(judged, judging)
+    if choosing < len(rows.weight):
+        judged = first_rows(judged, len(further))
         own = first_rows(judged, choosing)
         part = part._replace(rows=own, single=part.single[:choosing])
-    else:
-        padding = 0, len(weight) - n
-        fold, further = (
-            np.pad(a, padding, constant_values=-1) for a in (fold, further)
-        )
     folds = []
     for k in range(fold.max() + 1):
         kept = np.where(fold == k, 0, weight)
@@ -137,7 +130,7 @@ def prepare(rows, options, axis):
         return data
     counted = rows.weight[: len(further)] * n_effective / all_weight
     counted = np.where(further >= 0, counted, 0).astype(kind)
-    shift = penalty.shifts_of(rows.label[: len(fold)], weight, fold) * options.intercept
+    shift = penalty.shifts_of(rows.label[:choosing], weight, fold) * options.intercept
     numbers = divided([rows.label[: len(further)], counted, further], options)
     judges = penalty.Judges(judged.x, *numbers, shift.astype(kind))
     n_judged = float(counted.sum())

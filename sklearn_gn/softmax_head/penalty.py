@@ -71,21 +71,23 @@ def folds_of(label, n_folds=_FOLDS, enough=_JUDGES, unseen=0):
     return np.where(fold < used, fold, -1)
 
 
-def division(label, n_features, choose_all):
+def division(rows, choose_all):
     """Folds of the rows that choose, and of those that judge, of which they are first.
 
     A part of the rows that has enough of each class chooses nearly the same precision
     of the coefficients. As many rows behind it, which no fold has seen, judge as the
     first fold does, but for those of a class that it does not know.
     """
-    n, n_classes = len(label), int(label.max()) + 1
-    choosing = max(_FEWEST, _A_CLASS * n_classes, _A_FEATURE * n_features)
+    n, n_classes = int(rows.n_rows), int(rows.label.max()) + 1
+    choosing = max(_FEWEST, _A_CLASS * n_classes, _A_FEATURE * rows.x.shape[1])
     choosing = n if choose_all else min(n, choosing)
-    label = label[: 2 * choosing]
+    label = rows.label[: min(n, 2 * choosing)]
     fold = folds_of(label[:choosing], unseen=len(label) - choosing)
     seen = np.bincount(label[:choosing][fold != 0], minlength=n_classes) > 0
     judges = seen[label[choosing:]] & (fold.max() >= 0)
-    return fold, np.append(fold, np.where(judges, 0, -1))
+    padding = 0, len(rows.label) - n if choosing == n else 0
+    folds = fold, np.append(fold, np.where(judges, 0, -1))
+    return [np.pad(numbers, padding, constant_values=-1) for numbers in folds]
 
 
 def shifts_of(label, weight, fold):

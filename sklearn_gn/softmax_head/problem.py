@@ -14,7 +14,6 @@ from scipy import sparse
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.libraries import numpy_computes
-from sklearn_gn.base import cross_entropy
 from sklearn_gn.data.rows import canonical_rows, row_codes
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.runtime.memory import check_fits
@@ -244,20 +243,6 @@ def previous_head(estimator):
             f"warm_start=True continues from {known} features, X has {given}."
         )
     return AffineHead(estimator.coef_.T, estimator.intercept_)
-
-
-def validation_loss(validation, task):
-    """The function from a head to its loss on the validation data, if there are any."""
-    if validation is None:
-        return None
-    X, label, weight = validation
-
-    def loss(net):
-        found = task.coefficients(net)
-        logits = logits_of(X, found["coef_"], found["intercept_"])
-        return cross_entropy(logits, label, weight)
-
-    return loss
 
 
 # --- what is known of a fitted head --------------------------------------------------
