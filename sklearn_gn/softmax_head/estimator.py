@@ -43,7 +43,7 @@ from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.softmax_head import problem
-from sklearn_gn.softmax_head.head import LARGEST_LOGIT, logits_of, values_of
+from sklearn_gn.softmax_head.head import LARGEST_LOGIT, logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
 
 _LOG_OF_FIT = ("convergence_log_", "converged_", "stop_reason_")
@@ -74,7 +74,8 @@ class _OfMiniBatches:
 class AffineClassifier(SoftmaxClassifier):
     """A classifier whose logits are affine functions of the features."""
 
-    _values = values_of
+    def _values(self, X):
+        return logits_of(X, self.coef_, self.intercept_)
 
     def to_sklearn(self) -> BaseEstimator:
         """Return a ``LogisticRegression`` that predicts the same, without JAX.

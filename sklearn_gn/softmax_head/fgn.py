@@ -15,8 +15,7 @@ rank one:
 with one row of J, the gradient of the margin, for each example of a mini-batch. The
 damped step is solved in the space of the rows; for an affine head their Gram matrix has
 a closed form, the elementwise product of two small ones. Beyond the paper, more rows
-for each example bring back the leading part of what was dropped. Epochs of these steps
-are in :mod:`sklearn_gn.softmax_head.minibatch`.
+for each example bring back the leading part of what was dropped.
 """
 
 from functools import partial

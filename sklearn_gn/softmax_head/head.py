@@ -13,19 +13,9 @@ from scipy.sparse import issparse
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import largest_size
-from sklearn_gn.arrays.libraries import (
-    NumPy,
-    in_either_library,
-    library_of,
-    namespace,
-)
+from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of, namespace
 from sklearn_gn.arrays.parts import everywhere, total
-from sklearn_gn.optim.multinomial import (
-    all_classes,
-    cross_entropy,
-    margins,
-    to_columns,
-)
+from sklearn_gn.optim.multinomial import all_classes, cross_entropy, margins, to_columns
 from sklearn_gn.optim.solver import Report
 
 LARGEST_LOGIT = np.finfo(np.float64).max / 4  # so that differences stay finite
@@ -96,11 +86,6 @@ def logits_of(X, coef, intercept):
     return np.clip(logits, -LARGEST_LOGIT, LARGEST_LOGIT)
 
 
-def values_of(model, X):
-    """Logits of a fitted estimator for checked features."""
-    return logits_of(X, model.coef_, model.intercept_)
-
-
 # --- the rows ------------------------------------------------------------------------
 
 
@@ -115,11 +100,9 @@ def batched_rows(
     of rows is one of a few, for which functions are compiled. Also returns the batch
     size, at most that of all rows, and a multiple of ``n_devices``.
     """
-    total_weight = weight.sum()  # of a part of the rows, it may be zero
-    weight = (
-        weight / total_weight if total_weight > 0 else np.full(len(kept), 1 / len(kept))
-    )
-    if batch_size < len(kept):
+    n = len(kept)  # a part of the rows may have no weight
+    weight = weight / weight.sum() if weight.any() else np.full(n, 1 / n)
+    if batch_size < n:
         copies = np.ceil(weight * (len(weight) / 2)).astype(int)
         copies = np.maximum(copies, 1)  # weights may underflow to zero
         weight, kept = np.repeat(weight / copies, copies), np.repeat(kept, copies)

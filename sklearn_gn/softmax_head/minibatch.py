@@ -104,7 +104,7 @@ class MiniBatchState(NamedTuple):
 # --- the algorithm, of all methods ---------------------------------------------------
 
 
-def mini_batch_algorithm(name, epoch, static, *, memory, grams=False):
+def mini_batch_algorithm(name, epoch, static, memory, grams=False):
     """Return a mini-batch method from the function of one epoch.
 
     ``static`` maps ``(options, n_classes)`` to the further arguments of ``epoch``, and
@@ -346,6 +346,11 @@ def batch_gradient(head, batch, settings):
     return gradient, split.p_rest[:, None] * split.rho - split.p_true[:, None] * true
 
 
+def sgn_arguments(options, n_classes):
+    """How many iterations of conjugate gradients a step takes at most."""
+    return {"cg_iterations": np.int32(options.rank)}
+
+
 sgn_start = partial(jax.tree.map, jnp.zeros_like)  # no step yet
 
 
@@ -439,23 +444,12 @@ def evaluate_chunks(net, data, options):
     return found.evaluation(), first
 
 
-ALGORITHMS = {
-    method.name: method
-    for method in (
-        mini_batch_algorithm(
-            "fgn", fgn_epoch, fgn_arguments, memory=walk_from, grams=True
-        ),
-        mini_batch_algorithm(
-            "sgn",
-            sgn_epoch,
-            lambda options, n_classes: {"cg_iterations": np.int32(options.rank)},
-            memory=sgn_start,
-        ),
-        mini_batch_algorithm(
-            "adam", adam_epoch, lambda options, n_classes: {}, memory=adam_start
-        ),
-    )
-}
+_METHODS = (
+    mini_batch_algorithm("fgn", fgn_epoch, fgn_arguments, walk_from, grams=True),
+    mini_batch_algorithm("sgn", sgn_epoch, sgn_arguments, sgn_start),
+    mini_batch_algorithm("adam", adam_epoch, lambda *given: {}, adam_start),
+)
+ALGORITHMS = {method.name: method for method in _METHODS}
 
 
 def one_epoch(task, net, carried):

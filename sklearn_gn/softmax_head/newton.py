@@ -31,11 +31,7 @@ from sklearn_gn.softmax_head.head import (
     on_devices,
 )
 from sklearn_gn.softmax_head.sparse_rows import SparseRows
-from sklearn_gn.softmax_head.whitening import (
-    Whitened,
-    second_moments,
-    whiten,
-)
+from sklearn_gn.softmax_head.whitening import Whitened, second_moments, whiten
 
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01

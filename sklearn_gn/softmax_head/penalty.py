@@ -142,10 +142,9 @@ def left_out_loss(nets, judges, search):
 def best_factor(logits, label, weight, search=True):
     """Cross-entropy of rows at the best factor of the logits, and that factor.
 
-    It is one at least: a factor below one says that the penalty is too small. Without
-    a ``search`` it is one. As rows that are predicted without error would ask for an
-    infinite one, one row more counts, like all of them on average and of any class: an
-    error in so many rows is never excluded (Laplace's rule of succession).
+    It is one at least: a factor below one says that the penalty is too small. As rows
+    that are predicted without error would ask for an infinite one, one row more counts,
+    like all of them on average and of any class (Laplace's rule of succession).
     """
     library, n_classes = library_of((logits, label, weight)), max(logits.shape[1], 2)
     xp, zero = library.xp, 0 * total(weight.sum())

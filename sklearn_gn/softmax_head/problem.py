@@ -32,11 +32,7 @@ from sklearn_gn.softmax_head.head import (
     on_devices,
 )
 from sklearn_gn.softmax_head.sparse_rows import SparseRows
-from sklearn_gn.softmax_head.whitening import (
-    Coordinates,
-    Units,
-    has_few_rows,
-)
+from sklearn_gn.softmax_head.whitening import Coordinates, Units, has_few_rows
 from sklearn_gn.solvers import FGN, FGNNewton
 
 # Damping and rank of each solver where the parameters are None.
@@ -192,13 +188,6 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng):
         data = newton.prepare(rows, options, units.axis)
     coordinates = Coordinates(units, data.space, of_rows, options.intercept)
     return Task(algorithm, data, options, few, coordinates, order)
-
-
-def fold_masks(label, n_folds):
-    """Masks of the rows of each fold; "loo" has a fold for each row."""
-    count = len(label) if n_folds == "loo" else n_folds
-    fold = penalty.folds_of(label, count, len(label))
-    return fold[None, :] == np.arange(fold.max() + 1)[:, None]
 
 
 def options_of(estimator, solver, batch_size, rng):
