@@ -346,11 +346,6 @@ def batch_gradient(head, batch, settings):
     return gradient, split.p_rest[:, None] * split.rho - split.p_true[:, None] * true
 
 
-def sgn_arguments(options, n_classes):
-    """How many iterations of conjugate gradients a step takes at most."""
-    return {"cg_iterations": np.int32(options.rank)}
-
-
 sgn_start = partial(jax.tree.map, jnp.zeros_like)  # no step yet
 
 
@@ -446,8 +441,10 @@ def evaluate_chunks(net, data, options):
 
 _METHODS = (
     mini_batch_algorithm("fgn", fgn_epoch, fgn_arguments, walk_from, grams=True),
-    mini_batch_algorithm("sgn", sgn_epoch, sgn_arguments, sgn_start),
-    mini_batch_algorithm("adam", adam_epoch, lambda *given: {}, adam_start),
+    mini_batch_algorithm(
+        "sgn", sgn_epoch, lambda o, _: {"cg_iterations": np.int32(o.rank)}, sgn_start
+    ),
+    mini_batch_algorithm("adam", adam_epoch, lambda *_: {}, adam_start),
 )
 ALGORITHMS = {method.name: method for method in _METHODS}
 
