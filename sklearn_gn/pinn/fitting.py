@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
+from sklearn_gn.data.rows import check_fits
 from sklearn_gn.linalg.large_gram import affordable
 from sklearn_gn.networks._base import (
     activation_function,
@@ -53,7 +54,6 @@ from sklearn_gn.pinn.units import are_apart, in_units, size_of_observations
 from sklearn_gn.pinn.unknown_functions import FunctionPosterior, unknown_functions
 from sklearn_gn.pinn.windows import Pieces, last_network, with_windows
 from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.runtime.memory import check_fits
 
 ALGORITHMS = {a.name: a for a in (DNGD, *baselines.ALGORITHMS)}
 
@@ -120,13 +120,14 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     run = FitRun(
         solver,
         algorithm,
-        (data.observations, settings),
+        data.observations,
+        settings,
         [start],
         loss_scale=1.0 if data.scaling is None else data.scaling.loss_scale,
         val_loss=loss_on_fresh_points if has_fresh else None,
         validation=validation,
+        began=began,
     )
-    run.began = began
     if problem is not None:
         run.monitor = "val_loss"
     solver._run(

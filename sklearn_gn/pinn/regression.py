@@ -102,7 +102,8 @@ def fit(solver, model, start, data, seed):
     run = FitRun(
         solver,
         REGRESSION,
-        (rows, RegressionOptions(layers, options, int(seed))),
+        rows,
+        RegressionOptions(layers, options, int(seed)),
         [theta],
         loss_scale=data.scaling.loss_scale,
         val_loss=val_loss,

@@ -196,10 +196,16 @@ def digests_of_question(estimator, given, *, validation, stopping, start):
     fit to go on with. What holds something whose value cannot be told is a ValueError.
     """
     package = sys.modules["sklearn_gn"]
+    parameters = estimator.get_params(deep=False)
+    parameters["solver"] = estimator._solver_object()
+    # Only a number names the same draws again; the others are in the snapshot.
+    if not isinstance(parameters["random_state"], Integral):
+        parameters["random_state"] = None
+    names = sorted(set(parameters) - {*BUDGETS, "verbose"})
     influences = {
         "the estimator": type(estimator).__name__,
         "the version of sklearn_gn": package.__version__.split(".")[:2],
-        **_parameters(estimator),
+        **{f"the parameter {name!r}": parameters[name] for name in names},
         "the training data": (given.get("X"), given.get("y")),
         "the sample weights": given.get("metadata"),
         "the validation data": validation,
@@ -217,16 +223,6 @@ def digests_of_question(estimator, given, *, validation, stopping, start):
                 "another form, or fit without the checkpoint."
             ) from error
     return found
-
-
-def _parameters(estimator):
-    parameters = estimator.get_params(deep=False)
-    parameters["solver"] = estimator._solver_object()
-    # Only a number names the same draws again; the others are in the snapshot.
-    if not isinstance(parameters["random_state"], Integral):
-        parameters["random_state"] = None
-    names = sorted(set(parameters) - {*BUDGETS, "verbose"})
-    return {f"the parameter {name!r}": parameters[name] for name in names}
 
 
 # --- what functions have been compiled for -------------------------------------------

@@ -28,15 +28,15 @@ from sklearn_gn.base import DiagnoseMixin, VersionStampMixin, unchanged_on_failu
 from sklearn_gn.bayes.huber import BOUND
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data import dates
-from sklearn_gn.data.chunks import check_repeatable, first_of, takes_only_chunks
+from sklearn_gn.data.chunks import first_chunk, takes_only_chunks
 from sklearn_gn.data.row_checks import RowChecks, with_tails
 from sklearn_gn.data.rows import (
+    check_fits,
     check_sample_weight,
     validate_data,
     weights_of,
 )
 from sklearn_gn.optim.stop import counted
-from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.segmented import (
     existence,
@@ -465,7 +465,7 @@ class SegmentedRegressor(
         reason = needs_all_points(self)
         if reason is not None:
             raise ValueError(f"{reason} needs all points at once; chunks give sums.")
-        check_repeatable(chunks)
+        first = first_chunk(self, chunks)
         options = options_of(self, None)
 
         def fit_points(points):
@@ -478,7 +478,7 @@ class SegmentedRegressor(
 
         prepared, found = streams.fit_points(chunks, options.known, fit_points)
         self.n_features_in_, self._columns = 1, [0]
-        _check_feature_names(self, first_of(chunks)[0], reset=True)
+        _check_feature_names(self, first[0], reset=True)
         self._set_fitted(prepared, options, None, *found)
         return self
 

@@ -134,7 +134,7 @@ def fit_groups(
     codes, names = pd.factorize(names, use_na_sentinel=False)
     with naming_text(X, f"leave it out of features={features}"):
         X = _as_numbers(X)
-    dates.refuse_dates_as_targets(data[[target]])
+    dates.refuse_dates(data[[target]], targets=True)
     y = _as_numbers(data[[target]], input_name="y")
     for name, values in (("X", X), ("y", y)):
         _check_finite(name, values, codes, names)

@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.data.chunks import MappedRows, one_column
+from sklearn_gn.data.chunks import one_column
+from sklearn_gn.data.rows import chunks_of
 from sklearn_gn.data.rows_source import fold_chunks
-from sklearn_gn.data.tables import chunks_of
+from sklearn_gn.data.tables import MappedRows
 from sklearn_gn.segmented.insertion import feasible, insert
 from sklearn_gn.segmented.preparation import needs_all_points, prepare, problem_of
 from sklearn_gn.segmented.problem import DEPENDENT, sum_of_squares
@@ -28,7 +29,6 @@ from sklearn_gn.segmented.search import EXACT, delete_cheapest, descend
 FEW = 1 << 17  # rows that are simply kept
 MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks
 N_BINS = 1 << 16
-_CHUNK_ROWS = 1 << 20  # of a memory-mapped array
 _NEIGHBOURS = 2  # bins on both sides of a breakpoint that are opened too
 _FULL = 4  # rows of a bin, over the mean, at which bins are made anew
 
@@ -51,7 +51,7 @@ def mapped_rows(X, y, sample_weight):
     if isinstance(X, np.memmap):
         if len(X) < MAPPED or X.reshape(len(X), -1).shape[1] != 1:
             return None
-        return MappedRows(X, y, sample_weight, _CHUNK_ROWS)
+        return MappedRows(X, y, sample_weight, MAPPED // 4)
     one = getattr(X, "shape", ())[1:] == (1,)
     return chunks_of(X, y, sample_weight) if one else None
 

@@ -30,17 +30,16 @@ from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
-from sklearn_gn.data.chunks import (
-    check_early_stopping,
-    check_repeatable,
-    first_of,
-    takes_only_chunks,
+from sklearn_gn.data.chunks import first_chunk, takes_only_chunks
+from sklearn_gn.data.rows import (
+    check_fits,
+    check_sample_weight,
+    chunks_of,
+    validate_data,
+    weights_of,
 )
-from sklearn_gn.data.rows import check_sample_weight, validate_data, weights_of
 from sklearn_gn.data.rows_source import CheckedRows
-from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.shallow_relu import fitted
 from sklearn_gn.shallow_relu.chunks import on_all_rows, reason_against_chunks
@@ -406,15 +405,13 @@ class ShallowReLURegressor(
             If a parameter needs all rows at once, if the chunks can be iterated only
             once, or if one is malformed or holds NaN or infinity.
         """
-        check_repeatable(chunks)
-        first = first_of(chunks)
+        first = first_chunk(self, chunks, X_val)
         X, y = self._check_data(first[0][:1], first[1][:1])
         reason = reason_against_chunks(self, X.shape[1])
         if reason is not None:
             raise ValueError(f"fit_chunks never has all rows in memory. {reason}")
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation(X_val, y_val, n_targets)
-        check_early_stopping(self, X_val)
         rows = CheckedRows.of_targets(chunks, X.shape[1], n_targets)
         self._fit_survey(rows, rows.survey(), validation)
         return self
@@ -462,14 +459,15 @@ class ShallowReLURegressor(
         run = FitRun(
             self,
             problem.solver,
-            (problem.rows, problem.options),
+            problem.rows,
+            problem.options,
             problem.starts,
             loss_scale=problem.scaling.loss_scale,
             val_loss=problem.validation
             and fitted.validation_loss(problem.validation, problem.scaling),
             validation=problem.validation,
+            began=began,
         )
-        run.began = began
         self._run(
             run,
             max_steps=len(problem.starts) * (self.max_iter + problem.n_rounds),

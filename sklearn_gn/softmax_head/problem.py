@@ -12,12 +12,10 @@ import numpy as np
 from scipy import sparse
 
 from sklearn_gn._caller import warn_user
-from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.libraries import numpy_computes
+from sklearn_gn.arrays import backend, libraries
 from sklearn_gn.base import cross_entropy
-from sklearn_gn.data.rows import canonical_rows, row_codes
+from sklearn_gn.data.rows import canonical_rows, check_fits, row_codes
 from sklearn_gn.optim.solver import Algorithm
-from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.softmax_head import newton, penalty
 from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of, row_spectrum
 from sklearn_gn.softmax_head.head import (
@@ -191,7 +189,8 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng):
     ``kept`` are the numbers of the rows to take, ``weight`` their weights, and
     ``total`` is the sum of the weights of all rows.
     """
-    mesh, on_host = backend.mesh_of(estimator.device), numpy_computes(estimator.device)
+    mesh = backend.mesh_of(estimator.device)
+    on_host = estimator.device in (None, "cpu") and not libraries.jax_is_forced
     n_devices = 1 if mesh is None else mesh.size
     _check_device_is_possible(estimator.device, mesh, solver, X)
     given = X, label, kept, weight

@@ -12,8 +12,8 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.base import SoftmaxClassifier, unchanged_on_failure
 from sklearn_gn.data.chunks import (
-    check_class_weight,
-    first_of,
+    check_on_one_device,
+    first_chunk,
     labels_of,
     takes_only_chunks,
 )
@@ -337,10 +337,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
             infinity, if the solver needs all rows at once and they are too many, if
             ``class_weight`` is "balanced", or if ``device`` names several devices.
         """
-        self._check_chunks_are_possible(chunks, X_val)
-        check_class_weight(self)
+        check_on_one_device(self)
+        first = first_chunk(self, chunks, X_val)
         self._check_class_weight()
-        first = first_of(chunks)
         labels = labels_of(chunks) if classes is None else np.asarray(classes)
         previous = self.warm_start and hasattr(self, "_fitted")
         self._find_classes(labels, np.ones(len(labels)), previous=previous)
@@ -358,7 +357,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
             self._fit_labels(X, code, weight, factors, data, validation)
 
         self._fit_surveyed(
-            CheckedRows.of_classes(chunks, self, as_column=True),
+            CheckedRows.of_classes(chunks, self),
             self.n_features_in_ + 1,
             fit_in_memory,
             validation,

@@ -22,23 +22,18 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import GaussNewtonEstimator, cross_entropy
-from sklearn_gn.data.chunks import (
-    check_early_stopping,
-    check_on_one_device,
-    check_repeatable,
-)
 from sklearn_gn.data.rows import (
     canonical_rows,
+    check_fits,
+    chunks_of,
     feature_spread,
     shares,
     validate_data,
     validation_split,
 )
-from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.data.units import Units
 from sklearn_gn.optim.solver import Rows, has_mini_batches
 from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.varpro import committee, members
 
 _MOST_STEPS = 100  # of one network, where max_iter is "auto"
@@ -254,10 +249,16 @@ class _VarProNet(
                     return cross_entropy(values, y.astype(int), weight)
                 return 0.5 * float(weight @ np.sum((values - y) ** 2, axis=1))
 
-        words = {"val_loss": val_loss, "validation": validation}
-        scale = scaling.loss_scale
-        run = FitRun(self, algorithm, problem, starts, loss_scale=scale, **words)
-        run.began = began
+        run = FitRun(
+            self,
+            algorithm,
+            *problem,
+            starts,
+            loss_scale=scaling.loss_scale,
+            val_loss=val_loss,
+            validation=validation,
+            began=began,
+        )
         self._run(
             run,
             max_steps=self._most_iterations(),
@@ -380,11 +381,6 @@ class _VarProNet(
             "a large memory-mapped one.",
         )
         return None
-
-    def _check_chunks_are_possible(self, chunks, X_val):
-        check_repeatable(chunks)
-        check_on_one_device(self)
-        check_early_stopping(self, X_val)
 
     def _batch_size(self):
         """Number of rows of a batch, "auto", or None for all rows."""

@@ -15,7 +15,7 @@ from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import unchanged_on_failure
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
-from sklearn_gn.data.chunks import first_of, takes_only_chunks
+from sklearn_gn.data.chunks import check_on_one_device, first_chunk, takes_only_chunks
 from sklearn_gn.data.rows import check_sample_weight, validate_data, weights_of
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.optim.solver import Rows
@@ -346,8 +346,9 @@ class VarProNetRegressor(
             infinity, if the solver needs all rows at once and they are too many, or if
             ``device`` names several devices.
         """
-        self._check_chunks_are_possible(chunks, X_val)
-        _, y = self._validated(*(array[:1] for array in first_of(chunks)[:2]))
+        check_on_one_device(self)
+        first = first_chunk(self, chunks, X_val)
+        _, y = self._validated(*(array[:1] for array in first[:2]))
         n_targets = 1 if y.ndim == 1 else y.shape[1]
         validation = self._check_validation(X_val, y_val, n_targets)
 

@@ -72,8 +72,7 @@ def test_breakpoints_of_chunks_are_as_good(data, settings):
 @pytest.mark.usefixtures("few_bins")
 @pytest.mark.slow
 def test_memory_mapped_file(data, monkeypatch, tmp_path):
-    monkeypatch.setattr(streams, "MAPPED", 100)
-    monkeypatch.setattr(streams, "_CHUNK_ROWS", 999)
+    monkeypatch.setattr(streams, "MAPPED", 4000)
     x, y, _ = data
     np.stack([x, y]).tofile(tmp_path / "points")
     points = np.memmap(tmp_path / "points", np.float64, "r", shape=(2, 6000))

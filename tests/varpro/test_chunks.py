@@ -12,8 +12,7 @@ from sklearn.base import clone
 from sklearn_gn import VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.arrays import backend
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.data import chunks as core_chunks
-from sklearn_gn.data import rows_source, tables
+from sklearn_gn.data import rows_source
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.networks import MLP
 from sklearn_gn.networks._base import initial_parameters
@@ -239,8 +238,8 @@ def test_a_mapped_file_and_dask_arrays_are_read_in_chunks(tmp_path, monkeypatch)
     mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=X.shape)
     mapped[:] = X
     in_memory = classifier().fit(mapped, y, weight)
-    monkeypatch.setattr(tables, "MAPPED_BYTES", 0)
-    monkeypatch.setattr(core_chunks, "_CHUNK_BYTES", 100 * D * 4)
+    monkeypatch.setattr("sklearn_gn.data.rows.MAPPED_BYTES", 0)
+    monkeypatch.setattr("sklearn_gn.data.tables._CHUNK_BYTES", 100 * D * 4)
     model = classifier().fit(mapped, y, weight)
     same = classifier().fit_chunks(pieces(np.asarray(mapped), y, weight))
     np.testing.assert_allclose(model.output_coef_, same.output_coef_, rtol=1e-6)
