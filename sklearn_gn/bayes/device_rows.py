@@ -88,12 +88,11 @@ class DeviceRows(Rows):
     def copies(self):
         """The rows on the devices, padded by weights of zero."""
         with _LOCK:
-            known = dict(self._copies)
-            missing = {k: a for k, a in self._asdict().items() if k not in known}
+            missing = {k: a for k, a in self._asdict().items() if k not in self._copies}
             if missing:
-                known |= dict(zip(missing, self._placed(missing.values()), strict=True))
-                self._copies = known
-        return Rows(**known)
+                placed = zip(missing, self._placed(missing.values()), strict=True)
+                self._copies = {**self._copies, **dict(placed)}
+            return Rows(**self._copies)
 
     def _placed(self, arrays):
         import jax
@@ -172,16 +171,18 @@ class DeviceGram(Record):
 
 def solution(gram, scale, diagonal, right):
     """Return ``H^-1 right``, H = scale gram + diag(diagonal); NaN without a factor."""
-    if isinstance(gram, DeviceGram):
-        return gram.computed(_solution, scale, right, diagonal=diagonal)
-    return _solution(gram, scale, right, diagonal)
+    return _computed(gram, _solution, scale, right, diagonal=diagonal)
 
 
 def determined(gram, scale, diagonal):
     """Return the diagonal of ``H^-1 scale gram``, and log det H, for the same H."""
+    return _computed(gram, _determined, scale, diagonal=diagonal)
+
+
+def _computed(gram, function, *arguments, diagonal):
     if isinstance(gram, DeviceGram):
-        return gram.computed(_determined, scale, diagonal=diagonal)
-    return _determined(gram, scale, diagonal)
+        return gram.computed(function, *arguments, diagonal=diagonal)
+    return function(gram, *arguments, diagonal)
 
 
 def _spread(values, places, size, others=0.0):

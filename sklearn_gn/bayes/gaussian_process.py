@@ -26,6 +26,7 @@ left out.
 """
 
 import math
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -144,10 +145,9 @@ def fitted(kernel, x, y, count):
 def first_kernel(x, y, count):
     """Return the kernel of highest evidence for few rows, from several starts."""
     d, starts = x.shape[1], []
-    for length in _LENGTHS:
-        for noise in _NOISES:
-            rho = np.full(d, -2 * math.log(length) - math.log(d))
-            starts.append(np.append(rho, np.log([0.1, noise])))
+    for length, noise in product(_LENGTHS, _NOISES):
+        rho = np.full(d, -2 * math.log(length) - math.log(d))
+        starts.append(np.append(rho, np.log([0.1, noise])))
     value = [evidence_and_slope(start, x, y, count)[0] for start in starts]
     best = [starts[i] for i in np.argsort(value)[:_TRIED]]
     found = [best_kernel(start, x, y, count, _FIRST_STEPS) for start in best]

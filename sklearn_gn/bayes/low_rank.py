@@ -60,10 +60,10 @@ def factor_of(gram, precision):
     return gram.factor
 
 
-def _solve(product, near, right, record=None):
-    """Solve H x = w for columns w, with the preconditioner near to H."""
+def _solve(gram, diagonal, scale, near, right, record=None):
+    """Solve (scale G + diagonal) x = w for columns w, with a preconditioner near it."""
     x, *_ = conjugate_gradient(
-        product,
+        lambda vectors: scale * (gram @ vectors) + diagonal[:, None] * vectors,
         right,
         precondition=near.solve,
         tol=TOL,
@@ -84,10 +84,6 @@ def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
     precision = evidence.prior_precision(groups, alpha)
     diagonal = positive_precision(precision, scale) + scale * floor
     near = approximation(gram, diagonal, scale)
-
-    def product(vectors):
-        return scale * (gram @ vectors) + diagonal[:, None] * vectors
-
     rng = np.random.RandomState(0)  # probes are the same in all iterations
     shares, logs = np.empty((0, len(alpha))), []
     known = near.factor.variances(near.whitened.T)
@@ -95,7 +91,7 @@ def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
     while len(logs) < _MOST_PROBES:
         probes = near.sample(_PROBES, rng)
         nearly, steps = near.solve(probes), []
-        x = _solve(product, near, probes, record=steps.append)
+        x = _solve(gram, diagonal, scale, near, probes, record=steps.append)
         missing = diagonal[:, None] * nearly * (nearly - x)
         shares = np.concatenate(
             [shares, [evidence.group_sums(m, groups, len(alpha)) for m in missing.T]]
@@ -136,10 +132,6 @@ def solver(gram, precision, scale, floor):
     def solve(shift, right):
         diagonal = precision + shift + floor
         near = approximation(gram, diagonal, scale)
-
-        def product(vectors):
-            return scale * (gram @ vectors) + diagonal[:, None] * vectors
-
-        return _solve(product, near, right[:, None])[:, 0]
+        return _solve(gram, diagonal, scale, near, right[:, None])[:, 0]
 
     return solve

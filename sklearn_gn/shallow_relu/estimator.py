@@ -41,14 +41,14 @@ from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.runtime.memory import check_fits
-from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.shallow_relu import fitted
 from sklearn_gn.shallow_relu.chunks import on_all_rows, reason_against_chunks
 from sklearn_gn.shallow_relu.lines import SEGMENTED
-from sklearn_gn.shallow_relu.network import hidden_features
+from sklearn_gn.shallow_relu.network import hidden_features, hyperplanes_to_user
 from sklearn_gn.shallow_relu.problem import ROBUST_GN, exact_problem_of, problem_of
-from sklearn_gn.shallow_relu.starts import hyperplanes_to_user
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver
+
+_BY_TARGET = "output_coef_", "output_intercept_", "linear_coef_", "noise_std_"
 
 
 class ShallowReLURegressor(
@@ -446,10 +446,9 @@ class ShallowReLURegressor(
         check_fits(X, "Give chunks of fewer features.")
         y = y[:, 0] if self._single_target else y
         metadata = {"sample_weight": weight}
-        if not is_complete:
-            metadata["all_rows"] = (found.n_rows, found.total)
         problem = problem_of(self, X, y, check_sample_weight(weight, X), validation)
         if not is_complete:
+            metadata["all_rows"] = (found.n_rows, found.total)
             problem = on_all_rows(problem, chunks, found)
         self._solve(problem, {"X": X, "y": y, "metadata": metadata})
         self._n_rows = found.n_rows
@@ -459,6 +458,7 @@ class ShallowReLURegressor(
 
     def _solve(self, problem, data, began=None):
         """Run the loop around the steps of a solver, and set the fitted attributes."""
+        n_rounds = int(getattr(problem.options, "relocations", 0))
         run = FitRun(
             self,
             problem.solver,
@@ -472,7 +472,7 @@ class ShallowReLURegressor(
         run.began = began
         self._run(
             run,
-            max_steps=len(problem.starts) * (self.max_iter + problem.n_rounds),
+            max_steps=len(problem.starts) * (self.max_iter + n_rounds),
             data=data,
             attributes=lambda net: {
                 "_network": (net, problem.scaling),
@@ -483,22 +483,19 @@ class ShallowReLURegressor(
 
     def _set_fitted(self, net, problem, data):
         """Set the fitted attributes; ``data`` is what the solver prepared."""
-        given = problem.scaling, problem.options
+        solver, given = problem.solver, (problem.scaling, problem.options)
         if isinstance(problem.options, EvidenceOptions):
-            robust = problem.solver is ROBUST_GN
             attributes = fitted.evidence_attributes(
-                net, problem.rows, *given, robust=robust
+                net, problem.rows, *given, robust=solver is ROBUST_GN
             )
         else:
-            rows = data.rows if problem.solver is SEGMENTED else problem.rows
+            rows = data.rows if solver is SEGMENTED else problem.rows
             attributes = fitted.fitted_attributes(
                 net, rows, *given, n_effective=problem.n_effective
             )
         if self._single_target:
-            attributes["output_coef_"] = attributes["output_coef_"][0]
-            attributes["output_intercept_"] = float(attributes["output_intercept_"][0])
-            attributes["linear_coef_"] = attributes["linear_coef_"][0]
-            attributes["noise_std_"] = float(np.ravel(attributes["noise_std_"])[0])
+            for name in _BY_TARGET:
+                attributes[name] = np.atleast_1d(attributes[name])[0]
         if problem.selection_path is not None:
             attributes["selection_path_"] = problem.selection_path
         for name, value in attributes.items():
@@ -579,28 +576,6 @@ class ShallowReLURegressor(
             std = found.standard_errors(scaling.x(X))
         with np.errstate(over="ignore"):  # what is no float is infinite
             return std * scaling.y_scale
-
-    def summary(self) -> Summary:
-        """Return tables of the breakpoints and the lines of a fit of one feature.
-
-        Returns
-        -------
-        Summary
-            ``print`` shows it as text, a notebook as HTML.
-
-        Raises
-        ------
-        ValueError
-            If the fit has several features or targets.
-        """
-        check_is_fitted(self)
-        if self.n_features_in_ > 1 or np.ndim(self.output_coef_) > 1:
-            raise ValueError(
-                "summary() is for one feature and one target, and the fit has "
-                f"{self.n_features_in_} features and {np.ndim(self.output_coef_)}-d "
-                "coefficients."
-            )
-        return fitted.summarise(self)
 
     def to_sklearn(self) -> BaseEstimator:
         """Return a fitted pipeline of scikit-learn, which predicts without JAX.

@@ -13,7 +13,7 @@ joint Gauss-Newton step is a small least-squares problem, which refines fits of 
 without noise, and with several targets, whose breakpoints are shared, does the descent.
 """
 
-from itertools import pairwise
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -23,14 +23,15 @@ from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.segmented import least_squares, selection
 from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.insertion import insert
-from sklearn_gn.segmented.partition import Segments, exact_partition
 from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
 from sklearn_gn.segmented.problem import (
     EXACT,
+    HALF,
     LEFT,
     MOST_CANDIDATES,
     RIGHT,
     Form,
+    criterion_value,
     spread,
     sum_of_squares,
 )
@@ -42,15 +43,13 @@ from sklearn_gn.segmented.search import (
     through_rows,
 )
 from sklearn_gn.shallow_relu.network import ShallowReLU
-from sklearn_gn.shallow_relu.starts import Phase, SizePath
 
 MOST_NEURONS = 64  # that the choice of a size tries
 _LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of a Gauss-Newton step that are tried
 _ROUGH = 1e-4  # relative decrease that ends the first descents of several targets
 _SAME = 1e-12  # distance of a row from a breakpoint that is meant to be at it
 _PLACES = 100  # that may have breakpoints of several targets, at least
-# Share of the variance that running sums resolve to half of the digits.
-_RESOLVED = float(np.sqrt(np.finfo(np.float64).eps))
+_FLOOR = 1e-25  # relative loss below which only rounding errors differ
 _ROUNDING = 1e-26  # relative loss at which residuals are rounding errors
 
 
@@ -288,6 +287,14 @@ class Data(NamedTuple):
     floor: float  # loss at which residuals are rounding errors
 
 
+class Phase(IntEnum):
+    """What the next step of a search does."""
+
+    STARTS = 0  # descend from the starts, to the tolerance of the rounds
+    ROUNDS = 1  # look for better networks
+    END = 2  # descend to the tolerance of the fit
+
+
 class State(NamedTuple):
     """What a run remembers."""
 
@@ -333,15 +340,15 @@ def _prepared(rows, n_rows):
 def init(data, hyperplanes, options):
     """Begin with the breakpoints of all starts, (n_starts, n, 2).
 
-    Those of rows without noise on few lines take the place of the first ones.
+    As many as there are rows take the place of the first ones.
     """
     knots = -hyperplanes[..., 0] / hyperplanes[..., 1]
     knots = np.sort(np.clip(knots, LEFT, RIGHT), axis=1)
     knots[1:, 0] = LEFT  # random breakpoints alone would leave out the slope there
-    exact = exact_knots(data, knots.shape[1])
-    if exact is not None:
+    if len(data.rows.x) <= knots.shape[1] + 1:
+        all_rows = np.append(LEFT, data.rows.x[1:-1])
         knots[0] = RIGHT
-        knots[0, : len(exact)] = exact
+        knots[0, : len(all_rows)] = all_rows
     line = fit_at(knots[0], data.rows)
     phase = Phase.ROUNDS if options.relocations > 0 else Phase.END
     phase = Phase.STARTS if len(knots) > 1 else phase
@@ -364,7 +371,7 @@ def step(data, state, options):
         knots = _descended(data, knots[:1], _to_the_end)
     line = fit_at(knots[0], data.rows)
     if phase == Phase.END:  # running sums are not exact enough for little noise
-        below = _RESOLVED * data.size if data.problems else np.inf
+        below = HALF * data.size if data.problems else np.inf
         line = descend_rows(line, data.rows, options.tol, below)
     before, state = state.loss, state._replace(knots=knots, phase=after)
     if line.loss < before:
@@ -443,69 +450,46 @@ def shared_starts(rows, most):
         yield np.hstack([np.full((len(places), 1), LEFT), x[at][places]])
 
 
-# --- rows without noise --------------------------------------------------------------
-
-
-def exact_knots(data, most):
-    """Return the breakpoints of a function through all rows that is known, or None."""
-    rows = data.rows
-    if len(rows.x) <= most + 1:
-        return np.append(LEFT, rows.x[1:-1])
-    if not _on_lines(rows):
-        return None
-    w, x, y = rows.weight, rows.x, rows.y.T
-    terms = np.concatenate([[w, w * x, w * x * x], w * y, w * x * y])
-    sums = np.pad(np.cumsum(terms, axis=1), ((0, 0), (1, 0)))
-    for slope in (True, False):
-        if most <= slope:
-            continue
-        path = exact_partition(Segments(x, sums, slope), 2 * data.size, most - slope)
-        knots = path and [LEFT] * slope + _knots(rows, path, slope)
-        if knots and len(knots) <= most:
-            return np.array(knots)
-    return None
-
-
-def _on_lines(rows):
-    """Return whether most rows lie on a line with their neighbours."""
-    x, y = rows.x, rows.y
-    share = ((x[1:-1] - x[:-2]) / (x[2:] - x[:-2]))[:, None]
-    off = y[1:-1] - (1 - share) * y[:-2] - share * y[2:]
-    return np.median(np.abs(off)) <= _SAME * np.abs(y).max()
-
-
-def _knots(rows, path, slope):
-    """Return one breakpoint where neighbouring lines meet, and two at a jump."""
-    lines = [_line(rows, *ends, slope) for ends in pairwise(path)]
-    knots = set()
-    for at, before, after in zip(path[1:-1], lines, lines[1:], strict=False):
-        low, high = rows.x[at - 1], rows.x[at]
-        change, jump = after[1] - before[1], after[0] - before[0]
-        meet = -jump / np.where(change != 0, change, np.inf)
-        same = np.all(change != 0) and np.ptp(meet) <= 1e-6 * (high - low)
-        knots |= {meet[0]} if same and low <= meet[0] <= high else {low, high}
-    return sorted(knots)
-
-
-def _line(rows, start, end, slope):
-    """Return intercepts and slopes of the lines through some rows, of shape (2, q)."""
-    x, y = rows.x[[start, end - 1]], rows.y[[start, end - 1]]
-    rise = (y[1] - y[0]) / (x[1] - x[0]) if slope else 0 * y[0]
-    return y[0] - rise * x[0], rise
-
-
 # --- sizes ---------------------------------------------------------------------------
 
 
-def select_size(data, first, criterion, n_numbers, is_late):
-    """Return the hyperplanes of the best size by a criterion, and the path to it.
+class SizePath:
+    """Networks of several sizes, of which a criterion chooses one."""
 
-    ``first`` are hyperplanes that are a candidate, too, or None; ``n_numbers`` is the
-    number of rows times that of targets.
-    """
+    def __init__(self, criterion, n_observations, scale):
+        self.criterion, self.n_observations = criterion, n_observations
+        self.floor = max(_FLOOR * scale, np.finfo(float).tiny)
+        # By size: criterion, loss, number of parameters, penalty, and hyperplanes.
+        self.found = {}
+
+    def visit(self, hyperplanes, loss, n_parameters, penalty=0.0):
+        """Add a network; return its criterion and its size."""
+        loss = max(np.inf if np.isnan(loss) else loss, self.floor)
+        worth = criterion_value(self.criterion, loss, n_parameters, self.n_observations)
+        n = len(hyperplanes)
+        if n not in self.found or worth < self.found[n][0]:
+            self.found[n] = worth, loss, n_parameters, penalty, hyperplanes
+        return worth, n
+
+    def best_size(self):
+        """Return the size with the lowest criterion, the smallest of equal ones."""
+        return min(
+            sorted(self.found), key=lambda n: self.found[n][0] + self.found[n][3]
+        )
+
+    def result(self):
+        """Return the hyperplanes of the best size, and the path: a dict of arrays."""
+        ordered = sorted(self.found)
+        columns = list(zip(*(self.found[n][:4] for n in ordered), strict=True))
+        names = self.criterion, "loss", "n_parameters", "search_penalty"
+        path = dict(zip(names, map(np.array, columns), strict=True))
+        return self.found[self.best_size()][4], {"n_neurons": np.array(ordered), **path}
+
+
+def select_size(data, first, path, is_late):
+    """Visit networks of all sizes, and one of the ``first`` hyperplanes, or of None."""
     rows, q, penalty = data.rows, data.rows.y.shape[1], [0.0]
     most = min(MOST_NEURONS, max(len(rows.x) - 1, 1))
-    path = SizePath(criterion, n_numbers, data.size)
 
     def visit(knots):
         line = fit_at(knots, rows)
@@ -517,11 +501,11 @@ def select_size(data, first, criterion, n_numbers, is_late):
 
     if q == 1 and most > 1:
         ((best, found),), _ = selection.choose(
-            [_prepared(rows, n_numbers)],
+            [_prepared(rows, path.n_observations)],
             _OPTIONS,
             n_breakpoints=None,
             most=most - 1,
-            criterion=criterion,
+            criterion=path.criterion,
         )
         best, losses = np.append(LEFT, best), found["rss"] / 2
         penalty = found.get("search_penalty", 0 * losses)
@@ -539,13 +523,10 @@ def select_size(data, first, criterion, n_numbers, is_late):
     if first is not None:
         knots = np.sort(np.clip(-first[:, 0] / first[:, 1], LEFT, RIGHT))
         visit(_descended(data, knots[None], descend)[0])
-    return path.result()
 
 
 def _hyperplanes(knots):
     return np.column_stack([-knots, np.ones(len(knots))])
 
 
-SEGMENTED = Algorithm(  # the joint step with one feature
-    "vpgn", init, step, side_by_side=True, compiled=False
-)
+SEGMENTED = Algorithm("vpgn", init, step, side_by_side=True, compiled=False)
