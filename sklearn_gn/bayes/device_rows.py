@@ -109,10 +109,7 @@ class DeviceRows(Rows):
 
     @contextmanager
     def _computing(self):
-        """Double precision on the device; sums over several come one after the other.
-
-        Two of them at a time would wait for each other on different devices.
-        """
+        """Double precision on the device; on several, one sum after the other."""
         one = self.device is None or isinstance(self.device, str)
         with nullcontext() if one else _LOCK, backend.scope("float64", self.device):
             yield

@@ -138,11 +138,10 @@ def _error(model, theta, rows):
 
 
 def linear_fit(inputs, rows, n_effective):
-    """Return the coefficients of a linear fit with a small ridge, as a start.
+    """Return the coefficients of a linear fit of (1, x) with a small ridge, as a start.
 
     Where there are hardly more rows than coefficients, it is the mean: a fit through
-    all rows would leave no noise, and the evidence stays where it finds none. The
-    ``inputs`` (m, 1 + d) are a one and the features.
+    all rows would leave no noise, and the evidence stays where it finds none.
     """
     if n_effective < _FEW_ROWS * inputs.shape[1]:
         coef = np.zeros((inputs.shape[1], rows.y.shape[1]))
@@ -242,9 +241,8 @@ def accepted_step(model, rows, state, options):
             actual = before - _energy(trial.error, theta, precision, scale)
             if actual > 0:
                 gain, length = actual / predicted, math.sqrt(move @ move)
-                later = float(nielsen_shift(shift, gain))
-                found = theta, predicted, shift, later, length, gain, n_trials, trial
-                return Step(*found)
+                later = float(nielsen_shift(shift, gain)), length, gain, n_trials, trial
+                return Step(theta, predicted, shift, *later)
             if not predicted > np.finfo(np.float64).eps * before:
                 break
         elif fixed:  # the matrix is singular, and stays so
@@ -275,10 +273,8 @@ def _solver(gram, precision, scale, rank, down):
             return lambda shift, right: np.full_like(right, np.nan)
         return low_rank.solver(gram, precision, scale, floor)
 
-    def solve(shift, right):
-        return solution(gram, scale, precision + floor + shift, right)
-
-    return solve
+    diagonal = precision + floor
+    return lambda shift, right: solution(gram, scale, diagonal + shift, right)
 
 
 def at_penalties(model, net, sums, n_effective, rough=False):
@@ -319,9 +315,8 @@ def updated(model, state, options):
     elif state.iteration >= FIRST_UPDATE:
         squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
         alpha = evidence.updated_alpha(found, squares)
-        state, stop = _check_rise(
-            state._replace(alpha=alpha, beta=beta), value, options
-        )
+        state = state._replace(alpha=alpha, beta=beta)
+        state, stop = _check_rise(state, value, options)
     stop = "rounding" if 1 / beta <= EXACT else stop
     net = model.network(state.theta, state.alpha, beta, found.gamma, value)
     state = state._replace(net=net)
@@ -371,13 +366,11 @@ def continued(model, rows, state):
 
 
 def _report(state, model, n_effective, stop):
-    net, groups = state.net, model.groups()
-    precision = evidence.prior_precision(groups, state.alpha)
-    scale = state.beta * n_effective
-    down = state.sums.slope - precision * state.theta / scale
+    net, precision = state.net, evidence.prior_precision(model.groups(), state.alpha)
+    down = state.sums.slope - precision * state.theta / (state.beta * n_effective)
     extra = {
         "log_evidence": net.log_evidence,
-        "n_effective_parameters": float(net.gamma.sum()) + np.count_nonzero(groups < 0),
+        "n_effective_parameters": float(net.gamma.sum()) + model.n_free,
     }
     if model.loss == "squared":
         extra["noise_std"] = 1 / math.sqrt(state.beta) if state.beta > 0 else math.inf
@@ -396,4 +389,4 @@ def _objective(model, net, sums, n_effective):
 
 
 def _energy(error, theta, precision, scale):
-    return scale * error / 2 + float(precision * theta @ theta) / 2
+    return (scale * error + float(precision * theta @ theta)) / 2

@@ -16,13 +16,10 @@ for each. The derivatives of the log evidence are sums over one matrix,
 .. math::
     W = \sum_t \alpha_t \alpha_t^T / v - k C^{-1}, \qquad \alpha_t = C^{-1} y_t,
 
-so that all length scales together cost one product with the features. Most of the
-search takes some of the rows; the last steps take all of them.
-
-The error at row i that is left out is :math:`\alpha_i / (C^{-1})_{ii}`, and its
-variance :math:`v / (C^{-1})_{ii}` (Rasmussen and Williams, "Gaussian Processes for
-Machine Learning", 2006, section 5.4.2); where a row stands for several, one of them is
-left out.
+so that all length scales together cost one product with the features. The error at row
+i that is left out is :math:`\alpha_i / (C^{-1})_{ii}`, and its variance
+:math:`v / (C^{-1})_{ii}` (Rasmussen and Williams, "Gaussian Processes for Machine
+Learning", 2006, section 5.4.2); of several equal rows, one is left out.
 """
 
 import math
@@ -58,8 +55,7 @@ class Kernel(NamedTuple):
     def n_determined(self):
         """Return how many parameters the rows have chosen.
 
-        A feature does not count whose length scale is beyond the range of the rows,
-        ten standard deviations and more.
+        A length scale beyond the range of the rows does not count.
         """
         return 2 + float(np.sum(self.rho / (self.rho + SWITCHED_OFF)))
 

@@ -23,9 +23,8 @@ Gauss-Newton matrix is
 where Lambda_i is the second derivative of the loss in the values: the identity, or
 diag(p) - p p^T. No Jacobian of k rows an observation is formed.
 
-All sums over rows are written for NumPy, in blocks that stay in the processor's cache,
-and for JAX, which compiles them for rows on its devices
-(:mod:`sklearn_gn.bayes.device_rows`).
+All sums over rows are written for NumPy, in blocks that stay in cache, and for JAX,
+which compiles them for rows on its devices (:mod:`sklearn_gn.bayes.device_rows`).
 """
 
 import operator
@@ -163,11 +162,9 @@ class Layers(NamedTuple):
     def error(self, theta, rows):
         """Return twice the mean loss."""
         parameters = self.split(theta)
-
-        def loss(*block):
-            return self._passed(parameters, *block).loss
-
-        return 2 * sum_over_blocks(loss, rows, _width(theta))
+        return 2 * sum_over_blocks(
+            lambda *block: self._passed(parameters, *block).loss, rows, _width(theta)
+        )
 
     def trial(self, theta, rows):
         """Return the error, and for :meth:`sums` the values of few rows."""
@@ -217,8 +214,7 @@ class Layers(NamedTuple):
     def n_rows_of_matrix(self, n_rows):
         """Return the least number of rows that the matrix is made of.
 
-        Those of a few times as many numbers as there are parameters tell it well enough
-        for steps and penalties, and summing them is no dearer than a factorisation.
+        A few times as many numbers as parameters tell it well enough for steps.
         """
         of_parameters = _ROWS_OF_A_PARAMETER * len(self.groups()) // self.n_values
         return min(n_rows, max(SOME_ROWS, of_parameters))
@@ -295,15 +291,6 @@ class Layers(NamedTuple):
             of_value[free + t : n_output : k] = columns[1:end]
             of_value[n_output:] = columns[end:]
         return found
-
-    def jacobian_blocks(self, theta, rows):
-        """Yield Jacobian (P, m) and residuals (m,) of blocks, times weights' roots."""
-        parameters = self.split(theta)
-        for block in row_blocks(rows, block_size(rows, _width(theta))):
-            y, weight, trace, f, u, _ = self._passed(parameters, *block)
-            slopes = [g_l[0] for g_l in gradients(self, *parameters, trace)]
-            root = np.sqrt(weight)
-            yield _columns(NumPy, trace, f, slopes, root), root * (y - u)[:, 0]
 
     def _reduced(self, sums):
         """Rows of sums in the constants that sum to zero."""

@@ -47,9 +47,8 @@ class LinearModel(NamedTuple):
 
     def leverage(self, x):
         """Return the derivatives of predictions in observations at rows, (m,)."""
-        return 1 / self.n_effective + ((x - self.center) @ self.vectors) ** 2 @ (
-            self.inverse
-        )
+        along = (x - self.center) @ self.vectors
+        return 1 / self.n_effective + along**2 @ self.inverse
 
     def penalties(self, n_groups):
         """Return ``alpha`` and ``gamma`` of a network that is this model."""
@@ -61,11 +60,10 @@ class LinearModel(NamedTuple):
 def beats(linear, net, leverage_of, rows, n_effective):
     """Whether rows that are left out prefer the linear model to a network.
 
-    As in :mod:`sklearn_gn.bayes.stacking`, penalties that the rows have chosen cost a
-    model log density: of two that the rows do not tell apart, the linear one is better.
-    Where some of many rows are left out, the gain of the network on all is known to a
-    standard error, which does not count for it. ``leverage_of`` maps features to
-    variances of the predictions of the network, over that of the noise.
+    Penalties that the rows have chosen cost a model log density: of two that they do
+    not tell apart, the linear one is better. Where some of many rows are left out, the
+    gain of the network is known to a standard error, which does not count for it.
+    ``leverage_of`` maps features to variances of predictions over that of the noise.
     """
     x, y, weight = left_out_rows(rows)
 
@@ -94,9 +92,8 @@ def linear_model(rows, n_effective):
     """Return the :class:`LinearModel` of some rows, whose weights sum to one.
 
     It is None where nothing varies, where the matrix would be large, and for a single
-    row. With as many features as rows a line goes through all of them: penalties that
-    leave the noise less than one degree of freedom are no choice then, and where rows
-    count as several, all on that line, there is no model.
+    row. Penalties that leave the noise less than one degree of freedom are no choice,
+    and where rows count as several, all on one line, there is no model.
     """
     if not switches.on("tables.linear_member"):
         return None
@@ -154,11 +151,7 @@ def linear_model(rows, n_effective):
 
 
 def _moments(rows, n_effective):
-    """Return what a linear fit takes of centred rows, or None where there is none.
-
-    That are the means of x and y, eigenvalues and eigenvectors of x^T x, x^T y, and the
-    sum of the squares of y.
-    """
+    """Return means, eigenpairs of x^T x, x^T y and y^T y of centred rows, or None."""
     n, d = rows.x.shape
     if min(n, d) > LARGEST_DENSE or (n < d + 2 and n_effective > n):
         return None

@@ -93,9 +93,8 @@ def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
         nearly, steps = near.solve(probes), []
         x = _solve(gram, diagonal, scale, near, probes, record=steps.append)
         missing = diagonal[:, None] * nearly * (nearly - x)
-        shares = np.concatenate(
-            [shares, [evidence.group_sums(m, groups, len(alpha)) for m in missing.T]]
-        )
+        more = [evidence.group_sums(m, groups, len(alpha)) for m in missing.T]
+        shares = np.concatenate([shares, more])
         sizes = np.sum(probes * nearly, axis=0)
         for size, column in zip(sizes, np.transpose(steps, (2, 1, 0)), strict=True):
             diagonal_of, off_diagonal = tridiagonal(*column)
@@ -104,9 +103,8 @@ def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
                 values, vectors = eigh_tridiagonal(diagonal_of, off_diagonal)
             logs.append(size * float(vectors[0] ** 2 @ np.log(values)))
         error = np.std(shares.sum(axis=1), ddof=1) / np.sqrt(len(logs))
-        if error <= (_ROUGH if rough else _ACCURATE) * (
-            gamma.sum() + shares.mean(axis=0).sum()
-        ):
+        total = gamma.sum() + shares.mean(axis=0).sum()
+        if error <= (_ROUGH if rough else _ACCURATE) * total:
             break
     gamma = np.maximum(gamma + shares.mean(axis=0), 0)
     penalised = groups >= 0

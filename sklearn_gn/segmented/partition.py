@@ -16,6 +16,8 @@ import heapq
 
 import numpy as np
 
+from sklearn_gn.segmented.problem import DEPENDENT
+
 EVEN_PLACES = 1000
 _SPLITS = 3  # for every breakpoint
 _LOOKED_AT = 2000  # positions that a search between two others looks at together
@@ -148,6 +150,14 @@ def best_partitions(segments, most):
             break
         places |= moved
     return explained, paths
+
+
+def exact_partition(segments, total, most):
+    """Return the positions of the fewest segments without residual, or None."""
+    places = {0, segments.n, *segments.binary_splits(_SPLITS * most)}
+    explained, paths = _programme(segments, np.array(sorted(places)), most)
+    exact = np.flatnonzero(total - explained <= DEPENDENT * total)
+    return paths[exact[0]] if len(exact) else None
 
 
 def _programme(segments, places, most):

@@ -159,9 +159,8 @@ def _kronecker_solve(left, right, gradient, damping):
 # --- BFGS ----------------------------------------------------------------------------
 
 
-def bfgs_start(net, rows):
+def bfgs_start(net, _):
     """The identity for the inverse of the approximate Hessian."""
-    del rows
     return jnp.eye(sum(p.size for p in trainable(net)), dtype=net.coef.dtype)
 
 
@@ -208,9 +207,8 @@ def bfgs_update(net, inverse_hessian, rows, options):
 # --- Adam ----------------------------------------------------------------------------
 
 
-def adam_start(net, rows):
+def adam_start(net, _):
     """Optax's moments, and the number of steps."""
-    del rows
     return first_order.start("adam", trainable(net)), jnp.int32(0)
 
 

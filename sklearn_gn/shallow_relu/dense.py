@@ -114,7 +114,7 @@ def init(data, nets, options, *, method):
 
 def with_best(data, state, options):
     """Return the state with its best network, if all rows find it better."""
-    best = best_start(state.losses)
+    best = int(np.argmin(np.nan_to_num(state.losses, nan=np.inf)))
     net = jax.tree.map(lambda a: np.asarray(a)[best], state.nets)
     loss = state.losses[best]
     if state.on_sample:
@@ -126,14 +126,9 @@ def with_best(data, state, options):
 
 def net_on_all_rows(data, net, options):
     """Return a network with the best output layer for all rows, and its loss."""
-    nets = jax.tree.map(lambda a: jnp.asarray(a)[None], net)
+    nets = jax.tree.map(lambda a: a[None], net)
     nets, losses = initialise_all(nets, data.rows, options)
     return jax.tree.map(lambda a: a[0], nets), float(losses[0])
-
-
-def best_start(losses):
-    """Return the number of the start with the lowest loss."""
-    return int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))
 
 
 def step(data, state, options, *, method):
@@ -172,7 +167,7 @@ def step(data, state, options, *, method):
         memory=choose(better, result.memory, state.memory),
         losses=np.where(better, found.loss, state.losses),
     )
-    best = best_start(state.losses)
+    best = int(np.argmin(np.nan_to_num(state.losses, nan=np.inf)))
     # 2. the best few of them
     if settled and len(state.losses) > N_SPARE:
         kept = np.argsort(state.losses, kind="stable")[:N_SPARE]

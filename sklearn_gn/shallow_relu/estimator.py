@@ -48,6 +48,7 @@ from sklearn_gn.shallow_relu.network import hidden_features, hyperplanes_to_user
 from sklearn_gn.shallow_relu.problem import ROBUST_GN, exact_problem_of, problem_of
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver
 
+_ROWS = {"multi_output": True, "y_numeric": True, "dtype": np.float64}
 _BY_TARGET = "output_coef_", "output_intercept_", "linear_coef_", "noise_std_"
 
 
@@ -299,23 +300,18 @@ class ShallowReLURegressor(
         ----------
         X : array-like of shape (n_samples, n_features)
             Training samples.
-
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Target values.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights. If None, all are equal.
-
         y_std : array-like of shape (n_samples,), default=None
             Standard deviations of the targets, up to a common factor, which is
             estimated and changes nothing. Unlike weights, they do not change how many
             rows there are. ``noise_std_`` is for a row of mean precision. If None,
             all are equal.
-
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples. Their loss goes to ``convergence_log_["val_loss"]``, and
             is used by ``early_stopping``.
-
         y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
                 default=None
             Validation targets.
@@ -341,7 +337,8 @@ class ShallowReLURegressor(
         chunks = self._large_rows(X, y, sample_weight, X_val, y_std)
         if chunks is not None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
-        X, y = self._check_data(X, y)
+        X, y = validate_data(self, X, y, **_ROWS)
+        self._single_target = y.ndim == 1
         weight, *_ = weights_of(sample_weight, y_std, X)
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation(X_val, y_val, n_targets)
@@ -387,10 +384,8 @@ class ShallowReLURegressor(
         chunks : iterable of tuples (X, y) or (X, y, sample_weight)
             Arrays of any length. The object must be iterable several times, such as a
             list or an object with ``__iter__``, not a generator.
-
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples, which ``early_stopping`` needs here.
-
         y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
                 default=None
             Validation targets.
@@ -408,7 +403,8 @@ class ShallowReLURegressor(
         """
         check_repeatable(chunks)
         first = first_of(chunks)
-        X, y = self._check_data(first[0][:1], first[1][:1])
+        X, y = validate_data(self, first[0][:1], first[1][:1], **_ROWS)
+        self._single_target = y.ndim == 1
         reason = reason_against_chunks(self, X.shape[1])
         if reason is not None:
             raise ValueError(f"fit_chunks never has all rows in memory. {reason}")
@@ -416,7 +412,19 @@ class ShallowReLURegressor(
         validation = self._check_validation(X_val, y_val, n_targets)
         check_early_stopping(self, X_val)
         rows = CheckedRows.of_targets(chunks, X.shape[1], n_targets)
-        self._fit_survey(rows, rows.survey(), validation)
+        found = rows.survey()
+        number, weight, X, y, is_complete = found.sample
+        check_fits(X, "Give chunks of fewer features.")
+        y = y[:, 0] if self._single_target else y
+        metadata = {"sample_weight": weight}
+        problem = problem_of(self, X, y, check_sample_weight(weight, X), validation)
+        if not is_complete:
+            metadata["all_rows"] = (found.n_rows, found.total)
+            problem = on_all_rows(problem, rows, found)
+        self._solve(problem, {"X": X, "y": y, "metadata": metadata})
+        self._n_rows = found.n_rows
+        if self._row_checks is not None:  # it numbers the rows of the sample
+            self._row_checks = self._row_checks.renumbered(number)
         return self
 
     def _large_rows(self, X, y, sample_weight, X_val, y_std):
@@ -431,30 +439,6 @@ class ShallowReLURegressor(
             )
             return None
         return chunks
-
-    def _check_data(self, X, y):
-        self._solver_object()
-        X, y = validate_data(
-            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
-        )
-        self._single_target = y.ndim == 1
-        return X, y
-
-    def _fit_survey(self, chunks, found, validation):
-        """Fit the sample, and all rows if there are more."""
-        number, weight, X, y, is_complete = found.sample
-        check_fits(X, "Give chunks of fewer features.")
-        y = y[:, 0] if self._single_target else y
-        metadata = {"sample_weight": weight}
-        problem = problem_of(self, X, y, check_sample_weight(weight, X), validation)
-        if not is_complete:
-            metadata["all_rows"] = (found.n_rows, found.total)
-            problem = on_all_rows(problem, chunks, found)
-        self._solve(problem, {"X": X, "y": y, "metadata": metadata})
-        self._n_rows = found.n_rows
-        checks = self._row_checks
-        if checks is not None:  # it numbers the rows of the sample
-            self._row_checks = checks.renumbered(number)
 
     def _solve(self, problem, data, began=None):
         """Run the loop around the steps of a solver, and set the fitted attributes."""
@@ -532,7 +516,6 @@ class ShallowReLURegressor(
         -------
         y : ndarray of shape (n_samples,) or (n_samples, n_targets)
             Predicted values.
-
         y_std : ndarray of the same shape
             Standard errors of the predicted means by the delta method, with the
             breaking hyperplanes uncertain too; the noise of a new observation is not

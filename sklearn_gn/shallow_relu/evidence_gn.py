@@ -72,7 +72,7 @@ def init(rows, nets, options):
         few = rows._replace(x=x, y=y, weight=weight / share)
     few_options = options._replace(n_effective=share * options.n_effective)
     states = map(partial(init_one, few, options=few_options), nets)
-    trials = [(state, None) for state in states]
+    trials = [*zip(states, [None] * len(nets), strict=True)]
     for n_best in (2, 1):
         for number, (state, stop) in enumerate(trials):
             for _ in range(n_iterations):
@@ -165,14 +165,15 @@ def refined_if_due(rows, state, report, options):
 
 def refined(theta, rows, penalty, model):
     """Return parameters that minimise |residuals|^2 + |penalty theta|^2."""
+    root = np.sqrt(rows.weight)
 
     def residuals(theta):
-        parts = [r for _, r in model.jacobian_blocks(theta, rows)]
-        return np.concatenate([*parts, -penalty * theta])
+        error = (rows.y - model.values(theta, rows.x))[:, 0]
+        return np.concatenate([root * error, -penalty * theta])
 
     def jacobian(theta):
-        parts = [-columns.T for columns, _ in model.jacobian_blocks(theta, rows)]
-        return np.concatenate([*parts, -np.diag(penalty)])
+        columns = root * model.jacobian(theta, rows.x, [0])[0]
+        return -np.concatenate([columns, np.diag(penalty)], axis=1).T
 
     tolerances = dict.fromkeys(("ftol", "xtol", "gtol"), 1e-15)
     given = {"method": "lm", "x_scale": "jac", "max_nfev": 40}

@@ -36,7 +36,6 @@ from sklearn_gn.shallow_relu.evidence_gn import network_of
 from sklearn_gn.shallow_relu.lines import (
     SortedRows,
     condensed_rows,
-    moments,
     sort_rows,
 )
 from sklearn_gn.shallow_relu.network import (
@@ -257,10 +256,11 @@ def fitted_breakpoints(found, hyperplanes, coef, rows):
     along = np.stack([np.ones(n), knots], axis=1) / w[:, None]
     variance = np.einsum("ni,nij,nj->n", along, of_planes, along)
     knots, std = knots[order], np.sqrt(np.maximum(variance, 0))[order]
-    m = moments(knots, rows)
-    lines = m.xx > 0
+    at = np.searchsorted(rows.x, knots)
+    count = np.diff(at, prepend=0, append=len(rows.x))  # of distinct rows
+    lines = count > 1
     # Without a neuron that points left the first one is level.
-    lines[0] |= m.weight[0] > 0 and w.min() > 0
+    lines[0] |= count[0] > 0 and w.min() > 0
     known = lines[1:] & lines[:-1] & np.any(coef[order] != 0, axis=1)
     std = np.where(known, std, np.inf)
     std[(knots <= -1) | (knots >= 1)] = np.nan

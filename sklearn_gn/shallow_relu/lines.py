@@ -7,10 +7,10 @@ those of :mod:`sklearn_gn.segmented.search`, and an information criterion choose
 by :mod:`sklearn_gn.segmented.selection`.
 
 Differences of running sums have rounding errors of the size of the total. What a fit
-returns is computed from sums over every interval between breakpoints (:func:`fit_at`):
-two rows for each, with the same moments as all of it, stand for the rows. On these the
-joint Gauss-Newton step is a small least-squares problem, which refines fits of data
-without noise, and with several targets, whose breakpoints are shared, does the descent.
+returns is computed from two rows for every interval between breakpoints, with the same
+moments as all of it (:func:`fit_at`). On these the joint Gauss-Newton step is a small
+least-squares problem, which refines fits of data without noise, and does the descent of
+several targets, whose breakpoints are shared.
 """
 
 from enum import IntEnum
@@ -23,6 +23,7 @@ from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.segmented import least_squares, selection
 from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.insertion import insert
+from sklearn_gn.segmented.partition import Segments, exact_partition
 from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
 from sklearn_gn.segmented.problem import (
     EXACT,
@@ -65,22 +66,6 @@ class SortedRows(NamedTuple):
     tie_variance: np.ndarray  # (q,) of targets at equal x, which no function explains
 
 
-class Moments(NamedTuple):
-    """Centred sums over the intervals between breakpoints, the leftmost first."""
-
-    weight: np.ndarray  # (n + 1,)
-    x: np.ndarray  # (n + 1,) means; of an interval without rows its left end
-    y: np.ndarray  # (n + 1, q) means
-    xx: np.ndarray  # (n + 1,) squares about the means; 0 of a single row
-    xy: np.ndarray  # (n + 1, q)
-    rest: np.ndarray  # (n + 1, q) squares about the lines fitted to y
-
-    @property
-    def slopes(self):
-        """Slopes of the fitted lines; 0 without two rows."""
-        return self.xy / np.where(self.xx > 0, self.xx, 1)[:, None]
-
-
 def sort_rows(rows):
     """Return the rows of positive weight in order, those of equal x merged."""
     x, y, weight = (np.asarray(a, np.float64) for a in rows)
@@ -101,57 +86,35 @@ def sort_rows(rows):
     return SortedRows(x[first], mean, total, weight @ inside**2)
 
 
-def moments(knots, rows):
-    """Return the moments of the intervals; each is summed by itself: nothing cancels.
-
-    A row at a breakpoint belongs to the interval right of it.
-    """
-    bounds = np.concatenate([[0], np.searchsorted(rows.x, knots), [len(rows.x)]])
-    count = np.diff(bounds)
-    full = count > 0
-
-    def total(column):
-        out = np.zeros((len(count), *column.shape[1:]))
-        out[full] = np.add.reduceat(column, bounds[:-1][full], axis=0)
-        return out
-
-    weight = total(rows.weight)
-    safe = np.where(full, weight, 1.0)
-    x = total(rows.weight * rows.x) / safe
-    y = total(rows.weight[:, None] * rows.y) / safe[:, None]
-    dx, dy = rows.x - np.repeat(x, count), rows.y - np.repeat(y, count, axis=0)
-    wdx, wide = rows.weight * dx, count > 1
-    xx = np.where(wide, total(wdx * dx), 0.0)
-    xy = np.where(wide[:, None], total(wdx[:, None] * dy), 0.0)
-    found = Moments(weight, x, y, xx, xy, np.zeros(xy.shape))
-    off = dy - np.repeat(found.slopes, count, axis=0) * dx[:, None]
-    return found._replace(
-        x=np.where(full, x, np.concatenate([[LEFT], knots])),
-        rest=total(rows.weight[:, None] * off**2),
-    )
-
-
 def condensed_rows(knots, rows):
-    """Return two rows of every interval that stand for all of it.
+    """Return two rows of every interval between breakpoints that stand for all of it.
 
     They lie inside it, with the same sums of (1, x, x^2): whatever is linear on the
     intervals has the same Gram matrix. Their targets are those of the fitted lines.
-    Also returned are the sums of squares (q,) that no such function explains.
+    Also returned are the sums of squares (q,) that no such function explains. A row at
+    a breakpoint belongs to the interval right of it.
     """
-    m = moments(knots, rows)
-    bounds = np.concatenate([[0], np.searchsorted(rows.x, knots), [len(rows.x)]])
-    used = m.weight > 0
-    first, last = rows.x[bounds[:-1][used]], rows.x[bounds[1:][used] - 1]
-    mean, total, slope = m.x[used], m.weight[used], m.slopes[used]
-    deviation = np.sqrt(m.xx[used] / total)
-    below, above = mean - first, last - mean
+    bounds = np.unique([0, *np.searchsorted(rows.x, knots), len(rows.x)])
+    count, w = np.diff(bounds), rows.weight[:, None]
+
+    def total(column):  # each interval is summed by itself: nothing cancels
+        return np.add.reduceat(column, bounds[:-1], axis=0)
+
+    weight = total(rows.weight)
+    mean, y = total(rows.weight * rows.x) / weight, total(w * rows.y) / weight[:, None]
+    dx, dy = rows.x - np.repeat(mean, count), rows.y - np.repeat(y, count, axis=0)
+    xx = np.where(count > 1, total(rows.weight * dx * dx), 0.0)
+    slope = total(w * dx[:, None] * dy) / np.where(xx > 0, xx, np.inf)[:, None]
+    off = dy - np.repeat(slope, count, axis=0) * dx[:, None]
+    rest = np.sum(w * off**2, axis=0) + rows.tie_variance
+    deviation = np.sqrt(xx / weight)
+    below, above = mean - rows.x[bounds[:-1]], rows.x[bounds[1:] - 1] - mean
     wide = (below > 0) & (above > 0)
     ratio = np.sqrt(np.where(wide, below, 1) / np.where(wide, above, 1))
     share = 1 / (1 + ratio**2)
     dx = np.concatenate([-deviation * ratio, deviation / ratio])
-    y = np.tile(m.y[used], (2, 1)) + np.tile(slope, (2, 1)) * dx[:, None]
-    weight = np.concatenate([total * share, total * (1 - share)])
-    rest = m.rest.sum(axis=0) + rows.tie_variance
+    y = np.tile(y, (2, 1)) + np.tile(slope, (2, 1)) * dx[:, None]
+    weight = np.concatenate([weight * share, weight * (1 - share)])
     return Rows((np.tile(mean, 2) + dx)[:, None], y, weight), rest
 
 
@@ -340,19 +303,50 @@ def _prepared(rows, n_rows):
 def init(data, hyperplanes, options):
     """Begin with the breakpoints of all starts, (n_starts, n, 2).
 
-    As many as there are rows take the place of the first ones.
+    Those of rows without noise on few lines take the place of the first ones.
     """
     knots = -hyperplanes[..., 0] / hyperplanes[..., 1]
     knots = np.sort(np.clip(knots, LEFT, RIGHT), axis=1)
     knots[1:, 0] = LEFT  # random breakpoints alone would leave out the slope there
-    if len(data.rows.x) <= knots.shape[1] + 1:
-        all_rows = np.append(LEFT, data.rows.x[1:-1])
+    exact = exact_knots(data, knots.shape[1])
+    if exact is not None:
         knots[0] = RIGHT
-        knots[0, : len(all_rows)] = all_rows
+        knots[0, : len(exact)] = exact
     line = fit_at(knots[0], data.rows)
     phase = Phase.ROUNDS if options.relocations > 0 else Phase.END
     phase = Phase.STARTS if len(knots) > 1 else phase
     return State(to_network(line), line.loss, knots, phase)
+
+
+def exact_knots(data, most):
+    """Return the breakpoints of a function through all rows that is known, or None."""
+    (x, y, w, _), column = data.rows, data.rows.weight[:, None]
+    if len(x) <= most + 1:
+        return np.append(LEFT, x[1:-1])
+    share = ((x[1:-1] - x[:-2]) / (x[2:] - x[:-2]))[:, None]
+    off = y[1:-1] - (1 - share) * y[:-2] - share * y[2:]
+    if np.median(np.abs(off)) > _SAME * np.abs(y).max():
+        return None  # most rows are not on a line with their neighbours
+    terms = np.column_stack([w, w * x, w * x**2, column * y, x[:, None] * column * y])
+    sums = np.pad(np.cumsum(terms.T, axis=1), ((0, 0), (1, 0)))
+    for slope in (True, False)[most <= 1 :]:
+        path = exact_partition(Segments(x, sums, slope), 2 * data.size, most - slope)
+        if path is None:
+            continue
+        first, last = np.array(path[:-1]), np.array(path[1:]) - 1  # rows of the lines
+        rise = (y[last] - y[first]) / (x[last] - x[first])[:, None] if slope else 0
+        change = np.diff(rise + 0 * y[first], axis=0)
+        jump = np.diff(y[first] - rise * x[first, None], axis=0)
+        # One breakpoint where neighbouring lines meet, and two at a jump.
+        meet = -jump / np.where(change != 0, change, np.inf)
+        low, high = x[last[:-1]], x[first[1:]]
+        same = np.ptp(meet, axis=1) <= 1e-6 * (high - low)
+        same &= np.all(change != 0, axis=1) & (low <= meet[:, 0]) & (meet[:, 0] <= high)
+        ends = [LEFT] * slope, meet[same, 0], low[~same], high[~same]
+        knots = np.unique(np.concatenate(ends))
+        if len(knots) <= most:
+            return knots
+    return None
 
 
 def step(data, state, options):

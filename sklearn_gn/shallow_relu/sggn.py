@@ -21,10 +21,6 @@ where the alternating step has H alone. K has a null direction for every neuron,
 length of (b, w) against its coefficient; the shift of Levenberg and Marquardt takes
 care of these. It is relative to the largest eigenvalue of K and follows the gain ratio,
 or is the ``damping`` that was given; the step is then halved until the loss falls.
-
-The global search around both is in :mod:`sklearn_gn.shallow_relu.dense`. With one
-feature all of this collapses to straight-line fits, see
-:mod:`sklearn_gn.shallow_relu.lines`.
 """
 
 import math
@@ -71,7 +67,6 @@ class Update(NamedTuple):
     step_size: Any = 1.0
     damping: Any = math.nan
     gain_ratio: Any = math.nan
-    n_trials: Any = 1
     failure: Any = 0  # number of the reason in FAILURES
     loss: Any = math.nan  # of the network, which the loop around the step computes ...
     rounding: Any = False  # ... and whether it is at rounding level
@@ -357,14 +352,12 @@ def damped_step(net, memory, rows, options, model, moved, unit=1):
         step_size=jnp.where(found.accepted, 1, 0),
         damping=found.shift * unit if given is None else given,
         gain_ratio=jnp.where(found.accepted, found.gain_ratio, 0),
-        n_trials=found.n_trials,
         failure=jnp.where(jnp.isfinite(found.predicted), 0, 1),
     )
 
 
-def joint_start(net, rows):
+def joint_start(net, _):
     """Return what the first iteration remembers: the relative shift."""
-    del rows
     return Nielsen.start(jnp.asarray(FIRST_SHIFT, net.coef.dtype))
 
 

@@ -389,7 +389,6 @@ def test_lm_step_equals_the_dense_damped_step():
     gradient = dense.T @ np.asarray(error(baselines.trainable(net)))
     step = np.linalg.solve(dense.T @ dense + shift * np.eye(dense.shape[1]), gradient)
     moved = lm_update(net, start_shift(shift), rows, options(), hidden_only=False)
-    assert int(moved.n_trials) == 1
     start, unravel = jax.flatten_util.ravel_pytree(baselines.trainable(net))
     expected = rescale(baselines.with_parameters(net, unravel(start - step)))
     for a, b in zip(moved.net, expected, strict=True):
@@ -422,7 +421,6 @@ def test_lm_with_a_numeric_damping_halves_the_step_until_the_loss_falls(hidden_o
                 trial = fit_output_layer(trial, rows, options())
             if float(objective(trial, rows, 0.0)) < start:
                 break
-        assert int(moved.n_trials) == k + 1
         loss = float(objective(trial, rows, 0.0))
         found = float(objective(moved.net, rows, 0.0))
         assert found == pytest.approx(loss, rel=1e-6)
