@@ -91,10 +91,10 @@ def _variable_projection(mesh, form, widths=(32, 32, 16), n_features=4):
 
 def _joint_step(mesh, n_neurons=40, n_features=10):
     """The matrices of both layers of a shallow ReLU network."""
-    from sklearn_gn.shallow_relu import joint
+    from sklearn_gn.shallow_relu import sggn
     from sklearn_gn.shallow_relu.dense import on_devices
+    from sklearn_gn.shallow_relu.network import initial_network
     from sklearn_gn.shallow_relu.problem import FitOptions
-    from sklearn_gn.shallow_relu.starts import initial_network
 
     rng, one = np.random.default_rng(0), np.float64(1)
     x = rng.normal(size=(ROWS, n_features))
@@ -103,7 +103,7 @@ def _joint_step(mesh, n_neurons=40, n_features=10):
     net = initial_network(hyperplanes, 0, 1, "float64")
     numbers = np.int32(1000), 1e-12 * one, 1e-10 * one, 1e-6 * one
     options = FitOptions(one, None, *numbers, *(np.int32(1),) * 2, one, np.int32(0))
-    matrices = devices.by_rows(joint.reduced_model, devices.jitted())
+    matrices = devices.by_rows(sggn.reduced_model, devices.jitted())
     p, layer = 1 + n_neurons, hyperplanes.size
     # The products of the hidden layer are in single precision.
     return matrices.lower(net, rows, options), 8 * p * (p + layer) + 8 * layer**2

@@ -163,7 +163,7 @@ def _set_fitted(solver, run, fitted):
     net, scaling = run.best_net, fitted.scaling
     n_effective, y_scale = options.n_effective, np.asarray(scaling.y_scale)
     sums = layers.sums(net.theta, rows)
-    found, value, loss = evidence_gn.at_last_penalties(layers, net, sums, n_effective)
+    found, value, loss = evidence_gn.at_penalties(layers, net, sums, n_effective)
     solver._fitted, solver.problem_, solver._error_estimate = fitted, None, None
     set_layers(solver, fitted)
     solver._sizes = len(net.theta), len(rows.x) * layers.n_values

@@ -187,7 +187,7 @@ def summary_of(rows, options, member):
     n_effective, k = options.evidence.n_effective, model.n_values
     y_scale = np.broadcast_to(options.scaling.y_scale, k)
     sums = evidence_gn.sums_of(model, net.theta, rows)
-    found, value, loss = evidence_gn.at_last_penalties(model, net, sums, n_effective)
+    found, value, loss = evidence_gn.at_penalties(model, net, sums, n_effective)
     scale = net.beta * n_effective  # of the objective divided by the sum of weights
     penalties, noise_ratio = net.alpha / scale, np.ones(k)
     if model.loss == "squared":  # of features that have left the first layer
