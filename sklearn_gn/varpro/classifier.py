@@ -287,7 +287,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         weight = weight[weight > 0]
         factors = np.ones(len(self.classes_))
         factors[code] = by_class / weight
-        self._fit_labels(X, code, weight, factors, data, validation)
+        self._fit_rows(X, code[:, None], weight, data, validation, factors)
         return self
 
     @unchanged_on_failure
@@ -337,7 +337,11 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
             infinity, if the solver needs all rows at once and they are too many, if
             ``class_weight`` is "balanced", or if ``device`` names several devices.
         """
-        self._check_chunks_are_possible(chunks, X_val)
+        self._fit_chunks(chunks, classes, X_val, y_val)
+        return self
+
+    def _checked_chunks(self, chunks, classes):
+        """Return chunks, checked as they are read, and 1, for the class numbers."""
         check_class_weight(self)
         self._check_class_weight()
         first = first_of(chunks)
@@ -345,29 +349,4 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         previous = self.warm_start and hasattr(self, "_fitted")
         self._find_classes(labels, np.ones(len(labels)), previous=previous)
         self._check_data(*(array[:1] for array in first[:2]), reset=True)
-        validation = self._check_validation(X_val, y_val)
-
-        def fit_in_memory(X, y, weight):
-            code = y[:, 0].astype(int)
-            metadata = {"sample_weight": weight}
-            data = {"X": X, "y": self.classes_[code], "metadata": metadata}
-            factors = self.class_weight or {}
-            factors = np.array([factors.get(c, 1.0) for c in self.classes_])
-            # The weights of chunks hold the factors.
-            weight = weight / np.where(factors > 0, factors, 1)[code]
-            self._fit_labels(X, code, weight, factors, data, validation)
-
-        self._fit_surveyed(
-            CheckedRows.of_classes(chunks, self, as_column=True),
-            self.n_features_in_ + 1,
-            fit_in_memory,
-            validation,
-            n_samples=lambda found: found.n_rows,
-        )
-        return self
-
-    def _fit_labels(self, X, code, weight, factors, data, validation):
-        """Fit to rows in memory, under factors of the classes."""
-        weight = np.where(factors[code] > 0, weight, 0)
-        factors = np.where(factors > 0, factors, 1)
-        self._fit_rows(X, code[:, None], weight, data, validation, factors)
+        return CheckedRows.of_classes(chunks, self, as_column=True), 1

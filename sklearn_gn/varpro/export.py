@@ -38,7 +38,7 @@ def to_sklearn(estimator):
 def _regressor(member, k, units, names):
     """One target of a member."""
     if is_process(member):
-        model, net = member
+        model, net = member.model, member.net
         return export.gaussian_process(model, net.theta[:, k], units, names)
     w, b, name = _member_network(member)
     network = DenseNetwork([*w[:-1], w[-1][:, [k]]], [*b[:-1], b[-1][[k]]], name)
@@ -62,7 +62,7 @@ def _single_network(model, net):
 
 def _member_network(member):
     """The layers of a member of a committee, the linear term among them."""
-    model, net = member
+    model, net = member.model, member.net
     activation = export.one_activation(model.activations)
     output, layers = model.split(net.theta)
     d = model.sizes[0]

@@ -84,12 +84,10 @@ class ErrorBars:
 
 
 def _unit(output):
-    """A unit of the targets in which squares stay in the range of floats."""
+    """A power of two as unit of the targets: squares stay in the range of floats."""
     size = float(np.max(np.abs(output)))
-    largest = float(np.finfo(output.dtype).max)
-    if not 0 < size < math.inf or abs(math.log(size)) < math.log(largest) / 4:
-        return output.dtype.type(1)
-    return output.dtype.type(2.0 ** round(math.log2(size)))
+    power = round(math.log2(size)) if 0 < size < math.inf else 0
+    return output.dtype.type(2.0**power)
 
 
 @partial(jax.jit, static_argnames=("model", "joint"))
