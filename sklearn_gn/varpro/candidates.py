@@ -17,6 +17,7 @@ density of all rows, which keeps few rows from deciding.
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ from sklearn_gn.varpro.members import (
     shares,
     side_by_side,
 )
-from sklearn_gn.varpro.wide_members import left_out_part, objective
+from sklearn_gn.varpro.wide_members import left_out_part
 
 _FIRST_ROWS = 200  # of the search for a kernel, which ends with three times as many
 
@@ -67,16 +68,11 @@ class Summary(NamedTuple):
 
 def with_summaries(members, rows, options):
     """Return members by the evidence with their summaries."""
-
-    def with_summary(member):
-        return member._replace(known=summary_of(member, rows, options))
-
     heavy = bool(members) and is_worth_threads(members[0].model, rows)
-    return tuple(side_by_side(with_summary, members, heavy))
+    return tuple(side_by_side(partial(_with_summary, rows, options), members, heavy))
 
 
-def summary_of(member, rows, options):
-    """The :class:`Summary` of a member by the evidence."""
+def _with_summary(rows, options, member):
     model, net, n_effective = member.model, member.net, options.evidence.n_effective
     y_scale = np.broadcast_to(options.scaling.y_scale, model.n_values)
     sums = evidence_gn.sums_of(model, net.theta, rows)
@@ -88,17 +84,17 @@ def summary_of(member, rows, options):
         penalties[3 + gone] = evidence.LARGEST / scale
         value -= n_effective * float(np.sum(np.log(y_scale)))
         if model.n_values > 1:
-
-            def squares(x, y, weight):
-                return weight @ (model.values(net.theta, x) - y) ** 2
-
-            width = model.n_linear + model.n_values
-            noise_ratio = laplace.noise_ratio(sum_over_blocks(squares, rows, width))
+            squares = sum_over_blocks(
+                lambda x, y, weight: weight @ (model.values(net.theta, x) - y) ** 2,
+                rows,
+                model.n_linear + model.n_values,
+            )
+            noise_ratio = laplace.noise_ratio(squares)
     of_penalties = 0.0
     if options.evidence.alpha is None:
         of_penalties = evidence.parameters_of_penalties(found.gamma, model.groups())
-    return Summary(
-        alpha=_by_name(model, penalties),
+    known = Summary(
+        alpha=by_name(model, penalties),
         loss=loss * options.scaling.loss_scale if loss > 0 else 0.0,
         covariance=laplace.deferred_covariance(
             model, sums, net.alpha, net.beta, n_effective
@@ -112,15 +108,11 @@ def summary_of(member, rows, options):
         log_evidence=value,
         n_rows=n_effective,
     )
+    return member._replace(known=known)
 
 
-def summary_of_fixed(member, rows, n_effective):
-    """The :class:`Summary` of a member whose penalties were not chosen."""
-    penalties = _by_name(member.model, member.net.alpha / n_effective)
-    return Summary(penalties, objective(member, rows, n_effective))
-
-
-def _by_name(model, penalties):
+def by_name(model, penalties):
+    """Return penalties of the groups by their names."""
     weights, layers = np.split(penalties[3:], [model.n_feature_groups])
     named = dict(zip(("slope", "coef", "bias"), penalties[:3], strict=True))
     return {**named, "weights": weights, "layers": layers}

@@ -74,7 +74,6 @@ ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}
 _MOST_WORK_OF_ALL_ROWS = 5e8  # of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
-_PATIENCE = 5  # iterations in which the members together gain nothing
 _WORTH = 10  # times tol: gain of log density a row that larger or more networks need
 _MUCH_WORK = 1e11  # of all steps of a member; from then on the tolerance rises
 
@@ -101,7 +100,9 @@ def plan(estimator, X, y, weight):
     """
     alpha, loss, n_init = estimator.alpha, estimator._loss, estimator.n_init
     solver, plain = estimator._solver_object(), estimator._short_forms["gnvpro"]
-    settings = {**plain.get_params(), "loss": getattr(solver, "loss", None)}
+    squared, settings = loss == "squared", plain.get_params()
+    if squared:  # which may be Huber's
+        settings["loss"] = getattr(solver, "loss", None)
     is_plain = solver.name == plain.name and solver.get_params() == settings
     default = isinstance(estimator.hidden_layer_sizes, str)
     given = isinstance(alpha, Real) and alpha < math.inf and default
@@ -109,7 +110,7 @@ def plan(estimator, X, y, weight):
     has_penalties = isinstance(alpha, str | dict) or given
     if not (is_mlp and has_penalties and is_plain):
         return None
-    (n_rows, n_features), n_values, squared = X.shape, y.shape[1], loss == "squared"
+    (n_rows, n_features), n_values = X.shape, y.shape[1]
     n_values = 1 if n_values == 2 and not squared else n_values
     # The neurons of one target serve two, and each further one adds a quarter of them,
     # as long as there are rows enough and the Gauss-Newton matrix stays dense.
@@ -312,8 +313,6 @@ class CommitteeState(NamedTuple):
     wide: WideState | None = None
     loss: float = math.inf
     criterion: float = 0.0  # minus the number of steps: the last networks are the best
-    lowest: float = math.inf  # minus the log evidence per row, mean over the members
-    waited: int = 0  # iterations in which it hardly fell
     ended: tuple = ()  # members of rounds that have ended
     reason: str | None = None  # why the last of them has
     tries: bool = False  # whether this round tries a larger network
@@ -380,9 +379,7 @@ def _with_round(rows, state, members, options):
     with_threads = is_worth_threads(members[0].model, rows)
     runs = tuple(side_by_side(begun, members, with_threads))
     loss = float(np.mean([run.state.loss for run in runs]))
-    return state._replace(
-        runs=runs, loss=loss, lowest=np.mean([run.lowest for run in runs]), waited=0
-    )
+    return state._replace(runs=runs, loss=loss)
 
 
 def _part(rows, every, options):
@@ -400,10 +397,14 @@ def _next_round(rows, state, report, options):
     running, ended = tuple(run.best for run in state.runs), state.ended
     n, tol = options.evidence.n_effective, options.evidence.tol
     grows = options.most_work > 0 and report.stop != "rounding"
+    now, before = (
+        max((member.net.log_evidence for member in members), default=-math.inf)
+        for members in (running, ended)
+    )
     # 1. The members of this round; a larger network takes the place of the smaller.
     if not state.tries:
         grows, ended = grows and not ended, ended + running
-    elif _best(running).log_evidence - _best(ended).log_evidence > _WORTH * tol * n:
+    elif now - before > _WORTH * tol * n:
         ended = running
     else:
         grows = False
@@ -431,10 +432,6 @@ def _next_round(rows, state, report, options):
     return _with_round(rows, state, members, options.evidence), report._replace(
         stop=None
     )
-
-
-def _best(members):
-    return max((member.net for member in members), key=lambda net: net.log_evidence)
 
 
 def _larger(member, rows, n_effective, rng, most_work):
@@ -499,16 +496,8 @@ def _evidence_step(rows, state, options):
             run.report._replace(stop=run.report.stop or "rounding") for run in runs
         ]
         runs = [r._replace(report=e) for r, e in zip(runs, ended, strict=True)]
-    report = _report(runs, sum(run.report.stop is None for run in state.runs))
-    lowest, waited = float(np.mean([run.lowest for run in runs])), 0
-    if options.tol > 0:
-        # Log evidence per row; with given penalties, the loss.
-        unit = 1.0 if options.alpha is None else lowest
-        fell = state.lowest - lowest > options.tol * unit
-        waited = 0 if fell or any(run.every > 1 for run in runs) else state.waited + 1
-        if waited >= _PATIENCE and report.stop is None:
-            report = report._replace(stop="tol")  # a few members go on, for little
-    return state._replace(runs=tuple(runs), lowest=lowest, waited=waited), report
+    n_running = sum(run.report.stop is None for run in state.runs)
+    return state._replace(runs=tuple(runs)), _report(runs, n_running)
 
 
 def _run_after_step(rows, options, run):
@@ -584,9 +573,7 @@ def _continued(rows, state):
         )
         for run in state.runs
     ]
-    return state._replace(
-        runs=tuple(runs), lowest=math.inf, waited=0, reports=(None, None)
-    )
+    return state._replace(runs=tuple(runs), reports=(None, None))
 
 
 COMMITTEE = Algorithm("gnvpro", init, step, compiled=False)

@@ -125,13 +125,12 @@ class _VarProNet(
         if of_classes:
             y = np.eye(len(self.classes_))[y[:, 0].astype(int)]
         plan = committee.plan(self, X, y, weight)
-        if plan is None or of_classes:
-            self._refuse_huber()
         if plan is not None:
             self._iterations, self._feature_spread = _MOST_STEPS_BY_EVIDENCE, 1.0
             committee.fit(self, plan, X, y, weight, n_effective, factors, rng, **words)
             return
         # 3. Other settings ask for one network.
+        self._refuse_huber()
         if of_classes:
             weight, n_effective = shares(weight * (y @ factors)), len(X)
             if validation is not None:

@@ -14,6 +14,7 @@ from sklearn_gn.varpro.members import (
     networks_of,
     shares,
 )
+from sklearn_gn.varpro.wide_members import objective
 
 
 def set_fitted(estimator, run, rows, options, factors):
@@ -36,10 +37,12 @@ def set_fitted(estimator, run, rows, options, factors):
         kernel = getattr(state, "kernel", None)
         is_open = options.is_open and in_time
         members = candidates.of_regression(small, rows, options, kernel, is_open)
-    members = [
-        m if m.known else m._replace(known=candidates.summary_of_fixed(m, rows, n))
-        for m in members
-    ]
+    members = list(members)
+    for number, one in enumerate(members):
+        if one.known is None:  # its penalties were not chosen
+            penalties = candidates.by_name(one.model, one.net.alpha / n)
+            known = candidates.Summary(penalties, objective(one, rows, n))
+            members[number] = one._replace(known=known)
     # 2. The penalties and the evidence, of networks by the evidence if there are some.
     networks = [member.known for member in members[: len(small or wide)]]
     estimator.alpha_ = {

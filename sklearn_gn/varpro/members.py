@@ -146,17 +146,14 @@ def side_by_side(function, members, heavy=True):
     Nearly all time of large members is spent in BLAS and LAPACK; small ones would only
     wait for each other.
     """
+    if not heavy:
+        return [function(member) for member in members]
     found = [None] * len(members)
 
     def compute(number):
         found[number] = function(members[number])
 
-    tasks = [partial(compute, number) for number in range(len(members))]
-    if heavy:
-        in_threads(tasks)
-    else:
-        for task in tasks:
-            task()
+    in_threads([partial(compute, number) for number in range(len(members))])
     return found
 
 

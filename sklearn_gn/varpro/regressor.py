@@ -87,7 +87,7 @@ class VarProNetRegressor(
         "auto": 3000 for a committee, 100 otherwise.
     tol : float, default=0.001
         The fit stops when three iterations lower the loss by less than this share, or,
-        for a committee, five raise the mean log evidence per row by less.
+        in a committee, raise the log evidence per row of no network by more.
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. None: no limit.
     early_stopping : bool, default=False

@@ -113,13 +113,9 @@ def step(rows, state, options, seed):
 
 def objective(member, rows, n_effective):
     """Return the mean cross-entropy of a member with its penalties."""
-    error = member.model.error(member.net.theta, rows)
-    return (error + _penalty(member, n_effective)) / 2
-
-
-def _penalty(member, n_effective):
-    net, groups = member.net, member.model.groups()
-    return evidence.weighted_squares(net.theta, groups, net.alpha) / n_effective
+    model, net = member.model, member.net
+    squares = evidence.weighted_squares(net.theta, model.groups(), net.alpha)
+    return (model.error(net.theta, rows) + squares / n_effective) / 2
 
 
 def run_epoch(member, rows, n_effective, damping, dtype, rng):
@@ -142,8 +138,9 @@ def run_epoch(member, rows, n_effective, damping, dtype, rng):
         total += share * loss
     output, *layers = (a.astype(np.float64) for a in maps)
     theta = model.join(output.T, layers)
+    squares = evidence.weighted_squares(theta, model.groups(), net.alpha)
     member = member._replace(net=net._replace(theta=theta))
-    return member, float(total) + _penalty(member, n_effective) / 2
+    return member, float(total) + squares / n_effective / 2
 
 
 def precisions_of_inputs(model, alpha):

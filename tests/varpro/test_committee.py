@@ -43,6 +43,11 @@ def shares(model):
     return np.array([member.share_ for member in model.estimators_])
 
 
+def networks(model):
+    """Members with hidden layers."""
+    return [member for member in model.estimators_ if member.coefs_]
+
+
 @pytest.fixture(scope="module")
 def fitted():
     X, y = smooth()  # a number of networks: without the infinitely wide one
@@ -262,9 +267,9 @@ def test_warm_start_continues(fitted):
 def test_warm_start_keeps_the_number_of_members():
     X, y = smooth(m=60)
     model = VarProNetRegressor(random_state=0, n_init=3, warm_start=True, max_iter=2)
-    assert len(members.networks_of(model.fit(X, y)._fitted[1])) == 3
+    assert len(networks(model.fit(X, y))) == 3
     model.set_params(n_init="auto")
-    assert len(members.networks_of(model.fit(X, y)._fitted[1])) == 3
+    assert len(networks(model.fit(X, y))) == 3
     model.set_params(activation="sin")
     with pytest.raises(ValueError, match="activation='sin'"):
         model.fit(X, y)
@@ -459,9 +464,8 @@ def test_without_penalty_the_fit_is_finite(fitted):
 def test_a_number_is_every_penalty_of_both_kinds_of_classifiers():
     X, y = rings()
     model = VarProNetClassifier(alpha=0.5, random_state=0).fit(X, y)
-    networks = [member for member in model.estimators_ if member.coefs_]
-    assert len({len(member.coefs_[0].T) for member in networks}) == 2
-    for member in networks:
+    assert len({len(member.coefs_[0].T) for member in networks(model)}) == 2
+    for member in networks(model):
         for value in member.alpha_.values():
             assert_allclose(value, 0.5)
 
@@ -728,12 +732,13 @@ def test_members_are_added_where_starts_differ_by_more_than_the_noise():
     model = VarProNetRegressor(random_state=0).fit(X, y)
     n_running = model.convergence_log_["n_running"]
     assert n_running[0] == 2
-    for member in members.networks_of(model._fitted[1]):
-        assert 0 in member.model.features
-        assert len(member.model.features) < 12  # others have left the first layer
+    for member in networks(model):
+        used = np.flatnonzero(member.coefs_[0].any(axis=1))
+        assert 0 in used
+        assert len(used) < 12  # others have left the first layer
     assert model.score(*wide(1)) > 0.95
     of_noise = VarProNetRegressor(random_state=0).fit(X, X[:, 0] + 9 * wide(1)[1])
-    assert len(members.networks_of(of_noise._fitted[1])) == 2
+    assert len(networks(of_noise)) == 2
 
 
 @pytest.mark.parametrize("cls", [VarProNetRegressor, ShallowReLURegressor])
