@@ -28,10 +28,9 @@ from sklearn_gn.segmented.conditions import (
     null_space,
 )
 from sklearn_gn.segmented.families import Family
-from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.preparation import Options, Prepared, prepare, problem_of
-from sklearn_gn.segmented.problem import DEPENDENT, HALF, Form
+from sklearn_gn.segmented.problem import DEPENDENT, HALF, Form, Scaling
 from sklearn_gn.segmented.programme import kinks_at_rows
 from sklearn_gn.segmented.search import EXACT, PATIENCE, search
 

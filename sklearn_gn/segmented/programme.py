@@ -25,7 +25,9 @@ def kinks_at_rows(problem, knots):
     the slopes and known breakpoints are left out of account.
     """
     table, form, k = problem.table, problem.form, knots.shape[1]
-    rows = spread(0, table.n_rows[0] - 1, max(MOST_ROWS, 2 * k))
+    rows = spread(0, table.n_rows[0] - 1, MOST_ROWS)
+    if k > len(rows) - 2:
+        return np.empty((0, k))
     # A row at a kink belongs to the segment before, or to the one after.
     x = np.sort([table.x[0, rows], np.nextafter(table.x[0, rows], 2)], axis=None)[:-1]
     rows = np.searchsorted(table.x[0], x)

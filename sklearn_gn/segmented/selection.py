@@ -22,19 +22,22 @@ The integral over kinks is Laplace's, with the Gauss-Newton matrix of R; of jump
 have finitely many positions, the largest term stands for the sum.
 """
 
+from functools import partial
+
 import numpy as np
 from scipy.special import gammaln
 
 from sklearn_gn.arrays import extremes
-from sklearn_gn.segmented import least_squares
+from sklearn_gn.segmented import least_squares, robust
 from sklearn_gn.segmented.autocorrelation import noise_of
-from sklearn_gn.segmented.insertion import behind_rows, feasible
-from sklearn_gn.segmented.preparation import problem_of, with_known
+from sklearn_gn.segmented.preparation import criterion_of, problem_of, with_known
 from sklearn_gn.segmented.problem import (
     Pieces,
     all_pieces,
+    behind_rows,
     criterion_value,
     deviance_shift,
+    feasible,
     products,
     solve,
     take,
@@ -112,6 +115,25 @@ def _positions(problem):
     size = np.sqrt(np.maximum(square[:, 1:] * square[:, :-1], np.finfo(float).tiny))
     angle = np.arccos(np.clip(beside / size, -1, 1))
     return 1 + np.sum(angle, axis=1, where=possible[:, 1:] & possible[:, :-1]) / np.pi
+
+
+def find_breakpoints(model, prepared, options, folds=None):
+    """Return (t, path) of several series by the parameters of a model, and more."""
+    number = None if model.n_breakpoints == "auto" else model.n_breakpoints
+    most = max([len(each.rows.x) for each in prepared])
+    search = partial(
+        choose,
+        options=options,
+        n_breakpoints=number and min(number, most),
+        most=min(model.max_breakpoints, most),
+        criterion=criterion_of(model),
+        folds=folds,
+    )
+    if model.loss == "huber":
+        found, clipped = robust.find_robustly(search, prepared, options)
+        return found, clipped, problem_of(clipped, options)
+    found, problem = search(prepared)
+    return found, prepared, problem
 
 
 def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
