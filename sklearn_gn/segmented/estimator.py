@@ -15,10 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import (
     _check_feature_names,
-    assert_all_finite,
-    check_consistent_length,
     check_is_fitted,
-    column_or_1d,
 )
 
 from sklearn_gn._caller import warn_user
@@ -670,10 +667,8 @@ class SegmentedRegressor(
             raise ValueError("update needs the rows of a fit: call fit before.")
         prepared, options = self._kept
         stream = streams.stream_of(self, prepared, options)
-        X, y = self._check_X(X), column_or_1d(y).astype(np.float64)
-        check_consistent_length(X, y)
-        assert_all_finite(y, input_name="y")
-        weight = check_sample_weight(sample_weight, X)
+        X, y = self._check_X(X, y, y_numeric=True)
+        y, weight = y.astype(np.float64), check_sample_weight(sample_weight, X)
         kept, kind = weight > 0, self._date_kind
         noise = Autoregression(self.autocorrelation_, self._redundancy)
         with one_blas_thread():
@@ -938,7 +933,7 @@ class SegmentedRegressor(
     def _to_user(self, x):
         return x if self._date_kind is None else dates.from_days(x)
 
-    def _check_X(self, X):
+    def _check_X(self, X, *y, **checks):
         given = X
         for column, expected in zip(self._columns, self._date_kinds, strict=True):
             X, kind = dates.replace_dates(X, column)
@@ -949,4 +944,4 @@ class SegmentedRegressor(
                 raise ValueError(
                     f"The model was fitted on {asked}, but X holds {held}."
                 )
-        return validate_data(self, X, reset=False, dtype=np.float64)
+        return validate_data(self, X, *y, reset=False, dtype=np.float64, **checks)

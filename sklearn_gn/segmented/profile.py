@@ -51,7 +51,8 @@ def kink_intervals(problem, fit, width, rows):
     columns = least_squares.jacobian(
         fit.form, rows.x, rows.linear, fit.t, fit.free, fit.coef
     )
-    half = least_squares.solve_columns(fit.form, columns, rows, fit.t.shape[1]).half
+    level = least_squares.end_slope(fit.form, fit.t.shape[1], columns.shape[-1])
+    half, _ = least_squares.inverse_root(columns, rows.weight, level)
     curvature = np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)  # inverse, of kinks
     square = width**2
     known = (square > DEPENDENT * fit.total[:, None] * curvature) & (square < np.inf)

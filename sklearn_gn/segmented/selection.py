@@ -326,7 +326,8 @@ def log_evidence(form, rows, t, free, low, high):
     at = least_squares.moving(form, free)
     if len(at):
         columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
-        half = least_squares.solve_columns(form, columns, rows, t.shape[1]).half[0]
+        level = least_squares.end_slope(form, t.shape[1], columns.shape[-1])
+        (half,), _ = least_squares.inverse_root(columns, rows.weight, level)
         inverse = (half @ half.T)[-len(at) :, -len(at) :]
         log_det = np.linalg.slogdet(inverse)[1]
         precision = (n - 1) * g / (total + g * rss) + tiny
