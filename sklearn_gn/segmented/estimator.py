@@ -13,10 +13,7 @@ from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
 from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import (
-    _check_feature_names,
-    check_is_fitted,
-)
+from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import Array, ArrayLike, RandomState
@@ -27,11 +24,7 @@ from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data import dates
 from sklearn_gn.data.chunks import check_repeatable, first_of, takes_only_chunks
 from sklearn_gn.data.row_checks import RowChecks, with_tails
-from sklearn_gn.data.rows import (
-    check_sample_weight,
-    validate_data,
-    weights_of,
-)
+from sklearn_gn.data.rows import check_sample_weight, validate_data, weights_of
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.runtime.summary import Summary
@@ -45,11 +38,7 @@ from sklearn_gn.segmented import (
     streams,
 )
 from sklearn_gn.segmented.autocorrelation import Autoregression
-from sklearn_gn.segmented.diagnosis import (
-    diagnose,
-    is_correlated,
-    warn_of_number,
-)
+from sklearn_gn.segmented.diagnosis import diagnose, is_correlated, warn_of_number
 from sklearn_gn.segmented.families import FAMILIES, Family, check_offset
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.selection import CRITERIA
@@ -596,7 +585,7 @@ class SegmentedRegressor(
             warn_user(
                 f"The fit has {counted(len(t), 'breakpoint')}, not n_breakpoints="
                 f"{n_breakpoints}: the data have no room for more. "
-                f"{preparation.advice_on_room(prepared, options, n_breakpoints, kind)}",
+                f"{preparation.advice_on_room(prepared, options, n_breakpoints, kind)}"
             )
         return path, t, clipped, problem
 
@@ -707,11 +696,7 @@ class SegmentedRegressor(
     ) -> tuple[Array, Array]: ...
 
     def predict(
-        self,
-        X: ArrayLike,
-        return_std: bool = False,
-        *,
-        offset: ArrayLike | None = None,
+        self, X: ArrayLike, return_std: bool = False, *, offset: ArrayLike | None = None
     ) -> Array | tuple[Array, Array]:
         """Predict the target; the first and the last line extend beyond the data.
 
@@ -757,7 +742,7 @@ class SegmentedRegressor(
             warn_user(
                 f"The weights of the rows sum to {self._fit.n_rows:.4g}, and the fit "
                 f"has {self._fit.n_parameters} parameters: the noise cannot be "
-                "estimated, and the standard deviations are NaN.",
+                "estimated, and the standard deviations are NaN."
             )
         return y, std
 

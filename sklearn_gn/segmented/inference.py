@@ -17,13 +17,7 @@ from scipy.special import ndtr, stdtr, stdtrit
 
 from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.problem import (
-    EXACT,
-    MOST_CANDIDATES,
-    Form,
-    Scaling,
-    locate,
-)
+from sklearn_gn.segmented.problem import EXACT, MOST_CANDIDATES, Form, Scaling, locate
 from sklearn_gn.segmented.profile import jump_intervals, kink_intervals
 
 LEVEL = 0.95  # of the confidence limits

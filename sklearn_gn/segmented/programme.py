@@ -105,11 +105,7 @@ def kinks_at_positions(x, later, slope, most, allowed=True, inner=True):
             np.argmax(value <= least + EXACT * np.abs(least), axis=0, out=own)
         steps.append(np.stack(np.divmod(best, width)))
         best = best * m + np.arange(m)[:, None]
-        parabola = (
-            a.reshape(-1)[best],
-            b.reshape(q, -1)[:, best],
-            c.reshape(-1)[best],
-        )
+        parabola = (a.reshape(-1)[best], b.reshape(q, -1)[:, best], c.reshape(-1)[best])
 
 
 def _onward(a, b, c, left, both, right, with_left, with_right, ends=False):

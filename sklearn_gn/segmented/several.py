@@ -16,7 +16,6 @@ from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.conditions import parse_points, parse_slopes
 from sklearn_gn.segmented.inference import Fit
 from sklearn_gn.segmented.joint import (
-    Choice,
     Joint,
     block,
     blocks,
@@ -118,10 +117,7 @@ def fit_several(model, data, family, names):
     n_rows = float(data.repeats.sum())
     most = min(model.max_breakpoints, len(data.y))
     numbers = [n and min(n, len(data.y)) for n in numbers_of(model, len(names))]
-    correlation = None if family.has_known_variance else model.autocorrelation
-    of_search = correlation if len(names) == 1 else None
-    choice = Choice(numbers, most, str(model.criterion), of_search)
-    state, paths = find(joint, choice)
+    state, paths = find(joint, numbers, most, str(model.criterion))
     for f, path in enumerate(paths):
         if path is None:
             paths[f] = {"n_breakpoints": np.array([len(state.t[f])])}
@@ -130,6 +126,7 @@ def fit_several(model, data, family, names):
         variance = data.variance / float(scalings[0].y_size) ** 2
     known = None if variance is None else np.array([variance])
     kind = Covariance(model.covariance, model.hac_lags, known)
+    correlation = None if family.has_known_variance else model.autocorrelation
     *read, noise = _read(joint, state, scalings, kind, correlation)
     none = [(np.zeros(len(t), bool),) * 2 for t in state.t]
     features, first = [*zip(*read, none, paths, strict=True)], read[0][0]
@@ -164,7 +161,7 @@ def _joint_of(model, data, family, names):
         bounds=tuple(own.x(np.array(options.bounds))),
         min_distance=options.min_distance / float(own.size),
         min_rows=float(least),
-        autocorrelation=None,
+        autocorrelation=None if len(names) > 1 else options.autocorrelation,
     )
     slopes, points = [], []
     number = numbers_of(model, len(names))[0]
