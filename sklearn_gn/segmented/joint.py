@@ -381,7 +381,8 @@ def _choose(joint, state, f, number, most, criterion):
         z, w = working(joint, at.eta)
         prepared = _scaled_for(joint, f, at.t, z, w)
         problem = problem_of([prepared], joint.options)
-        extra = selection.search_penalty(problem, np.array([n_rows]), most)[0]
+        positions = selection.count_positions(problem)
+        extra = selection.search_penalty(problem, positions, n_rows, most)[0]
         extra = 0 * extra if is_aic else extra
         knots, since, before = search(problem, most).knots, 0, chosen
         values, numbers = {}, range(most + 1) if number is None else [number]

@@ -510,7 +510,7 @@ def behind_rows(problem, t):
 def feasible(problem, trials):
     """Return which sorted breakpoints keep the limits, of shape (B, T)."""
     table, form, known, limits = problem[:4]
-    low, high, distance, least = (a[:, None, None] for a in limits)
+    low, high, distance, least = np.stack(limits)[..., None, None]
     inside = np.all((trials >= low) & (trials <= high), axis=-1)
     lead = trials.shape[:-1]
     known = np.broadcast_to(known[:, None], (*lead, known.shape[-1]))

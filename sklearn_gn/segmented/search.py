@@ -213,7 +213,8 @@ def insert(problem, knots, below=np.inf):
     gain, t = gains(problem, *parts)
     helps = gain >= np.maximum(rss - below, 0)[:, None]
     some = helps.any(axis=0)  # of these alone it matters whether they are allowed
-    some[0] = True
+    if not some.any():
+        return t[:, 0], np.full(len(t), np.inf)
     gain, t = np.where(helps, gain, -1)[:, some], t[:, some]
     others = np.broadcast_to(knots[:, None], (*t.shape, knots.shape[1]))
     trials = np.sort(np.concatenate([others, t[..., None]], axis=-1), axis=-1)
@@ -261,12 +262,23 @@ def hats_of_candidates(problem, knots):
     A kink of a broken line adds a hat between its neighbours, and with a jump there the
     right half of it. Only the hats at both neighbours have products with these.
     """
-    table, form, (rows, t, *_) = problem.table, problem.form, problem.candidates
+    table, form, (_, t, _, *here) = problem.table, problem.form, problem.candidates
     line = broken_lines(problem, knots, with_inverse=True)
-    at = np.sum(line.ends[:, 1:-1, None] < t[:, None], axis=1)  # the interval of each
-    low, high = take(line.ends, at), take(line.ends, at + 1)
-    first, last = at == 0, at == line.slopes.shape[1] - 1
-    level, flat = first & (not form.slope), last & form.flat_end
+    # Of each interval the sums from both ends on, and what the line is there.
+    sums = take(table.powers, line.first), take(table.targets, line.first)[..., 0, :]
+    sums, inverse = np.concatenate(sums, axis=-1), line.inverse
+    beside = np.diagonal(inverse, 1, 1, 2)
+    at_ends = line.ends, line.values, np.diagonal(inverse, 0, 1, 2)
+    at_ends = [end for each in at_ends for end in (each[:, :-1], each[:, 1:])]
+    of_interval = np.stack([*at_ends, line.slopes, beside], axis=-1)
+    of_interval = np.concatenate([sums[:, :-1], sums[:, 1:], of_interval], axis=-1)
+    at = np.sum(line.ends[:, 1:-1, None] < t[:, None], axis=1)  # that of a candidate
+    each = np.moveaxis(take(of_interval, at), -1, 0)
+    low, high, value, beyond, first, second, slope, both = each[10:]
+    here = np.moveaxis(np.concatenate([here[0], here[1][:, 0]], axis=1), 1, 0)
+    w, wx, wxx, wy, wxy = np.stack([each[:5] - here, here - each[5:10]], axis=1)
+    last = at == line.slopes.shape[1] - 1
+    level, flat = (at == 0) & (not form.slope), last & form.flat_end
     # Both halves, and the hat at the right neighbour, as a + b x; the last end is free.
     length = np.stack([t - low, high + last - t])
     fixed = np.stack([level, flat & ~level])
@@ -276,32 +288,19 @@ def hats_of_candidates(problem, knots):
     b = np.where(fixed, 0, np.array([1, -1])[:, None, None] / length)
     share = np.where(flat, 0, np.where(level, 1, -low / width))
     rise = np.where(flat | level, 0, 1 / width)
-    slope = take(line.slopes, at)
-    value = take(line.values, at + (level & ~flat)) - slope * low
-    sums = []
-    for each in (table.powers, table.targets[:, :, 0]):
-        start, here, end = (take(each, k) for k in (line.first, rows, line.first))
-        start, end = take(start, at), take(end, at + 1)
-        sums.append(np.stack([start - here, here - end]))
-    (w, wx, wxx), (wy, wxy) = (np.moveaxis(each, -1, 0) for each in sums)
+    value = np.where(level & ~flat, beyond, value) - slope * low
     residual = a * (wy - value * w - slope * wx) + b * (wxy - value * wx - slope * wxx)
     inner = a * a * w + 2 * a * b * wx + b * b * wxx
     own = inner + EXACT / DEPENDENT * (a**2 + b**2)  # at least what sums do not resolve
     right = a * share * w + (a * rise + b * share) * wx + b * rise * wxx
     left = a * w + b * wx - right
-    for each in (residual, inner, own, right, left):
-        each[0] += each[1]
-    places = at * (line.ends.shape[1] + 1)  # of the left neighbour on the diagonal
-    inverse = line.inverse.reshape(len(t), -1)
-    first, both, second = (
-        take(inverse, places + k) for k in (0, 1, len(line.ends[0]) + 1)
-    )
+    for part in (residual, inner, own, right, left):
+        part[0] += part[1]
     outside = np.empty((2, 2, *t.shape))
-    for i in range(2):
-        for j in range(2):
-            outside[i, j] = inner[max(i, j)] - left[i] * left[j] * first
-            outside[i, j] -= right[i] * right[j] * second
-            outside[i, j] -= (left[i] * right[j] + right[i] * left[j]) * both
+    for i, j in ((0, 0), (0, 1), (1, 1)):
+        outside[i, j] = inner[j] - left[i] * left[j] * first
+        outside[i, j] -= right[i] * right[j] * second
+        outside[i, j] -= (left[i] * right[j] + right[i] * left[j]) * both
     outside[:, :, ~known] = 0
     own = np.stack([own, own])  # of which the diagonal is asked for
     return line.rss, (residual, own, outside), (b[1] - b[0], b[1])

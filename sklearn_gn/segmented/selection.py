@@ -71,13 +71,12 @@ def values(problem, criterion, n_rows, rss, n_breakpoints):
     return criterion_value(criterion, rss, number, n_rows)
 
 
-def search_penalty(problem, n_rows, most):
-    """Return what 0 to ``most`` breakpoints cost beyond "bic", by series, (B, k)."""
-    return _extra(problem, _positions(problem), n_rows[:, None], most)
+def search_penalty(problem, positions, n_rows, most):
+    """Return what 0 to ``most`` breakpoints cost beyond "bic", by series, (B, k).
 
-
-def _extra(problem, positions, n_rows, most):
-    """Return the penalty of a search among so many independent positions, (B,)."""
+    They were searched among so many independent ``positions`` (B,). The numbers of rows
+    are one, or (B, 1).
+    """
     numbers = n_parameters(problem, np.arange(most))
     left = np.maximum(n_rows - numbers - problem.form.ramp * problem.form.step, 3)
     chance = 2 * n_rows / (left - 2) * np.log(positions / _CHANCE)[:, None]
@@ -86,7 +85,7 @@ def _extra(problem, positions, n_rows, most):
     return np.cumsum(np.pad(excess, ((0, 0), (1, 0))), axis=1)
 
 
-def _positions(problem):
+def count_positions(problem):
     """Return how many independent positions a breakpoint has, (B,)."""
     table, form = problem.table, problem.form
     problem = problem._replace(form=form._replace(flat_end=False, sign=0))
@@ -148,7 +147,8 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
     is_open, value, held_out = n_breakpoints is None, None, {}
     largest = most if is_open else n_breakpoints + PATIENCE if n_breakpoints else 0
-    extra = search_penalty(problem, n_rows, largest)
+    positions = count_positions(problem)
+    extra = search_penalty(problem, positions, n_rows[:, None], largest)
     if criterion in ("aic", "gcv"):
         extra *= 0
     if is_open and criterion != "cv":
@@ -175,7 +175,8 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
             for k in np.flatnonzero([e is None for e in residuals]):
                 knots = np.nan_to_num(found.knots[k])
                 residuals[k] = residuals_in_order(problem, knots)
-            of_noise = _penalties_of_noise(problem, residuals, columns, n_rows, options)
+            given = residuals, columns, positions, n_rows, options.autocorrelation
+            of_noise = _penalties_of_noise(problem, *given)
             columns["search_penalty"] = np.where(are_rows[:, None], of_noise, extra)
         near = np.isfinite(found.rss)
         if is_open:
@@ -204,7 +205,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     return answers, problem
 
 
-def _penalties_of_noise(problem, residuals, columns, n_rows, options):
+def _penalties_of_noise(problem, residuals, columns, positions, n_rows, asked):
     """Return what is added to "bic" for noise that may be correlated, (B, k).
 
     Neighbouring residuals with the correlation r lower the deviance of an
@@ -225,19 +226,20 @@ def _penalties_of_noise(problem, residuals, columns, n_rows, options):
             rss[:, k] > floor, 1 - together**2 / np.where(size > 0, size, 1), 1
         )
         penalty[:, k] += problem.table.n_rows * np.log(np.maximum(share, EXACT))
-    numbers, positions = columns["n_parameters"], _positions(problem)
+    numbers = columns["n_parameters"]
     for b, n in enumerate(problem.table.n_rows):
         while True:
             k = int(np.argmin(bic[b] + penalty[b]))
             if not k or rss[b, k] <= floor[b]:
                 break
-            noise = noise_of(residuals[k][b, :n], options.autocorrelation, numbers[k])
+            noise = noise_of(residuals[k][b, :n], asked, numbers[k])
             if noise.redundancy * (numbers[k] + 1) >= n:
                 break  # of so few independent rows, none can tell
             n_independent = n_rows[b] / noise.redundancy
             value = (bic[b] - np.log(n_rows[b]) * numbers) / noise.redundancy
             value += np.log(n_independent) * numbers
-            extra = _extra(problem, positions[[b]], n_independent, len(value) - 1)
+            most, own = len(value) - 1, positions[[b]]
+            extra = search_penalty(problem, own, n_independent, most)
             if np.argmin(value + extra[0]) >= k:
                 break
             penalty[b, k] = np.inf
