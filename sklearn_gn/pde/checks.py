@@ -6,17 +6,14 @@ field. What may be meant is a warning: a least-squares fit of more equations tha
 outputs is a method.
 """
 
-from functools import partial
 from itertools import combinations
 from numbers import Integral
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays.backend import scope, to_numpy
-from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.calls import (
     check_signature,
     explained_errors,
@@ -24,11 +21,11 @@ from sklearn_gn.pde.calls import (
     named_parameters,
 )
 from sklearn_gn.pde.coefficients import as_array
-from sklearn_gn.pde.conditions import BaseCondition, Neumann
+from sklearn_gn.pde.conditions import BaseCondition, Neumann, Points
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import MANY_POINTS, ROUNDING, is_reference, values_of
 from sklearn_gn.pde.jumps import MOST_AXES, check_fluxes, check_shared_places, jumps
-from sklearn_gn.pde.local_functions import fields_and_points, wave_at
+from sklearn_gn.pde.local_functions import PlaneWaves, constants, residuals_of_waves
 from sklearn_gn.pde.outlines import PointCloud
 from sklearn_gn.pde.patches import measured
 from sklearn_gn.pde.regions import RegionalResidual
@@ -147,13 +144,21 @@ def _check_coefficients(problem):
 
 def _check_residuals(problem, points, rng):
     """Check that residuals are finite, and that smooth fields change each of them."""
-    unknown = {n: as_array(c.initial) for n, c in problem.unknown.items()}
     size = np.ptp(problem.domain.bounds, axis=1)
-    levels = np.array([0.0, 2.0, -2.0])
-    vectors = rng.normal(size=(len(levels), len(problem.outputs), len(size)))
-    waves = levels, 2 * np.pi * vectors / size / np.sqrt(len(size))
-    with scope("float64"):
-        found = to_numpy(_at_smooth_fields(problem, *waves, unknown, points))
+    levels = np.tile([[0.0], [2.0], [-2.0]], len(problem.outputs))
+    vectors = 2 * np.pi / np.sqrt(len(size)) / size
+    vectors = vectors * rng.normal(size=(*levels.shape, len(size)))
+    fields = PlaneWaves(vectors, np.zeros(levels.shape), np.ones(levels.shape), levels)
+
+    def at_smooth_fields(unknown=None):
+        return {
+            kind.name: residuals_of_waves(
+                problem, kind, points[kind.name], fields, unknown
+            ).swapaxes(0, 1)
+            for kind in problem.residual_classes()
+        }
+
+    found = at_smooth_fields()
     for name, values in found.items():
         failed = (~np.isfinite(values).all(axis=2)).all(axis=0)
         if failed.any():
@@ -165,9 +170,10 @@ def _check_residuals(problem, points, rng):
     if problem.transform is not None:  # which may fulfil conditions by itself
         stuck = {"interior": stuck["interior"]}
     if problem.unknown and any(numbers.any() for numbers in stuck.values()):
-        others = {name: 1.1 * value + 0.1 for name, value in unknown.items()}
-        with scope("float64"):
-            moved = to_numpy(_at_smooth_fields(problem, *waves, others, points))
+        starts = {n: as_array(u.initial) for n, u in problem.unknown.items()}
+        moved = at_smooth_fields(
+            {n: np.stack([1.1 * a + 0.1] * len(levels)) for n, a in starts.items()}
+        )
         stuck = {
             name: numbers & _without_field(np.stack([found[name][0], moved[name][0]]))
             for name, numbers in stuck.items()
@@ -190,28 +196,6 @@ def _without_field(values, rounding=None):
     rounding = 0 * values if rounding is None else rounding
     same = (np.abs(values - values[0]) <= rounding).all(axis=(0, 1))
     return same & (np.abs(values[0]) > np.max(rounding, axis=0)).any(axis=0)
-
-
-@partial(jit_by_size, static_argnames="problem")
-def _at_smooth_fields(problem, levels, vectors, unknown, points):
-    """Residuals (fields, points, k) of each class, of a smooth field for each level."""
-
-    def of_field(level, vectors):
-        one, none = np.ones((2, len(vectors))) * [[1], [0]]
-        known_at = partial(
-            wave_at, vectors=vectors, cosines=none, sines=one, level=level
-        )
-
-        def residual(kind, x, data):
-            fields, x = fields_and_points(problem, known_at, x)
-            return kind.function(fields, x, data, problem.known | unknown)
-
-        return {
-            kind.name: jax.vmap(partial(residual, kind))(*points[kind.name])
-            for kind in problem.residual_classes()
-        }
-
-    return jax.vmap(of_field)(levels, vectors)
 
 
 # --- equations and outputs -----------------------------------------------------------
@@ -308,7 +292,9 @@ def warn_of_fluxes(problem):
     rim, _, length = measured(domain.boundary(), MANY_POINTS, rng)
     with scope("float64"):
         slopes = to_numpy(slopes_at_zero(problem, inside))[:, 0, :, 0]
-        source = to_numpy(_source(problem, inside))
+    kind, zero = problem.residual_classes()[0], constants([[0.0]], domain.dim)
+    inside = Points(inside[:, None], inside[:, :0])
+    source = residuals_of_waves(problem, kind, inside, zero)[:, 0, 0]
     second = [derivatives(domain.dim).index((k, k)) for k in range(domain.dim)]
     c, expected = slopes[0, second[0]], np.zeros_like(slopes)
     expected[:, second] = c
@@ -323,10 +309,3 @@ def warn_of_fluxes(problem):
             f"{area * source.mean():.3g}, and the slopes of the Neumann condition "
             f"contribute {length * flux.mean():.3g}; the sum of both must be zero.",
         )
-
-
-@partial(jit_by_size, static_argnames="problem")
-def _source(problem, X):
-    """The first residual (n,) of a solution of zero."""
-    zero = jnp.zeros(len(problem.outputs))
-    return jax.vmap(lambda x: problem._equation_at(lambda y: zero, x)[0])(X)

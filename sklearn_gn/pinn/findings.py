@@ -453,7 +453,7 @@ def take_back_convergence(solver, run):
             posterior is not None and not (problem.unknown or posterior.n_observations)
         )
         exhausted = EXHAUSTED_LOSS * solver._untrained_loss
-        if not forward or solver.fresh_loss_ <= exhausted:
+        if not forward or solver._is_accurate or solver.fresh_loss_ <= exhausted:
             return
         if solver.max_time is None or (  # it compiles, like the first iteration
             run.final_state.control.clock.first

@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
+from sklearn_gn.bayes.laplace import one_or_each
 from sklearn_gn.linalg.large_gram import affordable
 from sklearn_gn.networks._base import (
     activation_function,
@@ -23,8 +24,14 @@ from sklearn_gn.networks._base import (
     n_features,
 )
 from sklearn_gn.pde.residual_classes import traced_class
-from sklearn_gn.pinn import baselines, eigenvalues, findings, iteration, regression
-from sklearn_gn.pinn.control import FEW_POINTS, Rules, has_room, points_for
+from sklearn_gn.pinn import eigenvalues, findings, iteration, regression
+from sklearn_gn.pinn.control import (
+    FEW_POINTS,
+    LEAST_FALL,
+    Rules,
+    has_room,
+    points_for,
+)
 from sklearn_gn.pinn.data import checked_data, problem_sequence, without_data
 from sklearn_gn.pinn.dngd import DENSE, DNGD, RANK, gramian_eigenvalues
 from sklearn_gn.pinn.enrichment import NAMES, posed
@@ -43,7 +50,7 @@ from sklearn_gn.pinn.model import (
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.observation_weight import observed as known_observations
 from sklearn_gn.pinn.observation_weight import reweighted
-from sklearn_gn.pinn.points import FEW_AXES, NoPoints, Sampler
+from sklearn_gn.pinn.points import FEW_AXES, Sampler
 from sklearn_gn.pinn.predictions import Fitted
 from sklearn_gn.pinn.residuals import Observed, residual_counts
 from sklearn_gn.pinn.solution import Posterior
@@ -55,8 +62,6 @@ from sklearn_gn.pinn.windows import Pieces, last_network, with_windows
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.runtime.memory import check_fits
 
-ALGORITHMS = {a.name: a for a in (DNGD, *baselines.ALGORITHMS)}
-
 _LARGEST_INT = np.iinfo(np.int32).max
 _FIXED_WIDTHS = (50,) * 4  # where "auto" does not grow
 _JACOBIAN_FLOATS = 2**27  # of which standard deviations are computed
@@ -66,7 +71,12 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     """Fit a solver to its problem, to observations, or to both."""
     began = time.perf_counter()
     backend.mesh_of(solver.device)  # a device that there is not is an error
-    algorithm = solver._solver_object().algorithm(ALGORITHMS)
+    algorithms = {DNGD.name: DNGD}
+    if solver._solver_object().name != DNGD.name:
+        from sklearn_gn.pinn import baselines
+
+        algorithms |= {known.name: known for known in baselines.ALGORITHMS}
+    algorithm = solver._solver_object().algorithm(algorithms)
     rng = check_random_state(solver.random_state)
     # The data.
     stages, problem = problem_sequence(
@@ -252,7 +262,8 @@ def models(
     def classes(problem):
         found, data = [], None
         if observed is not None:
-            data = traced_class(problem, "data", Observed(observed), 1, len(observed))
+            n_columns = len(observed)
+            data = traced_class(problem, "data", Observed(observed), 1, n_columns)
             size, rows = size_of_observations(problem, observed), DerivativeRows()
         probed = data if any(map(callable, observed or ())) else None
         if equation:
@@ -301,14 +312,14 @@ def _network_of_before(solver, new):
 
 def _settings(solver, models, stages, data, untrained, start, seed):
     """Return the settings of a fit, for its untrained and its first network."""
-    sampler, growth, known = NoPoints(), None, None
+    points, sampling, in_units = FEW_POINTS, "sobol", False
+    growth = known = None
     model, method = models[-1], solver._solver_object()
     max_iter = int(min(solver._most_iterations(), _LARGEST_INT))
     if data.problem is not None:
         grows = has_default_network(solver, model.problem)
         free = solver.n_interior == solver.n_boundary == "auto"
         free = free and method.name == "dngd"
-        points = FEW_POINTS
         if grows or free:
             growth = Rules(grows, free)
             size = n_weights(last_network(start))
@@ -320,19 +331,21 @@ def _settings(solver, models, stages, data, untrained, start, seed):
             adaptive = growth is not None and model.problem.domain.dim <= FEW_AXES
             sampling = "residual" if adaptive else "sobol"
         in_units = _counts_in_units(solver, model)
-        sampler = Sampler(*points, sampling, solver.dtype, in_units)
         adapts = _is_auto(solver.observation_weight)
         if adapts and model.classes[-1].residual.name == "data":
             n_equations = model.classes[0].residual.n_outputs
             has_functions = len(model.problem.outputs) > n_equations
-            known = known_observations(data.observations.training, has_functions)
+            given = data.observations.training, len(data.observed)
+            known = known_observations(*given, has_functions)
+    least_fall, error = _ends(solver, growth, data)
     return iteration.PINNSettings(
         models=models,
         stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
-        sampler=sampler,
+        sampler=Sampler(*points, sampling, solver.dtype, in_units),
         steps=iteration.Steps(method, solver.damping, solver.rank, max_iter),
         resample=None if data.problem is None else solver.resample,
-        tol=np.asarray(solver.tol, solver.dtype),
+        tol=np.asarray(least_fall, solver.dtype),
+        error=error,
         seed=np.int32(seed),
         growth=growth,
         untrained=untrained,
@@ -358,6 +371,18 @@ def _is_free(solver, problem, has_data):
     return not has_data or _is_auto(solver.observation_weight)
 
 
+def _ends(solver, growth, data):
+    """Shares of the loss and of the solution at which a fit ends: a fall, an error."""
+    tol, is_forward = solver.tol, data.observations.training is None
+    if data.problem is None or tol == 0:
+        return (LEAST_FALL if tol is None else tol), 0.0
+    if tol is None and growth is None:
+        tol = np.finfo(solver.dtype).eps  # all digits that layers and points have
+    elif tol is None:  # observations are hardly ever exact to more digits
+        tol = (1e-7 if growth.network else 1e-4) if is_forward else 1e-5
+    return LEAST_FALL, float(tol)
+
+
 def _is_auto(value):
     return isinstance(value, str) and value == "auto"
 
@@ -367,7 +392,7 @@ def _check_memory(settings, net, data):
     sampler, solver = settings.sampler, settings.steps.solver.name
     outputs = [known.residual.n_outputs for known in settings.models[-1].classes]
     n_residuals, n = 0, n_weights(last_network(net))
-    if isinstance(sampler, Sampler):
+    if data.problem is not None:
         n_residuals += sampler.n_interior * outputs[0]
         n_residuals += sampler.n_boundary * max(outputs)
     if data.observations.training is not None:
@@ -411,6 +436,7 @@ def _set_fitted(solver, run, fitted, n_observations):
     if settings.observed is not None:
         solver._has_settled_weight = now.weighing.has_settled
     grows = settings.growth is not None and settings.growth.network
+    solver._is_accurate = bool(now.estimate <= settings.error)
     solver._may_grow = grows and not now.level.ended and has_room(net)
     solver._estimated_at_end, solver._solved_until = math.nan, math.inf
     solver.window_ends_ = fitted.net.ends if in_windows else np.zeros(0)
@@ -439,7 +465,7 @@ def _set_fitted(solver, run, fitted, n_observations):
         _set_coefficients(solver, n_observations)
         solver.noise_std_ = math.nan
         if n_observations and fitted.scaling is None and solver._posterior:
-            solver.noise_std_ = float(solver._posterior.noise_deviation())
+            solver.noise_std_ = one_or_each(solver._posterior.noise_deviation())
     if problem is not None:
         solver._left_open = what_is_left_open(solver, run)
         findings.take_back_convergence(solver, run)
@@ -455,7 +481,8 @@ def _set_posterior(solver, run, fitted, n_observations):
         return
     points = run.data.fresh
     if points and state.control.weighing.weight != 1:
-        points = reweighted(points, state.control.weighing.weight)
+        weighing = state.control.weighing
+        points = reweighted(points, weighing.weight, weighing.factors)
     batches, points = backend.to_numpy((state.batches, points))
     if isinstance(fitted.net, Pieces):
         solver._window_points = points

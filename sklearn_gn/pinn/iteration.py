@@ -65,7 +65,8 @@ class PINNSettings(NamedTuple):
     sampler: Any  # draw(model, seed, stage, number, net) makes batches
     steps: Steps
     resample: int | str | None  # iterations for which points are kept, or "drift"
-    tol: np.ndarray
+    tol: np.ndarray  # share of the loss, by less than which it does not fall
+    error: float  # estimated, at which the fit ends; 0: by no test
     seed: np.int32
     growth: Any = None  # growth.Rules, or None where sizes are given
     untrained: Any = None  # network to measure by; None: the one to begin with
@@ -173,9 +174,10 @@ def with_due_points(points, state, settings):
     if not due:
         return state
     batches = _draw(points, settings, stage, state.n_draws, state.net, state.control)
-    weight = state.control.weighing.weight
-    if weight != 1:
-        batches = observation_weight.reweighted(batches, weight)
+    weighing = state.control.weighing
+    if weighing.weight != 1:
+        given = weighing.weight, weighing.factors
+        batches = observation_weight.reweighted(batches, *given)
     return state._replace(batches=batches, stage=stage, n_draws=state.n_draws + 1)
 
 
@@ -267,12 +269,10 @@ def _log_entries(points, state, settings, step, losses):
         extra["window_end"] = low + (high - low) * march.stop
     if points.reference is not None:
         last, (x, exact) = settings.models[-1], points.reference
-        if isinstance(state.answer, windows.Pieces):
-            values = windows.at_points(solution.values, last, state.answer, x)
-            error = float(solution.relative_errors(last.problem, values, exact)[0])
-        else:
-            error = float(solution.relative_error(last, state.net, x, exact))
-        extra["relative_error"] = error
+        answer = state.net if march is None else state.answer
+        values = np.asarray(windows.at_points(solution.values, last, answer, x))
+        found = solution.relative_errors(last.problem, values, np.asarray(exact))
+        extra["relative_error"] = float(found[0])
     fresh = losses.validated
     if not math.isnan(fresh):
         extra["val_loss"] = windows.loss_so_far(march, fresh, state.control.first_fresh)
@@ -290,9 +290,10 @@ def fresh_losses(points, settings, net, state=None):
     if not fresh:
         return np.full(1, np.nan)
     if state is not None:
-        weight = state.control.weighing.weight
-        if weight != 1:
-            fresh = observation_weight.reweighted(fresh, weight)
+        weighing = state.control.weighing
+        if weighing.weight != 1:
+            given = weighing.weight, weighing.factors
+            fresh = observation_weight.reweighted(fresh, *given)
         if state.stage + 1 == len(settings.models):
             like = state.batches
 

@@ -26,6 +26,9 @@ and the equation is solved, as long as the share of E falls with it:
   a larger one says that the coefficients are wrong, not that the noise is large.
 - Exact observations have residuals as small as those of the equation, and keep the
   weight one.
+- Outputs of different noise count by it: where the weight changes, each misfit is
+  divided by the standard deviation of those of its output, so that precise outputs
+  determine the coefficients. All together keep the loss that they had.
 - Unknown functions follow the noise at no loss of the equation, so that its share says
   nothing: with them the weight falls until E is w M, the ratio of the mean squares.
 """
@@ -56,6 +59,7 @@ class Weighing(NamedTuple):
     losses: tuple = ()  # on fresh points
     equation: tuple = ()  # the same without the observations
     share: float = math.inf  # of the equation, at most, to change again
+    factors: tuple = ()  # of the misfits of each output; none: ones
 
     @property
     def changes(self):
@@ -83,7 +87,9 @@ def with_next_weight(weighing, known, step, fresh, solved):
         weight = next_weight(weight, both, known, share, solved)
     if weight != weighing.weight:
         share = min(share, _RISE_OF_SHARE * share_of_equation(both))
-    return Weighing(weighing.weight, weight, waits, losses, equation, share)
+    return weighing._replace(
+        next=weight, waits=waits, losses=losses, equation=equation, share=share
+    )
 
 
 def next_weight(weight, class_losses, known, share_before=math.inf, solved=True):
@@ -139,9 +145,9 @@ class Observed(NamedTuple):
     has_functions: bool = False  # whether outputs without an equation are looked for
 
 
-def observed(data, has_functions=False):
+def observed(data, n_columns, has_functions=False):
     """Number of observations, and their loss if their means are all that is known."""
-    square, y = np.float64(data.scale) ** 2, np.float64(data.data)
+    square, y = np.float64(data.scale) ** 2, np.float64(data.data[:, :n_columns])
     there = ~np.isnan(y)
     weights, y = square[:, None] * there, np.where(there, y, 0)
     totals = np.maximum(np.sum(weights, axis=0), np.finfo(float).tiny)
@@ -161,7 +167,22 @@ def has_settled(losses, equation=()):
     return min(losses) > _FALL * min(losses[:-_PATIENCE])
 
 
-def reweighted(batches, factor):
+def balanced_factors(residuals, data, factors):
+    """Factors of the misfits (n, k) of outputs that give each the same mean square."""
+    k = residuals.shape[1]
+    there = ~np.isnan(data.data[:, :k]) * np.float64(data.scale)[:, None] ** 2
+    squares = (np.float64(residuals) / (factors or 1.0)) ** 2
+    variances = np.sum(there * squares, axis=0) / np.sum(there, axis=0)
+    variances = np.maximum(variances, _SMALLEST * variances.max())
+    return tuple(np.sqrt(variances.mean() / variances).tolist())
+
+
+def reweighted(batches, factor, factors=()):
     """The batches with the weight of the observations, the last ones, multiplied."""
     *others, data = batches
-    return (*others, data._replace(scale=data.scale * math.sqrt(factor)))
+    data = data._replace(scale=data.scale * math.sqrt(factor))
+    if factors:
+        columns = np.array(data.data)
+        columns[:, len(factors) :] = factors
+        data = data._replace(data=columns)
+    return (*others, data)

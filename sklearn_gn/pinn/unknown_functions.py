@@ -249,7 +249,8 @@ class FunctionPosterior(StoredWithoutCaches):
     def _found(self):
         """The most probable changes of all outputs, and a root of their covariance."""
         model, net, waves = self.model, self.net, Waves.of(self.model.problem)
-        noise = max(float(self.noise_deviation()), np.finfo(float).tiny)
+        noise = np.sqrt(np.mean(self.noise_deviation() ** 2))
+        noise = max(float(noise), np.finfo(float).tiny)
         # Slopes of the equation and the conditions, in units of their residuals.
         equation = []
         for kind, batch in zip(model.classes[:-1], self.fresh, strict=False):

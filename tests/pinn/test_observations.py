@@ -98,6 +98,23 @@ def test_a_coefficient_is_found_from_outputs_at_their_own_points():
     np.testing.assert_allclose(solver.score(T, HALF), r2, rtol=1e-10)
 
 
+def test_each_output_has_a_noise_of_its_own():
+    t = np.linspace(0, 2, 200)[:, None]
+    noise = np.array([0.002, 0.1])
+    y = np.hstack([np.sin(1.5 * t), 1.5 * np.cos(1.5 * t)])
+    y += noise * np.random.default_rng(0).standard_normal(y.shape)
+    solver = fit(t, y, max_iter=25)
+    assert_allclose(solver.noise_std_, noise, rtol=0.2)
+    lower, upper = solver.predict_interval(t)
+    assert_allclose(upper - lower, np.tile(2 * 1.97 * noise, (200, 1)), rtol=0.25)
+    assert np.mean((lower < y) & (y < upper)) == pytest.approx(0.95, abs=0.03)
+    # Those of a alone leave b without noise.
+    alone = fit(t, y[:, :1], observed_outputs=["a"], max_iter=25)
+    assert alone.noise_std_ == pytest.approx(noise[0], rel=0.2)
+    lower, upper = alone.predict_interval(t)
+    assert (upper - lower)[:, 1].max() < noise[1]
+
+
 def acceleration(u, x, w):
     return d(u["a"], "t", "t")(x) / w
 
