@@ -20,7 +20,6 @@ from sklearn_gn.pde.calls import (
     named_errors,
     named_parameters,
 )
-from sklearn_gn.pde.coefficients import as_array
 from sklearn_gn.pde.conditions import BaseCondition, Neumann, Points
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import MANY_POINTS, ROUNDING, is_reference, values_of
@@ -93,16 +92,13 @@ def _check_arguments(problem):
     if not names or len(set(names)) < len(names) or not strings:
         raise ValueError(f"outputs must be different names, got {names!r}.")
     for argument, given, known in (
-        ("periodic=", problem.periodic, {"axes": axes}),
-        ("up_to_constant=", problem.up_to_constant, {"outputs": names}),
-        ("depends_on: axis ", sum(problem.depends_on.values(), ()), {"axes": axes}),
+        ("periodic=", problem.periodic, axes),
+        ("up_to_constant=", problem.up_to_constant, names),
+        ("depends_on: axis ", sum(problem.depends_on.values(), ()), axes),
     ):
-        ((what, known),) = known.items()
-        for name in given:
-            if name not in known:
-                raise ValueError(
-                    f"{argument}{name!r} is unknown; the {what} are {known}."
-                )
+        what = "axes" if known is axes else "outputs"
+        for name in set(given) - set(known):
+            raise ValueError(f"{argument}{name!r} is unknown; the {what} are {known}.")
     directions = problem.n_laplacian_directions
     if directions is not None and not (
         isinstance(directions, Integral) and directions > 0
@@ -144,40 +140,31 @@ def _check_coefficients(problem):
 
 def _check_residuals(problem, points, rng):
     """Check that residuals are finite, and that smooth fields change each of them."""
+    # Three smooth fields, and the first one with other coefficients.
     size = np.ptp(problem.domain.bounds, axis=1)
-    levels = np.tile([[0.0], [2.0], [-2.0]], len(problem.outputs))
-    vectors = 2 * np.pi / np.sqrt(len(size)) / size
-    vectors = vectors * rng.normal(size=(*levels.shape, len(size)))
-    fields = PlaneWaves(vectors, np.zeros(levels.shape), np.ones(levels.shape), levels)
-
-    def at_smooth_fields(unknown=None):
-        return {
-            kind.name: residuals_of_waves(
-                problem, kind, points[kind.name], fields, unknown
-            ).swapaxes(0, 1)
-            for kind in problem.residual_classes()
-        }
-
-    found = at_smooth_fields()
-    for name, values in found.items():
+    levels = np.tile([[0.0], [2.0], [-2.0], [0.0]], len(problem.outputs))
+    vectors = rng.normal(size=(3, levels.shape[1], len(size)))[[0, 1, 2, 0]]
+    vectors = 2 * np.pi * vectors / size / np.sqrt(len(size))
+    waves = PlaneWaves(vectors, np.zeros(levels.shape), np.ones(levels.shape), levels)
+    given = {name: problem.start[name] for name in problem.unknown}
+    given = {n: np.stack([a, a, a, 1.1 * a + 0.1]) for n, a in given.items()}
+    stuck, equations = {}, None
+    for kind in problem.residual_classes():
+        rows = residuals_of_waves(problem, kind, points[kind.name], waves, given)
+        values, changed = np.moveaxis(rows[:, :3], 1, 0), np.moveaxis(rows, 1, 0)[::3]
         failed = (~np.isfinite(values).all(axis=2)).all(axis=0)
         if failed.any():
-            x = points[name].x[failed][0].tolist()
+            x = points[kind.name].x[failed][0].tolist()
             raise ValueError(
-                f"{name}: the residual is NaN or infinite at {x} for smooth fields."
+                f"{kind.name}: the residual is NaN or infinite at {x} for smooth "
+                "fields."
             )
-    stuck = {name: _without_field(values) for name, values in found.items()}
-    if problem.transform is not None:  # which may fulfil conditions by itself
-        stuck = {"interior": stuck["interior"]}
-    if problem.unknown and any(numbers.any() for numbers in stuck.values()):
-        starts = {n: as_array(u.initial) for n, u in problem.unknown.items()}
-        moved = at_smooth_fields(
-            {n: np.stack([1.1 * a + 0.1] * len(levels)) for n, a in starts.items()}
-        )
-        stuck = {
-            name: numbers & _without_field(np.stack([found[name][0], moved[name][0]]))
-            for name, numbers in stuck.items()
-        }
+        equations = values if equations is None else equations
+        # A transform may fulfil conditions by itself.
+        if problem.transform is None or kind.name == "interior":
+            stuck[kind.name] = _without_field(values)
+            if problem.unknown:
+                stuck[kind.name] &= _without_field(changed)
     for name, numbers in stuck.items():
         if numbers.any():
             what = "the residual does"
@@ -188,7 +175,7 @@ def _check_residuals(problem, points, rng):
                 f"{name}: {what} not depend on the field u, so that no solution can "
                 "make it vanish. Is u(x) or d(u, ...)(x) missing?"
             )
-    _check_equations(problem, found["interior"])
+    _check_equations(problem, equations)
 
 
 def _without_field(values, rounding=None):

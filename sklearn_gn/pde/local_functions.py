@@ -20,7 +20,6 @@ from jax import lax
 
 from sklearn_gn.arrays.backend import scope, to_numpy
 from sklearn_gn.arrays.compilation import jit_by_size
-from sklearn_gn.pde.coefficients import as_array
 from sklearn_gn.pde.patches import AT_ONCE
 
 _PAIRS = 2**10  # of a point and a wave, looked at together
@@ -130,24 +129,20 @@ def constants(values, dim):
 def residuals_of_waves(problem, kind, points, waves, unknown=None, directions=None):
     """Residuals (n, m, k) of a class at points for waves as fields, in NumPy.
 
-    ``unknown`` has values (m, ...) of the unknown coefficients, in place of their
-    initial ones. All waves of a class are looked at by one compiled function.
+    ``unknown`` has values (m, ...) of unknown coefficients, in place of their initial
+    ones. All waves of a class are looked at by one compiled function.
     """
     n, m = len(points.x), len(waves.levels)
-    if unknown is None:
-        initial = {key: as_array(u.initial) for key, u in problem.unknown.items()}
-        unknown = {key: np.stack([a] * m) for key, a in initial.items()}
+    initial = {key: np.stack([problem.start[key]] * m) for key in problem.unknown}
+    unknown = initial | (unknown or {})
     size = max(1, min(_PAIRS, AT_ONCE // waves.vectors[0].size))
     found = []
     for start in range(0, n * m, size):
         point, wave = divmod(np.minimum(np.arange(start, start + size), n * m - 1), m)
-        chosen = tuple(a[wave] for a in waves)
-        given = {key: a[wave] for key, a in unknown.items()}
+        own, given = jax.tree.map(lambda a, k=wave: a[k], (waves, unknown))
         both = points.x[point], points.data[point]
         with scope("float64"):
-            rows = _of_pairs(
-                problem, kind, *both, PlaneWaves(*chosen), given, directions
-            )
+            rows = _of_pairs(problem, kind, *both, own, given, directions)
             found.append(to_numpy(rows))
     return np.concatenate(found)[: n * m].reshape(n, m, -1)
 

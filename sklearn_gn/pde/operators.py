@@ -409,13 +409,11 @@ def jump_of(
     """What jumps across an interface and is differentiated, at a level of derivatives.
 
     A function that jumps by s has the derivative s times the normal times a Dirac
-    distribution. The first level has what this adds to the values of ``function``, of
-    shape (k,), where fields are differentiated last, as ``v`` in ``div(v)``; the second
-    what it adds where these are derivatives themselves, as ``u`` in
-    ``div(k * grad(u))``. ``other_side`` returns a context in which functions are those
-    of the other side; without it, the terms of one side are returned, not jumps. In a
-    ``linear`` equation the factors of derivatives are free of derivatives, so that
-    these need not be computed.
+    distribution. The first level has what this adds to the values (k,) of ``function``
+    where fields are differentiated last, as ``v`` in ``div(v)``; the second where these
+    are derivatives themselves, as ``u`` in ``div(k * grad(u))``. Without the context
+    ``other_side`` the terms of one side are returned, not jumps. In a ``linear``
+    equation the factors of derivatives are free of derivatives.
     """
     if level == 0:
         with holding(_jump, None):

@@ -209,12 +209,9 @@ def decide(points, state, settings, step, losses):
 
 def _unmet(model, class_losses, first_classes, share):
     """Classes, but observations, of more loss than a share of no solution's."""
-    named = [known.residual.name for known in model.classes]
-    return {
-        name
-        for name, loss, first in zip(named, class_losses, first_classes, strict=False)
-        if name != "data" and loss > share * first
-    }
+    named = (known.residual.name for known in model.classes)
+    both = zip(named, class_losses, first_classes, strict=False)
+    return {n for n, loss, first in both if n != "data" and loss > share * first}
 
 
 def what_is_missing(now, rules, training, fresh, net):
@@ -325,10 +322,8 @@ def _begins_anew(now, state, settings, step, stop):
     if stop is not None and stop in ("stalled", step.no_progress):
         # It has learnt next to nothing at its points of training.
         unmet = _unmet(model, class_losses, now.first_classes, _UNMET_LOSS)
-        stuck = (
-            bool(unmet - {"interior"})
-            or np.sum(class_losses) > _UNMET_LOSS * now.first_fresh
-        )
+        stuck = np.sum(class_losses) > _UNMET_LOSS * now.first_fresh
+        stuck |= bool(unmet - {"interior"})
     stuck = stuck or _is_astray(now, state, settings, class_losses)
     stuck = stuck or has_vanished(now, state.net, settings, class_losses)
     return stuck and switches.on("pinn.starts")

@@ -20,7 +20,6 @@ import numpy as np
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde import Unknown
-from sklearn_gn.pde.coefficients import as_array
 from sklearn_gn.pde.local_functions import constants, residuals_of_waves
 from sklearn_gn.pinn.model import N_POINTS, ROUNDING
 
@@ -72,11 +71,10 @@ def _n_residuals_of_zero(problem, size=ROUNDING):
     q, bounds = len(plain.outputs), plain.domain.bounds
     fields = constants(np.tile([[0.0], [0.0], [2.0]], q), len(bounds))
     fields.vectors[2], fields.sines[2] = np.pi / np.ptp(bounds, axis=1), 1.0
-    starts = {name: as_array(u.initial) for name, u in plain.unknown.items()}
-    unknown = {
-        name: np.stack([a, 2 * a + np.where(np.less(a, 0), -1, 1), a])
-        for name, a in starts.items()
-    }
+    start, unknown = plain.start, {}
+    for name in plain.unknown:
+        side = np.where(np.less(start[name], 0), -1, 1)
+        unknown[name] = np.stack([start[name], 2 * start[name] + side, start[name]])
     for kind in plain.residual_classes():
         drawn = points[kind.name]
         found = residuals_of_waves(plain, kind, drawn, fields, unknown)

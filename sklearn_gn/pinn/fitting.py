@@ -86,12 +86,10 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     seed = rng.randint(_LARGEST_INT)
     # The problem: network, residual classes, settings.
     is_resumed = solver.warm_start and hasattr(solver, "_fitted")
-    is_eigen = (
-        *(not stages, problem is not None, data.observations.training is None),
-        *(solver._solver_object().name == "dngd", not is_resumed),
-        switches.on("pinn.eigenvalues"),
-    )
-    is_eigen = all(is_eigen) and eigenvalues.is_eigenvalue_problem(problem)
+    observed = data.observations.training is not None
+    may_be = algorithm is DNGD and not (stages or is_resumed or observed)
+    may_be = may_be and switches.on("pinn.eigenvalues")
+    is_eigen = may_be and eigenvalues.is_eigenvalue_problem(problem)
     if is_eigen:
         stages = eigenvalues.first_stages(problem, solver._most_iterations())
     untrained, all_models = network_and_models(solver, stages, data, rng)
@@ -107,10 +105,9 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     if chosen and affordable(len(data.observations.training.x), n_weights(start)):
         regression.fit(solver, model, start, data, seed)
         return solver
-    settings = _settings(solver, all_models, stages, data, untrained, start, seed)
-    if settings.growth is not None and solver.max_time is not None:
-        rules = settings.growth._replace(deadline=began + solver.max_time)
-        settings = settings._replace(growth=rules)
+    deadline = began + (math.inf if solver.max_time is None else solver.max_time)
+    networks = untrained, start
+    settings = _settings(solver, all_models, stages, data, networks, seed, deadline)
     _check_memory(settings, start, data)
 
     # The loop, which the loss on fresh points monitors.
@@ -310,7 +307,7 @@ def _network_of_before(solver, new):
 # --- settings ------------------------------------------------------------------------
 
 
-def _settings(solver, models, stages, data, untrained, start, seed):
+def _settings(solver, models, stages, data, networks, seed, deadline):
     """Return the settings of a fit, for its untrained and its first network."""
     points, sampling, in_units = FEW_POINTS, "sobol", False
     growth = known = None
@@ -321,8 +318,8 @@ def _settings(solver, models, stages, data, untrained, start, seed):
         free = solver.n_interior == solver.n_boundary == "auto"
         free = free and method.name == "dngd"
         if grows or free:
-            growth = Rules(grows, free)
-            size = n_weights(last_network(start))
+            growth = Rules(grows, free, deadline)
+            size = n_weights(last_network(networks[1]))
             points = points_for(model.problem.residual_classes(), size)
         given = solver.n_interior, solver.n_boundary
         points = [n if g == "auto" else g for g, n in zip(given, points, strict=True)]
@@ -348,7 +345,7 @@ def _settings(solver, models, stages, data, untrained, start, seed):
         error=error,
         seed=np.int32(seed),
         growth=growth,
-        untrained=untrained,
+        untrained=networks[0],
         observed=known,
         mesh=backend.mesh_of(solver.device),
     )
@@ -450,7 +447,8 @@ def _set_fitted(solver, run, fitted, n_observations):
         # weight of the observations has fallen.
         fresh = run.val_loss(fitted.net) if run.val_loss is not None else math.nan
         solver.fresh_loss_ = fresh * scale
-        solver.loss_ = iteration.total_loss(model, net, state.batches) * scale
+        losses = iteration.losses_of_classes(model, net, state.batches)
+        solver.loss_ = float(losses.sum()) * scale
         solver._fresh_noise = 0.0
         if now.weighing.weight != 1:
             found = iteration.fresh_losses(run.data, settings, net, state)
@@ -489,12 +487,13 @@ def _set_posterior(solver, run, fitted, n_observations):
         return
     # Rounding errors of single precision would pass for information.
     known = in_double_precision((fitted.net, batches, points or batches))
-    solver._posterior = Posterior(fitted.model, *known, n_observations)
+    known, functions = (fitted.model, *known, n_observations), ()
     if fitted.problem is not None and n_observations:
         n_equations = fitted.model.classes[0].residual.n_outputs
         functions = unknown_functions(fitted.problem, fitted.observed, n_equations)
-        if functions:
-            solver._posterior = FunctionPosterior(solver._posterior, functions)
+    solver._posterior = (
+        FunctionPosterior(functions, *known) if functions else Posterior(*known)
+    )
 
 
 def _set_coefficients(solver, n_observations):

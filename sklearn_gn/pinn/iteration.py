@@ -138,7 +138,7 @@ def initial_state(points, net, settings, memory=None):
     batches = _draw(points, settings, 0, 0, net, control)
 
     placed = on_devices(batches, settings)
-    loss, share = total_loss(model, net, placed), 1.0
+    loss, share = losses_of_classes(model, net, placed).sum(), 1.0
     untrained = net if settings.untrained is None else settings.untrained
     if math.isnan(loss):
         check_is_defined(model, net, batches)
@@ -150,10 +150,10 @@ def initial_state(points, net, settings, memory=None):
         share = share / 2 if share > np.finfo(last.dtype).eps else 0.0
         layers = (*hidden, share * last + level_alone)
         untrained = net = jax.device_put(net._replace(layers=layers))
-        loss = total_loss(model, net, placed)
+        loss = losses_of_classes(model, net, placed).sum()
     if not math.isfinite(loss):
         check_is_defined(model, net, batches)
-    state = PINNState(net, loss, batches, memory, control=control)
+    state = PINNState(net, float(loss), batches, memory, control=control)
     first, of_classes = losses_of_no_solution(points, settings, untrained, state)
     return state._replace(
         control=control._replace(first_fresh=first, first_classes=of_classes),
@@ -203,7 +203,6 @@ class StepSummary(NamedTuple):
     class_losses: np.ndarray  # with the weights of the user
     gradient_norm: float
     step_norm: float
-    network_norm: float
     damping: float = math.nan
     gain_ratio: float = math.nan
     inner_iterations: int = 1
@@ -328,13 +327,8 @@ def losses_of_no_solution(points, settings, untrained, state):
     return float(lower[-1]), tuple(lower[:-1].tolist())
 
 
-def total_loss(model, net, batches, like=None):
-    """Half the sum of squares of all residuals; ``like`` as in ``pieces.cut``."""
-    return float(losses_of_classes(model, net, batches, like).sum())
-
-
 def losses_of_classes(model, net, batches, like=None):
-    """The share of each class in :func:`total_loss`, in NumPy."""
+    """Half the sum of squares of each class; ``like`` as in ``pieces.cut``."""
     if not pieces.serve(batches):
         return np.asarray(_compiled_losses(model, net, batches))
     with np.errstate(over="ignore"):

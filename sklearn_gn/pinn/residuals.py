@@ -240,12 +240,11 @@ def _top(model, class_model, layers, stacks, batch, taps=None):
 
 @dataclass(frozen=True)
 class Observed:
-    """Residual of observations; of one that is missing, NaN, it is zero.
+    """Residual of observations; of one that is missing, NaN, it is zero."""
 
-    With several entries the data are the observations, then factors of the misfits.
-    """
-
-    entries: tuple  # numbers of outputs, or functions of the field and a point
+    # Numbers of outputs, or functions of the field and a point. The data of several are
+    # the observations, then factors of the misfits.
+    entries: tuple
 
     def __call__(self, fields, points, data, coefficients):
         """Misfit at a point, of shape (k,)."""

@@ -165,10 +165,8 @@ class Posterior(StoredWithoutCaches):
         # Every row of an output has the same, but those of padding, zero.
         rows = np.asarray(self._factored.deviations)[-n_rows:]
         deviations = rows.reshape(len(data.x), -1).max(axis=0)
-        factors = np.asarray(data.data)[:1, len(deviations) :]
-        if factors.size:
-            deviations = deviations / factors[0]
-        size = math.sqrt(self.n_observations)
+        factors = np.asarray(data.data)[0, len(deviations) :]
+        size = math.sqrt(self.n_observations) / (factors if factors.size else 1)
         return unbounded(deviations * size / safe_norm(data.scale, -1))
 
     def noise_freedom(self):

@@ -402,7 +402,9 @@ def _contradicted_observations(solver):
 
 
 def vanished_coefficients(solver):
-    """What to say of positive coefficients that have gone to zero; "" if none have."""
+    """What to say of positive coefficients that went to zero, where y is given."""
+    if "loss_data" not in solver.convergence_log_:
+        return ""
     found = [
         name
         for name, known in solver._fitted.model.problem.unknown.items()

@@ -26,7 +26,7 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde import Condition, Dirichlet, Initial, Neumann, Robin, Unknown
-from sklearn_gn.pde.coefficients import VISIBLE, as_array
+from sklearn_gn.pde.coefficients import VISIBLE
 from sklearn_gn.pde.given_values import values_of
 from sklearn_gn.pde.local_functions import PlaneWaves, points_of_row, residuals_of_waves
 from sklearn_gn.pinn.model import N_POINTS, ROUNDING
@@ -266,12 +266,9 @@ def _share_of_terms(rows, name, level, sizes, value):
     low, high = rows.problem.domain.bounds.T
     vector = np.broadcast_to(np.pi / (high - low), (len(sizes), len(low)))
     twice = PlaneWaves(*(np.stack([a, a]) for a in (vector, sizes, sizes, level)))
-    starts = rows.problem.unknown.items()
-    unknown = {key: np.stack([as_array(known.initial)] * 2) for key, known in starts}
-    unknown[name] = np.array([0.0, value])
     largest = 0.0
     for kind in (rows.interior, *rows.conditions):
-        found = _at_waves(rows, kind, twice, unknown)
+        found = _at_waves(rows, kind, twice, {name: np.array([0.0, value])})
         found = found[np.isfinite(found).all(axis=(1, 2))]
         others = np.sum(found[:, 0] ** 2)
         if others > 0:
