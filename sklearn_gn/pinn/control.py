@@ -16,11 +16,11 @@ before the next iteration. What may come next:
 - the end, where nothing is to be gained, or where the estimated error is small enough.
 
 A fit ends where the estimated error is the one that is asked for, ``tol``. An estimate
-costs as much as some iterations. The first one is made where the loss is one that
-mostly goes with such an error, or earlier if the loss falls slowly, the network is
-about to grow, or the fit to end. After one that is too large, the next is made where
-the error is small enough if it falls like the root of the loss. What is larger is begun
-only if there is as much time left as the present size has taken.
+costs as much as some iterations. It is made where the loss falls slowly, the network is
+about to grow, or the fit to end; of a ``tol`` that is given, as soon as the loss is one
+that mostly goes with it. After one that is too large, the next is made where the error
+is small enough if it falls like the root of the loss. What is larger is begun only if
+there is as much time left as the present size has taken.
 """
 
 import math
@@ -54,7 +54,6 @@ _PATIENCE = 40  # iterations in which the fresh loss is to fall by FALL, or a fi
 LEAST_FALL, _STALLED = 1e-3, 20  # of the loss, in so many iterations, or a fit ends
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
 _LARGE_ERROR = 1e-4  # beyond which a network that solves the equation still grows
-_USUAL_SHARE = 0.1  # relative error, over the root of the relative loss
 _MOST_STARTS = 3  # networks, until one is not stuck
 _RAISE = 10.0  # of the next start of one that has gone to zero
 _RESIDUALS, _BOUNDARY_SHARE = 2.5, 0.3  # for each parameter; of the residuals
@@ -160,7 +159,7 @@ def decide(points, state, settings, step, losses):
         now = now._replace(march=march)
     # Whether the equation holds, between the points of training, too. Few digits need
     # no more than the loss that mostly goes with them.
-    usual = (settings.error / _USUAL_SHARE) ** 2
+    usual = settings.usual_loss
     enough = min(max(SOLVED_LOSS, usual), _UNMET_LOSS)
     limit = max(OVERFITTED * (training - noise), WELL_SOLVED_LOSS * first)
     solved = math.isnan(fresh) or fresh - noise <= min(enough * first, limit)

@@ -88,9 +88,9 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     max_iter : int or None, default=None
         Maximum number of iterations. If None, 1000, or unlimited with ``max_time``.
     tol : float or None, default=None
-        Estimated relative error of the solution at which the fit stops. If None, 1e-7;
-        1e-5 with observations; 1e-4 if layers are given. It also stops if the loss on
-        fresh points no longer falls and growing does not pay. 0 disables both tests.
+        Estimated relative error at which the fit stops. If None, 1e-7 (1e-5 with
+        observations, 1e-4 if layers are given), once the loss falls slowly. It also
+        stops if the loss no longer falls and growing does not pay; 0: by neither.
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. None: no limit.
     early_stopping : bool, default=False

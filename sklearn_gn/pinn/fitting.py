@@ -64,6 +64,7 @@ from sklearn_gn.runtime.memory import check_fits
 
 _LARGEST_INT = np.iinfo(np.int32).max
 _FIXED_WIDTHS = (50,) * 4  # where "auto" does not grow
+_USUAL_SHARE = 0.1  # relative error, over the root of the relative loss
 _JACOBIAN_FLOATS = 2**27  # of which standard deviations are computed
 
 
@@ -334,7 +335,7 @@ def _settings(solver, models, stages, data, networks, seed, deadline):
             has_functions = len(model.problem.outputs) > n_equations
             given = data.observations.training, len(data.observed)
             known = known_observations(*given, has_functions)
-    least_fall, error = _ends(solver, growth, data)
+    least_fall, error, usual_loss = _ends(solver, growth, data)
     return iteration.PINNSettings(
         models=models,
         stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
@@ -343,6 +344,7 @@ def _settings(solver, models, stages, data, networks, seed, deadline):
         resample=None if data.problem is None else solver.resample,
         tol=np.asarray(least_fall, solver.dtype),
         error=error,
+        usual_loss=usual_loss,
         seed=np.int32(seed),
         growth=growth,
         untrained=networks[0],
@@ -369,15 +371,17 @@ def _is_free(solver, problem, has_data):
 
 
 def _ends(solver, growth, data):
-    """Shares of the loss and of the solution at which a fit ends: a fall, an error."""
+    """Fall of the loss and estimated error at which a fit ends, and the usual loss."""
     tol, is_forward = solver.tol, data.observations.training is None
     if data.problem is None or tol == 0:
-        return (LEAST_FALL if tol is None else tol), 0.0
-    if tol is None and growth is None:
-        tol = np.finfo(solver.dtype).eps  # all digits that layers and points have
-    elif tol is None:  # observations are hardly ever exact to more digits
-        tol = (1e-7 if growth.network else 1e-4) if is_forward else 1e-5
-    return LEAST_FALL, float(tol)
+        return (LEAST_FALL if tol is None else tol), 0.0, 0.0
+    if tol is not None:
+        return LEAST_FALL, tol, (tol / _USUAL_SHARE) ** 2
+    # Observations are hardly ever exact to more digits.
+    tol = (1e-7 if growth and growth.network else 1e-4) if is_forward else 1e-5
+    if growth is None:  # all digits that the given layers and points have
+        tol = float(np.finfo(solver.dtype).eps)
+    return LEAST_FALL, tol, 0.0
 
 
 def _is_auto(value):

@@ -67,6 +67,7 @@ class PINNSettings(NamedTuple):
     resample: int | str | None  # iterations for which points are kept, or "drift"
     tol: np.ndarray  # share of the loss, by less than which it does not fall
     error: float  # estimated, at which the fit ends; 0: by no test
+    usual_loss: float  # relative, with which it mostly comes, if it is to end there
     seed: np.int32
     growth: Any = None  # growth.Rules, or None where sizes are given
     untrained: Any = None  # network to measure by; None: the one to begin with
