@@ -39,7 +39,6 @@ from sklearn_gn.pinn.error_estimate import (
 )
 from sklearn_gn.pinn.model import MOST_WEIGHTS, drawn_anew, n_waves, n_weights, wider
 from sklearn_gn.pinn.observation_weight import Weighing
-from sklearn_gn.pinn.pieces import class_residuals
 from sklearn_gn.pinn.statement import VANISHED
 from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS, WELL_SOLVED_LOSS, is_flat
 
@@ -421,17 +420,8 @@ def refined(points, state, settings):
     # Of a loss that does not compare with the ones before.
     again = {"n_stalled": 0, "lowest_loss": math.inf, "promising": math.inf}
     if due != "start" and weighing.changes:
-        factors, kind, data = weighing.factors, model.classes[-1], batches[-1]
-        if data.data.shape[1] > kind.residual.n_outputs and not (
-            settings.observed.has_functions
-        ):
-            misfits = class_residuals(model, kind, net, data)
-            factors = observation_weight.balanced_factors(misfits, data, factors)
-        factor = weighing.next / weighing.weight
-        batches = observation_weight.reweighted(batches, factor, factors)
-        weighing = weighing._replace(
-            weight=weighing.next, losses=(), equation=(), factors=factors
-        )
+        given = weighing, settings.observed, model, net, batches
+        weighing, batches = observation_weight.changed(*given)
         now = now._replace(weighing=weighing, **again)
     clock = now.clock._replace(began=time.perf_counter())
     if due is not None:
@@ -447,8 +437,9 @@ def refined(points, state, settings):
         net = net._replace(extra=net.extra + gone.astype(settings.dtype))
         if level is not None:
             level = Level(level.sizes, level.density)
-        kept = {"waits": weighing.waits, "factors": weighing.factors}
-        weighing = Weighing(weighing.weight, weighing.weight, **kept)
+        weighing = weighing._replace(
+            next=weighing.weight, losses=(), equation=(), share=math.inf
+        )
         n_starts = now.n_starts + 1
         now = now._replace(level=level, weighing=weighing, n_starts=n_starts, **again)
     elif due == "window":

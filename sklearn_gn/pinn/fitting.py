@@ -49,7 +49,7 @@ from sklearn_gn.pinn.model import (
 )
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.observation_weight import observed as known_observations
-from sklearn_gn.pinn.observation_weight import reweighted
+from sklearn_gn.pinn.observation_weight import reweighted, weighed
 from sklearn_gn.pinn.points import FEW_AXES, Sampler
 from sklearn_gn.pinn.predictions import Fitted
 from sklearn_gn.pinn.residuals import Observed, residual_counts
@@ -260,8 +260,7 @@ def models(
     def classes(problem):
         found, data = [], None
         if observed is not None:
-            n_columns = len(observed)
-            data = traced_class(problem, "data", Observed(observed), 1, n_columns)
+            data = traced_class(problem, "data", Observed(observed), 1, len(observed))
             size, rows = size_of_observations(problem, observed), DerivativeRows()
         probed = data if any(map(callable, observed or ())) else None
         if equation:
@@ -481,10 +480,7 @@ def _set_posterior(solver, run, fitted, n_observations):
     solver._posterior = solver._window_points = None
     if n_residuals * n > _JACOBIAN_FLOATS:
         return
-    points = run.data.fresh
-    if points and state.control.weighing.weight != 1:
-        weighing = state.control.weighing
-        points = reweighted(points, weighing.weight, weighing.factors)
+    points = run.data.fresh and weighed(run.data.fresh, state.control.weighing)
     batches, points = backend.to_numpy((state.batches, points))
     if isinstance(fitted.net, Pieces):
         solver._window_points = points

@@ -175,10 +175,7 @@ def with_due_points(points, state, settings):
     if not due:
         return state
     batches = _draw(points, settings, stage, state.n_draws, state.net, state.control)
-    weighing = state.control.weighing
-    if weighing.weight != 1:
-        given = weighing.weight, weighing.factors
-        batches = observation_weight.reweighted(batches, *given)
+    batches = observation_weight.weighed(batches, state.control.weighing)
     return state._replace(batches=batches, stage=stage, n_draws=state.n_draws + 1)
 
 
@@ -290,10 +287,7 @@ def fresh_losses(points, settings, net, state=None):
     if not fresh:
         return np.full(1, np.nan)
     if state is not None:
-        weighing = state.control.weighing
-        if weighing.weight != 1:
-            given = weighing.weight, weighing.factors
-            fresh = observation_weight.reweighted(fresh, *given)
+        fresh = observation_weight.weighed(fresh, state.control.weighing)
         if state.stage + 1 == len(settings.models):
             like = state.batches
 

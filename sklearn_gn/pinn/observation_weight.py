@@ -27,8 +27,9 @@ and the equation is solved, as long as the share of E falls with it:
 - Exact observations have residuals as small as those of the equation, and keep the
   weight one.
 - Outputs of different noise count by it: where the weight changes, each misfit is
-  divided by the standard deviation of those of its output, so that precise outputs
-  determine the coefficients. All together keep the loss that they had.
+  divided by the standard deviation of those of its output, and again where the loss has
+  settled, until these stay. So precise outputs determine the coefficients. All together
+  keep the loss that they had.
 - Unknown functions follow the noise at no loss of the equation, so that its share says
   nothing: with them the weight falls until E is w M, the ratio of the mean squares.
 """
@@ -39,6 +40,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn import _switches as switches
+from sklearn_gn.pinn.pieces import class_residuals
 from sklearn_gn.pinn.windows import FALL
 
 _SMALLEST = 1e-6
@@ -60,11 +62,13 @@ class Weighing(NamedTuple):
     equation: tuple = ()  # the same without the observations
     share: float = math.inf  # of the equation, at most, to change again
     factors: tuple = ()  # of the misfits of each output; none: ones
+    stays: bool = True  # whether the factors were hardly others than those before
+    balances: bool = False  # whether they are to be found again
 
     @property
     def changes(self):
-        """Whether the next iteration has another weight."""
-        return self.next != self.weight
+        """Whether the next iteration has another weight, or other factors."""
+        return self.balances or self.next != self.weight
 
     @property
     def has_settled(self):
@@ -83,12 +87,18 @@ def with_next_weight(weighing, known, step, fresh, solved):
     both = np.array([of_equation, noise])
     equation, share = (*weighing.equation, of_equation), weighing.share
     waits = next_weight(weight, both, known, solved=solved) != weight
-    if step.no_progress or has_settled(losses, equation):
+    settled = bool(step.no_progress) or has_settled(losses, equation)
+    if settled:
         weight = next_weight(weight, both, known, share, solved)
     if weight != weighing.weight:
         share = min(share, _RISE_OF_SHARE * share_of_equation(both))
     return weighing._replace(
-        next=weight, waits=waits, losses=losses, equation=equation, share=share
+        next=weight,
+        waits=waits,
+        losses=losses,
+        equation=equation,
+        share=share,
+        balances=settled and not weighing.stays,
     )
 
 
@@ -167,14 +177,31 @@ def has_settled(losses, equation=()):
     return min(losses) > _FALL * min(losses[:-_PATIENCE])
 
 
-def balanced_factors(residuals, data, factors):
-    """Factors of the misfits (n, k) of outputs that give each the same mean square."""
-    k = residuals.shape[1]
-    there = ~np.isnan(data.data[:, :k]) * np.float64(data.scale)[:, None] ** 2
-    squares = (np.float64(residuals) / (factors or 1.0)) ** 2
-    variances = np.sum(there * squares, axis=0) / np.sum(there, axis=0)
-    variances = np.maximum(variances, _SMALLEST * variances.max())
-    return tuple(np.sqrt(variances.mean() / variances).tolist())
+def changed(weighing, known, model, net, batches):
+    """The weighing of the next iteration, and the batches with it."""
+    data, kind = batches[-1], model.classes[-1]
+    factors, stays, k = weighing.factors, True, kind.residual.n_outputs
+    if data.data.shape[1] > k and not known.has_functions:
+        before = np.array(factors or (1.0,) * k)
+        squares = (np.float64(class_residuals(model, kind, net, data)) / before) ** 2
+        there = ~np.isnan(data.data[:, :k]) * np.float64(data.scale)[:, None] ** 2
+        variances = np.sum(there * squares, axis=0) / np.sum(there, axis=0)
+        variances = np.maximum(variances, _SMALLEST * variances.max())
+        found = np.sqrt(variances.mean() / variances)
+        stays = bool(np.abs(np.log(found / before)).max() < math.log(_LEAST_FALL))
+        factors = tuple(found.tolist())
+    batches = reweighted(batches, weighing.next / weighing.weight, factors)
+    # With other factors the equation has another share.
+    share = weighing.share if stays else math.inf
+    now = Weighing(weighing.next, weighing.next, weighing.waits, share=share)
+    return now._replace(factors=factors, stays=stays), batches
+
+
+def weighed(batches, weighing):
+    """The batches with the present weight of the observations."""
+    if weighing.weight == 1:
+        return batches
+    return reweighted(batches, weighing.weight, weighing.factors)
 
 
 def reweighted(batches, factor, factors=()):
