@@ -244,7 +244,7 @@ class SolutionMixin(PredictionIntervalMixin):
                 )
 
         def along(model, net, x):
-            return solution.derivatives(model, net, x, axes)
+            return solution.values(model, net, x, axes)
 
         return self._shaped(self._evaluated(along, self._points(X)))
 

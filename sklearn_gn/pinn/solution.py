@@ -51,12 +51,13 @@ _REFERENCE_POINTS = 10_000
 _UNSEEN = 1e-2
 
 
-@partial(jit_by_size, static_argnames="model")
-def values(model, params, x):
-    """The outputs of the solution at points, of shape (n, q)."""
+@partial(jit_by_size, static_argnames=("model", "axes"))
+def values(model, params, x, axes=()):
+    """The outputs (n, q) of the solution at points, or their derivatives along axes."""
 
     def one(x):
-        return jnp.atleast_1d(model.problem.field(partial(network, model, params))(x))
+        field = model.problem.field(partial(network, model, params))
+        return jnp.atleast_1d(d(field, *axes)(x) if axes else field(x))
 
     return jax.vmap(one)(x)
 
@@ -72,17 +73,6 @@ def output_slopes(model, net, x):
 
     values = jax.vmap(outputs, in_axes=(None, 0))(flat, x)
     return values, jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(flat, x)
-
-
-@partial(jit_by_size, static_argnames=("model", "axes"))
-def derivatives(model, params, x, axes):
-    """Partial derivatives of the outputs at points, of shape (n, q)."""
-
-    def one(x):
-        field = model.problem.field(partial(network, model, params))
-        return jnp.atleast_1d(d(field, *axes)(x))
-
-    return jax.vmap(one)(x)
 
 
 @partial(jit_by_size, static_argnames="model")

@@ -268,7 +268,9 @@ def _share_of_terms(rows, name, level, sizes, value):
     twice = PlaneWaves(*(np.stack([a, a]) for a in (vector, sizes, sizes, level)))
     largest = 0.0
     for kind in (rows.interior, *rows.conditions):
-        found = _at_waves(rows, kind, twice, {name: np.array([0.0, value])})
+        unknown = {name: np.array([0.0, value])}
+        given = rows.problem, kind, rows.drawn[kind.name], twice, unknown
+        found = residuals_of_waves(*given, rows.directions)
         found = found[np.isfinite(found).all(axis=(1, 2))]
         others = np.sum(found[:, 0] ** 2)
         if others > 0:
@@ -333,7 +335,8 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
         np.concatenate([none, np.stack([0 * each, each], axis=1).reshape(-1, q)]),
         np.concatenate([none[:1], np.tile(level, (1 + 2 * m * q, 1))]),
     )
-    found = _at_waves(rows, kind, waves)
+    given = problem, kind, rows.drawn[kind.name], waves
+    found = residuals_of_waves(*given, directions=rows.directions)
     found = found[np.isfinite(found[:, 1:]).all(axis=(1, 2))]
     n, _, k = found.shape
     if n == 0:
@@ -346,13 +349,6 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
         whole = at_zero + np.max(terms[0] * (np.abs(level) / sizes)[:, None], axis=0)
     is_rounding = np.isfinite(whole) & (source <= ROUNDING * whole)
     return np.where(is_rounding, 0.0, source), terms
-
-
-def _at_waves(rows, kind, waves, unknown=None):
-    """Residuals (n, m, k) of waves about levels, at the points of the rows."""
-    return residuals_of_waves(
-        rows.problem, kind, rows.drawn[kind.name], waves, unknown, rows.directions
-    )
 
 
 # --- how much residuals count --------------------------------------------------------
