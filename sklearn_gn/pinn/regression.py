@@ -19,6 +19,7 @@ from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.optim.solver import Algorithm, Rows
+from sklearn_gn.pinn.control import LEAST_FALL
 from sklearn_gn.pinn.predictions import Fitted
 from sklearn_gn.pinn.windows import last_network
 from sklearn_gn.runtime.fit_loop import FitRun
@@ -80,7 +81,7 @@ def fit(solver, model, start, data, seed):
         n_effective=n_effective,
         damping=None if solver.damping is None else float(solver.damping),
         rank=solver.rank,
-        tol=float(solver.tol),
+        tol=LEAST_FALL if solver.tol is None else float(solver.tol),
         seed=int(seed),
     )
 
@@ -102,7 +103,8 @@ def fit(solver, model, start, data, seed):
     run = FitRun(
         solver,
         REGRESSION,
-        (rows, RegressionOptions(layers, options, int(seed))),
+        rows,
+        RegressionOptions(layers, options, int(seed)),
         [theta],
         loss_scale=data.scaling.loss_scale,
         val_loss=val_loss,
@@ -162,7 +164,7 @@ def _set_fitted(solver, run, fitted):
     net, scaling = run.best_net, fitted.scaling
     n_effective, y_scale = options.n_effective, np.asarray(scaling.y_scale)
     sums = layers.sums(net.theta, rows)
-    found, value, loss = evidence_gn.at_last_penalties(layers, net, sums, n_effective)
+    found, value, loss = evidence_gn.at_penalties(layers, net, sums, n_effective)
     solver._fitted, solver.problem_, solver._error_estimate = fitted, None, None
     set_layers(solver, fitted)
     solver._sizes = len(net.theta), len(rows.x) * layers.n_values

@@ -25,22 +25,19 @@ from sklearn_gn.base import (
     unchanged_on_failure,
 )
 from sklearn_gn.data.chunks import (
-    check_class_weight,
-    check_early_stopping,
     check_on_one_device,
-    check_repeatable,
-    first_of,
+    first_chunk,
     labels_of,
     takes_only_chunks,
 )
 from sklearn_gn.data.rows import (
     check_sample_weight,
+    chunks_of,
     feature_spread,
     shares,
     validation_split,
 )
 from sklearn_gn.data.rows_source import CheckedRows
-from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.softmax_head import problem
 from sklearn_gn.softmax_head.head import LARGEST_LOGIT, logits_of
@@ -393,13 +390,14 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         run = FitRun(
             self,
             task.algorithm,
-            (task.rows, task.options),
+            task.rows,
+            task.options,
             [net],
             loss_scale=1.0,
             val_loss=None if validation is None else validation_loss,
             validation=validation,
+            began=began,
         )
-        run.began = began
 
         def coefficients(net):
             return {"classes_": self.classes_, **task.coefficients(net)}
@@ -475,11 +473,8 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
                 "mini-batch solver: 'fgn', 'sgn' or 'adam'."
             )
         check_on_one_device(self)
-        check_repeatable(chunks)
-        check_class_weight(self)
-        check_early_stopping(self, X_val)
+        first = first_chunk(self, chunks, X_val)
         net = problem.previous_head(self) if self.warm_start else None
-        first = first_of(chunks)
         labels = labels_of(chunks) if classes is None else np.asarray(classes)
         self._find_classes(labels, np.ones(len(labels)), previous=net is not None)
         self._check_data(*(array[:1] for array in first[:2]), reset=True)

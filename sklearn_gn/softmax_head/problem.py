@@ -12,11 +12,9 @@ import numpy as np
 from scipy import sparse
 
 from sklearn_gn._caller import warn_user
-from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.libraries import numpy_computes
-from sklearn_gn.data.rows import canonical_rows, row_codes
+from sklearn_gn.arrays import backend, libraries
+from sklearn_gn.data.rows import canonical_rows, check_fits, row_codes
 from sklearn_gn.optim.solver import Algorithm
-from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.softmax_head import newton, penalty
 from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of, row_spectrum
 from sklearn_gn.softmax_head.head import (
@@ -156,7 +154,8 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng):
     # 1. The rows. The problem has one answer, whatever their order.
     rng, kind = np.random.RandomState(0), np.dtype(estimator.dtype)
     order = rng.permutation(len(kept))
-    by_numpy = numpy_computes(device) or stays_sparse
+    on_host = device in (None, "cpu") and not libraries.jax_is_forced
+    by_numpy = on_host or stays_sparse
     given = X, label, kept[order], weight[order], np.inf, None
     rows, size = batched_rows(*given, X.dtype, n_devices, not by_numpy)
     options = options_of(estimator, solver, size, rng)._replace(compiled=not by_numpy)
