@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from sklearn_gn._caller import warn_user
-from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.libraries import in_either_library, numpy_computes
+from sklearn_gn.arrays import backend, libraries
+from sklearn_gn.arrays.libraries import in_either_library
 from sklearn_gn.arrays.trees import Record
 from sklearn_gn.linalg.factors import diagonal_of_solution, factor, plus_diagonal
 from sklearn_gn.linalg.large_gram import is_formed
@@ -30,8 +30,8 @@ _LOCK = threading.RLock()
 
 def rows_for(device, rows, model):
     """Return rows for fits of a network: :class:`DeviceRows` where JAX computes."""
-    if numpy_computes(device):
-        return rows
+    if device in (None, "cpu") and not libraries.jax_is_forced:
+        return rows  # a compiler would take longer than the fit
     size, n_numbers = len(model.groups()), len(rows.x) * model.n_values
     formed = model.loss != "squared" or is_formed(n_numbers, size) or size <= n_numbers
     if size > _MOST_PARAMETERS or not formed:
@@ -88,12 +88,11 @@ class DeviceRows(Rows):
     def copies(self):
         """The rows on the devices, padded by weights of zero."""
         with _LOCK:
-            known = dict(self._copies)
-            missing = {k: a for k, a in self._asdict().items() if k not in known}
+            missing = {k: a for k, a in self._asdict().items() if k not in self._copies}
             if missing:
-                known |= dict(zip(missing, self._placed(missing.values()), strict=True))
-                self._copies = known
-        return Rows(**known)
+                placed = zip(missing, self._placed(missing.values()), strict=True)
+                self._copies = {**self._copies, **dict(placed)}
+            return Rows(**self._copies)
 
     def _placed(self, arrays):
         import jax
@@ -110,10 +109,7 @@ class DeviceRows(Rows):
 
     @contextmanager
     def _computing(self):
-        """Double precision on the device; sums over several come one after the other.
-
-        Two of them at a time would wait for each other on different devices.
-        """
+        """Double precision on the device; on several, one sum after the other."""
         one = self.device is None or isinstance(self.device, str)
         with nullcontext() if one else _LOCK, backend.scope("float64", self.device):
             yield
@@ -172,16 +168,18 @@ class DeviceGram(Record):
 
 def solution(gram, scale, diagonal, right):
     """Return ``H^-1 right``, H = scale gram + diag(diagonal); NaN without a factor."""
-    if isinstance(gram, DeviceGram):
-        return gram.computed(_solution, scale, right, diagonal=diagonal)
-    return _solution(gram, scale, right, diagonal)
+    return _computed(gram, _solution, scale, right, diagonal=diagonal)
 
 
 def determined(gram, scale, diagonal):
     """Return the diagonal of ``H^-1 scale gram``, and log det H, for the same H."""
+    return _computed(gram, _determined, scale, diagonal=diagonal)
+
+
+def _computed(gram, function, *arguments, diagonal):
     if isinstance(gram, DeviceGram):
-        return gram.computed(_determined, scale, diagonal=diagonal)
-    return _determined(gram, scale, diagonal)
+        return gram.computed(function, *arguments, diagonal=diagonal)
+    return function(gram, *arguments, diagonal)
 
 
 def _spread(values, places, size, others=0.0):

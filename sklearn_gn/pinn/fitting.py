@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.bayes.laplace import one_or_each
+from sklearn_gn.data.rows import check_fits
 from sklearn_gn.linalg.large_gram import affordable
 from sklearn_gn.networks._base import (
     activation_function,
@@ -60,7 +61,6 @@ from sklearn_gn.pinn.units import are_apart, in_units, size_of_observations
 from sklearn_gn.pinn.unknown_functions import FunctionPosterior, unknown_functions
 from sklearn_gn.pinn.windows import Pieces, last_network, with_windows
 from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.runtime.memory import check_fits
 
 _LARGEST_INT = np.iinfo(np.int32).max
 _FIXED_WIDTHS = (50,) * 4  # where "auto" does not grow
@@ -128,13 +128,14 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     run = FitRun(
         solver,
         algorithm,
-        (data.observations, settings),
+        data.observations,
+        settings,
         [start],
         loss_scale=1.0 if data.scaling is None else data.scaling.loss_scale,
         val_loss=loss_on_fresh_points if has_fresh else None,
         validation=validation,
+        began=began,
     )
-    run.began = began
     if problem is not None:
         run.monitor = "val_loss"
     solver._run(
@@ -500,7 +501,8 @@ def _set_coefficients(solver, n_observations):
     """Coefficients and their deviations, infinite where nothing determines them."""
 
     def plain(values):
-        return {name: np.asarray(a, np.float64)[()] for name, a in values.items()}
+        arrays = {name: np.asarray(a, np.float64) for name, a in values.items()}
+        return {name: a if a.ndim else float(a) for name, a in arrays.items()}
 
     fitted, posterior = solver._fitted, solver._posterior
     extra = last_network(fitted.net).extra
@@ -509,9 +511,9 @@ def _set_coefficients(solver, n_observations):
     deviations = {name: np.nan * value for name, value in values.items()}
     if values and posterior is not None:
         found = plain(posterior.coefficient_deviations())
-        for name in deviations:
-            known = np.logical_and(found[name] != 0, name not in free)
-            deviations[name] = np.where(known, found[name], np.inf)[()]
+        for name, size in found.items():
+            found[name] = np.where((size != 0) & (name not in free), size, np.inf)
+        deviations = plain({name: found[name] for name in values})
     solver._undetermined = [n for n, s in deviations.items() if np.isinf(s).any()]
     solver._said_undetermined = free  # before the fit
     solver.coefficients_, solver.coefficients_std_ = values, deviations

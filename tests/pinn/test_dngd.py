@@ -16,8 +16,8 @@ from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.linalg.low_rank import nystrom, preconditioner
 from sklearn_gn.networks import MLP
 from sklearn_gn.optim import first_order
+from sklearn_gn.optim.first_order import ssbroyden
 from sklearn_gn.optim.radius_search import Region, longest_trusted
-from sklearn_gn.optim.ssbroyden import ssbroyden
 from sklearn_gn.pde import (
     Box,
     Dirichlet,

@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 import pytest
 from joblib import parallel_backend
@@ -27,7 +28,7 @@ from sklearn_gn.networks import MLP
 from sklearn_gn.pde import Box, Initial, Problem, d
 from sklearn_gn.runtime import checkpoint, fingerprint
 from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
+from sklearn_gn.shallow_relu.dense import ALGORITHMS
 from sklearn_gn.solvers import (
     LM,
     SHALLOW_RELU_SOLVERS,
@@ -110,9 +111,19 @@ def test_finished_fit_is_not_repeated_but_goes_on_with_a_larger_budget(tmp_path)
     assert model.set_params(max_iter=5).fit(X, y).n_iter_ == 5
 
 
+def one_start(rows, net, options):
+    """Start LM from one network only."""
+    return ALGORITHMS["lm"].init(rows, jax.tree.map(lambda a: a[None], net), options)
+
+
+# LM whose starts run one after the other.
+IN_TURN = replace(ALGORITHMS["lm"], init=one_start, side_by_side=False)
+LM_IN_TURN = Given(IN_TURN, relocations=0)
+
+
 def lm_pressed(part, number, pressed):
     """LM, one part of which is interrupted once."""
-    function = getattr(ALGORITHMS["lm"], part)
+    function = getattr(IN_TURN, part)
 
     def wrapper(*args):
         pressed.append(part)
@@ -120,7 +131,7 @@ def lm_pressed(part, number, pressed):
             raise KeyboardInterrupt
         return function(*args)
 
-    return Given(replace(ALGORITHMS["lm"], **{part: wrapper}))
+    return Given(replace(IN_TURN, **{part: wrapper}), relocations=0)
 
 
 class Counter(list):
@@ -134,7 +145,7 @@ class Counter(list):
 def test_a_fit_that_ctrl_c_has_ended_is_resumed_bit_for_bit(part, number, tmp_path):
     X, y = data()
     settings = {"n_init": 2, "max_iter": 60, "tol": 1e-2}
-    whole = make("lm", **settings).fit(X, y)
+    whole = make(LM_IN_TURN, **settings).fit(X, y)
     model = make(lm_pressed(part, number, Counter()), **settings)
     model.set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
     assert model.fit(X, y).stop_reason_ == "interrupted"
@@ -151,9 +162,11 @@ def test_a_fit_that_ctrl_c_has_ended_is_resumed_bit_for_bit(part, number, tmp_pa
 def test_starts_that_max_iter_has_cut_off_are_made_up_for(tmp_path):
     X, y = data()
     settings = {"n_init": 3, "max_iter": 200, "tol": 1e-2}
-    whole = make("lm", **settings).fit(X, y)
-    first = make("lm", **{**settings, "n_init": 1}).fit(X, y).n_iter_
-    model = make("lm", **settings).set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
+    whole = make(LM_IN_TURN, **settings).fit(X, y)
+    first = make(LM_IN_TURN, **{**settings, "n_init": 1}).fit(X, y).n_iter_
+    model = make(LM_IN_TURN, **settings).set_callbacks(
+        Checkpoint(tmp_path / "fit.ckpt")
+    )
     model.set_params(max_iter=first).fit(X, y)
     assert model.stop_reason_ == "max_iter"
     model.set_params(max_iter=200).fit(X, y)
@@ -340,6 +353,12 @@ def test_parameters_whose_value_is_not_known_are_named(tmp_path):
 # -- files ----------------------------------------------------------------------------
 
 
+def stored(path, value):
+    """What comes back of a value that is saved."""
+    checkpoint.save(path, {"question": {}, "value": value})
+    return checkpoint.load(path)["value"]
+
+
 class Point(NamedTuple):
     x: float
     y: tuple
@@ -351,20 +370,17 @@ class Colour(Enum):
 
 def test_values_come_back_with_their_types_and_bits(tmp_path):
     value = {
-        "question": {"a": "1"},
         "numbers": [1, True, None, 0.1, 5e-324, -0.0, np.inf, -np.inf, 2**70],
         "scalars": (np.float32(0.1), np.int64(3), np.float64(np.pi), np.bool_(True)),
         "orders": (np.eye(3, 2), np.asfortranarray(np.eye(3, 2)), np.zeros((0, 2))),
         "nested": Point(Point(1.0, ()), ([("a", {3: Colour.RED})],)),
     }
-    checkpoint.save(tmp_path / "fit.ckpt", value)
-    again = checkpoint.load(tmp_path / "fit.ckpt")
+    again = stored(tmp_path / "fit.ckpt", value)
     assert repr(again) == repr(value)  # with types, signs of zero and all digits
     assert type(again["nested"].x) is Point
     assert [type(v) for v in again["scalars"]] == [type(v) for v in value["scalars"]]
     assert again["orders"][1].flags.f_contiguous
-    checkpoint.save(tmp_path / "fit.ckpt", {"question": {}, "x": np.nan})
-    assert np.isnan(checkpoint.load(tmp_path / "fit.ckpt")["x"])
+    assert np.isnan(stored(tmp_path / "fit.ckpt", np.nan))
 
 
 def header_of(path):
@@ -414,7 +430,7 @@ def test_other_files_are_refused(kind, written, tmp_path):
     path = tmp_path / "fit.ckpt"
     path.write_bytes(written[kind])
     with pytest.raises(ValueError, match=r"fit\.ckpt' is not a checkpoint") as e:
-        checkpoint.load(path)
+        make().set_callbacks(Checkpoint(path)).fit(*data())
     assert "resume=False to replace it" in str(e.value)
     if kind == "a later version":
         assert "version 3 of the format, this is 2" in str(e.value)
@@ -441,11 +457,12 @@ def test_files_of_another_version_of_the_package_are_refused(monkeypatch, tmp_pa
 
 def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path):
     path = tmp_path / "fit.ckpt"
-    checkpoint.save(path, {"question": {}, "number": 1})
+    stored(path, 1)
+    before = path.read_bytes()
     for value in (threading.Lock(), np.array([None]), local_tuple()(1)):
         with pytest.raises(TypeError, match=r"does not store|is no named tuple"):
-            checkpoint.save(path, {"question": {}, "number": value})
-    assert checkpoint.load(path)["number"] == 1
+            stored(path, value)
+    assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -506,7 +523,7 @@ def test_files_that_cannot_be_written_or_read_are_named_before_the_fit(
     with monkeypatch.context() as patch:
         patch.setattr("builtins.open", refuse)
         with pytest.raises(PermissionError, match=r"fit\.ckpt' cannot be read .Perm"):
-            checkpoint.load(path)
+            model.fit(X, y)
     with pytest.raises(IsADirectoryError, match="is a folder: give the path of a file"):
         make().set_callbacks(Checkpoint(tmp_path)).fit(X, y)
 
@@ -557,7 +574,3 @@ def test_a_full_disk_ends_no_fit(monkeypatch, tmp_path):
         model.fit(X, y)
     np.testing.assert_array_equal(model.predict(X), make().fit(X, y).predict(X))
     assert not list(tmp_path.iterdir())
-
-
-def test_where_there_is_no_file_there_is_no_snapshot(tmp_path):
-    assert checkpoint.load(tmp_path / "fit.ckpt") is None

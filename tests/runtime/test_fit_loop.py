@@ -5,6 +5,7 @@ import time
 import warnings
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -26,8 +27,8 @@ from sklearn_gn.callbacks import (
 )
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.runtime import checkpoint
-from sklearn_gn.runtime.fit_loop import LOG_COLUMNS, FitRun
-from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
+from sklearn_gn.runtime.fit_loop import FitRun
+from sklearn_gn.shallow_relu.dense import ALGORITHMS
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Adam, JointGN, SgGN, Solver
 
 SGGN = ALGORITHMS["sggn"]
@@ -75,10 +76,28 @@ def raising(function, call, error):
     return wrapper
 
 
+def one_start(rows, net, options):
+    """Start LM from one network only."""
+    return ALGORITHMS["lm"].init(rows, jax.tree.map(lambda a: a[None], net), options)
+
+
+# LM whose starts run one after the other.
+IN_TURN = replace(ALGORITHMS["lm"], init=one_start, side_by_side=False)
+
+
 def failing(name, call, error=None, *, algorithm=SGGN, **settings):
     """An estimator, one part of whose solver raises."""
     function = raising(getattr(algorithm, name), call, error or KeyboardInterrupt())
     return make(Given(replace(algorithm, **{name: function})), **settings)
+
+
+def stopping(reason):
+    """A solver that stops for a reason after its first iteration."""
+
+    def step(rows, state, options):
+        return state, Report(loss=state.loss, grad_norm=1.0, stop=reason)
+
+    return Given(replace(SGGN, name="stopping", step=step))
 
 
 # -- the log --------------------------------------------------------------------------
@@ -90,7 +109,11 @@ def test_log_has_one_row_an_iteration_for_every_solver(solver):
     X, y = data()
     model = make(solver).fit(X, y)
     frame = pd.DataFrame(model.convergence_log_)
-    assert tuple(frame.columns) == LOG_COLUMNS
+    columns = (
+        "iteration time loss val_loss grad_norm step_size damping gain_ratio "
+        "inner_iterations"
+    )
+    assert list(frame.columns) == columns.split()
     assert len(frame) == model.n_iter_ <= 12
     assert list(frame["iteration"]) == list(range(1, model.n_iter_ + 1))
     assert np.all(np.diff(frame["time"]) >= 0)
@@ -145,13 +168,9 @@ def test_warning_points_at_the_call_of_fit():
     ],
 )
 def test_every_cause_has_its_advice(stop, advice):
-    def step(rows, state, options):
-        return state, Report(loss=state.loss, grad_norm=1.0, stop=stop)
-
-    solver = replace(SGGN, name="failing", step=step)
     X, y = data()
     with pytest.warns(ConvergenceWarning, match=advice):
-        model = make(Given(solver)).fit(X, y)
+        model = make(stopping(stop)).fit(X, y)
     assert model.stop_reason_ == stop
     assert np.isfinite(model.predict(X)).all()
 
@@ -244,7 +263,8 @@ def test_ctrl_c_while_an_iteration_is_recorded_drops_that_iteration(call, monkey
 def test_ctrl_c_between_two_starts_keeps_the_first():
     X = data()[0]
     settings = {"max_iter": 50, "tol": 1e-2}
-    two = failing("init", 1, algorithm=ALGORITHMS["lm"], n_init=2, **settings)
+    two = failing("init", 1, algorithm=IN_TURN, n_init=2, **settings)
+    two.set_params(solver__relocations=0)
     model = interrupted(two)
     alone = make("lm", **settings).fit(*data())
     assert model.n_iter_ == alone.n_iter_ < 50
@@ -346,12 +366,9 @@ def test_errors_leave_no_trace_on_the_estimator():
 
 
 def test_a_reason_that_nobody_knows_is_an_error():
-    def step(rows, state, options):
-        return state, Report(loss=state.loss, grad_norm=1.0, stop="boredom")
-
     X, y = data()
     with pytest.raises(ValueError, match=r"one of \['tol'.*got 'boredom'"):
-        make(Given(replace(SGGN, step=step))).fit(X, y)
+        make(stopping("boredom")).fit(X, y)
 
 
 # -- the result -----------------------------------------------------------------------
@@ -483,8 +500,8 @@ def test_scores_on_held_out_rows_by_the_monitor_of_scikit_learn():
 @quiet
 def test_early_stopping_ends_a_start_and_not_the_fit():
     X, y = data(80)
-    # A solver that takes its starts one after the other.
-    model = make("lm", early_stopping=True, n_iter_no_change=2, max_iter=500)
+    in_turn = Given(IN_TURN, relocations=0)
+    model = make(in_turn, early_stopping=True, n_iter_no_change=2, max_iter=500)
     model.set_params(n_init=3)
     model.fit(X, y)
     assert model.stop_reason_ == "early_stopping"
