@@ -334,7 +334,7 @@ def small_regression():
 
 def run(name, net, rows, opt, n):
     solver = ALGORITHMS[name]
-    data = solver.prepare(rows, opt)
+    data = rows if solver.prepare is None else solver.prepare(rows, opt)
     state = solver.init(data, stacked(net) if solver.side_by_side else net, opt)
     for _ in range(n):
         state, report = solver.step(data, state, opt)
@@ -466,7 +466,7 @@ def test_states_are_arrays_and_numbers_only(name):
     net, rows = small_regression()
     solver = ALGORITHMS[name]
     net = stacked(net) if solver.side_by_side else net
-    data = solver.prepare(rows, options())
+    data = rows if solver.prepare is None else solver.prepare(rows, options())
     start = solver.init(data, net, options())
     state, _ = solver.step(data, start, options())
     for leaf in jax.tree.leaves(backend.to_numpy(state)):
