@@ -28,7 +28,6 @@ from sklearn_gn.optim.solver import Rows
 _PART_ROWS, _PART_NUMBERS = 2**14, 2**22  # at most
 _SAMPLE_ROWS, _SAMPLE_NUMBERS = 2**16, 2**24  # at most
 BLOCK_ROWS = 2048  # whose products stay in the processor's cache
-_JOINED = 8  # results of blocks that a worker joins at a time
 
 
 _NO_ROWS = Rows(None, None, None)
@@ -216,8 +215,8 @@ def fold_chunks(chunks, function, join):
     handles = enumerate(chunks.handles())
     level = [engine.call(task, number, handle) for number, handle in handles]
     while len(level) > 1:
-        groups = (level[k : k + _JOINED] for k in range(0, len(level), _JOINED))
-        level = [engine.call(partial(_joined_here, join), *group) for group in groups]
+        pairs = (level[k : k + 2] for k in range(0, len(level), 2))
+        level = [engine.call(partial(_joined_here, join), *pair) for pair in pairs]
     return engine.result(level[0]) if level else None
 
 

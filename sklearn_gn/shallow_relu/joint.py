@@ -17,9 +17,10 @@ falls. With one feature all of this collapses to straight-line fits, see
 
 import jax.numpy as jnp
 
-from sklearn_gn.arrays.blocks import sum_rows, transposed_product, triangular_factor
+from sklearn_gn.arrays.blocks import sum_rows, transposed_product
 from sklearn_gn.arrays.parts import n_devices
 from sklearn_gn.linalg import factors
+from sklearn_gn.linalg.least_squares import triangular_factor
 from sklearn_gn.optim.globalisation import Nielsen, search_damping
 from sklearn_gn.optim.trust_region import SpectralModel, damped_coordinates, decrease
 from sklearn_gn.shallow_relu.network import active_set, joint_design, unit_normals
