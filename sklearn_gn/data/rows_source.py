@@ -2,13 +2,12 @@
 
 :class:`CheckedRows` are the chunks of a user, checked as they are read, and
 :class:`RowSource` the same rows in the units of a fit. Chunks are cut into parts of one
-length, so that no sum depends on how the rows came. Where chunks are blocks of an
-engine with workers (:mod:`sklearn_gn.data.tables`), what is summed of a block is
-computed where the block lives, and only the sums travel.
+length, so that no sum depends on how the rows came. What is summed of a block of an
+engine with workers (:mod:`sklearn_gn.data.tables`) is computed where the block lives.
 
 The first look at the rows, a :class:`Survey`, has their number and a sample: the
-distinct rows with the smallest hashes. Which ones these are depends on neither the
-order nor the multiplicity of rows. Other hashes give further samples.
+distinct rows with the smallest hashes, which depend on neither the order nor the
+multiplicity of rows. Other hashes give further samples.
 """
 
 import functools

@@ -7,8 +7,7 @@ all residuals, hold the whole Jacobian: products with it cost as much as the net
 and rows of it are multiplied out layer by layer only where a Gramian is formed.
 
 Where the points are divided among devices, sums over rows are summed over these too,
-and the rows of all are those of one device after the other. Products with a Jacobian
-that is multiplied out are computed in the library of its arrays.
+and the rows of all are those of one device after the other.
 """
 
 import math
