@@ -83,18 +83,18 @@ def _variable_projection(mesh, form, widths=(32, 32, 16), n_features=4):
     n = sum(leaf.size for leaf in jax.tree.leaves(theta))
     inner = mesh.size * p**2 + p + n  # factors to be joined, W, and the gradient
     if form == "dense":
-        lowered = reduced.primal_model.lower(model, net, rows, penalties)
+        lowered = reduced.dense_model.lower(model, net, rows, penalties, False)
         return lowered, 8 * (inner + n**2 + 2 * p * n)
-    lowered = reduced.krylov_model.lower(model, net, rows, penalties, _RANK)
+    lowered = reduced.krylov_model.lower(model, net, rows, penalties, True, _RANK)
     return lowered, 8 * (inner + n + 3 * p)
 
 
 def _joint_step(mesh, n_neurons=40, n_features=10):
     """The matrices of both layers of a shallow ReLU network."""
-    from sklearn_gn.shallow_relu import joint
+    from sklearn_gn.shallow_relu import sggn
     from sklearn_gn.shallow_relu.dense import on_devices
+    from sklearn_gn.shallow_relu.network import initial_network
     from sklearn_gn.shallow_relu.problem import FitOptions
-    from sklearn_gn.shallow_relu.starts import initial_network
 
     rng, one = np.random.default_rng(0), np.float64(1)
     x = rng.normal(size=(ROWS, n_features))
@@ -103,7 +103,7 @@ def _joint_step(mesh, n_neurons=40, n_features=10):
     net = initial_network(hyperplanes, 0, 1, "float64")
     numbers = np.int32(1000), 1e-12 * one, 1e-10 * one, 1e-6 * one
     options = FitOptions(one, None, *numbers, *(np.int32(1),) * 2, one, np.int32(0))
-    matrices = devices.by_rows(joint.reduced_model, devices.jitted())
+    matrices = devices.by_rows(sggn.reduced_model, devices.jitted())
     p, layer = 1 + n_neurons, hyperplanes.size
     # The products of the hidden layer are in single precision.
     return matrices.lower(net, rows, options), 8 * p * (p + layer) + 8 * layer**2

@@ -88,12 +88,11 @@ class DeviceRows(Rows):
     def copies(self):
         """The rows on the devices, padded by weights of zero."""
         with _LOCK:
-            known = dict(self._copies)
-            missing = {k: a for k, a in self._asdict().items() if k not in known}
+            missing = {k: a for k, a in self._asdict().items() if k not in self._copies}
             if missing:
-                known |= dict(zip(missing, self._placed(missing.values()), strict=True))
-                self._copies = known
-        return Rows(**known)
+                placed = zip(missing, self._placed(missing.values()), strict=True)
+                self._copies = {**self._copies, **dict(placed)}
+            return Rows(**self._copies)
 
     def _placed(self, arrays):
         import jax
@@ -110,10 +109,7 @@ class DeviceRows(Rows):
 
     @contextmanager
     def _computing(self):
-        """Double precision on the device; sums over several come one after the other.
-
-        Two of them at a time would wait for each other on different devices.
-        """
+        """Double precision on the device; on several, one sum after the other."""
         one = self.device is None or isinstance(self.device, str)
         with nullcontext() if one else _LOCK, backend.scope("float64", self.device):
             yield
@@ -172,16 +168,18 @@ class DeviceGram(Record):
 
 def solution(gram, scale, diagonal, right):
     """Return ``H^-1 right``, H = scale gram + diag(diagonal); NaN without a factor."""
-    if isinstance(gram, DeviceGram):
-        return gram.computed(_solution, scale, right, diagonal=diagonal)
-    return _solution(gram, scale, right, diagonal)
+    return _computed(gram, _solution, scale, right, diagonal=diagonal)
 
 
 def determined(gram, scale, diagonal):
     """Return the diagonal of ``H^-1 scale gram``, and log det H, for the same H."""
+    return _computed(gram, _determined, scale, diagonal=diagonal)
+
+
+def _computed(gram, function, *arguments, diagonal):
     if isinstance(gram, DeviceGram):
-        return gram.computed(_determined, scale, diagonal=diagonal)
-    return _determined(gram, scale, diagonal)
+        return gram.computed(function, *arguments, diagonal=diagonal)
+    return function(gram, *arguments, diagonal)
 
 
 def _spread(values, places, size, others=0.0):

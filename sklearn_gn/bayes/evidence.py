@@ -82,13 +82,10 @@ def named_penalties(alpha, lengths):
 
 
 def primal_curvature(gram, groups, alpha, beta, floor=0.0):
-    """Curvature from the Gram matrix, for fewer parameters than rows.
+    """Curvature from the Gram matrix J^T W J, for fewer parameters than rows.
 
-    ``gram`` (N, N) is J^T W J, not singular in free parameters, ``groups`` (N,) the
-    group of every parameter, -1 where it is free, ``alpha`` (G,) the precisions of the
-    groups, ``beta`` that of the noise, one for the cross-entropy. ``floor`` is a shift
-    of the Gram matrix at rounding level with which H is factored; it determines no
-    parameter. NaN where H is singular to rounding.
+    It is not singular in free parameters; ``floor`` is a shift at rounding level with
+    which H is factored, and determines no parameter. NaN where H is singular.
     """
     precision = prior_precision(groups, alpha)
     # The form N_g - alpha_g tr(H^-1)_g would cancel where a group is switched off.
@@ -137,11 +134,10 @@ def parameters_of_penalties(gamma, groups):
     """Return how many parameters the choice of the penalties by the data amounts to.
 
     The penalty of highest evidence shrinks a group of N parameters to the share
-    ``s = gamma / N`` of their least squares, and the share depends on the data. Stein's
-    lemma counts that: where all directions of the group are equally determined, as in
-    the estimator of James and Stein (1961), the values at the rows have ``gamma + 2 (1
-    - s)`` degrees of freedom in place of gamma. Together the penalties count as no more
-    than the parameters do.
+    ``s = gamma / N`` of their least squares, which depends on the data. By Stein's
+    lemma, where all directions of the group are equally determined, the values at the
+    rows have ``gamma + 2 (1 - s)`` degrees of freedom in place of gamma (James and
+    Stein, 1961). Together the penalties count as no more than the parameters do.
     """
     sizes = np.bincount(groups + 1, minlength=len(gamma) + 1)[1:]
     share = np.clip(gamma / np.maximum(sizes, 1), 0, 1)

@@ -11,13 +11,11 @@ One iteration:
    and a new noise level.
 
 A fit ends when the log evidence has stopped rising, or when the noise is that of
-rounding errors. What differs between networks stands in a model, such as
-:class:`~sklearn_gn.bayes.layers.Layers`, with its ``loss``, ``n_values``, the
-``groups`` of its parameters, :class:`Sums` and :class:`Trial` at some of them, and the
-``network`` that a fit returns. A method wraps :func:`init_at` and :func:`step` into its
-algorithm. The matrices are those
-of tables, some hundred parameters wide, for which NumPy is quick and nothing is
-compiled; on a GPU, and on several devices, JAX computes with the same formulas
+rounding errors. What differs between networks stands in a model,
+:class:`~sklearn_gn.bayes.layers.Layers`. A method wraps :func:`init_at` and
+:func:`step` into its algorithm. The matrices are those of tables, some hundred
+parameters wide, for which NumPy is quick and nothing is compiled; on a GPU, and on
+several devices, JAX computes with the same formulas
 (:mod:`sklearn_gn.bayes.device_rows`). Of more than 2,000 parameters NumPy forms only
 products (:class:`~sklearn_gn.linalg.large_gram.LargeGram`), and gamma and the log
 evidence are estimates.
@@ -104,33 +102,32 @@ class EvidenceState(NamedTuple):
 def sums_of(model, theta, rows):
     """Return the :class:`Sums` of a model, with a matrix of NumPy or products."""
     sums = sums_at(model, theta, rows)
-    if isinstance(sums.gram, DeviceGram):
-        return sums._replace(gram=sums.gram.numpy())
-    return sums
+    is_on_device = isinstance(sums.gram, DeviceGram)
+    return sums._replace(gram=sums.gram.numpy()) if is_on_device else sums
 
 
 def sums_at(model, theta, rows, trial=None):
     """Return the :class:`Sums` of a model where its rows are, also on a device."""
     if isinstance(rows, DeviceRows):
         return Sums(*rows.sums(model, theta))
-    if not isinstance(rows, RowSource):
-        return model.sums(theta, rows, trial)
-    return Sums(*rows.reduce(partial(_dense_sums, model), theta))
+    if isinstance(rows, RowSource):
+        return Sums(*rows.reduce(partial(_dense_sums, model), theta))
+    return model.sums(theta, rows, trial)
 
 
 def trial_of(model, theta, rows):
     """Return the :class:`Trial` of a model, also over rows in chunks."""
     if isinstance(rows, DeviceRows):
         return Trial(rows.error(model, theta))
-    if not isinstance(rows, RowSource):
-        return model.trial(theta, rows)
-    return Trial(rows.reduce(partial(_error, model), theta))
+    if isinstance(rows, RowSource):
+        return Trial(rows.reduce(partial(_error, model), theta))
+    return model.trial(theta, rows)
 
 
 def _dense_sums(model, theta, rows):
-    if isinstance(rows, DeviceRows):
-        return tuple(sums_of(model, theta, rows))
-    return tuple(model.dense_sums(theta, rows))
+    on_device = isinstance(rows, DeviceRows)
+    sums = sums_of(model, theta, rows) if on_device else model.dense_sums(theta, rows)
+    return tuple(sums)
 
 
 def _error(model, theta, rows):
@@ -141,11 +138,10 @@ def _error(model, theta, rows):
 
 
 def linear_fit(inputs, rows, n_effective):
-    """Return the coefficients of a linear fit with a small ridge, as a start.
+    """Return the coefficients of a linear fit of (1, x) with a small ridge, as a start.
 
     Where there are hardly more rows than coefficients, it is the mean: a fit through
-    all rows would leave no noise, and the evidence stays where it finds none. The
-    ``inputs`` (m, 1 + d) are a one and the features.
+    all rows would leave no noise, and the evidence stays where it finds none.
     """
     if n_effective < _FEW_ROWS * inputs.shape[1]:
         coef = np.zeros((inputs.shape[1], rows.y.shape[1]))
@@ -167,12 +163,12 @@ def init_at(model, rows, theta, alpha, beta, options):
     if options.alpha is not None:
         alpha = options.alpha * beta * options.n_effective
     state = EvidenceState(None, sums.error / 2, theta, alpha, beta, sums, shift=1.0)
-    found, value = evidence_at(state, model, options.n_effective)
-    net = model.network(theta, alpha, beta, found.gamma, value)
+    n_effective = options.n_effective
+    found, value, loss = at_penalties(model, state, sums, n_effective, rough=True)
+    state = state._replace(net=model.network(theta, alpha, beta, found.gamma, value))
     if options.alpha is not None:
-        loss = _objective(state, model, options.n_effective)
-        return state._replace(net=net, loss=loss, criterion=loss)
-    return state._replace(net=net, criterion=-value / options.n_effective)
+        return state._replace(loss=loss, criterion=loss)
+    return state._replace(criterion=-value / n_effective)
 
 
 def step(model, rows, state, options):
@@ -245,9 +241,8 @@ def accepted_step(model, rows, state, options):
             actual = before - _energy(trial.error, theta, precision, scale)
             if actual > 0:
                 gain, length = actual / predicted, math.sqrt(move @ move)
-                later = float(nielsen_shift(shift, gain))
-                found = theta, predicted, shift, later, length, gain, n_trials, trial
-                return Step(*found)
+                later = float(nielsen_shift(shift, gain)), length, gain, n_trials, trial
+                return Step(theta, predicted, shift, *later)
             if not predicted > np.finfo(np.float64).eps * before:
                 break
         elif fixed:  # the matrix is singular, and stays so
@@ -278,40 +273,28 @@ def _solver(gram, precision, scale, rank, down):
             return lambda shift, right: np.full_like(right, np.nan)
         return low_rank.solver(gram, precision, scale, floor)
 
-    def solve(shift, right):
-        return solution(gram, scale, precision + floor + shift, right)
-
-    return solve
+    diagonal = precision + floor
+    return lambda shift, right: solution(gram, scale, diagonal + shift, right)
 
 
-def evidence_at(state, model, n_effective):
-    """Return the curvature and the log evidence at the parameters of a state."""
-    sums, groups = state.sums, model.groups()
-    found = curvature(sums, groups, state.alpha, state.beta, n_effective, rough=True)
-    loss = _objective(state, model, n_effective)
-    return found, _log_evidence(model, found, loss, state.beta, n_effective)
+def at_penalties(model, net, sums, n_effective, rough=False):
+    """Return curvature, log evidence and loss of parameters at their penalties.
 
-
-def at_last_penalties(model, net, sums, n_effective):
-    """Evaluate a fitted network at its penalties; the log has those before the last."""
-    groups = model.groups()
-    squares = evidence.weighted_squares(net.theta, groups, net.alpha)
-    loss = (sums.error + squares / (net.beta * n_effective)) / 2
-    found = curvature(sums, groups, net.alpha, net.beta, n_effective)
-    return found, _log_evidence(model, found, loss, net.beta, n_effective), loss
-
-
-def _log_evidence(model, found, loss, beta, n_effective):
-    """Return the log evidence of a curvature; classes have no noise level."""
+    ``net`` is a network, or a state; the log has those before the last penalties.
+    """
+    found = curvature(sums, model.groups(), net.alpha, net.beta, n_effective, rough)
+    loss = _objective(model, net, sums, n_effective)
+    # Classes have no noise level.
     n_numbers = n_effective * model.n_values if model.loss == "squared" else 0
-    energy = beta * n_effective * loss
-    return float(evidence.log_evidence(found, energy, n_numbers, beta))
+    energy = net.beta * n_effective * loss
+    value = float(evidence.log_evidence(found, energy, n_numbers, net.beta))
+    return found, value, loss
 
 
 def updated(model, state, options):
     """Return state and report with the penalties that the evidence chooses here."""
     n_effective, groups = options.n_effective, model.groups()
-    found, value = evidence_at(state, model, n_effective)
+    found, value, _ = at_penalties(model, state, state.sums, n_effective, rough=True)
     if not math.isfinite(value):
         stop = "rounding" if state.beta * NEARLY_EXACT >= 1 else "non_finite"
         return state, _report(state, model, n_effective, stop)
@@ -326,15 +309,14 @@ def updated(model, state, options):
     if options.alpha is not None:  # they stay; a new noise level goes with them
         alpha = options.alpha * beta * n_effective
         state = state._replace(alpha=alpha, beta=beta)
-        loss = _objective(state, model, n_effective)
+        loss = _objective(model, state, state.sums, n_effective)
         stop = "tol" if state.loss - loss <= options.tol * loss else None
         state = state._replace(criterion=loss)
     elif state.iteration >= FIRST_UPDATE:
         squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
         alpha = evidence.updated_alpha(found, squares)
-        state, stop = _check_rise(
-            state._replace(alpha=alpha, beta=beta), value, options
-        )
+        state = state._replace(alpha=alpha, beta=beta)
+        state, stop = _check_rise(state, value, options)
     stop = "rounding" if 1 / beta <= EXACT else stop
     net = model.network(state.theta, state.alpha, beta, found.gamma, value)
     state = state._replace(net=net)
@@ -384,29 +366,27 @@ def continued(model, rows, state):
 
 
 def _report(state, model, n_effective, stop):
-    net, groups = state.net, model.groups()
-    precision = evidence.prior_precision(groups, state.alpha)
-    scale = state.beta * n_effective
-    down = state.sums.slope - precision * state.theta / scale
+    net, precision = state.net, evidence.prior_precision(model.groups(), state.alpha)
+    down = state.sums.slope - precision * state.theta / (state.beta * n_effective)
     extra = {
         "log_evidence": net.log_evidence,
-        "n_effective_parameters": float(net.gamma.sum()) + np.count_nonzero(groups < 0),
+        "n_effective_parameters": float(net.gamma.sum()) + model.n_free,
     }
     if model.loss == "squared":
         extra["noise_std"] = 1 / math.sqrt(state.beta) if state.beta > 0 else math.inf
     return Report(
-        loss=_objective(state, model, n_effective),
+        loss=_objective(model, state, state.sums, n_effective),
         grad_norm=math.sqrt(down @ down),
         stop=stop,
         extra=extra,
     )
 
 
-def _objective(state, model, n_effective):
+def _objective(model, net, sums, n_effective):
     """Energy over beta and the number of rows: half the mean error, and penalties."""
-    squares = evidence.weighted_squares(state.theta, model.groups(), state.alpha)
-    return (state.sums.error + squares / (state.beta * n_effective)) / 2
+    squares = evidence.weighted_squares(net.theta, model.groups(), net.alpha)
+    return (sums.error + squares / (net.beta * n_effective)) / 2
 
 
 def _energy(error, theta, precision, scale):
-    return scale * error / 2 + float(precision * theta @ theta) / 2
+    return (scale * error + float(precision * theta @ theta)) / 2

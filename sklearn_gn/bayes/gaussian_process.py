@@ -16,16 +16,14 @@ for each. The derivatives of the log evidence are sums over one matrix,
 .. math::
     W = \sum_t \alpha_t \alpha_t^T / v - k C^{-1}, \qquad \alpha_t = C^{-1} y_t,
 
-so that all length scales together cost one product with the features. Most of the
-search takes some of the rows; the last steps take all of them.
-
-The error at row i that is left out is :math:`\alpha_i / (C^{-1})_{ii}`, and its
-variance :math:`v / (C^{-1})_{ii}` (Rasmussen and Williams, "Gaussian Processes for
-Machine Learning", 2006, section 5.4.2); where a row stands for several, one of them is
-left out.
+so that all length scales together cost one product with the features. The error at row
+i that is left out is :math:`\alpha_i / (C^{-1})_{ii}`, and its variance
+:math:`v / (C^{-1})_{ii}` (Rasmussen and Williams, "Gaussian Processes for Machine
+Learning", 2006, section 5.4.2); of several equal rows, one is left out.
 """
 
 import math
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -57,8 +55,7 @@ class Kernel(NamedTuple):
     def n_determined(self):
         """Return how many parameters the rows have chosen.
 
-        A feature does not count whose length scale is beyond the range of the rows,
-        ten standard deviations and more.
+        A length scale beyond the range of the rows does not count.
         """
         return 2 + float(np.sum(self.rho / (self.rho + SWITCHED_OFF)))
 
@@ -144,10 +141,9 @@ def fitted(kernel, x, y, count):
 def first_kernel(x, y, count):
     """Return the kernel of highest evidence for few rows, from several starts."""
     d, starts = x.shape[1], []
-    for length in _LENGTHS:
-        for noise in _NOISES:
-            rho = np.full(d, -2 * math.log(length) - math.log(d))
-            starts.append(np.append(rho, np.log([0.1, noise])))
+    for length, noise in product(_LENGTHS, _NOISES):
+        rho = np.full(d, -2 * math.log(length) - math.log(d))
+        starts.append(np.append(rho, np.log([0.1, noise])))
     value = [evidence_and_slope(start, x, y, count)[0] for start in starts]
     best = [starts[i] for i in np.argsort(value)[:_TRIED]]
     found = [best_kernel(start, x, y, count, _FIRST_STEPS) for start in best]

@@ -10,12 +10,11 @@ round is a Newton step.
 Weights count as repetitions of rows, and no round changes them.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
-
-from sklearn_gn.optim.solver import Algorithm
 
 BOUND = 1.345  # robust standard deviations; 95 % efficient for normal noise
 LEAST_SCALE = 1e-12  # targets have deviation one: less is rounding errors
@@ -126,10 +125,4 @@ def robust(algorithm, values, continued):
         inner = continued(rows._replace(y=y), inner)
         return RobustState(inner, y, state.number + 1), report._replace(stop=None)
 
-    return Algorithm(
-        algorithm.name,
-        init,
-        step,
-        side_by_side=algorithm.side_by_side,
-        compiled=algorithm.compiled,
-    )
+    return replace(algorithm, init=init, step=step)

@@ -17,9 +17,8 @@ then that of one row, over N.
 The matrices are shifted by rounding errors of their trace before they are factored: a
 direction about which the data say nothing keeps a variance that is large, not infinite.
 
-The evidence takes the noise for normal. Rows that are left out tell whatever the noise
-is: with the variance :math:`v_i` of a prediction over that of the noise, the error at
-row i, left out once, is :math:`r_i / (1 - v_i)`, exactly so for a linear model whose
+With the variance :math:`v_i` of a prediction over that of the noise, the error at row
+i, left out once, is :math:`r_i / (1 - v_i)`, exactly so for a linear model whose
 penalties stay, and to first order for a network.
 """
 
@@ -171,7 +170,6 @@ class PredictionIntervalMixin:
         ----------
         X : array-like of shape (n_samples, n_features)
             Samples.
-
         level : float, default=0.95
             Probability, between 0 and 1.
 
@@ -225,9 +223,8 @@ def left_out_rows(rows):
 def left_out_errors(residuals, leverage, weight, n_effective):
     """Return the errors (m, k) at left-out rows, from the residuals of all rows.
 
-    The ``leverage``, (m,) or (m, k), is the variance of a prediction over that of the
-    noise: the derivative of a prediction in an observation that counts once. The
-    weights of all rows sum to one.
+    The ``leverage``, (m,) or (m, k), is the derivative of a prediction in an
+    observation that counts once. The weights of all rows sum to one.
     """
     # A row that stands for several is left out once only.
     once = np.minimum(weight * n_effective, 1)[:, None]

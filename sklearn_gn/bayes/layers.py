@@ -23,9 +23,8 @@ Gauss-Newton matrix is
 where Lambda_i is the second derivative of the loss in the values: the identity, or
 diag(p) - p p^T. No Jacobian of k rows an observation is formed.
 
-All sums over rows are written for NumPy, in blocks that stay in the processor's cache,
-and for JAX, which compiles them for rows on its devices
-(:mod:`sklearn_gn.bayes.device_rows`).
+All sums over rows are written for NumPy, in blocks that stay in cache, and for JAX,
+which compiles them for rows on its devices (:mod:`sklearn_gn.bayes.device_rows`).
 """
 
 import operator
@@ -35,7 +34,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
-from sklearn_gn.bayes.activations import ACTIVATIONS
 from sklearn_gn.bayes.evidence_gn import SOME_ROWS, Sums, Trial
 from sklearn_gn.data.rows_source import BLOCK_ROWS, row_blocks
 from sklearn_gn.linalg.large_gram import (
@@ -52,29 +50,14 @@ _ROWS_OF_A_PARAMETER = 10  # rows times targets, of which a matrix is made
 
 
 class Layers(NamedTuple):
-    """A network and its loss, as :mod:`sklearn_gn.bayes.evidence_gn` sees them.
+    """A network and its loss, as :mod:`sklearn_gn.bayes.evidence_gn` sees them."""
 
-    Parameters
-    ----------
-    sizes : tuple of int
-        Number of features, then of the neurons of each hidden layer.
-    activations : tuple of str
-        One for each hidden layer.
-    n_values : int
-        Targets, or classes; one value stands for two classes.
-    loss : {"squared", "cross_entropy"}
-    features : tuple of int
-        Numbers of the features that the first layer sees; the linear term has all.
-    linear_term : bool, default=True
-        Whether there is the term S^T x. A network without hidden layers needs it.
-    """
-
-    sizes: tuple
-    activations: tuple
-    n_values: int
-    loss: str
-    features: tuple
-    linear_term: bool = True
+    sizes: tuple  # number of features, then of the neurons of each hidden layer
+    activations: tuple  # names, one for each hidden layer
+    n_values: int  # targets, or classes; one value stands for two classes
+    loss: str  # "squared" or "cross_entropy"
+    features: tuple  # numbers of those that the first layer sees
+    linear_term: bool = True  # of all features; a network without layers needs it
 
     @property
     def n_linear(self):
@@ -179,11 +162,9 @@ class Layers(NamedTuple):
     def error(self, theta, rows):
         """Return twice the mean loss."""
         parameters = self.split(theta)
-
-        def loss(*block):
-            return self._passed(parameters, *block).loss
-
-        return 2 * sum_over_blocks(loss, rows, _width(theta))
+        return 2 * sum_over_blocks(
+            lambda *block: self._passed(parameters, *block).loss, rows, _width(theta)
+        )
 
     def trial(self, theta, rows):
         """Return the error, and for :meth:`sums` the values of few rows."""
@@ -233,8 +214,7 @@ class Layers(NamedTuple):
     def n_rows_of_matrix(self, n_rows):
         """Return the least number of rows that the matrix is made of.
 
-        Those of a few times as many numbers as there are parameters tell it well enough
-        for steps and penalties, and summing them is no dearer than a factorisation.
+        A few times as many numbers as parameters tell it well enough for steps.
         """
         of_parameters = _ROWS_OF_A_PARAMETER * len(self.groups()) // self.n_values
         return min(n_rows, max(SOME_ROWS, of_parameters))
@@ -312,15 +292,6 @@ class Layers(NamedTuple):
             of_value[n_output:] = columns[end:]
         return found
 
-    def jacobian_blocks(self, theta, rows):
-        """Yield Jacobian (P, m) and residuals (m,) of blocks, times weights' roots."""
-        parameters = self.split(theta)
-        for block in row_blocks(rows, block_size(rows, _width(theta))):
-            y, weight, trace, f, u, _ = self._passed(parameters, *block)
-            slopes = [g_l[0] for g_l in gradients(self, *parameters, trace)]
-            root = np.sqrt(weight)
-            yield _columns(NumPy, trace, f, slopes, root), root * (y - u)[:, 0]
-
     def _reduced(self, sums):
         """Rows of sums in the constants that sum to zero."""
         k = self.n_values
@@ -329,7 +300,7 @@ class Layers(NamedTuple):
 
     def network(self, theta, alpha, beta, gamma, log_evidence):
         """Return the network that a fit returns."""
-        return RegularisedLayers(theta, alpha, beta, gamma, log_evidence)
+        return RegularisedLayers(theta, alpha, beta, gamma, log_evidence, model=self)
 
 
 class RegularisedLayers(NamedTuple):
@@ -341,6 +312,7 @@ class RegularisedLayers(NamedTuple):
     gamma: np.ndarray  # (G,) well-determined parameters of the groups
     log_evidence: float
     share: Any = None  # in predictions, (k,) or a number; None before it is known
+    model: Layers | None = None  # None where it stands beside the network
 
 
 class Pass(NamedTuple):
@@ -352,6 +324,63 @@ class Pass(NamedTuple):
     f: np.ndarray  # (n_linear, m), inputs of the output layer
     u: np.ndarray  # (m, k)
     loss: float  # weighted
+
+
+# --- activations and their derivatives, by the names of the networks ------------------
+
+
+def _relu(z):
+    active = (z > 0).astype(z.dtype)
+    return z * active, active
+
+
+def _tanh(z):
+    a = namespace(z).tanh(z)
+    return a, 1 - a * a
+
+
+def _sigmoid(z):
+    a = library_of(z).sigmoid(z)
+    return a, a * (1 - a)
+
+
+def _softplus(z):
+    library = library_of(z)
+    return library.softplus(z), library.sigmoid(z)
+
+
+def _silu(z):
+    a = library_of(z).sigmoid(z)
+    return z * a, a * (1 + z * (1 - a))
+
+
+def _gelu(z):
+    # The normal distribution function by the tanh that JAX takes by default.
+    inner = np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)
+    a = (1 + namespace(z).tanh(inner)) / 2
+    slope = 2 * a * (1 - a) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * z**2)
+    return z * a, a + z * slope
+
+
+def _sin(z):
+    xp = namespace(z)
+    return xp.sin(z), xp.cos(z)
+
+
+def _identity(z):
+    return z, namespace(z).ones_like(z)
+
+
+ACTIVATIONS = {
+    "relu": _relu,
+    "tanh": _tanh,
+    "sigmoid": _sigmoid,
+    "softplus": _softplus,
+    "silu": _silu,
+    "gelu": _gelu,
+    "sin": _sin,
+    "identity": _identity,
+}
 
 
 # --- forward and backward, rows in the last axis -------------------------------------

@@ -47,9 +47,8 @@ class LinearModel(NamedTuple):
 
     def leverage(self, x):
         """Return the derivatives of predictions in observations at rows, (m,)."""
-        return 1 / self.n_effective + ((x - self.center) @ self.vectors) ** 2 @ (
-            self.inverse
-        )
+        along = (x - self.center) @ self.vectors
+        return 1 / self.n_effective + along**2 @ self.inverse
 
     def penalties(self, n_groups):
         """Return ``alpha`` and ``gamma`` of a network that is this model."""
@@ -58,25 +57,13 @@ class LinearModel(NamedTuple):
         return alpha, gamma
 
 
-def beats(linear, net, leverage_of, predict, rows, n_effective):
+def beats(linear, net, leverage_of, rows, n_effective):
     """Whether rows that are left out prefer the linear model to a network.
 
-    As in :mod:`sklearn_gn.bayes.stacking`, penalties that the rows have chosen cost a
-    model log density: of two that the rows do not tell apart, the linear one is better.
-    Where some of many rows are left out, the gain of the network on all is known to a
-    standard error, which does not count for it.
-
-    Parameters
-    ----------
-    linear : LinearModel
-    net : object
-        The network, with ``gamma`` (G,) and ``shape``.
-    leverage_of, predict : callable
-        Map features to inverse noise variances times variances of the predictions of
-        the network, and to the predictions, both of shape (m, k).
-    rows : Rows or RowSource
-    n_effective : float
-        Number of rows, counted by their weights.
+    Penalties that the rows have chosen cost a model log density: of two that they do
+    not tell apart, the linear one is better. Where some of many rows are left out, the
+    gain of the network is known to a standard error, which does not count for it.
+    ``leverage_of`` maps features to variances of predictions over that of the noise.
     """
     x, y, weight = left_out_rows(rows)
 
@@ -87,7 +74,7 @@ def beats(linear, net, leverage_of, predict, rows, n_effective):
         )
         return sum(map(stacking.log_densities, errors.T, factors.T, repeat(weight)))
 
-    gain = log_density(predict(x), leverage_of(x))
+    gain = log_density(net.model.values(net.theta, x), leverage_of(x))
     gain -= log_density(linear.coef[0] + x @ linear.coef[1:], linear.leverage(x))
     looked_at = np.sum(weight)  # share of all rows
     mean = weight @ gain / looked_at
@@ -95,7 +82,7 @@ def beats(linear, net, leverage_of, predict, rows, n_effective):
     unseen = max(1 - looked_at, 0.0)
     error = math.sqrt(variance * unseen / (n_effective * looked_at))
     slopes = np.zeros(linear.coef[1:].size, np.intp)
-    n_penalties = parameters_of_penalties(net.gamma, net.shape.groups())
+    n_penalties = parameters_of_penalties(net.gamma, net.model.groups())
     n_penalties -= parameters_of_penalties(np.array([linear.gamma]), slopes)
     cost = stacking.COST_OF_A_PENALTY * n_penalties
     return bool(n_effective * (mean - error) <= cost)
@@ -105,9 +92,8 @@ def linear_model(rows, n_effective):
     """Return the :class:`LinearModel` of some rows, whose weights sum to one.
 
     It is None where nothing varies, where the matrix would be large, and for a single
-    row. With as many features as rows a line goes through all of them: penalties that
-    leave the noise less than one degree of freedom are no choice then, and where rows
-    count as several, all on that line, there is no model.
+    row. Penalties that leave the noise less than one degree of freedom are no choice,
+    and where rows count as several, all on one line, there is no model.
     """
     if not switches.on("tables.linear_member"):
         return None
@@ -116,26 +102,47 @@ def linear_model(rows, n_effective):
     if found is None:
         return None
     x_mean, y_mean, values, vectors, cross, total = found
-    k = len(y_mean)
+    k, projections = len(y_mean), vectors.T @ cross
     if not (total > 0 and np.max(values, initial=0) > 0 and n_effective > 1):
         return None
-    projections = vectors.T @ cross
-    squares = np.sum(projections**2, axis=1)
-    curve = _EvidenceOfPenalty(values, squares, total, n_effective, k)
-    if not (curve.floor > 0 and math.isfinite(curve.freedom / curve.floor)):
+    # The log evidence as a function of rho, with k targets; see the module.
+    squares, freedom = np.sum(projections**2, axis=1), k * (n_effective - 1)
+    floor = total * np.finfo(np.float64).eps  # residuals are rounding errors
+    if not (floor > 0 and math.isfinite(freedom / floor)):
         return None  # squares of the targets are no floats
-    log_rho = curve.highest()
-    if log_rho is None:
-        return None
+
+    def beta(rho):
+        explained = np.sum(squares / (values + rho[..., None]), axis=-1)
+        return freedom / np.maximum(total - explained, floor)
+
+    def gamma(rho):
+        return np.sum(values / (values + rho[..., None]), axis=-1)
+
+    def log_evidence(log_rho):
+        rho = np.exp(log_rho)
+        log_det = np.sum(np.log1p(values / rho[..., None]), axis=-1)
+        log_det = log_det + np.log(n_effective * beta(rho))
+        of_noise = k * n_effective * np.log(beta(rho) / (2 * math.pi))
+        return (of_noise - freedom - k * log_det) / 2
+
+    grid = math.log(np.mean(values)) + _GRID
+    grid = grid[gamma(np.exp(grid)) <= n_effective - 2]
+    if not len(grid):
+        return None  # no noise would be left
+    best, width = grid[int(np.argmax(log_evidence(grid)))], _GRID[1] - _GRID[0]
+    log_rho = minimize_scalar(
+        lambda log_rho: -log_evidence(log_rho),
+        bounds=(max(best - width, grid[0]), best + width),
+        method="bounded",
+    ).x
     rho = np.exp(log_rho)
     slopes = vectors @ (projections / (values + rho)[:, None])
-    beta = curve.beta(rho)
     return LinearModel(
         coef=np.concatenate([(y_mean - x_mean @ slopes)[None], slopes]),
-        alpha=float(rho * beta),
-        beta=float(beta),
-        gamma=k * float(curve.gamma(rho)),
-        log_evidence=float(curve.at(log_rho)),
+        alpha=float(rho * beta(rho)),
+        beta=float(beta(rho)),
+        gamma=k * float(gamma(rho)),
+        log_evidence=float(log_evidence(log_rho)),
         center=x_mean,
         vectors=vectors,
         inverse=1 / (values + rho),
@@ -143,70 +150,8 @@ def linear_model(rows, n_effective):
     )
 
 
-class _EvidenceOfPenalty(NamedTuple):
-    """The log evidence as a function of rho, with k targets; see the module."""
-
-    values: np.ndarray  # lambda, (r,)
-    squares: np.ndarray  # p^2, (r,)
-    total: float  # y^T W y
-    n_effective: float
-    k: int
-
-    @property
-    def freedom(self):
-        """Degrees of freedom of the noise."""
-        return self.k * (self.n_effective - 1)
-
-    @property
-    def floor(self):
-        """Least sum of squares of the residuals: that of rounding errors."""
-        return self.total * np.finfo(np.float64).eps
-
-    def beta(self, rho):
-        """Return the precision of the noise."""
-        explained = np.sum(self.squares / (self.values + rho[..., None]), axis=-1)
-        return self.freedom / np.maximum(self.total - explained, self.floor)
-
-    def gamma(self, rho):
-        """Return the number of well-determined slopes of a target."""
-        return np.sum(self.values / (self.values + rho[..., None]), axis=-1)
-
-    def at(self, log_rho):
-        """Return the log evidence."""
-        rho = np.exp(log_rho)
-        beta = self.beta(rho)
-        log_det = np.sum(np.log1p(self.values / rho[..., None]), axis=-1)
-        log_det = log_det + np.log(self.n_effective * beta)
-        of_noise = self.k * self.n_effective * np.log(beta / (2 * math.pi))
-        return (of_noise - self.freedom - self.k * log_det) / 2
-
-    def highest(self):
-        """Return log rho where it is highest; None where no noise would be left."""
-        grid = math.log(np.mean(self.values)) + _GRID
-        grid = grid[self.gamma(np.exp(grid)) <= self.n_effective - 2]
-        if not len(grid):
-            return None
-        best, width = grid[int(np.argmax(self.at(grid)))], _GRID[1] - _GRID[0]
-        return minimize_scalar(
-            lambda log_rho: -self.at(log_rho),
-            bounds=(max(best - width, grid[0]), best + width),
-            method="bounded",
-        ).x
-
-
-class _Moments(NamedTuple):
-    """What a linear fit takes of centred rows x and y, times roots of the weights."""
-
-    x_mean: np.ndarray
-    y_mean: np.ndarray
-    values: np.ndarray  # eigenvalues of x^T x that may be positive, ...
-    vectors: np.ndarray  # ... and its eigenvectors
-    cross: np.ndarray  # x^T y
-    total: float  # sum of the squares of y
-
-
 def _moments(rows, n_effective):
-    """Return the :class:`_Moments`; None of a large matrix, or where no fit is one."""
+    """Return means, eigenpairs of x^T x, x^T y and y^T y of centred rows, or None."""
     n, d = rows.x.shape
     if min(n, d) > LARGEST_DENSE or (n < d + 2 and n_effective > n):
         return None
@@ -214,7 +159,7 @@ def _moments(rows, n_effective):
     root = np.sqrt(n_effective * rows.weight)[:, None]
     x, y = root * (rows.x - x_mean), root * (rows.y - y_mean)
     values, vectors = eigenpairs_of_rows(x)
-    return _Moments(x_mean, y_mean, values, vectors, x.T @ y, float(np.sum(y**2)))
+    return x_mean, y_mean, values, vectors, x.T @ y, float(np.sum(y**2))
 
 
 def _moments_of_chunks(rows, n_effective):
@@ -226,10 +171,8 @@ def _moments_of_chunks(rows, n_effective):
     mean = gram[0, 1:] / gram[0, 0]
     gram = n_effective * (gram[1:, 1:] - gram[0, 0] * np.outer(mean, mean))
     values, vectors = eigenpairs(gram[:d, :d])
-    total = max(float(np.trace(gram[d:, d:])), 0.0)
-    return _Moments(
-        mean[:d], mean[d:], np.maximum(values, 0), vectors, gram[:d, d:], total
-    )
+    values, total = np.maximum(values, 0), max(float(np.trace(gram[d:, d:])), 0.0)
+    return mean[:d], mean[d:], values, vectors, gram[:d, d:], total
 
 
 def _products(_, rows):

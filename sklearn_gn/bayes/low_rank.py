@@ -60,10 +60,10 @@ def factor_of(gram, precision):
     return gram.factor
 
 
-def _solve(product, near, right, record=None):
-    """Solve H x = w for columns w, with the preconditioner near to H."""
+def _solve(gram, diagonal, scale, near, right, record=None):
+    """Solve (scale G + diagonal) x = w for columns w, with a preconditioner near it."""
     x, *_ = conjugate_gradient(
-        product,
+        lambda vectors: scale * (gram @ vectors) + diagonal[:, None] * vectors,
         right,
         precondition=near.solve,
         tol=TOL,
@@ -84,10 +84,6 @@ def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
     precision = evidence.prior_precision(groups, alpha)
     diagonal = positive_precision(precision, scale) + scale * floor
     near = approximation(gram, diagonal, scale)
-
-    def product(vectors):
-        return scale * (gram @ vectors) + diagonal[:, None] * vectors
-
     rng = np.random.RandomState(0)  # probes are the same in all iterations
     shares, logs = np.empty((0, len(alpha))), []
     known = near.factor.variances(near.whitened.T)
@@ -95,11 +91,10 @@ def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
     while len(logs) < _MOST_PROBES:
         probes = near.sample(_PROBES, rng)
         nearly, steps = near.solve(probes), []
-        x = _solve(product, near, probes, record=steps.append)
+        x = _solve(gram, diagonal, scale, near, probes, record=steps.append)
         missing = diagonal[:, None] * nearly * (nearly - x)
-        shares = np.concatenate(
-            [shares, [evidence.group_sums(m, groups, len(alpha)) for m in missing.T]]
-        )
+        more = [evidence.group_sums(m, groups, len(alpha)) for m in missing.T]
+        shares = np.concatenate([shares, more])
         sizes = np.sum(probes * nearly, axis=0)
         for size, column in zip(sizes, np.transpose(steps, (2, 1, 0)), strict=True):
             diagonal_of, off_diagonal = tridiagonal(*column)
@@ -108,9 +103,8 @@ def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
                 values, vectors = eigh_tridiagonal(diagonal_of, off_diagonal)
             logs.append(size * float(vectors[0] ** 2 @ np.log(values)))
         error = np.std(shares.sum(axis=1), ddof=1) / np.sqrt(len(logs))
-        if error <= (_ROUGH if rough else _ACCURATE) * (
-            gamma.sum() + shares.mean(axis=0).sum()
-        ):
+        total = gamma.sum() + shares.mean(axis=0).sum()
+        if error <= (_ROUGH if rough else _ACCURATE) * total:
             break
     gamma = np.maximum(gamma + shares.mean(axis=0), 0)
     penalised = groups >= 0
@@ -136,10 +130,6 @@ def solver(gram, precision, scale, floor):
     def solve(shift, right):
         diagonal = precision + shift + floor
         near = approximation(gram, diagonal, scale)
-
-        def product(vectors):
-            return scale * (gram @ vectors) + diagonal[:, None] * vectors
-
-        return _solve(product, near, right[:, None])[:, 0]
+        return _solve(gram, diagonal, scale, near, right[:, None])[:, 0]
 
     return solve

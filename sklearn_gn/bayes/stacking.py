@@ -27,9 +27,8 @@ def weights(log_densities, weight, n_effective):
     """Return the weights of some models, (K,), from log densities (m, K) of rows.
 
     They have the highest density with a prior that counts as one row, to which all
-    models are equal, beside the ``n_effective`` rows: few of these do not tell models
-    apart, and many leave those that are worse with next to no weight, which becomes
-    none.
+    models are equal: few rows do not tell models apart, and many leave those that are
+    worse with next to no weight, which becomes none.
     """
     weight, k = weight / np.sum(weight), log_densities.shape[1]
     ratio = np.exp(log_densities - np.max(log_densities, axis=1, keepdims=True))

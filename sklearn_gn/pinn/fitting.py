@@ -474,7 +474,8 @@ def _set_coefficients(solver, n_observations):
     """Coefficients and their deviations, infinite where nothing determines them."""
 
     def plain(values):
-        return {name: np.asarray(a, np.float64)[()] for name, a in values.items()}
+        arrays = {name: np.asarray(a, np.float64) for name, a in values.items()}
+        return {name: a if a.ndim else float(a) for name, a in arrays.items()}
 
     fitted, posterior = solver._fitted, solver._posterior
     extra = last_network(fitted.net).extra
@@ -483,9 +484,9 @@ def _set_coefficients(solver, n_observations):
     deviations = {name: np.nan * value for name, value in values.items()}
     if values and posterior is not None:
         found = plain(posterior.coefficient_deviations())
-        for name in deviations:
-            known = np.logical_and(found[name] != 0, name not in free)
-            deviations[name] = np.where(known, found[name], np.inf)[()]
+        for name, size in found.items():
+            found[name] = np.where((size != 0) & (name not in free), size, np.inf)
+        deviations = plain(found)
     solver._undetermined = [n for n, s in deviations.items() if np.isinf(s).any()]
     solver._said_undetermined = free  # before the fit
     solver.coefficients_, solver.coefficients_std_ = values, deviations

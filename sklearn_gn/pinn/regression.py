@@ -163,7 +163,7 @@ def _set_fitted(solver, run, fitted):
     net, scaling = run.best_net, fitted.scaling
     n_effective, y_scale = options.n_effective, np.asarray(scaling.y_scale)
     sums = layers.sums(net.theta, rows)
-    found, value, loss = evidence_gn.at_last_penalties(layers, net, sums, n_effective)
+    found, value, loss = evidence_gn.at_penalties(layers, net, sums, n_effective)
     solver._fitted, solver.problem_, solver._error_estimate = fitted, None, None
     set_layers(solver, fitted)
     solver._sizes = len(net.theta), len(rows.x) * layers.n_values
@@ -175,7 +175,7 @@ def _set_fitted(solver, run, fitted):
         laplace.deferred_covariance(layers, sums, net.alpha, net.beta, n_effective),
         float(degrees_of_freedom(n_effective, layers.n_values, n_parameters)),
     )
-    solver.loss_ = loss * scaling.loss_scale
+    solver.loss_ = float(loss * scaling.loss_scale)
     solver.fresh_loss_ = math.nan
     if run.val_loss is not None:
         solver.fresh_loss_ = run.val_loss(net) * scaling.loss_scale
@@ -187,14 +187,14 @@ def _set_fitted(solver, run, fitted):
     penalties = net.alpha / (net.beta * n_effective)
     end = 3 + layers.n_feature_groups
     if layers.linear_term:
-        solver.alpha_ = {"output": penalties[0]}
+        solver.alpha_ = {"output": float(penalties[0])}
     else:
         solver.alpha_ = {
-            "output": penalties[1],
-            "bias": penalties[2],
+            "output": float(penalties[1]),
+            "bias": float(penalties[2]),
             "weights": penalties[3:end],
             "layers": penalties[end:],
         }
     solver.n_effective_parameters_ = n_parameters
     units = np.sum(np.log(np.broadcast_to(y_scale, layers.n_values)))
-    solver.log_evidence_ = value - n_effective * float(units)
+    solver.log_evidence_ = float(value - n_effective * units)

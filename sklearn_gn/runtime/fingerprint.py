@@ -130,10 +130,11 @@ def _parts_of(obj, names):
 def _class_parts(cls):
     """Return the bases of a class and its members, without what Python adds."""
     hidden = "_" if issubclass(cls, Enum) else "__"  # its own tables hold each other
+    added = {"_abc_impl", "__annotate_func__"}
     members = {
         name: member
         for name, member in sorted(vars(cls).items())
-        if name != "_abc_impl" and (callable(member) or not name.startswith(hidden))
+        if name not in added and (callable(member) or not name.startswith(hidden))
     }
     return [cls.__module__, cls.__bases__, members]
 

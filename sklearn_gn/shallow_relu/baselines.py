@@ -2,30 +2,22 @@
 
 Levenberg-Marquardt in all parameters ("lm") or in the hidden ones ("lm_hidden"), KFRA,
 BFGS and Adam, as in the comparisons of the SgGN paper. All work on the parameters
-without the constraint ``|w_i| = 1``. A baseline is a pair of functions: ``start``
-returns what the first iteration remembers, ``update`` carries out an iteration; the
-loop around them is the same for all.
+without the constraint ``|w_i| = 1``.
 """
 
-import math
 from functools import partial
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.arrays.trees import norm, select
 from sklearn_gn.linalg.factors import singular_triplets, solve_general, upper_factor
-from sklearn_gn.linalg.least_squares import filter_factors
 from sklearn_gn.optim import first_order
-from sklearn_gn.optim.globalisation import Nielsen, search_damping
+from sklearn_gn.optim.globalisation import Nielsen
 from sklearn_gn.optim.line_search import grid_search
-from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.shallow_relu import sggn
-from sklearn_gn.shallow_relu.joint import MAX_TRIALS
 from sklearn_gn.shallow_relu.network import (
     heaviside,
     output_weights,
@@ -35,70 +27,6 @@ from sklearn_gn.shallow_relu.network import (
 )
 
 _KFRA_DAMPING = 1e-4  # where none is given
-
-
-class State(NamedTuple):
-    """Network, loss, and what the next iteration remembers."""
-
-    net: sggn.ShallowReLU
-    loss: float
-    memory: Any
-
-
-class Update(NamedTuple):
-    """Result of an iteration."""
-
-    net: sggn.ShallowReLU
-    memory: Any
-    decrease: Any  # of the loss; 0 where the step was rejected
-    grad_norm: Any
-    step_size: Any = 1.0
-    damping: Any = math.nan
-    gain_ratio: Any = math.nan
-    n_trials: Any = 1
-    failed: Any = False  # whether a line search failed
-
-
-# --- the loop ------------------------------------------------------------------------
-
-
-def baseline(name, start, update):
-    """Return the algorithm that starts from the optimal output layer."""
-    return Algorithm(name, partial(init, start=start), partial(step, update=update))
-
-
-def init(rows, net, options, *, start):
-    """Solve for the output layer."""
-    net, loss = sggn.initialise(net, rows, options)
-    return State(net, float(loss), jax.jit(start)(net, rows))
-
-
-def step(rows, state, options, *, update):
-    """Carry out an iteration."""
-    net, memory, numbers = iterate(
-        state.net, state.memory, rows, options, update=update
-    )
-    loss, decrease, *logged, n_trials, failed = np.asarray(numbers).tolist()
-    stop = None if decrease > float(options.tol) * loss else "tol"
-    if stop and failed:
-        stop = "line_search"
-    if not math.isfinite(loss):
-        stop = "non_finite"
-    report = Report(loss, *logged, inner_iterations=int(n_trials), stop=stop)
-    return State(net, loss, memory), report
-
-
-@partial(jax.jit, static_argnames="update")
-def iterate(net, memory, rows, options, *, update):
-    """Return network, memory, and the loss with the numbers of :class:`Update`."""
-    net, memory, *numbers = update(net, memory, rows, options)
-    loss = sggn.objective(net, rows, options.alpha)
-    # One array: each number by itself would take the time of a small iteration.
-    return (
-        net,
-        memory,
-        jnp.stack([jnp.asarray(n, loss.dtype) for n in (loss, *numbers)]),
-    )
 
 
 # --- parameters and derivatives ------------------------------------------------------
@@ -151,40 +79,23 @@ def lm_start(net, rows, *, hidden_only):
     return Nielsen.start(1e-3 * jnp.where(largest > 0, largest, 1))
 
 
-def lm_update(net, shift, rows, options, *, hidden_only):
+def lm_update(net, memory, rows, options, *, hidden_only):
     """One accepted step; the SVD of the Jacobian serves all trial steps."""
     residuals, moving, network = lm_residuals(net, rows, options.alpha, hidden_only)
     error, jacobian = residuals(moving), jax.jacfwd(residuals)(moving)
     r = upper_factor(jnp.concatenate([jacobian, error[:, None]], axis=1))
     u, s, vt = singular_triplets(r[:, :-1])
-    coordinates = u.T @ r[:, -1]
+    model = sggn.leading(s**2, s * (u.T @ r[:, -1]), vt.T, options)
 
-    def trial(shift, count):
-        factors = filter_factors(s, shift, options.rank, options.rank_tol)
-        along = factors * coordinates
-        if options.damping is not None:
-            along = jnp.exp2(-count.astype(s.dtype)) * along
-        new = network(moving - vt.T @ along)
+    def moved(step):
+        new = network(moving + step)
         if hidden_only:
             unit = unit_normals(new.hyperplanes, fallback=net.hyperplanes)
             new = sggn.fit_output_layer(new._replace(hyperplanes=unit), rows, options)
-        # |e|^2 - |e - J d|^2, in the coordinates of the SVD.
-        predicted = 0.5 * jnp.sum(s * along * (2 * coordinates - s * along))
-        decrease = sggn.loss_decrease(net, new, rows, options.alpha)
-        return new, decrease, predicted
+        return new
 
-    found = search_damping(
-        trial, net, shift, fixed=options.damping, max_trials=MAX_TRIALS
-    )
-    return Update(
-        net=rescale(found.accepted_or(net)),
-        memory=found.damping,
-        decrease=jnp.where(found.accepted, found.actual, 0),
-        grad_norm=jnp.linalg.norm(jacobian.T @ error),
-        damping=found.shift,
-        gain_ratio=found.gain_ratio,
-        n_trials=found.n_trials,
-    )
+    found = sggn.damped_step(net, memory, rows, options, model, moved)
+    return found._replace(net=rescale(found.net))
 
 
 # --- KFRA ----------------------------------------------------------------------------
@@ -224,7 +135,7 @@ def kfra_update(net, memory, rows, options):
     gamma = grid_search(losses, z.dtype, jnp)
     new = along(gamma)
     decrease = sggn.loss_decrease(net, new, rows, options.alpha)
-    return Update(
+    return sggn.Update(
         net=rescale(select(decrease > 0, new, net)),
         memory=memory,
         decrease=jnp.where(decrease > 0, decrease, 0),
@@ -248,9 +159,8 @@ def _kronecker_solve(left, right, gradient, damping):
 # --- BFGS ----------------------------------------------------------------------------
 
 
-def bfgs_start(net, rows):
+def bfgs_start(net, _):
     """The identity for the inverse of the approximate Hessian."""
-    del rows
     return jnp.eye(sum(p.size for p in trainable(net)), dtype=net.coef.dtype)
 
 
@@ -263,7 +173,7 @@ def bfgs_update(net, inverse_hessian, rows, options):
 
     value, gradient = jax.value_and_grad(objective)(x)
     search = -(inverse_hessian @ gradient)
-    zoom = first_order.zoom_line_search(MAX_TRIALS)
+    zoom = first_order.zoom_line_search(sggn.MAX_TRIALS)
     move, info = first_order.line_search_step(
         zoom,
         x,
@@ -284,22 +194,21 @@ def bfgs_update(net, inverse_hessian, rows, options):
     accept = new_value < value
     # No step although the model promises one: the search failed, at a kink mostly.
     promised = -0.5 * (search @ gradient) > jnp.sqrt(options.tol) * value
-    return Update(
+    return sggn.Update(
         net=with_parameters(net, unravel(jnp.where(accept, x + move, x))),
         memory=jnp.where(usable & accept, updated, inverse_hessian),
         decrease=jnp.where(accept, value - new_value, 0),
         grad_norm=jnp.linalg.norm(gradient),
         step_size=info.learning_rate,
-        failed=~accept & promised,
+        failure=jnp.where(~accept & promised, 2, 0),
     )
 
 
 # --- Adam ----------------------------------------------------------------------------
 
 
-def adam_start(net, rows):
+def adam_start(net, _):
     """Optax's moments, and the number of steps."""
-    del rows
     return first_order.start("adam", trainable(net)), jnp.int32(0)
 
 
@@ -312,7 +221,7 @@ def adam_update(net, memory, rows, options):
     moved, moments = first_order.gradient_step(
         "adam", trainable(net), gradient, moments, rate
     )
-    return Update(
+    return sggn.Update(
         net=with_parameters(net, moved),
         memory=(moments, count + 1),
         decrease=jnp.inf,  # it ends by ``max_iter``
@@ -321,12 +230,10 @@ def adam_update(net, memory, rows, options):
     )
 
 
-ALGORITHMS = (
-    *(
-        baseline(name, *(partial(f, hidden_only=alone) for f in (lm_start, lm_update)))
-        for name, alone in (("lm", False), ("lm_hidden", True))
-    ),
-    baseline("kfra", lambda net, rows: (), kfra_update),
-    baseline("bfgs", bfgs_start, bfgs_update),
-    baseline("adam", adam_start, adam_update),
-)
+METHODS = {
+    "lm": tuple(partial(f, hidden_only=False) for f in (lm_start, lm_update)),
+    "lm_hidden": tuple(partial(f, hidden_only=True) for f in (lm_start, lm_update)),
+    "kfra": (lambda net, rows: (), kfra_update),
+    "bfgs": (bfgs_start, bfgs_update),
+    "adam": (adam_start, adam_update),
+}

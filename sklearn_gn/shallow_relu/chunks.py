@@ -17,7 +17,7 @@ from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.runtime.fit_loop import Continued
 from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu.evidence_gn import EVIDENCE_GN
-from sklearn_gn.shallow_relu.problem import has_all_penalties
+from sklearn_gn.shallow_relu.problem import algorithm_of
 from sklearn_gn.solvers import JointGN
 
 _SAMPLE_ITERATIONS = 200  # most steps of each start on the sample
@@ -39,7 +39,7 @@ def reason_against_chunks(estimator, n_features):
         )
     if solver is not JointGN:
         return f"solver={estimator.solver!r} keeps all rows. Set solver='vpgn'."
-    if not has_all_penalties(estimator, n_features):
+    if algorithm_of(estimator, n_features) is not EVIDENCE_GN:
         return (
             f"With alpha={estimator.alpha!r} and n_neurons={estimator.n_neurons!r}, "
             "the global search keeps all rows. Set alpha='auto'."
@@ -82,36 +82,21 @@ class SampleState(NamedTuple):
 
 
 def prepare(rows, options):
-    """Return the sample, with weights of sum one, and all rows."""
-    del options
-    share = rows.sample.weight.sum()
-    return rows.sample._replace(weight=rows.sample.weight / share), rows
+    """Return sample and options of a fit to it, and all rows and their number."""
+    share, few = rows.sample.weight.sum(), rows.sample
+    n_rows = int((few.weight > 0).sum())  # others are padding
+    if options.alpha is not None:  # the fit ends by its loss
+        options = options._replace(tol=max(float(options.tol), RISE / n_rows))
+    options = options._replace(n_effective=share * options.n_effective)
+    return few._replace(weight=few.weight / share), options, rows, n_rows
 
 
 def init(data, start, options):
     """Start on the sample; the last start goes on from there to all rows."""
-    sample, rows = data
-    if isinstance(start, Continued):
-        return _init_by_evidence(rows, start.net, options)
-    return SampleState.of(EVIDENCE_GN.init(sample, start, _of_sample(options, rows)))
-
-
-def step(data, state, options):
-    """Fit the sample to the end, or take an iteration on all rows."""
-    sample, rows = data
-    if isinstance(state, SampleState):
-        few = _of_sample(options, rows)
-        inner, report = _fit_by_evidence(sample, state.inner, few)
-        state = SampleState.of(inner)
-        n_rows = int((rows.sample.weight > 0).sum())  # others are padding
-    else:
-        state, report = evidence_gn.step(rows, state, options)
-        n_rows = rows.n_rows
-    return state, report._replace(extra={**(report.extra or {}), "n_rows": n_rows})
-
-
-def _init_by_evidence(rows, net, options):
-    state = evidence_gn.init_one(rows, net, options)
+    sample, of_sample, rows, _ = data
+    if not isinstance(start, Continued):
+        return SampleState.of(evidence_gn.init(sample, start, of_sample))
+    state = evidence_gn.init_one(rows, start.net, options)
     if options.alpha is not None:
         return state
     # The penalties are those of the sample already, and may move at once.
@@ -119,22 +104,20 @@ def _init_by_evidence(rows, net, options):
     return state._replace(iteration=FIRST_UPDATE, highest=value)
 
 
-def _fit_by_evidence(rows, state, options):
-    """Iterate to the end, which is one row of the log."""
-    n_steps, stop = 0, None
-    while stop is None and n_steps < _SAMPLE_ITERATIONS:
+def step(data, state, options):
+    """Fit the sample to the end, one row of the log, or take a step on all rows."""
+    sample, of_sample, rows, n_rows = data
+    if isinstance(state, SampleState):
+        inner, n_steps, stop = state.inner, 0, None
+        while stop is None and n_steps < _SAMPLE_ITERATIONS:
+            inner, report = evidence_gn.step(sample, inner, of_sample)
+            n_steps, stop = n_steps + report.inner_iterations, report.stop
+        state, stop = SampleState.of(inner), stop or "max_iter"
+        report = report._replace(stop=stop, inner_iterations=n_steps)
+    else:
         state, report = evidence_gn.step(rows, state, options)
-        n_steps, stop = n_steps + report.inner_iterations, report.stop
-    return state, report._replace(stop=stop or "max_iter", inner_iterations=n_steps)
-
-
-def _of_sample(options, rows):
-    """Return the options of a fit to the sample."""
-    share = rows.sample.weight.sum()
-    if options.alpha is not None:  # the fit ends by its loss
-        n_rows = int((rows.sample.weight > 0).sum())
-        options = options._replace(tol=max(float(options.tol), RISE / n_rows))
-    return options._replace(n_effective=share * options.n_effective)
+        n_rows = rows.n_rows
+    return state, report._replace(extra={**(report.extra or {}), "n_rows": n_rows})
 
 
 SAMPLE_FIRST = replace(EVIDENCE_GN, prepare=prepare, init=init, step=step)

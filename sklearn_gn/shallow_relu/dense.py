@@ -29,24 +29,22 @@ from sklearn_gn.linalg.factors import singular_triplets
 from sklearn_gn.linalg.least_squares import filter_factors, triangular_factor
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.segmented.search import PATIENCE
-from sklearn_gn.shallow_relu import joint, sggn
+from sklearn_gn.shallow_relu import baselines, sggn
+from sklearn_gn.shallow_relu.lines import Phase
 from sklearn_gn.shallow_relu.network import (
     ShallowReLU,
     hidden_features,
+    initial_network,
     mass_design,
     residual,
     unit_normals,
 )
 from sklearn_gn.shallow_relu.sggn import fit_output_layer
-from sklearn_gn.shallow_relu.starts import Phase, initial_network
 
-# Measured on the paper's step and peak problems and on random 5-neuron networks (20
-# rounds): 8 neurons beat 4 and 6; many and few candidates in turn beat either alone;
-# growing rounds alone recover 56 % of the random networks, with turned neurons and
-# exchanging rounds all of them.
-N_SPARE = (
-    8  # neurons that a growing round adds and deletes again; best starts that it takes
-)
+# Measured on the paper's problems and on random 5-neuron networks: 8 neurons beat 4 and
+# 6, and many and few candidates in turn beat either alone; growing rounds alone recover
+# 56 % of the networks, with turned neurons and exchanging rounds all of them.
+N_SPARE = 8  # neurons that a growing round adds and deletes again; best starts it takes
 N_CANDIDATES = 256  # for every neuron added; N_SPARE in rounds left more to chance
 ROUND_STEPS = (10, 30)  # Gauss-Newton steps after the additions and the deletions
 # Relative decrease at which a round stops its steps. A Python number would be another
@@ -69,14 +67,13 @@ class Data(NamedTuple):
 
 
 class Method(NamedTuple):
-    """An iteration: of the alternating kind or of the joint one."""
+    """An iteration, and what the first one of a network remembers."""
 
-    begin: Any  # what the first iteration of a network remembers
-    iterate: Any  # from network, memory, rows and options to an Iterate
+    start: Any  # from network and rows to a tree of arrays
+    update: Any  # from network, memory, rows and options to an Update
 
 
-SGGN_METHOD = Method(sggn.begin, sggn.iterate)
-JOINT_METHOD = Method(joint.begin, joint.iterate)
+JOINT = Method(sggn.joint_start, sggn.joint_update)
 
 
 class SearchState(NamedTuple):
@@ -92,21 +89,10 @@ class SearchState(NamedTuple):
     round: int = 0  # rounds of relocation done
 
 
-def search(name, method):
-    """Return the algorithm that searches with an iteration."""
-    return Algorithm(
-        name=name,
-        prepare=prepare,
-        init=partial(init, method=method),
-        step=partial(step, method=method),
-        n_spare=N_SPARE,
-        side_by_side=True,
-    )
-
-
 def prepare(rows, options):
     """Return the rows and a sample of them: all rows unless there are many."""
-    mesh, few = getattr(rows, "mesh", None), draw_sample(rows, options)
+    mesh = getattr(rows, "mesh", None)
+    few = draw_sample(rows, options) if options.relocations > 0 else rows
     sample = on_devices(few, mesh)
     return Data(sample if few is rows else on_devices(rows, mesh), sample)
 
@@ -118,7 +104,7 @@ def init(data, nets, options, *, method):
         net=None,
         loss=math.inf,
         nets=nets,
-        memory=jax.vmap(method.begin)(nets),
+        memory=start_all(nets, data.sample, start=method.start),
         losses=np.array(losses),
         on_sample=data.sample is not data.rows,
         phase=Phase.STARTS if options.relocations > 0 else Phase.END,
@@ -128,8 +114,9 @@ def init(data, nets, options, *, method):
 
 def with_best(data, state, options):
     """Return the state with its best network, if all rows find it better."""
-    best = best_start(state.losses)
-    net, loss = jax.tree.map(lambda a: a[best], state.nets), state.losses[best]
+    best = int(np.argmin(np.nan_to_num(state.losses, nan=np.inf)))
+    net = jax.tree.map(lambda a: np.asarray(a)[best], state.nets)
+    loss = state.losses[best]
     if state.on_sample:
         net, loss = net_on_all_rows(data, net, options)
     if state.net is None or loss < state.loss:
@@ -139,14 +126,9 @@ def with_best(data, state, options):
 
 def net_on_all_rows(data, net, options):
     """Return a network with the best output layer for all rows, and its loss."""
-    nets = jax.tree.map(lambda a: jnp.asarray(a)[None], net)
+    nets = jax.tree.map(lambda a: a[None], net)
     nets, losses = initialise_all(nets, data.rows, options)
     return jax.tree.map(lambda a: a[0], nets), float(losses[0])
-
-
-def best_start(losses):
-    """Return the number of the start with the lowest loss."""
-    return int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))
 
 
 def step(data, state, options, *, method):
@@ -163,7 +145,8 @@ def step(data, state, options, *, method):
     # 1. all starts
     if relocates:
         result, n_steps = relocate(rows, state, options, method)
-        better, settled = np.array(result.loss) < state.losses, True  # False for NaN
+        found = numbers_of(result)
+        better, settled = found.loss < state.losses, True  # False for NaN
         state = state._replace(round=state.round + 1)
     else:
         # Before and between the rounds, the rounds' own tolerance saves time.
@@ -174,16 +157,17 @@ def step(data, state, options, *, method):
         nets, memory = backend.on_device((state.nets, state.memory))
         given = np.int32(most), np.asarray(tol, rows.x.dtype)
         result, n_steps = descend_all(
-            nets, memory, rows, options, *given, iterate=method.iterate
+            nets, memory, rows, options, *given, update=method.update
         )
-        settled = not np.any(np.array(result.decrease) > tol * np.array(result.loss))
+        found = numbers_of(result)
+        settled = not np.any(found.decrease > tol * found.loss)
         better = np.ones(len(state.losses), bool)
     state = state._replace(
         nets=choose(better, result.net, state.nets),
         memory=choose(better, result.memory, state.memory),
-        losses=np.where(better, np.array(result.loss), state.losses),
+        losses=np.where(better, found.loss, state.losses),
     )
-    best = best_start(state.losses)
+    best = int(np.argmin(np.nan_to_num(state.losses, nan=np.inf)))
     # 2. the best few of them
     if settled and len(state.losses) > N_SPARE:
         kept = np.argsort(state.losses, kind="stable")[:N_SPARE]
@@ -194,13 +178,13 @@ def step(data, state, options, *, method):
         state = with_best(data, state, options)
     accepted = not relocates or state.loss < before.loss
     # 4. stop, or the next phase
-    stop, at_rounding = None, bool(np.array(result.rounding)[best])
-    if not relocates and not np.isfinite(np.array(result.loss)[best]):
+    stop, at_rounding = None, bool(found.rounding[best])
+    if not relocates and not np.isfinite(found.loss[best]):
         stop = "non_finite"
     elif at_rounding and accepted:
         stop = "rounding"
-    elif not relocates and not np.array(result.solved)[best]:
-        stop = "singular"
+    elif not relocates and found.failure[best]:
+        stop = sggn.FAILURES[int(found.failure[best])]
     elif settled and state.phase == Phase.END:
         stop = "tol"
     if settled and state.phase != Phase.END:
@@ -213,19 +197,24 @@ def step(data, state, options, *, method):
         more, stop = state.round < options.relocations, None
         state = state._replace(
             nets=nets,
-            memory=jax.vmap(method.begin)(nets),
+            memory=start_all(nets, data.rows, start=method.start),
             losses=np.array([loss]),
             on_sample=False,
             phase=Phase.STARTS if more else Phase.END,
         )
-    log = result.grad_norm, result.step_size, result.gain_ratio
+    logged = "grad_norm", "step_size", "damping", "gain_ratio"
     return state, Report(
         state.loss,
-        *(float(column[best]) for column in log),
+        **{name: float(getattr(found, name)[best]) for name in logged},
         inner_iterations=int(np.max(n_steps)),
         accepted=accepted,
         stop=stop,
     )
+
+
+def numbers_of(result):
+    """Return what an iteration reports of all starts, as NumPy's."""
+    return jax.tree.map(np.asarray, result._replace(net=(), memory=()))
 
 
 def choose(better, new, old):
@@ -256,11 +245,10 @@ def relocate(rows, state, options, method):
         n_random, n_cheapest = min(kind - 2, n_neurons - 1), 1
         n_added = n_random + n_cheapest
     n_tried = np.int32(N_SPARE if kind == 1 else N_CANDIDATES)
-    for draw in draws[:n_random]:
-        nets = delete_random_all(nets, rows, options, draw)
-    if n_cheapest:
-        place = np.int32(cycle % (n_neurons - n_random))
-        nets = delete_all(nets, rows, options, place)
+    rng = np.random.RandomState([options.seed, state.round])
+    places = [*rng.randint(n_neurons, size=n_random), *[cycle] * n_cheapest]
+    for k, place in enumerate(places):
+        nets = delete_all(nets, rows, options, np.int32(place % (n_neurons - k)))
     for draw in draws[:n_added]:
         nets = insert_all(nets, rows, options, draw, n_tried)
     steps, before = sum(ROUND_STEPS), np.int32(0)
@@ -276,9 +264,9 @@ def relocate(rows, state, options, method):
 
 def descend_again(nets, rows, options, n_steps, method):
     """Descend from networks whose neurons have changed."""
-    memory = jax.vmap(method.begin)(nets)
+    memory = start_all(nets, rows, start=method.start)
     given = np.int32(n_steps), np.asarray(ROUND_TOL, rows.x.dtype)
-    return descend_all(nets, memory, rows, options, *given, iterate=method.iterate)
+    return descend_all(nets, memory, rows, options, *given, update=method.update)
 
 
 def on_devices(rows, mesh):
@@ -420,23 +408,11 @@ def delete(net, rows, options, place):
     turn = index[jnp.argmin(table[:, slot])]  # the first: a tie turns nothing
     sign = jnp.where(index[1:] == turn, -1, 1).astype(r.dtype)
     net = net._replace(hyperplanes=net.hyperplanes * sign[:, None])
-    return _without(net, slot, rows, options)
+    net = net._replace(alive=net.alive.at[slot].set(False))
+    return fit_output_layer(net, rows, options)
 
 
-def delete_random(net, rows, options, draw):
-    """Remove a neuron at random."""
-    key = jax.random.fold_in(jax.random.key(options.seed), draw)
-    value = jax.random.uniform(key, net.alive.shape, net.coef.dtype)
-    slot = jnp.argmin(jnp.where(net.alive, value, jnp.inf))
-    return _without(net, slot, rows, options)
-
-
-def _without(net, slot, rows, options):
-    pruned = net._replace(alive=net.alive.at[slot].set(False))
-    return fit_output_layer(pruned, rows, options)
-
-
-def descend(net, memory, rows, options, n_steps, tol, *, iterate):
+def descend(net, memory, rows, options, n_steps, tol, *, update):
     """At most ``n_steps`` iterations, to a relative decrease of ``tol``."""
 
     def going(carry):
@@ -444,12 +420,19 @@ def descend(net, memory, rows, options, n_steps, tol, *, iterate):
         falling = result.decrease > tol * result.loss
         return (count == 0) | falling & ~result.rounding & (count < n_steps)
 
+    def iterate(net, memory):
+        found = update(net, memory, rows, options)
+        loss = sggn.objective(found.net, rows, options.alpha)
+        rounding = sggn.at_rounding_level(found.net, rows, loss)
+        found = found._replace(loss=loss, rounding=rounding)
+        return jax.tree.map(jnp.asarray, found)
+
     def again(carry):
         result, count = carry
-        return iterate(result.net, result.memory, rows, options), count + 1
+        return iterate(result.net, result.memory), count + 1
 
     # The first one in the loop, too: it is compiled once.
-    first = jax.eval_shape(iterate, net, memory, rows, options)
+    first = jax.eval_shape(iterate, net, memory)
     first = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), first)
     first = first._replace(net=net, memory=memory)
     return lax.while_loop(going, again, (first, jnp.int32(0)))
@@ -464,12 +447,18 @@ def initialise_all(nets, rows, options):
     return jax.vmap(lambda net: sggn.initialise(net, rows, options))(nets)
 
 
-@partial(by_rows, compiled=jitted(static_argnames="iterate"))
-def descend_all(nets, memory, rows, options, n_steps, tol, *, iterate):
+@partial(by_rows, compiled=jitted(static_argnames="start"))
+def start_all(nets, rows, *, start):
+    """Return what the first iterations of all networks remember."""
+    return jax.vmap(lambda net: start(net, rows))(nets)
+
+
+@partial(by_rows, compiled=jitted(static_argnames="update"))
+def descend_all(nets, memory, rows, options, n_steps, tol, *, update):
     """:func:`descend` for all networks."""
 
     def run(net, memory):
-        return descend(net, memory, rows, options, n_steps, tol, iterate=iterate)
+        return descend(net, memory, rows, options, n_steps, tol, update=update)
 
     return jax.vmap(run)(nets, memory)
 
@@ -486,23 +475,17 @@ def delete_all(nets, rows, options, place):
     return jax.vmap(lambda net: delete(net, rows, options, place))(nets)
 
 
-@partial(by_rows, compiled=jitted())
-def delete_random_all(nets, rows, options, draws):
-    """:func:`delete_random` for all networks, each with a draw of its own."""
-    return jax.vmap(lambda net, k: delete_random(net, rows, options, k))(nets, draws)
-
-
 # --- sizes ---------------------------------------------------------------------------
 
 
 def select_size(rows, options, first, path, is_late):
-    """Return the hyperplanes of the best size, and the path to it.
+    """Visit networks of several sizes, which a path compares.
 
     After Liu, Cai and Chen, "Adaptive two-layer ReLU neural network" (2022), the
-    network doubles where the error is until the criterion of the :class:`SizePath` gets
-    worse; from there the neurons that matter least are deleted, a quarter at a time of
-    a network of more than twice the best size so far, then one by one. ``first`` are
-    hyperplanes to start from, or None.
+    network doubles where the error is until the criterion gets worse; from there the
+    neurons that matter least are deleted, a quarter at a time of a network of more than
+    twice the best size so far, then one by one. ``first`` are hyperplanes to start
+    from, or None.
     """
     rows, q = on_devices(rows, getattr(rows, "mesh", None)), rows.y.shape[1]
     first = np.zeros((0, 1 + rows.x.shape[1])) if first is None else first
@@ -516,7 +499,7 @@ def select_size(rows, options, first, path, is_late):
             nets = insert_all(nets, rows, options, draw, np.int32(N_CANDIDATES))
         for _ in range(n_deleted):
             nets = delete_all(nets, rows, options, np.int32(0))
-        result, _ = descend_again(nets, rows, options, ROUND_STEPS[1], JOINT_METHOD)
+        result, _ = descend_again(nets, rows, options, ROUND_STEPS[1], JOINT)
         net = jax.tree.map(lambda a: np.array(a[0]), result.net)
         hyperplanes = net.hyperplanes[net.alive]
         n, width = hyperplanes.shape
@@ -541,7 +524,21 @@ def select_size(rows, options, first, path, is_late):
         if pruned >= n:  # without a loss no neuron matters least
             break
         n = pruned
-    return path.result()
 
 
-VPGN, SGGN = search("vpgn", JOINT_METHOD), search("sggn", SGGN_METHOD)
+METHODS = {
+    "vpgn": JOINT,
+    "sggn": Method(lambda net, rows: (), sggn.sggn_update),
+    **{name: Method(*pair) for name, pair in baselines.METHODS.items()},
+}
+ALGORITHMS = {
+    name: Algorithm(
+        name,
+        partial(init, method=method),
+        partial(step, method=method),
+        prepare=prepare,
+        n_spare=N_SPARE,
+        side_by_side=True,
+    )
+    for name, method in METHODS.items()
+}

@@ -40,14 +40,15 @@ from sklearn_gn.data.rows import (
 )
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.shallow_relu import fitted
 from sklearn_gn.shallow_relu.chunks import on_all_rows, reason_against_chunks
 from sklearn_gn.shallow_relu.lines import SEGMENTED
-from sklearn_gn.shallow_relu.network import hidden_features
+from sklearn_gn.shallow_relu.network import hidden_features, hyperplanes_to_user
 from sklearn_gn.shallow_relu.problem import ROBUST_GN, exact_problem_of, problem_of
-from sklearn_gn.shallow_relu.starts import hyperplanes_to_user
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver
+
+_ROWS = {"multi_output": True, "y_numeric": True, "dtype": np.float64}
+_BY_TARGET = "output_coef_", "output_intercept_", "linear_coef_", "noise_std_"
 
 
 class ShallowReLURegressor(
@@ -298,23 +299,18 @@ class ShallowReLURegressor(
         ----------
         X : array-like of shape (n_samples, n_features)
             Training samples.
-
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Target values.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights. If None, all are equal.
-
         y_std : array-like of shape (n_samples,), default=None
             Standard deviations of the targets, up to a common factor, which is
             estimated and changes nothing. Unlike weights, they do not change how many
             rows there are. ``noise_std_`` is for a row of mean precision. If None,
             all are equal.
-
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples. Their loss goes to ``convergence_log_["val_loss"]``, and
             is used by ``early_stopping``.
-
         y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
                 default=None
             Validation targets.
@@ -340,7 +336,8 @@ class ShallowReLURegressor(
         chunks = self._large_rows(X, y, sample_weight, X_val, y_std)
         if chunks is not None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
-        X, y = self._check_data(X, y)
+        X, y = validate_data(self, X, y, **_ROWS)
+        self._single_target = y.ndim == 1
         weight, *_ = weights_of(sample_weight, y_std, X)
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation(X_val, y_val, n_targets)
@@ -386,10 +383,8 @@ class ShallowReLURegressor(
         chunks : iterable of tuples (X, y) or (X, y, sample_weight)
             Arrays of any length. The object must be iterable several times, such as a
             list or an object with ``__iter__``, not a generator.
-
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples, which ``early_stopping`` needs here.
-
         y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
                 default=None
             Validation targets.
@@ -406,14 +401,27 @@ class ShallowReLURegressor(
             once, or if one is malformed or holds NaN or infinity.
         """
         first = first_chunk(self, chunks, X_val)
-        X, y = self._check_data(first[0][:1], first[1][:1])
+        X, y = validate_data(self, first[0][:1], first[1][:1], **_ROWS)
+        self._single_target = y.ndim == 1
         reason = reason_against_chunks(self, X.shape[1])
         if reason is not None:
             raise ValueError(f"fit_chunks never has all rows in memory. {reason}")
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation(X_val, y_val, n_targets)
         rows = CheckedRows.of_targets(chunks, X.shape[1], n_targets)
-        self._fit_survey(rows, rows.survey(), validation)
+        found = rows.survey()
+        number, weight, X, y, is_complete = found.sample
+        check_fits(X, "Give chunks of fewer features.")
+        y = y[:, 0] if self._single_target else y
+        metadata = {"sample_weight": weight}
+        problem = problem_of(self, X, y, check_sample_weight(weight, X), validation)
+        if not is_complete:
+            metadata["all_rows"] = (found.n_rows, found.total)
+            problem = on_all_rows(problem, rows, found)
+        self._solve(problem, {"X": X, "y": y, "metadata": metadata})
+        self._n_rows = found.n_rows
+        if self._row_checks is not None:  # it numbers the rows of the sample
+            self._row_checks = self._row_checks.renumbered(number)
         return self
 
     def _large_rows(self, X, y, sample_weight, X_val, y_std):
@@ -429,33 +437,9 @@ class ShallowReLURegressor(
             return None
         return chunks
 
-    def _check_data(self, X, y):
-        self._solver_object()
-        X, y = validate_data(
-            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
-        )
-        self._single_target = y.ndim == 1
-        return X, y
-
-    def _fit_survey(self, chunks, found, validation):
-        """Fit the sample, and all rows if there are more."""
-        number, weight, X, y, is_complete = found.sample
-        check_fits(X, "Give chunks of fewer features.")
-        y = y[:, 0] if self._single_target else y
-        metadata = {"sample_weight": weight}
-        if not is_complete:
-            metadata["all_rows"] = (found.n_rows, found.total)
-        problem = problem_of(self, X, y, check_sample_weight(weight, X), validation)
-        if not is_complete:
-            problem = on_all_rows(problem, chunks, found)
-        self._solve(problem, {"X": X, "y": y, "metadata": metadata})
-        self._n_rows = found.n_rows
-        checks = self._row_checks
-        if checks is not None:  # it numbers the rows of the sample
-            self._row_checks = checks.renumbered(number)
-
     def _solve(self, problem, data, began=None):
         """Run the loop around the steps of a solver, and set the fitted attributes."""
+        n_rounds = int(getattr(problem.options, "relocations", 0))
         run = FitRun(
             self,
             problem.solver,
@@ -470,7 +454,7 @@ class ShallowReLURegressor(
         )
         self._run(
             run,
-            max_steps=len(problem.starts) * (self.max_iter + problem.n_rounds),
+            max_steps=len(problem.starts) * (self.max_iter + n_rounds),
             data=data,
             attributes=lambda net: {
                 "_network": (net, problem.scaling),
@@ -481,22 +465,19 @@ class ShallowReLURegressor(
 
     def _set_fitted(self, net, problem, data):
         """Set the fitted attributes; ``data`` is what the solver prepared."""
-        given = problem.scaling, problem.options
+        solver, given = problem.solver, (problem.scaling, problem.options)
         if isinstance(problem.options, EvidenceOptions):
-            robust = problem.solver is ROBUST_GN
             attributes = fitted.evidence_attributes(
-                net, problem.rows, *given, robust=robust
+                net, problem.rows, *given, robust=solver is ROBUST_GN
             )
         else:
-            rows = data.rows if problem.solver is SEGMENTED else problem.rows
+            rows = data.rows if solver is SEGMENTED else problem.rows
             attributes = fitted.fitted_attributes(
                 net, rows, *given, n_effective=problem.n_effective
             )
         if self._single_target:
-            attributes["output_coef_"] = attributes["output_coef_"][0]
-            attributes["output_intercept_"] = float(attributes["output_intercept_"][0])
-            attributes["linear_coef_"] = attributes["linear_coef_"][0]
-            attributes["noise_std_"] = float(np.ravel(attributes["noise_std_"])[0])
+            for name in _BY_TARGET:
+                attributes[name] = np.atleast_1d(attributes[name])[0]
         if problem.selection_path is not None:
             attributes["selection_path_"] = problem.selection_path
         for name, value in attributes.items():
@@ -533,7 +514,6 @@ class ShallowReLURegressor(
         -------
         y : ndarray of shape (n_samples,) or (n_samples, n_targets)
             Predicted values.
-
         y_std : ndarray of the same shape
             Standard errors of the predicted means by the delta method, with the
             breaking hyperplanes uncertain too; the noise of a new observation is not
@@ -577,28 +557,6 @@ class ShallowReLURegressor(
             std = found.standard_errors(scaling.x(X))
         with np.errstate(over="ignore"):  # what is no float is infinite
             return std * scaling.y_scale
-
-    def summary(self) -> Summary:
-        """Return tables of the breakpoints and the lines of a fit of one feature.
-
-        Returns
-        -------
-        Summary
-            ``print`` shows it as text, a notebook as HTML.
-
-        Raises
-        ------
-        ValueError
-            If the fit has several features or targets.
-        """
-        check_is_fitted(self)
-        if self.n_features_in_ > 1 or np.ndim(self.output_coef_) > 1:
-            raise ValueError(
-                "summary() is for one feature and one target, and the fit has "
-                f"{self.n_features_in_} features and {np.ndim(self.output_coef_)}-d "
-                "coefficients."
-            )
-        return fitted.summarise(self)
 
     def to_sklearn(self) -> BaseEstimator:
         """Return a fitted pipeline of scikit-learn, which predicts without JAX.

@@ -18,15 +18,10 @@ _BLOCK = 20  # rows whose distances to all others are computed together
 
 
 def has_exact_pieces(rows):
-    """Whether most rows lie on planes of their neighbours, and hardly any beside one.
+    """Whether most distinct rows lie on planes of their neighbours, and few beside one.
 
     A constant with exceptions, such as counts that are mostly zero or labels, has rows
     that none of their neighbours agrees with.
-
-    Parameters
-    ----------
-    rows : Rows
-        Distinct rows in the units of a fit.
     """
     n, d = rows.x.shape
     if n < 4 * (d + 2):
@@ -47,8 +42,8 @@ def has_exact_pieces(rows):
         on_plane = _on_plane(rows, some, near[:, :-1])
         agree.append(local & on_plane)
         alone.append(~on_plane & _on_plane(rows, near[:, -1], near[:, :-1]))
-    agree, alone = (np.mean(np.concatenate(parts)) for parts in (agree, alone))
-    return bool(agree > _AGREE and alone <= _ALONE)
+    agree, alone = np.concatenate(agree), np.concatenate(alone)
+    return bool(np.mean(agree) > _AGREE and np.mean(alone) <= _ALONE)
 
 
 def _on_plane(rows, some, others):

@@ -1,23 +1,22 @@
 """A fitted network: attributes in the user's units, and standard errors.
 
 Standard errors are those of the delta method: near its optimum the network is linear in
-all parameters, and their covariance is that of the joint Gauss-Newton matrix, whose
-blocks are the mass matrix A of the output layer, the layer matrix H and the cross block
-B. Under given penalties directions that the data do not determine are left out; where
-the evidence has chosen the penalties the covariance is the posterior one.
+all parameters, and their covariance is that of the joint Gauss-Newton matrix. Under
+given penalties directions that the data do not determine are left out; where the
+evidence has chosen the penalties the covariance is the posterior one.
 
 With one feature two rows for each interval between breakpoints stand for all of them.
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
 from sklearn_gn.arrays.extremes import noise_deviation
 from sklearn_gn.bayes import evidence, huber
-from sklearn_gn.bayes.evidence_gn import alpha_method, at_last_penalties, sums_of
+from sklearn_gn.bayes.evidence_gn import alpha_method, at_penalties, sums_of
 from sklearn_gn.bayes.laplace import (
     covariance,
     degrees_of_freedom,
@@ -26,24 +25,25 @@ from sklearn_gn.bayes.laplace import (
     posterior_variances,
     spectrum,
 )
+from sklearn_gn.bayes.layers import Layers, RegularisedLayers
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
 from sklearn_gn.data.rows_source import BLOCK_ROWS, reduce, row_blocks
 from sklearn_gn.findings import rows_at_ends
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.low_rank import LowRank
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.runtime.summary import Summary, digits
-from sklearn_gn.segmented.inference import LEVEL
-from sklearn_gn.shallow_relu import evidence_gn
-from sklearn_gn.shallow_relu.evidence_gn import shape_of
+from sklearn_gn.shallow_relu.evidence_gn import network_of
 from sklearn_gn.shallow_relu.lines import (
     SortedRows,
     condensed_rows,
-    moments,
     sort_rows,
 )
-from sklearn_gn.shallow_relu.network import hidden_features, rescale, weighted_tangent
-from sklearn_gn.shallow_relu.starts import hyperplanes_to_user
+from sklearn_gn.shallow_relu.network import (
+    hyperplanes_to_user,
+    predict,
+    rescale,
+    weighted_tangent,
+)
 
 _BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
 _DEPENDENT = 1e-7  # relative singular value of a direction that is left out
@@ -54,13 +54,13 @@ _DEPENDENT = 1e-7  # relative singular value of a direction that is left out
 
 def predict_scaled(net, z):
     """Return predictions of shape (m, q), in float64 and in scaled units."""
-    y = np.empty((len(z), net.coef.shape[1]))
-    for start in range(0, len(z), _BATCH_ROWS):
-        rows = slice(start, start + _BATCH_ROWS)
-        y[rows] = hidden_features(net.hyperplanes, z[rows]) @ net.coef + net.intercept
-        if hasattr(net, "slope"):  # a linear term
-            y[rows] += z[rows] @ net.slope
-    return y
+    by_evidence = isinstance(net, RegularisedLayers)
+    values = (
+        partial(net.model.values, net.theta) if by_evidence else partial(predict, net)
+    )
+    starts = range(0, max(len(z), 1), _BATCH_ROWS)
+    parts = [values(z[start : start + _BATCH_ROWS]) for start in starts]
+    return np.concatenate(parts).astype(np.float64, copy=False)
 
 
 def validation_loss(validation, scaling):
@@ -103,9 +103,8 @@ def joint_factor(hyperplanes, rows):
 
 def _network_attributes(net, slots, slope, scaling):
     """Return the attributes that hold the parameters of a network."""
-    hyperplanes, factor = hyperplanes_to_user(
-        scaling, net.hyperplanes[slots].astype(np.float64)
-    )
+    planes = net.hyperplanes[slots].astype(np.float64)
+    hyperplanes, factor = hyperplanes_to_user(scaling, planes)
     slope = (slope * scaling.y_scale / scaling.x_scale[:, None]).T
     # What the units of x take from the constant is in the centre of the features.
     intercept = net.intercept * scaling.y_scale + scaling.y_center
@@ -131,7 +130,7 @@ def _loss(loss, scaling):
 class Posterior(NamedTuple):
     """Covariance of the parameters of a fitted network, in scaled units."""
 
-    shape: tuple  # arguments of shape_of; skops knows named tuples, not their children
+    model: Layers
     n_effective: float  # sum of the sample weights: a weight of two counts as two rows
     theta: np.ndarray  # (P,)
     covariance: np.ndarray | LowRank  # (P, P)  at the mean noise of all targets
@@ -146,13 +145,12 @@ class Posterior(NamedTuple):
 
     def variances(self, z):
         """Return variances of predictions, at the mean noise of all targets."""
-        shape = shape_of(*self.shape)
-        variances = np.empty((len(z), shape.q))
+        variances = np.empty((len(z), self.model.n_values))
         for start in range(0, len(z), BLOCK_ROWS):
             rows = slice(start, start + BLOCK_ROWS)
-            for k in range(shape.q):
-                jacobian = shape.jacobian(self.theta, z[rows], [k])[0]
-                variances[rows, k] = posterior_variances(self.covariance, jacobian)
+            for k, variance in enumerate(variances.T):
+                jacobian = self.model.jacobian(self.theta, z[rows], [k])[0]
+                variance[rows] = posterior_variances(self.covariance, jacobian)
         return variances
 
 
@@ -162,35 +160,30 @@ class Posterior(NamedTuple):
 def posterior(hyperplanes, coef, factor, mean_square, n_effective):
     """Return the posterior of active neurons, and the number of their parameters."""
     (n, q), width = coef.shape, hyperplanes.shape[1]
-    mass, hidden = factor[:, : 1 + n], factor[:, 1 + n :]
-    u, s, vt = factors.singular_triplets(mass)
+    mass, hidden = np.split(factor, [1 + n], axis=1)
+    parts = [
+        np.hstack([np.kron(mass, one), hidden * np.repeat(c, width)])
+        for one, c in zip(np.eye(q)[:, None], coef.T, strict=True)
+    ]
+    design = np.vstack(parts)
+    # Columns of unit length, so that what counts as dependent knows no units.
+    length = np.linalg.norm(design, axis=0)
+    length = np.where(length > 0, length, 1)
+    _, s, vt = factors.singular_triplets(design / length)
     kept = s > _DEPENDENT * s[0]
-    u, root = u[:, kept], vt[kept].T / s[kept]
-    hidden_in_mass = u.T @ hidden
-    scale = np.repeat(coef, width, axis=0).T[:, :, None]
-    outside = (hidden - u @ hidden_in_mass)[None] * np.swapaxes(scale, 1, 2)
-    reference = np.linalg.norm(hidden * np.abs(scale[..., 0]).max(axis=0), 2)
-    _, t, wt = factors.singular_triplets(outside.reshape(-1, n * width))
-    free = t > _DEPENDENT * reference
-    moved = wt[free].T / t[free]
-    with_output = -root @ hidden_in_mass @ (scale * moved)  # (q, 1 + n, :)
-    with_output = with_output.transpose(1, 0, 2).reshape(q * (1 + n), free.sum())
-    of_output = np.kron(root, np.eye(q))
-    below = np.zeros((n * width, of_output.shape[1]))
-    whole = np.block([[of_output, with_output], [below, moved]])
-    n_parameters = q * kept.sum() + free.sum()
-    freedom = degrees_of_freedom(n_effective, q, n_parameters)
+    half = vt[kept].T / s[kept] / length[:, None]
+    freedom = degrees_of_freedom(n_effective, q, kept.sum())
     pooled = float(np.sum(mean_square) / freedom)  # of the noise, over N
-    theta = np.concatenate([np.zeros(q), coef.ravel(), hyperplanes.ravel()])
+    features = tuple(range(width - 1))
     found = Posterior(
-        shape=(n, width - 1, q, None, False),
+        model=Layers((width - 1, n), ("relu",), q, "squared", features, False),
         n_effective=n_effective,
-        theta=theta,
-        covariance=pooled * (whole @ whole.T),
+        theta=np.concatenate([np.zeros(q), coef.ravel(), hyperplanes.ravel()]),
+        covariance=pooled * (half @ half.T),
         noise_std=np.sqrt(mean_square * q * n_effective / freedom),
         noise_ratio=noise_ratio(mean_square),
     )
-    return found, int(n_parameters)
+    return found, int(kept.sum())
 
 
 def fitted_attributes(net, data, scaling, options, *, n_effective):
@@ -263,10 +256,11 @@ def fitted_breakpoints(found, hyperplanes, coef, rows):
     along = np.stack([np.ones(n), knots], axis=1) / w[:, None]
     variance = np.einsum("ni,nij,nj->n", along, of_planes, along)
     knots, std = knots[order], np.sqrt(np.maximum(variance, 0))[order]
-    m = moments(knots, rows)
-    lines = m.xx > 0
+    at = np.searchsorted(rows.x, knots)
+    count = np.diff(at, prepend=0, append=len(rows.x))  # of distinct rows
+    lines = count > 1
     # Without a neuron that points left the first one is level.
-    lines[0] |= m.weight[0] > 0 and w.min() > 0
+    lines[0] |= count[0] > 0 and w.min() > 0
     known = lines[1:] & lines[:-1] & np.any(coef[order] != 0, axis=1)
     std = np.where(known, std, np.inf)
     std[(knots <= -1) | (knots >= 1)] = np.nan
@@ -278,80 +272,67 @@ def fitted_breakpoints(found, hyperplanes, coef, rows):
 
 def evidence_posterior(net, rows, sums, n_effective):
     """Return the posterior at the penalties of a network."""
-    shape = net.shape
-    inverse = covariance(shape, sums, net.alpha, net.beta, n_effective)
-    squares = reduce(residual_squares, net, rows, _BATCH_ROWS)
-    ratio = noise_ratio(squares)
+    inverse = covariance(net.model, sums, net.alpha, net.beta, n_effective)
+    ratio = noise_ratio(reduce(residual_squares, net, rows, _BATCH_ROWS))
     noise_std = noise_deviation(net.beta, ratio)
-    size = shape.n, shape.d, shape.q, shape.features
-    return Posterior(size, n_effective, net.theta, inverse, noise_std, ratio)
-
-
-def linear_network_if_better(net, found, rows, n_effective):
-    """Return the linear model if it is as good as a network, or None."""
-
-    def leverages(x):
-        return net.beta * found.variances(x)
-
-    linear = linear_model(rows, n_effective)
-    if linear is None or not beats(
-        linear, net, leverages, net.values, rows, n_effective
-    ):
-        return None
-    theta = np.zeros(net.shape.size)
-    theta[: linear.coef.size] = linear.coef.ravel()
-    alpha, gamma = linear.penalties(len(net.alpha))
-    return evidence_gn.network_of(
-        theta, net.shape, alpha, linear.beta, gamma, linear.log_evidence
-    )
+    return Posterior(net.model, n_effective, net.theta, inverse, noise_std, ratio)
 
 
 def evidence_attributes(net, rows, scaling, options, *, robust=False):
-    """Return the fitted attributes of a network whose penalties the evidence chose."""
+    """Return the fitted attributes of a network whose penalties the evidence chose.
+
+    They are those of the linear model if left-out rows prefer it.
+    """
     n_effective, given = options.n_effective, options.alpha is not None
-    observed, n_neurons = rows, net.shape.n
+    observed, model = rows, net.model
+    (d, n), q = model.sizes, model.n_values
     if robust:
-        rows = rows._replace(y=huber.targets_of(net.values(rows.x), rows))
-    sums = sums_of(net.shape, net.theta, rows)
+        rows = rows._replace(y=huber.targets_of(predict_scaled(net, rows.x), rows))
+    sums = sums_of(model, net.theta, rows)
     posterior = evidence_posterior(net, rows, sums, n_effective)
-    linear = None
-    if not given:
-        linear = linear_network_if_better(net, posterior, rows, n_effective)
-    if linear is not None:
-        net, sums = linear, sums_of(linear.shape, linear.theta, rows)
+    linear = None if given else linear_model(rows, n_effective)
+    if linear is not None and beats(
+        linear, net, lambda x: net.beta * posterior.variances(x), rows, n_effective
+    ):
+        theta = np.zeros(len(net.theta))
+        theta[: linear.coef.size] = linear.coef.ravel()
+        alpha, gamma = linear.penalties(len(net.alpha))
+        found = alpha, linear.beta, gamma, linear.log_evidence
+        net = model.network(theta, *found)
+        sums = sums_of(model, theta, rows)
         posterior = evidence_posterior(net, rows, sums, n_effective)
-    shape = net.shape
-    y_scale = np.broadcast_to(scaling.y_scale, shape.q)
-    found, value, loss = at_last_penalties(shape, net, sums, n_effective)
-    scale = net.beta * n_effective  # of the objective divided by the sum of weights
-    n_parameters = float(np.sum(found.gamma)) + shape.q
+    found, value, loss = at_penalties(model, net, sums, n_effective)
+    n_parameters = float(np.sum(found.gamma)) + q
     n_chosen = n_parameters
     if not given:
-        n_chosen += evidence.parameters_of_penalties(found.gamma, shape.groups())
-    freedom = degrees_of_freedom(n_effective, shape.q, n_chosen)
+        n_chosen += evidence.parameters_of_penalties(found.gamma, model.groups())
+    freedom = degrees_of_freedom(n_effective, q, n_chosen)
     if robust:
-        fitted_values = net.values(rows.x)
-        noise_std = huber.noise_std(
-            fitted_values, observed, n_effective, n_chosen / shape.q
-        )
+        values = predict_scaled(net, rows.x)
+        noise_std = huber.noise_std(values, observed, n_effective, n_chosen / q)
     else:
-        ratio = degrees_of_freedom(n_effective, shape.q, n_parameters) / freedom
+        ratio = degrees_of_freedom(n_effective, q, n_parameters) / freedom
         noise_std = posterior.noise_std * math.sqrt(ratio)
-    shown = evidence_gn.pruned(net, rows)
+    y_scale = np.broadcast_to(scaling.y_scale, q)
+    scale = net.beta * n_effective  # of the objective divided by the sum of weights
+    penalties = net.alpha / scale
+    gone = np.setdiff1d(np.arange(d), model.features)
+    penalties[3 + gone] = evidence.LARGEST / scale
+    shown = network_of(net, rows)
     slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
     gram = reduce(joint_gram, shown.hyperplanes[slots], rows, BLOCK_ROWS)
     p = 1 + len(slots)
     return _network_attributes(shown, slots, shown.slope, scaling) | {
-        "active_": np.isin(np.arange(n_neurons), slots),
+        "active_": np.isin(np.arange(n), slots),
         "gram_spectrum_": spectrum(gram[p:, p:]),
         "mass_spectrum_": spectrum(gram[:p, :p]),
         "loss_": _loss(loss, scaling),
         "alpha_method_": "fixed" if given else alpha_method(sums.gram),
         "alpha_": {
-            "slope": net.alpha[0] / scale,
-            "coef": net.alpha[1] / scale,
-            "bias": net.alpha[2] / scale,
-            "weights": net.alpha[3:] / scale,
+            "slope": float(penalties[0]),
+            "coef": float(penalties[1]),
+            "bias": float(penalties[2]),
+            "weights": penalties[3:],
         },
         "noise_std_": one_or_each(y_scale * noise_std),
         "n_effective_parameters_": n_parameters,
@@ -359,57 +340,3 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         "_degrees_of_freedom": freedom,
         "log_evidence_": value - n_effective * float(np.sum(np.log(y_scale))),
     }
-
-
-# --- one feature as lines -------------------------------------------------------------
-
-
-def summarise(model):
-    """Return the summary of a ShallowReLURegressor with one feature and one target."""
-    t, std = model.breakpoints_, getattr(model, "breakpoint_std_", None)
-    std = np.full(len(t), np.nan) if std is None else std
-    width = ndtri((1 + LEVEL) / 2) * std
-    lower, upper = t - width, t + width
-    slope, intercept = _lines(model, t)
-    facts = {
-        "Neurons": len(t),
-        "Iterations": model.n_iter_,
-        "Noise std": model.noise_std_,
-        "Loss": model.loss_,
-    }
-    width = np.append(std, np.diff(t))
-    breakpoints = {
-        "number": np.arange(1, len(t) + 1),
-        "position": digits(t, width),
-        "std err": std,
-        "[0.025": digits(lower, width),
-        "0.975]": digits(upper, width),
-    }
-    segments = {
-        "number": np.arange(1, len(t) + 2),
-        "start": digits(np.append(-np.inf, t), width),
-        "end": digits(np.append(t, np.inf), width),
-        "intercept": intercept,
-        "slope": slope,
-    }
-    tables = {"Breakpoints": breakpoints} if len(t) else {}
-    notes = ["Outside the data, the first and the last line are extended."]
-    if np.isnan(std).any():
-        notes.append("Breakpoints outside the data have no standard error.")
-    return Summary(
-        "Shallow ReLU regression", facts, tables | {"Segments": segments}, notes
-    )
-
-
-def _lines(model, t):
-    """Return slopes and intercepts of the lines between breakpoints."""
-    ends = np.concatenate([[-np.inf], t, [np.inf]])
-    b, w = model.hyperplanes_.T
-    knots = -b / w
-    # A neuron is active from its knot on, or up to it.
-    right = (w > 0) & (knots <= ends[:-1, None])
-    left = (w < 0) & (knots >= ends[1:, None])
-    active = right | left
-    slope = float(np.ravel(model.linear_coef_)[0]) + active @ (model.output_coef_ * w)
-    intercept = model.output_intercept_ + active @ (model.output_coef_ * b)
-    return slope, intercept

@@ -7,13 +7,13 @@ those of :mod:`sklearn_gn.segmented.search`, and an information criterion choose
 by :mod:`sklearn_gn.segmented.selection`.
 
 Differences of running sums have rounding errors of the size of the total. What a fit
-returns is computed from sums over every interval between breakpoints (:func:`fit_at`):
-two rows for each, with the same moments as all of it, stand for the rows. On these the
-joint Gauss-Newton step is a small least-squares problem, which refines fits of data
-without noise, and with several targets, whose breakpoints are shared, does the descent.
+returns is computed from two rows for every interval between breakpoints, with the same
+moments as all of it (:func:`fit_at`). On these the joint Gauss-Newton step is a small
+least-squares problem, which refines fits of data without noise, and does the descent of
+several targets, whose breakpoints are shared.
 """
 
-from itertools import pairwise
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -27,10 +27,12 @@ from sklearn_gn.segmented.partition import Segments, exact_partition
 from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
 from sklearn_gn.segmented.problem import (
     EXACT,
+    HALF,
     LEFT,
     MOST_CANDIDATES,
     RIGHT,
     Form,
+    criterion_value,
     spread,
     sum_of_squares,
 )
@@ -42,15 +44,13 @@ from sklearn_gn.segmented.search import (
     through_rows,
 )
 from sklearn_gn.shallow_relu.network import ShallowReLU
-from sklearn_gn.shallow_relu.starts import Phase, SizePath
 
 MOST_NEURONS = 64  # that the choice of a size tries
 _LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of a Gauss-Newton step that are tried
 _ROUGH = 1e-4  # relative decrease that ends the first descents of several targets
 _SAME = 1e-12  # distance of a row from a breakpoint that is meant to be at it
 _PLACES = 100  # that may have breakpoints of several targets, at least
-# Share of the variance that running sums resolve to half of the digits.
-_RESOLVED = float(np.sqrt(np.finfo(np.float64).eps))
+_FLOOR = 1e-25  # relative loss below which only rounding errors differ
 _ROUNDING = 1e-26  # relative loss at which residuals are rounding errors
 
 
@@ -64,22 +64,6 @@ class SortedRows(NamedTuple):
     y: np.ndarray  # (N, q)
     weight: np.ndarray  # (N,) of sum one
     tie_variance: np.ndarray  # (q,) of targets at equal x, which no function explains
-
-
-class Moments(NamedTuple):
-    """Centred sums over the intervals between breakpoints, the leftmost first."""
-
-    weight: np.ndarray  # (n + 1,)
-    x: np.ndarray  # (n + 1,) means; of an interval without rows its left end
-    y: np.ndarray  # (n + 1, q) means
-    xx: np.ndarray  # (n + 1,) squares about the means; 0 of a single row
-    xy: np.ndarray  # (n + 1, q)
-    rest: np.ndarray  # (n + 1, q) squares about the lines fitted to y
-
-    @property
-    def slopes(self):
-        """Slopes of the fitted lines; 0 without two rows."""
-        return self.xy / np.where(self.xx > 0, self.xx, 1)[:, None]
 
 
 def sort_rows(rows):
@@ -102,57 +86,35 @@ def sort_rows(rows):
     return SortedRows(x[first], mean, total, weight @ inside**2)
 
 
-def moments(knots, rows):
-    """Return the moments of the intervals; each is summed by itself: nothing cancels.
-
-    A row at a breakpoint belongs to the interval right of it.
-    """
-    bounds = np.concatenate([[0], np.searchsorted(rows.x, knots), [len(rows.x)]])
-    count = np.diff(bounds)
-    full = count > 0
-
-    def total(column):
-        out = np.zeros((len(count), *column.shape[1:]))
-        out[full] = np.add.reduceat(column, bounds[:-1][full], axis=0)
-        return out
-
-    weight = total(rows.weight)
-    safe = np.where(full, weight, 1.0)
-    x = total(rows.weight * rows.x) / safe
-    y = total(rows.weight[:, None] * rows.y) / safe[:, None]
-    dx, dy = rows.x - np.repeat(x, count), rows.y - np.repeat(y, count, axis=0)
-    wdx, wide = rows.weight * dx, count > 1
-    xx = np.where(wide, total(wdx * dx), 0.0)
-    xy = np.where(wide[:, None], total(wdx[:, None] * dy), 0.0)
-    found = Moments(weight, x, y, xx, xy, np.zeros(xy.shape))
-    off = dy - np.repeat(found.slopes, count, axis=0) * dx[:, None]
-    return found._replace(
-        x=np.where(full, x, np.concatenate([[LEFT], knots])),
-        rest=total(rows.weight[:, None] * off**2),
-    )
-
-
 def condensed_rows(knots, rows):
-    """Return two rows of every interval that stand for all of it.
+    """Return two rows of every interval between breakpoints that stand for all of it.
 
     They lie inside it, with the same sums of (1, x, x^2): whatever is linear on the
     intervals has the same Gram matrix. Their targets are those of the fitted lines.
-    Also returned are the sums of squares (q,) that no such function explains.
+    Also returned are the sums of squares (q,) that no such function explains. A row at
+    a breakpoint belongs to the interval right of it.
     """
-    m = moments(knots, rows)
-    bounds = np.concatenate([[0], np.searchsorted(rows.x, knots), [len(rows.x)]])
-    used = m.weight > 0
-    first, last = rows.x[bounds[:-1][used]], rows.x[bounds[1:][used] - 1]
-    mean, total, slope = m.x[used], m.weight[used], m.slopes[used]
-    deviation = np.sqrt(m.xx[used] / total)
-    below, above = mean - first, last - mean
+    bounds = np.unique([0, *np.searchsorted(rows.x, knots), len(rows.x)])
+    count, w = np.diff(bounds), rows.weight[:, None]
+
+    def total(column):  # each interval is summed by itself: nothing cancels
+        return np.add.reduceat(column, bounds[:-1], axis=0)
+
+    weight = total(rows.weight)
+    mean, y = total(rows.weight * rows.x) / weight, total(w * rows.y) / weight[:, None]
+    dx, dy = rows.x - np.repeat(mean, count), rows.y - np.repeat(y, count, axis=0)
+    xx = np.where(count > 1, total(rows.weight * dx * dx), 0.0)
+    slope = total(w * dx[:, None] * dy) / np.where(xx > 0, xx, np.inf)[:, None]
+    off = dy - np.repeat(slope, count, axis=0) * dx[:, None]
+    rest = np.sum(w * off**2, axis=0) + rows.tie_variance
+    deviation = np.sqrt(xx / weight)
+    below, above = mean - rows.x[bounds[:-1]], rows.x[bounds[1:] - 1] - mean
     wide = (below > 0) & (above > 0)
     ratio = np.sqrt(np.where(wide, below, 1) / np.where(wide, above, 1))
     share = 1 / (1 + ratio**2)
     dx = np.concatenate([-deviation * ratio, deviation / ratio])
-    y = np.tile(m.y[used], (2, 1)) + np.tile(slope, (2, 1)) * dx[:, None]
-    weight = np.concatenate([total * share, total * (1 - share)])
-    rest = m.rest.sum(axis=0) + rows.tie_variance
+    y = np.tile(y, (2, 1)) + np.tile(slope, (2, 1)) * dx[:, None]
+    weight = np.concatenate([weight * share, weight * (1 - share)])
     return Rows((np.tile(mean, 2) + dx)[:, None], y, weight), rest
 
 
@@ -288,6 +250,14 @@ class Data(NamedTuple):
     floor: float  # loss at which residuals are rounding errors
 
 
+class Phase(IntEnum):
+    """What the next step of a search does."""
+
+    STARTS = 0  # descend from the starts, to the tolerance of the rounds
+    ROUNDS = 1  # look for better networks
+    END = 2  # descend to the tolerance of the fit
+
+
 class State(NamedTuple):
     """What a run remembers."""
 
@@ -348,6 +318,37 @@ def init(data, hyperplanes, options):
     return State(to_network(line), line.loss, knots, phase)
 
 
+def exact_knots(data, most):
+    """Return the breakpoints of a function through all rows that is known, or None."""
+    (x, y, w, _), column = data.rows, data.rows.weight[:, None]
+    if len(x) <= most + 1:
+        return np.append(LEFT, x[1:-1])
+    share = ((x[1:-1] - x[:-2]) / (x[2:] - x[:-2]))[:, None]
+    off = y[1:-1] - (1 - share) * y[:-2] - share * y[2:]
+    if np.median(np.abs(off)) > _SAME * np.abs(y).max():
+        return None  # most rows are not on a line with their neighbours
+    terms = np.column_stack([w, w * x, w * x**2, column * y, x[:, None] * column * y])
+    sums = np.pad(np.cumsum(terms.T, axis=1), ((0, 0), (1, 0)))
+    for slope in (True, False)[most <= 1 :]:
+        path = exact_partition(Segments(x, sums, slope), 2 * data.size, most - slope)
+        if path is None:
+            continue
+        first, last = np.array(path[:-1]), np.array(path[1:]) - 1  # rows of the lines
+        rise = (y[last] - y[first]) / (x[last] - x[first])[:, None] if slope else 0
+        change = np.diff(rise + 0 * y[first], axis=0)
+        jump = np.diff(y[first] - rise * x[first, None], axis=0)
+        # One breakpoint where neighbouring lines meet, and two at a jump.
+        meet = -jump / np.where(change != 0, change, np.inf)
+        low, high = x[last[:-1]], x[first[1:]]
+        same = np.ptp(meet, axis=1) <= 1e-6 * (high - low)
+        same &= np.all(change != 0, axis=1) & (low <= meet[:, 0]) & (meet[:, 0] <= high)
+        ends = [LEFT] * slope, meet[same, 0], low[~same], high[~same]
+        knots = np.unique(np.concatenate(ends))
+        if len(knots) <= most:
+            return knots
+    return None
+
+
 def step(data, state, options):
     """Let the starts descend, or search from the best of them, or go on to the end."""
     phase, knots, after = state.phase, state.knots, Phase.END
@@ -364,7 +365,7 @@ def step(data, state, options):
         knots = _descended(data, knots[:1], _to_the_end)
     line = fit_at(knots[0], data.rows)
     if phase == Phase.END:  # running sums are not exact enough for little noise
-        below = _RESOLVED * data.size if data.problems else np.inf
+        below = HALF * data.size if data.problems else np.inf
         line = descend_rows(line, data.rows, options.tol, below)
     before, state = state.loss, state._replace(knots=knots, phase=after)
     if line.loss < before:
@@ -443,69 +444,46 @@ def shared_starts(rows, most):
         yield np.hstack([np.full((len(places), 1), LEFT), x[at][places]])
 
 
-# --- rows without noise --------------------------------------------------------------
-
-
-def exact_knots(data, most):
-    """Return the breakpoints of a function through all rows that is known, or None."""
-    rows = data.rows
-    if len(rows.x) <= most + 1:
-        return np.append(LEFT, rows.x[1:-1])
-    if not _on_lines(rows):
-        return None
-    w, x, y = rows.weight, rows.x, rows.y.T
-    terms = np.concatenate([[w, w * x, w * x * x], w * y, w * x * y])
-    sums = np.pad(np.cumsum(terms, axis=1), ((0, 0), (1, 0)))
-    for slope in (True, False):
-        if most <= slope:
-            continue
-        path = exact_partition(Segments(x, sums, slope), 2 * data.size, most - slope)
-        knots = path and [LEFT] * slope + _knots(rows, path, slope)
-        if knots and len(knots) <= most:
-            return np.array(knots)
-    return None
-
-
-def _on_lines(rows):
-    """Return whether most rows lie on a line with their neighbours."""
-    x, y = rows.x, rows.y
-    share = ((x[1:-1] - x[:-2]) / (x[2:] - x[:-2]))[:, None]
-    off = y[1:-1] - (1 - share) * y[:-2] - share * y[2:]
-    return np.median(np.abs(off)) <= _SAME * np.abs(y).max()
-
-
-def _knots(rows, path, slope):
-    """Return one breakpoint where neighbouring lines meet, and two at a jump."""
-    lines = [_line(rows, *ends, slope) for ends in pairwise(path)]
-    knots = set()
-    for at, before, after in zip(path[1:-1], lines, lines[1:], strict=False):
-        low, high = rows.x[at - 1], rows.x[at]
-        change, jump = after[1] - before[1], after[0] - before[0]
-        meet = -jump / np.where(change != 0, change, np.inf)
-        same = np.all(change != 0) and np.ptp(meet) <= 1e-6 * (high - low)
-        knots |= {meet[0]} if same and low <= meet[0] <= high else {low, high}
-    return sorted(knots)
-
-
-def _line(rows, start, end, slope):
-    """Return intercepts and slopes of the lines through some rows, of shape (2, q)."""
-    x, y = rows.x[[start, end - 1]], rows.y[[start, end - 1]]
-    rise = (y[1] - y[0]) / (x[1] - x[0]) if slope else 0 * y[0]
-    return y[0] - rise * x[0], rise
-
-
 # --- sizes ---------------------------------------------------------------------------
 
 
-def select_size(data, first, criterion, n_numbers, is_late):
-    """Return the hyperplanes of the best size by a criterion, and the path to it.
+class SizePath:
+    """Networks of several sizes, of which a criterion chooses one."""
 
-    ``first`` are hyperplanes that are a candidate, too, or None; ``n_numbers`` is the
-    number of rows times that of targets.
-    """
+    def __init__(self, criterion, n_observations, scale):
+        self.criterion, self.n_observations = criterion, n_observations
+        self.floor = max(_FLOOR * scale, np.finfo(float).tiny)
+        # By size: criterion, loss, number of parameters, penalty, and hyperplanes.
+        self.found = {}
+
+    def visit(self, hyperplanes, loss, n_parameters, penalty=0.0):
+        """Add a network; return its criterion and its size."""
+        loss = max(np.inf if np.isnan(loss) else loss, self.floor)
+        worth = criterion_value(self.criterion, loss, n_parameters, self.n_observations)
+        n = len(hyperplanes)
+        if n not in self.found or worth < self.found[n][0]:
+            self.found[n] = worth, loss, n_parameters, penalty, hyperplanes
+        return worth, n
+
+    def best_size(self):
+        """Return the size with the lowest criterion, the smallest of equal ones."""
+        return min(
+            sorted(self.found), key=lambda n: self.found[n][0] + self.found[n][3]
+        )
+
+    def result(self):
+        """Return the hyperplanes of the best size, and the path: a dict of arrays."""
+        ordered = sorted(self.found)
+        columns = list(zip(*(self.found[n][:4] for n in ordered), strict=True))
+        names = self.criterion, "loss", "n_parameters", "search_penalty"
+        path = dict(zip(names, map(np.array, columns), strict=True))
+        return self.found[self.best_size()][4], {"n_neurons": np.array(ordered), **path}
+
+
+def select_size(data, first, path, is_late):
+    """Visit networks of all sizes, and one of the ``first`` hyperplanes, or of None."""
     rows, q, penalty = data.rows, data.rows.y.shape[1], [0.0]
     most = min(MOST_NEURONS, max(len(rows.x) - 1, 1))
-    path = SizePath(criterion, n_numbers, data.size)
 
     def visit(knots):
         line = fit_at(knots, rows)
@@ -517,11 +495,11 @@ def select_size(data, first, criterion, n_numbers, is_late):
 
     if q == 1 and most > 1:
         ((best, found),), _ = selection.choose(
-            [_prepared(rows, n_numbers)],
+            [_prepared(rows, path.n_observations)],
             _OPTIONS,
             n_breakpoints=None,
             most=most - 1,
-            criterion=criterion,
+            criterion=path.criterion,
         )
         best, losses = np.append(LEFT, best), found["rss"] / 2
         penalty = found.get("search_penalty", 0 * losses)
@@ -539,13 +517,10 @@ def select_size(data, first, criterion, n_numbers, is_late):
     if first is not None:
         knots = np.sort(np.clip(-first[:, 0] / first[:, 1], LEFT, RIGHT))
         visit(_descended(data, knots[None], descend)[0])
-    return path.result()
 
 
 def _hyperplanes(knots):
     return np.column_stack([-knots, np.ones(len(knots))])
 
 
-SEGMENTED = Algorithm(  # the joint step with one feature
-    "vpgn", init, step, side_by_side=True, compiled=False
-)
+SEGMENTED = Algorithm("vpgn", init, step, side_by_side=True, compiled=False)

@@ -6,7 +6,11 @@ compute with NumPy, of JAX, inside compiled functions, with JAX.
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from sklearn_gn.arrays.libraries import namespace
+
+_FAR_HYPERPLANE = 1e8  # largest distance of a hyperplane, in units of the training data
 
 
 class ShallowReLU(NamedTuple):
@@ -39,8 +43,9 @@ def heaviside(preactivation):
 
 
 def predict(net, x):
-    """Network outputs of shape (m, q)."""
-    return net.intercept[None, :] + hidden_features(net.hyperplanes, x) @ net.coef
+    """Network outputs of shape (m, q), those of a linear term included."""
+    values = net.intercept[None, :] + hidden_features(net.hyperplanes, x) @ net.coef
+    return values + x @ net.slope if hasattr(net, "slope") else values
 
 
 def unit_normals(hyperplanes, fallback):
@@ -74,6 +79,20 @@ def output_weights(net):
     return net.coef * xp.linalg.norm(net.hyperplanes[:, 1:], axis=1, keepdims=True)
 
 
+def initial_network(hyperplanes, n_spare, n_targets, dtype):
+    """Return a network of hyperplanes (..., n, 1 + d), its output layer zero."""
+    *lead, n, width = hyperplanes.shape
+    spare = np.zeros((*lead, n_spare, width))
+    spare[..., 1] = 1.0
+    alive = np.arange(n + n_spare) < n
+    return ShallowReLU(
+        hyperplanes=np.concatenate([hyperplanes, spare], axis=-2).astype(dtype),
+        coef=np.zeros((*lead, n + n_spare, n_targets), dtype),
+        intercept=np.zeros((*lead, n_targets), dtype),
+        alive=np.tile(alive, (*lead, 1)) if lead else alive,
+    )
+
+
 # --- the matrices of the paper -------------------------------------------------------
 
 
@@ -83,12 +102,26 @@ def alive_features(net, x):
     return xp.where(net.alive[None, :], hidden_features(net.hyperplanes, x), 0)
 
 
+def weighted_tangent(hyperplanes, rows, alive=None):
+    """Return the columns of the output layer, and of the hidden one without c.
+
+    They are 1 and the hidden features, (m, 1 + n), and the products of every neuron
+    that is on with (1, x), (m, n (1 + d)), times roots of the weights.
+    """
+    xp = namespace((hyperplanes, rows.x))
+    z = preactivations(hyperplanes, rows.x)
+    if alive is not None:
+        z = xp.where(alive[None, :], z, -1)
+    ones, root = xp.ones_like(z[:, :1]), xp.sqrt(rows.weight)[:, None]
+    y = xp.concatenate([ones, rows.x], axis=1)
+    hidden = heaviside(z)[:, :, None] * y[:, None, :]
+    features = xp.concatenate([ones, xp.maximum(z, 0)], axis=1)
+    return root * features, root * hidden.reshape(rows.x.shape[0], -1)
+
+
 def mass_design(net, rows):
     """Square root of the mass matrix A(r): rows ``sqrt(mu_k) (1, relu(r_i . y_k))``."""
-    xp = namespace((net.hyperplanes, rows.x))
-    features = alive_features(net, rows.x)
-    ones = xp.ones_like(features[:, :1])
-    return xp.sqrt(rows.weight)[:, None] * xp.concatenate([ones, features], axis=1)
+    return weighted_tangent(net.hyperplanes, rows, net.alive)[0]
 
 
 def layer_design(net, rows, active):
@@ -98,14 +131,10 @@ def layer_design(net, rows, active):
     with several, neuron i contributes the direction of row i of the coefficients.
     """
     xp = namespace((net.coef, rows.x, active))
-    m, d = rows.x.shape
-    n, q = net.coef.shape
-    z = preactivations(net.hyperplanes, rows.x)
-    h = xp.where(active[None, :], heaviside(z), 0)
+    _, hidden = weighted_tangent(net.hyperplanes, rows, active)
     direction = net.coef / xp.where(active, activity(net), 1)[:, None]
-    y = xp.concatenate([xp.ones((m, 1), rows.x.dtype), rows.x], axis=1)
-    y = y * xp.sqrt(rows.weight)[:, None]
-    return xp.einsum("ki,il,kj->klij", h, direction, y).reshape(m * q, n * (1 + d))
+    direction = xp.repeat(direction, net.hyperplanes.shape[1], axis=0)
+    return (hidden[:, None] * direction.T[None]).reshape(-1, hidden.shape[1])
 
 
 def activity(net):
@@ -127,27 +156,52 @@ def residual(net, rows):
     return xp.sqrt(rows.weight)[:, None] * (predict(net, rows.x) - rows.y)
 
 
-# --- ... and of the joint step -------------------------------------------------------
-
-
-def weighted_tangent(hyperplanes, rows, alive=None):
-    """Return the columns of the output layer, and of the hidden one without c.
-
-    They are 1 and the hidden features, (m, 1 + n), and the products of every neuron
-    that is on with (1, x), (m, n (1 + d)), times roots of the weights.
-    """
-    xp = namespace((hyperplanes, rows.x))
-    z = preactivations(hyperplanes, rows.x)
-    if alive is not None:
-        z = xp.where(alive[None, :], z, -1)
-    ones, root = xp.ones_like(z[:, :1]), xp.sqrt(rows.weight)[:, None]
-    y = xp.concatenate([ones, rows.x], axis=1)
-    hidden = heaviside(z)[:, :, None] * y[:, None, :]
-    features = xp.concatenate([ones, xp.maximum(z, 0)], axis=1)
-    return root * features, root * hidden.reshape(rows.x.shape[0], -1)
-
-
 def joint_design(net, rows):
     """Return weighted columns of the output layer, of the hidden one, and residuals."""
     columns = weighted_tangent(net.hyperplanes, rows, net.alive)
     return *columns, residual(net, rows)
+
+
+# --- hyperplanes in the units of a fit, and of the user ------------------------------
+
+
+def hyperplanes_to_scaled(units, hyperplanes):
+    """Return hyperplanes of the user's units in those of a fit, ``|w| = 1``.
+
+    Those far from all data are moved to where they are as good: the rounding errors
+    of their hidden features would exceed the other features.
+    """
+    # Products may leave the range of floats, quotients of them need not: hence
+    # mantissas and exponents, relative to the largest component of the normal.
+    b, w = hyperplanes[:, :1], hyperplanes[:, 1:]
+    (w, ew), (s, es), (c, ec), (b, eb) = map(
+        np.frexp, (w, units.x_scale, units.x_center, b)
+    )
+    exponent = np.where(w != 0, ew + es, np.iinfo(ew.dtype).min)
+    largest = exponent.max(axis=1, keepdims=True)
+    normal = np.ldexp(w * s, np.where(w != 0, exponent - largest, 0))
+    with np.errstate(over="ignore", under="ignore"):
+        terms = np.ldexp(np.c_[b, w * c], np.c_[eb, ew + ec] - largest)
+    bound = np.finfo(float).max / (1 + terms.shape[1])
+    bias = np.sum(np.clip(terms, -bound, bound), axis=1, keepdims=True)
+    rows = np.concatenate([bias, normal], axis=1) / row_norms(normal)
+    rows[:, 0] = np.clip(rows[:, 0], -_FAR_HYPERPLANE, _FAR_HYPERPLANE)
+    return rows
+
+
+def hyperplanes_to_user(units, hyperplanes):
+    """Return hyperplanes in units of a fit in the user's, ``|w| = 1``."""
+    # Relative to the smallest scale, so that no ratio of scales can overflow.
+    unit = units.x_scale.min()
+    normal = hyperplanes[:, 1:] * (unit / units.x_scale)
+    bias = hyperplanes[:, 0] * unit - normal @ units.x_center
+    norm = row_norms(normal)
+    rows = np.concatenate([bias[:, None], normal], axis=1) / norm
+    return rows, norm[:, 0] / unit
+
+
+def row_norms(normal):
+    """Return Euclidean norms of rows, of shape (n, 1), without under- or overflow."""
+    largest = np.max(np.abs(normal), axis=1, keepdims=True)
+    largest = np.where(largest > 0, largest, 1.0)
+    return largest * np.linalg.norm(normal / largest, axis=1, keepdims=True)

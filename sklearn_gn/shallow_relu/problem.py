@@ -17,6 +17,7 @@ from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
 from sklearn_gn.bayes.evidence import named_penalties
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
+from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.data.rows import canonical_rows, shares, validation_split
 from sklearn_gn.data.units import Units
 from sklearn_gn.optim.solver import Rows, RowsToDivide
@@ -26,16 +27,10 @@ from sklearn_gn.shallow_relu.evidence_gn import (
     EVIDENCE_GN,
     ROBUST_GN,
     RegularisedNetwork,
-    shape_of,
 )
 from sklearn_gn.shallow_relu.exact_pieces import has_exact_pieces
-from sklearn_gn.shallow_relu.lines import SEGMENTED
-from sklearn_gn.shallow_relu.starts import (
-    SizePath,
-    given_hyperplanes,
-    hyperplanes_of_starts,
-    initial_network,
-)
+from sklearn_gn.shallow_relu.lines import SEGMENTED, SizePath
+from sklearn_gn.shallow_relu.network import hyperplanes_to_scaled, initial_network
 from sklearn_gn.solvers import JointGN
 
 _N_NEURONS = 20  # of a network whose size the evidence chooses, at first
@@ -45,16 +40,8 @@ _FEW_PARAMETERS = 100  # ... so many, where that is more
 _LEAST_RISE = 1e-3  # of the log evidence per row, in an iteration that is progress
 _STARTS = ((5, 100), (3, 300))  # that the evidence chooses from, up to hidden weights
 _EXACT = 1e-7  # noise, in units of the targets, that is a network's rounding errors
-# Parameters of fits that the global search may follow.
-_OF_SEARCH = {
-    "alpha": "auto",
-    "n_neurons": "auto",
-    "criterion": "bic",
-    "device": None,
-    "warm_start": False,
-    "damping": None,
-    "rank": None,
-}
+# Parameters that have their defaults in fits that the global search may follow.
+_OF_SEARCH = "alpha n_neurons criterion device warm_start damping rank early_stopping"
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
@@ -69,7 +56,6 @@ class Problem(NamedTuple):
     n_observations: float  # the same, but every row counts as one at least
     options: Any = None  # FitOptions or EvidenceOptions
     starts: list = []
-    n_rounds: int = 0  # of the global search
     selection_path: dict | None = None  # sizes that were compared
 
 
@@ -94,7 +80,7 @@ class FitOptions(NamedTuple):
 
 def problem_of(estimator, X, y, weight, validation, is_late=lambda: False):
     """Return the :class:`Problem` of validated data, with their validation data."""
-    solver = _algorithm(estimator, X.shape[1])
+    solver = algorithm_of(estimator, X.shape[1])
     n_effective = float(weight.sum())
     rng = check_random_state(estimator.random_state)
     y = y.reshape(len(y), -1).astype(np.float64)
@@ -126,51 +112,105 @@ def problem_of(estimator, X, y, weight, validation, is_late=lambda: False):
     return _by_search(estimator, problem, rng, is_late)
 
 
-def _algorithm(estimator, n_features):
+def algorithm_of(estimator, n_features):
     """Return the algorithm that a fit of so many features takes."""
-    solver_object = estimator._solver_object()
-    joint = type(solver_object) is JointGN
-    given = isinstance(estimator.alpha, dict)
+    solver, alpha = estimator._solver_object(), estimator.alpha
+    joint, given = isinstance(solver, JointGN), isinstance(alpha, dict)
     if estimator.loss == "huber":
-        if not (joint and (given or estimator.alpha == "auto")):
+        if not (joint and (given or alpha == "auto")):
             raise ValueError(
                 "loss='huber' needs alpha='auto', or alpha_ of a fitted model, and "
-                f"solver='vpgn'; got alpha={estimator.alpha!r} and "
-                f"solver={estimator.solver!r}."
+                f"solver='vpgn'; got alpha={alpha!r} and solver={estimator.solver!r}."
             )
         return ROBUST_GN
-    by_evidence = has_all_penalties(estimator, n_features)
-    segmented = n_features == 1 and not given and estimator.alpha in (0, "auto")
-    segmented &= estimator.damping is None and estimator.rank is None
-    segmented &= estimator.dtype == "float64"
-    if joint and (by_evidence or segmented):  # these do without JAX
-        return SEGMENTED if segmented else EVIDENCE_GN
-    from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
-
-    solver = solver_object.algorithm(ALGORITHMS)
-    if solver is ALGORITHMS["vpgn"]:
-        if segmented:
-            return SEGMENTED
-        return EVIDENCE_GN if by_evidence else solver
+    plain = estimator.damping is None and estimator.rank is None
+    plain &= not given and alpha in (0, "auto") and estimator.dtype == "float64"
+    if joint and plain and n_features == 1:
+        return SEGMENTED
+    # All parameters have penalties, chosen by the evidence or given, in the model with
+    # a linear term. One number is their penalty too, so that both take the same time,
+    # unless the number of neurons is given: then it is the penalty of the output layer
+    # alone, and neurons are looked for.
+    of_auto = given or alpha == "auto" or (alpha > 0 and estimator.n_neurons == "auto")
+    if joint and (given or (n_features > 1 and of_auto)):
+        return EVIDENCE_GN
     if given:
         raise ValueError(
             f"A dict as alpha needs the solver 'vpgn', got solver={estimator.solver!r}."
         )
-    return solver
+    from sklearn_gn.shallow_relu.dense import ALGORITHMS
+
+    return solver.algorithm(ALGORITHMS)
 
 
-def has_all_penalties(estimator, n_features):
-    """Whether all parameters have penalties, chosen by the evidence or given.
+# --- hyperplanes to start from -------------------------------------------------------
 
-    That is the model with a linear term. With a number as the penalty it is the one of
-    "auto", so that both take the same time, unless the number of neurons is given, too:
-    then it is the penalty of the output layer alone, and neurons are looked for.
+
+def given_hyperplanes(estimator, n, scaling):
+    """Return the hyperplanes that are given to start from, in scaled units, or None."""
+    init, d = estimator.init, len(scaling.x_scale)
+    warm = estimator.warm_start and hasattr(estimator, "_network")
+    # A linear model, which the evidence may prefer, has no neurons to go on with.
+    if warm and len(estimator.hyperplanes_):
+        previous = estimator.hyperplanes_
+        if previous.shape[1] != 1 + d:
+            raise ValueError(
+                f"warm_start=True continues from {previous.shape[1] - 1} features, X "
+                f"has {d}."
+            )
+        return hyperplanes_to_scaled(scaling, previous)
+    if isinstance(init, str):
+        if n is None and init != "auto":
+            raise ValueError(
+                f"init={init!r} needs a number for n_neurons, got 'auto'. Give a "
+                "number, or hyperplanes from which to start, or leave init='auto'."
+            )
+        return None
+    hyperplanes = np.asarray(init, dtype=np.float64)
+    rows = len(hyperplanes) if n is None else n
+    if hyperplanes.shape != (rows, 1 + d) or rows == 0:
+        raise ValueError(
+            f"init has shape {hyperplanes.shape}, expected (n_neurons, 1 + "
+            f"n_features) = ({'any' if n is None else n}, {1 + d})."
+        )
+    usable = np.isfinite(hyperplanes).all(axis=1)
+    usable &= np.any(hyperplanes[:, 1:] != 0, axis=1)
+    if not usable.all():
+        raise ValueError(
+            "init must hold finite rows (b, w) with w different from zero; row "
+            f"{int(np.argmin(usable))} is not."
+        )
+    return hyperplanes_to_scaled(scaling, hyperplanes)
+
+
+def hyperplanes_of_starts(init, given, n, n_init, rows, rng):
+    """Return the hyperplanes of all starts: those of ``init``, then random ones.
+
+    Where some are given, these come first. Otherwise they are evenly spaced over the
+    range of features in turn, or random: of any orientation, through rows drawn by
+    their weights. The first of those that are spaced lies at the lower end of its axis
+    and carries the linear term.
     """
-    alpha = estimator.alpha
-    if isinstance(alpha, dict):
-        return True
-    of_auto = alpha == "auto" or (alpha > 0 and estimator.n_neurons == "auto")
-    return n_features > 1 and of_auto
+    z, d, starts = rows.x, rows.x.shape[1], []
+    fixed = np.zeros((0, 1 + d)) if given is None else given[:n]
+    if given is None and not (init == "random" or (init == "auto" and d > 1)):
+        axes = {"horizontal": [d - 1], "vertical": [0]}.get(init, range(d))
+        low, high = z.min(axis=0), z.max(axis=0)
+        fixed = np.zeros((n, 1 + d))
+        for k, axis in enumerate(axes):
+            mine = np.arange(k, n, len(axes))
+            share = np.arange(len(mine)) / max(len(mine), 1)
+            fixed[mine, 1 + axis] = 1.0
+            fixed[mine, 0] = -(low[axis] + (high[axis] - low[axis]) * share)
+    mass = np.cumsum(rows.weight)
+    for _ in range(n_init):
+        normal = rng.standard_normal((n - len(fixed), d))
+        normal /= np.linalg.norm(normal, axis=1, keepdims=True)
+        row = np.searchsorted(mass, rng.random_sample(len(normal)), side="right")
+        bias = -np.sum(normal * z[np.minimum(row, len(z) - 1)], axis=1)
+        starts.append(np.concatenate([fixed, np.column_stack([bias, normal])]))
+        fixed = fixed[:0]
+    return starts
 
 
 # --- penalties by the evidence -------------------------------------------------------
@@ -201,15 +241,17 @@ def _by_evidence(estimator, problem, rng):
         # Its parameters are in the units of its fit.
         same = isinstance(previous, RegularisedNetwork) and scaling.same_as(units)
         if same and previous.coef.shape == (n, n_targets):
-            starts[0] = previous
+            starts[0] = previous.found
     damping, tol, alpha = estimator.damping, float(estimator.tol), None
-    if isinstance(estimator.alpha, dict):
+    exact = isinstance(estimator.alpha, dict)
+    if exact:
         lengths = {"slope": None, "coef": None, "bias": None, "weights": n_features}
         alpha = named_penalties(estimator.alpha, lengths)
     elif estimator.alpha != "auto":
         alpha = np.full(3 + n_features, float(estimator.alpha))
-    exact = isinstance(estimator.alpha, dict)
-    rows = rows_for(estimator.device, rows, shape_of(n, n_features, n_targets))
+    features = tuple(range(n_features))
+    model = Layers((n_features, n), ("relu",), n_targets, "squared", features)
+    rows = rows_for(estimator.device, rows, model)
     options = EvidenceOptions(
         n_effective=min(float(problem.n_observations), MOST_ROWS),
         damping=None if damping is None else float(damping),
@@ -228,14 +270,14 @@ def exact_problem_of(estimator, problem, is_late):
     data are linear in pieces, the global search looks for a network of any size, and
     its problem is returned if BIC, an estimate of the log evidence times -2, is lower.
     """
-    default = estimator.get_params(deep=False)
-    default = all(default[name] == value for name, value in _OF_SEARCH.items())
-    if problem.solver is not EVIDENCE_GN or not default or estimator.early_stopping:
+    default = type(estimator)()
+    same = (getattr(estimator, n) == getattr(default, n) for n in _OF_SEARCH.split())
+    if problem.solver is not EVIDENCE_GN or not all(same):
         return None
     noise = np.max(estimator.noise_std_ / problem.scaling.y_scale)
     if is_late() or noise < _EXACT or not has_exact_pieces(problem.rows):
         return None
-    from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
+    from sklearn_gn.shallow_relu.dense import ALGORITHMS
 
     problem = problem._replace(solver=ALGORITHMS["vpgn"])
     rng = check_random_state(estimator.random_state)
@@ -261,23 +303,17 @@ def _by_search(estimator, problem, rng, is_late):
     if n is None:
         given, path = _select_size(estimator, problem, given, rng, is_late)
         n = len(given)
-    searches = getattr(estimator._solver_object(), "relocations", 0) > 0
-    n_spare = solver.n_spare if searches else 0
     n_init = 1 if estimator.n_init == "auto" else estimator.n_init
     planes = hyperplanes_of_starts(estimator.init, given, n, n_init, unpadded, rng)
     starts = [np.stack(planes)] if solver.side_by_side else planes
+    options = fit_options(estimator, rng)
     if solver is not SEGMENTED:
+        n_spare = solver.n_spare if options.relocations > 0 else 0
         kind = n_spare, unpadded.y.shape[1], estimator.dtype
         starts = [initial_network(hyperplanes, *kind) for hyperplanes in starts]
-    options = fit_options(estimator, rng)
-    if path is not None and solver is SEGMENTED and rows.problems:
+    elif path is not None and rows.problems:
         options = options._replace(relocations=0)  # the choice has searched already
-    return problem._replace(
-        starts=starts,
-        options=options,
-        n_rounds=int(options.relocations),
-        selection_path=path,
-    )
+    return problem._replace(starts=starts, options=options, selection_path=path)
 
 
 def fit_options(estimator, rng):
@@ -322,22 +358,20 @@ def _padded(rows, estimator, solver):
 def _select_size(estimator, problem, first, rng, is_late):
     """Return the hyperplanes of the best size by ``criterion``, and the path to it."""
     rows, scaling, name = problem.rows, problem.scaling, estimator.criterion
-    options = fit_options(estimator, rng)
+    options, n_targets = fit_options(estimator, rng), len(scaling.y_center)
+    n_numbers = problem.n_observations * n_targets
     if problem.solver is SEGMENTED:
-        n_targets = rows.rows.y.shape[1]
-        n_numbers = problem.n_observations * n_targets
+        path = SizePath(name, n_numbers, rows.size)
         with backend.one_blas_thread():
-            found = lines.select_size(rows, first, name, n_numbers, is_late)
+            lines.select_size(rows, first, path, is_late)
     else:
         from sklearn_gn.shallow_relu.dense import select_size
 
-        n_targets = rows.y.shape[1]
-        n_numbers = problem.n_observations * n_targets
         mean_square = float(rows.weight @ np.sum(rows.y**2, axis=1))
         path = SizePath(name, n_numbers, mean_square / 2)
         with backend.scope(estimator.dtype, estimator.device):
-            found = select_size(rows, options, first, path, is_late)
-    hyperplanes, path = found
+            select_size(rows, options, first, path, is_late)
+    hyperplanes, path = path.result()
     log_mean_square = np.log(2 / n_targets) + 2 * np.mean(np.log(scaling.y_scale))
     path[name] = path[name] + deviance_shift(name, log_mean_square, n_numbers)
     path["loss"] = path["loss"] * scaling.loss_scale

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from functools import update_wrapper
 from numbers import Real
+from types import MethodType
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -12,7 +14,6 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import ArrayLike, MatrixLike, RandomState
@@ -44,19 +45,56 @@ from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
 _LOG_OF_FIT = ("convergence_log_", "converged_", "stop_reason_")
 
 
-def _has_mini_batches(estimator):
-    solver = estimator.solver
-    if isinstance(solver, str):
-        solver = SOFTMAX_HEAD_SOLVERS.get(solver)  # partial_fit names an unknown one
-    if isinstance(solver, Solver) and not hasattr(solver, "batch_size"):
-        raise AttributeError(
-            "partial_fit needs a mini-batch solver: 'fgn', 'sgn' or 'adam', not "
-            f"solver={estimator.solver!r}."
+class _OfMiniBatches:
+    """A method that an estimator has with mini-batch solvers only."""
+
+    def __init__(self, method):
+        update_wrapper(self, method)
+
+    def __get__(self, estimator, owner=None):
+        if estimator is None:
+            return self.__wrapped__
+        solver = estimator.solver
+        if isinstance(solver, str):
+            solver = SOFTMAX_HEAD_SOLVERS.get(solver)  # fit names an unknown one
+        if isinstance(solver, Solver) and not hasattr(solver, "batch_size"):
+            name = self.__wrapped__.__name__
+            raise AttributeError(
+                f"{name} needs a mini-batch solver. Set solver to 'fgn', 'sgn' or "
+                f"'adam', or call fit: solver={estimator.solver!r} takes all rows at "
+                "once."
+            )
+        return MethodType(self.__wrapped__, estimator)
+
+
+class AffineClassifier(SoftmaxClassifier):
+    """A classifier whose logits are affine functions of the features."""
+
+    _values = values_of
+
+    def to_sklearn(self) -> BaseEstimator:
+        """Return a ``LogisticRegression`` that predicts the same, without JAX.
+
+        Returns
+        -------
+        model : LogisticRegression
+            Its logits are divided by ``temperature_``, if there is one. It shares no
+            memory with this estimator.
+        """
+        from sklearn_gn.runtime.export import logistic_regression
+
+        check_is_fitted(self)
+        temperature = getattr(self, "temperature_", 1.0)
+        return logistic_regression(
+            self.coef_ / temperature,
+            self.intercept_ / temperature,
+            self.classes_,
+            self.fit_intercept,
+            getattr(self, "feature_names_in_", None),
         )
-    return True
 
 
-class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
+class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
     r"""Softmax regression on frozen features, trained by Gauss-Newton methods.
 
     Use it as the last layer of a classifier with twenty to thousands of classes, on
@@ -211,7 +249,6 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
     _accept_sparse = "csr"
-    _values = values_of
     _not_of_every_fit = ("alpha_path_",)
 
     def __init__(
@@ -443,7 +480,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         self._run_solver(task, net, validation, data)
         return self
 
-    @available_if(_has_mini_batches)
+    @_OfMiniBatches
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Train for one more epoch, on the given data.
@@ -553,25 +590,3 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         if isinstance(found, dict):
             found = self._spectrum = problem.computed_spectrum(self, **found)
         return found
-
-    # -- predictions ------------------------------------------------------------------
-
-    def to_sklearn(self) -> BaseEstimator:
-        """Return a ``LogisticRegression`` that predicts the same, without JAX.
-
-        Returns
-        -------
-        model : LogisticRegression
-            It has these coefficients over ``temperature_``, and shares no memory with
-            this estimator.
-        """
-        from sklearn_gn.runtime.export import logistic_regression
-
-        check_is_fitted(self)
-        return logistic_regression(
-            self.coef_ / self.temperature_,
-            self.intercept_ / self.temperature_,
-            self.classes_,
-            self.fit_intercept,
-            getattr(self, "feature_names_in_", None),
-        )

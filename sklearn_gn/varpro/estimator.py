@@ -175,8 +175,8 @@ class _VarProNet(
     def _fit_network(self, rows, example, scaling, rng, *, n_rows, n_samples, **words):
         """Fit one network to rows in the units of a scaling."""
         from sklearn_gn.varpro.baselines import ALGORITHMS
+        from sklearn_gn.varpro.gnvpro import Settings, needed_bytes
         from sklearn_gn.varpro.problem import Model
-        from sklearn_gn.varpro.training import Settings, needed_bytes
 
         solver = self._solver_object()
         settings = Settings(

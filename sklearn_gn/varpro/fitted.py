@@ -94,10 +94,10 @@ def set_fitted(estimator, run, rows, options, factors):
     estimator.loss_ = float(mean_share[has_share] @ losses[has_share])
     known = zip(members, chosen or summaries, strict=False)
     networks = [summary for member, summary in known if networks_of((member,))]
-    estimator.alpha_ = {
-        name: np.exp(np.mean([np.log(s.alpha[name]) for s in networks], axis=0))
-        for name in networks[0].alpha
-    }
+    estimator.alpha_ = {}
+    for name in networks[0].alpha:
+        mean = np.exp(np.mean([np.log(s.alpha[name]) for s in networks], axis=0))
+        estimator.alpha_[name] = mean if mean.ndim else float(mean)
     methods = {s.alpha_method for s in networks}
     estimator.alpha_method_ = "lanczos" if "lanczos" in methods else methods.pop()
     if options.evidence.alpha is not None:
@@ -187,7 +187,7 @@ def summary_of(rows, options, member):
     n_effective, k = options.evidence.n_effective, model.n_values
     y_scale = np.broadcast_to(options.scaling.y_scale, k)
     sums = evidence_gn.sums_of(model, net.theta, rows)
-    found, value, loss = evidence_gn.at_last_penalties(model, net, sums, n_effective)
+    found, value, loss = evidence_gn.at_penalties(model, net, sums, n_effective)
     scale = net.beta * n_effective  # of the objective divided by the sum of weights
     penalties, noise_ratio = net.alpha / scale, np.ones(k)
     if model.loss == "squared":  # of features that have left the first layer
@@ -223,7 +223,7 @@ def summary_of(rows, options, member):
 
 def _by_name(model, penalties):
     weights, layers = np.split(penalties[3:], [model.n_feature_groups])
-    named = dict(zip(("slope", "coef", "bias"), penalties[:3], strict=True))
+    named = dict(zip(("slope", "coef", "bias"), penalties[:3].tolist(), strict=True))
     return {**named, "weights": weights, "layers": layers}
 
 

@@ -384,7 +384,7 @@ class VarProNetRegressor(
         model, net, z = settings.model, run.best_net, None
         if not isinstance(rows, Rows):  # they come in chunks
             with backend.scope(self.dtype, self.device):
-                few = rows.least_squares(model, net.theta)
+                few = rows.least_squares(model, net)
                 z, rows = backend.to_numpy(few)
         n_samples = float(settings.n_samples)
         self._error_bars = ErrorBars(model, net, rows, penalties, n_samples, z)

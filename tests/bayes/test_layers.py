@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 from scipy.special import expit, softmax
 
-from sklearn_gn.bayes import activations, layers
+from sklearn_gn.bayes import layers
 from sklearn_gn.bayes.layers import Layers, sum_zero_basis
 from sklearn_gn.networks._base import ACTIVATIONS
 from sklearn_gn.optim.solver import Rows
 
-SIZES = [((4,), ()), ((4, 5), ("tanh",)), ((3, 4, 3), ("relu", "silu"))]
+SIZES = [
+    ((4,), ()),
+    ((4, 5), ("tanh",)),
+    ((4, 3), ("relu",)),
+    ((3, 4, 3), ("relu", "silu")),
+]
 
 
 def problem(sizes, activations, n_values, loss, m=30):
@@ -100,7 +105,7 @@ def test_sums_are_those_of_automatic_differentiation(
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 def test_activations_are_those_of_the_networks(float64, name):
     z = np.linspace(-3, 3, 20)
-    found = activations.ACTIVATIONS[name](z)
+    found = layers.ACTIVATIONS[name](z)
     value, slope = jax.jit(jax.vmap(jax.value_and_grad(ACTIVATIONS[name])))(z)
     np.testing.assert_allclose(found[0], value, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(found[1], slope, rtol=1e-10, atol=1e-12)

@@ -9,7 +9,6 @@ from sklearn_gn.bayes import evidence, evidence_gn, laplace, layers, low_rank
 from sklearn_gn.linalg import large_gram
 from sklearn_gn.linalg import low_rank as linalg_low_rank
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.shallow_relu.evidence_gn import shape_of
 from sklearn_gn.varpro import committee, members
 
 
@@ -28,9 +27,11 @@ def multilayer(n_targets=1, m=400, d=6, width=9):
 
 def shallow(n_targets=2, m=400):
     rng = np.random.default_rng(0)
-    shape = shape_of(8, 5, n_targets, (0, 2, 3, 4))
+    features = (0, 2, 3, 4)
+    model = layers.Layers((5, 8), ("relu",), n_targets, "squared", features)
     x, y = rng.standard_normal((m, 5)), rng.standard_normal((m, n_targets))
-    return shape, rng.standard_normal(shape.size), Rows(x, y, np.full(m, 1 / m))
+    theta = rng.standard_normal(len(model.groups()))
+    return model, theta, Rows(x, y, np.full(m, 1 / m))
 
 
 def both(problem, monkeypatch):

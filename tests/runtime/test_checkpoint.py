@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 import pytest
 from joblib import parallel_backend
@@ -27,7 +28,7 @@ from sklearn_gn.networks import MLP
 from sklearn_gn.pde import Box, Initial, Problem, d
 from sklearn_gn.runtime import checkpoint, fingerprint
 from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
+from sklearn_gn.shallow_relu.dense import ALGORITHMS
 from sklearn_gn.solvers import (
     LM,
     SHALLOW_RELU_SOLVERS,
@@ -110,9 +111,19 @@ def test_finished_fit_is_not_repeated_but_goes_on_with_a_larger_budget(tmp_path)
     assert model.set_params(max_iter=5).fit(X, y).n_iter_ == 5
 
 
+def one_start(rows, net, options):
+    """Start LM from one network only."""
+    return ALGORITHMS["lm"].init(rows, jax.tree.map(lambda a: a[None], net), options)
+
+
+# LM whose starts run one after the other.
+IN_TURN = replace(ALGORITHMS["lm"], init=one_start, side_by_side=False)
+LM_IN_TURN = Given(IN_TURN, relocations=0)
+
+
 def lm_pressed(part, number, pressed):
     """LM, one part of which is interrupted once."""
-    function = getattr(ALGORITHMS["lm"], part)
+    function = getattr(IN_TURN, part)
 
     def wrapper(*args):
         pressed.append(part)
@@ -120,7 +131,7 @@ def lm_pressed(part, number, pressed):
             raise KeyboardInterrupt
         return function(*args)
 
-    return Given(replace(ALGORITHMS["lm"], **{part: wrapper}))
+    return Given(replace(IN_TURN, **{part: wrapper}), relocations=0)
 
 
 class Counter(list):
@@ -134,7 +145,7 @@ class Counter(list):
 def test_a_fit_that_ctrl_c_has_ended_is_resumed_bit_for_bit(part, number, tmp_path):
     X, y = data()
     settings = {"n_init": 2, "max_iter": 60, "tol": 1e-2}
-    whole = make("lm", **settings).fit(X, y)
+    whole = make(LM_IN_TURN, **settings).fit(X, y)
     model = make(lm_pressed(part, number, Counter()), **settings)
     model.set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
     assert model.fit(X, y).stop_reason_ == "interrupted"
@@ -151,9 +162,11 @@ def test_a_fit_that_ctrl_c_has_ended_is_resumed_bit_for_bit(part, number, tmp_pa
 def test_starts_that_max_iter_has_cut_off_are_made_up_for(tmp_path):
     X, y = data()
     settings = {"n_init": 3, "max_iter": 200, "tol": 1e-2}
-    whole = make("lm", **settings).fit(X, y)
-    first = make("lm", **{**settings, "n_init": 1}).fit(X, y).n_iter_
-    model = make("lm", **settings).set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
+    whole = make(LM_IN_TURN, **settings).fit(X, y)
+    first = make(LM_IN_TURN, **{**settings, "n_init": 1}).fit(X, y).n_iter_
+    model = make(LM_IN_TURN, **settings).set_callbacks(
+        Checkpoint(tmp_path / "fit.ckpt")
+    )
     model.set_params(max_iter=first).fit(X, y)
     assert model.stop_reason_ == "max_iter"
     model.set_params(max_iter=200).fit(X, y)

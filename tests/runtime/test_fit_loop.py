@@ -5,6 +5,7 @@ import time
 import warnings
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -27,7 +28,7 @@ from sklearn_gn.callbacks import (
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.runtime import checkpoint
 from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.shallow_relu.algorithms import ALGORITHMS
+from sklearn_gn.shallow_relu.dense import ALGORITHMS
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Adam, JointGN, SgGN, Solver
 
 SGGN = ALGORITHMS["sggn"]
@@ -73,6 +74,15 @@ def raising(function, call, error):
         return function(*args, **kwargs)
 
     return wrapper
+
+
+def one_start(rows, net, options):
+    """Start LM from one network only."""
+    return ALGORITHMS["lm"].init(rows, jax.tree.map(lambda a: a[None], net), options)
+
+
+# LM whose starts run one after the other.
+IN_TURN = replace(ALGORITHMS["lm"], init=one_start, side_by_side=False)
 
 
 def failing(name, call, error=None, *, algorithm=SGGN, **settings):
@@ -253,7 +263,8 @@ def test_ctrl_c_while_an_iteration_is_recorded_drops_that_iteration(call, monkey
 def test_ctrl_c_between_two_starts_keeps_the_first():
     X = data()[0]
     settings = {"max_iter": 50, "tol": 1e-2}
-    two = failing("init", 1, algorithm=ALGORITHMS["lm"], n_init=2, **settings)
+    two = failing("init", 1, algorithm=IN_TURN, n_init=2, **settings)
+    two.set_params(solver__relocations=0)
     model = interrupted(two)
     alone = make("lm", **settings).fit(*data())
     assert model.n_iter_ == alone.n_iter_ < 50
@@ -489,8 +500,8 @@ def test_scores_on_held_out_rows_by_the_monitor_of_scikit_learn():
 @quiet
 def test_early_stopping_ends_a_start_and_not_the_fit():
     X, y = data(80)
-    # A solver that takes its starts one after the other.
-    model = make("lm", early_stopping=True, n_iter_no_change=2, max_iter=500)
+    in_turn = Given(IN_TURN, relocations=0)
+    model = make(in_turn, early_stopping=True, n_iter_no_change=2, max_iter=500)
     model.set_params(n_init=3)
     model.fit(X, y)
     assert model.stop_reason_ == "early_stopping"

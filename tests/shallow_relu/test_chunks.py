@@ -10,14 +10,14 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.bayes.evidence_gn import sums_of, trial_of
+from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.callbacks import Checkpoint, LogWriter
 from sklearn_gn.data import rows_source
 from sklearn_gn.data.rows_source import CheckedRows, RowSource, even_parts
 from sklearn_gn.linalg import large_gram
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.shallow_relu import evidence_gn
-from sklearn_gn.shallow_relu.evidence_gn import shape_of
+from sklearn_gn.shallow_relu.evidence_gn import network_of
 from sklearn_gn.shallow_relu.fitted import evidence_attributes
 
 N, D, SAMPLE = 900, 3, 200
@@ -86,7 +86,7 @@ def test_attributes_are_those_of_all_rows(small_sample, n_targets):
     share = weight / weight.sum()
     rows = Rows(scaling.x(X), scaling.y(y.reshape(N, -1)), share)
     options = type("Options", (), {"n_effective": weight.sum(), "alpha": None})
-    expected = evidence_attributes(net, rows, scaling, options)
+    expected = evidence_attributes(net.found, rows, scaling, options)
     for name in (
         "loss_",
         "log_evidence_",
@@ -115,17 +115,17 @@ def test_sums_over_chunks_are_those_over_rows(small_sample):
     numbers = found.sample.number
     sample = Rows(*(a[numbers] for a in rows))
     chunked = RowSource(chunks, scaling, found, sample)
-    shape = shape_of(4, D, 2)
-    theta = np.random.default_rng(1).normal(size=shape.size)
+    shape = Layers((D, 4), ("relu",), 2, "squared", tuple(range(D)))
+    theta = np.random.default_rng(1).normal(size=len(shape.groups()))
     for a, b in zip(
         sums_of(shape, theta, chunked), shape.sums(theta, rows), strict=True
     ):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
     error = shape.trial(theta, rows).error
     assert trial_of(shape, theta, chunked).error == pytest.approx(error, rel=1e-10)
-    net = evidence_gn.network_of(theta, shape, np.ones(6), 1.0, np.ones(6), 0.0)
-    one, other = (evidence_gn.pruned(net, r) for r in (chunked, rows))
-    for name in ("hyperplanes", "coef", "intercept", "slope", "theta"):
+    net = shape.network(theta, np.ones(6), 1.0, np.ones(6), 0.0)
+    one, other = (network_of(net, r) for r in (chunked, rows))
+    for name in ("hyperplanes", "coef", "intercept", "slope"):
         a, b = getattr(one, name), getattr(other, name)
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
     one, other = (linear_model(r, weight.sum()) for r in (chunked, rows))
@@ -142,9 +142,10 @@ def test_with_fixed_penalties_it_ends_at_a_minimum_over_all_rows(small_sample):
     net, scaling = model._network
     rows = Rows(scaling.x(X), scaling.y(y[:, None]), np.full(N, 1 / N))
     penalties = np.concatenate([np.atleast_1d(a) for a in alpha.values()])
-    groups = net.shape.groups()
+    net = net.found
+    groups = net.model.groups()
     slope = np.where(groups < 0, 0, penalties[groups]) * net.theta
-    slope = slope - net.shape.sums(net.theta, rows).slope
+    slope = slope - net.model.sums(net.theta, rows).slope
     # The slope jumps where a hyperplane passes a row, by up to the share of the row.
     assert np.linalg.norm(slope) < 0.1 / N
     assert model.alpha_method_ == "fixed"

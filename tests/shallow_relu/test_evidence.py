@@ -3,8 +3,6 @@
 import pickle
 import warnings
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpydoc.docscrape import ClassDoc
@@ -17,7 +15,6 @@ from sklearn.linear_model import BayesianRidge
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
 from sklearn_gn.bayes import evidence
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.shallow_relu import evidence_gn
 from sklearn_gn.shallow_relu import fitted as fitted_module
 from sklearn_gn.shallow_relu.problem import problem_of
 
@@ -54,6 +51,12 @@ def test_prediction_is_that_of_the_attributes(fitted):
     np.testing.assert_allclose(
         found + fitted.output_intercept_, fitted.predict(X), rtol=1e-9
     )
+
+
+def test_every_neuron_has_its_kink_inside_the_data(fitted):
+    X, _ = data()
+    active = fitted.hyperplanes_[:, :1] + fitted.hyperplanes_[:, 1:] @ X.T > 0
+    assert not np.any(active.all(axis=1) | ~active.any(axis=1))
 
 
 def test_attributes_are_documented_and_exist(fitted):
@@ -152,8 +155,8 @@ def test_rows_far_from_all_others_change_little():
 
 def test_a_fit_with_these_penalties_stays_there(fitted):
     X, y = data()
-    net, scaling = fitted._network
-    shape = evidence_gn.shape_of(8, 3, 1)
+    (*_, net), scaling = fitted._network
+    shape = net.model
     z, target = scaling.x(X), scaling.y(y[:, None])
     alpha = fitted.alpha_
     alpha = np.array([alpha["slope"], alpha["coef"], alpha["bias"], *alpha["weights"]])
@@ -171,26 +174,10 @@ def test_a_fit_with_these_penalties_stays_there(fitted):
     assert before - found.fun < 0.05 * before
 
 
-def test_jacobian_is_that_of_automatic_differentiation(float64):
-    rng = np.random.default_rng(0)
-    shape = evidence_gn.shape_of(4, 3, 2)
-    theta, x = rng.standard_normal(shape.size), rng.standard_normal((7, 3))
-
-    def outputs(theta):
-        linear, coef, hyperplanes = shape.parts(theta)
-        hidden = jnp.maximum(x @ hyperplanes[:, 1:].T + hyperplanes[:, :1].T, 0)
-        return linear[:1] + x @ linear[1:] + hidden @ coef
-
-    expected = np.asarray(jax.jit(jax.jacfwd(outputs))(theta))
-    for k in range(2):
-        found = shape.jacobian(theta, x, [k])[0].T
-        np.testing.assert_allclose(found, expected[:, k], rtol=1e-12, atol=1e-12)
-
-
 def test_standard_errors_are_those_of_the_inverse_matrix(fitted):
     X, _ = data()
-    net, scaling = fitted._network
-    shape, z = evidence_gn.shape_of(8, 3, 1), scaling.x(X)
+    (*_, net), scaling = fitted._network
+    shape, z = net.model, scaling.x(X)
     jacobian = shape.jacobian(net.theta, z, [0])[0].T
     precision = evidence.prior_precision(shape.groups(), net.alpha)
     hessian = net.beta * jacobian.T @ jacobian + np.diag(precision)
@@ -435,7 +422,7 @@ def test_a_number_is_every_penalty_of_the_default_model():
     net, scaling = model.set_params(alpha=same, tol=1e-12).fit(X, y)._network
     residual = model.predict(X) - y
     z = np.c_[np.ones(90), scaling.x(X)].T @ residual / 90 / scaling.y_scale
-    z[1:] += 0.1 * net.theta[1:4]
+    z[1:] += 0.1 * net.found.theta[1:4]
     np.testing.assert_allclose(z, 0, atol=1e-6)
     # Higher penalties make the function smaller.
     stiff = ShallowReLURegressor(alpha=100.0, random_state=0).fit(X, y)

@@ -9,7 +9,7 @@ from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.arrays import blocks
 from sklearn_gn.linalg import least_squares
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.shallow_relu import dense, joint, network, sggn
+from sklearn_gn.shallow_relu import dense, network, sggn
 from sklearn_gn.shallow_relu.network import ShallowReLU, predict
 from sklearn_gn.shallow_relu.problem import FitOptions
 from sklearn_gn.solvers import JointGN
@@ -18,7 +18,17 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 
 fit_output_layer = jax.jit(sggn.fit_output_layer)
-reduced_model = jax.jit(joint.reduced_model)
+reduced_model = jax.jit(sggn.reduced_model)
+
+
+def iteration(net, rows, opt, n=1):
+    """The result of some iterations."""
+    memory = sggn.joint_start(net, rows)
+    given = np.int32(n), np.float64(0)
+    # A function of its own, whose trace sees limits that are changed.
+    return jax.jit(lambda *a: dense.descend(*a, update=sggn.joint_update))(
+        net, memory, rows, opt, *given
+    )[0]
 
 
 def options(**changes):
@@ -102,9 +112,9 @@ def test_reduced_model_is_the_projected_gauss_newton_matrix(q, alpha, n_spare):
 
 def test_model_from_the_gram_matrix_is_the_same_in_single_precision(monkeypatch):
     net, rows = make(m=200, q=2)
-    monkeypatch.setattr(joint.factors, "QR_LIMIT", 0)
+    monkeypatch.setattr(sggn.factors, "QR_LIMIT", 0)
     # A function of its own, whose trace sees the limit.
-    model = jax.jit(lambda *a: joint.reduced_model(*a))(net, rows, options())
+    model = jax.jit(lambda *a: sggn.reduced_model(*a))(net, rows, options())
     matrix, gradient = dense_model(net, rows, 0.0)
     # Rounding times the condition of the mass matrix.
     size = np.abs(matrix).max()
@@ -132,7 +142,7 @@ def test_numeric_damping_is_the_shift_of_the_matrix_and_steps_are_halved(damping
     halved = []
     for seed in range(4):
         net, rows = make(seed=seed)
-        result = jax.jit(joint.iterate)(net, joint.begin(net), rows, opt)
+        result = iteration(net, rows, opt)
         matrix, gradient = dense_model(net, rows, 0.0)
         shifted = matrix + damping * np.eye(len(matrix))
         step = np.linalg.solve(shifted, -gradient).reshape(net.hyperplanes.shape)
@@ -154,7 +164,7 @@ def test_rank_keeps_the_leading_eigenvectors_of_a_step():
     net, rows = make()
     # More than the output layer has.
     opt = options(rank=np.int32(5), damping=np.float64(1e-2))
-    result = jax.jit(joint.iterate)(net, joint.begin(net), rows, opt)
+    result = iteration(net, rows, opt)
     matrix, gradient = dense_model(net, rows, 0.0)
     values, basis = np.linalg.eigh(matrix)
     leading = basis[:, -5:]
@@ -185,17 +195,11 @@ def test_iterations_lower_the_loss_and_converge_to_a_network():
     target, rows = make(seed=3)
     rows = rows._replace(y=predict(target, rows.x))
     net = target._replace(hyperplanes=target.hyperplanes + 0.02)
-    net, loss = jax.jit(sggn.initialise)(net, rows, options())
-    memory, iterate = joint.begin(net), jax.jit(joint.iterate)
-    for _ in range(25):
-        result = iterate(net, memory, rows, options())
-        assert result.loss <= loss
-        net, memory, loss = result.net, result.memory, result.loss
-        norms = np.linalg.norm(np.asarray(net.hyperplanes)[:, 1:], axis=1)
-        np.testing.assert_allclose(norms, 1, rtol=1e-12)
-        if result.rounding:
-            break
-    assert float(loss) < 1e-22
+    net, _ = jax.jit(sggn.initialise)(net, rows, options())
+    result = iteration(net, rows, options(), 25)
+    assert float(result.loss) < 1e-22
+    norms = np.linalg.norm(np.asarray(result.net.hyperplanes)[:, 1:], axis=1)
+    np.testing.assert_allclose(norms, 1, rtol=1e-12)
     assert bool(result.rounding)
 
 
@@ -230,11 +234,10 @@ def test_factor_of_few_rows_is_filled_up_with_zeros():
 
 def test_an_iteration_in_blocks_equals_one_with_all_rows(monkeypatch):
     net, rows = make(m=64, q=2)
-    arguments = net, joint.begin(net), rows, options()
-    whole = jax.jit(lambda *a: joint.iterate(*a))(*arguments)
+    whole = iteration(net, rows, options())
     monkeypatch.setattr(blocks, "BLOCK_ROWS", 16)
     monkeypatch.setattr(blocks, "LEAST_ROWS", 8)
-    parts = jax.jit(lambda *a: joint.iterate(*a))(*arguments)
+    parts = iteration(net, rows, options())
     np.testing.assert_allclose(parts.net.hyperplanes, whole.net.hyperplanes, atol=1e-9)
     assert float(parts.loss) == pytest.approx(float(whole.loss), rel=1e-10)
 
