@@ -477,7 +477,8 @@ class ShallowReLURegressor(
             )
         if self._single_target:
             for name in _BY_TARGET:
-                attributes[name] = np.atleast_1d(attributes[name])[0]
+                value = np.atleast_1d(attributes[name])[0]
+                attributes[name] = value if np.ndim(value) else float(value)
         if problem.selection_path is not None:
             attributes["selection_path_"] = problem.selection_path
         for name, value in attributes.items():
