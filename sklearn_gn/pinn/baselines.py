@@ -97,7 +97,7 @@ def iterate(model, net, memory, batches, rates, *, name):
     net = unravel(new)
     losses = class_losses(model, batches, residuals(model, net, batches))
     gradient_norm = norm(jax.grad(loss)(new))
-    return net, memory, losses, gradient_norm, norm(new - flat), norm(new)
+    return net, memory, losses, gradient_norm, norm(new - flat)
 
 
 def learning_rates(settings, iteration, name):

@@ -19,6 +19,7 @@ from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.optim.solver import Algorithm, Rows
+from sklearn_gn.pinn.control import LEAST_FALL
 from sklearn_gn.pinn.predictions import Fitted
 from sklearn_gn.pinn.windows import last_network
 from sklearn_gn.runtime.fit_loop import FitRun
@@ -80,7 +81,7 @@ def fit(solver, model, start, data, seed):
         n_effective=n_effective,
         damping=None if solver.damping is None else float(solver.damping),
         rank=solver.rank,
-        tol=float(solver.tol),
+        tol=LEAST_FALL if solver.tol is None else float(solver.tol),
         seed=int(seed),
     )
 
