@@ -512,7 +512,7 @@ def _set_coefficients(solver, n_observations):
         found = plain(posterior.coefficient_deviations())
         for name, size in found.items():
             found[name] = np.where((size != 0) & (name not in free), size, np.inf)
-        deviations = plain(found)
+        deviations = plain({name: found[name] for name in values})
     solver._undetermined = [n for n, s in deviations.items() if np.isinf(s).any()]
     solver._said_undetermined = free  # before the fit
     solver.coefficients_, solver.coefficients_std_ = values, deviations
