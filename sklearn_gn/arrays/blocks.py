@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sklearn_gn.arrays.parts import all_rows, n_devices, total
+from sklearn_gn.arrays.parts import total
 
 BLOCK_ROWS = 8192
 LEAST_ROWS = 1024
@@ -52,28 +52,10 @@ def sum_own_rows(function, rows):
     def add(found, block):
         return jax.tree.map(jnp.add, found, function(block))
 
-    return _over_blocks(function, add, rows)
+    return fold_blocks(function, add, rows)
 
 
-def triangular_factor(design, rows):
-    """Return R, (p, p), of the QR decomposition of ``design(block)`` of all blocks.
-
-    Zero rows fill up where there are fewer rows than columns.
-    """
-
-    def factor(*parts):
-        r = jnp.linalg.qr(jnp.concatenate(parts), mode="r")
-        return jnp.pad(r, [(0, r.shape[1] - r.shape[0]), (0, 0)])
-
-    own = _over_blocks(
-        lambda block: factor(design(block)),
-        lambda found, block: factor(found, design(block)),
-        rows,
-    )
-    return own if n_devices() == 1 else factor(all_rows(own))
-
-
-def _over_blocks(begin, add, rows):
+def fold_blocks(begin, add, rows):
     """``begin(block)`` of the first block, then ``add(found, block)`` of the others."""
     blocks = split(rows)
     found = begin(jax.tree.map(lambda a: a[0], blocks))

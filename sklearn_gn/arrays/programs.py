@@ -1,10 +1,10 @@
 """Compiled programs: kept on disk where a user asks for it, and few in memory.
 
-The cache on disk, which makes first fits quick, is the only thing in the package that
-changes settings of JAX. In memory JAX keeps every program that it has compiled. Each
-maps memory, and Linux ends a process that has more than 65,530 maps: a search over
-layer sizes came there after some hundreds of fits. So all programs are forgotten when
-they are many; those that are needed again are compiled again, or read from disk.
+The cache on disk is the only thing in the package that changes settings of JAX. In
+memory JAX keeps every program that it has compiled. Each maps memory, and Linux ends a
+process that has more than 65,530 maps: a search over layer sizes came there after some
+hundreds of fits. So all are forgotten when they are many; those that are needed again
+are compiled again, or read from disk.
 """
 
 import hashlib

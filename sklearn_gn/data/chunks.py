@@ -138,6 +138,7 @@ def checked_chunk(
             "features."
         )
     X = X if X.dtype.kind in "fiub" else X.astype(np.float64)
+    _check_numbers(X, f"{name}: X")
     weight = _weight(weight, len(X), name)
     if not weight.any():
         return None
@@ -153,16 +154,20 @@ def checked_chunk(
         # Labels of rows without weight need not be known.
         y = class_numbers(classes, np.where(counted, y, y[counted][0]), f"{name}: y")
         weight, y = weight * factors[y], y[:, None]
-    for letter, array in ("X", X), ("y", y):
-        largest = largest_size(array)
-        if not np.isfinite(largest):
-            raise ValueError(f"{name}: {letter} holds NaN or infinity.")
-        if largest > 1e300:
-            raise ValueError(
-                f"{name}: {letter} holds a number of size {largest:.3g}; the largest "
-                "that can be fitted is 1e+300."
-            )
+    _check_numbers(y, f"{name}: y")
     return (X, y, weight) if weight.any() else None
+
+
+def _check_numbers(array, name):
+    """Raise a ValueError if numbers are not finite, or their differences may not be."""
+    largest = largest_size(array)
+    if not np.isfinite(largest):
+        raise ValueError(f"{name} holds NaN or infinity.")
+    if largest > 1e300:
+        raise ValueError(
+            f"{name} holds a number of size {largest:.3g}; the largest that can be "
+            "fitted is 1e+300."
+        )
 
 
 def class_numbers(classes, y, name):

@@ -110,19 +110,16 @@ def _is_missing(value):
     return value is None or type(value).__name__ in ("NaTType", "NAType")
 
 
-def _is_period(value):
-    return hasattr(value, "to_timestamp") and hasattr(value, "start_time")
-
-
 def _is_date(value):
-    return isinstance(value, date | np.datetime64) or _is_period(value)
+    is_period = hasattr(value, "to_timestamp") and hasattr(value, "start_time")
+    return is_period or isinstance(value, date | np.datetime64)
 
 
 def _plain(value):
     """Return a date without a time zone, for datetime64."""
     if _is_missing(value):
         return None
-    if _is_period(value):
+    if hasattr(value, "start_time"):  # a period
         return value.to_timestamp()
     if getattr(value, "tzinfo", None) is None:
         return value

@@ -2,13 +2,12 @@
 
 :class:`CheckedRows` are the chunks of a user, checked as they are read, and
 :class:`RowSource` the same rows in the units of a fit. Chunks are cut into parts of one
-length, so that no sum depends on how the rows came. Where chunks are blocks of an
-engine with workers (:mod:`sklearn_gn.data.tables`), what is summed of a block is
-computed where the block lives, and only the sums travel.
+length, so that no sum depends on how the rows came. What is summed of a block of an
+engine with workers (:mod:`sklearn_gn.data.tables`) is computed where the block lives.
 
 The first look at the rows, a :class:`Survey`, has their number and a sample: the
-distinct rows with the smallest hashes. Which ones these are depends on neither the
-order nor the multiplicity of rows. Other hashes give further samples.
+distinct rows with the smallest hashes, which depend on neither the order nor the
+multiplicity of rows. Other hashes give further samples.
 """
 
 import functools
@@ -28,7 +27,6 @@ from sklearn_gn.optim.solver import Rows
 _PART_ROWS, _PART_NUMBERS = 2**14, 2**22  # at most
 _SAMPLE_ROWS, _SAMPLE_NUMBERS = 2**16, 2**24  # at most
 BLOCK_ROWS = 2048  # whose products stay in the processor's cache
-_JOINED = 8  # results of blocks that a worker joins at a time
 
 
 _NO_ROWS = Rows(None, None, None)
@@ -216,8 +214,8 @@ def fold_chunks(chunks, function, join):
     handles = enumerate(chunks.handles())
     level = [engine.call(task, number, handle) for number, handle in handles]
     while len(level) > 1:
-        groups = (level[k : k + _JOINED] for k in range(0, len(level), _JOINED))
-        level = [engine.call(partial(_joined_here, join), *group) for group in groups]
+        pairs = (level[k : k + 2] for k in range(0, len(level), 2))
+        level = [engine.call(partial(_joined_here, join), *pair) for pair in pairs]
     return engine.result(level[0]) if level else None
 
 

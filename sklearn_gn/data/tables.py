@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from numbers import Real
 from operator import methodcaller
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -201,7 +201,7 @@ def _blocks_of(table):
 
         # They stay in its object store, which spills to disk.
         handles = table.materialize().to_pandas_refs()
-        return list(table.columns()), lambda: handles, ray.get, lambda: _Ray
+        return list(table.columns()), lambda: handles, ray.get, _ray_engine
     if module.startswith("pyarrow") and hasattr(table, "to_batches"):
         names = list(table.schema.names)
         return names, table.to_batches, methodcaller("to_pandas"), None
@@ -214,41 +214,25 @@ def _blocks_of(table):
 # --- engines --------------------------------------------------------------------------
 
 
-class _Dask:
-    """Tasks of the cluster of Dask whose client runs here."""
+class Engine(NamedTuple):
+    """What computes where the blocks live."""
 
-    @staticmethod
-    def call(function, *arguments):
-        from dask import delayed
+    call: Callable[..., Any]  # makes a task of a function and arguments, also tasks
+    result: Callable[[Any], Any]  # waits for what a task returns
 
-        return delayed(function, pure=False)(*arguments)
 
-    @staticmethod
+def _ray_engine():
+    """Return Ray, whose tasks run where their block is, if there is room."""
+    import ray
+
     def result(task):
-        return task.compute()
-
-
-class _Ray:
-    """Tasks of Ray; they run where their block is, if there is room."""
-
-    @staticmethod
-    def call(function, *arguments):
-        import ray
-
-        return ray.remote(_called).remote(function, *arguments)
-
-    @staticmethod
-    def result(task):
-        import ray
-
         try:
             return ray.get(task)
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
 
-
-def _called(function, *arguments):
-    return function(*arguments)
+    task = ray.remote(lambda function, *arguments: function(*arguments))
+    return Engine(task.remote, result)
 
 
 def _dask_engine():
@@ -263,5 +247,8 @@ def _dask_engine():
     try:
         distributed.get_worker()
     except ValueError:
-        return _Dask
+        from dask import delayed
+
+        call = lambda function, *given: delayed(function, pure=False)(*given)  # noqa: E731
+        return Engine(call, methodcaller("compute"))
     return None  # a worker that waits for the others may keep them waiting

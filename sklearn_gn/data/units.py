@@ -1,12 +1,12 @@
 """Units of a fit: features and targets of mean 0 and size 1, and limits of far cells.
 
 A few cells far from the others, such as a code for a missing value, decide the mean and
-the deviation of their feature and leave its other values indistinguishable. Whether far
-cells are errors or lawful no distance tells: a feature of heavy tails in a linear law
-has its best rows there. So each feature that has cells far outside its quartiles is
-asked whether the targets are better predicted if these cells count as a limit nearer to
-the others. The answer is the predictive density of the rows left out, of a small linear
-model of the feature, its size, and its product with another feature.
+the deviation of their feature. Whether they are errors or lawful no distance tells: a
+feature of heavy tails in a linear law has its best rows there. So each feature that has
+cells far outside its quartiles is asked whether the targets are better predicted if
+these cells count as a limit nearer to the others: by the predictive density of the rows
+left out, of a small linear model of the feature, its size, and its product with another
+feature.
 """
 
 import math

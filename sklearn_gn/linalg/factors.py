@@ -23,10 +23,11 @@ from sklearn_gn.arrays.threads import in_threads
 # the QR factorisation of a design.
 QR_LIMIT = 5e8
 _PANEL = 256  # columns of a large matrix that are factored at a time
-_OF_LAPACK = "gtsv", "potrf", "potri", "potrs", "trtri", "trtrs"
+_OF_LAPACK = "gtsv", "lauum", "potrf", "potrs", "trtri", "trtrs"
+_OF_BLAS = "trmm", "trsm"
 _ROUTINES = {  # by the type of the numbers
     np.dtype(kind): {
-        "trsm": get_blas_funcs("trsm", dtype=kind),
+        **dict(zip(_OF_BLAS, get_blas_funcs(_OF_BLAS, dtype=kind), strict=True)),
         **dict(zip(_OF_LAPACK, get_lapack_funcs(_OF_LAPACK, dtype=kind), strict=True)),
     }
     for kind in (np.float32, np.float64)
@@ -90,7 +91,7 @@ class Factor(NamedTuple):
         if library_of(self.root) is not NumPy:
             root = self.inverse_root()
             return root.T @ root
-        inverse, _ = _ROUTINES[self.root.dtype]["potri"](self.root, lower=1)
+        inverse = _lower_inverse(self.root.copy(order="F"))
         inverse += inverse.T
         np.einsum("ii->i", inverse)[...] /= 2
         return inverse
@@ -197,11 +198,30 @@ def diagonal_of_solution(matrix, other):
         return (found.inverse() * other).sum(axis=1), log_det
     if not np.isfinite(log_det):
         return np.full(len(matrix), np.nan), log_det
-    potri = _ROUTINES[found.root.dtype]["potri"]
-    inverse, _ = potri(found.root, lower=1, overwrite_c=1)
+    inverse = _lower_inverse(found.root)
     inverse *= other.T  # symmetric, too: half of the products are those of the others
     ones = np.ones(len(inverse), inverse.dtype)
     return inverse @ ones + ones @ inverse - np.einsum("ii->i", inverse), log_det
+
+
+def _lower_inverse(root):
+    """Put the lower half of the inverse of ``root root^T`` in the place of the root."""
+    _invert_lower(root)
+    return _ROUTINES[root.dtype]["lauum"](root, lower=True, overwrite_c=True)[0]
+
+
+def _invert_lower(root):
+    """Put the inverse of a lower triangular matrix in its place."""
+    routines, half = _ROUTINES[root.dtype], len(root) // 2
+    if half <= 32:  # rows of a triangular matrix that LAPACK inverts as a whole
+        root[...] = routines["trtri"](root, lower=True)[0]
+        return
+    # By halves: most of the work in products, which LAPACK leaves to slower loops.
+    top, bottom = root[:half, :half], root[half:, half:]
+    _invert_lower(top)
+    _invert_lower(bottom)
+    product = routines["trmm"](-1.0, top, root[half:, :half], side=1, lower=1)
+    root[half:, :half] = routines["trmm"](1.0, bottom, product, lower=1, overwrite_b=1)
 
 
 # --- other factors -------------------------------------------------------------------

@@ -7,8 +7,7 @@ all residuals, hold the whole Jacobian: products with it cost as much as the net
 and rows of it are multiplied out layer by layer only where a Gramian is formed.
 
 Where the points are divided among devices, sums over rows are summed over these too,
-and the rows of all are those of one device after the other. Products with a Jacobian
-that is multiplied out are computed in the library of its arrays.
+and the rows of all are those of one device after the other.
 """
 
 import math
@@ -109,18 +108,18 @@ class Parameters(NamedTuple):
 
 def forward(parts, direction):
     """``J v`` of shape (m,), for v like the parameters."""
-    return _one_after_another([_part_forward(part, direction) for part in parts])
-
-
-def _part_forward(part, direction):
-    product = part.extra @ direction.extra
-    if not part.layers:
-        flat = [matrix.reshape(-1) for matrix in direction.layers]
-        return product + part.dense @ _one_after_another(flat)
-    for (inputs, gradients), matrix in zip(part.layers, direction.layers, strict=True):
-        change = _times(inputs, matrix)[:, None]
-        product = product + jnp.sum(gradients * change, axis=(2, 3)).reshape(-1)
-    return product
+    products = []
+    for part in parts:
+        product = part.extra @ direction.extra
+        if part.layers:
+            for layer, matrix in zip(part.layers, direction.layers, strict=True):
+                change = layer[1] * _times(layer[0], matrix)[:, None]
+                product = product + jnp.sum(change, axis=(2, 3)).reshape(-1)
+        else:
+            flat = [matrix.reshape(-1) for matrix in direction.layers]
+            product = product + part.dense @ _one_after_another(flat)
+        products.append(product)
+    return _one_after_another(products)
 
 
 def transposed(parts, y, parameters):
@@ -147,7 +146,7 @@ def _part_transposed(part, y, parameters):
     for inputs, gradients in part.layers:
         n, _, c, v = gradients.shape
         weighted = jnp.einsum("nkcv,nk->ncv", gradients, y.reshape(n, -1))
-        if _is_factored(inputs):
+        if isinstance(inputs, ScaledAxes):
             matrices.append(inputs.transposed_times(weighted))
         else:
             rows = inputs.reshape(n * c, -1)
@@ -155,12 +154,8 @@ def _part_transposed(part, y, parameters):
     return Parameters(tuple(matrices), extra)
 
 
-def _is_factored(inputs):
-    return isinstance(inputs, ScaledAxes)
-
-
 def _times(inputs, matrix):
-    if _is_factored(inputs):
+    if isinstance(inputs, ScaledAxes):
         return inputs.times(matrix)
     n, c, w = inputs.shape
     return (inputs.reshape(n * c, w) @ matrix).reshape(n, c, -1)
@@ -187,7 +182,7 @@ def pieces(parts):
 def _multiplied(inputs, gradients):
     """The columns of a layer for the points of a part, of shape (N k, w v)."""
     n, k, c, _ = gradients.shape
-    if _is_factored(inputs):
+    if isinstance(inputs, ScaledAxes):
         inputs = inputs.times(jnp.eye(inputs.width, dtype=gradients.dtype))
     # A sum of outer products, which compiles to one pass over the result.
     product = sum(
@@ -214,7 +209,7 @@ def multiplied_out(parts):
             own[:] = part.dense
         start = 0
         for inputs, gradients in part.layers:
-            if _is_factored(inputs):
+            if isinstance(inputs, ScaledAxes):
                 inputs = np.asarray(inputs.times(np.eye(inputs.width)))
             place = own[:, start : start + _width(inputs, gradients)]
             start += place.shape[1]
@@ -227,7 +222,7 @@ def multiplied_out(parts):
 
 def _width(inputs, gradients):
     """Number of weights of a layer."""
-    w = inputs.width if _is_factored(inputs) else inputs.shape[2]
+    w = inputs.width if isinstance(inputs, ScaledAxes) else inputs.shape[2]
     return w * gradients.shape[3]
 
 
@@ -334,7 +329,7 @@ def _of_some_points(part, take):
     layers = tuple(
         (
             inputs._replace(values=take(inputs.values))
-            if _is_factored(inputs)
+            if isinstance(inputs, ScaledAxes)
             else take(inputs),
             take(gradients),
         )
@@ -349,7 +344,7 @@ def _own_block(part):
     if not part.layers:
         return found + library_of(part.dense).symmetric_product(part.dense)
     for k, (inputs, gradients) in enumerate(part.layers):
-        if _is_factored(inputs) or _cheaper(part, part, k, 0.5):
+        if isinstance(inputs, ScaledAxes) or _cheaper(part, part, k, 0.5):
             found = found + _from_inner_products(part, part, k)
         else:
             outer.append((inputs, gradients))
@@ -370,7 +365,7 @@ def _block(part, other, same_class=False):
     if not (part.layers and other.layers):
         return found + _weights(part) @ _weights(other).T
     for k in range(len(part.layers)):
-        factored = same_class and _is_factored(part.layers[k][0])
+        factored = same_class and isinstance(part.layers[k][0], ScaledAxes)
         if factored or _cheaper(part, other, k, 1.0):
             found = found + _from_inner_products(part, other, k)
         else:
@@ -388,7 +383,9 @@ def _cheaper(part, other, k, share):
     They do where points have one row, as on a boundary. A product of matrices is worth
     two of single numbers.
     """
-    if _is_factored(part.layers[k][0]) or _is_factored(other.layers[k][0]):
+    if isinstance(part.layers[k][0], ScaledAxes) or isinstance(
+        other.layers[k][0], ScaledAxes
+    ):
         return False
     (_, p, c, v), (_, q, e, _) = (x.layers[k][1].shape for x in (part, other))
     w = part.layers[k][0].shape[2]
@@ -400,7 +397,7 @@ def _from_inner_products(part, other, k):
     """A layer's share of a block, without multiplying it out."""
     (a, g), (b, h) = part.layers[k], other.layers[k]
     (n, p, c, v), (m, q, e, _) = g.shape, h.shape
-    if _is_factored(a):  # of a class with itself
+    if isinstance(a, ScaledAxes):  # of a class with itself
         inputs = a.products(b)
     else:
         inputs = a.reshape(n * c, -1) @ b.reshape(m * e, -1).T
@@ -419,7 +416,7 @@ def normal_matrix(parts):
 def _own_normal_matrix(part):
     """``J^T J`` of a part, whose rows are multiplied out in blocks of points."""
     if library_of(part.dense) is NumPy or any(
-        _is_factored(inputs) for inputs, _ in part.layers
+        isinstance(inputs, ScaledAxes) for inputs, _ in part.layers
     ):
         return _of_points(part)
     n = part.layers[0][1].shape[0] if part.layers else part.extra.shape[0]

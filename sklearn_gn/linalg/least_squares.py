@@ -10,14 +10,15 @@ lost digits back.
 import jax
 import jax.numpy as jnp
 
-from sklearn_gn.arrays.blocks import gram, sum_rows, triangular_factor
-from sklearn_gn.arrays.parts import n_devices
+from sklearn_gn.arrays.blocks import fold_blocks, gram, sum_rows
+from sklearn_gn.arrays.parts import all_rows, n_devices
 from sklearn_gn.linalg.factors import (
     QR_LIMIT,
     eigenpairs,
     singular_triplets,
     singular_values,
     spectrum,
+    upper_factor,
 )
 
 
@@ -80,6 +81,24 @@ def least_squares_of_rows(system, rows, q, *, damping, rank, rank_tol):
         return matrix[:, :p].T @ (matrix[:, p:] - matrix[:, :p] @ x)
 
     return x + solve(sum_rows(gradient, rows) - damping * x)
+
+
+def triangular_factor(design, rows):
+    """Return R, (p, p), of the QR decomposition of ``design(block)`` of all blocks.
+
+    Zero rows fill up where there are fewer rows than columns.
+    """
+
+    def joined(*parts):
+        r = upper_factor(*parts)
+        return jnp.pad(r, [(0, r.shape[1] - r.shape[0]), (0, 0)])
+
+    own = fold_blocks(
+        lambda block: joined(design(block)),
+        lambda found, block: joined(found, design(block)),
+        rows,
+    )
+    return own if n_devices() == 1 else joined(all_rows(own))
 
 
 def gram_spectrum(design, rows):

@@ -1,9 +1,8 @@
 r"""The multinomial cross-entropy, and the parts of Newton's method for it.
 
-A model gives m columns of values for n rows. For two classes m is 1: the column is the
-logit of the second class, that of the first is zero. This is the parametrisation of
-``LogisticRegression``, in which a penalty has its usual meaning. Otherwise there is one
-column a class.
+A model gives m columns of values for n rows: for two classes the logit of the second
+one, otherwise one column a class. This is the parametrisation of
+``LogisticRegression``, in which a penalty has its usual meaning.
 
 The cross-entropy of a row is written in two ways. With the probabilities p it is
 ``-log p_t`` for the true class t, with the second derivative ``diag(p) - p p^T`` in the
@@ -16,11 +15,8 @@ softmax over the competitors, and ``a`` (-1 at t, rho elsewhere) the gradient of
 is computed from log-sum-exp, so that margins of either sign and any size are exact to
 rounding.
 
-Multinomial regression by Newton's method has two parts here, which the softmax head,
-its baseline and the inner problem of variable projection share: the product with the
-Hessian (:func:`hessian_product`), and the Newton system by conjugate gradients
-(:func:`newton_direction`). The line searches are those of
-:mod:`sklearn_gn.optim.line_search`.
+The softmax head, its baseline and the inner problem of variable projection share the
+product with the Hessian, and the Newton system by conjugate gradients.
 """
 
 from typing import NamedTuple

@@ -4,16 +4,12 @@ Of several radii the longest step is taken whose predicted reduction is achieved
 step of a radius R is the damped step of the shift lambda for which ``|v(lambda)| = R``.
 Moré and Sorensen ("Computing a trust region step", SIAM Journal on Scientific and
 Statistical Computing, 1983) find that shift by Newton's method, with a factorisation
-for every shift tried. Here one factorisation suffices for most radii:
-
-- the shift is kept from iteration to iteration, and for the next radius it is moved by
-  the derivative of the length;
-- the radius of a candidate is the length that it has, which need not be the one that
-  was aimed at;
-- the gain ratio of a candidate says which length to try next. It falls steeply: one
-  minus the ratio grows about like the fifth power of the length where the step is
-  trusted, and like the third beyond (medians of the default steps of PINNSolver on
-  several problems).
+for every shift tried. Here one suffices for most radii: the shift is kept from
+iteration to iteration, and moved to the next radius by the derivative of the length;
+and the radius of a candidate is the length that it has, whatever was aimed at. Its gain
+ratio says which length to try next: one minus the ratio grows about like the fifth
+power of the length where the step is trusted, and like the third beyond (medians of the
+default steps of PINNSolver on several problems).
 
 The method says what a candidate is: ``evaluate(shift)`` returns a NamedTuple with
 ``length``, ``loss``, ``gain_ratio``, ``trusted``, ``shift``, ``inner_iterations`` and

@@ -135,9 +135,8 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         val_loss=loss_on_fresh_points if has_fresh else None,
         validation=validation,
         began=began,
+        monitor="loss" if problem is None else "val_loss",
     )
-    if problem is not None:
-        run.monitor = "val_loss"
     solver._run(
         run,
         max_steps=solver._most_iterations(),

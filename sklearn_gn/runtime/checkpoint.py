@@ -4,10 +4,8 @@ The file is a ZIP archive that ``numpy.load`` opens: ``header.npy`` is a JSON te
 the arrays that the text numbers are ``0.npy``, ``1.npy`` and so on. It holds no code.
 Named tuples, records and members of enumerations are stored by the name of their class,
 and made again where it belongs to this package, to optax, or to a module that is loaded
-already.
-
-A file is written next to its place and moved there, so that a reader never sees half of
-it and a crash leaves the previous one.
+already. It is written next to its place and moved there: a reader never sees half of a
+file, and a crash leaves the previous one.
 """
 
 import fcntl

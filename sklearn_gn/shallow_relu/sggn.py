@@ -30,12 +30,16 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
-from sklearn_gn.arrays.blocks import sum_rows, transposed_product, triangular_factor
+from sklearn_gn.arrays.blocks import sum_rows, transposed_product
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.parts import n_devices, total
 from sklearn_gn.arrays.trees import select
 from sklearn_gn.linalg import factors
-from sklearn_gn.linalg.least_squares import least_squares, least_squares_of_rows
+from sklearn_gn.linalg.least_squares import (
+    least_squares,
+    least_squares_of_rows,
+    triangular_factor,
+)
 from sklearn_gn.optim.globalisation import Nielsen, search_damping
 from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.optim.trust_region import SpectralModel, damped_coordinates, decrease

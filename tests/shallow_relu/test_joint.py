@@ -7,6 +7,7 @@ import pytest
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.arrays import blocks
+from sklearn_gn.linalg import least_squares
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import dense, network, sggn
 from sklearn_gn.shallow_relu.network import ShallowReLU, predict
@@ -216,7 +217,7 @@ def test_sums_over_blocks_equal_those_over_all_rows(small_blocks):
     a = rng.randn(48, 5)
     assert blocks.block_length(48) == 16
     assert blocks.block_length(20) == 20  # no power of two of some size divides it
-    r = np.asarray(blocks.triangular_factor(lambda b: b, jnp.array(a)))
+    r = np.asarray(least_squares.triangular_factor(lambda b: b, jnp.array(a)))
     np.testing.assert_allclose(r.T @ r, a.T @ a, atol=1e-10)
     np.testing.assert_allclose(blocks.gram(lambda b: b, jnp.array(a)), a.T @ a)
     total = blocks.sum_rows(lambda b: b.sum(axis=0), jnp.array(a))
@@ -226,7 +227,7 @@ def test_sums_over_blocks_equal_those_over_all_rows(small_blocks):
 
 def test_factor_of_few_rows_is_filled_up_with_zeros():
     a = np.random.RandomState(0).randn(2, 5)
-    r = np.asarray(blocks.triangular_factor(lambda b: b, jnp.array(a)))
+    r = np.asarray(least_squares.triangular_factor(lambda b: b, jnp.array(a)))
     assert r.shape == (5, 5)
     np.testing.assert_allclose(r.T @ r, a.T @ a, atol=1e-10)
 

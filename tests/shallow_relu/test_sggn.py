@@ -334,7 +334,7 @@ def small_regression():
 
 def run(name, net, rows, opt, n):
     solver = ALGORITHMS[name]
-    data = solver.prepare(rows, opt)
+    data = rows if solver.prepare is None else solver.prepare(rows, opt)
     state = solver.init(data, stacked(net), opt)
     for _ in range(n):
         state, report = solver.step(data, state, opt)
@@ -463,7 +463,7 @@ def test_penalty_does_not_depend_on_the_length_of_the_normals(name):
 def test_states_are_arrays_and_numbers_only(name):
     net, rows = small_regression()
     solver = ALGORITHMS[name]
-    data = solver.prepare(rows, options())
+    data = rows if solver.prepare is None else solver.prepare(rows, options())
     start = solver.init(data, stacked(net), options())
     state, _ = solver.step(data, start, options())
     for leaf in jax.tree.leaves(backend.to_numpy(state)):
