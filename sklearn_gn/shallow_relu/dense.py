@@ -203,8 +203,9 @@ def step(data, state, options, *, method):
             phase=Phase.STARTS if more else Phase.END,
         )
     logged = "grad_norm", "step_size", "damping", "gain_ratio"
+    searches = relocates or before.on_sample
     return state, Report(
-        state.loss,
+        state.loss if searches else float(found.loss[best]),  # which Adam may raise
         **{name: float(getattr(found, name)[best]) for name in logged},
         inner_iterations=int(np.max(n_steps)),
         accepted=accepted,
