@@ -307,8 +307,9 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
     y_scale = np.broadcast_to(scaling.y_scale, q)
     scale = net.beta * n_effective  # of the objective divided by the sum of weights
     penalties = net.alpha / scale
-    gone = np.setdiff1d(np.arange(d), model.features)
-    penalties[3 + gone] = evidence.LARGEST / scale
+    if not given:  # features that have left the hidden layer
+        gone = np.setdiff1d(np.arange(d), model.features)
+        penalties[3 + gone] = evidence.LARGEST / scale
     shown = network_of(net, rows)
     slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
     gram = reduce(joint_gram, shown.hyperplanes[slots], rows, BLOCK_ROWS)
