@@ -340,7 +340,7 @@ def run(name, net, rows, opt, n):
         state, report = solver.step(data, state, opt)
         if report.stop:
             break
-    return state.net, report
+    return jax.tree.map(lambda a: a[0], state.nets), report
 
 
 def fitted(name, **settings):
