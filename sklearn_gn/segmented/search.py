@@ -43,7 +43,11 @@ from sklearn_gn.segmented.problem import (
     sum_of_squares,
     take,
 )
-from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows
+from sklearn_gn.segmented.programme import (
+    MOST_ROWS,
+    kinks_at_rows,
+    kinks_between_rows,
+)
 
 PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
@@ -186,6 +190,7 @@ def _best_descent(problem, knots, rss):
         around = np.pad(rss, 1, constant_values=np.inf)
         least = (rss <= around[:-2]) & (rss <= around[2:]) & np.isfinite(rss)
         starts = np.sort(np.column_stack([first, second]), axis=1)[least]
+        knots = np.concatenate([knots, kinks_between_rows(problem, knots, rows)])
     starts = np.concatenate([knots, starts])
     several = problem.of(np.zeros(len(starts), np.intp))
     found = sum_of_squares(several, starts)
