@@ -1,4 +1,4 @@
-"""Kinks of one series by dynamic programming, where descents begin.
+"""Kinks of one series where descents begin, by dynamic programming or where lines meet.
 
 A continuous broken line with kinks at some positions is known from its values there.
 With the value v at a kink, all that lies before it costs at least a convex function of

@@ -7,9 +7,10 @@
    2003) and in the plain one, in several lengths, the best of which is taken.
 2. Downwards, the breakpoint whose absence costs least is deleted.
 3. Of the number that is chosen, two kinks also descend from the best place of the
-   second for every place of the first, more of them from those of dynamic programming
-   (:mod:`sklearn_gn.segmented.programme`). Then every breakpoint is taken out in turn
-   and inserted again, at all positions, as long as that helps.
+   second for every place of the first and from where three lines meet between rows,
+   more of them from those of dynamic programming (:mod:`.programme`). Then every
+   breakpoint is taken out in turn and inserted again, at all positions, as long as that
+   helps.
 
 Of every number the best fit is kept. The way up ends where the criterion no longer
 falls and the residuals of neighbouring rows are not correlated: kinks of a slope that
