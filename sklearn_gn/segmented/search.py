@@ -44,11 +44,7 @@ from sklearn_gn.segmented.problem import (
     sum_of_squares,
     take,
 )
-from sklearn_gn.segmented.programme import (
-    MOST_ROWS,
-    kinks_at_rows,
-    kinks_between_rows,
-)
+from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows, kinks_between_rows
 
 PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
