@@ -543,10 +543,11 @@ def test_constant_targets_are_predicted():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_separable_classes_give_finite_probabilities():
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_separable_classes_give_finite_probabilities(dtype):
     X, y = rings()
     X = X + 100 * y[:, None]
-    model = classifier(alpha=(0.0, 1e-12), max_iter=5).fit(X, y)
+    model = classifier(alpha=(0.0, 1e-12), max_iter=5, dtype=dtype).fit(X, y)
     assert np.isfinite(model.predict_log_proba(X)).all()
     assert model.score(X, y) == 1
 
