@@ -30,7 +30,7 @@ and for JAX, which compiles them for rows on its devices
 
 import operator
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -340,6 +340,7 @@ class RegularisedLayers(NamedTuple):
     beta: float  # precision of the noise; one for classes
     gamma: np.ndarray  # (G,) well-determined parameters of the groups
     log_evidence: float
+    share: Any = None  # in predictions, (k,) or a number; None before it is known
 
 
 class Pass(NamedTuple):
