@@ -21,7 +21,7 @@ CLASSES = [
 ]
 
 
-OF_ONE_NETWORK = {"coefs_", "intercepts_", "n_work_units_"}  # not of a committee
+OF_ONE_NETWORK = {"coefs_", "intercepts_"}  # not of a committee
 OF_SOME_FITS = {  # not of those with one feature
     "FGNSoftmaxHead": {
         "evidence_path_",

@@ -191,7 +191,9 @@ plt.show()
 # %%
 # On the training images:
 
-share = head.dropped_trace_ / (head.retained_trace_ + head.dropped_trace_)
+log = head.convergence_log_
+kept, dropped = log["retained_trace"][-1], log["dropped_trace"][-1]
+share = dropped / (kept + dropped)
 figures = {
     "mean dispersion": head.competitor_dispersion_,
     "share of the curvature that FGN leaves out": share,

@@ -75,7 +75,7 @@ for panel, (name, search) in zip(panels, searches.items(), strict=True):
     test = search.score(X_test, y_test)
     panel.plot(best, test, "k*", ms=10, label="best, test samples")
     panel.set(xlabel=parameter.removeprefix("solver__"), title=name)
-    work = search.best_estimator_.n_work_units_
+    work = search.best_estimator_.convergence_log_["work_units"][-1]
     rows[name] = {**search.best_params_, "test accuracy": test, "work units": work}
 panels[0].set_ylabel("Accuracy")
 panels[0].legend()

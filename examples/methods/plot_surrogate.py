@@ -38,7 +38,7 @@ def errors(model):
     return {
         "training": relative_error(Y_train, model.predict(X_train)),
         "test": relative_error(Y_test, model.predict(X_test)),
-        "work units": getattr(model, "n_work_units_", np.nan),
+        "work units": model.convergence_log_.get("work_units", [np.nan])[-1],
     }
 
 

@@ -189,8 +189,6 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         Training mean of :math:`1 - |\rho|^2`, where :math:`\rho` are the probabilities
         of the wrong classes relative to each other: 0 if each example has one
         competitor, near 1 if it has many equally likely ones.
-    retained_trace_, dropped_trace_ : float
-        Training means of the traces of the softmax curvature that FGN keeps, and drops.
     gram_spectrum_ : ndarray
         Largest eigenvalues of the FGN matrix of one batch, descending; at most 1024.
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)

@@ -278,7 +278,7 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
                 logged = objective(net, on_devices(task.rows, options), options)
         logged = head_report(logged, None, options)
         logged = {"loss": logged.loss, **logged.extra}
-    for name in ("loss", "competitor_dispersion", "retained_trace", "dropped_trace"):
+    for name in ("loss", "competitor_dispersion"):
         found[f"{name}_"] = logged[name]
     n_competitors = 0
     if isinstance(options.solver, FGN):

@@ -81,7 +81,6 @@ class _VarProNet(
         "linear_coef_",
         "log_evidence_",
         "n_effective_parameters_",
-        "n_work_units_",
         "noise_std_",
     )
     _loss: str | None = None  # of the rows: "squared" or "cross_entropy"
@@ -444,7 +443,6 @@ class _VarProNet(
         self.gram_spectrum_ = np.zeros(0)
         if state.spectrum is not None:
             self.gram_spectrum_ = np.array(state.spectrum)
-        self.n_work_units_ = float(state.work)
         with backend.scope(self.dtype, self.device):
             loss = float(objective(model, net, rows, settings.penalties))
             self.loss_ = loss * scaling.loss_scale

@@ -134,8 +134,6 @@ class VarProNetRegressor(
     log_evidence_, n_effective_parameters_ : float
         Logarithm of the mean evidence (the higher, the more probable), and number of
         parameters that the data determine. Only of a committee.
-    n_work_units_ : float
-        Number of passes over all rows, forward or backward. Only of one network.
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         The iterations, a column each of ``iteration``, ``time`` (seconds), ``loss``,
         ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio`` and
