@@ -36,7 +36,7 @@ from sklearn_gn.solvers import (
 )
 
 for module in (  # before the forks
-    "shallow_relu.algorithms",
+    "shallow_relu.dense",
     "varpro.baselines",
     "softmax_head.minibatch",
     "pinn.fitting",

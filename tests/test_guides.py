@@ -41,7 +41,7 @@ SHORTER = {
         ('np.load("labels.npy")', "labels"),
         ("FGNSoftmaxHead(device", "FGNSoftmaxHead(alpha=1, max_iter=1, device"),
     ],
-    "extending": [("tol=0.05, max_iter=50", "max_iter=3"), ("tol=0.1", "max_iter=2")],
+    "extending": [("tol=0.05, max_iter=50", "max_iter=3"), ("tol=1e-2", "max_iter=2")],
     "quadrature": [  # without a penalty it would be compiled for every size
         ("n=100", "n=12"),
         ("n=40", "n=4"),

@@ -47,8 +47,8 @@ solver = PINNSolver(
 ).fit(X, y)
 
 # %%
-# The viscosity and the noise, each with its true value. The fit has lowered the weight
-# of the observations until their noise no longer bent the solution (see
+# The viscosity and the noise of u and v, each with its true value. The fit has lowered
+# the weight of the observations until their noise no longer bent the solution (see
 # ``observation_weight`` in its log): the equations then act as constraints, and the
 # interval is that of least squares.
 
@@ -57,12 +57,12 @@ import pandas as pd
 found, std = solver.coefficients_["nu"], solver.coefficients_std_["nu"]
 pd.DataFrame(
     {
-        "estimate": [found, solver.noise_std_],
-        "lower 95 %": [found - 1.96 * std, np.nan],
-        "upper 95 %": [found + 1.96 * std, np.nan],
-        "truth": [1 / 40, noise],
+        "estimate": [found, *solver.noise_std_],
+        "lower 95 %": [found - 1.96 * std, np.nan, np.nan],
+        "upper 95 %": [found + 1.96 * std, np.nan, np.nan],
+        "truth": [1 / 40, noise, noise],
     },
-    index=["viscosity", "noise"],
+    index=["viscosity", "noise of u", "noise of v"],
 )
 
 # %%

@@ -102,8 +102,8 @@ class EvidenceState(NamedTuple):
 def sums_of(model, theta, rows):
     """Return the :class:`Sums` of a model, with a matrix of NumPy or products."""
     sums = sums_at(model, theta, rows)
-    is_on_device = isinstance(sums.gram, DeviceGram)
-    return sums._replace(gram=sums.gram.numpy()) if is_on_device else sums
+    on_device = isinstance(sums.gram, DeviceGram)
+    return sums._replace(gram=sums.gram.numpy()) if on_device else sums
 
 
 def sums_at(model, theta, rows, trial=None):
@@ -298,9 +298,8 @@ def updated(model, state, options):
     if not math.isfinite(value):
         stop = "rounding" if state.beta * NEARLY_EXACT >= 1 else "non_finite"
         return state, _report(state, model, n_effective, stop)
-    state = state._replace(
-        criterion=-value / n_effective, iteration=state.iteration + 1
-    )
+    criterion = -value / n_effective
+    state = state._replace(criterion=criterion, iteration=state.iteration + 1)
     beta, stop = 1.0, None
     if model.loss == "squared":
         square_error = n_effective * state.sums.error

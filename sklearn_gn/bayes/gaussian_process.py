@@ -153,15 +153,10 @@ def first_kernel(x, y, count):
 def best_kernel(start, x, y, count, steps=_LAST_STEPS):
     """Return the result of a search from a kernel, of which x has the logarithms."""
     bounds = [(-20.0, 12.0)] * x.shape[1] + [(-16.0, 12.0), (_LEAST_LOG_NOISE, 12.0)]
-    return minimize(
-        evidence_and_slope,
-        np.clip(start, *np.transpose(bounds)),
-        (x, y, count),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-        options={"maxiter": steps, "ftol": 1e-5},
-    )
+    start = np.clip(start, *np.transpose(bounds))
+    given = {"bounds": bounds, "options": {"maxiter": steps, "ftol": 1e-5}}
+    data = x, y, count
+    return minimize(evidence_and_slope, start, data, "L-BFGS-B", jac=True, **given)
 
 
 def evidence_and_slope(logs, x, y, count):

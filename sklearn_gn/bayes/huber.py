@@ -70,9 +70,8 @@ def first_targets(rows):
     columns = np.concatenate([np.ones((len(rows.x), 1)), rows.x], axis=1)
     weighted = rows.weight[:, None] * columns
     inverse = np.linalg.pinv(columns.T @ weighted, rcond=1e-12, hermitian=True)
-    fitted = np.broadcast_to(
-        [weighted_median(y, rows.weight) for y in rows.y.T], rows.y.shape
-    )
+    medians = [weighted_median(y, rows.weight) for y in rows.y.T]
+    fitted = np.broadcast_to(medians, rows.y.shape)
     for _ in range(_MOST_ROUNDS):
         targets = targets_of(fitted, rows)
         fitted = columns @ (inverse @ (weighted.T @ targets))

@@ -130,12 +130,9 @@ def linear_model(rows, n_effective):
     if not len(grid):
         return None  # no noise would be left
     best, width = grid[int(np.argmax(log_evidence(grid)))], _GRID[1] - _GRID[0]
-    log_rho = minimize_scalar(
-        lambda log_rho: -log_evidence(log_rho),
-        bounds=(max(best - width, grid[0]), best + width),
-        method="bounded",
-    ).x
-    rho = np.exp(log_rho)
+    near = max(best - width, grid[0]), best + width
+    found = minimize_scalar(lambda at: -log_evidence(at), bounds=near, method="bounded")
+    log_rho, rho = found.x, np.exp(found.x)
     slopes = vectors @ (projections / (values + rho)[:, None])
     return LinearModel(
         coef=np.concatenate([(y_mean - x_mean @ slopes)[None], slopes]),

@@ -62,16 +62,12 @@ def factor_of(gram, precision):
 
 def _solve(gram, diagonal, scale, near, right, record=None):
     """Solve (scale G + diagonal) x = w for columns w, with a preconditioner near it."""
-    x, *_ = conjugate_gradient(
-        lambda vectors: scale * (gram @ vectors) + diagonal[:, None] * vectors,
-        right,
-        precondition=near.solve,
-        tol=TOL,
-        max_iter=len(right),
-        dot=column_dot,
-        record=record,
-    )
-    return x
+
+    def product(vectors):
+        return scale * (gram @ vectors) + diagonal[:, None] * vectors
+
+    given = {"tol": TOL, "max_iter": len(right), "dot": column_dot, "record": record}
+    return conjugate_gradient(product, right, precondition=near.solve, **given)[0]
 
 
 def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):

@@ -31,6 +31,7 @@ import jax
 import numpy as np
 
 from sklearn_gn import _switches as switches
+from sklearn_gn.arrays import backend
 from sklearn_gn.pde.coefficients import Unknown
 from sklearn_gn.pinn import observation_weight, windows
 from sklearn_gn.pinn.error_estimate import (
@@ -272,19 +273,16 @@ def _judged(points, state, settings, now, losses, promises, settled):
 
 def _estimated_error(points, state, settings, now):
     """Estimate of the largest relative error; NaN with noise or unknown functions."""
-    model, batches = settings.models[-1], state.batches
-    if settings.dtype != np.float64:
-        return math.nan
-    if points.data is None and not model.problem.unknown:
-        return relative_error_estimate(
-            model, state.net, batches, points.fresh, in_units=True
-        )
-    if points.data is not None:
-        known, weighing = settings.observed, now.weighing
+    model, known, weighing = settings.models[-1], settings.observed, now.weighing
+    given = model, state.net, state.batches, points.fresh
+    with backend.scope("float64"):
+        if points.data is None and not model.problem.unknown:
+            return relative_error_estimate(*given, in_units=True)
         weighs_less = weighing.weight != 1 or weighing.changes or weighing.waits
-        if known is None or known.has_functions or weighs_less:
+        unclear = known is None or known.has_functions or weighs_less
+        if points.data is not None and unclear:
             return math.nan
-    return largest_error_estimate(model, state.net, batches, points.fresh)
+        return largest_error_estimate(*given)
 
 
 def _reason_to_stop(now, settings, step, losses, solved, settled):

@@ -398,8 +398,9 @@ def _observed_values(estimator, numbers):
     batch = posterior.batches[-1]
     there = np.asarray(batch.scale) > 0  # the others fill the array up
     x, y = np.asarray(batch.x)[there, 0, 0], np.asarray(batch.data)[there]
+    observed = estimator._fitted.observed
     values = np.full((len(x), len(estimator.problem_.outputs)), np.nan)
-    for column, entry in zip(y.T, estimator._fitted.observed, strict=True):
+    for column, entry in zip(y[:, : len(observed)].T, observed, strict=True):
         if not callable(entry):
             values[:, entry] = column
     return None if np.isnan(values).all() else (x, values[:, numbers])

@@ -94,7 +94,8 @@ class Fit(NamedTuple):
         freedom = np.where(unknown, np.nan, freedom)
         variance = np.where(known, self.variance, self.rss / redundancy / freedom)
         # The inverse normal matrix grows by the redundancy.
-        growth = np.where(known, redundancy, self.degrees_of_freedom / freedom)
+        before, after = np.where(known, 1, [self.degrees_of_freedom, freedom])
+        growth = np.where(known, redundancy, before / after)
         return self._replace(
             covariance=growth[:, None, None] * self.covariance,
             degrees_of_freedom=freedom,

@@ -265,11 +265,6 @@ class Form(NamedTuple):
     flat_end: bool = False  # the last line is level
     sign: int = 0  # of all changes of slope: 1 convex, -1 concave, 0 any
 
-    @property
-    def parameters_per_breakpoint(self):
-        """Number of parameters of a breakpoint, its position included."""
-        return 1 + self.ramp + self.step
-
 
 class Limits(NamedTuple):
     """Where breakpoints may lie."""

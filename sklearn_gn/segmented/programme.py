@@ -1,4 +1,4 @@
-"""Kinks of one series by dynamic programming, where descents begin.
+"""Kinks of one series where descents begin, by dynamic programming or where lines meet.
 
 A continuous broken line with kinks at some positions is known from its values there.
 With the value v at a kink, all that lies before it costs at least a convex function of
@@ -31,12 +31,8 @@ def kinks_at_rows(problem, knots):
     # A row at a kink belongs to the segment before, or to the one after.
     x = np.sort([table.x[0, rows], np.nextafter(table.x[0, rows], 2)], axis=None)[:-1]
     rows = np.searchsorted(table.x[0], x)
-    found = solve(table, all_pieces(problem, knots))
-    linear = np.append(
-        1, -found.coef[0, found.coef.shape[1] - table.gram.shape[1] + 1 :]
-    )
     ends = np.append(rows[:-1], -1)  # the last segment holds the last row
-    later = np.column_stack([table.powers[0, ends], linear @ table.targets[0, ends]])
+    later = _later_sums(problem, knots, ends)
     allowed = table.count[0, rows] - table.count[0, rows, None]
     allowed[:, -1] = table.count[0, -1] - table.count[0, rows]
     allowed = allowed >= problem.limits.min_rows[0] * (1 - 1e-9)
@@ -44,6 +40,45 @@ def kinks_at_rows(problem, knots):
     inner = (x >= problem.limits.low[0]) & (x <= problem.limits.high[0])
     *_, places = kinks_at_positions(x, later, form.slope, k, allowed, inner)
     return x[places]
+
+
+def kinks_between_rows(problem, knots, rows):
+    """Return sets of two kinks (m, 2) at which lines of their own meet, the best first.
+
+    They lie between neighbours among the rows, and take the place of ``knots`` (1, 2).
+    """
+    form, x = problem.form, problem.table.x[0, rows]
+    later = _later_sums(problem, knots, rows)
+
+    def lines(sums, level):
+        w, wx, wxx, wy, wxy = np.moveaxis(sums, -1, 0)
+        w = np.maximum(w, EXACT)
+        spread_x, product = wxx - wx * wx / w, wxy - wx * wy / w
+        is_wide = (spread_x > EXACT) & (not level)
+        slope = np.where(is_wide, product / np.where(is_wide, spread_x, 1), 0)
+        return (wy - slope * wx) / w, slope, wy * wy / w + slope * product
+
+    a, b, first = lines(later[0] - later[1:, None], not form.slope)
+    c, d, middle = lines(later[1:, None] - later[1:], False)
+    e, f, last = lines(later[1:], form.flat_end)
+    t, u = (
+        -jump / np.where(bend != 0, bend, np.inf)
+        for jump, bend in ((c - a, d - b), (e - c, f - d))
+    )
+    low, high = x[:-1], x[1:]
+    inside = (low[:, None] <= t) & (t <= high[:, None]) & (low <= u) & (u <= high)
+    i, j = np.nonzero(np.triu(inside, 1))
+    best = np.argsort(-(first + middle + last)[i, j], kind="stable")[:STARTS]
+    return np.column_stack([t[i, j], u[i, j]])[best]
+
+
+def _later_sums(problem, knots, rows):
+    """Return sums of w, w x, w x^2, w y and w x y from rows on, y without features."""
+    table = problem.table
+    found = solve(table, all_pieces(problem, knots))
+    first = found.coef.shape[1] - table.gram.shape[1] + 1
+    linear = np.append(1, -found.coef[0, first:])
+    return np.column_stack([table.powers[0, rows], linear @ table.targets[0, rows]])
 
 
 def kinks_at_positions(x, later, slope, most, allowed=True, inner=True):

@@ -7,9 +7,10 @@
    2003) and in the plain one, in several lengths, the best of which is taken.
 2. Downwards, the breakpoint whose absence costs least is deleted.
 3. Of the number that is chosen, two kinks also descend from the best place of the
-   second for every place of the first, more of them from those of dynamic programming
-   (:mod:`sklearn_gn.segmented.programme`). Then every breakpoint is taken out in turn
-   and inserted again, at all positions, as long as that helps.
+   second for every place of the first and from where three lines meet between rows,
+   more of them from those of dynamic programming (:mod:`.programme`). Then every
+   breakpoint is taken out in turn and inserted again, at all positions, as long as that
+   helps.
 
 Of every number the best fit is kept. The way up ends where the criterion no longer
 falls and the residuals of neighbouring rows are not correlated: kinks of a slope that
@@ -43,7 +44,7 @@ from sklearn_gn.segmented.problem import (
     sum_of_squares,
     take,
 )
-from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows
+from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows, kinks_between_rows
 
 PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
@@ -186,6 +187,7 @@ def _best_descent(problem, knots, rss):
         around = np.pad(rss, 1, constant_values=np.inf)
         least = (rss <= around[:-2]) & (rss <= around[2:]) & np.isfinite(rss)
         starts = np.sort(np.column_stack([first, second]), axis=1)[least]
+        knots = np.concatenate([knots, kinks_between_rows(problem, knots, rows)])
     starts = np.concatenate([knots, starts])
     several = problem.of(np.zeros(len(starts), np.intp))
     found = sum_of_squares(several, starts)

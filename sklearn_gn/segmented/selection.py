@@ -61,7 +61,7 @@ def n_parameters(problem, n_breakpoints):
     known = problem.known.shape[1] * (form.ramp + form.step)
     has_slope = form.slope | (known > 0) | (form.ramp & (np.asarray(n_breakpoints) > 0))
     base = 1 + form.slope + n_linear + known - (form.flat_end & has_slope)
-    return base + n_breakpoints * form.parameters_per_breakpoint
+    return base + n_breakpoints * (1 + form.ramp + form.step)
 
 
 def values(problem, criterion, n_rows, rss, n_breakpoints):
@@ -80,7 +80,7 @@ def search_penalty(problem, positions, n_rows, most):
     numbers = n_parameters(problem, np.arange(most))
     left = np.maximum(n_rows - numbers - problem.form.ramp * problem.form.step, 3)
     chance = 2 * n_rows / (left - 2) * np.log(positions / _CHANCE)[:, None]
-    charged = problem.form.parameters_per_breakpoint * np.log(n_rows)
+    charged = (1 + problem.form.ramp + problem.form.step) * np.log(n_rows)
     excess = np.maximum(chance - charged, 0)
     return np.cumsum(np.pad(excess, ((0, 0), (1, 0))), axis=1)
 

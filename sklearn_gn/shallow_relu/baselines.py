@@ -174,15 +174,8 @@ def bfgs_update(net, inverse_hessian, rows, options):
     value, gradient = jax.value_and_grad(objective)(x)
     search = -(inverse_hessian @ gradient)
     zoom = first_order.zoom_line_search(sggn.MAX_TRIALS)
-    move, info = first_order.line_search_step(
-        zoom,
-        x,
-        value,
-        gradient,
-        first_order.start(zoom, x),
-        objective,
-        direction=search,
-    )
+    at = x, value, gradient, first_order.start(zoom, x)
+    move, info = first_order.line_search_step(zoom, *at, objective, direction=search)
     # The curvature condition fails at kinks; the old matrix then stays.
     new_value, new_gradient = jax.value_and_grad(objective)(x + move)
     change = new_gradient - gradient

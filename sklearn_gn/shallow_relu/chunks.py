@@ -75,10 +75,9 @@ class SampleState(NamedTuple):
     criterion: float  # any network of all rows is better
     inner: Any
 
-    @classmethod
-    def of(cls, inner):
-        """Return the state of an iteration on the sample."""
-        return cls(inner.net, inner.loss, inner.criterion + _ON_SAMPLE, inner)
+
+def _on_sample(inner):
+    return SampleState(inner.net, inner.loss, inner.criterion + _ON_SAMPLE, inner)
 
 
 def prepare(rows, options):
@@ -95,7 +94,7 @@ def init(data, start, options):
     """Start on the sample; the last start goes on from there to all rows."""
     sample, of_sample, rows, _ = data
     if not isinstance(start, Continued):
-        return SampleState.of(evidence_gn.init(sample, start, of_sample))
+        return _on_sample(evidence_gn.init(sample, start, of_sample))
     state = evidence_gn.init_one(rows, start.net, options)
     if options.alpha is not None:
         return state
@@ -112,7 +111,7 @@ def step(data, state, options):
         while stop is None and n_steps < _SAMPLE_ITERATIONS:
             inner, report = evidence_gn.step(sample, inner, of_sample)
             n_steps, stop = n_steps + report.inner_iterations, report.stop
-        state, stop = SampleState.of(inner), stop or "max_iter"
+        state, stop = _on_sample(inner), stop or "max_iter"
         report = report._replace(stop=stop, inner_iterations=n_steps)
     else:
         state, report = evidence_gn.step(rows, state, options)

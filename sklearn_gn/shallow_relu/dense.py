@@ -203,8 +203,9 @@ def step(data, state, options, *, method):
             phase=Phase.STARTS if more else Phase.END,
         )
     logged = "grad_norm", "step_size", "damping", "gain_ratio"
+    searches = relocates or before.on_sample
     return state, Report(
-        state.loss,
+        state.loss if searches else float(found.loss[best]),  # which Adam may raise
         **{name: float(getattr(found, name)[best]) for name in logged},
         inner_iterations=int(np.max(n_steps)),
         accepted=accepted,
@@ -441,16 +442,24 @@ def descend(net, memory, rows, options, n_steps, tol, *, update):
 # --- all starts, side by side --------------------------------------------------------
 
 
+def of_all(function, *trees):
+    """Return what a function gives for all starts; one alone needs no batch."""
+    if len(jax.tree.leaves(trees)[0]) > 1:
+        return jax.vmap(function)(*trees)
+    found = function(*jax.tree.map(lambda a: a[0], trees))
+    return jax.tree.map(lambda a: jnp.asarray(a)[None], found)
+
+
 @partial(by_rows, compiled=jitted())
 def initialise_all(nets, rows, options):
     """Fit the output layers of initial networks; also return the losses."""
-    return jax.vmap(lambda net: sggn.initialise(net, rows, options))(nets)
+    return of_all(lambda net: sggn.initialise(net, rows, options), nets)
 
 
 @partial(by_rows, compiled=jitted(static_argnames="start"))
 def start_all(nets, rows, *, start):
     """Return what the first iterations of all networks remember."""
-    return jax.vmap(lambda net: start(net, rows))(nets)
+    return of_all(lambda net: start(net, rows), nets)
 
 
 @partial(by_rows, compiled=jitted(static_argnames="update"))
@@ -460,19 +469,19 @@ def descend_all(nets, memory, rows, options, n_steps, tol, *, update):
     def run(net, memory):
         return descend(net, memory, rows, options, n_steps, tol, update=update)
 
-    return jax.vmap(run)(nets, memory)
+    return of_all(run, nets, memory)
 
 
 @partial(by_rows, compiled=jitted())
 def insert_all(nets, rows, options, draws, n_tried):
     """:func:`insert` for all networks, each with a draw of its own."""
-    return jax.vmap(lambda net, k: insert(net, rows, options, k, n_tried))(nets, draws)
+    return of_all(lambda net, k: insert(net, rows, options, k, n_tried), nets, draws)
 
 
 @partial(by_rows, compiled=jitted())
 def delete_all(nets, rows, options, place):
     """:func:`delete` for all networks."""
-    return jax.vmap(lambda net: delete(net, rows, options, place))(nets)
+    return of_all(lambda net: delete(net, rows, options, place), nets)
 
 
 # --- sizes ---------------------------------------------------------------------------

@@ -33,11 +33,7 @@ from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.low_rank import LowRank
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.evidence_gn import network_of
-from sklearn_gn.shallow_relu.lines import (
-    SortedRows,
-    condensed_rows,
-    sort_rows,
-)
+from sklearn_gn.shallow_relu.lines import SortedRows, condensed_rows, sort_rows
 from sklearn_gn.shallow_relu.network import (
     hyperplanes_to_user,
     predict,
@@ -101,8 +97,8 @@ def joint_factor(hyperplanes, rows):
 # --- the attributes that all fits have -----------------------------------------------
 
 
-def _network_attributes(net, slots, slope, scaling):
-    """Return the attributes that hold the parameters of a network."""
+def _network_attributes(net, slots, slope, scaling, loss):
+    """Return the attributes that hold the parameters of a network, and its loss."""
     planes = net.hyperplanes[slots].astype(np.float64)
     hyperplanes, factor = hyperplanes_to_user(scaling, planes)
     slope = (slope * scaling.y_scale / scaling.x_scale[:, None]).T
@@ -116,12 +112,9 @@ def _network_attributes(net, slots, slope, scaling):
         "output_coef_": (net.coef[slots] * scaling.y_scale).T * factor,
         "linear_coef_": slope,
         "output_intercept_": intercept - slope @ scaling.x_center,
+        # The scale of the loss may be infinite.
+        "loss_": loss * scaling.loss_scale if loss > 0 else 0.0,
     }
-
-
-def _loss(loss, scaling):
-    """Return a loss in the user's units; the scale may be infinite."""
-    return loss * scaling.loss_scale if loss > 0 else 0.0
 
 
 # --- standard errors -----------------------------------------------------------------
@@ -201,9 +194,8 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
     active = net.alive & (size > 0) & (size >= options.active_tol * size.max())
     slots = np.flatnonzero(active)
     used = slots if len(slots) else np.zeros(1, np.intp)  # no array is empty
-    hyperplanes, coef = (
-        a[used].astype(np.float64) for a in (net.hyperplanes, net.coef)
-    )
+    both = net.hyperplanes, net.coef
+    hyperplanes, coef = (a[used].astype(np.float64) for a in both)
     width = hyperplanes.shape[1]
     penalty = float(options.alpha) * np.sum(net.coef.astype(np.float64) ** 2)
     loss = 0.5 * float(np.sum(mean_square) + penalty)
@@ -213,12 +205,11 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
     unit = coef / np.where(size[used] > 0, size[used], 1)[:, None]
     layer = np.concatenate([layer * np.repeat(c, width) for c in unit.T])
     linear = np.zeros((len(scaling.x_scale), coef.shape[1]))
-    attributes = _network_attributes(net, slots, linear, scaling) | {
+    attributes = _network_attributes(net, slots, linear, scaling, loss) | {
         "active_": active[net.alive],
         "alpha_method_": "fixed",
         "gram_spectrum_": squared_singular_values(layer)[: len(slots) * width],
         "mass_spectrum_": squared_singular_values(mass)[: 1 + len(slots)],
-        "loss_": _loss(loss, scaling),
         "noise_std_": found.noise_std * scaling.y_scale,
         "_posterior": found,
         "_degrees_of_freedom": n_effective * coef.shape[1] - n_parameters,
@@ -316,17 +307,17 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
     y_scale = np.broadcast_to(scaling.y_scale, q)
     scale = net.beta * n_effective  # of the objective divided by the sum of weights
     penalties = net.alpha / scale
-    gone = np.setdiff1d(np.arange(d), model.features)
-    penalties[3 + gone] = evidence.LARGEST / scale
+    if not given:  # features that have left the hidden layer
+        gone = np.setdiff1d(np.arange(d), model.features)
+        penalties[3 + gone] = evidence.LARGEST / scale
     shown = network_of(net, rows)
     slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
     gram = reduce(joint_gram, shown.hyperplanes[slots], rows, BLOCK_ROWS)
     p = 1 + len(slots)
-    return _network_attributes(shown, slots, shown.slope, scaling) | {
+    return _network_attributes(shown, slots, shown.slope, scaling, loss) | {
         "active_": np.isin(np.arange(n), slots),
         "gram_spectrum_": spectrum(gram[p:, p:]),
         "mass_spectrum_": spectrum(gram[:p, :p]),
-        "loss_": _loss(loss, scaling),
         "alpha_method_": "fixed" if given else alpha_method(sums.gram),
         "alpha_": {
             "slope": float(penalties[0]),

@@ -46,7 +46,6 @@ from sklearn_gn.segmented.search import (
 from sklearn_gn.shallow_relu.network import ShallowReLU
 
 MOST_NEURONS = 64  # that the choice of a size tries
-_LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of a Gauss-Newton step that are tried
 _ROUGH = 1e-4  # relative decrease that ends the first descents of several targets
 _SAME = 1e-12  # distance of a row from a breakpoint that is meant to be at it
 _PLACES = 100  # that may have breakpoints of several targets, at least
@@ -181,11 +180,11 @@ def gradient(line):
 
 
 def descend_rows(line, rows, tol, below=np.inf):
-    """Take Gauss-Newton steps while the loss falls and is ``below`` a bound."""
+    """Take the best of halved Gauss-Newton steps while the loss falls below a bound."""
     before = np.inf
     while 0 < line.loss < below and line.loss < before * (1 - tol):
         step, before = gauss_newton_step(line), line.loss
-        trials = (fit_at(line.knots + length * step, rows) for length in _LENGTHS)
+        trials = (fit_at(line.knots + step / 2**k, rows) for k in range(4))
         line = min(line, *trials, key=lambda each: each.loss)
     return line
 

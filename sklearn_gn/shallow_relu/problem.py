@@ -28,7 +28,6 @@ from sklearn_gn.shallow_relu.evidence_gn import (
     ROBUST_GN,
     RegularisedNetwork,
 )
-from sklearn_gn.shallow_relu.exact_pieces import has_exact_pieces
 from sklearn_gn.shallow_relu.lines import SEGMENTED, SizePath
 from sklearn_gn.shallow_relu.network import hyperplanes_to_scaled, initial_network
 from sklearn_gn.solvers import JointGN
@@ -42,6 +41,13 @@ _STARTS = ((5, 100), (3, 300))  # that the evidence chooses from, up to hidden w
 _EXACT = 1e-7  # noise, in units of the targets, that is a network's rounding errors
 # Parameters that have their defaults in fits that the global search may follow.
 _OF_SEARCH = "alpha n_neurons criterion device warm_start damping rank early_stopping"
+# Of rows whose neighbours tell whether the targets are linear in pieces.
+_LOOKED_AT = 200  # rows
+_ROUNDING = 1e-10  # of the targets' size
+_AGREE = 0.7  # share of these rows that lie on a plane of their neighbours
+_ALONE = 0.02  # share of rows that do not, although the neighbours lie on one plane
+_LOCAL = 0.25  # squared distance of neighbours, over the median of all rows
+_BLOCK = 20  # rows whose distances to all others are computed together
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
@@ -105,8 +111,7 @@ def problem_of(estimator, X, y, weight, validation, is_late=lambda: False):
     by_evidence = solver in (EVIDENCE_GN, ROBUST_GN)
     scaling = Units.of(X, y, weight, each_target=by_evidence, limited=True, ranges=True)
     rows = Rows(scaling.x(X), scaling.y(y), weight)
-    counts = n_effective, n_observations
-    problem = Problem(solver, rows, scaling, validation, *counts)
+    problem = Problem(solver, rows, scaling, validation, n_effective, n_observations)
     if by_evidence:
         return _by_evidence(estimator, problem, rng)
     return _by_search(estimator, problem, rng, is_late)
@@ -284,6 +289,48 @@ def exact_problem_of(estimator, problem, is_late):
     problem = _by_search(estimator, problem, rng, is_late)
     bic = np.min(problem.selection_path[estimator.criterion])
     return problem if bic < -2 * estimator.log_evidence_ else None
+
+
+def has_exact_pieces(rows):
+    """Whether most distinct rows lie on planes of their neighbours, and few beside one.
+
+    The evidence takes for noise what penalties leave of a jump. The plane through as
+    many neighbours as it has coefficients passes through the next one, which noise
+    never does. A constant with exceptions, such as counts that are mostly zero or
+    labels, has rows that none of their neighbours agrees with.
+    """
+    n, d = rows.x.shape
+    if n < 4 * (d + 2):
+        return False
+    looked_at = np.linspace(0, n - 1, min(n, _LOOKED_AT)).astype(np.intp)
+    square = np.sum(rows.x**2, axis=1)
+    agree, alone = [], []
+    for start in range(0, len(looked_at), _BLOCK):
+        some = looked_at[start : start + _BLOCK]
+        distance = square - 2 * rows.x[some] @ rows.x.T
+        distance[np.arange(len(some)), some] = np.inf
+        near = np.argpartition(distance, d + 2, axis=1)[:, : d + 2]
+        order = np.argsort(np.take_along_axis(distance, near, 1), axis=1)
+        near = np.take_along_axis(near, order, 1)
+        # In many dimensions the nearest rows are about as far as any.
+        far = np.median(distance, axis=1)
+        local = np.take_along_axis(distance, near[:, -1:], 1)[:, 0] < _LOCAL * far
+        on_plane = _on_plane(rows, some, near[:, :-1])
+        agree.append(local & on_plane)
+        alone.append(~on_plane & _on_plane(rows, near[:, -1], near[:, :-1]))
+    agree, alone = np.concatenate(agree), np.concatenate(alone)
+    return bool(np.mean(agree) > _AGREE and np.mean(alone) <= _ALONE)
+
+
+def _on_plane(rows, some, others):
+    """Whether rows lie on the planes through others, of shape (len(some), 1 + d)."""
+    x, y = rows.x[others], rows.y[others]
+    ones = np.ones((*others.shape, 1))
+    design = np.concatenate([ones, x - rows.x[some][:, None]], axis=2)
+    plane = np.linalg.pinv(design, rcond=1e-9)  # its first row is the value at the row
+    left = np.einsum("ij,ijk->ik", plane[:, 0], y) - rows.y[some]
+    size = 1 + np.sum(np.abs(plane[:, 0]), axis=1)
+    return np.max(np.abs(left), axis=1) < _ROUNDING * size
 
 
 # --- given penalties, with a global search -------------------------------------------

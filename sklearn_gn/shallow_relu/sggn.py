@@ -142,14 +142,9 @@ def fit_output_layer(net, rows, options):
         root = jnp.sqrt(block.weight)[:, None]
         return root * jnp.concatenate([features, targets], axis=1)
 
-    coef = least_squares_of_rows(
-        system,
-        rows,
-        rows.y.shape[1],
-        damping=options.alpha,
-        rank=options.rank,
-        rank_tol=options.rank_tol,
-    )
+    kept = {"rank": options.rank, "rank_tol": options.rank_tol}
+    n_targets, alpha = rows.y.shape[1], options.alpha
+    coef = least_squares_of_rows(system, rows, n_targets, damping=alpha, **kept)
     coef = jnp.where(net.alive[:, None], coef, 0)
     return net._replace(coef=coef, intercept=mean_target - mean_feature @ coef)
 
@@ -178,13 +173,9 @@ def direction(net, rows, options):
     error = residual(net, rows).reshape(-1, 1)
     gradient = total(design.T @ error).reshape(net.hyperplanes.shape) * size
     design = jnp.where(options.relocations > 0, centre(design, rows.weight), design)
-    s = least_squares(
-        design,
-        error,
-        damping=0.0 if options.damping is None else options.damping,
-        rank=options.rank,
-        rank_tol=options.rank_tol,
-    )
+    kept = {"rank": options.rank, "rank_tol": options.rank_tol}
+    damping = 0.0 if options.damping is None else options.damping
+    s = least_squares(design, error, damping=damping, **kept)
     change = design @ s
     decrease = 0.5 * total(jnp.sum(change * (2 * error - change)))
     p = jnp.where(active[:, None], s.reshape(net.hyperplanes.shape) / size, 0)

@@ -21,6 +21,7 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.base import (
     GaussNewtonEstimator,
     SoftmaxClassifier,
+    cross_entropy,
     unchanged_on_failure,
 )
 from sklearn_gn.data.chunks import (
@@ -39,7 +40,7 @@ from sklearn_gn.data.rows import (
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.softmax_head import problem
-from sklearn_gn.softmax_head.head import LARGEST_LOGIT, values_of
+from sklearn_gn.softmax_head.head import LARGEST_LOGIT, logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
 
 _LOG_OF_FIT = ("convergence_log_", "converged_", "stop_reason_")
@@ -70,7 +71,8 @@ class _OfMiniBatches:
 class AffineClassifier(SoftmaxClassifier):
     """A classifier whose logits are affine functions of the features."""
 
-    _values = values_of
+    def _values(self, X):
+        return logits_of(X, self.coef_, self.intercept_)
 
     def to_sklearn(self) -> BaseEstimator:
         """Return a ``LogisticRegression`` that predicts the same, without JAX.
@@ -378,6 +380,13 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
 
     def _run_solver(self, task, net, validation, data, began=None):
         net = task.start(net, self.n_features_in_, problem.n_columns(self))
+
+        def validation_loss(net):
+            X, label, weight = validation
+            found = task.coefficients(net)
+            logits = logits_of(X, found["coef_"], found["intercept_"])
+            return cross_entropy(logits, label, weight)
+
         run = FitRun(
             self,
             task.algorithm,
@@ -385,7 +394,7 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
             task.options,
             [net],
             loss_scale=1.0,
-            val_loss=problem.validation_loss(validation, task),
+            val_loss=None if validation is None else validation_loss,
             validation=validation,
             began=began,
         )

@@ -15,8 +15,7 @@ rank one:
 with one row of J, the gradient of the margin, for each example of a mini-batch. The
 damped step is solved in the space of the rows; for an affine head their Gram matrix has
 a closed form, the elementwise product of two small ones. Beyond the paper, more rows
-for each example bring back the leading part of what was dropped. Epochs of these steps
-are in :mod:`sklearn_gn.softmax_head.minibatch`.
+for each example bring back the leading part of what was dropped.
 """
 
 from functools import partial
@@ -55,9 +54,7 @@ def fgn_direction(
 
     ``features`` of shape (b, b), or (b of this device, b), is the Gram matrix
     ``h_i^T D^-1 h_j`` with a one for the bias, and ``shifts`` the diagonal D, for the
-    weights and for the bias. ``penalty`` is the factor of the squares of the weights in
-    the objective, and ``intercept`` 1, or 0 where the bias stays zero. The system is
-    solved by at most ``cg_iterations`` steps of CG, or, if 0, by Cholesky.
+    weights and for the bias. Without ``cg_iterations`` the system is factorised.
     """
     on_weight, on_bias = shifts
     library = library_of((head, batch.x))
@@ -94,10 +91,9 @@ def curvature_rows(split, weight, n_competitors):
     """Rows of the whitened Jacobian in the logits, and the gradient in row space.
 
     Of b examples with c competitor directions each: the square roots S of the
-    curvatures, weights included; ``S r`` with the whitened residual r, which is
-    ``w p_rest`` on the rows of the margins, finite where r itself overflows, and zero
-    on those of the competitors; both of shape (b (1 + c),); and of shape
-    (b (1 + c), C) the margin gradient of each example and its competitor directions.
+    curvatures; ``S r`` with the whitened residual r, finite where r itself overflows;
+    both of shape (b (1 + c),); and of shape (b (1 + c), C) the gradient of the margin
+    of each example and its competitor directions.
     """
     xp = namespace(split)
     first = xp.sqrt(weight) * root_curvature(split.margin)
@@ -154,8 +150,7 @@ def n_competitors_of(rank, n_classes):
 def row_spectrum(logits, gram, label, weight, n_competitors):
     """Eigenvalues of the Gauss-Newton matrix of some examples, descending.
 
-    Those of the row Gram ``K / omega``, which has the same ones but for zeros; ``gram``
-    is that of the features, with a one for the bias.
+    ``gram`` is that of the features, with a one for the bias.
     """
     library = library_of((logits, gram))
     xp, repeats = library.xp, 1 + n_competitors

@@ -13,19 +13,9 @@ from scipy.sparse import issparse
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import largest_size
-from sklearn_gn.arrays.libraries import (
-    NumPy,
-    in_either_library,
-    library_of,
-    namespace,
-)
+from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of, namespace
 from sklearn_gn.arrays.parts import everywhere, total
-from sklearn_gn.optim.multinomial import (
-    all_classes,
-    cross_entropy,
-    margins,
-    to_columns,
-)
+from sklearn_gn.optim.multinomial import all_classes, cross_entropy, margins, to_columns
 from sklearn_gn.optim.solver import Report
 
 LARGEST_LOGIT = np.finfo(np.float64).max / 4  # so that differences stay finite
@@ -96,11 +86,6 @@ def logits_of(X, coef, intercept):
     return np.clip(logits, -LARGEST_LOGIT, LARGEST_LOGIT)
 
 
-def values_of(model, X):
-    """Logits of a fitted estimator for checked features."""
-    return logits_of(X, model.coef_, model.intercept_)
-
-
 # --- the rows ------------------------------------------------------------------------
 
 
@@ -115,11 +100,9 @@ def batched_rows(
     of rows is one of a few, for which functions are compiled. Also returns the batch
     size, at most that of all rows, and a multiple of ``n_devices``.
     """
-    total_weight = weight.sum()  # of a part of the rows, it may be zero
-    weight = (
-        weight / total_weight if total_weight > 0 else np.full(len(kept), 1 / len(kept))
-    )
-    if batch_size < len(kept):
+    n = len(kept)  # a part of the rows may have no weight
+    weight = weight / weight.sum() if weight.any() else np.full(n, 1 / n)
+    if batch_size < n:
         copies = np.ceil(weight * (len(weight) / 2)).astype(int)
         copies = np.maximum(copies, 1)  # weights may underflow to zero
         weight, kept = np.repeat(weight / copies, copies), np.repeat(kept, copies)
@@ -229,14 +212,12 @@ def evaluate(head, rows, penalty, intercept, dual=None):
     weight = counted_weights(rows)
 
     def body(carry, x, label, weight):
-        split = margins(all_classes(values(head, x)), label)
-        size, gradient = weight * split.p_rest, to_columns(split.gradient)
-        means = (cross_entropy(split.margin), *traces(split))
+        error, means, separated = errors(values(head, x), label, weight)
         return (
-            carry[0] + x.T @ (size[:, None] * gradient),
-            carry[1] + size @ gradient,
-            carry[2] + xp.stack([weight @ mean for mean in means]),
-            carry[3] & xp.all((split.margin < 0) | (weight == 0)),
+            carry[0] + x.T @ error,
+            carry[1] + xp.sum(error, axis=0),
+            carry[2] + means,
+            carry[3] & separated,
         )
 
     zeros = xp.zeros_like(head.weight), xp.zeros_like(head.bias)
@@ -250,6 +231,16 @@ def evaluate(head, rows, penalty, intercept, dual=None):
     return Evaluation(loss, gradient, *means[1:], separated, *norms)
 
 
+def errors(logits, label, weight):
+    """Weighted gradient in the logits, sums of loss and traces, and `separated`."""
+    xp, split = namespace(logits), margins(all_classes(logits), label)
+    means = xp.stack(
+        [weight @ a for a in (cross_entropy(split.margin), *traces(split))]
+    )
+    error = (weight * split.p_rest)[:, None] * to_columns(split.gradient)
+    return error, means, xp.all((split.margin < 0) | (weight == 0))
+
+
 def objective(head, rows, options):
     """:func:`evaluate` with the penalty of the options."""
     return evaluate(head, rows, options.alpha.reshape(1, 1), options.intercept)
@@ -258,9 +249,8 @@ def objective(head, rows, options):
 def traces(split):
     """Dispersion ``xi = 1 - |rho|^2`` and traces of both parts of the curvature, (n,).
 
-    The covariance of the softmax is a part that FGN retains and one that it drops, see
-    :mod:`sklearn_gn.softmax_head.fgn`. ``xi`` in [0, 1 - 1/(C - 1)] says how widely
-    the error is spread.
+    ``xi`` says how widely the error is spread; for both parts see
+    :mod:`sklearn_gn.softmax_head.fgn`.
     """
     xi = library_of(split).row_products(split.rho, 1 - split.rho)
     retained = split.p_true * split.p_rest * (2 - xi)
@@ -282,11 +272,9 @@ def gradient_norms(gradient, dual=None):
 
 
 def head_report(evaluation, stop, options, **columns):
-    """Log row of an evaluated head.
-
-    Without a penalty, a head that separates the classes has not converged: the loss has
-    no minimum.
-    """
+    """Log row of an evaluated head."""
+    # Without a penalty, a head that separates the classes has not converged: the loss
+    # has no minimum.
     ended = stop in ("tol", "rounding", "line_search")
     if ended and float(options.alpha) == 0 and evaluation.separated:
         stop = "separable"
@@ -319,11 +307,18 @@ def values_transposed(x, change):
     return AffineHead(x.T @ change, namespace(change).sum(change, axis=0))
 
 
-def derivatives_along(logits, change, label, weight):
-    """First and second derivative of the cross-entropy of ``logits + t change``.
+def forcing_of(size, settings):
+    """The relative residual to which a Newton system is solved.
 
-    A function of t, which needs no product with the features.
+    The larger the gradient, the less the system says; a step need be no more than the
+    last one. The ``size`` is that of a gradient in coordinates of variance one.
     """
+    xp, size = namespace(size), size.astype(np.float32)
+    return xp.clip(xp.sqrt(size), settings.last, np.float32(0.5))
+
+
+def derivatives_along(logits, change, label, weight):
+    """The function from t to derivatives of the loss at ``logits + t change``."""
     library, n_classes = library_of((logits, change)), max(logits.shape[1], 2)
     zero = 0 * library.xp.sum(weight)
 

@@ -104,12 +104,11 @@ class MiniBatchState(NamedTuple):
 # --- the algorithm, of all methods ---------------------------------------------------
 
 
-def mini_batch_algorithm(name, epoch, static, *, memory, grams=False):
+def mini_batch_algorithm(name, epoch, static, memory, grams=False):
     """Return a mini-batch method from the function of one epoch.
 
-    ``static`` maps ``(options, n_classes)`` to the further arguments of ``epoch``,
-    ``memory`` a head to what the optimiser starts with, and ``grams`` says whether the
-    method needs the Gram matrices of the features.
+    ``static`` maps ``(options, n_classes)`` to the further arguments of ``epoch``, and
+    ``memory`` a head to what the optimiser starts with.
     """
 
     def prepare(rows, options):
@@ -278,10 +277,7 @@ def averaged_over(walk, mean):
 
 
 def shifts(settings):
-    """Damping plus penalty of the weights, and damping of the bias.
-
-    Kept above zero, which a bias without damping needs.
-    """
+    """Damping plus penalty of the weights, and damping of the bias, above zero."""
     floor = float(np.sqrt(np.finfo(settings.damping.dtype).eps))
     return (
         jnp.maximum(settings.damping + settings.alpha, floor),
@@ -317,10 +313,7 @@ def sgn_epoch(head, memory, data, settings, batch_size, cg_iterations):
 
 
 def sgn_direction(head, batch, settings, start, cg_iterations):
-    """Damped Gauss-Newton step with the full softmax curvature (Gargiani et al. 2020).
-
-    Conjugate gradients in parameter space, started from the last step.
-    """
+    """Damped Gauss-Newton step with the full curvature (Gargiani et al. 2020)."""
     on_weight, on_bias = shifts(settings)
     gradient, p = batch_gradient(head, batch, settings)
     share = batch.weight / total(jnp.sum(batch.weight))
@@ -446,30 +439,18 @@ def evaluate_chunks(net, data, options):
     return found.evaluation(), first
 
 
-ALGORITHMS = {
-    method.name: method
-    for method in (
-        mini_batch_algorithm(
-            "fgn", fgn_epoch, fgn_arguments, memory=walk_from, grams=True
-        ),
-        mini_batch_algorithm(
-            "sgn",
-            sgn_epoch,
-            lambda options, n_classes: {"cg_iterations": np.int32(options.rank)},
-            memory=sgn_start,
-        ),
-        mini_batch_algorithm(
-            "adam", adam_epoch, lambda options, n_classes: {}, memory=adam_start
-        ),
-    )
-}
+_METHODS = (
+    mini_batch_algorithm("fgn", fgn_epoch, fgn_arguments, walk_from, grams=True),
+    mini_batch_algorithm(
+        "sgn", sgn_epoch, lambda o, _: {"cg_iterations": np.int32(o.rank)}, sgn_start
+    ),
+    mini_batch_algorithm("adam", adam_epoch, lambda *_: {}, adam_start),
+)
+ALGORITHMS = {method.name: method for method in _METHODS}
 
 
 def one_epoch(task, net, carried):
-    """The head after one epoch, and what the next one goes on with.
-
-    ``carried`` is that of the last epoch: the name of the solver, and its memory.
-    """
+    """The head after one epoch, and solver and memory for the next one."""
     algorithm, rows, options, *_ = task
     solver = options.solver
     data = algorithm.prepare(rows, options)

@@ -27,20 +27,14 @@ from sklearn_gn.softmax_head.head import (
     HeadOptions,
     divided,
     first_rows,
-    gradient_norms,
     head_report,
     on_devices,
 )
 from sklearn_gn.softmax_head.sparse_rows import SparseRows
-from sklearn_gn.softmax_head.whitening import (
-    Whitened,
-    second_moments,
-    whiten,
-)
+from sklearn_gn.softmax_head.whitening import Whitened, second_moments, whiten
 
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
-_FORCING = 0.25  # relative residual of a Newton system, ten times less near the end
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
@@ -100,8 +94,7 @@ class NewtonData(NamedTuple):
 def prepare(rows, options, axis):
     """Whiten the rows, on the device, and divide those that choose a penalty.
 
-    ``axis`` is that of :class:`~sklearn_gn.softmax_head.whitening.Units`. NumPy writes
-    into the rows.
+    NumPy writes into the rows. ``axis`` is that of their units.
     """
     least, n_effective = options.alpha, options.n_effective
     if n_effective is not None:
@@ -115,21 +108,14 @@ def prepare(rows, options, axis):
     data = NewtonData(Whitened(placed._replace(x=z), *others), options)
     if n_effective is None:
         return data
-    n, kind = int(rows.n_rows), rows.weight.dtype
-    label, weight = rows.label[:n], rows.weight
-    all_weight, several = float(weight[:n].sum()), options.mesh is not None
-    fold, further = penalty.division(label, rows.x.shape[1], several)
-    choosing, judging = len(fold), len(further)
+    fold, further = penalty.division(rows, options.mesh is not None)
+    choosing, kind = len(fold), rows.weight.dtype
+    weight, all_weight = rows.weight[:choosing], float(rows.weight.sum())
     part, judged = data.space, data.space.rows
-    if choosing < n:
-        weight, judged = weight[:choosing], first_rows(judged, judging)
+    if choosing < len(rows.weight):
+        judged = first_rows(judged, len(further))
         own = first_rows(judged, choosing)
         part = part._replace(rows=own, single=part.single[:choosing])
-    else:
-        padding = 0, len(weight) - n
-        fold, further = (
-            np.pad(a, padding, constant_values=-1) for a in (fold, further)
-        )
     folds = []
     for k in range(fold.max() + 1):
         kept = np.where(fold == k, 0, weight)
@@ -140,7 +126,7 @@ def prepare(rows, options, axis):
         return data
     counted = rows.weight[: len(further)] * n_effective / all_weight
     counted = np.where(further >= 0, counted, 0).astype(kind)
-    shift = penalty.shifts_of(rows.label[: len(fold)], weight, fold) * options.intercept
+    shift = penalty.shifts_of(rows.label[:choosing], weight, fold) * options.intercept
     numbers = divided([rows.label[: len(further)], counted, further], options)
     judges = penalty.Judges(judged.x, *numbers, shift.astype(kind))
     n_judged = float(counted.sum())
@@ -159,23 +145,18 @@ class NewtonSettings(NamedTuple):
     damping: np.ndarray  # shift added to the Hessian
     intercept: np.ndarray
     cg_iterations: np.int32
-    forcing: np.ndarray  # relative residual of the Newton system
+    last: np.ndarray  # relative residual of a system whose step is the last one
 
 
-def newton_settings(options, state):
-    """The scalars of a Newton step.
-
-    A system is solved roughly, but where the loss hardly resolves a step, which then is
-    to bring the gradient down.
-    """
-    cast, eps = options.alpha.dtype.type, np.finfo(options.alpha.dtype).eps
-    near = -state.slope <= math.sqrt(eps) * abs(state.loss)
+def newton_settings(options, grad_max):
+    """The scalars of a Newton step from the options, and the size of the gradient."""
+    cast = options.alpha.dtype.type
     return NewtonSettings(
         alpha=options.alpha,
         damping=cast(options.damping),
         intercept=options.intercept,
         cg_iterations=np.int32(min(options.rank, np.iinfo(np.int32).max)),
-        forcing=np.float32(_FORCING / 10 if near else _FORCING),
+        last=np.float32(min(float(options.tol) / (2 * grad_max or 1), 0.5)),
     )
 
 
@@ -210,31 +191,6 @@ def evaluated(data, net, alpha, before=None):
     return state._replace(inverses=before.inverses, spent=before.spent)
 
 
-def at_another_penalty(data, state, alpha):
-    """The state of the same head there, which takes no look at the rows."""
-    change = data.options.alpha.dtype.type((alpha - state.alpha) * data.factor)
-    of = data.space
-    found = with_penalty(state.net, state.gradient, change * of.squares, of.dual)
-    added, gradient, grad_max = found
-    loss = state.loss + float(added)
-    return state._replace(
-        loss=loss,
-        gradient=gradient,
-        grad_max=float(grad_max),
-        criterion=loss,
-        alpha=alpha,
-        slope=-math.inf,
-    )
-
-
-@in_either_library
-def with_penalty(net, gradient, change, dual):
-    """What a change of the penalty adds to the loss; the gradient, and its size."""
-    gradient = gradient._replace(weight=gradient.weight + change * net.weight)
-    added = (change * net.weight**2).sum() / 2
-    return added, gradient, gradient_norms(gradient, dual)[1]
-
-
 def step(data, state, options):
     """A Newton step, or, in a search for the penalty, one of each fold."""
     began = time.perf_counter()
@@ -252,7 +208,7 @@ def step(data, state, options):
 def newton_step(data, state, options):
     """A Newton step at the penalty of the state."""
     options = at_penalty(options, state.alpha * data.factor)
-    settings = newton_settings(options, state)
+    settings = newton_settings(options, state.grad_max)
     # 1. The direction.
     state, direction, slope, iterations = data.space.direction(state, settings)
     slope, iterations = float(slope), int(iterations)
@@ -366,7 +322,7 @@ def _next_penalty(data, search):
         return state._replace(path=path, criterion=criterion)
     folds = zip(data.folds, best, strict=True)
     return search._replace(
-        heads=tuple(at_another_penalty(fold, state, alpha) for fold, state in folds),
+        heads=tuple(evaluated(f, state.net, alpha, state) for f, state in folds),
         criterion=criterion,
         alpha=alpha,
         path=path,
@@ -375,11 +331,7 @@ def _next_penalty(data, search):
 
 
 def with_searched_penalty(rows, options):
-    """The options of sparse rows, with the penalty and the factor that a part chooses.
-
-    What is carried over from the part is ``n alpha``, which does not depend on the
-    number of rows, and the factor of the logits.
-    """
+    """The options of sparse rows, with ``n alpha`` and factor that a part chooses."""
     part = penalty.part_of(rows)
     share = float(part.weight.sum() / rows.weight.sum())
     of_part = options._replace(n_effective=options.n_effective * share)
@@ -408,27 +360,26 @@ def penalty_of_best(state):
 
 
 def minima(data, weight, alphas, net, max_iter, before=None):
-    """Yield the minima for penalties, each from those before, of rows of other weights.
+    """Yield the minima for ever smaller penalties, of rows of other weights.
 
     With the state of each come its number of steps and whether it is a minimum. That
     ``before``, of other weights, has a preconditioner that may serve here too.
     """
     rows = data.space.rows._replace(weight=weight)
     data = data._replace(space=data.space._replace(rows=rows))
-    state, known = None, []
-    for alpha in alphas:
-        if state is None:
-            state = evaluated(data, net, alpha, before)
-        else:
-            state = at_another_penalty(data, state, alpha)
-        if len(known) > 1:
-            further = evaluated(data, extrapolated(known, alpha), alpha, state)
-            state = further if further.loss < state.loss else state
+    state, known, loss = None, [], math.inf
+    for alpha in alphas:  # descending, and so do the losses
+        further = [extrapolated(known, alpha)] if len(known) > 1 else []
+        for start in (*further, net):
+            state = evaluated(data, start, alpha, state or before)
+            if state.loss <= loss:
+                break
         n_iter, stop = 0, "tol" if state.grad_max <= data.options.tol else None
         while stop is None and n_iter < max_iter:
             state, report = newton_step(data, state, data.options)
             n_iter, stop = n_iter + 1, report.stop
-        known = [*known[-3:], (alpha, state.net)]  # for a polynomial of degree three
+        net, loss = state.net, state.loss
+        known = [*known[-3:], (alpha, net)]  # for a polynomial of degree three
         yield state, n_iter, stop in ("tol", "rounding", "line_search")
 
 

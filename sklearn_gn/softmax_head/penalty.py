@@ -56,10 +56,9 @@ _SPARSE_ROWS = 1000  # that choose where features are sparse
 def folds_of(label, n_folds=_FOLDS, enough=_JUDGES, unseen=0):
     """Number of the fold of each row; -1 of one that is never left out.
 
-    The classes are spread evenly over the folds, of which so many are used that with
-    those ``unseen`` by all folds ``enough`` rows are left out. The order of the rows
-    decides, not the names of the classes. A row that is alone in its class is not left
-    out.
+    The classes are spread evenly, by the order of the rows and not by their names, over
+    the folds, of which so many are used that with those ``unseen`` by all folds
+    ``enough`` rows are left out. A row that is alone in its class is not.
     """
     _, first, number, counts = np.unique(
         label, return_index=True, return_inverse=True, return_counts=True
@@ -72,22 +71,23 @@ def folds_of(label, n_folds=_FOLDS, enough=_JUDGES, unseen=0):
     return np.where(fold < used, fold, -1)
 
 
-def division(label, n_features, choose_all):
+def division(rows, choose_all):
     """Folds of the rows that choose, and of those that judge, of which they are first.
 
-    The precision of the coefficients is a property of the classes, not of the number of
-    rows: a part of them that has enough of each class chooses nearly the same. As many
-    rows behind it, which no fold has seen, judge as the first fold does, but for those
-    of a class that it does not know.
+    A part of the rows that has enough of each class chooses nearly the same precision
+    of the coefficients. As many rows behind it, which no fold has seen, judge as the
+    first fold does, but for those of a class that it does not know.
     """
-    n, n_classes = len(label), int(label.max()) + 1
-    choosing = max(_FEWEST, _A_CLASS * n_classes, _A_FEATURE * n_features)
+    n, n_classes = int(rows.n_rows), int(rows.label.max()) + 1
+    choosing = max(_FEWEST, _A_CLASS * n_classes, _A_FEATURE * rows.x.shape[1])
     choosing = n if choose_all else min(n, choosing)
-    label = label[: 2 * choosing]
+    label = rows.label[: min(n, 2 * choosing)]
     fold = folds_of(label[:choosing], unseen=len(label) - choosing)
     seen = np.bincount(label[:choosing][fold != 0], minlength=n_classes) > 0
     judges = seen[label[choosing:]] & (fold.max() >= 0)
-    return fold, np.append(fold, np.where(judges, 0, -1))
+    padding = 0, len(rows.label) - n if choosing == n else 0
+    folds = fold, np.append(fold, np.where(judges, 0, -1))
+    return [np.pad(numbers, padding, constant_values=-1) for numbers in folds]
 
 
 def shifts_of(label, weight, fold):
@@ -126,10 +126,7 @@ def judged(nets, judges):
 
 @in_either_library
 def left_out_loss(nets, judges, search):
-    """Cross-entropy of the rows left out at the best factor of the logits; and that.
-
-    ``nets`` are the heads without each of the folds.
-    """
+    """Cross-entropy of the rows left out at the best factor of the logits; and that."""
     xp = library_of(judges).xp
     logits = 0
     for k, net in enumerate(nets):
@@ -145,10 +142,9 @@ def left_out_loss(nets, judges, search):
 def best_factor(logits, label, weight, search=True):
     """Cross-entropy of rows at the best factor of the logits, and that factor.
 
-    It is one at least: a factor below one says that the penalty is too small. Without
-    a ``search`` it is one. As rows that are predicted without error would ask for an
-    infinite one, one row more counts, like all of them on average and of any class: an
-    error in so many rows is never excluded (Laplace's rule of succession).
+    It is one at least: a factor below one says that the penalty is too small. As rows
+    that are predicted without error would ask for an infinite one, one row more counts,
+    like all of them on average and of any class (Laplace's rule of succession).
     """
     library, n_classes = library_of((logits, label, weight)), max(logits.shape[1], 2)
     xp, zero = library.xp, 0 * total(weight.sum())
@@ -200,8 +196,7 @@ def likeliest_alpha(first):
 def log_posterior(point, first):
     """What a point of the path is judged by, with its prior: log-normal, of one decade.
 
-    A point is a penalty, the log probability of rows that are left out, and the factor
-    of their logits. ``first`` is the penalty of :func:`first_alpha`.
+    A point is a penalty, the log probability of the rows left out, and their factor.
     """
     alpha, value, _ = point
     return value - math.log10(alpha / likeliest_alpha(first)) ** 2 / 2

@@ -13,7 +13,6 @@ from scipy import sparse
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend, libraries
-from sklearn_gn.base import cross_entropy
 from sklearn_gn.data.rows import canonical_rows, check_fits, row_codes
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.softmax_head import newton, penalty
@@ -31,11 +30,7 @@ from sklearn_gn.softmax_head.head import (
     on_devices,
 )
 from sklearn_gn.softmax_head.sparse_rows import SparseRows
-from sklearn_gn.softmax_head.whitening import (
-    Coordinates,
-    Units,
-    has_few_rows,
-)
+from sklearn_gn.softmax_head.whitening import Coordinates, Units, has_few_rows
 from sklearn_gn.solvers import FGN, FGNNewton
 
 # Damping and rank of each solver where the parameters are None.
@@ -102,10 +97,7 @@ def distinct_rows(X, code, weight, solver):
 
 
 class Task(NamedTuple):
-    """What an algorithm gets, and what leads from its heads to those of the features.
-
-    Without coordinates, these are the same.
-    """
+    """What an algorithm gets, and the way from its heads to those of the features."""
 
     algorithm: Algorithm
     rows: Any
@@ -134,8 +126,7 @@ class Task(NamedTuple):
 def task_of(estimator, solver, X, label, kept, weight, total, rng):
     """The task of a fit: rows in batches, or, for Newton's method, in its coordinates.
 
-    ``kept`` are the numbers of the rows to take, ``weight`` their weights, and
-    ``total`` is the sum of the weights of all rows.
+    ``kept`` are the numbers of the rows, and ``total`` the sum of all weights.
     """
     device, stays_sparse = estimator.device, sparse.issparse(X)
     mesh = backend.mesh_of(device)
@@ -198,13 +189,6 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng):
     return Task(algorithm, data, options, few, coordinates, order)
 
 
-def fold_masks(label, n_folds):
-    """Masks of the rows of each fold; "loo" has a fold for each row."""
-    count = len(label) if n_folds == "loo" else n_folds
-    fold = penalty.folds_of(label, count, len(label))
-    return fold[None, :] == np.arange(fold.max() + 1)[:, None]
-
-
 def options_of(estimator, solver, batch_size, rng):
     """What an algorithm gets besides the rows."""
     cast = estimator._cast
@@ -247,20 +231,6 @@ def previous_head(estimator):
             f"warm_start=True continues from {known} features, X has {given}."
         )
     return AffineHead(estimator.coef_.T, estimator.intercept_)
-
-
-def validation_loss(validation, task):
-    """The function from a head to its loss on the validation data, if there are any."""
-    if validation is None:
-        return None
-    X, label, weight = validation
-
-    def loss(net):
-        found = task.coefficients(net)
-        logits = logits_of(X, found["coef_"], found["intercept_"])
-        return cross_entropy(logits, label, weight)
-
-    return loss
 
 
 # --- what is known of a fitted head --------------------------------------------------
@@ -314,23 +284,20 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
     if isinstance(options.solver, FGN):
         n_competitors = n_competitors_of(options.rank, len(estimator.classes_))
     most = max(1, LARGEST_GRAM // (1 + n_competitors))
-    few = first_rows(few, min(most, options.batch_size))
-    n_rows = int(min(len(few.weight), few.n_rows))
+    n = int(min(most, options.batch_size, few.n_rows))
     found["_spectrum"] = {
-        "x": few.x if sparse.issparse(few.x) else np.array(few.x),
-        "label": np.array(few.label),
-        "weight": np.array(few.weight),
+        "x": few.x[:n] if sparse.issparse(few.x) else np.array(few.x[:n]),
+        "label": np.array(few.label[:n]),
+        "weight": np.array(few.weight[:n]),
         "intercept": float(options.intercept),
         "n_competitors": n_competitors,
-        "size": n_rows * (1 + n_competitors),
     }
     return found
 
 
-def computed_spectrum(head, x, label, weight, intercept, n_competitors, size):
+def computed_spectrum(head, x, label, weight, intercept, n_competitors):
     """The eigenvalues of the matrix of some rows, descending."""
     logits, gram = logits_of(x, head.coef_, head.intercept_), x @ x.T
     gram = (gram.toarray() if sparse.issparse(gram) else gram) + intercept
     with backend.one_blas_thread():
-        spectrum = row_spectrum(logits, gram, label, weight, n_competitors)
-    return np.maximum(spectrum[:size], 0)
+        return np.maximum(row_spectrum(logits, gram, label, weight, n_competitors), 0)

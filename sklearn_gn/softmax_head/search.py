@@ -26,7 +26,7 @@ from sklearn_gn.data.rows import check_sample_weight
 from sklearn_gn.findings import Diagnosis, Finding
 from sklearn_gn.runtime.export import logistic_regression
 from sklearn_gn.runtime.onnx import ConvertedToONNX
-from sklearn_gn.softmax_head import newton, problem
+from sklearn_gn.softmax_head import newton, penalty, problem
 from sklearn_gn.softmax_head.estimator import AffineClassifier, FGNSoftmaxHead
 from sklearn_gn.softmax_head.head import AffineHead, logits_of
 from sklearn_gn.solvers import FGNNewton
@@ -214,7 +214,9 @@ class FGNSoftmaxHeadCV(
         if tests is None:
             X, kept, share, total = problem.distinct_rows(X, code, weight, FGNNewton())
             X, code = X[kept], code[kept]
-            tests = problem.fold_masks(code, self.cv)
+            count = len(code) if self.cv == "loo" else self.cv
+            fold = penalty.folds_of(code, count, len(code))
+            tests = fold[None, :] == np.arange(fold.max() + 1)[:, None]
             trains = ~tests
         else:
             total = weight.sum()
@@ -315,23 +317,19 @@ class FGNSoftmaxHeadCV(
 
     def _scorer(self):
         """Return a function of coefficients and rows, weight zero for the others."""
-        if self.scoring == _LOG_LOSS:
-
-            def score(coef, bias, X, code, weight):
-                own = weight > 0
-                logits = logits_of(X[own], coef, bias)
-                return -cross_entropy(logits, code[own], weight[own] / weight.sum())
-
-            return score
-        scorer = check_scoring(self, self.scoring)
+        scorer = (
+            None if self.scoring == _LOG_LOSS else check_scoring(self, self.scoring)
+        )
 
         def score(coef, bias, X, code, weight):
             own = weight > 0
+            X, code, weight = X[own], code[own], weight[own]
+            if scorer is None:
+                logits = logits_of(X, coef, bias)
+                return -cross_entropy(logits, code, weight / weight.sum())
             model = logistic_regression(coef, bias, self.classes_, True, None)
-            given = model, X[own], self.classes_[code[own]]
-            if np.ptp(weight[own]) == 0:
-                return scorer(*given)
-            return scorer(*given, sample_weight=weight[own])
+            words = {} if np.ptp(weight) == 0 else {"sample_weight": weight}
+            return scorer(model, X, self.classes_[code], **words)
 
         return score
 

@@ -13,11 +13,10 @@ matters. With an intercept the features are centred, ``x - mean``, which never s
 the matrix: ``K`` stands between two projections. A head to start from, which need not
 be such a combination, is one row more.
 
-This product is what costs. A head and a step carry their logits, so that the gradient
-of a new head, and each iteration of conjugate gradients, take one.
+This product is what costs, and a new Hessian costs little. A head and a step carry
+their logits, so the gradient of a new head, and each iteration of CG, take one product.
 """
 
-import math
 from functools import partial
 from typing import NamedTuple
 
@@ -30,25 +29,17 @@ from sklearn_gn.arrays.threads import in_threads, share
 from sklearn_gn.arrays.trees import add
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.optim.line_search import line_minimum
-from sklearn_gn.optim.multinomial import (
-    all_classes,
-    covariance_product,
-    cross_entropy,
-    margins,
-    probabilities,
-    to_columns,
-)
+from sklearn_gn.optim.multinomial import covariance_product, probabilities, to_columns
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     Evaluation,
-    block_rows,
     derivatives_along,
-    traces,
+    errors,
+    forcing_of,
 )
 
 _ONE_THREAD = 2**24  # multiply-adds of a product that a second thread is not worth
 _CLASSES = 32  # of a block: what is dense has a column for each feature and class
-
 _FLAT = 0.3  # part of the slope that may be left at the end of a step
 _LENGTHS = 8  # that are tried, at most
 
@@ -181,17 +172,7 @@ class SparseRows:
     def evaluate(self, net, alpha, intercept):
         """The objective of a head, its gradient, and the mean traces."""
         logits = net.image + net.bias[None, :]
-        rows, means, separated = np.empty_like(logits), np.zeros(4), True
-        size = block_rows(len(logits), logits.shape[1], NumPy)
-        for k in range(0, len(logits), size):
-            part = slice(k, k + size)
-            weight = self.weight[part]
-            split = margins(all_classes(logits[part]), self.label[part])
-            sizes = cross_entropy(split.margin), *traces(split)
-            means += [weight @ size for size in sizes]
-            separated &= bool(np.all(split.margin < 0))
-            error = (weight * split.p_rest)[:, None]
-            rows[part] = error * to_columns(split.gradient)
+        rows, means, separated = errors(logits, self.label, self.weight)
         bias = intercept * rows.sum(axis=0)
         rows += alpha * net.rows
         image, largest = self.image(rows, alpha * net.start)
@@ -209,8 +190,7 @@ class SparseRows:
         of the Hessian is small and dense, are eliminated: each direction has those that
         are best for its coefficients. Without that the mean of the rows of a class,
         from which an intercept hardly differs, would need many iterations. The last
-        step is a direction from the beginning, and a system is solved roughly: the
-        product is what costs, and a new Hessian costs little.
+        step is a direction from the beginning, and a system is solved roughly.
         """
         net, gradient = state.net, state.gradient
         p = to_columns(probabilities(net.image + net.bias[None, :]))
@@ -242,15 +222,14 @@ class SparseRows:
 
         start, bias = -gradient.start, -gradient.bias
         residual = Combination(-gradient.rows, None, start, bias)
-        enough = math.sqrt(settings.forcing) * self._size(residual)
+        size = self._size(residual)
+        enough = forcing_of(np.sqrt(size), settings) * size  # roughly
         steepest, image, iterations = residual, -gradient.image, 0
         zero = np.zeros_like(p)
         found = Combination(zero, zero, 0 * start, 0 * bias)
         take(found._replace(bias=self.intercept * of_intercepts.solve(bias)))
-        last, known = state.last_step, []
-        if last is not None:
-            known = kept = take(with_intercepts(last.rows, last.image, last.start))
-        unit = shift if shift > 0 else 1
+        last, unit = state.last_step, shift if shift > 0 else 1
+        known = kept = [] if last is None else take(with_intercepts(*last[:3]))
         while iterations < settings.cg_iterations:
             start = steepest.start / unit
             along = with_intercepts(steepest.rows / unit, image / unit, start)
@@ -283,7 +262,7 @@ class SparseRows:
         squares = np.einsum("ij,ij->i", residual.rows, residual.rows)
         zeros = np.zeros_like(squares)
         found = np.divide(squares, self.weight, zeros, where=squares > 0)
-        return float(np.sqrt(found.sum()))
+        return np.sqrt(found.sum())
 
     def _of_intercepts(self, p, gradient, damping):
         """The Hessian of the intercepts, and something for what it leaves open.

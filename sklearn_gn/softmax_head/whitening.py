@@ -37,6 +37,7 @@ from sklearn_gn.softmax_head.head import (
     block_rows,
     counted_weights,
     evaluate,
+    forcing_of,
     gradient_norms,
     in_basis,
     over_blocks,
@@ -103,11 +104,9 @@ class Whitened(NamedTuple):
         return evaluate(net, self.rows, penalty, intercept, self.dual)
 
     def direction(self, state, settings):
-        """The state, a Newton step, its slope, and the iterations that it took.
-
-        Of as many iterations as the blocks of the preconditioner cost, a part would
-        have been saved. They take no more memory than dense rows and their logits.
-        """
+        """The state, a Newton step, its slope, and the iterations that it took."""
+        # Of as many iterations as the blocks of the preconditioner cost, a part would
+        # have been saved. They take no more memory than dense rows and their logits.
         (n, r), m = self.single.shape, len(state.net.bias)
         if state.spent >= (r + r**2 / n) / 4 and m * (r + 1) ** 2 <= n * (r + m):
             inverses = class_blocks(state.net, self, settings)
@@ -260,11 +259,10 @@ def system_at(net, data, settings):
 
 @in_either_library
 def newton_direction(net, gradient, data, settings, inverses=None, last=None):
-    """Inexact Newton step in single precision.
+    """Inexact Newton step in single precision, its slope, and the iterations.
 
-    ``inverses`` are those of :func:`class_blocks`, or None. Where ``last``, the step
-    before, is given, the direction has the least undamped model over both: damping
-    alone would make it a gradient step. Returns it, the slope, and the iterations.
+    Where ``last``, the step before, is given, the direction has the least undamped
+    model over both: damping alone would make it a gradient step.
     """
     library, x = library_of(data.single), data.single
     xp = library.xp
@@ -315,7 +313,7 @@ def newton_direction(net, gradient, data, settings, inverses=None, last=None):
         product,
         right,
         precondition=precondition,
-        tol=settings.forcing,
+        tol=forcing_of(size, settings),
         max_iter=settings.cg_iterations,
     )
     if last is not None:
@@ -379,10 +377,7 @@ def class_blocks(net, data, settings):
 
 
 def least_of_both(product, right, step, last):
-    """Minimum of the quadratic model over two directions.
-
-    ``product`` is that with the Hessian, and ``right`` minus the gradient.
-    """
+    """Minimum of a quadratic model over two directions."""
     library, pair = library_of(right), (step, last)
     xp, images = library.xp, [product(v) for v in pair]
     matrix = xp.stack([xp.stack([dot(v, image) for image in images]) for v in pair])

@@ -38,17 +38,17 @@ def lbfgs(rows, state, settings):
         memory = first_order.start(first_order.lbfgs(), net.theta)
     # The value and gradient, unless they are known, and the new output layer.
     passes = 1 if np.isfinite(memory[-1].value) else 3
-    net, memory, value, loss, size, info = lbfgs_update(
+    net, memory, value, loss, size, search = lbfgs_update(
         settings.model, net, memory, rows, settings.penalties
     )
     report = Report(
         loss=float(loss),
         grad_norm=float(size),
-        step_size=float(memory[-1].learning_rate),
+        step_size=float(search.learning_rate),
         stop=None if loss < value else "tol",  # the next search would be the same
     )
     state = state._replace(net=net, memory=memory)
-    return state, report, passes + 2 * int(info.num_linesearch_steps)
+    return state, report, passes + 2 * int(search.info.num_linesearch_steps)
 
 
 @partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
@@ -56,18 +56,15 @@ def lbfgs_update(model, net, memory, rows, penalties):
     """Search along a direction for the strong Wolfe conditions."""
     reduced = partial(reduced_objective, model, net.output, rows, penalties)
     value, gradient = first_order.value_and_gradient(reduced, net.theta, memory)
-    move, memory = first_order.line_search_step(
+    move, searched = first_order.line_search_step(
         first_order.lbfgs(), net.theta, value, gradient, memory, reduced
     )
     theta = jax.tree.map(lambda p, u: p + u, net.theta, move)
     inner = solve_inner(model, Net(theta, net.output), rows, penalties)
-    better = inner.loss < value
-    # Value and gradient of the line search are of no use if the step is not taken.
-    forgotten = memory[-1]._replace(value=jnp.full_like(memory[-1].value, jnp.inf))
-    kept = (Net(theta, inner.output), memory), (net, (*memory[:-1], forgotten))
-    net, memory = jax.tree.map(partial(jnp.where, better), *kept)
-    loss = jnp.minimum(inner.loss, value)
-    return net, memory, value, loss, norm(gradient), memory[-1].info
+    kept = (Net(theta, inner.output), searched), (net, memory)
+    net, memory = jax.tree.map(partial(jnp.where, inner.loss < value), *kept)
+    loss, search = jnp.fmin(inner.loss, value), searched[-1]
+    return net, memory, value, loss, norm(gradient), search
 
 
 def reduced_objective(model, start, rows, penalties, theta):

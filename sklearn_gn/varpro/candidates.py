@@ -32,6 +32,7 @@ from sklearn_gn.bayes.layers import Layers, RegularisedLayers, sum_over_blocks
 from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.multinomial import all_classes
+from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import (
     Member,
     is_worth_threads,
@@ -157,24 +158,22 @@ def of_kinds(members, rows, n_effective):
     return found
 
 
-def of_regression(members, rows, options, kernel, is_open):
+def of_regression(members, rows, options, is_open):
     """Return the members of all candidates with their shares, networks first.
 
-    A Gaussian process is one of them if ``is_open``; ``kernel`` is that of some rows,
-    if it is known.
+    A Gaussian process is one of them if ``is_open``.
     """
     n_effective = options.evidence.n_effective
-    candidates = of_kinds(members, rows, n_effective)
-    linear = linear_model(rows, n_effective)
+    linear, line = linear_model(rows, n_effective), ()
     if linear is not None:
         d, k = members[0].model.sizes[0], rows.y.shape[1]
         model = Layers((d,), (), k, "squared", tuple(range(d)))
         alpha, gamma = linear.penalties(model.n_groups)
         theta, beta = linear.coef.ravel(), linear.beta
         net = RegularisedLayers(theta, alpha, beta, gamma, linear.log_evidence)
-        one = with_summaries((Member(model, net),), rows, options)
-        candidates += of_kinds(one, rows, n_effective)
-    process = of_process(rows, options, candidates, kernel) if is_open else None
+        line = with_summaries((Member(model, net),), rows, options)
+    candidates = of_kinds((*members, *line), rows, n_effective)
+    process = of_process(rows, options, candidates) if is_open else None
     candidates += [] if process is None else [process]
     found, share = [], weights(candidates, left_out_rows(rows).weight, n_effective)
     for candidate, own in zip(candidates, share, strict=True):
@@ -190,44 +189,27 @@ def weights(candidates, weight, n_effective):
     return np.transpose([stacking.weights(p, weight, n_effective) for p in of_targets])
 
 
-def of_process(rows, options, others, logs=None):
+def of_process(rows, options, others):
     """Return the :class:`Candidate` of a Gaussian process, or None.
 
     It is fitted to some of the rows that are left out, and to all of them if it then
-    has a share beside the other candidates. ``logs`` is the kernel of some rows, if it
-    is known.
+    has a share beside the other candidates.
     """
-    share, logs = share_of_process(rows, options, others, logs)
-    if not np.any(share):
-        return None
-    counts, order = _counts(rows, options)
-    if len(order) > _FIRST_ROWS:
-        few = order[: 3 * _FIRST_ROWS]
-        logs = gaussian_process.best_kernel(logs, *(a[few] for a in counts)).x
-    return _process(logs, counts, options)
-
-
-def share_of_process(rows, options, others, logs=None):
-    """Return the share of a process of some rows beside others, and its kernel."""
-    counts, order = _counts(rows, options)
-    if logs is None:
-        few = order[:_FIRST_ROWS]
-        logs = gaussian_process.first_kernel(*(a[few] for a in counts))
-    few = order[: 3 * _FIRST_ROWS]
-    part = type(counts)(*(a[few] for a in counts))
+    some, n_effective = left_out_rows(rows), options.evidence.n_effective
+    counts = some._replace(weight=n_effective * some.weight)
+    order = np.random.RandomState(options.seed).permutation(len(some.x))
+    first, few = order[:_FIRST_ROWS], order[: 3 * _FIRST_ROWS]
+    logs = gaussian_process.first_kernel(*(a[first] for a in counts))
+    part = Rows(*(a[few] for a in counts))
     found = _process(logs, part, options)
     if found is None:
-        return 0.0, logs
+        return None
     beside = [other._replace(log_p=other.log_p[few]) for other in others]
-    n_effective = options.evidence.n_effective
-    return weights([*beside, found], part.weight, n_effective)[-1], logs
-
-
-def _counts(rows, options):
-    """The rows that are left out, with counts as weights, and an order of them."""
-    some = left_out_rows(rows)
-    order = np.random.RandomState(options.seed).permutation(len(some.x))
-    return some._replace(weight=options.evidence.n_effective * some.weight), order
+    if not np.any(weights([*beside, found], part.weight, n_effective)[-1]):
+        return None
+    if len(order) > _FIRST_ROWS:
+        logs = gaussian_process.best_kernel(logs, *part).x
+    return _process(logs, counts, options)
 
 
 def _process(logs, counts, options):
@@ -235,12 +217,8 @@ def _process(logs, counts, options):
     found = gaussian_process.fitted(Kernel.of(logs), *counts)
     if found is None:
         return None
-    process, k, n_effective = (
-        found.process,
-        counts.y.shape[1],
-        options.evidence.n_effective,
-    )
-    noise, ones = process.scale * process.kernel.noise, np.ones(k)
+    process, n_effective = found.process, options.evidence.n_effective
+    noise, ones = process.scale * process.kernel.noise, np.ones(counts.y.shape[1])
     y_scale = options.scaling.y_scale * ones
     value = found.log_evidence - n_effective * float(np.sum(np.log(y_scale)))
     sees_all = math.isclose(np.sum(counts.weight), n_effective)
@@ -257,13 +235,8 @@ def _process(logs, counts, options):
     )
     net = RegularisedLayers(found.theta, None, 1 / noise, None, found.log_evidence)
     variances = np.broadcast_to(found.variances[:, None], found.errors.shape)
-    return Candidate.of(
-        (Member(process, net, known=known),),
-        found.errors[None],
-        variances[None],
-        counts.weight,
-        n_effective,
-    )
+    member, both = Member(process, net, known=known), (found.errors, variances)
+    return Candidate.of((member,), *(a[None] for a in both), counts.weight, n_effective)
 
 
 # --- classes --------------------------------------------------------------------------

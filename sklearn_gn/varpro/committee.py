@@ -22,8 +22,7 @@ variance :math:`\tau = s^2 / \sigma^2` is better than that of m by
 .. math:: \frac{\tau}{2 m (m + 1)},
 
 where s is their spread and :math:`\sigma` the deviation of a row. So tables in which
-starts differ by less than the noise have two members, and so have those of which a
-Gaussian process leaves the networks no share.
+starts differ by less than the noise have two members.
 
 A member of many rows is fitted to some of them first, ten a parameter; its last steps
 are taken on all rows, with the Gauss-Newton matrix of these
@@ -57,7 +56,7 @@ from sklearn_gn.data.units import Units
 from sklearn_gn.linalg.large_gram import LARGEST_DENSE, affordable, work_of
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
-from sklearn_gn.varpro import candidates, wide_members
+from sklearn_gn.varpro import wide_members
 from sklearn_gn.varpro.fitted import set_fitted
 from sklearn_gn.varpro.members import (
     Member,
@@ -317,7 +316,6 @@ class CommitteeState(NamedTuple):
     reason: str | None = None  # why the last of them has
     tries: bool = False  # whether this round tries a larger network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
-    kernel: np.ndarray | None = None  # of a Gaussian process of some rows, if tried
     next_seconds: float = 0.0  # that one more step and the end of the fit may take
 
     @property
@@ -370,14 +368,13 @@ def _with_round(rows, state, members, options):
         model, net = member.model, member.net
         every = max(1, len(rows.x) // model.n_rows_of_matrix(len(rows.x)))
         some, of_some = _part(rows, every, options)
-        state = evidence_gn.init_at(
-            model, some, net.theta, net.alpha, net.beta, of_some
-        )
+        given = net.theta, net.alpha, net.beta
+        state = evidence_gn.init_at(model, some, *given, of_some)
         best = Member(model, state.net)
         return MemberRun(model, state, best, state.criterion, every)
 
-    with_threads = is_worth_threads(members[0].model, rows)
-    runs = tuple(side_by_side(begun, members, with_threads))
+    heavy = is_worth_threads(members[0].model, rows)
+    runs = tuple(side_by_side(begun, members, heavy))
     loss = float(np.mean([run.state.loss for run in runs]))
     return state._replace(runs=runs, loss=loss)
 
@@ -419,19 +416,16 @@ def _next_round(rows, state, report, options):
     if larger is not None:
         members = (larger,)
     elif state.reason != "rounding":
-        count, kernel = _n_members(ended, rows, options, state.kernel)
-        state, kinds = state._replace(kernel=kernel), [m.model for m in by_evidence]
-        kinds = list(dict.fromkeys(kinds))
+        kinds = list(dict.fromkeys(member.model for member in by_evidence))
         members = tuple(
             first_member(kinds[i % len(kinds)], rows, n, rng)
-            for i in range(count - len(ended))
+            for i in range(_n_members(ended, rows, tol) - len(ended))
         )
     if not members:
         return state._replace(tries=True), report._replace(stop=state.reason)
     state = state._replace(tries=larger is not None)
-    return _with_round(rows, state, members, options.evidence), report._replace(
-        stop=None
-    )
+    state = _with_round(rows, state, members, options.evidence)
+    return state, report._replace(stop=None)
 
 
 def _larger(member, rows, n_effective, rng, most_work):
@@ -452,16 +446,11 @@ def _larger(member, rows, n_effective, rng, most_work):
     return Member(larger, net._replace(theta=theta, log_evidence=-math.inf))
 
 
-def _n_members(members, rows, options, kernel):
-    """Return the number of members for which one more would be hardly any better.
-
-    It is that of the present ones where a Gaussian process leaves them no share, whose
-    ``kernel`` for some rows is returned, too, as soon as it is known.
-    """
-    n = len(members)
-    if n < 2:
-        return 2, kernel
-    some, worth = left_out_rows(rows), _WORTH * options.evidence.tol
+def _n_members(members, rows, tol):
+    """Return the number of members for which one more would be hardly any better."""
+    if len(members) < 2:
+        return 2
+    some, worth = left_out_rows(rows), _WORTH * tol
     values = np.array([member.values(some.x) for member in members])
     if members[0].model.loss == "squared":
         noise = np.mean([1 / member.net.beta for member in members])
@@ -470,14 +459,8 @@ def _n_members(members, rows, options, kernel):
         p = [np.sum(some.y * softmax(all_classes(u), axis=1), axis=1) for u in values]
         variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
     gain = some.weight @ variance / (2 * np.sum(some.weight))
-    if gain >= worth * n * (n + 1) and options.is_open:
-        networks = candidates.with_summaries(members, rows, options)
-        networks = candidates.of_kinds(networks, rows, options.evidence.n_effective)
-        share, kernel = candidates.share_of_process(rows, options, networks, kernel)
-        if np.all(share == 1):
-            gain = 0.0
     ratio = np.nan_to_num(gain / max(worth, np.finfo(float).tiny))
-    return int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, N_PARTS)), kernel
+    return int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, N_PARTS))
 
 
 def _evidence_step(rows, state, options):
@@ -489,12 +472,8 @@ def _evidence_step(rows, state, options):
     options = options._replace(tol=options.tol * max(1.0, work / _MUCH_WORK))
     take, heavy = partial(_run_after_step, rows, options), is_worth_threads(model, rows)
     runs = side_by_side(take, state.runs, heavy)
-    if any(
-        run.report.stop == "rounding" for run in runs
-    ):  # beside it others have no share
-        ended = [
-            run.report._replace(stop=run.report.stop or "rounding") for run in runs
-        ]
+    if "rounding" in [run.report.stop for run in runs]:  # beside it others do not count
+        ended = [r.report._replace(stop=r.report.stop or "rounding") for r in runs]
         runs = [r._replace(report=e) for r, e in zip(runs, ended, strict=True)]
     n_running = sum(run.report.stop is None for run in state.runs)
     return state._replace(runs=tuple(runs)), _report(runs, n_running)

@@ -34,9 +34,8 @@ def set_fitted(estimator, run, rows, options, factors):
         # The process may take as long as the networks did.
         limit = np.inf if estimator.max_time is None else estimator.max_time
         in_time = run.stop_reason.converged and 2 * run.elapsed <= limit
-        kernel = getattr(state, "kernel", None)
         is_open = options.is_open and in_time
-        members = candidates.of_regression(small, rows, options, kernel, is_open)
+        members = candidates.of_regression(small, rows, options, is_open)
     members = list(members)
     for number, one in enumerate(members):
         if one.known is None:  # its penalties were not chosen

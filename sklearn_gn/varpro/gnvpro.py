@@ -242,9 +242,8 @@ def gauss_newton(rows, state, settings, projected):
     # 2. and 3. Linearisation, and the spectral form of the Gauss-Newton matrix.
     found, passes = quadratic_model(state.net, rows, settings, projected)
     # 4. Trust-region steps, until one is accepted.
-    given = rows, settings.penalties, projected
-    attempt = partial(try_step, settings.model, state.net, found.spectral)
-    attempt = partial(attempt, found.factors, *given)
+    given = state.net, found, rows, settings.penalties, projected
+    attempt = partial(try_step, settings.model, *given)
     trial, gain_ratio, radius, n_trials = find_step(state, attempt, settings)
     stop = None
     if trial is None:  # no further iteration would find one
@@ -268,25 +267,15 @@ def gauss_newton(rows, state, settings, projected):
 @partial(
     by_rows, compiled=jitted(static_argnames=("model", "projected")), static=("model",)
 )
-def try_step(
-    model,
-    net,
-    spectral,
-    factors,
-    rows,
-    penalties,
-    projected,
-    radius,
-    damping,
-    fraction,
-):
+def try_step(model, net, found, rows, penalties, projected, radius, damping, fraction):
     """Return a fraction of the step by a quadratic model, and the objective after it.
 
     The shift is ``damping``, or with None that with which the step is as long as the
     radius. Without a radius yet, which is NaN, the step may be as long as the
     parameters are: the model says nothing about steps that saturate the activations.
     """
-    flat, unravel = ravel_pytree(net.theta if projected else net)
+    spectral, parameters = found.spectral, net.theta if projected else net
+    flat, unravel = ravel_pytree(parameters)
     size = jnp.maximum(jnp.linalg.norm(flat), 1)
     radius = jnp.where(jnp.isnan(radius), size, radius)
     shift = radius_shift(spectral, radius) if damping is None else damping
@@ -294,7 +283,7 @@ def try_step(
     moved = unravel(flat + spectral.basis @ coordinates)
     if projected:
         start = Net(moved, net.output)
-        inner = solve_inner(model, start, rows, penalties, factors)
+        inner = solve_inner(model, start, rows, penalties, found.factors)
         moved, loss = Net(moved, inner.output), inner.loss
     else:
         loss = objective(model, moved, rows, penalties)

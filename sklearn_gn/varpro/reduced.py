@@ -53,39 +53,43 @@ def quadratic_model(net, rows, settings, projected):
     In theta where W is ``projected`` out, or in all weights of the network.
     """
     given = settings.model, net, rows, settings.penalties
-    p, q = net.output.shape
     form = curvature_form(settings, rows, net) if projected else "krylov"
     if form == "krylov":
         n = dimension(net.theta if projected else net)
         rank = min(20 if settings.rank is None else settings.rank, LARGEST_DENSE, n)
         found = krylov_model(*given, projected, rank)
         return found, 2 + 2 * int(found.inner_iterations)
-    # Of many targets the derivatives of the features alone.
-    few = settings.model.loss == "squared" and p < q
+    p, q = net.output.shape
+    few = features_are_fewer(settings.model, net.output)
     return dense_model(*given, form == "dual"), 2 + (p - 1 if few else p * q)
 
 
 def curvature_form(settings, rows, net):
     """Return the form of the Gauss-Newton matrix: "krylov", "primal" or "dual"."""
-    curvature, (p, q) = settings.solver.curvature, net.output.shape
-    (m, n_classes), n = rows.y.shape, dimension(net.theta)
+    model, curvature = settings.model, settings.solver.curvature
     if settings.rank is not None and curvature == "dense":
         raise ValueError(
             f"rank={settings.rank} is the dimension of a Krylov space, and "
             "GNvpro(curvature='dense') takes none: leave rank at None, or set "
             "curvature='krylov'."
         )
-    squared = settings.model.loss == "squared"
-    n_rows = m * (min(q, p) if squared else n_classes)
-    n_dual = n_rows + 2 * p * q
-    dual = n_dual < n and getattr(settings.model.network, "plain_penalty", True)
+    (m, n_columns), (p, q), n = rows.y.shape, net.output.shape, dimension(net.theta)
+    if features_are_fewer(model, net.output):
+        n_columns = p
+    n_dual = (m + p) * n_columns + p * q
+    dual = n_dual < n and getattr(model.network, "plain_penalty", True)
     order = n_dual if dual else n
-    largest = order if squared else max(order, p * q)
-    affordable = n_rows * n <= _DENSE_FLOATS and largest <= LARGEST_DENSE
+    largest = order if model.loss == "squared" else max(order, p * q)
+    affordable = m * n_columns * n <= _DENSE_FLOATS and largest <= LARGEST_DENSE
     automatic = curvature == "auto" and settings.rank is None
     if curvature == "dense" or (automatic and affordable):
         return "dual" if dual else "primal"
     return "krylov"
+
+
+def features_are_fewer(model, output):
+    """Whether the targets of least squares may be rotated into fewer directions."""
+    return model.loss == "squared" and output.shape[0] < output.shape[1]
 
 
 # --- in a Krylov space ---------------------------------------------------------------
@@ -196,15 +200,17 @@ def krylov_model(model, net, rows, penalties, projected, rank):
 def dense_model(model, net, rows, penalties, dual):
     """Return the model in the eigenvectors of the reduced Gauss-Newton matrix.
 
-    With the derivative D of the values at fixed W, the change of W is that of a fit and
-    that by the error, ``J_W = -H^-1 (F + E)``, for the inner Hessian H. The products of
-    the two cancel in the matrix, which is ``K^T K + alpha B^T B`` for the rows K
+    With the derivative D of the values at fixed W and the inner Hessian H, W moves by
+    ``J_W = -H^-1 (F + E)``, and the matrix is ``K^T K + alpha B^T B`` for the rows K
 
-        sqrt(w) R (D - z H^-1 F),    sqrt(alpha_out) H^-1 F,    H^-1/2 E,
+        sqrt(w) R (D + z J_W),    sqrt(alpha_out) J_W,    where R^T R = S.
 
-    where ``R^T R = S``. If these are fewer than the weights, and B = I, its ``dual``
-    ``K K^T`` has the same eigenvalues. There only the penalty acts on what is not in
-    the span of the rows, and only its part of the gradient.
+    Where targets are rotated, F and E have no columns in common. Their products cancel
+    each other: E is left out of J_W, and has rows ``H^-1/2 E`` of its own.
+
+    If the rows are fewer than the weights, and B = I, their ``dual`` ``K K^T`` has the
+    same eigenvalues. There only the penalty acts on what is not in the span of the
+    rows, and only its part of the gradient.
     """
     inner = solve_inner(model, net, rows, penalties)
     flat, unravel = ravel_pytree(net.theta)
@@ -218,11 +224,15 @@ def dense_model(model, net, rows, penalties, dual):
 
     curved = weight * of_each(loss_curvature, at_fixed)
     fit, by_error = total((jnp.einsum("ik,iqn->kqn", inner.z, curved), by_error))
-    fit = solve_hessian(model, inner, rows, penalties, fit)
-    own = of_each(curvature_root, at_fixed - jnp.einsum("ik,kqn->iqn", inner.z, fit))
+    rotated = features_are_fewer(model, inner.output)
+    change = fit if rotated else fit + by_error
+    change = -solve_hessian(model, inner, rows, penalties, change)
+    own = of_each(curvature_root, at_fixed + jnp.einsum("ik,kqn->iqn", inner.z, change))
     own = (jnp.sqrt(weight) * own).reshape(-1, n)
-    fit = jnp.sqrt(penalties.output) * fit.reshape(-1, n)
-    shared = jnp.concatenate([fit, inner.factors.half(by_error).reshape(-1, n)])
+    shared = jnp.sqrt(penalties.output) * change.reshape(-1, n)
+    if rotated:
+        own_by_error = inner.factors.half(by_error).reshape(-1, n)
+        shared = jnp.concatenate([shared, own_by_error])
     if dual:
         rows_of = jnp.concatenate([all_rows(own), shared])
         spectral = _dual_eigenvectors(rows_of, gradient, flat, penalties.hidden)
@@ -257,20 +267,20 @@ def derivatives(model, theta, inner, rows, pull):
     For least squares the targets may be rotated, which changes no product over them:
     where the features are fewer, so are the directions of W.
     """
-    output, (p, q) = inner.output, inner.output.shape
-    eye = jnp.eye(p, dtype=output.dtype)
-    if model.loss == "squared" and p < q:
-        dz = value_jacobian(model, theta, eye, rows.x)
-        at_fixed = jnp.einsum("qa,ian->iqn", upper_factor(output.T), dz)
-        return at_fixed, jnp.einsum("ian,iq->aqn", dz, inner.error)
+    output = inner.output
+    eye = jnp.eye(len(output), dtype=output.dtype)
+    if features_are_fewer(model, output):
+        dz = value_jacobian(model, theta, eye[:, :-1], rows.x)  # the last one is zero
+        at_fixed = jnp.einsum("qa,ian->iqn", upper_factor(output[:-1].T), dz)
+        by_error = jnp.einsum("ian,iq->aqn", dz, inner.error)
+        return at_fixed, jnp.pad(by_error, ((0, 1), (0, 0), (0, 0)))
 
     # The derivatives of sum_i z_ik e_i are pulled back through the network, for one
     # feature k at a time: from those of the features of every row, which fill the
     # memory, it took up to fourteen times as long.
     def of_feature(unit):
-        return jax.vmap(lambda error: pull(error[:, None] * unit[None, :])[0], 1)(
-            inner.error
-        )
+        of_target = jax.vmap(lambda e: pull(e[:, None] * unit[None, :])[0], 1)
+        return of_target(inner.error)
 
     by_error = lax.map(of_feature, eye)
     return value_jacobian(model, theta, output, rows.x), by_error

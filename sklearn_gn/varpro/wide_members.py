@@ -123,9 +123,11 @@ def run_epoch(member, rows, n_effective, damping, dtype, rng):
     model, net = member.model, member.net
     output, layers = model.split(net.theta)
     maps = [a.astype(dtype) for a in (output.T, *layers)]
-    penalties = [
-        (a / n_effective).astype(dtype) for a in precisions_of_inputs(model, net.alpha)
-    ]
+    # The weights of one input of an affine map have one penalty.
+    penalties = evidence.prior_precision(model.groups(), net.alpha) / n_effective
+    of_output, of_layers = model.split(penalties)
+    penalties = of_output[:, 0], *(layer[0] for layer in of_layers)
+    penalties = [a.astype(dtype) for a in penalties]
     n, total = len(rows.x), 0.0
     for index in np.array_split(rng.permutation(n), max(1, round(n / _BATCH))):
         share = np.sum(rows.weight[index])
@@ -141,17 +143,6 @@ def run_epoch(member, rows, n_effective, damping, dtype, rng):
     squares = evidence.weighted_squares(theta, model.groups(), net.alpha)
     member = member._replace(net=net._replace(theta=theta))
     return member, float(total) + squares / n_effective / 2
-
-
-def precisions_of_inputs(model, alpha):
-    """Return the prior precision of the weights of each input of each affine map."""
-    d, last = model.n_slopes, model.n_linear - 1 - model.n_slopes
-    found = [np.repeat([0.0, alpha[0], alpha[1]], [1, d, last])]
-    of_layers = alpha[2 + model.n_feature_groups :]
-    for number, (_, n_inputs) in enumerate(model.shapes()):
-        own = alpha[3] if number == 0 else of_layers[number]
-        found.append(np.repeat([alpha[2], own], [1, n_inputs - 1]))
-    return found
 
 
 def batch_step(model, maps, batch, penalties, damping):

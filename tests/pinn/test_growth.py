@@ -196,16 +196,19 @@ def test_half_of_the_points_are_where_the_residual_is():
     assert found[8:].min() > 0.5 > even[8:].min()
 
 
-@pytest.mark.parametrize("tol", [1e-1, 1e-3, 1e-5])
-def test_a_fit_ends_at_the_error_that_is_asked_for(tol):
+@pytest.mark.parametrize(
+    ("tol", "dtype"),
+    [(1e-1, "float64"), (1e-2, "float32"), (1e-3, "float64"), (1e-5, "float64")],
+)
+def test_a_fit_ends_at_the_error_that_is_asked_for(tol, dtype):
     problem = Problem(
         lambda u, x: d(u, "x", "x") - 4 * jnp.exp(2 * x[0]),
         Box(x=(0, 1)),
         Dirichlet(lambda x: jnp.exp(2 * x[0])),
         exact=lambda x: jnp.exp(2 * x[0]),
     )
-    solver = PINNSolver(problem, hidden_layer_sizes=(8, 8), tol=tol, random_state=0)
-    solver.fit()
+    settings = dict(hidden_layer_sizes=(8, 8), dtype=dtype, random_state=0)
+    solver = PINNSolver(problem, tol=tol, **settings).fit()
     assert solver.converged_
     assert solver.stop_reason_ == "tol"
     assert solver.relative_error() < 3 * tol

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.signal import lfilter
 
 from sklearn_gn import SegmentedRegressor, fit_groups
 from sklearn_gn.plotting import SeriesDisplay
@@ -118,3 +119,21 @@ def test_nan_is_said_to_be_in_its_group(data):
     said = refused("x", [second[0], *third], np.nan)
     assert "contains NaN" in said
     assert "and those of 1 other group." in said
+
+
+@pytest.mark.parametrize("absolute_sigma", [False, True])
+def test_errors_in_correlated_noise_are_those_of_separate_fits(absolute_sigma):
+    rng, x, parts = np.random.default_rng(0), np.linspace(0, 10, 200), []
+    for phi in (0.0, 0.6):
+        noise = lfilter([0.4], [1, -phi], rng.standard_normal(200))
+        y = 0.5 * x + np.maximum(x - 6, 0) + noise
+        parts.append(pd.DataFrame({"g": phi, "x": x, "y": y, "s": 0.5}))
+    words = {"group": "g", "target": "y", "features": ["x"], "y_std": "s"}
+    model = SegmentedRegressor(1)
+    table = fit_groups(model, pd.concat(parts), **words, absolute_sigma=absolute_sigma)
+    found = table.loc[table["segment"] == 2, "breakpoint_std_error"]
+    for one, error in zip(parts, found, strict=True):
+        given = {"y_std": one["s"], "absolute_sigma": absolute_sigma}
+        model.fit(one[["x"]], one["y"], **given)
+        assert_allclose(error, model.breakpoint_std_[0], rtol=1e-7)
+    assert len(model.autocorrelation_) > 0

@@ -249,7 +249,7 @@ def test_a_grid_over_damping_and_rank_searches_the_default_solver():
     X, y = small(n=60)
     grid = {"damping": [None, 0.01], "rank": [None, 1]}
     search = GridSearchCV(
-        FGNSoftmaxHead(alpha=1e-3, max_iter=2, random_state=0), grid, cv=3
+        FGNSoftmaxHead(alpha=1e-3, max_iter=4, random_state=0), grid, cv=3
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

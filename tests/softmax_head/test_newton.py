@@ -73,22 +73,18 @@ def whitened(rows, options, net, put=np.asarray):
     return data, net, newton.objective(data, net, float(options.alpha)).gradient
 
 
-def settings_of(data, net, options):
-    return newton.newton_settings(options, newton.evaluated(data, net, ALPHA))
-
-
 @pytest.mark.parametrize(
     ("n_classes", "put"), [(2, np.asarray), (4, np.asarray), (4, jax.device_put)]
 )
 def test_damping_is_the_shift_of_the_hessian(n_classes, put, monkeypatch):
-    monkeypatch.setattr(newton, "_FORCING", 1e-6)
+    monkeypatch.setattr(whitening, "forcing_of", lambda size, settings: 1e-6)
     for damping in (0.01, 1.0):
         rows, options, net = problem(n_classes, damping=damping)
         expected = dense_direction(rows, net, damping)
         options = options._replace(compiled=put is not np.asarray)
         data, net, gradient = whitened(rows, options, net, put)
-        direction, slope, count = newton_direction(
-            net, gradient, data.space, settings_of(data, net, options)
+        direction, slope, count = newton_direction.__wrapped__(  # not compiled before
+            net, gradient, data.space, newton.newton_settings(options, 1.0)
         )
         weight = data.space.basis @ direction.weight
         found = np.concatenate([weight, direction.bias[None, :]])
@@ -127,7 +123,7 @@ def test_a_damped_step_takes_the_one_before_into_account(alike):
 def test_rank_bounds_the_iterations_of_conjugate_gradients(rank):
     rows, options, net = problem(4, rank=rank, compiled=False)
     data, net, gradient = whitened(rows, options, net)
-    settings = settings_of(data, net, options)
+    settings = newton.newton_settings(options, 1.0)
     *_, count = newton_direction(net, gradient, data.space, settings)
     assert int(count) <= rank
     if rank == 1:
@@ -139,7 +135,7 @@ def test_classes_do_not_move_all_alike():
     rows, options, net = problem(4, rank=1, alpha=np.float64(1e-6), compiled=False)
     net = jax.tree.map(lambda a: a - a.mean(axis=-1, keepdims=True), net)
     data, net, gradient = whitened(rows, options, net)
-    settings = settings_of(data, net, options)
+    settings = newton.newton_settings(options, 1.0)
     direction, *_ = newton_direction(net, gradient, data.space, settings)
     for part in direction:
         np.testing.assert_allclose(

@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from sklearn_gn import VarProNetClassifier
-from sklearn_gn.bayes.layers import Layers, RegularisedLayers
+from sklearn_gn.bayes.layers import RegularisedLayers
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.optim.multinomial import bounding_curvature
@@ -205,16 +205,6 @@ def test_members_of_both_kinds_are_resumed_bit_for_bit(tmp_path, random_state):
         assert_array_equal(resumed.predict_proba(X), whole.predict_proba(X))
         loss = whole.convergence_log_["loss"]
         assert_array_equal(resumed.convergence_log_["loss"], loss)
-
-
-def test_priors_belong_to_groups():
-    model = Layers((2, 3, 2), ("tanh", "relu"), 1, "cross_entropy", (0, 1))
-    alpha = np.arange(1.0, 1 + model.n_groups)
-    rows = wide_members.precisions_of_inputs(model, alpha)
-    slope, coef, bias, first, second = alpha
-    assert_array_equal(rows[0], [0, slope, slope, coef, coef])
-    assert_array_equal(rows[1], [bias, first, first])
-    assert_array_equal(rows[2], [bias, second, second, second])
 
 
 def test_a_mixed_committee_of_few_small_members_continues():
