@@ -25,7 +25,7 @@ from sklearn_gn.arrays import backend, programs, threads
 from sklearn_gn.callbacks import EarlyStopping, TimeBudget
 from sklearn_gn.data.chunks import class_numbers
 from sklearn_gn.data.row_checks import checked_rows, target_spread
-from sklearn_gn.data.rows import check_sample_weight, validate_data
+from sklearn_gn.data.rows import check_sample_weight, validate_data, weights_of
 from sklearn_gn.findings import Diagnosis, diagnose
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.runtime.onnx import ConvertedToONNX
@@ -188,6 +188,26 @@ class GaussNewtonEstimator(
     def _most_iterations(self):
         """Number of iterations after which a fit ends; it may be infinite."""
         return self.max_iter
+
+    def _checked_rows(
+        self, X, y, sample_weight=None, y_std=None, X_val=None, y_val=None
+    ):
+        """Check the data of a regression, and set whether it has a single target.
+
+        Returns what callbacks see of the rows, a dict of X, y and metadata; the targets
+        of shape (m, n_targets); the weights; and the validation data.
+        """
+        X, y = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
+        )
+        weight, *_ = weights_of(sample_weight, y_std, X)
+        self._single_target, targets = y.ndim == 1, y.reshape(len(y), -1)
+        validation = None
+        if X_val is not None or y_val is not None:
+            validation = self._check_validation(X_val, y_val, targets.shape[1])
+        unweighted = sample_weight is None and y_std is None
+        metadata = None if unweighted else {"sample_weight": weight}
+        return {"X": X, "y": y, "metadata": metadata}, targets, weight, validation
 
     def _check_validation(self, X_val, y_val, n_targets=None):
         """X, targets or class numbers, and weights of sum one; None without any."""

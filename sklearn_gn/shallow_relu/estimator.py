@@ -36,7 +36,6 @@ from sklearn_gn.data.rows import (
     check_sample_weight,
     chunks_of,
     validate_data,
-    weights_of,
 )
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.runtime.fit_loop import FitRun
@@ -47,7 +46,6 @@ from sklearn_gn.shallow_relu.network import hidden_features, hyperplanes_to_user
 from sklearn_gn.shallow_relu.problem import ROBUST_GN, exact_problem_of, problem_of
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver
 
-_ROWS = {"multi_output": True, "y_numeric": True, "dtype": np.float64}
 _BY_TARGET = "output_coef_", "output_intercept_", "linear_coef_", "noise_std_"
 
 
@@ -336,20 +334,15 @@ class ShallowReLURegressor(
         chunks = self._large_rows(X, y, sample_weight, X_val, y_std)
         if chunks is not None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
-        X, y = validate_data(self, X, y, **_ROWS)
-        self._single_target = y.ndim == 1
-        weight, *_ = weights_of(sample_weight, y_std, X)
-        n_targets = 1 if self._single_target else y.shape[1]
-        validation = self._check_validation(X_val, y_val, n_targets)
-        unweighted = sample_weight is None and y_std is None
-        metadata = None if unweighted else {"sample_weight": weight}
-        data = {"X": X, "y": y, "metadata": metadata}
+        data, y, weight, validation = self._checked_rows(
+            X, y, sample_weight, y_std, X_val, y_val
+        )
 
         def is_late():
             seconds = np.inf if self.max_time is None else self.max_time
             return time.perf_counter() - began > seconds
 
-        problem = problem_of(self, X, y, weight, validation, is_late)
+        problem = problem_of(self, data["X"], y, weight, validation, is_late)
         self._solve(problem, data, began)
         exact = exact_problem_of(self, problem, is_late)
         if exact is not None:
@@ -401,14 +394,12 @@ class ShallowReLURegressor(
             once, or if one is malformed or holds NaN or infinity.
         """
         first = first_chunk(self, chunks, X_val)
-        X, y = validate_data(self, first[0][:1], first[1][:1], **_ROWS)
-        self._single_target = y.ndim == 1
-        reason = reason_against_chunks(self, X.shape[1])
+        X, y = (array[:1] for array in first[:2])
+        _, y, _, validation = self._checked_rows(X, y, X_val=X_val, y_val=y_val)
+        reason = reason_against_chunks(self, self.n_features_in_)
         if reason is not None:
             raise ValueError(f"fit_chunks never has all rows in memory. {reason}")
-        n_targets = 1 if self._single_target else y.shape[1]
-        validation = self._check_validation(X_val, y_val, n_targets)
-        rows = CheckedRows.of_targets(chunks, X.shape[1], n_targets)
+        rows = CheckedRows.of_targets(chunks, self.n_features_in_, y.shape[1])
         found = rows.survey()
         number, weight, X, y, is_complete = found.sample
         check_fits(X, "Give chunks of fewer features.")

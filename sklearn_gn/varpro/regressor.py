@@ -16,7 +16,7 @@ from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import unchanged_on_failure
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.chunks import takes_only_chunks
-from sklearn_gn.data.rows import validate_data, weights_of
+from sklearn_gn.data.rows import validate_data
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.solvers import NETWORK_SOLVERS, Solver
 from sklearn_gn.varpro import members
@@ -290,14 +290,10 @@ class VarProNetRegressor(
         chunks = self._chunks_of(X, y, sample_weight, X_val, y_std)
         if chunks is not None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
-        X, y = self._validated(X, y)
-        weight, *_ = weights_of(sample_weight, y_std, X)
-        n_targets = 1 if y.ndim == 1 else y.shape[1]
-        validation = self._check_validation(X_val, y_val, n_targets)
-        unweighted = sample_weight is None and y_std is None
-        metadata = None if unweighted else {"sample_weight": weight}
-        data = {"X": X, "y": y, "metadata": metadata}
-        self._fit_rows(X, y.reshape(len(y), -1), weight, data, validation)
+        data, y, weight, validation = self._checked_rows(
+            X, y, sample_weight, y_std, X_val, y_val
+        )
+        self._fit_rows(data["X"], y, weight, data, validation)
         return self
 
     @unchanged_on_failure
@@ -348,17 +344,9 @@ class VarProNetRegressor(
 
     def _checked_chunks(self, chunks, first, classes):
         """Return chunks, checked as they are read, and the number of targets."""
-        _, y = self._validated(*(array[:1] for array in first[:2]))
-        n_targets = 1 if y.ndim == 1 else y.shape[1]
+        _, y, *_ = self._checked_rows(*(array[:1] for array in first[:2]))
+        n_targets = y.shape[1]
         return CheckedRows.of_targets(chunks, self.n_features_in_, n_targets), n_targets
-
-    def _validated(self, X, y):
-        """Validate training rows, and set what they say of the data."""
-        X, y = validate_data(
-            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64
-        )
-        self._single_target = y.ndim == 1
-        return X, y
 
     # -- predictions -------------------------------------------------------------------
 
