@@ -383,8 +383,7 @@ def _of_one_size(columns):
     sizes = np.nanmax(np.where(np.isfinite(columns), np.abs(columns), 0), axis=0)
     left, groups = list(np.argsort(-sizes, kind="stable")), []
     while left:
-        largest = sizes[left[0]]
-        group = [k for k in left if sizes[k] * 10 >= largest or sizes[k] == 0]
+        group = [k for k in left if sizes[k] * 10 >= sizes[left[0]] or sizes[k] == 0]
         groups.append(sorted(group))
         left = [k for k in left if k not in group]
     return sorted(groups)
@@ -398,9 +397,9 @@ def _observed_values(estimator, numbers):
     batch = posterior.batches[-1]
     there = np.asarray(batch.scale) > 0  # the others fill the array up
     x, y = np.asarray(batch.x)[there, 0, 0], np.asarray(batch.data)[there]
-    observed = estimator._fitted.observed
     values = np.full((len(x), len(estimator.problem_.outputs)), np.nan)
-    for column, entry in zip(y[:, : len(observed)].T, observed, strict=True):
+    # The factors of the misfits come after the observations.
+    for column, entry in zip(y.T, estimator._fitted.observed, strict=False):
         if not callable(entry):
             values[:, entry] = column
     return None if np.isnan(values).all() else (x, values[:, numbers])
