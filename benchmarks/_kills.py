@@ -38,7 +38,6 @@ from sklearn_gn.solvers import (
 for module in (  # before the forks
     "shallow_relu.algorithms",
     "varpro.baselines",
-    "varpro.training",
     "softmax_head.minibatch",
     "pinn.fitting",
 ):

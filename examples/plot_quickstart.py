@@ -114,7 +114,7 @@ def equation(u, x):
 
 
 problem = Problem(equation, Box(x=(-1, 1), y=(-1, 1)), [Dirichlet(0.0)])
-solver = PINNSolver(problem, hidden_layer_sizes=(20, 20), tol=0.1, random_state=0)
+solver = PINNSolver(problem, tol=1e-4, random_state=0)
 solver.fit()
 print("\nTorsion of a square bar, at its centre:", solver.predict([[0.0, 0.0]]))
 

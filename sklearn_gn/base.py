@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import sys
 import warnings
-from collections.abc import Callable
 from functools import wraps
 from numbers import Integral, Real
 from typing import Any
@@ -22,14 +21,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, MatrixLike
-from sklearn_gn.arrays import backend, extremes, programs, threads
+from sklearn_gn.arrays import backend, programs, threads
 from sklearn_gn.callbacks import EarlyStopping, TimeBudget
 from sklearn_gn.data.chunks import class_numbers
 from sklearn_gn.data.row_checks import checked_rows, target_spread
 from sklearn_gn.data.rows import check_sample_weight, validate_data
 from sklearn_gn.findings import Diagnosis, diagnose
 from sklearn_gn.optim.multinomial import all_classes
-from sklearn_gn.optim.stop import is_interrupt
 from sklearn_gn.runtime.onnx import ConvertedToONNX
 from sklearn_gn.solvers import Solver
 from sklearn_gn.solvers._base import ReferenceLinkMixin
@@ -67,8 +65,6 @@ def unchanged_on_failure(fit):
 class DiagnoseMixin:
     """Says what limited the last fit."""
 
-    _diagnosis: Callable[[], Diagnosis]
-
     def diagnose(self) -> Diagnosis:
         """Say what limited the fit, and which parameter to change.
 
@@ -85,6 +81,9 @@ class DiagnoseMixin:
         """
         check_is_fitted(self)
         return self._diagnosis()
+
+    def _diagnosis(self):
+        return diagnose(self)
 
 
 def versions() -> dict[str, str]:
@@ -160,9 +159,6 @@ class GaussNewtonEstimator(
         "alpha",
         "Raise alpha, or set early_stopping=True.",
     )
-
-    def _diagnosis(self):
-        return diagnose(self)
 
     def _solver_object(self):
         """Return the solver object that ``solver`` stands for.
@@ -263,7 +259,9 @@ class GaussNewtonEstimator(
         dtype = dtype or own
         with backend.scope(dtype, device):
             for batch in gen_batches(len(x), batch_rows):
-                part = extremes.cast_within_range(x[batch], dtype)
+                # With room left for products with weights.
+                largest = np.finfo(dtype).max / 1e8
+                part = np.clip(x[batch], -largest, largest).astype(dtype, copy=False)
                 # Padded by the last row: zeros may lie outside of a domain.
                 n = backend.row_bucket(len(part)) - len(part)
                 padded = np.concatenate([part, np.repeat(part[-1:], n, axis=0)])
@@ -301,9 +299,7 @@ class GaussNewtonEstimator(
         try:
             self._set_results(run, set_fitted)
         except (KeyboardInterrupt, Exception) as error:
-            if not is_interrupt(error):
-                raise
-            run.interrupt()
+            run.interrupt(error)
             self._set_results(run, set_fitted)
         run.warn_if_not_converged()
 

@@ -176,7 +176,7 @@ class EarlyStopping(_Callback):
     def setup(self, estimator: Any, context: Any) -> None:
         """Prepare for one fit."""
         run = _run_of(self, estimator)
-        if self.monitor == "val_loss" and not run.has_validation_data:
+        if self.monitor == "val_loss" and run.val_loss is None:
             raise ValueError(
                 "EarlyStopping(monitor='val_loss') needs validation data: give X_val "
                 "and y_val to fit, or set early_stopping=True."
@@ -210,8 +210,8 @@ class EarlyStopping(_Callback):
                 best, since = row[self.monitor], 0
             else:
                 since += 1
-        if start != run.start:  # the current one has no row yet
-            start, best, since = run.start, float("inf"), 0
+        if start != run.progress.start:  # the current one has no row yet
+            start, best, since = run.progress.start, float("inf"), 0
         return _Count(len(run.log), start, best, since)
 
 

@@ -134,3 +134,15 @@ def test_no_check_is_skipped_for_want_of_a_package():
     assert importlib.util.find_spec("array_api_strict")
     assert os.environ["SCIPY_ARRAY_API"] == "1"
     assert set(SOLVERS) | HAVE_NO_SOLVER == set(dict(all_estimators()))
+
+
+@pytest.mark.parametrize(("name", "cls"), all_estimators())
+@pytest.mark.filterwarnings("ignore")
+def test_scalars_among_fitted_attributes_print_as_plain_numbers(name, cls):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 1)), np.arange(40) % 2
+    model = cls(**DEFAULTS.get(name, {})).fit(X, y)
+    for attribute, value in vars(model).items():
+        if attribute.endswith("_"):
+            values = value.values() if isinstance(value, dict) else [value]
+            assert not any(isinstance(v, np.generic) for v in values), attribute

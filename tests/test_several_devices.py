@@ -109,7 +109,7 @@ def kernels(mesh, n):
     settings = type("Settings", (), {"mesh": mesh})
     with backend.scope("float64"):
         batches = iteration.on_devices(batches, settings)
-        loss = iteration.total_loss(model, net, batches)
+        loss = iteration.losses_of_classes(model, net, batches).sum()
         jacobian = compiled_jacobian(model, net, batches)
         quadratic = quadratic_model(model, net, batches, *jacobian)
         # Rows may come in another order, with rows of zero.

@@ -43,8 +43,11 @@ def few_shot():
     return X / np.linalg.norm(X, axis=1, keepdims=True), y
 
 
-def texts(n_languages):
-    """Which language a paragraph is in: n-grams of its characters, a sparse matrix."""
+def texts(n_languages=None, n_grams=None):
+    """Which language a paragraph is in: n-grams of its characters, a sparse matrix.
+
+    Of so many languages, and of the most frequent n-grams; None is all.
+    """
     import numpy as np
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -52,7 +55,9 @@ def texts(n_languages):
 
     text, y = load_udhr(return_X_y=True)
     chosen = np.isin(y, np.unique(y)[:n_languages])
-    vectorizer = TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 3), min_df=3)
+    vectorizer = TfidfVectorizer(
+        analyzer="char_wb", ngram_range=(1, 3), min_df=3, max_features=n_grams
+    )
     return vectorizer.fit_transform(text[chosen]), y[chosen].astype(str)
 
 
@@ -72,6 +77,10 @@ def rows(data):
         "digits": Row("1,797 x 64, 10 classes", partial(fitted, digits)),
         "few_shot": Row("200 x 512, 50 classes", partial(fitted, few_shot, 2 / 3)),
         "texts": Row("n-grams, 100 languages", partial(fitted, partial(texts, 100))),
+        "many_texts": Row(
+            "7,245 x 20,000 n-grams, 483 languages",
+            partial(fitted, partial(texts, None, 20_000)),
+        ),
     }
     for name, sizes in GENERATED.items():
         n, d, n_classes, _ = sizes

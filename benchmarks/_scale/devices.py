@@ -113,7 +113,7 @@ def programs(k, n, d, n_classes, batch):
                 8 * coefficients,
             ),
             "covariance": (
-                _compiled(whitening.second_moments).lower(rows, "features"),
+                _compiled(whitening.second_moments).lower(rows, axis=1),
                 8 * d * d,
             ),
             "newton direction": (

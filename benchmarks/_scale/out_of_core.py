@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from benchmarks._report import progress, settings, summary, target
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.data.chunks import MappedRows
+from sklearn_gn.data.tables import MappedRows
 from sklearn_gn.solvers import FGN
 
 ROWS, FEATURES, CLASSES = 1_300_000, 2_048, 1_000

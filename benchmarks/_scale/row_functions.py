@@ -83,9 +83,9 @@ def _variable_projection(mesh, form, widths=(32, 32, 16), n_features=4):
     n = sum(leaf.size for leaf in jax.tree.leaves(theta))
     inner = mesh.size * p**2 + p + n  # factors to be joined, W, and the gradient
     if form == "dense":
-        lowered = reduced.primal_model.lower(model, net, rows, penalties)
+        lowered = reduced.dense_model.lower(model, net, rows, penalties, False)
         return lowered, 8 * (inner + n**2 + 2 * p * n)
-    lowered = reduced.krylov_model.lower(model, net, rows, penalties, _RANK)
+    lowered = reduced.krylov_model.lower(model, net, rows, penalties, True, _RANK)
     return lowered, 8 * (inner + n + 3 * p)
 
 

@@ -49,7 +49,7 @@ forward = Problem(
 from sklearn_gn.plotting import ConvergenceDisplay
 
 settings = {"hidden_layer_sizes": (20, 20), "random_state": 0}
-solver = PINNSolver(forward, tol=0.1, **settings).fit()
+solver = PINNSolver(forward, tol=1e-3, **settings).fit()
 solver.diagnose()
 
 # %%

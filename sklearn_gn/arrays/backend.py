@@ -129,11 +129,7 @@ def on_device(tree):
 
 def map_leaves(function, *trees):
     """Apply a function to the arrays of trees of one structure."""
-    if isinstance(trees[0], np.ndarray):  # no tree, and no JAX
-        return function(*trees)
-    import jax
-
-    return jax.tree.map(function, *trees)
+    return library_of(trees[0]).tree_map(function, *trees)
 
 
 def leaves(tree):

@@ -20,22 +20,12 @@ _unknown: set[str] = set()  # options that this JAX has refused
 
 
 class jit_by_size:
-    """``jax.jit`` that compiles cheaply where all arguments are small.
+    """``jax.jit``, with its arguments, that compiles cheaply where arrays are small.
 
-    Inside another compiled function, on a GPU, and with a JAX that knows none of the
-    options, it is ``jax.jit``. An option that JAX refuses is not given again.
-
-    Parameters
-    ----------
-    function : callable
-    largest : int, default=2**18
-        Numbers in the largest argument, up to which the arguments are small.
-    medium : int, default=0
-        The same, up to which they are of medium size.
-    counted : callable, default=None
-        Maps the arguments to those whose sizes count. If None, all do.
-    **arguments
-        Those of ``jax.jit``, such as ``static_argnames``.
+    Small are arguments of at most ``largest`` numbers, of medium size those of at most
+    ``medium``; ``counted`` maps the arguments to those whose sizes count. Inside
+    another compiled function, on a GPU, and with a JAX that knows none of the options,
+    it is ``jax.jit``. An option that JAX refuses is not given again.
     """
 
     def __init__(self, function, *, largest=2**18, medium=0, counted=None, **arguments):
@@ -68,16 +58,9 @@ class jit_by_size:
                     self._compiled.pop(level, None)
         return self._full(*args, **kwargs)
 
-    def _versions(self):
-        return [self._full, *self._compiled.values()]
-
     def _cache_size(self):
-        return sum(version._cache_size() for version in self._versions())
-
-    def clear_cache(self):
-        """Forget what has been compiled."""
-        for version in self._versions():
-            version.clear_cache()
+        versions = [self._full, *self._compiled.values()]
+        return sum(version._cache_size() for version in versions)
 
     def lower(self, *args, **kwargs):
         """``lower`` of the fully compiled function."""

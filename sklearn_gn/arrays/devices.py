@@ -36,18 +36,11 @@ def mesh_of(devices):
 
 
 class by_rows:
-    """A compiled function of rows for one device, and for several.
+    """A function of rows that ``compiled`` compiles for one device, and for several.
 
-    Parameters
-    ----------
-    function : callable
-    compiled : callable
-        Compiles it for one device, such as ``jax.jit`` with its arguments.
-    rows_out : pytree of bool or callable, default=False
-        Which results have rows, a prefix of their tree. The others are the same on all
-        devices. A callable is given the arguments.
-    static : tuple of str, default=()
-        Names of arguments that are fixed when it is compiled, whatever they hold.
+    ``rows_out``, a prefix of the tree of results or a function of the arguments, says
+    which results have rows; the others are the same on all devices. The arguments named
+    ``static`` are fixed when it is compiled, whatever they hold.
     """
 
     def __init__(self, function, compiled, rows_out=False, static=()):
@@ -120,11 +113,6 @@ class by_rows:
 
     def _cache_size(self):
         return self._one._cache_size() + self._several._cache_size()
-
-    def clear_cache(self):
-        """Forget what has been compiled."""
-        self._one.clear_cache()
-        self._several.clear_cache()
 
 
 def _mesh_of_rows(tree):

@@ -1,7 +1,6 @@
 """Numbers near the ends of the range of floats: data, weights, and predictions."""
 
 import numpy as np
-from scipy import sparse
 
 _LARGEST = np.finfo(np.float64).max
 MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
@@ -10,32 +9,6 @@ MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 def largest_size(array):
     """Return the largest absolute value: 0 of no numbers, NaN where one is NaN."""
     return max(float(np.max(array, initial=0)), -float(np.min(array, initial=0)))
-
-
-def check_differences(name, array):
-    """Raise a ValueError if numbers are so large that differences may overflow."""
-    array = array.data if sparse.issparse(array) else array
-    if array.dtype.kind != "f":
-        return
-    largest = max(np.max(array, initial=0), -np.min(array, initial=0))
-    if largest > 1e300:
-        raise ValueError(
-            f"{name} holds a number of size {largest:.3g}; the largest that can be "
-            f"fitted is 1e+300. Give {name} in larger units."
-        )
-
-
-def cast_within_range(values, dtype):
-    """Return values in another precision, with room left for products with weights."""
-    largest = np.finfo(dtype).max / 1e8
-    return np.clip(values, -largest, largest).astype(dtype, copy=False)
-
-
-def squares_overflow(y):
-    """Return whether targets are so large that their squares are no floats."""
-    y = np.asarray(y)
-    largest = largest_size(y) if y.dtype.kind == "f" else 0.0
-    return largest > np.sqrt(_LARGEST) / 1e4
 
 
 def scaled_back(values, scale, center=0.0):

@@ -17,19 +17,7 @@ from sklearn_gn.arrays.threads import symmetric_product
 
 
 class NumPy:
-    """Control flow and functions that NumPy lacks, or has under other names.
-
-    ===================================  ===============================================
-    ``cond(condition, yes, no, x)``      one of two functions of x
-    ``softmax(logits)``                  of each row
-    ``log_softmax(logits)``              of each row
-    ``at_label(matrix, label)``          the entry of each row at its label
-    ``softplus(x)``, ``sigmoid(x)``      ``log(1 + exp(x))``, its derivative
-    ``row_products(a, b)``               inner products of the rows of two matrices
-    ``vdot(a, b)``, ``rsqrt(x)``         inner product, ``1 / sqrt(x)``
-    ``symmetric_product(a)``             ``a a^T``, in threads where it is large
-    ===================================  ===============================================
-    """
+    """Control flow and functions that NumPy lacks, or has under other names."""
 
     xp = np
     cond = staticmethod(lambda condition, yes, no, x: yes(x) if condition else no(x))
@@ -123,12 +111,6 @@ class NumPy:
         return array
 
     @staticmethod
-    def top_k(array, k):
-        """Return the k largest entries of each row, and where they are."""
-        where = np.argpartition(array, array.shape[1] - k, axis=1)[:, -k:]
-        return np.take_along_axis(array, where, axis=1), where
-
-    @staticmethod
     def logsumexp_and_softmax(logits):
         """Log of the sum of the exponentials of each row, and their shares.
 
@@ -196,7 +178,7 @@ class JAX:
         self.fori_loop = lambda lower, upper, iterate, carry: lax.fori_loop(
             xp.int32(lower), xp.int32(upper), iterate, carry
         )
-        self.rows_from, self.top_k = lax.dynamic_slice_in_dim, lax.top_k
+        self.rows_from = lax.dynamic_slice_in_dim
         self.with_rows = partial(lax.dynamic_update_slice_in_dim, axis=0)
         self.with_part = lambda array, part, *corner: lax.dynamic_update_slice(
             array, part, corner
@@ -243,22 +225,8 @@ class JAX:
         return blocks.symmetric_product(a)
 
 
-class RowsInOrder:
-    """Rows of a table of NumPy in another order, copied where they are needed."""
-
-    def __init__(self, table, order):
-        self.table, self.order = table, order
-        self.shape, self.dtype = (len(order), table.shape[1]), table.dtype
-
-    def __len__(self):
-        return len(self.order)
-
-    def __getitem__(self, key):
-        return self.table[self.order[key]]
-
-
 _jax = cache(JAX)
-_jax_is_forced = False
+jax_is_forced = False  # to compute on a CPU what NumPy would
 
 
 @contextmanager
@@ -267,23 +235,15 @@ def forced_jax():
 
     It holds for the process.
     """
-    global _jax_is_forced
-    before, _jax_is_forced = _jax_is_forced, True
+    global jax_is_forced
+    before, jax_is_forced = jax_is_forced, True
     try:
         yield
     finally:
-        _jax_is_forced = before
+        jax_is_forced = before
 
 
-def numpy_computes(device):
-    """Return whether NumPy computes where a compiler would take longer than the fit.
-
-    That is on one CPU. JAX computes on a GPU, and on several devices.
-    """
-    return not _jax_is_forced and (device is None or device == "cpu")
-
-
-_KINDS = (np.ndarray, np.generic, int, float, type(None), RowsInOrder, csr_array)
+_KINDS = (np.ndarray, np.generic, int, float, type(None), csr_array)
 
 
 def library_of(tree):
@@ -307,20 +267,9 @@ class in_either_library:
     """Compute with NumPy where all arguments are NumPy's; compile for JAX's.
 
     Compiled, it is a :class:`~sklearn_gn.arrays.devices.by_rows` of a
-    :class:`~sklearn_gn.arrays.compilation.jit_by_size`.
-
-    Parameters
-    ----------
-    function : callable
-        Of nested tuples of arrays.
-    rows_out : pytree of bool or callable, default=False
-        Which results have rows.
-    deciding : callable, default=None
-        Maps the arguments to those that say which library it is. If None, all do.
-    static : tuple of str, default=()
-        Names of arguments that are fixed when it is compiled, whatever they hold.
-    **arguments
-        Those of ``jax.jit``, such as ``static_argnames``.
+    :class:`~sklearn_gn.arrays.compilation.jit_by_size`, whose arguments are the others.
+    The function takes nested tuples of arrays; ``deciding`` maps the arguments to those
+    that say which library it is.
     """
 
     def __init__(self, function, rows_out=False, deciding=None, static=(), **arguments):

@@ -42,14 +42,11 @@ _own_threads: dict[Any, int] = {}  # of the libraries of BLAS, while a thread is
 class one_blas_thread:
     """Give BLAS one thread; then the settings of this thread are what they were.
 
-    LAPACK factors small matrices no faster with a second thread, and its threads wait
-    for each other when another process is busy: a fit took 75 times as long on two
-    shared cores. Large ones do gain, a Cholesky factor of 1,900 rows takes 0.055 in
-    place of 0.10 s on two idle cores; with these cores shared it takes 4.5 in place of
-    0.9 s, and eight times the CPU time. How busy the machine is must not decide either,
-    since the number of threads changes the rounding: where it pays, this module
-    divides large products. XLA's own matrix products are not affected. The limit holds
-    for the process, so the threads of several fits share one.
+    LAPACK factors small matrices no faster with a second thread. Large ones do gain on
+    idle cores, but on shared ones they take five times as long, since its threads wait
+    for each other; and how busy the machine is must not decide, since the number of
+    threads changes the rounding. XLA's own matrix products are not affected. The limit
+    holds for the process, so the threads of several fits share one.
 
     Ctrl-C that falls into the end of a ``with`` block leaves its settings, such as
     those of NumPy's warnings and JAX's precision, as they are inside. The outermost of

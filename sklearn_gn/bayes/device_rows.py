@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from sklearn_gn._caller import warn_user
-from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.libraries import in_either_library, numpy_computes
+from sklearn_gn.arrays import backend, libraries
+from sklearn_gn.arrays.libraries import in_either_library
 from sklearn_gn.arrays.trees import Record
 from sklearn_gn.linalg.factors import diagonal_of_solution, factor, plus_diagonal
 from sklearn_gn.linalg.large_gram import is_formed
@@ -30,8 +30,8 @@ _LOCK = threading.RLock()
 
 def rows_for(device, rows, model):
     """Return rows for fits of a network: :class:`DeviceRows` where JAX computes."""
-    if numpy_computes(device):
-        return rows
+    if device in (None, "cpu") and not libraries.jax_is_forced:
+        return rows  # a compiler would take longer than the fit
     size, n_numbers = len(model.groups()), len(rows.x) * model.n_values
     formed = model.loss != "squared" or is_formed(n_numbers, size) or size <= n_numbers
     if size > _MOST_PARAMETERS or not formed:

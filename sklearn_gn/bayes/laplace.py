@@ -190,7 +190,8 @@ class PredictionIntervalMixin:
         y, std = self.predict(X, return_std=True)
         with np.errstate(over="ignore"):
             deviation = np.hypot(std, self._noise_std())
-            width = stdtrit(max(self._noise_freedom(), 1), (1 + level) / 2) * deviation
+            freedom = np.maximum(self._noise_freedom(), 1)
+            width = stdtrit(freedom, (1 + level) / 2) * deviation
         return extremes.interval(y, width)
 
     def _noise_std(self):

@@ -1,53 +1,17 @@
-"""Rows in chunks: of memory-mapped arrays, and of a user's iterables.
+"""Rows in chunks of a user's iterables, and what is checked of them.
 
-Here are the chunks as they come and what is checked of them; sums over all of them are
-in :mod:`sklearn_gn.data.rows_source`.
+Sums over all of them are in :mod:`sklearn_gn.data.rows_source`.
 """
 
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import wraps
-from numbers import Real
 
 import numpy as np
 from scipy import sparse
 
 from sklearn_gn.arrays import backend
-
-_CHUNK_BYTES = 2**26  # of a memory-mapped array
-
-
-class MappedRows:
-    """Chunks ``(X, y)`` or ``(X, y, weight)`` of an array on disk."""
-
-    def __init__(self, X, y, sample_weight=None, n_rows=None):
-        self.arrays = arrays_of_one_length(X, y, sample_weight)
-        self._size = n_rows or max(1, _CHUNK_BYTES // max(X.itemsize * X.shape[1], 1))
-
-    def __iter__(self):
-        """Yield views of the arrays, which are read where they are used."""
-        for start in range(0, len(self.arrays[0]), self._size):
-            yield tuple(array[start : start + self._size] for array in self.arrays)
-
-
-def arrays_of_one_length(X, y, sample_weight):
-    """Return X, y and the weights, if there are any, in a list."""
-    n_rows = X.shape[0]
-    if isinstance(n_rows, float):  # NaN
-        raise ValueError(
-            "X is a dask array of unknown length: call X.compute_chunk_sizes() first."
-        )
-    if isinstance(sample_weight, Real):  # the same for all rows
-        sample_weight = np.full(n_rows, float(sample_weight))
-    arrays = {"X": X, "y": y, "sample_weight": sample_weight}
-    if sample_weight is None:
-        del arrays["sample_weight"]
-    for name, array in arrays.items():
-        if np.shape(array)[:1] != (n_rows,):
-            raise ValueError(
-                f"{name} has the shape {np.shape(array)}, and X has {n_rows} rows."
-            )
-    return list(arrays.values())
+from sklearn_gn.arrays.extremes import largest_size
 
 
 def prefetched(chunks):
@@ -79,14 +43,30 @@ def takes_only_chunks(fit_chunks):
     return wrapper
 
 
-def check_repeatable(chunks):
-    """Raise a ValueError if chunks can be iterated only once."""
+def first_chunk(estimator, chunks, X_val=None):
+    """Return the first chunk that holds rows.
+
+    Chunks that the estimator cannot be fitted to, with its parameters, are a
+    ValueError.
+    """
     if iter(chunks) is chunks:
         raise ValueError(
             "chunks can be iterated only once, but a fit reads them several "
             "times. Give a list, or an object whose __iter__ begins again, instead of "
             "a generator."
         )
+    if getattr(estimator, "class_weight", None) == "balanced":
+        raise ValueError(
+            "class_weight='balanced' needs all labels at once. Give a dict, or "
+            "sample weights."
+        )
+    if getattr(estimator, "early_stopping", False) and X_val is None:
+        raise ValueError(
+            "early_stopping=True needs X_val and y_val where rows come in chunks."
+        )
+    for _, chunk in numbered(chunks):
+        return chunk
+    raise ValueError("chunks hold no rows.")
 
 
 def check_on_one_device(estimator):
@@ -96,30 +76,6 @@ def check_on_one_device(estimator):
             f"device={estimator.device!r}: chunks are fitted on one device. "
             "Give its name, or fit arrays."
         )
-
-
-def check_class_weight(estimator):
-    """Raise a ValueError if class weights need all labels at once."""
-    if estimator.class_weight == "balanced":
-        raise ValueError(
-            "class_weight='balanced' needs all labels at once. Give a dict, or "
-            "sample weights."
-        )
-
-
-def check_early_stopping(estimator, X_val):
-    """Raise a ValueError if early stopping would have to set rows aside."""
-    if estimator.early_stopping and X_val is None:
-        raise ValueError(
-            "early_stopping=True needs X_val and y_val where rows come in chunks."
-        )
-
-
-def first_of(chunks):
-    """Return the first chunk that holds rows."""
-    for _, chunk in numbered(chunks):
-        return chunk
-    raise ValueError("chunks hold no rows.")
 
 
 def numbered(chunks, first=0):
@@ -165,23 +121,48 @@ def one_column(array, name):
     return array.ravel()
 
 
-def checked_chunk(number, chunk, *, n_features, targets_of, factors_of=None):
+def checked_chunk(
+    number, chunk, *, n_features, n_targets=1, classes=None, factors=None
+):
     """Return the arrays (X, targets, weight) of a chunk; None if it has no weight.
 
-    ``targets_of`` maps the y of the chunk, the weights, and the name of y in messages
-    to an array; ``factors_of`` are factors of the weights by the class numbers that
-    this holds.
+    Targets have the shape (m, n_targets). Those of labels are the numbers of the
+    ``classes``, and their weights are multiplied by the ``factors`` of these.
     """
     X, y, *weight = chunk
     name = f"Chunk {number}"
-    X = _features(X, n_features, name)
+    X = X.toarray() if sparse.issparse(X) else np.asarray(X)
+    if X.ndim != 2 or X.shape[1] != n_features:
+        raise ValueError(
+            f"{name}: X has the shape {X.shape}; the first chunk has {n_features} "
+            "features."
+        )
+    X = X if X.dtype.kind in "fiub" else X.astype(np.float64)
     weight = _weight(weight, len(X), name)
     if not weight.any():
         return None
-    targets = targets_of(y, weight, f"{name}: y")
-    if factors_of is not None:
-        weight = weight * factors_of[targets.ravel()]
-    return (X, targets, weight) if weight.any() else None
+    if classes is None:
+        y = np.asarray(y, dtype=np.float64)
+        y = y.reshape(len(y), -1)
+        if y.shape[1] != n_targets:
+            raise ValueError(
+                f"{name}: y has {y.shape[1]} targets; the first chunk has {n_targets}."
+            )
+    else:
+        y, counted = one_column(y, f"{name}: y"), weight > 0
+        # Labels of rows without weight need not be known.
+        y = class_numbers(classes, np.where(counted, y, y[counted][0]), f"{name}: y")
+        weight, y = weight * factors[y], y[:, None]
+    for letter, array in ("X", X), ("y", y):
+        largest = largest_size(array)
+        if not np.isfinite(largest):
+            raise ValueError(f"{name}: {letter} holds NaN or infinity.")
+        if largest > 1e300:
+            raise ValueError(
+                f"{name}: {letter} holds a number of size {largest:.3g}; the largest "
+                "that can be fitted is 1e+300."
+            )
+    return (X, y, weight) if weight.any() else None
 
 
 def class_numbers(classes, y, name):
@@ -197,28 +178,6 @@ def class_numbers(classes, y, name):
     return code
 
 
-def classes_of_chunk(classes, as_column, y, weight, name):
-    """Return class numbers; labels of rows without weight need not be known."""
-    y, counted = one_column(y, name), weight > 0
-    if not counted.all():
-        y = np.where(counted, y, y[counted][0])
-    code = class_numbers(classes, y, name)
-    return code[:, None] if as_column else code
-
-
-def targets_of_chunk(n_targets, y, weight, name):
-    """Return targets of shape (m, n_targets), in float64."""
-    y = np.asarray(y, dtype=np.float64)
-    y = y.reshape(len(y), -1)
-    if y.shape[1] != n_targets:
-        raise ValueError(
-            f"{name} has {y.shape[1]} targets; the first chunk has {n_targets}."
-        )
-    if not _is_finite(y):
-        raise ValueError(f"{name} holds NaN or infinity.")
-    return y
-
-
 def _weight(weight, n_rows, name):
     """Return the weights of a chunk, which may have none."""
     if not weight:
@@ -227,23 +186,3 @@ def _weight(weight, n_rows, name):
     if not (np.isfinite(weight).all() and (weight >= 0).all()):
         raise ValueError(f"{name}: weights must be finite, and zero or larger.")
     return weight
-
-
-def _features(X, n_features, name):
-    """Return the features of a chunk as an array of numbers, its type as given."""
-    X = X.toarray() if sparse.issparse(X) else np.asarray(X)
-    if X.ndim != 2 or X.shape[1] != n_features:
-        raise ValueError(
-            f"{name}: X has the shape {X.shape}; the first chunk has {n_features} "
-            "features."
-        )
-    X = X if X.dtype.kind in "fiub" else X.astype(np.float64)
-    if not _is_finite(X):
-        raise ValueError(f"{name}: X holds NaN or infinity.")
-    return X
-
-
-def _is_finite(array):
-    """Whether an array holds neither NaN nor infinity, nor numbers of huge sums."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(array.sum(dtype=np.float64)))

@@ -14,7 +14,7 @@ from sklearn_gn.optim.stop import counted
 
 _DAY = np.timedelta64(1, "D")
 _EPOCH = np.datetime64(0, "us")
-_NUMBERS = "biufc"
+_NUMBERS = "biuf"
 
 
 def kind_of(column):
@@ -171,6 +171,8 @@ def replace_dates(X, column):
 
     X is a data frame, or an array of dates alone; the column is a number or a name.
     """
+    if getattr(getattr(X, "dtype", None), "kind", None) in tuple(_NUMBERS):
+        return X, None
     if not is_frame(X):
         X = _listed(X)
         kind = kind_of(X)
@@ -221,45 +223,35 @@ def held(X, column):
     return "text: convert it to dates, by pandas.to_datetime"
 
 
-def refuse_dates_as_targets(y):
-    """Raise a ValueError if the targets of a regression are dates or durations.
+def refuse_dates(table, *, targets=False, takes_dates=False):
+    """Raise a ValueError if a column of X, or of the targets, is no plain number.
 
-    They would be taken as numbers of nanoseconds, or of microseconds.
-    """
-    for _, column in columns_of(y):
-        if _dtype_kind(column) == "m":
-            raise ValueError(
-                "y holds durations: targets are numbers. Divide them by a unit: "
-                'y / numpy.timedelta64(1, "D") is days.'
-            )
-        if kind_of(column) is not None:
-            raise ValueError(
-                "y holds dates: targets are numbers, such as the days since the first "
-                "date."
-            )
-
-
-def refuse_dates(X, *, takes_dates=False):
-    """Raise a ValueError if a column holds dates or durations.
-
-    They would be taken as numbers of nanoseconds, or of microseconds. ``takes_dates``
+    Dates and durations would be taken as numbers of nanoseconds, or of microseconds,
+    and of complex columns beside others only the real part. ``takes_dates``
     says whether the estimator takes dates as the feature that breaks.
     """
-    for name, column in columns_of(X):
-        name = f"Column {name} of X" if name else "X"
+    advice = (
+        "Only the feature that breaks may be dates: set broken_features to it."
+        if takes_dates
+        else "Only SegmentedRegressor takes dates, as the feature that breaks "
+        "(broken_features)."
+    )
+    advice = f". {advice} Otherwise give numbers, such as the year, the month, or"
+    numbers = ": targets are numbers" if targets else ""
+    for name, column in columns_of(table):
+        where = "y" if targets else f"Column {name} of X" if name else "X"
+        if name and _dtype_kind(column) == "c":
+            raise ValueError(
+                f"Complex data not supported: column {name} of X holds complex "
+                "numbers. Give the real and the imaginary part as two columns."
+            )
         if _dtype_kind(column) == "m":
             raise ValueError(
-                f"{name} holds durations. Divide them by a unit: "
-                'column / numpy.timedelta64(1, "D") is days.'
+                f"{where} holds durations{numbers}. Divide them by a unit: "
+                f'{"y" if targets else "column"} / numpy.timedelta64(1, "D") is days.'
             )
         if kind_of(column) is not None:
-            who = (
-                "Only the feature that breaks may be dates: set broken_features to it."
-                if takes_dates
-                else "Only SegmentedRegressor takes dates, as the feature that breaks "
-                "(broken_features)."
-            )
+            start = ": targets are numbers, such as" if targets else f". {advice}"
             raise ValueError(
-                f"{name} holds dates. {who} Otherwise give numbers, such as the year, "
-                "the month, or the days since the first date."
+                f"{where} holds dates{start} the days since the first date."
             )

@@ -116,31 +116,19 @@ def _n_copies(X, y):
     targets differ, or agree as often as any do: rows of a frequent class, or zeros of
     counts.
     """
-    n_distinct = len(np.unique(row_codes(X, y)))
-    n_copies = len(X) - n_distinct
+    n_copies = len(X) - len(np.unique(row_codes(X, y)))
     if n_copies == 0:
         return 0
     codes = row_codes(X, np.empty((len(X), 0)))
-    sizes = np.unique(codes, return_counts=True)[1]
-    n_equal_features = len(X) - len(sizes)
-    by_chance = _n_copies_by_chance(sizes, y)
-    is_chance = 2 * (n_copies - by_chance) <= n_equal_features - by_chance
+    sizes = np.unique(codes, return_counts=True)[1]  # of rows with equal features
+    # Copies that are expected if targets did not depend on the features.
+    targets = row_codes(np.empty((len(y), 0)), y)
+    differ = 1 - np.unique(targets, return_counts=True)[1] / len(y)
+    several, counts = np.unique(sizes[sizes > 1], return_counts=True)
+    distinct = [np.sum(1 - differ**size) for size in several]
+    by_chance = counts @ (several - distinct)
+    is_chance = 2 * (n_copies - by_chance) <= len(X) - len(sizes) - by_chance
     return 0 if is_chance else n_copies
-
-
-def _n_copies_by_chance(sizes, y):
-    """Return the expected number of copies if targets did not depend on the features.
-
-    ``sizes`` are the numbers of rows with equal features.
-    """
-    codes = row_codes(np.empty((len(y), 0)), y)
-    differ = 1 - np.unique(codes, return_counts=True)[1] / len(y)
-    several = sizes[sizes > 1]
-    n_distinct = sum(
-        count * np.sum(1 - differ**size)
-        for size, count in zip(*np.unique(several, return_counts=True), strict=True)
-    )
-    return np.sum(several) - n_distinct
 
 
 def with_tails(checks, y, residuals, weight, numbers):
@@ -166,22 +154,18 @@ def with_tails(checks, y, residuals, weight, numbers):
     largest = size.max(axis=1)
     n_far = int(far.any(axis=1).sum())
     order = np.argsort(-largest, kind="stable")[: min(_NAMED, n_far)]
+    y, log_helps = y[:, noisy], False
+    if y.min() > 0:
+        skewed, of_logs = _skewness(y / y.max(axis=0)), _skewness(np.log(y))
+        unskewed = np.abs(of_logs) < np.minimum(skewed / 2, _SKEWED)
+        log_helps = bool(np.all((skewed > _SKEWED) & unskewed))
     return checks._replace(
         n_far=n_far,
         far_squares=float(np.sum(size[far] ** 2) / np.sum(size**2)),
         farthest=tuple(int(number) for number in numbers[order]),
         nearly_exact=bool(np.all(deviation[noisy] < _CLEAN * spread)),
-        log_helps=_log_helps(y[:, noisy]),
+        log_helps=log_helps,
     )
-
-
-def _log_helps(y):
-    """Whether targets are positive and skewed, and their logarithms are not."""
-    if y.min() <= 0:
-        return False
-    skewed, of_logs = _skewness(y / y.max(axis=0)), _skewness(np.log(y))
-    unskewed = np.abs(of_logs) < np.minimum(skewed / 2, _SKEWED)
-    return bool(np.all((skewed > _SKEWED) & unskewed))
 
 
 def _skewness(y):

@@ -2,6 +2,7 @@
 
 import re
 from contextlib import contextmanager
+from numbers import Real
 
 import numpy as np
 from scipy import sparse
@@ -10,8 +11,8 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import validation
 
 from sklearn_gn._caller import warn_user
-from sklearn_gn.arrays.extremes import check_differences
-from sklearn_gn.data import dates
+from sklearn_gn.arrays import memory
+from sklearn_gn.data import dates, tables
 from sklearn_gn.data.row_checks import row_codes
 from sklearn_gn.optim.stop import counted
 
@@ -46,6 +47,9 @@ _ADVICE_ON_CODES = (
 _ADVICE_ON_COLUMNS = (
     "Fit the columns one by one, or use MultiOutputRegressor of sklearn.multioutput."
 )
+MAPPED_BYTES = 2**30  # from which on a memory-mapped array is read in chunks
+_LITTLE = 2**26  # bytes of memory, for which nobody asks
+_NUMBERS_A_ROW, _COPIES = 25, 6  # of a table, at the peak of a fit's preparation
 _LARGEST_WEIGHT = 1e100  # counts of rows whose squares are numbers still
 
 
@@ -64,13 +68,12 @@ def validate_data(estimator, *data, **checks):
     numeric = "biuf"  # kinds of dtypes
     if not (isinstance(X, np.ndarray) and X.dtype.kind in numeric):
         dates.refuse_dates(X, takes_dates=hasattr(estimator, "broken_features"))
-        _refuse_complex_columns(X)
     shape = getattr(y, "shape", ())
     if shape[1:] == (0,):
         raise ValueError(f"y has no columns (shape={shape}): give at least one target.")
     y_is_checked = isinstance(y, np.ndarray) and y.dtype.kind in numeric
     if checks.get("y_numeric") and not y_is_checked:
-        dates.refuse_dates_as_targets(y)
+        dates.refuse_dates(y, targets=True)
     if len(shape) == 2 and shape[1] > 1 and not checks.get("multi_output"):
         advice = _ADVICE_ON_CODES if is_classifier(estimator) else _ADVICE_ON_COLUMNS
         raise ValueError(
@@ -88,25 +91,48 @@ def validate_data(estimator, *data, **checks):
         if text is None:
             raise
         raise ValueError(text) from None
-    if isinstance(checked, tuple):
-        for name, array in zip(("X", "y"), checked, strict=True):
-            check_differences(name, array)
+    for name, array in zip("Xy", checked, strict=True) if len(data) == 2 else ():
+        array = array.data if sparse.issparse(array) else array
+        if array.dtype.kind != "f":
+            continue
+        largest = max(np.max(array, initial=0), -np.min(array, initial=0))
+        if largest > 1e300:  # differences of such numbers may overflow
+            raise ValueError(
+                f"{name} holds a number of size {largest:.3g}; the largest that can be "
+                f"fitted is 1e+300. Give {name} in larger units."
+            )
     return checked
 
 
-def _refuse_complex_columns(X):
-    """Raise a ValueError if a data frame has a column of complex numbers.
+def chunks_of(X, y, sample_weight=None):
+    """Return the chunks of an array on disk or of dask; None for one in memory."""
+    module = type(X).__module__
+    if module.startswith("dask.array") and X.ndim == 2:
+        return tables.dask_rows(X, y, sample_weight)
+    if module.startswith("dask.dataframe"):
+        return tables.rows_of_frame(X, y, sample_weight)
+    if isinstance(X, np.memmap) and X.ndim == 2 and X.nbytes >= MAPPED_BYTES:
+        return tables.MappedRows(X, y, sample_weight)
+    return None
 
-    Beside columns of some other types, only their real part would be taken.
+
+def check_fits(needed, advice):
+    """Raise a ValueError with advice if a fit needs more memory than there is.
+
+    ``needed`` are bytes, or a table. Its rows are sorted, merged where they are equal,
+    and scaled, which takes some copies. A table without a shape is small.
     """
-    if not dates.is_frame(X):
+    if not isinstance(needed, Real):
+        n, d = (*(getattr(needed, "shape", ()) or (0,)), 1)[:2]
+        needed = 8 * n * (_NUMBERS_A_ROW + _COPIES * d)
+    if needed < _LITTLE:
         return
-    for column, dtype in zip(X.columns, X.dtypes, strict=True):
-        if getattr(dtype, "kind", "") == "c":
-            raise ValueError(
-                f"Complex data not supported: column {column!r} of X holds complex "
-                "numbers. Give the real and the imaginary part as two columns."
-            )
+    available = memory.available_bytes()
+    if available is not None and needed > available:
+        raise ValueError(
+            f"This fit needs about {needed / 2**30:.1f} GiB of memory, and "
+            f"{available / 2**30:.1f} GiB are available. {advice}"
+        )
 
 
 @contextmanager
@@ -271,7 +297,9 @@ def weights_of(sample_weight, y_std, X):
     As :func:`by_deviations`; without ``y_std`` there is no variance. Weights that look
     like inverse variances are a warning.
     """
-    count = check_sample_weight(sample_weight, X)
+    count = np.ones(len(X))
+    if sample_weight is not None:
+        count = check_sample_weight(sample_weight, X)
     if y_std is None:
         if count.sum() > 2 * len(count) and np.any(count != np.round(count)):
             warn_user(

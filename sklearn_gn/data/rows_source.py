@@ -18,16 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.arrays.extremes import check_differences
 from sklearn_gn.arrays.libraries import NumPy
 from sklearn_gn.arrays.threads import one_blas_thread
-from sklearn_gn.data.chunks import (
-    checked_chunk,
-    classes_of_chunk,
-    numbered,
-    prefetched,
-    targets_of_chunk,
-)
+from sklearn_gn.data.chunks import checked_chunk, numbered, prefetched
 from sklearn_gn.data.row_checks import row_codes
 from sklearn_gn.data.tables import engine_of
 from sklearn_gn.optim.solver import Rows
@@ -63,14 +56,8 @@ class Survey(NamedTuple):
 class CheckedRows:
     """Chunks ``(X, targets, weight)`` in the user's units, checked as they are read.
 
-    Chunks without weight are left out.
-
-    Parameters
-    ----------
-    chunks : iterable of tuples (X, y) or (X, y, sample_weight)
-        Gone through again and again.
-    **words
-        Those of :func:`sklearn_gn.data.chunks.checked_chunk`.
+    Chunks without weight are left out. The ``words`` are those of
+    :func:`sklearn_gn.data.chunks.checked_chunk`.
     """
 
     def __init__(self, chunks, **words):
@@ -79,19 +66,15 @@ class CheckedRows:
     @classmethod
     def of_targets(cls, chunks, n_features, n_targets):
         """Return rows with targets of shape (m, n_targets), in float64."""
-        targets_of = partial(targets_of_chunk, n_targets)
-        return cls(chunks, n_features=n_features, targets_of=targets_of)
+        return cls(chunks, n_features=n_features, n_targets=n_targets)
 
     @classmethod
-    def of_classes(cls, chunks, classifier, *, as_column=False):
+    def of_classes(cls, chunks, classifier):
         """Return rows with class numbers, and weights times class weights."""
         classes, of_class = classifier.classes_, classifier.class_weight or {}
-        return cls(
-            chunks,
-            n_features=classifier.n_features_in_,
-            targets_of=partial(classes_of_chunk, classes, as_column),
-            factors_of=np.array([of_class.get(label, 1.0) for label in classes]),
-        )
+        factors = np.array([of_class.get(label, 1.0) for label in classes])
+        n_features = classifier.n_features_in_
+        return cls(chunks, n_features=n_features, classes=classes, factors=factors)
 
     def __iter__(self):
         """Yield the chunks, from the first one on."""
@@ -141,12 +124,13 @@ class RowSource:
         """Yield parts as :class:`Rows`; the weights of all of them sum to one."""
         return prefetched(self._in_units(*part) for part in even_parts(self._rows))
 
-    def reduce(self, function, theta):
+    def reduce(self, function, theta, size=None):
         """Return the sum of ``function(theta, rows)``, of arrays, over all parts.
 
-        It may return a tuple of arrays. On a cluster it is pickled.
+        It may return a tuple of arrays. On a cluster it is pickled. Parts are divided
+        into blocks of ``size`` rows, if that is given.
         """
-        of_part = partial(_of_part, function, theta, self._in_units)
+        of_part = partial(_of_part, function, theta, size, self._in_units)
         return self._rows.fold(of_part, _added)
 
 
@@ -157,8 +141,9 @@ def reduce(function, theta, rows, size):
     number of a block.
     """
     if isinstance(rows, RowSource):
-        return rows.reduce(partial(_of_blocks, function, size), theta)
-    return _of_blocks(function, size, theta, rows)
+        return rows.reduce(function, theta, size)
+    blocks = row_blocks(rows, size)
+    return functools.reduce(_added, (function(theta, block) for block in blocks))
 
 
 def row_blocks(rows, size=BLOCK_ROWS):
@@ -168,14 +153,11 @@ def row_blocks(rows, size=BLOCK_ROWS):
             yield Rows(*(array[start : start + size] for array in part))
 
 
-def _of_blocks(function, size, theta, rows):
-    return functools.reduce(
-        _added, (function(theta, block) for block in row_blocks(rows, size))
+def _of_part(function, theta, size, in_units, *part):
+    rows = in_units(*part)
+    return (
+        function(theta, rows) if size is None else reduce(function, theta, rows, size)
     )
-
-
-def _of_part(function, theta, in_units, X, y, weight):
-    return function(theta, in_units(X, y, weight))
 
 
 def _in_units(kind, scaling, total, X, y, weight):
@@ -275,14 +257,16 @@ class _Seen:
     """What is seen of some rows: their number, and those with the smallest hashes."""
 
     def __init__(self, limits, draw, X, y, weight):
-        check_differences("X", X)
-        check_differences("y", y)
         n_rows, n_numbers = limits  # of a sample
         self.most = min(n_rows, max(1, n_numbers // (X.shape[1] + y.shape[1])))
         self.limit = None  # of the hashes
         self.n_rows, self.totals = np.count_nonzero(weight), [weight.sum()]
         self.n_seen = len(X)
-        code = _mixed(row_codes(X, y, draw))
+        code = row_codes(X, y, draw)
+        # Mixed as by splitmix64: their order tells nothing of the rows.
+        code = (code ^ (code >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        code = (code ^ (code >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        code = code ^ (code >> np.uint64(31))
         number = np.arange(len(X))
         self._pieces = [tuple(a[weight > 0] for a in (code, number, weight, X, y))]
         self._n_new = len(self._pieces[0][0])
@@ -328,10 +312,3 @@ class _Seen:
         code, order = code[first], order[first]
         self._pieces = [(code, number[order], weight, X[order], y[order])]
         self._n_new = 0
-
-
-def _mixed(code):
-    """Return hashes whose order tells nothing of the rows (the mixer of splitmix64)."""
-    code = (code ^ (code >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    code = (code ^ (code >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return code ^ (code >> np.uint64(31))

@@ -8,30 +8,22 @@ time here, or summed where they live: an engine with workers has ``call`` and
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from numbers import Real
 from operator import methodcaller
 from typing import Any
 
 import numpy as np
 
-from sklearn_gn.data.chunks import MappedRows, arrays_of_one_length
-
-MAPPED_BYTES = 2**30  # from which on a memory-mapped array is read in chunks
+_CHUNK_BYTES = 2**26  # of a memory-mapped array
 
 
 class Blocks:
     """Blocks of a collection, which are gone through again and again.
 
-    Parameters
-    ----------
-    handles : callable
-        Returns what stands for the blocks, one for each.
-    read : callable
-        Makes a block of its handle here.
-    engine : callable, default=None
-        Returns what computes where the blocks live, None if nothing does.
-    chunk_of : callable, default=None
-        Makes a chunk ``(X, y)`` or ``(X, y, weight)`` of a block. If None, blocks are
-        chunks.
+    ``handles()`` returns what stands for the blocks, and ``read`` makes a block of its
+    handle here. ``engine()`` is what computes where the blocks live, None if nothing
+    does. ``chunk_of`` makes a chunk ``(X, y)`` or ``(X, y, weight)`` of a block; if
+    None, blocks are chunks.
     """
 
     def __init__(
@@ -48,6 +40,18 @@ class Blocks:
         """Yield the chunks."""
         blocks = map(self.read, self.handles())
         return blocks if self.chunk_of is None else map(self.chunk_of, blocks)
+
+
+class MappedRows(Blocks):
+    """Chunks of an array on disk: views of it, which are read where they are used."""
+
+    def __init__(self, X, y, sample_weight=None, n_rows=None):
+        arrays = arrays_of_one_length(X, y, sample_weight)
+        size = n_rows or max(1, _CHUNK_BYTES // max(X.itemsize * X.shape[1], 1))
+        super().__init__(
+            partial(range, 0, len(X), size),
+            lambda start: tuple(array[start : start + size] for array in arrays),
+        )
 
 
 class TableChunks(Blocks):
@@ -121,6 +125,26 @@ class TableChunks(Blocks):
         super().__init__(handles, read, engine, columns)
 
 
+def arrays_of_one_length(X, y, sample_weight):
+    """Return X, y and the weights, if there are any, in a list."""
+    n_rows = X.shape[0]
+    if isinstance(n_rows, float):  # NaN
+        raise ValueError(
+            "X is a dask array of unknown length: call X.compute_chunk_sizes() first."
+        )
+    if isinstance(sample_weight, Real):  # the same for all rows
+        sample_weight = np.full(n_rows, float(sample_weight))
+    arrays = {"X": X, "y": y, "sample_weight": sample_weight}
+    if sample_weight is None:
+        del arrays["sample_weight"]
+    for name, array in arrays.items():
+        if np.shape(array)[:1] != (n_rows,):
+            raise ValueError(
+                f"{name} has the shape {np.shape(array)}, and X has {n_rows} rows."
+            )
+    return list(arrays.values())
+
+
 def dask_rows(X, y, sample_weight=None):
     """Return the blocks of rows of a dask array, with those of y and the weights."""
     from dask import delayed
@@ -134,14 +158,8 @@ def dask_rows(X, y, sample_weight=None):
     return Blocks(lambda: parts, methodcaller("compute"), _dask_engine)
 
 
-def chunks_of(X, y, sample_weight=None):
-    """Return the chunks of an array on disk or of dask; None for one in memory."""
-    if type(X).__module__.startswith("dask.array") and X.ndim == 2:
-        return dask_rows(X, y, sample_weight)
-    if isinstance(X, np.memmap) and X.ndim == 2 and X.nbytes >= MAPPED_BYTES:
-        return MappedRows(X, y, sample_weight)
-    if not type(X).__module__.startswith("dask.dataframe"):
-        return None
+def rows_of_frame(X, y, sample_weight=None):
+    """Return the partitions of a dask data frame, with those of y and the weights."""
     for name, other in (("y", y), ("sample_weight", sample_weight)):
         frame = type(other).__module__.startswith("dask.dataframe")
         if other is not None and not frame:

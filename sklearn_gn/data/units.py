@@ -30,9 +30,9 @@ _ITERATIONS = 10  # for the scale of that density
 class Units(NamedTuple):
     """Features of mean 0 and variance 1; targets of mean 0 and of size 1.
 
-    One factor serves all targets of like size, see :func:`target_units`, so that the
-    loss is the user's up to that factor; or each target has its own, so that all of
-    them count alike. Features count as their limits beyond these.
+    One factor serves all targets of like size, so that the loss is the user's up to
+    that factor; or each target has its own, so that all of them count alike. Features
+    count as their limits beyond these.
     """
 
     x_center: np.ndarray
@@ -43,37 +43,39 @@ class Units(NamedTuple):
 
     @classmethod
     def of(cls, X, y, weight, *, each_target=False, limited=False, ranges=False):
-        """Units of weighted data, X of shape (m, d), y of shape (m, q).
+        """Units of distinct rows X (m, d) and y (m, q), with weights (m,) of sum one.
 
-        Parameters
-        ----------
-        X, y : ndarray
-            Distinct rows.
-        weight : ndarray of shape (m,)
-            Their weights, of sum one.
-        each_target : bool
-            Whether every target has its own factor.
-        limited : bool
-            Whether far cells may count as limits.
-        ranges : bool
-            Whether a single feature is mapped to [-1, 1], and the unit of targets is
-            their largest distance from the mean.
+        Every target may have its own factor, ``each_target``, and far cells may count
+        as limits, ``limited``. With ``ranges`` a single feature is mapped to [-1, 1],
+        and the unit of targets is their largest distance from the mean.
         """
         limits = np.tile([[-np.inf], [np.inf]], X.shape[1])
+        varies = np.ptp(y, axis=0) > 0
         if ranges and X.shape[1] == 1:
-            x_center, x_scale = _range(X)
+            low, high = X.min(axis=0), X.max(axis=0)
+            x_center = low / 2 + high / 2
+            # Rounded as the features are, so that none leaves [-1, 1].
+            half = np.maximum(high - x_center, x_center - low)
+            x_scale = np.where(half > 0, half, 1.0)
         else:
             x_center, x_scale = moments(X, weight)
-            if limited:
-                limits = _limits(X, y, weight, (X - x_center) / x_scale)
-            changed = np.isfinite(limits).any(axis=0)
-            if changed.any():
-                inside = np.clip(X[:, changed], *limits[:, changed])
-                x_center[changed], x_scale[changed] = moments(inside, weight)
+            if limited and varies.any():
+                weights = weight if np.ptp(weight) > 0 else None
+                quartiles = np.quantile(
+                    X, [0.25, 0.75], 0, method="inverted_cdf", weights=weights
+                )
+                width = np.diff(quartiles, axis=0)[0]
+                outside = np.maximum(quartiles[0] - X.min(0), X.max(0) - quartiles[1])
+                far = np.flatnonzero((outside > _LIMITS[0] * width) & (width > 0))
+                if len(far):
+                    z = (X - x_center) / x_scale
+                    limits[:, far] = _limits(X, y, weight, z, far, quartiles[:, far])
+                    changed = np.isfinite(limits[0])
+                    inside = np.clip(X[:, changed], *limits[:, changed])
+                    x_center[changed], x_scale[changed] = moments(inside, weight)
         with np.errstate(over="ignore"):
             limits = np.clip((limits - x_center) / x_scale, -_FAR, _FAR)
         y_center, y_scale = moments(y, weight)
-        varies = np.ptp(y, axis=0) > 0
         # Rounding of the mean would be a residual of its own.
         y_center = np.where(varies, y_center, y[0])
         if ranges:
@@ -83,8 +85,21 @@ class Units(NamedTuple):
             return cls(x_center, x_scale, y_center, 1.0, limits)
         if each_target and y.shape[1] > 1:
             y_scale = np.where(y_scale > 0, y_scale, y_scale.max())
-        else:
-            y_scale = target_units(y_scale, y_center, ranges)
+            return cls(x_center, x_scale, y_center, y_scale, limits)
+        # Targets share a unit, unless a gap divides their sizes: in the sum of squares
+        # the smaller ones would be left to chance. One quantity measured at many places
+        # may spread over several powers of ten without such a gap. A constant, also one
+        # up to rounding, has no unit.
+        sizes = np.sort(y_scale[y_scale > _ROUNDING * np.abs(y_center)])
+        first_of_group = sizes[1:][sizes[1:] / _GAP > sizes[:-1]]
+        group = np.searchsorted(first_of_group, y_scale, side="right")
+        for g in np.unique(group):
+            own = y_scale[group == g]
+            unit = own.max()
+            if not ranges:  # squares of the sizes themselves may leave the floats
+                unit *= math.sqrt(np.mean((own / unit) ** 2))
+            y_scale[group == g] = unit
+        y_scale = y_scale if len(first_of_group) else float(y_scale[0])
         return cls(x_center, x_scale, y_center, y_scale, limits)
 
     @classmethod
@@ -123,41 +138,22 @@ class Units(NamedTuple):
             return float(np.mean(np.square(np.float64(self.y_scale))))
 
 
-def _range(X):
-    """Centre and half length of the range; 1 for what is constant."""
-    low, high = X.min(axis=0), X.max(axis=0)
-    center = low / 2 + high / 2
-    # Rounded as the features are, so that none leaves [-1, 1].
-    half = np.maximum(high - center, center - low)
-    return center, np.where(half > 0, half, 1.0)
-
-
 # --- limits --------------------------------------------------------------------------
 
 
-def _limits(X, y, weight, z):
-    """Return least and largest values of the features, (2, d); infinite without limits.
+def _limits(X, y, weight, z, far, quartiles):
+    """Return least and largest values of far features, (2, k); infinite without limits.
 
-    ``z`` are the features in units of their deviations.
+    ``z`` are the features in units of their deviations, ``far`` the numbers of those
+    that have cells far outside of their ``quartiles`` (2, k).
     """
-    limits = np.tile([[-np.inf], [np.inf]], X.shape[1])
-    equal = np.ptp(weight) == 0
-    low, high = np.quantile(
-        X, [0.25, 0.75], 0, method="inverted_cdf", weights=None if equal else weight
-    )
-    width = high - low
-    least, most = X.min(axis=0), X.max(axis=0)
-    outside = _LIMITS[0] * width
-    far = (least < low - outside) | (most > high + outside)
-    far = np.flatnonzero(far & (width > 0))
-    if not len(far) or not np.ptp(y, axis=0).any():
-        return limits
+    limits = np.tile([[-np.inf], [np.inf]], len(far))
     y_center, y_scale = moments(y, weight)
     t = (y - y_center) / y_scale
-    cells, low, high, width = X[:, far], low[far], high[far], width[far]
-    ends, near = [], []
+    (low, high), cells, ends, near = quartiles, X[:, far], [], []
     for distance in _LIMITS:
-        inside = (cells >= low - distance * width) & (cells <= high + distance * width)
+        room = distance * (high - low)
+        inside = (cells >= low - room) & (cells <= high + room)
         outermost = np.array(
             [
                 np.min(cells, axis=0, where=inside, initial=np.inf),
@@ -180,7 +176,7 @@ def _limits(X, y, weight, z):
         slopes = factors.solve_semidefinite(gram, z.T @ (weight[:, None] * t))
         rest = t - z @ slopes
         for number, j in enumerate(far):
-            if np.isfinite(limits[0, j]):
+            if np.isfinite(limits[0, number]):
                 continue
             target = rest + z[:, j : j + 1] * slopes[j]
             raw = _left_out_densities(z, j, z[:, j], target, weight)
@@ -191,7 +187,7 @@ def _limits(X, y, weight, z):
                 mean = weight @ gains
                 error = math.sqrt(weight**2 @ (gains - mean) ** 2)
                 if mean > best * error:
-                    best, limits[:, j] = mean / error, pair[:, number]
+                    best, limits[:, number] = mean / error, pair[:, number]
                     z[:, j] = unit
     return limits
 
@@ -221,32 +217,6 @@ def _left_out_densities(z, j, unit, target, weight):
         variance = np.maximum(weight @ (share * squares), np.finfo(np.float64).tiny)
     density = np.log1p(squares / variance / _TAILS) * (_TAILS + 1) + np.log(variance)
     return -np.sum(density, axis=1) / 2
-
-
-# --- targets -------------------------------------------------------------------------
-
-
-def target_units(sizes, center, largest=False):
-    """Return one unit for all targets, or an array with one for each.
-
-    Sorted by size, two neighbours whose sizes differ by more than a factor of ten are
-    taken to be in different units, and the targets on either side do not share a scale:
-    in the sum of their squares the smaller ones would be left to chance. One quantity
-    measured at many places may spread over several powers of ten without such a gap.
-    The unit of several sizes, which are distances from the centres, is their root mean
-    square, or the ``largest``.
-    """
-    # A constant, also one up to rounding, is no target in another unit.
-    varying = np.sort(sizes[sizes > _ROUNDING * np.abs(center)])
-    first_of_group = varying[1:][varying[1:] / _GAP > varying[:-1]]
-    group = np.searchsorted(first_of_group, sizes, side="right")
-    units = np.empty(1 + len(first_of_group))
-    for g in range(len(units)):
-        own = sizes[group == g]
-        units[g] = own.max()
-        if not largest:  # squares of the sizes themselves may leave the floats
-            units[g] *= math.sqrt(np.mean((own / own.max()) ** 2))
-    return units[group] if len(units) > 1 else float(units[0])
 
 
 def moments(A, weight):

@@ -10,18 +10,27 @@ matrices where the names say so. A matrix without a factor gives NaN instead of 
 exception, so that a caller tests one number and raises its damping.
 """
 
-from functools import cache
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import get_blas_funcs, get_lapack_funcs
 
 from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
-from sklearn_gn.linalg import cholesky
+from sklearn_gn.arrays.threads import in_threads
 
 # Multiply-adds above which the Gram matrix (twice as fast, a matrix product) replaces
 # the QR factorisation of a design.
 QR_LIMIT = 5e8
+_PANEL = 256  # columns of a large matrix that are factored at a time
+_OF_LAPACK = "gtsv", "potrf", "potri", "potrs", "trtri", "trtrs"
+_ROUTINES = {  # by the type of the numbers
+    np.dtype(kind): {
+        "trsm": get_blas_funcs("trsm", dtype=kind),
+        **dict(zip(_OF_LAPACK, get_lapack_funcs(_OF_LAPACK, dtype=kind), strict=True)),
+    }
+    for kind in (np.float32, np.float64)
+}
 
 
 def plus_diagonal(matrix, diagonal):
@@ -50,7 +59,7 @@ class Factor(NamedTuple):
     def solve(self, right):
         """Solve with the matrix."""
         if library_of((self.root, right)) is NumPy:
-            return _lapack("potrs", self.root.dtype)(self.root, right, lower=1)[0]
+            return _ROUTINES[self.root.dtype]["potrs"](self.root, right, lower=1)[0]
         from jax.scipy.linalg import cho_solve
 
         return cho_solve((self.root, True), right)
@@ -58,7 +67,7 @@ class Factor(NamedTuple):
     def whiten(self, right):
         """Return ``L^-1 right``."""
         if library_of((self.root, right)) is NumPy:
-            return _lapack("trtrs", self.root.dtype)(self.root, right, lower=1)[0]
+            return _ROUTINES[self.root.dtype]["trtrs"](self.root, right, lower=1)[0]
         from jax.scipy.linalg import solve_triangular
 
         return solve_triangular(self.root, right, lower=True)
@@ -70,7 +79,7 @@ class Factor(NamedTuple):
     def inverse_root(self):
         """Return L^-1, lower triangular."""
         if library_of(self.root) is NumPy:
-            return _lapack("trtri", self.root.dtype)(self.root, lower=1)[0]
+            return _ROUTINES[self.root.dtype]["trtri"](self.root, lower=1)[0]
         from jax import lax
 
         eye = namespace(self.root).eye(len(self.root), dtype=self.root.dtype)
@@ -81,7 +90,7 @@ class Factor(NamedTuple):
         if library_of(self.root) is not NumPy:
             root = self.inverse_root()
             return root.T @ root
-        inverse = _lower_inverse(self.root.copy(order="F"))
+        inverse, _ = _ROUTINES[self.root.dtype]["potri"](self.root, lower=1)
         inverse += inverse.T
         np.einsum("ii->i", inverse)[...] /= 2
         return inverse
@@ -99,7 +108,7 @@ def factor(matrix, shift=0.0, *, overwrite=False):
         Whether NumPy may put the factor in place of the matrix: new memory for a large
         one costs as much as a third of the work.
     """
-    if library_of(matrix) is not NumPy:
+    if not isinstance(matrix, np.ndarray):
         from jax import lax
 
         eye = namespace(matrix).eye(len(matrix), dtype=matrix.dtype)
@@ -109,11 +118,40 @@ def factor(matrix, shift=0.0, *, overwrite=False):
     shifted = matrix if overwrite else matrix.copy()
     np.einsum("ii->i", shifted)[...] += shift  # a view of it
     # The transpose is the same matrix, in the order of LAPACK: it is not copied.
-    if len(matrix) >= cholesky.LEAST and matrix.dtype == np.float64:
-        return Factor(cholesky.in_panels(np.asfortranarray(shifted.T)))
-    potrf = _lapack("potrf", matrix.dtype)
-    root, failed = potrf(shifted.T, lower=True, overwrite_a=True)
+    if len(matrix) >= 4 * _PANEL:
+        return Factor(_factored_in_threads(np.asfortranarray(shifted.T)))
+    root, failed = _ROUTINES[matrix.dtype]["potrf"](
+        shifted.T, lower=True, overwrite_a=True
+    )
     return Factor(np.full_like(root, np.nan) if failed else root)
+
+
+def _factored_in_threads(matrix):
+    """Put the lower Cholesky factor of a matrix, stored by columns, in its place.
+
+    NaN where there is none. The matrix is divided by its size alone: the factor does
+    not depend on the number of threads.
+    """
+    n = len(matrix)
+    trsm = _ROUTINES[matrix.dtype]["trsm"]
+
+    def subtract(panel, rows, columns):
+        # In the order of the memory, which is that of the columns.
+        matrix[rows, columns] -= (matrix[columns, panel] @ matrix[rows, panel].T).T
+
+    for start in range(0, n, _PANEL):
+        panel = slice(start, min(start + _PANEL, n))
+        try:
+            root = np.linalg.cholesky(matrix[panel, panel])
+        except np.linalg.LinAlgError:
+            return np.full_like(matrix, np.nan)
+        matrix[panel, panel], matrix[:start, panel] = root, 0
+        below = [slice(k, min(k + _PANEL, n)) for k in range(panel.stop, n, _PANEL)]
+        rest = matrix[panel.stop :, panel]
+        rest[...] = trsm(1.0, root, rest, side=1, lower=1, trans_a=1)
+        pairs = [(rows, own) for k, own in enumerate(below) for rows in below[k:]]
+        in_threads([partial(subtract, panel, *pair) for pair in pairs])
+    return matrix
 
 
 def factor_with_floor(matrix, floor):
@@ -159,32 +197,11 @@ def diagonal_of_solution(matrix, other):
         return (found.inverse() * other).sum(axis=1), log_det
     if not np.isfinite(log_det):
         return np.full(len(matrix), np.nan), log_det
-    inverse = _lower_inverse(found.root)
+    potri = _ROUTINES[found.root.dtype]["potri"]
+    inverse, _ = potri(found.root, lower=1, overwrite_c=1)
     inverse *= other.T  # symmetric, too: half of the products are those of the others
     ones = np.ones(len(inverse), inverse.dtype)
     return inverse @ ones + ones @ inverse - np.einsum("ii->i", inverse), log_det
-
-
-def _lower_inverse(root):
-    """Put the lower half of the inverse of ``root root^T`` in the place of the root."""
-    _invert_lower(root)
-    return _lapack("lauum", root.dtype)(root, lower=True, overwrite_c=True)[0]
-
-
-def _invert_lower(root):
-    """Put the inverse of a lower triangular matrix in its place."""
-    n = len(root)
-    if n <= 64:  # rows of a triangular matrix that LAPACK inverts as a whole
-        root[...] = _lapack("trtri", root.dtype)(root, lower=True)[0]
-        return
-    # By halves: most of the work in products, which LAPACK leaves to slower loops.
-    half = n // 2
-    top, bottom = root[:half, :half], root[half:, half:]
-    _invert_lower(top)
-    _invert_lower(bottom)
-    trmm = _blas("trmm", root.dtype)
-    product = trmm(-1.0, top, root[half:, :half], side=1, lower=1)
-    root[half:, :half] = trmm(1.0, bottom, product, lower=1, overwrite_b=1)
 
 
 # --- other factors -------------------------------------------------------------------
@@ -208,8 +225,7 @@ def solve_tridiagonal(diagonal, beside, target):
     off[..., :-1] = beside
     off = off.ravel()[:-1]
     rows = target.reshape(-1, target.shape[-1])
-    gtsv = _lapack("gtsv", np.dtype(np.float64))
-    *_, solution, info = gtsv(off, diagonal.ravel(), off, rows)
+    *_, solution, info = _ROUTINES[off.dtype]["gtsv"](off, diagonal.ravel(), off, rows)
     if info == 0:
         return solution.reshape(target.shape)
     if diagonal.ndim == 1:
@@ -299,13 +315,3 @@ def singular_values(matrix):
         return namespace(matrix).linalg.svd(matrix, compute_uv=False)
     except np.linalg.LinAlgError:
         return np.full((*matrix.shape[:-2], min(matrix.shape[-2:])), np.nan)
-
-
-@cache
-def _lapack(name, dtype):
-    return get_lapack_funcs(name, dtype=dtype)
-
-
-@cache
-def _blas(name, dtype):
-    return get_blas_funcs(name, dtype=dtype)

@@ -413,11 +413,7 @@ def _from_inner_products(part, other, k):
 
 def normal_matrix(parts):
     """``J^T J`` of shape (n, n), for fewer parameters than residuals."""
-    found = None
-    for part in parts:
-        own = _own_normal_matrix(part)
-        found = own if found is None else found + own
-    return total(found)
+    return total(sum(_own_normal_matrix(part) for part in parts))
 
 
 def _own_normal_matrix(part):

@@ -89,13 +89,7 @@ class LargeGram(Record):
 
     def trace(self):
         """Return the sum of the diagonal."""
-        total = 0.0
-        for f, layers, weight in self.blocks:
-            total += self.n_values * float(weight @ np.sum(f**2, axis=0))
-            for inputs, g in layers:
-                squares = np.sum(g**2, axis=(0, 1)) * np.sum(inputs**2, axis=0)
-                total += float(weight @ squares)
-        return total
+        return float(self.diagonal().sum())
 
     def diagonal(self):
         """Return the diagonal, of shape (P,)."""

@@ -40,15 +40,9 @@ def least_squares(design, target, *, damping, rank, rank_tol):
     ``design`` (m, p) has any shape and rank, ``target`` is (m, q); the other parameters
     are those of :func:`filter_factors`. The solution (p, q) is that of least norm.
     """
-    system = jnp.concatenate([design, target], axis=1)
-    return least_squares_of_rows(
-        lambda block: block,
-        system,
-        target.shape[1],
-        damping=damping,
-        rank=rank,
-        rank_tol=rank_tol,
-    )
+    system, q = jnp.concatenate([design, target], axis=1), target.shape[1]
+    words = {"damping": damping, "rank": rank, "rank_tol": rank_tol}
+    return least_squares_of_rows(lambda block: block, system, q, **words)
 
 
 def least_squares_of_rows(system, rows, q, *, damping, rank, rank_tol):
@@ -59,20 +53,13 @@ def least_squares_of_rows(system, rows, q, *, damping, rank, rank_tol):
     """
     m = n_devices() * jax.tree.leaves(rows)[0].shape[0]
     p = jax.eval_shape(system, rows).shape[1] - q
-    solve = _qr_least_squares if m * p * p <= QR_LIMIT else _gram_least_squares
-    return solve(system, rows, p, damping, rank, rank_tol)
-
-
-def _qr_least_squares(system, rows, p, damping, rank, rank_tol):
-    # The factor R of [design, target] holds both R of the design and Q^T target, so
-    # the tall Q is never formed.
-    r = triangular_factor(system, rows)[:p]
-    u, s, vt = singular_triplets(r[:, :p])
-    factors = filter_factors(s, damping, rank, rank_tol)
-    return vt.T @ (factors[:, None] * (u.T @ r[:, p:]))
-
-
-def _gram_least_squares(system, rows, p, damping, rank, rank_tol):
+    if m * p * p <= QR_LIMIT:
+        # The factor R of [design, target] holds both R of the design and Q^T target,
+        # so the tall Q is never formed.
+        r = triangular_factor(system, rows)[:p]
+        u, s, vt = singular_triplets(r[:, :p])
+        factors = filter_factors(s, damping, rank, rank_tol)
+        return vt.T @ (factors[:, None] * (u.T @ r[:, p:]))
     products = gram(system, rows)
     s2, v = eigenpairs(products[:p, :p])
     s2, v = s2[::-1], v[:, ::-1]

@@ -5,7 +5,7 @@ All take numbers and arrays of NumPy, and those of JAX while it compiles.
 
 import numpy as np
 
-from sklearn_gn.arrays.libraries import library_of, namespace
+from sklearn_gn.arrays.libraries import library_of
 
 # Trial steps: a geometric grid that contains the Gauss-Newton step 1 and one
 # enlarged step, then an even grid between the neighbours of its best point.
@@ -88,18 +88,17 @@ def grid_search(losses, dtype, xp):
     caller compares the loss of the best step of the grid with that of no step.
     """
     coarse = xp.asarray(_COARSE, dtype)
-    first = _finite(losses(coarse))
+
+    def finite(found):
+        return xp.where(xp.isfinite(found), found, xp.inf)
+
+    first = finite(losses(coarse))
     best, last = xp.argmin(first), len(_COARSE) - 1
     # Neighbours in the descending grid; past its ends, as far again, or zero.
     upper = xp.where(best > 0, coarse[xp.maximum(best - 1, 0)], 2 * coarse[0])
     lower = xp.where(best < last, coarse[xp.minimum(best + 1, last)], 0.0)
     fraction = xp.arange(1, 10, dtype=dtype) / 10
     fine = lower + (upper - lower) * fraction
-    second = _finite(losses(fine))
+    second = finite(losses(fine))
     best_fine = xp.argmin(second)
     return xp.where(second[best_fine] < first[best], fine[best_fine], coarse[best])
-
-
-def _finite(losses):
-    xp = namespace(losses)
-    return xp.where(xp.isfinite(losses), losses, xp.inf)

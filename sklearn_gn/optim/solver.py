@@ -26,15 +26,9 @@ class Rows(NamedTuple):
 
 
 class RowsToDivide(Rows):
-    """Rows in the memory of the host that a fit divides among devices.
+    """Rows in the memory of the host that a fit divides among devices."""
 
-    Attributes
-    ----------
-    mesh : Mesh or None
-        Of the devices.
-    """
-
-    mesh = None
+    mesh: Any = None  # of the devices
 
 
 class Report(NamedTuple):
@@ -55,39 +49,20 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A named pair of ``init`` and ``step``.
+    """A named pair of ``init`` and ``step``."""
 
-    Parameters
-    ----------
-    name : str
-        Short form of the solver.
-    init, step : callables
-        See above.
-    n_spare : int, default=0
-        Neurons beyond those of the network, kept in the arrays for solvers that add
-        neurons on the way.
-    side_by_side : bool, default=False
-        Whether all starts run at the same time; ``init`` gets them as one stack then.
-    prepare : callable, optional
-        ``prepare(rows, options)`` returns what ``init`` and ``step`` get in place of
-        the rows: copies on the device, Gram matrices, coordinates. It is called once,
-        and again where a checkpoint is resumed.
-    evaluate_last : callable, optional
-        For solvers that do not evaluate every iterate on all rows:
-        ``evaluate_last(rows, state, options)`` returns the last network and its loss,
-        or None where the last report has them.
-    compiled : bool, default=True
-        Whether its functions are compiled by JAX. If not, a fit does not load JAX.
-    """
-
-    name: str
+    name: str  # short form of the solver
     init: Callable
     step: Callable
-    n_spare: int = 0
-    side_by_side: bool = False
-    prepare: Callable = lambda rows, options: rows
-    evaluate_last: Callable = lambda rows, state, options: None
-    compiled: bool = True
+    n_spare: int = 0  # neurons kept in the arrays for solvers that add some on the way
+    side_by_side: bool = False  # whether ``init`` gets all starts as one stack
+    # What ``init`` and ``step`` get in place of the rows, such as copies on the device
+    # or Gram matrices; made once, and again where a checkpoint is resumed.
+    prepare: Callable | None = None
+    # Of solvers that do not evaluate every iterate on all rows: the last network and
+    # its loss, or None where the last report has them.
+    evaluate_last: Callable | None = None
+    compiled: bool = True  # whether JAX compiles its functions; else it is not loaded
 
 
 def has_mini_batches(solver):

@@ -6,29 +6,25 @@ field. What may be meant is a warning: a least-squares fit of more equations tha
 outputs is a method.
 """
 
-from functools import partial
 from itertools import combinations
 from numbers import Integral
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays.backend import scope, to_numpy
-from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.calls import (
     check_signature,
     explained_errors,
     named_errors,
     named_parameters,
 )
-from sklearn_gn.pde.coefficients import as_array
-from sklearn_gn.pde.conditions import BaseCondition, Neumann
+from sklearn_gn.pde.conditions import BaseCondition, Neumann, Points
 from sklearn_gn.pde.domains import Domain
 from sklearn_gn.pde.given_values import MANY_POINTS, ROUNDING, is_reference, values_of
 from sklearn_gn.pde.jumps import MOST_AXES, check_fluxes, check_shared_places, jumps
-from sklearn_gn.pde.local_functions import fields_and_points, wave_at
+from sklearn_gn.pde.local_functions import PlaneWaves, constants, residuals_of_waves
 from sklearn_gn.pde.outlines import PointCloud
 from sklearn_gn.pde.patches import measured
 from sklearn_gn.pde.regions import RegionalResidual
@@ -96,16 +92,13 @@ def _check_arguments(problem):
     if not names or len(set(names)) < len(names) or not strings:
         raise ValueError(f"outputs must be different names, got {names!r}.")
     for argument, given, known in (
-        ("periodic=", problem.periodic, {"axes": axes}),
-        ("up_to_constant=", problem.up_to_constant, {"outputs": names}),
-        ("depends_on: axis ", sum(problem.depends_on.values(), ()), {"axes": axes}),
+        ("periodic=", problem.periodic, axes),
+        ("up_to_constant=", problem.up_to_constant, names),
+        ("depends_on: axis ", sum(problem.depends_on.values(), ()), axes),
     ):
-        ((what, known),) = known.items()
-        for name in given:
-            if name not in known:
-                raise ValueError(
-                    f"{argument}{name!r} is unknown; the {what} are {known}."
-                )
+        what = "axes" if known is axes else "outputs"
+        for name in set(given) - set(known):
+            raise ValueError(f"{argument}{name!r} is unknown; the {what} are {known}.")
     directions = problem.n_laplacian_directions
     if directions is not None and not (
         isinstance(directions, Integral) and directions > 0
@@ -147,31 +140,31 @@ def _check_coefficients(problem):
 
 def _check_residuals(problem, points, rng):
     """Check that residuals are finite, and that smooth fields change each of them."""
-    unknown = {n: as_array(c.initial) for n, c in problem.unknown.items()}
+    # Three smooth fields, and the first one with other coefficients.
     size = np.ptp(problem.domain.bounds, axis=1)
-    levels = np.array([0.0, 2.0, -2.0])
-    vectors = rng.normal(size=(len(levels), len(problem.outputs), len(size)))
-    waves = levels, 2 * np.pi * vectors / size / np.sqrt(len(size))
-    with scope("float64"):
-        found = to_numpy(_at_smooth_fields(problem, *waves, unknown, points))
-    for name, values in found.items():
+    levels = np.tile([[0.0], [2.0], [-2.0], [0.0]], len(problem.outputs))
+    vectors = rng.normal(size=(3, levels.shape[1], len(size)))[[0, 1, 2, 0]]
+    vectors = 2 * np.pi * vectors / size / np.sqrt(len(size))
+    waves = PlaneWaves(vectors, np.zeros(levels.shape), np.ones(levels.shape), levels)
+    given = {name: problem.start[name] for name in problem.unknown}
+    given = {n: np.stack([a, a, a, 1.1 * a + 0.1]) for n, a in given.items()}
+    stuck, equations = {}, None
+    for kind in problem.residual_classes():
+        rows = residuals_of_waves(problem, kind, points[kind.name], waves, given)
+        values, changed = np.moveaxis(rows[:, :3], 1, 0), np.moveaxis(rows, 1, 0)[::3]
         failed = (~np.isfinite(values).all(axis=2)).all(axis=0)
         if failed.any():
-            x = points[name].x[failed][0].tolist()
+            x = points[kind.name].x[failed][0].tolist()
             raise ValueError(
-                f"{name}: the residual is NaN or infinite at {x} for smooth fields."
+                f"{kind.name}: the residual is NaN or infinite at {x} for smooth "
+                "fields."
             )
-    stuck = {name: _without_field(values) for name, values in found.items()}
-    if problem.transform is not None:  # which may fulfil conditions by itself
-        stuck = {"interior": stuck["interior"]}
-    if problem.unknown and any(numbers.any() for numbers in stuck.values()):
-        others = {name: 1.1 * value + 0.1 for name, value in unknown.items()}
-        with scope("float64"):
-            moved = to_numpy(_at_smooth_fields(problem, *waves, others, points))
-        stuck = {
-            name: numbers & _without_field(np.stack([found[name][0], moved[name][0]]))
-            for name, numbers in stuck.items()
-        }
+        equations = values if equations is None else equations
+        # A transform may fulfil conditions by itself.
+        if problem.transform is None or kind.name == "interior":
+            stuck[kind.name] = _without_field(values)
+            if problem.unknown:
+                stuck[kind.name] &= _without_field(changed)
     for name, numbers in stuck.items():
         if numbers.any():
             what = "the residual does"
@@ -182,7 +175,7 @@ def _check_residuals(problem, points, rng):
                 f"{name}: {what} not depend on the field u, so that no solution can "
                 "make it vanish. Is u(x) or d(u, ...)(x) missing?"
             )
-    _check_equations(problem, found["interior"])
+    _check_equations(problem, equations)
 
 
 def _without_field(values, rounding=None):
@@ -190,28 +183,6 @@ def _without_field(values, rounding=None):
     rounding = 0 * values if rounding is None else rounding
     same = (np.abs(values - values[0]) <= rounding).all(axis=(0, 1))
     return same & (np.abs(values[0]) > np.max(rounding, axis=0)).any(axis=0)
-
-
-@partial(jit_by_size, static_argnames="problem")
-def _at_smooth_fields(problem, levels, vectors, unknown, points):
-    """Residuals (fields, points, k) of each class, of a smooth field for each level."""
-
-    def of_field(level, vectors):
-        one, none = np.ones((2, len(vectors))) * [[1], [0]]
-        known_at = partial(
-            wave_at, vectors=vectors, cosines=none, sines=one, level=level
-        )
-
-        def residual(kind, x, data):
-            fields, x = fields_and_points(problem, known_at, x)
-            return kind.function(fields, x, data, problem.known | unknown)
-
-        return {
-            kind.name: jax.vmap(partial(residual, kind))(*points[kind.name])
-            for kind in problem.residual_classes()
-        }
-
-    return jax.vmap(of_field)(levels, vectors)
 
 
 # --- equations and outputs -----------------------------------------------------------
@@ -308,7 +279,9 @@ def warn_of_fluxes(problem):
     rim, _, length = measured(domain.boundary(), MANY_POINTS, rng)
     with scope("float64"):
         slopes = to_numpy(slopes_at_zero(problem, inside))[:, 0, :, 0]
-        source = to_numpy(_source(problem, inside))
+    kind, zero = problem.residual_classes()[0], constants([[0.0]], domain.dim)
+    inside = Points(inside[:, None], inside[:, :0])
+    source = residuals_of_waves(problem, kind, inside, zero)[:, 0, 0]
     second = [derivatives(domain.dim).index((k, k)) for k in range(domain.dim)]
     c, expected = slopes[0, second[0]], np.zeros_like(slopes)
     expected[:, second] = c
@@ -323,10 +296,3 @@ def warn_of_fluxes(problem):
             f"{area * source.mean():.3g}, and the slopes of the Neumann condition "
             f"contribute {length * flux.mean():.3g}; the sum of both must be zero.",
         )
-
-
-@partial(jit_by_size, static_argnames="problem")
-def _source(problem, X):
-    """The first residual (n,) of a solution of zero."""
-    zero = jnp.zeros(len(problem.outputs))
-    return jax.vmap(lambda x: problem._equation_at(lambda y: zero, x)[0])(X)

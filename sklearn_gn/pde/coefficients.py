@@ -1,7 +1,7 @@
 """Coefficients of an equation: numbers, pieces, and unknowns that are to be found."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -136,24 +136,23 @@ def piece_numbers(domains: tuple, X: Any) -> Any:
 
 
 @contextmanager
-def called_pieces() -> Iterator[list[Piecewise]]:
+def holding(variable: ContextVar, value: Any) -> Iterator[Any]:
+    """Give a variable a value while the context is open."""
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
+
+
+def called_pieces() -> AbstractContextManager[list[Piecewise]]:
     """Collect the coefficients of pieces that are called inside."""
-    found: list[Piecewise] = []
-    token = _called.set(found)
-    try:
-        yield found
-    finally:
-        _called.reset(token)
+    return holding(_called, [])
 
 
-@contextmanager
-def within_pieces(pieces: dict | None, mask: Any = None) -> Iterator[None]:
+def within_pieces(pieces: dict | None, mask: Any = None) -> AbstractContextManager:
     """Take given pieces, or those of each point, and the region of a mask."""
-    token = _within.set(None if pieces is None else (pieces, mask))
-    try:
-        yield
-    finally:
-        _within.reset(token)
+    return holding(_within, None if pieces is None else (pieces, mask))
 
 
 def present_region() -> Any:

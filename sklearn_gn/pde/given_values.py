@@ -104,8 +104,7 @@ def contradict_the_equation(problem, places, faces):
 
     For each place (d,), ``faces`` has two pairs of the axis across a face and of the
     conditions on it. The sum of the values on both, without what they share, fulfils
-    the equation there, or the solution is not smooth. What is left of the equation is
-    compared with that elsewhere, of the sum and of the values of one face alone.
+    the equation there, compared with elsewhere, or the solution is not smooth.
     """
     if not len(places):
         return np.zeros(0, bool)
@@ -212,7 +211,4 @@ def exact_at(problem, X):
     def value(x):
         return problem._as_outputs(problem.exact(x), "exact")
 
-    chunk = max(1, AT_ONCE // X.shape[1])
-    if len(X) <= chunk:
-        return jax.vmap(value)(X)
-    return lax.map(value, X, batch_size=chunk)
+    return lax.map(value, X, batch_size=min(len(X), max(1, AT_ONCE // X.shape[1])))

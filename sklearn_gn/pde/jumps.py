@@ -79,11 +79,9 @@ def _coordinates(domain, place):
 def check_fluxes(problem):
     """Raise a ValueError where the equation differentiates what jumps at a place.
 
-    Such is ``div(k * grad(u))`` with a conductivity k that jumps: its derivative is
-    taken on each side, without the jump, and no residual says that the flux is
-    continuous. A Condition on an interface may do so. What is differentiated along an
-    axis is evaluated along lines of this axis, for two smooth fields: where it jumps
-    for both, the jump is one of a coefficient.
+    Such is ``div(k * grad(u))`` with a conductivity k that jumps: no residual says that
+    the flux is continuous, unless a Condition on an interface does. What is
+    differentiated along an axis jumps there for two smooth fields alike.
     """
     domain, faces = problem.domain, [getattr(c, "on", None) for c in problem.conditions]
     joined = any(isinstance(on, Domain) for on in faces)

@@ -4,15 +4,25 @@ A residual asks for the same few derivatives of a network many times over, each 
 automatic differentiation would trace again. Where they are known at the very point that
 the residual was given, operators take them as they are; wherever else a field is
 evaluated, and however else it is differentiated, they differentiate a function.
+
+A statement is looked at through the residuals of plane waves, whose derivatives are
+known everywhere: :func:`residuals_of_waves`.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.arrays.backend import scope, to_numpy
+from sklearn_gn.arrays.compilation import jit_by_size
+from sklearn_gn.pde.patches import AT_ONCE
+
+_PAIRS = 2**10  # of a point and a wave, looked at together
 UNROLLED = 8  # axes up to which derivatives are taken one by one
 
 
@@ -69,10 +79,10 @@ def points_of_row(x):
     return tuple(lax.index_in_dim(x, p, keepdims=False) for p in range(x.shape[0]))
 
 
-def fields_and_points(problem, known_at, x):
+def fields_and_points(problem, known_at, x, directions=None):
     """Fields of functions ``known_at`` the points of a row, and these points."""
     points = points_of_row(x)
-    return tuple(problem.field(known_at(p)) for p in points), points
+    return tuple(problem.field(known_at(p), directions) for p in points), points
 
 
 def wave_at(x, vectors, cosines, sines, level=0.0):
@@ -99,3 +109,50 @@ def wave_at(x, vectors, cosines, sines, level=0.0):
         return found if axes else level + found
 
     return LocalFunction(function, x, derivative, 4)
+
+
+class PlaneWaves(NamedTuple):
+    """Plane waves of q outputs: ``level + cosine cos(v x) + sine sin(v x)``."""
+
+    vectors: np.ndarray  # (m, q, d)
+    cosines: np.ndarray  # (m, q)
+    sines: np.ndarray  # (m, q)
+    levels: np.ndarray  # (m, q)
+
+
+def constants(values, dim):
+    """PlaneWaves that are constants (m, q)."""
+    values = np.asarray(values, float)
+    return PlaneWaves(np.zeros((*values.shape, dim)), 0 * values, 0 * values, values)
+
+
+def residuals_of_waves(problem, kind, points, waves, unknown=None, directions=None):
+    """Residuals (n, m, k) of a class at points for waves as fields, in NumPy.
+
+    ``unknown`` has values (m, ...) of unknown coefficients, in place of their initial
+    ones. All waves of a class are looked at by one compiled function.
+    """
+    n, m = len(points.x), len(waves.levels)
+    initial = {key: np.stack([problem.start[key]] * m) for key in problem.unknown}
+    unknown = initial | (unknown or {})
+    size = max(1, min(_PAIRS, AT_ONCE // waves.vectors[0].size))
+    found = []
+    for start in range(0, n * m, size):
+        point, wave = divmod(np.minimum(np.arange(start, start + size), n * m - 1), m)
+        own, given = jax.tree.map(lambda a, k=wave: a[k], (waves, unknown))
+        both = points.x[point], points.data[point]
+        with scope("float64"):
+            rows = _of_pairs(problem, kind, *both, own, given, directions)
+            found.append(to_numpy(rows))
+    return np.concatenate(found)[: n * m].reshape(n, m, -1)
+
+
+@partial(jit_by_size, static_argnames=("problem", "kind"))
+def _of_pairs(problem, kind, x, data, waves, unknown, directions):
+    def one(x, data, wave, unknown):
+        fields, points = fields_and_points(
+            problem, lambda p: wave_at(p, *wave), x, directions
+        )
+        return kind.function(fields, points, data, problem.known | unknown)
+
+    return jax.vmap(one)(x, data, waves, unknown)

@@ -12,7 +12,7 @@ there and nowhere else.
 
 import operator
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce
@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sklearn_gn.pde.coefficients import within_pieces
+from sklearn_gn.pde.coefficients import holding, within_pieces
 from sklearn_gn.pde.local_functions import UNROLLED, LocalFunction, followed_by
 
 _AXES_AT_ONCE = 64  # directions differentiated in one batch: bounds the memory
@@ -380,14 +380,10 @@ def _check(field, name):
 
 def differentiated_values(function: Callable[[], Any], x: Any) -> list[list[Any]]:
     """What a call differentiates along each axis: unknown values at x."""
-    token = _differentiated.set([])
-    try:
+    with holding(_differentiated, []) as noted:
         function()
-        noted = _differentiated.get()
-    finally:
-        _differentiated.reset(token)
     found: list[list[Any]] = [[] for _ in x]
-    for field, indices, is_divergence in noted or ():
+    for field, indices, is_divergence in noted:
         value = field(x)
         for k, index in enumerate(indices):
             part = value[..., k] if is_divergence else value
@@ -413,16 +409,14 @@ def jump_of(
     """What jumps across an interface and is differentiated, at a level of derivatives.
 
     A function that jumps by s has the derivative s times the normal times a Dirac
-    distribution. The first level has what this adds to the values of ``function``, of
-    shape (k,), where fields are differentiated last, as ``v`` in ``div(v)``; the second
-    what it adds where these are derivatives themselves, as ``u`` in
-    ``div(k * grad(u))``. ``other_side`` returns a context in which functions are those
-    of the other side; without it, the terms of one side are returned, not jumps. In a
-    ``linear`` equation the factors of derivatives are free of derivatives, so that
-    these need not be computed.
+    distribution. The first level has what this adds to the values (k,) of ``function``
+    where fields are differentiated last, as ``v`` in ``div(v)``; the second where these
+    are derivatives themselves, as ``u`` in ``div(k * grad(u))``. Without the context
+    ``other_side`` the terms of one side are returned, not jumps. In a ``linear``
+    equation the factors of derivatives are free of derivatives.
     """
     if level == 0:
-        with _with_jump(None):
+        with holding(_jump, None):
             value = function(x)
             if other_side is None:
                 return value
@@ -435,23 +429,14 @@ def jump_of(
             term = size * (normal @ direction) * jump
             if linear:
                 return term
-            with _with_jump(None):
+            with holding(_jump, None):
                 return term + jax.jvp(inner, (x,), (direction,))[1]
 
-        with _with_jump(term):
+        with holding(_jump, term):
             return function(x)
 
     none = jnp.zeros((), x.dtype)
     return jax.jvp(moved, (none,), (jnp.ones_like(none),))[1]
-
-
-@contextmanager
-def _with_jump(term):
-    token = _jump.set(term)
-    try:
-        yield
-    finally:
-        _jump.reset(token)
 
 
 def _check_in_space(field, name):

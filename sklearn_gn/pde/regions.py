@@ -28,7 +28,12 @@ import numpy as np
 from sklearn_gn.arrays.backend import scope, to_numpy
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.calls import call, flat, named_parameters
-from sklearn_gn.pde.coefficients import Piecewise, piece_numbers, within_pieces
+from sklearn_gn.pde.coefficients import (
+    Piecewise,
+    holding,
+    piece_numbers,
+    within_pieces,
+)
 from sklearn_gn.pde.conditions import BaseCondition, Points
 from sklearn_gn.pde.domains import NUDGE, Domain, namespace
 from sklearn_gn.pde.given_values import MANY_POINTS, N_POINTS
@@ -268,9 +273,13 @@ class Interface(BaseCondition):
         """Jumps at a point, of shape (k,)."""
         x, numbers = points[0], np.arange(len(self.regions.parts), dtype=data.dtype)
         normal, sides = data[: x.size], data[x.size :]
-        first, second = (
-            partial(_on_side, k, self.regions, numbers == sides[k]) for k in range(2)
-        )
+
+        @contextmanager
+        def on_side(k):
+            with holding(_side, k), self.regions.within(numbers == sides[k]):
+                yield
+
+        first, second = partial(on_side, 0), partial(on_side, 1)
 
         def value(y):  # of the side on which functions are evaluated
             k = _side.get()
@@ -295,17 +304,6 @@ class Interface(BaseCondition):
             own, others = known[key]
             found.append(own[number] - sign * others[number] if sign else own[number])
         return jnp.stack(found)
-
-
-@contextmanager
-def _on_side(number, regions, mask):
-    """Evaluate fields and coefficients on the first or the second side, everywhere."""
-    token = _side.set(number)
-    try:
-        with regions.within(mask):
-            yield
-    finally:
-        _side.reset(token)
 
 
 def interface_of(problem, regions):

@@ -18,7 +18,6 @@ from sklearn_gn.arrays.parts import differentiable_sum
 from sklearn_gn.arrays.trees import dimension, norm
 from sklearn_gn.optim import first_order
 from sklearn_gn.optim.solver import Algorithm
-from sklearn_gn.optim.ssbroyden import ssbroyden
 from sklearn_gn.pinn import iteration
 from sklearn_gn.pinn.iteration import on_devices
 from sklearn_gn.pinn.residuals import class_losses, residuals
@@ -98,7 +97,7 @@ def iterate(model, net, memory, batches, rates, *, name):
     net = unravel(new)
     losses = class_losses(model, batches, residuals(model, net, batches))
     gradient_norm = norm(jax.grad(loss)(new))
-    return net, memory, losses, gradient_norm, norm(new - flat), norm(new)
+    return net, memory, losses, gradient_norm, norm(new - flat)
 
 
 def learning_rates(settings, iteration, name):
@@ -121,7 +120,7 @@ def _method(name):
     """The method of a name, the same object every time."""
     if name in first_order.OPTIMISERS:
         return name
-    return first_order.lbfgs() if name == "lbfgs" else ssbroyden()
+    return first_order.lbfgs() if name == "lbfgs" else first_order.ssbroyden()
 
 
 ALGORITHMS = tuple(

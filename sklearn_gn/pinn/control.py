@@ -15,11 +15,12 @@ before the next iteration. What may come next:
   others drawn from the same distribution are not;
 - the end, where nothing is to be gained, or where the estimated error is small enough.
 
-An estimate of the error costs as much as some iterations. It is made once the equation
-is solved, where the network is about to grow, the fit to end, or the loss falls slowly;
-after one that is too large, the next is made where the error is small if it falls like
-the root of the loss. What is larger is begun only if there is as much time left as the
-present size has taken.
+A fit ends where the estimated error is the one that is asked for, ``tol``. An estimate
+costs as much as some iterations. It is made where the loss falls slowly, the network is
+about to grow, or the fit to end; of a ``tol`` that is given, as soon as the loss is one
+that mostly goes with it. After one that is too large, the next is made where the error
+is small enough if it falls like the root of the loss. What is larger is begun only if
+there is as much time left as the present size has taken.
 """
 
 import math
@@ -49,12 +50,9 @@ _ASTRAY_LOSS, _UNMET_LOSS = 1e-4, 1e-2
 OVERFITTED = 100.0  # fresh over training loss: the solution holds at its points alone
 FAR = 4.0  # the same, beyond which points are missing
 _PATIENCE = 40  # iterations in which the fresh loss is to fall by FALL, or a fit grows
-_STALLED = 20  # iterations without a lower loss, after which a fit ends
+LEAST_FALL, _STALLED = 1e-3, 20  # of the loss, in so many iterations, or a fit ends
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
-# Estimated relative error beyond which a network that solves the equation still grows,
-# and below which a fit of given layers ends; below which one that may grow does, and
-# one to observations, which are hardly ever exact to more digits.
-_LARGE_ERROR, _SMALL_ERROR, _SMALL_ERROR_OF_UNKNOWNS = 1e-4, 1e-7, 1e-5
+_LARGE_ERROR = 1e-4  # beyond which a network that solves the equation still grows
 _MOST_STARTS = 3  # networks, until one is not stuck
 _RAISE = 10.0  # of the next start of one that has gone to zero
 _RESIDUALS, _BOUNDARY_SHARE = 2.5, 0.3  # for each parameter; of the residuals
@@ -89,7 +87,6 @@ class Level(NamedTuple):
     falls: tuple = ()  # lowest fresh loss after each iteration of this size
     before: float = math.inf  # lowest fresh loss when this size began
     ended: bool = False  # whether growth has ended
-    promising: float = math.inf  # fresh loss at which the error may be small
 
 
 class Clock(NamedTuple):
@@ -109,6 +106,8 @@ class Control(NamedTuple):
     first_classes: tuple = ()  # the same for each residual class
     n_stalled: int = 0  # iterations since the loss has last fallen by tol
     lowest_loss: float = math.inf  # on fresh points, where there are any
+    promising: float = math.inf  # loss at which the error may be the one asked for
+    estimate: float = math.nan  # of the error, the last one
     n_starts: int = 1  # networks that were begun with
     next: str | None = None  # "points", "network", "window" or "start"
     level: Any = None  # Level, where sizes are found
@@ -157,10 +156,12 @@ def decide(points, state, settings, step, losses):
     if now.march is not None:
         march = windows.observed(now.march, fresh, first, in_time)
         now = now._replace(march=march)
-    # Whether the equation holds: between the points of training, too, and each
-    # condition by its own measure.
+    # Whether the equation holds, between the points of training, too. Few digits need
+    # no more than the loss that mostly goes with them.
+    usual = settings.usual_loss
+    enough = min(max(SOLVED_LOSS, usual), _UNMET_LOSS)
     limit = max(OVERFITTED * (training - noise), WELL_SOLVED_LOSS * first)
-    solved = math.isnan(fresh) or fresh - noise <= min(SOLVED_LOSS * first, limit)
+    solved = math.isnan(fresh) or fresh - noise <= min(enough * first, limit)
     if settings.observed is not None and decisive:
         weighing = observation_weight.with_next_weight(
             now.weighing, settings.observed, step, fresh, solved
@@ -171,14 +172,14 @@ def decide(points, state, settings, step, losses):
         solved &= observation_weight.is_noise(noise, bound)
     # What comes next.
     if now.is_in_windows:
-        solved &= all(loss <= SOLVED_LOSS * first for _, loss, _ in now.march.done)
+        solved &= all(loss <= enough * first for _, loss, _ in now.march.done)
         settled = now.march.ended
         if now.march.next_stop is not None:
             now = now._replace(next="window")
     else:
-        solved = solved and not _unmet(
-            model, step.class_losses, now.first_classes, SOLVED_LOSS
-        )
+        # Each condition by its own measure, unless the error is small enough.
+        holds = solved
+        solved &= not _unmet(model, step.class_losses, now.first_classes, enough)
         settled = now.n_stalled >= _STALLED
         if level is not None:
             lacks = what_is_missing(now, rules, training, fresh, state.net)
@@ -190,11 +191,14 @@ def decide(points, state, settings, step, losses):
             late = lacks in ("points", "network") and not in_time
             ended = now.level.ended and (settled or solved)
             settled = (settled and solved) if late else ended
-            if solved and decisive and settings.tol > 0:
-                few = FEW_ITERATIONS // 4 if step.at_minimum else FEW_ITERATIONS
-                slow = is_flat(now.level.falls, few)
-                found = points, state, settings, now, losses
-                now, settled = _judged(*found, slow, settled)
+        if holds and decisive and settings.error > 0:
+            few = FEW_ITERATIONS // 4 if step.at_minimum else FEW_ITERATIONS
+            promises = level is not None and is_flat(level.falls, few)
+            promises |= fresh <= usual * first or now.next is not None
+            promises &= fresh <= now.promising
+            found = points, state, settings, now, losses
+            now, settled, accurate = _judged(*found, promises, settled)
+            solved |= accurate
     stop = _reason_to_stop(now, settings, step, losses, solved, settled)
     if _begins_anew(now, state, settings, step, stop):
         now, stop = now._replace(next="start"), None
@@ -203,12 +207,9 @@ def decide(points, state, settings, step, losses):
 
 def _unmet(model, class_losses, first_classes, share):
     """Classes, but observations, of more loss than a share of no solution's."""
-    named = [known.residual.name for known in model.classes]
-    return {
-        name
-        for name, loss, first in zip(named, class_losses, first_classes, strict=False)
-        if name != "data" and loss > share * first
-    }
+    named = (known.residual.name for known in model.classes)
+    both = zip(named, class_losses, first_classes, strict=False)
+    return {n for n, loss, first in both if n != "data" and loss > share * first}
 
 
 def what_is_missing(now, rules, training, fresh, net):
@@ -238,33 +239,35 @@ def _in_time(clock, rules):
     return now + clock.first + (now - clock.changed) <= rules.deadline
 
 
-def _judged(points, state, settings, now, losses, slow, settled):
-    """The control of a fit that has solved the equation, and whether it has settled."""
+def _judged(points, state, settings, now, losses, promises, settled):
+    """The control of a fit, whether it has settled, and whether it is accurate."""
     level, rules, error = now.level, settings.growth, math.nan
+    may_grow = rules is not None and rules.network and has_room(state.net)
+    may_grow = may_grow and switches.on("pinn.growth")
     if losses.noise:
         accurate = not now.weighing.waits and observation_weight.hides_the_rest(
             now.weighing.losses, losses.noise, settings.observed
         )
-    else:
-        asked = (slow or now.next is not None) and losses.fresh <= level.promising
-        if not (settled or asked):
-            return now, settled
-        small = _SMALL_ERROR if rules.network else _LARGE_ERROR
-        if points.data is not None:
-            small = _SMALL_ERROR_OF_UNKNOWNS
+    elif promises or (settled and may_grow):
+        wanted = settings.error
         error = _estimated_error(points, state, settings, now)
-        accurate = error <= small
-        promising = 0.0 if math.isnan(error) else losses.fresh * (small / error) ** 2
-        level = level._replace(promising=promising)
+        accurate = error <= wanted
+        # Of an error that is larger than the solution nothing more is known.
+        fall = (wanted / min(error, 1.0)) ** 2 if error > wanted else 0.0
+        promising = losses.fresh * fall
+        now = now._replace(estimate=error, promising=promising)
+    else:
+        return now, settled, False
     if accurate:
-        return now._replace(next=None, level=level._replace(ended=True)), True
+        ended = level and level._replace(ended=True)
+        return now._replace(next=None, level=ended), True, True
+    too_large = error > max(_LARGE_ERROR, settings.error)
     exhausted = losses.fresh <= EXHAUSTED_LOSS * now.first_fresh
-    may_grow = rules.network and has_room(state.net) and switches.on("pinn.growth")
-    if settled and error > _LARGE_ERROR and may_grow and not exhausted:
+    if settled and too_large and may_grow and not exhausted:
         if _in_time(now.clock, rules):
-            level, settled = level._replace(ended=False), False
-            now = now._replace(next="network")
-    return now._replace(level=level), settled
+            ended, settled = level._replace(ended=False), False
+            now = now._replace(next="network", level=ended)
+    return now, settled, False
 
 
 def _estimated_error(points, state, settings, now):
@@ -317,10 +320,8 @@ def _begins_anew(now, state, settings, step, stop):
     if stop is not None and stop in ("stalled", step.no_progress):
         # It has learnt next to nothing at its points of training.
         unmet = _unmet(model, class_losses, now.first_classes, _UNMET_LOSS)
-        stuck = (
-            bool(unmet - {"interior"})
-            or np.sum(class_losses) > _UNMET_LOSS * now.first_fresh
-        )
+        stuck = np.sum(class_losses) > _UNMET_LOSS * now.first_fresh
+        stuck |= bool(unmet - {"interior"})
     stuck = stuck or _is_astray(now, state, settings, class_losses)
     stuck = stuck or has_vanished(now, state.net, settings, class_losses)
     return stuck and switches.on("pinn.starts")
@@ -404,8 +405,7 @@ def grown(level, what, rules, classes, net, rng, n_waves=0):
         if rules.points:
             wanted = points_for(classes, n_weights(net), density)
             sizes = Sizes(*map(max, sizes, wanted))
-    before, promising = level.falls[-1], level.promising
-    return Level(sizes, density, before=before, promising=promising), net
+    return Level(sizes, density, before=level.falls[-1]), net
 
 
 # --- refine --------------------------------------------------------------------------
@@ -417,11 +417,11 @@ def refined(points, state, settings):
     due, level, net, memory = now.next, now.level, state.net, None
     weighing, batches = now.weighing, state.batches
     rng = np.random.RandomState([settings.seed, state.iteration])
-    again = {"n_stalled": 0, "lowest_loss": math.inf}  # of a loss that does not compare
+    # Of a loss that does not compare with the ones before.
+    again = {"n_stalled": 0, "lowest_loss": math.inf, "promising": math.inf}
     if due != "start" and weighing.changes:
-        factor = weighing.next / weighing.weight
-        batches = observation_weight.reweighted(batches, factor)
-        weighing = weighing._replace(weight=weighing.next, losses=(), equation=())
+        given = weighing, settings.observed, model, net, batches
+        weighing, batches = observation_weight.changed(*given)
         now = now._replace(weighing=weighing, **again)
     clock = now.clock._replace(began=time.perf_counter())
     if due is not None:
@@ -437,7 +437,9 @@ def refined(points, state, settings):
         net = net._replace(extra=net.extra + gone.astype(settings.dtype))
         if level is not None:
             level = Level(level.sizes, level.density)
-        weighing = Weighing(weighing.weight, weighing.weight, weighing.waits)
+        weighing = weighing._replace(
+            next=weighing.weight, losses=(), equation=(), share=math.inf
+        )
         n_starts = now.n_starts + 1
         now = now._replace(level=level, weighing=weighing, n_starts=n_starts, **again)
     elif due == "window":

@@ -210,6 +210,8 @@ def observation_batch(problem, X, y, weight, total_weight, scaling, dtype):
     rows = np.minimum(np.arange(n), len(X) - 1)
     weight = n * total_weight * backend.pad_rows(weight, n)
     there = ~np.isnan(y)
+    if y.shape[1] > 1 and scaling is None:
+        y = np.hstack([y, np.ones_like(y)])  # with factors of the misfits
     if not there.all():  # the mean square is that of the numbers that are there
         weight = weight * weight.sum() / (weight[: len(y)] @ there.mean(axis=1))
     return batch_of(problem._all_points(X[rows, None]), y[rows], weight, dtype)

@@ -117,7 +117,6 @@ def step(points, state, settings):
         np.asarray(losses),
         float(quadratic.gradient_norm),
         float(step_norm),
-        network_norm,
         *map(float, figures),
         inner_iterations=shifts.inner_iterations,
         rounding_loss=rounding_loss,

@@ -20,6 +20,7 @@ import numpy as np
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde import Unknown
+from sklearn_gn.pde.local_functions import constants, residuals_of_waves
 from sklearn_gn.pinn.model import N_POINTS, ROUNDING
 
 _HELD = 25  # iterations in which the coefficients keep their values
@@ -66,11 +67,20 @@ def _n_residuals_of_zero(problem, size=ROUNDING):
             return math.inf
     plain, number = replace(problem, transform=None), 0
     points = plain.probes(N_POINTS, np.random.RandomState(0))
-    with backend.scope("float64"):
-        found = backend.to_numpy(_residuals_of_zero_and_waves(plain, points))
-    for (name, drawn), (zero, waves) in zip(points.items(), found, strict=True):
-        there = ~(np.abs(zero).max(axis=1) <= size * np.abs(waves).max())
-        if name == "interior" and there.any():
+    # Zero for two values of the coefficients, and a wave.
+    q, bounds = len(plain.outputs), plain.domain.bounds
+    fields = constants(np.tile([[0.0], [0.0], [2.0]], q), len(bounds))
+    fields.vectors[2], fields.sines[2] = np.pi / np.ptp(bounds, axis=1), 1.0
+    start, unknown = plain.start, {}
+    for name in plain.unknown:
+        side = np.where(np.less(start[name], 0), -1, 1)
+        unknown[name] = np.stack([start[name], 2 * start[name] + side, start[name]])
+    for kind in plain.residual_classes():
+        drawn = points[kind.name]
+        found = residuals_of_waves(plain, kind, drawn, fields, unknown)
+        zero, waves = np.split(np.abs(found), [2], axis=1)
+        there = ~(zero.max(axis=(1, 2)) <= size * waves.max())
+        if kind.name == "interior" and there.any():
             return math.inf
         _, one_each = np.unique(drawn.x, axis=0, return_index=True)
         number += int(there[one_each].sum())
@@ -91,32 +101,6 @@ def _outputs(problem, raw, x):
         return jnp.atleast_1d(problem.field(lambda _: raw)(x))
 
     return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(x, raw)
-
-
-@partial(jit_by_size, static_argnames="problem")
-def _residuals_of_zero_and_waves(problem, points):
-    """Residuals (n, 2, k) of zero for two values of coefficients; those of a wave."""
-    q, start = len(problem.outputs), problem.start
-    other = {n: 2 * start[n] + jnp.where(start[n] < 0, -1, 1) for n in problem.unknown}
-
-    def zero(x):
-        return jnp.zeros(q, x.dtype)
-
-    def wave(x):
-        return 2 + jnp.sin(jnp.sum(problem.embedding(x)) + jnp.arange(q, dtype=x.dtype))
-
-    def residual(kind, function, coefficients, x, data):
-        fields = (problem.field(function),) * kind.n_points
-        return kind.function(fields, x, data, coefficients)
-
-    def one(kind, x, data):
-        both = [residual(kind, zero, c, x, data) for c in (start, {**start, **other})]
-        return jnp.stack(both), residual(kind, wave, start, x, data)
-
-    return [
-        jax.vmap(partial(one, kind))(points[kind.name].x, points[kind.name].data)
-        for kind in problem.residual_classes()
-    ]
 
 
 # --- what to say of the value that was found -----------------------------------------

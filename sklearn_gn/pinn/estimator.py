@@ -87,10 +87,10 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         y no longer bends the solution. Set 1 if the equation holds only roughly.
     max_iter : int or None, default=None
         Maximum number of iterations. If None, 1000, or unlimited with ``max_time``.
-    tol : float, default=0.001
-        The fit stops when twenty iterations have lowered the loss on fresh points by
-        less than this share and growing does not pay, or the estimated error is below
-        1e-7 (1e-5 with observations; 1e-4 if ``hidden_layer_sizes`` is given).
+    tol : float or None, default=None
+        Estimated relative error at which the fit stops. If None, 1e-7 (1e-5 with
+        observations, 1e-4 if layers are given), once the loss falls slowly. It also
+        stops if the loss no longer falls and growing does not pay; 0: by neither.
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. None: no limit.
     early_stopping : bool, default=False
@@ -115,8 +115,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     coefficients_, coefficients_std_ : dict
         Values of the :class:`~sklearn_gn.pde.Unknown` coefficients by name, and their
         standard deviations: infinite if other values fit as well, NaN if not computed.
-    noise_std_ : float or ndarray of shape (n_outputs,)
-        Standard deviation of the observations' noise. NaN without observations.
+    noise_std_ : float or ndarray of shape (n_observed,)
+        Standard deviation of the noise of each column of y. NaN without observations.
     alpha_ : dict
         Penalties in plain regression: "output", "bias", "weights" and "layers".
     n_effective_parameters_, log_evidence_ : float
@@ -208,6 +208,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         ],
         "observed_outputs": ["array-like", None],
         "max_iter": [Interval(Integral, 1, None, closed="left"), None],
+        "tol": [Interval(Real, 0, None, closed="left"), None],
         "observation_weight": [
             Interval(Real, 0, None, closed="neither"),
             StrOptions({"auto"}),
@@ -233,7 +234,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         observed_outputs: Sequence[str] | None = None,
         observation_weight: float | Literal["auto"] = "auto",
         max_iter: int | None = None,
-        tol: float = 1e-3,
+        tol: float | None = None,
         max_time: float | None = None,
         early_stopping: bool = False,
         n_iter_no_change: int = 10,

@@ -146,7 +146,7 @@ def _vague(case):
         if name not in solver._undetermined
         and np.any(solver.coefficients_std_[name] > np.abs(value))
     ]
-    gone = _advice_on_vanished(solver) if vague else ""
+    gone = vanished_coefficients(solver) if vague else ""
     if not vague or (gone and solver.stop_reason_ == "stalled"):
         return None
     why = "the equation is not solved well enough to determine them."
@@ -165,7 +165,7 @@ def _vague(case):
 def _vanished(case):
     """A coefficient that has gone to zero."""
     stalled = case.reason is StopReason.STALLED
-    return _of_problem("branch", _advice_on_vanished(case.solver) if stalled else "")
+    return _of_problem("branch", vanished_coefficients(case.solver) if stalled else "")
 
 
 def _undetermined(case):
@@ -446,14 +446,14 @@ def take_back_convergence(solver, run):
     if not run.stop_reason.converged:
         return
     reason = StopReason.STALLED
-    if not (solver._undetermined or _advice_on_vanished(solver)):
+    if not (solver._undetermined or vanished_coefficients(solver)):
         posterior, problem = solver._posterior, solver.problem_
         in_windows = posterior is None and solver._window_points is not None
         forward = in_windows or (
             posterior is not None and not (problem.unknown or posterior.n_observations)
         )
         exhausted = EXHAUSTED_LOSS * solver._untrained_loss
-        if not forward or solver.fresh_loss_ <= exhausted:
+        if not forward or solver._is_accurate or solver.fresh_loss_ <= exhausted:
             return
         if solver.max_time is None or (  # it compiles, like the first iteration
             run.final_state.control.clock.first
@@ -496,12 +496,6 @@ def warn_of_doubts(solver):
     texts = [finding.text for finding in found if finding is not None]
     for text in filter(None, (*texts, solver._left_open)):
         warn_user(text, ConvergenceWarning)
-
-
-def _advice_on_vanished(solver):
-    """What to say of coefficients that went to zero, where there are observations."""
-    observed = "loss_data" in solver.convergence_log_
-    return vanished_coefficients(solver) if observed else ""
 
 
 # --- where an equation does not hold --------------------------------------------------

@@ -14,6 +14,8 @@ from sklearn.utils import check_random_state
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
+from sklearn_gn.bayes.laplace import one_or_each
+from sklearn_gn.data.rows import check_fits
 from sklearn_gn.linalg.large_gram import affordable
 from sklearn_gn.networks._base import (
     activation_function,
@@ -23,8 +25,14 @@ from sklearn_gn.networks._base import (
     n_features,
 )
 from sklearn_gn.pde.residual_classes import traced_class
-from sklearn_gn.pinn import baselines, eigenvalues, findings, iteration, regression
-from sklearn_gn.pinn.control import FEW_POINTS, Rules, has_room, points_for
+from sklearn_gn.pinn import eigenvalues, findings, iteration, regression
+from sklearn_gn.pinn.control import (
+    FEW_POINTS,
+    LEAST_FALL,
+    Rules,
+    has_room,
+    points_for,
+)
 from sklearn_gn.pinn.data import checked_data, problem_sequence, without_data
 from sklearn_gn.pinn.dngd import DENSE, DNGD, RANK, gramian_eigenvalues
 from sklearn_gn.pinn.enrichment import NAMES, posed
@@ -42,8 +50,8 @@ from sklearn_gn.pinn.model import (
 )
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.observation_weight import observed as known_observations
-from sklearn_gn.pinn.observation_weight import reweighted
-from sklearn_gn.pinn.points import FEW_AXES, NoPoints, Sampler
+from sklearn_gn.pinn.observation_weight import reweighted, weighed
+from sklearn_gn.pinn.points import FEW_AXES, Sampler
 from sklearn_gn.pinn.predictions import Fitted
 from sklearn_gn.pinn.residuals import Observed, residual_counts
 from sklearn_gn.pinn.solution import Posterior
@@ -53,12 +61,10 @@ from sklearn_gn.pinn.units import are_apart, in_units, size_of_observations
 from sklearn_gn.pinn.unknown_functions import FunctionPosterior, unknown_functions
 from sklearn_gn.pinn.windows import Pieces, last_network, with_windows
 from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.runtime.memory import check_fits
-
-ALGORITHMS = {a.name: a for a in (DNGD, *baselines.ALGORITHMS)}
 
 _LARGEST_INT = np.iinfo(np.int32).max
 _FIXED_WIDTHS = (50,) * 4  # where "auto" does not grow
+_USUAL_SHARE = 0.1  # relative error, over the root of the relative loss
 _JACOBIAN_FLOATS = 2**27  # of which standard deviations are computed
 
 
@@ -66,7 +72,12 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     """Fit a solver to its problem, to observations, or to both."""
     began = time.perf_counter()
     backend.mesh_of(solver.device)  # a device that there is not is an error
-    algorithm = solver._solver_object().algorithm(ALGORITHMS)
+    algorithms = {DNGD.name: DNGD}
+    if solver._solver_object().name != DNGD.name:
+        from sklearn_gn.pinn import baselines
+
+        algorithms |= {known.name: known for known in baselines.ALGORITHMS}
+    algorithm = solver._solver_object().algorithm(algorithms)
     rng = check_random_state(solver.random_state)
     # The data.
     stages, problem = problem_sequence(
@@ -76,12 +87,10 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     seed = rng.randint(_LARGEST_INT)
     # The problem: network, residual classes, settings.
     is_resumed = solver.warm_start and hasattr(solver, "_fitted")
-    is_eigen = (
-        *(not stages, problem is not None, data.observations.training is None),
-        *(solver._solver_object().name == "dngd", not is_resumed),
-        switches.on("pinn.eigenvalues"),
-    )
-    is_eigen = all(is_eigen) and eigenvalues.is_eigenvalue_problem(problem)
+    observed = data.observations.training is not None
+    may_be = algorithm is DNGD and not (stages or is_resumed or observed)
+    may_be = may_be and switches.on("pinn.eigenvalues")
+    is_eigen = may_be and eigenvalues.is_eigenvalue_problem(problem)
     if is_eigen:
         stages = eigenvalues.first_stages(problem, solver._most_iterations())
     untrained, all_models = network_and_models(solver, stages, data, rng)
@@ -97,10 +106,9 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     if chosen and affordable(len(data.observations.training.x), n_weights(start)):
         regression.fit(solver, model, start, data, seed)
         return solver
-    settings = _settings(solver, all_models, stages, data, untrained, start, seed)
-    if settings.growth is not None and solver.max_time is not None:
-        rules = settings.growth._replace(deadline=began + solver.max_time)
-        settings = settings._replace(growth=rules)
+    deadline = began + (math.inf if solver.max_time is None else solver.max_time)
+    networks = untrained, start
+    settings = _settings(solver, all_models, stages, data, networks, seed, deadline)
     _check_memory(settings, start, data)
 
     # The loop, which the loss on fresh points monitors.
@@ -120,13 +128,14 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     run = FitRun(
         solver,
         algorithm,
-        (data.observations, settings),
+        data.observations,
+        settings,
         [start],
         loss_scale=1.0 if data.scaling is None else data.scaling.loss_scale,
         val_loss=loss_on_fresh_points if has_fresh else None,
         validation=validation,
+        began=began,
     )
-    run.began = began
     if problem is not None:
         run.monitor = "val_loss"
     solver._run(
@@ -299,19 +308,19 @@ def _network_of_before(solver, new):
 # --- settings ------------------------------------------------------------------------
 
 
-def _settings(solver, models, stages, data, untrained, start, seed):
+def _settings(solver, models, stages, data, networks, seed, deadline):
     """Return the settings of a fit, for its untrained and its first network."""
-    sampler, growth, known = NoPoints(), None, None
+    points, sampling, in_units = FEW_POINTS, "sobol", False
+    growth = known = None
     model, method = models[-1], solver._solver_object()
     max_iter = int(min(solver._most_iterations(), _LARGEST_INT))
     if data.problem is not None:
         grows = has_default_network(solver, model.problem)
         free = solver.n_interior == solver.n_boundary == "auto"
         free = free and method.name == "dngd"
-        points = FEW_POINTS
         if grows or free:
-            growth = Rules(grows, free)
-            size = n_weights(last_network(start))
+            growth = Rules(grows, free, deadline)
+            size = n_weights(last_network(networks[1]))
             points = points_for(model.problem.residual_classes(), size)
         given = solver.n_interior, solver.n_boundary
         points = [n if g == "auto" else g for g, n in zip(given, points, strict=True)]
@@ -320,22 +329,25 @@ def _settings(solver, models, stages, data, untrained, start, seed):
             adaptive = growth is not None and model.problem.domain.dim <= FEW_AXES
             sampling = "residual" if adaptive else "sobol"
         in_units = _counts_in_units(solver, model)
-        sampler = Sampler(*points, sampling, solver.dtype, in_units)
         adapts = _is_auto(solver.observation_weight)
         if adapts and model.classes[-1].residual.name == "data":
             n_equations = model.classes[0].residual.n_outputs
             has_functions = len(model.problem.outputs) > n_equations
-            known = known_observations(data.observations.training, has_functions)
+            given = data.observations.training, len(data.observed)
+            known = known_observations(*given, has_functions)
+    least_fall, error, usual_loss = _ends(solver, growth, data)
     return iteration.PINNSettings(
         models=models,
         stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
-        sampler=sampler,
+        sampler=Sampler(*points, sampling, solver.dtype, in_units),
         steps=iteration.Steps(method, solver.damping, solver.rank, max_iter),
         resample=None if data.problem is None else solver.resample,
-        tol=np.asarray(solver.tol, solver.dtype),
+        tol=np.asarray(least_fall, solver.dtype),
+        error=error,
+        usual_loss=usual_loss,
         seed=np.int32(seed),
         growth=growth,
-        untrained=untrained,
+        untrained=networks[0],
         observed=known,
         mesh=backend.mesh_of(solver.device),
     )
@@ -358,6 +370,20 @@ def _is_free(solver, problem, has_data):
     return not has_data or _is_auto(solver.observation_weight)
 
 
+def _ends(solver, growth, data):
+    """Fall of the loss and estimated error at which a fit ends, and the usual loss."""
+    tol, is_forward = solver.tol, data.observations.training is None
+    if data.problem is None or tol == 0:
+        return (LEAST_FALL if tol is None else tol), 0.0, 0.0
+    if tol is not None:
+        return LEAST_FALL, tol, (tol / _USUAL_SHARE) ** 2
+    # Observations are hardly ever exact to more digits.
+    tol = (1e-7 if growth and growth.network else 1e-4) if is_forward else 1e-5
+    if growth is None:  # all digits that the given layers and points have
+        tol = float(np.finfo(solver.dtype).eps)
+    return LEAST_FALL, tol, 0.0
+
+
 def _is_auto(value):
     return isinstance(value, str) and value == "auto"
 
@@ -367,7 +393,7 @@ def _check_memory(settings, net, data):
     sampler, solver = settings.sampler, settings.steps.solver.name
     outputs = [known.residual.n_outputs for known in settings.models[-1].classes]
     n_residuals, n = 0, n_weights(last_network(net))
-    if isinstance(sampler, Sampler):
+    if data.problem is not None:
         n_residuals += sampler.n_interior * outputs[0]
         n_residuals += sampler.n_boundary * max(outputs)
     if data.observations.training is not None:
@@ -411,6 +437,7 @@ def _set_fitted(solver, run, fitted, n_observations):
     if settings.observed is not None:
         solver._has_settled_weight = now.weighing.has_settled
     grows = settings.growth is not None and settings.growth.network
+    solver._is_accurate = bool(now.estimate <= settings.error)
     solver._may_grow = grows and not now.level.ended and has_room(net)
     solver._estimated_at_end, solver._solved_until = math.nan, math.inf
     solver.window_ends_ = fitted.net.ends if in_windows else np.zeros(0)
@@ -424,7 +451,8 @@ def _set_fitted(solver, run, fitted, n_observations):
         # weight of the observations has fallen.
         fresh = run.val_loss(fitted.net) if run.val_loss is not None else math.nan
         solver.fresh_loss_ = fresh * scale
-        solver.loss_ = iteration.total_loss(model, net, state.batches) * scale
+        losses = iteration.losses_of_classes(model, net, state.batches)
+        solver.loss_ = float(losses.sum()) * scale
         solver._fresh_noise = 0.0
         if now.weighing.weight != 1:
             found = iteration.fresh_losses(run.data, settings, net, state)
@@ -439,7 +467,7 @@ def _set_fitted(solver, run, fitted, n_observations):
         _set_coefficients(solver, n_observations)
         solver.noise_std_ = math.nan
         if n_observations and fitted.scaling is None and solver._posterior:
-            solver.noise_std_ = float(solver._posterior.noise_deviation())
+            solver.noise_std_ = one_or_each(solver._posterior.noise_deviation())
     if problem is not None:
         solver._left_open = what_is_left_open(solver, run)
         findings.take_back_convergence(solver, run)
@@ -453,28 +481,28 @@ def _set_posterior(solver, run, fitted, n_observations):
     solver._posterior = solver._window_points = None
     if n_residuals * n > _JACOBIAN_FLOATS:
         return
-    points = run.data.fresh
-    if points and state.control.weighing.weight != 1:
-        points = reweighted(points, state.control.weighing.weight)
+    points = run.data.fresh and weighed(run.data.fresh, state.control.weighing)
     batches, points = backend.to_numpy((state.batches, points))
     if isinstance(fitted.net, Pieces):
         solver._window_points = points
         return
     # Rounding errors of single precision would pass for information.
     known = in_double_precision((fitted.net, batches, points or batches))
-    solver._posterior = Posterior(fitted.model, *known, n_observations)
+    known, functions = (fitted.model, *known, n_observations), ()
     if fitted.problem is not None and n_observations:
         n_equations = fitted.model.classes[0].residual.n_outputs
         functions = unknown_functions(fitted.problem, fitted.observed, n_equations)
-        if functions:
-            solver._posterior = FunctionPosterior(solver._posterior, functions)
+    solver._posterior = (
+        FunctionPosterior(functions, *known) if functions else Posterior(*known)
+    )
 
 
 def _set_coefficients(solver, n_observations):
     """Coefficients and their deviations, infinite where nothing determines them."""
 
     def plain(values):
-        return {name: np.asarray(a, np.float64)[()] for name, a in values.items()}
+        arrays = {name: np.asarray(a, np.float64) for name, a in values.items()}
+        return {name: a if a.ndim else float(a) for name, a in arrays.items()}
 
     fitted, posterior = solver._fitted, solver._posterior
     extra = last_network(fitted.net).extra
@@ -483,9 +511,9 @@ def _set_coefficients(solver, n_observations):
     deviations = {name: np.nan * value for name, value in values.items()}
     if values and posterior is not None:
         found = plain(posterior.coefficient_deviations())
-        for name in deviations:
-            known = np.logical_and(found[name] != 0, name not in free)
-            deviations[name] = np.where(known, found[name], np.inf)[()]
+        for name, size in found.items():
+            found[name] = np.where((size != 0) & (name not in free), size, np.inf)
+        deviations = plain({name: found[name] for name in values})
     solver._undetermined = [n for n, s in deviations.items() if np.isinf(s).any()]
     solver._said_undetermined = free  # before the fit
     solver.coefficients_, solver.coefficients_std_ = values, deviations

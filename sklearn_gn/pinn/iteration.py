@@ -65,7 +65,9 @@ class PINNSettings(NamedTuple):
     sampler: Any  # draw(model, seed, stage, number, net) makes batches
     steps: Steps
     resample: int | str | None  # iterations for which points are kept, or "drift"
-    tol: np.ndarray
+    tol: np.ndarray  # share of the loss, by less than which it does not fall
+    error: float  # estimated, at which the fit ends; 0: by no test
+    usual_loss: float  # relative, with which it mostly comes, if it is to end there
     seed: np.int32
     growth: Any = None  # growth.Rules, or None where sizes are given
     untrained: Any = None  # network to measure by; None: the one to begin with
@@ -137,7 +139,7 @@ def initial_state(points, net, settings, memory=None):
     batches = _draw(points, settings, 0, 0, net, control)
 
     placed = on_devices(batches, settings)
-    loss, share = total_loss(model, net, placed), 1.0
+    loss, share = losses_of_classes(model, net, placed).sum(), 1.0
     untrained = net if settings.untrained is None else settings.untrained
     if math.isnan(loss):
         check_is_defined(model, net, batches)
@@ -149,10 +151,10 @@ def initial_state(points, net, settings, memory=None):
         share = share / 2 if share > np.finfo(last.dtype).eps else 0.0
         layers = (*hidden, share * last + level_alone)
         untrained = net = jax.device_put(net._replace(layers=layers))
-        loss = total_loss(model, net, placed)
+        loss = losses_of_classes(model, net, placed).sum()
     if not math.isfinite(loss):
         check_is_defined(model, net, batches)
-    state = PINNState(net, loss, batches, memory, control=control)
+    state = PINNState(net, float(loss), batches, memory, control=control)
     first, of_classes = losses_of_no_solution(points, settings, untrained, state)
     return state._replace(
         control=control._replace(first_fresh=first, first_classes=of_classes),
@@ -173,9 +175,7 @@ def with_due_points(points, state, settings):
     if not due:
         return state
     batches = _draw(points, settings, stage, state.n_draws, state.net, state.control)
-    weight = state.control.weighing.weight
-    if weight != 1:
-        batches = observation_weight.reweighted(batches, weight)
+    batches = observation_weight.weighed(batches, state.control.weighing)
     return state._replace(batches=batches, stage=stage, n_draws=state.n_draws + 1)
 
 
@@ -201,7 +201,6 @@ class StepSummary(NamedTuple):
     class_losses: np.ndarray  # with the weights of the user
     gradient_norm: float
     step_norm: float
-    network_norm: float
     damping: float = math.nan
     gain_ratio: float = math.nan
     inner_iterations: int = 1
@@ -267,12 +266,10 @@ def _log_entries(points, state, settings, step, losses):
         extra["window_end"] = low + (high - low) * march.stop
     if points.reference is not None:
         last, (x, exact) = settings.models[-1], points.reference
-        if isinstance(state.answer, windows.Pieces):
-            values = windows.at_points(solution.values, last, state.answer, x)
-            error = float(solution.relative_errors(last.problem, values, exact)[0])
-        else:
-            error = float(solution.relative_error(last, state.net, x, exact))
-        extra["relative_error"] = error
+        answer = state.net if march is None else state.answer
+        values = np.asarray(windows.at_points(solution.values, last, answer, x))
+        found = solution.relative_errors(last.problem, values, np.asarray(exact))
+        extra["relative_error"] = float(found[0])
     fresh = losses.validated
     if not math.isnan(fresh):
         extra["val_loss"] = windows.loss_so_far(march, fresh, state.control.first_fresh)
@@ -290,9 +287,7 @@ def fresh_losses(points, settings, net, state=None):
     if not fresh:
         return np.full(1, np.nan)
     if state is not None:
-        weight = state.control.weighing.weight
-        if weight != 1:
-            fresh = observation_weight.reweighted(fresh, weight)
+        fresh = observation_weight.weighed(fresh, state.control.weighing)
         if state.stage + 1 == len(settings.models):
             like = state.batches
 
@@ -327,13 +322,8 @@ def losses_of_no_solution(points, settings, untrained, state):
     return float(lower[-1]), tuple(lower[:-1].tolist())
 
 
-def total_loss(model, net, batches, like=None):
-    """Half the sum of squares of all residuals; ``like`` as in ``pieces.cut``."""
-    return float(losses_of_classes(model, net, batches, like).sum())
-
-
 def losses_of_classes(model, net, batches, like=None):
-    """The share of each class in :func:`total_loss`, in NumPy."""
+    """Half the sum of squares of each class; ``like`` as in ``pieces.cut``."""
     if not pieces.serve(batches):
         return np.asarray(_compiled_losses(model, net, batches))
     with np.errstate(over="ignore"):

@@ -26,6 +26,10 @@ and the equation is solved, as long as the share of E falls with it:
   a larger one says that the coefficients are wrong, not that the noise is large.
 - Exact observations have residuals as small as those of the equation, and keep the
   weight one.
+- Outputs of different noise count by it: where the weight changes, each misfit is
+  divided by the standard deviation of those of its output, and again where the loss has
+  settled, until these stay. So precise outputs determine the coefficients. All together
+  keep the loss that they had.
 - Unknown functions follow the noise at no loss of the equation, so that its share says
   nothing: with them the weight falls until E is w M, the ratio of the mean squares.
 """
@@ -36,6 +40,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn import _switches as switches
+from sklearn_gn.pinn.pieces import class_residuals
 from sklearn_gn.pinn.windows import FALL
 
 _SMALLEST = 1e-6
@@ -56,11 +61,14 @@ class Weighing(NamedTuple):
     losses: tuple = ()  # on fresh points
     equation: tuple = ()  # the same without the observations
     share: float = math.inf  # of the equation, at most, to change again
+    factors: tuple = ()  # of the misfits of each output; none: ones
+    stays: bool = True  # whether the factors were hardly others than those before
+    balances: bool = False  # whether they are to be found again
 
     @property
     def changes(self):
-        """Whether the next iteration has another weight."""
-        return self.next != self.weight
+        """Whether the next iteration has another weight, or other factors."""
+        return self.balances or self.next != self.weight
 
     @property
     def has_settled(self):
@@ -79,11 +87,19 @@ def with_next_weight(weighing, known, step, fresh, solved):
     both = np.array([of_equation, noise])
     equation, share = (*weighing.equation, of_equation), weighing.share
     waits = next_weight(weight, both, known, solved=solved) != weight
-    if step.no_progress or has_settled(losses, equation):
+    settled = bool(step.no_progress) or has_settled(losses, equation)
+    if settled:
         weight = next_weight(weight, both, known, share, solved)
     if weight != weighing.weight:
         share = min(share, _RISE_OF_SHARE * share_of_equation(both))
-    return Weighing(weighing.weight, weight, waits, losses, equation, share)
+    return weighing._replace(
+        next=weight,
+        waits=waits,
+        losses=losses,
+        equation=equation,
+        share=share,
+        balances=settled and not weighing.stays,
+    )
 
 
 def next_weight(weight, class_losses, known, share_before=math.inf, solved=True):
@@ -139,9 +155,9 @@ class Observed(NamedTuple):
     has_functions: bool = False  # whether outputs without an equation are looked for
 
 
-def observed(data, has_functions=False):
+def observed(data, n_columns, has_functions=False):
     """Number of observations, and their loss if their means are all that is known."""
-    square, y = np.float64(data.scale) ** 2, np.float64(data.data)
+    square, y = np.float64(data.scale) ** 2, np.float64(data.data[:, :n_columns])
     there = ~np.isnan(y)
     weights, y = square[:, None] * there, np.where(there, y, 0)
     totals = np.maximum(np.sum(weights, axis=0), np.finfo(float).tiny)
@@ -161,7 +177,39 @@ def has_settled(losses, equation=()):
     return min(losses) > _FALL * min(losses[:-_PATIENCE])
 
 
-def reweighted(batches, factor):
+def changed(weighing, known, model, net, batches):
+    """The weighing of the next iteration, and the batches with it."""
+    data, kind = batches[-1], model.classes[-1]
+    factors, stays, k = weighing.factors, True, kind.residual.n_outputs
+    if data.data.shape[1] > k and not known.has_functions:
+        before = np.array(factors or (1.0,) * k)
+        squares = (np.float64(class_residuals(model, kind, net, data)) / before) ** 2
+        there = ~np.isnan(data.data[:, :k]) * np.float64(data.scale)[:, None] ** 2
+        variances = np.sum(there * squares, axis=0) / np.sum(there, axis=0)
+        variances = np.maximum(variances, _SMALLEST * variances.max())
+        found = np.sqrt(variances.mean() / variances)
+        stays = bool(np.abs(np.log(found / before)).max() < math.log(_LEAST_FALL))
+        factors = tuple(found.tolist())
+    batches = reweighted(batches, weighing.next / weighing.weight, factors)
+    # With other factors the equation has another share.
+    share = weighing.share if stays else math.inf
+    now = Weighing(weighing.next, weighing.next, weighing.waits, share=share)
+    return now._replace(factors=factors, stays=stays), batches
+
+
+def weighed(batches, weighing):
+    """The batches with the present weight of the observations."""
+    if weighing.weight == 1:
+        return batches
+    return reweighted(batches, weighing.weight, weighing.factors)
+
+
+def reweighted(batches, factor, factors=()):
     """The batches with the weight of the observations, the last ones, multiplied."""
     *others, data = batches
-    return (*others, data._replace(scale=data.scale * math.sqrt(factor)))
+    data = data._replace(scale=data.scale * math.sqrt(factor))
+    if factors:
+        columns = np.array(data.data)
+        columns[:, len(factors) :] = factors
+        data = data._replace(data=columns)
+    return (*others, data)

@@ -34,7 +34,9 @@ class Sampler:
     in_units: bool = False
 
     def draw(self, model, seed, stage, number, net=None):
-        """Draw the points of all residual classes of the model's problem."""
+        """Draw the points of all residual classes but those of observations."""
+        if model.classes[0].residual.name == "data":  # without an equation
+            return ()
         rng = np.random.RandomState([seed, stage, number])
         problem = model.problem
         axes = problem._draw_directions(rng)
@@ -52,9 +54,8 @@ class Sampler:
 
         batches = tuple(map(batch_of_class, model.classes[: len(points)]))
         if adaptive and net is not None and number > 0:
-            points["interior"] = self._moved_to_residuals(
-                model, net, points["interior"], batches, rng
-            )
+            own = points["interior"]
+            points["interior"] = self._moved_to_residuals(model, net, own, batches, rng)
             batches = batch_of_class(model.classes[0]), *batches[1:]
         return batches
 
@@ -114,22 +115,3 @@ def batch_of(x, data, weight, dtype, axes=None):
     share = np.broadcast_to(np.asarray(weight, float) / len(x), len(x))
     scale = np.sqrt(share).astype(dtype)
     return Batch(x.astype(dtype), data.astype(dtype), scale, axes)
-
-
-@dataclass(frozen=True)
-class NoPoints:
-    """In place of a sampler where there is no equation, only observations."""
-
-    def draw(self, model, seed, stage, number, net=None):
-        """Return no points."""
-        del model, seed, stage, number, net
-        return ()
-
-    def fresh(self, model, seed, times=1):
-        """Return no points."""
-        del times
-        return self.draw(model, seed, 0, 0)
-
-    def reference(self, problem, seed):
-        """Return None: there is nothing to compare with."""
-        del problem, seed

@@ -119,12 +119,24 @@ class SolutionMixin(PredictionIntervalMixin):
                 "(alpha_ is empty). predict(X, return_std=True) has the errors of the "
                 "solution itself."
             )
-        return self.noise_std_
+        return self._for_outputs(self.noise_std_, 0.0)
 
     def _noise_freedom(self):
         """Degrees of freedom that this estimate has."""
         with backend.scope("float64", self.device):
-            return self._posterior.noise_freedom()
+            freedom = self._posterior.noise_freedom()
+        return self._for_outputs(freedom, np.sum(freedom))
+
+    def _for_outputs(self, values, otherwise):
+        """Numbers for the columns of y as those of the outputs."""
+        fitted = self._fitted
+        if fitted.problem is None:
+            return values
+        found = np.full(len(fitted.problem.outputs), otherwise)
+        for entry, value in zip(fitted.observed, np.ravel(values), strict=True):
+            if not callable(entry):
+                found[entry] = value
+        return found[0] if fitted.single_target else found
 
     def _predicted(self, X):
         """Values of a regression by the evidence at rows, of shape (n, n_outputs)."""
@@ -232,7 +244,7 @@ class SolutionMixin(PredictionIntervalMixin):
                 )
 
         def along(model, net, x):
-            return solution.derivatives(model, net, x, axes)
+            return solution.values(model, net, x, axes)
 
         return self._shaped(self._evaluated(along, self._points(X)))
 
@@ -376,6 +388,5 @@ class SolutionMixin(PredictionIntervalMixin):
             X = self._points(X)
             exact = problem.exact_values(X)
         values = self._evaluated(solution.values, X)
-        with np.errstate(divide="ignore", invalid="ignore"):  # of outputs not known
-            joint, each = solution.relative_errors(problem, values, exact)
+        joint, each = solution.relative_errors(problem, values, exact)
         return float(joint) if multioutput == "joint" else each

@@ -19,6 +19,7 @@ from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.optim.solver import Algorithm, Rows
+from sklearn_gn.pinn.control import LEAST_FALL
 from sklearn_gn.pinn.predictions import Fitted
 from sklearn_gn.pinn.windows import last_network
 from sklearn_gn.runtime.fit_loop import FitRun
@@ -80,7 +81,7 @@ def fit(solver, model, start, data, seed):
         n_effective=n_effective,
         damping=None if solver.damping is None else float(solver.damping),
         rank=solver.rank,
-        tol=float(solver.tol),
+        tol=LEAST_FALL if solver.tol is None else float(solver.tol),
         seed=int(seed),
     )
 
@@ -102,7 +103,8 @@ def fit(solver, model, start, data, seed):
     run = FitRun(
         solver,
         REGRESSION,
-        (rows, RegressionOptions(layers, options, int(seed))),
+        rows,
+        RegressionOptions(layers, options, int(seed)),
         [theta],
         loss_scale=data.scaling.loss_scale,
         val_loss=val_loss,
@@ -174,7 +176,7 @@ def _set_fitted(solver, run, fitted):
         laplace.deferred_covariance(layers, sums, net.alpha, net.beta, n_effective),
         float(degrees_of_freedom(n_effective, layers.n_values, n_parameters)),
     )
-    solver.loss_ = loss * scaling.loss_scale
+    solver.loss_ = float(loss * scaling.loss_scale)
     solver.fresh_loss_ = math.nan
     if run.val_loss is not None:
         solver.fresh_loss_ = run.val_loss(net) * scaling.loss_scale
@@ -186,14 +188,14 @@ def _set_fitted(solver, run, fitted):
     penalties = net.alpha / (net.beta * n_effective)
     end = 3 + layers.n_feature_groups
     if layers.linear_term:
-        solver.alpha_ = {"output": penalties[0]}
+        solver.alpha_ = {"output": float(penalties[0])}
     else:
         solver.alpha_ = {
-            "output": penalties[1],
-            "bias": penalties[2],
+            "output": float(penalties[1]),
+            "bias": float(penalties[2]),
             "weights": penalties[3:end],
             "layers": penalties[end:],
         }
     solver.n_effective_parameters_ = n_parameters
     units = np.sum(np.log(np.broadcast_to(y_scale, layers.n_values)))
-    solver.log_evidence_ = value - n_effective * float(units)
+    solver.log_evidence_ = float(value - n_effective * units)

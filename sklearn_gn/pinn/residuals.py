@@ -242,13 +242,17 @@ def _top(model, class_model, layers, stacks, batch, taps=None):
 class Observed:
     """Residual of observations; of one that is missing, NaN, it is zero."""
 
-    entries: tuple  # numbers of outputs, or functions of the field and a point
+    # Numbers of outputs, or functions of the field and a point. The data of several are
+    # the observations, then factors of the misfits.
+    entries: tuple
 
     def __call__(self, fields, points, data, coefficients):
         """Misfit at a point, of shape (k,)."""
         values = self.values(fields[0], points[0], coefficients)
-        missing = jnp.isnan(data)
-        return jnp.where(missing, 0, values - jnp.where(missing, 0, data))
+        given, factors = jnp.split(data, [len(self.entries)])
+        missing = jnp.isnan(given)
+        misfits = jnp.where(missing, 0, values - jnp.where(missing, 0, given))
+        return factors * misfits if factors.size else misfits
 
     def values(self, field, x, coefficients):
         """What is observed at a point, without noise, of shape (k,)."""

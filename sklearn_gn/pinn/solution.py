@@ -5,10 +5,10 @@ Near the minimum the parameters answer a change e of the residuals by ``-J^+ e``
 ``J^+ = (J^T J + lambda I)^-1 J^T``. Here lambda is at rounding level: the damping of
 the last steps is not part of what is minimised, and would make the bars too short.
 
-Residuals of observations vary by their noise, estimated from the misfit; those of an
-equation are taken to vary by what they are on points that were not trained on. What
-follows for a prediction or a coefficient with the derivative t in the parameters is the
-standard deviation ``|t^T J^+ diag(s)|``.
+Residuals of observations vary by their noise, estimated from the misfit of each output;
+those of an equation are taken to vary by what they are on points that were not trained
+on. What follows for a prediction or a coefficient with the derivative t in the
+parameters is the standard deviation ``|t^T J^+ diag(s)|``.
 
 Observations count by their weights: one of weight two is two observations of the same
 value, so that data given twice shrink the error bars by the root of two.
@@ -25,7 +25,6 @@ from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.extremes import unbounded
-from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.arrays.trees import StoredWithoutCaches
 from sklearn_gn.bayes.laplace import PseudoInverse, degrees_of_freedom, safe_norm
 from sklearn_gn.linalg import jacobian as operators
@@ -52,12 +51,13 @@ _REFERENCE_POINTS = 10_000
 _UNSEEN = 1e-2
 
 
-@partial(jit_by_size, static_argnames="model")
-def values(model, params, x):
-    """The outputs of the solution at points, of shape (n, q)."""
+@partial(jit_by_size, static_argnames=("model", "axes"))
+def values(model, params, x, axes=()):
+    """The outputs (n, q) of the solution at points, or their derivatives along axes."""
 
     def one(x):
-        return jnp.atleast_1d(model.problem.field(partial(network, model, params))(x))
+        field = model.problem.field(partial(network, model, params))
+        return jnp.atleast_1d(d(field, *axes)(x) if axes else field(x))
 
     return jax.vmap(one)(x)
 
@@ -73,17 +73,6 @@ def output_slopes(model, net, x):
 
     values = jax.vmap(outputs, in_axes=(None, 0))(flat, x)
     return values, jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(flat, x)
-
-
-@partial(jit_by_size, static_argnames=("model", "axes"))
-def derivatives(model, params, x, axes):
-    """Partial derivatives of the outputs at points, of shape (n, q)."""
-
-    def one(x):
-        field = model.problem.field(partial(network, model, params))
-        return jnp.atleast_1d(d(field, *axes)(x))
-
-    return jax.vmap(one)(x)
 
 
 @partial(jit_by_size, static_argnames="model")
@@ -115,27 +104,19 @@ def reference(problem, rng):
     return n, *problem.reference(n, rng)
 
 
-@partial(jit_by_size, static_argnames="model")
-def relative_error(model, params, points, exact):
-    """Relative L2 error over all outputs that are known."""
-    return relative_errors(model.problem, values(model, params, points), exact)[0]
-
-
 def relative_errors(problem, found, exact):
     """Relative L2 errors: of all known outputs together, and of each."""
-    xp = namespace(found)
     known = exact == exact
-    error = xp.where(known, found - exact, 0)
-    exact = xp.where(known, exact, 0)
     free = np.isin(problem.outputs, problem.up_to_constant)
-    count = xp.maximum(xp.sum(known, axis=0, dtype=exact.dtype), 1)
 
     def squares(a):
-        mean = xp.where(free, xp.sum(a, axis=0) / count, 0)
-        return xp.sum(xp.where(known, a - mean[None], 0) ** 2, axis=0)
+        a = np.where(known, a, 0)
+        mean = np.where(free, a.sum(axis=0) / np.maximum(known.sum(axis=0), 1), 0)
+        return np.sum(np.where(known, a - mean, 0) ** 2, axis=0)
 
-    error, exact = squares(error), squares(exact)
-    return xp.sqrt(xp.sum(error) / xp.sum(exact)), xp.sqrt(error / exact)
+    error, exact = squares(found - exact), squares(exact)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of outputs not known
+        return np.sqrt(error.sum() / exact.sum()), np.sqrt(error / exact)
 
 
 # --- error bars ----------------------------------------------------------------------
@@ -168,17 +149,19 @@ class Posterior(StoredWithoutCaches):
         return _deviations(self._factored, slopes.reshape(n * q, -1)).reshape(n, q)
 
     def noise_deviation(self):
-        """Standard deviation of an observation of weight one, all outputs alike."""
+        """Standard deviations (k,) of observations of weight one."""
         data, kind = self.batches[-1], self.model.classes[-1]
         n_rows = len(data.x) * kind.residual.n_outputs
-        # Every row of the observations has the same, but those of padding, zero.
-        deviation = jnp.max(self._factored.deviations[-n_rows:])
-        size = math.sqrt(self.n_observations)
-        return unbounded(deviation * size / safe_norm(data.scale, -1), jnp)
+        # Every row of an output has the same, but those of padding, zero.
+        rows = np.asarray(self._factored.deviations)[-n_rows:]
+        deviations = rows.reshape(len(data.x), -1).max(axis=0)
+        factors = np.asarray(data.data)[0, len(deviations) :]
+        size = math.sqrt(self.n_observations) / (factors if factors.size else 1)
+        return unbounded(deviations * size / safe_norm(data.scale, -1))
 
     def noise_freedom(self):
-        """Degrees of freedom of this estimate."""
-        return float(self._factored.freedom)
+        """Degrees of freedom (k,) of these estimates."""
+        return np.asarray(self._factored.freedom)
 
     def coefficient_deviations(self):
         """Standard deviations of the coefficients; infinite if not determined."""
@@ -196,7 +179,7 @@ class Posterior(StoredWithoutCaches):
 class _Factored(NamedTuple):
     inverse: PseudoInverse  # J^+
     deviations: jnp.ndarray  # s, of shape (m,)
-    freedom: jnp.ndarray  # of the noise of the observations; 1 without
+    freedom: jnp.ndarray  # of the noise of each observed output; 1 without
 
 
 @partial(jit_by_size, largest=pieces.SMALL_JACOBIAN, static_argnames="model")
@@ -218,28 +201,26 @@ def _noise_of_rows(model, net, batches, r, inverse, fresh, n_observations):
     sizes = residual_counts(model.classes, batches)
     ends = np.cumsum(residual_counts(model.classes, fresh))
     fresh_r = jnp.split(residuals(model, net, fresh), ends[:-1])
-    found, start, left = [], 0, jnp.ones((), r.dtype)
+    found, start, left = [], 0, jnp.ones(1, r.dtype)
     for k, (kind, batch) in enumerate(zip(model.classes, batches, strict=True)):
         rows, q = slice(start, start + sizes[k]), kind.residual.n_outputs
         start += sizes[k]
         if kind.residual.name == "data":
-            # Unweighted misfits have the variance |r|^2 / |scale|^2 / q. A weight w of
-            # the row, that of c observations, makes it w / c, the same for all rows.
-            determined = jnp.sum(inverse.leverages(rows))
-            there = jnp.mean(~jnp.isnan(batch.data), axis=1, dtype=r.dtype)
+            # Unweighted misfits have the variance |r|^2 / |scale|^2. A weight w of the
+            # row, that of c observations, makes it w / c, the same for all rows.
+            determined = jnp.sum(inverse.leverages(rows).reshape(-1, q), axis=0)
+            there = (~jnp.isnan(batch.data[:, :q])).astype(r.dtype)
             largest = jnp.max(batch.scale)  # squares of small weights would be zero
             square = (batch.scale / jnp.where(largest > 0, largest, 1)) ** 2
             total = jnp.sum(square)
-            share = jnp.where(total > 0, jnp.sum(square * there) / total, 1)
-            count = n_observations * share
-            left = degrees_of_freedom(count, q, determined, jnp)
-            noise = safe_norm(r[rows], -1, jnp) / jnp.sqrt(left)
-            deviation = jnp.where(batch.scale > 0, noise, 0)
+            share = jnp.where(total > 0, square @ there / total, 1)
+            left = degrees_of_freedom(n_observations * share, 1, determined, jnp)
+            noise = safe_norm(r[rows].reshape(-1, q), 0, jnp) / jnp.sqrt(left)
+            found.append(jnp.where(batch.scale[:, None] > 0, noise, 0).ravel())
         else:
-            n = batch.x.shape[0]
-            size = safe_norm(fresh_r[k], -1, jnp) / math.sqrt(n * q)
-            deviation = jnp.full(n, size, r.dtype)
-        found.append(jnp.repeat(deviation, q))
+            n = batch.x.shape[0] * q
+            size = safe_norm(fresh_r[k], -1, jnp) / math.sqrt(n)
+            found.append(jnp.full(n, size, r.dtype))
     return jnp.concatenate(found), left
 
 

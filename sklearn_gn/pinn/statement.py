@@ -386,14 +386,14 @@ def fault_of_statement(solver, stuck):
 def _contradicted_observations(solver):
     """Observations that equation and conditions miss by as much as they vary."""
     spread = solver._target_spread
-    if spread is None or not np.isfinite(solver.noise_std_):
+    if spread is None or not np.isfinite(solver.noise_std_).all():
         return ""
-    largest = float(np.max(spread))
-    if not solver.noise_std_ > _CONTRADICTED * largest:
+    largest, missed = float(np.max(spread)), float(np.max(solver.noise_std_))
+    if not missed > _CONTRADICTED * largest:
         return ""
     return (
         "Observations and problem contradict one another: the solution misses the "
-        f"observations by {solver.noise_std_:.3g} (root mean square), and their "
+        f"observations by {missed:.3g} (root mean square), and their "
         f"standard deviation is {largest:.3g}. Check that X and y have the units of "
         "the domain, the equation and the given values, and that the columns of X are "
         f"{solver.problem_.domain.axes}; then the signs and the known coefficients of "
@@ -402,7 +402,9 @@ def _contradicted_observations(solver):
 
 
 def vanished_coefficients(solver):
-    """What to say of positive coefficients that have gone to zero; "" if none have."""
+    """What to say of positive coefficients that went to zero, where y is given."""
+    if "loss_data" not in solver.convergence_log_:
+        return ""
     found = [
         name
         for name, known in solver._fitted.model.problem.unknown.items()

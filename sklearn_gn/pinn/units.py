@@ -28,7 +28,7 @@ from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde import Condition, Dirichlet, Initial, Neumann, Robin, Unknown
 from sklearn_gn.pde.coefficients import VISIBLE
 from sklearn_gn.pde.given_values import values_of
-from sklearn_gn.pde.local_functions import points_of_row, wave_at
+from sklearn_gn.pde.local_functions import PlaneWaves, points_of_row, residuals_of_waves
 from sklearn_gn.pinn.model import N_POINTS, ROUNDING
 
 _RESONANCE = 1e-4  # share of the largest answer to a wave that is hardly one
@@ -264,10 +264,13 @@ def coefficient_starts(problem, center, scale):
 def _share_of_terms(rows, name, level, sizes, value):
     """Size of the terms with a coefficient over that of all others; 0 if unknown."""
     low, high = rows.problem.domain.bounds.T
-    twice = [np.tile(a, (2, 1)) for a in (np.pi / (high - low), sizes, sizes, level)]
+    vector = np.broadcast_to(np.pi / (high - low), (len(sizes), len(low)))
+    twice = PlaneWaves(*(np.stack([a, a]) for a in (vector, sizes, sizes, level)))
     largest = 0.0
     for kind in (rows.interior, *rows.conditions):
-        found = _at_waves(rows, kind, *twice, name, np.array([0.0, value]))
+        unknown = {name: np.array([0.0, value])}
+        given = rows.problem, kind, rows.drawn[kind.name], twice, unknown
+        found = residuals_of_waves(*given, rows.directions)
         found = found[np.isfinite(found).all(axis=(1, 2))]
         others = np.sum(found[:, 0] ** 2)
         if others > 0:
@@ -325,14 +328,15 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
     m, q = len(vectors), len(level)
     # Zero, the level, then a cosine and a sine of each wave and output.
     none, each = np.zeros((2, q)), np.tile(np.diag(sizes), (m, 1))
-    found = _at_waves(
-        rows,
-        kind,
-        np.concatenate([vectors[[0, 0]], np.repeat(vectors, 2 * q, axis=0)]),
+    vectors = np.concatenate([vectors[[0, 0]], np.repeat(vectors, 2 * q, axis=0)])
+    waves = PlaneWaves(
+        np.repeat(vectors[:, None], q, axis=1),
         np.concatenate([none, np.stack([each, 0 * each], axis=1).reshape(-1, q)]),
         np.concatenate([none, np.stack([0 * each, each], axis=1).reshape(-1, q)]),
         np.concatenate([none[:1], np.tile(level, (1 + 2 * m * q, 1))]),
     )
+    given = problem, kind, rows.drawn[kind.name], waves
+    found = residuals_of_waves(*given, directions=rows.directions)
     found = found[np.isfinite(found[:, 1:]).all(axis=(1, 2))]
     n, _, k = found.shape
     if n == 0:
@@ -345,36 +349,6 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
         whole = at_zero + np.max(terms[0] * (np.abs(level) / sizes)[:, None], axis=0)
     is_rounding = np.isfinite(whole) & (source <= ROUNDING * whole)
     return np.where(is_rounding, 0.0, source), terms
-
-
-def _at_waves(rows, kind, vectors, cosines, sines, levels, name=None, values=None):
-    """Residuals (n, m, k) of waves about levels; with values (m,) of a coefficient."""
-    points, values = (
-        rows.drawn[kind.name],
-        np.zeros(len(levels)) if name is None else values,
-    )
-    waves = vectors, cosines, sines, levels, values
-    with backend.scope("float64"):
-        return backend.to_numpy(
-            _residuals(
-                rows.problem, kind, name, points.x, points.data, rows.directions, waves
-            )
-        )
-
-
-@partial(jit_by_size, static_argnames=("problem", "kind", "name"))
-def _residuals(problem, kind, name, x, data, directions, waves):
-    def one(x, data, vector, cosines, sines, level, value):
-        places = points_of_row(x)
-        fields = tuple(
-            problem.field(wave_at(p, vector[None], cosines, sines, level), directions)
-            for p in places
-        )
-        coefficients = problem.start if name is None else {**problem.start, name: value}
-        return kind.function(fields, places, data, coefficients)
-
-    by_wave = jax.vmap(one, (None, None, 0, 0, 0, 0, 0))
-    return jax.vmap(by_wave, (0, 0, None, None, None, None, None))(x, data, *waves)
 
 
 # --- how much residuals count --------------------------------------------------------

@@ -36,10 +36,10 @@ from scipy.optimize import minimize
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
-from sklearn_gn.arrays.trees import StoredWithoutCaches
 from sklearn_gn.linalg.factors import factor, singular_triplets
 from sklearn_gn.pinn.model import ROUNDING, coefficient_values, network
 from sklearn_gn.pinn.residuals import row_residuals
+from sklearn_gn.pinn.solution import Posterior
 
 _WAVES = {1: 30, 2: 8, 3: 4}  # largest wave number, by the number of axes
 _PERIOD = 1.3  # of the longest wave, in lengths of the domain
@@ -205,17 +205,12 @@ def _precisions(numbers, n_axes, deviation, length):
 # --- the error bars ------------------------------------------------------------------
 
 
-class FunctionPosterior(StoredWithoutCaches):
-    """Error bars of a solution with unknown functions, about a Posterior of weights."""
+class FunctionPosterior(Posterior):
+    """Error bars of a solution with unknown functions, the numbers of its outputs."""
 
-    def __init__(self, posterior, functions):
-        self._of_weights, self.functions = posterior, functions
-        self.model, self.net = posterior.model, posterior.net
-        self.batches, self.fresh = posterior.batches, posterior.fresh
-        self.n_observations = posterior.n_observations
-        # Of one noise for all outputs.
-        self.noise_deviation = posterior.noise_deviation
-        self.noise_freedom = posterior.noise_freedom
+    def __init__(self, functions, *arguments):
+        super().__init__(*arguments)
+        self.functions = functions
 
     @property
     def too_many_axes(self):
@@ -231,7 +226,7 @@ class FunctionPosterior(StoredWithoutCaches):
     def coefficient_deviations(self):
         """Error bars of the coefficients that were to be found, by name."""
         if self.too_many_axes or not self.net.extra.size:
-            return self._of_weights.coefficient_deviations()
+            return super().coefficient_deviations()
         both = _coefficient_slopes(self.model.problem, self.net.extra)
         last = slice(-self.net.extra.size, None)
         return {
@@ -249,7 +244,8 @@ class FunctionPosterior(StoredWithoutCaches):
     def _found(self):
         """The most probable changes of all outputs, and a root of their covariance."""
         model, net, waves = self.model, self.net, Waves.of(self.model.problem)
-        noise = max(float(self.noise_deviation()), np.finfo(float).tiny)
+        noise = np.sqrt(np.mean(self.noise_deviation() ** 2))
+        noise = max(float(noise), np.finfo(float).tiny)
         # Slopes of the equation and the conditions, in units of their residuals.
         equation = []
         for kind, batch in zip(model.classes[:-1], self.fresh, strict=False):

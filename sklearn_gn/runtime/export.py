@@ -155,7 +155,7 @@ def mean_of_regressors(members: list, shares: Any) -> BaseEstimator:
     """Return the mean of regressors of one target, with these shares."""
     from sklearn.ensemble import VotingRegressor
 
-    return _voting(VotingRegressor, members, weights=np.array(shares, np.float64))
+    return _voting(VotingRegressor, members, shares)
 
 
 def mean_of_classifiers(members: list, shares: Any, classes: Any) -> BaseEstimator:
@@ -166,23 +166,18 @@ def mean_of_classifiers(members: list, shares: Any, classes: Any) -> BaseEstimat
     from sklearn.ensemble import VotingClassifier
     from sklearn.preprocessing import LabelEncoder
 
-    model = _voting(
-        VotingClassifier,
-        members,
-        voting="soft",
-        weights=np.array(shares, np.float64),
-        flatten_transform=False,
-    )
+    words = {"voting": "soft", "flatten_transform": False}
+    model = _voting(VotingClassifier, members, shares, **words)
     model.le_ = LabelEncoder().fit(classes)
     model.classes_ = model.le_.classes_
     return model
 
 
-def _voting(cls, members, **words):
+def _voting(cls, members, shares, **words):
     from sklearn.utils import Bunch
 
     named = [(f"member{number}", member) for number, member in enumerate(members)]
-    model = cls(named, **words)
+    model = cls(named, weights=np.array(shares, np.float64), **words)
     model.estimators_ = list(members)
     model.named_estimators_ = Bunch(**dict(named))
     return model

@@ -130,10 +130,11 @@ def _parts_of(obj, names):
 def _class_parts(cls):
     """Return the bases of a class and its members, without what Python adds."""
     hidden = "_" if issubclass(cls, Enum) else "__"  # its own tables hold each other
+    added = {"_abc_impl", "__annotate_func__"}
     members = {
         name: member
         for name, member in sorted(vars(cls).items())
-        if name != "_abc_impl" and (callable(member) or not name.startswith(hidden))
+        if name not in added and (callable(member) or not name.startswith(hidden))
     }
     return [cls.__module__, cls.__bases__, members]
 
@@ -195,10 +196,16 @@ def digests_of_question(estimator, given, *, validation, stopping, start):
     fit to go on with. What holds something whose value cannot be told is a ValueError.
     """
     package = sys.modules["sklearn_gn"]
+    parameters = estimator.get_params(deep=False)
+    parameters["solver"] = estimator._solver_object()
+    # Only a number names the same draws again; the others are in the snapshot.
+    if not isinstance(parameters["random_state"], Integral):
+        parameters["random_state"] = None
+    names = sorted(set(parameters) - {*BUDGETS, "verbose"})
     influences = {
         "the estimator": type(estimator).__name__,
         "the version of sklearn_gn": package.__version__.split(".")[:2],
-        **_parameters(estimator),
+        **{f"the parameter {name!r}": parameters[name] for name in names},
         "the training data": (given.get("X"), given.get("y")),
         "the sample weights": given.get("metadata"),
         "the validation data": validation,
@@ -216,16 +223,6 @@ def digests_of_question(estimator, given, *, validation, stopping, start):
                 "another form, or fit without the checkpoint."
             ) from error
     return found
-
-
-def _parameters(estimator):
-    parameters = estimator.get_params(deep=False)
-    parameters["solver"] = estimator._solver_object()
-    # Only a number names the same draws again; the others are in the snapshot.
-    if not isinstance(parameters["random_state"], Integral):
-        parameters["random_state"] = None
-    names = sorted(set(parameters) - {*BUDGETS, "verbose"})
-    return {f"the parameter {name!r}": parameters[name] for name in names}
 
 
 # --- what functions have been compiled for -------------------------------------------

@@ -6,7 +6,9 @@ that of the last complete iteration.
 """
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,8 +17,9 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.extremes import squares_overflow
+from sklearn_gn.arrays.extremes import largest_size
 from sklearn_gn.findings import compilation, small_steps
+from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.optim.stop import StopReason, counted, is_interrupt, is_one_of_many
 from sklearn_gn.runtime import checkpoint
 from sklearn_gn.runtime.fingerprint import BUDGETS, digest, digests_of_question
@@ -60,67 +63,32 @@ class Progress(NamedTuple):
     elapsed: float = 0.0
 
 
+@dataclass(eq=False)
 class FitRun:
-    """One run of a solver: its log, its best iterate and why it stopped.
+    """One run of a solver: its log, its best iterate and why it stopped."""
 
-    Parameters
-    ----------
-    estimator : estimator
-        The estimator being fitted, for its parameters and callbacks.
-    solver : Algorithm
-        Pair of ``init`` and ``step``.
-    problem : tuple
-        What the solver is given besides its state: ``(rows, options)``.
-    starts : list
-        Initial networks, run one after the other; the best iterate of all is kept.
-        One may be :class:`Continued`.
-    loss_scale : float
-        Factor from the solver's loss to that of the user's units.
-    val_loss : callable or None
-        Maps a network to its loss on the validation data, in the solver's units.
-    validation : object, default=None
-        The validation data.
-
-    Attributes
-    ----------
-    given : dict
-        ``X``, ``y`` and ``metadata`` of the fit. Like the parameters and the validation
-        data they are a part of the question that a checkpoint answers.
-    """
-
-    def __init__(
-        self,
-        estimator,
-        solver,
-        problem,
-        starts,
-        *,
-        loss_scale,
-        val_loss,
-        validation=None,
-    ):
-        self.estimator = estimator
-        self.solver = solver
-        self.rows, self.options = problem
-        self.starts = starts
-        self.loss_scale = loss_scale
-        self.val_loss = val_loss
-        self.validation = validation
-        self.has_validation_data = val_loss is not None
-        self.given = {}
-        self._root = None  # task of the fit, to which the callbacks belong
-        self.monitor = "loss"
-        self.stopping_rules = []  # descriptions of callbacks that may end the fit
-        self.stop_reason = None
-        self.seconds_left = np.inf  # of the time budget, when it ended the fit
-        self.began = None  # when the fit did, if it prepares much before the run
-        self._preparation = 0.0  # seconds from then to the run
-        self._continues = estimator.warm_start and hasattr(estimator, "n_iter_")
-        self._progress = None
-        self._resumable = None  # the progress before the last evaluation
-        self.data = None
-        self._question = None
-        self._last_printed = -np.inf
+    estimator: Any  # that is fitted, for its parameters and callbacks
+    solver: Algorithm
+    rows: Any  # what the solver is given besides its state, with the options
+    options: Any
+    starts: list  # networks, one after the other; the best iterate of all is kept
+    loss_scale: float  # from the solver's loss to that of the user's units
+    val_loss: Callable | None  # of a network, on the validation data, as the solver's
+    validation: Any = None
+    began: float | None = None  # when the fit did, if it prepares much before the run
+    # X, y and metadata of the fit. Like the parameters and the validation data they
+    # are a part of the question that a checkpoint answers.
+    given: dict = field(default_factory=dict)
+    data: Any = None  # what the solver has prepared of the rows
+    monitor: str = "loss"  # of which the best network has the lowest value
+    stopping_rules: list = field(default_factory=list)  # texts of callbacks that end it
+    stop_reason: StopReason | None = None
+    seconds_left: float = np.inf  # of the time budget, when it ended the fit
+    progress: Progress | None = None
+    _resumable: Progress | None = None  # that before the last evaluation
+    _question: dict | None = None
+    _preparation: float = 0.0  # seconds from the beginning of the fit to the run
+    _last_printed: float = -np.inf
 
     # -- the loop ---------------------------------------------------------------------
 
@@ -132,12 +100,17 @@ class FitRun:
         estimator. The most iterations that may begin, ``max_steps``, may be infinite.
         ``attributes`` makes the fitted attributes of the best network, for callbacks.
         """
-        self.given, estimator = given, self.estimator
+        self.given, estimator, solver = given, self.estimator, self.solver
+        self._continues = estimator.warm_start and hasattr(estimator, "n_iter_")
+        # Without JAX nothing has a scope; a device that is given must exist.
+        computing = partial(backend.scope, estimator.dtype, estimator.device)
+        without_jax = not solver.compiled and estimator.device is None
+        self._computing = nullcontext if without_jax else computing
         own = vars(estimator).get("_skl_callbacks")
         # The context takes its callbacks from this attribute when it is made.
         estimator._skl_callbacks = [*(own or []), *callbacks]
         try:
-            self._root = estimator._init_callback_context(
+            root = estimator._init_callback_context(
                 max_subtasks=None if np.isinf(max_steps) else max_steps
             )
         finally:
@@ -146,66 +119,61 @@ class FitRun:
                 estimator._skl_callbacks = own
         words = {"estimator": estimator, **given}
         end = {**words, "reconstruction_attributes": attributes}
-        for stage in (
-            partial(self._iterate, words, end),
-            self._evaluate_last_network,
-            partial(self._root.call_on_fit_task_end, **end),
-        ):
-            try:
-                stage()
-            except (KeyboardInterrupt, Exception) as error:
-                if not is_interrupt(error):
-                    raise
-                self.interrupt()
+        try:
+            root.call_on_fit_task_begin(**words)  # where a checkpoint is resumed
+            now = time.perf_counter()
+            self._preparation = 0.0 if self.began is None else now - self.began
+            self._clock = now - (self.progress.elapsed if self.progress else 0.0)
+            if solver.prepare is None:
+                self.data = self.rows
+            else:
+                with self._computing():
+                    self.data = solver.prepare(self.rows, self.options)
+            if self.progress is None:
+                state, best = self._initial_state(0, None)
+                self.progress = Progress(state, best)
+            elif self.progress.ended is not None and self.stop_reason is None:
+                self._begin_next_start()
+            while self.stop_reason is None:
+                task = root.subcontext(task_name="iteration")
+                task.call_on_fit_task_begin(**words)
+                with self._computing():
+                    state = self.progress.state
+                    state, report = solver.step(self.data, state, self.options)
+                self.progress = self._recorded(state, report)
+                if report.stop is not None:
+                    self.end_start(report.stop)
+                self._stop_at_max_iter()
+                if task.call_on_fit_task_end(**end):
+                    self.request_stop("callback")
+                self._print_progress()
+        except (KeyboardInterrupt, Exception) as error:
+            self.interrupt(error)
+        try:
+            self._evaluate_last_network()
+        except (KeyboardInterrupt, Exception) as error:
+            self.interrupt(error)
+        try:
+            root.call_on_fit_task_end(**end)
+        except (KeyboardInterrupt, Exception) as error:
+            self.interrupt(error)
 
-    def interrupt(self):
-        """Stop because of Ctrl-C, if there is a network to keep.
+    def interrupt(self, error):
+        """Stop because of Ctrl-C, if there is a network to keep; raise other errors.
 
         Within a search it is the search that is to stop.
         """
-        if self._progress is None or self.data is None or is_one_of_many():
+        if not is_interrupt(error):
+            raise error
+        if self.progress is None or self.data is None or is_one_of_many():
             raise KeyboardInterrupt
         self.stop_reason = StopReason.INTERRUPTED
         elapsed = time.perf_counter() - self._clock  # also before the first iteration
-        self._progress = self._progress._replace(elapsed=elapsed)
-
-    def _iterate(self, words, end):
-        """Prepare the data and iterate from the first start, or as resumed.
-
-        Callbacks get ``words`` where a task begins, and those of its ``end``.
-        """
-        self._root.call_on_fit_task_begin(**words)  # where a checkpoint is resumed
-        before, now = 0.0, time.perf_counter()
-        if self._progress is not None:
-            before = self._progress.elapsed
-        if self.began is not None:
-            self._preparation = now - self.began
-        self._clock = now - before
-        with self._scope():
-            self.data = self.solver.prepare(self.rows, self.options)
-        if self._progress is None:
-            state, best = self._initial_state(0, None)
-            self._progress = Progress(state, best)
-        elif self._progress.ended is not None and self.stop_reason is None:
-            self._begin_next_start()
-        while self.stop_reason is None:
-            task = self._root.subcontext(task_name="iteration")
-            task.call_on_fit_task_begin(**words)
-            with self._scope():
-                state, report = self.solver.step(
-                    self.data, self._progress.state, self.options
-                )
-            self._progress = self._recorded(state, report)
-            if report.stop is not None:
-                self.end_start(report.stop)
-            self._stop_at_max_iter()
-            if task.call_on_fit_task_end(**end):
-                self.request_stop("callback")
-            self._print_progress()
+        self.progress = self.progress._replace(elapsed=elapsed)
 
     def _recorded(self, state, report):
         """Return the progress after a step."""
-        progress, extra = self._progress, report.extra or {}
+        progress, extra = self.progress, report.extra or {}
         elapsed = time.perf_counter() - self._clock
         progress = progress._replace(state=state, elapsed=elapsed)
         if not report.accepted:
@@ -238,38 +206,45 @@ class FitRun:
 
     def _initial_state(self, start, best):
         """Return the solver's first state of a start, and the best network so far."""
-        with self._scope():
+        with self._computing():
             net = self.starts[start]
             if isinstance(net, Continued):
                 net = Continued(best.net)
             state = self.solver.init(self.data, net, self.options)
-        # Squares of huge targets overflow in a fit that can still predict.
-        if np.isnan(float(state.loss)) and not squares_overflow(self.given.get("y")):
-            raise ValueError(
-                "The loss of the network to start from is NaN. A network of your own "
-                "gives NaN at the training rows, or the numbers in X and y are too "
-                f"large for dtype={self.estimator.dtype!r}."
-            )
+        if np.isnan(float(state.loss)):
+            y = np.asarray(self.given.get("y"))
+            # Squares of huge targets overflow in a fit that can still predict.
+            huge = np.sqrt(np.finfo(np.float64).max) / 1e4
+            if not (y.dtype.kind == "f" and largest_size(y) > huge):
+                raise ValueError(
+                    "The loss of the network to start from is NaN. A network of your "
+                    "own gives NaN at the training rows, or the numbers in X and y are "
+                    f"too large for dtype={self.estimator.dtype!r}."
+                )
         loss = getattr(state, "criterion", float(state.loss))
         best, _ = self._compared(_answer(state), loss, best, start)
         return state, best
 
     def _compared(self, net, loss, best, start=None, val_loss=None):
         """Return the better one of a network and the best, and its validation loss."""
-        if val_loss is None:
-            net = self._numpy(net) if self.has_validation_data else net
-            val_loss = self.val_loss(net) if self.has_validation_data else np.nan
+        if val_loss is None and self.val_loss is not None:
+            net = self._numpy(net)
+            val_loss = self.val_loss(net)
+        elif val_loss is None:
+            val_loss = np.nan
         value = loss if self.monitor == "loss" else val_loss
         if best is None or value < best.value:
-            start = self._progress.start if start is None else start
+            start = self.progress.start if start is None else start
             value = value if np.isfinite(value) else np.inf
             best = BestNetwork(self._numpy(net), value, start)
         return best, val_loss
 
     def _evaluate_last_network(self):
         """Evaluate the last network on all rows, unless its step has done that."""
-        progress = self._resumable = self._progress
-        with self._scope():
+        progress = self._resumable = self.progress
+        if self.solver.evaluate_last is None:
+            return
+        with self._computing():
             found = self.solver.evaluate_last(self.data, progress.state, self.options)
         if found is None:
             return
@@ -284,18 +259,18 @@ class FitRun:
                 "evaluated_on_all_rows": True,
             }
             log = (*log[:-1], row)
-        self._progress = progress._replace(best=best, log=log)
+        self.progress = progress._replace(best=best, log=log)
 
     def _begin_next_start(self):
         """Go on with the next start, or stop if that was the last one."""
-        progress = self._progress
+        progress = self.progress
         reasons = (*progress.reasons, progress.ended)
         if len(reasons) == len(self.starts):
             self.request_stop(reasons[progress.best.start])
         elif len(progress.log) < self.estimator._most_iterations():
             start = progress.start + 1
             state, best = self._initial_state(start, progress.best)
-            self._progress = progress._replace(
+            self.progress = progress._replace(
                 state=state, best=best, start=start, ended=None, reasons=reasons
             )
 
@@ -303,16 +278,10 @@ class FitRun:
         if len(self.log) >= self.estimator._most_iterations():
             self.request_stop("max_iter")
 
-    def _scope(self):
-        device = self.estimator.device
-        if not self.solver.compiled and device is None:  # one that is given must exist
-            return nullcontext()
-        return backend.scope(self.estimator.dtype, device)
-
     def _numpy(self, tree):
         if not self.solver.compiled:
             return tree
-        with self._scope():
+        with self._computing():
             return backend.to_numpy(tree)
 
     # -- what callbacks use -----------------------------------------------------------
@@ -320,41 +289,36 @@ class FitRun:
     @property
     def log(self):
         """Rows of the log: one dict an accepted iteration."""
-        return () if self._progress is None else self._progress.log
+        return () if self.progress is None else self.progress.log
 
     @property
     def best_net(self):
         """The best network so far, as numpy."""
-        return None if self._progress is None else self._progress.best.net
+        return None if self.progress is None else self.progress.best.net
 
     @property
     def best_row(self):
         """The row of the log of the best network, None where it is not in the log."""
         if self.monitor != "loss":
             return None
-        value = self._progress.best.value * self.loss_scale
+        value = self.progress.best.value * self.loss_scale
         return next((row for row in reversed(self.log) if row["loss"] == value), None)
 
     @property
     def final_state(self):
         """The solver's state at the end."""
-        return self._progress.state
+        return self.progress.state
 
     @property
     def expected_seconds(self):
         """Seconds that the next iteration is expected to take, if a solver says so."""
-        progress = self._progress
+        progress = self.progress
         return getattr(progress and progress.state, "next_seconds", 0.0)
-
-    @property
-    def start(self):
-        """Number of the current start."""
-        return self._progress.start
 
     @property
     def elapsed(self):
         """Seconds since the fit began; ``time`` of the log begins with the run."""
-        return self._preparation + self._progress.elapsed
+        return self._preparation + self.progress.elapsed
 
     def request_stop(self, reason):
         """Stop after this iteration; the first reason given stays."""
@@ -367,7 +331,7 @@ class FitRun:
         The run then stops for the reason of the start whose network is returned.
         """
         if self.stop_reason is None:  # the solver and a callback may both end it
-            self._progress = self._progress._replace(ended=StopReason(reason).value)
+            self.progress = self.progress._replace(ended=StopReason(reason).value)
             self._begin_next_start()
         return self.stop_reason is not None
 
@@ -375,7 +339,7 @@ class FitRun:
 
     def snapshot(self):
         """Everything that :meth:`restore` needs, as numpy and plain Python."""
-        progress = self._progress if self._resumable is None else self._resumable
+        progress = self.progress if self._resumable is None else self._resumable
         reason = self.stop_reason
         # A stop by a budget is lifted by a larger budget, an end is an end.
         ended = reason is not None and not reason.budget
@@ -395,7 +359,7 @@ class FitRun:
         self.starts = snapshot["starts"]
         self.options = self.options._replace(seed=snapshot["seed"])
         progress = Progress(**snapshot["progress"])
-        self._progress = progress._replace(best=BestNetwork(*progress.best))
+        self.progress = progress._replace(best=BestNetwork(*progress.best))
         if snapshot["stop_reason"] is not None:
             self.stop_reason = StopReason(snapshot["stop_reason"])
         self._stop_at_max_iter()
@@ -472,7 +436,7 @@ class FitRun:
             return
         self._last_printed = elapsed
         row, val_loss = self.log[-1], ""
-        if self.has_validation_data:
+        if self.val_loss is not None:
             val_loss = f"  val_loss {row['val_loss']:.4e}"
         end = f"  ({self.stop_reason.value})" if last else ""
         print(

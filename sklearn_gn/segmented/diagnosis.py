@@ -88,7 +88,7 @@ def warn_of_number(model, outlying=()):
         rows = ", ".join(map(str, outlying[:_NAMED]))
         warn_user(
             "Breakpoints follow a few rows that may be outliers, far from the lines "
-            f"through the others: {rows}. Look at these rows, or set loss='huber'.",
+            f"through the others: {rows}. Look at these rows, or set loss='huber'."
         )
     finding = _limit(model)
     cap = finding is not None and finding.parameter == "max_breakpoints"

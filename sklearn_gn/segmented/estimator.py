@@ -13,13 +13,7 @@ from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
 from sklearn.metrics import r2_score
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import (
-    _check_feature_names,
-    assert_all_finite,
-    check_consistent_length,
-    check_is_fitted,
-    column_or_1d,
-)
+from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import Array, ArrayLike, RandomState
@@ -28,48 +22,29 @@ from sklearn_gn.base import DiagnoseMixin, VersionStampMixin, unchanged_on_failu
 from sklearn_gn.bayes.huber import BOUND
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data import dates
-from sklearn_gn.data.chunks import check_repeatable, first_of, takes_only_chunks
+from sklearn_gn.data.chunks import first_chunk, takes_only_chunks
 from sklearn_gn.data.row_checks import RowChecks, with_tails
 from sklearn_gn.data.rows import (
+    check_fits,
     check_sample_weight,
     validate_data,
     weights_of,
 )
 from sklearn_gn.optim.stop import counted
-from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.segmented import (
     existence,
     inference,
+    preparation,
     robust,
     selection,
     several,
     streams,
 )
 from sklearn_gn.segmented.autocorrelation import Autoregression
-from sklearn_gn.segmented.diagnosis import (
-    diagnose,
-    is_correlated,
-    warn_of_number,
-)
+from sklearn_gn.segmented.diagnosis import diagnose, is_correlated, warn_of_number
 from sklearn_gn.segmented.families import FAMILIES, Family, check_offset
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
-from sklearn_gn.segmented.preparation import (
-    FEWEST_ROWS,
-    advice_on_room,
-    broken_columns,
-    check_inside,
-    folds_of,
-    is_joint,
-    is_listed,
-    listed,
-    needs_all_points,
-    options_of,
-    prepare_rows,
-    problem_of,
-    sorted_rows,
-    with_known,
-)
 from sklearn_gn.segmented.selection import CRITERIA
 from sklearn_gn.segmented.summary import summarise
 from sklearn_gn.solvers._base import ReferenceLinkMixin
@@ -396,17 +371,19 @@ class SegmentedRegressor(
         """
         if absolute_sigma and y_std is None:
             raise ValueError("absolute_sigma=True needs y_std, the deviations.")
-        if is_joint(self) or offset is not None:
+        if preparation.is_joint(self) or offset is not None:
             given = y_std, absolute_sigma, offset
             return self._fit_joint(X, y, sample_weight, *given)
-        chunks = streams.mapped_rows(X, y, sample_weight)
-        if chunks is not None and y_std is None and needs_all_points(self) is None:
-            return self.fit_chunks(chunks)
+        if type(X) is not np.ndarray and y_std is None:  # a file, or an array of dask
+            chunks = streams.mapped_rows(X, y, sample_weight)
+            if chunks is not None and preparation.needs_all_points(self) is None:
+                return self.fit_chunks(chunks)
         check_fits(X, "fit_chunks reads points piece by piece.")
         given = sample_weight, y_std, absolute_sigma
         prepared, kind, order = self._prepare(X, y, *given)
-        options = options_of(self, kind)
-        folds = folds_of(self, order, y)
+        options = preparation.options_of(self, kind)
+        is_cv = preparation.criterion_of(self) == "cv" and self.n_breakpoints == "auto"
+        folds = preparation.folds_of(self, order, y) if is_cv else None
         found = self._search(prepared, options, kind, folds)
         scale = self._set_fitted(prepared, options, kind, *found)
         self._kept = prepared, options
@@ -427,7 +404,7 @@ class SegmentedRegressor(
         if self.n_breakpoints == "auto":
             outlying = np.empty(0, int)
             if self.loss == "squared_error":
-                few = 1 + (self.min_rows or FEWEST_ROWS)
+                few = 1 + (self.min_rows or preparation.FEWEST_ROWS)
                 outlying = order[robust.outlying_rows(fit, rows, few)]
             warn_of_number(self, outlying)
         return self
@@ -462,30 +439,26 @@ class SegmentedRegressor(
             ``covariance`` other than "nonrobust", Huber's loss, cross-validation, or
             the evidence.
         """
-        reason = needs_all_points(self)
+        reason = preparation.needs_all_points(self)
         if reason is not None:
             raise ValueError(f"{reason} needs all points at once; chunks give sums.")
-        check_repeatable(chunks)
-        options = options_of(self, None)
+        first = first_chunk(self, chunks)
+        options = preparation.options_of(self, None)
 
-        def fit_points(points):
-            kept = points.weight > 0
-            prepared = points._replace(
-                x=points.x[kept], y=points.y[kept], weight=points.weight[kept]
-            ).prepared()
+        def fit_points(prepared):
             found = self._search(prepared, options, None, None)
             return (prepared, found), prepared.scaling.to_user(found[1])
 
         prepared, found = streams.fit_points(chunks, options.known, fit_points)
         self.n_features_in_, self._columns = 1, [0]
-        _check_feature_names(self, first_of(chunks)[0], reset=True)
+        _check_feature_names(self, first[0], reset=True)
         self._set_fitted(prepared, options, None, *found)
         return self
 
     def _fit_joint(self, X, y, sample_weight, y_std, absolute_sigma, offset):
         """Fit several broken features, counts, or a line with conditions."""
-        several.check_parameters(self, len(listed(self.broken_features)))
         X, y, kinds = self._checked(X, y)
+        several.check_parameters(self, len(kinds))
         if y_std is not None and self.family != "gaussian":
             raise ValueError(
                 f"y_std cannot be combined with family={self.family!r}, whose mean "
@@ -495,7 +468,8 @@ class SegmentedRegressor(
         offset = check_offset(offset, X)
         if self.family == "binomial":  # weights are trials, which make one row
             repeats = (weight > 0).astype(np.float64)
-        order = sorted_rows(X[:, self._columns[0]], repeats)
+        order = np.argsort(X[:, self._columns[0]], kind="stable")
+        order = order[repeats[order] > 0]
         x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
         data = several.Data(
             *(a[order] for a in (x, linear, y, weight, repeats, offset)),
@@ -503,11 +477,13 @@ class SegmentedRegressor(
             kinds[0],
         )
         names = self._all_names()[0]
-        found = several.fit_several(self, data, names)
-        self._set_found(found, kinds)
+        family = Family(self.family)
+        family.check(data.y)
+        found = several.fit_several(self, data, family, names)
+        self._set_found(kinds, family, *found)
         self._row_checks = RowChecks(len(y))
         asked = several.numbers_of(self, len(names))
-        for name, number, fit in zip(names, asked, found.fits, strict=True):
+        for name, number, fit in zip(names, asked, self._fits, strict=True):
             if number is not None and fit.free.sum() < number:
                 warn_user(
                     f"The fit has {counted(int(fit.free.sum()), 'breakpoint')} in "
@@ -517,38 +493,38 @@ class SegmentedRegressor(
             warn_of_number(self)
         return self
 
-    def _set_found(self, found, kinds):
-        """Set the fitted attributes."""
+    def _set_found(self, kinds, family, noise, noise_std, figures, features):
+        """Set the fitted attributes.
+
+        Of each broken feature there are its fit, its rows by precision and by number,
+        intervals, what the bounds hold back and cut, and the path of the numbers.
+        """
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
-        fits, first = found.fits, found.fits[0]
-        self._fits, self._family, self._date_kinds = fits, found.family, kinds
+        self._fits, self._family = [fit for fit, *_ in features], family
+        self._date_kinds, self._is_listed = kinds, preparation.is_listed(self)
         self._covariance = Covariance(self.covariance, self.hac_lags)
-        self.autocorrelation_, self._redundancy = found.noise
-        self.parameters_ = several.parameter_table(fits, *self._all_names())
-        unknown = found.family.has_known_variance or first.is_noise_unknown
-        self.noise_std_ = float("nan" if unknown else found.noise_std)
+        self.autocorrelation_, self._redundancy = noise
+        self.parameters_ = several.parameter_table(self._fits, *self._all_names())
+        unknown = family.has_known_variance or self._fits[0].is_noise_unknown
+        self.noise_std_ = float("nan" if unknown else noise_std)
         self.residual_correlation_, self._correlation_error = (
-            inference.residual_correlation(first, found.rows[0])
+            inference.residual_correlation(*features[0][:2])
         )
-        self.statistics_ = {name: float(value) for name, value in found.figures.items()}
-        each = [
-            _of_feature(fit, rows, interval, kind)
-            | {"selection_path_": path, "_held_by_bounds": held, "_cut_by_bounds": cut}
-            for fit, kind, rows, interval, path, (held, cut) in zip(
-                fits,
-                kinds,
-                found.counted,
-                found.intervals,
-                found.paths,
-                found.at_bounds,
-                strict=True,
-            )
-        ]
-        self._is_listed = is_listed(self)
-        for name in _BY_FEATURE:
-            values = [own[name] for own in each]
-            setattr(self, name, values if self._is_listed else values[0])
+        self.statistics_ = {name: float(value) for name, value in figures.items()}
+        each = []
+        for kind, (fit, _, rows, interval, at_bounds, path) in zip(
+            kinds, features, strict=True
+        ):
+            to_user = np.asarray if kind is None else dates.from_days
+            segments = inference.segment_table(fit, rows)
+            for name in ("start", "end"):
+                segments[name] = to_user(segments[name])
+            errors, jumps = inference.breakpoint_errors(fit), segments["jump"][1:]
+            ends = to_user(fit.breakpoints), errors, to_user(interval)
+            each.append([*ends, segments, jumps, path, *at_bounds])
+        for name, values in zip(_BY_FEATURE, zip(*each, strict=True), strict=True):
+            setattr(self, name, list(values) if self._is_listed else values[0])
 
     def _views(self):
         """Return the model, or of several broken features what it says of each."""
@@ -574,14 +550,15 @@ class SegmentedRegressor(
 
     def _checked(self, X, y):
         """X and y as numbers, and the kinds of dates of the broken features."""
-        kinds, features = [], listed(self.broken_features)
+        kinds, features = [], self.broken_features
+        features = list(features) if preparation.is_listed(self) else [features]
         for feature in features:
             if dates.is_frame(X):
                 dates.check_column(feature, list(X.columns))
             X, kind = dates.replace_dates(X, feature)
             kinds.append(kind)
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
-        self._columns = broken_columns(self)
+        self._columns = preparation.broken_columns(self, features)
         return X, y.astype(np.float64), kinds
 
     def _prepare(self, X, y, sample_weight, y_std=None, absolute_sigma=False):
@@ -591,7 +568,7 @@ class SegmentedRegressor(
         column = self._columns[0]
         x, linear = X[:, column], np.delete(X, column, axis=1)
         given = weight, repeats, variance if absolute_sigma else None
-        prepared, order = prepare_rows(x, y, linear, *given)
+        prepared, order = preparation.prepare_rows(x, y, linear, *given)
         return prepared, kind, order
 
     def _split(self, X):
@@ -603,8 +580,8 @@ class SegmentedRegressor(
 
     def _search(self, prepared, options, kind, folds):
         """The path, breakpoints, the series with residuals clipped, and the problem."""
-        check_inside(prepared, options.known, kind)
-        ((t, path),), (clipped,), problem = robust.find_breakpoints(
+        preparation.check_inside(prepared, options.known, kind)
+        ((t, path),), (clipped,), problem = selection.find_breakpoints(
             self, [prepared], options, folds
         )
         n_breakpoints = None if self.n_breakpoints == "auto" else self.n_breakpoints
@@ -612,7 +589,7 @@ class SegmentedRegressor(
             warn_user(
                 f"The fit has {counted(len(t), 'breakpoint')}, not n_breakpoints="
                 f"{n_breakpoints}: the data have no room for more. "
-                f"{advice_on_room(prepared, options, n_breakpoints, kind)}",
+                f"{preparation.advice_on_room(prepared, options, n_breakpoints, kind)}"
             )
         return path, t, clipped, problem
 
@@ -620,7 +597,7 @@ class SegmentedRegressor(
         self, prepared, options, kind, path, t, clipped, problem, noises=None
     ):
         """Set the fitted attributes; return the scale of the residuals."""
-        t, free = with_known(prepared, options, t)
+        t, free = preparation.with_known(prepared, options, t)
         fits, figures, (scale,), (interval,), (noise,) = robust.infer_all(
             options,
             t[None],
@@ -632,19 +609,11 @@ class SegmentedRegressor(
             noises,
         )
         fit = fits.of(0)
-        found = several.Found(
-            fits=[fit],
-            rows=[clipped.rows],
-            counted=[prepared.rows],
-            intervals=[interval],
-            at_bounds=[inference.at_bounds(fit, problem, interval)],
-            noise=noise,
-            noise_std=scale,
-            figures={name: value[0] for name, value in figures.items()},
-            paths=[path],
-            family=Family("gaussian"),
-        )
-        self._set_found(found, [kind])
+        at_bounds = inference.at_bounds(fit, problem, interval)
+        feature = fit, clipped.rows, prepared.rows, interval, at_bounds, path
+        figures = {name: value[0] for name, value in figures.items()}
+        family = Family("gaussian")
+        self._set_found([kind], family, noise, scale, figures, [feature])
         return float(scale)
 
     def __getstate__(self):
@@ -691,10 +660,8 @@ class SegmentedRegressor(
             raise ValueError("update needs the rows of a fit: call fit before.")
         prepared, options = self._kept
         stream = streams.stream_of(self, prepared, options)
-        X, y = self._check_X(X), column_or_1d(y).astype(np.float64)
-        check_consistent_length(X, y)
-        assert_all_finite(y, input_name="y")
-        weight = check_sample_weight(sample_weight, X)
+        X, y = self._check_X(X, y, y_numeric=True)
+        y, weight = y.astype(np.float64), check_sample_weight(sample_weight, X)
         kept, kind = weight > 0, self._date_kind
         noise = Autoregression(self.autocorrelation_, self._redundancy)
         with one_blas_thread():
@@ -702,10 +669,10 @@ class SegmentedRegressor(
                 stream.add(X[kept, 0], y[kept], weight[kept])
             found = stream.follow(self, options)
             if found is None:
-                prepared = stream.rows().prepared()
+                prepared = stream.rows()
                 found = self._search(prepared, options, kind, None)
                 self._set_fitted(prepared, options, kind, *found)
-                stream.is_new = True
+                stream.is_new, stream.checked = True, None
             else:
                 prepared, at, problem = found
                 found = self.selection_path_, at, prepared, problem, [noise]
@@ -733,11 +700,7 @@ class SegmentedRegressor(
     ) -> tuple[Array, Array]: ...
 
     def predict(
-        self,
-        X: ArrayLike,
-        return_std: bool = False,
-        *,
-        offset: ArrayLike | None = None,
+        self, X: ArrayLike, return_std: bool = False, *, offset: ArrayLike | None = None
     ) -> Array | tuple[Array, Array]:
         """Predict the target; the first and the last line extend beyond the data.
 
@@ -783,7 +746,7 @@ class SegmentedRegressor(
             warn_user(
                 f"The weights of the rows sum to {self._fit.n_rows:.4g}, and the fit "
                 f"has {self._fit.n_parameters} parameters: the noise cannot be "
-                "estimated, and the standard deviations are NaN.",
+                "estimated, and the standard deviations are NaN."
             )
         return y, std
 
@@ -910,7 +873,7 @@ class SegmentedRegressor(
             lowers the sum of squares most.
         """
         self._validate_params()
-        if is_joint(self):
+        if preparation.is_joint(self):
             raise ValueError(
                 "breakpoint_test is for least squares of one broken feature: leave out "
                 "family, slopes and through, and give one number or name as "
@@ -928,9 +891,9 @@ class SegmentedRegressor(
             )
         with one_blas_thread():
             prepared, kind, _ = clone(self)._prepare(X, y, sample_weight)
-            options = options_of(self, kind)
-            check_inside(prepared, options.known, kind)
-            problem, rows = problem_of([prepared], options), prepared.rows
+            options = preparation.options_of(self, kind)
+            preparation.check_inside(prepared, options.known, kind)
+            problem, rows = preparation.problem_of([prepared], options), prepared.rows
             draws = n_draws, check_random_state(random_state)
             if self.covariance == "nonrobust":
                 n_parameters = selection.n_parameters(problem, 0)
@@ -959,7 +922,7 @@ class SegmentedRegressor(
     def _to_user(self, x):
         return x if self._date_kind is None else dates.from_days(x)
 
-    def _check_X(self, X):
+    def _check_X(self, X, *y, **checks):
         given = X
         for column, expected in zip(self._columns, self._date_kinds, strict=True):
             X, kind = dates.replace_dates(X, column)
@@ -970,19 +933,4 @@ class SegmentedRegressor(
                 raise ValueError(
                     f"The model was fitted on {asked}, but X holds {held}."
                 )
-        return validate_data(self, X, reset=False, dtype=np.float64)
-
-
-def _of_feature(fit, rows, interval, kind):
-    """What a fit says of the breakpoints and segments of a feature, by attribute."""
-    to_user = np.asarray if kind is None else dates.from_days
-    segments = inference.segment_table(fit, rows)
-    for name in ("start", "end"):
-        segments[name] = to_user(segments[name])
-    return {
-        "breakpoints_": to_user(fit.breakpoints),
-        "breakpoint_std_": inference.breakpoint_errors(fit),
-        "breakpoint_interval_": to_user(interval),
-        "segments_": segments,
-        "jumps_": segments["jump"][1:],
-    }
+        return validate_data(self, X, *y, reset=False, dtype=np.float64, **checks)

@@ -35,12 +35,12 @@ from scipy.special import stdtr
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.autocorrelation import autoregression
-from sklearn_gn.segmented.insertion import feasible
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
     Pieces,
     all_pieces,
     concatenate,
+    feasible,
     products,
     solve,
     spread,
@@ -173,23 +173,39 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
     phi = np.empty(0)
     if kind.kind.startswith("HAC"):
         phi = autoregression(residual, kind.lags)
-    noise = Noise(np.concatenate([[1], -phi]), factor, np.sqrt(rows.weight))
+    whiten, root = np.concatenate([[1], -phi]), np.sqrt(rows.weight)
     scores, later = [], []
     ramps, steps = np.maximum(rows.x - t[:, None], 0) - extra, rows.x >= t[:, None]
     for columns in [ramps] * form.ramp + [steps.astype(float)] * form.step:
         new = least_squares.solve(old, columns, rows.weight).residual
         scores.append((rows.weight * found.residual) @ new.T)
         # What a change of an innovation changes in products with the columns.
-        backward = (noise.root * new)[:, ::-1]
-        later.append(_filtered([1], noise.filter, backward)[:, ::-1])
+        later.append(_filtered([1], whiten, (root * new)[:, ::-1])[:, ::-1])
     scores, later = np.stack(scores, axis=-1), np.stack(later, axis=-1)
-    basis = found.half.T @ (noise.root[:, None] * old).T
-    statistic, p_value = _compare(
-        scores, later, _filtered(noise.filter, 1, residual), noise, basis, n_draws, rng
-    )
+    innovation = _filtered(whiten, 1, residual)
+    terms, few = later * innovation[:, None], len(innovation) <= _FEW
+    if not few:  # sums over blocks of neighbouring rows
+        n = len(innovation)
+        starts = np.unique(np.linspace(0, n, min(n, _MOST_BLOCKS) + 1).astype(np.intp))
+        terms = np.add.reduceat(terms, starts[:-1], axis=1)
+    c, n, m = terms.shape
+    inverse, known = _inverse_root(np.swapaxes(terms, 1, 2) @ terms)
+    statistic = np.sum((scores[:, None] @ inverse)[:, 0] ** 2, axis=1).max()
+    signs = rng.choice(np.array([-1.0, 1.0]), (n_draws, n))
+    drawn = signs @ np.swapaxes(terms @ inverse, 0, 1).reshape(n, c * m)
+    drawn = drawn.reshape(n_draws, c, m)
+    if few:
+        basis = found.half.T @ (root[:, None] * old).T
+        residual = _filtered([1], whiten, signs * innovation)
+        residual = factor * (residual - (residual @ basis.T) @ basis)
+        square = _filtered(whiten, 1, residual) ** 2
+        drawn = _with_own_variance(drawn, square, later @ inverse, known)
+    else:
+        drawn = np.sum(drawn**2, axis=2)
+    p_value = (1 + np.sum(drawn.max(axis=1) >= statistic)) / (1 + n_draws)
     plain = scan(problem)
     best = plain.t[np.argmax(np.sum(plain.scores**2, axis=1))]
-    return BreakpointTest(statistic, p_value, float(best))
+    return BreakpointTest(float(statistic / m), float(p_value), float(best))
 
 
 def _null_space(form, rows, known):
@@ -210,14 +226,6 @@ def _filtered(numerator, denominator, values):
     return lfilter(numerator, denominator, values)
 
 
-class Noise(NamedTuple):
-    """How residuals come from innovations."""
-
-    filter: np.ndarray  # of the autoregression: innovations from noise
-    factor: np.ndarray  # by which residuals are enlarged
-    root: np.ndarray  # (n,) of the weights
-
-
 def _inflation(kind, columns, found, weight):
     """Return the factors that undo what the fit has taken from the residuals."""
     n_rows = weight.sum()
@@ -227,31 +235,6 @@ def _inflation(kind, columns, found, weight):
         left = np.maximum(1 - np.sum((columns @ found.half) ** 2, axis=1), 1e-3)
         return left ** (-0.5 if kind == "HC2" else -1.0)
     return np.full(len(weight), np.sqrt(n_rows / (n_rows - found.rank)))
-
-
-def _compare(scores, later, innovation, noise, basis, n_draws, rng):
-    """Return the largest statistic, and its p-value from those of random signs."""
-    terms = later * innovation[:, None]
-    few = len(innovation) <= _FEW
-    if not few:  # sums over blocks of neighbouring rows
-        n = len(innovation)
-        starts = np.unique(np.linspace(0, n, min(n, _MOST_BLOCKS) + 1).astype(np.intp))
-        terms = np.add.reduceat(terms, starts[:-1], axis=1)
-    c, n, m = terms.shape
-    root, known = _inverse_root(np.swapaxes(terms, 1, 2) @ terms)
-    found = np.sum((scores[:, None] @ root)[:, 0] ** 2, axis=1)
-    signs = rng.choice(np.array([-1.0, 1.0]), (n_draws, n))
-    drawn = signs @ np.swapaxes(terms @ root, 0, 1).reshape(n, c * m)
-    drawn = drawn.reshape(n_draws, c, m)
-    if few:
-        residual = _filtered([1], noise.filter, signs * innovation)
-        residual = noise.factor * (residual - (residual @ basis.T) @ basis)
-        square = _filtered(noise.filter, 1, residual) ** 2
-        statistics = _with_own_variance(drawn, square, later @ root, known)
-    else:
-        statistics = np.sum(drawn**2, axis=2)
-    p_value = (1 + np.sum(statistics.max(axis=1) >= found.max())) / (1 + n_draws)
-    return float(found.max() / m), float(p_value)
 
 
 def _with_own_variance(drawn, square, later, known):

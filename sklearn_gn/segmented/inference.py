@@ -17,38 +17,10 @@ from scipy.special import ndtr, stdtr, stdtrit
 
 from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.problem import EXACT, MOST_CANDIDATES, Form, locate
+from sklearn_gn.segmented.problem import EXACT, MOST_CANDIDATES, Form, Scaling, locate
 from sklearn_gn.segmented.profile import jump_intervals, kink_intervals
 
 LEVEL = 0.95  # of the confidence limits
-_FAR = 1e100  # largest position, in units of the training data
-
-
-class Scaling(NamedTuple):
-    """From the user's units to those of the search."""
-
-    center: np.ndarray  # (...)
-    size: np.ndarray  # half the range of x
-    y_center: np.ndarray
-    y_size: np.ndarray  # standard deviation
-    linear_center: np.ndarray  # (..., m)
-    linear_size: np.ndarray
-
-    def x(self, x):
-        """Return positions in units in which the data lie in [-1, 1]."""
-        with np.errstate(over="ignore"):
-            t = (x - self.center[..., None]) / self.size[..., None]
-        return np.clip(t, -_FAR, _FAR)
-
-    def linear(self, linear):
-        """Return the linear features in units of their deviations."""
-        with np.errstate(over="ignore"):
-            linear = (linear - self.linear_center) / self.linear_size
-        return np.clip(linear, -_FAR, _FAR)
-
-    def to_user(self, t):
-        """Return positions in the user's units."""
-        return self.center[..., None] + self.size[..., None] * t
 
 
 class Fit(NamedTuple):
@@ -112,6 +84,25 @@ class Fit(NamedTuple):
     def half_width(self):
         """Half-width of the confidence intervals, in standard errors."""
         return stdtrit(self.degrees_of_freedom, (1 + LEVEL) / 2)
+
+    def with_redundant_rows(self, redundancy):
+        """Return the fits (B, ...) where so many rows count as one independent row."""
+        known = np.isinf(self.degrees_of_freedom)
+        n_rows, rank = self.n_rows / redundancy, self.n_rows - self.degrees_of_freedom
+        freedom = np.where(known, np.inf, np.maximum(n_rows - rank, 1.0))
+        unknown = (n_rows <= self.n_parameters) & ~known
+        freedom = np.where(unknown, np.nan, freedom)
+        variance = np.where(known, self.variance, self.rss / redundancy / freedom)
+        # The inverse normal matrix grows by the redundancy.
+        growth = np.where(known, redundancy, self.degrees_of_freedom / freedom)
+        return self._replace(
+            covariance=growth[:, None, None] * self.covariance,
+            degrees_of_freedom=freedom,
+            variance=variance,
+            n_rows=n_rows,
+            rss=self.rss / redundancy,
+            total=self.total / redundancy,
+        )
 
     def of(self, b):
         """Return the fit of one of several series."""
@@ -364,12 +355,14 @@ def residuals(fit, rows):
 
 def residual_correlation(fit, rows):
     """Return the correlation of residuals at neighbouring positions, and its error."""
+    if rows.rest > 0:
+        return np.nan, np.nan
     residual = residuals(fit, rows)
     first = np.flatnonzero(np.diff(rows.x, prepend=-np.inf) > 0)
     total = np.add.reduceat(rows.weight, first)
     scaled = np.add.reduceat(rows.weight * residual, first) / np.sqrt(total)
     square = scaled @ scaled
-    if len(first) < 2 or not square > 0 or rows.rest > 0:
+    if len(first) < 2 or not square > 0:
         return np.nan, np.nan
     return float(scaled[1:] @ scaled[:-1] / square), 1 / np.sqrt(len(first))
 

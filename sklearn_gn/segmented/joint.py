@@ -28,10 +28,9 @@ from sklearn_gn.segmented.conditions import (
     null_space,
 )
 from sklearn_gn.segmented.families import Family
-from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.preparation import Options, Prepared, prepare, problem_of
-from sklearn_gn.segmented.problem import DEPENDENT, HALF, Form
+from sklearn_gn.segmented.problem import DEPENDENT, HALF, Form, Scaling
 from sklearn_gn.segmented.programme import kinks_at_rows
 from sklearn_gn.segmented.search import EXACT, PATIENCE, search
 
@@ -305,15 +304,6 @@ def _scaled_for(joint, f, t, z, w):
     return prepare(*rows[:3], weight)._replace(repeats=repeats)
 
 
-class Choice(NamedTuple):
-    """How the number of breakpoints is chosen."""
-
-    numbers: list  # of each feature, None to be chosen
-    most: int
-    criterion: str
-    correlation: int | str | None
-
-
 def without_breakpoints(joint):
     """Return the fit of a straight line, or None if conditions allow none."""
     eta = joint.y
@@ -325,20 +315,19 @@ def without_breakpoints(joint):
     return None if state is None else descend(joint, state)
 
 
-def _least_squares(joint, state, choice):
+def _least_squares(joint, state, numbers, most, criterion):
     """Return the best fit without conditions, and what the engine tried."""
     t, paths = [own.copy() for own in state.t], [None] * len(state.t)
-    options = joint.options._replace(autocorrelation=choice.correlation)
     for _ in range(_MOST_TURNS):
         before = t.copy()
-        for f, number in enumerate(choice.numbers):
+        for f, number in enumerate(numbers):
             prepared = _scaled_for(joint, f, t, joint.y, joint.weight)
             ((knots, paths[f]),), _ = selection.choose(
                 [prepared],
-                options,
+                joint.options,
                 n_breakpoints=number,
-                most=choice.most,
-                criterion=choice.criterion,
+                most=most,
+                criterion=criterion,
             )
             t[f] = _with_known(joint, f, knots)
         pairs = zip(before, t, strict=True)
@@ -354,17 +343,20 @@ def _least_squares(joint, state, choice):
 # --- the number ----------------------------------------------------------------------
 
 
-def find(joint, choice):
-    """Return the best fit, and by feature the path over the numbers of breakpoints."""
+def find(joint, numbers, most, criterion):
+    """Return the best fit, and by feature the path over the numbers of breakpoints.
+
+    A number of breakpoints of a feature is None where the criterion chooses it.
+    """
     start = without_breakpoints(joint)
     if not (joint.family.has_known_variance or _has_conditions(joint)):
-        state, paths = _least_squares(joint, start, choice)
-        return state or _refuse(joint, choice.numbers), paths
+        state, paths = _least_squares(joint, start, numbers, most, criterion)
+        return state or _refuse(joint, numbers), paths
     state, paths = start or _unconditional(joint), [None] * len(joint.x)
     for _ in range(_MOST_TURNS):
         before = state
-        for f, number in enumerate(choice.numbers):
-            state, paths[f] = _choose(joint, state, f, number, choice)
+        for f, number in enumerate(numbers):
+            state, paths[f] = _choose(joint, state, f, number, most, criterion)
         same = [*map(len, state.t)] == [*map(len, before.t)]
         if len(joint.x) == 1 or (same and not _is_better(state, before)):
             break
@@ -379,17 +371,18 @@ def _is_better(state, other):
     return other is None or state.deviance < other.deviance * (1 - DEPENDENT)
 
 
-def _choose(joint, state, f, number, choice):
+def _choose(joint, state, f, number, most, criterion):
     """Return the best fit over the numbers of one feature's breakpoints, and a path."""
-    n_rows, is_aic = float(joint.repeats.sum()), choice.criterion == "aic"
+    n_rows, is_aic = float(joint.repeats.sum()), criterion == "aic"
     charge = 2.0 if is_aic else float(np.log(n_rows))
-    most = choice.most if number is None else number + PATIENCE
+    most = most if number is None else number + PATIENCE
     best, at, chosen = {}, state, None
     for _ in range(_MOST_TURNS):
         z, w = working(joint, at.eta)
         prepared = _scaled_for(joint, f, at.t, z, w)
         problem = problem_of([prepared], joint.options)
-        extra = selection.search_penalty(problem, np.array([n_rows]), most)[0]
+        positions = selection.count_positions(problem)
+        extra = selection.search_penalty(problem, positions, n_rows, most)[0]
         extra = 0 * extra if is_aic else extra
         knots, since, before = search(problem, most).knots, 0, chosen
         values, numbers = {}, range(most + 1) if number is None else [number]
@@ -421,7 +414,7 @@ def _choose(joint, state, f, number, choice):
         if not joint.family.has_known_variance or not _is_better(chosen, before):
             break
         at = chosen
-    names = "n_parameters", "deviance", choice.criterion, "search_penalty"
+    names = "n_parameters", "deviance", criterion, "search_penalty"
     columns = map(np.array, zip(*values.values(), strict=True))
     path = {"n_breakpoints": np.array([*values])}
     return chosen, path | dict(zip(names, columns, strict=True))

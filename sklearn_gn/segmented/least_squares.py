@@ -93,15 +93,17 @@ def end_slope(form, n_breakpoints, n_columns):
     return slope if form.flat_end and slope.any() else None
 
 
-def solve(columns, y, weight, level=None):
-    """Return the least-squares fit; of directions without data, the shortest one."""
+def inverse_root(columns, weight, level=None):
+    """Return H with the inverse normal matrix H H^T, and the rank.
+
+    ``level`` are the slopes at the end by column, where the line has to be level there.
+    """
     if level is not None:
         last = np.flatnonzero(level)[-1]
         space = np.delete(np.eye(len(level)), last, axis=1)
         space[last] = -np.delete(level, last)
-        found = solve(columns @ space, y, weight)
-        coef, half = _times(space, found.coef), space @ found.half
-        return found._replace(coef=coef, half=half)
+        half, rank = inverse_root(columns @ space, weight)
+        return space @ half, rank
     factor = _triangle(np.sqrt(weight)[..., None] * columns)
     # Columns of unit length, so that what counts as dependent knows no units.
     length = np.linalg.norm(factor, axis=-2)
@@ -110,13 +112,18 @@ def solve(columns, y, weight, level=None):
     kept = s > DEPENDENT * s[..., :1]
     inverse = np.where(kept, 1 / np.where(kept, s, 1), 0)
     half = np.swapaxes(vt, -1, -2) * inverse[..., None, :] / length[..., None]
+    return half, kept.sum(axis=-1)
+
+
+def solve(columns, y, weight, level=None):
+    """Return the least-squares fit; of directions without data, the shortest one."""
+    half, rank = inverse_root(columns, weight, level)
     coef, residual = np.zeros(half.shape[:-1]), y
     for _ in range(2):  # the second time refines
         side = _times(np.swapaxes(columns, -1, -2), weight * residual)
         coef = coef + _times(half, _times(np.swapaxes(half, -1, -2), side))
         residual = y - _times(columns, coef)
-    rss = np.sum(weight * residual**2, axis=-1)
-    return LinearFit(coef, residual, rss, half, kept.sum(axis=-1))
+    return LinearFit(coef, residual, np.sum(weight * residual**2, axis=-1), half, rank)
 
 
 def _triangle(matrix):
@@ -135,16 +142,11 @@ def _times(matrix, vector):
     return (matrix @ vector[..., None])[..., 0]
 
 
-def solve_columns(form, columns, rows, n_breakpoints):
-    """Return the fit in the columns of :func:`design` or of :func:`jacobian`."""
-    level = end_slope(form, n_breakpoints, columns.shape[-1])
-    return solve(columns, rows.y, rows.weight, level)
-
-
 def solve_design(form, rows, t):
     """Return the least-squares fit with given breakpoints."""
     columns = design(form, rows.x, rows.linear, t)
-    return solve_columns(form, columns, rows, t.shape[-1])
+    level = end_slope(form, t.shape[-1], columns.shape[-1])
+    return solve(columns, rows.y, rows.weight, level)
 
 
 def fit_rows(form, rows, t, free):
@@ -169,7 +171,8 @@ def _polish(form, rows, t, free, found, resolved):
     while 0 < found.rss < resolved:
         columns = design(form, rows.x, rows.linear, t)
         tangent = np.hstack([columns, _steps(rows.x, t[at])])
-        lines = solve_columns(form, tangent, rows, len(t)).coef
+        level = end_slope(form, len(t), tangent.shape[1])
+        lines = solve(tangent, rows.y, rows.weight, level).coef
         change = lines[ramp_columns(form, len(t))[at]]
         trial = t.copy()
         trial[at] -= lines[columns.shape[1] :] / np.where(change != 0, change, np.inf)
@@ -184,14 +187,13 @@ def _polish(form, rows, t, free, found, resolved):
 
 def covariance(kind, columns, found, weight, level=None, repeats=None):
     """Return covariances of the parameters, degrees of freedom, and ranks."""
-    fit = solve(columns, found.residual, weight, level)
-    half, transposed = fit.half, np.swapaxes(fit.half, -1, -2)
-    n_rows = weight.sum(axis=-1)
-    freedom = np.maximum(n_rows - fit.rank, 1.0)
+    half, rank = inverse_root(columns, weight, level)
+    transposed, n_rows = np.swapaxes(half, -1, -2), weight.sum(axis=-1)
+    freedom = np.maximum(n_rows - rank, 1.0)
     if kind.kind == "nonrobust":
         known = kind.variance is not None
         variance = kind.variance if known else found.rss / freedom
-        return variance[:, None, None] * (half @ transposed), freedom, fit.rank
+        return variance[:, None, None] * (half @ transposed), freedom, rank
     influence = columns @ half
     if kind.kind.startswith("HAC"):
         scores = influence * (weight * found.residual)[..., None]
@@ -214,7 +216,7 @@ def covariance(kind, columns, found, weight, level=None, repeats=None):
             left = np.maximum(1 - leverage, np.finfo(float).eps)
             square = square / left ** (1 if kind.kind == "HC2" else 2)
         middle = np.swapaxes(influence, -1, -2) @ (square[..., None] * influence)
-    return half @ middle @ transposed, freedom, fit.rank
+    return half @ middle @ transposed, freedom, rank
 
 
 def newey_west(scores, lags, n_rows):

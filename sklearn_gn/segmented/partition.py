@@ -13,6 +13,7 @@ added, until none is new.
 """
 
 import heapq
+from functools import cache
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class Segments:
         inside = (self.t >= bounds[0]) & (self.t <= bounds[1])
         inside[[0, n]] = False
         self.inside = np.flatnonzero(inside)
-        self._splits = {}
+        self.split = cache(self._best_split)
 
     def gain(self, start, end):
         """Return the decrease of the sum of squares by segments between positions."""
@@ -73,13 +74,8 @@ class Segments:
                 gain = gain + np.where(wide, (sxy - sx * mean) ** 2 / spread, 0)
         return np.where(allowed, gain, -np.inf)
 
-    def split(self, start, end):
-        """Return the best position between two others, and what both parts explain."""
-        if (start, end) not in self._splits:
-            self._splits[start, end] = self._best_split(start, end)
-        return self._splits[start, end]
-
     def _best_split(self, start, end):
+        """Return the best position between two others, and what both parts explain."""
         first, last = np.searchsorted(self.inside, [start + 1, end])
         at, value = start, -np.inf
         while first < last:

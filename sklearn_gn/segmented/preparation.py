@@ -7,7 +7,6 @@ import numpy as np
 from sklearn.model_selection import check_cv
 
 from sklearn_gn.data import dates
-from sklearn_gn.segmented.inference import Scaling
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.problem import (
     FEWEST_ROWS,
@@ -15,8 +14,8 @@ from sklearn_gn.segmented.problem import (
     Form,
     Limits,
     Problem,
+    Scaling,
     make_table,
-    spread,
 )
 
 
@@ -41,18 +40,6 @@ def options_of(model, kind):
     if len(bounds) != 2 or not bounds[0] <= bounds[1]:
         raise ValueError(f"bounds must be (low, high), got {model.bounds!r}.")
     distance = dates.given_length("min_distance", model.min_distance, kind)
-    return Options(
-        _form_of(model),
-        known,
-        tuple(bounds),
-        distance,
-        model.min_rows,
-        model.autocorrelation,
-    )
-
-
-def _form_of(model):
-    """Return what happens between and at the breakpoints."""
     form = Form(
         slope=model.degree == 1 and model.flat not in ("first", "both"),
         ramp=model.degree == 1 and bool(model.kinks),
@@ -72,7 +59,8 @@ def _form_of(model):
             f"shape={model.shape!r} needs kinks that are all to be found: set "
             "degree=1, jumps=False and breakpoints=None."
         )
-    return form
+    least, correlation = model.min_rows, model.autocorrelation
+    return Options(form, known, tuple(bounds), distance, least, correlation)
 
 
 def _positions(name, given, kind):
@@ -100,8 +88,6 @@ def criterion_of(model):
 
 def folds_of(model, order, y):
     """Masks of the sorted rows that are held out by turns, for cross-validation."""
-    if criterion_of(model) != "cv" or model.n_breakpoints != "auto":
-        return None
     cv = 5 if isinstance(model.criterion, str) else model.criterion
     if isinstance(cv, Integral):
         if not 2 <= cv <= len(order):
@@ -131,22 +117,22 @@ def needs_all_points(model):
     return None
 
 
-def is_joint(model):
-    """Return whether a model asks for more than least squares of one feature."""
-    conditions = model.slopes is not None or model.through is not None
-    return is_listed(model) or model.family != "gaussian" or conditions
-
-
 def is_listed(model):
     """Return whether the broken features are a list, and so are the attributes."""
     return not isinstance(model.broken_features, (str, Integral))
 
 
-def broken_columns(model):
+def is_joint(model):
+    """Return whether a model asks for more than least squares of one feature."""
+    conditions = model.slopes is not None or model.through is not None
+    return conditions or model.family != "gaussian" or is_listed(model)
+
+
+def broken_columns(model, features):
     """Return the numbers of the features that break."""
     n, columns = model.n_features_in_, []
     names = list(getattr(model, "feature_names_in_", ()))
-    for given in listed(model.broken_features):
+    for given in features:
         if isinstance(given, str):
             dates.check_column(given, names)
             given = names.index(given)
@@ -160,11 +146,6 @@ def broken_columns(model):
             f"broken_features={model.broken_features!r} must name different features."
         )
     return columns
-
-
-def listed(features):
-    """Return broken features as a list."""
-    return [features] if isinstance(features, (str, Integral)) else list(features)
 
 
 # --- the data ------------------------------------------------------------------------
@@ -186,15 +167,10 @@ class Prepared(NamedTuple):
         )
 
 
-def sorted_rows(x, weight):
-    """Return the numbers of the rows of positive weight, in the order of x."""
-    order = np.argsort(x, kind="stable")
-    return order[weight[order] > 0]
-
-
 def prepare_rows(x, y, linear, weight, repeats, variance):
     """Return the rows of one series, sorted and scaled, and their order."""
-    order = sorted_rows(x, repeats)
+    order = np.argsort(x, kind="stable")
+    order = order[repeats[order] > 0]
     prepared = prepare(x[order], y[order], linear[order], weight[order])
     if weight is not repeats:  # by standard deviations
         prepared = prepared._replace(repeats=repeats[order])
@@ -237,7 +213,7 @@ def fewest_rows(form, n_rows):
     return np.maximum(FEWEST_ROWS, np.minimum(10, n_rows / 10) if form.step else 0)
 
 
-def problem_of(prepared, options):
+def problem_of(prepared, options, with_candidates=True):
     """Return the problem of several series that are searched side by side."""
     rows, scaling, repeats = stack(prepared)
     table, n_rows = make_table(rows, repeats), rows.weight.sum(axis=1)
@@ -250,7 +226,7 @@ def problem_of(prepared, options):
     low, high = scaling.x(np.array(options.bounds)).T
     limits = Limits(low, high, min_distance, least)
     problem = Problem(table, options.form, scaling.x(options.known), limits)
-    return problem.at(spread(0, table.x.shape[1] - 1, MOST_CANDIDATES))
+    return problem.among(MOST_CANDIDATES) if with_candidates else problem
 
 
 def check_inside(prepared, known, kind):
@@ -302,7 +278,7 @@ def advice_on_room(prepared, options, n_breakpoints, kind):
 def stack(prepared):
     """Return padded rows and scalings of several series, and what rows stand for."""
     first = prepared[0]
-    shape = len(prepared), max(len(each.rows.x) for each in prepared)
+    shape = len(prepared), max([len(each.rows.x) for each in prepared])
     x, y, weight, repeats = np.zeros((4, *shape))
     linear = np.zeros((*shape, first.rows.linear.shape[1]))
     rest = np.zeros(len(prepared))

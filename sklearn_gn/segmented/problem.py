@@ -21,9 +21,37 @@ EXACT = float(np.ldexp(np.finfo(float).eps, 9))
 DEPENDENT = float(np.cbrt(np.finfo(float).eps ** 2))
 HALF = float(np.sqrt(np.finfo(float).eps))
 FEWEST_ROWS = 3  # of a segment, unless asked otherwise
+_FAR = 1e100  # largest position, in units of the training data
 _TIE = 1e-18  # of values that no row determines to those of their neighbours
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
 _COARSE = 16  # positions that are tried on the way, for each kink
+
+
+class Scaling(NamedTuple):
+    """From the user's units to those of the search."""
+
+    center: np.ndarray  # (...)
+    size: np.ndarray  # half the range of x
+    y_center: np.ndarray
+    y_size: np.ndarray  # standard deviation
+    linear_center: np.ndarray  # (..., m)
+    linear_size: np.ndarray
+
+    def x(self, x):
+        """Return positions in units in which the data lie in [-1, 1]."""
+        with np.errstate(over="ignore"):
+            t = (x - self.center[..., None]) / self.size[..., None]
+        return np.clip(t, -_FAR, _FAR)
+
+    def linear(self, linear):
+        """Return the linear features in units of their deviations."""
+        with np.errstate(over="ignore"):
+            linear = (linear - self.linear_center) / self.linear_size
+        return np.clip(linear, -_FAR, _FAR)
+
+    def to_user(self, t):
+        """Return positions in the user's units."""
+        return self.center[..., None] + self.size[..., None] * t
 
 
 class Table(NamedTuple):
@@ -286,6 +314,10 @@ class Problem(NamedTuple):
         targets = np.ascontiguousarray(np.moveaxis(take(table.targets, rows), 1, -1))
         return self._replace(candidates=Candidates(rows, t, before, powers, targets))
 
+    def among(self, most):
+        """Return the problem with so many positions as candidates, evenly spaced."""
+        return self.at(spread(0, self.table.x.shape[1] - 1, most))
+
     def coarse(self, most):
         """Return the problem with fewer candidates, enough for a number of kinks.
 
@@ -314,8 +346,8 @@ class Problem(NamedTuple):
 
 def spread(first, last, most):
     """Return at most so many numbers from the first to the last, evenly spaced."""
-    count = min(last - first + 1, most)
-    return np.unique(np.linspace(first, last, count).astype(np.intp))
+    count = max(min(last - first + 1, most), 0)
+    return first + np.arange(count) * (last - first) // max(count - 1, 1)
 
 
 # --- pieces --------------------------------------------------------------------------
@@ -366,6 +398,7 @@ class BrokenLines(NamedTuple):
     """Continuous broken lines, and sums over the intervals between breakpoints."""
 
     rss: np.ndarray  # (...)
+    first: np.ndarray  # (..., k + 2) positions not left of the ends
     ends: np.ndarray  # (..., k + 2) of the intervals
     values: np.ndarray  # (..., k + 2) there
     slopes: np.ndarray  # (..., k + 1)
@@ -374,6 +407,7 @@ class BrokenLines(NamedTuple):
     y: np.ndarray  # (..., k + 1) means
     xx: np.ndarray  # (..., k + 1) squares about the means, 0 where not resolved
     xy: np.ndarray  # (..., k + 1)
+    inverse: np.ndarray | None  # (..., k + 2, k + 2) of the normal matrix of values
 
 
 def has_only_kinks(problem):
@@ -382,7 +416,7 @@ def has_only_kinks(problem):
     return form.ramp and not form.step and problem.table.gram.shape[1] == 1
 
 
-def broken_lines(problem, knots):
+def broken_lines(problem, knots, with_inverse=False):
     """Return the best broken lines, by their values at the breakpoints.
 
     Hats at the breakpoints and at the ends have a tridiagonal matrix, which costs a
@@ -390,18 +424,23 @@ def broken_lines(problem, knots):
     """
     table, form, known = problem[:3]
     lead, shape = knots.shape[:-1], (len(known), *[1] * (knots.ndim - 2))
-    known = known.reshape(*shape, known.shape[1])
-    known = np.broadcast_to(known, (*lead, known.shape[-1]))
-    t = np.sort(np.concatenate([known, knots], axis=-1), axis=-1)
+    if known.shape[1]:
+        known = known.reshape(*shape, known.shape[1])
+        known = np.broadcast_to(known, (*lead, known.shape[-1]))
+        knots = np.concatenate([known, knots], axis=-1)
+    t = np.sort(knots, axis=-1)
     first = np.zeros((*lead, t.shape[-1] + 2), np.intp)
     first[..., 1:-1], first[..., -1] = locate(table, t), table.x.shape[1]
     ends = np.full(first.shape, RIGHT)
     ends[..., 0], ends[..., 1:-1] = table.x[:, 0].reshape(shape), t
-    w, wx, wxx = _differences(take(table.powers, first))
-    wy, wxy = _differences(take(table.targets, first)[..., 0, :])
-    safe, low = np.where(w > 0, w, 1), ends[..., :-1]
-    inverse = 1 / np.maximum(np.diff(ends), EXACT)
-    x, y = np.clip(wx / safe, low, ends[..., 1:]), wy / safe
+    powers, targets = take(table.powers, first), take(table.targets, first)[..., 0, :]
+    powers = powers[..., :-1, :] - powers[..., 1:, :]
+    targets = targets[..., :-1, :] - targets[..., 1:, :]
+    w, wx, wxx = powers[..., 0], powers[..., 1], powers[..., 2]
+    wy, wxy = targets[..., 0], targets[..., 1]
+    safe, low, high = np.where(w > 0, w, 1), ends[..., :-1], ends[..., 1:]
+    inverse = 1 / np.maximum(high - low, EXACT)
+    x, y = np.minimum(np.maximum(wx / safe, low), high), wy / safe
     xx = wxx - wx * x
     wide = xx > EXACT
     xx, xy = np.where(wide, xx, 0), np.where(wide, wxy - wx * y, 0)
@@ -411,9 +450,10 @@ def broken_lines(problem, knots):
     level = np.zeros(2 * (t.shape[-1] + 1), bool).reshape(2, -1)
     level[0, 0], level[1, -1] = not form.slope, form.flat_end
     for right_end, is_level in zip((1, 0), level, strict=True):
-        share = np.where(is_level, right_end, share)
-        bend = np.where(is_level, 0, bend)
-        with_right = np.where(is_level, right_end * wy, with_right)
+        if is_level.any():
+            share = np.where(is_level, right_end, share)
+            bend = np.where(is_level, 0, bend)
+            with_right = np.where(is_level, right_end * wy, with_right)
     right = w * share
     across = (w - right) * share - bend
     diagonal, target = np.zeros(ends.shape), np.zeros((*ends.shape, 1))
@@ -421,16 +461,70 @@ def broken_lines(problem, knots):
     diagonal[..., :-1] += w - right - across
     target[..., :-1, 0] += wy - with_right
     diagonal[diagonal == 0] = 1  # beyond a first or last line that is level
-    values = factors.solve_tridiagonal(diagonal, across, target)
+    sides, found = target, None
+    if with_inverse:
+        one = np.eye(ends.shape[-1])
+        one = np.broadcast_to(one, (*lead, *one.shape))
+        sides = np.concatenate([target, one], axis=-1)
+    found = factors.solve_tridiagonal(diagonal, across, sides)
+    values, found = found[..., 0], found[..., 1:] if with_inverse else None
     square = table.gram[:, 0, 0].reshape(shape)
-    rss = np.maximum(square - np.sum(values * target, axis=(-2, -1)), 0)
-    slopes = np.where(level.any(axis=0), 0, np.diff(values[..., 0]) * inverse)
-    return BrokenLines(rss, ends, values[..., 0], slopes, w, x, y, xx, xy)
+    rss = np.maximum(square - np.sum(values * target[..., 0], axis=-1), 0)
+    slopes = (values[..., 1:] - values[..., :-1]) * inverse
+    slopes[..., level.any(axis=0)] = 0
+    return BrokenLines(rss, first, ends, values, slopes, w, x, y, xx, xy, found)
 
 
-def _differences(sums):
-    """Return sums over the intervals between positions, each kind by itself."""
-    return np.moveaxis(sums[..., :-1, :] - sums[..., 1:, :], -1, 0)
+# --- limits ---------------------------------------------------------------------------
+
+
+def rows_before(problem, t):
+    """Return the positions of sorted breakpoints (B, ..., k), and the rows before them.
+
+    A row at a kink belongs to the segment before or to the one after: to that before
+    only where it would have too few rows without.
+    """
+    table, limits = problem.table, problem.limits
+    least = (limits.min_rows * (1 - HALF)).reshape(-1, *[1] * (t.ndim - 1))
+    at = locate(table, t)
+    low = take(table.count, at)
+    on_row = take(table.x, np.minimum(at, table.x.shape[1] - 1)) == t
+    following = take(table.count, np.minimum(at + 1, table.x.shape[1]))
+    high = np.where(on_row, following, low)  # with a row that one lies on
+    count, before, trial = low, np.zeros(t.shape), None
+    while not np.array_equal(count, trial):  # one more row may leave the next too few
+        trial, before[..., 1:] = count, count[..., :-1]
+        count = np.where(low - before < least, high, low)
+    return at, count
+
+
+def behind_rows(problem, t):
+    """Return sorted breakpoints (B, k), those behind their row by a rounding error.
+
+    These are the kinks at a row that belongs to the segment before.
+    """
+    at, first = rows_before(problem, t)
+    return np.where(first > take(problem.table.count, at), np.nextafter(t, RIGHT), t)
+
+
+def feasible(problem, trials):
+    """Return which sorted breakpoints keep the limits, of shape (B, T)."""
+    table, form, known, limits = problem[:4]
+    low, high, distance, least = np.stack(limits)[..., None, None]
+    inside = np.all((trials >= low) & (trials <= high), axis=-1)
+    lead = trials.shape[:-1]
+    known = np.broadcast_to(known[:, None], (*lead, known.shape[-1]))
+    t = np.sort(np.concatenate([trials, known], axis=-1), axis=-1)
+    at, count = rows_before(problem, t)
+    # With the ends of the data: their positions, and no or all of the rows before.
+    positions, counts = np.empty((2, *lead, t.shape[-1] + 2))
+    positions[..., 1:-1], counts[..., 1:-1] = t, count
+    positions[..., 0], counts[..., 0] = table.x[:, :1], 0
+    positions[..., -1] = take(table.x, table.n_rows[:, None] - 1)
+    counts[..., -1] = take(table.count, table.n_rows[:, None])
+    inside &= np.all(np.diff(counts) >= least * (1 - HALF), axis=-1)
+    inside &= np.all(np.diff(at) >= 2 * (form.ramp and form.step), axis=-1)
+    return inside & np.all(np.diff(positions) >= distance * (1 - HALF), axis=-1)
 
 
 # --- criteria -------------------------------------------------------------------------

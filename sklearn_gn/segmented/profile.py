@@ -22,7 +22,6 @@ import numpy as np
 from scipy.optimize import brentq
 
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.insertion import gain_of_piece, gains, orthogonal_part
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
     Pieces,
@@ -32,6 +31,7 @@ from sklearn_gn.segmented.problem import (
     solve,
     take,
 )
+from sklearn_gn.segmented.search import gain_of_piece, gains, orthogonal_part
 
 _NEAR = 4.0  # half-widths of the delta method within which positions are close
 _EACH = 32  # positions that are tried near, far, and in between
@@ -51,7 +51,8 @@ def kink_intervals(problem, fit, width, rows):
     columns = least_squares.jacobian(
         fit.form, rows.x, rows.linear, fit.t, fit.free, fit.coef
     )
-    half = least_squares.solve_columns(fit.form, columns, rows, fit.t.shape[1]).half
+    level = least_squares.end_slope(fit.form, fit.t.shape[1], columns.shape[-1])
+    half, _ = least_squares.inverse_root(columns, rows.weight, level)
     curvature = np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)  # inverse, of kinks
     square = width**2
     known = (square > DEPENDENT * fit.total[:, None] * curvature) & (square < np.inf)
@@ -152,7 +153,8 @@ def _rise_of_row(problem, fit, place):
     found = solve(table, pieces, form.flat_end)
 
     def gain(rows):
-        return gains(problem.at(rows), pieces, found)[0]
+        problem_at = problem.at(rows)
+        return gains(problem_at, orthogonal_part(problem_at, pieces, found))[0]
 
     return _rise(fit, gain, locate(table, t[:, [place]]))
 

@@ -25,7 +25,9 @@ def kinks_at_rows(problem, knots):
     the slopes and known breakpoints are left out of account.
     """
     table, form, k = problem.table, problem.form, knots.shape[1]
-    rows = spread(0, table.n_rows[0] - 1, max(MOST_ROWS, 2 * k))
+    rows = spread(0, table.n_rows[0] - 1, MOST_ROWS)
+    if k > len(rows) - 2:
+        return np.empty((0, k))
     # A row at a kink belongs to the segment before, or to the one after.
     x = np.sort([table.x[0, rows], np.nextafter(table.x[0, rows], 2)], axis=None)[:-1]
     rows = np.searchsorted(table.x[0], x)
@@ -103,11 +105,7 @@ def kinks_at_positions(x, later, slope, most, allowed=True, inner=True):
             np.argmax(value <= least + EXACT * np.abs(least), axis=0, out=own)
         steps.append(np.stack(np.divmod(best, width)))
         best = best * m + np.arange(m)[:, None]
-        parabola = (
-            a.reshape(-1)[best],
-            b.reshape(q, -1)[:, best],
-            c.reshape(-1)[best],
-        )
+        parabola = (a.reshape(-1)[best], b.reshape(q, -1)[:, best], c.reshape(-1)[best])
 
 
 def _onward(a, b, c, left, both, right, with_left, with_right, ends=False):

@@ -10,13 +10,11 @@ bounds, give the standard errors of the M-estimate too, with Huber's correction 
 number of parameters.
 """
 
-from functools import partial
-
 import numpy as np
 from scipy.ndimage import median_filter
 
 from sklearn_gn.bayes.huber import BOUND, LEAST_SCALE, START_BOUND, clip, scale_of
-from sklearn_gn.segmented import least_squares, selection
+from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.inference import (
     breakpoint_intervals,
@@ -24,7 +22,7 @@ from sklearn_gn.segmented.inference import (
     infer,
     statistics,
 )
-from sklearn_gn.segmented.preparation import criterion_of, problem_of, stack, with_known
+from sklearn_gn.segmented.preparation import problem_of, stack, with_known
 from sklearn_gn.segmented.problem import sum_of_squares
 from sklearn_gn.segmented.search import EXACT, descend, residuals_in_order
 
@@ -58,22 +56,11 @@ def residuals(form, rows, y, t):
     return fitted, rows.y - fitted
 
 
-def find_breakpoints(model, prepared, options, folds=None):
-    """Return (t, path) of several series by the parameters of a model, and more."""
-    number = None if model.n_breakpoints == "auto" else model.n_breakpoints
-    most = max(len(each.rows.x) for each in prepared)
-    search = partial(
-        selection.choose,
-        options=options,
-        n_breakpoints=number and min(number, most),
-        most=min(model.max_breakpoints, most),
-        criterion=criterion_of(model),
-        folds=folds,
-    )
-    if model.loss == "squared_error":
-        found, problem = search(prepared)
-        return found, prepared, problem
-    # Searches until the weights no longer change.
+def find_robustly(search, prepared, options):
+    """Search until the weights of several series no longer change.
+
+    As ``search``, return (t, path) of each, and the series with clipped residuals.
+    """
     clipped, found = [start(each) for each in prepared], [None] * len(prepared)
     moving = range(len(prepared))
     for _ in range(_MOST_SEARCHES):
@@ -96,8 +83,7 @@ def find_breakpoints(model, prepared, options, folds=None):
     for b, (at, path) in enumerate(found):
         at, own = _iterate(prepared[b], clipped[b], options, at)
         answers.append(((at, path), own))
-    found, clipped = ([pair[i] for pair in answers] for i in (0, 1))
-    return found, clipped, problem_of(clipped, options)
+    return zip(*answers, strict=True)
 
 
 def outlying_rows(fit, rows, few):
@@ -183,7 +169,6 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
                 residual, problem.table.n_rows, asked, fit.n_parameters, strict=True
             )
         ]
-    fit_rows = rows
     if is_huber:
         pairs = [
             _for_errors(form, each, own, at, n)
@@ -196,13 +181,8 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
         fit = infer(form, fit.t, free, fit_rows, scaling, kind, repeats)
     redundancy = np.array([each.redundancy for each in noises])
     if kind.kind == "nonrobust" and redundancy.max() > 1:
-        rows, fit_rows = (
-            each._replace(
-                weight=each.weight / redundancy[:, None], rest=each.rest / redundancy
-            )
-            for each in (rows, fit_rows)
-        )
-        fit = infer(form, fit.t, free, fit_rows, scaling, kind, repeats)
+        fit = fit.with_redundant_rows(redundancy)
+        rows = rows._replace(weight=rows.weight / redundancy[:, None])
         figures["degrees_of_freedom"] = statistics(fit)["degrees_of_freedom"]
         if not is_huber:
             scales = fit.noise_std

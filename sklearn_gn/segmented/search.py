@@ -25,7 +25,6 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.segmented import partition
-from sklearn_gn.segmented.insertion import feasible, insert
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
     EXACT,
@@ -36,6 +35,7 @@ from sklearn_gn.segmented.problem import (
     all_pieces,
     broken_lines,
     concatenate,
+    feasible,
     has_only_kinks,
     locate,
     solve,
@@ -190,9 +190,169 @@ def _best_descent(problem, knots, rss):
     several = problem.of(np.zeros(len(starts), np.intp))
     found = sum_of_squares(several, starts)
     fine = feasible(several, starts[:, None])[:, 0] & np.isfinite(found)
-    starts, found = descend(several.of(fine), starts[fine], found[fine])
+    starts, found = descend_roughly(several.of(fine), starts[fine], found[fine])
     best = [np.argmin(found)]
     return starts[best], found[best]
+
+
+# --- one more breakpoint --------------------------------------------------------------
+
+
+def insert(problem, knots, below=np.inf):
+    """Return the best new breakpoint and the sum of squares with it, (B,) each.
+
+    The sum of squares is infinite where no position is allowed that brings it to
+    ``below`` (B,) or less.
+    """
+    if has_only_kinks(problem):
+        rss, *parts = hats_of_candidates(problem, knots)
+    else:
+        pieces = all_pieces(problem, knots)
+        found = solve(problem.table, pieces, problem.form.flat_end)
+        rss, *parts = found.rss, orthogonal_part(problem, pieces, found)
+    gain, t = gains(problem, *parts)
+    helps = gain >= np.maximum(rss - below, 0)[:, None]
+    some = helps.any(axis=0)  # of these alone it matters whether they are allowed
+    if not some.any():
+        return t[:, 0], np.full(len(t), np.inf)
+    gain, t = np.where(helps, gain, -1)[:, some], t[:, some]
+    others = np.broadcast_to(knots[:, None], (*t.shape, knots.shape[1]))
+    trials = np.sort(np.concatenate([others, t[..., None]], axis=-1), axis=-1)
+    gain = np.where(feasible(problem, trials), gain, -1)
+    best = np.argmax(gain, axis=1)[:, None]
+    gain, t = take(gain, best)[:, 0], take(t, best)[:, 0]
+    return t, np.where(gain >= 0, np.maximum(rss - gain, 0), np.inf)
+
+
+def gains(problem, parts, bends=(1, 0)):
+    """Return the decrease by each candidate and its breakpoint, allowed or not, (B, c).
+
+    ``parts`` are those of :func:`orthogonal_part`; ``bends`` are the changes of slope
+    by its functions, of which the second jumps by one. A kink between two rows is where
+    the lines of both sides meet, if they meet there (Hudson, "Fitting segmented curves
+    whose join points have to be estimated", 1966).
+    """
+    form, (_, t, before, *_) = problem.form, problem.candidates
+    residual, inner, outside = parts
+    gain, change = gain_of_piece(residual[0], outside[0, 0], inner[0, 0])
+    if len(residual) == 1:
+        return gain, t
+    # The second function less its projection on the first.
+    share = outside[0, 1] / np.where(outside[0, 0] > 0, outside[0, 0], np.inf)
+    more, jump = gain_of_piece(
+        residual[1] - share * residual[0],
+        outside[1, 1] - share * outside[0, 1],
+        inner[1, 1],
+    )
+    if form.step:
+        return gain + more, t
+    bend = bends[0] * (change - share * jump) + bends[1] * jump
+    meet = t - jump / np.where(bend != 0, bend, np.inf)
+    inside = (meet >= before) & (meet <= t) & (more >= 0)
+    gain, t = np.where(inside, gain + more, gain), np.where(inside, meet, t)
+    if form.sign:
+        bend = np.where(inside, bend, bends[0] * change)
+        gain = np.where(form.sign * bend >= 0, gain, -1)
+    return gain, t
+
+
+def hats_of_candidates(problem, knots):
+    """Return the sum of squares, the parts of :func:`orthogonal_part`, and bends.
+
+    A kink of a broken line adds a hat between its neighbours, and with a jump there the
+    right half of it. Only the hats at both neighbours have products with these.
+    """
+    table, form, (_, t, _, *here) = problem.table, problem.form, problem.candidates
+    line = broken_lines(problem, knots, with_inverse=True)
+    # Of each interval the sums from both ends on, and what the line is there.
+    sums = take(table.powers, line.first), take(table.targets, line.first)[..., 0, :]
+    sums, inverse = np.concatenate(sums, axis=-1), line.inverse
+    beside = np.diagonal(inverse, 1, 1, 2)
+    at_ends = line.ends, line.values, np.diagonal(inverse, 0, 1, 2)
+    at_ends = [end for each in at_ends for end in (each[:, :-1], each[:, 1:])]
+    of_interval = np.stack([*at_ends, line.slopes, beside], axis=-1)
+    of_interval = np.concatenate([sums[:, :-1], sums[:, 1:], of_interval], axis=-1)
+    at = np.sum(line.ends[:, 1:-1, None] < t[:, None], axis=1)  # that of a candidate
+    each = np.moveaxis(take(of_interval, at), -1, 0)
+    low, high, value, beyond, first, second, slope, both = each[10:]
+    here = np.moveaxis(np.concatenate([here[0], here[1][:, 0]], axis=1), 1, 0)
+    w, wx, wxx, wy, wxy = np.stack([each[:5] - here, here - each[5:10]], axis=1)
+    last = at == line.slopes.shape[1] - 1
+    level, flat = (at == 0) & (not form.slope), last & form.flat_end
+    # Both halves, and the hat at the right neighbour, as a + b x; the last end is free.
+    length = np.stack([t - low, high + last - t])
+    fixed = np.stack([level, flat & ~level])
+    known = np.all(fixed | (length > 0), axis=0) & (high - low > EXACT)
+    length, width = np.where(fixed | ~known, 1, length), np.where(known, high - low, 1)
+    a = np.where(fixed, 1, np.stack([-low, high + last]) / length)
+    b = np.where(fixed, 0, np.array([1, -1])[:, None, None] / length)
+    share = np.where(flat, 0, np.where(level, 1, -low / width))
+    rise = np.where(flat | level, 0, 1 / width)
+    value = np.where(level & ~flat, beyond, value) - slope * low
+    residual = a * (wy - value * w - slope * wx) + b * (wxy - value * wx - slope * wxx)
+    inner = a * a * w + 2 * a * b * wx + b * b * wxx
+    own = inner + EXACT / DEPENDENT * (a**2 + b**2)  # at least what sums do not resolve
+    right = a * share * w + (a * rise + b * share) * wx + b * rise * wxx
+    left = a * w + b * wx - right
+    for part in (residual, inner, own, right, left):
+        part[0] += part[1]
+    outside = np.empty((2, 2, *t.shape))
+    for i, j in ((0, 0), (0, 1), (1, 1)):
+        outside[i, j] = inner[j] - left[i] * left[j] * first
+        outside[i, j] -= right[i] * right[j] * second
+        outside[i, j] -= (left[i] * right[j] + right[i] * left[j]) * both
+    outside[:, :, ~known] = 0
+    own = np.stack([own, own])  # of which the diagonal is asked for
+    return line.rss, (residual, own, outside), (b[1] - b[0], b[1])
+
+
+def orthogonal_part(problem, pieces, found):
+    """Return products of the candidates' pieces, ramps before steps.
+
+    A kink has both: with its step it is where two lines meet. The products are those
+    with the residual, (m, B, c), of the pieces of a candidate with each other, (m, m,
+    B, c), and the same of their parts that are orthogonal to the present function.
+    """
+    form, (rows, t, _, powers, targets) = problem.form, problem.candidates
+    linear = [(-t, 1)] if form.ramp else []
+    linear.append((1, 0))
+    m = len(linear)
+    # Sums from the later of the first rows on: of (1, x) with each present piece.
+    own = take(problem.table.powers, pieces.first)[..., None]
+    later = rows[:, None] >= pieces.first[..., None]
+    s0, s1, s2 = (np.where(later, powers[:, None, k], own[:, :, k]) for k in range(3))
+    level, slope = pieces.level[..., None], pieces.slope[..., None]
+    with_one, with_x = level * s0 + slope * s1, level * s1 + slope * s2
+    residual, halves, with_end = [], [], []
+    end = found.end
+    for a, b in linear:
+        a_each = a[:, None] if np.ndim(a) else a
+        with_targets = a_each * targets[:, :, 0] + b * targets[:, :, 1]
+        cross = a_each * with_one + b * with_x
+        cross = np.concatenate([cross, with_targets[:, 1:]], axis=1)
+        residual.append(with_targets[:, 0] - (found.coef[:, None] @ cross)[:, 0])
+        if end is not None:  # of the piece less its slope at the end
+            with_end.append((end.coef[:, None] @ cross)[:, 0])
+            residual[-1] = residual[-1] - b * end.with_target[:, None]
+            cross = cross - b * end.with_pieces[..., None]
+        halves.append(found.half_inverse @ cross)
+    inner, outside = np.empty((2, m, m, *t.shape))
+    for i, (a, b) in enumerate(linear):
+        for j, (c, d) in enumerate(linear):
+            inner[i, j] = a * c * powers[:, 0] + (a * d + b * c) * powers[:, 1]
+            inner[i, j] += b * d * powers[:, 2]
+            if end is not None:
+                inner[i, j] += b * d * end.square[:, None]
+                inner[i, j] -= b * with_end[j] + d * with_end[i]
+            outside[i, j] = inner[i, j] - np.sum(halves[i] * halves[j], axis=1)
+    return residual, inner, outside
+
+
+def gain_of_piece(residual, outside, own):
+    """Return the decrease by a piece and its coefficient; of dependent ones, -inf."""
+    known = outside > DEPENDENT * own
+    coef = np.where(known, residual / np.where(known, outside, 1), 0)
+    return np.where(known, residual * coef, -np.inf), coef
 
 
 # --- Gauss-Newton steps --------------------------------------------------------------

@@ -22,19 +22,22 @@ The integral over kinks is Laplace's, with the Gauss-Newton matrix of R; of jump
 have finitely many positions, the largest term stands for the sum.
 """
 
+from functools import partial
+
 import numpy as np
 from scipy.special import gammaln
 
 from sklearn_gn.arrays import extremes
-from sklearn_gn.segmented import least_squares
+from sklearn_gn.segmented import least_squares, robust
 from sklearn_gn.segmented.autocorrelation import noise_of
-from sklearn_gn.segmented.insertion import behind_rows, feasible
-from sklearn_gn.segmented.preparation import problem_of, with_known
+from sklearn_gn.segmented.preparation import criterion_of, problem_of, with_known
 from sklearn_gn.segmented.problem import (
     Pieces,
     all_pieces,
+    behind_rows,
     criterion_value,
     deviance_shift,
+    feasible,
     products,
     solve,
     take,
@@ -68,13 +71,12 @@ def values(problem, criterion, n_rows, rss, n_breakpoints):
     return criterion_value(criterion, rss, number, n_rows)
 
 
-def search_penalty(problem, n_rows, most):
-    """Return what 0 to ``most`` breakpoints cost beyond "bic", by series, (B, k)."""
-    return _extra(problem, _positions(problem), n_rows[:, None], most)
+def search_penalty(problem, positions, n_rows, most):
+    """Return what 0 to ``most`` breakpoints cost beyond "bic", by series, (B, k).
 
-
-def _extra(problem, positions, n_rows, most):
-    """Return the penalty of a search among so many independent positions, (B,)."""
+    They were searched among so many independent ``positions`` (B,). The numbers of rows
+    are one, or (B, 1).
+    """
     numbers = n_parameters(problem, np.arange(most))
     left = np.maximum(n_rows - numbers - problem.form.ramp * problem.form.step, 3)
     chance = 2 * n_rows / (left - 2) * np.log(positions / _CHANCE)[:, None]
@@ -83,7 +85,7 @@ def _extra(problem, positions, n_rows, most):
     return np.cumsum(np.pad(excess, ((0, 0), (1, 0))), axis=1)
 
 
-def _positions(problem):
+def count_positions(problem):
     """Return how many independent positions a breakpoint has, (B,)."""
     table, form = problem.table, problem.form
     problem = problem._replace(form=form._replace(flat_end=False, sign=0))
@@ -114,6 +116,25 @@ def _positions(problem):
     return 1 + np.sum(angle, axis=1, where=possible[:, 1:] & possible[:, :-1]) / np.pi
 
 
+def find_breakpoints(model, prepared, options, folds=None):
+    """Return (t, path) of several series by the parameters of a model, and more."""
+    number = None if model.n_breakpoints == "auto" else model.n_breakpoints
+    most = max([len(each.rows.x) for each in prepared])
+    search = partial(
+        choose,
+        options=options,
+        n_breakpoints=number and min(number, most),
+        most=min(model.max_breakpoints, most),
+        criterion=criterion_of(model),
+        folds=folds,
+    )
+    if model.loss == "huber":
+        found, clipped = robust.find_robustly(search, prepared, options)
+        return found, clipped, problem_of(clipped, options)
+    found, problem = search(prepared)
+    return found, prepared, problem
+
+
 def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     """Return the breakpoints and the path of each of several series, and the problem.
 
@@ -126,7 +147,8 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
     is_open, value, held_out = n_breakpoints is None, None, {}
     largest = most if is_open else n_breakpoints + PATIENCE if n_breakpoints else 0
-    extra = search_penalty(problem, n_rows, largest)
+    positions = count_positions(problem)
+    extra = search_penalty(problem, positions, n_rows[:, None], largest)
     if criterion in ("aic", "gcv"):
         extra *= 0
     if is_open and criterion != "cv":
@@ -153,7 +175,8 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
             for k in np.flatnonzero([e is None for e in residuals]):
                 knots = np.nan_to_num(found.knots[k])
                 residuals[k] = residuals_in_order(problem, knots)
-            of_noise = _penalties_of_noise(problem, residuals, columns, n_rows, options)
+            given = residuals, columns, positions, n_rows, options.autocorrelation
+            of_noise = _penalties_of_noise(problem, *given)
             columns["search_penalty"] = np.where(are_rows[:, None], of_noise, extra)
         near = np.isfinite(found.rss)
         if is_open:
@@ -182,7 +205,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
     return answers, problem
 
 
-def _penalties_of_noise(problem, residuals, columns, n_rows, options):
+def _penalties_of_noise(problem, residuals, columns, positions, n_rows, asked):
     """Return what is added to "bic" for noise that may be correlated, (B, k).
 
     Neighbouring residuals with the correlation r lower the deviance of an
@@ -203,19 +226,20 @@ def _penalties_of_noise(problem, residuals, columns, n_rows, options):
             rss[:, k] > floor, 1 - together**2 / np.where(size > 0, size, 1), 1
         )
         penalty[:, k] += problem.table.n_rows * np.log(np.maximum(share, EXACT))
-    numbers, positions = columns["n_parameters"], _positions(problem)
+    numbers = columns["n_parameters"]
     for b, n in enumerate(problem.table.n_rows):
         while True:
             k = int(np.argmin(bic[b] + penalty[b]))
             if not k or rss[b, k] <= floor[b]:
                 break
-            noise = noise_of(residuals[k][b, :n], options.autocorrelation, numbers[k])
+            noise = noise_of(residuals[k][b, :n], asked, numbers[k])
             if noise.redundancy * (numbers[k] + 1) >= n:
                 break  # of so few independent rows, none can tell
             n_independent = n_rows[b] / noise.redundancy
             value = (bic[b] - np.log(n_rows[b]) * numbers) / noise.redundancy
             value += np.log(n_independent) * numbers
-            extra = _extra(problem, positions[[b]], n_independent, len(value) - 1)
+            most, own = len(value) - 1, positions[[b]]
+            extra = search_penalty(problem, own, n_independent, most)
             if np.argmin(value + extra[0]) >= k:
                 break
             penalty[b, k] = np.inf
@@ -304,7 +328,8 @@ def log_evidence(form, rows, t, free, low, high):
     at = least_squares.moving(form, free)
     if len(at):
         columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
-        half = least_squares.solve_columns(form, columns, rows, t.shape[1]).half[0]
+        level = least_squares.end_slope(form, t.shape[1], columns.shape[-1])
+        (half,), _ = least_squares.inverse_root(columns, rows.weight, level)
         inverse = (half @ half.T)[-len(at) :, -len(at) :]
         log_det = np.linalg.slogdet(inverse)[1]
         precision = (n - 1) * g / (total + g * rss) + tiny

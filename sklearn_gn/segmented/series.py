@@ -15,7 +15,7 @@ from sklearn_gn.arrays.backend import one_blas_thread
 from sklearn_gn.data import dates
 from sklearn_gn.data.rows import by_deviations, check_sample_weight, naming_text
 from sklearn_gn.optim.stop import counted
-from sklearn_gn.segmented import inference, robust
+from sklearn_gn.segmented import inference, robust, selection
 from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
@@ -134,7 +134,7 @@ def fit_groups(
     codes, names = pd.factorize(names, use_na_sentinel=False)
     with naming_text(X, f"leave it out of features={features}"):
         X = _as_numbers(X)
-    dates.refuse_dates_as_targets(data[[target]])
+    dates.refuse_dates(data[[target]], targets=True)
     y = _as_numbers(data[[target]], input_name="y")
     for name, values in (("X", X), ("y", y)):
         _check_finite(name, values, codes, names)
@@ -241,7 +241,9 @@ def _fit_chunk(estimator, kind, absolute_sigma, series, names):
         except ValueError as error:
             raise ValueError(f"Group {name!r}: {error}") from error
     with one_blas_thread():  # more of them would only wait for each other
-        found, clipped, problem = robust.find_breakpoints(estimator, prepared, options)
+        found, clipped, problem = selection.find_breakpoints(
+            estimator, prepared, options
+        )
         alike = defaultdict(list)  # series with the same free breakpoints
         for b, (each, (t, _)) in enumerate(zip(prepared, found, strict=True)):
             t, free = with_known(each, options, t)

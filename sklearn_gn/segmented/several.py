@@ -12,12 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.segmented import inference, least_squares
-from sklearn_gn.segmented.autocorrelation import Autoregression, noise_of
+from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.conditions import parse_points, parse_slopes
-from sklearn_gn.segmented.families import Family
-from sklearn_gn.segmented.inference import Fit, Scaling
+from sklearn_gn.segmented.inference import Fit
 from sklearn_gn.segmented.joint import (
-    Choice,
     Joint,
     block,
     blocks,
@@ -39,6 +37,7 @@ from sklearn_gn.segmented.preparation import (
     prepare,
     problem_of,
 )
+from sklearn_gn.segmented.problem import Scaling
 
 _OF_ONE_FEATURE = ("breakpoints", "bounds", "min_distance", "slopes", "through")
 
@@ -54,21 +53,6 @@ class Data(NamedTuple):
     offset: np.ndarray
     variance: float | None  # of a row of weight one, where it is known
     kind: str | None  # of the dates of the first broken feature
-
-
-class Found(NamedTuple):
-    """Fits of single features with the parameters of the joint one."""
-
-    fits: list
-    rows: list  # of each, in the order of its feature
-    counted: list  # the same, with the numbers of rows as weights
-    intervals: list
-    at_bounds: list  # which breakpoints bounds hold back, and intervals they cut
-    noise: Autoregression
-    noise_std: float
-    figures: dict
-    paths: list
-    family: Family
 
 
 def check_parameters(model, n_features):
@@ -122,18 +106,18 @@ def numbers_of(model, n_features):
     return [None if n == "auto" else int(n) for n in given]
 
 
-def fit_several(model, data, names):
-    """Return the joint fit of a model to data; ``names`` are the broken features'."""
-    family = Family(model.family)
-    family.check(data.y)
+def fit_several(model, data, family, names):
+    """Return noise, its deviation and the figures of the joint fit, and its features.
+
+    Of each of these, whose ``names`` are given, there are the fit with the joint
+    parameters, its rows by precision and by number, intervals, what bounds hold back
+    and cut, and the path.
+    """
     joint, scalings = _joint_of(model, data, family, names)
     n_rows = float(data.repeats.sum())
     most = min(model.max_breakpoints, len(data.y))
     numbers = [n and min(n, len(data.y)) for n in numbers_of(model, len(names))]
-    correlation = None if family.has_known_variance else model.autocorrelation
-    of_search = correlation if len(names) == 1 else None
-    choice = Choice(numbers, most, str(model.criterion), of_search)
-    state, paths = find(joint, choice)
+    state, paths = find(joint, numbers, most, str(model.criterion))
     for f, path in enumerate(paths):
         if path is None:
             paths[f] = {"n_breakpoints": np.array([len(state.t[f])])}
@@ -142,11 +126,11 @@ def fit_several(model, data, names):
         variance = data.variance / float(scalings[0].y_size) ** 2
     known = None if variance is None else np.array([variance])
     kind = Covariance(model.covariance, model.hac_lags, known)
-    fits, *read, noise = _read(joint, state, scalings, kind, correlation)
+    correlation = None if family.has_known_variance else model.autocorrelation
+    *read, noise = _read(joint, state, scalings, kind, correlation)
     none = [(np.zeros(len(t), bool),) * 2 for t in state.t]
-    figures = _figures(joint, state, fits[0], n_rows)
-    scale = fits[0].noise_std
-    return Found(fits, *read, none, noise, scale, figures, paths, family)
+    features, first = [*zip(*read, none, paths, strict=True)], read[0][0]
+    return noise, first.noise_std, _figures(joint, state, first, n_rows), features
 
 
 def _joint_of(model, data, family, names):
@@ -177,7 +161,7 @@ def _joint_of(model, data, family, names):
         bounds=tuple(own.x(np.array(options.bounds))),
         min_distance=options.min_distance / float(own.size),
         min_rows=float(least),
-        autocorrelation=None,
+        autocorrelation=None if len(names) > 1 else options.autocorrelation,
     )
     slopes, points = [], []
     number = numbers_of(model, len(names))[0]

@@ -13,37 +13,22 @@ one more would explain, and what the line would lose without one.
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.data.chunks import MappedRows, one_column
+from sklearn_gn.data.chunks import one_column
+from sklearn_gn.data.rows import chunks_of
 from sklearn_gn.data.rows_source import fold_chunks
-from sklearn_gn.data.tables import chunks_of
-from sklearn_gn.segmented.insertion import feasible, insert
+from sklearn_gn.data.tables import MappedRows
 from sklearn_gn.segmented.preparation import needs_all_points, prepare, problem_of
-from sklearn_gn.segmented.problem import DEPENDENT, sum_of_squares
-from sklearn_gn.segmented.search import EXACT, delete_cheapest, descend
+from sklearn_gn.segmented.problem import MOST_CANDIDATES, sum_of_squares
+from sklearn_gn.segmented.search import EXACT, delete_cheapest, descend, insert
 
 FEW = 1 << 17  # rows that are simply kept
 MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks
 N_BINS = 1 << 16
-_CHUNK_ROWS = 1 << 20  # of a memory-mapped array
 _NEIGHBOURS = 2  # bins on both sides of a breakpoint that are opened too
 _FULL = 4  # rows of a bin, over the mean, at which bins are made anew
-
-
-class Points(NamedTuple):
-    """Points in the order of x, and the sum of squares that they do not show."""
-
-    x: np.ndarray
-    y: np.ndarray
-    weight: np.ndarray
-    rest: float
-
-    def prepared(self):
-        """Return the points in the units of a search."""
-        return prepare(*self[:2], np.empty((len(self.x), 0)), *self[2:])
 
 
 def mapped_rows(X, y, sample_weight):
@@ -51,7 +36,7 @@ def mapped_rows(X, y, sample_weight):
     if isinstance(X, np.memmap):
         if len(X) < MAPPED or X.reshape(len(X), -1).shape[1] != 1:
             return None
-        return MappedRows(X, y, sample_weight, _CHUNK_ROWS)
+        return MappedRows(X, y, sample_weight, MAPPED // 4)
     one = getattr(X, "shape", ())[1:] == (1,)
     return chunks_of(X, y, sample_weight) if one else None
 
@@ -60,7 +45,8 @@ def fit_points(chunks, known, fit):
     """Fit the points of chunks, which are gone through several times."""
     low, high, n_rows, center = _range(chunks)
     if n_rows <= FEW or not high > low:
-        return fit(_kept(chunks))[0]
+        every = partial(_points_in, np.ones(N_BINS, bool), 0.0, 0.0, 0.0)
+        return fit(_prepared(fold_chunks(chunks, every, _one_after_the_other), 0.0))[0]
     bins = Bins(chunks, low, high, center)
     bins.open(np.append(known, [low, high]))
     return _until_open(bins, fit)
@@ -74,8 +60,15 @@ def _until_open(bins, fit):
             return answer
 
 
+def _prepared(points, center, rest=0.0):
+    """Return points (3, n) of x, y and weight in the order of x, ready for a search."""
+    order = np.argsort(points[0], kind="stable")
+    x, y, weight = points[:, order[points[2, order] > 0]]
+    return prepare(x, y + center, np.empty((len(x), 0)), weight, rest)
+
+
 def _points_of(sums, edges, center, own):
-    """Return two points for each bin, and those of open bins, as :class:`Points`."""
+    """Return two points for each bin, and those of open bins, ready for a search."""
     index = np.flatnonzero(sums[0] > 0)
     weight, su, suu, sy, suy, syy = sums[:, index]
     mean, level = su / weight, sy / weight
@@ -93,9 +86,7 @@ def _points_of(sums, edges, center, own):
     rest = float(np.sum(syy - weight * (level**2 + slope**2 * variance)))
     x = edges[index] + np.diff(edges)[index] * np.clip(u, 0, 1)
     points = np.stack([x, y, weight * share]).reshape(3, -1)
-    points = np.concatenate([points, *own], axis=1)
-    x, y, weight = points[:, np.argsort(points[0], kind="stable")]
-    return Points(x, y + center, weight, max(rest, 0.0))
+    return _prepared(np.concatenate([points, *own], axis=1), center, max(rest, 0.0))
 
 
 # --- chunks --------------------------------------------------------------------------
@@ -192,14 +183,6 @@ def _joined_ranges(a, b):
     return min(a[0], b[0]), max(a[1], b[1]), a[2] + b[2], a[3] + b[3], a[4]
 
 
-def _kept(chunks):
-    """Return the points themselves."""
-    every = partial(_points_in, np.ones(N_BINS, bool), 0.0, 0.0, 0.0)
-    x, y, weight = fold_chunks(chunks, every, _one_after_the_other)
-    order = np.argsort(x, kind="stable")
-    return Points(x[order], y[order], weight[order], 0.0)
-
-
 def points_of(number, chunk):
     """Return x, y and the weights or None of a chunk."""
     arrays = [np.asarray(a, dtype=np.float64) for a in chunk]
@@ -244,6 +227,8 @@ class Stream:
         self._fill(np.stack([scaling.to_user(rows.x), y, rows.weight]))
         # What a search has not gained is no reason to search again.
         self.is_new, self.unavailable = False, 0.0
+        # When last looked at: rows, squares, gain of a kink, and loss without one.
+        self.checked = None
 
     def _fill(self, rows):
         """Put rows (3, n) in the order of x into bins."""
@@ -266,10 +251,8 @@ class Stream:
         return np.searchsorted(self.edges[1:-1], x, side="right")
 
     def rows(self):
-        """Return all rows as :class:`Points`."""
-        rows = np.concatenate(self.bins, axis=1)
-        x, y, weight = rows[:, np.argsort(rows[0], kind="stable")]
-        return Points(x, y + self.center, weight, 0.0)
+        """Return all rows, ready for a search."""
+        return _prepared(np.concatenate(self.bins, axis=1), self.center)
 
     def add(self, x, y, weight):
         """Add rows (m,)."""
@@ -301,35 +284,47 @@ class Stream:
     def follow(self, model, options):
         """Return rows, their breakpoints and problem; None if a search is worthwhile.
 
-        Kinks move from where they are; what the criterion would gain by others follows
-        from the best place of one more, and from the loss without the cheapest.
+        Kinks move from where they are to within a hundredth of a standard error. What
+        the criterion would gain by others follows from the best place of one more, and
+        from the loss without the cheapest. Rows that are added raise all sums of
+        squares, so that until they could have closed the gap neither is looked at.
         """
         start = model._fit.breakpoints
 
-        def fit(points):
-            prepared = points.prepared()
-            problem = problem_of([prepared], options)
+        def fit(prepared):
+            problem, tol = problem_of([prepared], options, False), 1e-4 / self.n_rows
             t = prepared.scaling.x(start[model._fit.free])[None]
-            t, rss = descend(problem, t, sum_of_squares(problem, t), tol=DEPENDENT)
+            t, rss = descend(problem, t, sum_of_squares(problem, t), tol=tol)
             return (prepared, problem, t, rss), prepared.scaling.to_user(t[0])
 
         self.is_open[:] = False
         self.open(start)
         prepared, problem, t, rss = _until_open(self, fit)
         n, k = prepared.rows.weight.sum() / model._redundancy, t.shape[1]
-        charge = 2 * (2.0 if model.criterion == "aic" else np.log(n))
-        one_more = max(insert(problem, t)[1][0], EXACT * rss[0])
-        gain, loss = n * np.log(rss[0] / one_more), np.inf
-        if k:
-            loss = n * np.log(delete_cheapest(problem, t)[1][0] / rss[0])
-        if model.n_breakpoints != "auto":
-            excess = gain - loss  # of an exchange
-        else:
-            more = gain - charge if k < model.max_breakpoints else -np.inf
-            excess = max(more, charge - loss)
-        if self.is_new:
-            self.unavailable = max(excess + np.log(n), 0.0)
-            self.is_new = False
-        if excess > self.unavailable or not feasible(problem, t[:, None]).all():
-            return None
+        square = n * rss[0] * prepared.scaling.y_size**2
+        gain, loss = np.inf, -np.inf  # no bounds are known
+        if self.checked is not None:
+            n_before, square_before, gain, loss = self.checked
+            raised = n * np.log(max(square / square_before, 1))
+            gain, loss = n / n_before * gain + raised, n / n_before * loss - raised
+        price = 2 * (2.0 if model.criterion == "aic" else np.log(n))
+
+        def excess():
+            if model.n_breakpoints != "auto":
+                return gain - loss  # of an exchange
+            more = gain - price if k < model.max_breakpoints else -np.inf
+            return max(more, price - loss)
+
+        if excess() > self.unavailable:
+            left = insert(problem.among(MOST_CANDIDATES), t)[1][0]
+            left = max(left, EXACT * rss[0])
+            gain, loss = n * np.log(rss[0] / left), np.inf
+            if k:
+                loss = n * np.log(delete_cheapest(problem, t)[1][0] / rss[0])
+            self.checked = n, square, gain, loss
+            if self.is_new:
+                self.unavailable = max(excess() + np.log(n), 0.0)
+                self.is_new = False
+            if excess() > self.unavailable:
+                return None
         return prepared, t[0], problem

@@ -30,17 +30,16 @@ from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import GaussNewtonEstimator, unchanged_on_failure
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
-from sklearn_gn.data.chunks import (
-    check_early_stopping,
-    check_repeatable,
-    first_of,
-    takes_only_chunks,
+from sklearn_gn.data.chunks import first_chunk, takes_only_chunks
+from sklearn_gn.data.rows import (
+    check_fits,
+    check_sample_weight,
+    chunks_of,
+    validate_data,
+    weights_of,
 )
-from sklearn_gn.data.rows import check_sample_weight, validate_data, weights_of
 from sklearn_gn.data.rows_source import CheckedRows
-from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.shallow_relu import fitted
 from sklearn_gn.shallow_relu.chunks import on_all_rows, reason_against_chunks
 from sklearn_gn.shallow_relu.lines import SEGMENTED
@@ -401,8 +400,7 @@ class ShallowReLURegressor(
             If a parameter needs all rows at once, if the chunks can be iterated only
             once, or if one is malformed or holds NaN or infinity.
         """
-        check_repeatable(chunks)
-        first = first_of(chunks)
+        first = first_chunk(self, chunks, X_val)
         X, y = validate_data(self, first[0][:1], first[1][:1], **_ROWS)
         self._single_target = y.ndim == 1
         reason = reason_against_chunks(self, X.shape[1])
@@ -410,7 +408,6 @@ class ShallowReLURegressor(
             raise ValueError(f"fit_chunks never has all rows in memory. {reason}")
         n_targets = 1 if self._single_target else y.shape[1]
         validation = self._check_validation(X_val, y_val, n_targets)
-        check_early_stopping(self, X_val)
         rows = CheckedRows.of_targets(chunks, X.shape[1], n_targets)
         found = rows.survey()
         number, weight, X, y, is_complete = found.sample
@@ -446,14 +443,15 @@ class ShallowReLURegressor(
         run = FitRun(
             self,
             problem.solver,
-            (problem.rows, problem.options),
+            problem.rows,
+            problem.options,
             problem.starts,
             loss_scale=problem.scaling.loss_scale,
             val_loss=problem.validation
             and fitted.validation_loss(problem.validation, problem.scaling),
             validation=problem.validation,
+            began=began,
         )
-        run.began = began
         self._run(
             run,
             max_steps=len(problem.starts) * (self.max_iter + n_rounds),
@@ -479,7 +477,8 @@ class ShallowReLURegressor(
             )
         if self._single_target:
             for name in _BY_TARGET:
-                attributes[name] = np.atleast_1d(attributes[name])[0]
+                value = np.atleast_1d(attributes[name])[0]
+                attributes[name] = value if np.ndim(value) else float(value)
         if problem.selection_path is not None:
             attributes["selection_path_"] = problem.selection_path
         for name, value in attributes.items():

@@ -320,9 +320,9 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         "mass_spectrum_": spectrum(gram[:p, :p]),
         "alpha_method_": "fixed" if given else alpha_method(sums.gram),
         "alpha_": {
-            "slope": penalties[0],
-            "coef": penalties[1],
-            "bias": penalties[2],
+            "slope": float(penalties[0]),
+            "coef": float(penalties[1]),
+            "bias": float(penalties[2]),
             "weights": penalties[3:],
         },
         "noise_std_": one_or_each(y_scale * noise_std),

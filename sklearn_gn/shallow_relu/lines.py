@@ -21,8 +21,6 @@ import numpy as np
 from sklearn_gn.linalg.factors import least_norm_solution
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.segmented import least_squares, selection
-from sklearn_gn.segmented.inference import Scaling
-from sklearn_gn.segmented.insertion import insert
 from sklearn_gn.segmented.partition import Segments, exact_partition
 from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
 from sklearn_gn.segmented.problem import (
@@ -32,6 +30,7 @@ from sklearn_gn.segmented.problem import (
     MOST_CANDIDATES,
     RIGHT,
     Form,
+    Scaling,
     criterion_value,
     spread,
     sum_of_squares,
@@ -40,6 +39,7 @@ from sklearn_gn.segmented.programme import STARTS, kinks_at_positions
 from sklearn_gn.segmented.search import (
     descend,
     descend_roughly,
+    insert,
     refine,
     through_rows,
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from functools import update_wrapper
 from numbers import Real
+from types import MethodType
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -12,7 +14,6 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import ArrayLike, MatrixLike, RandomState
@@ -23,22 +24,19 @@ from sklearn_gn.base import (
     unchanged_on_failure,
 )
 from sklearn_gn.data.chunks import (
-    check_class_weight,
-    check_early_stopping,
     check_on_one_device,
-    check_repeatable,
-    first_of,
+    first_chunk,
     labels_of,
     takes_only_chunks,
 )
 from sklearn_gn.data.rows import (
     check_sample_weight,
+    chunks_of,
     feature_spread,
     shares,
     validation_split,
 )
 from sklearn_gn.data.rows_source import CheckedRows
-from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.softmax_head import problem
 from sklearn_gn.softmax_head.head import LARGEST_LOGIT, values_of
@@ -47,19 +45,56 @@ from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
 _LOG_OF_FIT = ("convergence_log_", "converged_", "stop_reason_")
 
 
-def _has_mini_batches(estimator):
-    solver = estimator.solver
-    if isinstance(solver, str):
-        solver = SOFTMAX_HEAD_SOLVERS.get(solver)  # partial_fit names an unknown one
-    if isinstance(solver, Solver) and not hasattr(solver, "batch_size"):
-        raise AttributeError(
-            "partial_fit needs a mini-batch solver: 'fgn', 'sgn' or 'adam', not "
-            f"solver={estimator.solver!r}."
+class _OfMiniBatches:
+    """A method that an estimator has with mini-batch solvers only."""
+
+    def __init__(self, method):
+        update_wrapper(self, method)
+
+    def __get__(self, estimator, owner=None):
+        if estimator is None:
+            return self.__wrapped__
+        solver = estimator.solver
+        if isinstance(solver, str):
+            solver = SOFTMAX_HEAD_SOLVERS.get(solver)  # fit names an unknown one
+        if isinstance(solver, Solver) and not hasattr(solver, "batch_size"):
+            name = self.__wrapped__.__name__
+            raise AttributeError(
+                f"{name} needs a mini-batch solver. Set solver to 'fgn', 'sgn' or "
+                f"'adam', or call fit: solver={estimator.solver!r} takes all rows at "
+                "once."
+            )
+        return MethodType(self.__wrapped__, estimator)
+
+
+class AffineClassifier(SoftmaxClassifier):
+    """A classifier whose logits are affine functions of the features."""
+
+    _values = values_of
+
+    def to_sklearn(self) -> BaseEstimator:
+        """Return a ``LogisticRegression`` that predicts the same, without JAX.
+
+        Returns
+        -------
+        model : LogisticRegression
+            Its logits are divided by ``temperature_``, if there is one. It shares no
+            memory with this estimator.
+        """
+        from sklearn_gn.runtime.export import logistic_regression
+
+        check_is_fitted(self)
+        temperature = getattr(self, "temperature_", 1.0)
+        return logistic_regression(
+            self.coef_ / temperature,
+            self.intercept_ / temperature,
+            self.classes_,
+            self.fit_intercept,
+            getattr(self, "feature_names_in_", None),
         )
-    return True
 
 
-class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
+class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
     r"""Softmax regression on frozen features, trained by Gauss-Newton methods.
 
     Use it as the last layer of a classifier with twenty to thousands of classes, on
@@ -214,7 +249,6 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
     _accept_sparse = "csr"
-    _values = values_of
     _not_of_every_fit = ("alpha_path_",)
 
     def __init__(
@@ -347,13 +381,14 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         run = FitRun(
             self,
             task.algorithm,
-            (task.rows, task.options),
+            task.rows,
+            task.options,
             [net],
             loss_scale=1.0,
             val_loss=problem.validation_loss(validation, task),
             validation=validation,
+            began=began,
         )
-        run.began = began
 
         def coefficients(net):
             return {"classes_": self.classes_, **task.coefficients(net)}
@@ -429,11 +464,8 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
                 "mini-batch solver: 'fgn', 'sgn' or 'adam'."
             )
         check_on_one_device(self)
-        check_repeatable(chunks)
-        check_class_weight(self)
-        check_early_stopping(self, X_val)
+        first = first_chunk(self, chunks, X_val)
         net = problem.previous_head(self) if self.warm_start else None
-        first = first_of(chunks)
         labels = labels_of(chunks) if classes is None else np.asarray(classes)
         self._find_classes(labels, np.ones(len(labels)), previous=net is not None)
         self._check_data(*(array[:1] for array in first[:2]), reset=True)
@@ -448,7 +480,7 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         self._run_solver(task, net, validation, data)
         return self
 
-    @available_if(_has_mini_batches)
+    @_OfMiniBatches
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X, y, classes=None, sample_weight=None):
         """Train for one more epoch, on the given data.
@@ -558,25 +590,3 @@ class FGNSoftmaxHead(SoftmaxClassifier, GaussNewtonEstimator):
         if isinstance(found, dict):
             found = self._spectrum = problem.computed_spectrum(self, **found)
         return found
-
-    # -- predictions ------------------------------------------------------------------
-
-    def to_sklearn(self) -> BaseEstimator:
-        """Return a ``LogisticRegression`` that predicts the same, without JAX.
-
-        Returns
-        -------
-        model : LogisticRegression
-            It has these coefficients over ``temperature_``, and shares no memory with
-            this estimator.
-        """
-        from sklearn_gn.runtime.export import logistic_regression
-
-        check_is_fitted(self)
-        return logistic_regression(
-            self.coef_ / self.temperature_,
-            self.intercept_ / self.temperature_,
-            self.classes_,
-            self.fit_intercept,
-            getattr(self, "feature_names_in_", None),
-        )

@@ -20,7 +20,6 @@ from sklearn_gn.arrays.libraries import (
     namespace,
 )
 from sklearn_gn.arrays.parts import everywhere, total
-from sklearn_gn.optim.line_search import line_minimum
 from sklearn_gn.optim.multinomial import (
     all_classes,
     cross_entropy,
@@ -110,12 +109,11 @@ def batched_rows(
 ):
     """Put rows in random order, in batches of which the last is filled from the first.
 
-    ``kept`` are the numbers of the rows to take. A row of more than twice the mean
-    weight, such as a merged one, comes as several rows, which spread over the batches,
-    unless there is only one batch. If ``padded``, the number of rows is one of a few,
-    for which functions are compiled. Sparse features stay sparse. Also returns the
-    batch size, which is that of all rows if there are fewer, and a multiple of
-    ``n_devices``.
+    ``kept`` are the numbers of the rows to take, in this order if ``rng`` is None. A
+    row of more than twice the mean weight, such as a merged one, comes as several rows,
+    which spread over the batches, unless there is only one. If ``padded``, the number
+    of rows is one of a few, for which functions are compiled. Also returns the batch
+    size, at most that of all rows, and a multiple of ``n_devices``.
     """
     total_weight = weight.sum()  # of a part of the rows, it may be zero
     weight = (
@@ -129,7 +127,7 @@ def batched_rows(
     bucket = backend.row_bucket(n) if padded else n
     b = -(-int(min(batch_size, bucket)) // n_devices) * n_devices
     n_batches = -(-n // b)
-    order = rng.permutation(n)
+    order = np.arange(n) if rng is None else rng.permutation(n)
     if n > b:
         order = np.append(order, order[: n_batches * b - n])
     length = -(-bucket // b) * b
@@ -140,7 +138,7 @@ def batched_rows(
         x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
         np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
     rows = BatchedRows(
-        x=in_precision(x, dtype),
+        x=x if x.dtype == dtype else in_precision(x, dtype),
         label=backend.pad_rows(label[kept[order]].astype(np.int32), length),
         weight=backend.pad_rows(weight[order].astype(dtype), length),
         n_rows=np.int32(n),
@@ -157,23 +155,22 @@ def first_rows(rows, n):
 
 
 def in_precision(x, dtype):
-    """Features in a precision, in whose range they must be."""
-    if x.dtype != dtype:
-        largest = largest_size(x.data if issparse(x) else x)
-        if largest > float(np.finfo(dtype).max):
-            raise ValueError(
-                f"X holds numbers beyond the range of dtype={str(dtype)!r}. Give "
-                "dtype='float64', or scale the features."
-            )
-    return x.astype(dtype, copy=False)
+    """Features in another precision, in whose range they must be."""
+    if largest_size(x.data if issparse(x) else x) > float(np.finfo(dtype).max):
+        raise ValueError(
+            f"X holds numbers beyond the range of dtype={str(dtype)!r}. Give "
+            "dtype='float64', or scale the features."
+        )
+    return x.astype(dtype)
 
 
-def weights_once(rows):
-    """Weights of the rows that count, each once."""
+def counted_weights(rows):
+    """Weights of the rows that count, each once, with sum one."""
     order, xp = rows.order, namespace(rows)
     if order is None:
         order = xp.arange(rows.weight.shape[0], dtype=xp.int32)
-    return xp.where(order < rows.n_rows, rows.weight, 0)
+    weight = xp.where(order < rows.n_rows, rows.weight, 0)
+    return weight / total(xp.sum(weight))
 
 
 def on_devices(rows, options):
@@ -183,20 +180,14 @@ def on_devices(rows, options):
     return divided(rows, options)
 
 
-def on_device(tree, options):
-    """Put arrays on the one device, or leave them to NumPy."""
+def divided(tree, options):
+    """Divide the rows of arrays among several devices, or put them on the one."""
     if not options.compiled:
         return tree
     import jax
 
-    return jax.device_put(tree)
-
-
-def divided(tree, options):
-    """Divide the rows of arrays among several devices, or put them on the one."""
     if options.mesh is None:
-        return on_device(tree, options)
-    import jax
+        return jax.device_put(tree)
 
     from sklearn_gn.arrays.devices import divide_rows
 
@@ -235,7 +226,7 @@ def evaluate(head, rows, penalty, intercept, dual=None):
     gradient is that for other features, if ``dual`` leads from these to them.
     """
     xp, n_classes = namespace(rows), max(head.bias.shape[0], 2)
-    weight = weights_once(rows)
+    weight = counted_weights(rows)
 
     def body(carry, x, label, weight):
         split = margins(all_classes(values(head, x)), label)
@@ -252,11 +243,8 @@ def evaluate(head, rows, penalty, intercept, dual=None):
     start = (*zeros, xp.zeros(4, head.bias.dtype), xp.bool_(True))
     arrays = rows.x, rows.label, weight
     *sums, separated = over_blocks(body, start, arrays, n_classes)
-    by_weight, by_bias, means, size = total((*sums, xp.sum(weight)))
-    means, separated = means / size, everywhere(separated)
-    gradient = AffineHead(
-        by_weight / size + penalty * head.weight, intercept * by_bias / size
-    )
+    (by_weight, by_bias, means), separated = total(tuple(sums)), everywhere(separated)
+    gradient = AffineHead(by_weight + penalty * head.weight, intercept * by_bias)
     loss = means[0] + 0.5 * xp.sum(penalty * head.weight**2)
     norms = gradient_norms(gradient, dual)
     return Evaluation(loss, gradient, *means[1:], separated, *norms)
@@ -354,22 +342,6 @@ def derivatives_along(logits, change, label, weight):
     return at
 
 
-def length_along(logits, change, label, weight, slope, bend, *, flat, max_iter):
-    """The step length of the least objective along a direction, as by `line_minimum`.
-
-    ``slope`` is its exact derivative at zero, penalty included, and ``bend`` the second
-    derivative of the penalty.
-    """
-    along = derivatives_along(logits, change, label, weight)
-    correction = slope - along(0 * slope)[0]
-
-    def derivatives(t):
-        first, second = along(t)
-        return first + correction + t * bend, second + bend
-
-    return line_minimum(derivatives, slope, flat=flat, max_iter=max_iter)
-
-
 def block_rows(n_rows, n_classes, library):
     """Rows handled at a time; the last block may be shorter."""
     block, most, least = n_rows, _BLOCK_ELEMENTS, 1
@@ -384,6 +356,8 @@ def over_blocks(body, start, arrays, n_classes):
     """Fold ``body(carry, blocks of the arrays)`` over blocks of rows."""
     n, library = arrays[0].shape[0], library_of((arrays, start))
     block = block_rows(n, n_classes, library)
+    if block == n:
+        return body(start, *arrays)
     whole = n // block
 
     def step(k, carry):

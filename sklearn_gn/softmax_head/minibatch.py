@@ -412,7 +412,7 @@ def rows_of_chunks(data, options, rng):
     """Yield the rows of each chunk in batches, the batch size, and their weight."""
     for X, label, weight in prefetched(data.chunks):
         kept = np.flatnonzero(weight > 0)
-        given = X, label, kept, weight[kept], options.batch_size, rng, data.dtype
+        given = X, label[:, 0], kept, weight[kept], options.batch_size, rng, data.dtype
         yield *batched_rows(*given), weight.sum()
 
 

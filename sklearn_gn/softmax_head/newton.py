@@ -26,27 +26,21 @@ from sklearn_gn.softmax_head.head import (
     AffineHead,
     HeadOptions,
     divided,
-    evaluate,
     first_rows,
     gradient_norms,
     head_report,
-    on_device,
     on_devices,
 )
+from sklearn_gn.softmax_head.sparse_rows import SparseRows
 from sklearn_gn.softmax_head.whitening import (
-    FLAT,
     Whitened,
-    best_length,
-    class_blocks,
-    newton_direction,
-    slope_along,
-    times,
-    whitened_rows,
+    second_moments,
+    whiten,
 )
 
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
-_FORCING = 0.1  # relative residual of a Newton system
+_FORCING = 0.25  # relative residual of a Newton system, ten times less near the end
 _CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
@@ -61,7 +55,7 @@ class NewtonState(NamedTuple):
     alpha: float
     path: tuple = ()  # penalties that were tried, with what was said of them
     slope: float = -math.inf  # of the last step; 0 where there is no better one
-    last_step: AffineHead | None = None  # where damping makes steps short
+    last_step: AffineHead | None = None
     # Inverses of the blocks of the Hessian, and CG iterations since they were made.
     inverses: Array | None = None
     spent: int = 0
@@ -95,7 +89,7 @@ class Search(NamedTuple):
 class NewtonData(NamedTuple):
     """The rows of a fit, on the device, and of a search for the penalty its folds."""
 
-    whitened: Whitened
+    space: Whitened | SparseRows
     options: HeadOptions  # with the first penalty
     factor: float = 1.0  # that a penalty grows by on these rows
     folds: tuple = ()  # NewtonData without the rows of each fold
@@ -103,19 +97,22 @@ class NewtonData(NamedTuple):
     n_judged: float = math.nan  # rows that are left out, by their counts
 
 
-def prepare(rows, options, alike=True):
+def prepare(rows, options, axis):
     """Whiten the rows, on the device, and divide those that choose a penalty.
 
-    ``alike`` is that of :func:`~sklearn_gn.softmax_head.whitening.whitened_rows`.
+    ``axis`` is that of :class:`~sklearn_gn.softmax_head.whitening.Units`. NumPy writes
+    into the rows.
     """
     least, n_effective = options.alpha, options.n_effective
     if n_effective is not None:
         first = penalty.first_alpha(rows, options.intercept, n_effective)
         options = at_penalty(options, first)
         least = options.alpha * 10.0**-penalty.DECADES
-    placed = on_devices(rows, options) if options.compiled else rows
-    found = whitened_rows(placed, least, options.intercept, alike)
-    data = NewtonData(found, options)
+    placed = on_devices(rows, options)
+    ridge = least * max(int(rows.label.max()) + 1, 2)
+    given = second_moments(placed, axis), ridge, options.intercept, axis
+    z, *others = whiten(placed, *given)
+    data = NewtonData(Whitened(placed._replace(x=z), *others), options)
     if n_effective is None:
         return data
     n, kind = int(rows.n_rows), rows.weight.dtype
@@ -123,16 +120,16 @@ def prepare(rows, options, alike=True):
     all_weight, several = float(weight[:n].sum()), options.mesh is not None
     fold, further = penalty.division(label, rows.x.shape[1], several)
     choosing, judging = len(fold), len(further)
-    part, judged = data.whitened, data.whitened.rows
+    part, judged = data.space, data.space.rows
     if choosing < n:
         weight, judged = weight[:choosing], first_rows(judged, judging)
         own = first_rows(judged, choosing)
         part = part._replace(rows=own, single=part.single[:choosing])
-    padding = len(weight) - len(fold), len(judged.weight) - len(further)
-    fold, further = (
-        np.append(numbers, np.full(more, -1, np.int32))
-        for numbers, more in zip((fold, further), padding, strict=True)
-    )
+    else:
+        padding = 0, len(weight) - n
+        fold, further = (
+            np.pad(a, padding, constant_values=-1) for a in (fold, further)
+        )
     folds = []
     for k in range(fold.max() + 1):
         kept = np.where(fold == k, 0, weight)
@@ -165,19 +162,20 @@ class NewtonSettings(NamedTuple):
     forcing: np.ndarray  # relative residual of the Newton system
 
 
-def newton_settings(options, grad_max):
-    """The scalars of a Newton step from the options, and the size of the gradient.
+def newton_settings(options, state):
+    """The scalars of a Newton step.
 
-    Near the end, a system is solved as far as this step needs to be the last one.
+    A system is solved roughly, but where the loss hardly resolves a step, which then is
+    to bring the gradient down.
     """
-    cast = options.alpha.dtype.type
-    enough = float(options.tol) / (2 * grad_max) if grad_max > 0 else 1.0
+    cast, eps = options.alpha.dtype.type, np.finfo(options.alpha.dtype).eps
+    near = -state.slope <= math.sqrt(eps) * abs(state.loss)
     return NewtonSettings(
         alpha=options.alpha,
         damping=cast(options.damping),
         intercept=options.intercept,
         cg_iterations=np.int32(min(options.rank, np.iinfo(np.int32).max)),
-        forcing=np.float32(np.clip(enough, _FORCING**2, _FORCING)),
+        forcing=np.float32(_FORCING / 10 if near else _FORCING),
     )
 
 
@@ -186,7 +184,6 @@ def newton_settings(options, grad_max):
 
 def init(data, net, options):
     """Evaluate the head to start from."""
-    net = on_device(net, options)
     if data.folds:
         state = evaluated(data.folds[0], net, float(data.options.alpha))
         return Search((state,), state.net, _CHOSEN, state.alpha)
@@ -199,10 +196,8 @@ def init(data, net, options):
 
 def objective(data, net, alpha):
     """Loss and gradient of a head on the rows, with the penalty of all rows."""
-    of = data.whitened
     alpha = data.options.alpha.dtype.type(alpha * data.factor)
-    square = times(alpha, of.squares)
-    return evaluate(net, of.rows, square, data.options.intercept, of.dual)
+    return data.space.evaluate(net, alpha, data.options.intercept)
 
 
 def evaluated(data, net, alpha, before=None):
@@ -218,7 +213,7 @@ def evaluated(data, net, alpha, before=None):
 def at_another_penalty(data, state, alpha):
     """The state of the same head there, which takes no look at the rows."""
     change = data.options.alpha.dtype.type((alpha - state.alpha) * data.factor)
-    of = data.whitened
+    of = data.space
     found = with_penalty(state.net, state.gradient, change * of.squares, of.dual)
     added, gradient, grad_max = found
     loss = state.loss + float(added)
@@ -257,30 +252,15 @@ def step(data, state, options):
 def newton_step(data, state, options):
     """A Newton step at the penalty of the state."""
     options = at_penalty(options, state.alpha * data.factor)
-    settings = newton_settings(options, state.grad_max)
-    # 1. The preconditioner: of as many iterations as it costs, a part would have been
-    # saved. It takes no more memory than dense rows and their logits.
-    (n, r), m = data.whitened.single.shape, len(state.net.bias)
-    pays = state.spent >= (r + r**2 / n) / 4 and m * (r + 1) ** 2 <= n * (r + m)
-    if pays:
-        inverses = class_blocks(state.net, data.whitened, settings)
-        state = state._replace(inverses=inverses, spent=0)
-    # 2. The direction.
-    direction, slope, iterations = newton_direction(
-        state.net,
-        state.gradient,
-        data.whitened,
-        settings,
-        state.inverses,
-        state.last_step,
-    )
-    exact_slope, slope, iterations = slope, float(slope), int(iterations)
+    settings = newton_settings(options, state)
+    # 1. The direction.
+    state, direction, slope, iterations = data.space.direction(state, settings)
+    slope, iterations = float(slope), int(iterations)
     eps = float(np.finfo(options.alpha.dtype).eps)
     rounding = 8 * eps * abs(state.loss)
     resolved = -slope > rounding
-    # 3. The line search: the whole step, unless it ends far from the least loss along
-    # the direction. Where the loss no longer resolves it, a gradient of half the size
-    # decides.
+    # 2. Its length. Where the loss no longer resolves it, the whole step is taken if it
+    # leads to a gradient of half the size.
     cast = options.alpha.dtype.type
 
     def evaluate_at(length):
@@ -295,15 +275,12 @@ def newton_step(data, state, options):
 
     moved, evaluation, stop = False, None, None
     if slope < 0:
-        length, found = 1.0, evaluate_at(1.0)
-        left = float(slope_along(found[1].gradient, direction))
-        near = abs(left) <= FLAT * -slope and not rejected(length, found)
-        if resolved and not near:
-            given = state.net, direction, data.whitened, settings, exact_slope
-            length, loop = float(best_length(*given)), NumPy.while_loop
-            length, found = backtrack(evaluate_at, rejected, length, while_loop=loop)
+        most, loop = 30 if resolved else 0, NumPy.while_loop
+        length, found = backtrack(
+            evaluate_at, rejected, 1.0, halvings=most, while_loop=loop
+        )
         moved, (net, evaluation) = not rejected(length, found), found
-    # 4. The new state.
+    # 3. The new state.
     criterion = state.criterion
     if not moved:
         net, length = state.net, 0.0
@@ -328,7 +305,7 @@ def newton_step(data, state, options):
         criterion=criterion,
         slope=0.0 if stop else slope,
         spent=state.spent + iterations,
-        last_step=direction if options.damping and moved else state.last_step,
+        last_step=direction if moved else state.last_step,
     )
     report = head_report(
         evaluation,
@@ -397,19 +374,27 @@ def _next_penalty(data, search):
     )
 
 
-def searched_penalty(rows, options):
-    """The penalty of a search by itself, and the factor of the logits."""
-    data = prepare(rows, options)
-    n_classes = int(rows.label.max()) + 1
-    shape = data.whitened.single.shape[1], 1 if n_classes == 2 else n_classes
+def with_searched_penalty(rows, options):
+    """The options of sparse rows, with the penalty and the factor that a part chooses.
+
+    What is carried over from the part is ``n alpha``, which does not depend on the
+    number of rows, and the factor of the logits.
+    """
+    part = penalty.part_of(rows)
+    share = float(part.weight.sum() / rows.weight.sum())
+    of_part = options._replace(n_effective=options.n_effective * share)
+    data, n_classes = prepare(part, of_part, axis=0), int(part.label.max()) + 1
+    shape = data.space.single.shape[1], 1 if n_classes == 2 else n_classes
     zeros = np.zeros(shape, rows.weight.dtype)
-    state = init(data, AffineHead(zeros, np.zeros(shape[1], zeros.dtype)), options)
+    state = init(data, AffineHead(zeros, np.zeros(shape[1], zeros.dtype)), of_part)
     while isinstance(state, Search):
-        state, report = step(data, state, options)
+        state, report = step(data, state, of_part)
         if report.stop:
             break
     alpha = penalty_of_best(state)
-    return alpha, penalty.factor_at(alpha, state.path)
+    factor = penalty.factor_at(alpha, state.path)
+    options = at_penalty(options, alpha * share)
+    return options._replace(factor=factor, n_effective=None)
 
 
 def penalty_of_best(state):
@@ -428,8 +413,8 @@ def minima(data, weight, alphas, net, max_iter, before=None):
     With the state of each come its number of steps and whether it is a minimum. That
     ``before``, of other weights, has a preconditioner that may serve here too.
     """
-    rows = data.whitened.rows._replace(weight=weight)
-    data = data._replace(whitened=data.whitened._replace(rows=rows))
+    rows = data.space.rows._replace(weight=weight)
+    data = data._replace(space=data.space._replace(rows=rows))
     state, known = None, []
     for alpha in alphas:
         if state is None:

@@ -245,22 +245,17 @@ def factor_at(alpha, path):
 
 
 def part_of(rows):
-    """Sparse rows that choose the penalty of all, and their share of the weight.
-
-    They are rows of some classes. What is carried over to all rows is ``n alpha``,
-    which does not depend on the number of rows, and the factor of the logits.
-    """
+    """Sparse rows, of some classes, that choose the penalty of all."""
     counts = np.bincount(rows.label)
     classes = np.flatnonzero(counts > 1)
     classes = classes if len(classes) > 1 else np.flatnonzero(counts)
     most = min(len(classes), _SPARSE_ROWS // _FOLDS)
     classes = classes[np.linspace(0, len(classes) - 1, most).astype(int)]
     chosen = np.flatnonzero(np.isin(rows.label, classes))[:_SPARSE_ROWS]
-    part = BatchedRows(
+    return BatchedRows(
         rows.x[chosen],
         np.unique(rows.label[chosen], return_inverse=True)[1].astype(np.int32),
         rows.weight[chosen],
         np.int32(len(chosen)),
         np.int32(1),
     )
-    return part, float(part.weight.sum() / rows.weight.sum())

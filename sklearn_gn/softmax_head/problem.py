@@ -12,12 +12,10 @@ import numpy as np
 from scipy import sparse
 
 from sklearn_gn._caller import warn_user
-from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.libraries import numpy_computes
+from sklearn_gn.arrays import backend, libraries
 from sklearn_gn.base import cross_entropy
-from sklearn_gn.data.rows import canonical_rows, row_codes
+from sklearn_gn.data.rows import canonical_rows, check_fits, row_codes
 from sklearn_gn.optim.solver import Algorithm
-from sklearn_gn.runtime.memory import check_fits
 from sklearn_gn.softmax_head import newton, penalty
 from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of, row_spectrum
 from sklearn_gn.softmax_head.head import (
@@ -27,20 +25,17 @@ from sklearn_gn.softmax_head.head import (
     batched_rows,
     first_rows,
     head_report,
-    in_basis,
     in_precision,
     logits_of,
     objective,
     on_devices,
 )
-from sklearn_gn.softmax_head.sparse_newton import SPARSE_NEWTON, evaluated
-from sklearn_gn.softmax_head.sparse_rows import (
-    RowSpace,
-    expand,
-    sparse_rows,
-    with_start,
+from sklearn_gn.softmax_head.sparse_rows import SparseRows
+from sklearn_gn.softmax_head.whitening import (
+    Coordinates,
+    Units,
+    has_few_rows,
 )
-from sklearn_gn.softmax_head.whitening import Units, gram_of, has_few_rows
 from sklearn_gn.solvers import FGN, FGNNewton
 
 # Damping and rank of each solver where the parameters are None.
@@ -109,77 +104,28 @@ def distinct_rows(X, code, weight, solver):
 class Task(NamedTuple):
     """What an algorithm gets, and what leads from its heads to those of the features.
 
-    Without units, these are the same.
+    Without coordinates, these are the same.
     """
 
     algorithm: Algorithm
     rows: Any
     options: HeadOptions
     few: BatchedRows | None  # whose spectrum is told; None where rows are in chunks
-    units: Units | None = None
-    few_rows: BatchedRows | None = None  # of which the heads are combinations
-
-    def start(self, net, n_features, n_columns):
-        """Return the head to start from: zeros, unless it is given."""
-        options, kind = self.options, self.options.alpha.dtype
-        if net is None:
-            if self.units is not None:
-                n_features = self.rows.whitened.single.shape[1]
-            net = np.zeros((n_features, n_columns)), np.zeros(n_columns)
-        elif self.units is not None:
-            net = self.units.head(net)
-            basis, dual = backend.views(self.rows.whitened[-2:])
-            weight = net.weight
-            if self.few_rows is not None:
-                rows = self.few_rows
-                weight = rows.x @ weight
-                mean = options.intercept * (rows.weight @ weight)
-                weight = dual[:, None] * (basis.T @ (weight - mean))
-            net = in_basis(dual.T, weight), net.bias
-        weight, bias = net
-        bias = bias * (options.intercept > 0)
-        return AffineHead(weight.astype(kind), bias.astype(kind))
-
-    def coefficients(self, net):
-        """Return the attributes of a head that predictions need."""
-        if self.units is not None:
-            basis = backend.views(self.rows.whitened.basis)
-            weight = in_basis(basis, net.weight)
-            if self.few_rows is not None:
-                rows = self.few_rows
-                mean = self.options.intercept * weight.sum(axis=0)
-                weight = rows.x.T @ (weight - rows.weight[:, None] * mean)
-            net = self.units.given_head(AffineHead(weight, net.bias))
-        return {
-            "coef_": np.ascontiguousarray(net.weight.T, np.float64),
-            "intercept_": net.bias.astype(np.float64),
-            "temperature_": 1.0,  # until rows that are left out say otherwise
-        }
-
-
-class SparseTask:
-    """The same of many sparse rows, whose heads are combinations of the rows."""
-
-    units = few_rows = None
-
-    def __init__(self, rows, options, few):
-        self.algorithm, self.options, self.few = SPARSE_NEWTON, options, few
-        self.rows = rows
+    coordinates: Coordinates | SparseRows | None = None
+    order: np.ndarray | None = None  # numbers of the rows in the order of the task
 
     def start(self, net, n_features, n_columns):
         """Return the head to start from: zeros, unless it is given."""
         weight, bias = net or (np.zeros((n_features, n_columns)), np.zeros(n_columns))
-        bias = bias * (self.options.intercept > 0)
-        kind = self.options.alpha.dtype
-        head = AffineHead(weight.astype(kind), bias.astype(kind))
-        self.rows, net = with_start(self.rows, head)
-        return net
+        kind, bias = self.options.alpha.dtype, bias * (self.options.intercept > 0)
+        net = AffineHead(weight.astype(kind), bias.astype(kind))
+        return net if self.coordinates is None else self.coordinates.begin(net)
 
     def coefficients(self, net):
         """Return the attributes of a head that predictions need."""
-        net = expand(net, self.rows)
+        net = net if self.coordinates is None else self.coordinates.head(net)
         return {
-            "coef_": net.weight.T,
+            "coef_": np.ascontiguousarray(net.weight.T, np.float64),
             "intercept_": net.bias.astype(np.float64),
             "temperature_": 1.0,  # until rows that are left out say otherwise
         }
@@ -191,67 +137,10 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng):
     ``kept`` are the numbers of the rows to take, ``weight`` their weights, and
     ``total`` is the sum of the weights of all rows.
     """
-    mesh, on_host = backend.mesh_of(estimator.device), numpy_computes(estimator.device)
+    device, stays_sparse = estimator.device, sparse.issparse(X)
+    mesh = backend.mesh_of(device)
     n_devices = 1 if mesh is None else mesh.size
-    _check_device_is_possible(estimator.device, mesh, solver, X)
-    given = X, label, kept, weight
-    if not isinstance(solver, FGNNewton):
-        from sklearn_gn.softmax_head.minibatch import ALGORITHMS
-
-        size = solver.batch_size or BATCH_SIZE
-        rows, size = batched_rows(*given, size, rng, estimator.dtype, n_devices)
-        options = options_of(estimator, solver, size, rng)
-        return Task(solver.algorithm(ALGORITHMS), rows, options, first_rows(rows, size))
-    # The problem has one answer, whatever the order of the rows.
-    rng, stays_sparse = np.random.RandomState(0), sparse.issparse(X)
-    by_numpy = on_host or stays_sparse
-    rows, size = batched_rows(*given, np.inf, rng, X.dtype, n_devices, not by_numpy)
-    options = options_of(estimator, solver, size, rng)
-    options = options._replace(compiled=not by_numpy)
-    few = first_rows(rows, BATCH_SIZE)
-    few = few._replace(x=few.x.copy())
-    n, auto = int(rows.n_rows), estimator.alpha == "auto"
-    # Of the training part; every row counts as one at least.
-    n_effective = max(float(total * weight.sum()), float(len(kept)))
-    x, kind = rows.x, np.dtype(estimator.dtype)
-    if stays_sparse:
-        x = sparse.csr_array(x)
-    else:
-        units = Units.of(x[:n], rows.weight[:n], estimator.fit_intercept, auto)
-    rows = rows._replace(x=in_precision(x, kind), weight=rows.weight.astype(kind))
-    if stays_sparse and not has_few_rows(x):
-        if auto:
-            part, share = penalty.part_of(rows)
-            found = options._replace(n_effective=n_effective * share)
-            with scope_of(estimator, options):
-                alpha, factor = newton.searched_penalty(part, found)
-            options = newton.at_penalty(options, alpha * share)._replace(factor=factor)
-        weight = rows.weight / rows.weight.sum()
-        kinds = n_columns(estimator), estimator.fit_intercept, kind
-        data = sparse_rows(x, rows.label, weight, *kinds)
-        return SparseTask(data, options, few)
-    if stays_sparse:
-        center = options.intercept * (rows.weight @ rows.x)
-        units = Units(len(center), slice(None), center, np.ones_like(center), True)
-    few_rows = rows if gram_of(x, units.alike) == "rows" else None
-    if auto:
-        options = options._replace(n_effective=n_effective)
-    with scope_of(estimator, options):
-        data = newton.prepare(rows, options, units.alike)
-    algorithm = replace(newton.NEWTON, compiled=not by_numpy)
-    return Task(algorithm, data, options, few, units, few_rows)
-
-
-def fold_masks(label, n_folds):
-    """Masks of the rows of each fold; "loo" has a fold for each row."""
-    count = len(label) if n_folds == "loo" else n_folds
-    fold = penalty.folds_of(label, count, len(label))
-    return fold[None, :] == np.arange(fold.max() + 1)[:, None]
-
-
-def _check_device_is_possible(device, mesh, solver, X):
-    """Warn, or raise a ValueError, if the fit cannot use the device or the devices."""
-    if sparse.issparse(X) and device not in (None, "cpu"):
+    if stays_sparse and device not in (None, "cpu"):
         message = (
             f"device={device!r}: sparse features that are not made dense are "
             "fitted on the CPU. Give device=None."
@@ -259,11 +148,61 @@ def _check_device_is_possible(device, mesh, solver, X):
         if mesh is not None:
             raise ValueError(message)
         warn_user(message)
-    if mesh is not None and getattr(solver, "shuffle", False):
-        raise ValueError(
-            f"device={device!r}: batches of several devices are drawn once. "
-            "Give shuffle=False."
-        )
+    if not isinstance(solver, FGNNewton):
+        from sklearn_gn.softmax_head.minibatch import ALGORITHMS
+
+        if mesh is not None and solver.shuffle:
+            raise ValueError(
+                f"device={device!r}: batches of several devices are drawn once. "
+                "Give shuffle=False."
+            )
+        given = X, label, kept, weight, solver.batch_size or BATCH_SIZE, rng
+        rows, size = batched_rows(*given, estimator.dtype, n_devices)
+        options = options_of(estimator, solver, size, rng)
+        return Task(solver.algorithm(ALGORITHMS), rows, options, first_rows(rows, size))
+    # 1. The rows. The problem has one answer, whatever their order.
+    rng, kind = np.random.RandomState(0), np.dtype(estimator.dtype)
+    order = rng.permutation(len(kept))
+    on_host = device in (None, "cpu") and not libraries.jax_is_forced
+    by_numpy = on_host or stays_sparse
+    given = X, label, kept[order], weight[order], np.inf, None
+    rows, size = batched_rows(*given, X.dtype, n_devices, not by_numpy)
+    options = options_of(estimator, solver, size, rng)._replace(compiled=not by_numpy)
+    few = first_rows(rows, BATCH_SIZE)
+    few = few._replace(x=few.x.copy())
+    # 2. Their units.
+    n, auto, x = int(rows.n_rows), estimator.alpha == "auto", rows.x
+    if stays_sparse:
+        x = sparse.csr_array(x)
+        center = options.intercept * (rows.weight @ x)
+        units = Units(center, np.ones_like(center), axis=0)
+    else:
+        units = Units.of(x[:n], rows.weight[:n], estimator.fit_intercept, auto)
+    x = x if x.dtype == kind else in_precision(x, kind)
+    rows = rows._replace(x=x, weight=rows.weight.astype(kind))
+    if auto:  # of the training part; every row counts as one at least
+        n_effective = max(float(total * weight.sum()), float(len(kept)))
+        options = options._replace(n_effective=n_effective)
+    # 3. The coordinates.
+    algorithm = replace(newton.NEWTON, compiled=not by_numpy)
+    if stays_sparse and not has_few_rows(x):
+        if auto:
+            options = newton.with_searched_penalty(rows, options)
+        space = SparseRows(x, rows.label, rows.weight, options.intercept)
+        data = newton.NewtonData(space, options)
+        return Task(algorithm, data, options, few, space, order)
+    of_rows = rows if units.axis == 0 else None
+    with scope_of(estimator, options):
+        data = newton.prepare(rows, options, units.axis)
+    coordinates = Coordinates(units, data.space, of_rows, options.intercept)
+    return Task(algorithm, data, options, few, coordinates, order)
+
+
+def fold_masks(label, n_folds):
+    """Masks of the rows of each fold; "loo" has a fold for each row."""
+    count = len(label) if n_folds == "loo" else n_folds
+    fold = penalty.folds_of(label, count, len(label))
+    return fold[None, :] == np.arange(fold.max() + 1)[:, None]
 
 
 def options_of(estimator, solver, batch_size, rng):
@@ -363,9 +302,7 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
                 from sklearn_gn.softmax_head.minibatch import evaluate_chunks
 
                 logged, few = evaluate_chunks(net, task.rows, options)
-            elif isinstance(task, SparseTask):
-                logged = evaluated(RowSpace(task.rows), net, options).evaluation
-            elif task.units is not None:
+            elif isinstance(task.rows, newton.NewtonData):
                 logged = newton.objective(task.rows, net, alpha)
             else:
                 logged = objective(net, on_devices(task.rows, options), options)

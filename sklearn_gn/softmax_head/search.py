@@ -12,14 +12,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import check_scoring, get_scorer_names
 from sklearn.model_selection import check_cv
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import ArrayLike
 from sklearn_gn.arrays import backend
 from sklearn_gn.base import (
     DiagnoseMixin,
-    SoftmaxClassifier,
     VersionStampMixin,
     cross_entropy,
     unchanged_on_failure,
@@ -29,8 +27,8 @@ from sklearn_gn.findings import Diagnosis, Finding
 from sklearn_gn.runtime.export import logistic_regression
 from sklearn_gn.runtime.onnx import ConvertedToONNX
 from sklearn_gn.softmax_head import newton, problem
-from sklearn_gn.softmax_head.estimator import FGNSoftmaxHead
-from sklearn_gn.softmax_head.head import AffineHead, logits_of, values_of
+from sklearn_gn.softmax_head.estimator import AffineClassifier, FGNSoftmaxHead
+from sklearn_gn.softmax_head.head import AffineHead, logits_of
 from sklearn_gn.solvers import FGNNewton
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
@@ -38,7 +36,7 @@ _LOG_LOSS = "neg_log_loss"
 
 
 class FGNSoftmaxHeadCV(
-    SoftmaxClassifier,
+    AffineClassifier,
     DiagnoseMixin,
     ReferenceLinkMixin,
     VersionStampMixin,
@@ -145,7 +143,6 @@ class FGNSoftmaxHeadCV(
     ((3, 7), True)
     """
 
-    _values = values_of
     _parameter_constraints: dict[str, Any] = {
         "Cs": [Interval(Integral, 1, None, closed="left"), "array-like"],
         "cv": [Interval(Integral, 2, None, closed="left"), StrOptions({"loo"}), object],
@@ -229,7 +226,6 @@ class FGNSoftmaxHeadCV(
         head.set_params(tol=self.tol)
         given = X, code, np.arange(len(X)), share, total, None
         zero = X.shape[1], problem.n_columns(self)
-        order = np.random.RandomState(0).permutation(len(X))  # of the task
         scores, n_iter = np.empty(shape), np.empty(shape, int)
         paths, converged, scorer = [], True, self._scorer()
         with backend.one_blas_thread():
@@ -239,7 +235,7 @@ class FGNSoftmaxHeadCV(
 
             def minima(own, alphas, net=None):
                 nonlocal last
-                given = own[order] / own.sum(), alphas, task.start(net, *zero)
+                given = own[task.order] / own.sum(), alphas, task.start(net, *zero)
                 for found in newton.minima(task.rows, *given, self.max_iter, last):
                     last, *others = found
                     attributes = task.coefficients(last.net)
@@ -340,19 +336,6 @@ class FGNSoftmaxHeadCV(
         return score
 
     # -- results ----------------------------------------------------------------------
-
-    def to_sklearn(self) -> BaseEstimator:
-        """Return a ``LogisticRegression`` that predicts the same.
-
-        Returns
-        -------
-        model : LogisticRegression
-            It shares no memory with this estimator.
-        """
-        check_is_fitted(self)
-        names = getattr(self, "feature_names_in_", None)
-        given = self.coef_, self.intercept_, self.classes_, self.fit_intercept, names
-        return logistic_regression(*given)
 
     def _diagnosis(self):
         found, place = [], int(np.argmax(self.scores_.mean(axis=0)))

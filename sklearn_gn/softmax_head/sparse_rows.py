@@ -1,4 +1,4 @@
-r"""Heads of sparse features, as combinations of the rows.
+r"""Many sparse rows, whose heads are combinations of them.
 
 The optimum of a head with a penalty is ``W = X^T A``: its columns are combinations of
 the rows, with one factor for each row and class. Gradients and steps have the same
@@ -12,226 +12,296 @@ as half of the word pairs of a text are, the square on the diagonal of K is all 
 matters. With an intercept the features are centred, ``x - mean``, which never shows in
 the matrix: ``K`` stands between two projections. A head to start from, which need not
 be such a combination, is one row more.
+
+This product is what costs. A head and a step carry their logits, so that the gradient
+of a new head, and each iteration of conjugate gradients, take one.
 """
 
+import math
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
+from sklearn_gn.arrays.extremes import largest_size
+from sklearn_gn.arrays.libraries import NumPy
 from sklearn_gn.arrays.threads import in_threads, share
-from sklearn_gn.softmax_head.head import AffineHead
+from sklearn_gn.arrays.trees import add
+from sklearn_gn.linalg.factors import factor
+from sklearn_gn.optim.line_search import line_minimum
+from sklearn_gn.optim.multinomial import (
+    all_classes,
+    covariance_product,
+    cross_entropy,
+    margins,
+    probabilities,
+    to_columns,
+)
+from sklearn_gn.softmax_head.head import (
+    AffineHead,
+    Evaluation,
+    block_rows,
+    derivatives_along,
+    traces,
+)
 
 _ONE_THREAD = 2**24  # multiply-adds of a product that a second thread is not worth
-_LARGEST = 1e15  # of the features, whose products are summed in single precision
-_CLASSES = 64  # of a block: what is dense has a column for each feature and class
+_CLASSES = 32  # of a block: what is dense has a column for each feature and class
+
+_FLAT = 0.3  # part of the slope that may be left at the end of a step
+_LENGTHS = 8  # that are tried, at most
 
 
-class RowVector(NamedTuple):
-    """A head, or a change of one, with ``W = X^T rows + start * (head to start from)``.
-
-    :func:`expand` gives the coefficients.
-    """
+class Combination(NamedTuple):
+    """A head, or a change of one: ``W = X^T rows + start * (head to start from)``."""
 
     rows: np.ndarray  # (n, m)
+    image: np.ndarray | None  # (n, m) logits of the coefficients, for centred features
     start: float
     bias: np.ndarray  # (m,) for centred features
 
-    def plus(self, factor, other):
-        """Return this vector plus a multiple of another, in its own precision."""
-        rows, bias = (
-            own + own.dtype.type(factor) * change.astype(own.dtype, copy=False)
-            for own, change in ((self.rows, other.rows), (self.bias, other.bias))
-        )
-        return RowVector(rows, self.start + float(factor) * other.start, bias)
 
-
-class SparseRows(NamedTuple):
-    """Weighted rows of sparse features.
+class SparseRows:
+    """Weighted rows of sparse features, and the parts of a Newton step for their heads.
 
     Only columns that hold something are kept, the most frequent first, since what
     belongs to these is then close together in memory.
     """
 
-    x: sparse.csr_array  # (n, k) in the precision of the fit
-    single: sparse.csr_array  # (n, k)
-    columns: np.ndarray  # (k,) their numbers in the data
-    n_features: int
-    label: np.ndarray  # (n,)
-    weight: np.ndarray  # (n,), sum one
-    n_columns: int  # of the head
-    intercept: bool
-    start: np.ndarray | None  # (k, m) coefficients to start from
-
-
-def sparse_rows(X, label, weight, n_columns, intercept, dtype):
-    """The rows of a CSR matrix as a fit uses them.
-
-    Raises a ValueError if X holds a number too large for single precision.
-    """
-    X = sparse.csr_array(X)
-    if (largest := _largest(X.data)) > _LARGEST:
-        raise ValueError(
-            f"X holds a number of size {largest:.0e}; products of sparse features are "
-            f"summed in single precision, so {_LARGEST:.0e} is the most. Scale them, "
-            "by MaxAbsScaler for example."
-        )
-    X.sum_duplicates()
-    counts = np.bincount(X.indices, minlength=X.shape[1])
-    columns = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
-    place = np.zeros(X.shape[1], X.indices.dtype)
-    place[columns] = np.arange(len(columns))
-    shape = len(weight), max(len(columns), 1)
-    x = sparse.csr_array((X.data.astype(dtype), place[X.indices], X.indptr), shape)
-    single = sparse.csr_array((x.data.astype(np.float32), x.indices, x.indptr), shape)
-    return SparseRows(
-        x, single, columns, X.shape[1], label, weight, n_columns, intercept, None
-    )
-
-
-class GramProduct(NamedTuple):
-    """What a product with the Gram matrix takes, in one precision."""
-
-    x: sparse.csr_array  # (n, k) features that several rows have
-    transposed: sparse.csr_array  # (k, n)
-    squares: np.ndarray  # (n, 1) sums of squares of the features of one row alone
-    largest: np.ndarray  # (n, 1) the largest size of these
-
-
-class RowSpace:
-    """Products with the Gram matrix of the rows, in two precisions."""
-
-    def __init__(self, rows):
-        self.rows = rows
-        self._products = {x.dtype: self._product(x) for x in (rows.single, rows.x)}
+    def __init__(self, X, label, weight, intercept):
+        X = sparse.csr_array(X)
+        X.sum_duplicates()
+        counts = np.bincount(X.indices, minlength=X.shape[1])
+        self.columns = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+        place = np.zeros(X.shape[1], X.indices.dtype)
+        place[self.columns] = np.arange(len(self.columns))
+        shape = len(label), max(len(self.columns), 1)
+        self.x = sparse.csr_array((X.data, place[X.indices], X.indptr), shape)
+        self.shape, self.label, self.weight = X.shape, label, weight
+        self.intercept = intercept
+        self.mean = intercept * (self.x.T @ weight)
         self.start = None
-        if rows.start is not None:
-            logits = self._centred(rows.x @ rows.start)
-            self.start = logits, float(np.vdot(rows.start, rows.start))
 
-    def _product(self, x):
-        """The product of a matrix, the most frequent of its columns first."""
-        shared = x.shape[1]
-        if self.rows.start is None:  # which has a value for every feature
-            shared = max(np.count_nonzero(np.bincount(x.indices) > 1), 1)
-        alone = x[:, shared:].tocoo()
-        x = x[:, :shared]
-        squares, largest = np.zeros((2, x.shape[0], 1), x.dtype)
-        np.add.at(squares[:, 0], alone.row, alone.data**2)
-        np.maximum.at(largest[:, 0], alone.row, np.abs(alone.data))
-        return GramProduct(x, sparse.csr_array(x.T), squares, largest)
-
-    def image(self, vector):
-        """Return the logits of a vector, and its largest coefficient.
-
-        The logits are those of the centred features, without an intercept.
-        """
-        product = self._products[vector.rows.dtype]
-        right = self._balanced(vector.rows)
-        out = np.empty_like(right)
-        first = None if self.rows.start is None else self.rows.start * vector.start
-
-        def block(part):
-            of = np.ascontiguousarray(right[:, part])
-            weight = product.transposed @ of
-            out[:, part] = product.x @ weight + product.squares * of
-            if first is not None:
-                weight = weight + first[:, part]
-            return max(_largest(weight), _largest(product.largest * of))
-
-        largest = max(by_columns(block, right.shape[1], product.x.nnz))
-        out = self._centred(out)
-        if vector.start:
-            out += out.dtype.type(vector.start) * self.start[0].astype(out.dtype)
-        return out, largest
-
-    def inner(self, vector, image, other):
-        """Return ``<V, W>`` of two vectors' coefficients, and of one the logits."""
-        found = float(np.vdot(image, other.rows))
-        if self.start is not None and other.start:
-            logits, square = self.start
-            along = float(np.vdot(logits, vector.rows)) + vector.start * square
-            found += other.start * along
+    def begin(self, head):
+        """Return a head of the features as a combination, from which a fit starts."""
+        shared, x = max(np.count_nonzero(np.bincount(self.x.indices) > 1), 1), self.x
+        zeros = np.zeros((len(self.label), len(head.bias)), head.bias.dtype)
+        found = Combination(zeros, zeros, np.float64(0), head.bias)
+        if head.weight.any():
+            shared = x.shape[1]  # it has a value for every feature
+            self.start = head.weight[self.columns]
+            found = found._replace(
+                image=self._centred(x @ self.start),
+                start=np.float64(1),
+                bias=head.bias + self.mean @ self.start,
+            )
+            self.start_image, self.start_square = found.image, np.sum(self.start**2)
+        alone, self.shared = x[:, shared:].tocoo(), x[:, :shared]
+        self.transposed = sparse.csr_array(self.shared.T)
+        # Of the features of one row alone: sums of squares, and the largest sizes.
+        self.squares, self.largest = np.zeros((2, len(self.label), 1), x.dtype)
+        np.add.at(self.squares[:, 0], alone.row, alone.data**2)
+        np.maximum.at(self.largest[:, 0], alone.row, np.abs(alone.data))
         return found
 
-    def dot(self, vector, image, other):
-        """Return the same with the intercepts, in double precision."""
-        of_bias = float(vector.bias.astype(float) @ other.bias)
-        return self.inner(vector, image, other) + of_bias
+    def head(self, net):
+        """Return the head of the features as given."""
+        weight = np.zeros((self.shape[1], len(net.bias)))
+        right, used = self._balanced(net.rows), len(self.columns)
 
-    def cancelled(self, vector, other):
-        """Return what rounding leaves of an inner product of single precision.
+        def block(part):
+            own = self.x.T @ np.ascontiguousarray(right[:, part])
+            if net.start:
+                own += net.start * self.start[:, part]
+            weight[self.columns, part] = own[:used]
+            return self.mean @ own
 
-        Where rows and the head to start from cancel.
-        """
-        if self.start is None:
-            return 0.0
-        eps = float(np.finfo(np.float32).eps)
-        return eps * abs(vector.start * other.start) * self.start[1]
+        bias = net.bias - np.concatenate(self._by_columns(block, len(net.bias)))
+        if len(bias) > 1:  # a shift that all classes share means nothing
+            bias = bias - bias.mean()
+        return AffineHead(weight, bias)
+
+    # -- the products -----------------------------------------------------------------
+
+    def image(self, rows, start):
+        """Return the logits of coefficients, and the largest coefficient."""
+        right = self._balanced(rows)
+        out = np.empty_like(right)
+
+        def block(part):
+            own = np.ascontiguousarray(right[:, part])
+            weight = self.transposed @ own
+            found = self.shared @ weight
+            out[:, part] = np.add(found, self.squares * own, out=found)
+            if start:
+                weight += start * self.start[:, part]
+            return max(largest_size(weight), largest_size(self.largest * own))
+
+        largest = max(self._by_columns(block, right.shape[1]))
+        out = self._centred(out)
+        if start:
+            out += start * self.start_image
+        return out, largest
+
+    def inner(self, one, other):
+        """Return the inner product of two combinations, of which one has its logits."""
+        if one.image is None:
+            one, other = other, one
+        found = np.vdot(one.image, other.rows) + one.bias @ other.bias
+        if other.start:
+            along = np.vdot(self.start_image, one.rows) + one.start * self.start_square
+            found += other.start * along
+        return float(found)
+
+    def _by_columns(self, block, n_columns):
+        """Call a function with slices of the classes, long products in threads."""
+        n_threads = 1
+        if self.x.nnz * n_columns > _ONE_THREAD:
+            n_threads = min(share(), n_columns)
+        width = max(1, min(_CLASSES, -(-n_columns // n_threads)))
+        found = [None] * -(-n_columns // width)
+
+        def call(k):
+            found[k] = block(slice(k * width, (k + 1) * width))
+
+        in_threads([partial(call, k) for k in range(len(found))])
+        return found
 
     def _centred(self, values):
-        if not self.rows.intercept:
-            return values
-        return values - (self.rows.weight.astype(values.dtype) @ values)[None, :]
+        return values - self.intercept * (self.weight @ values)[None, :]
 
     def _balanced(self, values):
         """Return the transpose of :meth:`_centred`, applied to values."""
-        if not self.rows.intercept:
-            return values
-        share = self.rows.weight.astype(values.dtype)
+        share = self.intercept * self.weight
         return values - share[:, None] * values.sum(axis=0)[None, :]
 
+    # -- what a Newton step asks ------------------------------------------------------
 
-def with_start(rows, head):
-    """The rows, which hold the coefficients of a head to start from, and the head."""
-    bias = head.bias
-    zeros = np.zeros((len(rows.weight), len(bias)), bias.dtype)
-    if not head.weight.any():
-        return rows, RowVector(zeros, 0.0, bias)
-    weight = head.weight[rows.columns]
-    if rows.intercept:
-        bias = bias + rows.weight @ (rows.x @ weight)
-    return rows._replace(start=weight), RowVector(zeros, 1.0, bias)
+    def evaluate(self, net, alpha, intercept):
+        """The objective of a head, its gradient, and the mean traces."""
+        logits = net.image + net.bias[None, :]
+        rows, means, separated = np.empty_like(logits), np.zeros(4), True
+        size = block_rows(len(logits), logits.shape[1], NumPy)
+        for k in range(0, len(logits), size):
+            part = slice(k, k + size)
+            weight = self.weight[part]
+            split = margins(all_classes(logits[part]), self.label[part])
+            sizes = cross_entropy(split.margin), *traces(split)
+            means += [weight @ size for size in sizes]
+            separated &= bool(np.all(split.margin < 0))
+            error = (weight * split.p_rest)[:, None]
+            rows[part] = error * to_columns(split.gradient)
+        bias = intercept * rows.sum(axis=0)
+        rows += alpha * net.rows
+        image, largest = self.image(rows, alpha * net.start)
+        gradient = Combination(rows, image, alpha * net.start, bias)
+        size = np.sqrt(max(self.inner(gradient, gradient), 0.0))
+        largest = max(largest, float(np.max(np.abs(bias))))
+        flat = net._replace(bias=0 * bias)
+        loss = means[0] + alpha / 2 * self.inner(flat, flat)
+        return Evaluation(loss, gradient, *means[1:], separated, size, largest)
 
+    def direction(self, state, settings):
+        """Solve the Newton system by conjugate gradients.
 
-def expand(head, rows):
-    """A head of the rows by its coefficients for the features as given."""
-    found, bias = np.zeros((rows.n_features, rows.n_columns)), head.bias
-    right = head.rows
-    if rows.intercept:
-        right = right - rows.weight[:, None] * right.sum(axis=0)[None, :]
-        mean = rows.x.T @ rows.weight
-    used = len(rows.columns)
+        The preconditioner is the penalty for the coefficients. Intercepts, whose part
+        of the Hessian is small and dense, are eliminated: each direction has those that
+        are best for its coefficients. Without that the mean of the rows of a class,
+        from which an intercept hardly differs, would need many iterations. The last
+        step is a direction from the beginning, and a system is solved roughly: the
+        product is what costs, and a new Hessian costs little.
+        """
+        net, gradient = state.net, state.gradient
+        p = to_columns(probabilities(net.image + net.bias[None, :]))
+        shift = settings.alpha + settings.damping
+        of_intercepts = factor(self._of_intercepts(p, gradient.bias, settings.damping))
 
-    def block(part):
-        weight = rows.x.T @ np.ascontiguousarray(right[:, part])
-        if head.start:
-            weight += head.start * rows.start[:, part]
-        found[rows.columns, part] = weight[:used]
-        return mean @ weight if rows.intercept else np.zeros(weight.shape[1])
+        def curved(change):
+            return self.weight[:, None] * covariance_product(p, change)
 
-    bias = bias - np.concatenate(by_columns(block, rows.n_columns, rows.x.nnz))
-    if rows.n_columns > 1:  # a shift that all classes share means nothing
-        bias = bias - bias.mean()
-    return AffineHead(found, bias)
+        def with_intercepts(rows, image, start):
+            gradient = -curved(image).sum(axis=0)
+            bias = self.intercept * of_intercepts.solve(gradient)
+            return Combination(rows, image, start, bias)
 
+        def take(along):
+            """Go to the minimum along a direction conjugate to all before it."""
+            nonlocal residual, found
+            rows = curved(along.image + along.bias[None, :])
+            bias = rows.sum(axis=0) + settings.damping * along.bias
+            rows += shift * along.rows
+            product = Combination(rows, None, shift * along.start, bias)
+            bend = self.inner(along, product)
+            if not bend > 0:
+                return []
+            length = self.inner(along, residual) / bend
+            residual = add(residual, -length, product)
+            found = add(found, length, along)
+            return [(along, product, bend)]
 
-def by_columns(block, n_columns, nnz):
-    """Call a function with slices of the columns of a product, in threads if many."""
-    n_threads = min(share(), n_columns) if nnz * n_columns > _ONE_THREAD else 1
-    width = max(1, min(_CLASSES, -(-n_columns // n_threads)))
-    found = [None] * -(-n_columns // width)
+        start, bias = -gradient.start, -gradient.bias
+        residual = Combination(-gradient.rows, None, start, bias)
+        enough = math.sqrt(settings.forcing) * self._size(residual)
+        steepest, image, iterations = residual, -gradient.image, 0
+        zero = np.zeros_like(p)
+        found = Combination(zero, zero, 0 * start, 0 * bias)
+        take(found._replace(bias=self.intercept * of_intercepts.solve(bias)))
+        last, known = state.last_step, []
+        if last is not None:
+            known = kept = take(with_intercepts(last.rows, last.image, last.start))
+        unit = shift if shift > 0 else 1
+        while iterations < settings.cg_iterations:
+            start = steepest.start / unit
+            along = with_intercepts(steepest.rows / unit, image / unit, start)
+            for other, product, bend in known:
+                along = add(along, -self.inner(along, product) / bend, other)
+            taken, iterations = take(along), iterations + 1
+            if not taken or self._size(residual) <= enough:
+                break
+            # The first one is not from a residual of what came before: it is kept too.
+            kept = known + taken if iterations == 1 else kept
+            known = kept if iterations == 1 else kept + taken
+            steepest, (image, _) = residual, self.image(residual.rows, residual.start)
+        # Rough directions may be far too long: this one ends where the loss is least.
+        slope, own = self.inner(found, gradient), found._replace(bias=0 * bias)
+        bend = settings.alpha * self.inner(own, own)
+        logits = net.image + net.bias[None, :], found.image + found.bias[None, :]
+        along = derivatives_along(*logits, self.label, self.weight)
+        of_penalty = slope - along(0.0)[0]
 
-    def call(k):
-        found[k] = block(slice(k * width, (k + 1) * width))
+        def derivatives(length):
+            first, second = along(length)
+            return first + of_penalty + length * bend, second + bend
 
-    in_threads([partial(call, k) for k in range(len(found))])
-    return found
+        length, *_ = line_minimum(derivatives, slope, flat=_FLAT, max_iter=_LENGTHS)
+        found = NumPy.tree_map(lambda a: length * a, found)
+        return state, found, length * slope, iterations
 
+    def _size(self, residual):
+        """The size of a residual in its rows, for which no logits are needed."""
+        squares = np.einsum("ij,ij->i", residual.rows, residual.rows)
+        zeros = np.zeros_like(squares)
+        found = np.divide(squares, self.weight, zeros, where=squares > 0)
+        return float(np.sqrt(found.sum()))
 
-def _largest(values):
-    """The largest size of all values, without an array of these sizes."""
-    if not values.size:
-        return 0.0
-    return float(max(values.max(), -values.min()))
+    def _of_intercepts(self, p, gradient, damping):
+        """The Hessian of the intercepts, and something for what it leaves open.
+
+        Where all rows of a class are taken for others with certainty, its intercept has
+        a gradient and no curvature: it gets so much that this gradient changes it by no
+        more than probabilities can.
+        """
+        m, eps = p.shape[1], float(np.finfo(p.dtype).eps)
+        if m == 1:
+            hessian = (self.weight @ (p * (1 - p)))[:, None]
+        else:  # a Laplacian, whose diagonal the others determine
+            hessian = -((self.weight[:, None] * p).T @ p)
+            np.fill_diagonal(hessian, 0.0)
+            np.fill_diagonal(hessian, -hessian.sum(axis=0))
+        own = hessian.diagonal().copy()
+        largest = own.max() or 1.0
+        if m > 1:  # what a shift that all classes share leaves open
+            hessian += largest / m
+        missing = np.maximum(np.abs(gradient) / -np.log(np.sqrt(eps)) - own, 0)
+        return hessian + np.diag(missing + np.sqrt(eps) * largest + damping)

@@ -16,13 +16,14 @@ each class. That one pays where as many iterations would follow as it costs.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
+from sklearn_gn.arrays.backend import views
 from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of, namespace
 from sklearn_gn.arrays.parts import all_rows, own_rows, total
 from sklearn_gn.arrays.trees import add, dot
@@ -34,30 +35,29 @@ from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
     block_rows,
+    counted_weights,
+    evaluate,
     gradient_norms,
-    length_along,
+    in_basis,
     over_blocks,
     values,
     values_transposed,
-    weights_once,
 )
 
 _ROTATED = 2048  # rows or features, at most, of which principal axes are computed
-FLAT = 0.3  # part of the slope that may be left at the end of a step
-_LINE_ITERATIONS = 8
 
 
 # --- the coordinates -----------------------------------------------------------------
 
 
 class Units(NamedTuple):
-    """Features ``x = (X[:, columns] - center) / size`` of those as given, X."""
+    """Features ``x = (X - center) / size`` of those as given, X."""
 
-    n_features: int
-    columns: Any
     center: np.ndarray
     size: np.ndarray
-    alike: bool  # in size, so that principal axes of x mean something
+    # Of x, whose Gram matrix has the principal axes: 0 of the rows, 1 of the features;
+    # None where none are taken.
+    axis: int | None
 
     @classmethod
     def of(cls, X, weight, intercept, scaled):
@@ -73,29 +73,16 @@ class Units(NamedTuple):
             size = np.hypot(mean, size)
         X -= center
         X[:, np.abs(X).max(axis=0) <= 16 * eps * np.abs(center)] = 0  # constants
-        if not scaled:
-            alike = size.min() > np.sqrt(64 * eps) * size.max()
-            return cls(X.shape[1], slice(None), center, np.ones_like(size), alike)
-        X /= size
-        far = (np.maximum(weight @ X**4, 1) / 3) ** 0.25
-        X /= far
-        return cls(X.shape[1], slice(None), center, size * far, True)
-
-    def head(self, net):
-        """Return a head of the features as given for these."""
-        weight = net.weight[self.columns]
-        bias = net.bias + self.center @ weight
-        return AffineHead(weight * self.size[:, None], bias)
-
-    def given_head(self, net):
-        """Return a head of these features for those as given."""
-        own = net.weight / self.size[:, None]
-        weight = np.zeros((self.n_features, own.shape[1]))
-        weight[self.columns] = own
-        bias = net.bias - self.center @ own
-        if len(bias) > 1:  # a shift that all classes share means nothing
-            bias = bias - bias.mean()
-        return AffineHead(weight, bias)
+        if scaled:
+            X /= size
+            far = (np.maximum(weight @ X**4, 1) / 3) ** 0.25
+            X /= far
+            size = size * far
+        # Axes of features of different size would be those of the largest.
+        alike = scaled or size.min() > np.sqrt(64 * eps) * size.max()
+        rotated = alike and min(X.shape) <= _ROTATED and switches.on("heads.whitening")
+        size = size if scaled else np.ones_like(size)
+        return cls(center, size, int(len(X) >= X.shape[1]) if rotated else None)
 
 
 class Whitened(NamedTuple):
@@ -110,15 +97,61 @@ class Whitened(NamedTuple):
     basis: Array
     dual: Array
 
+    def evaluate(self, net, alpha, intercept):
+        """The objective of a head, its gradient, and the mean traces."""
+        penalty = times(alpha, self.squares)
+        return evaluate(net, self.rows, penalty, intercept, self.dual)
 
-def gram_of(x, alike):
-    """Which second moments the coordinates come from, see :func:`second_moments`."""
-    n, d = x.shape
-    if sparse.issparse(x):  # few, see has_few_rows
-        return "rows"
-    if not (alike and min(n, d) <= _ROTATED and switches.on("heads.whitening")):
-        return "columns"
-    return "rows" if n < d else "features"
+    def direction(self, state, settings):
+        """The state, a Newton step, its slope, and the iterations that it took.
+
+        Of as many iterations as the blocks of the preconditioner cost, a part would
+        have been saved. They take no more memory than dense rows and their logits.
+        """
+        (n, r), m = self.single.shape, len(state.net.bias)
+        if state.spent >= (r + r**2 / n) / 4 and m * (r + 1) ** 2 <= n * (r + m):
+            inverses = class_blocks(state.net, self, settings)
+            state = state._replace(inverses=inverses, spent=0)
+        last = state.last_step if settings.damping else None  # which makes steps short
+        given = state.net, state.gradient, self, settings, state.inverses, last
+        return state, *newton_direction(*given)
+
+
+class Coordinates(NamedTuple):
+    """What leads from heads of the features as given to those of z, and back."""
+
+    units: Units
+    space: Whitened
+    few: BatchedRows | None  # rows of x of which the heads are combinations
+    intercept: np.ndarray
+
+    def begin(self, net):
+        """Return a head of the features as given for the coordinates."""
+        weight, bias = net.weight, net.bias
+        if not weight.any():
+            rank = self.space.single.shape[1]
+            return net._replace(weight=np.zeros((rank, len(bias)), bias.dtype))
+        basis, dual = views((self.space.basis, self.space.dual))
+        bias = bias + self.units.center @ weight
+        weight = weight * self.units.size[:, None]
+        if self.few is not None:
+            weight = self.few.x @ weight
+            weight = weight - self.intercept * (self.few.weight @ weight)
+            weight = dual[:, None] * (basis.T @ weight)
+        weight = in_basis(dual.T, weight)
+        return AffineHead(*(a.astype(net.bias.dtype) for a in (weight, bias)))
+
+    def head(self, net):
+        """Return the head of the features as given."""
+        weight = in_basis(views(self.space.basis), net.weight)
+        if self.few is not None:
+            mean = self.intercept * weight.sum(axis=0)
+            weight = self.few.x.T @ (weight - self.few.weight[:, None] * mean)
+        weight = weight / self.units.size[:, None]
+        bias = net.bias - self.units.center @ weight
+        if len(bias) > 1:  # a shift that all classes share means nothing
+            bias = bias - bias.mean()
+        return AffineHead(weight, bias)
 
 
 def has_few_rows(x):
@@ -126,50 +159,31 @@ def has_few_rows(x):
     return x.shape[0] <= _ROTATED and x.shape[0] < x.shape[1]
 
 
-def whitened_rows(rows, least_alpha, intercept, alike):
-    """Whiten the features of rows, for penalties from a least one on.
-
-    NumPy writes into the rows. ``alike`` is that of :class:`Units`.
-    """
-    gram = gram_of(rows.x, alike)
-    found = second_moments(rows, gram)
-    n_classes = max(int(namespace(rows.label).max(rows.label)) + 1, 2)
-    ridge = np.asarray(least_alpha * n_classes, rows.weight.dtype)
-    z, *others = whiten(rows, found, ridge, intercept, gram)
-    return Whitened(rows._replace(x=z), *others)
-
-
-def _rows_alone(rows, *others, **names):
-    """The arguments that say which library computes."""
-    return rows
-
-
-@partial(in_either_library, deciding=_rows_alone, static_argnames="gram")
-def second_moments(rows, gram):
-    """Covariance of centred features, Gram matrix of rows, or variances of columns."""
+@partial(in_either_library, static_argnames="axis")
+def second_moments(rows, axis):
+    """Gram matrix of rows, covariance of centred features, or variances of these."""
     weight, library = counted_weights(rows), library_of(rows)
     xp, d = library.xp, rows.x.shape[1]
-    if gram == "rows":
+    if axis == 0:
         if sparse.issparse(rows.x):
             return (rows.x @ rows.x.T).toarray()
         return library.symmetric_product(all_rows(rows.x))
 
     def add_block(found, x, weight):
-        if gram == "columns":
+        if axis is None:
             return found + weight @ x**2
         return found + library.symmetric_product((x * xp.sqrt(weight)[:, None]).T)
 
-    start = xp.zeros(d if gram == "columns" else (d, d), rows.x.dtype)
+    start = xp.zeros(d if axis is None else (d, d), rows.x.dtype)
     return total(over_blocks(add_block, start, (rows.x, weight), d))
 
 
 @partial(
     in_either_library,
     rows_out=(True, True, False, False, False, False),
-    deciding=_rows_alone,
-    static_argnames="gram",
+    static_argnames="axis",
 )
-def whiten(rows, moments, ridge, intercept, gram):
+def whiten(rows, moments, ridge, intercept, axis):
     """Principal axes of the features, each scaled to unit variance; all of `Whitened`.
 
     ``ridge`` keeps directions without variance from being blown up. Where it is too
@@ -179,19 +193,19 @@ def whiten(rows, moments, ridge, intercept, gram):
     library, weight = library_of(rows), counted_weights(rows)
     xp, x, d = library.xp, rows.x, len(moments)
     variance, null = moments, 0 * ridge
-    if gram == "rows":
+    if axis == 0:
         mean = intercept * total(weight @ own_rows(moments))
         moments = moments - mean[:, None] - mean[None]
         moments = moments + total(weight @ own_rows(mean[:, None]))
         root = xp.sqrt(all_rows(weight))
         variance, axes = factors.eigenpairs(moments * root[:, None] * root[None])
-    elif gram == "features":
+    elif axis == 1:
         variance, axes = factors.eigenpairs(moments)
-    if gram != "columns":
+    if axis is not None:
         null = 8 * xp.finfo(x.dtype).eps * xp.max(variance)
     variance = xp.maximum(variance, 0)
     keep = variance > null
-    if gram == "rows":
+    if axis == 0:
         axes = root[:, None] * axes / xp.sqrt(xp.where(keep, variance, 1))[None]
     else:
         keep = keep | (ridge > null)
@@ -200,12 +214,12 @@ def whiten(rows, moments, ridge, intercept, gram):
     inverse, size = xp.where(keep, 1 / size, 0), xp.where(keep, size, 0)
     relative = xp.where(keep, variance * inverse**2, 1)[:, None]
     basis, dual = inverse, size
-    if gram != "columns":
+    if axis is not None:
         basis = axes * inverse[None]
-    if gram == "features":
+    if axis == 1:
         dual = axes * size[None]
     # Before single precision: features of any size come down to size one.
-    z = in_coordinates(own_rows(moments) if gram == "rows" else x, basis)
+    z = in_coordinates(own_rows(moments) if axis == 0 else x, basis)
     return z, z.astype(np.float32), inverse[:, None] ** 2, relative, basis, dual
 
 
@@ -221,12 +235,6 @@ def in_coordinates(x, basis):
     return x
 
 
-def counted_weights(rows):
-    """Weights of the rows that count, each once, with sum one."""
-    weight = weights_once(rows)
-    return weight / total(namespace(weight).sum(weight))
-
-
 def times(factor, squares):
     """``factor squares``, 0 where the factor is, also of infinite squares."""
     return namespace((factor, squares)).where(factor > 0, factor * squares, 0)
@@ -235,28 +243,19 @@ def times(factor, squares):
 # --- the Newton system ---------------------------------------------------------------
 
 
-class System(NamedTuple):
-    """A Newton system, all in single precision but for what it is made of."""
-
-    weight: Array  # (L,) of the rows that count, sum one
-    penalty: Array  # (r, 1) of the coefficients,
-    shift: Array  # (r, 1) and with the damping
-    variance: Array  # (r, 1)
-    damping: Array  # of the biases
-    intercept: Array
-
-
 def system_at(net, data, settings):
-    """The system at a head, and the head, in single precision."""
-    system = System(
-        counted_weights(data.rows),
-        times(settings.alpha, data.squares),
-        times(settings.alpha + settings.damping, data.squares),
-        data.variance,
-        settings.damping,
-        settings.intercept,
+    """Probabilities, weights, penalty, and it with damping, and more of a system."""
+    found = single(
+        (
+            counted_weights(data.rows),
+            times(settings.alpha, data.squares),
+            times(settings.alpha + settings.damping, data.squares),
+            data.variance,
+            settings.damping,
+            settings.intercept,
+        )
     )
-    return single(system), single(net)
+    return all_probabilities(single(net), data.single), *found
 
 
 @in_either_library
@@ -272,47 +271,14 @@ def newton_direction(net, gradient, data, settings, inverses=None, last=None):
     size, _ = gradient_norms(gradient)
     size = xp.where(size > 0, size, 1)
     right = single(library.tree_map(lambda g: -g / size, gradient))
-    system, head = system_at(net, data, settings)
-    last = None if last is None else single(last)
-    # The probabilities are let go before there are other logits.
-    given = x, head, system, right, size.astype(x.dtype), settings, inverses, last
-    unit_step, iterations = _solved(*given)
-    direction = library.tree_map(lambda d: d.astype(size.dtype) * size, unit_step)
-    return direction, dot(direction, gradient), iterations
-
-
-slope_along = in_either_library(dot)
-
-
-@in_either_library
-def best_length(net, direction, data, settings, slope):
-    """The step length near the least loss along a direction, in single precision."""
-    system, head = system_at(net, data, settings)
-    along = single(direction)
-    length, *_ = length_along(
-        values(head, data.single),
-        values(along, data.single),
-        data.rows.label,
-        system.weight,
-        slope.astype(np.float32),
-        namespace(along).sum(system.penalty * along.weight**2),
-        flat=FLAT,
-        max_iter=_LINE_ITERATIONS,
-    )
-    return length
-
-
-def _solved(x, head, system, right, size, settings, inverses, last):
-    """The solution of the system with a right side, and the number of iterations."""
-    library = library_of(x)
-    xp, p = library.xp, all_probabilities(head, x)
-    shift, variance = system.shift, system.variance
-    curvature = class_curvature(p, system.weight)
+    system = system_at(net, data, settings)
+    p, weight, penalty, shift, variance, damping, intercept = system
+    curvature, undamped = class_curvature(p, weight), 0 * damping
     # The bias of a class without probability has a gradient and no curvature: it goes
     # no farther than probabilities of single precision do.
     farthest = -np.log(xp.finfo(p.dtype).eps)
-    lacking = xp.abs(right.bias) * size / farthest - curvature
-    damping = system.damping + xp.maximum(lacking, 0)
+    lacking = xp.abs(right.bias) * size.astype(x.dtype) / farthest - curvature
+    damping = damping + xp.maximum(lacking, 0)
 
     def product(v, shift=shift, damping=damping):
         def add_block(found, x, p, weight):
@@ -320,12 +286,12 @@ def _solved(x, head, system, right, size, settings, inverses, last):
             return add(found, 1, hessian_product(*forward, p, weight, v))
 
         start = library.tree_map(xp.zeros_like, v)
-        image = total(over_blocks(add_block, start, (x, p, system.weight), p.shape[1]))
-        bias = system.intercept * (image.bias + damping * v.bias)
+        image = total(over_blocks(add_block, start, (x, p, weight), p.shape[1]))
+        bias = intercept * (image.bias + damping * v.bias)
         return AffineHead(image.weight + shift * v.weight, bias)
 
     # Beside the coefficients of the features stands a last row, the biases.
-    m, last_row = len(curvature), system.intercept / (curvature + damping)
+    m, last_row = len(curvature), intercept / (curvature + damping)
     bends = xp.concatenate(
         [1 / (variance * curvature[None] + shift), last_row[None]], axis=0
     )
@@ -353,9 +319,10 @@ def _solved(x, head, system, right, size, settings, inverses, last):
         max_iter=settings.cg_iterations,
     )
     if last is not None:
-        undamped = partial(product, shift=system.penalty, damping=0 * damping)
-        step = least_of_both(undamped, right, step, last)
-    return step, iterations
+        without = partial(product, shift=penalty, damping=undamped)
+        step = least_of_both(without, right, step, single(last))
+    direction = library.tree_map(lambda d: d.astype(size.dtype) * size, step)
+    return direction, dot(direction, gradient), iterations
 
 
 def all_probabilities(head, x):
@@ -388,14 +355,13 @@ def class_curvature(p, weight):
 @in_either_library
 def class_blocks(net, data, settings):
     """Inverses (m, r + 1, r + 1) of the diagonal blocks of the Hessian, one a class."""
-    system, head = system_at(net, data, settings)
     x, library = data.single, library_of(data.single)
-    xp, p = library.xp, all_probabilities(head, x)
+    system, xp = system_at(net, data, settings), library.xp
+    p, weight, _, shift, variance, damping, intercept = system
     eps = xp.finfo(x.dtype).eps
-    least = eps * xp.max(class_curvature(p, system.weight))
-    shift = (system.shift + least * system.variance)[:, 0]
-    shift = xp.append(shift, system.damping + least)
-    keep = xp.append(xp.ones(x.shape[1], x.dtype), system.intercept)
+    least = eps * xp.max(class_curvature(p, weight))
+    shift = xp.append((shift + least * variance)[:, 0], damping + least)
+    keep = xp.append(xp.ones(x.shape[1], x.dtype), intercept)
 
     def block(curvature):
         root = xp.sqrt(curvature)[:, None]
@@ -408,7 +374,7 @@ def class_blocks(net, data, settings):
         root = found.inverse_root() * (scale * keep)[None, :]
         return root.T @ root
 
-    curvature = to_columns(p * (1 - p) * system.weight[:, None])
+    curvature = to_columns(p * (1 - p) * weight[:, None])
     return library.map(block, curvature.T)
 
 

@@ -24,7 +24,6 @@ from operator import itemgetter
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from scipy.optimize import minimize
 
 from sklearn_gn.arrays.backend import pad_rows
@@ -32,9 +31,9 @@ from sklearn_gn.arrays.devices import put_rows
 from sklearn_gn.data.chunks import prefetched
 from sklearn_gn.data.rows_source import even_parts, part_length
 from sklearn_gn.linalg.factors import upper_factor
-from sklearn_gn.optim.solver import Rows
+from sklearn_gn.optim.solver import Rows, has_mini_batches
 from sklearn_gn.varpro import inner, problem
-from sklearn_gn.varpro.problem import Net, example_losses, features, loss_gradient
+from sklearn_gn.varpro.problem import Net, features
 
 BATCH_ROWS = 2048  # of "auto", where there are more than four such batches
 _MINI_BATCH = 64  # of first-order methods that leave it open
@@ -47,8 +46,15 @@ class DividedRows(Rows):
     """Rows on several devices. The attribute ``host`` has them as they were given."""
 
 
+def prepare(rows, settings):
+    """Put the rows on the device, or on the devices; chunks stay where they are."""
+    return rows if isinstance(rows, ChunkedRows) else on_devices(rows, settings.mesh)
+
+
 def on_devices(rows, mesh):
     """Return the rows with a share on each device, padded by weights of zero."""
+    if mesh is None:
+        return jax.device_put(rows)
     n = len(rows.x)
     padded = [pad_rows(np.asarray(a), n + -n % mesh.size) for a in rows]
     divided = DividedRows(*put_rows(padded, mesh))
@@ -57,43 +63,42 @@ def on_devices(rows, mesh):
 
 
 def batch_size(settings):
-    """Return the number of rows of a batch; None takes all rows."""
+    """Return the number of rows of a batch; None takes all rows.
+
+    Methods of mini-batches begin with one of that size, as all rows may cost epochs.
+    """
     size = settings.solver.batch_size
-    if size == "auto":
+    if has_mini_batches(settings.solver):
+        size = BATCH_ROWS
+    elif size == "auto":
         size = BATCH_ROWS if settings.n_rows > 4 * BATCH_ROWS else None
     return None if size is None or size >= settings.n_rows else size
 
 
-def n_batches(settings):
-    """Return the number of batches of a sweep over the rows."""
-    size = batch_size(settings)
-    return 1 if size is None else -(-settings.n_rows // size)
+def is_whole(settings):
+    """Whether every iteration takes all rows."""
+    return has_mini_batches(settings.solver) or batch_size(settings) is None
 
 
 def current_batch(rows, settings, iteration):
     """Return the rows of an iteration, all or a batch, and their share of all rows."""
-    size = batch_size(settings)
-    if size is None:
+    if is_whole(settings):
         return rows, 1.0
     number = iteration // settings.solver.iterations_per_batch
-    return draw_batch(rows, size, number, settings)
+    return draw_batch(rows, batch_size(settings), number, settings)
 
 
 def draw_batch(rows, size, number, settings):
     """Return the batch of a given size and number, and its share of all rows."""
-    if size is None or size >= settings.n_rows:
+    if size is None:
         return rows, 1.0
-    if not isinstance(rows, Rows):  # they come in chunks
+    if isinstance(rows, ChunkedRows):
         return rows.batch(size, number, settings.seed)
-    x, y, weight = map(np.asarray, getattr(rows, "host", rows))
-    counted = np.flatnonzero(weight)
+    rows = getattr(rows, "host", rows)
+    counted = np.flatnonzero(np.asarray(rows.weight))
     _, chosen = _drawn(counted, size, number, settings.seed)
-    factor = weight.dtype.type(1 / np.sum(weight[chosen]))
-    if settings.mesh is None:
-        batch = take_rows(rows, chosen.astype(np.int32), factor)
-    else:
-        few = Rows(x[chosen], y[chosen], factor * weight[chosen])
-        batch = on_devices(few, settings.mesh)
+    x, y, weight = (np.asarray(a)[chosen] for a in rows)
+    batch = on_devices(Rows(x, y, weight / weight.sum()), settings.mesh)
     return batch, size / len(counted)
 
 
@@ -105,34 +110,19 @@ def _drawn(numbers, size, batch, seed):
     return sweep, rng.permutation(numbers)[part]
 
 
-@jax.jit
-def take_rows(rows, order, factor):
-    """Return the rows in an order, with their weights times a factor."""
-    x, y, weight = (a[order] for a in rows)
-    return Rows(x, y, weight * factor)
-
-
-# --- epochs --------------------------------------------------------------------------
-
-
 def shuffled_epochs(rows, settings, iteration):
     """Yield shuffled rows in mini-batches, the number of these, and their size."""
     rng = np.random.RandomState((int(settings.seed) + iteration) % 2**32)
-    for block in [rows] if isinstance(rows, Rows) else rows.blocks():
-        weight = np.asarray(block.weight)
-        counted = np.flatnonzero(weight > 0)
+    for block in rows.blocks() if isinstance(rows, ChunkedRows) else [rows]:
+        counted = np.flatnonzero(np.asarray(block.weight))
         size = min(settings.solver.batch_size or _MINI_BATCH, len(counted))
         n_batches = -(-len(counted) // size)
-        order = np.zeros(-(-len(weight) // size) * size, np.int32)
-        filled = order[: n_batches * size]
-        filled[:] = np.resize(rng.permutation(counted), len(filled))
+        # As many as there are rows, so that the shape tells nothing of their weights.
+        order = rng.permutation(counted)
+        order = np.resize(order, -(-len(block.weight) // size) * size)
+        x, y, weight = (np.asarray(a)[order] for a in block)
         factor = weight.dtype.type(n_batches * settings.n_rows / len(counted))
-        yield take_rows(block, order, factor), np.int32(n_batches), size
-
-
-def mini_batch(rows, k, size):
-    """Return a batch of shuffled rows."""
-    return Rows(*(lax.dynamic_slice_in_dim(a, k * size, size) for a in rows))
+        yield Rows(x, y, factor * weight), np.int32(n_batches), size
 
 
 # --- chunks --------------------------------------------------------------------------
@@ -150,32 +140,28 @@ class ChunkedRows:
         self._chunks, self._scaled, self._found = chunks, scaled, found
         self._draw_sample = draw_sample
         self._sample, self._draw = found.sample, 0
-        self._size, self._dtype = len(found.sample.X), np.dtype(dtype)
+        self._length, self._dtype = part_length(found.sample.X.shape[1]), dtype
         self._squares = None, None  # weights of a network, and the factor of its rows
         # That of later samples would depend on where a fit was resumed.
-        self.large_batch = self._of_sample(
-            slice(0, part_length(found.sample.X.shape[1]))
-        )
+        self.large_batch = self._of_sample(slice(0, self._length))
 
     def batch(self, size, number, seed):
         """Return the batch of a given number, and its share of all rows."""
-        sweep, chosen = _drawn(np.arange(self._size), size, number, seed)
-        draw = 0 if self._found.sample.is_complete else sweep
-        if draw != self._draw:
-            found = self._draw_sample(draw) if draw else self._found
-            self._sample, self._draw = found.sample, draw
+        numbers = np.arange(len(self._found.sample.X))
+        sweep, chosen = _drawn(numbers, size, number, seed)
+        if sweep != self._draw:
+            found = self._draw_sample(sweep) if sweep else self._found
+            self._sample, self._draw = found.sample, sweep
         return self._of_sample(chosen), size / self._found.n_rows
 
     def blocks(self):
         """Yield all rows, in blocks of equal length whose weights sum to one."""
-        length = part_length(self._found.sample.X.shape[1])
 
-        def blocks():
-            for X, y, weight in even_parts(self._chunks):
-                rows = self._in_units(X, y, weight / self._found.total)
-                yield Rows(*(pad_rows(a, length) for a in rows))
+        def block(X, y, weight):
+            rows = self._in_units(X, y, weight / self._found.total)
+            return Rows(*(pad_rows(a, self._length) for a in rows))
 
-        return prefetched(blocks())
+        return prefetched(block(*part) for part in even_parts(self._chunks))
 
     def _of_sample(self, part):
         _, weight, X, y, _ = self._sample
@@ -187,25 +173,25 @@ class ChunkedRows:
         with np.errstate(over="ignore"):  # large numbers may be infinite
             return Rows(*(a.astype(self._dtype) for a in (x, t, weight)))
 
-    def least_squares(self, model, theta):
+    def least_squares(self, model, net):
         """Return features (p + q, p) and Rows with the least-squares problem of all."""
-        key = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(theta)]
+        key = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(net.theta)]
+        p, q = net.output.shape
         if key != self._squares[0]:
-            x, y, _ = self._of_sample(slice(0, 1))
-            p = jax.eval_shape(lambda theta: features(model, theta, x), theta).shape[1]
-            factor = jnp.zeros(2 * (p + y.shape[1],), self._dtype)
+            factor = jnp.zeros((p + q, p + q), self._dtype)
             for rows in self.blocks():
-                # Blocks that wait for a computation would fill the memory.
-                factor = joined_factor(model, theta, factor, rows).block_until_ready()
-            self._squares = key, (factor[:, :p], factor[:, p:])
-        z, y = self._squares[1]
-        return z, Rows(None, y, jnp.ones(len(y), y.dtype))
+                factor = joined_factor(model, net.theta, factor, rows)
+                factor.block_until_ready()  # blocks that wait would fill the memory
+            self._squares = key, factor
+        z, y = jnp.split(self._squares[1], [p], axis=1)
+        return z, Rows(None, y, jnp.ones(p + q, y.dtype))
 
     def cross_entropy(self, model, net, penalties):
         """Return the objective and its gradient in W, in double precision."""
         loss, gradient = 0.0, np.zeros(net.output.shape)
+        none = jax.tree.map(np.zeros_like, penalties)
         for rows in self.blocks():
-            of_block = entropy_and_gradient(model, net, rows)
+            of_block = loss_and_gradient(model, net, rows, none)
             loss += float(of_block[0])
             gradient += np.asarray(of_block[1], np.float64)
         loss += float(problem.total_penalty(model, *net, penalties))
@@ -213,27 +199,26 @@ class ChunkedRows:
         return loss, gradient
 
 
-# --- sums over rows in memory or in chunks --------------------------------------------
+# --- all rows, in memory or in chunks ------------------------------------------------
 
 
 def objective(model, net, rows, penalties):
     """Return the objective at the given output layer."""
-    if not isinstance(rows, ChunkedRows):
-        return problem.objective(model, net, rows, penalties)
-    if model.loss == "squared":
-        few = rows.least_squares(model, net.theta)
-        return _squared_objective(model, net, *few, penalties)
-    return rows.cross_entropy(model, net, penalties)[0]
+    return evaluated(model, net, rows, penalties, False)[1]
 
 
-def with_optimal_output(model, net, rows, penalties):
-    """Return the network with its optimal output layer, and the objective."""
-    if not isinstance(rows, ChunkedRows):
-        return inner.with_optimal_output(model, net, rows, penalties)
-    if model.loss == "squared":
-        few = rows.least_squares(model, net.theta)
-        return _with_least_squares(model, net, *few, penalties)
-    return _with_least_cross_entropy(model, net, rows, penalties)
+def evaluated(model, net, rows, penalties, projected):
+    """Return the network and its objective, with the optimal output layer if asked."""
+    z = None
+    if isinstance(rows, ChunkedRows):
+        if model.loss == "cross_entropy" and projected:
+            return _with_least_cross_entropy(model, net, rows, penalties)
+        if model.loss == "cross_entropy":
+            return net, rows.cross_entropy(model, net, penalties)[0]
+        z, rows = rows.least_squares(model, net)
+    if projected:
+        return inner.with_optimal_output(model, net, rows, penalties, z)
+    return net, problem.objective(model, net, rows, penalties, z)
 
 
 @partial(jax.jit, static_argnames="model")
@@ -245,31 +230,16 @@ def joined_factor(model, theta, factor, rows):
 
 
 @partial(jax.jit, static_argnames="model")
-def _squared_objective(model, net, z, rows, penalties):
-    loss = rows.weight @ example_losses(model, z @ net.output, rows.y)
-    return loss + problem.total_penalty(model, *net, penalties)
-
-
-@partial(jax.jit, static_argnames="model")
-def _with_least_squares(model, net, z, rows, penalties):
-    output, _ = inner.solve_squares(z, rows, penalties.output)
-    net = Net(net.theta, output)
-    return net, _squared_objective(model, net, z, rows, penalties)
-
-
-@partial(jax.jit, static_argnames="model")
-def entropy_and_gradient(model, net, rows):
-    """Return the cross-entropy of some rows, and its gradient in W."""
-    z = features(model, net.theta, rows.x)
-    values = z @ net.output
-    error = rows.weight[:, None] * loss_gradient(model, values, rows.y)
-    return rows.weight @ example_losses(model, values, rows.y), z.T @ error
+def loss_and_gradient(model, net, rows, penalties):
+    """Return the objective of some rows, and the gradient of its sum in W."""
+    found = problem.evaluate(model, net, rows, penalties)
+    return found.loss, found.z.T @ found.error
 
 
 @partial(jax.jit, static_argnames="model")
 def _optimal_for_batch(model, net, rows, penalties):
-    found = inner.solve_inner(model, net.theta, rows, penalties, net.output)
-    return found.output, found.factors.root
+    found = inner.solve_inner(model, net, rows, penalties)
+    return found.output, found.factors
 
 
 def _with_least_cross_entropy(model, net, rows, penalties):
@@ -278,24 +248,17 @@ def _with_least_cross_entropy(model, net, rows, penalties):
     Near the optimum the loss does not resolve a step, and line searches refuse good
     ones. The problem is convex: the least gradient of all that were seen is the best.
     """
-    batch, dtype = rows.large_batch, net.output.dtype
-    start, root = _optimal_for_batch(model, net, batch, penalties)
-    start, root = (np.asarray(a, np.float64) for a in (start, root))
-    if root.ndim == 2:
-        root = root[None]  # one block of all classes
-
-    def moved(coordinates):
-        """The output layer, class by class in the coordinates."""
-        step = np.einsum("cji,cj->ci", root, coordinates.reshape(root.shape[:2]))
-        return start + step.reshape(start.shape[::-1]).T
-
-    least = math.inf, math.nan, start.astype(dtype)
+    found = _optimal_for_batch(model, net, rows.large_batch, penalties)
+    start, factors = jax.tree.map(partial(np.asarray, dtype=np.float64), found)
+    least = math.inf, math.nan, net.output
 
     def evaluate(coordinates):
         nonlocal least
-        output = moved(coordinates).astype(dtype)
+        image = coordinates.reshape(*factors.root.shape[:2], 1)
+        output = start + factors.back(image, start.shape)
+        output = output.astype(net.output.dtype)
         loss, slope = rows.cross_entropy(model, net._replace(output=output), penalties)
-        slope = np.einsum("cji,ci->cj", root, slope.T.reshape(len(root), -1)).ravel()
+        slope = factors.half(slope).ravel()
         least = min(least, (np.abs(slope).max(), loss, output), key=itemgetter(0))
         return loss, slope
 

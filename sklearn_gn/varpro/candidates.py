@@ -1,11 +1,12 @@
-"""What the members share in predictions, by stacking.
+"""What is known of the members after a fit, and what they share in predictions.
 
-The candidates of a regression are the networks of each activation, whose mean counts as
-one model, the linear model, and the limit of infinitely many neurons. Each gives the
-density of rows that it has not seen, from its Gauss-Newton matrix or its kernel; the
-weights of :mod:`sklearn_gn.bayes.stacking`, one set for each target, are the shares.
-So networks that follow noise give way to the linear model, and those that are too small
-to the process, without a rule of size, noise or kind.
+The shares come from stacking. The candidates of a regression are the networks of each
+activation, whose mean counts as one model, the linear model, and the limit of
+infinitely many neurons. Each gives the density of rows that it has not seen, from its
+Gauss-Newton matrix or its kernel; the weights of :mod:`sklearn_gn.bayes.stacking`, one
+set for each target, are the shares. So networks that follow noise give way to the
+linear model, and those that are too small to the process, without a rule of size, noise
+or kind.
 
 Those of a classification are the small networks by the evidence, the wide ones, and the
 frequencies of the classes. Of the small networks
@@ -16,215 +17,296 @@ density of all rows, which keeps few rows from deciding.
 """
 
 import math
-from operator import itemgetter
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, logsumexp
 
-from sklearn_gn.bayes import evidence, gaussian_process, laplace, stacking
+from sklearn_gn.arrays.extremes import noise_deviation
+from sklearn_gn.bayes import evidence, evidence_gn, gaussian_process, laplace, stacking
 from sklearn_gn.bayes.gaussian_process import Kernel
 from sklearn_gn.bayes.laplace import left_out_rows
-from sklearn_gn.bayes.layers import RegularisedLayers
+from sklearn_gn.bayes.layers import Layers, RegularisedLayers, sum_over_blocks
+from sklearn_gn.bayes.linear_evidence import linear_model
+from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.varpro.members import (
     Member,
+    is_worth_threads,
     left_out_errors,
     left_out_values,
-    networks_of,
+    log_odds,
     shares,
-    with_shares,
+    side_by_side,
 )
 from sklearn_gn.varpro.wide_members import left_out_part
 
 _FIRST_ROWS = 200  # of the search for a kernel, which ends with three times as many
 
 
+# --- what is known of a member --------------------------------------------------------
+
+
+class Summary(NamedTuple):
+    """What is known of a member, in the user's units; of wide ones the first two."""
+
+    alpha: dict
+    loss: float
+    covariance: laplace.Deferred | None = None
+    # (k,)  variance of the noise of each target, over the mean of all
+    noise_ratio: np.ndarray | None = None
+    gram: np.ndarray | LargeGram | None = None  # Gauss-Newton matrix
+    alpha_method: str = "prior"
+    noise_std: np.ndarray | None = None  # (k,)
+    n_effective_parameters: float = math.nan
+    n_of_penalties: float = math.nan  # parameters that their choice amounts to
+    log_evidence: float = math.nan
+    n_rows: float = math.nan  # that it was fitted to, counted by weights
+
+
+def with_summaries(members, rows, options):
+    """Return members by the evidence with their summaries."""
+    heavy = bool(members) and is_worth_threads(members[0].model, rows)
+    return tuple(side_by_side(partial(_with_summary, rows, options), members, heavy))
+
+
+def _with_summary(rows, options, member):
+    model, net, n_effective = member.model, member.net, options.evidence.n_effective
+    y_scale = np.broadcast_to(options.scaling.y_scale, model.n_values)
+    sums = evidence_gn.sums_of(model, net.theta, rows)
+    found, value, loss = evidence_gn.at_penalties(model, net, sums, n_effective)
+    scale = net.beta * n_effective  # of the objective divided by the sum of weights
+    penalties, noise_ratio = net.alpha / scale, np.ones(model.n_values)
+    if model.loss == "squared":  # of features that have left the first layer
+        gone = np.setdiff1d(np.arange(model.sizes[0]), model.features)
+        penalties[3 + gone] = evidence.LARGEST / scale
+        value -= n_effective * float(np.sum(np.log(y_scale)))
+        if model.n_values > 1:
+            squares = sum_over_blocks(
+                lambda x, y, weight: weight @ (model.values(net.theta, x) - y) ** 2,
+                rows,
+                model.n_linear + model.n_values,
+            )
+            noise_ratio = laplace.noise_ratio(squares)
+    of_penalties = 0.0
+    if options.evidence.alpha is None:
+        of_penalties = evidence.parameters_of_penalties(found.gamma, model.groups())
+    known = Summary(
+        alpha=by_name(model, penalties),
+        loss=loss * options.scaling.loss_scale if loss > 0 else 0.0,
+        covariance=laplace.deferred_covariance(
+            model, sums, net.alpha, net.beta, n_effective
+        ),
+        noise_ratio=noise_ratio,
+        gram=sums.gram,
+        alpha_method=evidence_gn.alpha_method(sums.gram),
+        noise_std=y_scale * noise_deviation(net.beta, noise_ratio),
+        n_effective_parameters=float(np.sum(found.gamma)) + model.n_free,
+        n_of_penalties=of_penalties,
+        log_evidence=value,
+        n_rows=n_effective,
+    )
+    return member._replace(known=known)
+
+
+def by_name(model, penalties):
+    """Return penalties of the groups by their names."""
+    weights, layers = np.split(penalties[3:], [model.n_feature_groups])
+    named = dict(zip(("slope", "coef", "bias"), penalties[:3].tolist(), strict=True))
+    return {**named, "weights": weights, "layers": layers}
+
+
+# --- regression -----------------------------------------------------------------------
+
+
 class Candidate(NamedTuple):
     """Members that count as one model, and its density at rows that are left out."""
 
     members: tuple
-    summaries: tuple
-    share: np.ndarray  # (members, 1)  of the members among themselves
     log_p: np.ndarray  # (m, k)  log densities at laplace.left_out_rows
-    numbers: tuple = (math.inf,)  # of the members; those of other than networks last
 
     @classmethod
-    def of(cls, members, summaries, share, errors, variances, rows, n_effective):
-        """Return the candidate of left-out errors and variances, of shape (m, k).
+    def of(cls, members, errors, variances, weight, n_effective):
+        """Return the candidate of left-out errors and variances, (members, m, k).
 
         Penalties are not chosen again without a row. Each that the rows have chosen
         costs a model two units of log density: one is what a free parameter gains on
         rows that it was fitted to and loses on others, one that of models which the
         rows do not tell apart the simpler is the better choice.
         """
-        n_penalties = float(share[:, 0] @ [s.n_of_penalties for s in summaries])
-        of_targets = [
-            stacking.log_densities(*pair, rows.weight)
-            for pair in zip(errors.T, variances.T, strict=True)
-        ]
-        log_p = (
-            np.transpose(of_targets)
-            - stacking.COST_OF_A_PENALTY * n_penalties / n_effective
-        )
-        return cls(members, summaries, share, log_p)
+        share = shares(members)[:, 0]
+        mean = np.tensordot(share, errors, axes=1)
+        variance = np.tensordot(share, variances + (errors - mean) ** 2, axes=1)
+        pairs = zip(mean.T, variance.T, strict=True)
+        log_p = np.transpose([stacking.log_densities(*p, weight) for p in pairs])
+        n_penalties = float(share @ [m.known.n_of_penalties for m in members])
+        cost = stacking.COST_OF_A_PENALTY * n_penalties / n_effective
+        return cls(members, log_p - cost)
 
 
-def of_networks(members, summaries, rows, n_effective):
-    """Return the :class:`Candidate` of networks of each activation."""
+def of_kinds(members, rows, n_effective):
+    """Return the :class:`Candidate` of the networks of each activation."""
     found, some = [], left_out_rows(rows)
     for kind in dict.fromkeys(member.model.activations for member in members):
-        numbers = [i for i, m in enumerate(members) if m.model.activations == kind]
-        own = tuple(members[i] for i in numbers)
-        share, known = shares(own), tuple(summaries[i] for i in numbers)
-        pairs = [
-            left_out_errors(member, summary.covariance, n_effective, some)
-            for member, summary in zip(own, known, strict=True)
-        ]
-        errors, variances = np.swapaxes(pairs, 0, 1)
-        mean = np.tensordot(share[:, 0], errors, axes=1)
-        spread = variances + (errors - mean) ** 2
-        variances = np.tensordot(share[:, 0], spread, axes=1)
-        one = Candidate.of(own, known, share, mean, variances, some, n_effective)
-        found.append(one._replace(numbers=tuple(numbers)))
+        own = tuple(m for m in members if m.model.activations == kind)
+        pairs = [left_out_errors(member, n_effective, some) for member in own]
+        both = np.swapaxes(pairs, 0, 1)
+        found.append(Candidate.of(own, *both, some.weight, n_effective))
     return found
 
 
-def of_linear(linear, member, summary, rows, n_effective):
-    """Return the :class:`Candidate` of a LinearModel."""
-    some = left_out_rows(rows)
-    residuals = linear.coef[0] + some.x @ linear.coef[1:] - some.y
-    leverage = linear.leverage(some.x)
-    errors, factors = (
-        laplace.left_out_errors(a, leverage, some.weight, n_effective)
-        for a in (residuals, np.ones_like(residuals))
-    )
-    share, variances = np.ones((1, 1)), factors / linear.beta
-    return Candidate.of(
-        (member,), (summary,), share, errors, variances, some, n_effective
-    )
+def of_regression(members, rows, options, kernel, is_open):
+    """Return the members of all candidates with their shares, networks first.
+
+    A Gaussian process is one of them if ``is_open``; ``kernel`` is that of some rows,
+    if it is known.
+    """
+    n_effective = options.evidence.n_effective
+    candidates = of_kinds(members, rows, n_effective)
+    linear = linear_model(rows, n_effective)
+    if linear is not None:
+        d, k = members[0].model.sizes[0], rows.y.shape[1]
+        model = Layers((d,), (), k, "squared", tuple(range(d)))
+        alpha, gamma = linear.penalties(model.n_groups)
+        theta, beta = linear.coef.ravel(), linear.beta
+        net = RegularisedLayers(theta, alpha, beta, gamma, linear.log_evidence)
+        one = with_summaries((Member(model, net),), rows, options)
+        candidates += of_kinds(one, rows, n_effective)
+    process = of_process(rows, options, candidates, kernel) if is_open else None
+    candidates += [] if process is None else [process]
+    found, share = [], weights(candidates, left_out_rows(rows).weight, n_effective)
+    for candidate, own in zip(candidates, share, strict=True):
+        parts = zip(candidate.members, shares(candidate.members), strict=True)
+        found += [member._replace(share=part * own) for member, part in parts]
+    others = (member for member in found[len(members) :] if np.any(member.share))
+    return (*found[: len(members)], *others)
 
 
-def of_process(rows, n_effective, others, summary_of, seed, logs=None):
+def weights(candidates, weight, n_effective):
+    """Return the weights of the candidates, (candidates, k), by weighted rows."""
+    of_targets = np.transpose([candidate.log_p for candidate in candidates], (2, 1, 0))
+    return np.transpose([stacking.weights(p, weight, n_effective) for p in of_targets])
+
+
+def of_process(rows, options, others, logs=None):
     """Return the :class:`Candidate` of a Gaussian process, or None.
 
     It is fitted to some of the rows that are left out, and to all of them if it then
-    has a share beside the other candidates. ``summary_of`` maps the fitted process to
-    its summary; ``logs`` is the kernel of some rows, if it is known.
+    has a share beside the other candidates. ``logs`` is the kernel of some rows, if it
+    is known.
     """
-    share, logs = share_of_process(rows, n_effective, others, summary_of, seed, logs)
+    share, logs = share_of_process(rows, options, others, logs)
     if not np.any(share):
         return None
-    counts, order = _counts(rows, n_effective, seed)
+    counts, order = _counts(rows, options)
     if len(order) > _FIRST_ROWS:
         few = order[: 3 * _FIRST_ROWS]
         logs = gaussian_process.best_kernel(logs, *(a[few] for a in counts)).x
-    return _process(logs, counts, n_effective, summary_of)
+    return _process(logs, counts, options)
 
 
-def share_of_process(rows, n_effective, others, summary_of, seed, logs=None):
+def share_of_process(rows, options, others, logs=None):
     """Return the share of a process of some rows beside others, and its kernel."""
-    counts, order = _counts(rows, n_effective, seed)
+    counts, order = _counts(rows, options)
     if logs is None:
         few = order[:_FIRST_ROWS]
         logs = gaussian_process.first_kernel(*(a[few] for a in counts))
     few = order[: 3 * _FIRST_ROWS]
     part = type(counts)(*(a[few] for a in counts))
-    found = _process(logs, part, n_effective, summary_of)
+    found = _process(logs, part, options)
     if found is None:
         return 0.0, logs
-    at_few = [other._replace(log_p=other.log_p[few]) for other in others]
-    return weights([*at_few, found], part.weight, n_effective)[-1], logs
+    beside = [other._replace(log_p=other.log_p[few]) for other in others]
+    n_effective = options.evidence.n_effective
+    return weights([*beside, found], part.weight, n_effective)[-1], logs
 
 
-def _counts(rows, n_effective, seed):
+def _counts(rows, options):
     """The rows that are left out, with counts as weights, and an order of them."""
     some = left_out_rows(rows)
-    order = np.random.RandomState(seed).permutation(len(some.x))
-    return some._replace(weight=n_effective * some.weight), order
+    order = np.random.RandomState(options.seed).permutation(len(some.x))
+    return some._replace(weight=options.evidence.n_effective * some.weight), order
 
 
-def _process(logs, counts, n_effective, summary_of):
+def _process(logs, counts, options):
     """The :class:`Candidate` of a process of some rows, or None."""
     found = gaussian_process.fitted(Kernel.of(logs), *counts)
     if found is None:
         return None
-    noise = found.process.scale * found.process.kernel.noise
+    process, k, n_effective = (
+        found.process,
+        counts.y.shape[1],
+        options.evidence.n_effective,
+    )
+    noise, ones = process.scale * process.kernel.noise, np.ones(k)
+    y_scale = options.scaling.y_scale * ones
+    value = found.log_evidence - n_effective * float(np.sum(np.log(y_scale)))
+    sees_all = math.isclose(np.sum(counts.weight), n_effective)
+    known = Summary(
+        alpha={},
+        loss=found.loss * options.scaling.loss_scale,
+        covariance=laplace.Deferred(process.root),
+        noise_ratio=ones,
+        noise_std=y_scale * noise_deviation(1 / noise, ones),
+        n_effective_parameters=found.gamma,
+        n_of_penalties=process.kernel.n_determined(),
+        log_evidence=value if sees_all else math.nan,  # that of other data
+        n_rows=float(np.sum(counts.weight)),
+    )
     net = RegularisedLayers(found.theta, None, 1 / noise, None, found.log_evidence)
-    known = (Member(found.process, net),), (summary_of(found),), np.ones((1, 1))
     variances = np.broadcast_to(found.variances[:, None], found.errors.shape)
-    return Candidate.of(*known, found.errors, variances, counts, n_effective)
-
-
-def weights(candidates, weight, n_effective):
-    """Return the weights of the candidates, (candidates, k), by weighted rows."""
-    log_p = np.array([candidate.log_p for candidate in candidates])
-    of_targets = np.transpose(log_p, (2, 1, 0))
-    return np.transpose([stacking.weights(p, weight, n_effective) for p in of_targets])
-
-
-def stacked(candidates, rows, n_effective):
-    """Return the members with their shares, and the summaries."""
-    found = []
-    share = weights(candidates, left_out_rows(rows).weight, n_effective)
-    for candidate, own in zip(candidates, share, strict=True):
-        members = with_shares(candidate.members, candidate.share * own)
-        if networks_of(members) or np.any(own):
-            found += zip(candidate.numbers, members, candidate.summaries, strict=True)
-    _, members, summaries = zip(*sorted(found, key=itemgetter(0)), strict=True)
-    return members, list(summaries)
+    return Candidate.of(
+        (Member(process, net, known=known),),
+        found.errors[None],
+        variances[None],
+        counts.weight,
+        n_effective,
+    )
 
 
 # --- classes --------------------------------------------------------------------------
 
 
-def of_classes(small, summaries, wide, lacking, rows, n_effective):
+def of_classes(small, wide, lacking, rows, n_effective):
     """Return the members of a classification with their shares, and a constant.
 
     ``lacking`` are the wide members before they saw all rows, the first of them without
     the first part; empty if they have not.
     """
-    some = left_out_rows(rows)
+    some, k = left_out_rows(rows), rows.y.shape[1]
     # The prior counts as one row, in all classes alike.
-    counts = n_effective * rows.weight @ rows.y + 1 / rows.y.shape[1]
+    counts = n_effective * rows.weight @ rows.y + 1 / k
     # A row that stands for several is left out once only.
     left = counts - np.minimum(n_effective * some.weight, 1)[:, None] * some.y
     left /= np.sum(left, axis=1, keepdims=True)
     log_p = [np.sum(some.y * np.log(left), axis=1)]
     if small:
-        values = [
-            left_out_values(member, summary.covariance.get(), n_effective, some)
-            for member, summary in zip(small, summaries, strict=True)
-        ]
+        values = [left_out_values(member, n_effective, some) for member in small]
         if not np.isfinite(values).all():
             return small + wide
         p = np.mean([np.exp(_log_p(all_classes(u), some.y)) for u in values], axis=0)
-        cost = stacking.COST_OF_A_PENALTY * np.mean(
-            [s.n_of_penalties for s in summaries]
-        )
+        n_penalties = np.mean([member.known.n_of_penalties for member in small])
+        cost = stacking.COST_OF_A_PENALTY * n_penalties
         log_p.append(np.log(p) - cost / n_effective)
     of_wide = [member.values(some.x) for member in lacking or wide]
     share, factor = shares_and_factor(log_p, of_wide, rows, n_effective)
     wide = tuple(one.with_output(lambda output: factor * output) for one in wide)
-    constant = (_constant((small or wide)[0].model, counts),) if share[0] > 0 else ()
-    kinds = [kind for kind in (small, wide) if kind]
-    found: tuple = ()
-    for members, own in zip([*kinds, constant], [*share[1:], share[0]], strict=True):
-        found += with_shares(members, len(members) * [own / max(1, len(members))])
-    return found
-
-
-def _constant(model, counts):
-    """Return the member that predicts the frequencies of the classes."""
-    log_p = np.log(counts / np.sum(counts))
+    # The constant is a network without hidden layers, whose slopes are zero.
+    model = (small or wide)[0].model
+    model = model._replace(sizes=model.sizes[:1], activations=()).with_all_features()
     output = np.zeros((model.n_linear, model.n_values))
-    two = model.n_values == 1
-    output[0] = log_p[1] - log_p[0] if two else log_p - np.mean(log_p)
-    theta = model.join(output, [np.zeros(shape) for shape in model.shapes()])
-    alpha = np.full(model.n_groups, evidence.LARGEST)
-    gamma = np.zeros(model.n_groups)
-    return Member(model, RegularisedLayers(theta, alpha, 1.0, gamma, math.nan))
+    output[0] = log_odds(counts, model.n_values)
+    alpha, gamma = np.full(model.n_groups, evidence.LARGEST), np.zeros(model.n_groups)
+    net = RegularisedLayers(model.join(output, []), alpha, 1.0, gamma, math.nan)
+    constant = (Member(model, net),) if share[0] > 0 else ()
+    kinds = [kind for kind in (small, wide) if kind]
+    return tuple(
+        member._replace(share=own / len(members))
+        for members, own in zip([*kinds, constant], [*share[1:], share[0]], strict=True)
+        for member in members
+    )
 
 
 def shares_and_factor(log_p, wide, rows, n_effective):

@@ -12,8 +12,6 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.base import SoftmaxClassifier, unchanged_on_failure
 from sklearn_gn.data.chunks import (
-    check_class_weight,
-    first_of,
     labels_of,
     takes_only_chunks,
 )
@@ -85,7 +83,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Maximum number of iterations (epochs of mini-batch solvers) over all starts.
     tol : float, default=0.001
         The fit stops when three iterations lower the loss by less than this share, or,
-        for a committee, five raise the mean log evidence per row by less.
+        in a committee, raise the log evidence per row of no network by more.
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. None: no limit.
     early_stopping : bool, default=False
@@ -287,7 +285,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         weight = weight[weight > 0]
         factors = np.ones(len(self.classes_))
         factors[code] = by_class / weight
-        self._fit_labels(X, code, weight, factors, data, validation)
+        self._fit_rows(X, code[:, None], weight, data, validation, factors)
         return self
 
     @unchanged_on_failure
@@ -337,37 +335,14 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
             infinity, if the solver needs all rows at once and they are too many, if
             ``class_weight`` is "balanced", or if ``device`` names several devices.
         """
-        self._check_chunks_are_possible(chunks, X_val)
-        check_class_weight(self)
+        self._fit_chunks(chunks, classes, X_val, y_val)
+        return self
+
+    def _checked_chunks(self, chunks, first, classes):
+        """Return chunks, checked as they are read, and 1, for the class numbers."""
         self._check_class_weight()
-        first = first_of(chunks)
         labels = labels_of(chunks) if classes is None else np.asarray(classes)
         previous = self.warm_start and hasattr(self, "_fitted")
         self._find_classes(labels, np.ones(len(labels)), previous=previous)
         self._check_data(*(array[:1] for array in first[:2]), reset=True)
-        validation = self._check_validation(X_val, y_val)
-
-        def fit_in_memory(X, y, weight):
-            code = y[:, 0].astype(int)
-            metadata = {"sample_weight": weight}
-            data = {"X": X, "y": self.classes_[code], "metadata": metadata}
-            factors = self.class_weight or {}
-            factors = np.array([factors.get(c, 1.0) for c in self.classes_])
-            # The weights of chunks hold the factors.
-            weight = weight / np.where(factors > 0, factors, 1)[code]
-            self._fit_labels(X, code, weight, factors, data, validation)
-
-        self._fit_surveyed(
-            CheckedRows.of_classes(chunks, self, as_column=True),
-            self.n_features_in_ + 1,
-            fit_in_memory,
-            validation,
-            n_samples=lambda found: found.n_rows,
-        )
-        return self
-
-    def _fit_labels(self, X, code, weight, factors, data, validation):
-        """Fit to rows in memory, under factors of the classes."""
-        weight = np.where(factors[code] > 0, weight, 0)
-        factors = np.where(factors > 0, factors, 1)
-        self._fit_rows(X, code[:, None], weight, data, validation, factors)
+        return CheckedRows.of_classes(chunks, self), 1

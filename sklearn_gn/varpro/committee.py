@@ -1,4 +1,8 @@
-r"""A committee: its networks, the problem they are fitted to, and the fit.
+r"""The default: a committee of networks, the problem they are fitted to, and the fit.
+
+:func:`plan` chooses the networks, and :func:`fit` makes the problem, runs
+:func:`init` and :func:`step`, and gives the members and other candidates their shares
+(:mod:`sklearn_gn.varpro.candidates`).
 
 An iteration is a step of every member that has not ended.
 
@@ -53,27 +57,28 @@ from sklearn_gn.data.units import Units
 from sklearn_gn.linalg.large_gram import LARGEST_DENSE, affordable, work_of
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
-from sklearn_gn.varpro import wide_members
-from sklearn_gn.varpro.candidates import of_networks, share_of_process
-from sklearn_gn.varpro.fitted import set_fitted, summary_of, summary_of_process
+from sklearn_gn.varpro import candidates, wide_members
+from sklearn_gn.varpro.fitted import set_fitted
 from sklearn_gn.varpro.members import (
     Member,
     first_member,
-    former_members,
+    in_units,
     is_worth_threads,
     mean_values,
     networks_of,
     side_by_side,
 )
-from sklearn_gn.varpro.wide_members import N_PARTS, WideOptions, WideState
+from sklearn_gn.varpro.wide_members import N_PARTS, WideState
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}
 _MOST_WORK_OF_ALL_ROWS = 5e8  # of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
-_PATIENCE = 5  # iterations in which the members together gain nothing
 _WORTH = 10  # times tol: gain of log density a row that larger or more networks need
 _MUCH_WORK = 1e11  # of all steps of a member; from then on the tolerance rises
+
+
+# --- the networks --------------------------------------------------------------------
 
 
 class Plan(NamedTuple):
@@ -83,57 +88,7 @@ class Plan(NamedTuple):
     n_evidence: int  # whose penalties the evidence chooses; the others' are fixed
 
 
-class CommitteeOptions(NamedTuple):
-    """Settings of a run."""
-
-    evidence: EvidenceOptions
-    wide: WideOptions | None
-    n_evidence: int  # members by the evidence, which stand first
-    adds: bool  # whether the number of the members by the evidence is to be found
-    most_work: float  # of a step of a larger network; zero where the size is given
-    seed: int  # a checkpoint brings that of its fit
-    scaling: Units
-    is_open: bool  # whether all candidates are, not networks that are asked for
-
-
-class MemberRun(NamedTuple):
-    """What the fit of one member has reached."""
-
-    model: Layers
-    state: EvidenceState
-    best: Member
-    lowest: float  # criterion of the best
-    every: int  # of the rows it is fitted to: every so-manyth
-    report: Report | None = None
-
-    @property
-    def stop(self):
-        """Why it has ended; None if it has not."""
-        return None if self.report is None else self.report.stop
-
-
-class CommitteeState(NamedTuple):
-    """State of a fit; ``net`` is the tuple of the members' best networks."""
-
-    net: tuple
-    loss: float
-    criterion: float  # minus the number of steps: the last networks are the best
-    runs: tuple  # of the members by the evidence that are fitted now
-    wide: WideState | None
-    lowest: float = math.inf  # minus the log evidence per row, mean over the members
-    waited: int = 0  # iterations in which it hardly fell
-    ended: tuple = ()  # members of rounds that have ended
-    reason: str | None = None  # why the last of them has
-    tries: bool = False  # whether this round tries a larger network
-    reports: tuple = (None, None)  # the last Report of both kinds, or None
-    kernel: np.ndarray | None = None  # of a Gaussian process of some rows, if tried
-    next_seconds: float = 0.0  # that one more step and the end of the fit may take
-
-
-# --- the networks --------------------------------------------------------------------
-
-
-def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
+def plan(estimator, X, y, weight):
     """Return the :class:`Plan` of a committee, or None where there is none.
 
     Penalties are chosen by the evidence, or given, for fully connected networks that
@@ -142,67 +97,81 @@ def plan(estimator, n_rows, n_features, n_values, n_independent=1.0):
     problem of variable projection as it is published. Many classes in many rows want
     wide networks, whose matrix is too large: the default members of a classifier are
     wide there, and fitted by mini-batches. In smaller tables four of them are.
-    ``n_independent`` is the number of targets that are independent of each other.
     """
     alpha, loss, n_init = estimator.alpha, estimator._loss, estimator.n_init
-    activation, default = (
-        estimator.activation,
-        isinstance(estimator.hidden_layer_sizes, str),
-    )
-    chosen = isinstance(alpha, dict) or (isinstance(alpha, str) and alpha == "auto")
+    solver, plain = estimator._solver_object(), estimator._short_forms["gnvpro"]
+    squared, settings = loss == "squared", plain.get_params()
+    if squared:  # which may be Huber's
+        settings["loss"] = getattr(solver, "loss", None)
+    is_plain = solver.name == plain.name and solver.get_params() == settings
+    default = isinstance(estimator.hidden_layer_sizes, str)
     given = isinstance(alpha, Real) and alpha < math.inf and default
     is_mlp = isinstance(estimator.network, str) and estimator.network == "mlp"
-    if not (is_mlp and (chosen or given) and estimator._default_solver()):
+    has_penalties = isinstance(alpha, str | dict) or given
+    if not (is_mlp and has_penalties and is_plain):
         return None
-    former = []  # networks of the former committee, if the fit continues with it
-    if estimator.warm_start and getattr(estimator, "_fitted", (0,))[0] is None:
-        former = [member.model for member in networks_of(estimator._fitted[1])]
-    names = ACTIVATIONS
+    (n_rows, n_features), n_values = X.shape, y.shape[1]
+    n_values = 1 if n_values == 2 and not squared else n_values
     # The neurons of one target serve two, and each further one adds a quarter of them,
     # as long as there are rows enough and the Gauss-Newton matrix stays dense.
+    n_independent = 1.0
+    if default and squared and n_values > 1:
+        n_independent = independent_targets(y, weight)
     wanted = round(_NEURONS[loss] * (2 + max(2.0, n_independent)) / 4)
     most = LARGEST_DENSE - n_values * (1 + n_features)
     most = min(most // (1 + n_features + n_values), n_rows)
     sizes = (max(_NEURONS[loss], min(wanted, most)),)
-    by_turns = isinstance(activation, str) and activation == "auto"
+    names = estimator.activation
+    by_turns = isinstance(names, str) and names == "auto"
     if not (default and by_turns):
         # The networks load JAX, which fits with default settings do without.
         from sklearn_gn.networks import MLP
         from sklearn_gn.networks._base import checked_network, checked_sizes
 
-        given = sizes if default else estimator.hidden_layer_sizes
-        sizes = checked_sizes("hidden_layer_sizes", given)
-        given = activation if isinstance(activation, str) else (*activation,)
-        checked_network(MLP(sizes, "tanh" if by_turns else given))
-    if loss == "squared" and former:  # whose layers may have grown
-        sizes = former[0].sizes[1:] if default else sizes
-        names = [(model.activations or ("relu",))[0] for model in former]
+        sizes = sizes if default else estimator.hidden_layer_sizes
+        sizes = checked_sizes("hidden_layer_sizes", sizes)
+        names = names if isinstance(names, str) else (*names,)
+        checked_network(MLP(sizes, "tanh" if by_turns else names))
+        names = (names,) * len(sizes) if isinstance(names, str) else names
+    features, of_classes = tuple(range(n_features)), default and not squared
 
-    def network(name, sizes):
-        own = name if by_turns else activation
-        own = (own,) * len(sizes) if isinstance(own, str) else (*own,)
-        features = tuple(range(n_features))
+    def network(activations, sizes):
+        own = activations if by_turns else names
         return Layers((n_features, *sizes), own, n_values, loss, features)
 
-    kinds, wide = [network(name, sizes) for name in names], network("relu", (_WIDTH,))
-    size, of_classes = len(kinds[0].groups()), default and loss != "squared"
-    all_wide = work_of(n_rows, size) > _MOST_WORK_OF_ALL_ROWS
-    all_wide = former[0].sizes[1:] == (_WIDTH,) if former else all_wide
-    n = n_init if n_init != "auto" else len(former) or len(ACTIVATIONS)
-    if of_classes and all_wide:
-        return Plan([wide] * (N_PARTS if n_init == "auto" and not former else n), 0)
+    if estimator.warm_start and hasattr(estimator, "_fitted"):
+        before, members, _ = estimator._fitted
+        members = networks_of(members) if before is None else ()
+        models = [member.model.with_all_features() for member in members]
+        asked = [
+            network(model.activations, model.sizes[1:] if default else sizes)
+            for model in models
+        ]
+        n_wide = sum(of_classes and model.sizes[1:] == (_WIDTH,) for model in models)
+        n = len(models) - n_wide or n_wide
+        if not models or asked != models or n_init not in ("auto", n):
+            raise ValueError(
+                "warm_start=True continues with the networks of the previous fit; the "
+                f"parameters and X now ask for n_init={n_init!r} networks with chosen "
+                f"penalties, hidden_layer_sizes={estimator.hidden_layer_sizes!r} and "
+                f"activation={estimator.activation!r} on {n_features} features. "
+                "Fit a new estimator."
+            )
+        return Plan(models, len(models) - n_wide)
+    kinds = [network((name,) * len(sizes), sizes) for name in ACTIVATIONS]
+    wide, size = network(("relu",), (_WIDTH,)), len(kinds[0].groups())
+    if of_classes and work_of(n_rows, size) > _MOST_WORK_OF_ALL_ROWS:
+        return Plan([wide] * (N_PARTS if n_init == "auto" else n_init), 0)
     # One network is fitted by variable projection where a matrix would be too large,
     # or where the parameters of the last layer, which it eliminates, are most of many.
-    of_output = kinds[0].n_linear * n_values if loss == "squared" else size
+    of_output = kinds[0].n_linear * n_values if squared else size
     is_large = size > LARGEST_DENSE and 2 * of_output > size
     if is_large or not affordable(n_rows, size):
         return None
+    n = len(kinds) if n_init == "auto" else n_init
     is_mixed = of_classes and n_init == "auto" and switches.on("varpro.wide_members")
-    if former:
-        is_mixed = of_classes and former[-1].sizes[1:] == (_WIDTH,)
-        n -= N_PARTS * is_mixed
-    members = [kinds[number % len(kinds)] for number in range(n)]
-    return Plan(members + [wide] * N_PARTS * is_mixed, n)
+    small = [kinds[number % len(kinds)] for number in range(n)]
+    return Plan(small + [wide] * N_PARTS * is_mixed, n)
 
 
 def independent_targets(y, weight):
@@ -223,12 +192,27 @@ def independent_targets(y, weight):
 # --- the problem ---------------------------------------------------------------------
 
 
+class CommitteeOptions(NamedTuple):
+    """Settings of a run."""
+
+    evidence: EvidenceOptions
+    wide: EvidenceOptions | None  # of wide members, whose penalties stay
+    n_evidence: int  # members by the evidence, which stand first
+    robust: bool  # whether the loss is Huber's
+    adds: bool  # whether the number of the members by the evidence is to be found
+    most_work: float  # of a step of a larger network; zero where the size is given
+    is_open: bool  # whether all candidates are, not networks that are asked for
+    scaling: Units
+    seed: int  # a checkpoint brings that of its fit
+
+
 def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
     """Fit the committee of a :class:`Plan` and set the fitted attributes."""
     rows, options = _problem(estimator, plan, X, y, weight, n_effective, rng)
     seeds = rng.randint(np.iinfo(np.int32).max, size=len(plan.models))
     if estimator.warm_start and hasattr(estimator, "_fitted"):
-        starts = former_members(estimator, plan.models, options.scaling)
+        _, members, former = estimator._fitted
+        starts = [in_units(m, former, options.scaling) for m in networks_of(members)]
     else:
         n = options.evidence.n_effective
         starts = [
@@ -237,7 +221,7 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
         ]
     estimator._run_from(
         [tuple(starts)],
-        ROBUST_COMMITTEE if estimator._is_robust() else COMMITTEE,
+        ROBUST_COMMITTEE if options.robust else COMMITTEE,
         (rows, options),
         (None, options.scaling),
         mean_values,
@@ -259,10 +243,11 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     rows = Rows(scaling.x(X), scaling.y(y), weight)
     warm = estimator.warm_start and hasattr(estimator, "_fitted")
     alpha, model = estimator.alpha, plan.models[0]  # given penalties of the groups
+    is_dict = isinstance(alpha, dict)
     if isinstance(alpha, Real):
         # Less than a rounding is lost.
         alpha = np.full(model.n_groups, max(float(alpha), np.finfo(np.float64).eps))
-    elif isinstance(alpha, dict):
+    elif is_dict:
         lengths = dict.fromkeys(("slope", "coef", "bias"))
         lengths["weights"] = model.n_feature_groups
         lengths["layers"] = max(0, len(model.sizes) - 2)
@@ -277,24 +262,16 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
         seed=int(rng.randint(np.iinfo(np.int32).max)),
         alpha=alpha,
     )
+    wide = None
     if plan.n_evidence:
         rows = rows_for(estimator.device, rows, model)
-    wide = None
     if plan.n_evidence < len(plan.models):
         warn_of_cpu(estimator.device, "wide members by mini-batches")
         # A dict has no penalties of wide members beside small ones.
-        both = plan.n_evidence > 0 and isinstance(estimator.alpha, dict)
-        # Products of products must fit into single precision.
-        fits = np.max(np.abs(rows.x)) < np.finfo(np.float32).max ** 0.25
-        wide = WideOptions(
-            n_effective=options.n_effective,
-            damping=options.damping,
-            tol=options.tol,
-            continues=warm,
-            alpha=None if both else alpha,
-            dtype=np.float32 if fits else np.float64,
-        )
-    robust = estimator._is_robust()
+        wide = options._replace(alpha=None) if plan.n_evidence and is_dict else options
+        if warm and wide.damping is None:  # that of the last epochs
+            wide = wide._replace(damping=1.0)
+    robust = estimator._solver_object().loss == "huber"
     given = estimator.hidden_layer_sizes, estimator.alpha, estimator.n_init
     is_open = estimator._loss == "squared" and not robust
     is_open &= all(isinstance(value, str) for value in given)  # which is "auto"
@@ -303,24 +280,61 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     most_work = work_of(len(X), len(model.groups())) / 2 if adds and is_open else 0.0
     is_open &= estimator.activation == "auto"
     return rows, CommitteeOptions(
-        options, wide, plan.n_evidence, adds, most_work, options.seed, scaling, is_open
+        evidence=options,
+        wide=wide,
+        n_evidence=plan.n_evidence,
+        robust=robust,
+        adds=adds,
+        most_work=most_work,
+        is_open=is_open,
+        scaling=scaling,
+        seed=options.seed,
     )
 
 
 # --- the fit -------------------------------------------------------------------------
 
 
+class MemberRun(NamedTuple):
+    """What the fit of one member has reached."""
+
+    model: Layers
+    state: EvidenceState
+    best: Member
+    lowest: float  # criterion of the best
+    every: int  # of the rows it is fitted to: every so-manyth
+    report: Report = Report(math.nan, math.nan)  # of the last step
+
+
+class CommitteeState(NamedTuple):
+    """State of a fit."""
+
+    runs: tuple = ()  # of the members by the evidence that are fitted now
+    wide: WideState | None = None
+    loss: float = math.inf
+    criterion: float = 0.0  # minus the number of steps: the last networks are the best
+    ended: tuple = ()  # members of rounds that have ended
+    reason: str | None = None  # why the last of them has
+    tries: bool = False  # whether this round tries a larger network
+    reports: tuple = (None, None)  # the last Report of both kinds, or None
+    kernel: np.ndarray | None = None  # of a Gaussian process of some rows, if tried
+    next_seconds: float = 0.0  # that one more step and the end of the fit may take
+
+    @property
+    def net(self):
+        """The members with their best networks, which would be returned now."""
+        running = () if self.tries else tuple(run.best for run in self.runs)
+        return self.ended + running + (self.wide.members if self.wide else ())
+
+
 def init(rows, members, options):
     """Return the state of a fit that starts from some members."""
-    small, wide = members[: options.n_evidence], members[options.n_evidence :]
-    state = CommitteeState((), math.nan, 0.0, (), None)
-    if small:
-        state = _with_round(rows, state, small, options.evidence)
-    if wide:
-        wide = wide_members.init(rows, wide, options.wide)
-        loss = state.loss if small else wide.loss
-        state = state._replace(loss=loss, wide=wide)
-    return state._replace(net=_networks(state))
+    state, n = CommitteeState(), options.n_evidence
+    if n > 0:
+        state = _with_round(rows, state, members[:n], options.evidence)
+    if n < len(members):
+        state = state._replace(wide=wide_members.init(members[n:], options.wide))
+    return state
 
 
 def step(rows, state, options):
@@ -333,25 +347,17 @@ def step(rows, state, options):
     if state.wide and (of_wide is None or of_wide.stop is None):
         wide, of_wide = wide_members.step(rows, state.wide, options.wide, options.seed)
         state = state._replace(wide=wide)
-    state = state._replace(
-        net=_networks(state),
-        loss=(report or of_wide).loss,
-        criterion=state.criterion - 1,
-        reports=(report, of_wide),
-    )
     # The end of a fit takes sums over all rows, as a step on all of them does.
     parts = 1 + max((run.every for run in state.runs), default=1)
-    seconds = parts * (time.perf_counter() - began)
-    state = state._replace(next_seconds=seconds)
-    runs_on = any(r is not None and r.stop is None for r in state.reports)
-    report = report or of_wide
-    return state, report._replace(stop=None if runs_on else report.stop)
-
-
-def _networks(state):
-    """The networks that would be returned now."""
-    running = () if state.tries else tuple(run.best for run in state.runs)
-    return state.ended + running + (state.wide.members if state.wide else ())
+    reports, shown = (report, of_wide), report or of_wide
+    runs_on = any(r is not None and r.stop is None for r in reports)
+    state = state._replace(
+        loss=shown.loss,
+        criterion=state.criterion - 1,
+        reports=reports,
+        next_seconds=parts * (time.perf_counter() - began),
+    )
+    return state, shown._replace(stop=None if runs_on else shown.stop)
 
 
 # --- rounds of the members by the evidence -------------------------------------------
@@ -361,7 +367,7 @@ def _with_round(rows, state, members, options):
     """Return the state in which these members begin."""
 
     def begun(member):
-        model, net = member
+        model, net = member.model, member.net
         every = max(1, len(rows.x) // model.n_rows_of_matrix(len(rows.x)))
         some, of_some = _part(rows, every, options)
         state = evidence_gn.init_at(
@@ -373,9 +379,7 @@ def _with_round(rows, state, members, options):
     with_threads = is_worth_threads(members[0].model, rows)
     runs = tuple(side_by_side(begun, members, with_threads))
     loss = float(np.mean([run.state.loss for run in runs]))
-    return state._replace(
-        runs=runs, loss=loss, lowest=np.mean([run.lowest for run in runs]), waited=0
-    )
+    return state._replace(runs=runs, loss=loss)
 
 
 def _part(rows, every, options):
@@ -390,48 +394,49 @@ def _part(rows, every, options):
 
 def _next_round(rows, state, report, options):
     """Return the state in which further members begin, or the end of the fit."""
-    running, n = tuple(run.best for run in state.runs), options.evidence.n_effective
+    running, ended = tuple(run.best for run in state.runs), state.ended
+    n, tol = options.evidence.n_effective, options.evidence.tol
     grows = options.most_work > 0 and report.stop != "rounding"
-    worth = _WORTH * options.evidence.tol
-    if state.tries:
-        gain = _best(running).net.log_evidence - _best(state.ended).net.log_evidence
-        grows = grows and gain > worth * n
-        ended = running if gain > worth * n else state.ended
+    now, before = (
+        max((member.net.log_evidence for member in members), default=-math.inf)
+        for members in (running, ended)
+    )
+    # 1. The members of this round; a larger network takes the place of the smaller.
+    if not state.tries:
+        grows, ended = grows and not ended, ended + running
+    elif now - before > _WORTH * tol * n:
+        ended = running
     else:
-        grows = grows and not state.ended
-        ended = state.ended + running
-    if state.ended is not ended:
+        grows = False
+    if ended is not state.ended:
         state = state._replace(ended=ended, reason=report.stop)
-    number = [options.seed, len(ended), ended[0].model.sizes[-1]]
-    rng, tries = np.random.RandomState(number), False
+    # 2. A larger network, or as many further members as are worth it.
+    rng = np.random.RandomState([options.seed, len(ended), ended[0].model.sizes[-1]])
+    by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
+    larger, members = None, ()
     if grows and switches.on("varpro.growth"):
-        larger = _larger(_best(ended), rows, n, rng, options.most_work)
-        tries = larger is not None
-    if tries:
+        larger = _larger(by_evidence[0], rows, n, rng, options.most_work)
+    if larger is not None:
         members = (larger,)
-    else:
-        n_lacking = 0
-        if state.reason != "rounding":
-            count, kernel = _n_members(ended, rows, options, state.kernel)
-            state, n_lacking = state._replace(kernel=kernel), count - len(ended)
-        if n_lacking <= 0:
-            return state._replace(tries=True), report._replace(stop=state.reason)
-        by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
-        kinds = list(dict.fromkeys(member.model for member in by_evidence))
+    elif state.reason != "rounding":
+        count, kernel = _n_members(ended, rows, options, state.kernel)
+        state, kinds = state._replace(kernel=kernel), [m.model for m in by_evidence]
+        kinds = list(dict.fromkeys(kinds))
         members = tuple(
-            first_member(kinds[i % len(kinds)], rows, n, rng) for i in range(n_lacking)
+            first_member(kinds[i % len(kinds)], rows, n, rng)
+            for i in range(count - len(ended))
         )
-    state = _with_round(rows, state._replace(tries=tries), members, options.evidence)
-    return state, report._replace(stop=None)
-
-
-def _best(members):
-    return max(members, key=lambda member: member.net.log_evidence)
+    if not members:
+        return state._replace(tries=True), report._replace(stop=state.reason)
+    state = state._replace(tries=larger is not None)
+    return _with_round(rows, state, members, options.evidence), report._replace(
+        stop=None
+    )
 
 
 def _larger(member, rows, n_effective, rng, most_work):
     """Return a member with as many new neurons, or None where it costs too much."""
-    model, net = member
+    model, net = member.model, member.net
     first = model.sizes[1]
     larger = model._replace(sizes=(model.sizes[0], 2 * first))
     size = len(larger.groups())
@@ -448,8 +453,13 @@ def _larger(member, rows, n_effective, rng, most_work):
 
 
 def _n_members(members, rows, options, kernel):
-    """Return the number of members for which one more would be hardly any better."""
-    if len(members) < 2:
+    """Return the number of members for which one more would be hardly any better.
+
+    It is that of the present ones where a Gaussian process leaves them no share, whose
+    ``kernel`` for some rows is returned, too, as soon as it is known.
+    """
+    n = len(members)
+    if n < 2:
         return 2, kernel
     some, worth = left_out_rows(rows), _WORTH * options.evidence.tol
     values = np.array([member.values(some.x) for member in members])
@@ -460,20 +470,14 @@ def _n_members(members, rows, options, kernel):
         p = [np.sum(some.y * softmax(all_classes(u), axis=1), axis=1) for u in values]
         variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
     gain = some.weight @ variance / (2 * np.sum(some.weight))
-    n = len(members)
     if gain >= worth * n * (n + 1) and options.is_open:
-        n_effective = options.evidence.n_effective
-        summaries = [summary_of(rows, options, member) for member in members]
-        networks = of_networks(members, summaries, rows, n_effective)
-        of_process = partial(summary_of_process, rows, options)
-        share, kernel = share_of_process(
-            rows, n_effective, networks, of_process, options.seed, kernel
-        )
+        networks = candidates.with_summaries(members, rows, options)
+        networks = candidates.of_kinds(networks, rows, options.evidence.n_effective)
+        share, kernel = candidates.share_of_process(rows, options, networks, kernel)
         if np.all(share == 1):
             gain = 0.0
     ratio = np.nan_to_num(gain / max(worth, np.finfo(float).tiny))
-    count = int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, N_PARTS))
-    return count, kernel
+    return int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, N_PARTS)), kernel
 
 
 def _evidence_step(rows, state, options):
@@ -483,32 +487,23 @@ def _evidence_step(rows, state, options):
     # for minutes, for the last digits.
     work = iteration * work_of(len(rows.x), len(model.groups()))
     options = options._replace(tol=options.tol * max(1.0, work / _MUCH_WORK))
-    running = [run for run in state.runs if run.stop is None]
-    take = partial(_run_after_step, rows, options)
-    moved = iter(side_by_side(take, running, is_worth_threads(model, rows)))
-    runs = [next(moved) if run.stop is None else run for run in state.runs]
-    exact = next((run.report for run in runs if run.stop == "rounding"), None)
-    if exact is not None:  # beside it the others have no share
-        runs = [
-            run
-            if run.stop
-            else run._replace(report=(run.report or exact)._replace(stop="rounding"))
-            for run in runs
+    take, heavy = partial(_run_after_step, rows, options), is_worth_threads(model, rows)
+    runs = side_by_side(take, state.runs, heavy)
+    if any(
+        run.report.stop == "rounding" for run in runs
+    ):  # beside it others have no share
+        ended = [
+            run.report._replace(stop=run.report.stop or "rounding") for run in runs
         ]
-    report, waited = _report(runs, len(running)), 0
-    lowest = float(np.mean([run.lowest for run in runs]))
-    if options.tol > 0:
-        # Log evidence per row; with given penalties, the loss.
-        unit = 1.0 if options.alpha is None else lowest
-        fell = state.lowest - lowest > options.tol * unit
-        waited = 0 if fell or any(run.every > 1 for run in runs) else state.waited + 1
-        if waited >= _PATIENCE and report.stop is None:
-            report = report._replace(stop="tol")  # a few members go on, for little
-    return state._replace(runs=tuple(runs), lowest=lowest, waited=waited), report
+        runs = [r._replace(report=e) for r, e in zip(runs, ended, strict=True)]
+    n_running = sum(run.report.stop is None for run in state.runs)
+    return state._replace(runs=tuple(runs)), _report(runs, n_running)
 
 
 def _run_after_step(rows, options, run):
-    """The run of a member after a step, with its best network so far."""
+    """The run of a member after a step, unless it has ended, with its best network."""
+    if run.report.stop is not None:
+        return run
     some, of_some = _part(rows, run.every, options)
     state, report = evidence_gn.step(run.model, some, run.state, of_some)
     run = run._replace(state=state, report=report)
@@ -557,7 +552,7 @@ def _report(runs, n_running):
     names = "loss", "grad_norm", "step_size", "damping", "gain_ratio"
     means = {name: mean(getattr(r, name) for r in reports) for name in names}
     extra = {name: mean(r.extra[name] for r in reports) for name in reports[0].extra}
-    stops = [run.stop for run in runs]
+    stops = [report.stop for report in reports]
     return Report(
         **means,
         inner_iterations=max(r.inner_iterations for r in reports),
@@ -574,13 +569,11 @@ def _continued(rows, state):
             state=evidence_gn.continued(run.model, rows, run.state),
             lowest=math.inf,
             every=1,
-            report=None,
+            report=Report(math.nan, math.nan),
         )
         for run in state.runs
     ]
-    return state._replace(
-        runs=tuple(runs), lowest=math.inf, waited=0, reports=(None, None)
-    )
+    return state._replace(runs=tuple(runs), reports=(None, None))
 
 
 COMMITTEE = Algorithm("gnvpro", init, step, compiled=False)

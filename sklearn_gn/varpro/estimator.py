@@ -22,24 +22,22 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import GaussNewtonEstimator, cross_entropy
-from sklearn_gn.data.chunks import (
-    check_early_stopping,
-    check_on_one_device,
-    check_repeatable,
-)
+from sklearn_gn.data.chunks import check_on_one_device, first_chunk
 from sklearn_gn.data.rows import (
     canonical_rows,
+    check_fits,
+    check_sample_weight,
+    chunks_of,
     feature_spread,
     shares,
     validate_data,
     validation_split,
 )
-from sklearn_gn.data.tables import chunks_of
 from sklearn_gn.data.units import Units
 from sklearn_gn.optim.solver import Rows, has_mini_batches
 from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.runtime.memory import check_fits
-from sklearn_gn.varpro import committee, members
+from sklearn_gn.varpro import committee
+from sklearn_gn.varpro.members import blockwise, hidden_features, mean_values
 
 _MOST_STEPS = 100  # of one network, where max_iter is "auto"
 _MOST_STEPS_BY_EVIDENCE = 3000  # the same of committees, whose steps take milliseconds
@@ -75,9 +73,7 @@ class _VarProNet(
         "scale": ["boolean"],
     }
     _not_of_every_fit = (
-        "_covariances",
         "_degrees_of_freedom",
-        "_noise_ratios",
         "_error_bars",
         "coefs_",
         "estimators_",
@@ -102,8 +98,13 @@ class _VarProNet(
         weights that sum to one, or None, and ``factors`` multiply the odds of the
         classes.
         """
+        # 1. Distinct rows, of which some may be set aside.
         began, rng = time.perf_counter(), check_random_state(self.random_state)
-        of_classes, n_effective = is_classifier(self), float(weight.sum())
+        of_classes = factors is not None
+        if of_classes:
+            weight = np.where(factors[y[:, 0]] > 0, weight, 0)
+            factors = np.where(factors > 0, factors, 1)
+        n_effective = float(weight.sum())
         kept, weight = canonical_rows(X, y.astype(np.float64), weight)
         X, y = X[kept], y[kept]
         if self.early_stopping and validation is None:
@@ -115,25 +116,17 @@ class _VarProNet(
             X, y, weight = X[train], y[train], weight[train]
             n_effective *= float(weight.sum())
             weight = shares(weight)
-        y, n_independent = self._targets(y) if of_classes else y, 1.0
-        if (
-            isinstance(self.hidden_layer_sizes, str)
-            and not of_classes
-            and y.shape[1] > 1
-        ):
-            n_independent = committee.independent_targets(y, weight)
-        plan = committee.plan(self, *X.shape, self._n_values(y), n_independent)
-        self._feature_spread = 1.0
-        if not self.scale and plan is None:
-            self._feature_spread = feature_spread(X)
         words = {"validation": validation, "data": data, "began": began}
-        if plan is None or of_classes:
-            self._refuse_huber()
+        # 2. The default is a committee.
+        if of_classes:
+            y = np.eye(len(self.classes_))[y[:, 0].astype(int)]
+        plan = committee.plan(self, X, y, weight)
         if plan is not None:
-            self._iterations = _MOST_STEPS_BY_EVIDENCE
+            self._iterations, self._feature_spread = _MOST_STEPS_BY_EVIDENCE, 1.0
             committee.fit(self, plan, X, y, weight, n_effective, factors, rng, **words)
             return
-        self._iterations = _MOST_STEPS
+        # 3. Other settings ask for one network.
+        self._refuse_huber()
         if of_classes:
             weight, n_effective = shares(weight * (y @ factors)), len(X)
             if validation is not None:
@@ -145,21 +138,15 @@ class _VarProNet(
         n_padded = backend.row_bucket(len(X), cheap=256)
         rows = scaling.x(X), scaling.y(y), weight
         rows = Rows(*(self._cast(backend.pad_rows(a, n_padded)) for a in rows))
-        counts = {"n_rows": np.count_nonzero(weight), "n_samples": n_effective}
-        self._fit_network(rows, rows, scaling, rng, **counts, **words)
-
-    def _targets(self, y):
-        """Targets, or probabilities of the classes from their numbers."""
-        if not is_classifier(self):
-            return y
-        return np.eye(len(self.classes_))[y.ravel().astype(int)]
+        n_rows = np.count_nonzero(weight)
+        self._fit_network(X, rows, rows, scaling, rng, n_rows, n_effective, **words)
 
     def _n_values(self, y):
         """Number of values of the output layer; one value stands for two classes."""
         return 1 if is_classifier(self) and y.shape[1] == 2 else y.shape[1]
 
     def _refuse_huber(self):
-        if self._is_robust():
+        if getattr(self._solver_object(), "loss", None) == "huber":
             raise ValueError(
                 "loss='huber' of the solver needs a committee: a regressor with network"
                 "='mlp' and alpha='auto', or a number and hidden_layer_sizes='auto'. "
@@ -177,12 +164,14 @@ class _VarProNet(
             return units
         return units._replace(y_center=np.zeros(self._n_values(y)), y_scale=1.0)
 
-    def _fit_network(self, rows, example, scaling, rng, *, n_rows, n_samples, **words):
-        """Fit one network to rows in the units of a scaling."""
+    def _fit_network(self, X, rows, example, scaling, rng, n_rows, n_samples, **words):
+        """Fit one network to rows in the units of a scaling, of which X are some."""
         from sklearn_gn.varpro.baselines import ALGORITHMS
+        from sklearn_gn.varpro.gnvpro import Settings, needed_bytes
         from sklearn_gn.varpro.problem import Model
-        from sklearn_gn.varpro.training import Settings, needed_bytes
 
+        self._iterations = _MOST_STEPS
+        self._feature_spread = 1.0 if self.scale else feature_spread(X)
         solver = self._solver_object()
         settings = Settings(
             model=Model(self._network_object(example.x.shape[1]), self._loss),
@@ -197,7 +186,7 @@ class _VarProNet(
             seed=np.int32(rng.randint(np.iinfo(np.int32).max)),
             mesh=backend.mesh_of(self.device),
         )
-        if settings.mesh is not None and has_mini_batches(self._solver_object()):
+        if settings.mesh is not None and has_mini_batches(solver):
             raise ValueError(
                 f"device={self.device!r}: the mini-batches of solver={solver.name!r} "
                 "are too small for several devices. Give one device, or solver="
@@ -222,46 +211,41 @@ class _VarProNet(
             **words,
         )
 
-    def _run_from(
-        self,
-        starts,
-        algorithm,
-        problem,
-        fitted,
-        values_of,
-        finish,
-        *,
-        validation,
-        data,
-        began,
-    ):
+    def _run_from(self, starts, algorithm, problem, fitted, values_of, finish, **words):
         """Run an algorithm on a problem and set the fitted attributes.
 
         ``fitted`` is the model, None for a committee, and the scaling; ``values_of``
-        maps a network and scaled rows to the values of the output layer, ``finish``
-        sets what a run has found, and ``began`` is when the fit did.
+        maps a network and scaled rows to the values of the output layer, and ``finish``
+        sets what a run has found. The words are ``validation``, ``data``, and when the
+        fit ``began``.
         """
-        model, scaling = fitted
-        val_loss, name = None, "classes_" if is_classifier(self) else "_single_target"
+        (model, scaling), validation, val_loss = fitted, words["validation"], None
+        of_classes = is_classifier(self)
         if validation is not None:
-            y, weight = validation[1], validation[2]
-            x = scaling.x(validation[0])
-            y = y if is_classifier(self) else scaling.y(y)
+            x, y, weight = validation
+            x, y = scaling.x(x), y.astype(int) if of_classes else scaling.y(y)
 
             def val_loss(net):
                 values = values_of(net, x)
-                if is_classifier(self):
-                    return cross_entropy(values, y.astype(int), weight)
+                if of_classes:
+                    return cross_entropy(values, y, weight)
                 return 0.5 * float(weight @ np.sum((values - y) ** 2, axis=1))
 
-        words = {"val_loss": val_loss, "validation": validation}
-        scale = scaling.loss_scale
-        run = FitRun(self, algorithm, problem, starts, loss_scale=scale, **words)
-        run.began = began
+        run = FitRun(
+            self,
+            algorithm,
+            *problem,
+            starts,
+            loss_scale=scaling.loss_scale,
+            val_loss=val_loss,
+            validation=validation,
+            began=words["began"],
+        )
+        name = "classes_" if of_classes else "_single_target"
         self._run(
             run,
             max_steps=self._most_iterations(),
-            data=data,
+            data=words["data"],
             attributes=lambda net: {
                 "_fitted": (model, net, scaling),
                 name: getattr(self, name),
@@ -305,16 +289,6 @@ class _VarProNet(
 
     def _most_iterations(self):
         return self._iterations if self.max_iter == "auto" else self.max_iter
-
-    def _default_solver(self):
-        """Whether the solver is the default one, with its default settings."""
-        solver, default = self._solver_object(), self._short_forms["gnvpro"]
-        given = {**solver.get_params(), "loss": default.loss}
-        return solver.name == default.name and given == default.get_params()
-
-    def _is_robust(self):
-        """Whether the solver minimises Huber's loss."""
-        return getattr(self._solver_object(), "loss", "squared_error") == "huber"
 
     def _network_object(self, n_features):
         from sklearn_gn.networks import CNN, MLP, NeuralODE
@@ -367,10 +341,7 @@ class _VarProNet(
             y_std is not None
             or (self.early_stopping and X_val is None)
             or getattr(self, "class_weight", None) == "balanced"
-            or (
-                self._batch_size() is None
-                and not has_mini_batches(self._solver_object())
-            )
+            or self._takes_all_rows()
             or backend.mesh_of(self.device) is not None
         ):
             return chunks
@@ -381,27 +352,45 @@ class _VarProNet(
         )
         return None
 
-    def _check_chunks_are_possible(self, chunks, X_val):
-        check_repeatable(chunks)
+    def _takes_all_rows(self):
+        """Whether the solver needs all rows at once."""
+        solver = self._solver_object()
+        size = getattr(solver, "batch_size", "auto")
+        return size is None and not has_mini_batches(solver)
+
+    def _fit_chunks(self, chunks, classes, X_val, y_val):
+        """Fit to rows in chunks: as a whole where they are few, or else in batches."""
+        # 1. The chunks, and a sample of their distinct rows.
+        began, size = (
+            time.perf_counter(),
+            getattr(self._solver_object(), "batch_size", 1),
+        )
         check_on_one_device(self)
-        check_early_stopping(self, X_val)
-
-    def _batch_size(self):
-        """Number of rows of a batch, "auto", or None for all rows."""
-        return getattr(self._solver_object(), "batch_size", "auto")
-
-    def _fit_surveyed(self, chunks, n_columns, fit_in_memory, validation, n_samples):
-        """Fit checked chunks: as a whole where they are few, or else in batches."""
-        began, size = time.perf_counter(), self._batch_size()
-        least = size if isinstance(size, Integral) else 1
-        found = chunks.survey(max(_SAMPLE_NUMBERS // n_columns, least))
-        if found.sample.is_complete:
-            fit_in_memory(found.sample.X, found.sample.y, found.sample.weight)
+        first = first_chunk(self, chunks, X_val)
+        chunks, n_targets = self._checked_chunks(chunks, first, classes)
+        validation = self._check_validation(X_val, y_val, n_targets)
+        most = _SAMPLE_NUMBERS // (self.n_features_in_ + n_targets)
+        found = chunks.survey(max(most, size if isinstance(size, Integral) else 1))
+        _, weight, X, y, is_complete = found.sample
+        # 2. Few rows are fitted as in memory.
+        if is_complete:
+            factors = None
+            given = y[:, 0] if getattr(self, "_single_target", False) else y
+            if is_classifier(self):
+                y = y.astype(int)
+                factors, given = self.class_weight or {}, self.classes_[y[:, 0]]
+                factors = np.array([factors.get(c, 1.0) for c in self.classes_])
+                # The weights of chunks hold the factors.
+                weight = weight / np.where(factors > 0, factors, 1)[y[:, 0]]
+            weight = check_sample_weight(weight, X)
+            data = {"X": X, "y": given, "metadata": {"sample_weight": weight}}
+            self._fit_rows(X, y, weight, data, validation, factors)
             checks = self._row_checks
             if checks is not None:  # it numbers the rows of the sample
                 self._row_checks = checks.renumbered(found.sample.number)
             return
-        if size is None and not has_mini_batches(self._solver_object()):
+        # 3. Many are fitted by one network.
+        if self._takes_all_rows():
             raise ValueError(
                 f"solver={self.solver!r} needs all rows at once, and "
                 f"{found.n_rows:,} are too many. Chunks need a solver with batches, "
@@ -410,25 +399,23 @@ class _VarProNet(
         from sklearn_gn.varpro.batches import ChunkedRows
 
         self._refuse_huber()
-        self._iterations = _MOST_STEPS
-        _, weight, X, y, _ = found.sample
-        scaling = self._units(X, self._targets(y), weight / weight.sum())
-        self._feature_spread = 1.0 if self.scale else feature_spread(X)
+
+        def targets(y):
+            code = y.ravel().astype(int)
+            return np.eye(len(self.classes_))[code] if is_classifier(self) else y
 
         def scaled(X, y):
-            return scaling.x(X), scaling.y(self._targets(y))
+            return scaling.x(X), scaling.y(targets(y))
 
-        draw = partial(chunks.survey, len(found.sample.X))
+        scaling = self._units(X, targets(y), weight / weight.sum())
+        draw = partial(chunks.survey, len(X))
         rows = ChunkedRows(chunks, scaled, found, draw, self.dtype)
         self._fit_network(
-            rows,
-            rows.large_batch,
-            scaling,
+            *(X, rows, rows.large_batch, scaling),
             check_random_state(self.random_state),
-            n_rows=found.n_rows,
-            n_samples=n_samples(found),
+            *(found.n_rows, found.total),
             validation=validation,
-            data={"X": None, "y": None, "metadata": None},
+            data=dict.fromkeys(("X", "y", "metadata")),
             began=began,
         )
         self._n_rows = found.n_rows
@@ -452,22 +439,32 @@ class _VarProNet(
         self.output_coef_ = output[:-1].T
         self.output_intercept_ = output[-1] + scaling.y_center
         self._n_features_out = len(output) - 1
-        penalties = settings.penalties
-        with backend.scope(self.dtype, self.device):
-            loss = float(objective(model, net, rows, penalties))
-        self.loss_ = loss * scaling.loss_scale
-        self.alpha_ = float(penalties.hidden), float(penalties.output)
+        self.alpha_ = tuple(map(float, settings.penalties))
         self.alpha_method_ = "fixed"
         self.gram_spectrum_ = np.zeros(0)
         if state.spectrum is not None:
             self.gram_spectrum_ = np.array(state.spectrum)
         self.n_work_units_ = float(state.work)
+        with backend.scope(self.dtype, self.device):
+            loss = float(objective(model, net, rows, settings.penalties))
+            self.loss_ = loss * scaling.loss_scale
+            if not is_classifier(self):
+                from sklearn_gn.varpro.posterior import ErrorBars
+
+                z, some = None, rows
+                if not isinstance(rows, Rows):  # they come in chunks
+                    few = rows.least_squares(model, net)
+                    z, some = backend.to_numpy(few)
+                n_samples = float(settings.n_samples)
+                words = some, settings.penalties, n_samples, z
+                self._error_bars = ErrorBars(model, net, *words)
 
     def _share_of_linear(self):
+        network, *others = getattr(self, "estimators_", [None])
         linear = [
             np.mean(one.share_)
-            for one in getattr(self, "estimators_", ())
-            if one.coefs_ and not any(map(np.any, one.coefs_))
+            for one in others
+            if network.coefs_ and not (one.coefs_ or hasattr(one, "length_scales_"))
         ]
         return float(np.sum(linear))
 
@@ -476,9 +473,7 @@ class _VarProNet(
         model, net, scaling = self._fitted
         if model is None:
             with backend.one_blas_thread():  # bits do not depend on the cores
-                return members.blockwise(
-                    partial(members.mean_values, net), scaling.x(X)
-                )
+                return blockwise(partial(mean_values, net), scaling.x(X))
         values = self._network_values(model, net, scaling.x(X))
         return extremes.numbers(values, model.network)
 
@@ -486,7 +481,7 @@ class _VarProNet(
         """Values of one network at scaled rows."""
         from sklearn_gn.varpro.problem import predict_values
 
-        return self._in_batches(lambda x: predict_values(model, net, x), x)
+        return self._in_batches(partial(predict_values, model, net), x)
 
     def to_sklearn(self) -> BaseEstimator:
         """Return a fitted estimator of scikit-learn, which predicts without JAX.
@@ -529,12 +524,9 @@ class _VarProNet(
         X = validate_data(self, X, reset=False, dtype=np.float64)
         model, net, scaling = self._fitted
         if model is None:
-            return members.blockwise(
-                partial(members.hidden_features, net), scaling.x(X)
-            )
+            return blockwise(partial(hidden_features, net), scaling.x(X))
 
         from sklearn_gn.varpro.problem import predict_features
 
-        return self._in_batches(
-            lambda x: predict_features(model, net.theta, x), scaling.x(X)
-        )
+        features = partial(predict_features, model, net.theta)
+        return self._in_batches(features, scaling.x(X))

@@ -25,24 +25,22 @@ def to_sklearn(estimator):
             for member in net
         ]
         return export.mean_of_classifiers(each, share[:, 0], classes)
-    means = []
-    y_scale = np.broadcast_to(scaling.y_scale, scaling.y_center.shape)
+    means, n_targets = [], len(scaling.y_center)
+    share = np.broadcast_to(share, (len(net), n_targets))
+    y_scale = np.broadcast_to(scaling.y_scale, n_targets)
     for k, center in enumerate(scaling.y_center):
-        units = scaling._replace(y_center=center, y_scale=y_scale[k])
-        each = [_regressor(member, k, units, names) for member in net]
-        of_target = np.broadcast_to(share, (len(net), len(scaling.y_center)))[:, k]
-        means.append(export.mean_of_regressors(each, of_target))
+        units, each = scaling._replace(y_center=center, y_scale=y_scale[k]), []
+        for member in net:
+            if is_process(member):
+                model, coef = member.model, member.net.theta[:, k]
+                each.append(export.gaussian_process(model, coef, units, names))
+                continue
+            weights, biases, name = _member_network(member)
+            last = weights[-1][:, [k]], biases[-1][[k]]
+            network = [*weights[:-1], last[0]], [*biases[:-1], last[1]], name
+            each.append(export.regressor(DenseNetwork(*network), units, names))
+        means.append(export.mean_of_regressors(each, share[:, k]))
     return means[0] if estimator._single_target else export.one_each(means)
-
-
-def _regressor(member, k, units, names):
-    """One target of a member."""
-    if is_process(member):
-        model, net = member
-        return export.gaussian_process(model, net.theta[:, k], units, names)
-    w, b, name = _member_network(member)
-    network = DenseNetwork([*w[:-1], w[-1][:, [k]]], [*b[:-1], b[-1][[k]]], name)
-    return export.regressor(network, units, names)
 
 
 def _single_network(model, net):
@@ -62,7 +60,7 @@ def _single_network(model, net):
 
 def _member_network(member):
     """The layers of a member of a committee, the linear term among them."""
-    model, net = member
+    model, net = member.model, member.net
     activation = export.one_activation(model.activations)
     output, layers = model.split(net.theta)
     d = model.sizes[0]

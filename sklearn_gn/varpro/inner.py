@@ -1,8 +1,8 @@
 """Step 1 of GNvpro: the inner problem, the optimal output layer of given features.
 
 Ridge regression is solved by the singular value decomposition of the features,
-multinomial logistic regression by Newton's method. Both return what later solves with
-the Hessian of the inner problem need.
+multinomial logistic regression by Newton's method. Both return a root of the inverse
+Hessian, for later solves with it.
 """
 
 from functools import partial
@@ -12,15 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sklearn_gn.arrays.blocks import (
-    sum_rows,
-    symmetric_product,
-)
+from sklearn_gn.arrays.blocks import sum_rows, symmetric_product
 from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
 from sklearn_gn.linalg.factors import factor, orthogonal_factors, singular_triplets
 from sklearn_gn.linalg.large_gram import LARGEST_DENSE
-from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
+from sklearn_gn.optim.line_search import line_minimum
 from sklearn_gn.optim.multinomial import (
     hessian_product,
     newton_direction,
@@ -29,159 +26,96 @@ from sklearn_gn.optim.multinomial import (
 )
 from sklearn_gn.varpro.problem import (
     Net,
+    evaluate,
     example_losses,
     features,
+    loss_curvature,
     loss_gradient,
-    total_penalty,
 )
 
 INNER_TOL = 1e-10  # of the gradient of the inner problem, absolute or relative
-_INNER_ITERATIONS = 100
-_STALE = 16  # part of the order of a factor, in iterations that make a new one pay
-_FORCING = 0.1  # relative residual of the first systems
-
-
-class InnerSolution(NamedTuple):
-    """Solution of the inner problem, and factors of its Hessian."""
-
-    output: jnp.ndarray  # (p, q)
-    loss: jnp.ndarray
-    z: jnp.ndarray  # (m, p)
-    values: jnp.ndarray  # (m, q)
-    error: jnp.ndarray  # (m, q)  weighted
-    factors: Any
+# Of a first system the residual, and of the slope of a step what a line search leaves.
+_FORCING = 0.1
 
 
 @partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
-def with_optimal_output(model, net, rows, penalties):
+def with_optimal_output(model, net, rows, penalties, z=None):
     """Return the network with its optimal output layer, and the objective."""
-    inner = solve_inner(model, net.theta, rows, penalties, net.output)
+    inner = solve_inner(model, net, rows, penalties, z=z)
     return Net(net.theta, inner.output), inner.loss
 
 
-def solve_inner(model, theta, rows, penalties, start, factors=None):
-    """Return the optimal output layer, with the value of the reduced objective."""
-    z, alpha_out = features(model, theta, rows.x), penalties.output
+def solve_inner(model, net, rows, penalties, factors=None, z=None):
+    """Return the Evaluation with the optimal output layer, and its factors.
+
+    For the cross-entropy the search begins with the output layer of the network, and
+    with ``factors`` that may belong to other features.
+    """
+    z = features(model, net.theta, rows.x) if z is None else z
     if model.loss == "squared":
-        output, factors = solve_squares(z, rows, alpha_out)
+        output, factors = solve_squares(z, rows, penalties.output)
     else:
-        output, factors = solve_entropy(model, z, rows, alpha_out, start, factors)
-    values = z @ output
-    loss = total(rows.weight @ example_losses(model, values, rows.y))
-    loss = loss + total_penalty(model, theta, output, penalties)
-    weighted = rows.weight[:, None] * loss_gradient(model, values, rows.y)
-    return InnerSolution(output, loss, z, values, weighted, factors)
+        given = rows, penalties.output, net.output, factors
+        output, factors = solve_entropy(model, z, *given)
+    inner = evaluate(model, Net(net.theta, output), rows, penalties, z)
+    return inner._replace(factors=factors)
+
+
+class HessianRoot(NamedTuple):
+    """``R`` with ``R^T R = H^-1`` for the Hessian H of the inner problem.
+
+    Blocks of shape (1, p, p), the same for all targets of least squares, (1, pq, pq),
+    the whole of the cross-entropy, or (q, p, p), those of the classes where the whole
+    is large. Products are many times faster than substitutions in a Cholesky factor.
+    Right sides have the shape (p, q, ...).
+    """
+
+    root: Any
+
+    def half(self, right):
+        """Return ``R right``, of the shape (blocks, order, columns)."""
+        n_blocks, order, _ = self.root.shape
+        by_block = right if n_blocks == 1 else right.swapaxes(0, 1)
+        return self.root @ by_block.reshape(n_blocks, order, -1)
+
+    def back(self, image, shape):
+        """Return ``R^T image`` with the shape of the right sides."""
+        # On a CPU, XLA takes thirty times as long for root^T @ vector.
+        solved = (image.swapaxes(1, 2) @ self.root).swapaxes(1, 2)
+        if len(self.root) == 1:
+            return solved.reshape(shape)
+        return solved.reshape(shape[1], shape[0], *shape[2:]).swapaxes(0, 1)
+
+    def solve(self, right):
+        """Return ``H^-1 right``."""
+        return self.back(self.half(right), right.shape)
 
 
 def solve_hessian(model, inner, rows, penalties, right):
     """Solve with the Hessian of the inner problem; (p, q), if direct also (p, q, r)."""
-    f = inner.factors
-    if model.loss == "squared":
-        flat = right.reshape(right.shape[0], -1)
-        solved = f.right @ (f.inverse[:, None] * (f.right.T @ flat))
-        return solved.reshape(right.shape)
-    if inner.output.size <= LARGEST_DENSE:  # factored as a whole
-        return f.solve(right)
-    alpha_out = penalties.output
-    direction, _ = entropy_direction(
-        inner.z, inner.values, rows.weight, alpha_out, f, right, INNER_TOL
-    )
-    return -direction
-
-
-def output_response(model, inner, rows, penalties, right, change):
-    """Solve with the inner Hessian for ``right + z^T (w change)``."""
-    if model.loss == "squared":
-        f = inner.factors
-        image = total(f.left.T @ (jnp.sqrt(rows.weight)[:, None] * change))
-        fitted = f.right @ ((f.s * f.inverse)[:, None] * image)
-        return solve_hessian(model, inner, rows, penalties, right) + fitted
-    right = right + total(inner.z.T @ (rows.weight[:, None] * change))
-    return solve_hessian(model, inner, rows, penalties, right)
-
-
-def output_response_transposed(model, inner, rows, penalties, output):
-    """Apply the transpose of :func:`output_response`; (p, q) to (p, q) and (m, q)."""
-    solved = solve_hessian(model, inner, rows, penalties, output)
-    if model.loss == "squared":
-        f = inner.factors
-        image = (f.s * f.inverse)[:, None] * (f.right.T @ output)
-        return solved, jnp.sqrt(rows.weight)[:, None] * (f.left @ image)
-    return solved, rows.weight[:, None] * (inner.z @ solved)
-
-
-class SquaresFactors(NamedTuple):
-    """SVD ``sqrt(w) z = U diag(s) V^T`` of the weighted features."""
-
-    left: jnp.ndarray  # (m, p)
-    s: jnp.ndarray  # (p,)
-    right: jnp.ndarray  # (p, p)
-    inverse: jnp.ndarray  # (p,)  1 / (s^2 + alpha_out)
-
-    def half(self, right):
-        """Return ``R right`` of (p, q, r) for the root R of the inverse Hessian."""
-        image = self.right.T @ right.reshape(right.shape[0], -1)
-        return (jnp.sqrt(self.inverse)[:, None] * image).reshape(right.shape)
+    if len(inner.factors.root) == 1:
+        return inner.factors.solve(right)
+    given = inner.z, inner.values, rows.weight, penalties.output, inner.factors
+    return -entropy_direction(*given, right, INNER_TOL)[0]
 
 
 def solve_squares(z, rows, alpha_out):
-    """Solve ridge regression by the SVD; return W and the factors."""
-    factors = squares_factors(z, rows.weight)
-    factors = with_penalty(factors, alpha_out)
-    right = jnp.sqrt(rows.weight)[:, None] * rows.y
-    image = total(factors.left.T @ right)
-    output = factors.right @ ((factors.s * factors.inverse)[:, None] * image)
-    return output, factors
-
-
-def squares_factors(z, weight):
-    """Return the SVD of the p weighted features, with zeros if m < p."""
-    a = jnp.sqrt(weight)[:, None] * z
-    m, p = a.shape
-    if m < p:
-        a = jnp.concatenate([a, jnp.zeros((p - m, p), a.dtype)])
-    q, r = orthogonal_factors(a)
+    """Solve ridge regression by the SVD of ``sqrt(w) z``; return W and the factors."""
+    scale = jnp.sqrt(rows.weight)[:, None]
+    m, p = z.shape
+    # With less than p rows, rows of zeros follow.
+    q, r = orthogonal_factors(jnp.pad(scale * z, ((0, max(p - m, 0)), (0, 0))))
     if n_devices() > 1:
         of_factors, r = orthogonal_factors(all_rows(r))
         q = q @ own_rows(of_factors)
     u, s, vt = singular_triplets(r)
-    return SquaresFactors((q @ u)[:m], s, vt.T, jnp.zeros_like(s))
-
-
-def with_penalty(factors, alpha_out):
-    """Return factors with a penalty; if it is 0, null directions are left out."""
-    s = factors.s
-    keep = s > s.shape[0] * jnp.finfo(s.dtype).eps * s[0]
-    shifted = s**2 + alpha_out
-    usable = (shifted > 0) & (keep | (alpha_out > 0))
-    inverse = jnp.where(usable, 1 / jnp.where(usable, shifted, 1), 0)
-    return factors._replace(inverse=inverse)
-
-
-class EntropyFactors(NamedTuple):
-    """``R`` with ``R^T R = H^-1`` for the inner Hessian; if large, of a block a class.
-
-    Products with it are many times faster than substitutions in a Cholesky factor.
-    """
-
-    root: jnp.ndarray  # (qp, qp), or (q, p, p)
-
-    def solve(self, right):
-        """Solve for ``right`` of shape (p, q), with the whole also (p, q, r)."""
-        columns = jnp.swapaxes(right, 0, 1)  # class by class
-        if self.root.ndim == 2:
-            flat = columns.reshape(self.root.shape[0], *columns.shape[2:])
-            # On a CPU, XLA takes thirty times as long for root^T @ vector.
-            solved = ((self.root @ flat).T @ self.root).T.reshape(columns.shape)
-        else:
-            image = jnp.einsum("cjk,ck->cj", self.root, columns)
-            solved = jnp.einsum("cjk,cj->ck", self.root, image)
-        return jnp.swapaxes(solved, 0, 1)
-
-    def half(self, right):
-        """Return ``R right`` of (p, q, r), of shape (qp, r), for a whole root."""
-        flat = jnp.swapaxes(right, 0, 1).reshape(self.root.shape[0], -1)
-        return self.root @ flat
+    # Without a penalty null directions are left out.
+    keep = (s > p * jnp.finfo(s.dtype).eps * s[0]) | (alpha_out > 0)
+    keep, shifted = keep & (s**2 + alpha_out > 0), s**2 + alpha_out
+    inverse = jnp.where(keep, 1 / jnp.where(keep, shifted, 1), 0)
+    image = u.T @ total(q[:m].T @ (scale * rows.y))
+    output = vt.T @ ((s * inverse)[:, None] * image)
+    return output, HessianRoot((jnp.sqrt(inverse)[:, None] * vt)[None])
 
 
 def solve_entropy(model, z, rows, alpha_out, start, factors=None):
@@ -189,15 +123,11 @@ def solve_entropy(model, z, rows, alpha_out, start, factors=None):
 
     Systems are solved by conjugate gradients, preconditioned by the factors of an
     earlier Hessian, even of other features, until they take more iterations than new
-    factors cost. A step is halved until the loss falls. The iteration ends when no
-    component of the gradient exceeds ``INNER_TOL``, absolute or relative to the first,
-    or at rounding.
+    factors cost. Along a step the least loss is found, by its slope, which rounding
+    errors of the loss do not hide. The iteration ends when no component of the gradient
+    exceeds ``INNER_TOL``, absolute or relative to the first, or at rounding.
     """
-    weight, y, eps = rows.weight, rows.y, float(jnp.finfo(z.dtype).eps)
-
-    def objective(output):
-        mean = total(weight @ example_losses(model, z @ output, y))
-        return mean + 0.5 * alpha_out * jnp.sum(output**2)
+    weight, y, limits = rows.weight, rows.y, jnp.finfo(z.dtype)
 
     def gradient(output):
         e = weight[:, None] * loss_gradient(model, z @ output, y)
@@ -210,37 +140,43 @@ def solve_entropy(model, z, rows, alpha_out, start, factors=None):
         return jnp.max(jnp.abs(g))
 
     def unfinished(carry):
-        _, _, g, _, _, count, stuck = carry
-        return (size(g) > goal) & (count < _INNER_ITERATIONS) & ~stuck
+        _, g, _, _, stuck, count = carry
+        return (size(g) > goal) & ~stuck & (count < 2 * limits.nmant)
 
     def newton(carry):
-        output, loss, g, factors, fresh, count, _ = carry
-        factors = lax.cond(fresh, factors_at, lambda output: factors, output)
+        output, g, factors, stale, _, count = carry
+        factors = lax.cond(stale, factors_at, lambda output: factors, output)
+        values = z @ output
         # Exact enough for quadratic convergence.
         forcing = jnp.clip(size(g) / size(first), INNER_TOL, _FORCING)
         step, iterations = entropy_direction(
-            z, z @ output, weight, alpha_out, factors, g, forcing
+            z, values, weight, alpha_out, factors, g, forcing
         )
-        slope, rounding = jnp.sum(step * g), 4 * eps * jnp.abs(loss)
+        change, slope = z @ step, jnp.sum(step * g)
 
-        def too_long(length, new):
-            return insufficient_decrease(new, loss, length, slope, rounding)
+        def derivatives(length):
+            moved = values + length * change
+            bent = loss_curvature(model, moved, change)
+            both = jnp.stack([loss_gradient(model, moved, y), bent])
+            first, second = total(jnp.sum(both * change[None], axis=2) @ weight)
+            first = first + alpha_out * jnp.sum((output + length * step) * step)
+            return first, second + alpha_out * jnp.sum(step**2)
 
-        length, new = backtrack(
-            lambda length: objective(output + length * step),
-            too_long,
-            jnp.ones_like(loss),
+        length, lower, found = line_minimum(
+            derivatives, slope, flat=_FORCING, max_iter=limits.nmant
         )
-        good = (new <= loss + rounding) & (slope < 0)
+        length = jnp.where(found, length, lower)
+        good = (length > 0) & (slope < 0)
         moved = jnp.where(good, output + length * step, output)
         following = gradient(moved)
         # At rounding the gradient no longer falls.
-        flat = -slope <= eps * jnp.abs(loss)
+        loss = total(weight @ example_losses(model, values, y))
+        flat = -slope <= limits.eps * loss
         flat = flat & (size(following) >= size(g) / 2)
-        stuck = jnp.where(good, flat, fresh)
-        stale = ~good | (iterations > factors.root.shape[-1] // _STALE)
-        loss = jnp.where(good, new, loss)
-        return moved, loss, following, factors, stale, count + 1, stuck
+        stuck = jnp.where(good, flat, stale)
+        # A product takes 4 m p q operations, a Hessian m times the square of its order.
+        stale = ~good | (4 * iterations > factors.root.shape[-1])
+        return moved, following, factors, stale, stuck, count + 1
 
     first = gradient(start)
     goal = INNER_TOL * jnp.maximum(1, size(first))
@@ -248,8 +184,7 @@ def solve_entropy(model, z, rows, alpha_out, start, factors=None):
     if factors is None:
         shapes = jax.eval_shape(factors_at, start)
         factors = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
-    zero, no = jnp.int32(0), jnp.bool_(False)
-    carry = start, objective(start), first, factors, stale, zero, no
+    carry = start, first, factors, stale, jnp.bool_(False), jnp.int32(0)
     output, *_ = lax.while_loop(unfinished, newton, carry)
     return output, factors_at(output)
 
@@ -273,26 +208,6 @@ def entropy_direction(z, values, weight, alpha_out, factors, gradient, forcing):
     )
 
 
-def entropy_hessian(z, values, weight):
-    """Return the Hessian of the inner loss, with W raveled class by class."""
-    probability = to_columns(probabilities(values))
-    p, q = z.shape[1], probability.shape[1]
-
-    def between_classes(rows):
-        probability, scaled = rows
-        products = probability[:, :, None] * scaled[:, None, :]
-        return symmetric_product(products.reshape(len(scaled), -1).T)
-
-    scaled = jnp.sqrt(weight)[:, None] * z
-    hessian = -sum_rows(between_classes, (probability, scaled))
-    blocks = total(
-        lax.map(lambda share: (scaled * share[:, None]).T @ scaled, probability.T)
-    )
-    classes = jnp.arange(q, dtype=jnp.int32)
-    hessian = hessian.reshape(q, p, q, p).at[classes, :, classes, :].add(blocks)
-    return hessian.reshape(q * p, q * p)
-
-
 def entropy_factors(z, values, weight, alpha_out):
     """Return a root of the inverse inner Hessian, or of its diagonal blocks."""
     probability = to_columns(probabilities(values))
@@ -300,14 +215,34 @@ def entropy_factors(z, values, weight, alpha_out):
         hessian = entropy_hessian(z, values, weight)
         # Where the network is certain, this is what large terms leave of each other.
         scale = total(weight @ jnp.sum(z**2, axis=1))
-        return EntropyFactors(_inverse_root(hessian, alpha_out, scale))
+        return HessianRoot(_inverse_root(hessian, alpha_out, scale)[None])
     share = (probability * (1 - probability) * weight[:, None]).T
 
     def root_of_block(share):
         block = total((z * share[:, None]).T @ z)
         return _inverse_root(block, alpha_out, jnp.trace(block))
 
-    return EntropyFactors(lax.map(root_of_block, share))
+    return HessianRoot(lax.map(root_of_block, share))
+
+
+def entropy_hessian(z, values, weight):
+    """Return the Hessian of the inner loss, with W raveled feature by feature."""
+    probability = to_columns(probabilities(values))
+    p, q = z.shape[1], probability.shape[1]
+
+    def between_classes(rows):
+        scaled, probability = rows
+        products = scaled[:, :, None] * probability[:, None, :]
+        return symmetric_product(products.reshape(len(scaled), -1).T)
+
+    scaled = jnp.sqrt(weight)[:, None] * z
+    hessian = -sum_rows(between_classes, (scaled, probability))
+    blocks = total(
+        lax.map(lambda share: (scaled * share[:, None]).T @ scaled, probability.T)
+    )
+    classes = jnp.arange(q, dtype=jnp.int32)
+    hessian = hessian.reshape(p, q, p, q).at[:, classes, :, classes].add(blocks)
+    return hessian.reshape(p * q, p * q)
 
 
 def _inverse_root(matrix, shift, scale):

@@ -2,18 +2,18 @@
 
 A member is a small network (:class:`~sklearn_gn.bayes.layers.Layers`) with the
 penalties that were chosen for it. The mean of several predicts better than the one of
-highest evidence.
+highest evidence. Beside networks may stand a linear model, or the frequencies of the
+classes, which are networks without hidden layers, and a Gaussian process.
 """
 
 import math
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import log_softmax, logsumexp
 
-from sklearn_gn.arrays.threads import n_cores
+from sklearn_gn.arrays.threads import in_threads
 from sklearn_gn.bayes import evidence_gn, laplace
 from sklearn_gn.bayes.gaussian_process import GaussianProcess
 from sklearn_gn.bayes.layers import (
@@ -35,10 +35,12 @@ BLOCK_NUMBERS = 2**22  # of the rows that predictions take at a time
 
 
 class Member(NamedTuple):
-    """One network of a committee."""
+    """One model of a committee."""
 
-    model: Layers
+    model: Layers | GaussianProcess
     net: RegularisedLayers
+    share: Any = None  # in predictions, a number or (k,); None before it is known
+    known: Any = None  # after the fit, a Summary of sklearn_gn.varpro.candidates
 
     def values(self, x):
         """Return the values at rows in the units of the fit, of shape (m, k)."""
@@ -48,7 +50,7 @@ class Member(NamedTuple):
         """Return the member whose output layer is a function of the one it has."""
         output, layers = self.model.split(self.net.theta)
         theta = self.model.join(changed(output), layers)
-        return Member(self.model, self.net._replace(theta=theta))
+        return self._replace(net=self.net._replace(theta=theta))
 
 
 def is_process(member):
@@ -57,20 +59,11 @@ def is_process(member):
 
 
 def networks_of(members):
-    """Return the members but processes, linear models and class frequencies."""
+    """Return the members with as many hidden layers as the first, which has all."""
+    depth = len(members[0].model.sizes) if members else 0
     return tuple(
-        member
-        for member in members
-        if not is_process(member)
-        and (not member.model.shapes() or any(map(np.any, layers_of(member))))
+        m for m in members if not is_process(m) and len(m.model.sizes) == depth
     )
-
-
-def layers_of(member):
-    """Return the hidden layers of a member; a process has none."""
-    if is_process(member):
-        return []
-    return member.model.split(member.net.theta)[1]
 
 
 # --- starts --------------------------------------------------------------------------
@@ -82,27 +75,24 @@ def first_member(model, rows, n_effective, rng):
     The linear term is that of the data for the squared loss; for classes, the constants
     are the logarithms of their shares. Hyperplanes go through random rows.
     """
-    d, k = model.sizes[0], model.n_values
-    output = np.zeros((model.n_linear, k))
+    d, k, x = model.sizes[0], model.n_values, with_one(rows.x)
+    output, size = np.zeros((model.n_linear, k)), 1.0  # of the values
     coef = rng.standard_normal((model.n_linear - 1 - d, k))
-    size = 1.0  # of the values
-    x = with_one(rows.x)
     if model.loss == "squared":
         size = math.sqrt(float(rows.weight @ np.sum(rows.y**2, axis=1)) / k)
         output[: 1 + d] = evidence_gn.linear_fit(x.T, rows, n_effective)
         coef *= np.ptp(rows.y, axis=0) > 0  # a target that is constant needs no neurons
     else:
         # A class may be without weight here; its share is that of half a row then.
-        share = np.log(np.maximum(rows.weight @ rows.y, 0.5 / n_effective))
-        output[0] = share[1] - share[0] if k == 1 else share - np.mean(share)
+        output[0] = log_odds(np.maximum(rows.weight @ rows.y, 0.5 / n_effective), k)
     output[1 + d :] = evidence_gn.START_COEF * size * coef
     cumulated, layers = np.cumsum(rows.weight), []
     for number, (width, n_inputs) in enumerate(model.shapes()):
         direction = rng.standard_normal((width, n_inputs - 1))
         direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-        part = model._replace(activations=model.activations[:number])
         inputs = x[1 + np.array(model.features)]
         if layers:
+            part = model._replace(activations=model.activations[:number])
             inputs = forward(part, layers, x)[-1].values
         drawn = np.searchsorted(cumulated, rng.uniform(size=width) * cumulated[-1])
         point = inputs[:, np.minimum(drawn, inputs.shape[1] - 1)]
@@ -115,24 +105,15 @@ def first_member(model, rows, n_effective, rng):
     return Member(model, RegularisedLayers(theta, alpha, None, gamma, -math.inf))
 
 
-def former_members(estimator, models, scaling):
-    """Return the networks of the former fit of an estimator, in the units of this."""
-    before, members, former = estimator._fitted
-    members = networks_of(members) if before is None else ()
-    if [member.model.with_all_features() for member in members] != list(models):
-        raise ValueError(
-            "warm_start=True continues with the networks of the previous fit; the "
-            f"parameters and X now ask for {len(models)} networks with chosen "
-            f"penalties, hidden_layer_sizes={models[0].sizes[1:]} and "
-            f"activation={estimator.activation!r} on {models[0].sizes[0]} features. "
-            "Fit a new estimator."
-        )
-    return [in_units(member, former, scaling) for member in members]
+def log_odds(p, n_values):
+    """Return the values, one or one a class, of probabilities up to a factor."""
+    p = np.log(p)
+    return p[1:] - p[:1] if n_values == 1 else p - np.mean(p)
 
 
 def in_units(member, before, after):
     """Return a member of a former fit as a start, in the :class:`Units` of this one."""
-    model, net = member
+    model, net = member.model, member.net
     output, layers = model.split(net.theta)
     output, layers = output.copy(), [layer.copy() for layer in layers]
     ratio = after.x_scale / before.x_scale
@@ -147,9 +128,8 @@ def in_units(member, before, after):
     if model.loss == "squared":
         output *= before.y_scale / after.y_scale
         output[0] += (before.y_center - after.y_center) / after.y_scale
-    beta = net.beta if all(map(np.array_equal, before, after)) else None
-    theta = model.join(output, layers)
-    return Member(model, net._replace(theta=theta, beta=beta))
+    beta = net.beta if after.same_as(before) else None
+    return Member(model, net._replace(theta=model.join(output, layers), beta=beta))
 
 
 # --- side by side --------------------------------------------------------------------
@@ -160,19 +140,21 @@ def is_worth_threads(model, rows):
     return work_of(len(rows.x), len(model.groups())) > _WORK_OF_A_THREAD
 
 
-def side_by_side(function, members, with_threads=True):
+def side_by_side(function, members, heavy=True):
     """Return a function of every member, computed in threads where these pay.
 
     Nearly all time of large members is spent in BLAS and LAPACK; small ones would only
     wait for each other.
     """
-    n_threads = min(len(members), n_cores()) if with_threads else 1
-    if n_threads < 2:
+    if not heavy:
         return [function(member) for member in members]
-    with ThreadPoolExecutor(n_threads) as pool:
-        # Each in the context of this thread, to which the settings of NumPy belong.
-        contexts = [copy_context() for _ in members]
-        return list(pool.map(lambda c, m: c.run(function, m), contexts, members))
+    found = [None] * len(members)
+
+    def compute(number):
+        found[number] = function(members[number])
+
+    in_threads([partial(compute, number) for number in range(len(members))])
+    return found
 
 
 # --- predictions ---------------------------------------------------------------------
@@ -195,19 +177,11 @@ def shares(members):
     kinds share as rows decide that they have not seen
     (:mod:`sklearn_gn.varpro.candidates`).
     """
-    if members[0].net.share is not None:
-        return np.array([np.atleast_1d(member.net.share) for member in members])
+    if members[0].share is not None:
+        return np.array([np.atleast_1d(member.share) for member in members])
     precision = np.array([member.net.beta or 1.0 for member in members])
     precision = precision / np.max(precision)
     return (precision / np.sum(precision))[:, None]
-
-
-def with_shares(members, share):
-    """Return the members with these shares."""
-    return tuple(
-        member._replace(net=member.net._replace(share=own))
-        for member, own in zip(members, share, strict=True)
-    )
 
 
 def mean_values(members, x):
@@ -229,23 +203,22 @@ def mean_values(members, x):
 
 
 def hidden_features(members, x):
-    """Return the last hidden layers of all members side by side; else the inputs."""
-    networks = networks_of(members)
-    if not networks[0].model.activations:
+    """Return the last hidden layers of all networks side by side; else the inputs."""
+    if not members[0].model.activations:
         return x
-    x = with_one(x)
-    last = [forward(one.model, layers_of(one), x)[-1].values.T for one in networks]
+    last = [
+        forward(m.model, m.model.split(m.net.theta)[1], with_one(x))[-1].values.T
+        for m in networks_of(members)
+    ]
     return np.concatenate(last, axis=1)
 
 
-def variances(members, covariances, noise_ratios, x):
+def variances(members, x):
     """Return the variances of the mean of the members, of shape (m, k)."""
     mean, found = mean_values(members, x), 0.0
-    for member, share, covariance, ratio in zip(
-        members, shares(members), covariances, noise_ratios, strict=True
-    ):
+    for member, share in zip(members, shares(members), strict=True):
         if np.any(share):
-            own = ratio * posterior_variances(member, covariance.get(), x)
+            own = member.known.noise_ratio * posterior_variances(member, x)
             # Squares beyond the floats are infinite, and no part of infinity is none.
             with np.errstate(over="ignore", invalid="ignore"):
                 squares = own + (member.values(x) - mean) ** 2
@@ -253,9 +226,9 @@ def variances(members, covariances, noise_ratios, x):
     return found
 
 
-def posterior_variances(member, covariance, x):
+def posterior_variances(member, x):
     """Return the variances of a member's values, of shape (m, k)."""
-    model, net = member
+    model, net, covariance = member.model, member.net, member.known.covariance.get()
     if is_process(member):
         return model.variances(covariance, x)
     jacobian, k = model.jacobian(net.theta, x), model.n_values
@@ -270,11 +243,11 @@ def posterior_variances(member, covariance, x):
 # --- rows left out -------------------------------------------------------------------
 
 
-def left_out_errors(member, covariance, n_effective, rows):
+def left_out_errors(member, n_effective, rows):
     """Return errors and variances, (m, k), of a regression at left-out rows."""
-    covariance, beta, found = covariance.get(), member.net.beta, []
+    beta, found = member.net.beta, []
     for x, y, weight in _blocks(member, rows):
-        leverage = beta * posterior_variances(member, covariance, x)
+        leverage = beta * posterior_variances(member, x)
         found.append(
             [
                 laplace.left_out_errors(a, leverage, weight, n_effective)
@@ -285,7 +258,7 @@ def left_out_errors(member, covariance, n_effective, rows):
     return errors, factors / beta
 
 
-def left_out_values(member, covariance, n_effective, rows):
+def left_out_values(member, n_effective, rows):
     r"""Return the values of a member at rows that are left out once, of shape (m, k).
 
     Nothing is fitted again. One Newton step with the curvature H of the fit moves the
@@ -297,7 +270,7 @@ def left_out_values(member, covariance, n_effective, rows):
     with the derivatives J of its values, and Lambda the second derivative of its loss.
     For the squared loss of a linear model this is exact.
     """
-    model, moved = member.model, []
+    model, covariance, moved = member.model, member.known.covariance.get(), []
     for x, y, weight in _blocks(member, rows):
         u, jacobian = member.values(x), model.jacobian(member.net.theta, x)
         spread = np.einsum("tpm,spm->mts", jacobian, covariance @ jacobian)
@@ -312,6 +285,5 @@ def left_out_values(member, covariance, n_effective, rows):
 
 def _blocks(member, rows):
     """Return blocks of rows whose derivatives stay in cache."""
-    return row_blocks(
-        rows, block_size(rows, member.model.n_values * len(member.net.theta))
-    )
+    width = member.model.n_values * len(member.net.theta)
+    return row_blocks(rows, block_size(rows, width))

@@ -13,11 +13,7 @@ import numpy as np
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.blocks import sum_rows, symmetric_product
 from sklearn_gn.arrays.trees import dimension
-from sklearn_gn.bayes.laplace import (
-    degrees_of_freedom,
-    factor_with_floor,
-    safe_norm,
-)
+from sklearn_gn.bayes.laplace import degrees_of_freedom, factor_with_floor, safe_norm
 from sklearn_gn.linalg.large_gram import LARGEST_DENSE
 from sklearn_gn.varpro.members import BLOCK_NUMBERS
 from sklearn_gn.varpro.problem import (
@@ -36,20 +32,16 @@ class ErrorBars:
     The Gauss-Newton matrix is that of all weights in a small network, of the output
     layer alone in one of more than 2,000, or fitted to rows in chunks, whose features
     ``z`` are given. It is computed at the first request of a variance; until then the
-    training rows are kept.
-
-    Attributes
-    ----------
-    noise : ndarray of shape (q,) or None
-        Factor from the root of the variances to standard deviations; None before the
-        first call of :meth:`variances`.
-    batch_rows : int
-        Rows for which variances should be computed at a time.
+    training rows are kept, and ``noise`` is None: the factors (q,) from roots of
+    variances to standard deviations. ``batch_rows`` may be computed at a time.
     """
 
     def __init__(self, model, net, rows, penalties, n_samples, z=None):
         self._model, self._rows, self._z = model, rows, z
-        self._n_samples, self._unit = n_samples, _unit(net.output)
+        # A power of two as unit of the targets: squares stay in the range of floats.
+        size = float(np.max(np.abs(net.output)))
+        power = round(math.log2(size)) if 0 < size < math.inf else 0
+        self._n_samples, self._unit = n_samples, net.output.dtype.type(2.0**power)
         self._net = Net(net.theta, net.output / self._unit)
         # Of tiny outputs it may exceed the floats, the largest of which holds as well.
         with np.errstate(over="ignore"):
@@ -81,15 +73,6 @@ class ErrorBars:
         self.noise = np.sqrt(q / left) * size * float(self._unit)
         self.degrees_of_freedom = left
         self._root, self._rows, self._z = root, None, None
-
-
-def _unit(output):
-    """A unit of the targets in which squares stay in the range of floats."""
-    size = float(np.max(np.abs(output)))
-    largest = float(np.finfo(output.dtype).max)
-    if not 0 < size < math.inf or abs(math.log(size)) < math.log(largest) / 4:
-        return output.dtype.type(1)
-    return output.dtype.type(2.0 ** round(math.log2(size)))
 
 
 @partial(jax.jit, static_argnames=("model", "joint"))

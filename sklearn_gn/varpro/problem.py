@@ -37,15 +37,10 @@ class Net(NamedTuple):
 class Model:
     """The feature extractor and the loss, fixed when functions are compiled.
 
-    Equal networks with the same loss make the same object, which compares by identity:
-    JAX compares the static arguments of a compiled function in every call, and a Ctrl-C
+    Equal networks, which must be hashable and not change any more, with the same loss
+    ("squared" or "cross_entropy") make the same object, which compares by identity: JAX
+    compares the static arguments of a compiled function in every call, and a Ctrl-C
     that falls into a comparison in Python comes out as another error.
-
-    Parameters
-    ----------
-    network : object
-        With ``apply``, and hashable. It must not change any more.
-    loss : {"squared", "cross_entropy"}
     """
 
     __slots__ = ("__weakref__", "loss", "network")
@@ -55,16 +50,12 @@ class Model:
         """Return the model with this network and loss, a new one if there is none."""
         model = cls._known.get((network, loss))
         if model is None:
-            model = super().__new__(cls)
+            model = cls._known[network, loss] = super().__new__(cls)
             model.network, model.loss = network, loss
-            cls._known[network, loss] = model
         return model
 
     def __reduce__(self):
         return Model, (self.network, self.loss)
-
-    def __repr__(self):
-        return f"Model({self.network!r}, {self.loss!r})"
 
 
 class Penalties(NamedTuple):
@@ -101,6 +92,14 @@ def loss_curvature(model, values, u):
     return to_columns(covariance_product(probabilities(values), all_classes(u)))
 
 
+def curvature_root(model, values, u):
+    """Return ``R u`` of shape (m, c), where ``R^T R`` is the second derivative of L."""
+    if model.loss == "squared":
+        return u
+    p, by_class = probabilities(values), all_classes(u)
+    return jnp.sqrt(p) * (by_class - jnp.sum(p * by_class, axis=1, keepdims=True))
+
+
 def total_penalty(model, theta, output, penalties):
     """Return the sum of the penalties of theta and W."""
     rough = sum(jnp.sum(r**2) for r in jax.tree.leaves(roughness(model, theta)))
@@ -128,12 +127,34 @@ def penalty_matrix(model, theta):
     return product(jnp.eye(flat.size, dtype=flat.dtype))
 
 
+class Evaluation(NamedTuple):
+    """A network on some rows."""
+
+    output: jnp.ndarray  # (p, q)
+    loss: jnp.ndarray  # the objective
+    z: jnp.ndarray  # (m, p)
+    values: jnp.ndarray  # (m, q)
+    error: jnp.ndarray  # (m, q)  derivative of the loss in the values, weighted
+    factors: Any = None  # of the inner Hessian, where the output layer is optimal
+
+
+def evaluate(model, net, rows, penalties, z=None):
+    """Return the :class:`Evaluation` at the given output layer.
+
+    The features z are those of the rows unless they are given.
+    """
+    z = features(model, net.theta, rows.x) if z is None else z
+    values = z @ net.output
+    loss = total(rows.weight @ example_losses(model, values, rows.y))
+    loss = loss + total_penalty(model, *net, penalties)
+    error = rows.weight[:, None] * loss_gradient(model, values, rows.y)
+    return Evaluation(net.output, loss, z, values, error)
+
+
 @partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
-def objective(model, net, rows, penalties):
+def objective(model, net, rows, penalties, z=None):
     """Return Phi(W, theta) at the given output layer."""
-    values = features(model, net.theta, rows.x) @ net.output
-    mean = total(rows.weight @ example_losses(model, values, rows.y))
-    return mean + total_penalty(model, net.theta, net.output, penalties)
+    return evaluate(model, net, rows, penalties, z).loss
 
 
 @partial(jax.jit, static_argnames="model")

@@ -15,10 +15,9 @@ from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import unchanged_on_failure
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
-from sklearn_gn.data.chunks import first_of, takes_only_chunks
-from sklearn_gn.data.rows import check_sample_weight, validate_data, weights_of
+from sklearn_gn.data.chunks import takes_only_chunks
+from sklearn_gn.data.rows import validate_data, weights_of
 from sklearn_gn.data.rows_source import CheckedRows
-from sklearn_gn.optim.solver import Rows
 from sklearn_gn.solvers import NETWORK_SOLVERS, Solver
 from sklearn_gn.varpro import members
 from sklearn_gn.varpro.estimator import _VarProNet
@@ -88,7 +87,7 @@ class VarProNetRegressor(
         "auto": 3000 for a committee, 100 otherwise.
     tol : float, default=0.001
         The fit stops when three iterations lower the loss by less than this share, or,
-        for a committee, five raise the mean log evidence per row by less.
+        in a committee, raise the log evidence per row of no network by more.
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. None: no limit.
     early_stopping : bool, default=False
@@ -346,25 +345,14 @@ class VarProNetRegressor(
             infinity, if the solver needs all rows at once and they are too many, or if
             ``device`` names several devices.
         """
-        self._check_chunks_are_possible(chunks, X_val)
-        _, y = self._validated(*(array[:1] for array in first_of(chunks)[:2]))
-        n_targets = 1 if y.ndim == 1 else y.shape[1]
-        validation = self._check_validation(X_val, y_val, n_targets)
-
-        def fit_in_memory(X, y, weight):
-            weight = check_sample_weight(weight, X)
-            data = {"X": X, "y": y, "metadata": {"sample_weight": weight}}
-            data["y"] = y[:, 0] if self._single_target else y
-            self._fit_rows(X, y, weight, data, validation)
-
-        self._fit_surveyed(
-            CheckedRows.of_targets(chunks, self.n_features_in_, n_targets),
-            self.n_features_in_ + n_targets,
-            fit_in_memory,
-            validation,
-            n_samples=lambda found: found.total,
-        )
+        self._fit_chunks(chunks, None, X_val, y_val)
         return self
+
+    def _checked_chunks(self, chunks, first, classes):
+        """Return chunks, checked as they are read, and the number of targets."""
+        _, y = self._validated(*(array[:1] for array in first[:2]))
+        n_targets = 1 if y.ndim == 1 else y.shape[1]
+        return CheckedRows.of_targets(chunks, self.n_features_in_, n_targets), n_targets
 
     def _validated(self, X, y):
         """Validate training rows, and set what they say of the data."""
@@ -373,20 +361,6 @@ class VarProNetRegressor(
         )
         self._single_target = y.ndim == 1
         return X, y
-
-    def _set_fitted(self, run, rows, settings, scaling):
-        from sklearn_gn.varpro.posterior import ErrorBars
-        from sklearn_gn.varpro.problem import Penalties
-
-        super()._set_fitted(run, rows, settings, scaling)
-        penalties = Penalties(*(self._cast(a) for a in self.alpha_))
-        model, net, z = settings.model, run.best_net, None
-        if not isinstance(rows, Rows):  # they come in chunks
-            with backend.scope(self.dtype, self.device):
-                few = rows.least_squares(model, net.theta)
-                z, rows = backend.to_numpy(few)
-        n_samples = float(settings.n_samples)
-        self._error_bars = ErrorBars(model, net, rows, penalties, n_samples, z)
 
     # -- predictions -------------------------------------------------------------------
 
@@ -443,9 +417,7 @@ class VarProNetRegressor(
         model, net, scaling = self._fitted
         x = scaling.x(X)
         if model is None:
-            known = partial(
-                members.variances, net, self._covariances, self._noise_ratios
-            )
+            known = partial(members.variances, net)
             size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
             with backend.one_blas_thread():
                 std = np.sqrt(members.blockwise(known, x, max(1000, size)))

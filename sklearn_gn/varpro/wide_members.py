@@ -52,22 +52,10 @@ _BATCH = 128
 N_PARTS = 4  # of the rows, of which each wide member lacks one; as many members
 
 
-class WideOptions(NamedTuple):
-    """Settings of the epochs."""
-
-    n_effective: float  # number of rows, counted by their weights
-    damping: float | None  # of all epochs; None: it rises
-    tol: float  # if zero, the fit goes on after the last epoch of the schedule
-    continues: bool  # whether the members come from a former fit
-    alpha: np.ndarray | None  # given penalties of the groups, over n_effective
-    dtype: type = np.float32
-
-
 class WideState(NamedTuple):
     """The wide members, and their place in the schedule."""
 
     members: tuple  # of Member
-    loss: float
     epoch: int = 0
     lacking: tuple = ()  # members that have not seen their part, once all see all rows
 
@@ -75,16 +63,18 @@ class WideState(NamedTuple):
 # --- epochs --------------------------------------------------------------------------
 
 
-def init(rows, members, options):
-    """Return the state of wide members that start from some."""
+def init(members, options):
+    """Return the state of wide members that start from some.
+
+    The :class:`~sklearn_gn.bayes.evidence_gn.EvidenceOptions` have the damping of all
+    epochs, or None if it rises, and given penalties of the groups.
+    """
     alpha = np.append(10.0, np.ones(members[0].model.n_groups - 1))
     if options.alpha is not None:
         alpha = options.n_effective * options.alpha
-    members = tuple(
-        m._replace(net=m.net._replace(alpha=alpha, beta=1.0)) for m in members
+    return WideState(
+        tuple(m._replace(net=m.net._replace(alpha=alpha, beta=1.0)) for m in members)
     )
-    losses = [objective(member, rows, options.n_effective) for member in members]
-    return WideState(members, float(np.mean(losses)))
 
 
 def step(rows, state, options, seed):
@@ -92,51 +82,49 @@ def step(rows, state, options, seed):
 
     Members lack a part of the rows at first and end with epochs on all of them:
     networks of three quarters of the rows predict worse where the classes are nearly
-    separable.
+    separable. If ``tol`` is zero, the fit goes on after the last epoch of the schedule.
     """
     epoch, last = state.epoch, EPOCHS + EPOCHS // 2
     lacks_part = epoch < EPOCHS
-    rising = epoch if lacks_part else epoch - EPOCHS // 2  # place in the schedule
+    place = epoch if lacks_part else epoch - EPOCHS // 2  # in the schedule
     damping = options.damping
     if damping is None:
-        share = 1.0 if options.continues else min(1.0, rising / (EPOCHS - 1))
-        damping = _FIRST_DAMPING ** (1 - share)
+        damping = _FIRST_DAMPING ** (1 - min(1.0, place / (EPOCHS - 1)))
+    # Products of products must fit into single precision.
+    largest = np.finfo(np.float32).max ** 0.25
+    dtype = np.float32 if np.max(np.abs(rows.x)) < largest else np.float64
 
-    def epoch_of(job):
-        number, (model, net) = job
+    def after_epoch(job):
+        number, member = job
         seen = rows_without(rows, number) if lacks_part else rows
         rng = np.random.RandomState([seed, number, epoch])
-        theta, loss = run_epoch(model, net, seen, options, damping, rng)
-        return net._replace(theta=theta), loss
+        return run_epoch(member, seen, options.n_effective, damping, dtype, rng)
 
-    nets, losses = zip(
-        *side_by_side(epoch_of, list(enumerate(state.members))), strict=True
-    )
+    found = side_by_side(after_epoch, list(enumerate(state.members)))
+    members, losses = zip(*found, strict=True)
     loss = float(np.mean(losses))
     if not math.isfinite(loss):
         return state, Report(loss, math.nan, stop="non_finite")
-    members = tuple(m._replace(net=n) for m, n in zip(state.members, nets, strict=True))
     stop = "tol" if epoch + 1 == last and options.tol > 0 else None
     lacking = members if epoch + 1 == EPOCHS else state.lacking
-    state = WideState(members, loss, epoch + 1, lacking)
+    state = WideState(members, epoch + 1, lacking)
     return state, Report(loss, math.nan, step_size=1.0, damping=damping, stop=stop)
 
 
 def objective(member, rows, n_effective):
     """Return the mean cross-entropy of a member with its penalties."""
-    model, net = member
+    model, net = member.model, member.net
     squares = evidence.weighted_squares(net.theta, model.groups(), net.alpha)
     return (model.error(net.theta, rows) + squares / n_effective) / 2
 
 
-def run_epoch(model, net, rows, options, damping, rng):
-    """Return the parameters after an epoch, and the objective on the way."""
-    dtype = options.dtype
+def run_epoch(member, rows, n_effective, damping, dtype, rng):
+    """Return the member after an epoch, and the objective on the way."""
+    model, net = member.model, member.net
     output, layers = model.split(net.theta)
     maps = [a.astype(dtype) for a in (output.T, *layers)]
     penalties = [
-        (a / options.n_effective).astype(dtype)
-        for a in precisions_of_inputs(model, net.alpha)
+        (a / n_effective).astype(dtype) for a in precisions_of_inputs(model, net.alpha)
     ]
     n, total = len(rows.x), 0.0
     for index in np.array_split(rng.permutation(n), max(1, round(n / _BATCH))):
@@ -151,7 +139,8 @@ def run_epoch(model, net, rows, options, damping, rng):
     output, *layers = (a.astype(np.float64) for a in maps)
     theta = model.join(output.T, layers)
     squares = evidence.weighted_squares(theta, model.groups(), net.alpha)
-    return theta, float(total) + squares / options.n_effective / 2
+    member = member._replace(net=net._replace(theta=theta))
+    return member, float(total) + squares / n_effective / 2
 
 
 def precisions_of_inputs(model, alpha):

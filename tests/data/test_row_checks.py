@@ -9,7 +9,7 @@ from sklearn_gn import (
     ShallowReLURegressor,
     VarProNetRegressor,
 )
-from sklearn_gn.data.row_checks import _n_copies_by_chance, checked_rows
+from sklearn_gn.data.row_checks import checked_rows
 
 
 def data(n=200):
@@ -47,20 +47,6 @@ def test_frequent_targets_of_few_different_rows_are_no_copies():
     X, _ = data()
     twice = np.tile(np.arange(200), 2)  # of other features they are
     assert checked_rows(X[twice], rare[twice], None, None).n_copies == 200
-
-
-@pytest.mark.parametrize("y", [[0, 0, 0, 1], [0, 1, 2, 3]])
-def test_copies_by_chance_are_those_of_drawn_targets(y):
-    y, sizes = np.asarray(y, dtype=float)[:, None], np.array([1, 2, 3, 3])
-    draws = np.random.RandomState(0).randint(4, size=(20_000, 9))
-    groups = np.split(y[draws, 0], np.cumsum(sizes)[:-1], axis=1)
-    n_copies = sum(
-        group.shape[1]
-        - 1
-        - np.mean(np.sum(np.diff(np.sort(group, axis=1), axis=1) > 0, axis=1))
-        for group in groups
-    )
-    assert _n_copies_by_chance(sizes, y) == pytest.approx(n_copies, rel=0.02)
 
 
 def test_far_rows_are_named_by_their_numbers_in_the_data():

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.testing import assert_allclose
 
 from sklearn_gn.arrays.extremes import noise_deviation, unbounded
-from sklearn_gn.data.units import Units, moments, target_units
+from sklearn_gn.data.units import Units, moments
 from sklearn_gn.linalg.low_rank import LowRank
 
 
@@ -13,36 +13,33 @@ def test_moments_are_weighted_means_and_deviations():
     center, scale = moments(A, np.array([0.75, 0.25]))
     assert_allclose(center, [1.5, 7, 1.5e200], rtol=1e-12)
     assert_allclose(scale, [0.75**0.5, 1, 0.75**0.5 * 1e200], rtol=1e-12)
-
-
-def test_size_of_what_only_its_weights_make_constant_is_its_largest_distance():
-    A = np.array([[1e149], [1e158]])
-    center, scale = moments(A, np.array([1.0, 1e-100]))
+    # The size of what only its weights make constant is its largest distance.
+    far = np.array([[1e149], [1e158]])
+    center, scale = moments(far, np.array([1.0, 1e-100]))
     assert_allclose(center, 1e149)
     assert_allclose(scale, 1e158, rtol=1e-8)
     noise = np.array([[1e9], [1e9 + 2e-7]])  # constant up to rounding
     assert_allclose(moments(noise, np.array([0.5, 0.5]))[1], 1)
 
 
-def test_targets_share_a_unit_unless_a_gap_divides_their_sizes():
-    center = np.zeros(5)
+def units_of(y):
+    return Units.of(y, y, np.full(len(y), 1 / len(y)))
 
-    def mean(sizes):
+
+def test_targets_share_a_unit_unless_a_gap_divides_their_sizes():
+    def units(*sizes):
+        return units_of(np.tile([-1.0, 1.0], 4)[:, None] * np.array(sizes)).y_scale
+
+    def mean(*sizes):
         return np.sqrt(np.mean(np.square(sizes)))
 
-    chain = np.array([1.0, 9.0, 80.0, 700.0, 6000.0])
-    assert_allclose(target_units(chain, center), mean(chain), rtol=1e-12)
-    apart = np.array([4e5, 1.0, 2e5, 0.0, 3.0])  # a constant joins the smallest
-    small, large = mean([1, 0, 3]), mean([4e5, 2e5])
-    assert_allclose(target_units(apart, center), [large, small, large, small, small])
-    rounding = np.array([1.0, 2.0, 1e-17, 3.0, 0.0])  # of a constant one
-    units = target_units(rounding, center + 1)
-    assert_allclose(units, mean(rounding), rtol=1e-12)
-
-
-def test_targets_in_different_units_have_variance_one_each():
+    chain = 1.0, 9.0, 80.0, 700.0, 6000.0
+    assert_allclose(units(*chain), mean(*chain), rtol=1e-12)
+    small, large = mean(1, 0, 3), mean(4e5, 2e5)  # a constant joins the smallest
+    apart = [large, small, large, small, small]
+    assert_allclose(units(4e5, 1.0, 2e5, 0.0, 3.0), apart, rtol=1e-12)
     y = np.random.RandomState(0).randn(20, 3) * [1e-3, 1, 1e4] + 5
-    scaling = Units.of(y, y, np.full(20, 1 / 20))
+    scaling = units_of(y)
     assert_allclose(scaling.y_scale, y.std(axis=0), rtol=1e-10)
     assert_allclose(scaling.loss_scale, np.mean(y.var(axis=0)), rtol=1e-10)
 

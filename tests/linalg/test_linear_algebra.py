@@ -32,10 +32,20 @@ def grid_search(loss, dtype):
     return line_search.grid_search(partial(jax.lax.map, loss), dtype, jnp)
 
 
-def solved(method, a, b, damping):
-    p, solve_rows = a.shape[1], partial(getattr(solve, method), lambda block: block)
-    compiled = jax.jit(lambda both, shift: solve_rows(both, p, shift, 10**6, 1e-12))
-    return compiled(np.c_[a, b], damping)
+@pytest.fixture(params=["qr", "gram"])
+def way(request, monkeypatch):
+    """Either way of solving, whatever the size."""
+    choose(request.param, monkeypatch)
+
+
+def choose(way, monkeypatch):
+    monkeypatch.setattr(solve, "QR_LIMIT", np.inf if way == "qr" else 0)
+
+
+def solved(a, b, damping):
+    words = {"rank": 10**6, "rank_tol": 1e-12}
+    solve_rows = partial(solve.least_squares, **words)
+    return jax.jit(lambda a, b, shift: solve_rows(a, b, damping=shift))(a, b, damping)
 
 
 def system(m, p, q=2, seed=0):
@@ -44,18 +54,18 @@ def system(m, p, q=2, seed=0):
 
 
 @pytest.mark.parametrize(("m", "p"), [(50, 7), (7, 7), (4, 9), (1, 3)])
-@pytest.mark.parametrize("method", ["_qr_least_squares", "_gram_least_squares"])
-def test_least_squares_is_the_minimum_norm_solution(m, p, method):
+@pytest.mark.usefixtures("way")
+def test_least_squares_is_the_minimum_norm_solution(m, p):
     a, b = system(m, p)
-    x = solved(method, a, b, 0.0)
+    x = solved(a, b, 0.0)
     np.testing.assert_allclose(x, np.linalg.lstsq(a, b)[0], rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("damping", [1e-6, 1e-2, 10.0])
-@pytest.mark.parametrize("method", ["_qr_least_squares", "_gram_least_squares"])
-def test_damping_is_a_shift_of_the_gram_matrix(damping, method):
+@pytest.mark.usefixtures("way")
+def test_damping_is_a_shift_of_the_gram_matrix(damping):
     a, b = system(30, 8)
-    x = solved(method, a, b, damping)
+    x = solved(a, b, damping)
     expected = np.linalg.solve(a.T @ a + damping * np.eye(8), a.T @ b)
     np.testing.assert_allclose(x, expected, rtol=1e-9)
 
@@ -78,14 +88,15 @@ def test_rank_tol_drops_dependent_columns():
     np.testing.assert_allclose(x, np.linalg.lstsq(a, b, rcond=1e-12)[0], atol=1e-10)
 
 
-def test_refinement_wins_digits_over_the_normal_equations():
+def test_refinement_wins_digits_over_the_normal_equations(monkeypatch):
+    choose("gram", monkeypatch)
     rng = np.random.RandomState(0)
     u = np.linalg.qr(rng.randn(200, 10))[0]
     v = np.linalg.qr(rng.randn(10, 10))[0]
     a = u * np.logspace(0, -6, 10) @ v.T
     truth = rng.randn(10, 1)
     b = a @ truth
-    x = solved("_gram_least_squares", a, b, 0.0)
+    x = solved(a, b, 0.0)
     plain = np.linalg.solve(a.T @ a, a.T @ b)
     assert np.linalg.norm(x - truth) < 0.1 * np.linalg.norm(plain - truth)
 

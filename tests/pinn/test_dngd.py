@@ -16,8 +16,8 @@ from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.linalg.low_rank import nystrom, preconditioner
 from sklearn_gn.networks import MLP
 from sklearn_gn.optim import first_order
+from sklearn_gn.optim.first_order import ssbroyden
 from sklearn_gn.optim.radius_search import Region, longest_trusted
-from sklearn_gn.optim.ssbroyden import ssbroyden
 from sklearn_gn.pde import (
     Box,
     Dirichlet,
@@ -36,7 +36,7 @@ from sklearn_gn.pde.problems import Kovasznay
 from sklearn_gn.pinn import baselines, dngd, pieces
 from sklearn_gn.pinn import points as collocation
 from sklearn_gn.pinn.enrichment.posed import posed
-from sklearn_gn.pinn.iteration import total_loss
+from sklearn_gn.pinn.iteration import losses_of_classes
 from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.points import Sampler, batch_of
@@ -468,14 +468,14 @@ def updated_in_region(model, params, batches, radius, shift=np.nan, rank=None):
 
 def test_trust_region_takes_the_longest_step_that_keeps_its_promise():
     model, params, batches = setting("logistic", 30, 20)
-    start = float(total_loss(model, params, batches))
+    start = float(losses_of_classes(model, params, batches).sum())
     best, region = updated_in_region(model, params, batches, 1e-3)
     # So short a step that the linearised residuals hold: the widest radius is taken.
     size = np.linalg.norm(flat(best.step))
     assert 3.2e-3 < size < 5.5e-3
     assert region.radius == pytest.approx(size, rel=1e-10)
     assert best.gain_ratio == pytest.approx(1, abs=0.05)
-    loss = float(total_loss(model, add(params, 1, best.step), batches))
+    loss = float(losses_of_classes(model, add(params, 1, best.step), batches).sum())
     assert loss < start
     assert loss == pytest.approx(float(best.loss), rel=1e-10)
     assert best.losses.sum() == pytest.approx(loss, rel=1e-10)

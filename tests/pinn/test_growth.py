@@ -194,3 +194,21 @@ def test_half_of_the_points_are_where_the_residual_is():
     np.testing.assert_array_equal(found[:8], even[:8])
     assert len(found) == 16
     assert found[8:].min() > 0.5 > even[8:].min()
+
+
+@pytest.mark.parametrize("tol", [1e-1, 1e-3, 1e-5])
+def test_a_fit_ends_at_the_error_that_is_asked_for(tol):
+    problem = Problem(
+        lambda u, x: d(u, "x", "x") - 4 * jnp.exp(2 * x[0]),
+        Box(x=(0, 1)),
+        Dirichlet(lambda x: jnp.exp(2 * x[0])),
+        exact=lambda x: jnp.exp(2 * x[0]),
+    )
+    solver = PINNSolver(problem, hidden_layer_sizes=(8, 8), tol=tol, random_state=0)
+    solver.fit()
+    assert solver.converged_
+    assert solver.stop_reason_ == "tol"
+    assert solver.relative_error() < 3 * tol
+    errors = solver.convergence_log_["relative_error"]
+    # It does not go on for long, as each digit takes a few iterations.
+    assert np.count_nonzero(errors < tol / 10) <= 3

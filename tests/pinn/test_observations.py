@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.optimize import curve_fit
 from scipy.special import lambertw
 from sklearn.exceptions import ConvergenceWarning
 
@@ -96,6 +97,35 @@ def test_a_coefficient_is_found_from_outputs_at_their_own_points():
     spread = (HALF - np.nanmean(HALF, axis=0)) ** 2
     r2 = np.mean(1 - np.nansum(error, axis=0) / np.nansum(spread, axis=0))
     np.testing.assert_allclose(solver.score(T, HALF), r2, rtol=1e-10)
+
+
+def test_each_output_has_a_noise_of_its_own():
+    t = np.linspace(0, 2, 200)[:, None]
+    noise = np.array([0.01, 0.2])
+    y = np.hstack([np.sin(1.5 * t), 1.5 * np.cos(1.5 * t)])
+    y += noise * np.random.default_rng(0).standard_normal(y.shape)
+    solver = fit(t, y, max_iter=60)
+    assert_allclose(solver.noise_std_, noise, rtol=0.2)
+    lower, upper = solver.predict_interval(t)
+    assert_allclose(upper - lower, np.tile(2 * 1.97 * noise, (200, 1)), rtol=0.25)
+    assert np.mean((lower < y) & (y < upper)) == pytest.approx(0.95, abs=0.03)
+
+    # They count by it: the coefficient is that of weighted least squares.
+    def both(t, w, a, b):
+        k = np.sqrt(w)
+        first = a * np.cos(k * t) + b / k * np.sin(k * t)
+        return np.concatenate([first, b * np.cos(k * t) - a * k * np.sin(k * t)])
+
+    sigma = np.repeat(noise, 200)
+    found, cov = curve_fit(both, t[:, 0], y.T.ravel(), [2.25, 0, 1.5], sigma)
+    w, std = solver.coefficients_["w"], solver.coefficients_std_["w"]
+    assert std == pytest.approx(np.sqrt(cov[0, 0]), rel=0.1)
+    assert w == pytest.approx(found[0], abs=0.1 * std)
+    # Those of a alone leave b without noise.
+    alone = fit(t, y[:, :1], observed_outputs=["a"], max_iter=25)
+    assert alone.noise_std_ == pytest.approx(noise[0], rel=0.2)
+    lower, upper = alone.predict_interval(t)
+    assert (upper - lower)[:, 1].max() < noise[1]
 
 
 def acceleration(u, x, w):

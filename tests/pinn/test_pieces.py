@@ -15,7 +15,7 @@ from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pde import Box, Dirichlet, Initial, Problem, Unknown, d
 from sklearn_gn.pinn import pieces, residuals
 from sklearn_gn.pinn.findings import concentration
-from sklearn_gn.pinn.iteration import total_loss
+from sklearn_gn.pinn.iteration import losses_of_classes
 from sklearn_gn.pinn.model import Batch, ClassModel, Model, start_parameters
 from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.points import batch_of
@@ -107,7 +107,7 @@ def test_padding_changes_nothing(in_rows, monkeypatch):
             part.extra,
             pieces.residuals(model, net, given),
             pieces.class_residuals(model, model.classes[0], net, batches[0]),
-            total_loss(model, net, batches),
+            losses_of_classes(model, net, batches).sum(),
         )
 
     whole = found()

@@ -9,10 +9,6 @@ from statsmodels.regression.linear_model import yule_walker
 
 from sklearn_gn import SegmentedRegressor
 from sklearn_gn.segmented import existence
-from sklearn_gn.segmented.inference import Scaling
-from sklearn_gn.segmented.least_squares import Rows as SortedRows
-from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
-from sklearn_gn.segmented.problem import Form
 
 N = 40
 X = np.linspace(-1, 1, N)
@@ -50,26 +46,14 @@ def test_statistic_is_the_largest_f(form):
     assert_allclose(found.statistic, expected, rtol=1e-6)
 
 
-def test_draws_have_the_distribution_of_series_without_a_breakpoint():
-    form, rng = Form(True, True, False), np.random.RandomState(0)
-    line = np.column_stack([np.ones(N), X])
-    scaling = Scaling(*np.array([0.0, 1.0, 0.0, 1.0]), np.empty(0), np.empty(0))
-    options = Options(form, np.empty(0), (-np.inf, np.inf), 0.0, 3)
-
-    def share(y):
-        rows = SortedRows(X, y, np.empty((N, 0)), np.ones(N))
-        found = existence.scan(problem_of([Prepared(rows, scaling)], options))
-        return np.max(np.sum(found.scores**2, axis=1)) / found.rss, found
-
-    simulated = np.array([share(rng.standard_normal(N))[0] for _ in range(200)])
-    _, found = share(X**2)
-    drawn = existence.reference_distribution(found, N - line.shape[1], 20_000, rng)
-    level = np.quantile(drawn, [0.5, 0.8, 0.95])
-    rejected = np.mean(simulated[:, None] > level, axis=0)
+def test_series_without_a_breakpoint_are_rejected_as_often_as_the_level_says():
+    rng, model = np.random.default_rng(0), SegmentedRegressor(min_rows=3)
+    series = rng.standard_normal((200, N))
+    p = [model.breakpoint_test(X[:, None], y, n_draws=199).p_value for y in series]
     # Four standard deviations of a share of 200.
-    nominal = np.array([0.5, 0.2, 0.05])
-    spread = np.sqrt(nominal * (1 - nominal) / 200)
-    assert np.all(np.abs(rejected - nominal) < 4 * spread)
+    level = np.array([0.5, 0.2, 0.05])
+    rejected = np.mean(np.array(p)[:, None] <= level, axis=0)
+    assert np.all(np.abs(rejected - level) < 4 * np.sqrt(level * (1 - level) / 200))
 
 
 def test_a_kink_is_found_and_a_known_one_is_not_found_again():
@@ -151,23 +135,16 @@ def test_statistic_is_the_largest_score(kind, power):
 
 
 @pytest.mark.parametrize(("kind", "power"), [("HC0", 0), ("HC3", 1)])
-def test_drawn_statistics_are_those_of_drawn_series(kind, power, monkeypatch):
+def test_drawn_statistics_are_those_of_drawn_series(kind, power):
     """Each draw has its own fit and its own variances."""
-    y, one = np.random.default_rng(4).standard_normal(N), np.ones(N)
-    found, original = [], existence._with_own_variance
-
-    def watched(*words):
-        found.append(original(*words))
-        return found[-1]
-
-    monkeypatch.setattr(existence, "_with_own_variance", watched)
+    y, one, n = np.random.default_rng(4).standard_normal(N), np.ones(N), 99
     model = SegmentedRegressor(degree=0, min_rows=1, min_distance=0, covariance=kind)
     model.set_params(bounds=(X[2] + 1e-9, X[N - 3] + 1e-9))
-    model.breakpoint_test(X[:, None], y, n_draws=3, random_state=5)
-    signs = np.random.RandomState(5).choice(np.array([-1.0, 1.0]), (3, N))
+    found = model.breakpoint_test(X[:, None], y, n_draws=n, random_state=5)
+    signs = np.random.RandomState(5).choice(np.array([-1.0, 1.0]), (n, N))
     drawn = signs * (y - y.mean()) / (1 - 1 / N) ** power
-    expected = [score_statistic(each, one, power) for each in drawn]
-    assert_allclose(found[0].max(axis=1), expected, rtol=1e-9)
+    drawn = np.array([score_statistic(each, one, power) for each in drawn])
+    assert found.p_value == (1 + np.sum(drawn >= found.statistic)) / (1 + n)
 
 
 def rejected(covariance, series):

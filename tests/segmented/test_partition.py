@@ -6,69 +6,53 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.segmented import partition
+from sklearn_gn import SegmentedRegressor, ShallowReLURegressor
 
 
-def segments_of(x, y, weight, slope, **limits):
-    terms = np.stack([weight, weight * x, weight * x**2, weight * y, weight * x * y])
-    sums = np.zeros((5, len(x) + 1))
-    np.cumsum(terms, axis=1, out=sums[:, 1:])
-    return partition.Segments(x, sums, slope, **limits)
-
-
-def rest_of(x, y, weight, ends, slope):
+def rest_of(x, y, weight, ends, degree):
     """Weighted sum of squares about the lines or constants between positions."""
     rest = 0.0
     for i, j in pairwise(ends):
         root = np.sqrt(weight[i:j])
-        A = root[:, None] * np.stack([np.ones(j - i), x[i:j]][: 1 + slope], axis=1)
+        A = root[:, None] * np.vander(x[i:j], degree + 1)
         b = root * y[i:j]
         rest += np.sum((b - A @ np.linalg.lstsq(A, b)[0]) ** 2)
     return rest
 
 
-@pytest.mark.parametrize("slope", [False, True])
-def test_best_partitions_are_those_of_all_subsets(slope):
+@pytest.mark.parametrize("degree", [0, 1])
+def test_best_partitions_are_those_of_all_subsets(degree):
     rng = np.random.default_rng(0)
     x, y = np.sort(rng.uniform(-1, 1, 18)), rng.standard_normal(18)
     weight = rng.integers(1, 4, 18).astype(float)
-    segments = segments_of(x, y, weight, slope)
-    explained, paths = partition.best_partitions(segments, 3)
-    total = weight @ y**2
-    for k in range(4):
+    model = SegmentedRegressor(3, degree=degree, jumps=True, min_rows=1)
+    model.fit(x[:, None], y, sample_weight=weight)
+    for k, found in enumerate(model.selection_path_["rss"][:4]):
         least = min(
-            rest_of(x, y, weight, (0, *ends, 18), slope)
+            rest_of(x, y, weight, (0, *ends, 18), degree)
             for ends in combinations(range(1, 18), k)
-            if np.diff((0, *ends, 18)).min() > slope
+            if np.diff((0, *ends, 18)).min() > degree
         )
-        assert_allclose(total - explained[k], least, rtol=1e-9)
-        assert_allclose(rest_of(x, y, weight, paths[k], slope), least, rtol=1e-9)
-
-
-@pytest.mark.parametrize("slope", [False, True])
-def test_few_places_are_enough_for_many_jumps(slope, monkeypatch):
-    rng = np.random.default_rng(1)
-    n, at = 2001, 50 + 60 * np.arange(30) + rng.integers(0, 40, 30)
-    x, segment = np.linspace(-1, 1, n), np.searchsorted(at, np.arange(n), side="right")
-    y = rng.standard_normal(31)[segment] + slope * rng.uniform(-9, 9, 31)[segment] * x
-    monkeypatch.setattr(partition, "EVEN_PLACES", 100)
-    _, paths = partition.best_partitions(segments_of(x, y, np.ones(n), slope), 30)
-    assert paths[30] == [0, *at, n]
+        scale = model.statistics_["rss"] / model.selection_path_["rss"][3]
+        assert_allclose(found * scale, least, rtol=1e-9)
+    ends = np.searchsorted(x, model.breakpoints_)
+    assert_allclose(rest_of(x, y, weight, (0, *ends, 18), degree), least, rtol=1e-9)
 
 
 def test_limits_are_kept():
     x = np.linspace(-1, 1, 40)
     limits = {"min_rows": 5, "min_distance": 0.4, "bounds": (-0.5, 0.5)}
     y = np.random.default_rng(2).standard_normal(40)
-    segments = segments_of(x, y, np.ones(40), False, **limits)
-    explained, paths = partition.best_partitions(segments, 5)
-    for path in paths[:3]:
-        t = segments.t[path]
-        assert np.diff(t).min() >= 0.4 * (1 - 1e-9)
-        assert np.diff(path).min() >= 5
-        assert np.all(np.abs(t[1:-1]) <= 0.5)
-    assert np.all(np.isneginf(explained[4:]))
+    for k in (1, 2):
+        model = SegmentedRegressor(k, degree=0, **limits).fit(x[:, None], y)
+        t = model.breakpoints_
+        assert len(t) == k
+        assert np.diff([-1, *t, 1]).min() >= 0.4 * (1 - 1e-9)
+        assert np.abs(t).max() <= 0.5
+        assert model.segments_["n_rows"].min() >= 5
+    with pytest.warns(UserWarning, match="no room for more"):
+        model = SegmentedRegressor(4, degree=0, **limits).fit(x[:, None], y)
+    assert len(model.breakpoints_) < 4
 
 
 @pytest.mark.parametrize("targets", [1, 2])

@@ -7,7 +7,6 @@ import statsmodels.api as sm
 from numpy.testing import assert_allclose
 
 from sklearn_gn import SegmentedRegressor, fit_groups
-from sklearn_gn.segmented import selection
 
 
 @pytest.fixture(scope="module")
@@ -106,31 +105,6 @@ def test_an_outlier_at_an_end_is_not_a_segment():
         model = SegmentedRegressor(loss="huber").fit(x[:, None], far)
         assert len(model.breakpoints_) == 1
         assert abs(model.breakpoints_ - other.breakpoints_) < other.breakpoint_std_
-
-
-@pytest.mark.slow
-def test_groups_are_searched_as_often_as_each_of_them_alone(monkeypatch):
-    rng, n_searched, choose = np.random.default_rng(1), [], selection.choose
-
-    def counting(prepared, options, **words):
-        n_searched.append(len(prepared))
-        return choose(prepared, options, **words)
-
-    monkeypatch.setattr(selection, "choose", counting)
-    x, model = np.arange(30.0), SegmentedRegressor(loss="huber")
-    y = np.minimum(x, 15) + rng.standard_t(2, (3, 30))
-    each = []
-    for targets in y:
-        model.fit(x[:, None], targets)
-        each.append(sum(n_searched))
-        n_searched.clear()
-    frame = pd.DataFrame(
-        {"g": np.repeat(np.arange(3), 30), "x": np.tile(x, 3), "y": y.ravel()}
-    )
-    fit_groups(model, frame, group="g", target="y")
-    # One may end at another search: breakpoints that move by 1e-6 are searched again.
-    assert abs(sum(n_searched) - sum(each)) <= 1
-    assert sum(each) + 1 < len(each) * max(each)
 
 
 def test_a_warning_names_the_outliers_that_breakpoints_follow():

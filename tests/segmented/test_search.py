@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from sklearn_gn import SegmentedRegressor
-from sklearn_gn.segmented import least_squares
 
 
 @pytest.mark.parametrize("seed", [5, 11, 17, 24])
@@ -62,14 +61,16 @@ def test_up_to_three_kinks_are_at_their_best_of_all_places(k, n):
         assert model.statistics_["rss"] == pytest.approx(best, rel=1e-6)
 
 
-def test_triangular_factors_of_long_matrices_have_their_normal_matrices():
-    matrix = np.random.default_rng(0).standard_normal((2, 9001, 3))
-    factor = least_squares._triangle(matrix)
-    assert factor.shape == (2, 3, 3)
-    normal = np.swapaxes(matrix, 1, 2) @ matrix
-    np.testing.assert_allclose(
-        np.swapaxes(factor, 1, 2) @ factor, normal, rtol=1e-10, atol=1e-9
-    )
+def test_errors_of_many_rows_are_those_of_all_of_them():
+    rng, n = np.random.default_rng(0), 70_001
+    x, y = np.sort(rng.uniform(size=n)), rng.standard_normal(n)
+    known = SegmentedRegressor(0, breakpoints=[0.3, 0.6], autocorrelation=None)
+    found = known.fit(x[:, None], y).parameters_
+    A = np.column_stack([np.ones(n), x, *np.maximum(x - [[0.3], [0.6]], 0)])
+    coef, (rss,), *_ = np.linalg.lstsq(A, y)
+    errors = np.sqrt(np.diagonal(np.linalg.inv(A.T @ A)) * rss / (n - 4))
+    np.testing.assert_allclose(found["estimate"], coef, rtol=1e-8)
+    np.testing.assert_allclose(found["std_error"], errors, rtol=1e-8)
 
 
 def test_one_kink_of_many_positions_is_at_its_best():

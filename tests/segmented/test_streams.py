@@ -72,8 +72,7 @@ def test_breakpoints_of_chunks_are_as_good(data, settings):
 @pytest.mark.usefixtures("few_bins")
 @pytest.mark.slow
 def test_memory_mapped_file(data, monkeypatch, tmp_path):
-    monkeypatch.setattr(streams, "MAPPED", 100)
-    monkeypatch.setattr(streams, "_CHUNK_ROWS", 999)
+    monkeypatch.setattr(streams, "MAPPED", 4000)
     x, y, _ = data
     np.stack([x, y]).tofile(tmp_path / "points")
     points = np.memmap(tmp_path / "points", np.float64, "r", shape=(2, 6000))
@@ -83,26 +82,6 @@ def test_memory_mapped_file(data, monkeypatch, tmp_path):
     assert model.statistics_["n_rows"] == 6000
     with pytest.raises(ValueError, match="y has the shape"):
         SegmentedRegressor(3).fit(points[0][:, None], np.append(y, 0))
-
-
-@pytest.mark.usefixtures("few_bins")
-def test_two_points_have_the_sums_of_the_bin():
-    rng = np.random.default_rng(1)
-    x = np.concatenate(
-        [[0.0, 64.0], 0.97 + 0.02 * rng.uniform(size=9) ** 3, [5.5, 5.5]]
-    )
-    y, w = rng.standard_normal((2, len(x)))
-    w = np.abs(w)
-    bins = streams.Bins([(x, y, w)], 0.0, 64.0, 0.1)
-    found = bins.points()
-
-    def moments(x, y, w):
-        return [w @ (x**a * y**b) for a, b in [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1)]]
-
-    assert_allclose(moments(*found[:3]), moments(x, y, w), rtol=1e-11)
-    square = found.weight @ (found.y - 0.1) ** 2 + found.rest
-    assert_allclose(square, w @ (y - 0.1) ** 2, rtol=1e-11)
-    assert np.all(np.isin(np.ceil(found.x - 1e-12), [0, 1, 6, 64]))
 
 
 def test_few_points_are_kept(data):

@@ -13,12 +13,10 @@ from sklearn_gn.bayes.evidence_gn import sums_of, trial_of
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.callbacks import Checkpoint, LogWriter
-from sklearn_gn.data import chunks as core_chunks
-from sklearn_gn.data import rows_source, tables
+from sklearn_gn.data import rows_source
 from sklearn_gn.data.rows_source import CheckedRows, RowSource, even_parts
 from sklearn_gn.linalg import large_gram
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.runtime import memory
 from sklearn_gn.shallow_relu.evidence_gn import network_of
 from sklearn_gn.shallow_relu.fitted import evidence_attributes
 
@@ -212,8 +210,8 @@ def test_mapped_files_and_dask_arrays_are_read_in_chunks(
     mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=X.shape)
     mapped[:] = X
     in_memory = clone(model).fit(mapped, y)
-    monkeypatch.setattr(tables, "MAPPED_BYTES", 0)
-    monkeypatch.setattr(core_chunks, "_CHUNK_BYTES", 100 * D * 4)
+    monkeypatch.setattr("sklearn_gn.data.rows.MAPPED_BYTES", 0)
+    monkeypatch.setattr("sklearn_gn.data.tables._CHUNK_BYTES", 100 * D * 4)
     for found in (blocks, model.fit(mapped, y)):
         np.testing.assert_allclose(found.predict(X), same.predict(X), atol=1e-6)
         assert "n_rows" in found.convergence_log_
@@ -272,8 +270,8 @@ def test_what_is_not_possible_is_named(changes, change, message):
 
 def test_a_fit_that_would_not_fit_into_memory_names_chunks(monkeypatch):
     X, y = data()
-    monkeypatch.setattr(memory, "_LITTLE", 0)
-    monkeypatch.setattr(memory, "available_bytes", lambda: X.nbytes)
+    monkeypatch.setattr("sklearn_gn.data.rows._LITTLE", 0)
+    monkeypatch.setattr("sklearn_gn.arrays.memory.available_bytes", lambda: X.nbytes)
     with pytest.raises(ValueError, match=r"GiB are available.*fit_chunks"):
         make().fit(X, y)
 

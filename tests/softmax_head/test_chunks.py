@@ -9,9 +9,6 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.data import chunks as core_chunks
-from sklearn_gn.data import tables
-from sklearn_gn.runtime import memory
 from sklearn_gn.solvers import FGN, Adam
 
 N, D, C = 240, 6, 4
@@ -80,8 +77,8 @@ def test_a_mapped_file_is_read_in_chunks(tmp_path, monkeypatch):
     words = {"max_iter": 2, "random_state": 0}
     with pytest.warns(ConvergenceWarning):
         in_memory = FGNSoftmaxHead("fgn", **words).fit(mapped, y)
-    monkeypatch.setattr(tables, "MAPPED_BYTES", 0)
-    monkeypatch.setattr(core_chunks, "_CHUNK_BYTES", 100 * D * 4)
+    monkeypatch.setattr("sklearn_gn.data.rows.MAPPED_BYTES", 0)
+    monkeypatch.setattr("sklearn_gn.data.tables._CHUNK_BYTES", 100 * D * 4)
     with pytest.warns(ConvergenceWarning):
         model = FGNSoftmaxHead("fgn", **words).fit(mapped, y)
     same = fitted("fgn", pieces(X, y), **words)
@@ -93,7 +90,7 @@ def test_classes_without_weight_are_none_in_a_mapped_file(tmp_path, monkeypatch)
     X, y = data()
     mapped = np.memmap(tmp_path / "x", np.float64, "w+", shape=X.shape)
     mapped[:] = X
-    monkeypatch.setattr(tables, "MAPPED_BYTES", 0)
+    monkeypatch.setattr("sklearn_gn.data.rows.MAPPED_BYTES", 0)
     model = FGNSoftmaxHead("adam", max_iter=1, random_state=0)
     with pytest.warns(ConvergenceWarning):
         model.fit(mapped, y, sample_weight=(y != 1).astype(float))
@@ -179,8 +176,10 @@ def test_chunks_that_are_none_are_named(words, change, message):
 
 def test_a_fit_that_would_not_fit_into_memory_says_what_would(monkeypatch):
     X, y = data()
-    monkeypatch.setattr(memory, "_LITTLE", 0)
-    monkeypatch.setattr(memory, "available_bytes", lambda: 12 * X.size - 1)
+    monkeypatch.setattr("sklearn_gn.data.rows._LITTLE", 0)
+    monkeypatch.setattr(
+        "sklearn_gn.arrays.memory.available_bytes", lambda: 12 * X.size - 1
+    )
     with pytest.raises(ValueError, match=r"GiB are available.*'float32'.*fit_chunks"):
         FGNSoftmaxHead().fit(X, y)
     FGNSoftmaxHead(dtype="float32").fit(X.astype(np.float32), y)

@@ -48,7 +48,7 @@ def kernels(mesh):
     with backend.scope("float64"):
         rows = heads.on_devices(rows, options)
         found = heads.evaluate(net, rows, np.full((1, 1), 0.1), np.float64(1))
-        return backend.to_numpy((found, second_moments(rows, "features")))
+        return backend.to_numpy((found, second_moments(rows, axis=1)))
 
 
 def difference(a, b):

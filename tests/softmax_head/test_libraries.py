@@ -41,7 +41,7 @@ def minimised(compiled, n_classes, damping, intercept):
         compiled=compiled,
     )
     m = 1 if n_classes == 2 else n_classes
-    data = newton.prepare(rows, options)
+    data = newton.prepare(rows, options, axis=1)
     state = newton.init(data, AffineHead(np.zeros((D, m)), np.zeros(m)), options)
     stop = None
     while stop is None:
@@ -54,7 +54,7 @@ def minimised(compiled, n_classes, damping, intercept):
 
 def quantities(data, options, net):
     """What is computed in the precision of the fit."""
-    rows, intercept = data.whitened.rows, options.intercept
+    rows, intercept = data.space.rows, options.intercept
     logits, gram = head.values(net, rows.x[:40]), rows.x[:40] @ rows.x[:40].T
     few = logits, gram + intercept, rows.label[:40], rows.weight[:40]
     fold, shift = np.arange(N) % 2, np.zeros((2, len(net.bias)))
@@ -64,8 +64,8 @@ def quantities(data, options, net):
     return jax.tree.leaves(
         [
             head.objective(net, rows, options),
-            second_moments(rows, "features"),
-            second_moments(rows, "rows"),
+            second_moments(rows, axis=1),
+            second_moments(rows, axis=0),
             left_out,
             spectrum[:-1],
         ]

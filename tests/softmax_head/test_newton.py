@@ -67,10 +67,14 @@ def dense_direction(rows, net, damping):
 def whitened(rows, options, net, put=np.asarray):
     """The data of the method, the head in its coordinates, and the gradient."""
     rows = jax.tree.map(lambda a: put(a.copy()), rows)  # NumPy writes into them
-    data = newton.prepare(rows, options)
-    weight = np.asarray(data.whitened.dual).T @ net.weight
+    data = newton.prepare(rows, options, axis=1)
+    weight = np.asarray(data.space.dual).T @ net.weight
     net = jax.tree.map(put, head.AffineHead(weight, net.bias))
     return data, net, newton.objective(data, net, float(options.alpha)).gradient
+
+
+def settings_of(data, net, options):
+    return newton.newton_settings(options, newton.evaluated(data, net, ALPHA))
 
 
 @pytest.mark.parametrize(
@@ -84,9 +88,9 @@ def test_damping_is_the_shift_of_the_hessian(n_classes, put, monkeypatch):
         options = options._replace(compiled=put is not np.asarray)
         data, net, gradient = whitened(rows, options, net, put)
         direction, slope, count = newton_direction(
-            net, gradient, data.whitened, newton.newton_settings(options, 1.0)
+            net, gradient, data.space, settings_of(data, net, options)
         )
-        weight = data.whitened.basis @ direction.weight
+        weight = data.space.basis @ direction.weight
         found = np.concatenate([weight, direction.bias[None, :]])
         np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
         assert float(slope) < 0
@@ -123,8 +127,8 @@ def test_a_damped_step_takes_the_one_before_into_account(alike):
 def test_rank_bounds_the_iterations_of_conjugate_gradients(rank):
     rows, options, net = problem(4, rank=rank, compiled=False)
     data, net, gradient = whitened(rows, options, net)
-    settings = newton.newton_settings(options, 1.0)
-    *_, count = newton_direction(net, gradient, data.whitened, settings)
+    settings = settings_of(data, net, options)
+    *_, count = newton_direction(net, gradient, data.space, settings)
     assert int(count) <= rank
     if rank == 1:
         assert int(count) == 1
@@ -135,8 +139,8 @@ def test_classes_do_not_move_all_alike():
     rows, options, net = problem(4, rank=1, alpha=np.float64(1e-6), compiled=False)
     net = jax.tree.map(lambda a: a - a.mean(axis=-1, keepdims=True), net)
     data, net, gradient = whitened(rows, options, net)
-    settings = newton.newton_settings(options, 1.0)
-    direction, *_ = newton_direction(net, gradient, data.whitened, settings)
+    settings = settings_of(data, net, options)
+    direction, *_ = newton_direction(net, gradient, data.space, settings)
     for part in direction:
         np.testing.assert_allclose(
             part.mean(axis=-1), 0, atol=1e-5 * np.abs(part).max()

@@ -82,7 +82,7 @@ def test_a_start_that_is_no_combination_of_rows(stays_sparse):
     assert warm.n_iter_ <= 2
 
 
-@pytest.mark.parametrize("scale", [1e-200, 1e-6, 1e6, 1e12])
+@pytest.mark.parametrize("scale", [1e-200, 1e-6, 1e6, 1e12, 1e20])
 def test_features_of_any_scale_give_finite_heads(stays_sparse, scale):
     X, y, _ = text(3)
     model = FGNSoftmaxHead(alpha=1e-3, max_iter=50)
@@ -92,12 +92,6 @@ def test_features_of_any_scale_give_finite_heads(stays_sparse, scale):
     assert np.isfinite(model.coef_).all()
     assert model.loss_ <= np.log(3)
     assert model.score(scale * X, y) == (1.0 if scale > 1 else model.score(X, y))
-
-
-def test_features_too_large_for_single_precision_are_refused(stays_sparse):
-    X, y, _ = text(3)
-    with pytest.raises(ValueError, match=r"X holds a number of size 1e\+20; .*Scale"):
-        FGNSoftmaxHead(alpha=1e-3).fit(1e20 * X, y)
 
 
 def test_another_device_is_no_use(stays_sparse):

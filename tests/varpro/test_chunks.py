@@ -3,25 +3,16 @@
 import pickle
 import tracemalloc
 
-import jax
 import numpy as np
 import pytest
-from scipy.special import expit
 from sklearn.base import clone
 
 from sklearn_gn import VarProNetClassifier, VarProNetRegressor
-from sklearn_gn.arrays import backend
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.data import chunks as core_chunks
-from sklearn_gn.data import rows_source, tables
+from sklearn_gn.data import rows_source
 from sklearn_gn.data.rows_source import CheckedRows
-from sklearn_gn.networks import MLP
-from sklearn_gn.networks._base import initial_parameters
-from sklearn_gn.optim.solver import Rows
 from sklearn_gn.solvers import Adam, FullGN, GNvpro, LBFGSvpro
-from sklearn_gn.varpro import batches as row_batches
-from sklearn_gn.varpro import estimator, posterior
-from sklearn_gn.varpro.problem import Model, Net, Penalties
+from sklearn_gn.varpro import estimator
 
 N, D = 240, 2
 SAMPLE, BATCH = 60, 30  # a sample is two batches, the rows are four samples
@@ -74,6 +65,19 @@ def with_one(Z):
     return np.concatenate([Z, np.ones((len(Z), 1))], axis=1)
 
 
+def output_of(model):
+    """The output layer, with a row for each feature and a column for each value."""
+    return np.vstack([model.output_coef_.T, model.output_intercept_])
+
+
+def penalty_of(model):
+    """That of a network without units of its own."""
+    hidden, output = model.alpha_
+    theta = [*model.coefs_, *model.intercepts_]
+    squares = sum(np.sum(a**2) for a in theta)
+    return 0.5 * (hidden * squares + output * np.sum(output_of(model) ** 2))
+
+
 # --- what a fit in chunks promises ----------------------------------------------------
 
 
@@ -116,85 +120,47 @@ def test_few_rows_of_classes_are_fitted_as_by_fit():
 
 def test_the_output_layer_is_that_of_ridge_regression_on_all_rows():
     X, y, weight = data()
-    model = regressor(alpha=(1e-6, 1e-4)).fit_chunks(pieces(X, y, weight))
-    scale = model._fitted[2]
-    Z, t = with_one(model.transform(X)), (y - scale.y_center) / scale.y_scale
-    share = weight / weight.sum()
-    hidden, alpha_out = model.alpha_
-    matrix = Z.T @ (share[:, None] * Z) + alpha_out * np.eye(len(Z.T))
-    output = np.linalg.solve(matrix, Z.T @ (share[:, None] * t))
-    np.testing.assert_allclose(
-        model.output_coef_.T, output[:-1] * scale.y_scale, rtol=1e-7, atol=1e-10
-    )
-    theta = [*model.coefs_, *model.intercepts_]
-    squares = sum(np.sum(a**2) for a in theta)
-    loss = 0.5 * share @ np.sum((Z @ output - t) ** 2, axis=1)
-    loss += 0.5 * (hidden * squares + alpha_out * np.sum(output**2))
-    assert model.loss_ == pytest.approx(loss * scale.loss_scale, rel=1e-9)
+    model = regressor(alpha=(1e-6, 1e-4), scale=False)
+    model.fit_chunks(pieces(X, y, weight))
+    Z, share = with_one(model.transform(X)), weight / weight.sum()
+    matrix = Z.T @ (share[:, None] * Z) + model.alpha_[1] * np.eye(len(Z.T))
+    output = np.linalg.solve(matrix, Z.T @ (share[:, None] * y))
+    np.testing.assert_allclose(output_of(model), output, rtol=1e-7, atol=1e-10)
+    loss = 0.5 * share @ np.sum((Z @ output - y) ** 2, axis=1) + penalty_of(model)
+    assert model.loss_ == pytest.approx(loss, rel=1e-9)
     assert model.convergence_log_["loss"][-1] == pytest.approx(model.loss_, rel=1e-9)
 
 
-def test_error_bars_are_those_of_the_output_layer_on_all_rows(monkeypatch):
+def test_error_bars_are_those_of_the_output_layer_on_all_rows():
     X, y, weight = data()
-    model = regressor().fit_chunks(pieces(X, y, weight))
-    monkeypatch.setattr(posterior, "LARGEST_DENSE", 0)
-    network, net, scaling = model._fitted
-    rows = Rows(
-        scaling.x(X), (y - scaling.y_center) / scaling.y_scale, weight / weight.sum()
-    )
-    penalties = Penalties(*(np.float64(a) for a in model.alpha_))
-    bars = posterior.ErrorBars(network, net, rows, penalties, weight.sum())
-    with backend.scope("float64"):
-        variance = np.asarray(bars.variances(scaling.x(X)))
+    model = regressor(scale=False).fit_chunks(pieces(X, y, weight))
+    Z, share = with_one(model.transform(X)), weight / weight.sum()
+    matrix = Z.T @ (share[:, None] * Z) + model.alpha_[1] * np.eye(len(Z.T))
+    unit = np.sqrt(np.sum(Z * np.linalg.solve(matrix, Z.T).T, axis=1))
     _, std = model.predict(X, return_std=True)
-    expected = np.sqrt(variance) * bars.noise * scaling.y_scale
-    np.testing.assert_allclose(std, expected, rtol=1e-7)
+    squares = share @ (y - model.predict(X)) ** 2
+    n_parameters = np.trace(np.linalg.solve(matrix, Z.T @ (share[:, None] * Z)))
+    bars = np.sqrt(squares / (weight.sum() - n_parameters))
+    np.testing.assert_allclose(std, unit[:, None] * bars, rtol=1e-6)
     lower, upper = model.predict_interval(X)
     assert np.all(lower < upper)
 
 
-@pytest.mark.slow
-def test_the_output_layer_is_that_of_logistic_regression_on_all_rows():
-    X, y, weight = data(n_classes=3)
+@pytest.mark.parametrize("n_classes", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_the_output_layer_is_that_of_logistic_regression_on_all_rows(n_classes):
+    X, y, weight = data(n_classes=n_classes)
     model = classifier(class_weight={"a": 2.0})
     model.fit_chunks(pieces(X, y, weight, size=77))
     share = np.where(y == "a", 2.0, 1.0) * weight
     share /= share.sum()
-    Z, output = with_one(model.transform(X)), model._fitted[1].output
+    Z, output = with_one(model.transform(X)), output_of(model)
     error = model.predict_proba(X) - (y[:, None] == model.classes_)
     gradient = Z.T @ (share[:, None] * error[:, -output.shape[1] :])
     np.testing.assert_allclose(gradient + 1e-3 * output, 0, atol=2e-10)
     losses = -model.predict_log_proba(X)[y[:, None] == model.classes_]
-    theta = [*model.coefs_, *model.intercepts_, output]
-    penalty = 0.5e-3 * sum(np.sum(a**2) for a in theta)
-    assert model.loss_ == pytest.approx(share @ losses + penalty, rel=1e-9)
+    expected = share @ losses + penalty_of(model)
+    assert model.loss_ == pytest.approx(expected, rel=1e-9)
     assert model.score(X, y) > 0.6
-
-
-def test_the_output_layer_of_two_classes_is_that_of_logistic_regression():
-    X, y, weight = data(n_classes=2)
-    Y = np.eye(2)[(y == "b").astype(int)]
-    chunks = pieces(X, Y, weight)
-    found = CheckedRows.of_targets(chunks, D, 2).survey(SAMPLE)
-    rows = row_batches.ChunkedRows(chunks, lambda X, y: (X, y), found, None, np.float64)
-    model, rng = Model(MLP((3,)), "cross_entropy"), np.random.default_rng(0)
-    penalties = Penalties(np.float64(1e-3), np.float64(1e-8))
-    share = weight / weight.sum()
-    with backend.scope("float64"):
-        theta = initial_parameters(model.network, np.random.RandomState(0), X[:1])
-        net = Net(theta, rng.normal(size=(4, 1)))
-        found, value = row_batches.with_optimal_output(model, net, rows, penalties)
-        loss = row_batches.objective(model, found, rows, penalties)
-        z = with_one(np.asarray(model.network.apply(theta, X)))
-        weights = sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(theta))
-    output = np.asarray(found.output)
-    error = expit(z @ output) - Y[:, 1:]
-    gradient = z.T @ (share[:, None] * error) + 1e-8 * output
-    np.testing.assert_allclose(gradient, 0, atol=2e-10)
-    expected = share @ np.logaddexp(0, np.where(Y[:, :1] > 0, 1, -1) * (z @ output))
-    expected = expected[0] + 0.5e-3 * weights + 0.5e-8 * np.sum(output**2)
-    assert float(value) == pytest.approx(expected, rel=1e-9)
-    assert loss == pytest.approx(expected, rel=1e-9)
 
 
 def test_cuts_change_nothing_and_neither_do_rows_of_weight_zero():
@@ -222,11 +188,9 @@ def test_other_solvers_train_on_chunks(solver):
     X, y, weight = data(n_classes=3)
     first = classifier(solver=solver, max_iter=1).fit_chunks(pieces(X, y, weight))
     model = classifier(solver=solver).fit_chunks(pieces(X, y, weight))
-    share, output = weight / weight.sum(), model._fitted[1].output
     losses = -model.predict_log_proba(X)[y[:, None] == model.classes_]
-    theta = [*model.coefs_, *model.intercepts_, output]
-    penalty = 0.5e-3 * sum(np.sum(a**2) for a in theta)
-    assert model.loss_ == pytest.approx(share @ losses + penalty, rel=1e-9)
+    expected = weight / weight.sum() @ losses + penalty_of(model)
+    assert model.loss_ == pytest.approx(expected, rel=1e-9)
     assert model.loss_ < first.loss_
 
 
@@ -239,8 +203,8 @@ def test_a_mapped_file_and_dask_arrays_are_read_in_chunks(tmp_path, monkeypatch)
     mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=X.shape)
     mapped[:] = X
     in_memory = classifier().fit(mapped, y, weight)
-    monkeypatch.setattr(tables, "MAPPED_BYTES", 0)
-    monkeypatch.setattr(core_chunks, "_CHUNK_BYTES", 100 * D * 4)
+    monkeypatch.setattr("sklearn_gn.data.rows.MAPPED_BYTES", 0)
+    monkeypatch.setattr("sklearn_gn.data.tables._CHUNK_BYTES", 100 * D * 4)
     model = classifier().fit(mapped, y, weight)
     same = classifier().fit_chunks(pieces(np.asarray(mapped), y, weight))
     np.testing.assert_allclose(model.output_coef_, same.output_coef_, rtol=1e-6)

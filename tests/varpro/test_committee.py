@@ -43,6 +43,11 @@ def shares(model):
     return np.array([member.share_ for member in model.estimators_])
 
 
+def networks(model):
+    """Members with hidden layers."""
+    return [member for member in model.estimators_ if member.coefs_]
+
+
 @pytest.fixture(scope="module")
 def fitted():
     X, y = smooth()  # a number of networks: without the infinitely wide one
@@ -231,7 +236,6 @@ def test_threads_of_blas_change_nothing():
 def test_members_run_side_by_side_as_one_by_one(fitted, monkeypatch):
     model, X, y = fitted  # whose members are too small for threads
     monkeypatch.setattr(members, "_WORK_OF_A_THREAD", 0)
-    monkeypatch.setattr(members, "n_cores", lambda: 2)
     other = VarProNetRegressor(n_init=6, random_state=0).fit(X, y)
     assert_allclose(other.predict(X), model.predict(X), rtol=1e-8)
 
@@ -263,9 +267,9 @@ def test_warm_start_continues(fitted):
 def test_warm_start_keeps_the_number_of_members():
     X, y = smooth(m=60)
     model = VarProNetRegressor(random_state=0, n_init=3, warm_start=True, max_iter=2)
-    assert len(members.networks_of(model.fit(X, y)._fitted[1])) == 3
+    assert len(networks(model.fit(X, y))) == 3
     model.set_params(n_init="auto")
-    assert len(members.networks_of(model.fit(X, y)._fitted[1])) == 3
+    assert len(networks(model.fit(X, y))) == 3
     model.set_params(activation="sin")
     with pytest.raises(ValueError, match="activation='sin'"):
         model.fit(X, y)
@@ -298,7 +302,7 @@ def test_a_former_member_is_the_same_function_in_other_units(fitted):
         )
 
 
-def test_width_grows_with_the_number_of_independent_targets():
+def test_independent_targets_are_counted():
     rng = np.random.RandomState(0)
     y, weight = np.linalg.qr(rng.randn(50, 8) - 0.5)[0], np.full(50, 1 / 50)
     y -= y.mean(axis=0)
@@ -307,18 +311,31 @@ def test_width_grows_with_the_number_of_independent_targets():
     assert found == pytest.approx(8, rel=1e-6)
     copies = y[:, [0] * 5] * [1, -2, 3, 1e3, 0]  # a constant is no target
     assert committee.independent_targets(copies, weight) == pytest.approx(1)
-    model = VarProNetRegressor()
-    for n, width in ((1.0, 10), (2.0, 10), (4.0, 15), (8.0, 25)):
-        plan = committee.plan(model, 200, 4, 8, n)
-        assert plan.models[0].sizes == (4, width)
-    for n_rows, width in ((8, 10), (18, 18), (25, 25), (51, 25)):  # one for a neuron
-        plan = committee.plan(model, n_rows, 4, 8, 8.0)
-        assert plan.models[0].sizes == (4, width)
-    # The matrix stays dense: 95 parameters outside of the neurons, 1 + 4 + 19 of each.
-    wide = committee.plan(model, 200, 4, 19, 100.0).models[0]
-    assert len(wide.groups()) <= 2000 < len(wide.groups()) + 24
-    given = VarProNetRegressor(hidden_layer_sizes=(7,))
-    assert committee.plan(given, 200, 4, 8, 8.0).models[0].sizes == (4, 7)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_targets", "n_independent", "width"),
+    [
+        (200, 8, 1, 10),
+        (200, 8, 2, 10),
+        (200, 8, 4, 15),
+        (200, 8, 8, 25),
+        (8, 8, 8, 10),  # a row for each neuron
+        (18, 8, 8, 18),
+        (51, 8, 8, 25),
+        (200, 60, 60, 26),  # the matrix stays dense: 26 (1 + 4 + 60) + 60 (1 + 4)
+    ],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_first_networks_have_a_width_that_suits_the_targets(
+    n_rows, n_targets, n_independent, width
+):
+    rng = np.random.RandomState(0)
+    y = rng.standard_normal((n_rows, n_independent))
+    y = np.linalg.qr(y - y.mean(axis=0))[0][:, np.arange(n_targets) % n_independent]
+    X = rng.standard_normal((n_rows, 4))
+    model = VarProNetRegressor(max_iter=1, random_state=0).fit(X, y)
+    assert len(model.estimators_[0].intercepts_[0]) == width
 
 
 def test_a_constant_target_beside_noisy_ones_is_exact():
@@ -341,12 +358,12 @@ def test_several_targets():
     assert model.output_coef_.shape == (2, model.transform(X).shape[1])
     _, networks, scaling = model._fitted
     x, own = scaling.x(X), []
-    for (layers, net), covariance in zip(networks, model._covariances, strict=True):
-        jacobian = layers.jacobian(net.theta, x)
-        own.append(np.einsum("tpm,pq,tqm->mt", jacobian, covariance.get(), jacobian))
+    for layers, net, _, known in networks:
+        jacobian, covariance = layers.jacobian(net.theta, x), known.covariance.get()
+        own.append(np.einsum("tpm,pq,tqm->mt", jacobian, covariance, jacobian))
     values, share = [e.predict(X) for e in model.estimators_], shares(model)
     noise = np.array([e.noise_std_**2 for e in model.estimators_])
-    beta = np.array([net.beta for _, net in networks])
+    beta = np.array([member.net.beta for member in networks])
     own = np.array(own) * (beta[:, None] * noise)[:, None] + (values - y) ** 2
     assert_allclose(std**2, np.einsum("st,smt->mt", share, own), rtol=1e-9)
 
@@ -447,8 +464,8 @@ def test_without_penalty_the_fit_is_finite(fitted):
 def test_a_number_is_every_penalty_of_both_kinds_of_classifiers():
     X, y = rings()
     model = VarProNetClassifier(alpha=0.5, random_state=0).fit(X, y)
-    assert len({len(member.coefs_[0].T) for member in model.estimators_}) == 2
-    for member in model.estimators_:
+    assert len({len(member.coefs_[0].T) for member in networks(model)}) == 2
+    for member in networks(model):
         for value in member.alpha_.values():
             assert_allclose(value, 0.5)
 
@@ -573,12 +590,13 @@ def test_degenerate_data(X, y):
 )
 def test_other_fits_are_of_one_network(words):
     model = VarProNetRegressor(**words)
-    assert committee.plan(model, 100, 3, 1) is None
+    assert committee.plan(model, np.ones((100, 3)), np.ones((100, 1)), None) is None
 
 
 def test_large_networks_are_committees_of_two():
     model = VarProNetRegressor(hidden_layer_sizes=(60, 60))
-    assert len(committee.plan(model, 5000, 50, 1).models) == 2
+    plan = committee.plan(model, np.ones((5000, 50)), np.ones((5000, 1)), None)
+    assert len(plan.models) == 2
 
 
 @pytest.mark.parametrize(
@@ -693,14 +711,13 @@ def test_variances_beyond_the_floats_are_infinite(monkeypatch, precisions, expec
             SimpleNamespace(
                 values=lambda theta, x: np.full((len(x), 1), theta), loss="squared"
             ),
-            SimpleNamespace(theta=value, beta=beta, share=None),
+            SimpleNamespace(theta=value, beta=beta),
+            known=SimpleNamespace(noise_ratio=np.ones(1)),
         )
         for value, beta in zip((1e200, -1e200), precisions, strict=True)
     ]
     monkeypatch.setattr(members, "posterior_variances", lambda *a: np.full((5, 1), 3))
-    ratios = np.ones((2, 1))
-    unknown = [SimpleNamespace(get=lambda: None)] * 2
-    found = members.variances(disagreeing, unknown, ratios, np.ones((5, 2)))
+    found = members.variances(disagreeing, np.ones((5, 2)))
     assert_allclose(found, np.full((5, 1), expected))
 
 
@@ -715,12 +732,13 @@ def test_members_are_added_where_starts_differ_by_more_than_the_noise():
     model = VarProNetRegressor(random_state=0).fit(X, y)
     n_running = model.convergence_log_["n_running"]
     assert n_running[0] == 2
-    for member in members.networks_of(model._fitted[1]):
-        assert 0 in member.model.features
-        assert len(member.model.features) < 12  # others have left the first layer
+    for member in networks(model):
+        used = np.flatnonzero(member.coefs_[0].any(axis=1))
+        assert 0 in used
+        assert len(used) < 12  # others have left the first layer
     assert model.score(*wide(1)) > 0.95
     of_noise = VarProNetRegressor(random_state=0).fit(X, X[:, 0] + 9 * wide(1)[1])
-    assert len(members.networks_of(of_noise._fitted[1])) == 2
+    assert len(networks(of_noise)) == 2
 
 
 @pytest.mark.parametrize("cls", [VarProNetRegressor, ShallowReLURegressor])

@@ -323,7 +323,7 @@ def test_folds_and_dampings_compile_once():
         {"varpronetregressor__damping": [None, 1e-3, 1e-2]},
         cv=4,
     )
-    kernels = reduced.primal_model, gnvpro.try_step, inner.with_optimal_output
+    kernels = reduced.dense_model, gnvpro.try_step, inner.with_optimal_output
     sizes = [kernel._cache_size() for kernel in kernels]
     quiet(search.fit, X, y)
     # The folds, and all rows once more for the best.

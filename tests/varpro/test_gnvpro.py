@@ -1,7 +1,6 @@
 """GNvpro: the inner problem, the reduced Jacobian, the step."""
 
 from functools import cache, partial
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +8,8 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from sklearn.linear_model import LogisticRegression, Ridge
 
 from sklearn_gn.networks import CNN, MLP, NeuralODE
-from sklearn_gn.networks.cnn import convolve
-from sklearn_gn.optim.multinomial import all_classes, to_columns
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.optim.trust_region import (
     SpectralModel,
@@ -23,9 +19,9 @@ from sklearn_gn.optim.trust_region import (
     radius_shift,
 )
 from sklearn_gn.solvers import Adam, GNvpro
-from sklearn_gn.varpro import baselines, problem, reduced, training
+from sklearn_gn.varpro import gnvpro, problem, reduced
 from sklearn_gn.varpro import inner as inner_problem
-from sklearn_gn.varpro.batches import current_batch, mini_batch, shuffled_epochs
+from sklearn_gn.varpro.batches import current_batch, shuffled_epochs
 from sklearn_gn.varpro.posterior import posterior
 from sklearn_gn.varpro.problem import Model, Net, Penalties
 
@@ -78,7 +74,7 @@ def solved(loss, n_classes, **words):
 def solved_with(limit, loss, n_classes, **words):
     del limit  # read by the module
     model, net, rows, penalties = example(loss, n_classes, **words)
-    inner = solve_inner(model, net.theta, rows, penalties, net.output)
+    inner = solve_inner(model, net, rows, penalties)
     return model, net._replace(output=inner.output), rows, penalties, inner
 
 
@@ -86,80 +82,19 @@ def solved_with(limit, loss, n_classes, **words):
 def forward(model, net, inner, rows, penalties, directions):
     """Images of some directions, and the reduced gradient."""
     jacobian = reduced.reduced_jacobian(model, net.theta, inner, rows, penalties)
-    return jax.vmap(jacobian.forward)(directions), jacobian.gradient
+    values, change = jax.vmap(jacobian.forward)(directions)
+    return (values, change.output), jacobian.gradient
 
 
 @partial(jax.jit, static_argnames="model")
 def transposed(model, net, inner, rows, penalties, values, output):
     jacobian = reduced.reduced_jacobian(model, net.theta, inner, rows, penalties)
-    return jacobian.transposed(values, output)
+    return jacobian.transposed(
+        values, Net(jax.tree.map(jnp.zeros_like, net.theta), output)
+    )
 
 
 # --- the inner problem ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("m", [23, 3])
-def test_least_squares_is_ridge_regression(m):
-    *_, rows, penalties, inner = solved("squared", 2, m=m)
-    z = np.asarray(inner.z)
-    ridge = Ridge(alpha=float(penalties.output), fit_intercept=False)
-    ridge.fit(z, rows.y, rows.weight)
-    np.testing.assert_allclose(inner.output, ridge.coef_.T, rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.parametrize("limit", [pytest.param(2000, marks=pytest.mark.slow), 0])
-def test_cross_entropy_is_logistic_regression(limit, monkeypatch):
-    monkeypatch.setattr(inner_problem, "LARGEST_DENSE", limit)
-    for n_classes in (2, 4):
-        model, net, rows, penalties = example("cross_entropy", n_classes)
-        label = np.arange(23) % n_classes
-        rows = rows._replace(y=jnp.eye(n_classes)[label])
-        inner = solve_inner(model, net.theta, rows, penalties, net.output)
-        z = np.asarray(inner.z)
-        peer = LogisticRegression(
-            C=1 / float(penalties.output),
-            fit_intercept=False,
-            solver="newton-cholesky" if limit else "newton-cg",
-            tol=1e-12,
-            max_iter=1000,
-        ).fit(z, label, rows.weight)
-        atol = 1e-8 if limit else 1e-5
-        np.testing.assert_allclose(inner.output, peer.coef_.T, atol=atol)
-        gradient = inner.z.T @ inner.error + penalties.output * inner.output
-        assert float(jnp.max(jnp.abs(gradient))) <= inner_problem.INNER_TOL
-
-
-@pytest.mark.parametrize("n_classes", [2, 4])
-@pytest.mark.repeats
-def test_inner_hessian_is_the_second_derivative(n_classes):
-    model, _net, rows, penalties, inner = solved("cross_entropy", n_classes)
-
-    def mean_loss(columns):
-        return rows.weight @ problem.example_losses(model, inner.z @ columns.T, rows.y)
-
-    by_class = inner.output.T
-    expected = jax.jit(jax.hessian(mean_loss))(by_class)
-    hessian = jax.jit(inner_problem.entropy_hessian)(inner.z, inner.values, rows.weight)
-    expected = expected.reshape(hessian.shape)
-    np.testing.assert_allclose(hessian, expected, rtol=0, atol=1e-11)
-    right = np.random.RandomState(1).randn(*inner.output.shape)
-    damped = expected + penalties.output * np.eye(len(expected))
-    solution = np.linalg.solve(damped, right.T.ravel()).reshape(by_class.shape).T
-    found = jax.jit(lambda factors: factors.solve(right))(inner.factors)
-    np.testing.assert_allclose(found, solution, rtol=1e-8)
-
-
-@pytest.mark.parametrize("q", [1, 3])
-@pytest.mark.repeats
-def test_inner_hessian_is_exact_in_several_blocks(q):
-    rng = np.random.RandomState(0)
-    z, values, weight = rng.randn(20, 301), rng.randn(20, q), np.full(20, 0.05)
-    probability = to_columns(jax.nn.softmax(all_classes(values), axis=1))
-    covariance = -probability[:, :, None] * probability[:, None, :]
-    covariance += probability[:, :, None] * np.eye(q)[None]
-    expected = np.einsum("i,icd,ij,ik->cjdk", weight, covariance, z, z, optimize=True)
-    found = jax.jit(inner_problem.entropy_hessian)(z, values, weight)
-    np.testing.assert_allclose(found, expected.reshape(found.shape), atol=1e-11)
 
 
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
@@ -175,42 +110,18 @@ def test_factors_are_finite_where_the_network_is_certain(precision):
 @pytest.mark.slow
 def test_newton_gives_up_reused_factors_that_are_of_no_use():
     model, net, rows, penalties = example("cross_entropy", 4)
-    fresh = solve_inner(model, net.theta, rows, penalties, net.output)
+    fresh = solve_inner(model, net, rows, penalties)
     broken = jax.tree.map(lambda a: jnp.full_like(a, jnp.nan), fresh.factors)
-    found = solve_inner(model, net.theta, rows, penalties, net.output, broken)
+    found = solve_inner(model, net, rows, penalties, broken)
     np.testing.assert_allclose(found.output, fresh.output, atol=1e-8)
-
-
-@pytest.mark.parametrize("limit", [2000, 0])
-def test_inner_solution_does_not_depend_on_the_factors_it_starts_with(
-    limit, monkeypatch
-):
-    monkeypatch.setattr(inner_problem, "LARGEST_DENSE", limit)
-    model, net, rows, penalties = example("cross_entropy", 4)
-    near = solve_inner(model, net.theta, rows, penalties, net.output)
-    theta = jax.tree.map(lambda leaf: 1.1 * leaf, net.theta)
-    fresh = solve_inner(model, theta, rows, penalties, near.output)
-    reused = solve_inner(model, theta, rows, penalties, near.output, near.factors)
-    np.testing.assert_allclose(reused.output, fresh.output, atol=1e-8)
-    # Those of the solution are always its own.
-    for other, own in zip(reused.factors, fresh.factors, strict=True):
-        np.testing.assert_allclose(other, own, rtol=1e-6, atol=1e-7)
 
 
 def test_inner_newton_survives_margins_of_a_thousand():
     model, net, rows, penalties = example("cross_entropy", 4)
     start = 1e3 * np.random.RandomState(0).randn(*net.output.shape)
-    inner = solve_inner(model, net.theta, rows, penalties, start)
-    again = solve_inner(model, net.theta, rows, penalties, net.output)
+    inner = solve_inner(model, net._replace(output=start), rows, penalties)
+    again = solve_inner(model, net, rows, penalties)
     np.testing.assert_allclose(inner.output, again.output, atol=1e-8)
-
-
-def test_padding_changes_nothing():
-    for case in CASES[::2]:
-        *_, inner = solved(*case)
-        *_, padded = solved(*case, padding=9)
-        np.testing.assert_allclose(padded.output, inner.output, atol=1e-8)
-        assert float(padded.loss) == pytest.approx(float(inner.loss), rel=1e-10)
 
 
 # --- the reduced Jacobian ------------------------------------------------------------
@@ -231,9 +142,8 @@ def reduced_values(model, rows, penalties, start):
 
     def implicit(theta):
         # One differentiable Newton step from the solution has the derivative of it.
-        inner = inner_problem.solve_inner(
-            model, jax.lax.stop_gradient(theta), rows, penalties, start
-        )
+        net = Net(jax.lax.stop_gradient(theta), start)
+        inner = inner_problem.solve_inner(model, net, rows, penalties)
         here = jax.lax.stop_gradient(inner.output)
 
         def gradient(output, theta):
@@ -285,97 +195,7 @@ def test_jacobian_and_its_transpose_are_transposes(case):
     assert abs(left - right) <= 1e-10 * size
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.repeats
-def test_taylor_remainder_of_the_reduced_gradient_has_slope_two(case):
-    model, net, rows, penalties, inner = solved(*case, alpha=1e-1)
-    flat, unravel = ravel_pytree(net.theta)
-    flat = np.asarray(flat)
-    d = np.random.RandomState(1).randn(flat.size)
-    d /= np.linalg.norm(d)
-
-    @jax.jit
-    def solve(flat):
-        theta = unravel(flat)
-        return inner_problem.solve_inner(
-            model, theta, rows, penalties, inner.output
-        ).loss
-
-    def loss(h):
-        return float(solve(flat + h * d))
-
-    steps = 10.0 ** -np.arange(0.5, 5.51, 0.5)
-    _, gradient = forward(model, net, inner, rows, penalties, d[None])
-    slope = float(np.asarray(gradient) @ d)
-    remainder = [abs(loss(h) - loss(0) - h * slope) for h in steps]
-    slopes = np.diff(np.log10(remainder)) / np.diff(np.log10(steps))
-    np.testing.assert_allclose(slopes, 2, atol=0.1)
-
-
-# --- the Gauss-Newton matrix ---------------------------------------------------------
-
-
-def dense_matrix(model, net, rows, penalties, inner):
-    """H_red from the columns of the reduced Jacobian."""
-    flat, unravel = ravel_pytree(net.theta)
-    eye = np.eye(flat.size)
-    (jv, jw), gradient = forward(model, net, inner, rows, penalties, eye)
-    jv, jw = np.asarray(jv), np.asarray(jw).reshape(len(jv), -1)
-    q = inner.values.shape[1]
-
-    @jax.jit
-    def bends(values):
-        def one(v, u):
-            return problem.loss_curvature(model, v[None], u[None])[0]
-
-        return jax.vmap(lambda v: jax.vmap(partial(one, v))(np.eye(q)))(values)
-
-    @jax.jit
-    def smooths(eye):
-        def one(e):
-            return ravel_pytree(problem.penalty_product(model, unravel(e)))[0]
-
-        return jax.vmap(one)(eye)
-
-    matrix = np.einsum("i,aip,ipq,biq->ab", rows.weight, jv, bends(inner.values), jv)
-    matrix += float(penalties.output) * jw @ jw.T
-    return matrix + float(penalties.hidden) * np.asarray(smooths(eye)), gradient
-
-
-NETWORKS = {"mlp": MLP((4,)), "ode": NeuralODE(width=4, n_cells=2)}
-
-
-@pytest.mark.parametrize(
-    ("case", "network"),
-    [
-        *((case, "mlp") for case in [("squared", 1), *CASES[1:], ("squared", 12)]),
-        pytest.param(("squared", 7), "mlp", marks=pytest.mark.slow),
-        pytest.param(("cross_entropy", 4), "ode", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.repeats
-def test_every_form_of_the_curvature_is_the_dense_matrix(case, network, monkeypatch):
-    monkeypatch.setattr(reduced, "KRYLOV_TOL", 0.0)
-    words = {"network": NETWORKS[network], "m": 9 if network == "mlp" else 23}
-    model, net, rows, penalties, inner = solved(*case, **words)
-    matrix, gradient = dense_matrix(model, net, rows, penalties, inner)
-    n = len(gradient)
-    forms = [reduced.primal_model(model, net, rows, penalties)]
-    if case == CASES[1]:  # products are tested as derivatives too
-        krylov = jax.jit(reduced.krylov_model.__wrapped__, static_argnums=(0, 4))
-        forms.append(krylov(model, net, rows, penalties, n))
-    if network == "mlp":
-        forms.append(reduced.dual_model(model, net, rows, penalties))
-    scale = np.linalg.eigvalsh(matrix)[-1]
-    for form, (spectral, found, *_) in enumerate(forms):
-        np.testing.assert_allclose(found, gradient, atol=1e-9)
-        for shift in (1e-1, 1e-4):
-            coordinates = jax.jit(damped_coordinates)(spectral, shift * scale)
-            step = np.asarray(spectral.basis @ coordinates)
-            system = matrix + shift * scale * np.eye(n)
-            expected = -np.linalg.solve(system, gradient)
-            size = np.linalg.norm(expected)
-            assert np.linalg.norm(step - expected) <= 1e-8 * size, form
+# --- the step ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("radius", [1e-6, 1e-2, 1.0, 1e6])
@@ -406,58 +226,11 @@ def test_step_in_the_ball_is_the_minimiser_of_the_model(radius):
     assert float(found) == pytest.approx(promised, rel=1e-7)
 
 
-def test_krylov_space_is_as_large_as_the_rows_determine():
-    model, net, rows, penalties = example("squared", 1, m=2)
-    settings = SimpleNamespace(rank=10**9, model=model)
-    dimension = reduced.krylov_dimension(settings, net, net, rows)
-    n = ravel_pytree(net)[0].size
-    assert dimension == 16 < n == 49
-    steps = []
-    for rank in (dimension, n):
-        found = baselines.full_model(model, net, rows, penalties, rank).spectral
-        coordinates = jax.jit(damped_coordinates)(found, 1e-3)
-        steps.append(found.basis @ coordinates)
-    np.testing.assert_allclose(*steps, atol=1e-9 * np.linalg.norm(steps[0]))
-
-
 def test_directions_without_slope_take_no_step():
     spectral = SpectralModel(
         jnp.array([1.0, 0.0]), jnp.array([2.0, 0.0]), jnp.eye(2, dtype=float)
     )
     np.testing.assert_allclose(damped_coordinates(spectral, 0.0), [-2, 0], rtol=1e-12)
-
-
-@pytest.mark.slow
-def test_full_gauss_newton_model_is_the_dense_one():
-    model, net, rows, penalties, _ = solved("cross_entropy", 2, m=9)
-    flat, unravel = ravel_pytree(net)
-
-    def values(flat):
-        net = unravel(flat)
-        return problem.features(model, net.theta, rows.x) @ net.output
-
-    jv = jax.jit(jax.jacfwd(values))(flat)
-    here = jax.jit(values)(flat)
-    bend = partial(problem.loss_curvature, model, here)
-    bent = jax.jit(jax.vmap(bend, in_axes=-1, out_axes=-1))(jv)
-    matrix = np.einsum("i,iqa,iqb->ab", rows.weight, jv, bent)
-    n_theta = flat.size - net.output.size
-    shift = np.r_[
-        np.full(n_theta, penalties.hidden),
-        np.full(net.output.size, penalties.output),
-    ]
-    matrix += np.diag(shift)
-    objective = partial(problem.objective, model, rows=rows, penalties=penalties)
-    of_flat = jax.jit(jax.grad(lambda flat: objective(unravel(flat))))
-    expected = of_flat(flat)
-    spectral, gradient, *_ = baselines.full_model(
-        model, net, rows, penalties, flat.size
-    )
-    np.testing.assert_allclose(gradient, expected, atol=1e-9)
-    coordinates = jax.jit(damped_coordinates)(spectral, 1e-2)
-    step = np.asarray(spectral.basis @ coordinates)
-    dense = -np.linalg.solve(matrix + 1e-2 * np.eye(flat.size), gradient)
-    assert np.linalg.norm(step - dense) <= 3e-2 * np.linalg.norm(dense)
 
 
 # --- networks ------------------------------------------------------------------------
@@ -494,50 +267,51 @@ def test_ode_penalty_is_the_integral_of_the_squared_derivative():
     np.testing.assert_array_equal(rough["opening_weight"], theta["opening_weight"])
 
 
-def test_kernel_of_the_flow_is_antisymmetric():
-    network = NeuralODE(width=4)
-    kernels = jax.jit(network._kernels)(np.random.RandomState(0).randn(3, 6))
-    kernels = np.asarray(kernels)
-    np.testing.assert_allclose(
-        kernels + np.swapaxes(kernels, 1, 2),
-        -2e-4 * np.eye(4) * np.ones((3, 1, 1)),
-        atol=1e-12,
-    )
+def test_the_flow_is_antisymmetric():
+    network = NeuralODE(width=4, n_cells=1, final_time=1e-5)
+    rng = np.random.RandomState(0)
+    theta, x = network.init(rng, 3), rng.randn(5, 3)
+    upper = np.zeros((4, 4))
+    upper[np.triu_indices(4, 1)] = theta["triangle"][0]
+    start = np.tanh(x @ theta["opening_weight"] / np.sqrt(3))
+    slope = (np.asarray(jax.jit(network.apply)(theta, x)) - start) / 1e-5
+    expected = np.tanh(start @ (upper.T - upper - 1e-4 * np.eye(4)))
+    np.testing.assert_allclose(slope, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_derivatives_of_a_convolution_are_those_of_xla(size):
     rng = np.random.RandomState(0)
-    x, kernel = jnp.array(rng.randn(3, 5, 4, 2)), jnp.array(rng.randn(size, size, 2, 3))
+    network = CNN((5, 4, 2), channels=(3,), kernel_size=size)
+    x, kernel = jnp.array(rng.randn(3, 40)), jnp.array(rng.randn(size, size, 2, 3))
     others = jnp.array(rng.randn(2, *kernel.shape))
-    cotangents = jnp.array(rng.randn(2, 3, 5, 4, 3))
 
-    def plain(x, kernel):
-        return lax.conv_general_dilated(
-            x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    def plain(kernel, x):
+        y = lax.conv_general_dilated(
+            x.reshape(-1, 5, 4, 2),
+            kernel,
+            (1, 1),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
+        return jnp.mean(jax.nn.relu(y), axis=(1, 2))
 
     def derivatives(f):
-        y, back = jax.vjp(f, x, kernel)
-        _, forth = jax.linearize(partial(f, x), kernel)
-        of_each = jax.vmap(
-            lambda image: jax.grad(lambda k: jnp.sum(f(image[None], k)))(kernel)
-        )
+        y, back = jax.vjp(f, kernel, x)
+        _, forth = jax.linearize(lambda kernel: f(kernel, x), kernel)
+        slope = jax.grad(lambda kernel: jnp.sum(jnp.sin(f(kernel, x))))
         return {
             "values": y,
-            "tangents": jax.jvp(f, (x, kernel), (2 * x, others[0]))[1],
-            "cotangents": back(cotangents[0]),
+            "tangents": jax.jvp(f, (kernel, x), (others[0], 2 * x))[1],
+            "cotangents": back(y**2),
             "several tangents": jax.vmap(forth)(others),
-            "several cotangents": jax.vmap(back)(cotangents),
-            "images": of_each(x),
-            "curvature": jax.jvp(
-                jax.grad(lambda k: jnp.sum(jnp.sin(f(x, k)))), (kernel,), (others[1],)
-            )[1],
+            "several cotangents": jax.vmap(back)(jnp.stack([y, y**2])),
+            "curvature": jax.jvp(slope, (kernel,), (others[1],))[1],
         }
 
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-10),
-        jax.jit(lambda: derivatives(convolve))(),
+        jax.jit(lambda: derivatives(lambda k, x: network.apply((k,), x)))(),
         jax.jit(lambda: derivatives(plain))(),
     )
 
@@ -630,32 +404,23 @@ def test_posterior_has_the_penalties_of_the_objective(network):
 def settings_of(rows, solver, **words):
     """What the schedule of batches needs to know."""
     n_rows = int(np.count_nonzero(rows.weight))
-    nothing = training.Settings(*[None] * len(training.Settings._fields))
+    nothing = gnvpro.Settings(*[None] * len(gnvpro.Settings._fields))
     return nothing._replace(solver=solver, n_rows=n_rows, seed=0, **words)
 
 
-def test_batches_sweep_over_all_rows():
-    rows = Rows(np.arange(10.0)[:, None], np.zeros((10, 1)), np.full(10, 0.1))
-    rows = jax.device_put(rows)
-    settings = settings_of(rows, GNvpro(batch_size=5, iterations_per_batch=2))
-    seen = [np.asarray(current_batch(rows, settings, k)[0].x)[:, 0] for k in range(6)]
-    np.testing.assert_array_equal(seen[0], seen[1])
-    np.testing.assert_array_equal(np.sort(np.r_[seen[0], seen[2]]), np.arange(10.0))
-    assert not np.array_equal(seen[0], seen[4])
-    batch, share = current_batch(rows, settings, 0)
-    assert float(jnp.sum(batch.weight)) == pytest.approx(1)
-    assert share == 0.5
-
-
-def test_batches_hold_no_padding_and_miss_no_row():
+def test_batches_sweep_over_all_rows_and_hold_no_padding():
     rows = Rows(np.arange(16.0)[:, None], np.zeros((16, 1)), np.full(16, 0.1))
     rows.weight[10:] = 0
-    settings = settings_of(rows, GNvpro(batch_size=4, iterations_per_batch=1))
-    batches = [current_batch(rows, settings, k)[0] for k in range(3)]
-    seen = np.concatenate([np.asarray(batch.x)[:, 0] for batch in batches])
-    np.testing.assert_array_equal(np.unique(seen), np.arange(10.0))
-    for batch in batches:
+    rows = jax.device_put(rows)
+    settings = settings_of(rows, GNvpro(batch_size=4, iterations_per_batch=2))
+    batches = [current_batch(rows, settings, k) for k in range(8)]
+    assert batches[0][1] == 0.4
+    for batch, _ in batches:
         np.testing.assert_allclose(batch.weight, 0.25, rtol=1e-12)
+    seen = [np.asarray(batch.x)[:, 0] for batch, _ in batches]
+    np.testing.assert_array_equal(seen[0], seen[1])
+    np.testing.assert_array_equal(np.unique(seen[:6]), np.arange(10.0))
+    assert not np.array_equal(seen[0], seen[6])
     settings = settings_of(rows, GNvpro(batch_size=10, iterations_per_batch=1))
     whole, share = current_batch(rows, settings, 0)
     assert whole is rows
@@ -663,14 +428,14 @@ def test_batches_hold_no_padding_and_miss_no_row():
 
 
 def test_many_rows_start_with_the_output_layer_of_some():
-    start = training.init
+    start = gnvpro.init
     model, net, rows, penalties = example("squared", 2, m=70)
     rows = rows._replace(y=jnp.sin(rows.x[:, :2]))
     solver = GNvpro(batch_size=30, iterations_per_batch=1)
     settings = settings_of(rows, solver, model=model, penalties=penalties)
     state = start(rows, net, settings)
     batch, share = current_batch(rows, settings, 0)
-    of_batch = solve_inner(model, net.theta, batch, penalties, net.output)
+    of_batch = solve_inner(model, net, batch, penalties)
     np.testing.assert_allclose(state.net.output, of_batch.output, rtol=1e-8)
     on_all = problem.objective(model, state.net, rows, penalties)
     assert state.loss == pytest.approx(float(on_all), rel=1e-10)
@@ -679,10 +444,10 @@ def test_many_rows_start_with_the_output_layer_of_some():
     alone = Net((), np.zeros((4, 2)))
     model_alone = Model(MLP(()), "squared")
     state = start(rows, alone, settings._replace(model=model_alone))
-    of_all = solve_inner(model_alone, (), rows, penalties, alone.output)
+    of_all = solve_inner(model_alone, alone, rows, penalties)
     np.testing.assert_allclose(state.net.output, of_all.output, rtol=1e-8)
     # The layer of a former fit is kept if it suits all rows better.
-    best = solve_inner(model, net.theta, rows, penalties, net.output)
+    best = solve_inner(model, net, rows, penalties)
     former = start(rows, net._replace(output=best.output), settings)
     np.testing.assert_array_equal(former.net.output, best.output)
     assert former.loss == pytest.approx(float(best.loss), rel=1e-10)
@@ -695,6 +460,6 @@ def test_mini_batches_make_up_the_weighted_objective():
     settings = settings_of(rows, Adam(batch_size=4))
     ((shuffled, count, size),) = shuffled_epochs(jax.device_put(rows), settings, 0)
     assert int(count) == 3
-    batches = [mini_batch(shuffled, k, size) for k in range(3)]
-    mean = sum(batch.weight @ batch.y for batch in batches) / 3
+    assert size == 4
+    mean = shuffled.weight[:12] @ shuffled.y[:12] / 3
     np.testing.assert_allclose(mean, rows.weight @ rows.y, rtol=1e-10)

@@ -23,7 +23,6 @@ from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.optim.multinomial import bounding_curvature
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import candidates, committee, members, wide_members
-from sklearn_gn.varpro.wide_members import WideOptions
 from tests.bayes.test_layers import problem, values_by_jax
 
 
@@ -66,10 +65,11 @@ def test_the_step_is_that_of_a_dense_system(
     right = Q.T @ (rows.weight * expit(-f)) - penalty * theta
     expected = theta + np.linalg.solve(matrix + np.diag(shift), right)
     net = RegularisedLayers(theta, alpha, 1.0, None, 0.0)
-    options = WideOptions(n_effective, None, 1e-3, False, None, np.float64)
+    settings = n_effective, damping, np.float64
     rng = np.random.RandomState(0)  # one batch, in another order
-    found, loss = wide_members.run_epoch(model, net, rows, options, damping, rng)
-    assert_allclose(found, expected, rtol=1e-9, atol=1e-10)
+    member = members.Member(model, net)
+    found, loss = wide_members.run_epoch(member, rows, *settings, rng)
+    assert_allclose(found.net.theta, expected, rtol=1e-9, atol=1e-10)
     before = rows.weight @ np.logaddexp(0, -f)
     assert loss == pytest.approx(before + penalty @ expected**2 / 2, rel=1e-10)
     assert model.error(theta, rows) == pytest.approx(2 * before, rel=1e-10)
@@ -124,7 +124,7 @@ def test_an_ordinary_fit(always_batches, monkeypatch):
     assert log["loss"][-1] < log["loss"][0]
     assert_allclose(log["loss"][-1], model.loss_, rtol=0.1)
     assert_allclose(log["damping"][[0, -1]], [0.1, 1])
-    monkeypatch.setattr(members, "n_cores", lambda: 1)
+    monkeypatch.setattr(members, "in_threads", lambda tasks: [task() for task in tasks])
     again = VarProNetClassifier(random_state=0).fit(X, y)
     assert_allclose(again.predict_proba(X), model.predict_proba(X), rtol=1e-8)
 
@@ -162,10 +162,11 @@ def test_many_classes_and_rows_are_fitted_by_batches():
 
 def test_layers_that_are_given_have_chosen_penalties():
     model = VarProNetClassifier(hidden_layer_sizes=(5,))
-    plan = committee.plan(model, 5000, 20, 5)
+    X, y = np.ones((12000, 20)), np.ones((12000, 5))
+    plan = committee.plan(model, X[:5000], y[:5000], None)
     assert plan.n_evidence == len(plan.models)
-    assert committee.plan(VarProNetClassifier(), 12000, 20, 5).n_evidence == 0
-    plan = committee.plan(VarProNetClassifier(), 5000, 20, 5)
+    assert committee.plan(VarProNetClassifier(), X, y, None).n_evidence == 0
+    plan = committee.plan(VarProNetClassifier(), X[:5000], y[:5000], None)
     assert [m.sizes[1] for m in plan.models] == [4, 4, 100, 100, 100, 100]
     assert plan.n_evidence == 2
 

@@ -9,18 +9,16 @@ function entirely; the wave vectors are then refined by least squares, since per
 need not divide the box. Other smooth and slow functions show no waves.
 """
 
-from functools import partial
 from itertools import product
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.fft
 from scipy.optimize import least_squares
 
-from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.compilation import jit_by_size
+from sklearn_gn.pde.conditions import Points
 from sklearn_gn.pde.given_values import faces_of
+from sklearn_gn.pde.local_functions import constants, residuals_of_waves
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
 MOST_WAVES, MOST_AXES = 8, 3
@@ -157,9 +155,9 @@ def _functions(problem):
             parts.append((kind, tuple(a for a in every if a != axis), (axis, value)))
     for kind, axes, fixed in parts:
         n = _GRID[len(axes)]
-        with backend.scope("float64"):
-            x = _grid(domain, axes, fixed, n)
-            values = backend.to_numpy(_of_zero(problem, kind, x))
+        x = np.repeat(_grid(domain, axes, fixed, n)[:, None], kind.n_points, axis=1)
+        zero = constants(np.zeros((1, len(problem.outputs))), domain.dim)
+        values = residuals_of_waves(problem, kind, Points(x, x[:, 0, :0]), zero)
         if np.isfinite(values).all():  # of the function that is zero
             yield values.reshape(*(n,) * len(axes), -1), axes
 
@@ -175,19 +173,6 @@ def _grid(domain, axes, fixed, n):
         low, high = domain.bounds[axis]
         x[:, axis] = low + (high - low) * column.ravel()
     return x
-
-
-@partial(jit_by_size, static_argnames=("problem", "kind"))
-def _of_zero(problem, kind, x):
-    """Residuals of the function that is zero, of shape (n, k)."""
-    field = problem.field(lambda x: jnp.zeros(len(problem.outputs), x.dtype))
-
-    def one(x):
-        points = jnp.broadcast_to(x, (kind.n_points, *x.shape))
-        fields = (field,) * kind.n_points
-        return kind.function(fields, points, x[:0], problem.start)
-
-    return jax.vmap(one)(x)
 
 
 # --- their peaks ---------------------------------------------------------------------

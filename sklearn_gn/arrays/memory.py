@@ -1,8 +1,7 @@
-"""What a fit needs of memory, and what there is."""
+"""The memory that there is."""
 
 import os
 from contextlib import suppress
-from numbers import Real
 from pathlib import Path
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
@@ -10,8 +9,6 @@ _CGROUP_FILES = (  # limit, usage, and file cache in memory.stat, of versions 2 
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-_LITTLE = 2**26  # bytes for which nobody asks
-_NUMBERS_A_ROW, _COPIES = 25, 6  # of a table, at the peak of a fit's preparation
 
 
 def available_bytes():
@@ -53,22 +50,3 @@ def _field(file, name):
     """Return the number after a name in a file of such pairs."""
     fields = (line.split()[:2] for line in file.read_text().splitlines() if line)
     return int(dict(fields)[name])
-
-
-def check_fits(needed, advice):
-    """Raise a ValueError with advice if a fit needs more memory than there is.
-
-    ``needed`` are bytes, or a table. Its rows are sorted, merged where they are equal,
-    and scaled, which takes some copies. A table without a shape is small.
-    """
-    if not isinstance(needed, Real):
-        n, d = (*(getattr(needed, "shape", ()) or (0,)), 1)[:2]
-        needed = 8 * n * (_NUMBERS_A_ROW + _COPIES * d)
-    if needed < _LITTLE:
-        return
-    available = available_bytes()
-    if available is not None and needed > available:
-        raise ValueError(
-            f"This fit needs about {needed / 2**30:.1f} GiB of memory, and "
-            f"{available / 2**30:.1f} GiB are available. {advice}"
-        )
