@@ -39,6 +39,7 @@ from sklearn_gn.data.rows import (
 )
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.runtime.fit_loop import FitRun
+from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.shallow_relu import fitted
 from sklearn_gn.shallow_relu.chunks import on_all_rows, reason_against_chunks
 from sklearn_gn.shallow_relu.lines import SEGMENTED
@@ -549,6 +550,28 @@ class ShallowReLURegressor(
             std = found.standard_errors(scaling.x(X))
         with np.errstate(over="ignore"):  # what is no float is infinite
             return std * scaling.y_scale
+
+    def summary(self) -> Summary:
+        """Return tables of the breakpoints and the lines of a fit of one feature.
+
+        Returns
+        -------
+        Summary
+            ``print`` shows it as text, a notebook as HTML.
+
+        Raises
+        ------
+        ValueError
+            If the fit has several features or targets.
+        """
+        check_is_fitted(self)
+        if self.n_features_in_ > 1 or np.ndim(self.output_coef_) > 1:
+            raise ValueError(
+                "summary() is for one feature and one target, and the fit has "
+                f"{self.n_features_in_} features and {np.ndim(self.output_coef_)}-d "
+                "coefficients."
+            )
+        return fitted.summarise(self)
 
     def to_sklearn(self) -> BaseEstimator:
         """Return a fitted pipeline of scikit-learn, which predicts without JAX.

@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
 from sklearn_gn.arrays.extremes import noise_deviation
 from sklearn_gn.bayes import evidence, huber
@@ -32,6 +33,7 @@ from sklearn_gn.findings import rows_at_ends
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.low_rank import LowRank
 from sklearn_gn.optim.solver import Rows
+from sklearn_gn.runtime.summary import Summary, digits
 from sklearn_gn.shallow_relu.evidence_gn import network_of
 from sklearn_gn.shallow_relu.lines import SortedRows, condensed_rows, sort_rows
 from sklearn_gn.shallow_relu.network import (
@@ -331,3 +333,39 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         "_degrees_of_freedom": freedom,
         "log_evidence_": value - n_effective * float(np.sum(np.log(y_scale))),
     }
+
+
+def summarise(model):
+    """Return the summary of a ShallowReLURegressor with one feature and one target."""
+    t, std = model.breakpoints_, getattr(model, "breakpoint_std_", None)
+    std = np.full(len(t), np.nan) if std is None else std
+    lower, upper = t + np.outer(ndtri([0.025, 0.975]), std)
+    width = np.append(std, np.diff(t))
+    breakpoints = {
+        "number": np.arange(1, len(t) + 1),
+        "position": digits(t, width),
+        "std err": std,
+        "[0.025": digits(lower, width),
+        "0.975]": digits(upper, width),
+    }
+    # A neuron is active from its own breakpoint on, or up to it.
+    ends = np.concatenate([[-np.inf], t, [np.inf]])
+    b, w = model.hyperplanes_.T
+    active = (w > 0) & (-b / w <= ends[:-1, None])
+    active |= (w < 0) & (-b / w >= ends[1:, None])
+    slope = np.ravel(model.linear_coef_)[0] + active @ (model.output_coef_ * w)
+    segments = {
+        "number": np.arange(1, len(t) + 2),
+        "start": digits(ends[:-1], width),
+        "end": digits(ends[1:], width),
+        "intercept": model.output_intercept_ + active @ (model.output_coef_ * b),
+        "slope": slope,
+    }
+    facts = {"Noise std": model.noise_std_, "Loss": model.loss_}
+    facts = {"Neurons": len(t), "Iterations": model.n_iter_} | facts
+    tables = {"Breakpoints": breakpoints} if len(t) else {}
+    notes = ["Outside the data, the first and the last line are extended."]
+    if np.isnan(std).any():
+        notes.append("Breakpoints outside the data have no standard error.")
+    tables["Segments"] = segments
+    return Summary("Shallow ReLU regression", facts, tables, notes)

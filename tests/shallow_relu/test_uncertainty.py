@@ -365,3 +365,20 @@ def test_auto_fits_the_best_size():
     assert model.loss_ == pytest.approx(np.mean(error**2) / 2)
     model.set_params(n_neurons=4).fit(x[:, None], y)
     assert not hasattr(model, "selection_path_")
+
+
+@pytest.mark.parametrize("parameters", [{}, {"alpha": 0.0, "n_neurons": 2}])
+def test_summary_of_one_feature_shows_its_lines(parameters):
+    x = np.linspace(0, 10, 100)
+    y = np.maximum(x - 4, 0) - 0.5 * x
+    y = y + np.random.default_rng(0).normal(0, 0.2, 100)
+    model = ShallowReLURegressor(random_state=0, **parameters).fit(x[:, None], y)
+    tables = model.summary().tables
+    lines = tables["Segments"]
+    at = np.searchsorted(model.breakpoints_, x)
+    value = lines["intercept"][at] + lines["slope"][at] * x
+    np.testing.assert_allclose(value, model.predict(x[:, None]), atol=1e-10)
+    assert len(tables["Breakpoints"]["position"]) == len(model.breakpoints_)
+    assert "Breakpoints" in str(model.summary())
+    with pytest.raises(ValueError, match=r"summary\(\) is for one feature"):
+        ShallowReLURegressor(1).fit(x[:, None], np.c_[y, y]).summary()
