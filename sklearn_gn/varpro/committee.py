@@ -131,19 +131,26 @@ def plan(estimator, X, y, weight):
         sizes = checked_sizes("hidden_layer_sizes", sizes)
         names = names if isinstance(names, str) else (*names,)
         checked_network(MLP(sizes, "tanh" if by_turns else names))
-        names = (names,) * len(sizes) if isinstance(names, str) else names
-    features, of_classes = tuple(range(n_features)), default and not squared
-
-    def network(activations, sizes):
-        own = activations if by_turns else names
-        return Layers((n_features, *sizes), own, n_values, loss, features)
-
+    kinds = [
+        Layers(
+            (n_features, *sizes),
+            (name,) * len(sizes) if isinstance(name, str) else name,
+            n_values,
+            loss,
+            tuple(range(n_features)),
+        )
+        for name in (ACTIVATIONS if by_turns else (names,))
+    ]
+    first, of_classes = kinds[0], default and not squared
     if estimator.warm_start and hasattr(estimator, "_fitted"):
         before, members, _ = estimator._fitted
         members = networks_of(members) if before is None else ()
         models = [member.model.with_all_features() for member in members]
         asked = [
-            network(model.activations, model.sizes[1:] if default else sizes)
+            first._replace(
+                sizes=(n_features, *model.sizes[1:]) if default else first.sizes,
+                activations=model.activations if by_turns else first.activations,
+            )
             for model in models
         ]
         n_wide = sum(of_classes and model.sizes[1:] == (_WIDTH,) for model in models)
@@ -157,17 +164,16 @@ def plan(estimator, X, y, weight):
                 "Fit a new estimator."
             )
         return Plan(models, len(models) - n_wide)
-    kinds = [network((name,) * len(sizes), sizes) for name in ACTIVATIONS]
-    wide, size = network(("relu",), (_WIDTH,)), len(kinds[0].groups())
+    wide, size = first._replace(sizes=(n_features, _WIDTH)), len(first.groups())
     if of_classes and work_of(n_rows, size) > _MOST_WORK_OF_ALL_ROWS:
         return Plan([wide] * (N_PARTS if n_init == "auto" else n_init), 0)
     # One network is fitted by variable projection where a matrix would be too large,
     # or where the parameters of the last layer, which it eliminates, are most of many.
-    of_output = kinds[0].n_linear * n_values if squared else size
+    of_output = first.n_linear * n_values if squared else size
     is_large = size > LARGEST_DENSE and 2 * of_output > size
     if is_large or not affordable(n_rows, size):
         return None
-    n = len(kinds) if n_init == "auto" else n_init
+    n = len(ACTIVATIONS) if n_init == "auto" else n_init
     is_mixed = of_classes and n_init == "auto" and switches.on("varpro.wide_members")
     small = [kinds[number % len(kinds)] for number in range(n)]
     return Plan(small + [wide] * N_PARTS * is_mixed, n)
