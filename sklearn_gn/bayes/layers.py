@@ -311,7 +311,6 @@ class RegularisedLayers(NamedTuple):
     beta: float  # precision of the noise; one for classes
     gamma: np.ndarray  # (G,) well-determined parameters of the groups
     log_evidence: float
-    share: Any = None  # in predictions, (k,) or a number; None before it is known
     model: Layers | None = None  # None where it stands beside the network
 
 
