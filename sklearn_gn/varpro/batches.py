@@ -18,13 +18,14 @@ layer that is optimal for them come from sums over blocks of rows:
 """
 
 import math
+from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import NoConvergence, anderson, minimize
 
 from sklearn_gn.arrays.backend import pad_rows
 from sklearn_gn.arrays.devices import put_rows
@@ -246,11 +247,12 @@ def _with_least_cross_entropy(model, net, rows, penalties):
     """Return the network with its optimal output layer, and the objective.
 
     Near the optimum the loss does not resolve a step, and line searches refuse good
-    ones. The problem is convex: the least gradient of all that were seen is the best.
+    ones. The problem is convex: the least gradient of all that were seen is the best,
+    and Anderson's method goes on to its root.
     """
     found = _optimal_for_batch(model, net, rows.large_batch, penalties)
     start, factors = jax.tree.map(partial(np.asarray, dtype=np.float64), found)
-    least = math.inf, math.nan, net.output
+    least = math.inf, math.nan, net.output, None
 
     def evaluate(coordinates):
         nonlocal least
@@ -259,11 +261,18 @@ def _with_least_cross_entropy(model, net, rows, penalties):
         output = output.astype(net.output.dtype)
         loss, slope = rows.cross_entropy(model, net._replace(output=output), penalties)
         slope = factors.half(slope).ravel()
-        least = min(least, (np.abs(slope).max(), loss, output), key=itemgetter(0))
+        size = np.abs(slope).max()
+        seen = size, loss, output, coordinates.copy()
+        least = min(least, seen, key=itemgetter(0))
         return loss, slope
 
     options = {"ftol": 0.0, "gtol": inner.INNER_TOL}
     first = np.zeros(start.size)
     minimize(evaluate, first, jac=True, method="L-BFGS-B", options=options)
-    _, loss, output = least
+    *_, output, coordinates = least
+    if np.finfo(output.dtype).eps < inner.INNER_TOL < least[0] < math.inf:
+        with suppress(NoConvergence):  # the derivative is nearly the identity
+            options = {"alpha": -1.0, "f_tol": inner.INNER_TOL, "maxiter": 20}
+            anderson(lambda c: evaluate(c)[1], coordinates, **options)
+    _, loss, output, _ = least
     return Net(net.theta, jnp.asarray(output)), loss
