@@ -195,7 +195,7 @@ def whiten(rows, moments, ridge, intercept, axis):
     if axis == 0:
         mean = intercept * total(weight @ own_rows(moments))
         moments = moments - mean[:, None] - mean[None]
-        moments = moments + total(weight @ own_rows(mean[:, None]))
+        moments = moments + total(weight @ own_rows(mean[:, None]))[None]
         root = xp.sqrt(all_rows(weight))
         variance, axes = factors.eigenpairs(moments * root[:, None] * root[None])
     elif axis == 1:
