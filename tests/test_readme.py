@@ -180,7 +180,7 @@ def test_snippets_run(tmp_path, monkeypatch):
         ("[:200]", "[:20]"),
         ("[200:]", "[20:]"),
         ("[:1000]", "[:150]"),
-        ("tol=0.1", "max_iter=1"),
+        ("tol=1e-4", "max_iter=1"),
     )
     namespace = {}
     exec(compile(code, "README.md", "exec"), namespace)

@@ -29,7 +29,7 @@ which compiles them for rows on its devices (:mod:`sklearn_gn.bayes.device_rows`
 
 import operator
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
