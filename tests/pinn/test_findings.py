@@ -771,7 +771,7 @@ def test_a_fit_with_a_large_estimated_error_has_not_converged(
     monkeypatch.setattr(findings, "LARGEST_ERROR", largest)
     monkeypatch.setattr(findings, "EXHAUSTED_LOSS", 0.0)
     problem = string(Dirichlet(1.0))
-    solver = PINNSolver(problem, **{**SMALL, "tol": None}, max_iter=60)
+    solver = PINNSolver(problem, **{**SMALL, "tol": None}, max_iter=300)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         solver.fit()
