@@ -323,7 +323,8 @@ def test_independent_targets_are_counted():
         (8, 8, 8, 10),  # a row for each neuron
         (18, 8, 8, 18),
         (51, 8, 8, 25),
-        (200, 60, 60, 26),  # the matrix stays dense: 26 (1 + 4 + 60) + 60 (1 + 4)
+        # The matrix stays dense: 26 (1 + 4 + 60) + 60 (1 + 4).
+        pytest.param(200, 60, 60, 26, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

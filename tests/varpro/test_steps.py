@@ -143,7 +143,13 @@ CASES = {  # kind of loss, rows, columns, network
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.slow if n % 3 else ())
+        for n, case in enumerate(CASES)
+    ],
+)
 def test_a_dense_step_is_that_of_the_reduced_gauss_newton_matrix(case):
     kind, m, q, network = CASES[case]
     X, y = data(kind, m, q)
