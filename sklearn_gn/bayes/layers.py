@@ -168,7 +168,7 @@ class Layers(NamedTuple):
 
     def trial(self, theta, rows):
         """Return the error, and for :meth:`sums` the values of few rows."""
-        if block_size(rows, _width(theta)) < len(rows.x):
+        if block_size(_width(theta)) < len(rows.x):
             return Trial(float(self.error(theta, rows)))
         passed = self._passed(self.split(theta), *rows)
         return Trial(2 * float(passed.loss), passed)
@@ -325,61 +325,33 @@ class Pass(NamedTuple):
     loss: float  # weighted
 
 
-# --- activations and their derivatives, by the names of the networks ------------------
+# --- activations ---------------------------------------------------------------------
 
 
-def _relu(z):
-    active = (z > 0).astype(z.dtype)
-    return z * active, active
-
-
-def _tanh(z):
-    a = namespace(z).tanh(z)
-    return a, 1 - a * a
-
-
-def _sigmoid(z):
-    a = library_of(z).sigmoid(z)
-    return a, a * (1 - a)
-
-
-def _softplus(z):
+def activated(name, z):
+    """Return the values and the slopes of an activation of the networks at numbers."""
     library = library_of(z)
-    return library.softplus(z), library.sigmoid(z)
-
-
-def _silu(z):
-    a = library_of(z).sigmoid(z)
-    return z * a, a * (1 + z * (1 - a))
-
-
-def _gelu(z):
-    # The normal distribution function by the tanh that JAX takes by default.
-    inner = np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)
-    a = (1 + namespace(z).tanh(inner)) / 2
-    slope = 2 * a * (1 - a) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * z**2)
-    return z * a, a + z * slope
-
-
-def _sin(z):
-    xp = namespace(z)
-    return xp.sin(z), xp.cos(z)
-
-
-def _identity(z):
-    return z, namespace(z).ones_like(z)
-
-
-ACTIVATIONS = {
-    "relu": _relu,
-    "tanh": _tanh,
-    "sigmoid": _sigmoid,
-    "softplus": _softplus,
-    "silu": _silu,
-    "gelu": _gelu,
-    "sin": _sin,
-    "identity": _identity,
-}
+    xp = library.xp
+    if name == "relu":
+        active = (z > 0).astype(z.dtype)
+        return z * active, active
+    if name == "tanh":
+        a = xp.tanh(z)
+        return a, 1 - a * a
+    if name == "softplus":
+        return library.softplus(z), library.sigmoid(z)
+    if name == "sin":
+        return xp.sin(z), xp.cos(z)
+    if name == "identity":
+        return z, xp.ones_like(z)
+    if name == "gelu":
+        # The normal distribution function by the tanh that JAX takes by default.
+        inner = np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)
+        a = (1 + xp.tanh(inner)) / 2
+        slope = 2 * a * (1 - a) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * z**2)
+        return z * a, a + z * slope
+    a = library.sigmoid(z)
+    return (z * a, a * (1 + z * (1 - a))) if name == "silu" else (a, a * (1 - a))
 
 
 # --- forward and backward, rows in the last axis -------------------------------------
@@ -399,16 +371,16 @@ def sum_over_blocks(function, rows, width):
         from sklearn_gn.arrays.blocks import sum_rows
 
         return sum_rows(lambda block: function(*block), tuple(rows))
-    first, *others = row_blocks(rows, block_size(rows, width))
+    first, *others = row_blocks(rows, block_size(width))
     total = function(*first)
     for block in others:
         total = NumPy.tree_map(operator.iadd, total, function(*block))
     return total
 
 
-def block_size(rows, width):
+def block_size(width):
     """Return the number of rows whose products of some width stay in cache."""
-    return min(len(rows.x), max(64, min(BLOCK_ROWS, _BLOCK_FLOATS // max(width, 1))))
+    return max(64, min(BLOCK_ROWS, _BLOCK_FLOATS // max(width, 1)))
 
 
 def _width(theta):
@@ -430,7 +402,7 @@ def forward(model, layers, x):
     for layer, name in zip(layers, model.activations, strict=True):
         if trace:
             inputs = xp.concatenate([inputs[:1], trace[-1].values])
-        values, slopes = ACTIVATIONS[name](layer @ inputs)
+        values, slopes = activated(name, layer @ inputs)
         trace.append(Layer(inputs, values, slopes))
     return trace
 

@@ -31,14 +31,13 @@ from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.bayes.layers import Layers, RegularisedLayers, sum_over_blocks
 from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.linalg.large_gram import LargeGram
-from sklearn_gn.optim.multinomial import all_classes
+from sklearn_gn.optim.multinomial import all_classes, log_odds
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import (
     Member,
     is_worth_threads,
     left_out_errors,
     left_out_values,
-    log_odds,
     shares,
     side_by_side,
 )

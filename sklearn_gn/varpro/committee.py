@@ -374,8 +374,7 @@ def _with_round(rows, state, members, options):
         model, net = member.model, member.net
         every = max(1, len(rows.x) // model.n_rows_of_matrix(len(rows.x)))
         some, of_some = _part(rows, every, options)
-        given = net.theta, net.alpha, net.beta
-        state = evidence_gn.init_at(model, some, *given, of_some)
+        state = evidence_gn.init_at(some, net._replace(model=model), of_some)
         best = Member(model, state.net)
         return MemberRun(model, state, best, state.criterion, every)
 

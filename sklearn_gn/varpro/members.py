@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import log_softmax, logsumexp
 
 from sklearn_gn.arrays.threads import in_threads
-from sklearn_gn.bayes import evidence_gn, laplace
+from sklearn_gn.bayes import laplace
 from sklearn_gn.bayes.gaussian_process import GaussianProcess
 from sklearn_gn.bayes.layers import (
     Layers,
@@ -25,6 +25,7 @@ from sklearn_gn.bayes.layers import (
     residuals,
     with_one,
 )
+from sklearn_gn.bayes.start import first_network
 from sklearn_gn.data.rows_source import row_blocks
 from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.linalg.large_gram import work_of
@@ -70,45 +71,8 @@ def networks_of(members):
 
 
 def first_member(model, rows, n_effective, rng):
-    """Return a member with random hyperplanes and small coefficients.
-
-    The linear term is that of the data for the squared loss; for classes, the constants
-    are the logarithms of their shares. Hyperplanes go through random rows.
-    """
-    d, k, x = model.sizes[0], model.n_values, with_one(rows.x)
-    output, size = np.zeros((model.n_linear, k)), 1.0  # of the values
-    coef = rng.standard_normal((model.n_linear - 1 - d, k))
-    if model.loss == "squared":
-        size = math.sqrt(float(rows.weight @ np.sum(rows.y**2, axis=1)) / k)
-        output[: 1 + d] = evidence_gn.linear_fit(x.T, rows, n_effective)
-        coef *= np.ptp(rows.y, axis=0) > 0  # a target that is constant needs no neurons
-    else:
-        # A class may be without weight here; its share is that of half a row then.
-        output[0] = log_odds(np.maximum(rows.weight @ rows.y, 0.5 / n_effective), k)
-    output[1 + d :] = evidence_gn.START_COEF * size * coef
-    cumulated, layers = np.cumsum(rows.weight), []
-    for number, (width, n_inputs) in enumerate(model.shapes()):
-        direction = rng.standard_normal((width, n_inputs - 1))
-        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-        inputs = x[1 + np.array(model.features)]
-        if layers:
-            part = model._replace(activations=model.activations[:number])
-            inputs = forward(part, layers, x)[-1].values
-        drawn = np.searchsorted(cumulated, rng.uniform(size=width) * cumulated[-1])
-        point = inputs[:, np.minimum(drawn, inputs.shape[1] - 1)]
-        # Near the rows, so that their side is not left to rounding.
-        bias = -1e-9 - np.sum(direction * point.T, axis=1)
-        layers.append(np.concatenate([bias[:, None], direction], axis=1))
-    alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
-    alpha[:2] = 1 / size**2 if size > 0 else 1.0
-    theta = model.join(output, layers)
-    return Member(model, RegularisedLayers(theta, alpha, None, gamma, -math.inf))
-
-
-def log_odds(p, n_values):
-    """Return the values, one or one a class, of probabilities up to a factor."""
-    p = np.log(p)
-    return p[1:] - p[:1] if n_values == 1 else p - np.mean(p)
+    """Return a member to start from."""
+    return Member(model, first_network(model, rows, n_effective, rng))
 
 
 def in_units(member, before, after):
@@ -286,4 +250,4 @@ def left_out_values(member, n_effective, rows):
 def _blocks(member, rows):
     """Return blocks of rows whose derivatives stay in cache."""
     width = member.model.n_values * len(member.net.theta)
-    return row_blocks(rows, block_size(rows, width))
+    return row_blocks(rows, block_size(width))
