@@ -30,12 +30,11 @@ from sklearn_gn.bayes.gaussian_process import Kernel
 from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.bayes.layers import Layers, RegularisedLayers, sum_over_blocks
 from sklearn_gn.bayes.linear_evidence import linear_model
-from sklearn_gn.linalg.large_gram import LargeGram
+from sklearn_gn.linalg.large_gram import LargeGram, work_of
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import (
     Member,
-    is_worth_threads,
     left_out_errors,
     left_out_values,
     log_odds,
@@ -69,8 +68,9 @@ class Summary(NamedTuple):
 
 def with_summaries(members, rows, options):
     """Return members by the evidence with their summaries."""
-    heavy = bool(members) and is_worth_threads(members[0].model, rows)
-    return tuple(side_by_side(partial(_with_summary, rows, options), members, heavy))
+    sizes = [len(member.model.groups()) for member in members]
+    work = work_of(len(rows.x), max(sizes, default=0))
+    return tuple(side_by_side(partial(_with_summary, rows, options), members, work))
 
 
 def _with_summary(rows, options, member):
@@ -147,14 +147,12 @@ class Candidate(NamedTuple):
         return cls(members, log_p - cost)
 
 
-def of_kinds(members, rows, n_effective):
-    """Return the :class:`Candidate` of the networks of each activation."""
-    found, some = [], left_out_rows(rows)
-    for kind in dict.fromkeys(member.model.activations for member in members):
-        own = tuple(m for m in members if m.model.activations == kind)
-        pairs = [left_out_errors(member, n_effective, some) for member in own]
-        both = np.swapaxes(pairs, 0, 1)
-        found.append(Candidate.of(own, *both, some.weight, n_effective))
+def with_shares(kinds, weights):
+    """Return all members of some kinds, which share in the weights of these."""
+    found = []
+    for members, weight in zip(kinds, weights, strict=True):
+        parts = zip(members, shares(members), strict=True)
+        found += [member._replace(share=part * weight) for member, part in parts]
     return found
 
 
@@ -163,7 +161,7 @@ def of_regression(members, rows, options, is_open):
 
     A Gaussian process is one of them if ``is_open``.
     """
-    n_effective = options.evidence.n_effective
+    n_effective, some = options.evidence.n_effective, left_out_rows(rows)
     linear, line = linear_model(rows, n_effective), ()
     if linear is not None:
         d, k = members[0].model.sizes[0], rows.y.shape[1]
@@ -172,13 +170,16 @@ def of_regression(members, rows, options, is_open):
         theta, beta = linear.coef.ravel(), linear.beta
         net = RegularisedLayers(theta, alpha, beta, gamma, linear.log_evidence)
         line = with_summaries((Member(model, net),), rows, options)
-    candidates = of_kinds((*members, *line), rows, n_effective)
+    everyone, candidates = (*members, *line), []
+    for kind in dict.fromkeys(member.model.activations for member in everyone):
+        own = tuple(m for m in everyone if m.model.activations == kind)
+        pairs = [left_out_errors(member, n_effective, some) for member in own]
+        both = np.swapaxes(pairs, 0, 1)
+        candidates.append(Candidate.of(own, *both, some.weight, n_effective))
     process = of_process(rows, options, candidates) if is_open else None
     candidates += [] if process is None else [process]
-    found, share = [], weights(candidates, left_out_rows(rows).weight, n_effective)
-    for candidate, own in zip(candidates, share, strict=True):
-        parts = zip(candidate.members, shares(candidate.members), strict=True)
-        found += [member._replace(share=part * own) for member, part in parts]
+    share = weights(candidates, some.weight, n_effective)
+    found = with_shares([candidate.members for candidate in candidates], share)
     others = (member for member in found[len(members) :] if np.any(member.share))
     return (*found[: len(members)], *others)
 
@@ -265,7 +266,7 @@ def of_classes(small, wide, lacking, rows, n_effective):
         log_p.append(np.log(p) - cost / n_effective)
     of_wide = [member.values(some.x) for member in lacking or wide]
     share, factor = shares_and_factor(log_p, of_wide, rows, n_effective)
-    wide = tuple(one.with_output(lambda output: factor * output) for one in wide)
+    wide = tuple(one.with_output(factor) for one in wide)
     # The constant is a network without hidden layers, whose slopes are zero.
     model = (small or wide)[0].model
     model = model._replace(sizes=model.sizes[:1], activations=()).with_all_features()
@@ -273,13 +274,9 @@ def of_classes(small, wide, lacking, rows, n_effective):
     output[0] = log_odds(counts, model.n_values)
     alpha, gamma = np.full(model.n_groups, evidence.LARGEST), np.zeros(model.n_groups)
     net = RegularisedLayers(model.join(output, []), alpha, 1.0, gamma, math.nan)
-    constant = (Member(model, net),) if share[0] > 0 else ()
-    kinds = [kind for kind in (small, wide) if kind]
-    return tuple(
-        member._replace(share=own / len(members))
-        for members, own in zip([*kinds, constant], [*share[1:], share[0]], strict=True)
-        for member in members
-    )
+    kinds = [(Member(model, net),), *(kind for kind in (small, wide) if kind)]
+    constant, *others = with_shares(kinds, share)
+    return (*others, constant) if share[0] > 0 else tuple(others)
 
 
 def shares_and_factor(log_p, wide, rows, n_effective):

@@ -1,14 +1,10 @@
 r"""The default: a committee of networks, the problem they are fitted to, and the fit.
 
-:func:`plan` chooses the networks, and :func:`fit` makes the problem, runs
-:func:`init` and :func:`step`, and gives the members and other candidates their shares
-(:mod:`sklearn_gn.varpro.candidates`).
-
-An iteration is a step of every member that has not ended.
-
-The members by the evidence take the steps of :mod:`sklearn_gn.bayes.evidence_gn`, which
-choose their penalties; wide members of a classifier take an epoch of
-:mod:`sklearn_gn.varpro.wide_members` each, beside them or alone.
+:func:`plan` chooses the networks, :func:`fit` makes the problem and runs :func:`init`
+and :func:`step`, of which each is a step of every member that has not ended. Members by
+the evidence take those of :mod:`sklearn_gn.bayes.evidence_gn`, which choose their
+penalties; wide members of a classifier take epochs of
+:mod:`sklearn_gn.varpro.wide_members`, beside them or alone.
 
 Members begin in rounds. The first one has two networks, of both activations. Where the
 size is not given, a network with twice as many neurons follows if its step, on ten rows
@@ -22,23 +18,18 @@ variance :math:`\tau = s^2 / \sigma^2` is better than that of m by
 .. math:: \frac{\tau}{2 m (m + 1)},
 
 where s is their spread and :math:`\sigma` the deviation of a row. So tables in which
-starts differ by less than the noise have two members.
+starts differ by less than the noise have two members. A fit that is stopped returns the
+members that are fitted, without a larger network that has not ended.
 
-A member of many rows is fitted to some of them first, ten a parameter; its last steps
-are taken on all rows, with the Gauss-Newton matrix of these
-(:meth:`~sklearn_gn.bayes.layers.Layers.sums`).
-
-In a regression, a feature whose weights in the first layer the evidence has switched
-off leaves that layer, which makes the later steps and rounds of wide tables much
-cheaper. It stays in the linear term.
-
-A fit that is stopped returns the members that are fitted, without a larger network that
-has not ended.
+A member of many rows is fitted to some of them first, ten a parameter, and takes its
+last steps on all rows. In a regression, a feature that the evidence has switched off
+leaves the first layer, not the linear term: later steps and rounds are much cheaper.
 """
 
 import math
 import time
 from functools import partial
+from itertools import cycle, islice
 from numbers import Real
 from typing import NamedTuple
 
@@ -62,7 +53,6 @@ from sklearn_gn.varpro.members import (
     Member,
     first_member,
     in_units,
-    is_worth_threads,
     mean_values,
     networks_of,
     side_by_side,
@@ -90,12 +80,11 @@ class Plan(NamedTuple):
 def plan(estimator, X, y, weight):
     """Return the :class:`Plan` of a committee, or None where there is none.
 
-    Penalties are chosen by the evidence, or given, for fully connected networks that
-    the default solver fits, where the dense Gauss-Newton matrix is small enough. With
-    one number as ``alpha`` and layers of given sizes there is no committee: that is the
-    problem of variable projection as it is published. Many classes in many rows want
-    wide networks, whose matrix is too large: the default members of a classifier are
-    wide there, and fitted by mini-batches. In smaller tables four of them are.
+    Its penalties are chosen by the evidence, or given, for fully connected networks
+    that the default solver fits. One number as ``alpha`` with layers of given sizes is
+    the problem of variable projection as it is published. Many classes in many rows
+    want wide networks, whose Gauss-Newton matrix is too large: the default members of a
+    classifier are wide there. In smaller tables four of them are.
     """
     alpha, loss, n_init = estimator.alpha, estimator._loss, estimator.n_init
     solver, plain = estimator._solver_object(), estimator._short_forms["gnvpro"]
@@ -105,8 +94,8 @@ def plan(estimator, X, y, weight):
     is_plain = solver.name == plain.name and solver.get_params() == settings
     default = isinstance(estimator.hidden_layer_sizes, str)
     given = isinstance(alpha, Real) and alpha < math.inf and default
-    is_mlp = isinstance(estimator.network, str) and estimator.network == "mlp"
     has_penalties = isinstance(alpha, str | dict) or given
+    is_mlp = isinstance(estimator.network, str) and estimator.network == "mlp"
     if not (is_mlp and has_penalties and is_plain):
         return None
     (n_rows, n_features), n_values = X.shape, y.shape[1]
@@ -180,11 +169,7 @@ def plan(estimator, X, y, weight):
 
 
 def independent_targets(y, weight):
-    """Return the number of independent targets: 1 if all are copies of one.
-
-    That is the participation ratio of the eigenvalues of their correlation matrix,
-    ``(sum_i l_i)^2 / sum_i l_i^2``.
-    """
+    """Return the participation ratio of the targets' correlation: 1 if all are one."""
     y = y - weight @ y
     size = np.max(np.abs(y), axis=0)
     y = np.sqrt(weight)[:, None] * (y / np.where(size > 0, size, 1))
@@ -328,7 +313,7 @@ class CommitteeState(NamedTuple):
     def net(self):
         """The members with their best networks, which would be returned now."""
         running = () if self.tries else tuple(run.best for run in self.runs)
-        return self.ended + running + (self.wide.members if self.wide else ())
+        return (*self.ended, *running, *(self.wide.members if self.wide else ()))
 
 
 def init(rows, members, options):
@@ -379,8 +364,8 @@ def _with_round(rows, state, members, options):
         best = Member(model, state.net)
         return MemberRun(model, state, best, state.criterion, every)
 
-    heavy = is_worth_threads(members[0].model, rows)
-    runs = tuple(side_by_side(begun, members, heavy))
+    work = work_of(len(rows.x), len(members[0].model.groups()))
+    runs = tuple(side_by_side(begun, members, work))
     loss = float(np.mean([run.state.loss for run in runs]))
     return state._replace(runs=runs, loss=loss)
 
@@ -423,10 +408,9 @@ def _next_round(rows, state, report, options):
         members = (larger,)
     elif state.reason != "rounding":
         kinds = list(dict.fromkeys(member.model for member in by_evidence))
-        members = tuple(
-            first_member(kinds[i % len(kinds)], rows, n, rng)
-            for i in range(_n_members(ended, rows, tol) - len(ended))
-        )
+        n_more = _n_members(ended, rows, tol) - len(ended)
+        models = islice(cycle(kinds), max(0, n_more))
+        members = tuple(first_member(model, rows, n, rng) for model in models)
     if not members:
         return state._replace(tries=True), report._replace(stop=state.reason)
     state = state._replace(tries=larger is not None)
@@ -474,15 +458,32 @@ def _evidence_step(rows, state, options):
     model, iteration = state.runs[0].model, state.runs[0].state.iteration
     # Without noise the evidence never stops rising: that of a large network would go on
     # for minutes, for the last digits.
-    work = iteration * work_of(len(rows.x), len(model.groups()))
-    options = options._replace(tol=options.tol * max(1.0, work / _MUCH_WORK))
-    take, heavy = partial(_run_after_step, rows, options), is_worth_threads(model, rows)
-    runs = side_by_side(take, state.runs, heavy)
-    if "rounding" in [run.report.stop for run in runs]:  # beside it others do not count
-        ended = [r.report._replace(stop=r.report.stop or "rounding") for r in runs]
-        runs = [r._replace(report=e) for r, e in zip(runs, ended, strict=True)]
-    n_running = sum(run.report.stop is None for run in state.runs)
-    return state._replace(runs=tuple(runs)), _report(runs, n_running)
+    work = work_of(len(rows.x), len(model.groups()))
+    tol = options.tol * max(1.0, iteration * work / _MUCH_WORK)
+    take = partial(_run_after_step, rows, options._replace(tol=tol))
+    runs = side_by_side(take, state.runs, work)
+    reports = [run.report for run in runs]
+    if any(r.stop == "rounding" for r in reports):  # beside it others do not count
+        reports = [r._replace(stop=r.stop or "rounding") for r in reports]
+        runs = [r._replace(report=e) for r, e in zip(runs, reports, strict=True)]
+
+    def mean(values):
+        """Mean over the members for which the value means something."""
+        known = [value for value in values if not math.isnan(value)]
+        return float(sum(known) / len(known)) if known else math.nan
+
+    names = "loss", "grad_norm", "step_size", "damping", "gain_ratio"
+    means = {name: mean(getattr(r, name) for r in reports) for name in names}
+    extra = {name: mean(r.extra[name] for r in reports) for name in reports[0].extra}
+    stops = [report.stop for report in reports]
+    report = Report(
+        **means,
+        inner_iterations=max(r.inner_iterations for r in reports),
+        # The reason of most members, once all have ended.
+        stop=None if None in stops else max(sorted(set(stops)), key=stops.count),
+        extra={**extra, "n_running": sum(r.report.stop is None for r in state.runs)},
+    )
+    return state._replace(runs=tuple(runs)), report
 
 
 def _run_after_step(rows, options, run):
@@ -497,11 +498,17 @@ def _run_after_step(rows, options, run):
         run = run._replace(best=best, lowest=state.criterion)
     if report.stop is None:
         return _without_dead_features(run, some)
-    if run.every > 1 and report.stop != "non_finite":
-        state = evidence_gn.continued(run.model, rows, state)
-        report = report._replace(stop=None)
-        return run._replace(state=state, lowest=math.inf, every=1, report=report)
-    return run
+    return run if run.every == 1 or report.stop == "non_finite" else _again(rows, run)
+
+
+def _again(rows, run):
+    """The run of a member that goes on, with all rows or other targets."""
+    return run._replace(
+        state=evidence_gn.continued(run.model, rows, run.state),
+        lowest=math.inf,
+        every=1,
+        report=run.report._replace(stop=None),
+    )
 
 
 def _without_dead_features(run, rows):
@@ -525,40 +532,10 @@ def _without_dead_features(run, rows):
     return run._replace(model=model, state=state)
 
 
-def _report(runs, n_running):
-    """What the log shows: means over the members, at the last step of each."""
-    reports = [run.report for run in runs]
-
-    def mean(values):
-        """Mean over the members for which the value means something."""
-        known = [value for value in values if not math.isnan(value)]
-        return float(sum(known) / len(known)) if known else math.nan
-
-    names = "loss", "grad_norm", "step_size", "damping", "gain_ratio"
-    means = {name: mean(getattr(r, name) for r in reports) for name in names}
-    extra = {name: mean(r.extra[name] for r in reports) for name in reports[0].extra}
-    stops = [report.stop for report in reports]
-    return Report(
-        **means,
-        inner_iterations=max(r.inner_iterations for r in reports),
-        # The reason of most members, once all have ended.
-        stop=None if None in stops else max(sorted(set(stops)), key=stops.count),
-        extra={**extra, "n_running": n_running},
-    )
-
-
 def _continued(rows, state):
     """Return a state whose members all go on with the targets of other rows."""
-    runs = [
-        run._replace(
-            state=evidence_gn.continued(run.model, rows, run.state),
-            lowest=math.inf,
-            every=1,
-            report=Report(math.nan, math.nan),
-        )
-        for run in state.runs
-    ]
-    return state._replace(runs=tuple(runs), reports=(None, None))
+    runs = tuple(_again(rows, run) for run in state.runs)
+    return state._replace(runs=runs, reports=(None, None))
 
 
 COMMITTEE = Algorithm("gnvpro", init, step, compiled=False)

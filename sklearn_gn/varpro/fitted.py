@@ -67,18 +67,11 @@ def set_fitted(estimator, run, rows, options, factors):
             [member.known.n_effective_parameters for member in counted],
             share[: len(counted)],
         )
-    # 3. What predicts.
-    moved = log_odds(factors, members[0].model.n_values) if of_classes else 0.0
-
-    def finished(member):
-        """The member without its matrix, and with the odds of the classes moved."""
-        if of_classes:
-            member = member.with_output(
-                lambda output: np.concatenate([output[:1] + moved, output[1:]])
-            )
-        return member._replace(known=member.known._replace(gram=None))
-
-    members = tuple(finished(member) for member in members)
+    # 3. What predicts: members without their matrices, of moved odds of the classes.
+    if of_classes:
+        moved = log_odds(factors, members[0].model.n_values)
+        members = [member.with_output(moved=moved) for member in members]
+    members = tuple(m._replace(known=m.known._replace(gram=None)) for m in members)
     estimator._fitted = None, members, scaling
     estimator.estimators_ = [
         FittedMember(estimator, member, scaling, laplace.one_or_each(own))

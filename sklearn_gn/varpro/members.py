@@ -27,7 +27,6 @@ from sklearn_gn.bayes.layers import (
 )
 from sklearn_gn.data.rows_source import row_blocks
 from sklearn_gn.linalg.factors import solve_general
-from sklearn_gn.linalg.large_gram import work_of
 from sklearn_gn.optim.multinomial import all_classes
 
 _WORK_OF_A_THREAD = 3e7  # products of matrix entries in a step that a thread pays for
@@ -46,10 +45,12 @@ class Member(NamedTuple):
         """Return the values at rows in the units of the fit, of shape (m, k)."""
         return self.model.values(self.net.theta, x)
 
-    def with_output(self, changed):
-        """Return the member whose output layer is a function of the one it has."""
+    def with_output(self, factor=1.0, moved=0.0):
+        """Return the member whose values have a factor, and other constants."""
         output, layers = self.model.split(self.net.theta)
-        theta = self.model.join(changed(output), layers)
+        output = factor * output
+        output[0] += moved
+        theta = self.model.join(output, layers)
         return self._replace(net=self.net._replace(theta=theta))
 
 
@@ -135,18 +136,13 @@ def in_units(member, before, after):
 # --- side by side --------------------------------------------------------------------
 
 
-def is_worth_threads(model, rows):
-    """Whether a step of a network is long enough for a thread of its own."""
-    return work_of(len(rows.x), len(model.groups())) > _WORK_OF_A_THREAD
-
-
-def side_by_side(function, members, heavy=True):
-    """Return a function of every member, computed in threads where these pay.
+def side_by_side(function, members, work=math.inf):
+    """Return a function of every member, in threads where the work of one pays.
 
     Nearly all time of large members is spent in BLAS and LAPACK; small ones would only
     wait for each other.
     """
-    if not heavy:
+    if work <= _WORK_OF_A_THREAD:
         return [function(member) for member in members]
     found = [None] * len(members)
 
