@@ -167,9 +167,8 @@ def of_regression(members, rows, options, is_open):
         d, k = members[0].model.sizes[0], rows.y.shape[1]
         model = Layers((d,), (), k, "squared", tuple(range(d)))
         alpha, gamma = linear.penalties(model.n_groups)
-        theta, beta = linear.coef.ravel(), linear.beta
-        net = RegularisedLayers(theta, alpha, beta, gamma, linear.log_evidence)
-        line = with_summaries((Member(model, net),), rows, options)
+        given = linear.coef.ravel(), alpha, linear.beta, gamma, linear.log_evidence
+        line = with_summaries((Member(model.network(*given)),), rows, options)
     everyone, candidates = (*members, *line), []
     for kind in dict.fromkeys(member.model.activations for member in everyone):
         own = tuple(m for m in everyone if m.model.activations == kind)
@@ -234,9 +233,10 @@ def _process(logs, counts, options):
         log_evidence=value if sees_all else math.nan,  # that of other data
         n_rows=float(np.sum(counts.weight)),
     )
-    net = RegularisedLayers(found.theta, None, 1 / noise, None, found.log_evidence)
+    given = found.theta, None, 1 / noise, None, found.log_evidence, process
     variances = np.broadcast_to(found.variances[:, None], found.errors.shape)
-    member, both = Member(process, net, known=known), (found.errors, variances)
+    member = Member(RegularisedLayers(*given), known=known)
+    both = found.errors, variances
     return Candidate.of((member,), *(a[None] for a in both), counts.weight, n_effective)
 
 
@@ -273,8 +273,8 @@ def of_classes(small, wide, lacking, rows, n_effective):
     output = np.zeros((model.n_linear, model.n_values))
     output[0] = log_odds(counts, model.n_values)
     alpha, gamma = np.full(model.n_groups, evidence.LARGEST), np.zeros(model.n_groups)
-    net = RegularisedLayers(model.join(output, []), alpha, 1.0, gamma, math.nan)
-    kinds = [(Member(model, net),), *(kind for kind in (small, wide) if kind)]
+    net = model.network(model.join(output, []), alpha, 1.0, gamma, math.nan)
+    kinds = [(Member(net),), *(kind for kind in (small, wide) if kind)]
     constant, *others = with_shares(kinds, share)
     return (*others, constant) if share[0] > 0 else tuple(others)
 

@@ -288,7 +288,6 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
 class MemberRun(NamedTuple):
     """What the fit of one member has reached."""
 
-    model: Layers
     state: EvidenceState
     best: Member
     lowest: float  # criterion of the best
@@ -361,8 +360,7 @@ def _with_round(rows, state, members, options):
         some, of_some = _part(rows, every, options)
         given = net.theta, net.alpha, net.beta
         state = evidence_gn.init_at(model, some, *given, of_some)
-        best = Member(model, state.net)
-        return MemberRun(model, state, best, state.criterion, every)
+        return MemberRun(state, Member(state.net), state.criterion, every)
 
     work = work_of(len(rows.x), len(members[0].model.groups()))
     runs = tuple(side_by_side(begun, members, work))
@@ -433,7 +431,7 @@ def _larger(member, rows, n_effective, rng, most_work):
     output[:end], layer[:first] = before, layer_before
     output[end:] /= math.sqrt(net.beta)  # a small part of the noise
     theta = larger.join(output, [layer])
-    return Member(larger, net._replace(theta=theta, log_evidence=-math.inf))
+    return Member(net._replace(theta=theta, log_evidence=-math.inf, model=larger))
 
 
 def _n_members(members, rows, tol):
@@ -455,11 +453,11 @@ def _n_members(members, rows, tol):
 
 def _evidence_step(rows, state, options):
     """Take a step of every member by the evidence that has not ended."""
-    model, iteration = state.runs[0].model, state.runs[0].state.iteration
+    first = state.runs[0].state
     # Without noise the evidence never stops rising: that of a large network would go on
     # for minutes, for the last digits.
-    work = work_of(len(rows.x), len(model.groups()))
-    tol = options.tol * max(1.0, iteration * work / _MUCH_WORK)
+    work = work_of(len(rows.x), len(first.theta))
+    tol = options.tol * max(1.0, first.iteration * work / _MUCH_WORK)
     take = partial(_run_after_step, rows, options._replace(tol=tol))
     runs = side_by_side(take, state.runs, work)
     reports = [run.report for run in runs]
@@ -491,11 +489,11 @@ def _run_after_step(rows, options, run):
     if run.report.stop is not None:
         return run
     some, of_some = _part(rows, run.every, options)
-    state, report = evidence_gn.step(run.model, some, run.state, of_some)
+    model = run.state.net.model
+    state, report = evidence_gn.step(model, some, run.state, of_some)
     run = run._replace(state=state, report=report)
     if state.criterion < run.lowest:
-        best = Member(run.model, state.net)
-        run = run._replace(best=best, lowest=state.criterion)
+        run = run._replace(best=Member(state.net), lowest=state.criterion)
     if report.stop is None:
         return _without_dead_features(run, some)
     return run if run.every == 1 or report.stop == "non_finite" else _again(rows, run)
@@ -504,7 +502,7 @@ def _run_after_step(rows, options, run):
 def _again(rows, run):
     """The run of a member that goes on, with all rows or other targets."""
     return run._replace(
-        state=evidence_gn.continued(run.model, rows, run.state),
+        state=evidence_gn.continued(run.state.net.model, rows, run.state),
         lowest=math.inf,
         every=1,
         report=run.report._replace(stop=None),
@@ -513,7 +511,7 @@ def _again(rows, run):
 
 def _without_dead_features(run, rows):
     """Take features that the evidence has switched off out of the first layer."""
-    model, state = run.model, run.state
+    state, model = run.state, run.state.net.model
     of_features = len(model.sizes) > 1 and model.loss == "squared"
     # Penalties have moved as often as they waited to.
     if state.iteration < 2 * FIRST_UPDATE or not of_features:
@@ -528,8 +526,9 @@ def _without_dead_features(run, rows):
     output, (first, *others) = model.split(state.net.theta)
     theta = model.join(output, [first[:, [0, *(1 + kept)]], *others])
     model = model._replace(features=tuple(model.features[j] for j in kept))
-    state = state._replace(theta=theta, sums=evidence_gn.sums_at(model, theta, rows))
-    return run._replace(model=model, state=state)
+    net = state.net._replace(theta=theta, model=model)
+    sums = evidence_gn.sums_at(model, theta, rows)
+    return run._replace(state=state._replace(theta=theta, net=net, sums=sums))
 
 
 def _continued(rows, state):

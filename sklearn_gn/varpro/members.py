@@ -17,7 +17,6 @@ from sklearn_gn.arrays.threads import in_threads
 from sklearn_gn.bayes import evidence_gn, laplace
 from sklearn_gn.bayes.gaussian_process import GaussianProcess
 from sklearn_gn.bayes.layers import (
-    Layers,
     RegularisedLayers,
     block_size,
     curvatures,
@@ -36,10 +35,14 @@ BLOCK_NUMBERS = 2**22  # of the rows that predictions take at a time
 class Member(NamedTuple):
     """One model of a committee."""
 
-    model: Layers | GaussianProcess
-    net: RegularisedLayers
+    net: RegularisedLayers  # with its model, Layers or a GaussianProcess
     share: Any = None  # in predictions, a number or (k,); None before it is known
     known: Any = None  # after the fit, a Summary of sklearn_gn.varpro.candidates
+
+    @property
+    def model(self):
+        """The model whose parameters these are."""
+        return self.net.model
 
     def values(self, x):
         """Return the values at rows in the units of the fit, of shape (m, k)."""
@@ -103,7 +106,7 @@ def first_member(model, rows, n_effective, rng):
     alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
     alpha[:2] = 1 / size**2 if size > 0 else 1.0
     theta = model.join(output, layers)
-    return Member(model, RegularisedLayers(theta, alpha, None, gamma, -math.inf))
+    return Member(model.network(theta, alpha, None, gamma, -math.inf))
 
 
 def log_odds(p, n_values):
@@ -130,7 +133,7 @@ def in_units(member, before, after):
         output *= before.y_scale / after.y_scale
         output[0] += (before.y_center - after.y_center) / after.y_scale
     beta = net.beta if after.same_as(before) else None
-    return Member(model, net._replace(theta=model.join(output, layers), beta=beta))
+    return Member(net._replace(theta=model.join(output, layers), beta=beta))
 
 
 # --- side by side --------------------------------------------------------------------

@@ -707,12 +707,12 @@ def test_large_features_are_multiplied_in_double_precision():
 )
 def test_variances_beyond_the_floats_are_infinite(monkeypatch, precisions, expected):
     # Members that disagree by 2e200; the second ones' shares are one half and one.
+    model = SimpleNamespace(
+        values=lambda theta, x: np.full((len(x), 1), theta), loss="squared"
+    )
     disagreeing = [
         members.Member(
-            SimpleNamespace(
-                values=lambda theta, x: np.full((len(x), 1), theta), loss="squared"
-            ),
-            SimpleNamespace(theta=value, beta=beta),
+            SimpleNamespace(theta=value, beta=beta, model=model),
             known=SimpleNamespace(noise_ratio=np.ones(1)),
         )
         for value, beta in zip((1e200, -1e200), precisions, strict=True)

@@ -64,10 +64,10 @@ def test_the_step_is_that_of_a_dense_system(
     matrix = Q.T @ ((rows.weight * curvature)[:, None] * Q)
     right = Q.T @ (rows.weight * expit(-f)) - penalty * theta
     expected = theta + np.linalg.solve(matrix + np.diag(shift), right)
-    net = RegularisedLayers(theta, alpha, 1.0, None, 0.0)
+    net = RegularisedLayers(theta, alpha, 1.0, None, 0.0, model)
     settings = n_effective, damping, np.float64
     rng = np.random.RandomState(0)  # one batch, in another order
-    member = members.Member(model, net)
+    member = members.Member(net)
     found, loss = wide_members.run_epoch(member, rows, *settings, rng)
     assert_allclose(found.net.theta, expected, rtol=1e-9, atol=1e-10)
     before = rows.weight @ np.logaddexp(0, -f)
