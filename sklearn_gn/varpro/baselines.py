@@ -95,9 +95,8 @@ def epoch(rows, state, settings, name):
         given = shuffled, count, settings.penalties, rate, size
         net, memory = epoch_of(settings.model, name, net, memory, *given)
         jax.block_until_ready(net)  # chunks that wait would fill the memory
-    given = settings.model, net, rows, settings.penalties
-    _, loss = training.evaluated(*given, False)
-    return state._replace(net=net, memory=memory), Report(float(loss), math.nan), 2
+    _, loss = training.evaluated(net, rows, settings, False)
+    return state._replace(net=net, memory=memory), Report(loss, math.nan), 2
 
 
 @partial(jax.jit, static_argnames=("model", "name", "size"))

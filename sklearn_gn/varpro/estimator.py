@@ -444,8 +444,8 @@ class _VarProNet(
         if state.spectrum is not None:
             self.gram_spectrum_ = np.array(state.spectrum)
         with backend.scope(self.dtype, self.device):
-            _, loss = evaluated(model, net, rows, settings.penalties, False)
-            self.loss_ = float(loss) * scaling.loss_scale
+            _, loss = evaluated(net, rows, settings, False)
+            self.loss_ = loss * scaling.loss_scale
             if not is_classifier(self):
                 from sklearn_gn.varpro.posterior import ErrorBars
 

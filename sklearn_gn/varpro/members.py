@@ -24,12 +24,11 @@ from sklearn_gn.bayes.layers import (
     residuals,
     with_one,
 )
-from sklearn_gn.data.rows_source import row_blocks
+from sklearn_gn.data.rows_source import part_length, row_blocks
 from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.optim.multinomial import all_classes
 
 _WORK_OF_A_THREAD = 3e7  # products of matrix entries in a step that a thread pays for
-BLOCK_NUMBERS = 2**22  # of the rows that predictions take at a time
 
 
 class Member(NamedTuple):
@@ -161,7 +160,7 @@ def side_by_side(function, members, work=math.inf):
 
 def blockwise(function, x, numbers=1000):
     """A function of rows, block by block, where a row takes so many numbers."""
-    size = max(32, BLOCK_NUMBERS // numbers)
+    size = part_length(numbers)
     starts = range(0, len(x), size)
     return np.concatenate([function(x[start : start + size]) for start in starts])
 

@@ -17,7 +17,7 @@ from sklearn_gn.base import unchanged_on_failure
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.chunks import takes_only_chunks
 from sklearn_gn.data.rows import validate_data
-from sklearn_gn.data.rows_source import CheckedRows
+from sklearn_gn.data.rows_source import CheckedRows, part_length
 from sklearn_gn.solvers import NETWORK_SOLVERS, Solver
 from sklearn_gn.varpro import members
 from sklearn_gn.varpro.estimator import _VarProNet
@@ -410,8 +410,7 @@ class VarProNetRegressor(
             with np.errstate(over="ignore"):  # what is no float is infinite
                 return std * scaling.y_scale
         bars = self._bars()
-        of_a_row = len(scaling.y_center) * len(bars.root.root)
-        batch_rows = max(32, members.BLOCK_NUMBERS // of_a_row)
+        batch_rows = part_length(len(scaling.y_center) * len(bars.root.root))
         variance = self._in_batches(bars.variances, x, batch_rows)
         return np.sqrt(variance) * bars.noise * scaling.y_scale
 

@@ -82,19 +82,17 @@ class TrainingState(NamedTuple):
 
 def init(rows, net, settings):
     """Return the start; its output layer is optimal for all rows or a batch."""
-    net, model, penalties = jax.device_put(net), settings.model, settings.penalties
+    net = jax.device_put(net)
     # Without hidden weights the optimal layer of all rows is the solution.
     size = batch_size(settings) if jax.tree.leaves(net.theta) else None
     batch, work = draw_batch(rows, size, 0, settings)
-    started, loss = evaluated(model, net, batch, penalties, True)
+    started, loss = evaluated(net, batch, settings, True)
     if batch is not rows:  # all of them may prefer that of a former fit
-        given, loss = (
-            evaluated(model, one, rows, penalties, False)[1] for one in (net, started)
-        )
-        started, loss = (started, loss) if loss < given else (net, given)
+        both = (evaluated(one, rows, settings, False) for one in (net, started))
+        started, loss = min(both, key=itemgetter(1))
         work += 2
-    loss = float(loss)
-    level = getattr(model.network, "level_of", lambda theta: 0)(started.theta)
+    level = getattr(settings.model.network, "level_of", lambda theta: 0)
+    level = level(started.theta)
     return TrainingState(started, loss, loss, work=work, level=level)
 
 
@@ -109,7 +107,7 @@ def iterate(rows, state, settings, update, projected):
     end the fit. All rows are evaluated when the work has grown by a quarter, later
     after every 20 units, and before a finer level. In between the last loss stands.
     """
-    model, penalties, former_loss = settings.model, settings.penalties, state.loss
+    former_loss = state.loss
     # 1. The level, the rows, and what the network is worth on them.
     if projected and not jax.tree.leaves(state.net.theta):  # the start is the solution
         done = Report(state.loss, 0.0, stop="tol", extra=log_columns(state))
@@ -117,7 +115,7 @@ def iterate(rows, state, settings, update, projected):
     refined = level_ends(state, settings)
     if refined:
         theta = jax.tree.map(np.asarray, state.net.theta)
-        theta = jax.device_put(model.network.refine(theta))
+        theta = jax.device_put(settings.model.network.refine(theta))
         state = state._replace(
             net=Net(theta, state.net.output),
             lowest=math.inf,
@@ -129,8 +127,8 @@ def iterate(rows, state, settings, update, projected):
         )
     batch, share = current_batch(rows, settings, state.iteration)
     if refined or batch is not rows:
-        net, loss = evaluated(model, state.net, batch, penalties, projected)
-        state = state._replace(net=net, loss=float(loss), work=state.work + share)
+        net, loss = evaluated(state.net, batch, settings, projected)
+        state = state._replace(net=net, loss=loss, work=state.work + share)
     # 2. A step.
     state, report, passes = update(batch, state, settings)
     iteration, work = state.iteration + 1, state.work + share * passes
@@ -178,9 +176,7 @@ def evaluate_last(rows, state, settings, projected):
     """Return the network of all rows, and its loss; None if they are known."""
     if is_whole(settings) or state.work_at_evaluation == state.work:
         return None
-    given = settings.model, state.net, rows, settings.penalties
-    net, loss = evaluated(*given, projected)
-    return net, float(loss)
+    return evaluated(state.net, rows, settings, projected)
 
 
 def log_columns(state, evaluated=True):
@@ -377,9 +373,9 @@ def loss_and_gradient(model, net, rows, penalties):
     return found.loss, found.z.T @ found.error
 
 
-def evaluated(model, net, rows, penalties, projected):
+def evaluated(net, rows, settings, projected):
     """Return the network and its objective, with the optimal output layer if asked."""
-    z = None
+    z, model, penalties = None, settings.model, settings.penalties
     if isinstance(rows, ChunkedRows):
         if model.loss == "cross_entropy" and projected:
             return _with_least_cross_entropy(model, net, rows, penalties)
@@ -387,8 +383,9 @@ def evaluated(model, net, rows, penalties, projected):
             return net, rows.cross_entropy(model, net, penalties)[0]
         z, rows = rows.least_squares(model, net)
     if projected:
-        return problem.with_optimal_output(model, net, rows, penalties, z)[:2]
-    return net, problem.objective(model, net, rows, penalties, z)
+        net, loss, _ = problem.with_optimal_output(model, net, rows, penalties, z)
+        return net, float(loss)
+    return net, float(problem.objective(model, net, rows, penalties, z))
 
 
 def _with_least_cross_entropy(model, net, rows, penalties):
