@@ -168,7 +168,7 @@ class Layers(NamedTuple):
 
     def trial(self, theta, rows):
         """Return the error, and for :meth:`sums` the values of few rows."""
-        if block_size(rows, _width(theta)) < len(rows.x):
+        if block_size(_width(theta)) < len(rows.x):
             return Trial(float(self.error(theta, rows)))
         passed = self._passed(self.split(theta), *rows)
         return Trial(2 * float(passed.loss), passed)
@@ -311,7 +311,7 @@ class RegularisedLayers(NamedTuple):
     beta: float  # precision of the noise; one for classes
     gamma: np.ndarray  # (G,) well-determined parameters of the groups
     log_evidence: float
-    model: Layers | None = None  # None where it stands beside the network
+    model: Layers
 
 
 class Pass(NamedTuple):
@@ -399,16 +399,16 @@ def sum_over_blocks(function, rows, width):
         from sklearn_gn.arrays.blocks import sum_rows
 
         return sum_rows(lambda block: function(*block), tuple(rows))
-    first, *others = row_blocks(rows, block_size(rows, width))
+    first, *others = row_blocks(rows, block_size(width))
     total = function(*first)
     for block in others:
         total = NumPy.tree_map(operator.iadd, total, function(*block))
     return total
 
 
-def block_size(rows, width):
+def block_size(width):
     """Return the number of rows whose products of some width stay in cache."""
-    return min(len(rows.x), max(64, min(BLOCK_ROWS, _BLOCK_FLOATS // max(width, 1))))
+    return max(64, min(BLOCK_ROWS, _BLOCK_FLOATS // max(width, 1)))
 
 
 def _width(theta):

@@ -34,7 +34,7 @@ from sklearn_gn.shallow_relu.lines import Phase
 from sklearn_gn.shallow_relu.network import (
     ShallowReLU,
     hidden_features,
-    initial_network,
+    initial_networks,
     mass_design,
     residual,
     unit_normals,
@@ -499,7 +499,7 @@ def select_size(rows, options, first, path, is_late):
     rows, q = on_devices(rows, getattr(rows, "mesh", None)), rows.y.shape[1]
     first = np.zeros((0, 1 + rows.x.shape[1])) if first is None else first
     most, draws = max(32, len(first)), count()
-    nets = initial_network(first[None], most - len(first), q, rows.x.dtype)
+    nets = initial_networks(first[None], most - len(first), q, rows.x.dtype)
     nets, _ = initialise_all(nets, rows, options)
 
     def changed(nets, n_added, n_deleted=0):
@@ -547,7 +547,6 @@ ALGORITHMS = {
         partial(step, method=method),
         prepare=prepare,
         n_spare=N_SPARE,
-        side_by_side=True,
     )
     for name, method in METHODS.items()
 }

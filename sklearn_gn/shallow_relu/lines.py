@@ -522,4 +522,4 @@ def _hyperplanes(knots):
     return np.column_stack([-knots, np.ones(len(knots))])
 
 
-SEGMENTED = Algorithm("vpgn", init, step, side_by_side=True, compiled=False)
+SEGMENTED = Algorithm("vpgn", init, step, compiled=False)

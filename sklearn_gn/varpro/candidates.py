@@ -17,7 +17,6 @@ density of all rows, which keeps few rows from deciding.
 """
 
 import math
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,19 +24,19 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, logsumexp
 
 from sklearn_gn.arrays.extremes import noise_deviation
-from sklearn_gn.bayes import evidence, evidence_gn, gaussian_process, laplace, stacking
+from sklearn_gn.bayes import evidence, gaussian_process, laplace, stacking
 from sklearn_gn.bayes.gaussian_process import Kernel
 from sklearn_gn.bayes.laplace import left_out_rows
-from sklearn_gn.bayes.layers import Layers, RegularisedLayers, sum_over_blocks
+from sklearn_gn.bayes.layers import Layers, RegularisedLayers
 from sklearn_gn.bayes.linear_evidence import linear_model
-from sklearn_gn.linalg.large_gram import LargeGram, work_of
-from sklearn_gn.optim.multinomial import all_classes
+from sklearn_gn.bayes.summary import Summary, summary_of
+from sklearn_gn.linalg.large_gram import work_of
+from sklearn_gn.optim.multinomial import all_classes, log_odds
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import (
     Member,
     left_out_errors,
     left_out_values,
-    log_odds,
     shares,
     side_by_side,
 )
@@ -46,77 +45,16 @@ from sklearn_gn.varpro.wide_members import left_out_part
 _FIRST_ROWS = 200  # of the search for a kernel, which ends with three times as many
 
 
-# --- what is known of a member --------------------------------------------------------
-
-
-class Summary(NamedTuple):
-    """What is known of a member, in the user's units; of wide ones the first two."""
-
-    alpha: dict
-    loss: float
-    covariance: laplace.Deferred | None = None
-    # (k,)  variance of the noise of each target, over the mean of all
-    noise_ratio: np.ndarray | None = None
-    gram: np.ndarray | LargeGram | None = None  # Gauss-Newton matrix
-    alpha_method: str = "prior"
-    noise_std: np.ndarray | None = None  # (k,)
-    n_effective_parameters: float = math.nan
-    n_of_penalties: float = math.nan  # parameters that their choice amounts to
-    log_evidence: float = math.nan
-    n_rows: float = math.nan  # that it was fitted to, counted by weights
-
-
 def with_summaries(members, rows, options):
     """Return members by the evidence with their summaries."""
-    sizes = [len(member.model.groups()) for member in members]
+
+    def with_summary(member):
+        given = member.model, member.net, rows, options.scaling, options.evidence
+        return member._replace(known=summary_of(*given))
+
+    sizes = [len(member.net.theta) for member in members]
     work = work_of(len(rows.x), max(sizes, default=0))
-    return tuple(side_by_side(partial(_with_summary, rows, options), members, work))
-
-
-def _with_summary(rows, options, member):
-    model, net, n_effective = member.model, member.net, options.evidence.n_effective
-    y_scale = np.broadcast_to(options.scaling.y_scale, model.n_values)
-    sums = evidence_gn.sums_of(model, net.theta, rows)
-    found, value, loss = evidence_gn.at_penalties(model, net, sums, n_effective)
-    scale = net.beta * n_effective  # of the objective divided by the sum of weights
-    penalties, noise_ratio = net.alpha / scale, np.ones(model.n_values)
-    if model.loss == "squared":  # of features that have left the first layer
-        gone = np.setdiff1d(np.arange(model.sizes[0]), model.features)
-        penalties[3 + gone] = evidence.LARGEST / scale
-        value -= n_effective * float(np.sum(np.log(y_scale)))
-        if model.n_values > 1:
-            squares = sum_over_blocks(
-                lambda x, y, weight: weight @ (model.values(net.theta, x) - y) ** 2,
-                rows,
-                model.n_linear + model.n_values,
-            )
-            noise_ratio = laplace.noise_ratio(squares)
-    of_penalties = 0.0
-    if options.evidence.alpha is None:
-        of_penalties = evidence.parameters_of_penalties(found.gamma, model.groups())
-    known = Summary(
-        alpha=by_name(model, penalties),
-        loss=loss * options.scaling.loss_scale if loss > 0 else 0.0,
-        covariance=laplace.deferred_covariance(
-            model, sums, net.alpha, net.beta, n_effective
-        ),
-        noise_ratio=noise_ratio,
-        gram=sums.gram,
-        alpha_method=evidence_gn.alpha_method(sums.gram),
-        noise_std=y_scale * noise_deviation(net.beta, noise_ratio),
-        n_effective_parameters=float(np.sum(found.gamma)) + model.n_free,
-        n_of_penalties=of_penalties,
-        log_evidence=value,
-        n_rows=n_effective,
-    )
-    return member._replace(known=known)
-
-
-def by_name(model, penalties):
-    """Return penalties of the groups by their names."""
-    weights, layers = np.split(penalties[3:], [model.n_feature_groups])
-    named = dict(zip(("slope", "coef", "bias"), penalties[:3].tolist(), strict=True))
-    return {**named, "weights": weights, "layers": layers}
+    return tuple(side_by_side(with_summary, members, work))
 
 
 # --- regression -----------------------------------------------------------------------

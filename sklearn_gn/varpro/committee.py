@@ -40,9 +40,10 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.bayes import evidence, evidence_gn, huber
 from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
-from sklearn_gn.bayes.evidence_gn import FIRST_UPDATE, EvidenceOptions, EvidenceState
+from sklearn_gn.bayes.evidence_gn import EvidenceOptions, EvidenceState
 from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.bayes.layers import Layers
+from sklearn_gn.bayes.start import first_network
 from sklearn_gn.data.units import Units
 from sklearn_gn.linalg.large_gram import LARGEST_DENSE, affordable, work_of
 from sklearn_gn.optim.multinomial import all_classes
@@ -51,7 +52,6 @@ from sklearn_gn.varpro import wide_members
 from sklearn_gn.varpro.fitted import set_fitted
 from sklearn_gn.varpro.members import (
     Member,
-    first_member,
     in_units,
     mean_values,
     networks_of,
@@ -206,7 +206,7 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
     else:
         n = options.evidence.n_effective
         starts = [
-            first_member(model, rows, n, np.random.RandomState(seed))
+            Member(first_network(model, rows, n, np.random.RandomState(seed)))
             for model, seed in zip(plan.models, seeds, strict=True)
         ]
     estimator._run_from(
@@ -355,11 +355,9 @@ def _with_round(rows, state, members, options):
     """Return the state in which these members begin."""
 
     def begun(member):
-        model, net = member.model, member.net
-        every = max(1, len(rows.x) // model.n_rows_of_matrix(len(rows.x)))
+        every = max(1, len(rows.x) // member.model.n_rows_of_matrix(len(rows.x)))
         some, of_some = _part(rows, every, options)
-        given = net.theta, net.alpha, net.beta
-        state = evidence_gn.init_at(model, some, *given, of_some)
+        state = evidence_gn.init_at(some, member.net, of_some)
         return MemberRun(state, Member(state.net), state.criterion, every)
 
     work = work_of(len(rows.x), len(members[0].model.groups()))
@@ -408,7 +406,7 @@ def _next_round(rows, state, report, options):
         kinds = list(dict.fromkeys(member.model for member in by_evidence))
         n_more = _n_members(ended, rows, tol) - len(ended)
         models = islice(cycle(kinds), max(0, n_more))
-        members = tuple(first_member(model, rows, n, rng) for model in models)
+        members = tuple(Member(first_network(m, rows, n, rng)) for m in models)
     if not members:
         return state._replace(tries=True), report._replace(stop=state.reason)
     state = state._replace(tries=larger is not None)
@@ -424,7 +422,7 @@ def _larger(member, rows, n_effective, rng, most_work):
     size = len(larger.groups())
     if work_of(larger.n_rows_of_matrix(len(rows.x)), size) > most_work:
         return None
-    fresh = first_member(larger, rows, n_effective, rng).net
+    fresh = first_network(larger, rows, n_effective, rng)
     output, (layer,) = larger.split(fresh.theta)
     output, layer, end = output.copy(), layer.copy(), larger.n_linear - first
     before, (layer_before,) = model.split(net.theta)
@@ -495,7 +493,8 @@ def _run_after_step(rows, options, run):
     if state.criterion < run.lowest:
         run = run._replace(best=Member(state.net), lowest=state.criterion)
     if report.stop is None:
-        return _without_dead_features(run, some)
+        state = evidence_gn.without_idle_features(some, state, of_some)
+        return run._replace(state=state)
     return run if run.every == 1 or report.stop == "non_finite" else _again(rows, run)
 
 
@@ -507,28 +506,6 @@ def _again(rows, run):
         every=1,
         report=run.report._replace(stop=None),
     )
-
-
-def _without_dead_features(run, rows):
-    """Take features that the evidence has switched off out of the first layer."""
-    state, model = run.state, run.state.net.model
-    of_features = len(model.sizes) > 1 and model.loss == "squared"
-    # Penalties have moved as often as they waited to.
-    if state.iteration < 2 * FIRST_UPDATE or not of_features:
-        return run
-    gamma = state.net.gamma[3:].take(model.features)
-    idle = (gamma <= evidence.SWITCHED_OFF * model.sizes[1]) & (gamma < gamma.max())
-    # New sums are as dear as a step: a tenth of the parameters pays for them.
-    few = 10 * np.count_nonzero(idle) * model.sizes[1] <= len(state.theta)
-    if few or not switches.on("tables.feature_removal"):
-        return run
-    kept = np.flatnonzero(~idle)
-    output, (first, *others) = model.split(state.net.theta)
-    theta = model.join(output, [first[:, [0, *(1 + kept)]], *others])
-    model = model._replace(features=tuple(model.features[j] for j in kept))
-    net = state.net._replace(theta=theta, model=model)
-    sums = evidence_gn.sums_at(model, theta, rows)
-    return run._replace(state=state._replace(theta=theta, net=net, sums=sums))
 
 
 def _continued(rows, state):

@@ -5,11 +5,11 @@ from scipy.special import logsumexp, softmax
 
 from sklearn_gn.arrays.extremes import noise_deviation
 from sklearn_gn.bayes import evidence_gn, huber, laplace
-from sklearn_gn.optim.multinomial import all_classes
+from sklearn_gn.bayes.summary import Summary, penalties_by_name
+from sklearn_gn.optim.multinomial import all_classes, log_odds
 from sklearn_gn.varpro import candidates
 from sklearn_gn.varpro.members import (
     is_process,
-    log_odds,
     mean_values,
     networks_of,
     shares,
@@ -39,8 +39,8 @@ def set_fitted(estimator, run, rows, options, factors):
     members = list(members)
     for number, one in enumerate(members):
         if one.known is None:  # its penalties were not chosen
-            penalties = candidates.by_name(one.model, one.net.alpha / n)
-            known = candidates.Summary(penalties, objective(one, rows, n))
+            penalties = penalties_by_name(one.model, one.net.alpha / n)
+            known = Summary(penalties, objective(one, rows, n))
             members[number] = one._replace(known=known)
     # 2. The penalties and the evidence, of networks by the evidence if there are some.
     networks = [member.known for member in members[: len(small or wide)]]

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import log_softmax, logsumexp
 
 from sklearn_gn.arrays.threads import in_threads
-from sklearn_gn.bayes import evidence_gn, laplace
+from sklearn_gn.bayes import laplace
 from sklearn_gn.bayes.gaussian_process import GaussianProcess
 from sklearn_gn.bayes.layers import (
     RegularisedLayers,
@@ -67,51 +67,6 @@ def networks_of(members):
     return tuple(
         m for m in members if not is_process(m) and len(m.model.sizes) == depth
     )
-
-
-# --- starts --------------------------------------------------------------------------
-
-
-def first_member(model, rows, n_effective, rng):
-    """Return a member with random hyperplanes and small coefficients.
-
-    The linear term is that of the data for the squared loss; for classes, the constants
-    are the logarithms of their shares. Hyperplanes go through random rows.
-    """
-    d, k, x = model.sizes[0], model.n_values, with_one(rows.x)
-    output, size = np.zeros((model.n_linear, k)), 1.0  # of the values
-    coef = rng.standard_normal((model.n_linear - 1 - d, k))
-    if model.loss == "squared":
-        size = math.sqrt(float(rows.weight @ np.sum(rows.y**2, axis=1)) / k)
-        output[: 1 + d] = evidence_gn.linear_fit(x.T, rows, n_effective)
-        coef *= np.ptp(rows.y, axis=0) > 0  # a target that is constant needs no neurons
-    else:
-        # A class may be without weight here; its share is that of half a row then.
-        output[0] = log_odds(np.maximum(rows.weight @ rows.y, 0.5 / n_effective), k)
-    output[1 + d :] = evidence_gn.START_COEF * size * coef
-    cumulated, layers = np.cumsum(rows.weight), []
-    for number, (width, n_inputs) in enumerate(model.shapes()):
-        direction = rng.standard_normal((width, n_inputs - 1))
-        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-        inputs = x[1 + np.array(model.features)]
-        if layers:
-            part = model._replace(activations=model.activations[:number])
-            inputs = forward(part, layers, x)[-1].values
-        drawn = np.searchsorted(cumulated, rng.uniform(size=width) * cumulated[-1])
-        point = inputs[:, np.minimum(drawn, inputs.shape[1] - 1)]
-        # Near the rows, so that their side is not left to rounding.
-        bias = -1e-9 - np.sum(direction * point.T, axis=1)
-        layers.append(np.concatenate([bias[:, None], direction], axis=1))
-    alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
-    alpha[:2] = 1 / size**2 if size > 0 else 1.0
-    theta = model.join(output, layers)
-    return Member(model.network(theta, alpha, None, gamma, -math.inf))
-
-
-def log_odds(p, n_values):
-    """Return the values, one or one a class, of probabilities up to a factor."""
-    p = np.log(p)
-    return p[1:] - p[:1] if n_values == 1 else p - np.mean(p)
 
 
 def in_units(member, before, after):
@@ -226,16 +181,10 @@ def variances(members, x):
 
 def posterior_variances(member, x):
     """Return the variances of a member's values, of shape (m, k)."""
-    model, net, covariance = member.model, member.net, member.known.covariance.get()
+    covariance = member.known.covariance.get()
     if is_process(member):
-        return model.variances(covariance, x)
-    jacobian, k = model.jacobian(net.theta, x), model.n_values
-    hidden = np.arange(k * model.n_linear, len(net.theta))
-    found = np.empty((len(x), k))
-    for t in range(k):  # the other targets' output weights have no part in it
-        used = slice(None) if k == 1 else np.r_[t : k * model.n_linear : k, hidden]
-        found[:, t] = laplace.posterior_variances(covariance, jacobian[t, used], used)
-    return found
+        return member.model.variances(covariance, x)
+    return laplace.value_variances(member.model, member.net.theta, covariance, x)
 
 
 # --- rows left out -------------------------------------------------------------------
@@ -243,17 +192,11 @@ def posterior_variances(member, x):
 
 def left_out_errors(member, n_effective, rows):
     """Return errors and variances, (m, k), of a regression at left-out rows."""
-    beta, found = member.net.beta, []
-    for x, y, weight in _blocks(member, rows):
-        leverage = beta * posterior_variances(member, x)
-        found.append(
-            [
-                laplace.left_out_errors(a, leverage, weight, n_effective)
-                for a in (member.values(x) - y, np.ones_like(leverage))
-            ]
-        )
-    errors, factors = np.concatenate(found, axis=1)
-    return errors, factors / beta
+    leverage = member.net.beta * posterior_variances(member, rows.x)
+    given = leverage, rows.weight, n_effective
+    errors = laplace.left_out_errors(member.values(rows.x) - rows.y, *given)
+    factors = laplace.left_out_errors(np.ones_like(leverage), *given)
+    return errors, factors / member.net.beta
 
 
 def left_out_values(member, n_effective, rows):
@@ -269,7 +212,8 @@ def left_out_values(member, n_effective, rows):
     For the squared loss of a linear model this is exact.
     """
     model, covariance, moved = member.model, member.known.covariance.get(), []
-    for x, y, weight in _blocks(member, rows):
+    width = model.n_values * len(member.net.theta)
+    for x, y, weight in row_blocks(rows, block_size(width)):  # they stay in cache
         u, jacobian = member.values(x), model.jacobian(member.net.theta, x)
         spread = np.einsum("tpm,spm->mts", jacobian, covariance @ jacobian)
         # A row that stands for several is left out once only.
@@ -279,9 +223,3 @@ def left_out_values(member, n_effective, rows):
         without = solve_general(np.eye(u.shape[1]) - share, pull)
         moved.append(u + (spread @ without)[:, :, 0])
     return np.concatenate(moved)
-
-
-def _blocks(member, rows):
-    """Return blocks of rows whose derivatives stay in cache."""
-    width = member.model.n_values * len(member.net.theta)
-    return row_blocks(rows, block_size(rows, width))
