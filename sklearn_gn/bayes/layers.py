@@ -454,6 +454,12 @@ def gradients(model, output, layers, trace):
 # --- the loss ------------------------------------------------------------------------
 
 
+def log_odds(p, n_values):
+    """Return the values, one or one a class, of probabilities up to a factor."""
+    p = np.log(p)
+    return p[1:] - p[:1] if n_values == 1 else p - np.mean(p)
+
+
 def losses(model, u, y):
     """Return the loss of each row."""
     library = library_of(u)

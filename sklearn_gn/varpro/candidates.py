@@ -24,21 +24,21 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, logsumexp
 
 from sklearn_gn.arrays.extremes import noise_deviation
+from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes import evidence, gaussian_process, laplace, stacking
 from sklearn_gn.bayes.gaussian_process import Kernel
 from sklearn_gn.bayes.laplace import left_out_rows
-from sklearn_gn.bayes.layers import Layers, RegularisedLayers
+from sklearn_gn.bayes.layers import Layers, RegularisedLayers, log_odds
 from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.bayes.summary import Summary, summary_of
 from sklearn_gn.linalg.large_gram import work_of
-from sklearn_gn.optim.multinomial import all_classes, log_odds
+from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import (
     Member,
     left_out_errors,
     left_out_values,
     shares,
-    side_by_side,
 )
 from sklearn_gn.varpro.wide_members import left_out_part
 

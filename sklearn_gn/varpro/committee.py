@@ -38,6 +38,7 @@ from scipy.special import softmax
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays.extremes import MOST_ROWS
+from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes import evidence, evidence_gn, huber
 from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions, EvidenceState
@@ -55,7 +56,6 @@ from sklearn_gn.varpro.members import (
     in_units,
     mean_values,
     networks_of,
-    side_by_side,
 )
 from sklearn_gn.varpro.wide_members import N_PARTS, WideState
 
@@ -355,12 +355,13 @@ def _with_round(rows, state, members, options):
     """Return the state in which these members begin."""
 
     def begun(member):
-        every = max(1, len(rows.x) // member.model.n_rows_of_matrix(len(rows.x)))
+        n, net = len(rows.x), member.net
+        every = max(1, n // net.model.n_rows_of_matrix(n))
         some, of_some = _part(rows, every, options)
-        state = evidence_gn.init_at(some, member.net, of_some)
+        state = evidence_gn.init_at(some, net, of_some)
         return MemberRun(state, Member(state.net), state.criterion, every)
 
-    work = work_of(len(rows.x), len(members[0].model.groups()))
+    work = work_of(len(rows.x), len(members[0].net.theta))
     runs = tuple(side_by_side(begun, members, work))
     loss = float(np.mean([run.state.loss for run in runs]))
     return state._replace(runs=runs, loss=loss)

@@ -5,8 +5,9 @@ from scipy.special import logsumexp, softmax
 
 from sklearn_gn.arrays.extremes import noise_deviation
 from sklearn_gn.bayes import evidence_gn, huber, laplace
+from sklearn_gn.bayes.layers import log_odds
 from sklearn_gn.bayes.summary import Summary, penalties_by_name
-from sklearn_gn.optim.multinomial import all_classes, log_odds
+from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.varpro import candidates
 from sklearn_gn.varpro.members import (
     is_process,

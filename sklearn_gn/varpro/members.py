@@ -7,13 +7,11 @@ classes, which are networks without hidden layers, and a Gaussian process.
 """
 
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import log_softmax, logsumexp
 
-from sklearn_gn.arrays.threads import in_threads
 from sklearn_gn.bayes import laplace
 from sklearn_gn.bayes.gaussian_process import GaussianProcess
 from sklearn_gn.bayes.layers import (
@@ -27,8 +25,6 @@ from sklearn_gn.bayes.layers import (
 from sklearn_gn.data.rows_source import part_length, row_blocks
 from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.optim.multinomial import all_classes
-
-_WORK_OF_A_THREAD = 3e7  # products of matrix entries in a step that a thread pays for
 
 
 class Member(NamedTuple):
@@ -63,10 +59,8 @@ def is_process(member):
 
 def networks_of(members):
     """Return the members with as many hidden layers as the first, which has all."""
-    depth = len(members[0].model.sizes) if members else 0
-    return tuple(
-        m for m in members if not is_process(m) and len(m.model.sizes) == depth
-    )
+    own = [m for m in members if not is_process(m)]
+    return tuple(m for m in own if len(m.model.sizes) == len(own[0].model.sizes))
 
 
 def in_units(member, before, after):
@@ -88,26 +82,6 @@ def in_units(member, before, after):
         output[0] += (before.y_center - after.y_center) / after.y_scale
     beta = net.beta if after.same_as(before) else None
     return Member(net._replace(theta=model.join(output, layers), beta=beta))
-
-
-# --- side by side --------------------------------------------------------------------
-
-
-def side_by_side(function, members, work=math.inf):
-    """Return a function of every member, in threads where the work of one pays.
-
-    Nearly all time of large members is spent in BLAS and LAPACK; small ones would only
-    wait for each other.
-    """
-    if work <= _WORK_OF_A_THREAD:
-        return [function(member) for member in members]
-    found = [None] * len(members)
-
-    def compute(number):
-        found[number] = function(members[number])
-
-    in_threads([partial(compute, number) for number in range(len(members))])
-    return found
 
 
 # --- predictions ---------------------------------------------------------------------

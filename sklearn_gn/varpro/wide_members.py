@@ -38,13 +38,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
+from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes import evidence
 from sklearn_gn.bayes.layers import forward, linear_inputs, with_one
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.optim.multinomial import bounding_curvature
 from sklearn_gn.optim.solver import Report, Rows
-from sklearn_gn.varpro.members import side_by_side
 
 EPOCHS = 20  # in which the damping rises; the last half once more on all rows
 _FIRST_DAMPING = 0.1  # of the curvature, which it reaches in the last epoch
