@@ -50,7 +50,7 @@ from sklearn_gn.linalg.large_gram import LARGEST_DENSE, affordable, work_of
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.varpro import wide_members
-from sklearn_gn.varpro.fitted import set_fitted
+from sklearn_gn.varpro.candidates import set_fitted
 from sklearn_gn.varpro.members import (
     Member,
     in_units,
