@@ -167,9 +167,9 @@ def posterior_variances(member, x):
 def left_out_errors(member, n_effective, rows):
     """Return errors and variances, (m, k), of a regression at left-out rows."""
     leverage = member.net.beta * posterior_variances(member, rows.x)
-    given = leverage, rows.weight, n_effective
-    errors = laplace.left_out_errors(member.values(rows.x) - rows.y, *given)
-    factors = laplace.left_out_errors(np.ones_like(leverage), *given)
+    residuals = member.values(rows.x) - rows.y
+    given = residuals, leverage, rows.weight, n_effective
+    errors, factors = laplace.left_out_errors(*given)
     return errors, factors / member.net.beta
 
 
