@@ -170,14 +170,16 @@ class _VarProNet(
             )
         self._iterations = _MOST_STEPS
         self._feature_spread = 1.0 if self.scale else feature_spread(X)
+        network = self._network_object(example.x.shape[1])
         settings = Settings(
-            model=Model(self._network_object(example.x.shape[1]), self._loss),
+            model=Model(network, self._loss),
             solver=solver,
             penalties=self._penalties(),
             damping=None if self.damping is None else self._cast(self.damping),
             rank=self.rank,
             tol=self._cast(self.tol),
             max_iter=self._most_iterations(),
+            n_levels=getattr(network, "n_levels", 1),
             n_rows=int(n_rows),
             n_samples=self._cast(min(n_samples, float(np.finfo(self.dtype).max))),
             seed=np.int32(rng.randint(np.iinfo(np.int32).max)),

@@ -54,6 +54,7 @@ class Settings(NamedTuple):
     rank: int | None  # dimension of the Krylov space; None: the solver decides
     tol: np.ndarray  # in the precision of the fit
     max_iter: int
+    n_levels: int  # of the network
     n_rows: int  # that have weight
     n_samples: np.ndarray  # sum of the sample weights as they were given
     seed: np.int32
@@ -167,7 +168,7 @@ def iterate(rows, state, settings, update, projected):
     )
     if not math.isfinite(loss):
         stop = "non_finite"
-    elif state.level + 1 < n_levels(settings):
+    elif state.level + 1 < settings.n_levels:
         stop = None
     return state, report._replace(loss=loss, stop=stop, extra=log_columns(state))
 
@@ -185,16 +186,11 @@ def log_columns(state, evaluated=True):
     return {**columns, "evaluated_on_all_rows": evaluated}
 
 
-def n_levels(settings):
-    """Return the number of levels of the network, 1 if it defines none."""
-    return getattr(settings.model.network, "n_levels", 1)
-
-
 def level_ends(state, settings):
     """Whether the next iteration belongs to a finer level."""
-    if state.level + 1 >= n_levels(settings):
+    if state.level + 1 >= settings.n_levels:
         return False
-    share = -(-settings.max_iter // n_levels(settings))
+    share = -(-settings.max_iter // settings.n_levels)
     return state.n_stalled == math.inf or state.iteration >= share * (state.level + 1)
 
 
