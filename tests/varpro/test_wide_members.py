@@ -17,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from sklearn_gn import VarProNetClassifier
+from sklearn_gn.arrays import threads
 from sklearn_gn.bayes.layers import RegularisedLayers
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.callbacks import Checkpoint
@@ -124,7 +125,7 @@ def test_an_ordinary_fit(always_batches, monkeypatch):
     assert log["loss"][-1] < log["loss"][0]
     assert_allclose(log["loss"][-1], model.loss_, rtol=0.1)
     assert_allclose(log["damping"][[0, -1]], [0.1, 1])
-    monkeypatch.setattr(members, "in_threads", lambda tasks: [task() for task in tasks])
+    monkeypatch.setattr(threads, "in_threads", lambda tasks: [task() for task in tasks])
     again = VarProNetClassifier(random_state=0).fit(X, y)
     assert_allclose(again.predict_proba(X), model.predict_proba(X), rtol=1e-8)
 
