@@ -87,15 +87,6 @@ def test_the_parabola_bounds_the_loss():
     assert_allclose(other, np.logaddexp(0, f), atol=1e-6)
 
 
-def test_margins_are_those_of_any_size():
-    u = np.array([[800.0, -800.0], [0.0, 0.0], [1.0, 1.0]])
-    y = np.array([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
-    margin, gradient = wide_members.margins(u, y)
-    assert_allclose(margin, [800, -800] - np.logaddexp(0, 1.0))
-    assert_allclose(gradient[:, 0], [1, -expit(-1.0), -expit(1.0)])
-    assert_allclose(gradient[:, 0], gradient[:, 1], rtol=1e-12)
-
-
 def test_weights_equal_repetition(always_batches):
     X, y = load_iris(return_X_y=True)
     count = 1 + np.arange(150) % 3
