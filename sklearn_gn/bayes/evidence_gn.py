@@ -348,7 +348,7 @@ def without_idle_features(rows, state, options):
     """
     net, model = state.net, state.net.model
     of_features = model.loss == "squared" and len(model.sizes) > 1
-    waits = options.alpha is not None or state.iteration < 4 * FIRST_UPDATE
+    waits = options.alpha is not None or state.iteration < 2 * FIRST_UPDATE
     if waits or not of_features or not switches.on("tables.feature_removal"):
         return state
     gamma = net.gamma[3:].take(model.features)

@@ -240,12 +240,13 @@ def left_out_rows(rows):
 
 
 def left_out_errors(residuals, leverage, weight, n_effective):
-    """Return the errors (m, k) at left-out rows, from the residuals of all rows.
+    """Return the errors (m, k) at left-out rows, and their variances over the noise's.
 
-    The ``leverage``, (m,) or (m, k), is the derivative of a prediction in an
-    observation that counts once. The weights of all rows sum to one.
+    Residuals and weights, of sum one, are those of all rows. The ``leverage``, (m,) or
+    (m, k), is the derivative of a prediction in an observation that counts once.
     """
     # A row that stands for several is left out once only.
     once = np.minimum(weight * n_effective, 1)[:, None]
     left = 1 - once * leverage.reshape(len(leverage), -1)
-    return residuals / np.maximum(left, np.finfo(np.float64).eps)
+    left = np.maximum(left, np.finfo(np.float64).eps)
+    return residuals / left, np.broadcast_to(1 / left, residuals.shape)

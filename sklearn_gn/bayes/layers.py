@@ -311,7 +311,7 @@ class RegularisedLayers(NamedTuple):
     beta: float  # precision of the noise; one for classes
     gamma: np.ndarray  # (G,) well-determined parameters of the groups
     log_evidence: float
-    model: Layers | None = None  # None where it stands beside the network
+    model: Layers
 
 
 class Pass(NamedTuple):
@@ -424,6 +424,12 @@ def gradients(model, output, layers, trace):
 
 
 # --- the loss ------------------------------------------------------------------------
+
+
+def log_odds(p, n_values):
+    """Return the values, one or one a class, of probabilities up to a factor."""
+    p = np.log(p)
+    return p[1:] - p[:1] if n_values == 1 else p - np.mean(p)
 
 
 def losses(model, u, y):

@@ -68,10 +68,7 @@ def beats(linear, net, covariance, rows, n_effective):
     x, y, weight = left_out_rows(rows)
 
     def log_density(values, leverage):
-        errors, factors = (
-            left_out_errors(a, leverage, weight, n_effective)
-            for a in (values - y, np.ones_like(y))
-        )
+        errors, factors = left_out_errors(values - y, leverage, weight, n_effective)
         return sum(map(stacking.log_densities, errors.T, factors.T, repeat(weight)))
 
     variances = value_variances(net.model, net.theta, covariance, x)

@@ -5,9 +5,8 @@ import math
 import numpy as np
 
 from sklearn_gn.bayes.evidence_gn import ROUNDING
-from sklearn_gn.bayes.layers import forward
+from sklearn_gn.bayes.layers import forward, log_odds
 from sklearn_gn.linalg.factors import factor
-from sklearn_gn.optim.multinomial import log_odds
 
 _COEF = 0.1  # standard deviation of the first coefficients, in units of y
 _RIDGE = 1e-3  # of the linear fit, in rows

@@ -49,13 +49,6 @@ def probabilities(values):
     return library_of(values).softmax(all_classes(values))
 
 
-def log_odds(p, n_values):
-    """Return the values, one or one a class, of probabilities up to a factor."""
-    xp = namespace(p)
-    p = xp.log(p)
-    return p[1:] - p[:1] if n_values == 1 else p - xp.mean(p)
-
-
 def is_true_class(label, n_classes):
     """Mask of shape (n, C)."""
     classes = namespace(label).arange(n_classes, dtype=label.dtype)

@@ -31,7 +31,7 @@ from sklearn_gn.data.rows_source import RowSource, row_blocks
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.shallow_relu.network import preactivations
 
-_TRIAL_ITERATIONS = 6  # of every start, and then of the two best
+_TRIAL_ITERATIONS = 6  # of every start, and then of the two best; features leave later
 _LONGER_TRIAL = 2  # times as many iterations, where they take a part of the rows
 _LITTLE_NOISE = 1e-10  # variance below which it may be none, and one trial enough
 _REFINED_AFTER = 50  # iterations after which a fit that goes on is refined
@@ -91,7 +91,7 @@ def step(rows, state, options):
     if options.alpha is not None:
         return state, report
     state, report = refined_if_due(rows, state, report, options)
-    if report.stop is None:
+    if report.stop is None and state.iteration >= 2 * _TRIAL_ITERATIONS:
         state = evidence_gn.without_idle_features(rows, state, options)
     return state, report
 
