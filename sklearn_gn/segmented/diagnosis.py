@@ -15,7 +15,8 @@ _RISE = 2.0  # standard deviations of the noise, of a segment that looks like a 
 def diagnose(model):
     """Return the :class:`~sklearn_gn.findings.Diagnosis` of a fitted model."""
     views = model._views()
-    n = sum(len(view.breakpoints_) for view in views)
+    own = model.breakpoints_ if model._is_listed else [model.breakpoints_]
+    n = sum(map(len, own))
     described = f"{type(model).__name__}, {counted(n, 'breakpoint')}"
     findings: dict = {}  # what is said of several features is said once
     for view in views:
@@ -79,6 +80,12 @@ def _limit(model):
         "Raise max_breakpoints; if the number keeps growing, the function is no broken "
         "line, or the noise is correlated."
     )
+    if len(model.breakpoints_) - _n_known(model) < most:
+        text = (
+            "The waves of the residuals count as correlated noise, but if they belong "
+            f"to the line the criterion falls up to {most} breakpoints, the most that "
+            "were tried. Then raise max_breakpoints."
+        )
     return Finding("breakpoints", text, "max_breakpoints")
 
 
@@ -265,13 +272,18 @@ def _standard_errors(model):
 
 
 def _is_at_limit(model):
-    """Whether the criterion chose the largest number, or its residuals refused that."""
-    n_known, path = int(np.sum(model.breakpoint_std_ == 0)), model.selection_path_
-    chosen = len(model.breakpoints_) - n_known
-    refused = not np.isfinite(path.get("search_penalty", [0])[-1])
-    lowest = refused and np.argmin(path["bic"]) == len(path["bic"]) - 1
-    reached = chosen >= path["n_breakpoints"][-1]
-    return model.n_breakpoints == "auto" and (reached or lowest)
+    """Whether the largest number was chosen, or would be if the noise were white."""
+    path = model.selection_path_
+    reached = len(model.breakpoints_) - _n_known(model) >= path["n_breakpoints"][-1]
+    if not reached and "bic" in path:
+        refused = not np.isfinite(path.get("search_penalty", [0])[-1])
+        lowest = np.argmin(path["bic"]) == len(path["bic"]) - 1
+        reached = lowest and (refused or len(model.autocorrelation_) > 0)
+    return model.n_breakpoints == "auto" and reached
+
+
+def _n_known(model):
+    return int(np.sum(model.breakpoint_std_ == 0))
 
 
 def _is_exact(model):

@@ -90,10 +90,11 @@ def scan(problem):
     new, m, c = concatenate(*new), form.ramp + form.step, t.shape[1]
     targets = target_products(table, new)[0]
     cross = np.hstack([products(table, new, pieces)[0], targets[:, 1:]])
-    inner, scores = products(table, new, new)[0], targets[:, 0] - cross @ found.coef[0]
+    inner = products(table, new, new)[0]
+    scores = targets[:, 0] - cross @ found.coef[0, :, 0]
     if found.end is not None:  # of the pieces less their slopes at the end
         slope = new.slope[0]
-        scores = scores - slope * found.end.with_target[0]
+        scores = scores - slope * found.end.with_target[0, 0]
         with_end = np.outer(cross @ found.end.coef[0], slope)
         inner = inner - with_end - with_end.T
         inner += np.outer(slope, slope) * found.end.square[0]

@@ -111,6 +111,16 @@ class Fit(NamedTuple):
         scaling = Scaling(*(a[b] for a in self.scaling))
         return Fit(self.form, self.t[b], self.free, *one, scaling)
 
+    def as_one_of_several(self, **figures):
+        """Return the fits of one series, with other figures."""
+        figures = self._asdict() | figures
+        form, free, scaling = (
+            figures.pop(name) for name in ("form", "free", "scaling")
+        )
+        arrays = {name: np.asarray(value)[None] for name, value in figures.items()}
+        scaling = Scaling(*(np.asarray(a)[None] for a in scaling))
+        return Fit(form=form, free=free, scaling=scaling, **arrays)
+
 
 def infer(form, t, free, rows, scaling, kind, repeats=None):
     """Fit the rows (B, n) of several series with given breakpoints."""
@@ -254,7 +264,17 @@ def delta_intervals(fit):
     return np.clip(interval, t[..., :-2, None], t[..., 2:, None])
 
 
-def breakpoint_intervals(fit, problem, rows):
+def kink_curvature(fit, rows):
+    """Return the inverse of the curvature of the sum of squares, by kink, (B, k)."""
+    columns = least_squares.jacobian(
+        fit.form, rows.x, rows.linear, fit.t, fit.free, fit.coef
+    )
+    level = least_squares.end_slope(fit.form, fit.t.shape[1], columns.shape[-1])
+    half, _ = least_squares.inverse_root(columns, rows.weight, level)
+    return np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)
+
+
+def breakpoint_intervals(fit, problem, curvature):
     """Return 95 % confidence intervals of the breakpoints, of shape (B, k, 2)."""
     interval = np.stack([fit.t, fit.t], axis=-1)
     if fit.form.step:
@@ -262,7 +282,7 @@ def breakpoint_intervals(fit, problem, rows):
     else:
         std = breakpoint_errors(fit)[:, fit.kinks] / fit.scaling.size[:, None]
         width = fit.half_width[:, None] * std
-        interval[:, fit.kinks] = kink_intervals(problem, fit, width, rows)
+        interval[:, fit.kinks] = kink_intervals(problem, fit, width, curvature)
     interval[np.ix_(fit.is_noise_unknown, fit.free)] = np.nan
     return np.stack(
         [fit.scaling.to_user(end) for end in np.moveaxis(interval, -1, 0)], -1

@@ -217,7 +217,7 @@ def problem_of(prepared, options, with_candidates=True):
     """Return the problem of several series that are searched side by side."""
     rows, scaling, repeats = stack(prepared)
     table, n_rows = make_table(rows, repeats), rows.weight.sum(axis=1)
-    table.gram[:, 0, 0] += rows.rest / n_rows
+    table.square[:, 0] += rows.rest / n_rows
     with np.errstate(over="ignore"):
         min_distance = options.min_distance / scaling.size
     least = options.min_rows

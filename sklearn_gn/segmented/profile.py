@@ -21,7 +21,6 @@ the timing of structural breaks", 2015); here :math:`s^2` counts as an estimate.
 import numpy as np
 from scipy.optimize import brentq
 
-from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
     Pieces,
@@ -39,8 +38,12 @@ _RESOLUTION = 1e-3  # of a distance, before it is interpolated
 _LARGEST = 1e9  # bound of a quantile
 
 
-def kink_intervals(problem, fit, width, rows):
-    """Return the intervals of the kinks in the units of the search, (B, n_kinks, 2)."""
+def kink_intervals(problem, fit, width, curvature):
+    """Return the intervals of the kinks in the units of the search, (B, n_kinks, 2).
+
+    ``width`` is half that of the delta method; ``curvature`` is the inverse curvature
+    of the sum of squares.
+    """
     t = fit.t[:, fit.kinks]
     room = np.stack([t, t], axis=-1)
     if not t.size:
@@ -48,12 +51,6 @@ def kink_intervals(problem, fit, width, rows):
     low, high = (bound[:, None] for bound in problem.limits[:2])
     room[..., 0] = np.minimum(np.maximum(_neighbour(fit, -1), low), t)
     room[..., 1] = np.maximum(np.minimum(_neighbour(fit, 1), high), t)
-    columns = least_squares.jacobian(
-        fit.form, rows.x, rows.linear, fit.t, fit.free, fit.coef
-    )
-    level = least_squares.end_slope(fit.form, fit.t.shape[1], columns.shape[-1])
-    half, _ = least_squares.inverse_root(columns, rows.weight, level)
-    curvature = np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)  # inverse, of kinks
     square = width**2
     known = (square > DEPENDENT * fit.total[:, None] * curvature) & (square < np.inf)
     interval = t[..., None] + np.stack([-width, width], axis=-1)

@@ -37,7 +37,6 @@ from sklearn_gn.segmented.preparation import (
     prepare,
     problem_of,
 )
-from sklearn_gn.segmented.problem import Scaling
 
 _OF_ONE_FEATURE = ("breakpoints", "bounds", "min_distance", "slopes", "through")
 
@@ -317,14 +316,12 @@ def _intervals(joint, fit, prepared, redundancy):
     if joint.slopes or joint.points or joint.form.sign:
         return inference.delta_intervals(fit)
     problem = problem_of([prepared], joint.options)
-    several = [np.asarray(a)[None] for a in fit[3:-1]]
-    scaling = Scaling(*(np.asarray(a)[None] for a in fit.scaling))
-    one = Fit(fit.form, fit.t[None], fit.free, *several, scaling)
     # The profile adds up squares by their weights, which are no counts of rows.
     weight = prepared.rows.weight[None] / redundancy
-    one = one._replace(n_rows=weight.sum(axis=1))
+    one = fit.as_one_of_several(n_rows=weight.sum())
     rows = Rows(*(a[None] for a in prepared.rows[:3]), weight, np.zeros(1))
-    return inference.breakpoint_intervals(one, problem, rows)[0]
+    curvature = inference.kink_curvature(one, rows)
+    return inference.breakpoint_intervals(one, problem, curvature)[0]
 
 
 def _figures(joint, state, fit, n_rows):
