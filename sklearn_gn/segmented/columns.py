@@ -87,8 +87,8 @@ def _read(form, rows, scaling, t, free, problem, lines, size):
     )
     x, weight, linear = rows.x[0], rows.weight[0], rows.linear[0]
     columns = least_squares.design(form, x, linear, t)
-    level = least_squares.end_slope(form, len(t), columns.shape[1])
-    half, rank = least_squares.inverse_root(columns, weight, level)
+    space = least_squares.level_space(form, len(t), columns.shape[1])
+    half, rank = least_squares.inverse_root(columns, weight, space)
     steps = (x[:, None] >= t[moving]).astype(float)
     cross = (columns @ half).T @ (weight[:, None] * steps)
     products = steps.T @ (weight[:, None] * steps) - cross.T @ cross

@@ -212,12 +212,10 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
 def _null_space(form, rows, known):
     """Return the columns without a breakpoint, and what is taken from each ramp."""
     columns = least_squares.design(form, rows.x, rows.linear, known)
-    level = least_squares.end_slope(form, len(known), columns.shape[1])
-    if level is None:
+    space = least_squares.level_space(form, len(known), columns.shape[1])
+    if space is None:
         return columns, None if form.flat_end else 0.0
-    last = np.flatnonzero(level)[-1]
-    others = columns - level * columns[:, [last]]
-    return np.delete(others, last, axis=1), columns[:, last]
+    return columns @ space, columns[:, form.slope + form.ramp * len(known)]
 
 
 def _filtered(numerator, denominator, values):

@@ -339,8 +339,8 @@ def log_evidence(form, rows, t, free, low, high):
     at = least_squares.moving(form, free)
     if len(at):
         columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
-        level = least_squares.end_slope(form, t.shape[1], columns.shape[-1])
-        (half,), _ = least_squares.inverse_root(columns, rows.weight, level)
+        space = least_squares.level_space(form, t.shape[1], columns.shape[-1])
+        (half,), _ = least_squares.inverse_root(columns, rows.weight, space)
         inverse = (half @ half.T)[-len(at) :, -len(at) :]
         log_det = np.linalg.slogdet(inverse)[1]
         precision = (n - 1) * g / (total + g * rss) + tiny
