@@ -17,7 +17,7 @@ import numpy as np
 
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import inference, least_squares
-from sklearn_gn.segmented.inference import Fit
+from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     needs_all_points,
     problem_of,
@@ -80,13 +80,12 @@ def fit_columns(model, prepared, options):
 
 def _read(form, rows, scaling, t, free, problem, lines, size):
     """Return the fits of the columns, and the intervals of the breakpoints."""
-    q, n_rows, moving = (
-        len(size),
-        rows.weight[0].sum(),
-        least_squares.moving(form, free),
+    q, moving = len(size), least_squares.moving(form, free)
+    fit = inference.infer(
+        form, np.tile(t, (q, 1)), free, rows, scaling, Covariance(), rows.weight, lines
     )
-    x, weight, linear = rows.x[0], rows.weight[0], rows.linear[0]
-    columns = least_squares.design(form, x, linear, t)
+    x, weight, n_rows = rows.x[0], rows.weight[0], fit.n_rows[0]
+    columns = least_squares.design(form, x, rows.linear[0], t)
     space = least_squares.level_space(form, len(t), columns.shape[1])
     half, rank = least_squares.inverse_root(columns, weight, space)
     steps = (x[:, None] >= t[moving]).astype(float)
@@ -101,38 +100,26 @@ def _read(form, rows, scaling, t, free, problem, lines, size):
     unit = np.where(unit > 0, unit, 1)
     scaled = information / unit / unit[:, None] + EXACT * np.eye(len(unit))
     of_kinks = factors.solve_general(scaled, np.diag(1 / unit)) / unit[:, None]
-    mean = (rows.y @ weight) / n_rows
-    total = np.sum(weight * (rows.y - mean[:, None]) ** 2, axis=1)
-    fits = []
-    for j in range(q):
-        with_kinks = half @ cross * changes[j] @ of_kinks
-        inner = variance[j] * (half @ half.T)
-        inner += with_kinks @ (half @ cross * changes[j]).T
-        fits.append(
-            Fit(
-                form=form,
-                t=t,
-                free=free,
-                coef=lines.coef[j],
-                covariance=np.block([[inner, with_kinks], [with_kinks.T, of_kinks]]),
-                degrees_of_freedom=np.float64(freedom),
-                variance=variance[j],
-                n_rows=n_rows,
-                n_parameters=int(rank + free.sum()),
-                rss=lines.rss[j],
-                total=total[j],
-                scaling=type(scaling)(*(a[j] for a in scaling)),
-            )
-        )
+    follows = half @ cross * changes[:, None]  # derivatives of coefficients by kinks
+    beside = follows @ of_kinks
+    own = variance[:, None, None] * (half @ half.T) + beside @ follows.swapaxes(1, 2)
+    below = beside.swapaxes(1, 2), np.broadcast_to(of_kinks, (q, *of_kinks.shape))
+    fit = fit._replace(
+        covariance=np.block([[own, beside], [*below]]),
+        degrees_of_freedom=np.full(q, freedom),
+        variance=variance,
+        n_parameters=np.full(q, rank + free.sum()),
+    )
     # The profile is that of all columns, in units of their noise at the last search.
-    one = fits[0].as_one_of_several(
-        degrees_of_freedom=q * np.float64(freedom),
-        variance=n_rows / freedom,
-        n_rows=q * n_rows,
-        total=np.sum(total / size**2),
+    one = fit.of([0])._replace(
+        degrees_of_freedom=np.array([q * freedom]),
+        variance=np.array([n_rows / freedom]),
+        n_rows=np.array([q * n_rows]),
+        total=np.array([np.sum(fit.total / size**2)]),
     )
     curvature = np.diagonal(of_kinks)[None] * freedom / n_rows
-    return fits, inference.breakpoint_intervals(one, problem, curvature)[0]
+    interval = inference.breakpoint_intervals(one, problem, curvature)[0]
+    return [fit.of(j) for j in range(q)], interval
 
 
 def statistics(of_columns, fits):

@@ -106,20 +106,10 @@ class Fit(NamedTuple):
         )
 
     def of(self, b):
-        """Return the fit of one of several series."""
+        """Return the fit of one of several series, or those of some."""
         one = (a[b] for a in self[3:-1])
         scaling = Scaling(*(a[b] for a in self.scaling))
         return Fit(self.form, self.t[b], self.free, *one, scaling)
-
-    def as_one_of_several(self, **figures):
-        """Return the fits of one series, with other figures."""
-        figures = self._asdict() | figures
-        form, free, scaling = (
-            figures.pop(name) for name in ("form", "free", "scaling")
-        )
-        arrays = {name: np.asarray(value)[None] for name, value in figures.items()}
-        scaling = Scaling(*(np.asarray(a)[None] for a in scaling))
-        return Fit(form=form, free=free, scaling=scaling, **arrays)
 
 
 def infer(form, t, free, rows, scaling, kind, repeats, found=None, space=None):

@@ -39,7 +39,7 @@ class LinearFit(NamedTuple):
 class Covariance(NamedTuple):
     """What the covariance of the parameters is computed from."""
 
-    kind: str  # one of COVARIANCES
+    kind: str = "nonrobust"  # one of COVARIANCES
     lags: int | None = None  # of both HAC
     variance: np.ndarray | None = None  # (B,) of the noise, where it is known
 
