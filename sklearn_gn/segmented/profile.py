@@ -66,17 +66,7 @@ def kink_intervals(problem, fit, width, curvature):
             near = _NEAR * width[b, k]
             end = room[b, k, side]
             interval[b, k, side] = _last_below(rise, t[b, k], end, near, threshold)
-    return _through_last_gaps(problem, interval, room, known)
-
-
-def _through_last_gaps(problem, interval, room, known):
-    """Return the intervals that end between the last two rows as reaching the end."""
-    table, form = problem.table, problem.form
-    second = np.stack([np.ones_like(table.n_rows), table.n_rows - 2], axis=1)
-    second = take(table.x, second)
-    below = known & (interval[..., 0] < second[:, :1]) & form.slope
-    above = known & (interval[..., 1] > second[:, 1:]) & (not form.flat_end)
-    return np.where(np.stack([below, above], axis=-1), room, interval)
+    return interval
 
 
 def _neighbour(fit, side):
