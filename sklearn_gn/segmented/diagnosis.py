@@ -80,12 +80,6 @@ def _limit(model):
         "Raise max_breakpoints; if the number keeps growing, the function is no broken "
         "line, or the noise is correlated."
     )
-    if len(model.breakpoints_) - _n_known(model) < most:
-        text = (
-            "The waves of the residuals count as correlated noise, but if they belong "
-            f"to the line the criterion falls up to {most} breakpoints, the most that "
-            "were tried. Then raise max_breakpoints."
-        )
     return Finding("breakpoints", text, "max_breakpoints")
 
 
@@ -272,18 +266,10 @@ def _standard_errors(model):
 
 
 def _is_at_limit(model):
-    """Whether the largest number was chosen, or would be if the noise were white."""
-    path = model.selection_path_
-    reached = len(model.breakpoints_) - _n_known(model) >= path["n_breakpoints"][-1]
-    if not reached and "bic" in path:
-        refused = not np.isfinite(path.get("search_penalty", [0])[-1])
-        lowest = np.argmin(path["bic"]) == len(path["bic"]) - 1
-        reached = lowest and (refused or len(model.autocorrelation_) > 0)
-    return model.n_breakpoints == "auto" and reached
-
-
-def _n_known(model):
-    return int(np.sum(model.breakpoint_std_ == 0))
+    """Whether the largest number was chosen, or more would have been."""
+    chosen = int(np.sum(model.breakpoint_std_ != 0))
+    reached = chosen >= model.selection_path_["n_breakpoints"][-1]
+    return model.n_breakpoints == "auto" and (reached or model._is_limited)
 
 
 def _is_exact(model):

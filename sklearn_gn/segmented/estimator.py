@@ -264,6 +264,7 @@ class SegmentedRegressor(
         "through": ["array-like", None],
     }
     _feature = 0  # the broken one that attributes are about
+    _is_limited = False  # by max_breakpoints, of which more would have been chosen
 
     def __init__(
         self,
@@ -638,6 +639,16 @@ class SegmentedRegressor(
             self, [prepared], options, folds
         )
         self._warn_of_room(prepared, options, kind, len(t))
+        # Waves that need more breakpoints than were tried pass for correlated noise.
+        values, most = path.get("bic", [0, 1]), int(path["n_breakpoints"][-1])
+        is_lowest = (
+            self.n_breakpoints == "auto" and np.argmin(values) == len(values) - 1
+        )
+        self._is_limited = False
+        if is_lowest and len(t) < most:
+            wider = clone(self).set_params(max_breakpoints=2 * most)
+            found = selection.find_breakpoints(wider, [prepared], options)[0]
+            self._is_limited = len(found[0][0]) > most
         return path, t, clipped, problem
 
     def _warn_of_room(self, prepared, options, kind, found):
