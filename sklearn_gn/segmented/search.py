@@ -35,10 +35,8 @@ from sklearn_gn.segmented.problem import (
     RIGHT,
     Pieces,
     all_pieces,
-    broken_lines,
     concatenate,
     feasible,
-    has_only_kinks,
     locate,
     solve,
     spread,
@@ -208,14 +206,10 @@ def insert(problem, knots, below=np.inf):
     The sum of squares is infinite where no position is allowed that brings it to
     ``below`` (B,) or less.
     """
-    if has_only_kinks(problem):
-        rss, *parts = hats_of_candidates(problem, knots)
-    else:
-        pieces = all_pieces(problem, knots)
-        found = solve(problem.table, pieces, problem.form.flat_end)
-        rss, *parts = found.rss, orthogonal_part(problem, pieces, found)
-    gain, t = gains(problem, *parts)
-    helps = gain >= np.maximum(rss - below, 0)[:, None]
+    pieces = all_pieces(problem, knots)
+    found = solve(problem.table, pieces, problem.form.flat_end)
+    gain, t = gains(problem, orthogonal_part(problem, pieces, found))
+    helps = gain >= np.maximum(found.rss - below, 0)[:, None]
     some = helps.any(axis=0)  # of these alone it matters whether they are allowed
     if not some.any():
         return t[:, 0], np.full(len(t), np.inf)
@@ -225,14 +219,13 @@ def insert(problem, knots, below=np.inf):
     gain = np.where(feasible(problem, trials), gain, -1)
     best = np.argmax(gain, axis=1)[:, None]
     gain, t = take(gain, best)[:, 0], take(t, best)[:, 0]
-    return t, np.where(gain >= 0, np.maximum(rss - gain, 0), np.inf)
+    return t, np.where(gain >= 0, np.maximum(found.rss - gain, 0), np.inf)
 
 
-def gains(problem, parts, bends=(1, 0)):
+def gains(problem, parts):
     """Return the decrease by each candidate and its breakpoint, allowed or not, (B, c).
 
-    ``parts`` are those of :func:`orthogonal_part`; ``bends`` are the changes of slope
-    by its functions, of which the second jumps by one. A kink between two rows is where
+    ``parts`` are those of :func:`orthogonal_part`. A kink between two rows is where
     the lines of both sides meet, if they meet there (Hudson, "Fitting segmented curves
     whose join points have to be estimated", 1966).
     """
@@ -253,65 +246,14 @@ def gains(problem, parts, bends=(1, 0)):
     if change.shape[1] > 1:  # of several targets, lines meet at places of their own
         return gain, t
     change, jump = change[:, 0], jump[:, 0]
-    bend = bends[0] * (change - share * jump) + bends[1] * jump
+    bend = change - share * jump
     meet = t - jump / np.where(bend != 0, bend, np.inf)
     inside = (meet >= before) & (meet <= t) & (more >= 0)
     gain, t = np.where(inside, gain + more, gain), np.where(inside, meet, t)
     if form.sign:
-        bend = np.where(inside, bend, bends[0] * change)
+        bend = np.where(inside, bend, change)
         gain = np.where(form.sign * bend >= 0, gain, -1)
     return gain, t
-
-
-def hats_of_candidates(problem, knots):
-    """Return the sum of squares, the parts of :func:`orthogonal_part`, and bends.
-
-    A kink of a broken line adds a hat between its neighbours, and with a jump there the
-    right half of it. Only the hats at both neighbours have products with these.
-    """
-    table, form, (_, t, _, *here) = problem.table, problem.form, problem.candidates
-    line = broken_lines(problem, knots, with_inverse=True)
-    # Of each interval the sums from both ends on, and what the line is there.
-    sums = take(table.powers, line.first), take(table.targets, line.first)[..., 0, :]
-    sums, inverse = np.concatenate(sums, axis=-1), line.inverse
-    beside = np.diagonal(inverse, 1, 1, 2)
-    at_ends = line.ends, line.values, np.diagonal(inverse, 0, 1, 2)
-    at_ends = [end for each in at_ends for end in (each[:, :-1], each[:, 1:])]
-    of_interval = np.stack([*at_ends, line.slopes, beside], axis=-1)
-    of_interval = np.concatenate([sums[:, :-1], sums[:, 1:], of_interval], axis=-1)
-    at = np.sum(line.ends[:, 1:-1, None] < t[:, None], axis=1)  # that of a candidate
-    each = np.moveaxis(take(of_interval, at), -1, 0)
-    low, high, value, beyond, first, second, slope, both = each[10:]
-    here = np.moveaxis(np.concatenate([here[0], here[1][:, 0]], axis=1), 1, 0)
-    w, wx, wxx, wy, wxy = np.stack([each[:5] - here, here - each[5:10]], axis=1)
-    last = at == line.slopes.shape[1] - 1
-    level, flat = (at == 0) & (not form.slope), last & form.flat_end
-    # Both halves, and the hat at the right neighbour, as a + b x; the last end is free.
-    length = np.stack([t - low, high + last - t])
-    fixed = np.stack([level, flat & ~level])
-    known = np.all(fixed | (length > 0), axis=0) & (high - low > EXACT)
-    length, width = np.where(fixed | ~known, 1, length), np.where(known, high - low, 1)
-    a = np.where(fixed, 1, np.stack([-low, high + last]) / length)
-    b = np.where(fixed, 0, np.array([1, -1])[:, None, None] / length)
-    share = np.where(flat, 0, np.where(level, 1, -low / width))
-    rise = np.where(flat | level, 0, 1 / width)
-    value = np.where(level & ~flat, beyond, value) - slope * low
-    residual = a * (wy - value * w - slope * wx) + b * (wxy - value * wx - slope * wxx)
-    residual = residual[:, :, None]  # of one target
-    inner = a * a * w + 2 * a * b * wx + b * b * wxx
-    own = inner + EXACT / DEPENDENT * (a**2 + b**2)  # at least what sums do not resolve
-    right = a * share * w + (a * rise + b * share) * wx + b * rise * wxx
-    left = a * w + b * wx - right
-    for part in (residual, inner, own, right, left):
-        part[0] += part[1]
-    outside = np.empty((2, 2, *t.shape))
-    for i, j in ((0, 0), (0, 1), (1, 1)):
-        outside[i, j] = inner[j] - left[i] * left[j] * first
-        outside[i, j] -= right[i] * right[j] * second
-        outside[i, j] -= (left[i] * right[j] + right[i] * left[j]) * both
-    outside[:, :, ~known] = 0
-    own = np.stack([own, own])  # of which the diagonal is asked for
-    return line.rss, (residual, own, outside), (b[1] - b[0], b[1])
 
 
 def orthogonal_part(problem, pieces, found):
@@ -438,8 +380,6 @@ def gauss_newton_steps(problem, knots):
     breakpoint. Its coefficient is the jump between the lines that are fitted on both
     sides, and the breakpoint moves by minus the jump over the change of slope.
     """
-    if has_only_kinks(problem) and not (problem.form.flat_end or problem.known.size):
-        return _steps_of_lines(problem, knots)
     table = problem.table
     pieces = all_pieces(problem, knots)
     k, before = knots.shape[1], pieces.first.shape[1] - knots.shape[1]
@@ -468,31 +408,6 @@ def gauss_newton_steps(problem, knots):
         return factors.solve_general(normal, -side)[..., 0]
 
     return along(old), along(change)
-
-
-def _steps_of_lines(problem, knots):
-    """Return both steps from straight lines fitted to the intervals.
-
-    An interval whose rows determine no line keeps the one that it has.
-    """
-    order = np.argsort(knots, axis=-1)
-    found = broken_lines(problem, knots)
-    slopes = found.xy / np.where(found.xx > 0, found.xx, 1)
-    slopes = np.where(found.xx > 0, slopes, found.slopes)
-    if not problem.form.slope:
-        slopes[..., 0] = 0
-    own = found.values[..., 1:] + found.slopes * (found.x - found.ends[..., 1:])
-    y, t = np.where(found.weight > 0, found.y, own), found.ends[..., 1:-1]
-    left = y[..., :-1] + slopes[..., :-1] * (t - found.x[..., :-1])
-    jump = y[..., 1:] + slopes[..., 1:] * (t - found.x[..., 1:]) - left
-
-    def along(size):
-        step = np.where(size != 0, -jump / np.where(size != 0, size, 1), 0)
-        unsorted = np.empty_like(step)
-        np.put_along_axis(unsorted, order, step, axis=-1)
-        return unsorted
-
-    return along(np.diff(found.slopes)), along(np.diff(slopes))
 
 
 # --- residuals, and partitions ------------------------------------------------------
