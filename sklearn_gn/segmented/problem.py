@@ -396,9 +396,9 @@ def sum_of_squares(problem, knots):
     They are infinite where a change of slope has the wrong sign.
     """
     form = problem.form
-    if has_only_kinks(problem):
-        found = broken_lines(problem, knots)
-        rss, changes = found.rss, np.diff(found.slopes)
+    if form.ramp and not form.step and problem.table.gram.shape[1] == 1:
+        rss, slopes = broken_lines(problem, knots)
+        changes = np.diff(slopes)
     else:
         found = solve(problem.table, all_pieces(problem, knots), form.flat_end)
         first, rss = 1 + form.slope, found.rss
@@ -408,33 +408,11 @@ def sum_of_squares(problem, knots):
     return np.where(np.all(form.sign * changes >= 0, axis=-1), rss, np.inf)
 
 
-class BrokenLines(NamedTuple):
-    """Continuous broken lines, and sums over the intervals between breakpoints."""
-
-    rss: np.ndarray  # (...)
-    first: np.ndarray  # (..., k + 2) positions not left of the ends
-    ends: np.ndarray  # (..., k + 2) of the intervals
-    values: np.ndarray  # (..., k + 2) there
-    slopes: np.ndarray  # (..., k + 1)
-    weight: np.ndarray  # (..., k + 1)
-    x: np.ndarray  # (..., k + 1) means
-    y: np.ndarray  # (..., k + 1) means
-    xx: np.ndarray  # (..., k + 1) squares about the means, 0 where not resolved
-    xy: np.ndarray  # (..., k + 1)
-    inverse: np.ndarray | None  # (..., k + 2, k + 2) of the normal matrix of values
-
-
-def has_only_kinks(problem):
-    """Return whether the function is a broken line, without linear features."""
-    form = problem.form
-    return form.ramp and not form.step and problem.table.gram.shape[1] == 1
-
-
-def broken_lines(problem, knots, with_inverse=False):
-    """Return the best broken lines, by their values at the breakpoints.
+def broken_lines(problem, knots):
+    """Return the sums of squares (...) and the slopes (..., k + 1) of broken lines.
 
     Hats at the breakpoints and at the ends have a tridiagonal matrix, which costs a
-    fraction of that of the pieces.
+    fraction of that of the pieces where there are many.
     """
     table, form, known = problem[:3]
     lead, shape = knots.shape[:-1], (len(known), *[1] * (knots.ndim - 2))
@@ -448,10 +426,8 @@ def broken_lines(problem, knots, with_inverse=False):
     ends = np.full(first.shape, RIGHT)
     ends[..., 0], ends[..., 1:-1] = table.x[:, 0].reshape(shape), t
     powers, targets = take(table.powers, first), take(table.targets, first)[..., 0, :]
-    powers = powers[..., :-1, :] - powers[..., 1:, :]
-    targets = targets[..., :-1, :] - targets[..., 1:, :]
-    w, wx, wxx = powers[..., 0], powers[..., 1], powers[..., 2]
-    wy, wxy = targets[..., 0], targets[..., 1]
+    w, wx, wxx = np.moveaxis(powers[..., :-1, :] - powers[..., 1:, :], -1, 0)
+    wy, wxy = np.moveaxis(targets[..., :-1, :] - targets[..., 1:, :], -1, 0)
     safe, low, high = np.where(w > 0, w, 1), ends[..., :-1], ends[..., 1:]
     inverse = 1 / np.maximum(high - low, EXACT)
     x, y = np.minimum(np.maximum(wx / safe, low), high), wy / safe
@@ -470,24 +446,16 @@ def broken_lines(problem, knots, with_inverse=False):
             with_right = np.where(is_level, right_end * wy, with_right)
     right = w * share
     across = (w - right) * share - bend
-    diagonal, target = np.zeros(ends.shape), np.zeros((*ends.shape, 1))
-    diagonal[..., 1:], target[..., 1:, 0] = right * share + bend, with_right
+    diagonal, target = np.zeros(ends.shape), np.zeros(ends.shape)
+    diagonal[..., 1:], target[..., 1:] = right * share + bend, with_right
     diagonal[..., :-1] += w - right - across
-    target[..., :-1, 0] += wy - with_right
+    target[..., :-1] += wy - with_right
     diagonal[diagonal == 0] = 1  # beyond a first or last line that is level
-    sides, found = target, None
-    if with_inverse:
-        one = np.eye(ends.shape[-1])
-        one = np.broadcast_to(one, (*lead, *one.shape))
-        sides = np.concatenate([target, one], axis=-1)
-    found = factors.solve_tridiagonal(diagonal, across, sides)
-    values, found = found[..., 0], found[..., 1:] if with_inverse else None
-    rss = np.maximum(
-        table.total.reshape(shape) - np.sum(values * target[..., 0], axis=-1), 0
-    )
+    values = factors.solve_tridiagonal(diagonal, across, target[..., None])[..., 0]
+    rss = table.total.reshape(shape) - np.sum(values * target, axis=-1)
     slopes = (values[..., 1:] - values[..., :-1]) * inverse
     slopes[..., level.any(axis=0)] = 0
-    return BrokenLines(rss, first, ends, values, slopes, w, x, y, xx, xy, found)
+    return np.maximum(rss, 0), slopes
 
 
 # --- limits ---------------------------------------------------------------------------
