@@ -24,7 +24,6 @@ FEWEST_ROWS = 3  # of a segment, unless asked otherwise
 _FAR = 1e100  # largest position, in units of the training data
 _TIE = 1e-18  # of values that no row determines to those of their neighbours
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
-_COARSE = 16  # positions that are tried on the way, for each kink
 
 
 class Scaling(NamedTuple):
@@ -331,17 +330,6 @@ class Problem(NamedTuple):
     def among(self, most):
         """Return the problem with so many positions as candidates, evenly spaced."""
         return self.at(spread(0, self.table.x.shape[1] - 1, most))
-
-    def coarse(self, most):
-        """Return the problem with fewer candidates, enough for a number of kinks.
-
-        Kinks move from there to where they belong by Gauss-Newton steps; jumps do not.
-        """
-        rows = self.candidates.rows[0]
-        few = _COARSE * (most + 1)
-        if self.form.step or len(rows) <= few:
-            return self
-        return self.at(rows[spread(0, len(rows) - 1, few)])
 
     def of(self, series):
         """Return the problem of some of the series, given in their order."""

@@ -75,7 +75,6 @@ def search(problem, most, value=None):
     if separable(problem):
         _partition(problem, path)
     else:
-        problem = problem.coarse(most)
         _grow(problem, path, value)
         for k in range(most, 1, -1):
             series = np.flatnonzero(np.isfinite(path.rss[:, k]))
