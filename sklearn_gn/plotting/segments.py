@@ -192,18 +192,14 @@ class SegmentsDisplay(Display):
         Raises
         ------
         ValueError
-            If X or y do not fit the estimator, if it does not break in ``feature``, if
-            it was fitted to several columns of y, or if ``residuals=True`` without y.
+            If X or y do not fit the estimator, if it does not break in ``feature``, or
+            if ``residuals=True`` without y.
         """
         cls._needs_matplotlib("from_estimator")
         name = "breakpoint_interval_"
         intervals = fitted_attribute(estimator, name, DRAW_BROKEN_LINES)
         if residuals and y is None:
             raise ValueError("residuals=True needs the targets: give y.")
-        if hasattr(estimator, "estimators_"):
-            raise ValueError(
-                "Draw the columns of y one by one: give estimators_[j] and y[:, j]."
-            )
         if feature is not None or isinstance(estimator.breakpoints_, list):
             estimator = _of_feature(estimator, feature)
             intervals = estimator.breakpoint_interval_

@@ -63,6 +63,7 @@ _BY_FEATURE = (
 _OF_COLUMNS = ("segments_", "jumps_", "parameters_")  # of y, lists
 _OF_UPDATES = ("_kept", "_stream")  # which a saved model leaves behind
 _NOT_OF_EVERY_FIT = ("robust_weights_", "estimators_", "_row_checks", *_OF_UPDATES)
+_COUNT = Interval(Integral, 0, None, closed="left")
 _KINDS = {
     None: "numbers",
     "utc": "dates with a time zone",
@@ -230,11 +231,7 @@ class SegmentedRegressor(
 
     # Keys of a dictionary are a set that messages print in order.
     _parameter_constraints: dict[str, Any] = {
-        "n_breakpoints": [
-            Interval(Integral, 0, None, closed="left"),
-            StrOptions({"auto"}),
-            list,
-        ],
+        "n_breakpoints": [_COUNT, StrOptions({"auto"}), list],
         "kinks": ["boolean"],
         "jumps": ["boolean"],
         "degree": [Interval(Integral, 0, 1, closed="both")],
@@ -247,18 +244,14 @@ class SegmentedRegressor(
             Interval(Real, 0, None, closed="left"),
         ],
         "min_rows": [Interval(Integral, 1, None, closed="left"), None],
-        "max_breakpoints": [Interval(Integral, 0, None, closed="left")],
+        "max_breakpoints": [_COUNT],
         "criterion": [StrOptions(dict.fromkeys([*CRITERIA, "cv"]).keys()), "cv_object"],
         "covariance": [StrOptions(dict.fromkeys(COVARIANCES).keys())],
-        "hac_lags": [Interval(Integral, 0, None, closed="left"), None],
+        "hac_lags": [_COUNT, None],
         "flat": [StrOptions({"first", "last", "both"}), None],
         "shape": [StrOptions({"convex", "concave"}), None],
         "loss": [StrOptions({"squared_error", "huber"})],
-        "autocorrelation": [
-            Interval(Integral, 0, None, closed="left"),
-            StrOptions({"auto"}),
-            None,
-        ],
+        "autocorrelation": [_COUNT, StrOptions({"auto"}), None],
         "family": [StrOptions(dict.fromkeys(FAMILIES).keys())],
         "slopes": [tuple, list, None],
         "through": ["array-like", None],
@@ -627,6 +620,8 @@ class SegmentedRegressor(
 
     def _split(self, X):
         """The feature that breaks, and what enters linearly beside it."""
+        if hasattr(self, "estimators_"):
+            raise ValueError("Draw the columns of y one by one, by estimators_[j].")
         x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
         if len(self._columns) > 1:
             linear = several.columns_of_others(self._fits, self._feature, x, linear)
@@ -954,12 +949,7 @@ class SegmentedRegressor(
             lowers the sum of squares most.
         """
         self._validate_params()
-        if preparation.is_joint(self):
-            raise ValueError(
-                "breakpoint_test is for least squares of one broken feature: leave out "
-                "family, slopes and through, and give one number or name as "
-                "broken_features."
-            )
+        preparation.check_is_plain(self, "breakpoint_test")
         both = self.degree == 1 and self.kinks and self.jumps
         if method not in ("simulated", "davies", "score"):
             raise ValueError(

@@ -128,6 +128,15 @@ def is_joint(model):
     return conditions or model.family != "gaussian" or is_listed(model)
 
 
+def check_is_plain(model, name):
+    """Raise a ValueError where only least squares of one feature will do."""
+    if is_joint(model):
+        raise ValueError(
+            f"{name} is for least squares of one broken feature: leave out family, "
+            "slopes and through, and give one number or name as broken_features."
+        )
+
+
 def broken_columns(model, features):
     """Return the numbers of the features that break."""
     n, columns = model.n_features_in_, []
