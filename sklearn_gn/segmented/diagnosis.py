@@ -15,7 +15,8 @@ _RISE = 2.0  # standard deviations of the noise, of a segment that looks like a 
 def diagnose(model):
     """Return the :class:`~sklearn_gn.findings.Diagnosis` of a fitted model."""
     views = model._views()
-    n = sum(len(view.breakpoints_) for view in views)
+    own = model.breakpoints_ if model._is_listed else [model.breakpoints_]
+    n = sum(map(len, own))
     described = f"{type(model).__name__}, {counted(n, 'breakpoint')}"
     findings: dict = {}  # what is said of several features is said once
     for view in views:
@@ -265,13 +266,10 @@ def _standard_errors(model):
 
 
 def _is_at_limit(model):
-    """Whether the criterion chose the largest number, or its residuals refused that."""
-    n_known, path = int(np.sum(model.breakpoint_std_ == 0)), model.selection_path_
-    chosen = len(model.breakpoints_) - n_known
-    refused = not np.isfinite(path.get("search_penalty", [0])[-1])
-    lowest = refused and np.argmin(path["bic"]) == len(path["bic"]) - 1
-    reached = chosen >= path["n_breakpoints"][-1]
-    return model.n_breakpoints == "auto" and (reached or lowest)
+    """Whether the largest number was chosen, or more would have been."""
+    chosen = int(np.sum(model.breakpoint_std_ != 0))
+    reached = chosen >= model.selection_path_["n_breakpoints"][-1]
+    return model.n_breakpoints == "auto" and (reached or model._is_limited)
 
 
 def _is_exact(model):

@@ -90,10 +90,11 @@ def scan(problem):
     new, m, c = concatenate(*new), form.ramp + form.step, t.shape[1]
     targets = target_products(table, new)[0]
     cross = np.hstack([products(table, new, pieces)[0], targets[:, 1:]])
-    inner, scores = products(table, new, new)[0], targets[:, 0] - cross @ found.coef[0]
+    inner = products(table, new, new)[0]
+    scores = targets[:, 0] - cross @ found.coef[0, :, 0]
     if found.end is not None:  # of the pieces less their slopes at the end
         slope = new.slope[0]
-        scores = scores - slope * found.end.with_target[0]
+        scores = scores - slope * found.end.with_target[0, 0]
         with_end = np.outer(cross @ found.end.coef[0], slope)
         inner = inner - with_end - with_end.T
         inner += np.outer(slope, slope) * found.end.square[0]
@@ -211,12 +212,10 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
 def _null_space(form, rows, known):
     """Return the columns without a breakpoint, and what is taken from each ramp."""
     columns = least_squares.design(form, rows.x, rows.linear, known)
-    level = least_squares.end_slope(form, len(known), columns.shape[1])
-    if level is None:
+    space = least_squares.level_space(form, len(known), columns.shape[1])
+    if space is None:
         return columns, None if form.flat_end else 0.0
-    last = np.flatnonzero(level)[-1]
-    others = columns - level * columns[:, [last]]
-    return np.delete(others, last, axis=1), columns[:, last]
+    return columns @ space, columns[:, form.slope + form.ramp * len(known)]
 
 
 def _filtered(numerator, denominator, values):

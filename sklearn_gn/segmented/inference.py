@@ -106,27 +106,33 @@ class Fit(NamedTuple):
         )
 
     def of(self, b):
-        """Return the fit of one of several series."""
+        """Return the fit of one of several series, or those of some."""
         one = (a[b] for a in self[3:-1])
         scaling = Scaling(*(a[b] for a in self.scaling))
         return Fit(self.form, self.t[b], self.free, *one, scaling)
 
 
-def infer(form, t, free, rows, scaling, kind, repeats=None):
-    """Fit the rows (B, n) of several series with given breakpoints."""
-    t, found = least_squares.fit_rows(form, rows, t, free)
-    found = found._replace(rss=found.rss + rows.rest)
+def infer(form, t, free, rows, scaling, kind, repeats, found=None, space=None):
+    """Fit the rows (B, n) of several series, which count by their ``repeats``.
+
+    The coefficients may have been ``found``, under conditions on the parameters with a
+    basis of what these leave free.
+    """
+    if found is None:
+        t, found = least_squares.fit_rows(form, rows, t, free)
+        found = found._replace(rss=found.rss + rows.rest)
     columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
-    level = least_squares.end_slope(form, t.shape[1], columns.shape[-1])
+    if space is None:
+        space = least_squares.level_space(form, t.shape[1], columns.shape[-1])
     cov, freedom, rank = least_squares.covariance(
-        kind, columns, found, rows.weight, level, repeats
+        kind, columns, found, rows.weight, repeats, space
     )
     n_jumps = int(np.sum(free)) - len(least_squares.moving(form, free))
-    n_rows, n_parameters = rows.weight.sum(axis=-1), rank + n_jumps
+    n_rows, n_parameters = repeats.sum(axis=-1), rank + n_jumps
     known = kind.variance is not None
     unknown = (n_rows <= n_parameters) & (not known)
     freedom = np.where(unknown, np.nan, np.inf if known else freedom)
-    mean = np.sum(rows.weight * rows.y, axis=-1) / n_rows
+    mean = np.sum(rows.weight * rows.y, axis=-1) / rows.weight.sum(axis=-1)
     return Fit(
         form=form,
         t=t,
@@ -254,7 +260,17 @@ def delta_intervals(fit):
     return np.clip(interval, t[..., :-2, None], t[..., 2:, None])
 
 
-def breakpoint_intervals(fit, problem, rows):
+def kink_curvature(fit, rows):
+    """Return the inverse of the curvature of the sum of squares, by kink, (B, k)."""
+    columns = least_squares.jacobian(
+        fit.form, rows.x, rows.linear, fit.t, fit.free, fit.coef
+    )
+    space = least_squares.level_space(fit.form, fit.t.shape[1], columns.shape[-1])
+    half, _ = least_squares.inverse_root(columns, rows.weight, space)
+    return np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)
+
+
+def breakpoint_intervals(fit, problem, curvature):
     """Return 95 % confidence intervals of the breakpoints, of shape (B, k, 2)."""
     interval = np.stack([fit.t, fit.t], axis=-1)
     if fit.form.step:
@@ -262,7 +278,7 @@ def breakpoint_intervals(fit, problem, rows):
     else:
         std = breakpoint_errors(fit)[:, fit.kinks] / fit.scaling.size[:, None]
         width = fit.half_width[:, None] * std
-        interval[:, fit.kinks] = kink_intervals(problem, fit, width, rows)
+        interval[:, fit.kinks] = kink_intervals(problem, fit, width, curvature)
     interval[np.ix_(fit.is_noise_unknown, fit.free)] = np.nan
     return np.stack(
         [fit.scaling.to_user(end) for end in np.moveaxis(interval, -1, 0)], -1
