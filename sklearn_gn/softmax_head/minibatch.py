@@ -434,7 +434,8 @@ def evaluate_chunks(net, data, options):
     """Evaluate a head on the rows of all chunks, and return those of the first too."""
     found, first = Mean(), None
     for rows, _, weight in rows_of_chunks(data, options, np.random.RandomState(0)):
-        first = rows if first is None else first
+        if first is None:
+            first = [array[: int(rows.n_rows)] for array in rows[:3]]
         found.add(objective(net, on_devices(rows, options), options), weight)
     return found.evaluation(), first
 
