@@ -15,7 +15,7 @@ and coulombs are: the one would hardly count next to the other.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ def units(problem, y=None, observed=(), waves=()):
     """Return center and size of each output, tuples of numbers."""
     q = len(problem.outputs)
     rows = _rows(problem)
-    given = _given_values(problem, rows)
+    given = _given_values(problem, rows, y is not None)
     for k, entry in enumerate(observed if y is not None else ()):
         if not callable(entry):
             given[entry] = np.concatenate([given[entry], y[:, k][np.isfinite(y[:, k])]])
@@ -87,8 +87,12 @@ def _unit(values):
     return 0.0, largest if low < 0 < high else max(high - low, largest) / 2
 
 
-def _given_values(problem, rows):
-    """Values of each output that conditions give, in an array for each."""
+def _given_values(problem, rows, with_data=False):
+    """Values of each output that conditions give, in an array for each.
+
+    With data, those that depend on an unknown coefficient are not given: its start may
+    be far off.
+    """
     known = [[np.zeros(0)] for _ in problem.outputs]
     given = {
         name: condition
@@ -98,7 +102,18 @@ def _given_values(problem, rows):
     }
     if given and problem.transform is None:
         places = [rows.drawn[name].x[:, 0] for name in given]
-        for values in values_of(problem, given.values(), places):
+        every = values_of(problem, given.values(), places)
+        if with_data and problem.unknown:
+            others = {
+                name: Unknown(2 * np.array(coefficient.initial) + 1)
+                for name, coefficient in problem.unknown.items()
+            }
+            other = replace(problem, coefficients=problem.coefficients | others)
+            others = values_of(other, given.values(), places)
+            every = [
+                np.where(a == b, a, np.nan) for a, b in zip(every, others, strict=True)
+            ]
+        for values in every:
             for columns, column in zip(known, values.T, strict=True):
                 columns.append(column)
     found = [np.concatenate(columns) for columns in known]
