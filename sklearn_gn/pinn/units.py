@@ -88,11 +88,7 @@ def _unit(values):
 
 
 def _given_values(problem, rows, with_data=False):
-    """Values of each output that conditions give, in an array for each.
-
-    With data, those that depend on an unknown coefficient are not given: its start may
-    be far off.
-    """
+    """Values of each output that conditions give: with data, not by an unknown one."""
     known = [[np.zeros(0)] for _ in problem.outputs]
     given = {
         name: condition
@@ -102,19 +98,15 @@ def _given_values(problem, rows, with_data=False):
     }
     if given and problem.transform is None:
         places = [rows.drawn[name].x[:, 0] for name in given]
-        every = values_of(problem, given.values(), places)
-        if with_data and problem.unknown:
-            others = {
-                name: Unknown(2 * np.array(coefficient.initial) + 1)
-                for name, coefficient in problem.unknown.items()
-            }
-            other = replace(problem, coefficients=problem.coefficients | others)
-            others = values_of(other, given.values(), places)
-            every = [
-                np.where(a == b, a, np.nan) for a, b in zip(every, others, strict=True)
-            ]
-        for values in every:
-            for columns, column in zip(known, values.T, strict=True):
+        # Its start may be far off: what another one changes is not given.
+        starts, other = problem.unknown if with_data else {}, problem
+        if starts:
+            moved = {k: Unknown(2 * np.array(c.initial) + 1) for k, c in starts.items()}
+            other = replace(problem, coefficients=problem.coefficients | moved)
+        both = (values_of(one, given.values(), places) for one in (problem, other))
+        for values, again in zip(*both, strict=True):
+            values = np.where(values == again, values, np.nan).T
+            for columns, column in zip(known, values, strict=True):
                 columns.append(column)
     found = [np.concatenate(columns) for columns in known]
     found = [values[np.isfinite(values)] for values in found]
