@@ -325,61 +325,33 @@ class Pass(NamedTuple):
     loss: float  # weighted
 
 
-# --- activations and their derivatives, by the names of the networks ------------------
+# --- activations ---------------------------------------------------------------------
 
 
-def _relu(z):
-    active = (z > 0).astype(z.dtype)
-    return z * active, active
-
-
-def _tanh(z):
-    a = namespace(z).tanh(z)
-    return a, 1 - a * a
-
-
-def _sigmoid(z):
-    a = library_of(z).sigmoid(z)
-    return a, a * (1 - a)
-
-
-def _softplus(z):
+def activated(name, z):
+    """Return the values and the slopes of an activation of the networks at numbers."""
     library = library_of(z)
-    return library.softplus(z), library.sigmoid(z)
-
-
-def _silu(z):
-    a = library_of(z).sigmoid(z)
-    return z * a, a * (1 + z * (1 - a))
-
-
-def _gelu(z):
-    # The normal distribution function by the tanh that JAX takes by default.
-    inner = np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)
-    a = (1 + namespace(z).tanh(inner)) / 2
-    slope = 2 * a * (1 - a) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * z**2)
-    return z * a, a + z * slope
-
-
-def _sin(z):
-    xp = namespace(z)
-    return xp.sin(z), xp.cos(z)
-
-
-def _identity(z):
-    return z, namespace(z).ones_like(z)
-
-
-ACTIVATIONS = {
-    "relu": _relu,
-    "tanh": _tanh,
-    "sigmoid": _sigmoid,
-    "softplus": _softplus,
-    "silu": _silu,
-    "gelu": _gelu,
-    "sin": _sin,
-    "identity": _identity,
-}
+    xp = library.xp
+    if name == "relu":
+        active = (z > 0).astype(z.dtype)
+        return z * active, active
+    if name == "tanh":
+        a = xp.tanh(z)
+        return a, 1 - a * a
+    if name == "softplus":
+        return library.softplus(z), library.sigmoid(z)
+    if name == "sin":
+        return xp.sin(z), xp.cos(z)
+    if name == "identity":
+        return z, xp.ones_like(z)
+    if name == "gelu":
+        # The normal distribution function by the tanh that JAX takes by default.
+        inner = np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)
+        a = (1 + xp.tanh(inner)) / 2
+        slope = 2 * a * (1 - a) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * z**2)
+        return z * a, a + z * slope
+    a = library.sigmoid(z)
+    return (z * a, a * (1 + z * (1 - a))) if name == "silu" else (a, a * (1 - a))
 
 
 # --- forward and backward, rows in the last axis -------------------------------------
@@ -430,7 +402,7 @@ def forward(model, layers, x):
     for layer, name in zip(layers, model.activations, strict=True):
         if trace:
             inputs = xp.concatenate([inputs[:1], trace[-1].values])
-        values, slopes = ACTIVATIONS[name](layer @ inputs)
+        values, slopes = activated(name, layer @ inputs)
         trace.append(Layer(inputs, values, slopes))
     return trace
 

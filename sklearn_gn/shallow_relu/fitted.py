@@ -67,12 +67,6 @@ def validation_loss(validation, scaling):
     )
 
 
-def residual_squares(net, rows):
-    """Return the weighted sums of the squared residuals of each target."""
-    residual = predict_scaled(net, rows.x) - rows.y
-    return rows.weight.astype(np.float64) @ residual**2
-
-
 # --- the attributes that all fits have -----------------------------------------------
 
 
@@ -155,7 +149,8 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
         knots = -net.hyperplanes[:, 0] / net.hyperplanes[:, 1]
         rows, _ = condensed_rows(np.sort(knots), host)
         data, ties = Rows(host.x[:, None], host.y, host.weight), host.tie_variance
-    mean_square = residual_squares(net, data) + ties
+    residual = predict_scaled(net, data.x) - data.y
+    mean_square = data.weight.astype(np.float64) @ residual**2 + ties
     size = np.linalg.norm(net.coef, axis=1)
     active = net.alive & (size > 0) & (size >= options.active_tol * size.max())
     slots = np.flatnonzero(active)
