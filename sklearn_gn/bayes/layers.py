@@ -438,9 +438,9 @@ def losses(model, u, y):
     if model.loss == "squared":
         residual = u - y
         return library.row_products(residual, residual) / 2
-    if model.n_values == 1:
-        # log(1 + exp(u)) less u for the second class
-        return library.softplus(u[:, 0]) - y[:, -1] * u[:, 0]
+    if u.shape[1] == 1:
+        softplus, u = library.softplus, u[:, 0]
+        return y[:, 0] * softplus(u) + y[:, 1] * softplus(-u)
     return -library.xp.sum(y * library.log_softmax(u), axis=1)
 
 

@@ -18,6 +18,7 @@ from jax import lax
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.parts import differentiable_sum
 from sklearn_gn.arrays.trees import norm
+from sklearn_gn.bayes.layers import losses
 from sklearn_gn.optim import first_order
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.varpro import problem, training
@@ -73,7 +74,7 @@ def reduced_objective(model, start, rows, penalties, theta):
     @differentiable_sum
     def mean(net):
         values = problem.features(model, net.theta, rows.x) @ net.output
-        return rows.weight @ problem.example_losses(model, values, rows.y)
+        return rows.weight @ losses(model, values, rows.y)
 
     net = Net(theta, output)
     return mean(net) + problem.total_penalty(model, *net, penalties)

@@ -17,7 +17,6 @@ density of all rows, which keeps few rows from deciding.
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -197,29 +196,21 @@ def with_summaries(members, rows, options):
 # --- regression -----------------------------------------------------------------------
 
 
-class Candidate(NamedTuple):
-    """Members that count as one model, and its density at rows that are left out."""
+def left_out_density(members, errors, variances, weight, n_effective):
+    """Return the log density (m, k) of left-out rows by the mean of some members.
 
-    members: tuple
-    log_p: np.ndarray  # (m, k)  log densities at laplace.left_out_rows
-
-    @classmethod
-    def of(cls, members, errors, variances, weight, n_effective):
-        """Return the candidate of left-out errors and variances, (members, m, k).
-
-        Penalties are not chosen again without a row. Each that the rows have chosen
-        costs a model two units of log density: one is what a free parameter gains on
-        rows that it was fitted to and loses on others, one that of models which the
-        rows do not tell apart the simpler is the better choice.
-        """
-        share = shares(members)[:, 0]
-        mean = np.tensordot(share, errors, axes=1)
-        variance = np.tensordot(share, variances + (errors - mean) ** 2, axes=1)
-        pairs = zip(mean.T, variance.T, strict=True)
-        log_p = np.transpose([stacking.log_densities(*p, weight) for p in pairs])
-        n_penalties = float(share @ [m.known.n_of_penalties for m in members])
-        cost = stacking.COST_OF_A_PENALTY * n_penalties / n_effective
-        return cls(members, log_p - cost)
+    Penalties are not chosen again without a row. Each that the rows have chosen costs a
+    model two units of log density: one is what a free parameter gains on rows that it
+    was fitted to and loses on others, one that of models which the rows do not tell
+    apart the simpler is the better choice.
+    """
+    share = shares(members)[:, 0]
+    mean = np.tensordot(share, errors, axes=1)
+    variance = np.tensordot(share, variances + (errors - mean) ** 2, axes=1)
+    pairs = zip(mean.T, variance.T, strict=True)
+    log_p = np.transpose([stacking.log_densities(*p, weight) for p in pairs])
+    n_penalties = float(share @ [m.known.n_of_penalties for m in members])
+    return log_p - stacking.COST_OF_A_PENALTY * n_penalties / n_effective
 
 
 def with_shares(kinds, weights):
@@ -244,28 +235,30 @@ def of_regression(members, rows, options, is_open):
         alpha, gamma = linear.penalties(model.n_groups)
         given = linear.coef.ravel(), alpha, linear.beta, gamma, linear.log_evidence
         line = with_summaries((Member(model.network(*given)),), rows, options)
-    everyone, candidates = (*members, *line), []
+    everyone, kinds, log_p = (*members, *line), [], []
     for kind in dict.fromkeys(member.model.activations for member in everyone):
-        own = tuple(m for m in everyone if m.model.activations == kind)
+        own = [m for m in everyone if m.model.activations == kind]
         pairs = [left_out_errors(member, n_effective, some) for member in own]
         both = np.swapaxes(pairs, 0, 1)
-        candidates.append(Candidate.of(own, *both, some.weight, n_effective))
-    process = of_process(rows, options, candidates) if is_open else None
-    candidates += [] if process is None else [process]
-    share = weights(candidates, some.weight, n_effective)
-    found = with_shares([candidate.members for candidate in candidates], share)
+        kinds.append(own)
+        log_p.append(left_out_density(own, *both, some.weight, n_effective))
+    process = of_process(rows, options, log_p) if is_open else None
+    if process is not None:
+        kinds.append([process[0]])
+        log_p.append(process[1])
+    found = with_shares(kinds, weights(log_p, some.weight, n_effective))
     others = (member for member in found[len(members) :] if np.any(member.share))
     return (*found[: len(members)], *others)
 
 
-def weights(candidates, weight, n_effective):
-    """Return the weights of the candidates, (candidates, k), by weighted rows."""
-    of_targets = np.transpose([candidate.log_p for candidate in candidates], (2, 1, 0))
+def weights(log_p, weight, n_effective):
+    """Return the weights of candidates, (candidates, k), from their densities."""
+    of_targets = np.transpose(log_p, (2, 1, 0))
     return np.transpose([stacking.weights(p, weight, n_effective) for p in of_targets])
 
 
 def of_process(rows, options, others):
-    """Return the :class:`Candidate` of a Gaussian process, or None.
+    """Return a Gaussian process and its density of left-out rows, or None.
 
     It is fitted to some of the rows that are left out, and to all of them if it then
     has a share beside the other candidates.
@@ -279,8 +272,8 @@ def of_process(rows, options, others):
     found = _process(logs, part, options)
     if found is None:
         return None
-    beside = [other._replace(log_p=other.log_p[few]) for other in others]
-    if not np.any(weights([*beside, found], part.weight, n_effective)[-1]):
+    log_p = [*(other[few] for other in others), found[1]]
+    if not np.any(weights(log_p, part.weight, n_effective)[-1]):
         return None
     if len(order) > _FIRST_ROWS:
         logs = gaussian_process.best_kernel(logs, *part).x
@@ -288,7 +281,7 @@ def of_process(rows, options, others):
 
 
 def _process(logs, counts, options):
-    """The :class:`Candidate` of a process of some rows, or None."""
+    """The process of some rows, and their density when they are left out, or None."""
     found = gaussian_process.fitted(Kernel.of(logs), *counts)
     if found is None:
         return None
@@ -311,8 +304,8 @@ def _process(logs, counts, options):
     given = found.theta, None, 1 / noise, None, found.log_evidence, process
     variances = np.broadcast_to(found.variances[:, None], found.errors.shape)
     member = Member(RegularisedLayers(*given), known=known)
-    both = found.errors, variances
-    return Candidate.of((member,), *(a[None] for a in both), counts.weight, n_effective)
+    both = found.errors[None], variances[None]
+    return member, left_out_density([member], *both, counts.weight, n_effective)
 
 
 # --- classes --------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import GaussNewtonEstimator, cross_entropy
 from sklearn_gn.bayes.laplace import Deferred
-from sklearn_gn.data.chunks import check_on_one_device, first_chunk
+from sklearn_gn.data.chunks import check_on_one_device, first_chunk, labels_of
 from sklearn_gn.data.rows import (
     canonical_rows,
     check_fits,
@@ -34,6 +34,7 @@ from sklearn_gn.data.rows import (
     validate_data,
     validation_split,
 )
+from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.data.units import Units
 from sklearn_gn.optim.solver import Rows, has_mini_batches
 from sklearn_gn.runtime.fit_loop import FitRun
@@ -181,7 +182,6 @@ class _VarProNet(
             max_iter=self._most_iterations(),
             n_levels=getattr(network, "n_levels", 1),
             n_rows=int(n_rows),
-            n_samples=self._cast(min(n_samples, float(np.finfo(self.dtype).max))),
             seed=np.int32(rng.randint(np.iinfo(np.int32).max)),
             mesh=backend.mesh_of(self.device),
         )
@@ -212,7 +212,7 @@ class _VarProNet(
             (rows, settings),
             (settings.model, scaling),
             partial(self._network_values, settings.model),
-            lambda run: self._set_fitted(run, rows, settings, scaling),
+            lambda run: self._set_fitted(run, rows, settings, scaling, n_samples),
             **words,
         )
 
@@ -369,8 +369,18 @@ class _VarProNet(
         began, solver = time.perf_counter(), self._solver_object()
         size = getattr(solver, "batch_size", 1)
         check_on_one_device(self)
-        first = first_chunk(self, chunks, X_val)
-        chunks, n_targets = self._checked_chunks(chunks, first, classes)
+        first = [array[:1] for array in first_chunk(self, chunks, X_val)[:2]]
+        if is_classifier(self):
+            self._check_class_weight()
+            labels = labels_of(chunks) if classes is None else np.asarray(classes)
+            previous = self.warm_start and hasattr(self, "_fitted")
+            self._find_classes(labels, np.ones(len(labels)), previous=previous)
+            self._check_data(*first, reset=True)
+            chunks, n_targets = CheckedRows.of_classes(chunks, self), 1
+        else:
+            _, y, *_ = self._checked_rows(*first)
+            n_targets = y.shape[1]
+            chunks = CheckedRows.of_targets(chunks, self.n_features_in_, n_targets)
         validation = self._check_validation(X_val, y_val, n_targets)
         most = _SAMPLE_NUMBERS // (self.n_features_in_ + n_targets)
         found = chunks.survey(max(most, size if isinstance(size, Integral) else 1))
@@ -423,7 +433,7 @@ class _VarProNet(
 
     # -- after the fit ----------------------------------------------------------------
 
-    def _set_fitted(self, run, rows, settings, scaling):
+    def _set_fitted(self, run, rows, settings, scaling, n_samples):
         """Set the fitted attributes of one network."""
         from sklearn_gn.networks._base import Network
         from sklearn_gn.varpro.training import evaluated
@@ -454,7 +464,7 @@ class _VarProNet(
                 z, some = None, rows
                 if not isinstance(rows, Rows):  # they come in chunks
                     z, some = backend.to_numpy(rows.least_squares(model, net))
-                given = some, settings.penalties, float(settings.n_samples), z
+                given = some, settings.penalties, n_samples, z
                 self._error_bars = Deferred(ErrorBars.of, model, net, *given)
 
     def _share_of_linear(self):

@@ -25,6 +25,7 @@ from jax.flatten_util import ravel_pytree
 from sklearn_gn.arrays.blocks import sum_rows, symmetric_product
 from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
+from sklearn_gn.bayes.layers import losses, residuals
 from sklearn_gn.linalg.factors import factor, orthogonal_factors, singular_triplets
 from sklearn_gn.linalg.large_gram import LARGEST_DENSE
 from sklearn_gn.optim.line_search import line_minimum
@@ -91,20 +92,6 @@ def features(model, theta, x):
     return jnp.concatenate([z, jnp.ones((z.shape[0], 1), z.dtype)], axis=1)
 
 
-def example_losses(model, values, y):
-    """Return L of each row, of shape (m,)."""
-    if model.loss == "squared":
-        return 0.5 * jnp.sum((values - y) ** 2, axis=1)
-    return -jnp.sum(y * jax.nn.log_softmax(all_classes(values), axis=1), axis=1)
-
-
-def loss_gradient(model, values, y):
-    """Return the derivative of L with respect to the values, of shape (m, q)."""
-    if model.loss == "squared":
-        return values - y
-    return to_columns(probabilities(values) - y)
-
-
 def loss_curvature(model, values, u):
     """Return the second derivative of L times u; both have the shape (m, q)."""
     if model.loss == "squared":
@@ -151,9 +138,9 @@ def evaluate(model, net, rows, penalties, z=None):
     """
     z = features(model, net.theta, rows.x) if z is None else z
     values = z @ net.output
-    loss = total(rows.weight @ example_losses(model, values, rows.y))
+    loss = total(rows.weight @ losses(model, values, rows.y))
     loss = loss + total_penalty(model, *net, penalties)
-    error = rows.weight[:, None] * loss_gradient(model, values, rows.y)
+    error = -rows.weight[:, None] * residuals(model, values, rows.y)
     return Evaluation(net.output, loss, z, values, error)
 
 
@@ -270,8 +257,8 @@ def solve_entropy(model, z, rows, alpha_out, start, factors=None):
     weight, y, limits = rows.weight, rows.y, jnp.finfo(z.dtype)
 
     def gradient(output):
-        e = weight[:, None] * loss_gradient(model, z @ output, y)
-        return total(z.T @ e) + alpha_out * output
+        e = weight[:, None] * residuals(model, z @ output, y)
+        return alpha_out * output - total(z.T @ e)
 
     def factors_at(output):
         return entropy_factors(z, z @ output, weight, alpha_out)
@@ -296,7 +283,7 @@ def solve_entropy(model, z, rows, alpha_out, start, factors=None):
         def derivatives(length):
             moved = values + length * change
             bent = loss_curvature(model, moved, change)
-            both = jnp.stack([loss_gradient(model, moved, y), bent])
+            both = jnp.stack([-residuals(model, moved, y), bent])
             first, second = total(jnp.sum(both * change[None], axis=2) @ weight)
             first = first + alpha_out * jnp.sum((output + length * step) * step)
             return first, second + alpha_out * jnp.sum(step**2)
@@ -309,7 +296,7 @@ def solve_entropy(model, z, rows, alpha_out, start, factors=None):
         moved = jnp.where(good, output + length * step, output)
         following = gradient(moved)
         # At rounding the gradient no longer falls.
-        loss = total(weight @ example_losses(model, values, y))
+        loss = total(weight @ losses(model, values, y))
         flat = -slope <= limits.eps * loss
         flat = flat & (size(following) >= size(g) / 2)
         stuck = jnp.where(good, flat, stale)

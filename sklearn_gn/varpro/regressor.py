@@ -17,7 +17,7 @@ from sklearn_gn.base import unchanged_on_failure
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.chunks import takes_only_chunks
 from sklearn_gn.data.rows import validate_data
-from sklearn_gn.data.rows_source import CheckedRows, part_length
+from sklearn_gn.data.rows_source import part_length
 from sklearn_gn.solvers import NETWORK_SOLVERS, Solver
 from sklearn_gn.varpro import members
 from sklearn_gn.varpro.estimator import _VarProNet
@@ -341,12 +341,6 @@ class VarProNetRegressor(
         """
         self._fit_chunks(chunks, None, X_val, y_val)
         return self
-
-    def _checked_chunks(self, chunks, first, classes):
-        """Return chunks, checked as they are read, and the number of targets."""
-        _, y, *_ = self._checked_rows(*(array[:1] for array in first[:2]))
-        n_targets = y.shape[1]
-        return CheckedRows.of_targets(chunks, self.n_features_in_, n_targets), n_targets
 
     # -- predictions -------------------------------------------------------------------
 

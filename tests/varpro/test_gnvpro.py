@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from sklearn_gn.bayes.layers import residuals
 from sklearn_gn.networks import CNN, MLP, NeuralODE
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.optim.trust_region import (
@@ -137,7 +138,7 @@ def reduced_values(model, rows, penalties, start):
 
         def gradient(output, theta):
             z = problem.features(model, theta, rows.x)
-            e = rows.weight[:, None] * problem.loss_gradient(model, z @ output, rows.y)
+            e = -rows.weight[:, None] * residuals(model, z @ output, rows.y)
             return (z.T @ e + penalties.output * output).ravel()
 
         hessian = jax.jacobian(gradient)(here, jax.lax.stop_gradient(theta))
