@@ -6,7 +6,8 @@ held out. ``probe_*``: the same penalties for frozen features of realistic sizes
 fit of each, beside LogisticRegression with warm starts. ``shots_*``: FGNSoftmaxHead by
 default beside LogisticRegression with C = 1 and by cross-validation, on few rows of
 each class. ``classes_*``: CPU seconds to relative distances from the minimum, and peak
-memory, for one penalty.
+memory, for one penalty. ``budget_*``: seconds of FGNSoftmaxHead by default where it may
+take so many.
 """
 
 import json
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 import warnings
+from functools import partial
 
 import numpy as np
 from sklearn.base import clone
@@ -24,7 +26,7 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold
 
 from benchmarks._gates.heads import clusters
-from benchmarks._many_classes import features
+from benchmarks._many_classes import FEATURES, ROWS, features
 from benchmarks._report import progress, settings, summary, target
 from sklearn_gn import FGNSoftmaxHead, FGNSoftmaxHeadCV
 
@@ -32,6 +34,7 @@ PENALTIES = tuple(np.logspace(-6, 5, 45).tolist())
 FOLDS = 3
 N_TEST = 2000
 CLASSES = {"classes_1000": 1000, "classes_5000": 5000}
+BUDGETS = {"budget_1000": (1000, 20), "budget_5000": (5000, 80)}  # classes, seconds
 LIMIT = 0.045  # CPU seconds of a fit of many classes, for each class
 PROBES = {"probe_20000": (20_000, 384, 100), "probe_25000": (25_000, 768, 200)}
 N_HELD_OUT = 2000  # of a probe
@@ -60,6 +63,8 @@ NOTES = (
     "all fits, and null stands for a distance not reached. Memory: the peak of the "
     "process less what it held before the fit. Other work shared the two cores of the "
     "machine, so CPU seconds are longer than alone.",
+    "budget: the same rows, max_time=20 and 80; seconds on the clock, on the busy "
+    "machine, and the share of the rows whose class is found, a measure of progress.",
 )
 
 
@@ -227,15 +232,35 @@ def many_classes(n_classes):
     }
 
 
+def budget(n_classes, seconds):
+    """Seconds that a fit takes which may take so many."""
+    X, y = features(ROWS, FEATURES, n_classes)
+    model, start = FGNSoftmaxHead(max_time=seconds), time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y)
+    row = {"seed": 0, "seconds": time.perf_counter() - start}
+    row["accuracy"] = model.score(X[:N_TEST], y[:N_TEST])
+    progress(n_classes, row, model.stop_reason_)
+    answers = {"head": {"settings": {}, "runs": [row], "summary": summary([row])}}
+    return {
+        "description": f"{n_classes:,} classes, max_time={seconds}",
+        "methods": answers,
+        "target": target(answers, "head", "seconds", "median", 1.1 * seconds),
+    }
+
+
 def run(args):
     problems = {}
-    names = [*PATHS, *PROBES, *SHOTS, *CLASSES]
+    long = {
+        **{name: partial(probe, *sizes) for name, sizes in PROBES.items()},
+        **{name: partial(many_classes, count) for name, count in CLASSES.items()},
+        **{name: partial(budget, *given) for name, given in BUDGETS.items()},
+    }
+    names = [*PATHS, *SHOTS, *long]
     for name in args.only or (["path_digits", "shots_10x30"] if args.quick else names):
-        if name in CLASSES or name in PROBES:
-            many = name in CLASSES
-            problems[name] = (
-                many_classes(CLASSES[name]) if many else probe(*PROBES[name])
-            )
+        if name in long:
+            problems[name] = long[name]()
             args.write({"problems": problems, "notes": NOTES})
             continue
         seeds = [0] if name in PATHS else args.seeds[:3]

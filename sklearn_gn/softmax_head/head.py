@@ -88,16 +88,12 @@ def logits_of(X, coef, intercept):
 # --- the rows ------------------------------------------------------------------------
 
 
-def batched_rows(
-    X, label, kept, weight, batch_size, rng, dtype, n_devices=1, padded=True
-):
-    """Put rows in random order, in batches of which the last is filled from the first.
+def batched_rows(X, label, kept, weight, batch_size, rng, dtype, n_devices=1):
+    """Put the rows ``kept`` in random order, in batches of which all are full.
 
-    ``kept`` are the numbers of the rows to take, in this order if ``rng`` is None. A
-    row of more than twice the mean weight, such as a merged one, comes as several rows,
-    which spread over the batches, unless there is only one. If ``padded``, the number
-    of rows is one of a few, for which functions are compiled. Also returns the batch
-    size, at most that of all rows, and a multiple of ``n_devices``.
+    A row of more than twice the mean weight, such as a merged one, comes as several
+    rows, which spread over the batches. Also returns the batch size, at most that of
+    all rows, and a multiple of ``n_devices``.
     """
     n = len(kept)  # a part of the rows may have no weight
     weight = weight / weight.sum() if weight.any() else np.full(n, 1 / n)
@@ -106,19 +102,16 @@ def batched_rows(
         copies = np.maximum(copies, 1)  # weights may underflow to zero
         weight, kept = np.repeat(weight / copies, copies), np.repeat(kept, copies)
     n = len(kept)
-    bucket = backend.row_bucket(n) if padded else n
+    bucket = backend.row_bucket(n)  # one of a few, for which functions are compiled
     b = -(-int(min(batch_size, bucket)) // n_devices) * n_devices
     n_batches = -(-n // b)
-    order = np.arange(n) if rng is None else rng.permutation(n)
+    order = rng.permutation(n)
     if n > b:
         order = np.append(order, order[: n_batches * b - n])
     length = -(-bucket // b) * b
-    if issparse(X):
-        x = X[kept[order]]
-    else:
-        # Written once, with zeros after them: first touch of memory is what costs.
-        x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
-        np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
+    # Written once, with zeros after them: first touch of memory is what costs.
+    x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
+    np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
     rows = BatchedRows(
         x=x if x.dtype == dtype else in_precision(x, dtype),
         label=backend.pad_rows(label[kept[order]].astype(np.int32), length),
@@ -256,19 +249,19 @@ def gradient_norms(gradient, dual=None):
     return size, xp.maximum(*(xp.max(xp.abs(g)) for g in gradient))
 
 
-def head_report(evaluation, stop, options, **columns):
+def head_report(evaluation, stop, alpha, **columns):
     """Log row of an evaluated head."""
     # Without a penalty, a head that separates the classes has not converged: the loss
     # has no minimum.
     ended = stop in ("tol", "rounding", "line_search")
-    if ended and float(options.alpha) == 0 and evaluation.separated:
+    if ended and float(alpha) == 0 and evaluation.separated:
         stop = "separable"
     return Report(
         loss=float(evaluation.loss),
         grad_norm=float(evaluation.grad_norm),
         stop=stop,
         extra={
-            "alpha": float(options.alpha),
+            "alpha": float(alpha),
             "competitor_dispersion": float(evaluation.dispersion),
             "retained_trace": float(evaluation.retained),
             "dropped_trace": float(evaluation.dropped),

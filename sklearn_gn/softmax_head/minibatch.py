@@ -144,7 +144,7 @@ def mini_batch_algorithm(name, epoch, static, memory, grams=False):
         loss = float(last.loss)
         stop, best, waited = stop_reason(state, loss, options)
         new = MiniBatchState(net, loss, best, waited, state.epoch + 1, kept)
-        return new, head_report(last, stop, options)
+        return new, head_report(last, stop, options.alpha)
 
     return Algorithm(name, init, step, prepare=prepare)
 

@@ -141,11 +141,6 @@ def prepare(rows, options, axis):
     )
 
 
-def at_penalty(options, alpha):
-    """The options with another penalty."""
-    return options._replace(alpha=options.alpha.dtype.type(alpha))
-
-
 class NewtonSettings(NamedTuple):
     """What the compiled functions need, as scalars."""
 
@@ -156,11 +151,11 @@ class NewtonSettings(NamedTuple):
     last: np.ndarray  # relative residual of a system whose step is the last one
 
 
-def newton_settings(options, grad_max):
-    """The scalars of a Newton step from the options, and the size of the gradient."""
+def newton_settings(options, alpha, grad_max):
+    """The scalars of a Newton step, from the options and the size of the gradient."""
     cast = options.alpha.dtype.type
     return NewtonSettings(
-        alpha=options.alpha,
+        alpha=cast(alpha),
         damping=cast(options.damping),
         intercept=options.intercept,
         cg_iterations=np.int32(min(options.rank, np.iinfo(np.int32).max)),
@@ -206,17 +201,20 @@ def step(data, state, options):
         state, report = _search(data, state)
     else:
         before = state.criterion
-        state, report = newton_step(data, state, options)
+        state, report = newton_step(data, state)
         if state.path and report.stop != "non_finite":
             # Heads of different penalties do not compare: the last one is the best.
             state = state._replace(criterion=before - 1)
-    return state._replace(next_seconds=time.perf_counter() - began), report
+    seconds = time.perf_counter() - began
+    if isinstance(state, Search):  # whose best head is evaluated on all rows at the end
+        seconds *= 2
+    return state._replace(next_seconds=seconds), report
 
 
-def newton_step(data, state, options):
+def newton_step(data, state):
     """A Newton step at the penalty of the state."""
-    options = at_penalty(options, state.alpha * data.factor)
-    settings = newton_settings(options, state.grad_max)
+    options = data.options
+    settings = newton_settings(options, state.alpha * data.factor, state.grad_max)
     # 1. The direction.
     state, direction, slope, iterations = data.space.direction(state, settings)
     slope, iterations = float(slope), int(iterations)
@@ -273,7 +271,7 @@ def newton_step(data, state, options):
     report = head_report(
         evaluation,
         stop,
-        options._replace(alpha=options.alpha.dtype.type(state.alpha)),
+        state.alpha,
         step_size=length,
         damping=options.damping or math.nan,
         inner_iterations=iterations,
@@ -294,7 +292,7 @@ def _search(data, search):
             heads.append(evaluated(fold, heads[-1].net, search.alpha, heads[-1]))
         if heads[k].settled:
             continue
-        heads[k], report = newton_step(fold, heads[k], fold.options)
+        heads[k], report = newton_step(fold, heads[k])
         if report.stop == "non_finite":
             break
     # Before a penalty has been judged, the last head is the best.
@@ -353,8 +351,8 @@ def with_searched_penalty(rows, options):
             break
     alpha = penalty_of_best(state)
     factor = penalty.factor_at(alpha, state.path)
-    options = at_penalty(options, alpha * share)
-    return options._replace(factor=factor, n_effective=None)
+    alpha = options.alpha.dtype.type(alpha * share)
+    return options._replace(alpha=alpha, factor=factor, n_effective=None)
 
 
 def penalty_of_best(state):
@@ -388,7 +386,7 @@ def minima(data, weight, alphas, net, max_iter, before=None):
                 break
         n_iter, stop = 0, "tol" if state.grad_max <= data.options.tol else None
         while stop is None and n_iter < max_iter:
-            state, report = newton_step(data, state, data.options)
+            state, report = newton_step(data, state)
             n_iter, stop = n_iter + 1, report.stop
         net, loss = state.net, state.loss
         known = [*known[-3:], (alpha, net)]  # for a polynomial of degree three

@@ -185,10 +185,11 @@ def next_alpha(path):
     best = int(np.argmax(judged))
     if judged[best] == -math.inf:
         return first, True
-    if best == 0 and steps[0] > 0.5 - DECADES:
-        return first * 10 ** (steps[0] - 1), False
+    # Larger penalties come first, whose heads take fewer iterations.
     if best == len(path) - 1 and steps[-1] < DECADES - 0.5:
         return first * 10 ** (steps[-1] + 1), False
+    if best == 0 and steps[0] > 0.5 - DECADES:
+        return first * 10 ** (steps[0] - 1), False
     top = slice(best - 1, best + 2)
     step = steps[best]
     if 0 < best < len(path) - 1 and np.isfinite(judged[top]).all():

@@ -249,7 +249,10 @@ def results_of(estimator, run, task):
     alpha = newton.penalty_of_best(state)
     if log and run.monitor != "loss":  # an earlier head may have been the best
         alpha = min(log, key=lambda row: row["val_loss"])["alpha"]
-    found = fitted_attributes(estimator, net, task, alpha)
+    # The step to the last head, if it is the best, has evaluated it.
+    is_last = isinstance(state, newton.NewtonState) and state.slope > -np.inf
+    is_last = is_last and run.progress.best.value == state.criterion
+    found = fitted_attributes(estimator, net, task, alpha, log[-1] if is_last else None)
     path = sorted(state.path)
     alphas, values, factors = np.array(path).reshape(-1, 3).T
     return found | {
@@ -281,7 +284,7 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
                 logged = newton.objective(task.rows, net, alpha)
             else:
                 logged = objective(net, on_devices(task.rows, options), options)
-        logged = head_report(logged, None, options)
+        logged = head_report(logged, None, alpha)
         logged = {"loss": logged.loss, **logged.extra}
     for name in ("loss", "competitor_dispersion"):
         found[f"{name}_"] = logged[name]

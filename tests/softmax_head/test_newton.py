@@ -84,7 +84,10 @@ def test_damping_is_the_shift_of_the_hessian(n_classes, put, monkeypatch):
         options = options._replace(compiled=put is not np.asarray)
         data, net, gradient = whitened(rows, options, net, put)
         direction, slope, count = newton_direction.__wrapped__(  # not compiled before
-            net, gradient, data.space, newton.newton_settings(options, 1.0)
+            net,
+            gradient,
+            data.space,
+            newton.newton_settings(options, options.alpha, 1.0),
         )
         weight = data.space.basis @ direction.weight
         found = np.concatenate([weight, direction.bias[None, :]])
