@@ -50,16 +50,6 @@ from sklearn_gn.segmented.selection import CRITERIA
 from sklearn_gn.segmented.summary import summarise
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
-_BY_FEATURE = (
-    "breakpoints_",
-    "breakpoint_std_",
-    "breakpoint_interval_",
-    "segments_",
-    "jumps_",
-    "selection_path_",
-    "_held_by_bounds",
-    "_cut_by_bounds",
-)
 _OF_COLUMNS = ("segments_", "jumps_", "parameters_")  # of y, lists
 _OF_UPDATES = ("_kept", "_stream")  # which a saved model leaves behind
 _NOT_OF_EVERY_FIT = ("robust_weights_", "estimators_", "_row_checks", *_OF_UPDATES)
@@ -256,7 +246,6 @@ class SegmentedRegressor(
         "slopes": [tuple, list, None],
         "through": ["array-like", None],
     }
-    _feature = 0  # the broken one that attributes are about
     _is_limited = False  # by max_breakpoints, of which more would have been chosen
 
     def __init__(
@@ -517,7 +506,7 @@ class SegmentedRegressor(
         state = vars(of_columns[0]) | {"autocorrelation": self.autocorrelation}
         vars(self).clear()
         vars(self).update(state)
-        self.estimators_ = of_columns
+        self.estimators_ = self._parts = of_columns
         for name in _OF_COLUMNS:
             setattr(self, name, [getattr(one, name) for one in of_columns])
         for name in ("noise_std_", "residual_correlation_"):
@@ -542,7 +531,11 @@ class SegmentedRegressor(
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
         self._fits, self._family = [fit for fit, *_ in features], family
-        self._date_kinds, self._is_listed = kinds, preparation.is_listed(self)
+        self._date_kinds, self._parts, is_listed = (
+            kinds,
+            [],
+            preparation.is_listed(self),
+        )
         self._covariance = Covariance(self.covariance, self.hac_lags)
         self.autocorrelation_, self._redundancy = noise
         self.parameters_ = several.parameter_table(self._fits, *self._all_names())
@@ -552,33 +545,32 @@ class SegmentedRegressor(
             inference.residual_correlation(*features[0][:2])
         )
         self.statistics_ = {name: float(value) for name, value in figures.items()}
-        each = []
-        for kind, (fit, _, rows, interval, at_bounds, path) in zip(
-            kinds, features, strict=True
-        ):
-            to_user = np.asarray if kind is None else dates.from_days
+        parts = []
+        for f, (fit, _, rows, interval, at_bounds, path) in enumerate(features):
+            to_user = np.asarray if kinds[f] is None else dates.from_days
             segments = inference.segment_table(fit, rows)
             for name in ("start", "end"):
                 segments[name] = to_user(segments[name])
-            errors, jumps = inference.breakpoint_errors(fit), segments["jump"][1:]
-            ends = to_user(fit.breakpoints), errors, to_user(interval)
-            each.append([*ends, segments, jumps, path, *at_bounds])
-        for name, values in zip(_BY_FEATURE, zip(*each, strict=True), strict=True):
-            setattr(self, name, list(values) if self._is_listed else values[0])
+            own = {
+                "breakpoints_": to_user(fit.breakpoints),
+                "breakpoint_std_": inference.breakpoint_errors(fit),
+                "breakpoint_interval_": to_user(interval),
+                "segments_": segments,
+                "jumps_": segments["jump"][1:],
+                "selection_path_": path,
+            }
+            parts.append(copy(self))
+            vars(parts[f]).update(own, _feature=f, _is_listed=False, _fit=fit)
+            parts[f]._held_by_bounds, parts[f]._cut_by_bounds = at_bounds
+        vars(self).update(vars(parts[0]), _is_listed=is_listed)
+        if is_listed:
+            self._parts = parts
+            for name in own:
+                setattr(self, name, [getattr(part, name) for part in parts])
 
     def _views(self):
-        """Return the model, or of several broken features what it says of each."""
-        if not self._is_listed:
-            return getattr(self, "estimators_", [self])
-        views = [copy(self) for _ in self._fits]
-        for f, view in enumerate(views):
-            own = {name: getattr(self, name)[f] for name in _BY_FEATURE}
-            vars(view).update(own, _feature=f, _is_listed=False)
-        return views
-
-    @property
-    def _fit(self):
-        return self._fits[self._feature]
+        """Return what the model says of each broken feature, or column of y."""
+        return self._parts or [self]
 
     @property
     def _column(self):
