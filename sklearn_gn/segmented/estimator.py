@@ -198,14 +198,6 @@ class SegmentedRegressor(
     ``max_breakpoints``, allow ``jumps``, or compare the numbers of breakpoints in
     ``selection_path_``. The :doc:`user guide </user_guide/segmented>` has more.
 
-    References
-    ----------
-    V. M. R. Muggeo, "Estimating regression models with unknown break-points",
-    Statistics in Medicine 22 (2003), 3055-3071.
-
-    Y. Eo and J. Morley, "Likelihood-ratio-based confidence sets for the timing of
-    structural breaks", Quantitative Economics 6 (2015), 463-497.
-
     Examples
     --------
     >>> import numpy as np
@@ -538,7 +530,7 @@ class SegmentedRegressor(
         )
         self._covariance = Covariance(self.covariance, self.hac_lags)
         self.autocorrelation_, self._redundancy = noise
-        self.parameters_ = several.parameter_table(self._fits, *self._all_names())
+        self.parameters_ = inference.parameter_table(self._fits, *self._all_names())
         unknown = family.has_known_variance or self._fits[0].is_noise_unknown
         self.noise_std_ = float("nan" if unknown else noise_std)
         self.residual_correlation_, self._correlation_error = (

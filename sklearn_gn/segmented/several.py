@@ -1,4 +1,4 @@
-"""From the user's data to the joint problem, and from its solution to tables.
+"""From the user's data to the joint problem, and from its solution to fits.
 
 The joint fit (:mod:`sklearn_gn.segmented.joint`) is read off as one fit of each broken
 feature, in which the columns and the derivatives of the other broken features are
@@ -334,34 +334,3 @@ def _figures(joint, state, fit):
         "aic": deviance + 2 * p,
         "bic": deviance + np.log(n_rows) * p,
     }
-
-
-# --- tables --------------------------------------------------------------------------
-
-
-def parameter_table(fits, names, linear_names):
-    """Return the table of all parameters, the broken features by their names."""
-    form, first = fits[0].form, names[0]
-    others = []
-    for name, fit in zip(names[1:], fits[1:], strict=True):
-        numbers = range(1, len(fit.t) + 1)
-        others += [name] * form.slope
-        others += [f"{name} slope change {k}" for k in numbers] * form.ramp
-        others += [f"{name} jump {k}" for k in numbers] * form.step
-    derived = sum(len(fit.kinks) for fit in fits[1:])
-    hidden = [""] * derived
-    table = inference.parameter_table(fits[0], first, [*others, *linear_names, *hidden])
-    n = len(table["name"]) - derived
-    table = {key: column[:n] for key, column in table.items()}
-    own = 1 + form.slope
-    k = len(fits[0].t) * (form.ramp + form.step)
-    if len(fits) > 1:
-        table["name"][own : own + k] = [
-            f"{first} {name}" for name in table["name"][own : own + k]
-        ]
-    start = own + k
-    for fit in fits[1:]:
-        k = len(fit.t) * (form.ramp + form.step)
-        table["p_value"][start + form.slope : start + form.slope + k] = np.nan
-        start += form.slope + k
-    return table
