@@ -533,9 +533,9 @@ class SegmentedRegressor(
         self.parameters_ = inference.parameter_table(self._fits, *self._all_names())
         unknown = family.has_known_variance or self._fits[0].is_noise_unknown
         self.noise_std_ = float("nan" if unknown else noise_std)
-        self.residual_correlation_, self._correlation_error = (
-            inference.residual_correlation(*features[0][:2])
-        )
+        correlation, error = inference.residual_correlation(*features[0][:2])
+        self.residual_correlation_ = correlation
+        self._correlation_errors = correlation / error
         self.statistics_ = {name: float(value) for name, value in figures.items()}
         parts = []
         for f, (fit, _, rows, interval, at_bounds, path) in enumerate(features):

@@ -34,7 +34,7 @@ from scipy.special import stdtr
 
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.autocorrelation import autoregression
+from sklearn_gn.segmented.autocorrelation import covariances, yule_walker
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
     Pieces,
@@ -173,7 +173,7 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
     residual = factor * found.residual
     phi = np.empty(0)
     if kind.kind.startswith("HAC"):
-        phi = autoregression(residual, kind.lags)
+        phi, _ = yule_walker(covariances(residual, kind.lags), len(residual))
     whiten, root = np.concatenate([[1], -phi]), np.sqrt(rows.weight)
     scores, later = [], []
     ramps, steps = np.maximum(rows.x - t[:, None], 0) - extra, rows.x >= t[:, None]
