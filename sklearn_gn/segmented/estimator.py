@@ -388,12 +388,9 @@ class SegmentedRegressor(
             size = np.maximum(size, np.finfo(float).tiny)
             self.robust_weights_ = np.minimum(1, BOUND * scale / size)
         if self.n_breakpoints == "auto":
-            outlying = np.empty(0, int)
-            if self.loss == "squared_error":
-                few = 1 + (self.min_rows or preparation.FEWEST_ROWS)
-                outlying = robust.outlying_rows(fit, prepared, options, few)
-                outlying = order[outlying]
-            warn_of_number(self, outlying)
+            few = 1 + (self.min_rows or preparation.FEWEST_ROWS)
+            outlying = robust.outlying_rows(fit, prepared, options, few)
+            warn_of_number(self, order[outlying] if self.loss != "huber" else ())
         return self
 
     @takes_only_chunks
@@ -458,15 +455,11 @@ class SegmentedRegressor(
         order = np.argsort(X[:, self._columns[0]], kind="stable")
         order = order[repeats[order] > 0]
         x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
-        data = several.Data(
-            *(a[order] for a in (x, linear, y, weight, repeats, offset)),
-            variance if absolute_sigma else None,
-            kinds[0],
-        )
-        names = self._all_names()[0]
-        family = Family(self.family)
-        family.check(data.y)
-        found = several.fit_several(self, data, family, names)
+        rows = [a[order] for a in (x, linear, y, weight, repeats, offset)]
+        family, names = Family(self.family), self._all_names()[0]
+        family.check(rows[2])
+        variance = variance if absolute_sigma else None
+        found = several.fit_several(self, family, kinds[0], variance, *rows)
         self._set_found(kinds, family, *found)
         self._row_checks = RowChecks(len(y))
         asked = several.numbers_of(self, len(names))
@@ -503,15 +496,9 @@ class SegmentedRegressor(
             setattr(self, name, [getattr(one, name) for one in of_columns])
         for name in ("noise_std_", "residual_correlation_"):
             setattr(self, name, np.array([getattr(one, name) for one in of_columns]))
-        self.statistics_ = columns.statistics(
-            [one.statistics_ for one in of_columns], fits
-        )
+        self.statistics_ = columns.statistics(of_columns)
         if self.n_breakpoints == "auto":
-            warn_of_number(
-                max(
-                    of_columns, key=lambda one: np.nan_to_num(one.residual_correlation_)
-                )
-            )
+            warn_of_number(max(of_columns, key=is_correlated))
         return self
 
     def _set_found(self, kinds, family, noise, noise_std, figures, features):
@@ -620,11 +607,9 @@ class SegmentedRegressor(
         self._warn_of_room(prepared, options, kind, len(t))
         # Waves that need more breakpoints than were tried pass for correlated noise.
         values, most = path.get("bic", [0, 1]), int(path["n_breakpoints"][-1])
-        is_lowest = (
-            self.n_breakpoints == "auto" and np.argmin(values) == len(values) - 1
-        )
+        is_lowest = np.argmin(values) == len(values) - 1
         self._is_limited = False
-        if is_lowest and len(t) < most:
+        if self.n_breakpoints == "auto" and is_lowest and len(t) < most:
             wider = clone(self).set_params(max_breakpoints=2 * most)
             found = selection.find_breakpoints(wider, [prepared], options)[0]
             self._is_limited = len(found[0][0]) > most

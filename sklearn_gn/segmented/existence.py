@@ -14,17 +14,15 @@ nuisance parameter is present only under the alternative", 1987).
   n-spaces", 1939; Davies, the same title, "linear model case", 2002). The score test is
   that of one column, the sum of the new ones of all positions (Muggeo, "Testing with a
   nuisance parameter present only under the alternative", 2016).
-- Under unequal noise the statistic is that of the products S of the residuals, without
-  a breakpoint, with the new columns less their projections on the old ones,
-  ``S' V^-1 S``. Its distribution is drawn with random signs of the residuals, which
-  keep the variance of every row (the wild bootstrap of Wu and of Liu, with the
-  positions' statistics drawn jointly as in Hansen, "Inference when a nuisance parameter
-  is not identified under the null hypothesis", 1996). Where the noise is correlated,
-  the signs are those of the innovations of an autoregression (Buhlmann, "Sieve
-  bootstrap for time series", 1997). For few rows V is estimated again from every draw,
-  from its residuals about the old columns (Davidson and Flachaire, "The wild bootstrap,
-  tamed at last", 2008): the fit takes a share of the residuals away, which V of many
-  rows does not show.
+- Under unequal noise the statistic is ``S' V^-1 S`` of the products S of the residuals
+  with the new columns less their projections on the old ones. Its distribution is drawn
+  with random signs of the residuals, which keep the variance of every row (the wild
+  bootstrap of Wu and of Liu; Hansen, "Inference when a nuisance parameter is not
+  identified under the null hypothesis", 1996); of correlated noise, with those of the
+  innovations of an autoregression (Buhlmann, "Sieve bootstrap for time series", 1997).
+  For few rows V is estimated again from every draw (Davidson and Flachaire, "The wild
+  bootstrap, tamed at last", 2008): the fit takes a share of the residuals away, which V
+  of many rows does not show.
 """
 
 from typing import NamedTuple

@@ -7,7 +7,6 @@ from numpy.testing import assert_allclose
 from scipy.signal import lfilter
 
 from sklearn_gn import SegmentedRegressor
-from sklearn_gn.segmented import existence
 
 N = 40
 X = np.linspace(-1, 1, N)
