@@ -50,7 +50,6 @@ from sklearn_gn.segmented.selection import CRITERIA
 from sklearn_gn.segmented.summary import summarise
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
-_OF_COLUMNS = ("segments_", "jumps_", "parameters_")  # of y, lists
 _OF_UPDATES = ("_kept", "_stream")  # which a saved model leaves behind
 _NOT_OF_EVERY_FIT = ("robust_weights_", "estimators_", "_row_checks", *_OF_UPDATES)
 _COUNT = Interval(Integral, 0, None, closed="left")
@@ -492,7 +491,7 @@ class SegmentedRegressor(
         vars(self).clear()
         vars(self).update(state)
         self.estimators_ = self._parts = of_columns
-        for name in _OF_COLUMNS:
+        for name in ("segments_", "jumps_", "parameters_"):
             setattr(self, name, [getattr(one, name) for one in of_columns])
         for name in ("noise_std_", "residual_correlation_"):
             setattr(self, name, np.array([getattr(one, name) for one in of_columns]))

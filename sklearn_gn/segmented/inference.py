@@ -315,7 +315,9 @@ def segment_table(fit, rows):
     slope, intercept = _line_gradients(fit, values)
     width = fit.half_width[..., None]
     table, k, t = {}, fit.t.shape[-1], fit.breakpoints
-    low, high = (fit.scaling.to_user(x[..., None]) for x in _ends(rows))
+    last = np.count_nonzero(rows.weight, axis=-1, keepdims=True) - 1
+    low = fit.scaling.to_user(rows.x[..., :1])
+    high = fit.scaling.to_user(np.take_along_axis(rows.x, last, axis=-1))
     table["start"] = np.concatenate([low, t], axis=-1)
     table["end"] = np.concatenate([t, high], axis=-1)
     # Without the derivatives by the breakpoints: the line itself.
@@ -341,14 +343,6 @@ def segment_table(fit, rows):
     ends = [np.zeros_like(fit.n_rows), *before, np.sum(rows.weight, -1)]
     table["n_rows"] = np.diff(np.stack(ends, axis=-1), axis=-1)
     return table
-
-
-def _ends(rows):
-    """Return the first and the last position of positive weight."""
-    if rows.x.ndim == 1:
-        return rows.x[0], rows.x[-1]
-    last = np.count_nonzero(rows.weight, axis=-1) - 1
-    return rows.x[:, 0], rows.x[np.arange(len(last)), last]
 
 
 def _line_gradients(fit, values):
