@@ -122,17 +122,17 @@ def _read(form, rows, scaling, t, free, problem, lines, size):
     return [fit.of(j) for j in range(q)], interval
 
 
-def statistics(of_columns, fits):
-    """Return figures of the whole fit from those of the columns."""
-    first, n_free, q = of_columns[0], int(fits[0].free.sum()), len(fits)
-    n_rows = first["n_rows"]
+def statistics(of_columns):
+    """Return figures of the whole fit from the fitted models of the columns."""
+    each, q = [one.statistics_ for one in of_columns], len(of_columns)
+    first, n_free = each[0], int(of_columns[0]._fit.free.sum())
     n_parameters = q * (first["n_parameters"] - n_free) + n_free
-    deviance = sum(own["aic"] - 2 * own["n_parameters"] for own in of_columns)
+    deviance = sum(own["aic"] - 2 * own["n_parameters"] for own in each)
     return {
-        "n_rows": n_rows,
+        "n_rows": first["n_rows"],
         "n_parameters": n_parameters,
         "degrees_of_freedom": q * first["degrees_of_freedom"],
-        "r2": float(np.mean([own["r2"] for own in of_columns])),
+        "r2": float(np.mean([own["r2"] for own in each])),
         "aic": deviance + 2 * n_parameters,
-        "bic": deviance + np.log(q * n_rows) * n_parameters,
+        "bic": deviance + np.log(q * first["n_rows"]) * n_parameters,
     }

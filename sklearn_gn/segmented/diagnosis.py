@@ -132,7 +132,10 @@ def _jump(model):
     segments = model.segments_
     few = model.min_rows or FEWEST_ROWS
     short = segments["n_rows"] <= few
-    rise = np.abs(segments["slope"]) * _numbers(segments["end"] - segments["start"])
+    length = segments["end"] - segments["start"]
+    if length.dtype.kind == "m":  # of dates, whose slopes are per day
+        length = length / np.timedelta64(1, "D")
+    rise = np.abs(segments["slope"]) * length
     steep = short & (rise > _RISE * model.noise_std_)
     alone = ~short[:-2] & steep[1:-1] & ~short[2:]
     if model._fit.form.step or not alone.any():
@@ -144,13 +147,6 @@ def _jump(model):
         f"{rise[k]:.3g}. This looks like a jump: set jumps=True."
     )
     return Finding("breakpoints", text, "jumps")
-
-
-def _numbers(distances):
-    """Return distances along the feature, in days if it holds dates."""
-    if distances.dtype.kind == "m":
-        return distances / np.timedelta64(1, "D")
-    return distances
 
 
 def _uncertain(model):
@@ -237,7 +233,7 @@ def _correlation(model):
         return None
     text = (
         "Neighbouring residuals are correlated: the correlation is "
-        f"{model.residual_correlation_:.2f}, {_standard_errors(model):.0f} standard "
+        f"{model.residual_correlation_:.2f}, {model._correlation_errors:.0f} standard "
         "errors from zero. "
     )
     if chosen:
@@ -258,11 +254,7 @@ def _correlation(model):
 
 def is_correlated(model):
     """Return whether neighbouring residuals are correlated, beyond rounding errors."""
-    return not _is_exact(model) and _standard_errors(model) > SIGNIFICANT
-
-
-def _standard_errors(model):
-    return model.residual_correlation_ / model._correlation_error
+    return not _is_exact(model) and model._correlation_errors > SIGNIFICANT
 
 
 def _is_at_limit(model):

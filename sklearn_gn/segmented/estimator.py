@@ -50,17 +50,6 @@ from sklearn_gn.segmented.selection import CRITERIA
 from sklearn_gn.segmented.summary import summarise
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
-_BY_FEATURE = (
-    "breakpoints_",
-    "breakpoint_std_",
-    "breakpoint_interval_",
-    "segments_",
-    "jumps_",
-    "selection_path_",
-    "_held_by_bounds",
-    "_cut_by_bounds",
-)
-_OF_COLUMNS = ("segments_", "jumps_", "parameters_")  # of y, lists
 _OF_UPDATES = ("_kept", "_stream")  # which a saved model leaves behind
 _NOT_OF_EVERY_FIT = ("robust_weights_", "estimators_", "_row_checks", *_OF_UPDATES)
 _COUNT = Interval(Integral, 0, None, closed="left")
@@ -208,14 +197,6 @@ class SegmentedRegressor(
     ``max_breakpoints``, allow ``jumps``, or compare the numbers of breakpoints in
     ``selection_path_``. The :doc:`user guide </user_guide/segmented>` has more.
 
-    References
-    ----------
-    V. M. R. Muggeo, "Estimating regression models with unknown break-points",
-    Statistics in Medicine 22 (2003), 3055-3071.
-
-    Y. Eo and J. Morley, "Likelihood-ratio-based confidence sets for the timing of
-    structural breaks", Quantitative Economics 6 (2015), 463-497.
-
     Examples
     --------
     >>> import numpy as np
@@ -256,7 +237,6 @@ class SegmentedRegressor(
         "slopes": [tuple, list, None],
         "through": ["array-like", None],
     }
-    _feature = 0  # the broken one that attributes are about
     _is_limited = False  # by max_breakpoints, of which more would have been chosen
 
     def __init__(
@@ -407,12 +387,9 @@ class SegmentedRegressor(
             size = np.maximum(size, np.finfo(float).tiny)
             self.robust_weights_ = np.minimum(1, BOUND * scale / size)
         if self.n_breakpoints == "auto":
-            outlying = np.empty(0, int)
-            if self.loss == "squared_error":
-                few = 1 + (self.min_rows or preparation.FEWEST_ROWS)
-                outlying = robust.outlying_rows(fit, prepared, options, few)
-                outlying = order[outlying]
-            warn_of_number(self, outlying)
+            few = 1 + (self.min_rows or preparation.FEWEST_ROWS)
+            outlying = robust.outlying_rows(fit, prepared, options, few)
+            warn_of_number(self, order[outlying] if self.loss != "huber" else ())
         return self
 
     @takes_only_chunks
@@ -477,15 +454,11 @@ class SegmentedRegressor(
         order = np.argsort(X[:, self._columns[0]], kind="stable")
         order = order[repeats[order] > 0]
         x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
-        data = several.Data(
-            *(a[order] for a in (x, linear, y, weight, repeats, offset)),
-            variance if absolute_sigma else None,
-            kinds[0],
-        )
-        names = self._all_names()[0]
-        family = Family(self.family)
-        family.check(data.y)
-        found = several.fit_several(self, data, family, names)
+        rows = [a[order] for a in (x, linear, y, weight, repeats, offset)]
+        family, names = Family(self.family), self._all_names()[0]
+        family.check(rows[2])
+        variance = variance if absolute_sigma else None
+        found = several.fit_several(self, family, kinds[0], variance, *rows)
         self._set_found(kinds, family, *found)
         self._row_checks = RowChecks(len(y))
         asked = several.numbers_of(self, len(names))
@@ -517,20 +490,14 @@ class SegmentedRegressor(
         state = vars(of_columns[0]) | {"autocorrelation": self.autocorrelation}
         vars(self).clear()
         vars(self).update(state)
-        self.estimators_ = of_columns
-        for name in _OF_COLUMNS:
+        self.estimators_ = self._parts = of_columns
+        for name in ("segments_", "jumps_", "parameters_"):
             setattr(self, name, [getattr(one, name) for one in of_columns])
         for name in ("noise_std_", "residual_correlation_"):
             setattr(self, name, np.array([getattr(one, name) for one in of_columns]))
-        self.statistics_ = columns.statistics(
-            [one.statistics_ for one in of_columns], fits
-        )
+        self.statistics_ = columns.statistics(of_columns)
         if self.n_breakpoints == "auto":
-            warn_of_number(
-                max(
-                    of_columns, key=lambda one: np.nan_to_num(one.residual_correlation_)
-                )
-            )
+            warn_of_number(max(of_columns, key=is_correlated))
         return self
 
     def _set_found(self, kinds, family, noise, noise_std, figures, features):
@@ -542,43 +509,46 @@ class SegmentedRegressor(
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
         self._fits, self._family = [fit for fit, *_ in features], family
-        self._date_kinds, self._is_listed = kinds, preparation.is_listed(self)
+        self._date_kinds, self._parts, is_listed = (
+            kinds,
+            [],
+            preparation.is_listed(self),
+        )
         self._covariance = Covariance(self.covariance, self.hac_lags)
         self.autocorrelation_, self._redundancy = noise
-        self.parameters_ = several.parameter_table(self._fits, *self._all_names())
+        self.parameters_ = inference.parameter_table(self._fits, *self._all_names())
         unknown = family.has_known_variance or self._fits[0].is_noise_unknown
         self.noise_std_ = float("nan" if unknown else noise_std)
-        self.residual_correlation_, self._correlation_error = (
-            inference.residual_correlation(*features[0][:2])
-        )
+        correlation, error = inference.residual_correlation(*features[0][:2])
+        self.residual_correlation_ = correlation
+        self._correlation_errors = correlation / error
         self.statistics_ = {name: float(value) for name, value in figures.items()}
-        each = []
-        for kind, (fit, _, rows, interval, at_bounds, path) in zip(
-            kinds, features, strict=True
-        ):
-            to_user = np.asarray if kind is None else dates.from_days
+        parts = []
+        for f, (fit, _, rows, interval, at_bounds, path) in enumerate(features):
+            to_user = np.asarray if kinds[f] is None else dates.from_days
             segments = inference.segment_table(fit, rows)
             for name in ("start", "end"):
                 segments[name] = to_user(segments[name])
-            errors, jumps = inference.breakpoint_errors(fit), segments["jump"][1:]
-            ends = to_user(fit.breakpoints), errors, to_user(interval)
-            each.append([*ends, segments, jumps, path, *at_bounds])
-        for name, values in zip(_BY_FEATURE, zip(*each, strict=True), strict=True):
-            setattr(self, name, list(values) if self._is_listed else values[0])
+            own = {
+                "breakpoints_": to_user(fit.breakpoints),
+                "breakpoint_std_": inference.breakpoint_errors(fit),
+                "breakpoint_interval_": to_user(interval),
+                "segments_": segments,
+                "jumps_": segments["jump"][1:],
+                "selection_path_": path,
+            }
+            parts.append(copy(self))
+            vars(parts[f]).update(own, _feature=f, _is_listed=False, _fit=fit)
+            parts[f]._held_by_bounds, parts[f]._cut_by_bounds = at_bounds
+        vars(self).update(vars(parts[0]), _is_listed=is_listed)
+        if is_listed:
+            self._parts = parts
+            for name in own:
+                setattr(self, name, [getattr(part, name) for part in parts])
 
     def _views(self):
-        """Return the model, or of several broken features what it says of each."""
-        if not self._is_listed:
-            return getattr(self, "estimators_", [self])
-        views = [copy(self) for _ in self._fits]
-        for f, view in enumerate(views):
-            own = {name: getattr(self, name)[f] for name in _BY_FEATURE}
-            vars(view).update(own, _feature=f, _is_listed=False)
-        return views
-
-    @property
-    def _fit(self):
-        return self._fits[self._feature]
+        """Return what the model says of each broken feature, or column of y."""
+        return self._parts or [self]
 
     @property
     def _column(self):
@@ -636,11 +606,9 @@ class SegmentedRegressor(
         self._warn_of_room(prepared, options, kind, len(t))
         # Waves that need more breakpoints than were tried pass for correlated noise.
         values, most = path.get("bic", [0, 1]), int(path["n_breakpoints"][-1])
-        is_lowest = (
-            self.n_breakpoints == "auto" and np.argmin(values) == len(values) - 1
-        )
+        is_lowest = np.argmin(values) == len(values) - 1
         self._is_limited = False
-        if is_lowest and len(t) < most:
+        if self.n_breakpoints == "auto" and is_lowest and len(t) < most:
             wider = clone(self).set_params(max_breakpoints=2 * most)
             found = selection.find_breakpoints(wider, [prepared], options)[0]
             self._is_limited = len(found[0][0]) > most

@@ -209,27 +209,32 @@ def user_parameters(fit):
     return values, covariance
 
 
-def parameter_table(fit, x_name, linear_names):
+def parameter_table(fits, names, linear_names):
     """Return the parameters of the design with their errors, a dict of arrays.
 
-    The changes of slope at estimated breakpoints have no p-value: without a change
-    there is no breakpoint, and t is not distributed as t.
+    The broken features have ``names``. The changes of slope at estimated breakpoints
+    have no p-value: without a change there is no breakpoint, and t is not distributed
+    as t.
     """
+    fit, labels, is_change = fits[0], ["intercept"], [False]
+    for name, own in zip(names, fits, strict=True):
+        of = f"{name} " if len(fits) > 1 else ""
+        labels += [name] * own.form.slope
+        is_change += [False] * own.form.slope
+        for kind in ["slope change"] * own.form.ramp + ["jump"] * own.form.step:
+            labels += [f"{of}{kind} {k}" for k in range(1, len(own.t) + 1)]
+            is_change += [*own.free]
+    labels += linear_names
     values, covariance = user_parameters(fit)
-    n = len(fit.coef)
-    numbers = range(1, len(fit.t) + 1)
-    names = ["intercept"] + [x_name] * fit.form.slope
-    names += [f"slope change {k}" for k in numbers] * fit.form.ramp
-    names += [f"jump {k}" for k in numbers] * fit.form.step
+    n = len(labels)
     values, std = values[:n], np.sqrt(np.maximum(np.diagonal(covariance)[:n], 0))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = values / std
     p = 2 * stdtr(fit.degrees_of_freedom, -np.abs(t))
-    p[fit.ramps[fit.free[: len(fit.ramps)]]] = np.nan
-    p[fit.steps[fit.free[: len(fit.steps)]]] = np.nan
+    p[np.flatnonzero(is_change)] = np.nan
     width = fit.half_width * std
     return {
-        "name": np.array(names + list(linear_names), dtype=object),
+        "name": np.array(labels, dtype=object),
         "estimate": values,
         "std_error": std,
         "t": t,
@@ -310,7 +315,9 @@ def segment_table(fit, rows):
     slope, intercept = _line_gradients(fit, values)
     width = fit.half_width[..., None]
     table, k, t = {}, fit.t.shape[-1], fit.breakpoints
-    low, high = (fit.scaling.to_user(x[..., None]) for x in _ends(rows))
+    last = np.count_nonzero(rows.weight, axis=-1, keepdims=True) - 1
+    low = fit.scaling.to_user(rows.x[..., :1])
+    high = fit.scaling.to_user(np.take_along_axis(rows.x, last, axis=-1))
     table["start"] = np.concatenate([low, t], axis=-1)
     table["end"] = np.concatenate([t, high], axis=-1)
     # Without the derivatives by the breakpoints: the line itself.
@@ -336,14 +343,6 @@ def segment_table(fit, rows):
     ends = [np.zeros_like(fit.n_rows), *before, np.sum(rows.weight, -1)]
     table["n_rows"] = np.diff(np.stack(ends, axis=-1), axis=-1)
     return table
-
-
-def _ends(rows):
-    """Return the first and the last position of positive weight."""
-    if rows.x.ndim == 1:
-        return rows.x[0], rows.x[-1]
-    last = np.count_nonzero(rows.weight, axis=-1) - 1
-    return rows.x[:, 0], rows.x[np.arange(len(last)), last]
 
 
 def _line_gradients(fit, values):

@@ -143,11 +143,6 @@ def make_table(rows, repeats):
     )
 
 
-def select(table, series):
-    """Return the table of some of the series; of one, several times, without copies."""
-    return Table(*(rows_of(a, series) for a in table))
-
-
 def rows_of(array, series):
     """Return ``array[series]``, a view where all are the same row of memory."""
     if array.strides[0] == 0 or len(array) == 1:
@@ -337,7 +332,7 @@ class Problem(NamedTuple):
         if np.arange(n)[series].size == n:
             return self
         return Problem(
-            select(self.table, series),
+            Table(*(rows_of(a, series) for a in self.table)),
             self.form,
             self.known[series],
             Limits(*(a[series] for a in self.limits)),

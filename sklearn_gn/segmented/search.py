@@ -1,23 +1,18 @@
 """Search for the best breakpoints, of several series side by side.
 
-1. Upwards, a breakpoint is inserted where the residual sum of squares falls most: it is
-   known exactly for every position and, of kinks, between the positions, the other
-   breakpoints held. Then kinks move between the positions by joint Gauss-Newton steps,
-   in the form of Muggeo ("Estimating regression models with unknown break-points",
-   2003) and in the plain one, in several lengths, the best of which is taken.
+1. Upwards, a breakpoint is inserted where the residual sum of squares falls most, at a
+   position or where the lines of both sides meet between two. Then kinks move by joint
+   Gauss-Newton steps, in the form of Muggeo ("Estimating regression models with unknown
+   break-points", 2003) and in the plain one.
 2. Downwards, the breakpoint whose absence costs least is deleted.
-3. Of the number that is chosen, two kinks also descend from the best place of the
-   second for every place of the first and from where three lines meet between rows,
-   more of them from those of dynamic programming (:mod:`.programme`). Then every
-   breakpoint is taken out in turn and inserted again, at all positions, as long as that
-   helps.
+3. Of the number that is chosen, kinks also descend from other starts, and every
+   breakpoint is taken out in turn and inserted again, as long as that helps.
 
 Of every number the best fit is kept. The way up ends where the criterion no longer
 falls and the residuals of neighbouring rows are not correlated: kinks of a slope that
 goes up and down by turns are of no use before most of them are there. Segments that
-share no parameter need no search: the best partition is computed, see
-:mod:`sklearn_gn.segmented.partition`. A breakpoint at which the function may jump
-lies halfway between two positions.
+share no parameter need no search, see :mod:`sklearn_gn.segmented.partition`. A
+breakpoint at which the function may jump lies halfway between two positions.
 """
 
 from functools import partial
@@ -174,7 +169,11 @@ def refine(problem, knots, rss):
 
 
 def _best_descent(problem, knots, rss):
-    """Return the best kinks of one series, also from other starts."""
+    """Return the best kinks of one series, also from other starts.
+
+    Of two kinks these are the best place of the second for each place of the first, and
+    where three lines meet between the rows; of more, those of dynamic programming.
+    """
     if knots.shape[1] > 2:
         starts = kinks_at_rows(problem, knots)
     else:  # where the best second kink for each place of the first is a minimum

@@ -1,4 +1,4 @@
-"""From the user's data to the joint problem, and from its solution to tables.
+"""From the user's data to the joint problem, and from its solution to fits.
 
 The joint fit (:mod:`sklearn_gn.segmented.joint`) is read off as one fit of each broken
 feature, in which the columns and the derivatives of the other broken features are
@@ -7,7 +7,6 @@ and the covariance of the whole.
 """
 
 from numbers import Integral
-from typing import NamedTuple
 
 import numpy as np
 
@@ -39,19 +38,6 @@ from sklearn_gn.segmented.preparation import (
 from sklearn_gn.segmented.problem import Scaling
 
 _OF_ONE_FEATURE = ("breakpoints", "bounds", "min_distance", "slopes", "through")
-
-
-class Data(NamedTuple):
-    """Rows of positive weight, in the order of the first broken feature."""
-
-    x: np.ndarray  # (n, F) broken features
-    linear: np.ndarray  # (n, m)
-    y: np.ndarray
-    weight: np.ndarray  # repeats times precisions
-    repeats: np.ndarray
-    offset: np.ndarray
-    variance: float | None  # of a row of weight one, where it is known
-    kind: str | None  # of the dates of the first broken feature
 
 
 def check_parameters(model, n_features):
@@ -105,27 +91,28 @@ def numbers_of(model, n_features):
     return [None if n == "auto" else int(n) for n in given]
 
 
-def fit_several(model, data, family, names):
+def fit_several(model, family, kind, variance, *rows):
     """Return noise, its deviation and the figures of the joint fit, and its features.
 
-    Of each of these, whose ``names`` are given, there are the fit with the joint
-    parameters, its rows by precision and by number, intervals, what bounds hold back
-    and cut, and the path.
+    The rows of positive weight, in the order of the first broken feature, are given by
+    broken features (n, F), whose first may hold dates of a ``kind``, linear ones, y,
+    weights, repeats and offsets; the ``variance`` is that of a row of weight one, if it
+    is known. Of each broken feature there are the fit with the joint parameters, its
+    rows by precision and by number, intervals, what bounds hold back and cut, and the
+    path.
     """
-    joint, scalings = _joint_of(model, data, family, names)
-    most = min(model.max_breakpoints, len(data.y))
-    numbers = [n and min(n, len(data.y)) for n in numbers_of(model, len(names))]
+    joint, scalings = _joint_of(model, family, kind, *rows)
+    n = len(joint.y)
+    numbers = [k and min(k, n) for k in numbers_of(model, len(scalings))]
+    most = min(model.max_breakpoints, n)
     state, paths = find(joint, numbers, most, str(model.criterion))
-    for f, path in enumerate(paths):
-        if path is None:
-            paths[f] = {"n_breakpoints": np.array([len(state.t[f])])}
-    variance = 1.0 if family.has_known_variance else None
-    if data.variance is not None:
-        variance = data.variance / float(scalings[0].y_size) ** 2
-    known = None if variance is None else np.array([variance])
-    kind = Covariance(model.covariance, model.hac_lags, known)
-    correlation = None if family.has_known_variance else model.autocorrelation
-    read, figures, noise = _read(joint, state, scalings, kind, correlation)
+    correlation, known = model.autocorrelation, None
+    if family.has_known_variance:
+        correlation, known = None, np.ones(1)
+    elif variance is not None:
+        known = np.array([variance / float(scalings[0].y_size) ** 2])
+    noise_kind = Covariance(model.covariance, model.hac_lags, known)
+    read, figures, noise = _read(joint, state, scalings, noise_kind, correlation)
     features = [
         (*own, (np.zeros(len(own[0].t), bool),) * 2, path)
         for own, path in zip(read, paths, strict=True)
@@ -133,38 +120,34 @@ def fit_several(model, data, family, names):
     return noise, read[0][0].noise_std, figures, features
 
 
-def _joint_of(model, data, family, names):
+def _joint_of(model, family, kind, x, linear, y, weight, repeats, offset):
     """Return the joint problem in the units of the search, and the scalings."""
-    y = data.y - (0 if family.has_known_variance else data.offset)
-    first = prepare(data.x[:, 0], y, data.linear, data.weight)
+    if not family.has_known_variance:
+        y, offset = y - offset, np.zeros(len(y))
+    first = prepare(x[:, 0], y, linear, weight)
     scaling = first.scaling
-    offset = data.offset
     if family.has_known_variance:
         scaling = scaling._replace(y_center=np.float64(0), y_size=np.float64(1))
-        scaled_y = data.y
     else:
-        scaled_y, offset = first.rows.y, np.zeros(len(y))
+        y = first.rows.y
     scalings = []
-    for x in data.x.T:
-        low, high = x.min(), x.max()
-        size = np.float64((high - low) / 2 or 1.0)
-        scalings.append(
-            scaling._replace(center=np.float64((low + high) / 2), size=size)
-        )
-    options, own = options_of(model, data.kind), scalings[0]
-    check_inside(first._replace(scaling=own), options.known, data.kind)
+    for low, high in zip(x.min(axis=0), x.max(axis=0), strict=True):
+        center, size = (low + high) / 2, np.float64((high - low) / 2 or 1.0)
+        scalings.append(scaling._replace(center=center, size=size))
+    options, own = options_of(model, kind), scalings[0]
+    check_inside(first._replace(scaling=own), options.known, kind)
     form = options.form
-    least = options.min_rows or fewest_rows(form, data.repeats.sum())
+    least = options.min_rows or fewest_rows(form, repeats.sum())
     options = options._replace(
         form=form._replace(sign=0) if model.slopes is not None else form,
         known=own.x(options.known),
         bounds=tuple(own.x(np.array(options.bounds))),
         min_distance=options.min_distance / float(own.size),
         min_rows=float(least),
-        autocorrelation=None if len(names) > 1 else options.autocorrelation,
+        autocorrelation=None if len(scalings) > 1 else options.autocorrelation,
     )
     slopes, points = [], []
-    number = numbers_of(model, len(names))[0]
+    number = numbers_of(model, len(scalings))[0]
     if model.slopes is not None:
         listed = not isinstance(model.slopes, tuple)
         if number is None and listed:
@@ -180,27 +163,16 @@ def _joint_of(model, data, family, names):
             for *condition, value in parse_slopes(model.slopes, n_segments)
         ]
     if model.through is not None:
-        if data.linear.shape[1]:
+        if linear.shape[1]:
             raise ValueError("through is for X with one feature, the one that breaks.")
-        for x, target in parse_points(model.through):
-            at = float(own.x(np.array([x]))[0])
+        for position, target in parse_points(model.through):
+            at = float(own.x(np.array([position]))[0])
             value = float((target - scaling.y_center) / scaling.y_size)
-            points.append((at, value, f"through=({x:g}, {target:g})"))
-    scaled = zip(data.x.T, scalings, strict=True)
+            points.append((at, value, f"through=({position:g}, {target:g})"))
+    scaled = zip(x.T, scalings, strict=True)
     x = [np.clip(each.x(column), -1, 1) for column, each in scaled]
-    joint = Joint(
-        form,
-        x,
-        first.rows.linear,
-        scaled_y,
-        offset,
-        data.weight,
-        data.repeats,
-        family,
-        slopes,
-        points,
-        options,
-    )
+    rows = x, first.rows.linear, y, offset, weight, repeats
+    joint = Joint(form, *rows, family, slopes, points, options)
     return joint, scalings
 
 
@@ -334,34 +306,3 @@ def _figures(joint, state, fit):
         "aic": deviance + 2 * p,
         "bic": deviance + np.log(n_rows) * p,
     }
-
-
-# --- tables --------------------------------------------------------------------------
-
-
-def parameter_table(fits, names, linear_names):
-    """Return the table of all parameters, the broken features by their names."""
-    form, first = fits[0].form, names[0]
-    others = []
-    for name, fit in zip(names[1:], fits[1:], strict=True):
-        numbers = range(1, len(fit.t) + 1)
-        others += [name] * form.slope
-        others += [f"{name} slope change {k}" for k in numbers] * form.ramp
-        others += [f"{name} jump {k}" for k in numbers] * form.step
-    derived = sum(len(fit.kinks) for fit in fits[1:])
-    hidden = [""] * derived
-    table = inference.parameter_table(fits[0], first, [*others, *linear_names, *hidden])
-    n = len(table["name"]) - derived
-    table = {key: column[:n] for key, column in table.items()}
-    own = 1 + form.slope
-    k = len(fits[0].t) * (form.ramp + form.step)
-    if len(fits) > 1:
-        table["name"][own : own + k] = [
-            f"{first} {name}" for name in table["name"][own : own + k]
-        ]
-    start = own + k
-    for fit in fits[1:]:
-        k = len(fit.t) * (form.ramp + form.step)
-        table["p_value"][start + form.slope : start + form.slope + k] = np.nan
-        start += form.slope + k
-    return table
