@@ -158,7 +158,7 @@ def batch_step(model, maps, batch, penalties, damping):
     inputs = [linear_inputs(model, x, trace), *(layer.inputs for layer in trace)]
     margin, gradient = margins(output @ inputs[0], y)
     # The derivatives of the margins in the values, and in the neurons of each layer.
-    back, upper = [], output[:, 1 + model.n_slopes :].T @ gradient
+    back, upper = [], output[:, -model.sizes[-1] :].T @ gradient
     for layer, own in zip(reversed(layers), reversed(trace), strict=True):
         back.append(own.slopes * upper)
         upper = layer[:, 1:].T @ back[-1]
