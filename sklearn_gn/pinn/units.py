@@ -155,7 +155,10 @@ def _level(rows, given):
 def _sizes(rows, level, known, waves):
     """Sizes (q,) of the outputs; 0 for those that nothing is known of."""
     known = np.array(known)
-    sizes = np.maximum(known, _sizes_by_fluxes(rows, level, known > 0))
+    # Fluxes by an unknown coefficient are as far off as its start.
+    is_told = (known > 0) & bool(rows.problem.unknown)
+    fluxes = _sizes_by_fluxes(rows, level, known > 0)
+    sizes = np.where(is_told, known, np.maximum(known, fluxes))
     if len(sizes) == 1:
         if not known[0]:
             sizes = np.maximum(sizes, _balanced(rows, level, known, waves))
@@ -253,14 +256,16 @@ def coefficient_starts(problem, center, scale):
         if first.ndim or first == 0:
             continue
         shares = partial(_share_of_terms, rows, name, np.array(center), np.array(scale))
-        share = shares(float(first))
-        if not (share > 0 and (share < 1 / VISIBLE or share > VISIBLE)):
+        begin, eps = 1.0, np.finfo(float).eps
+        while (share := shares(float(first * begin))) == 0 and begin * eps < 1 / eps:
+            begin /= eps  # a term that is lost by rounding has no share
+        if share == 0 or (begin == 1 and 1 / VISIBLE <= share <= VISIBLE):
             continue
         factor = _secant(
             lambda f, shares=shares, first=first: (
                 -np.log([shares(float(first * f[0]))])
             ),
-            np.ones(1),
+            np.full(1, begin),
         )
         start = float(first * factor[0])
         if np.isfinite(start):
