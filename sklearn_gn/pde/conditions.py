@@ -8,18 +8,16 @@ A condition draws its points and is the function of their residual:
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn._typing import Array
-from sklearn_gn.pde.calls import call, flat, named_parameters
 from sklearn_gn.pde.coefficients import Unknown, numbers
-from sklearn_gn.pde.domains import Domain
+from sklearn_gn.pde.domains import Domain, PointCloud, draw
 from sklearn_gn.pde.operators import d, value_and_slope
-from sklearn_gn.pde.outlines import PointCloud
-from sklearn_gn.pde.patches import draw
+from sklearn_gn.pde.residual_classes import call, flat, named_parameters
 
 
 class Points(NamedTuple):
@@ -100,12 +98,15 @@ class BaseCondition:
         del domain
         return self.on
 
+    def faces(self, domain: Domain) -> tuple[str, ...]:
+        """Names of the faces it holds on; none if points or a function say where."""
+        on = self.where(domain)
+        if isinstance(on, str):
+            return tuple(domain.patches()) if on == "boundary" else (on,)
+        return on if isinstance(on, tuple) else ()
+
     def sample(
-        self,
-        domain: Domain,
-        n: int,
-        rng: np.random.RandomState,
-        method: Literal["sobol", "halton", "uniform"] = "sobol",
+        self, domain: Domain, n: int, rng: np.random.RandomState, method: str = "sobol"
     ) -> Points:
         """Draw the points of n residuals, with normals where they are needed."""
         on = self.where(domain)
@@ -116,18 +117,15 @@ class BaseCondition:
             )
         if isinstance(on, PointCloud):
             points, normals = on.take(n, rng)
-        elif isinstance(on, Domain):
-            points, normals = draw(on.boundary(), n, rng, method)
         else:
-            points, normals = draw(domain.boundary(on), n, rng, method)
+            part = on.boundary() if isinstance(on, Domain) else domain.boundary(on)
+            points, normals = draw(part, n, rng, method)
         if self.needs_normals and not normals.any():
             raise ValueError(
                 f"{self.kind} needs normals: give them by "
                 "on=PointCloud(points, boundary=points, normals=normals)."
             )
-        return Points(
-            points[:, None], normals if self.needs_normals else normals[:, :0]
-        )
+        return Points(points[:, None], normals[:, : self.n_data(domain.dim)])
 
     def _outputs(self, field):
         """The outputs that the condition is about, as a field of shape (k,)."""
@@ -452,15 +450,9 @@ class Periodic(BaseCondition):
     def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Differences between the two points, of shape (k,)."""
         del data, coefficients
-        fields = [self._outputs(field) for field in fields]
-        if not self.derivatives:
-            return _difference(fields, points)
-        slopes = [d(field, self.axis) for field in fields]
+        pairs = [[self._outputs(field) for field in fields]]
+        if self.derivatives:
+            pairs.append([d(field, self.axis) for field in pairs[0]])
         return jnp.concatenate(
-            [_difference(fields, points), _difference(slopes, points)]
+            [low(points[0]) - high(points[1]) for low, high in pairs]
         )
-
-
-def _difference(fields, points):
-    low, high = (field(x) for field, x in zip(fields, points, strict=True))
-    return low - high

@@ -60,7 +60,6 @@ _CG_TOL, _CG_ITERATIONS = 1e-10, 500
 _TRUSTED = 0.1  # gain ratio from which the predicted reduction counts as achieved
 _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
 _PART = 0.1  # of a step, over which its second difference is taken
-_ROUNDING = 1e-6  # relative change of a step by it, above which the step is refined
 
 
 def step(points, state, settings):
@@ -282,7 +281,7 @@ def trial(
     (r(theta + h v) - r - h J v)``, as that of Transtrum and Sethna.
     """
     library, dual = library_of(r), _is_dual(r, net, curvature)
-    refine = floor > _ROUNDING * shift
+    refine = floor > np.sqrt(np.finfo(r.dtype).eps) * shift  # by rounding errors
     inverse = _inverse(net, parts, curvature, shift, refine, dual)
 
     def answer(right):

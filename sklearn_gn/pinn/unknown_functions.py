@@ -37,9 +37,10 @@ from scipy.optimize import minimize
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.factors import factor, singular_triplets
-from sklearn_gn.pinn.model import ROUNDING, coefficient_values, network
+from sklearn_gn.pde.given_values import ROUNDING
+from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.residuals import row_residuals
-from sklearn_gn.pinn.solution import Posterior
+from sklearn_gn.pinn.solution import Posterior, coefficient_slopes
 
 _WAVES = {1: 30, 2: 8, 3: 4}  # largest wave number, by the number of axes
 _PERIOD = 1.3  # of the longest wave, in lengths of the domain
@@ -227,7 +228,7 @@ class FunctionPosterior(Posterior):
         """Error bars of the coefficients that were to be found, by name."""
         if self.too_many_axes or not self.net.extra.size:
             return super().coefficient_deviations()
-        both = _coefficient_slopes(self.model.problem, self.net.extra)
+        both = coefficient_slopes(self.model.problem, self.net.extra)
         last = slice(-self.net.extra.size, None)
         return {
             name: self._deviations(np.float64(slopes), last)
@@ -298,11 +299,6 @@ class FunctionPosterior(Posterior):
         )
         found, root = form.most_probable(noise, deviations)
         return to_changes @ (-found - now), to_changes @ root
-
-
-@partial(jit_by_size, static_argnames="problem")
-def _coefficient_slopes(problem, extra):
-    return jax.jacfwd(partial(coefficient_values, problem))(extra)
 
 
 @partial(jit_by_size, static_argnames="model")

@@ -19,11 +19,11 @@ from sklearn_gn.pde import (
     d,
     laplacian,
 )
+from sklearn_gn.pinn.enrichment import posed, units
 from sklearn_gn.pinn.enrichment import waves as spectrum
-from sklearn_gn.pinn.enrichment.corners import corner_functions, rough_corners
-from sklearn_gn.pinn.enrichment.posed import posed, units
+from sklearn_gn.pinn.enrichment.singular import corner_functions, rough_corners
+from sklearn_gn.pinn.iteration import distinct
 from sklearn_gn.pinn.model import Model, network, start_parameters, wider
-from sklearn_gn.pinn.points import distinct
 from sklearn_gn.solvers import DNGD
 
 SQUARE = Box(x=(0, 2), y=(1, 2))
