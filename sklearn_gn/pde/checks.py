@@ -23,7 +23,6 @@ from sklearn_gn.pde.residual_classes import (
     check_signature,
     derivatives,
     explained_errors,
-    named_errors,
     named_parameters,
     slopes_at_zero,
 )
@@ -42,7 +41,7 @@ def check_problem(problem, default_network=True):
     problem.residual_classes()
     if problem.exact is not None and not is_reference(problem.exact):
         x = jax.ShapeDtypeStruct((problem.domain.dim,), np.float64)
-        with jax.enable_x64(True), named_errors("exact"), explained_errors():
+        with jax.enable_x64(True), explained_errors("exact"):
             jax.eval_shape(lambda x: problem._as_outputs(problem.exact(x), "exact"), x)
     rng = np.random.RandomState(0)
     points = problem.probes(_POINTS, rng)
@@ -117,18 +116,21 @@ def _check_arguments(problem):
 
 def _check_coefficients(problem):
     """Check that functions name coefficients, and that each of these has a use."""
-    names = tuple(problem.coefficients)
-    with named_errors("residual"):
-        check_signature(problem.residual, 2, names, "the field and the point")
-    calls = [(problem.residual, 2)]
+    names, both = tuple(problem.coefficients), "the field and the point"
+    calls = [("residual", problem.residual, 2, both, names)]
     for condition in problem.conditions:
-        for function, n_given in condition.functions:
-            what = "the field and the point" if n_given == 2 else "the point"
-            extra = ("normal",) if n_given == 2 else ()
-            with named_errors(condition.name or condition.kind):
-                check_signature(function, n_given, (*extra, *names), what)
-            calls.append((function, n_given))
-    named = [named_parameters(*entry) for entry in calls]
+        own = condition.name or condition.kind
+        for argument in ("value", "a", "b"):
+            value = getattr(condition, argument, None)
+            calls.append((own, value, 1, "the point", names))
+        equation = getattr(condition, "residual", None)
+        calls.append((own, equation, 2, both, ("normal", *names)))
+    named = []
+    for own, function, n_given, what, given in calls:
+        if callable(function):
+            with explained_errors(own):
+                check_signature(function, n_given, given, what)
+            named.append(named_parameters(function, n_given))
     for name in names:
         if not any(takes_all or name in found for found, takes_all in named):
             raise ValueError(

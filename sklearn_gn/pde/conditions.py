@@ -8,7 +8,7 @@ A condition draws its points and is the function of their residual:
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -59,6 +59,10 @@ class BaseCondition:
 
     n_fields = 1  # P: fields, hence points, of one residual
     needs_normals = False
+    kind: ClassVar[str]  # its name if it is given none
+
+    def __init_subclass__(cls):
+        cls.kind = cls.__name__.lower()
 
     def __post_init__(self):
         if not 0 < self.weight < np.inf:
@@ -68,18 +72,6 @@ class BaseCondition:
         for name in ("outputs", "on", "value", "a", "b"):
             if hasattr(self, name):
                 object.__setattr__(self, name, _frozen(getattr(self, name), name))
-
-    @property
-    def kind(self) -> str:
-        """Name of the condition if it is given none."""
-        return type(self).__name__.lower()
-
-    @property
-    def functions(self) -> list[tuple[Callable[..., Any], int]]:
-        """Functions of the user, each with the number of its positional arguments."""
-        given = {"value": 1, "a": 1, "b": 1, "residual": 2}
-        found = ((getattr(self, name, None), n) for name, n in given.items())
-        return [(function, n) for function, n in found if callable(function)]
 
     @property
     def own_number(self) -> int | None:

@@ -39,7 +39,7 @@ from sklearn_gn.pde.residual_classes import (
     Interior,
     Projection,
     ResidualClass,
-    named_errors,
+    explained_errors,
     traced_class,
 )
 
@@ -431,7 +431,7 @@ class Problem:
         x = self.domain.sample(n_interior, rng, method)
         points = {"interior": Points(x[:, None], x[:, :0])}
         for name, condition in self._named_conditions():
-            with named_errors(name):
+            with explained_errors(name):
                 points[name] = condition.sample(self.domain, counts[name], rng, method)
         return {n: p._replace(x=self._all_points(p.x)) for n, p in points.items()}
 

@@ -259,7 +259,6 @@ class Interface(BaseCondition):
 
     needs_normals = True
     n_fields = 2  # next to the interface, where known functions may have a cut
-    kind = "interface"
 
     def n_data(self, dim: int) -> int:
         """Number of the data of a point."""

@@ -170,36 +170,26 @@ def flat(result, x):
 
 
 @contextmanager
-def explained_errors(residual=None, works_swapped=None):
-    """Turn errors of common mistakes into ValueErrors that say what to write."""
+def explained_errors(name, residual=None, works_swapped=None):
+    """Turn errors into ValueErrors of a name; common mistakes say what to write."""
     try:
         yield
     except Exception as error:
+        text = str(error)
+        hints = (h for kind, t, h in _HINTS if isinstance(error, kind) and t in text)
+        text = next(hints, text)
+        if isinstance(error, AttributeError):
+            if isinstance(error.obj, (jax.core.Tracer, Field)):
+                text = _ATTRIBUTE.format(error.name)
         if residual is not None:
             code = getattr(residual, "__code__", None)
             names = () if code is None else code.co_varnames[:2]
             point_first = len(names) == 2 and names[0] in _POINT_NAMES
             swapped = point_first and "takes a field" in str(error)
             if swapped or works_swapped(residual):
-                name = getattr(residual, "__name__", "residual")
-                name = "residual" if name == "<lambda>" else name
-                raise ValueError(_SWAPPED.format(name=name)) from error
-        if isinstance(error, AttributeError):
-            if isinstance(error.obj, (jax.core.Tracer, Field)):
-                raise ValueError(_ATTRIBUTE.format(error.name)) from error
-        for kind, text, hint in _HINTS:
-            if isinstance(error, kind) and text in str(error):
-                raise ValueError(hint) from error
-        raise
-
-
-@contextmanager
-def named_errors(name):
-    """Turn errors into ValueErrors that say where they come from."""
-    try:
-        yield
-    except Exception as error:
-        raise ValueError(f"{name}: {error}") from error
+                own = getattr(residual, "__name__", "residual")
+                text = _SWAPPED.format(name="residual" if own == "<lambda>" else own)
+        raise ValueError(f"{name}: {text}") from error
 
 
 # --- what a trace computes ------------------------------------------------------------
@@ -265,6 +255,9 @@ def _walk(trace, arguments, visit):
             visit(equation, given, found)
         values |= zip(equation.outvars, found, strict=True)
     return [a.val if hasattr(a, "val") else values[a] for a in jaxpr.outvars]
+
+
+# --- the kinds of residuals ----------------------------------------------------------
 
 
 class ResidualClass(NamedTuple):
@@ -344,8 +337,7 @@ def traced_class(problem, name, function, n_points=1, n_data=0, weight=1.0):
     data = jax.ShapeDtypeStruct((n_data,), np.float64)
     with (
         jax.enable_x64(True),
-        named_errors(name),
-        explained_errors(residual, works_swapped),
+        explained_errors(name, residual, works_swapped),
     ):
         jaxpr = jax.make_jaxpr(evaluate)(points, data)
         (k,) = jaxpr.out_avals[0].shape

@@ -18,6 +18,7 @@ from sklearn_gn.data.rows import (
 from sklearn_gn.data.units import Units
 from sklearn_gn.pde import Box, Condition, Problem
 from sklearn_gn.pde.checks import check_problem, warn_of_missing_equations
+from sklearn_gn.pde.given_values import JUMP
 from sklearn_gn.pinn.iteration import batch_of
 from sklearn_gn.pinn.statement import (
     numbers_of_conditions,
@@ -26,7 +27,6 @@ from sklearn_gn.pinn.statement import (
 from sklearn_gn.runtime.fingerprint import known
 
 _VALIDATION_FRACTION = 0.1  # of the rows of a plain regression
-_NEARLY = 1e-3  # of the longest axis, by which observations may be outside
 
 
 class FitData(NamedTuple):
@@ -274,7 +274,7 @@ def _check_observed(y):
 
 def _only_inside(problem, X, *columns):
     """Points of observations in the domain, and what belongs to them."""
-    outside = problem.domain._is_outside(X, _NEARLY)
+    outside = problem.domain._is_outside(X, JUMP)  # of the longest axis
     if outside.any():
         n = "All" if outside.all() else f"{outside.sum()} of"
         found = (

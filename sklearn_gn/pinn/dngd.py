@@ -56,7 +56,7 @@ from sklearn_gn.pinn.windows import FALL
 _LOSS_BOUND = 1e-5  # of the damping that follows the loss
 DENSE = 10_000  # unknowns up to which the Gramian is formed
 RANK = 1000  # of the preconditioner, unless given
-_CG_TOL, _CG_ITERATIONS = 1e-10, 500
+_CG_ITERATIONS = 500
 _TRUSTED = 0.1  # gain ratio from which the predicted reduction counts as achieved
 _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
 _PART = 0.1  # of a step, over which its second difference is taken
@@ -349,7 +349,7 @@ def _inverse(net, parts, curvature, shift, refine, dual):
                 lambda y: product(y) + shift * y,
                 b,
                 precondition=preconditioner(curvature, shift),
-                tol=_CG_TOL,
+                tol=np.sqrt(np.finfo(b.dtype).eps),
                 max_iter=_CG_ITERATIONS,
             )[:2]
 

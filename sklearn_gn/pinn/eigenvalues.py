@@ -18,11 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.pde import Unknown
-from sklearn_gn.pde.given_values import ROUNDING
+from sklearn_gn.pde.given_values import N_POINTS, ROUNDING
 from sklearn_gn.pde.local_functions import constants, in_numpy, residuals_of_waves
-from sklearn_gn.pinn.model import N_POINTS
+from sklearn_gn.pinn.windows import FEW_ITERATIONS
 
-_HELD = 25  # iterations in which the coefficients keep their values
 _HEAVY = 100.0  # weight of the conditions meanwhile, lest the function becomes zero
 _NEAR = 0.2  # relative distance of a value to the initial one, that was wanted
 _CONSTANT = 1e-5  # change of a function that has none
@@ -40,7 +39,7 @@ class _Held(Unknown):
 
 def first_stages(problem, most_iterations):
     """Return easier problems to begin with, and their iterations, as of a sequence."""
-    n_iter = int(min(_HELD, most_iterations // 3))
+    n_iter = int(min(2 * FEW_ITERATIONS, most_iterations // 3))
     held = {n: _Held(c.initial, c.positive) for n, c in problem.unknown.items()}
     given = {**problem.coefficients, **held}
     heavy = tuple(replace(c, weight=_HEAVY * c.weight) for c in problem.conditions)

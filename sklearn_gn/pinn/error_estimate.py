@@ -37,10 +37,10 @@ from scipy.linalg import cho_factor, cho_solve, qr, solve_triangular
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg import jacobian as operators
+from sklearn_gn.pde.given_values import N_POINTS
 from sklearn_gn.pinn import pieces
 from sklearn_gn.pinn.model import (
     MOST_WEIGHTS,
-    N_POINTS,
     coefficient_values,
     n_waves,
     n_weights,

@@ -225,6 +225,9 @@ def prepare(observations, settings):
     return FixedPoints(*points, validation is not None, like)
 
 
+# --- the state, from one iteration to the next ---------------------------------------
+
+
 def initial_state(points, net, settings, memory=None):
     """Return the state at the start, on the first points."""
     model, level, march = settings.models[0], None, None
@@ -413,14 +416,13 @@ def losses_of_no_solution(points, settings, untrained, state):
     if not points.fresh or not settings.models[-1].activations:
         return float(first.sum()), ()
     *hidden, last = untrained.layers
-    constant = untrained._replace(layers=(*hidden, 0 * last))
-    level = fresh_losses(points, settings, constant, state)
-    if not np.isfinite(level.sum()):
-        # The equation is singular at zero, and huge near it.
-        one = np.zeros_like(last)
-        one[-1] = 1
-        constant = untrained._replace(layers=(*hidden, one))
+    for value in (0, 1):  # where the equation is singular at zero, and huge near it
+        bias = np.zeros_like(last)
+        bias[-1] = value
+        constant = untrained._replace(layers=(*hidden, bias))
         level = fresh_losses(points, settings, constant, state)
+        if np.isfinite(level.sum()):
+            break
     # Where a constant solves all but for rounding, nothing is learnt from its loss.
     rounding = (n_weights(untrained) * np.finfo(settings.dtype).eps) ** 2
     first, level = (np.append(losses, losses.sum()) for losses in (first, level))

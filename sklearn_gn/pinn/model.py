@@ -32,8 +32,6 @@ from sklearn_gn.networks._base import activation_function
 from sklearn_gn.pde.local_functions import LocalFunction
 
 FIRST_WIDTHS = (20,) * 2
-N_POINTS = 200  # at which values and residuals of a class, or signs, are taken
-PROBES = 64  # points at which an equation is looked at
 _WIDER = 1.5  # from one network to the next
 MOST_WEIGHTS = 3000  # of a network that grows, and whose whole matrix is looked at
 _SLOPES = 1.0, 20.0  # of new neurons, where the domain is [-1, 1]

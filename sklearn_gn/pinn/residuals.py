@@ -6,9 +6,11 @@ each with residuals rho of k components, and a weight w, the loss is
     L = 1/2 |r|^2,    r stacks  sqrt(w / N) rho  of all classes.
 
 What a residual needs of the network are derivatives at its point. Where these are of at
-most second order, they are propagated through the layers by hand (``taylor``),
+most second order, they are propagated through the layers by hand (``model``),
 and the residual is handed the Taylor polynomial that they make; all others
-differentiate the network itself, which is slower.
+differentiate the network itself, which is slower. Which ones a residual depends on is
+found by differentiating it in all of them, and the finding is tried on a function whose
+derivatives are known (:func:`rows_and_sizes`).
 """
 
 import math
@@ -24,11 +26,10 @@ from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.arrays.parts import total
 from sklearn_gn.linalg.jacobian import Part, ScaledAxes
 from sklearn_gn.pde.domains import AT_ONCE
-from sklearn_gn.pde.given_values import ROUNDING
+from sklearn_gn.pde.given_values import N_POINTS, ROUNDING
 from sklearn_gn.pde.local_functions import LocalFunction, points_of_row
 from sklearn_gn.pde.residual_classes import call, first_large_term, flat
 from sklearn_gn.pinn.model import (
-    PROBES,
     Batch,
     ClassModel,
     DerivativeRows,
@@ -270,6 +271,9 @@ class Observed:
         return jnp.concatenate(values)
 
 
+# --- which derivatives of the network a residual depends on --------------------------
+
+
 def rows_and_sizes(problem, extra, axes=None, observed=None):
     """The DerivativeRows that each class depends on (or None), and its sizes (k,).
 
@@ -354,7 +358,7 @@ def _units(problem, pairs, axes):
 
 def _probes(problem, axes, rng):
     """Points of each class, with normals in all directions."""
-    n = max(4, min(PROBES, AT_ONCE // problem.domain.dim))
+    n = max(4, min(N_POINTS, AT_ONCE // problem.domain.dim))
     batches = []
     for points in problem.probes(n, rng).values():
         data, dim = points.data.copy(), problem.domain.dim

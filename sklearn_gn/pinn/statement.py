@@ -22,10 +22,10 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Points, Robin
-from sklearn_gn.pde.given_values import ROUNDING, carried_kinks
+from sklearn_gn.pde.given_values import N_POINTS, ROUNDING, carried_kinks
 from sklearn_gn.pde.jumps import MOST_AXES
 from sklearn_gn.pde.local_functions import PlaneWaves, in_numpy, residuals_of_waves
-from sklearn_gn.pinn.model import MOST_WEIGHTS, PROBES
+from sklearn_gn.pinn.model import MOST_WEIGHTS
 from sklearn_gn.pinn.pieces import sums_over_pieces
 from sklearn_gn.pinn.solution import output_slopes
 from sklearn_gn.pinn.windows import Pieces
@@ -154,7 +154,7 @@ def free_functions_of_time(model, batches):
     one, free = np.ones((4 * q, q)), np.ones(q, bool)
     fields = vectors.reshape(4 * q, q, -1), one, one, levels.reshape(4 * q, q)
     for kind, batch in zip(model.classes, batches, strict=True):
-        few = Points(np.asarray(batch.x[:PROBES]), np.asarray(batch.data[:PROBES]))
+        few = Points(np.asarray(batch.x[:N_POINTS]), np.asarray(batch.data[:N_POINTS]))
         given = model.problem, kind.residual, few, PlaneWaves(*fields)
         found = residuals_of_waves(*given, directions=batch.axes)
         found = found.reshape(len(few.x), q, 2, 2, -1)
@@ -195,7 +195,7 @@ def forgotten_conditions(model, missing, rng):
     time = problem.domain.time
     if time not in known or known[time][1]:
         return {}
-    k, points = problem.domain.axes.index(time), problem.probes(PROBES, rng)
+    k, points = problem.domain.axes.index(time), problem.probes(N_POINTS, rng)
     length = np.ptp(problem.domain.bounds[k])
     del points["interior"]
     times = [drawn.x.reshape(-1, problem.domain.dim)[:, k] for drawn in points.values()]
@@ -228,7 +228,7 @@ def _finite_slopes(problem, rng):
     kind, n_axes = problem.residual_classes()[0], problem.domain.dim
     if kind.n_points > 1 or n_axes > MOST_AXES:
         return None
-    points = problem.probes(PROBES, rng)["interior"]
+    points = problem.probes(N_POINTS, rng)["interior"]
     weights = rng.normal(size=(len(problem.outputs), problem.n_inputs))
     slopes = _slopes_in_powers(problem, weights, points)
     return slopes if np.isfinite(slopes).all() else None
@@ -255,7 +255,7 @@ def conditions_at_ends(problem, rng):
     """Names of the ends of each axis at which conditions hold, once for each."""
     axes, bounds = problem.domain.axes, problem.domain.bounds
     ends = {name: [] for name in axes}
-    points = problem.probes(PROBES, rng)
+    points = problem.probes(N_POINTS, rng)
     del points["interior"]
     for drawn in points.values():
         x = drawn.x.reshape(-1, len(axes))
@@ -309,7 +309,7 @@ def numbers_of_conditions(problem, rng):
     if orders is None:
         return 0, math.inf
     _, *conditions = problem.residual_classes()
-    points = problem.probes(PROBES, rng)
+    points = problem.probes(N_POINTS, rng)
     n_given = sum(
         kind.n_outputs * len(np.unique(points[kind.name].x, axis=0))
         for kind in conditions
@@ -322,7 +322,7 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     gramian = np.float64(0)
     for points in (batches, fresh):
         gramian = gramian + sums_over_pieces(model, net, points, batches)[0]
-    x = fresh[0].x[:PROBES, 0]
+    x = fresh[0].x[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     values, slopes = np.float64(values), np.float64(slopes)
     free = np.isin(model.problem.outputs, model.problem.up_to_constant)

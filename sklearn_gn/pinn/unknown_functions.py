@@ -45,8 +45,7 @@ from sklearn_gn.pinn.solution import Posterior, coefficient_slopes
 _WAVES = {1: 30, 2: 8, 3: 4}  # largest wave number, by the number of axes
 _PERIOD = 1.3  # of the longest wave, in lengths of the domain
 _MEAN = 100.0  # variance of the mean of a function, in units of tau^2
-_LEAST_SLACK = 1e-3  # of the equation, in units of the noise
-_TOLD = 1e-4  # by observations, of what the equation says
+_HIDDEN = 1e-3  # by the noise, in units of it
 _LENGTH, _RANGE = 0.3, 10.0  # of a domain of length one; of it, up and down
 
 
@@ -251,7 +250,7 @@ class FunctionPosterior(Posterior):
         equation = []
         for kind, batch in zip(model.classes[:-1], self.fresh, strict=False):
             r, slopes = _stacked(model, kind, net, waves, batch)
-            size = max(np.linalg.norm(r), _LEAST_SLACK * noise)
+            size = max(np.linalg.norm(r), _HIDDEN * noise)
             equation.append(slopes * (math.sqrt(len(r)) / size))
         equation = np.concatenate(equation)
         # Misfits and their slopes, for observations of weight one.
@@ -268,7 +267,7 @@ class FunctionPosterior(Posterior):
         usual = held > least
         inverse = (right[usual].T / held[usual]) @ left[:, usual].T
         units = right.T / np.maximum(held, least)
-        told = np.linalg.norm(slopes[:, ~free] @ units, axis=0) > _TOLD * noise
+        told = np.linalg.norm(slopes[:, ~free] @ units, axis=0) > _HIDDEN * noise
         n_free, n_told = np.count_nonzero(free), np.count_nonzero(told)
         to_changes = np.zeros((len(free), n_free + n_told))
         to_changes[free, :n_free] = np.eye(n_free)
