@@ -100,8 +100,8 @@ def _joint_step(mesh, n_neurons=40, n_features=10):
     x = rng.normal(size=(ROWS, n_features))
     rows = on_devices(Rows(x, x[:, :1], np.full(ROWS, 1 / ROWS)), mesh)
     hyperplanes = rng.normal(size=(n_neurons, 1 + n_features))
-    nets = initial_networks(hyperplanes[None], 0, 1, "float64")
-    net = ShallowReLU(*(array[0] for array in nets))
+    several = initial_networks(hyperplanes[None], 0, 1, "float64")
+    net = ShallowReLU(*(leaf[0] for leaf in several))
     numbers = np.int32(1000), 1e-12 * one, 1e-10 * one, 1e-6 * one
     options = FitOptions(one, None, *numbers, *(np.int32(1),) * 2, one, np.int32(0))
     matrices = devices.by_rows(sggn.reduced_model, devices.jitted())
