@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import jax
 import numpy as np
 import pytest
 from scipy.optimize import curve_fit
@@ -10,14 +9,6 @@ from scipy.stats import norm
 from sklearn.base import clone
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.arrays import backend
-from sklearn_gn.optim.solver import Rows
-from sklearn_gn.shallow_relu.fitted import (
-    fitted_breakpoints,
-    posterior,
-)
-from sklearn_gn.shallow_relu.lines import condensed_rows, sort_rows
-from sklearn_gn.shallow_relu.network import ShallowReLU, predict
 from sklearn_gn.solvers import JointGN, SgGN
 
 KINKS = np.array([0.2, 0.45, 0.7])
@@ -143,36 +134,26 @@ def test_standard_errors_have_the_units_of_their_breakpoints(fitted):
     )
 
 
-def deviations(knots, coef, rows, variance, sign=1):
-    """Standard errors of given breakpoints; ``variance`` is over the sum of weights."""
-    planes = np.c_[-knots * sign, sign * np.ones(len(knots))]
-    q = coef.shape[1]
-    freedom = 1e4 * q - (q * (1 + len(knots)) + np.any(coef != 0, axis=1).sum())
-    square = np.full(q, variance * freedom / q)
-    rows_ = condensed_rows(knots, sort_rows(rows))[0]
-    found, *_ = posterior(planes, coef, rows_, square, 1e4)
-    return fitted_breakpoints(found, planes, coef, sort_rows(rows))[1]
-
-
 @pytest.mark.parametrize("q", [1, 2, 3])
 def test_standard_errors_of_shared_breakpoints_equal_the_dense_formula(q):
     rng = np.random.RandomState(q)
     x, weight = np.sort(rng.uniform(0, 1, 200)), rng.uniform(0.5, 2, 200)
-    weight /= weight.sum()
-    coef = rng.uniform(1, 3, (3, q)) * rng.choice([-1, 1], (3, q))
-    features = np.c_[np.ones(200), np.maximum(x[:, None] - KINKS, 0)]
-    behind = (x[:, None] >= KINKS).astype(float)
+    bends = rng.uniform(2, 3, (3, q)) * np.array([[-1], [1], [-1]])
+    y = np.maximum(x[:, None] - KINKS, 0) @ bends + 0.02 * rng.randn(200, q)
+    model = clone(MODEL).fit(x[:, None], y, sample_weight=weight)
+    t, root = model.breakpoints_[1:], np.sqrt(weight)[:, None]
+    coef, *_ = np.linalg.lstsq(root * design(x, t), root * y)
+    behind = (x[:, None] >= t).astype(float)
     jacobian = np.concatenate(
-        [np.c_[np.kron(np.eye(q)[k], features), -behind * coef[:, k]] for k in range(q)]
+        [
+            root * np.c_[np.kron(np.eye(q)[k], design(x, t)), -behind * coef[2:, k]]
+            for k in range(q)
+        ]
     )
-    information = jacobian.T @ (np.tile(weight, q)[:, None] * jacobian)
-    expected = np.sqrt(0.3 * np.diag(np.linalg.inv(information)))[-3:]
-    rows = Rows(x[:, None], np.zeros((200, q)), weight)
-    np.testing.assert_allclose(deviations(KINKS, coef, rows, 0.3), expected, rtol=1e-8)
-    # One that changes no slope has no position.
-    coef[1] = 0
-    found = deviations(KINKS, coef, rows, 0.3)
-    np.testing.assert_array_equal(np.isinf(found), [False, True, False])
+    error = root * (design(x, t) @ coef - y)
+    variance = np.sum(error**2) / (q * weight.sum() - jacobian.shape[1])
+    expected = np.sqrt(variance * np.diag(np.linalg.inv(jacobian.T @ jacobian)))[-3:]
+    np.testing.assert_allclose(model.breakpoint_std_[1:], expected, rtol=1e-5)
 
 
 def test_breakpoints_without_a_standard_error(fitted):
@@ -211,23 +192,6 @@ def test_neurons_that_point_left_have_the_standard_errors_of_their_breakpoints()
     )
 
 
-def test_standard_errors_where_neurons_point_both_ways_are_those_of_curve_fit():
-    x, y = broken_line()
-    t, sign = np.array([0.1, *KINKS]), np.array([1, -1, 1, 1])
-
-    def hidden(t):
-        return np.maximum(sign * (x[:, None] - t), 0)
-
-    coef, *_ = np.linalg.lstsq(np.c_[np.ones(200), hidden(t)], y)
-    error = np.c_[np.ones(200), hidden(t)] @ coef - y
-    jacobian = np.c_[np.ones(200), hidden(t), (hidden(t) > 0) * -sign * coef[1:]]
-    variance = error @ error / (200 - 9)
-    expected = variance * np.diag(np.linalg.inv(jacobian.T @ jacobian))[5:]
-    rows = Rows(x[:, None], y[:, None], np.full(200, 1 / 200))
-    std = deviations(t, coef[1:, None], rows, variance / 200, sign)
-    np.testing.assert_allclose(std, np.sqrt(expected), rtol=1e-8)
-
-
 # -- predictions ----------------------------------------------------------------------
 
 
@@ -247,52 +211,37 @@ def test_standard_errors_of_predictions_are_those_of_independent_lines(fitted):
         np.testing.assert_allclose(std, np.sqrt(expected), rtol=1e-7)
 
 
-def dense_deviation(net, z, points, variance):
-    """Delta method with the Jacobian in (c_0, c, r) and its pseudoinverse."""
-    alive = np.flatnonzero(net.alive)
-    q = net.coef.shape[1]
-    parts = net.intercept, net.coef[alive], net.hyperplanes[alive]
-
-    def function(parts, z):
-        intercept, coef, hyperplanes = parts
-        used = net._replace(intercept=intercept, coef=coef, hyperplanes=hyperplanes)
-        return predict(used, z).T.ravel()
+def test_deviation_equals_the_dense_delta_method():
+    rng = np.random.RandomState(0)
+    X, points = rng.uniform(-1, 1, (200, 2)), rng.uniform(-1.5, 1.5, (30, 2))
+    planes = np.array([[0.1, 1.0, 0.3], [0.2, -0.4, 1.0], [0.0, -1.0, -1.0]])
+    kinks = np.maximum(X @ planes[:, 1:].T + planes[:, 0], 0)
+    y = kinks @ rng.uniform(1, 2, (3, 2)) + 0.1 * rng.randn(200, 2)
+    model = ShallowReLURegressor(3, init=planes, solver=LOCAL, alpha=0.0).fit(X, y)
+    b, w = model.hyperplanes_[:, 0], model.hyperplanes_[:, 1:]
 
     def jacobian(z):
-        blocks = jax.jit(jax.jacobian(function))(parts, z)
-        columns = [np.asarray(block).reshape(len(z) * q, -1) for block in blocks]
-        return np.concatenate(columns, axis=1)
+        """Derivatives of both targets in (c_0, c, r), of shape (2, len(z), 17)."""
+        z1 = np.c_[np.ones(len(z)), z]
+        features = np.c_[z1[:, :1], np.maximum(z @ w.T + b, 0)]
+        on = (z @ w.T + b > 0).astype(float)
+        hidden = [(on * c)[:, :, None] * z1[:, None, :] for c in model.output_coef_]
+        return np.array(
+            [
+                np.c_[np.kron(one, features), own.reshape(len(z), -1)]
+                for one, own in zip(np.eye(2), hidden, strict=True)
+            ]
+        )
 
-    _, s, vt = np.linalg.svd(jacobian(z) / np.sqrt(len(z)), full_matrices=False)
-    kept = s > 1e-9 * s[0]
-    root = jacobian(points) @ vt[kept].T / s[kept]
-    std = np.sqrt(variance * np.sum(root**2, axis=1)).reshape(q, -1).T
-    return std, kept.sum()
-
-
-def test_deviation_equals_the_dense_delta_method():
-    q = 2
-    rng = np.random.RandomState(0)
-    z, points = rng.uniform(-1, 1, (60, 2)), rng.uniform(-1.5, 1.5, (30, 2))
-    hyperplanes = rng.randn(5, 3) * [0.3, 1, 1]
-    hyperplanes /= np.linalg.norm(hyperplanes[:, 1:], axis=1, keepdims=True)
-    coef = rng.randn(5, q)
-    coef[3:] = 0  # not in use
-    alive = np.arange(5) < 3
-    with backend.scope("float64"):
-        net = ShallowReLU(hyperplanes, coef, np.zeros(q), alive)
-        variance = 0.2
-        expected, n_parameters = dense_deviation(net, z, points, variance / 60)
-    rows = Rows(z, np.zeros((60, q)), np.full(60, 1 / 60))
-    freedom = 60 * q - n_parameters
-    mean_square = np.full(q, variance * freedom / (60 * q))
-    found, _, n_found = posterior(
-        hyperplanes[alive], coef[alive], rows, mean_square, 60.0
-    )
-    std = found.standard_errors(points)
-    assert n_found == n_parameters
-    assert n_parameters == q * 4 + 6
-    np.testing.assert_allclose(std, expected, rtol=1e-9)
+    whole = np.concatenate(jacobian(X))
+    _, s, vt = np.linalg.svd(whole, full_matrices=False)
+    root = vt[s > 1e-9 * s[0]].T / s[s > 1e-9 * s[0]]
+    assert root.shape[1] == 2 * 4 + 6  # the length of (b, w) is no parameter
+    error = model.predict(X) - y
+    noise = np.sum(error**2, axis=0) * 2 / (2 * 200 - root.shape[1])
+    expected = np.sqrt(noise[:, None] * np.sum((jacobian(points) @ root) ** 2, axis=2))
+    _, std = model.predict(points, return_std=True)
+    np.testing.assert_allclose(std, expected.T, rtol=1e-7)
 
 
 # -- the number of neurons ------------------------------------------------------------
