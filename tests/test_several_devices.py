@@ -128,7 +128,7 @@ model, net = fitted.model, fitted.net
 
 
 def sampled(n):
-    from sklearn_gn.pinn.points import Sampler
+    from sklearn_gn.pinn.iteration import Sampler
 
     return Sampler(n, n // 3, "sobol", "float64").draw(model, 0, 0, 0)
 

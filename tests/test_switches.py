@@ -10,7 +10,7 @@ import sklearn_gn
 from benchmarks._ablation import ROOMS, SWITCHES
 from sklearn_gn import FGNSoftmaxHead, ShallowReLURegressor
 from sklearn_gn import _switches as switches
-from sklearn_gn.pinn.enrichment.posed import FAMILIES
+from sklearn_gn.pinn.enrichment import FAMILIES
 
 
 @pytest.fixture(autouse=True)

@@ -58,7 +58,7 @@ def _gramian(mesh, sizes, n_interior):
 
 
 def _sampled(model):
-    from sklearn_gn.pinn.points import Sampler
+    from sklearn_gn.pinn.iteration import Sampler
 
     return Sampler(64, 32, "sobol", "float64").draw(model, 0, 0, 0)
 

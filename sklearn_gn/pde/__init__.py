@@ -10,7 +10,7 @@ from sklearn_gn.pde.conditions import (
     Points,
     Robin,
 )
-from sklearn_gn.pde.domains import Domain
+from sklearn_gn.pde.domains import Domain, PointCloud
 from sklearn_gn.pde.given_values import Reference
 from sklearn_gn.pde.operators import (
     Field,
@@ -22,10 +22,9 @@ from sklearn_gn.pde.operators import (
     integral,
     laplacian,
 )
-from sklearn_gn.pde.outlines import Ellipse, PointCloud, Polygon
 from sklearn_gn.pde.problem import Problem
 from sklearn_gn.pde.residual_classes import ResidualClass
-from sklearn_gn.pde.shapes import Ball, Box, Interval
+from sklearn_gn.pde.shapes import Ball, Box, Ellipse, Interval, Polygon
 
 __all__ = [
     "Ball",

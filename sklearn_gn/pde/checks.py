@@ -13,22 +13,19 @@ import jax
 import numpy as np
 
 from sklearn_gn._caller import warn_user
-from sklearn_gn.arrays.backend import scope, to_numpy
-from sklearn_gn.pde.calls import (
-    check_signature,
-    explained_errors,
-    named_errors,
-    named_parameters,
-)
 from sklearn_gn.pde.conditions import BaseCondition, Neumann, Points
-from sklearn_gn.pde.domains import Domain
+from sklearn_gn.pde.domains import Domain, PointCloud, measured
 from sklearn_gn.pde.given_values import MANY_POINTS, ROUNDING, is_reference, values_of
 from sklearn_gn.pde.jumps import MOST_AXES, check_fluxes, check_shared_places, jumps
 from sklearn_gn.pde.local_functions import PlaneWaves, constants, residuals_of_waves
-from sklearn_gn.pde.outlines import PointCloud
-from sklearn_gn.pde.patches import measured
 from sklearn_gn.pde.regions import RegionalResidual
-from sklearn_gn.pde.residual_classes import derivatives, slopes_at_zero
+from sklearn_gn.pde.residual_classes import (
+    check_signature,
+    derivatives,
+    explained_errors,
+    named_parameters,
+    slopes_at_zero,
+)
 
 _POINTS = 4  # of each residual class, at which it is evaluated
 _MOST_AXES = 1000  # beyond these an evaluation costs more than it tells
@@ -44,7 +41,7 @@ def check_problem(problem, default_network=True):
     problem.residual_classes()
     if problem.exact is not None and not is_reference(problem.exact):
         x = jax.ShapeDtypeStruct((problem.domain.dim,), np.float64)
-        with jax.enable_x64(True), named_errors("exact"), explained_errors():
+        with jax.enable_x64(True), explained_errors("exact"):
             jax.eval_shape(lambda x: problem._as_outputs(problem.exact(x), "exact"), x)
     rng = np.random.RandomState(0)
     points = problem.probes(_POINTS, rng)
@@ -52,10 +49,12 @@ def check_problem(problem, default_network=True):
         _check_residuals(problem, points, rng)
     check_fluxes(problem)
     check_shared_places(problem)
-    warn_of_points_outside(problem, points)
+    if any(isinstance(getattr(c, "on", None), Domain) for c in problem.conditions):
+        _warn_of_points_outside(problem, points)
     for message in jumps(problem, default_network):
         warn_user(message)
-    warn_of_fluxes(problem)
+    if [type(condition) for condition in problem.conditions] == [Neumann]:
+        _warn_of_fluxes(problem)
 
 
 def _check_arguments(problem):
@@ -117,18 +116,21 @@ def _check_arguments(problem):
 
 def _check_coefficients(problem):
     """Check that functions name coefficients, and that each of these has a use."""
-    names = tuple(problem.coefficients)
-    with named_errors("residual"):
-        check_signature(problem.residual, 2, names, "the field and the point")
-    calls = [(problem.residual, 2)]
+    names, both = tuple(problem.coefficients), "the field and the point"
+    calls = [("residual", problem.residual, 2, both, names)]
     for condition in problem.conditions:
-        for function, n_given in condition.functions:
-            what = "the field and the point" if n_given == 2 else "the point"
-            extra = ("normal",) if n_given == 2 else ()
-            with named_errors(condition.name or condition.kind):
-                check_signature(function, n_given, (*extra, *names), what)
-            calls.append((function, n_given))
-    named = [named_parameters(*entry) for entry in calls]
+        own = condition.name or condition.kind
+        for argument in ("value", "a", "b"):
+            value = getattr(condition, argument, None)
+            calls.append((own, value, 1, "the point", names))
+        equation = getattr(condition, "residual", None)
+        calls.append((own, equation, 2, both, ("normal", *names)))
+    named = []
+    for own, function, n_given, what, given in calls:
+        if callable(function):
+            with explained_errors(own):
+                check_signature(function, n_given, given, what)
+            named.append(named_parameters(function, n_given))
     for name in names:
         if not any(takes_all or name in found for found, takes_all in named):
             raise ValueError(
@@ -175,7 +177,8 @@ def _check_residuals(problem, points, rng):
                 f"{name}: {what} not depend on the field u, so that no solution can "
                 "make it vanish. Is u(x) or d(u, ...)(x) missing?"
             )
-    _check_equations(problem, equations)
+    if equations.shape[2] > len(problem.outputs):
+        _check_equations(problem, equations)
 
 
 def _without_field(values, rounding=None):
@@ -189,10 +192,8 @@ def _without_field(values, rounding=None):
 
 
 def _check_equations(problem, values):
-    """Raise a ValueError if two equations differ by a number that is not zero."""
+    """Find two of too many equations that differ by a number that is not zero."""
     n_equations, outputs = values.shape[2], problem.outputs
-    if n_equations <= len(outputs):
-        return
     for i, j in combinations(range(n_equations), 2):
         a, b = values[..., i], values[..., j]
         rounding = ROUNDING * (np.abs(a) + np.abs(b))[..., None]
@@ -238,7 +239,7 @@ def warn_of_missing_equations(problem):
     )
 
 
-def warn_of_points_outside(problem, points):
+def _warn_of_points_outside(problem, points):
     """Warn of conditions at points where the equation does not hold."""
     domain = problem.domain
     for name, (x, _) in points.items():
@@ -263,22 +264,20 @@ def _named(outputs):
 # --- the source and the flux of a Laplacian ------------------------------------------
 
 
-def warn_of_fluxes(problem):
+def _warn_of_fluxes(problem):
     """Warn if source and slopes of a Neumann problem of the Laplacian do not cancel."""
-    domain, rng = problem.domain, np.random.RandomState(0)
+    domain, (condition,) = problem.domain, problem.conditions
+    rng = np.random.RandomState(0)
     others = problem.transform, problem.periodic, problem.unknown, domain.time
-    more_than_one = len(problem.outputs) > 1 or len(problem.conditions) != 1
-    if more_than_one or any(others) or problem.n_laplacian_directions is not None:
+    if any(others) or problem.n_laplacian_directions is not None:
         return
-    (condition,) = problem.conditions
-    whole = isinstance(condition, Neumann) and condition.on == "boundary"
     sampled = not isinstance(domain, PointCloud) and domain.dim <= MOST_AXES
-    if not (whole and sampled and problem.residual_classes()[0].n_outputs == 1):
+    single = len(problem.outputs) == problem.residual_classes()[0].n_outputs == 1
+    if not (sampled and single and condition.on == "boundary"):
         return
     inside, _, area = measured(domain.interior(), MANY_POINTS, rng)
     rim, _, length = measured(domain.boundary(), MANY_POINTS, rng)
-    with scope("float64"):
-        slopes = to_numpy(slopes_at_zero(problem, inside))[:, 0, :, 0]
+    slopes = slopes_at_zero(problem, inside)[:, 0, :, 0]
     kind, zero = problem.residual_classes()[0], constants([[0.0]], domain.dim)
     inside = Points(inside[:, None], inside[:, :0])
     source = residuals_of_waves(problem, kind, inside, zero)[:, 0, 0]

@@ -9,7 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-_called: ContextVar[list | None] = ContextVar("called", default=None)
+# Collects the coefficients of pieces that are called.
+called: ContextVar[list | None] = ContextVar("called", default=None)
 _within: ContextVar[tuple | None] = ContextVar("within", default=None)
 # Change of the logarithm for a step of one. The first steps do not know the solution
 # yet: with 1.0, some throw coefficients so far that their derivative vanishes.
@@ -104,26 +105,24 @@ class Piecewise:
 
     def __call__(self, x: Any) -> Any:
         """Value at a point of shape (d,)."""
-        x, called, within = jnp.asarray(x), _called.get(), _within.get()
-        if called is not None:
-            called.append(self)
+        x, collected, within = jnp.asarray(x), called.get(), _within.get()
+        if collected is not None:
+            collected.append(self)
         if within is not None and self.domains in within[0]:
             number = within[0][self.domains]
         else:
             number = piece_numbers(self.domains, x[None])[0]
-        value = jnp.asarray(_at(self.otherwise, x), x.dtype)
-        for k, (_, inside) in enumerate(self.pieces):
-            value = jnp.where(number == k, _at(inside, x), value)
+        values = [value for _, value in self.pieces] + [self.otherwise]
+        found = [value(x) if callable(value) else value for value in values]
+        value = jnp.asarray(found[-1], x.dtype)
+        for k, inside in enumerate(found[:-1]):
+            value = jnp.where(number == k, inside, value)
         return value
 
     @property
     def domains(self) -> tuple:
         """The domains of the pieces."""
         return tuple(domain for domain, _ in self.pieces)
-
-
-def _at(value, x):
-    return value(x) if callable(value) else value
 
 
 def piece_numbers(domains: tuple, X: Any) -> Any:
@@ -143,11 +142,6 @@ def holding(variable: ContextVar, value: Any) -> Iterator[Any]:
         yield value
     finally:
         variable.reset(token)
-
-
-def called_pieces() -> AbstractContextManager[list[Piecewise]]:
-    """Collect the coefficients of pieces that are called inside."""
-    return holding(_called, [])
 
 
 def within_pieces(pieces: dict | None, mask: Any = None) -> AbstractContextManager:

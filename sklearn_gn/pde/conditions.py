@@ -8,18 +8,16 @@ A condition draws its points and is the function of their residual:
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn._typing import Array
-from sklearn_gn.pde.calls import call, flat, named_parameters
 from sklearn_gn.pde.coefficients import Unknown, numbers
-from sklearn_gn.pde.domains import Domain
+from sklearn_gn.pde.domains import Domain, PointCloud, draw
 from sklearn_gn.pde.operators import d, value_and_slope
-from sklearn_gn.pde.outlines import PointCloud
-from sklearn_gn.pde.patches import draw
+from sklearn_gn.pde.residual_classes import call, flat, named_parameters
 
 
 class Points(NamedTuple):
@@ -61,6 +59,10 @@ class BaseCondition:
 
     n_fields = 1  # P: fields, hence points, of one residual
     needs_normals = False
+    kind: ClassVar[str]  # its name if it is given none
+
+    def __init_subclass__(cls):
+        cls.kind = cls.__name__.lower()
 
     def __post_init__(self):
         if not 0 < self.weight < np.inf:
@@ -70,18 +72,6 @@ class BaseCondition:
         for name in ("outputs", "on", "value", "a", "b"):
             if hasattr(self, name):
                 object.__setattr__(self, name, _frozen(getattr(self, name), name))
-
-    @property
-    def kind(self) -> str:
-        """Name of the condition if it is given none."""
-        return type(self).__name__.lower()
-
-    @property
-    def functions(self) -> list[tuple[Callable[..., Any], int]]:
-        """Functions of the user, each with the number of its positional arguments."""
-        given = {"value": 1, "a": 1, "b": 1, "residual": 2}
-        found = ((getattr(self, name, None), n) for name, n in given.items())
-        return [(function, n) for function, n in found if callable(function)]
 
     @property
     def own_number(self) -> int | None:
@@ -100,12 +90,15 @@ class BaseCondition:
         del domain
         return self.on
 
+    def faces(self, domain: Domain) -> tuple[str, ...]:
+        """Names of the faces it holds on; none if points or a function say where."""
+        on = self.where(domain)
+        if isinstance(on, str):
+            return tuple(domain.patches()) if on == "boundary" else (on,)
+        return on if isinstance(on, tuple) else ()
+
     def sample(
-        self,
-        domain: Domain,
-        n: int,
-        rng: np.random.RandomState,
-        method: Literal["sobol", "halton", "uniform"] = "sobol",
+        self, domain: Domain, n: int, rng: np.random.RandomState, method: str = "sobol"
     ) -> Points:
         """Draw the points of n residuals, with normals where they are needed."""
         on = self.where(domain)
@@ -116,18 +109,15 @@ class BaseCondition:
             )
         if isinstance(on, PointCloud):
             points, normals = on.take(n, rng)
-        elif isinstance(on, Domain):
-            points, normals = draw(on.boundary(), n, rng, method)
         else:
-            points, normals = draw(domain.boundary(on), n, rng, method)
+            part = on.boundary() if isinstance(on, Domain) else domain.boundary(on)
+            points, normals = draw(part, n, rng, method)
         if self.needs_normals and not normals.any():
             raise ValueError(
                 f"{self.kind} needs normals: give them by "
                 "on=PointCloud(points, boundary=points, normals=normals)."
             )
-        return Points(
-            points[:, None], normals if self.needs_normals else normals[:, :0]
-        )
+        return Points(points[:, None], normals[:, : self.n_data(domain.dim)])
 
     def _outputs(self, field):
         """The outputs that the condition is about, as a field of shape (k,)."""
@@ -452,15 +442,9 @@ class Periodic(BaseCondition):
     def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Differences between the two points, of shape (k,)."""
         del data, coefficients
-        fields = [self._outputs(field) for field in fields]
-        if not self.derivatives:
-            return _difference(fields, points)
-        slopes = [d(field, self.axis) for field in fields]
+        pairs = [[self._outputs(field) for field in fields]]
+        if self.derivatives:
+            pairs.append([d(field, self.axis) for field in pairs[0]])
         return jnp.concatenate(
-            [_difference(fields, points), _difference(slopes, points)]
+            [low(points[0]) - high(points[1]) for low, high in pairs]
         )
-
-
-def _difference(fields, points):
-    low, high = (field(x) for field, x in zip(fields, points, strict=True))
-    return low - high

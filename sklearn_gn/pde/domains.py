@@ -1,24 +1,141 @@
-"""Domains, and their combination by ``|``, ``&``, ``-`` and ``*``, in numpy.
+"""Domains, their combination by ``|``, ``&``, ``-`` and ``*``, and points of them.
 
-The shapes that are combined are in :mod:`sklearn_gn.pde.shapes` and
-:mod:`sklearn_gn.pde.outlines`. A domain is sampled
-through patches: unions, intersections and
-differences only drop points of those of their parts. Only ``depth`` and ``contains``
-take arrays of JAX too, for coefficients that differ from one domain to the other.
+Points are drawn from patches, pieces of a domain or of its boundary. A patch maps
+uniform numbers in the unit cube to points of constant density on a piece, and says
+which of them to keep. One more uniform number joins pieces: it picks one in proportion
+to its measure. So a low-discrepancy sequence in the cube remains one on the domain, and
+the density is constant whatever was combined: unions, intersections and differences
+only drop points of those of their parts.
+
+All of this is numpy. Only ``depth`` and ``contains`` take arrays of JAX too, for
+coefficients that differ from one domain to the other.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import qmc
 
 from sklearn_gn._typing import Array
-from sklearn_gn.pde.patches import Patch, draw, join, product, select
 
+METHODS = ("sobol", "halton", "uniform")
+AT_ONCE = 2**20  # numbers of points drawn, or looked at, at a time
 NUDGE = 1e-7  # step to either side of a boundary, in units of the domain's size
 _ROUNDING = 1e-12  # by which a point may be outside, in the same units
+_ENOUGH, _FEW = 1024, 1e-3  # candidates, and share of them, that tell an empty patch
+
+
+class Patch(NamedTuple):
+    """Points of constant density on a piece, as a function of uniform numbers."""
+
+    log_measure: float  # of the piece before any point is dropped
+    n_uniforms: int
+    # (n, n_uniforms) -> points (n, d), normals (n, d), kept (n,); no normals: zero
+    place: Callable
+
+
+def whole(measure, n_uniforms, place):
+    """A patch of all points; ``place`` maps uniforms to points, or with normals."""
+
+    def all_kept(uniforms):
+        found = place(uniforms)
+        points, normals = found if isinstance(found, tuple) else (found, 0 * found)
+        return points, normals, np.full(len(points), True)
+
+    return Patch(measure, n_uniforms, all_kept)
+
+
+def draw(patch, n, rng, method="sobol"):
+    """Draw n points of a patch: points and normals of shape (n, d).
+
+    Sobol's sequence has at most 21,201 dimensions; beyond, numbers are uniform. A
+    ValueError is raised if less than one candidate in a thousand is kept.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method={method!r} is unknown; the methods are {METHODS}.")
+    uniforms = _uniforms(patch.n_uniforms, rng, method)
+    # Sobol's sequence comes in powers of two.
+    most = 1 << max(1, AT_ONCE // patch.n_uniforms).bit_length() - 1
+    size = min(most, 1 << max(0, n - 1).bit_length())
+    points, normals, found, total = [], [], 0, 0
+    while not points or found < n:
+        x, normal, kept = patch.place(uniforms(size))
+        points.append(x[kept])
+        normals.append(normal[kept])
+        found, total = found + int(kept.sum()), total + size
+        if total >= max(_ENOUGH, most) and found < _FEW * total:
+            raise ValueError(
+                f"{found or 'None'} of {total} sampled points lie inside the domain. "
+                "Is it empty, or very thin?"
+            )
+        size = min(most, total)
+    return np.concatenate(points)[:n], np.concatenate(normals)[:n]
+
+
+def measured(patch, n, rng):
+    """Draw up to n points of a patch: points, normals, and the measure they show."""
+    points, normals, kept = patch.place(_uniforms(patch.n_uniforms, rng, "sobol")(n))
+    return points[kept], normals[kept], np.exp(patch.log_measure) * kept.mean()
+
+
+def _uniforms(n_dimensions, rng, method):
+    if method == "uniform" or n_dimensions > qmc.Sobol.MAXDIM:
+        return lambda n: rng.uniform(size=(n, n_dimensions))
+    engine = {"sobol": qmc.Sobol, "halton": qmc.Halton}[method]
+    return engine(n_dimensions, seed=int(2**31 * rng.uniform())).random
+
+
+def join(patches):
+    """One patch of several."""
+    patches = list(patches)
+    if len(patches) == 1:
+        return patches[0]
+    logs = np.array([patch.log_measure for patch in patches])
+    weights = np.exp(logs - logs.max())
+    shares = np.cumsum(weights) / weights.sum()
+
+    def place(uniforms):
+        choice = np.searchsorted(shares[:-1], uniforms[:, 0], side="right")
+        order = np.argsort(choice, kind="stable")
+        picked, starts = np.unique(choice[order], return_index=True)
+        groups = np.split(uniforms[order, 1:], starts[1:])
+        parts = [
+            patches[k].place(group[:, : patches[k].n_uniforms])
+            for k, group in zip(picked, groups, strict=True)
+        ]
+        back = np.argsort(order)
+        return tuple(np.concatenate(part)[back] for part in zip(*parts, strict=True))
+
+    total = logs.max() + np.log(weights.sum())
+    return Patch(total, 1 + max(patch.n_uniforms for patch in patches), place)
+
+
+def select(patch, keep):
+    """The part of a patch for which ``keep(points, normals)`` is true."""
+
+    def place(uniforms):
+        points, normals, kept = patch.place(uniforms)
+        return points, normals, kept & keep(points, normals)
+
+    return patch._replace(place=place)
+
+
+def product(first, second):
+    """The patch of pairs of points of two patches."""
+    cut = first.n_uniforms
+
+    def place(uniforms):
+        a, b = first.place(uniforms[:, :cut]), second.place(uniforms[:, cut:])
+        return np.hstack([a[0], b[0]]), np.hstack([a[1], b[1]]), a[2] & b[2]
+
+    measure = first.log_measure + second.log_measure
+    return Patch(measure, cut + second.n_uniforms, place)
+
+
+# --- domains -------------------------------------------------------------------------
 
 
 class Domain:
@@ -40,6 +157,9 @@ class Domain:
     # A kind of domain has these, and ``depth(X)``, a distance to the boundary that is
     # negative outside; ``interior()``, the patch of the whole; ``patches(of_time)``,
     # a dict of the faces of space or of the ends of time.
+    axes: tuple[str, ...]
+    time: str | None
+    bounds: Array
 
     def __or__(self, other):
         return Union(self, other) if isinstance(other, Domain) else NotImplemented
@@ -149,6 +269,12 @@ class Domain:
         return (self.depth(inner) >= -step / 2) & (self.depth(outer) < -step / 2)
 
 
+def set_fields(instance, **values):
+    """Set attributes of a frozen instance."""
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+
+
 def namespace(X):
     """The module of an array: numpy or jax.numpy."""
     return X.__array_namespace__()
@@ -202,21 +328,12 @@ class Product(_Pair):
         times = self.first.time, self.second.time
         if None not in times:
             raise ValueError(f"both factors have time: {times}.")
-
-    @property
-    def axes(self):
-        """Names of the axes."""
-        return self.first.axes + self.second.axes
-
-    @property
-    def time(self):
-        """The axis that is time, or None."""
-        return self.first.time or self.second.time
-
-    @property
-    def bounds(self):
-        """Lowest and highest values along the axes, of shape (d, 2)."""
-        return np.concatenate([self.first.bounds, self.second.bounds])
+        set_fields(
+            self,
+            axes=self.first.axes + self.second.axes,
+            time=self.first.time or self.second.time,
+            bounds=np.concatenate([self.first.bounds, self.second.bounds]),
+        )
 
     def depth(self, X):
         """The smaller depth of the two."""
@@ -259,8 +376,6 @@ class _SameAxes(_Pair):
     first: Domain
     second: Domain
 
-    time = None
-
     def __post_init__(self):
         a, b = self.first, self.second
         if a.axes != b.axes:
@@ -270,11 +385,8 @@ class _SameAxes(_Pair):
                 "|, & and - combine domains of space; multiply by time afterwards, as "
                 "in (A - B) * Box(t=(0, 1))."
             )
-
-    @property
-    def axes(self):
-        """Names of the axes."""
-        return self.first.axes
+        bounds = self._limits(a.bounds, b.bounds)
+        set_fields(self, axes=a.axes, time=None, bounds=bounds)
 
     def patches(self, of_time=False):
         """What is left of the faces of both; equal names of the second get a number."""
@@ -302,11 +414,8 @@ class Union(_SameAxes):
 
     _sign, _orientation = "|", 1
 
-    @property
-    def bounds(self):
-        """Lowest and highest values along the axes, of shape (d, 2)."""
-        (a, b), (c, e) = self.first.bounds.T, self.second.bounds.T
-        return np.column_stack([np.minimum(a, c), np.maximum(b, e)])
+    def _limits(self, a, b):
+        return np.column_stack([np.minimum(a, b)[:, 0], np.maximum(a, b)[:, 1]])
 
     def depth(self, X):
         """The larger depth of the two."""
@@ -323,11 +432,8 @@ class Intersection(_SameAxes):
 
     _sign, _orientation = "&", 1
 
-    @property
-    def bounds(self):
-        """Lowest and highest values along the axes, of shape (d, 2)."""
-        (a, b), (c, e) = self.first.bounds.T, self.second.bounds.T
-        return np.column_stack([np.maximum(a, c), np.minimum(b, e)])
+    def _limits(self, a, b):
+        return np.column_stack([np.maximum(a, b)[:, 0], np.minimum(a, b)[:, 1]])
 
     def depth(self, X):
         """The smaller depth of the two; that of the outside of a domain is negative."""
@@ -346,11 +452,145 @@ class Difference(Intersection):
 
     _sign, _orientation = "-", -1
 
-    @property
-    def bounds(self):
-        """Bounds of the first domain."""
-        return self.first.bounds
+    def _limits(self, a, b):
+        return a
 
     def interior(self):
         """The patch of the whole difference."""
         return select(self.first.interior(), lambda x, _: self.second.depth(x) <= 0)
+
+
+# --- domains given by points ---------------------------------------------------------
+
+
+class PointCloud(Domain):
+    """A domain given by points, such as the nodes of a mesh.
+
+    Its face is "points". As ``on`` of a condition it stands for its boundary points, or
+    for all its points if it has none; the condition uses all of them, in their order.
+    ``contains`` uses the bounding box only. A point cloud cannot be combined with other
+    domains.
+
+    Parameters
+    ----------
+    points : array of shape (n, d)
+        Points inside.
+
+    boundary : array of shape (m, d), default=None
+        Points of the boundary.
+
+    normals : array of shape (m, d), default=None
+        Outward normals at these points, of any length.
+
+    axes : tuple of str, default=None
+        Names of the axes. If None, x, y, z up to three axes, and x1, x2, ... beyond.
+    """
+
+    time = None
+
+    def __init__(
+        self,
+        points: Any,
+        boundary: Any = None,
+        normals: Any = None,
+        axes: Sequence[str] | None = None,
+    ) -> None:
+        self.points = _cloud("points", points)
+        self._boundary = None if boundary is None else _cloud("boundary", boundary)
+        dim = self.points.shape[1]
+        if self.points_on_it.shape[1] != dim:
+            raise ValueError(
+                f"boundary must have the {dim} columns of points, got the shape "
+                f"{self.points_on_it.shape}."
+            )
+        if normals is None:
+            normals = np.zeros_like(self.points_on_it)
+        elif boundary is None or np.shape(normals) != self.points_on_it.shape:
+            raise ValueError(
+                "normals must have the shape of boundary, got "
+                f"{np.shape(normals)} and {np.shape(boundary)}."
+            )
+        else:
+            normals = _cloud("normals", normals)
+            normals = normals / np.linalg.norm(normals, axis=1, keepdims=True)
+        self.normals = normals
+        axes = axes_of_space(dim) if axes is None else axes
+        if len(axes) != dim:
+            raise ValueError(f"axes must have {dim} entries, got {axes!r}.")
+        self.axes = tuple(axes)
+        both = np.concatenate([self.points, self.points_on_it])
+        self.bounds = np.column_stack([both.min(axis=0), both.max(axis=0)])
+
+    def __eq__(self, other):
+        return self is other or (
+            isinstance(other, PointCloud)
+            and self.axes == other.axes
+            and np.array_equal(self.points, other.points)
+            and np.array_equal(self.points_on_it, other.points_on_it)
+            and np.array_equal(self.normals, other.normals)
+        )
+
+    def __hash__(self):
+        return hash((self.axes, self.points.shape, *self.points[0].tolist()))
+
+    def __repr__(self):
+        found = 0 if self._boundary is None else len(self._boundary)
+        return f"<{len(self.points)} points and {found} of the boundary, {self.axes}>"
+
+    @property
+    def points_on_it(self) -> Array:
+        """What the cloud stands for as ``on`` of a condition."""
+        return self.points if self._boundary is None else self._boundary
+
+    def take(self, n: int, rng: np.random.RandomState) -> tuple[Array, Array]:
+        """The points as ``on`` of a condition, or n of them, and their normals."""
+        chosen = np.arange(len(self.points_on_it))
+        if n < len(chosen):
+            chosen = np.sort(rng.choice(len(chosen), n, replace=False))
+        return self.points_on_it[chosen], self.normals[chosen]
+
+    def depth(self, X: Array) -> Array:
+        """Depth in the bounding box."""
+        low, high = self.bounds.T[:, None]
+        return namespace(X).minimum(X - low, high - X).min(axis=1)
+
+    def interior(self) -> Patch:
+        """The points inside, each as likely as the others."""
+        return _choice(self.points, np.zeros_like(self.points))
+
+    def patches(self, of_time: bool = False) -> dict[str, Patch]:
+        """The points of the boundary."""
+        if of_time or self._boundary is None:
+            return {}
+        return {"points": _choice(self._boundary, self.normals)}
+
+    def _refuse(self, other):
+        raise ValueError("a PointCloud cannot be combined by |, & or -.")
+
+    __or__ = __and__ = __sub__ = __ror__ = __rand__ = __rsub__ = _refuse
+
+
+def _cloud(name, value):
+    array = np.array(value, dtype=float)
+    if array.ndim != 2 or not len(array) or not np.isfinite(array).all():
+        raise ValueError(
+            f"{name} must be finite numbers of shape (n, d), got the shape "
+            f"{array.shape}."
+        )
+    array.setflags(write=False)
+    return array
+
+
+def _choice(points, normals):
+    """The patch of given points."""
+
+    def place(uniforms):
+        chosen = np.minimum((uniforms[:, 0] * len(points)).astype(int), len(points) - 1)
+        return points[chosen], normals[chosen]
+
+    return whole(0.0, 1, place)
+
+
+def axes_of_space(dim):
+    """Names of axes that are given none: x, y, z, or x1, x2, ... of more than three."""
+    return tuple("xyz"[:dim] if dim <= 3 else (f"x{i + 1}" for i in range(dim)))

@@ -3,7 +3,7 @@
 Near a jump no smooth function fulfils equation and conditions: it may be meant, as for
 a lid that moves in a cavity, and limits the accuracy that can be reached. The default
 network follows jumps of initial values that diffusion smooths
-(:mod:`sklearn_gn.pde.initial_breaks`): for it they are left out. Two conditions that
+(:mod:`sklearn_gn.pde.given_values`): for it they are left out. Two conditions that
 give different values at the same places are an error, and so is an equation that
 differentiates a coefficient that jumps.
 """
@@ -17,22 +17,19 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial import KDTree
 
-from sklearn_gn.arrays.backend import scope, to_numpy
-from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde.conditions import Dirichlet, Initial
-from sklearn_gn.pde.domains import Domain
+from sklearn_gn.pde.domains import Domain, draw
 from sklearn_gn.pde.given_values import (
     JUMP,
     N_POINTS,
     ROUNDING,
-    gives_values,
+    follows_jump,
     steepest_parts,
     values_of,
 )
-from sklearn_gn.pde.initial_breaks import follows_jump
-from sklearn_gn.pde.local_functions import fields_and_points, wave_at
+from sklearn_gn.pde.local_functions import in_numpy, points_of_row, wave_at
 from sklearn_gn.pde.operators import differentiated_values
-from sklearn_gn.pde.patches import draw
+from sklearn_gn.pde.residual_classes import named_parameters
 
 MOST_AXES = 6  # of conditions and residuals that are searched by themselves
 _NEIGHBOURS = 4  # of each point, to which chords lead
@@ -63,8 +60,19 @@ def jumps(problem, default_network=True):
 
 
 def _with_values(problem):
-    named = problem._named_conditions()
-    return [entry for entry in named if gives_values(problem, entry[1])]
+    """Names and conditions that give known values of the outputs."""
+    found = []
+    for name, condition in problem._named_conditions():
+        slope = getattr(condition, "order", 0)
+        if slope or not isinstance(condition, (Dirichlet, Initial)):
+            continue
+        names, takes_all = (), False
+        if callable(condition.value):
+            names, takes_all = named_parameters(condition.value, 1)
+        takes_unknown = problem.unknown.keys() & names
+        if not (takes_unknown or (takes_all and problem.unknown)):
+            found.append((name, condition))
+    return found
 
 
 def _coordinates(domain, place):
@@ -87,9 +95,10 @@ def check_fluxes(problem):
     joined = any(isinstance(on, Domain) for on in faces)
     if joined or problem.transform is not None or domain.dim > MOST_AXES:
         return
+    X = jax.ShapeDtypeStruct((1, domain.dim), np.float64)
     with jax.enable_x64(True):
-        X = jax.ShapeDtypeStruct((1, domain.dim), np.float64)
-        shapes = jax.eval_shape(partial(_differentiated_at, problem, None), X)
+        at_points = partial(_differentiated_at.__wrapped__, problem, None)
+        shapes = jax.eval_shape(at_points, X)
     regions = [None] if problem.regions is None else range(len(problem.regions.parts))
     differentiated = [k for k in range(domain.dim) if shapes[k].size]
     for k, region in product(differentiated, regions):
@@ -114,9 +123,7 @@ def _jump_along(problem, region, k):
     X = domain.sample(N_POINTS, np.random.RandomState(0))
 
     def values(X):
-        with scope("float64"):
-            found = to_numpy(_differentiated_at(problem, region, X)[k])
-        found = found.reshape(len(X), -1)
+        found = _differentiated_at(problem, region, X)[k].reshape(len(X), -1)
         inside = domain.contains(X) & np.isfinite(found).all(axis=1)
         if region is not None:
             inside &= problem.regions.numbers(X) == region
@@ -131,7 +138,7 @@ def _jump_along(problem, region, k):
     return places[jumps.argmax()] if jumps.any() else None
 
 
-@partial(jit_by_size, static_argnames=("problem", "region"))
+@partial(in_numpy, static_argnames=("problem", "region"))
 def _differentiated_at(problem, region, X):
     """What the equation differentiates at points, of shape (n, 2, m) for each axis."""
     interior, _ = problem._interior
@@ -149,11 +156,11 @@ def _differentiated_at(problem, region, X):
             sines=np.ones(q),
             level=level,
         )
-        x = jnp.broadcast_to(x, (interior.n_points, x.size))
-        fields, x = fields_and_points(problem, known_at, x)
-        residual = partial(interior.function, fields, x, x[0][:0], problem.start)
+        points = points_of_row(jnp.broadcast_to(x, (interior.n_points, x.size)))
+        fields = tuple(problem.field(known_at(point)) for point in points)
+        residual = partial(interior.function, fields, points, x[:0], problem.start)
         with within():
-            found = differentiated_values(residual, x[0])
+            found = differentiated_values(residual, points[0])
         return [jnp.concatenate([*values, jnp.zeros(0)]) for values in found]
 
     def both(x):
@@ -258,8 +265,7 @@ def _shared_places(domain, *conditions):
         if isinstance(on, Domain):
             return np.zeros((0, domain.dim))
         chosen += [on] if callable(on) else []
-        whole = callable(on) or on == "boundary"
-        names = domain.patches() if whole else (on,) if isinstance(on, str) else on
+        names = domain.patches() if callable(on) else condition.faces(domain)
         faces = [name for name in names if faces is None or name in faces]
     if not faces:
         return np.zeros((0, domain.dim))

@@ -10,7 +10,7 @@ known everywhere: :func:`residuals_of_waves`.
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +20,7 @@ from jax import lax
 
 from sklearn_gn.arrays.backend import scope, to_numpy
 from sklearn_gn.arrays.compilation import jit_by_size
-from sklearn_gn.pde.patches import AT_ONCE
+from sklearn_gn.pde.domains import AT_ONCE
 
 _PAIRS = 2**10  # of a point and a wave, looked at together
 UNROLLED = 8  # axes up to which derivatives are taken one by one
@@ -55,34 +55,39 @@ class LocalFunction(NamedTuple):
 def followed_by(function, linear, offset=None):
     """``offset + linear(function(x))`` as a function of x; the offset is repeated."""
 
-    def value(x):
-        return _moved(linear(function(x)), offset)
-
-    if not isinstance(function, LocalFunction):
-        return value
+    def moved(value):
+        if offset is None:
+            return value
+        return np.resize(offset, value.shape).astype(value.dtype) + value
 
     def derivative(axes):
         found = linear(function.derivative(axes))
-        return found if axes else _moved(found, offset)
+        return found if axes else moved(found)
 
+    value = lambda x: moved(linear(function(x)))  # noqa: E731
+    if not isinstance(function, LocalFunction):
+        return value
     return function._replace(function=value, derivative=derivative)
 
 
-def _moved(value, offset):
-    if offset is None:
-        return value
-    return np.resize(offset, value.shape).astype(value.dtype) + value
+def in_numpy(function, **arguments):
+    """Compile a function that looks at a statement: double precision, NumPy's arrays.
+
+    With the arguments of ``jax.jit``.
+    """
+    compiled = jit_by_size(function, **arguments)
+
+    @wraps(function)
+    def called(*args):
+        with scope("float64"):
+            return to_numpy(compiled(*args))
+
+    return called
 
 
 def points_of_row(x):
     """The points of a row, each an object by which derivatives there are known."""
     return tuple(lax.index_in_dim(x, p, keepdims=False) for p in range(x.shape[0]))
-
-
-def fields_and_points(problem, known_at, x, directions=None):
-    """Fields of functions ``known_at`` the points of a row, and these points."""
-    points = points_of_row(x)
-    return tuple(problem.field(known_at(p), directions) for p in points), points
 
 
 def wave_at(x, vectors, cosines, sines, level=0.0):
@@ -139,20 +144,18 @@ def residuals_of_waves(problem, kind, points, waves, unknown=None, directions=No
     found = []
     for start in range(0, n * m, size):
         point, wave = divmod(np.minimum(np.arange(start, start + size), n * m - 1), m)
-        own, given = jax.tree.map(lambda a, k=wave: a[k], (waves, unknown))
+        own = PlaneWaves(*(array[wave] for array in waves))
+        given = {key: values[wave] for key, values in unknown.items()}
         both = points.x[point], points.data[point]
-        with scope("float64"):
-            rows = _of_pairs(problem, kind, *both, own, given, directions)
-            found.append(to_numpy(rows))
+        found.append(_of_pairs(problem, kind, *both, own, given, directions))
     return np.concatenate(found)[: n * m].reshape(n, m, -1)
 
 
-@partial(jit_by_size, static_argnames=("problem", "kind"))
+@partial(in_numpy, static_argnames=("problem", "kind"))
 def _of_pairs(problem, kind, x, data, waves, unknown, directions):
     def one(x, data, wave, unknown):
-        fields, points = fields_and_points(
-            problem, lambda p: wave_at(p, *wave), x, directions
-        )
+        points = points_of_row(x)
+        fields = tuple(problem.field(wave_at(p, *wave), directions) for p in points)
         return kind.function(fields, points, data, problem.known | unknown)
 
     return jax.vmap(one)(x, data, waves, unknown)

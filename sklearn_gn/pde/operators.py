@@ -229,7 +229,7 @@ def apply(function: Callable[..., Any], *fields: Field) -> Field:
         Field of the function's values.
     """
     for field in fields:
-        _check(field, "apply")
+        _check(field, "apply", in_space=False)
     return fields[0].derived(lambda x: function(*(field(x) for field in fields)))
 
 
@@ -248,7 +248,7 @@ def d(u: Field, *axes: str | int) -> Field:
     Field
         Of the shape of ``u``.
     """
-    _check(u, "d")
+    _check(u, "d", in_space=False)
     if not axes:
         raise ValueError(f"d needs an axis; the axes are {u.axes}.")
     indices = [u.axis(axis) for axis in axes]
@@ -272,7 +272,7 @@ def grad(u: Field) -> Field:
     Field
         Of shape (n_space,), or (q, n_space) for q components.
     """
-    _check_in_space(u, "grad")
+    _check(u, "grad")
     _note(u, u.space)
     return u.derived(_gradient(u, u.space))
 
@@ -299,7 +299,7 @@ def div(v: Field) -> Field:
     Field
         Of shape (), or (q,).
     """
-    _check_in_space(v, "div")
+    _check(v, "div")
     _note(v, v.space, is_divergence=True)
     n_space = len(v.space)
 
@@ -328,7 +328,7 @@ def laplacian(u: Field) -> Field:
     Field
         Of the shape of ``u``.
     """
-    _check_in_space(u, "laplacian")
+    _check(u, "laplacian")
     _note(u, u.space)
 
     def trace(x):
@@ -364,17 +364,25 @@ def hessian(u: Field) -> Field:
     Field
         Of shape (n_space, n_space), or (q, n_space, n_space).
     """
-    _check_in_space(u, "hessian")
+    _check(u, "hessian")
     _note(u, u.space)
     return u.derived(_gradient(_gradient(u, u.space), u.space))
 
 
-def _check(field, name):
+def _check(field, name, in_space=True):
+    """Check that an operator is given a field, and one that has axes of space."""
     if not isinstance(field, Field):
         axis = ", 'x'" if name == "d" else ""
         raise TypeError(
             f"{name} takes a field, got {type(field).__name__}; write "
             f"{name}(u{axis})(x), not {name}(u(x){axis})."
+        )
+    if in_space and not field.space:
+        time = field.time
+        raise ValueError(
+            f"{name} differentiates along the axes of space, and there is none: the "
+            f"only axis {time!r} is time. Write d(u, {time!r})(x), or give the domain "
+            "an axis of space, as in Interval(0, 1, axis='x')."
         )
 
 
@@ -437,17 +445,6 @@ def jump_of(
 
     none = jnp.zeros((), x.dtype)
     return jax.jvp(moved, (none,), (jnp.ones_like(none),))[1]
-
-
-def _check_in_space(field, name):
-    _check(field, name)
-    if not field.space:
-        time = field.time
-        raise ValueError(
-            f"{name} differentiates along the axes of space, and there is none: the "
-            f"only axis {time!r} is time. Write d(u, {time!r})(x), or give the domain "
-            "an axis of space, as in Interval(0, 1, axis='x')."
-        )
 
 
 def _known(function, order=0, axes=()):

@@ -15,14 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn._typing import Array
-from sklearn_gn.arrays.backend import scope, to_numpy
-from sklearn_gn.pde.calls import named_errors
 from sklearn_gn.pde.checks import check_problem
 from sklearn_gn.pde.coefficients import (
     Unknown,
     as_array,
-    called_pieces,
+    called,
     frozen_coefficient,
+    holding,
     present_region,
 )
 from sklearn_gn.pde.conditions import BaseCondition, Points
@@ -38,8 +37,9 @@ from sklearn_gn.pde.regions import (
 )
 from sklearn_gn.pde.residual_classes import (
     Interior,
+    Projection,
     ResidualClass,
-    projections_of,
+    explained_errors,
     traced_class,
 )
 
@@ -166,9 +166,7 @@ class Problem:
             by_region = RegionalResidual(tuple(self.residual.items()))
             object.__setattr__(self, "residual", by_region)
         given = dict(self.coefficients or {})
-        values = {
-            name: frozen_coefficient(name, value) for name, value in given.items()
-        }
+        values = {name: frozen_coefficient(name, c) for name, c in given.items()}
         object.__setattr__(self, "coefficients", MappingProxyType(values))
         given = dict(self.depends_on or {})
         axes = {name: _tuple(value, "depends_on") for name, value in given.items()}
@@ -181,19 +179,17 @@ class Problem:
         return tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values)
 
     @cached_property
-    def _key(self):  # with the order of the coefficients, which is that of the search
-        arguments = self._arguments()
-        return tuple(tuple(v.items()) if type(v) is dict else v for v in arguments)
-
-    @cached_property
-    def _hash(self):
-        return hash(self._key)
+    def _key(self):
+        """What is compared, with the order of the coefficients, and its hash."""
+        values = self._arguments()
+        key = tuple(tuple(v.items()) if type(v) is dict else v for v in values)
+        return hash(key), key
 
     def __eq__(self, other):
         return self is other or (isinstance(other, Problem) and self._key == other._key)
 
     def __hash__(self):
-        return self._hash
+        return self._key[0]
 
     def __reduce__(self):  # the hash is that of one process
         return Problem, self._arguments()
@@ -280,9 +276,8 @@ class Problem:
         plain = self.transform is None and not self._projections
         if isinstance(function, LocalFunction) and plain:
             known = function._replace(function=value, derivative=derivative)
-        return Field(
-            known, self.domain.axes, self.domain.time, self.outputs, directions
-        )
+        domain = self.domain
+        return Field(known, domain.axes, domain.time, self.outputs, directions)
 
     def _as_outputs(self, value: Any, source: str) -> Any:
         """One number for each output, (q,); ``source``, for errors, is what gave it."""
@@ -303,7 +298,7 @@ class Problem:
     @cached_property
     def _interior(self):
         """The residuals inside, and the coefficients of pieces that they call."""
-        with called_pieces() as pieces:
+        with holding(called, []) as pieces:
             kind = traced_class(self, "interior", Interior(self.residual))
         return kind, tuple(pieces)
 
@@ -342,14 +337,11 @@ class Problem:
         interior, _ = self._interior
         if self.regions is not None:
             interior = interior._replace(function=Interior(self.residual, self.regions))
+        dim = self.domain.dim
         classes = [interior]
-        for name, condition in self._named_conditions():
-            size = condition.n_data(self.domain.dim)
-            classes.append(
-                traced_class(
-                    self, name, condition, condition.n_fields, size, condition.weight
-                )
-            )
+        for name, c in self._named_conditions():
+            given = c, c.n_fields, c.n_data(dim), c.weight
+            classes.append(traced_class(self, name, *given)._replace(condition=c))
         return tuple(classes)
 
     def _equation_at(self, function, x):
@@ -359,15 +351,21 @@ class Problem:
 
     @cached_property
     def _projections(self):
-        return projections_of(self)
+        """Numbers of outputs that depend on the same axes, and their projection."""
+        middle, groups = tuple(self.domain.bounds.mean(axis=1).tolist()), {}
+        for output, kept in self.depends_on.items():
+            moves = tuple(name not in kept for name in self.domain.axes)
+            if any(moves):
+                groups.setdefault(moves, []).append(self.outputs.index(output))
+        return tuple((tuple(n), Projection(m, middle)) for m, n in groups.items())
 
     def _named_conditions(self):
-        named = {"interior": None}
-        for condition in self.conditions:
-            name = unique(condition.name or condition.kind, named, "_{}")
-            named[name] = condition
+        """Pairs of the names and the conditions, that of interfaces last."""
+        named, every = {"interior": None}, self.conditions
         if self.regions is not None:
-            named[unique("interface", named, "_{}")] = self._interface
+            every = *every, self._interface
+        for condition in every:
+            named[unique(condition.name or condition.kind, named, "_{}")] = condition
         del named["interior"]
         return named.items()
 
@@ -433,7 +431,7 @@ class Problem:
         x = self.domain.sample(n_interior, rng, method)
         points = {"interior": Points(x[:, None], x[:, :0])}
         for name, condition in self._named_conditions():
-            with named_errors(name):
+            with explained_errors(name):
                 points[name] = condition.sample(self.domain, counts[name], rng, method)
         return {n: p._replace(x=self._all_points(p.x)) for n, p in points.items()}
 
@@ -461,8 +459,7 @@ class Problem:
                     "the solution is known at the points of the reference only."
                 )
             return np.array(self.exact.values)
-        with scope("float64"):
-            return to_numpy(exact_at(self, X))
+        return exact_at(self, X)
 
     def reference(
         self,

@@ -25,9 +25,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.arrays.backend import scope, to_numpy
-from sklearn_gn.arrays.compilation import jit_by_size
-from sklearn_gn.pde.calls import call, flat, named_parameters
 from sklearn_gn.pde.coefficients import (
     Piecewise,
     holding,
@@ -35,10 +32,20 @@ from sklearn_gn.pde.coefficients import (
     within_pieces,
 )
 from sklearn_gn.pde.conditions import BaseCondition, Points
-from sklearn_gn.pde.domains import NUDGE, Domain, namespace
+from sklearn_gn.pde.domains import (
+    NUDGE,
+    Domain,
+    draw,
+    join,
+    measured,
+    namespace,
+    product,
+    select,
+)
 from sklearn_gn.pde.given_values import MANY_POINTS, N_POINTS
+from sklearn_gn.pde.local_functions import in_numpy
 from sklearn_gn.pde.operators import jump_of
-from sklearn_gn.pde.patches import draw, join, measured, product, select
+from sklearn_gn.pde.residual_classes import call, flat, named_parameters
 from sklearn_gn.pde.shapes import Box
 
 _side: ContextVar[int] = ContextVar("side", default=0)
@@ -213,10 +220,7 @@ class RegionalResidual:
                 "the residuals of all regions must have as many equations, got "
                 f"{sizes}."
             )
-        value = found[-1]
-        for k, values in enumerate(found[:-1]):
-            value = jnp.where(number == k, values, value)
-        return value
+        return jnp.select([number == k for k in range(len(found))], found, found[-1])
 
     def check(self, domain: Any) -> None:
         """Raise a ValueError if a part of the domain has no equation."""
@@ -255,7 +259,6 @@ class Interface(BaseCondition):
 
     needs_normals = True
     n_fields = 2  # next to the interface, where known functions may have a cut
-    kind = "interface"
 
     def n_data(self, dim: int) -> int:
         """Number of the data of a point."""
@@ -318,8 +321,7 @@ def interface_of(problem, regions):
     def jumps(level, sign, waves, linear=False):
         rows = tuple(Row(level, number, sign) for number in numbers)
         known = replace(interface, rows=rows, linear=linear)
-        with scope("float64"):
-            return to_numpy(_jumps_of_waves(problem, known, waves, *points))
+        return _jumps_of_waves(problem, known, waves, *points)
 
     counts, linear = np.zeros(len(numbers), int), True  # of levels of each equation
     for level in count(1):
@@ -344,7 +346,7 @@ def interface_of(problem, regions):
     return replace(interface, rows=tuple(sorted(rows)), linear=linear)
 
 
-@partial(jit_by_size, static_argnames=("problem", "interface"))
+@partial(in_numpy, static_argnames=("problem", "interface"))
 def _jumps_of_waves(problem, interface, waves, points, data):
     """Jumps (n, k) between waves, one for each output of each region."""
     field = problem.field(lambda x: 2 + jnp.sin(waves @ x))

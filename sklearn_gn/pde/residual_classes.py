@@ -1,12 +1,21 @@
-"""The kinds of residuals of a problem: those inside, those of each condition.
+"""Residuals: the user's functions, mistakes in them, and the kinds of residuals.
+
+Problems are traced before anything is compiled. An error there is one of Python or JAX
+about arrays, which says little about the equation: :func:`explained_errors` says it in
+the terms of a problem. For an index beyond the last entry of an array that is traced,
+JAX takes the last entry and says nothing: with two axes ``x[2]`` is ``x[1]``, and
+another equation is solved. :func:`check_indices` finds these: an index in the range
+becomes a static slice, one beyond it a dynamic slice from a start that is computed from
+numbers alone.
 
 Outputs may depend on some of the axes only, such as a coefficient field: these are
 taken at projected points. :func:`slopes_of_equation` reads an equation: how it depends
 on each derivative of the solution.
 """
 
+import inspect
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations_with_replacement
@@ -17,16 +26,238 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.arrays.compilation import jit_by_size
-from sklearn_gn.pde.calls import (
-    call,
-    check_indices,
-    explained_errors,
-    flat,
-    named_errors,
+from sklearn_gn.pde.local_functions import (
+    LocalFunction,
+    followed_by,
+    in_numpy,
+    points_of_row,
 )
-from sklearn_gn.pde.local_functions import LocalFunction, followed_by, points_of_row
 from sklearn_gn.pde.operators import Field, derivative_along
+
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+)
+_ONE_VALUE = (
+    "a single number is indexed or unpacked. If it is u(x), the problem has one "
+    "output: name all unknown functions of a system, Problem(..., outputs=('u', 'v'))."
+)
+_FIELD = (
+    "functions take the values of a field, not the field: write jnp.sin(u(x)), or "
+    "apply(jnp.sin, u) for a field to differentiate."
+)
+_HINTS = (  # error, a part of its text, and what to write instead
+    (
+        jax.errors.TracerArrayConversionError,
+        "",
+        "numpy does not take traced values: write jax.numpy (jnp.sin(x[0]), not "
+        "np.sin(x[0])).",
+    ),
+    (
+        jax.errors.TracerBoolConversionError,
+        "",
+        "Python cannot branch on traced values: write jnp.where(x[0] > 0, a, b), not "
+        "if; min and max are jnp.minimum and jnp.maximum.",
+    ),
+    (
+        jax.errors.ConcretizationTypeError,
+        "",
+        "math, float and int do not take traced values: write jax.numpy "
+        "(jnp.sin(x[0]), not math.sin(x[0])).",
+    ),
+    (IndexError, "0-dimensional, but 1 were indexed", _ONE_VALUE),
+    (TypeError, "iteration over a 0-d array", _ONE_VALUE),
+    (
+        IndexError,
+        "many indices",
+        "x is one point, of shape (d,), and u(x) its value: write x[0], not x[:, 0:1], "
+        "and u['name'](x) or u[0](x) for an output, not u[:, 0:1].",
+    ),
+    (
+        TypeError,
+        "'Unknown'",
+        "an Unknown has no value before the fit: declare it in the problem, "
+        "Problem(..., coefficients={'k': Unknown(1.0)}), and take its value as an "
+        "argument, def residual(u, x, k).",
+    ),
+    (TypeError, "operators.Field", _FIELD),
+    (TypeError, "'Field'", _FIELD),
+    (TypeError, "not Field", _FIELD),
+)
+_ATTRIBUTE = (
+    "fields and points have no attribute {!r}: write x[0], x[1], ... for the "
+    "coordinates, in the order of the axes, and d(u, 'x')(x) for a derivative."
+)
+_SWAPPED = (
+    "the arguments are swapped: the field comes first, as in residual(u, x). Write "
+    "def {name}(u, x), with u(x) for its value."
+)
+_POINT_NAMES = ("x", "X", "t", "z", "point")
+
+
+def named_parameters(function, n_given):
+    """Names of a function's parameters after ``n_given``, and whether it has ``**``."""
+    parameters = list(_signature(function).parameters.values())
+    positional = [p for p in parameters if p.kind in _POSITIONAL]
+    given = {p.name for p in positional[:n_given]}
+    kinds = (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+    names = tuple(p.name for p in parameters if p.kind in kinds and p.name not in given)
+    return names, any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def call(function, given, coefficients):
+    """Call a function with positional arguments and the coefficients that it names."""
+    names, takes_all = named_parameters(function, len(given))
+    if not takes_all:
+        coefficients = {n: value for n, value in coefficients.items() if n in names}
+    return function(*given, **coefficients)
+
+
+def check_signature(function, n_given, coefficients, what):
+    """Raise a ValueError if a function cannot be called with these arguments."""
+    names, takes_all = named_parameters(function, n_given)
+    words = {name: None for name in coefficients if takes_all or name in names}
+    parameters = _signature(function).parameters
+    empty = inspect.Parameter.empty
+    required = [name for name in names if parameters[name].default is empty]
+    missing = [name for name in required if name not in words]
+    if missing:
+        declared = ", ".join(f"{name!r}: 1.0" for name in missing)
+        few = len(missing) == 1
+        verb, what_for = ("is", "a coefficient") if few else ("are", "coefficients")
+        has = ", ".join(repr(c) for c in coefficients if c != "normal") or "none"
+        raise ValueError(
+            f"its parameters must be {what} and coefficients of the problem, and "
+            f"{', '.join(map(repr, missing))} {verb} not declared as {what_for}; the "
+            f"problem has {has}. Declare {'it' if few else 'them'} in "
+            f"coefficients={{{declared}}} of the problem, as a number or an Unknown. "
+            "The coordinates are all in the point, x[0] and x[1], and several unknown "
+            "functions in the field, u[0] and u[1], with outputs=('u', 'v')."
+        )
+    try:
+        _signature(function).bind(*[None] * n_given, **words)
+    except TypeError as error:
+        named = ", ".join(repr(c) for c in coefficients if c != "normal")
+        more = f" and those of the coefficients {named} that it names" if named else ""
+        raise ValueError(f"it is called with {what}{more}: {error}.") from error
+
+
+def _signature(function):
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # some functions that are not written in Python
+        return inspect.signature(lambda *arguments: None)
+
+
+def flat(result, x):
+    """What a residual returns, as one array of shape (k,)."""
+    if isinstance(result, (tuple, list)):
+        parts = [flat(part, x) for part in result]
+        return jnp.concatenate(parts) if parts else jnp.zeros(0, x.dtype)
+    if isinstance(result, Field):
+        result = result(x)
+    if isinstance(result, (str, bytes, dict, type(None))) or callable(result):
+        raise ValueError(
+            "residual must return numbers, arrays, fields, or a tuple of them, got "
+            f"{type(result).__name__}."
+        )
+    if jnp.iscomplexobj(result):
+        raise ValueError("residual is complex: return its real and imaginary parts.")
+    return jnp.ravel(jnp.asarray(result, x.dtype))
+
+
+# --- mistakes -------------------------------------------------------------------------
+
+
+@contextmanager
+def explained_errors(name, residual=None, works_swapped=None):
+    """Turn errors into ValueErrors of a name; common mistakes say what to write."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error)
+        hints = (h for kind, t, h in _HINTS if isinstance(error, kind) and t in text)
+        text = next(hints, text)
+        if isinstance(error, AttributeError):
+            if isinstance(error.obj, (jax.core.Tracer, Field)):
+                text = _ATTRIBUTE.format(error.name)
+        if residual is not None:
+            code = getattr(residual, "__code__", None)
+            names = () if code is None else code.co_varnames[:2]
+            point_first = len(names) == 2 and names[0] in _POINT_NAMES
+            swapped = point_first and "takes a field" in str(error)
+            if swapped or works_swapped(residual):
+                own = getattr(residual, "__name__", "residual")
+                text = _SWAPPED.format(name="residual" if own == "<lambda>" else own)
+        raise ValueError(f"{name}: {text}") from error
+
+
+# --- what a trace computes ------------------------------------------------------------
+
+
+def check_indices(jaxpr, axes):
+    """Raise an IndexError if a number indexes an array out of its range in a trace."""
+
+    def check(equation, given, _):
+        if equation.primitive.name != "dynamic_slice":
+            return
+        sizes, shape = equation.params["slice_sizes"], equation.invars[0].aval.shape
+        for start, size, n in zip(given[1:], sizes, shape, strict=True):
+            if start is not None and not 0 <= start <= n - size:
+                index = int(start) if start > 0 else int(start) - n
+                raise IndexError(
+                    f"index {index} is out of range: there are {n} entries, "
+                    "numbered from 0. The coordinates of a point x are those of "
+                    f"the axes {axes}, x[0] the first."
+                )
+
+    _walk(jaxpr, [None] * len(jaxpr.in_avals), check)
+
+
+def first_large_term(function, most, *arguments):
+    """The first operation of a function whose result is NaN or too large, in words."""
+    terms = []
+
+    def look(equation, given, found):
+        large = ~(np.abs(np.asarray(found[0], float)) < most)
+        if large.any() and not terms:
+            place = np.unravel_index(large.argmax(), large.shape)
+            numbers = [np.broadcast_to(a, large.shape)[place] for a in given]
+            numbers += [v for k, v in equation.params.items() if k == "y"]  # a power
+            words = ", ".join(f"{float(number):.4g}" for number in numbers)
+            terms.append(f"{equation.primitive.name}({words})")
+
+    _walk(jax.make_jaxpr(function)(*arguments), arguments, look)
+    return terms[0] if terms else None
+
+
+def _walk(trace, arguments, visit):
+    """Visit the results of a trace, None where not known, operation by operation."""
+    jaxpr = getattr(trace, "jaxpr", trace)
+    numbers_alone = any(a is None for a in arguments)
+    values = dict(zip(jaxpr.constvars, getattr(trace, "consts", ()), strict=True))
+    values |= zip(jaxpr.invars, arguments, strict=True)
+    for equation in jaxpr.eqns:
+        given = [a.val if hasattr(a, "val") else values[a] for a in equation.invars]
+        params, primitive = equation.params, equation.primitive
+        known = not any(a is None or (numbers_alone and np.ndim(a)) for a in given)
+        inner = jax.tree.leaves(list(params.values()))
+        inner = [part for part in inner if hasattr(part, "eqns")]
+        if primitive.name in ("jit", "pjit", "custom_jvp_call") and len(inner) == 1:
+            found = _walk(inner[0], given, visit)
+        else:
+            found = [None] * len(equation.outvars)
+            if known:
+                found = primitive.bind(*given, **params)
+                found = found if primitive.multiple_results else [found]
+            for part in () if known else inner:  # of a loop, or of a branch
+                _walk(part, [None] * len(part.in_avals), visit)
+            visit(equation, given, found)
+        values |= zip(equation.outvars, found, strict=True)
+    return [a.val if hasattr(a, "val") else values[a] for a in jaxpr.outvars]
+
+
+# --- the kinds of residuals ----------------------------------------------------------
 
 
 class ResidualClass(NamedTuple):
@@ -48,6 +279,9 @@ class ResidualClass(NamedTuple):
 
     n_outputs : int
         Number of residuals, k.
+
+    condition : object or None
+        The condition; None inside.
     """
 
     name: str
@@ -55,6 +289,7 @@ class ResidualClass(NamedTuple):
     n_points: int
     weight: float
     n_outputs: int
+    condition: Any = None
 
 
 @dataclass(frozen=True)
@@ -102,8 +337,7 @@ def traced_class(problem, name, function, n_points=1, n_data=0, weight=1.0):
     data = jax.ShapeDtypeStruct((n_data,), np.float64)
     with (
         jax.enable_x64(True),
-        named_errors(name),
-        explained_errors(residual, works_swapped),
+        explained_errors(name, residual, works_swapped),
     ):
         jaxpr = jax.make_jaxpr(evaluate)(points, data)
         (k,) = jaxpr.out_avals[0].shape
@@ -149,34 +383,15 @@ class OnSomeAxes:
 
 @dataclass(frozen=True)
 class Projection:
-    """Moves a point to the middle of the domain along some axes."""
+    """Moves points to the middle of the domain along some axes."""
 
-    axes: tuple  # numbers
+    moves: tuple  # whether along each axis
     middle: tuple
 
     def __call__(self, x):
-        """The point, or an array of points of numpy."""
-        for axis, value in zip(self.axes, self.middle, strict=True):
-            if isinstance(x, np.ndarray):
-                x = x.copy()
-                x[..., axis] = value
-            else:
-                x = x.at[..., axis].set(value)
-        return x
-
-
-def projections_of(problem):
-    """Numbers of outputs that depend on the same axes, and their projection."""
-    axes, middle = problem.domain.axes, problem.domain.bounds.mean(axis=1)
-    groups = {}
-    for output, kept in problem.depends_on.items():
-        gone = tuple(k for k, name in enumerate(axes) if name not in kept)
-        groups.setdefault(gone, []).append(problem.outputs.index(output))
-    return tuple(
-        (tuple(numbers), Projection(gone, tuple(middle[list(gone)].tolist())))
-        for gone, numbers in groups.items()
-        if gone
-    )
+        """The point, or an array of points."""
+        middle = np.array(self.middle, x.dtype)
+        return x.__array_namespace__().where(np.array(self.moves), middle, x)
 
 
 # --- how an equation depends on the derivatives of the solution -----------------------
@@ -188,7 +403,7 @@ def derivatives(dim):
     return [axes for order in orders for axes in order]
 
 
-@partial(jit_by_size, static_argnames="problem")
+@partial(in_numpy, static_argnames="problem")
 def slopes_at_zero(problem, points, changes=0.0):
     """Slopes (n, k, m, q) of the equation at points (n, d), about zero and changes."""
     shape = len(derivatives(problem.domain.dim)), len(problem.outputs)

@@ -1,6 +1,7 @@
-"""Shapes of which domains are made: boxes and balls. All of this is numpy."""
+"""Shapes of which domains are made: boxes, balls, and outlines in the plane."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal
@@ -9,8 +10,17 @@ import numpy as np
 from scipy.special import gammaln, ndtri
 
 from sklearn_gn._typing import Array
-from sklearn_gn.pde.domains import Domain, namespace
-from sklearn_gn.pde.patches import Patch, whole
+from sklearn_gn.pde.domains import (
+    Domain,
+    Patch,
+    axes_of_space,
+    namespace,
+    select,
+    set_fields,
+    whole,
+)
+
+_PLANE = ("x", "y")
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -70,6 +80,7 @@ class Box(Domain):
             lower=tuple(float(low) for low, _ in intervals.values()),
             upper=tuple(float(high) for _, high in intervals.values()),
             time=time if time in intervals else None,
+            bounds=np.array(list(intervals.values()), dtype=float),
         )
 
     @classmethod
@@ -105,11 +116,6 @@ class Box(Domain):
         if self.time != ("t" if "t" in self.axes else None):
             words.append(f"time={self.time!r}")
         return f"Box({', '.join(words)})"
-
-    @property
-    def bounds(self) -> Array:
-        """Lowest and highest values along the axes, of shape (d, 2)."""
-        return np.column_stack([self.lower, self.upper])
 
     def depth(self, X: Array) -> Array:
         """Distance to the nearest face, negative outside."""
@@ -234,6 +240,7 @@ class Ball(Domain):
             center=center,
             radius=float(radius),
             density=density,
+            bounds=np.array(center)[:, None] + radius * np.array([[-1.0, 1.0]]),
         )
 
     def __repr__(self):
@@ -243,11 +250,6 @@ class Ball(Domain):
             value = getattr(self, name)
             words += [] if value == getattr(plain, name) else [f"{name}={value}"]
         return ", ".join(words) + ")"
-
-    @property
-    def bounds(self) -> Array:
-        """Lowest and highest values along the axes, of shape (d, 2)."""
-        return np.array(self.center)[:, None] + self.radius * np.array([[-1.0, 1.0]])
 
     def depth(self, X: Array) -> Array:
         """Distance to the sphere, negative outside."""
@@ -281,12 +283,226 @@ class Ball(Domain):
         return {} if of_time else {"sphere": sphere}
 
 
-def set_fields(instance, **values):
-    """Set attributes of a frozen instance."""
-    for name, value in values.items():
-        object.__setattr__(instance, name, value)
+# --- outlines in the plane -----------------------------------------------------------
 
 
-def axes_of_space(dim):
-    """Names of axes that are given none: x, y, z, or x1, x2, ... of more than three."""
-    return tuple("xyz"[:dim] if dim <= 3 else (f"x{i + 1}" for i in range(dim)))
+@dataclass(frozen=True, init=False, repr=False)
+class Polygon(Domain):
+    """A polygon in the plane, which need not be convex.
+
+    Its faces are "edge 1", from the first vertex to the second, and so on.
+
+    Parameters
+    ----------
+    vertices : sequence of pairs of float
+        Corners in their order along the boundary, either way round. The last one is
+        joined to the first. Edges must not cross each other.
+
+    axes : tuple of two str, default=("x", "y")
+        Names of the axes.
+
+    Examples
+    --------
+    >>> from sklearn_gn.pde import Polygon
+    >>> Polygon([(0, 0), (2, 0), (0, 1)]).faces
+    ('edge 1', 'edge 2', 'edge 3')
+    """
+
+    vertices: tuple
+    axes: tuple
+
+    time = None
+
+    def __init__(self, vertices: Any, axes: Sequence[str] = _PLANE) -> None:
+        corners = np.asarray(vertices, dtype=float)
+        if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3:
+            raise ValueError(
+                f"vertices must be three or more pairs of numbers, got {vertices!r}."
+            )
+        if not np.isfinite(corners).all() or _edges_cross(corners):
+            raise ValueError(
+                "vertices must be finite, and in the order of an outline that does "
+                f"not cross itself, got {vertices!r}."
+            )
+        _check_plane(axes)
+        set_fields(
+            self,
+            vertices=tuple(map(tuple, corners.tolist())),
+            axes=tuple(axes),
+            bounds=np.column_stack([corners.min(axis=0), corners.max(axis=0)]),
+        )
+
+    def __repr__(self):
+        axes = "" if self.axes == _PLANE else f", axes={self.axes}"
+        return f"Polygon({self.vertices}{axes})"
+
+    def depth(self, X: Array) -> Array:
+        """Distance to the nearest edge, negative outside."""
+        xp = namespace(X)
+        first = xp.asarray(self.vertices)[None]
+        second = xp.roll(first, -1, axis=1)
+        along = second - first
+        to = X[:, None] - first
+        share = xp.clip((to * along).sum(-1) / (along**2).sum(-1), 0, 1)
+        offset = to - share[..., None] * along
+        distance = xp.sqrt((offset**2).sum(-1).min(axis=1))
+        # A ray to the right of an inner point crosses an odd number of edges.
+        y = X[:, 1:2]
+        straddles = (first[..., 1] > y) != (second[..., 1] > y)
+        rise = xp.where(along[..., 1] == 0, 1.0, along[..., 1])
+        crossing = first[..., 0] + (y - first[..., 1]) / rise * along[..., 0]
+        odd = (straddles & (X[:, :1] < crossing)).sum(axis=1) % 2 == 1
+        return xp.where(odd, distance, -distance)
+
+    def interior(self) -> Patch:
+        """The patch of what is inside of the bounding box."""
+        box = Box(time=None, **dict(zip(self.axes, self.bounds, strict=True)))
+        return select(box.interior(), lambda points, _: self.depth(points) >= 0)
+
+    def patches(self, of_time: bool = False) -> dict[str, Patch]:
+        """The edges."""
+        corners = np.array(self.vertices)
+        ends = np.roll(corners, -1, axis=0)
+        outward = np.sign(_cross(corners, ends).sum())  # of edges to the right
+
+        def segment(a, b):
+            length = np.linalg.norm(b - a)
+            normal = outward * np.array([b[1] - a[1], a[0] - b[0]]) / length
+
+            def place(uniforms):
+                points = a + uniforms[:, :1] * (b - a)
+                return points, np.broadcast_to(normal, points.shape)
+
+            return whole(math.log(length), 1, place)
+
+        edges = zip(corners, ends, strict=True)
+        named = {f"edge {k + 1}": segment(*edge) for k, edge in enumerate(edges)}
+        return {} if of_time else named
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Ellipse(Domain):
+    """An ellipse in the plane. Its face is "ellipse".
+
+    Parameters
+    ----------
+    center : tuple of two floats, default=(0.0, 0.0)
+        Centre.
+
+    radii : tuple of two floats, default=(1.0, 1.0)
+        Half axes.
+
+    angle : float, default=0.0
+        Angle from the first axis to the first half axis, in radians.
+
+    axes : tuple of two str, default=("x", "y")
+        Names of the axes.
+    """
+
+    center: tuple
+    radii: tuple
+    angle: float
+    axes: tuple
+
+    time = None
+
+    def __init__(
+        self,
+        center: tuple[float, float] = (0.0, 0.0),
+        radii: tuple[float, float] = (1.0, 1.0),
+        angle: float = 0.0,
+        axes: Sequence[str] = _PLANE,
+    ) -> None:
+        for name, pair in (("center", center), ("radii", radii)):
+            if np.shape(pair) != (2,) or not np.isfinite(pair).all():
+                raise ValueError(f"{name} must be two finite numbers, got {pair!r}.")
+        if not min(radii) > 0:
+            raise ValueError(f"radii must be positive, got {radii!r}.")
+        _check_plane(axes)
+        set_fields(
+            self,
+            center=tuple(map(float, center)),
+            radii=tuple(map(float, radii)),
+            angle=float(angle),
+            axes=tuple(axes),
+        )
+        reach = np.linalg.norm(self._half_axes, axis=1)[:, None]
+        bounds = np.array(center, float)[:, None] + reach * np.array([[-1.0, 1.0]])
+        set_fields(self, bounds=bounds)
+
+    def __repr__(self):
+        words = [f"center={self.center}", f"radii={self.radii}"]
+        words += [f"angle={self.angle}"] if self.angle else []
+        words += [] if self.axes == _PLANE else [f"axes={self.axes}"]
+        return f"Ellipse({', '.join(words)})"
+
+    @property
+    def _half_axes(self):
+        """The half axes, as columns."""
+        c, s = math.cos(self.angle), math.sin(self.angle)
+        return np.array([[c, -s], [s, c]]) * self.radii
+
+    def depth(self, X: Array) -> Array:
+        """Distance to the ellipse to first order, negative outside."""
+        xp = namespace(X)
+        center, to_disk = xp.asarray([self.center]), np.linalg.inv(self._half_axes)
+        scaled = (X - center) @ xp.asarray(to_disk.T)
+        ratio = xp.sqrt((scaled**2).sum(axis=1))
+        slope = xp.sqrt(((scaled @ xp.asarray(to_disk)) ** 2).sum(axis=1))
+        middle = ratio == 0
+        reach = ratio / xp.where(middle, 1.0, slope)
+        return (1 - ratio) * xp.where(middle, min(self.radii), reach)
+
+    def _place(self, uniforms):
+        """Points of the unit circle by angle, and where the ellipse has them."""
+        angle = 2 * np.pi * uniforms
+        circle = np.column_stack([np.cos(angle), np.sin(angle)])
+        return circle, circle @ self._half_axes.T
+
+    def interior(self) -> Patch:
+        """The patch of the whole ellipse."""
+
+        def place(uniforms):
+            _, offset = self._place(uniforms[:, 1])
+            return np.array(self.center) + np.sqrt(uniforms[:, :1]) * offset
+
+        return whole(math.log(math.pi * math.prod(self.radii)), 2, place)
+
+    def patches(self, of_time: bool = False) -> dict[str, Patch]:
+        """The ellipse itself, of constant density along it."""
+
+        def place(uniforms):
+            circle, offset = self._place(uniforms[:, 0])
+            normals = circle @ np.linalg.inv(self._half_axes)
+            normals /= np.linalg.norm(normals, axis=1, keepdims=True)
+            speed = np.linalg.norm(circle[:, ::-1] * self.radii, axis=1)
+            kept = uniforms[:, 1] * max(self.radii) <= speed
+            return np.array(self.center) + offset, normals, kept
+
+        longest = math.log(2 * math.pi * max(self.radii))
+        return {} if of_time else {"ellipse": Patch(longest, 2, place)}
+
+
+def _check_plane(axes):
+    if len(axes) != 2 or len(set(axes)) < 2:
+        raise ValueError(f"axes must be two different names, got {axes!r}.")
+
+
+def _cross(a, b):
+    return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
+
+
+def _edges_cross(corners):
+    """Whether two edges that are not neighbours meet, or an edge has no length."""
+    a, b = corners, np.roll(corners, -1, axis=0)
+    if (a == b).all(axis=1).any() or _cross(a, b).sum() == 0:
+        return True
+    i, j = np.triu_indices(len(corners), 2)
+    apart = (i > 0) | (j < len(corners) - 1)  # the last one is next to the first
+
+    def on_both_sides(k, m):
+        """Whether the ends of edges m are on both sides of the lines of edges k."""
+        along = b[k] - a[k]
+        return _cross(along, a[m] - a[k]) * _cross(along, b[m] - a[k]) <= 0
+
+    return bool((on_both_sides(i, j) & on_both_sides(j, i) & apart).any())

@@ -9,13 +9,14 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import differentiable_sum
-from sklearn_gn.arrays.trees import dimension, norm
+from sklearn_gn.arrays.trees import norm
 from sklearn_gn.optim import first_order
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.pinn import iteration
@@ -23,17 +24,10 @@ from sklearn_gn.pinn.iteration import on_devices
 from sklearn_gn.pinn.residuals import class_losses, residuals
 
 _STEPS = {"adam": 100, "sgd": 100, "lbfgs": 20, "ssbroyden": 20}  # of an iteration
-_RISE, _FIRST, _LAST = 0.3, 1 / 25, 1e-4  # of the one cycle: share of steps, and rates
-_LARGEST_MATRIX = 20_000  # rows of SSBroyden's matrix
 
 
 def init(points, net, settings, *, name):
     """Return the state at the start."""
-    if name == "ssbroyden" and dimension(net) > _LARGEST_MATRIX:
-        raise ValueError(
-            f"solver='ssbroyden' keeps a matrix of {dimension(net)} rows; networks "
-            f"have at most {_LARGEST_MATRIX} weights. Take 'lbfgs'."
-        )
     return iteration.initial_state(points, net, settings, empty_memory(net, name))
 
 
@@ -105,15 +99,13 @@ def learning_rates(settings, iteration, name):
     n, dtype = _STEPS[name], settings.dtype
     if name not in first_order.OPTIMISERS:
         return np.ones(n, dtype)
-    rate = dtype.type(settings.steps.solver.learning_rate)
+    rate = settings.steps.solver.learning_rate
     if name != "sgd":
-        return np.full(n, rate)
-    total = n * int(settings.steps.max_iter)
-    share = (n * iteration + np.arange(n) + 0.5) / total
-    # Up to the largest rate, then down, along cosines.
-    up = _FIRST + (1 - _FIRST) * (1 - np.cos(np.pi * share / _RISE)) / 2
-    down = _LAST + (1 - _LAST) * (1 + np.cos(np.pi * (share - _RISE) / (1 - _RISE))) / 2
-    return (rate * np.where(share < _RISE, up, down)).astype(dtype)
+        return np.full(n, rate, dtype)
+    schedule = optax.cosine_onecycle_schedule(n * settings.steps.max_iter, rate)
+    steps = np.arange(n * iteration, n * (iteration + 1))
+    with jax.numpy_dtype_promotion("standard"):
+        return np.asarray(jax.vmap(schedule)(steps), dtype)
 
 
 def _method(name):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import partial
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from sklearn_gn.data.rows import (
 from sklearn_gn.data.units import Units
 from sklearn_gn.pde import Box, Condition, Problem
 from sklearn_gn.pde.checks import check_problem, warn_of_missing_equations
-from sklearn_gn.pinn.iteration import Observations
-from sklearn_gn.pinn.points import batch_of
+from sklearn_gn.pde.given_values import JUMP
+from sklearn_gn.pinn.iteration import batch_of
 from sklearn_gn.pinn.statement import (
     numbers_of_conditions,
     warn_of_redundant_derivatives,
@@ -27,7 +27,6 @@ from sklearn_gn.pinn.statement import (
 from sklearn_gn.runtime.fingerprint import known
 
 _VALIDATION_FRACTION = 0.1  # of the rows of a plain regression
-_NEARLY = 1e-3  # of the longest axis, by which observations may be outside
 
 
 class FitData(NamedTuple):
@@ -37,8 +36,9 @@ class FitData(NamedTuple):
     frame: Problem  # the problem, or what stands in for it
     observed: tuple  # numbers of the outputs that y holds, or functions
     single_target: bool  # whether predictions have one dimension
-    observations: Observations
     callback_data: dict
+    training: Any = None  # Batch of observations, or None
+    validation: Any = None
     n_observations: float = 0.0  # sum of their weights
     scaling: Units | None = None  # of plain regression
 
@@ -188,7 +188,8 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
         frame=frame,
         observed=observed,
         single_target=single_target,
-        observations=Observations(batch(X, y, share), validation),
+        training=batch(X, y, share),
+        validation=validation,
         n_observations=n_observations,
         scaling=scaling,
         callback_data=callback_data,
@@ -227,7 +228,7 @@ def _equation_alone(estimator, problem, others):
     for name, value in others.items():
         if value is not None:
             raise ValueError(f"{name} needs observations: X and y are missing.")
-    unknown = without_data(problem)
+    unknown = without_data(problem) if problem.unknown else []
     if unknown:
         warn_user(
             f"The coefficients {unknown} are Unknown, and there are no observations "
@@ -243,7 +244,6 @@ def _equation_alone(estimator, problem, others):
         frame=problem,
         observed=_observed_outputs(estimator.observed_outputs, problem),
         single_target=len(problem.outputs) == 1,
-        observations=Observations(None, None),
         callback_data={"X": None, "y": None, "metadata": None},
     )
 
@@ -274,7 +274,7 @@ def _check_observed(y):
 
 def _only_inside(problem, X, *columns):
     """Points of observations in the domain, and what belongs to them."""
-    outside = problem.domain._is_outside(X, _NEARLY)
+    outside = problem.domain._is_outside(X, JUMP)  # of the longest axis
     if outside.any():
         n = "All" if outside.all() else f"{outside.sum()} of"
         found = (
@@ -295,7 +295,7 @@ def _only_inside(problem, X, *columns):
 
 def without_data(problem):
     """Names of unknown coefficients that only observations could determine."""
-    if not problem.unknown or any(isinstance(c, Condition) for c in problem.conditions):
+    if any(isinstance(condition, Condition) for condition in problem.conditions):
         return []
     n_given, n_needed = numbers_of_conditions(problem, np.random.RandomState(0))
     n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())

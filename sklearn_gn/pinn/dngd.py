@@ -56,11 +56,10 @@ from sklearn_gn.pinn.windows import FALL
 _LOSS_BOUND = 1e-5  # of the damping that follows the loss
 DENSE = 10_000  # unknowns up to which the Gramian is formed
 RANK = 1000  # of the preconditioner, unless given
-_CG_TOL, _CG_ITERATIONS = 1e-10, 500
+_CG_ITERATIONS = 500
 _TRUSTED = 0.1  # gain ratio from which the predicted reduction counts as achieved
 _SHORT = 0.75  # acceleration, as 2 |a| / |v|, that is used
 _PART = 0.1  # of a step, over which its second difference is taken
-_ROUNDING = 1e-6  # relative change of a step by it, above which the step is refined
 
 
 def step(points, state, settings):
@@ -282,7 +281,7 @@ def trial(
     (r(theta + h v) - r - h J v)``, as that of Transtrum and Sethna.
     """
     library, dual = library_of(r), _is_dual(r, net, curvature)
-    refine = floor > _ROUNDING * shift
+    refine = floor > np.sqrt(np.finfo(r.dtype).eps) * shift  # by rounding errors
     inverse = _inverse(net, parts, curvature, shift, refine, dual)
 
     def answer(right):
@@ -350,7 +349,7 @@ def _inverse(net, parts, curvature, shift, refine, dual):
                 lambda y: product(y) + shift * y,
                 b,
                 precondition=preconditioner(curvature, shift),
-                tol=_CG_TOL,
+                tol=np.sqrt(np.finfo(b.dtype).eps),
                 max_iter=_CG_ITERATIONS,
             )[:2]
 

@@ -17,13 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde import Unknown
-from sklearn_gn.pde.local_functions import constants, residuals_of_waves
-from sklearn_gn.pinn.model import N_POINTS, ROUNDING
+from sklearn_gn.pde.given_values import N_POINTS, ROUNDING
+from sklearn_gn.pde.local_functions import constants, in_numpy, residuals_of_waves
+from sklearn_gn.pinn.windows import FEW_ITERATIONS
 
-_HELD = 25  # iterations in which the coefficients keep their values
 _HEAVY = 100.0  # weight of the conditions meanwhile, lest the function becomes zero
 _NEAR = 0.2  # relative distance of a value to the initial one, that was wanted
 _CONSTANT = 1e-5  # change of a function that has none
@@ -41,7 +39,7 @@ class _Held(Unknown):
 
 def first_stages(problem, most_iterations):
     """Return easier problems to begin with, and their iterations, as of a sequence."""
-    n_iter = int(min(_HELD, most_iterations // 3))
+    n_iter = int(min(2 * FEW_ITERATIONS, most_iterations // 3))
     held = {n: _Held(c.initial, c.positive) for n, c in problem.unknown.items()}
     given = {**problem.coefficients, **held}
     heavy = tuple(replace(c, weight=_HEAVY * c.weight) for c in problem.conditions)
@@ -91,11 +89,10 @@ def _transformed(problem, x):
     """Outputs (n, 3, q) where those of the network are zero, and far from it."""
     far = math.log(np.finfo(float).eps)
     raw = np.repeat([[0.0], [2 * far], [-2 * far]], len(problem.outputs), axis=1)
-    with backend.scope("float64"):
-        return backend.to_numpy(_outputs(problem, raw, x))
+    return _outputs(problem, raw, x)
 
 
-@partial(jit_by_size, static_argnames="problem")
+@partial(in_numpy, static_argnames="problem")
 def _outputs(problem, raw, x):
     def one(x, raw):
         return jnp.atleast_1d(problem.field(lambda _: raw)(x))

@@ -28,7 +28,6 @@ takes these to agree.
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -38,10 +37,10 @@ from scipy.linalg import cho_factor, cho_solve, lapack, solve_triangular
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg import jacobian as operators
+from sklearn_gn.pde.given_values import N_POINTS
 from sklearn_gn.pinn import pieces
 from sklearn_gn.pinn.model import (
     MOST_WEIGHTS,
-    N_POINTS,
     coefficient_values,
     n_waves,
     n_weights,
@@ -61,52 +60,40 @@ _AGREED = 0.5  # difference of errors that halves find, relative to that of all 
 
 def relative_error_estimate(model, net, batches, fresh, draw=None, in_units=False):
     """Estimate of the relative L2 error; NaN for networks that are too large."""
-    found = _found_change(model, net, batches, fresh, draw)
-    if found is None:
+    if n_weights(net) > MOST_WEIGHTS:
         return math.nan
+    _, _, factor, squares, sizes, physical = _change(model, net, batches, fresh, draw)
     if in_units:
-        relative = _relative(np.sum(found.squares), np.sum(found.sizes))
-    else:
-        squares = found.squares * _center_and_scale(model.problem)[1] ** 2
-        relative = _relative(np.sum(squares), np.sum(found.physical))
-    return relative * for_all_residuals(found.explained)
+        return factor * _relative(np.sum(squares), np.sum(sizes))
+    squares = squares * _center_and_scale(model.problem)[1] ** 2
+    return factor * _relative(np.sum(squares), np.sum(physical))
 
 
 def largest_error_estimate(model, net, batches, fresh):
     """Largest of the relative errors of each output and each unknown coefficient."""
-    found = _found_change(model, net, batches, fresh)
-    if found is None:
+    if n_weights(net) > MOST_WEIGHTS:
         return math.nan
-    errors = list(map(_relative, found.squares, found.sizes))
-    extra = found.net.extra
-    changed = extra + found.weights[len(found.weights) - extra.size :]
+    net, change, factor, squares, sizes, _ = _change(model, net, batches, fresh)
+    errors, extra = list(map(_relative, squares, sizes)), net.extra
+    changed = extra + change[len(change) - extra.size :]
     before, after = (
         backend.to_numpy(coefficient_values(model.problem, values))
         for values in (extra, changed)
     )
     for name, value in before.items():
         errors.append(_relative(np.sum((after[name] - value) ** 2), np.sum(value**2)))
-    return float(np.max(errors) * for_all_residuals(found.explained))
+    return float(factor * np.max(errors))
 
 
-class _Change(NamedTuple):
-    """What the residuals make of a solution, to first order."""
+def _change(model, net, batches, fresh, draw=None):
+    """What the residuals make of a solution, to first order.
 
-    net: Any  # the richer network
-    weights: np.ndarray  # their change
-    explained: float  # part of the residuals' square
-    # Of each output (q,), in units of its size and summed over points: its change and
-    # itself, from its center. Then the output as it is.
-    squares: np.ndarray
-    sizes: np.ndarray
-    physical: np.ndarray
-
-
-def _found_change(model, net, batches, fresh, draw=None):
-    """The change of a richer network; None if it is too large."""
+    The richer network, the change of its weights, the factor for residuals that this
+    does not explain; and of each output (q,), in units of its size and summed over
+    points, the squares of its change and of itself, from its center; then of the output
+    as it is.
+    """
     net, batches, fresh = in_double_precision((net, batches, fresh))
-    if n_weights(net) > MOST_WEIGHTS:
-        return None
     if model.features is None:
         net = richer(net, n_waves(model.problem))
     roots = np.sqrt(even_weights(model, net, batches))
@@ -117,26 +104,28 @@ def _found_change(model, net, batches, fresh, draw=None):
         parts = [method(model, net, half, batches) for half in halves(points)]
         return solution(*parts, error_of)
 
-    found = _Solution(None, 1.0, math.inf)
+    difference = math.inf
     if draw is not None and n_weights(net) <= MOST_WEIGHTS:
         found = solved(factor_over_pieces, fresh, correction_by_factors)
         n_residuals = sum(residual_counts(model.classes, fresh))
-        if found.difference > _AGREED and n_residuals < _ENOUGH * n_weights(net):
+        if found[2] > _AGREED and n_residuals < _ENOUGH * n_weights(net):
             drawn = draw(times=_TIMES)
             drawn = _weighted(in_double_precision(drawn), roots[: len(drawn)])
             fresh = *drawn, *fresh[len(drawn) :]
             found = solved(factor_over_pieces, fresh, correction_by_factors)
-    if found.difference > _AGREED:
+        difference = found[2]
+    if difference > _AGREED:
         found = solved(pieces.sums_over_pieces, fresh, correction_of_halves)
-    squares = np.sum(error_of(found.change) ** 2, axis=0)
-    return _Change(net, found.change, found.explained, squares, sizes, physical)
+    change, explained, _ = found
+    squares = np.sum(error_of(change) ** 2, axis=0)
+    return net, change, for_all_residuals(explained), squares, sizes, physical
 
 
 def _outputs(model, net, fresh, like):
     """Squares of outputs, in units and as they are, and what changes of weights do."""
     x = np.asarray(fresh[0].x)[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
-    in_time = free_functions_of_time(model, net, fresh)
+    in_time = free_functions_of_time(model, fresh)
     has_equation = _has_equation(model, net, fresh, like)
 
     def determined(a):
@@ -230,16 +219,11 @@ def _without_free_parts(values, problem, x, in_time):
     return values
 
 
-class _Solution(NamedTuple):
-    """Least-squares solution of ``J v = -r``."""
-
-    change: np.ndarray
-    explained: float  # part of the residuals' square
-    difference: float  # of the errors that halves find, relative to that of all points
-
-
 def correction_of_halves(first, second, error_of):
-    """:func:`correction` by both halves, so damped that they agree on the error."""
+    """:func:`correction` by both halves, so damped that they agree on the error.
+
+    Further the difference of the errors that they find, relative to that of all points.
+    """
     both = [a + b for a, b in zip(first, second, strict=True)]
     for root in range(1, 5):  # of rounding, relative to the largest of the diagonal
         damping = np.finfo(float).eps ** (1 / root)
@@ -248,7 +232,7 @@ def correction_of_halves(first, second, error_of):
         difference = _largest_difference(error_of, change, parts)
         if difference <= _AGREED:
             break
-    return _Solution(change, explained, difference)
+    return change, explained, difference
 
 
 def _largest_difference(error_of, change, parts):
@@ -286,12 +270,12 @@ def correction_by_factors(first, second, error_of):
     both = _with_rows(first, second, n_triangular=len(second))
     square = np.sum(both[:, -1] ** 2)
     if not (square > 0 and np.isfinite(both).all()):
-        return _Solution(np.zeros(both.shape[1] - 1), 1.0, math.inf)
+        return np.zeros(both.shape[1] - 1), 1.0, math.inf
     change = _least_squares(both)
     fall = square - np.sum((both[:, -1] + both[:, :-1] @ change) ** 2)
     explained = min(max(fall / square, _LEAST_EXPLAINED), 1.0)
     parts = [_least_squares(half) for half in (first, second)]
-    return _Solution(change, explained, _largest_difference(error_of, change, parts))
+    return change, explained, _largest_difference(error_of, change, parts)
 
 
 def _least_squares(factor):

@@ -27,15 +27,14 @@ from sklearn_gn.pinn.statement import (
 )
 from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS, WELL_SOLVED_LOSS, Pieces
 
-_NEGLECTED = 0.9  # share of a condition in the loss
 _MOST = 0.5  # of a loss, an axis or a predicted reduction
-_MUCH_LESS = 1e-3  # weight to try for observations, in units of the last one
 # Estimated relative error beyond which a fit has not converged, and the part of it that
 # the quick estimate may be too small by.
 LARGEST_ERROR, _QUICK = 1e-2, 0.1
 _EARLY = 0.1  # of a time budget, which a fit leaves unspent
-_SMALL = 0.05  # part of the domain; of normal residuals, 0.12 has half of the squares
-_TAIL = 0.1  # of that part along an axis, at both ends, which is left out
+# Part of the domain, and of that part at both ends along an axis; of normal residuals,
+# 0.12 has half of the squares.
+_SMALL = 0.05
 
 
 class Case(NamedTuple):
@@ -248,9 +247,8 @@ def _statement(case):
         f"{case.said} The misfit of the observations is {share:.0%} of the loss, and "
         "their weight (observation_weight='auto') had not settled: solution and "
         "coefficients may follow the noise. If the equation is right, set "
-        "observation_weight to a smaller number, such as "
-        f"{_MUCH_LESS * log['observation_weight'][best]:.1g}, and compare the "
-        "coefficients."
+        "observation_weight to a number well below the last one, "
+        f"{log['observation_weight'][best]:.1g}, and compare the coefficients."
     )
     return Finding("stopped", text, "observation_weight")
 
@@ -404,7 +402,7 @@ def _limit_of_the_network(solver):
         if name.startswith("loss_")
     }
     worst = max(shares, key=shares.get)
-    if worst not in ("interior", "data") and shares[worst] > _NEGLECTED:
+    if worst not in ("interior", "data") and shares[worst] > _MOST:
         return Finding(
             "stopped",
             f"The condition {worst!r} contributes {shares[worst]:.0%} of the loss: "
@@ -478,8 +476,6 @@ def take_back_convergence(solver, run):
 
 def solved_until(solution, domain, untrained_loss):
     """Time up to which windows are solved; infinite if all of it is."""
-    if not isinstance(solution, Pieces):
-        return math.inf
     ((low, high),) = domain.bounds
     until = low
     for end, loss in zip(solution.ends, solution.losses, strict=True):
@@ -515,7 +511,7 @@ def concentration(solver):
     if count > _SMALL * len(X):
         return ""
     # The narrow ranges of these points along the axes, or the first of them.
-    low, high = np.quantile(X[order[:count]], (_TAIL, 1 - _TAIL), axis=0)
+    low, high = np.quantile(X[order[:count]], (_SMALL, 1 - _SMALL), axis=0)
     narrow = high - low < _MOST * np.ptp(domain.bounds, axis=1)
     ranges = zip(domain.axes, low, high, narrow, strict=True)
     place = "at " + ", ".join(

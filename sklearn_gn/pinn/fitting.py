@@ -25,7 +25,7 @@ from sklearn_gn.networks._base import (
     n_features,
 )
 from sklearn_gn.pde.residual_classes import traced_class
-from sklearn_gn.pinn import eigenvalues, findings, iteration, regression
+from sklearn_gn.pinn import iteration
 from sklearn_gn.pinn.control import (
     FEW_POINTS,
     LEAST_FALL,
@@ -38,10 +38,12 @@ from sklearn_gn.pinn.data import checked_data, problem_sequence, without_data
 from sklearn_gn.pinn.dngd import DENSE, DNGD, RANK, gramian_eigenvalues
 from sklearn_gn.pinn.enrichment import NAMES, posed
 from sklearn_gn.pinn.error_estimate import in_double_precision
+from sklearn_gn.pinn.iteration import FEW_AXES, Sampler
 from sklearn_gn.pinn.model import (
     FIRST_WIDTHS,
     MOST_WEIGHTS,
     ClassModel,
+    DerivativeRows,
     Features,
     Model,
     coefficient_values,
@@ -49,23 +51,18 @@ from sklearn_gn.pinn.model import (
     n_weights,
     start_parameters,
 )
-from sklearn_gn.pinn.needed_rows import rows_and_sizes
 from sklearn_gn.pinn.observation_weight import observed as known_observations
 from sklearn_gn.pinn.observation_weight import reweighted, weighed
-from sklearn_gn.pinn.points import FEW_AXES, Sampler
 from sklearn_gn.pinn.predictions import Fitted
-from sklearn_gn.pinn.residuals import Observed, residual_counts
+from sklearn_gn.pinn.residuals import Observed, residual_counts, rows_and_sizes
 from sklearn_gn.pinn.solution import Posterior
 from sklearn_gn.pinn.statement import what_is_left_open
-from sklearn_gn.pinn.taylor import DerivativeRows
 from sklearn_gn.pinn.units import are_apart, in_units, size_of_observations
-from sklearn_gn.pinn.unknown_functions import FunctionPosterior, unknown_functions
 from sklearn_gn.pinn.windows import Pieces, last_network, with_windows
 from sklearn_gn.runtime.fit_loop import FitRun
 
 _LARGEST_INT = np.iinfo(np.int32).max
 _FIXED_WIDTHS = (50,) * 4  # where "auto" does not grow
-_JACOBIAN_FLOATS = 2**27  # of which standard deviations are computed
 
 
 def fit(solver, X, y, sample_weight, X_val, y_val):
@@ -87,10 +84,12 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     seed = rng.randint(_LARGEST_INT)
     # The problem: network, residual classes, settings.
     is_resumed = solver.warm_start and hasattr(solver, "_fitted")
-    observed = data.observations.training is not None
-    may_be = algorithm is DNGD and not (stages or is_resumed or observed)
-    may_be = may_be and switches.on("pinn.eigenvalues")
-    is_eigen = may_be and eigenvalues.is_eigenvalue_problem(problem)
+    observed, is_eigen = data.training is not None, False
+    plain = algorithm is DNGD and not (stages or is_resumed or observed)
+    if plain and problem.unknown and switches.on("pinn.eigenvalues"):
+        from sklearn_gn.pinn import eigenvalues
+
+        is_eigen = eigenvalues.is_eigenvalue_problem(problem)
     if is_eigen:
         stages = eigenvalues.first_stages(problem, solver._most_iterations())
     untrained, all_models = network_and_models(solver, stages, data, rng)
@@ -99,13 +98,16 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         untrained.layers[-1][-1] = 1  # its outputs are about one
     if model.classes[-1].residual.name == "data" and _counts_in_units(solver, model):
         factor = model.classes[-1].size ** -2
-        given = [b and reweighted((b,), factor)[0] for b in data.observations]
-        data = data._replace(observations=type(data.observations)(*given))
+        both = data.training, data.validation
+        both = [b and reweighted((b,), factor)[0] for b in both]
+        data = data._replace(training=both[0], validation=both[1])
     start = _network_of_before(solver, untrained) if is_resumed else untrained
-    chosen = regression.has_chosen_penalties(solver, problem)
-    if chosen and affordable(len(data.observations.training.x), n_weights(start)):
-        regression.fit(solver, model, start, data, seed)
-        return solver
+    if has_chosen_penalties(solver, problem):
+        if affordable(len(data.training.x), n_weights(start)):
+            from sklearn_gn.pinn import regression
+
+            regression.fit(solver, model, start, data, seed)
+            return solver
     deadline = began + (math.inf if solver.max_time is None else solver.max_time)
     networks = untrained, start
     settings = _settings(solver, all_models, stages, data, networks, seed, deadline)
@@ -123,17 +125,16 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
             model, net, problem, data.observed, data.single_target, data.scaling
         )
 
-    validation = data.observations.validation
-    has_fresh = problem is not None or validation is not None
+    has_fresh = problem is not None or data.validation is not None
     run = FitRun(
         solver,
         algorithm,
-        data.observations,
+        (data.training, data.validation),
         settings,
         [start],
         loss_scale=1.0 if data.scaling is None else data.scaling.loss_scale,
         val_loss=loss_on_fresh_points if has_fresh else None,
-        validation=validation,
+        validation=data.validation,
         began=began,
         monitor="loss" if problem is None else "val_loss",
     )
@@ -147,6 +148,8 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         ),
     )
     if problem is not None:
+        from sklearn_gn.pinn import findings
+
         findings.warn_of_doubts(solver)
     return solver
 
@@ -156,22 +159,35 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
 
 def has_default_network(solver, problem):
     """Whether the network finds its size, and has functions that the problem needs."""
-    auto = _is_auto(solver.hidden_layer_sizes) and solver.network is None
+    auto = isinstance(solver.hidden_layer_sizes, str) and solver.network is None
     return auto and problem is not None and solver._solver_object().name == "dngd"
+
+
+def has_chosen_penalties(solver, problem):
+    """Whether a fit is a regression in which the evidence chooses the penalties."""
+    plain = problem is None and solver.network is None
+    chosen = isinstance(solver.observation_weight, str)
+    return plain and chosen and solver._solver_object().name == "dngd"
 
 
 def network_and_models(solver, stages, data, rng):
     """Return the untrained network, and what is compiled, for each problem."""
     sizes, names = solver.hidden_layer_sizes, ()
     default = has_default_network(solver, data.problem)
-    if _is_auto(sizes):
-        small = default or regression.has_chosen_penalties(solver, data.problem)
+    if isinstance(sizes, str):
+        small = default or has_chosen_penalties(solver, data.problem)
         sizes = FIRST_WIDTHS if small else _FIXED_WIDTHS
     frame, problems = data.frame, [problem for problem, _ in stages]
-    batch, observed = data.observations.training, data.observed
+    batch, observed = data.training, data.observed
     if default:
         y = None if batch is None else batch.data
-        chosen = _chosen_enrichment(solver._solver_object().enrichment)
+        enrichment = solver._solver_object().enrichment
+        chosen = NAMES if isinstance(enrichment, str) else tuple(enrichment or ())
+        unknown = sorted(set(chosen) - set(NAMES))
+        if unknown:
+            raise ValueError(
+                f"enrichment contains {unknown}: the known functions are {list(NAMES)}."
+            )
         frame, problems = posed(frame, problems, y, observed, chosen)
     untrained, features = untrained_network(
         frame, solver.network, sizes, rng, solver.dtype, solver.device
@@ -188,13 +204,8 @@ def network_and_models(solver, stages, data, rng):
         device=solver.device,
         of_one_size=_is_free(solver, data.problem, batch is not None),
     )
-    rows = found[-1].classes[0].rows
-    if (
-        names
-        and set(names) <= {"relu", "identity"}
-        and rows is not None
-        and rows.second
-    ):
+    rows, flat = found[-1].classes[0].rows, names and set(names) <= {"relu", "identity"}
+    if flat and rows is not None and rows.second:
         raise ValueError(
             f"activation={min(names)!r} has no second derivatives, and the equation "
             "contains some: set activation='tanh' or 'sin'."
@@ -202,19 +213,6 @@ def network_and_models(solver, stages, data, rng):
     if default and not stages:
         found = (with_windows(*found, batch is not None),)
     return untrained, found
-
-
-def _chosen_enrichment(enrichment):
-    """Names of the families of known functions that may be added."""
-    if enrichment is None:
-        return ()
-    names = NAMES if isinstance(enrichment, str) else enrichment
-    unknown = sorted(set(names) - set(NAMES))
-    if unknown:
-        raise ValueError(
-            f"enrichment contains {unknown}: the known functions are {list(NAMES)}."
-        )
-    return tuple(names)
 
 
 def untrained_network(problem, network, hidden_layer_sizes, rng, dtype, device):
@@ -292,7 +290,7 @@ def _network_of_before(solver, new):
         (len(net.layers), len(net.layers[0]), net.layers[-1].shape[1], net.extra.shape)
         for net in (new, last)
     ]
-    if not (_is_auto(solver.hidden_layer_sizes) and ends[0] == ends[1]):
+    if not (isinstance(solver.hidden_layer_sizes, str) and ends[0] == ends[1]):
         before = last
         shapes = [np.shape(leaf) for leaf in backend.leaves(last)]
         wanted = [np.shape(leaf) for leaf in backend.leaves(new)]
@@ -328,18 +326,24 @@ def _settings(solver, models, stages, data, networks, seed, deadline):
             adaptive = growth is not None and model.problem.domain.dim <= FEW_AXES
             sampling = "residual" if adaptive else "sobol"
         in_units = _counts_in_units(solver, model)
-        adapts = _is_auto(solver.observation_weight)
+        adapts = isinstance(solver.observation_weight, str)
         if adapts and model.classes[-1].residual.name == "data":
             n_equations = model.classes[0].residual.n_outputs
             has_functions = len(model.problem.outputs) > n_equations
-            given = data.observations.training, len(data.observed)
+            given = data.training, len(data.observed)
             known = known_observations(*given, has_functions)
     least_fall, error, usual_loss = _ends(solver, growth, data)
     return iteration.PINNSettings(
         models=models,
         stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
         sampler=Sampler(*points, sampling, solver.dtype, in_units),
-        steps=iteration.Steps(method, solver.damping, solver.rank, max_iter),
+        steps=iteration.Steps(
+            method,
+            solver.damping,
+            solver.rank,
+            max_iter,
+            backend.mesh_of(solver.device),
+        ),
         resample=None if data.problem is None else solver.resample,
         tol=np.asarray(least_fall, solver.dtype),
         error=error,
@@ -348,7 +352,6 @@ def _settings(solver, models, stages, data, networks, seed, deadline):
         growth=growth,
         untrained=networks[0],
         observed=known,
-        mesh=backend.mesh_of(solver.device),
     )
 
 
@@ -366,12 +369,12 @@ def _is_free(solver, problem, has_data):
     """Whether neither the layers nor the weights of the residuals are given."""
     if not has_default_network(solver, problem) or solver.loss_weights != "auto":
         return False
-    return not has_data or _is_auto(solver.observation_weight)
+    return not has_data or isinstance(solver.observation_weight, str)
 
 
 def _ends(solver, growth, data):
     """Fall of the loss and estimated error at which a fit ends, and the usual loss."""
-    tol, is_forward = solver.tol, data.observations.training is None
+    tol, is_forward = solver.tol, data.training is None
     if data.problem is None or tol == 0:
         return (LEAST_FALL if tol is None else tol), 0.0, 0.0
     if tol is not None:
@@ -383,10 +386,6 @@ def _ends(solver, growth, data):
     return LEAST_FALL, tol, 0.0
 
 
-def _is_auto(value):
-    return isinstance(value, str) and value == "auto"
-
-
 def _check_memory(settings, net, data):
     """Raise a ValueError if the matrix of a step would not fit into memory."""
     sampler, solver = settings.sampler, settings.steps.solver.name
@@ -395,8 +394,8 @@ def _check_memory(settings, net, data):
     if data.problem is not None:
         n_residuals += sampler.n_interior * outputs[0]
         n_residuals += sampler.n_boundary * max(outputs)
-    if data.observations.training is not None:
-        n_residuals += data.observations.training.data.size
+    if data.training is not None:
+        n_residuals += data.training.data.size
     if solver == "ssbroyden":
         numbers = 3 * n**2
     elif solver != "dngd":
@@ -420,6 +419,8 @@ def _check_memory(settings, net, data):
 
 def _set_fitted(solver, run, fitted, n_observations):
     """Set the attributes that only this estimator has."""
+    from sklearn_gn.pinn import findings
+
     state, settings, scale = run.final_state, run.options, run.loss_scale
     model, net, problem = fitted.model, last_network(fitted.net), fitted.problem
     now, in_windows = state.control, isinstance(fitted.net, Pieces)
@@ -427,7 +428,7 @@ def _set_fitted(solver, run, fitted, n_observations):
     solver._error_estimate = None
     solver.alpha_, solver.log_evidence_ = {}, math.nan
     solver.n_effective_parameters_ = math.nan
-    regression.set_layers(solver, fitted)
+    set_layers(solver, fitted)
     n_residuals = sum(residual_counts(model.classes, state.batches))
     solver._sizes = n_weights(net), n_residuals
     # What the findings take from the course of the fit.
@@ -472,13 +473,23 @@ def _set_fitted(solver, run, fitted, n_observations):
         findings.take_back_convergence(solver, run)
 
 
+def set_layers(solver, fitted):
+    """Set the weights and biases of the layers."""
+    layers = [matrix.astype(np.float64) for matrix in last_network(fitted.net).layers]
+    inner = []
+    if fitted.model.features is not None:
+        inner, layers = layers[:-1], layers[-1:]
+    solver.coefs_ = inner + [matrix[:-1] for matrix in layers]
+    solver.intercepts_ = [matrix[-1] for matrix in layers]
+
+
 def _set_posterior(solver, run, fitted, n_observations):
     """Set what standard deviations and the estimated error are computed from."""
     state, (n, n_residuals) = run.final_state, solver._sizes
     sampler, seed = run.options.sampler, int(run.options.seed)
     solver._draw_fresh = partial(sampler.fresh, fitted.model, seed)
     solver._posterior = solver._window_points = None
-    if n_residuals * n > _JACOBIAN_FLOATS:
+    if n_residuals * n > DENSE**2:  # a Jacobian as large as the largest Gramian
         return
     points = run.data.fresh and weighed(run.data.fresh, state.control.weighing)
     batches, points = backend.to_numpy((state.batches, points))
@@ -487,13 +498,16 @@ def _set_posterior(solver, run, fitted, n_observations):
         return
     # Rounding errors of single precision would pass for information.
     known = in_double_precision((fitted.net, batches, points or batches))
-    known, functions = (fitted.model, *known, n_observations), ()
+    known = fitted.model, *known, n_observations
+    solver._posterior = Posterior(*known)
     if fitted.problem is not None and n_observations:
+        from sklearn_gn.pinn import unknown_functions as unknown
+
         n_equations = fitted.model.classes[0].residual.n_outputs
-        functions = unknown_functions(fitted.problem, fitted.observed, n_equations)
-    solver._posterior = (
-        FunctionPosterior(functions, *known) if functions else Posterior(*known)
-    )
+        given = fitted.problem, fitted.observed, n_equations
+        functions = unknown.unknown_functions(*given)
+        if functions:
+            solver._posterior = unknown.FunctionPosterior(functions, *known)
 
 
 def _set_coefficients(solver, n_observations):

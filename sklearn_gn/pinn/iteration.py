@@ -6,7 +6,7 @@ What comes after it is decided in :mod:`sklearn_gn.pinn.control`.
 
 import math
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,9 +14,11 @@ import jax
 import numpy as np
 
 from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
+from sklearn_gn.data.row_checks import row_codes
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.pinn import observation_weight, pieces, solution, windows
 from sklearn_gn.pinn.control import (
+    LEAST_POINTS,
     Clock,
     Control,
     Level,
@@ -26,16 +28,16 @@ from sklearn_gn.pinn.control import (
     refined,
     with_expected_seconds,
 )
-from sklearn_gn.pinn.model import n_weights
+from sklearn_gn.pinn.model import Batch, n_weights
 from sklearn_gn.pinn.residuals import check_is_defined, class_losses, residuals
+from sklearn_gn.pinn.solution import reference
 from sklearn_gn.pinn.units import level_of_outputs
+from sklearn_gn.pinn.windows import SinceBefore
 
-
-class Observations(NamedTuple):
-    """What a fit is given."""
-
-    training: Any  # Batch, or None
-    validation: Any
+_POOL = 10  # candidates for every point drawn where the residual is large
+_FRESH = np.iinfo(np.uint32).max  # number of the draw that is never trained on
+_FRESH_SHARE = 4  # times as many points: they decide which network is best
+FEW_AXES = 20  # up to which points may follow the residual
 
 
 class FixedPoints(NamedTuple):
@@ -55,6 +57,7 @@ class Steps(NamedTuple):
     damping: float | None  # fixed shift, or None
     rank: int | None  # columns of the preconditioner
     max_iter: int
+    mesh: Any = None  # of the devices among which the points are divided
 
 
 class PINNSettings(NamedTuple):
@@ -72,7 +75,6 @@ class PINNSettings(NamedTuple):
     growth: Any = None  # growth.Rules, or None where sizes are given
     untrained: Any = None  # network to measure by; None: the one to begin with
     observed: Any = None  # Observed, or None where their weight does not adapt
-    mesh: Any = None  # of the devices among which the points are divided
 
     @property
     def dtype(self):
@@ -99,24 +101,131 @@ class PINNState(NamedTuple):
         return self.control.clock.next
 
 
+# --- points --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Draws points, the same ones for the same numbers.
+
+    With the method "residual", half of the interior points have a probability in
+    proportion to the squared residual: that of Wu et al., "A comprehensive study of
+    non-adaptive and residual-based adaptive sampling", with k = 2 and c = 1. Residuals
+    count in units of the size of their class if ``in_units``.
+    """
+
+    n_interior: int
+    n_boundary: int
+    method: str
+    dtype: str
+    in_units: bool = False
+
+    def draw(self, model, seed, stage, number, net=None):
+        """Draw the points of all residual classes but those of observations."""
+        if model.classes[0].residual.name == "data":  # without an equation
+            return ()
+        rng = np.random.RandomState([seed, stage, number])
+        problem = model.problem
+        axes = problem._draw_directions(rng)
+        adaptive = self.method == "residual"
+        method = "sobol" if adaptive else self.method
+        points = problem.sample(self.n_interior, self.n_boundary, rng, method)
+
+        def batch_of_class(known):
+            kind, size = known.residual, known.size if self.in_units else 1.0
+            x, data, share = distinct(*points[kind.name])
+            if isinstance(kind.function, SinceBefore):  # nothing, before a window
+                data = np.zeros((len(data), kind.n_outputs))
+            weight = kind.weight / size**2 * len(x) * share
+            return batch_of(x, data, weight, self.dtype, axes)
+
+        batches = tuple(map(batch_of_class, model.classes[: len(points)]))
+        if adaptive and net is not None and number > 0:
+            own = points["interior"]
+            points["interior"] = self._moved_to_residuals(model, net, own, batches, rng)
+            batches = batch_of_class(model.classes[0]), *batches[1:]
+        return batches
+
+    def fresh(self, model, seed, times=1):
+        """Draw more points, which no fit trains on, or so many times as many."""
+        few = model.problem.domain.dim <= FEW_AXES
+        least = LEAST_POINTS if few else Sizes(0, 0)
+        times *= _FRESH_SHARE
+        larger = replace(
+            self,
+            n_interior=times * max(self.n_interior, least.n_interior),
+            n_boundary=times * max(self.n_boundary, least.n_boundary),
+        )
+        return larger.draw(model, seed, 0, _FRESH)
+
+    def reference(self, problem, seed):
+        """Draw points with the exact solution there; None where it is not known."""
+        if problem.exact is None:
+            return None
+        rng = np.random.RandomState(seed)
+        n, points, values = reference(problem, rng)
+        if len(points) > n:
+            chosen = np.sort(rng.permutation(len(points))[:n])
+            points, values = points[chosen], values[chosen]
+        return points.astype(self.dtype), values.astype(self.dtype)
+
+    def _moved_to_residuals(self, model, net, points, batches, rng):
+        """Replace every other point by one drawn where residuals are large."""
+        n, problem = self.n_interior // 2, model.problem
+        x = problem.domain.sample(_POOL * n, rng, "sobol")
+        pool = type(points)(problem._all_points(x[:, None]), x[:, :0])
+        candidates = batch_of(*pool, 1.0, self.dtype, batches[0].axes)
+        model = model._replace(classes=model.classes[: len(batches)])
+        r = pieces.residuals(model, net, (candidates, *batches[1:]), batches)
+        n_rows = len(x) * model.classes[0].residual.n_outputs
+        rows = r[:n_rows].reshape(len(x), -1)
+        square = np.sum(np.square(rows, dtype=float), axis=1)
+        if not 0 < square.sum() < np.inf or np.count_nonzero(square) < n:
+            return points
+        chosen = rng.choice(len(square), n, replace=False, p=square / square.sum())
+        pairs = zip(points, pool, strict=True)
+        return type(points)(
+            *(np.concatenate([kept[: len(kept) - n], a[chosen]]) for kept, a in pairs)
+        )
+
+
+def distinct(x, data):
+    """Points that differ, with the share of the given ones that each stands for."""
+    codes = row_codes(x.reshape(len(x), -1), data)  # rows may have 100,000 numbers
+    _, first, counts = np.unique(codes, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    return x[first[order]], data[first[order]], counts[order] / len(x)
+
+
+def batch_of(x, data, weight, dtype, axes=None):
+    """Points (N, P, d) of a class, whose ``weight`` is one number or one for each."""
+    share = np.broadcast_to(np.asarray(weight, float) / len(x), len(x))
+    scale = np.sqrt(share).astype(dtype)
+    return Batch(x.astype(dtype), data.astype(dtype), scale, axes)
+
+
 def prepare(observations, settings):
-    """Put the points that stay on the device, the same ones for the same seed."""
+    """Put the points that stay on the device, the same ones for the same seed.
+
+    The observations are those to train on and those of validation, Batches or None.
+    """
+    training, validation = observations
     model, seed = settings.models[-1], int(settings.seed)
     fresh = settings.sampler.fresh(model, seed)
-    unseen = observations.validation
-    if unseen is None and fresh:
-        unseen = observations.training
-    if unseen is not None:
-        fresh = (*fresh, unseen)
-    reference = settings.sampler.reference(model.problem, seed)
-    validates = observations.validation is not None
-    points = observations.training, fresh, reference
-    if settings.mesh is None:
-        points = jax.device_put(points)
     like = settings.sampler.draw(model, seed, 0, 0)
-    if observations.training is not None:
-        like = (*like, observations.training)
-    return FixedPoints(*points, validates, like)
+    if training is not None:
+        like = (*like, training)
+    if validation is not None:
+        fresh = (*fresh, validation)
+    elif fresh and training is not None:
+        fresh = (*fresh, training)
+    points = training, fresh, settings.sampler.reference(model.problem, seed)
+    if settings.steps.mesh is None:
+        points = jax.device_put(points)
+    return FixedPoints(*points, validation is not None, like)
+
+
+# --- the state, from one iteration to the next ---------------------------------------
 
 
 def initial_state(points, net, settings, memory=None):
@@ -192,7 +301,7 @@ def _draw(points, settings, stage, number, net, control):
     batches = windows.within(model, batches, march)
     if points.data is not None:
         batches = (*batches, points.data)
-    return batches if settings.mesh is not None else jax.device_put(batches)
+    return batches if settings.steps.mesh is not None else jax.device_put(batches)
 
 
 class StepSummary(NamedTuple):
@@ -307,14 +416,13 @@ def losses_of_no_solution(points, settings, untrained, state):
     if not points.fresh or not settings.models[-1].activations:
         return float(first.sum()), ()
     *hidden, last = untrained.layers
-    constant = untrained._replace(layers=(*hidden, 0 * last))
-    level = fresh_losses(points, settings, constant, state)
-    if not np.isfinite(level.sum()):
-        # The equation is singular at zero, and huge near it.
-        one = np.zeros_like(last)
-        one[-1] = 1
-        constant = untrained._replace(layers=(*hidden, one))
+    for value in (0, 1):  # where the equation is singular at zero, and huge near it
+        bias = np.zeros_like(last)
+        bias[-1] = value
+        constant = untrained._replace(layers=(*hidden, bias))
         level = fresh_losses(points, settings, constant, state)
+        if np.isfinite(level.sum()):
+            break
     # Where a constant solves all but for rounding, nothing is learnt from its loss.
     rounding = (n_weights(untrained) * np.finfo(settings.dtype).eps) ** 2
     first, level = (np.append(losses, losses.sum()) for losses in (first, level))
@@ -337,7 +445,7 @@ def _compiled_losses(model, net, batches):
 
 def on_devices(batches, settings):
     """The batches, shared by all devices, padded by points of weight zero."""
-    mesh = settings.mesh
+    mesh = settings.steps.mesh
     if mesh is None:
         return batches
 

@@ -1,30 +1,53 @@
-"""The network of a fit, and what is fixed when functions of it are compiled.
+"""The network of a fit, with its derivatives, and what is fixed when it is compiled.
 
 The parameters are the weights of the layers, with the biases in the last row, and the
 coefficients of the equation that are to be found.
+
+Derivatives in the inputs are propagated by hand: a point carries a stack of rows
+through the network, its value, first derivatives along some axes, and second
+derivatives, of which those that are only ever wanted as a sum (a Laplacian) share a
+row. With ``z = a W`` row by row, an activation phi maps
+
+    value    z          ->  phi(z)
+    first    z_i        ->  phi'(z) z_i
+    second   sum z_ij   ->  phi'(z) sum z_ij + phi''(z) sum z_i z_j,
+
+so every layer is one matrix product for all rows of all points. This is collapsed
+Taylor mode, or forward Laplacian: for d axes d + 2 rows where nested differentiation
+would take about 2 d.
 """
 
 import math
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from sklearn_gn.linalg.jacobian import Parameters
+from sklearn_gn.linalg.jacobian import Parameters, ScaledAxes
 from sklearn_gn.networks._base import activation_function
-from sklearn_gn.pinn.taylor import DerivativeRows
+from sklearn_gn.pde.local_functions import LocalFunction
 
-ROUNDING = math.sqrt(np.finfo(float).eps)  # relative change of what is computed by it
 FIRST_WIDTHS = (20,) * 2
-N_POINTS = 200  # at which values and residuals of a class, or signs, are taken
-PROBES = 64  # points at which an equation is looked at
-LARGE = 2**22  # numbers in an array that is computed at once
 _WIDER = 1.5  # from one network to the next
 MOST_WEIGHTS = 3000  # of a network that grows, and whose whole matrix is looked at
 _SLOPES = 1.0, 20.0  # of new neurons, where the domain is [-1, 1]
 _FEW_AXES = 3  # on which steep neurons are not lost among the directions
+
+
+class DerivativeRows(NamedTuple):
+    """Which derivatives a stack carries, as axes of the input points."""
+
+    first: tuple = ()  # axes
+    second: tuple = ()  # groups of pairs of axes; the sum over a group is one row
+
+    @property
+    def size(self):
+        """Number of rows of a point."""
+        return 1 + len(self.first) + len(self.second)
 
 
 class Batch(NamedTuple):
@@ -131,6 +154,203 @@ def drawn_anew(rng, net, problem):
     sizes = [len(layers[0]) - 1 - waves, *(matrix.shape[1] for matrix in layers)]
     new = start_parameters(rng, sizes, problem.unknown.values(), waves)
     return jax.tree.map(lambda leaf: leaf.astype(layers[0].dtype), new)
+
+
+# --- derivatives of the network ------------------------------------------------------
+
+
+def input_stack(embedding, x, rows, axes=None):
+    """Rows of the inputs at one point, (size, n_inputs); ``axes`` None numbers all."""
+    every = jnp.arange(x.shape[0], dtype=jnp.int32)
+    numbers = every if axes is None else axes
+
+    def along(function, number):
+        unit = (every == numbers[number]).astype(x.dtype)
+        return lambda x: jax.jvp(function, (x,), (unit,))[1]
+
+    parts = [embedding(x)[None]]
+    if rows.first:
+        first = np.array(rows.first, np.int32)
+        parts.append(jax.vmap(lambda i: along(embedding, i)(x))(first))
+    if rows.second:
+        left, right = _pairs(rows)
+        second = jax.vmap(lambda i, j: along(along(embedding, i), j)(x))(left, right)
+        parts.append(_group_sums(rows, second))
+    return jnp.concatenate(parts)
+
+
+def _pairs(rows):
+    """Pairs of all groups, as two arrays."""
+    pairs = [pair for group in rows.second for pair in group]
+    return np.array(pairs, np.int32).T
+
+
+def _group_sums(rows, values):
+    """Sums over each group of what every pair has."""
+    sizes = [len(group) for group in rows.second]
+    if max(sizes) == 1:  # the matrix has the square of the number of pairs
+        return values
+    return np.repeat(np.eye(len(sizes), dtype=values.dtype), sizes, axis=1) @ values
+
+
+class Stack(NamedTuple):
+    """Rows of all points, kind by kind, so that those of a kind are contiguous."""
+
+    value: Any  # (n, width)
+    first: Any  # (n_first, n, width), or None
+    second: Any  # (n_second, n, width), or None
+
+    def joined(self):
+        """One array of shape (n, size, width)."""
+        rest = [rows for rows in (self.first, self.second) if rows is not None]
+        rest = [jnp.moveaxis(rows, 0, 1) for rows in rest]
+        return jnp.concatenate([self.value[:, None], *rest], axis=1)
+
+    def with_ones(self):
+        """The rows with the ones of the biases, which only values have."""
+
+        def appended(rows, number):
+            column = jnp.full((*rows.shape[:-1], 1), number, rows.dtype)
+            return jnp.concatenate([rows, column], axis=-1)
+
+        others = [rows if rows is None else appended(rows, 0) for rows in self[1:]]
+        return Stack(appended(self.value, 1), *others)
+
+
+def by_kind(stack, rows):
+    """The Stack of an array of shape (n, size, width)."""
+    cut = 1 + len(rows.first)
+    first = jnp.moveaxis(stack[:, 1:cut], 1, 0) if rows.first else None
+    second = jnp.moveaxis(stack[:, cut:], 1, 0) if rows.second else None
+    return Stack(stack[:, 0], first, second)
+
+
+def scaled_axes(embedding, x, rows):
+    """The Stack of an embedding that scales single axes, at points x (n, d)."""
+    n, d = x.shape
+    first = second = None
+    if rows.first:
+        slopes = jax.jvp(embedding, (x[0],), (jnp.ones_like(x[0]),))[1]
+        unit = np.eye(d, dtype=x.dtype)[list(rows.first)]
+        first = jnp.broadcast_to((unit * slopes[None])[:, None], (len(unit), n, d))
+    if rows.second:
+        second = jnp.zeros((len(rows.second), n, d), x.dtype)
+    return Stack(jax.vmap(embedding)(x), first, second)
+
+
+@partial(jax.jit, static_argnames=("name", "rows"))
+def activate(name, stack, rows):
+    """The Stack after an activation."""
+    phi = activation_function(name)
+    z, one = stack.value, jnp.ones_like(stack.value)
+
+    def slope(z):
+        return jax.jvp(phi, (z,), (one,))
+
+    if stack.first is None:
+        return Stack(phi(z), None, None)
+    if stack.second is None:
+        value, d1 = slope(z)
+        return Stack(value, d1[None] * stack.first, None)
+    (value, d1), (_, d2) = jax.jvp(slope, (z,), (one,))
+    place = {axis: k for k, axis in enumerate(rows.first)}
+    squares = [
+        sum(stack.first[place[i]] * stack.first[place[j]] for i, j in group)
+        for group in rows.second
+    ]
+    second = d1[None] * stack.second + d2[None] * jnp.stack(squares)
+    return Stack(value, d1[None] * stack.first, second)
+
+
+def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
+    """Stack after the last, affine layer, and those that every layer was given.
+
+    Taps are added to the outputs of layers before activation: derivatives in them are
+    what the Jacobian is made of. The last layer has the last ``n_waves`` inputs too.
+    """
+    inputs, waves = [], None
+    if not isinstance(stack, ScaledAxes):
+        waves = jax.tree.map(lambda a: a[..., a.shape[-1] - n_waves :], stack)
+    for k, matrix in enumerate(layers):
+        if n_waves and k + 1 == len(layers):
+            stack = jax.tree.map(lambda *a: jnp.concatenate(a, axis=-1), stack, waves)
+        inputs.append(stack)
+        if isinstance(stack, ScaledAxes):
+            stack = by_kind(stack.times(matrix), rows)
+        else:
+            stack = _affine(stack, matrix)
+        if taps is not None:
+            stack = jax.tree.map(jnp.add, stack, taps[k])
+        if k < len(activations):
+            stack = activate(activations[k], stack, rows)
+    return stack, inputs
+
+
+def _affine(stack, matrix):
+    """The Stack after an affine layer, whose biases count for values alone."""
+
+    def times(rows):
+        flat = rows.reshape(-1, rows.shape[-1]) @ matrix[:-1]
+        return flat.reshape(*rows.shape[:-1], -1)
+
+    stack = jax.tree.map(times, stack)
+    return stack._replace(value=stack.value + matrix[-1][None])
+
+
+def local_field(top, x0, rows, axes=None):
+    """The second-order Taylor polynomial around a point, as a function of x."""
+    f = 1 + len(rows.first)
+    if rows.second:
+        left, right = _pairs(rows)
+        coefficients = _shares(rows, left == right, top[f:])
+
+    def field(x):
+        step = x - x0 if axes is None else (x - x0)[axes]
+        value = top[0]
+        if rows.first:
+            value = value + _entries(step, rows.first) @ top[1:f]
+        if rows.second:
+            squares = _entries(step, left) * _entries(step, right)
+            value = value + squares @ coefficients
+        return value
+
+    if axes is not None:
+        return field
+    return LocalFunction(field, x0, partial(_derivative, top, rows), 2)
+
+
+def _derivative(top, rows, axes):
+    """A derivative at the point of the polynomial; zero where no row has it."""
+    if not axes:
+        return lax.index_in_dim(top, 0, keepdims=False)
+    if len(axes) == 1:
+        if axes[0] in rows.first:
+            number = 1 + rows.first.index(axes[0])
+            return lax.index_in_dim(top, number, keepdims=False)
+        return jnp.zeros_like(top, shape=top.shape[1:])
+    pair = tuple(sorted(axes))
+    for number, group in enumerate(rows.second, start=1 + len(rows.first)):
+        if pair in group:
+            return lax.index_in_dim(top, number, keepdims=False) / len(group)
+    return jnp.zeros_like(top, shape=top.shape[1:])
+
+
+def _shares(rows, is_square, sums):
+    """Coefficients (n_pairs, n_outputs) of the products of two steps."""
+    sizes = [len(group) for group in rows.second]
+    share = np.where(is_square, 0.5, 1.0) / np.repeat(sizes, sizes)
+    share = share.astype(sums.dtype)[:, None]
+    if max(sizes) == 1:
+        return share * sums
+    return (share * np.repeat(np.eye(len(sizes), dtype=sums.dtype), sizes, 0)) @ sums
+
+
+def _entries(step, numbers):
+    """Entries of a vector, if possible without indexing, which is slower."""
+    low, n = int(numbers[0]), len(numbers)
+    if tuple(numbers) == tuple(range(low, low + n)):
+        return step if n == len(step) else step[low : low + n]
+    return step[np.array(numbers, np.int32)]
 
 
 # --- networks that grow --------------------------------------------------------------

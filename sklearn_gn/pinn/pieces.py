@@ -22,7 +22,6 @@ from sklearn_gn.pinn import residuals as of_points
 from sklearn_gn.pinn.model import Richer
 
 _LEAST_RESIDUALS = 768  # in a piece, which has less than twice as many
-_MOST_PIECES = 32
 _BITS = 5  # leading ones of the numbers of points
 # Numbers in a Jacobian that is multiplied out. Beyond, the products of several threads
 # are worth seconds of compilation.
@@ -58,7 +57,7 @@ def _lengths(classes, batches):
     """Number of points of each class in a piece, one of sixteen to an octave."""
     n_residuals = sum(of_points.residual_counts(classes, batches))
     count = 1 << max(0, (n_residuals // _LEAST_RESIDUALS).bit_length() - 1)
-    shares = [-(-len(batch.x) // min(count, _MOST_PIECES)) for batch in batches]
+    shares = [-(-len(batch.x) // count) for batch in batches]
     steps = [1 << max(0, share.bit_length() - _BITS) for share in shares]
     return [-(-n // step) * step for n, step in zip(shares, steps, strict=True)]
 

@@ -79,7 +79,6 @@ class SolutionMixin(PredictionIntervalMixin):
             of time, or has unknown functions of more than three axes.
         """
         from sklearn_gn.pinn import solution
-        from sklearn_gn.pinn.model import LARGE
 
         X, net, scaling = self._points(X), self._fitted.net, self._fitted.scaling
         y = self._evaluated(solution.values, X)
@@ -104,7 +103,7 @@ class SolutionMixin(PredictionIntervalMixin):
                 "axes has no standard deviations."
             )
         n_weights = sum(leaf.size for leaf in backend.leaves(net))
-        n = max(32, LARGE // (n_weights * y.shape[1]))
+        n = max(32, solution.AT_ONCE // (n_weights * y.shape[1]))
         std = self._in_batches(self._posterior.output_deviations, X, n, "float64")
         if scaling is not None:
             std = extremes.scaled_back(std, scaling.y_scale)
@@ -356,7 +355,7 @@ class SolutionMixin(PredictionIntervalMixin):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_axes), default=None
-            Points. If None, 10,000 points of the domain, or all those at which a
+            Points. If None, 4,096 points of the domain, or all those at which a
             computed solution is known.
 
         multioutput : {"joint", "raw_values"}, default="joint"

@@ -20,16 +20,9 @@ from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.optim.solver import Algorithm, Rows
 from sklearn_gn.pinn.control import LEAST_FALL
+from sklearn_gn.pinn.fitting import set_layers
 from sklearn_gn.pinn.predictions import Fitted
-from sklearn_gn.pinn.windows import last_network
 from sklearn_gn.runtime.fit_loop import FitRun
-
-
-def has_chosen_penalties(solver, problem):
-    """Whether a fit is a regression in which the evidence chooses the penalties."""
-    plain = problem is None and solver.network is None
-    chosen = isinstance(solver.observation_weight, str)
-    return plain and chosen and solver._solver_object().name == "dngd"
 
 
 class RegressionOptions(NamedTuple):
@@ -74,8 +67,8 @@ def fit(solver, model, start, data, seed):
         for matrix in start.layers
     )
     theta = layers.join(output, [matrix.T for matrix in hidden])
-    rows = _rows_of(data.observations.training)
-    validation = data.observations.validation
+    rows = _rows_of(data.training)
+    validation = data.validation
     n_effective = min(max(data.n_observations, len(rows.x)), MOST_ROWS)
     options = EvidenceOptions(
         n_effective=n_effective,
@@ -147,16 +140,6 @@ class EvidencePosterior(NamedTuple):
         jacobian = self.layers.jacobian(self.theta, np.asarray(x, np.float64))
         variance_of = partial(laplace.posterior_variances, self.covariance.get())
         return np.sqrt(np.stack([variance_of(rows) for rows in jacobian], axis=1))
-
-
-def set_layers(solver, fitted):
-    """Set the weights and biases of the layers."""
-    layers = [matrix.astype(np.float64) for matrix in last_network(fitted.net).layers]
-    inner = []
-    if fitted.model.features is not None:
-        inner, layers = layers[:-1], layers[-1:]
-    solver.coefs_ = inner + [matrix[:-1] for matrix in layers]
-    solver.intercepts_ = [matrix[-1] for matrix in layers]
 
 
 def _set_fitted(solver, run, fitted):

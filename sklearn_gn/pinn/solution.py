@@ -16,22 +16,23 @@ value, so that data given twice shrink the error bars by the root of two.
 
 import math
 from functools import cached_property, partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.extremes import unbounded
 from sklearn_gn.arrays.trees import StoredWithoutCaches
 from sklearn_gn.bayes.laplace import PseudoInverse, degrees_of_freedom, safe_norm
 from sklearn_gn.linalg import jacobian as operators
+from sklearn_gn.pde.domains import AT_ONCE
+from sklearn_gn.pde.given_values import MANY_POINTS
 from sklearn_gn.pde.operators import d
 from sklearn_gn.pinn import pieces
 from sklearn_gn.pinn.model import (
-    LARGE,
     Batch,
     ClassModel,
     coefficient_values,
@@ -42,10 +43,8 @@ from sklearn_gn.pinn.residuals import (
     Observed,
     class_residuals,
     residual_counts,
-    residuals,
 )
 
-_REFERENCE_POINTS = 10_000
 # Share of the length of a coefficient's derivative that the residuals do not see:
 # 1e-4 at most was found where they determine it, 3e-2 at least where they do not.
 _UNSEEN = 1e-2
@@ -100,7 +99,7 @@ def observable(model, params, x, observed):
 
 def reference(problem, rng):
     """How many points to compare at, points of a problem, its exact solution there."""
-    n = max(64, min(_REFERENCE_POINTS, LARGE // problem.domain.dim))
+    n = max(64, min(MANY_POINTS, AT_ONCE // problem.domain.dim))
     return n, *problem.reference(n, rng)
 
 
@@ -123,7 +122,10 @@ def relative_errors(problem, found, exact):
 
 
 class Posterior(StoredWithoutCaches):
-    """Error bars about a fitted network, in double precision; factored when needed."""
+    """Error bars about a fitted network, in NumPy and double precision.
+
+    The Jacobian is factored when it is needed.
+    """
 
     def __init__(self, model, net, batches, fresh, n_observations):
         self.model = model
@@ -134,26 +136,60 @@ class Posterior(StoredWithoutCaches):
 
     @cached_property
     def _factored(self):
-        r, parts = pieces.jacobian(self.model, self.net, self.batches)
+        """The pseudo-inverse, deviations of residuals (m,), degrees of freedom (k,).
+
+        The freedom is that of the noise of each observed output; 1 without any.
+        """
+        model, fresh = self.model, self.fresh
+        r, parts = pieces.jacobian(model, self.net, self.batches)
+        (part,) = operators.multiplied_out(parts)
         limits = np.finfo(r.dtype)
         n_observations = np.clip(self.n_observations, limits.tiny, limits.max)
-        n_observations = r.dtype.type(n_observations)
-        return _factor(
-            self.model, self.net, self.batches, r, parts, self.fresh, n_observations
-        )
+        with np.errstate(all="ignore"):
+            inverse = PseudoInverse.of(np.hstack([part.dense, part.extra]))
+            ends = np.cumsum(residual_counts(model.classes, fresh))
+            fresh_r = np.split(pieces.residuals(model, self.net, fresh), ends[:-1])
+            found, start, left = [], 0, np.ones(1)
+            for k, (kind, batch) in enumerate(
+                zip(model.classes, self.batches, strict=True)
+            ):
+                q = kind.residual.n_outputs
+                rows = slice(start, start + q * len(batch.x))
+                start = rows.stop
+                if kind.residual.name != "data":
+                    size = safe_norm(fresh_r[k], -1) / math.sqrt(q * len(batch.x))
+                    found.append(np.full(q * len(batch.x), size))
+                    continue
+                # Unweighted misfits have the variance |r|^2 / |scale|^2. A weight w of
+                # the row, that of c observations, makes it w / c, the same for all.
+                determined = inverse.leverages(rows).reshape(-1, q).sum(axis=0)
+                there = ~np.isnan(batch.data[:, :q])
+                # Squares of small weights would be zero.
+                square = (batch.scale / (batch.scale.max() or 1)) ** 2
+                share = square @ there / square.sum() if square.any() else np.ones(q)
+                left = degrees_of_freedom(n_observations * share, 1, determined)
+                noise = safe_norm(r[rows].reshape(-1, q), 0) / np.sqrt(left)
+                found.append(np.where(batch.scale[:, None] > 0, noise, 0).ravel())
+        return inverse, np.concatenate(found), left
+
+    @np.errstate(all="ignore")
+    def _norms(self, slopes):
+        """``|t^T J^+ diag(s)|`` for the rows t of the slopes."""
+        inverse, deviations, _ = self._factored
+        return unbounded(safe_norm(inverse.influence(slopes) * deviations, -1))
 
     def output_deviations(self, x):
         """Standard deviations of the outputs at points, of shape (n, q)."""
-        _, slopes = output_slopes(self.model, self.net, x)
+        _, slopes = backend.to_numpy(output_slopes(self.model, self.net, x))
         n, q, _ = slopes.shape
-        return _deviations(self._factored, slopes.reshape(n * q, -1)).reshape(n, q)
+        return self._norms(np.float64(slopes).reshape(n * q, -1)).reshape(n, q)
 
     def noise_deviation(self):
         """Standard deviations (k,) of observations of weight one."""
         data, kind = self.batches[-1], self.model.classes[-1]
         n_rows = len(data.x) * kind.residual.n_outputs
         # Every row of an output has the same, but those of padding, zero.
-        rows = np.asarray(self._factored.deviations)[-n_rows:]
+        rows = self._factored[1][-n_rows:]
         deviations = rows.reshape(len(data.x), -1).max(axis=0)
         factors = np.asarray(data.data)[0, len(deviations) :]
         size = math.sqrt(self.n_observations) / (factors if factors.size else 1)
@@ -161,80 +197,29 @@ class Posterior(StoredWithoutCaches):
 
     def noise_freedom(self):
         """Degrees of freedom (k,) of these estimates."""
-        return np.asarray(self._factored.freedom)
+        return self._factored[2]
 
+    @np.errstate(all="ignore")
     def coefficient_deviations(self):
-        """Standard deviations of the coefficients; infinite if not determined."""
+        """Standard deviations of coefficients by name; infinite if not determined."""
         # Whether they are determined depends on no weight: all classes count alike.
-        counts = residual_counts(self.model.classes, self.batches)
-        rows = np.split(np.asarray(self._factored.inverse.jacobian), np.cumsum(counts))
-        sizes = np.array([safe_norm(part.ravel(), -1) for part in rows[:-1]])
-        factors = np.repeat(1 / np.where(sizes > 0, sizes, 1), counts)
-        return _coefficient_deviations(self.model, self.net, self._factored, factors)
+        ends = np.cumsum(residual_counts(self.model.classes, self.batches))
+        parts = np.split(self._factored[0].jacobian, ends[:-1])
+        jacobian = np.concatenate([a / (safe_norm(a.ravel(), -1) or 1) for a in parts])
+        seen_by, found = PseudoInverse.of(jacobian), {}
+        both = coefficient_slopes(self.model.problem, self.net.extra)
+        for name, slopes in backend.to_numpy(both).items():
+            own = np.float64(slopes).reshape(-1, slopes.shape[-1])
+            rows = np.zeros((len(own), jacobian.shape[1]))
+            rows[:, -own.shape[1] :] = own
+            unseen = safe_norm(rows - seen_by.influence(rows) @ jacobian, -1)
+            is_open = unseen > _UNSEEN * safe_norm(rows, -1)
+            deviations = np.where(is_open, np.inf, self._norms(rows))
+            found[name] = deviations.reshape(slopes.shape[:-1])
+        return found
 
 
-class _Factored(NamedTuple):
-    inverse: PseudoInverse  # J^+
-    deviations: jnp.ndarray  # s, of shape (m,)
-    freedom: jnp.ndarray  # of the noise of each observed output; 1 without
-
-
-@partial(jit_by_size, largest=pieces.SMALL_JACOBIAN, static_argnames="model")
-def _factor(model, net, batches, r, parts, fresh, n_observations):
-    inverse = PseudoInverse.of(operators.dense(parts))
-    noise = _noise_of_rows(model, net, batches, r, inverse, fresh, n_observations)
-    return _Factored(inverse, *noise)
-
-
-@partial(jit_by_size, largest=pieces.SMALL_JACOBIAN, static_argnames=())
-def _deviations(factored, slopes):
-    """``|t^T J^+ diag(s)|`` for the rows t of the slopes."""
-    rows = factored.inverse.influence(slopes) * factored.deviations[None]
-    return unbounded(safe_norm(rows, -1, jnp), jnp)
-
-
-def _noise_of_rows(model, net, batches, r, inverse, fresh, n_observations):
-    """Standard deviations (m,) of residuals, and degrees of freedom of the noise."""
-    sizes = residual_counts(model.classes, batches)
-    ends = np.cumsum(residual_counts(model.classes, fresh))
-    fresh_r = jnp.split(residuals(model, net, fresh), ends[:-1])
-    found, start, left = [], 0, jnp.ones(1, r.dtype)
-    for k, (kind, batch) in enumerate(zip(model.classes, batches, strict=True)):
-        rows, q = slice(start, start + sizes[k]), kind.residual.n_outputs
-        start += sizes[k]
-        if kind.residual.name == "data":
-            # Unweighted misfits have the variance |r|^2 / |scale|^2. A weight w of the
-            # row, that of c observations, makes it w / c, the same for all rows.
-            determined = jnp.sum(inverse.leverages(rows).reshape(-1, q), axis=0)
-            there = (~jnp.isnan(batch.data[:, :q])).astype(r.dtype)
-            largest = jnp.max(batch.scale)  # squares of small weights would be zero
-            square = (batch.scale / jnp.where(largest > 0, largest, 1)) ** 2
-            total = jnp.sum(square)
-            share = jnp.where(total > 0, square @ there / total, 1)
-            left = degrees_of_freedom(n_observations * share, 1, determined, jnp)
-            noise = safe_norm(r[rows].reshape(-1, q), 0, jnp) / jnp.sqrt(left)
-            found.append(jnp.where(batch.scale[:, None] > 0, noise, 0).ravel())
-        else:
-            n = batch.x.shape[0] * q
-            size = safe_norm(fresh_r[k], -1, jnp) / math.sqrt(n)
-            found.append(jnp.full(n, size, r.dtype))
-    return jnp.concatenate(found), left
-
-
-@partial(jit_by_size, largest=pieces.SMALL_JACOBIAN, static_argnames="model")
-def _coefficient_deviations(model, net, factored, factors):
-    jacobian = factors[:, None] * factored.inverse.jacobian
-    seen_by = PseudoInverse.of(jacobian)
-
-    values = partial(coefficient_values, model.problem)
-
-    def deviation(slopes, value):
-        slopes = slopes.reshape(value.size, -1)
-        n = factored.inverse.jacobian.shape[1] - slopes.shape[1]
-        slopes = jnp.pad(slopes, ((0, 0), (n, 0)))
-        unseen = safe_norm(slopes - seen_by.influence(slopes) @ jacobian, -1, jnp)
-        is_open = unseen > _UNSEEN * safe_norm(slopes, -1, jnp)
-        found = jnp.where(is_open, jnp.inf, _deviations(factored, slopes))
-        return found.reshape(value.shape)
-
-    return jax.tree.map(deviation, jax.jacfwd(values)(net.extra), values(net.extra))
+@partial(jit_by_size, static_argnames="problem")
+def coefficient_slopes(problem, extra):
+    """Derivatives (..., n) of the coefficients by name in the parameters of these."""
+    return jax.jacfwd(partial(coefficient_values, problem))(extra)

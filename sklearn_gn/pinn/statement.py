@@ -19,15 +19,14 @@ import numpy as np
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.linalg.jacobian import Parameters
-from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Robin
-from sklearn_gn.pde.initial_breaks import carried_kinks
+from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Points, Robin
+from sklearn_gn.pde.given_values import N_POINTS, ROUNDING, carried_kinks
 from sklearn_gn.pde.jumps import MOST_AXES
-from sklearn_gn.pinn.model import MOST_WEIGHTS, PROBES, ROUNDING
+from sklearn_gn.pde.local_functions import PlaneWaves, in_numpy, residuals_of_waves
+from sklearn_gn.pinn.model import MOST_WEIGHTS
 from sklearn_gn.pinn.pieces import sums_over_pieces
-from sklearn_gn.pinn.residuals import row_residuals
 from sklearn_gn.pinn.solution import output_slopes
 from sklearn_gn.pinn.windows import Pieces
 
@@ -136,55 +135,44 @@ def free_constants(loss_at, net, problem, untrained_loss):
     return found
 
 
-def free_functions_of_time(model, net, batches):
-    """Which outputs (q,) any function of time may be added to, such as a pressure."""
-    domain, free = model.problem.domain, np.ones(len(model.problem.outputs), bool)
+def free_functions_of_time(model, batches):
+    """Which outputs (q,) any function of time may be added to, such as a pressure.
+
+    Neither another wave of such an output in time alone, nor another level of a smooth
+    one changes the residuals.
+    """
+    domain, q = model.problem.domain, len(model.problem.outputs)
     if domain.time is None or domain.dim == 1:
-        return ~free
-    few = tuple(
-        batch._replace(
-            x=batch.x[:PROBES], data=batch.data[:PROBES], scale=batch.scale[:1]
-        )
-        for batch in batches
-    )
-    both = backend.to_numpy(_residuals_and_changes(model, net.extra, few))
-    for values, changes in both:
-        size = np.abs(values).max(initial=0)
-        free &= np.abs(changes).max(axis=(0, 2)) <= ROUNDING * max(size, 1)
+        return np.zeros(q, bool)
+    # Two pairs of fields for each output.
+    vectors = np.tile(np.pi / np.ptp(domain.bounds, axis=1), (q, 2, 2, q, 1))
+    vectors, levels = vectors * np.arange(1, 1 + q)[:, None], np.zeros((q, 2, 2, q))
+    in_time = np.equal(domain.axes, domain.time)
+    for k in range(q):
+        vectors[k, 0, :, k] *= in_time * [[1.0], [3.0]]
+        levels[k, 1, 1, k] = 1
+    one, free = np.ones((4 * q, q)), np.ones(q, bool)
+    fields = vectors.reshape(4 * q, q, -1), one, one, levels.reshape(4 * q, q)
+    for kind, batch in zip(model.classes, batches, strict=True):
+        few = Points(np.asarray(batch.x[:N_POINTS]), np.asarray(batch.data[:N_POINTS]))
+        given = model.problem, kind.residual, few, PlaneWaves(*fields)
+        found = residuals_of_waves(*given, directions=batch.axes)
+        found = found.reshape(len(few.x), q, 2, 2, -1)
+        change = np.abs(np.diff(found, axis=3)).max(axis=(0, 2, 3, 4), initial=0)
+        free &= change <= ROUNDING * max(np.abs(found).max(initial=0), 1)
     return free
-
-
-@partial(jit_by_size, static_argnames="model")
-def _residuals_and_changes(model, extra, batches):
-    """Residuals (n, k) of a smooth solution, and their changes (n, q, k) by cos t."""
-    problem = model.problem
-    low, high = problem.domain.bounds.T.astype(extra.dtype)
-    q, time = len(problem.outputs), problem.domain.axes.index(problem.domain.time)
-
-    def one(kind, axes, x, data):
-        def residual(change):
-            def function(x):
-                share = (x - low) / (high - low)
-                wave = jnp.cos(jnp.sum(share) + jnp.arange(q, dtype=x.dtype))
-                return wave + change * jnp.cos(3 * share[time])
-
-            functions = [function] * x.shape[0]
-            return row_residuals(model, kind, functions, x, data, extra, axes)
-
-        value = residual(jnp.zeros(q, x.dtype))
-        return value, jax.vmap(residual)(jnp.eye(q, dtype=x.dtype)) - value[None]
-
-    return [
-        jax.vmap(partial(one, kind, batch.axes))(batch.x, batch.data)
-        for kind, batch in zip(model.classes, batches, strict=True)
-    ]
 
 
 def missing_conditions(model, rng):
     """Axes that may lack conditions: number of derivatives, end of each condition."""
     problem, rows = model.problem, model.classes[0].rows
     second = rows is not None
-    orders = _orders(problem, rows) if second else _high_orders(problem, rng)
+    if second:  # at most second derivatives
+        orders = np.zeros(problem.domain.dim, int)
+        orders[list(rows.first)] = 1
+        orders[[i for group in rows.second for i, j in group if i == j]] = 2
+    else:
+        orders = _high_orders(problem, rng)
     ends = conditions_at_ends(problem, rng)
     found = {}
     for k, name in enumerate(problem.domain.axes):
@@ -207,7 +195,7 @@ def forgotten_conditions(model, missing, rng):
     time = problem.domain.time
     if time not in known or known[time][1]:
         return {}
-    k, points = problem.domain.axes.index(time), problem.probes(PROBES, rng)
+    k, points = problem.domain.axes.index(time), problem.probes(N_POINTS, rng)
     length = np.ptp(problem.domain.bounds[k])
     del points["interior"]
     times = [drawn.x.reshape(-1, problem.domain.dim)[:, k] for drawn in points.values()]
@@ -216,19 +204,8 @@ def forgotten_conditions(model, missing, rng):
     return {time: known[time]}
 
 
-def _orders(problem, rows):
-    """Highest derivative along each axis of an equation with at most second ones."""
-    orders = np.zeros(problem.domain.dim, int)
-    orders[list(rows.first)] = 1
-    for group in rows.second:
-        for i, j in group:
-            if i == j:
-                orders[i] = 2
-    return orders
-
-
 def _high_orders(problem, rng):
-    """The same for any equation; None where it depends on more than derivatives."""
+    """Highest derivatives along the axes; None if it depends on more than these."""
     factors = factors_of_derivatives(problem, rng)
     return None if factors is None else highest_orders(factors)
 
@@ -251,14 +228,13 @@ def _finite_slopes(problem, rng):
     kind, n_axes = problem.residual_classes()[0], problem.domain.dim
     if kind.n_points > 1 or n_axes > MOST_AXES:
         return None
-    points = problem.probes(PROBES, rng)["interior"]
+    points = problem.probes(N_POINTS, rng)["interior"]
     weights = rng.normal(size=(len(problem.outputs), problem.n_inputs))
-    with backend.scope("float64"):
-        slopes = backend.to_numpy(_slopes_in_powers(problem, weights, points))
+    slopes = _slopes_in_powers(problem, weights, points)
     return slopes if np.isfinite(slopes).all() else None
 
 
-@partial(jit_by_size, static_argnames="problem")
+@partial(in_numpy, static_argnames="problem")
 def _slopes_in_powers(problem, weights, points):
     """Slopes (n, k, d, powers) of residuals of a smooth field in powers added to it."""
     kind, powers = problem.residual_classes()[0], range(_MOST_DERIVATIVES + 2)
@@ -279,7 +255,7 @@ def conditions_at_ends(problem, rng):
     """Names of the ends of each axis at which conditions hold, once for each."""
     axes, bounds = problem.domain.axes, problem.domain.bounds
     ends = {name: [] for name in axes}
-    points = problem.probes(PROBES, rng)
+    points = problem.probes(N_POINTS, rng)
     del points["interior"]
     for drawn in points.values():
         x = drawn.x.reshape(-1, len(axes))
@@ -308,15 +284,14 @@ def too_many_conditions(problem, rng):
 
 def warn_of_redundant_derivatives(problem):
     """Warn of derivatives at the start of time that the equation gives by itself."""
-    domain = problem.domain
-    orders = [getattr(known, "order", 0) for _, known in problem._named_conditions()]
+    domain, (_, *kinds) = problem.domain, problem.residual_classes()
+    orders = [getattr(kind.condition, "order", 0) for kind in kinds]
     if problem.unknown or not any(orders):
         return
     along = _high_orders(problem, np.random.RandomState(0))
     if along is None or domain.time is None:
         return
     highest = int(along[domain.axes.index(domain.time)])
-    _, *kinds = problem.residual_classes()
     for order, kind in zip(orders, kinds, strict=True):
         if order >= max(highest, 1):
             plural = "s" * (highest != 1)
@@ -334,7 +309,7 @@ def numbers_of_conditions(problem, rng):
     if orders is None:
         return 0, math.inf
     _, *conditions = problem.residual_classes()
-    points = problem.probes(PROBES, rng)
+    points = problem.probes(N_POINTS, rng)
     n_given = sum(
         kind.n_outputs * len(np.unique(points[kind.name].x, axis=0))
         for kind in conditions
@@ -347,7 +322,7 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     gramian = np.float64(0)
     for points in (batches, fresh):
         gramian = gramian + sums_over_pieces(model, net, points, batches)[0]
-    x = fresh[0].x[:PROBES, 0]
+    x = fresh[0].x[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     values, slopes = np.float64(values), np.float64(slopes)
     free = np.isin(model.problem.outputs, model.problem.up_to_constant)
@@ -432,23 +407,13 @@ def _too_many_on_a_face(problem):
     factors = factors_of_derivatives(problem, rng)
     if factors is None or np.any(factors[..., 3:] != 0):
         return ""
-    n_outputs, faces = len(problem.outputs), domain.patches()
-
-    def named(on):
-        if isinstance(on, str):
-            return faces if on == "boundary" else (on,)
-        known = isinstance(on, tuple) and all(isinstance(name, str) for name in on)
-        return on if known else ()
-
-    _, *kinds = problem.residual_classes()
-    for face in faces:
+    n_outputs, (_, *kinds) = len(problem.outputs), problem.residual_classes()
+    for face in domain.patches():
         given = [
             kind
-            for (_, condition), kind in zip(
-                problem._named_conditions(), kinds, strict=True
-            )
-            if isinstance(condition, (Dirichlet, Neumann, Robin))
-            and face in named(condition.on)
+            for kind in kinds
+            if isinstance(kind.condition, (Dirichlet, Neumann, Robin))
+            and face in kind.condition.faces(domain)
         ]
         n_values = sum(kind.n_outputs for kind in given)
         if n_values > n_outputs:
@@ -514,30 +479,19 @@ def growing_waves(problem):
         return ""
     rng = np.random.RandomState(0)
     ends = conditions_at_ends(problem, rng)[domain.time]
-    if len(set(ends)) != 1:
-        return ""
     factors = factors_of_derivatives(problem, rng)
-    axis = None if factors is None else _growing(factors, domain, ends)
-    return "" if axis is None else _message(domain, axis, ends)
-
-
-def _growing(factors, domain, ends):
-    """The axis of space along which short waves grow; None if there is none."""
-    of_time = domain.axes.index(domain.time)
-    orders = highest_orders(factors)
-    order = orders[of_time]
-    if order not in (1, 2) or len(ends) != order:
-        return None
-    along = [k for k in range(domain.dim) if k != of_time]
-    if max(orders[along]) != 2:
-        return None
-    forwards = order == 2 or ends[0].endswith("=min")
+    if len(set(ends)) != 1 or factors is None:
+        return ""
+    of_time, orders = domain.axes.index(domain.time), highest_orders(factors)
+    order, along = orders[of_time], np.delete(np.arange(domain.dim), of_time)
+    if order not in (1, 2) or len(ends) != order or max(orders[along]) != 2:
+        return ""
+    sign = 1 if order == 2 or ends[0].endswith("=min") else -1
     for k in along:
-        product = factors[:, of_time, order] * factors[:, k, 2]
-        product = product if forwards else -product
+        product = sign * factors[:, of_time, order] * factors[:, k, 2]
         if product.min() > ROUNDING * np.abs(factors).max() ** 2:
-            return k
-    return None
+            return _message(domain, k, ends)
+    return ""
 
 
 def _message(domain, axis, ends):

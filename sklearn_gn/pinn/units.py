@@ -23,13 +23,15 @@ import jax
 import numpy as np
 
 from sklearn_gn import _switches as switches
-from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.pde import Condition, Dirichlet, Initial, Neumann, Robin, Unknown
 from sklearn_gn.pde.coefficients import VISIBLE
-from sklearn_gn.pde.given_values import values_of
-from sklearn_gn.pde.local_functions import PlaneWaves, points_of_row, residuals_of_waves
-from sklearn_gn.pinn.model import N_POINTS, ROUNDING
+from sklearn_gn.pde.given_values import N_POINTS, ROUNDING, values_of
+from sklearn_gn.pde.local_functions import (
+    PlaneWaves,
+    in_numpy,
+    points_of_row,
+    residuals_of_waves,
+)
 
 _RESONANCE = 1e-4  # share of the largest answer to a wave that is hardly one
 _LITTLE = 0.25  # variation, relative to the level, of what has a center
@@ -90,20 +92,21 @@ def _unit(values):
 def _given_values(problem, rows, with_data=False):
     """Values of each output that conditions give: with data, not by an unknown one."""
     known = [[np.zeros(0)] for _ in problem.outputs]
-    given = {
-        name: condition
-        for name, condition in problem._named_conditions()
-        if isinstance(condition, (Dirichlet, Initial))
-        and not getattr(condition, "order", 0)
-    }
+    given = [
+        kind
+        for kind in rows.conditions
+        if isinstance(kind.condition, (Dirichlet, Initial))
+        and not getattr(kind.condition, "order", 0)
+    ]
     if given and problem.transform is None:
-        places = [rows.drawn[name].x[:, 0] for name in given]
+        conditions = [kind.condition for kind in given]
+        places = [rows.drawn[kind.name].x[:, 0] for kind in given]
         # Its start may be far off: what another one changes is not given.
         starts, other = problem.unknown if with_data else {}, problem
         if starts:
             moved = {k: Unknown(2 * np.array(c.initial) + 1) for k, c in starts.items()}
             other = replace(problem, coefficients=problem.coefficients | moved)
-        both = (values_of(one, given.values(), places) for one in (problem, other))
+        both = (values_of(one, conditions, places) for one in (problem, other))
         for values, again in zip(*both, strict=True):
             values = np.where(values == again, values, np.nan).T
             for columns, column in zip(known, values, strict=True):
@@ -128,10 +131,7 @@ def _level(rows, given):
     if not (free.any() and rows.conditions):
         return level
     points = [rows.drawn[kind.name][:2] for kind in rows.conditions]
-    with backend.scope("float64"):
-        found = backend.to_numpy(
-            _at_level(rows.problem, rows.conditions, points, level)
-        )
+    found = _at_level(rows.problem, rows.conditions, points, level)
     slopes = [slopes[..., free].reshape(-1, free.sum()) for _, slopes in found]
     matrix = np.concatenate(slopes)
     sources = np.concatenate([source.ravel() for source, _ in found])
@@ -176,16 +176,15 @@ def _sizes_by_fluxes(rows, level, has_values):
     sizes, ones = np.zeros(len(level)), np.ones(len(level))
     if rows.problem.transform is not None:
         return sizes
-    named = rows.problem._named_conditions()
-    for kind, (_, condition) in zip(rows.conditions, named, strict=True):
+    for kind in rows.conditions:
         faster = 1.0
-        if getattr(condition, "order", 0):
+        if getattr(kind.condition, "order", 0):
             # Than a slow wave, until derivatives in time prevail in the equation.
             _, answers = _terms(rows, rows.interior, level, ones, _FASTER)
             total = np.linalg.norm(answers, axis=(1, 2))
             prevails = np.flatnonzero(total[1:] >= _TWICE * total[0])
             faster = _FASTER[1 + prevails[0]] if len(prevails) else 1.0
-        elif not isinstance(condition, (Neumann, Robin, Condition)):
+        elif not isinstance(kind.condition, (Neumann, Robin, Condition)):
             continue
         source, answers = _terms(rows, kind, level, ones, faster)
         answers = answers[0]
@@ -203,8 +202,7 @@ def _balanced(rows, level, sizes, waves=()):
         number = np.argmax(answers > _RESONANCE * answers.max(initial=0))
         share = np.sqrt(2)  # the mean square of a wave is half of its amplitude's
     elif rows.problem.transform is None:
-        named = zip(rows.conditions, rows.problem.conditions, strict=True)
-        kinds += [kind for kind, one in named if isinstance(one, Condition)]
+        kinds += [k for k in rows.conditions if isinstance(k.condition, Condition)]
     reached = np.zeros(len(sizes), bool)
 
     def lack(trial):
@@ -312,7 +310,7 @@ def _rows(problem):
     return _Rows(problem, interior, tuple(conditions), drawn, directions)
 
 
-@partial(jit_by_size, static_argnames=("problem", "kinds"))
+@partial(in_numpy, static_argnames=("problem", "kinds"))
 def _at_level(problem, kinds, points, level):
     """Residuals (n, k) of a constant, and their slopes (n, k, q), for each class."""
 

@@ -37,15 +37,15 @@ from scipy.optimize import minimize
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.factors import factor, singular_triplets
-from sklearn_gn.pinn.model import ROUNDING, coefficient_values, network
+from sklearn_gn.pde.given_values import ROUNDING
+from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.residuals import row_residuals
-from sklearn_gn.pinn.solution import Posterior
+from sklearn_gn.pinn.solution import Posterior, coefficient_slopes
 
 _WAVES = {1: 30, 2: 8, 3: 4}  # largest wave number, by the number of axes
 _PERIOD = 1.3  # of the longest wave, in lengths of the domain
 _MEAN = 100.0  # variance of the mean of a function, in units of tau^2
-_LEAST_SLACK = 1e-3  # of the equation, in units of the noise
-_TOLD = 1e-4  # by observations, of what the equation says
+_HIDDEN = 1e-3  # by the noise, in units of it
 _LENGTH, _RANGE = 0.3, 10.0  # of a domain of length one; of it, up and down
 
 
@@ -227,7 +227,7 @@ class FunctionPosterior(Posterior):
         """Error bars of the coefficients that were to be found, by name."""
         if self.too_many_axes or not self.net.extra.size:
             return super().coefficient_deviations()
-        both = _coefficient_slopes(self.model.problem, self.net.extra)
+        both = coefficient_slopes(self.model.problem, self.net.extra)
         last = slice(-self.net.extra.size, None)
         return {
             name: self._deviations(np.float64(slopes), last)
@@ -250,7 +250,7 @@ class FunctionPosterior(Posterior):
         equation = []
         for kind, batch in zip(model.classes[:-1], self.fresh, strict=False):
             r, slopes = _stacked(model, kind, net, waves, batch)
-            size = max(np.linalg.norm(r), _LEAST_SLACK * noise)
+            size = max(np.linalg.norm(r), _HIDDEN * noise)
             equation.append(slopes * (math.sqrt(len(r)) / size))
         equation = np.concatenate(equation)
         # Misfits and their slopes, for observations of weight one.
@@ -267,7 +267,7 @@ class FunctionPosterior(Posterior):
         usual = held > least
         inverse = (right[usual].T / held[usual]) @ left[:, usual].T
         units = right.T / np.maximum(held, least)
-        told = np.linalg.norm(slopes[:, ~free] @ units, axis=0) > _TOLD * noise
+        told = np.linalg.norm(slopes[:, ~free] @ units, axis=0) > _HIDDEN * noise
         n_free, n_told = np.count_nonzero(free), np.count_nonzero(told)
         to_changes = np.zeros((len(free), n_free + n_told))
         to_changes[free, :n_free] = np.eye(n_free)
@@ -298,11 +298,6 @@ class FunctionPosterior(Posterior):
         )
         found, root = form.most_probable(noise, deviations)
         return to_changes @ (-found - now), to_changes @ root
-
-
-@partial(jit_by_size, static_argnames="problem")
-def _coefficient_slopes(problem, extra):
-    return jax.jacfwd(partial(coefficient_values, problem))(extra)
 
 
 @partial(jit_by_size, static_argnames="model")

@@ -103,20 +103,17 @@ def with_windows(model, observed):
     plain = not (problem.unknown or problem.depends_on or problem.transform)
     if observed or not local or not plain or domain.axes != (domain.time,):
         return model
-    given = dict(problem._named_conditions())
-    if problem.periodic or not given:
-        return model
-    start = f"{domain.time}=min"
-    for condition in given.values():
-        if condition.needs_normals or condition.where(domain) not in (start, (start,)):
-            return model
     interior, *conditions = model.classes
-    moved = []
+    if problem.periodic or not conditions:
+        return model
+    moved, start = [interior], f"{domain.time}=min"
     for known in conditions:
-        function = SinceBefore(known.residual.function)
-        residual = known.residual._replace(function=function)
+        residual, condition = known.residual, known.residual.condition
+        if condition.needs_normals or condition.faces(domain) != (start,):
+            return model
+        residual = residual._replace(function=SinceBefore(residual.function))
         moved.append(known._replace(residual=residual))
-    return model._replace(classes=(interior, *moved))
+    return model._replace(classes=tuple(moved))
 
 
 def possible(model):
@@ -245,12 +242,9 @@ def pieces(march, model, net):
     if not march.active:
         return net
     low, high = model.problem.domain.bounds[0]
-    stops = [stop for stop, _, _ in march.done] + [march.stop]
-    losses = [loss for _, loss, _ in march.done] + [march.falls[-1:] or (math.inf,)]
-    losses[-1] = losses[-1][0]
-    nets = tuple(net for _, _, net in march.done)
-    ends = low + (high - low) * np.array(stops)
-    return Pieces(ends, np.array(losses), (*nets, net))
+    last = march.stop, (math.inf, *march.falls)[-1], net
+    stops, losses, nets = zip(*march.done, last, strict=True)
+    return Pieces(low + (high - low) * np.array(stops), np.array(losses), nets)
 
 
 def marches(model, solution):
@@ -305,8 +299,9 @@ def loss_so_far(march, fresh, first):
     """Loss on fresh points over all time, without a window as before the cut."""
     if march is None or not march.active:
         return fresh
-    start, total = 0.0, 0.0
-    for stop, loss, _ in march.done:
-        total, start = total + (stop - start) * loss, stop
+    stops, losses = [0.0], []
+    for stop, loss, _ in (*march.done, (march.stop, fresh, None)):
+        stops.append(stop)
+        losses.append(loss)
     to_come = (1 - march.stop) * min(first, march.uncut)
-    return total + (march.stop - start) * fresh + to_come
+    return float(np.diff(stops) @ losses) + to_come

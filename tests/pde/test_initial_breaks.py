@@ -16,7 +16,7 @@ from sklearn_gn.pde import (
     Unknown,
     d,
 )
-from sklearn_gn.pde.initial_breaks import initial_breaks
+from sklearn_gn.pde.given_values import initial_breaks
 
 STRIP = Box(x=(0, 3), t=(1, 3))
 

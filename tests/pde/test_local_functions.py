@@ -10,19 +10,26 @@ import pytest
 from sklearn_gn.pde import Box, Neumann, Problem, d, div, grad, hessian, laplacian
 from sklearn_gn.pde.local_functions import (
     LocalFunction,
-    fields_and_points,
+    points_of_row,
     wave_at,
 )
-from sklearn_gn.pinn.enrichment.posed import PosedProblem
-from sklearn_gn.pinn.model import ClassModel, Model
-from sklearn_gn.pinn.needed_rows import _needs_known_derivatives_alone, _probes
-from sklearn_gn.pinn.residuals import row_from_top
-from sklearn_gn.pinn.taylor import DerivativeRows
+from sklearn_gn.pinn.enrichment import PosedProblem
+from sklearn_gn.pinn.model import ClassModel, DerivativeRows, Model
+from sklearn_gn.pinn.residuals import (
+    _needs_known_derivatives_alone,
+    _probes,
+    row_from_top,
+)
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 BOX = Box(x=(0.0, 1.0), y=(0.0, 1.0), t=(0.0, 1.0))
 NAMES = ("u", "v", "p")
+
+
+def fields_and_points(problem, known_at, x):
+    points = points_of_row(x)
+    return tuple(problem.field(known_at(point)) for point in points), points
 
 
 def expanded(function, x):

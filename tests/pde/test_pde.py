@@ -33,7 +33,7 @@ from sklearn_gn.pde import (
     hessian,
     laplacian,
 )
-from sklearn_gn.pde.patches import METHODS
+from sklearn_gn.pde.domains import METHODS
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -512,7 +512,7 @@ def test_any_number_of_points(n):
 
 def test_many_points_come_in_pieces(monkeypatch):
     whole = SQUARE.sample(1000, rng())
-    monkeypatch.setattr(pde.patches, "AT_ONCE", 64)
+    monkeypatch.setattr(pde.domains, "AT_ONCE", 64)
     close(SQUARE.sample(1000, rng()), whole)
 
 
@@ -571,7 +571,7 @@ def test_parts_of_the_boundary(on):
         return points[:, 1] < 0.25
 
     patch = SQUARE.boundary(low if on == "predicate" else on)
-    points, normals = pde.patches.draw(patch, 64, rng())
+    points, normals = pde.domains.draw(patch, 64, rng())
     faces = {
         "boundary": {(-1, 0), (1, 0), (0, -1), (0, 1)},
         "x=max": {(1, 0)},

@@ -31,7 +31,7 @@ from sklearn_gn.pde import (
     grad,
     integral,
 )
-from sklearn_gn.pde.patches import measured
+from sklearn_gn.pde.domains import measured
 
 pytestmark = pytest.mark.usefixtures("float64")
 

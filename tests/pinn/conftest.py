@@ -1,6 +1,6 @@
 import pytest
 
-from sklearn_gn.pinn import points
+from sklearn_gn.pinn import iteration
 from sklearn_gn.pinn.control import Sizes
 
 
@@ -8,5 +8,5 @@ from sklearn_gn.pinn.control import Sizes
 def _few_fresh_points():
     """Of the small fits here, a thousand fresh points would take most of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(points, "LEAST_POINTS", Sizes(50, 20))
+        patch.setattr(iteration, "LEAST_POINTS", Sizes(50, 20))
         yield

@@ -17,7 +17,7 @@ from sklearn_gn.pde import (
     d,
     laplacian,
 )
-from sklearn_gn.pinn.enrichment.circles import on_circles
+from sklearn_gn.pinn.enrichment import on_circles
 
 SQUARE = Box(x=(0, 1), y=(0, 1))
 WALLS = Dirichlet(lambda x: jnp.cos(2 * jnp.pi * x[0]), on=("y=min", "y=max"))

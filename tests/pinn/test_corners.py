@@ -19,8 +19,8 @@ from sklearn_gn.pde import (
     grad,
     laplacian,
 )
-from sklearn_gn.pinn.enrichment.corners import rough_corners
-from sklearn_gn.pinn.enrichment.posed import posed
+from sklearn_gn.pinn.enrichment import posed
+from sklearn_gn.pinn.enrichment.singular import rough_corners
 
 L = Polygon([(0, 0), (1, 0), (1, -1), (-1, -1), (-1, 1), (0, 1)])
 SQUARE = Box(x=(-1, 1), y=(-1, 1))

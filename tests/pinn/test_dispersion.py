@@ -14,7 +14,7 @@ from sklearn_gn.pde import (
     d,
     laplacian,
 )
-from sklearn_gn.pinn.enrichment import dispersion
+from sklearn_gn.pinn.enrichment import waves as dispersion
 
 pi = np.pi
 STRIP = Box(x=(0, 1), t=(0, 2))

@@ -34,14 +34,18 @@ from sklearn_gn.pde import (
 )
 from sklearn_gn.pde.problems import Kovasznay
 from sklearn_gn.pinn import baselines, dngd, pieces
-from sklearn_gn.pinn import points as collocation
-from sklearn_gn.pinn.enrichment.posed import posed
-from sklearn_gn.pinn.iteration import losses_of_classes
-from sklearn_gn.pinn.model import ClassModel, Features, Model, start_parameters
-from sklearn_gn.pinn.needed_rows import rows_and_sizes
-from sklearn_gn.pinn.points import Sampler, batch_of
-from sklearn_gn.pinn.residuals import jacobian, residuals
-from sklearn_gn.pinn.taylor import DerivativeRows, _group_sums
+from sklearn_gn.pinn import iteration as collocation
+from sklearn_gn.pinn.enrichment import posed
+from sklearn_gn.pinn.iteration import Sampler, batch_of, losses_of_classes
+from sklearn_gn.pinn.model import (
+    ClassModel,
+    DerivativeRows,
+    Features,
+    Model,
+    _group_sums,
+    start_parameters,
+)
+from sklearn_gn.pinn.residuals import jacobian, residuals, rows_and_sizes
 
 pytestmark = pytest.mark.usefixtures("float64")
 

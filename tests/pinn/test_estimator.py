@@ -35,7 +35,6 @@ from sklearn_gn.pde import (
 )
 from sklearn_gn.pde.problems import Kovasznay
 from sklearn_gn.pinn import estimator, pieces, solution
-from sklearn_gn.pinn import model as pinn_model
 from sklearn_gn.pinn.findings import warn_of_doubts
 from sklearn_gn.pinn.observation_weight import (
     Observed,
@@ -1024,14 +1023,14 @@ def test_error_bars_of_tiny_weights_are_finite():
 
 def test_the_gramian_is_factored_once(monkeypatch):
     solver = quiet(small(max_iter=2).fit)
-    factor, calls = solution._factor, []
+    factor, calls = solution.PseudoInverse.of, []
 
     def counted(*arguments):
         calls.append(arguments)
         return factor(*arguments)
 
-    monkeypatch.setattr(solution, "_factor", counted)
-    monkeypatch.setattr(pinn_model, "LARGE", 1)  # batches of 32 rows
+    monkeypatch.setattr(solution.PseudoInverse, "of", counted)
+    monkeypatch.setattr(solution, "AT_ONCE", 1)  # batches of 32 rows
     t = np.linspace(0, 1, 100)[:, None]
     _, std = solver.predict(t, return_std=True)
     assert len(calls) == 1

@@ -12,6 +12,7 @@ from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
 from sklearn_gn.pinn import control, fitting
 from sklearn_gn.pinn.control import Control
+from sklearn_gn.pinn.iteration import Sampler
 from sklearn_gn.pinn.model import (
     ClassModel,
     Model,
@@ -20,7 +21,6 @@ from sklearn_gn.pinn.model import (
     start_parameters,
     wider,
 )
-from sklearn_gn.pinn.points import Sampler
 
 EQUATION = Problem(lambda u, x: d(u, "x", "x") + 1, Box(x=(0, 1)), Dirichlet(0.0))
 

@@ -33,9 +33,9 @@ from sklearn_gn.pinn import control, fitting, observation_weight
 from sklearn_gn.pinn import units as pinn_units
 from sklearn_gn.pinn.control import Control
 from sklearn_gn.pinn.data import observation_batch, without_data
-from sklearn_gn.pinn.enrichment.posed import posed
+from sklearn_gn.pinn.enrichment import posed
+from sklearn_gn.pinn.iteration import batch_of
 from sklearn_gn.pinn.model import network
-from sklearn_gn.pinn.points import batch_of
 from sklearn_gn.pinn.residuals import Observed, class_residuals
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -15,10 +15,9 @@ from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pde import Box, Dirichlet, Initial, Problem, Unknown, d
 from sklearn_gn.pinn import pieces, residuals
 from sklearn_gn.pinn.findings import concentration
-from sklearn_gn.pinn.iteration import losses_of_classes
+from sklearn_gn.pinn.iteration import batch_of, losses_of_classes
 from sklearn_gn.pinn.model import Batch, ClassModel, Model, start_parameters
-from sklearn_gn.pinn.needed_rows import rows_and_sizes
-from sklearn_gn.pinn.points import batch_of
+from sklearn_gn.pinn.residuals import rows_and_sizes
 
 
 def waves(u, x, c):

@@ -8,11 +8,11 @@ import scipy.special
 
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pde import Box, Initial, Problem, d
-from sklearn_gn.pde.initial_breaks import Break
-from sklearn_gn.pinn.enrichment.posed import posed
-from sklearn_gn.pinn.enrichment.similarity import (
+from sklearn_gn.pde.given_values import Break
+from sklearn_gn.pinn.enrichment import posed
+from sklearn_gn.pinn.enrichment.singular import (
+    broken_functions,
     complex_erf_and_bell,
-    similarity_functions,
 )
 from sklearn_gn.pinn.model import Model, network
 
@@ -34,7 +34,7 @@ def derivatives(breaks, x):
     """Functions at points, with u_x, u_t and u_xx, each of shape (n, k)."""
 
     def of(x):
-        return similarity_functions(breaks, STRIP, x)
+        return broken_functions(breaks, STRIP, x)
 
     def at(x):
         slopes = jax.jacfwd(of)
@@ -60,7 +60,7 @@ def test_functions_begin_with_the_break():
     breaks = tuple(Break(0, 0.5, order, (0.3,), np.inf) for order in (0, 1, 2))
     s = np.linspace(-0.7, 1.2, 20)  # in units of half the axis
     x = np.column_stack([0.5 + 2 * s, np.full(20, 2.0)])
-    values = jax.jit(jax.vmap(lambda x: similarity_functions(breaks, STRIP, x)))(x)
+    values = jax.jit(jax.vmap(lambda x: broken_functions(breaks, STRIP, x)))(x)
     powers = np.array([0, 1, 1, 2, 2, 3])
     wanted = np.abs(s[:, None]) ** powers * np.sign(s[:, None]) ** (powers + 1)
     np.testing.assert_allclose(values, wanted, atol=1e-7)

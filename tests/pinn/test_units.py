@@ -23,7 +23,7 @@ from sklearn_gn.pde import (
     Unknown,
     d,
 )
-from sklearn_gn.pinn.enrichment.posed import posed
+from sklearn_gn.pinn.enrichment import posed
 from sklearn_gn.pinn.units import units
 
 pi = math.pi

@@ -21,8 +21,8 @@ from sklearn_gn.pde import (
     integral,
 )
 from sklearn_gn.pinn import fitting, windows
+from sklearn_gn.pinn.iteration import Sampler
 from sklearn_gn.pinn.model import Model, network, start_parameters
-from sklearn_gn.pinn.points import Sampler
 from sklearn_gn.pinn.residuals import class_residuals
 from sklearn_gn.pinn.windows import March
 

@@ -1,9 +1,195 @@
-"""Known functions in a network: what a statement shows of its solution.
+r"""The problem that the default network is given: units, and known functions as inputs.
 
-``posed`` makes the problem that the default network is given, ``NAMES`` are the
-families of known functions that ``DNGD(enrichment=...)`` takes.
+The residuals see physical units. In between, the outputs of the network are those of
+the solution in units of their own, ``u = center + scale * network(x)``. Beside the
+axes, mapped to [-1, 1], the network has the known functions that the statement of the
+problem shows. Each family of ``FAMILIES`` says which ones it can add:
+
+- "waves": ``cos(k (x - m))`` and ``sin(k (x - m))``, with m the middle of the domain,
+  for wave vectors k of source and given values (:mod:`.waves`);
+- "dispersion": the same for waves that the equation lets pass (:mod:`.waves`);
+- "corners": singular functions of corners of the domain, and of right angles that need
+  them, and of crossing interfaces (:mod:`.singular`);
+- "similarity": solutions of the heat equation from jumps and kinks of the initial
+  values (:mod:`.singular`, :mod:`sklearn_gn.pde.given_values`).
+
+These are inputs of the first layer and of the output layer: a solution that is made of
+them is linear in the weights, and one that is modulated by a smooth function can be
+learnt.
+
+"circles" adds no functions of its own, but closes axes with a Periodic condition to
+circles: the sine and cosine of an axis as inputs make all derivatives of a network
+periodic, and leave one condition less to meet. An equation with more than second
+derivatives needs that, since the condition equates values and first derivatives only.
+The solution has to be smooth where the ends of the axis meet. It is not where the
+equation differs there, such as by a source, or where the initial values break.
 """
 
-from sklearn_gn.pinn.enrichment.posed import NAMES, PosedProblem, posed
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 
-__all__ = ["NAMES", "PosedProblem", "posed"]
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sklearn_gn import _switches as switches
+from sklearn_gn.pde import Problem
+from sklearn_gn.pde.conditions import Periodic
+from sklearn_gn.pde.given_values import N_POINTS, ROUNDING, initial_breaks
+from sklearn_gn.pde.local_functions import followed_by, in_numpy
+from sklearn_gn.pinn.enrichment import waves
+from sklearn_gn.pinn.enrichment.singular import (
+    broken_functions,
+    corner_functions,
+    rough_corners,
+)
+from sklearn_gn.pinn.units import coefficient_starts, units
+
+# By the name of each family: what of it a problem shows, (problem, scale, shown waves)
+# -> tuple; and values of its functions at a point, (what is shown, domain, x) -> array.
+FAMILIES = {
+    "waves": (lambda problem, scale, shown: shown, waves.plane_waves),
+    "dispersion": (waves.further_waves, waves.plane_waves),
+    "corners": (lambda problem, *_: rough_corners(problem), corner_functions),
+    "similarity": (lambda problem, *_: initial_breaks(problem), broken_functions),
+}
+NAMES = ("circles", *FAMILIES)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PosedProblem(Problem):
+    """A problem with units of its outputs and known functions."""
+
+    center: tuple = ()
+    scale: tuple = ()
+    added: dict = field(default_factory=dict)  # what was found, by family
+
+    def __reduce__(self):
+        return PosedProblem, self._arguments()
+
+    @property
+    def n_inputs(self):
+        """Number of inputs of the network."""
+        return super().n_inputs + self.n_functions
+
+    @property
+    def n_functions(self):
+        """Number of the last inputs of the network, which are no axes."""
+        return sum(self.function_counts.values())
+
+    @cached_property
+    def function_counts(self):
+        """Number of known functions by the name of their family."""
+        x, domain = np.zeros(self.domain.dim), self.domain
+        with jax.enable_x64(True):
+            return {
+                name: jax.eval_shape(partial(FAMILIES[name][1], own, domain), x).size
+                for name, own in self.added.items()
+            }
+
+    def embedding(self, x):
+        """Inputs of the network: those of the axes, then the known functions."""
+        functions = [
+            FAMILIES[name][1](own, self.domain, x) for name, own in self.added.items()
+        ]
+        return jnp.concatenate([super().embedding(x), *functions])
+
+    def field(self, function, directions=None):
+        """The field of a network, in physical units."""
+
+        def scaled(outputs):
+            outputs = jnp.ravel(outputs)  # of each region
+            return np.resize(self.scale, outputs.shape).astype(outputs.dtype) * outputs
+
+        return super().field(followed_by(function, scaled, self.center), directions)
+
+
+def posed(problem, stages, y=None, observed=(), names=NAMES):
+    """Return problems with the units and the known functions of the last one."""
+    if "circles" in names:
+        problem, stages = on_circles(problem, stages)
+    shown = ()
+    if "waves" in names:
+        shown = switches.kept("pinn.waves", waves.wave_vectors(problem))
+    center, scale = units(problem, y, observed, shown)
+    starts = coefficient_starts(problem, center, scale) if y is not None else {}
+    found = {
+        name: switches.kept(f"pinn.{name}", find(problem, scale, shown))
+        for name, (find, _) in FAMILIES.items()
+        if name in names
+    }
+    added = {name: own for name, own in found.items() if own}
+
+    def pose(entry):
+        arguments = {f.name: getattr(entry, f.name) for f in fields(Problem)}
+        if starts:
+            arguments["coefficients"] = {**entry.coefficients, **starts}
+        return PosedProblem(**arguments, center=center, scale=scale, added=added)
+
+    return pose(problem), [pose(stage) for stage in stages]
+
+
+# --- axes that are closed to circles -------------------------------------------------
+
+
+def on_circles(problem, stages):
+    """Return problems whose periodic axes are circles, without their conditions."""
+
+    def is_whole(condition):
+        periodic = isinstance(condition, Periodic) and condition.derivatives
+        return periodic and condition.outputs is None
+
+    every, plain = (problem, *stages), not (problem.transform or problem.depends_on)
+    whole = [{c.axis for c in one.conditions if is_whole(c)} for one in every]
+    shared = set.intersection(*whole) if plain else set()
+    if not shared or initial_breaks(problem):
+        return problem, list(stages)
+    smooth = tuple(a for a in problem.domain.axes if a in shared and _joins(problem, a))
+    closed = switches.kept("pinn.circles", smooth)
+    if not closed:
+        return problem, list(stages)
+    return _closed(problem, closed), [_closed(stage, closed) for stage in stages]
+
+
+def _closed(problem, axes):
+    """A problem whose given axes are circles, without Periodic conditions on them."""
+    periodic = {*problem.periodic, *axes}
+    return replace(
+        problem,
+        periodic=tuple(a for a in problem.domain.axes if a in periodic),
+        conditions=tuple(
+            c
+            for c in problem.conditions
+            if not (isinstance(c, Periodic) and c.axis in axes)
+        ),
+    )
+
+
+def _joins(problem, axis):
+    """Whether the equation is the same at both ends of an axis, as is its slope."""
+    regions = problem.regions
+    if regions is not None and not regions.is_closed(problem.domain, axis):
+        return False
+    ends = Periodic(axis).sample(problem.domain, N_POINTS, np.random.RandomState(0))
+    found = _residuals(problem, axis, ends.x)
+    differ = [np.abs(values[:, 1] - values[:, 0]).max() for values in found]
+    sizes = [np.abs(values).max() for values in found]
+    return all(a <= ROUNDING * size for a, size in zip(differ, sizes, strict=True))
+
+
+@partial(in_numpy, static_argnames=("problem", "axis"))
+def _residuals(problem, axis, pairs):
+    """Residuals (n, 2, k) of a smooth periodic field, and slopes along the axis."""
+    closed = _closed(problem, (axis,))
+    q, unit = len(problem.outputs), np.array(problem.domain.axes) == axis
+
+    def field(x):
+        inputs = closed.embedding(x)
+        weights = jnp.arange(1, len(inputs) + 1, dtype=x.dtype) / len(inputs)
+        return 2 + jnp.cos(inputs @ weights + jnp.arange(q, dtype=x.dtype))
+
+    def with_slope(x):
+        equation = partial(problem._equation_at, field)
+        return jax.jvp(equation, (x,), (unit.astype(x.dtype),))
+
+    return jax.vmap(jax.vmap(with_slope))(pairs)

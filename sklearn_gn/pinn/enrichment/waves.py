@@ -7,18 +7,41 @@ small compared with the largest one, and oscillates at least twice along an axis
 waves, which a network learns by itself, count where a sum of waves describes the
 function entirely; the wave vectors are then refined by least squares, since periods
 need not divide the box. Other smooth and slow functions show no waves.
+
+Further waves are those that an equation lets pass: real roots of its symbol. A linear
+equation with constant coefficients takes waves to waves,
+
+    L(c e^{i k x}) = P(k) c e^{i k x},
+
+with a matrix P(k), its symbol: a polynomial in the wave vector k, of time as well as of
+space. Waves with det P(k) = 0 fulfil the equation without a source, and a solution
+consists of them and of its answer to the source. Two sets of them are finite:
+
+- From the wave numbers of given values along a face of a box, the waves whose remaining
+  component makes the determinant zero. At the start of time this is the dispersion
+  relation, which gives the frequencies of the initial waves.
+- Where the determinant has a real root in every direction, as Helmholtz's equation has,
+  and neither source nor values show waves, those in evenly distributed directions. In
+  a disk of the radius R the solution has k R harmonics and a few more in the angle, and
+  takes as many directions.
+
+There are none where the symbol has no real roots (diffusion, potentials), where the
+equation is not linear, and where its coefficients vary or are to be found.
 """
 
+import math
 from itertools import product
 
 import jax.numpy as jnp
 import numpy as np
 import scipy.fft
+import scipy.linalg
 from scipy.optimize import least_squares
 
 from sklearn_gn.pde.conditions import Points
 from sklearn_gn.pde.given_values import faces_of
 from sklearn_gn.pde.local_functions import constants, residuals_of_waves
+from sklearn_gn.pde.residual_classes import derivatives, slopes_at_zero
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
 MOST_WAVES, MOST_AXES = 8, 3
@@ -32,6 +55,16 @@ _REFINED_POINTS = 1500
 _MOST_STEPS = 20  # of least squares
 _EXACT = 1e-3  # remainder of a source, relative, that its waves describe
 _ROUNDING = 1e-12  # of values, relative to the largest
+_SYMBOL_POINTS = 4  # at which the symbol is taken
+_VARIES = 0.01  # relative change of the symbol that counts as none
+_ABSENT = 1e-9  # relative size of a coefficient
+_SINGULAR = 1e-6  # smallest singular value at a root, relative
+_DAMPED = 0.25  # imaginary part of a root that is a wave, over its real part
+_LEAST_ROOT, _MOST_CYCLES = 0.4, 200.0  # of a wave, over the box
+_WHOLE = 1e-9  # distance of cycles to a whole number
+_MOST_FURTHER = 24
+_EQUAL_ROOTS = 0.03  # cycles by which two waves are the same
+_MORE_DIRECTIONS = 9  # than radians from the middle to a corner of the box
 
 
 def wave_vectors(problem):
@@ -47,7 +80,7 @@ def wave_vectors(problem):
                 vector = np.zeros(domain.dim)
                 vector[list(axes)] = 2 * np.pi * cycles / (high - low)
                 found.append((amplitude, vector))
-    return distinct(largest_first(found), domain, MOST_WAVES)
+    return distinct(found, domain, MOST_WAVES)
 
 
 def plane_waves(vectors, domain, x):
@@ -114,11 +147,15 @@ def _terms(values, kinds):
     return np.sqrt(squares[largest]), grid[largest], np.sqrt(max(rest, 0.0))
 
 
-def distinct(vectors, domain, n_most, equal=_EQUAL):
-    """The first wave vectors that differ by ``equal`` cycles, as a tuple of tuples."""
+def distinct(found, domain, n_most, equal=_EQUAL):
+    """Wave vectors that differ by ``equal`` cycles, those of large amplitudes first.
+
+    Of pairs of amplitudes and wave vectors; a tuple of tuples.
+    """
     size = np.ptp(domain.bounds, axis=1) / (2 * np.pi)
     kept = []
-    for vector in map(np.array, vectors):
+    for _, vector in sorted(found, key=lambda entry: -entry[0]):
+        vector = np.array(vector)
         same = any(
             min(
                 np.abs((vector - other) * size).max(),
@@ -132,11 +169,6 @@ def distinct(vectors, domain, n_most, equal=_EQUAL):
     return tuple(tuple(map(float, vector)) for vector in kept[:n_most])
 
 
-def largest_first(found):
-    """Wave vectors of amplitudes and wave vectors, the largest amplitudes first."""
-    return [vector for _, vector in sorted(found, key=lambda entry: -entry[0])]
-
-
 # --- the functions -------------------------------------------------------------------
 
 
@@ -148,10 +180,10 @@ def _functions(problem):
     domain, (interior, *kinds) = problem.domain, problem.residual_classes()
     every = tuple(range(domain.dim))
     parts = [(interior, every, None)]
-    for kind, (_, condition) in zip(kinds, problem._named_conditions(), strict=True):
-        if condition.needs_normals or condition.n_fields != 1 or domain.dim == 1:
+    for kind in kinds if domain.dim > 1 else ():
+        if kind.condition.needs_normals or kind.condition.n_fields != 1:
             continue
-        for axis, value in faces_of(domain, condition):
+        for axis, value in faces_of(domain, kind.condition):
             parts.append((kind, tuple(a for a in every if a != axis), (axis, value)))
     for kind, axes, fixed in parts:
         n = _GRID[len(axes)]
@@ -252,3 +284,153 @@ def refined(values, waves, problem, axes):
         return None
     cycles = found.reshape(first.shape)
     return [(a, c) for (a, _), c in zip(waves, cycles, strict=True)]
+
+
+# --- waves that the equation lets pass -----------------------------------------------
+
+
+def further_waves(problem, scale, shown=()):
+    """Wave vectors that the equation lets pass, in radians, the largest waves first.
+
+    Those ``shown`` by source and values are left out. Where there are some, waves of
+    all directions are not needed.
+    """
+    if problem.domain.dim > MOST_AXES:
+        return ()
+    equation = symbol(problem, scale)
+    if equation is None:
+        return ()
+    radians = 2 * np.pi / np.ptp(problem.domain.bounds, axis=1)  # of a cycle
+    found = _from_faces(equation, problem)
+    if not found and not shown:
+        found = [(1.0, cycles) for cycles in _in_all_directions(equation, problem)]
+    periodic = np.isin(problem.domain.axes, problem.periodic)
+    both = [(math.inf, vector) for vector in shown]
+    for amplitude, cycles in found:
+        own = cycles[periodic]
+        if np.allclose(own, np.round(own), atol=_WHOLE):
+            both.append((amplitude, cycles * radians))
+    most = len(shown) + _MOST_FURTHER
+    both = distinct(both, problem.domain, most, _EQUAL_ROOTS)
+    return tuple(vector for vector in both if vector not in set(shown))
+
+
+def symbol(problem, scale):
+    """The symbol (n, q, q) of an equation at cycles (n, d); None where it has none.
+
+    It is a polynomial in the cycles over the box, with rows of size one.
+    """
+    kind, dim = problem.residual_classes()[0], problem.domain.dim
+    q = len(problem.outputs)
+    local = kind.n_points == 1 and problem.n_laplacian_directions is None
+    if not local or problem.unknown or kind.n_outputs != q:
+        return None
+    rng, known = np.random.RandomState(0), derivatives(dim)
+    points = problem.probes(_SYMBOL_POINTS, rng)["interior"].x[:, 0]
+    states = np.stack([np.zeros((len(known), q)), rng.standard_normal((len(known), q))])
+    powers = np.array([np.bincount(np.array(a, int), minlength=dim) for a in known])
+    radians = 2 * np.pi / np.ptp(problem.domain.bounds, axis=1)  # of a cycle
+    units = np.prod((1j * radians) ** powers, axis=1)
+    slopes = np.stack([slopes_at_zero(problem, points, a * scale) for a in states])
+    if not np.isfinite(slopes).all():
+        return None
+    # Of states, points, rows, derivatives and outputs; of waves of one cycle.
+    slopes = slopes * units[:, None] * scale
+    size = np.abs(slopes).max(axis=(0, 1, 3, 4))
+    changes = np.abs(slopes - slopes[0, 0]).max(axis=(0, 1, 3, 4))
+    if not (changes < _VARIES * size).all():
+        return None
+    terms = np.swapaxes(slopes[0].mean(axis=0) / size[:, None, None], 0, 1)
+
+    def equation(cycles):
+        return np.tensordot(np.prod(cycles[:, None] ** powers, axis=2), terms, 1)
+
+    return equation
+
+
+def real_roots(equation, start, direction):
+    """Cycles ``start + s direction`` of waves that the equation lets pass, (n, d).
+
+    Imaginary parts are small: such a wave oscillates before it is damped. Waves that
+    are very slow or very fast are left out.
+    """
+    nodes = np.arange(-2.0, 3.0)  # of the fourth order
+    values = equation(start + nodes[:, None] * direction)
+    powers = np.vander(nodes, increasing=True).astype(complex)
+    terms = np.linalg.solve(powers, values.reshape(len(nodes), -1))
+    terms = terms.reshape(values.shape)
+    sizes = np.abs(terms).max(axis=(1, 2))
+    order = int(np.flatnonzero(sizes > _ABSENT * sizes.max())[-1])
+    terms = terms[: order + 1]
+    found = []
+    for s in _eigenvalues(terms):
+        damped = abs(s.imag) > _DAMPED * abs(s.real)
+        if damped or not _singular(terms, s) or _singular(terms, s + 0.1 * abs(s)):
+            continue
+        wave = start + s.real * direction
+        if _LEAST_ROOT <= np.abs(wave).max() <= _MOST_CYCLES:
+            found.append(wave)
+    return np.array(found).reshape(-1, len(start))
+
+
+def _eigenvalues(terms):
+    """Roots of the determinant of the polynomial with these matrices."""
+    order, q = len(terms) - 1, terms.shape[1]
+    if order == 0:
+        return np.zeros(0, complex)
+    n = order * q
+    left, right = np.eye(n, k=q, dtype=complex), np.eye(n, dtype=complex)
+    left[-q:] = -np.concatenate(terms[:-1], axis=1)
+    right[-q:, -q:] = terms[-1]
+    with np.errstate(all="ignore"):
+        found = scipy.linalg.eigvals(left, right)
+    return found[np.isfinite(found) & (np.abs(found) < 1 / _ABSENT)]
+
+
+def _singular(terms, s):
+    powers = s ** np.arange(len(terms))
+    size = np.abs(terms).max(axis=(1, 2)) @ np.abs(powers)
+    values = np.linalg.svd(np.tensordot(powers, terms, 1), compute_uv=False)
+    return values[-1] <= _SINGULAR * size
+
+
+def _from_faces(equation, problem):
+    """Amplitudes and cycles of waves that go on from values on faces."""
+    found = []
+    for axis, amplitudes, cycles, exact in waves_on_faces(problem):
+        across, entries = np.eye(problem.domain.dim)[axis], []
+        for amplitude, along in zip(amplitudes, cycles, strict=True):
+            # Waves are reflected at ends of axes; those of opposite sign are the same.
+            signs = list(product(*((1, -1) if c else (1,) for c in along)))
+            for sign in signs[: max(1, len(signs) // 2)]:
+                roots = real_roots(equation, np.array(sign) * along, across)
+                entries += [(amplitude, wave) for wave in roots]
+        if exact or any(np.abs(wave).max() >= SLOW for _, wave in entries):
+            found += entries
+    return found
+
+
+def _in_all_directions(equation, problem):
+    """Cycles of waves in evenly distributed directions, if each of these has one."""
+    size, dim = np.ptp(problem.domain.bounds, axis=1), problem.domain.dim
+    half_size = np.linalg.norm(size) / 2
+    found, n = [], _MORE_DIRECTIONS
+    for _ in range(2):  # the first ones say how many there have to be
+        # Unit vectors over half of the sphere.
+        angle, height = np.pi * np.arange(n) / n, (np.arange(n) + 0.5) / n
+        width, turn = np.sqrt(1 - height**2), (3 - math.sqrt(5)) * n * angle
+        columns = {
+            1: [np.ones(1)],
+            2: [np.cos(angle), np.sin(angle)],
+            3: [width * np.cos(turn), width * np.sin(turn), height],
+        }
+        found = []
+        for direction in np.stack(columns[dim], axis=1):
+            across = direction * size / (2 * np.pi)
+            roots = real_roots(equation, 0 * across, across)
+            if not len(roots):
+                return []
+            found += list(roots)
+        largest = 2 * np.pi * max(np.linalg.norm(wave / size) for wave in found)
+        n = min(math.ceil(largest * half_size) + _MORE_DIRECTIONS, _MOST_FURTHER)
+    return found
