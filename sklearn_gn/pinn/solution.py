@@ -203,11 +203,9 @@ class Posterior(StoredWithoutCaches):
     def coefficient_deviations(self):
         """Standard deviations of coefficients by name; infinite if not determined."""
         # Whether they are determined depends on no weight: all classes count alike.
-        counts = residual_counts(self.model.classes, self.batches)
-        rows = np.split(np.asarray(self._factored[0].jacobian), np.cumsum(counts))
-        sizes = np.array([safe_norm(part.ravel(), -1) for part in rows[:-1]])
-        factors = np.repeat(1 / np.where(sizes > 0, sizes, 1), counts)
-        jacobian = factors[:, None] * self._factored[0].jacobian
+        ends = np.cumsum(residual_counts(self.model.classes, self.batches))
+        parts = np.split(self._factored[0].jacobian, ends[:-1])
+        jacobian = np.concatenate([a / (safe_norm(a.ravel(), -1) or 1) for a in parts])
         seen_by, found = PseudoInverse.of(jacobian), {}
         both = coefficient_slopes(self.model.problem, self.net.extra)
         for name, slopes in backend.to_numpy(both).items():

@@ -99,13 +99,13 @@ def _given_values(problem, rows, with_data=False):
         and not getattr(kind.condition, "order", 0)
     ]
     if given and problem.transform is None:
+        conditions = [kind.condition for kind in given]
         places = [rows.drawn[kind.name].x[:, 0] for kind in given]
         # Its start may be far off: what another one changes is not given.
         starts, other = problem.unknown if with_data else {}, problem
         if starts:
             moved = {k: Unknown(2 * np.array(c.initial) + 1) for k, c in starts.items()}
             other = replace(problem, coefficients=problem.coefficients | moved)
-        conditions = [kind.condition for kind in given]
         both = (values_of(one, conditions, places) for one in (problem, other))
         for values, again in zip(*both, strict=True):
             values = np.where(values == again, values, np.nan).T
