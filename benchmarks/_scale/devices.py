@@ -125,7 +125,7 @@ def programs(k, n, d, n_classes, batch):
             ),
             "fgn batch": (
                 _compiled(minibatch.fgn_epoch).lower(
-                    net, None, BatchData(rows, None), step, batch, 0, 0
+                    net, None, BatchData(rows, None), step, batch, False, 0, 0
                 ),
                 8 * (batch * (d + n_classes + batch) + coefficients),
             ),

@@ -3,8 +3,9 @@ r"""Newton's method for the affine softmax head, to the optimum.
 The softmax Gauss-Newton matrix of an affine head is the exact Hessian. In whitened
 coordinates (:mod:`sklearn_gn.softmax_head.whitening`) conjugate gradients solve the
 Newton system roughly, in single precision; gradient and loss are computed in the
-precision of the fit. At zero all probabilities are equal, so that the first system is
-that of a regression on the classes, which its diagonal solves.
+precision of the fit, but for the rough minima that choose a penalty. At zero all
+probabilities are equal, so that the first system is that of a regression on the
+classes, which its diagonal solves.
 
 Where the penalty is chosen, the steps lead from one minimum to the next along a path of
 penalties (:mod:`sklearn_gn.softmax_head.penalty`), without the rows of each fold. All
@@ -118,12 +119,15 @@ def prepare(rows, options, axis):
     # Rough minima, in single precision, are what is compared; steps are not damped.
     alpha, intercept = single((options.alpha, options.intercept))
     given = options._replace(alpha=alpha, intercept=intercept, damping=0.0)
-    x, others, folds = data.space.single, single(tuple(data.space[2:])), []
+    _, x, squares, *others = data.space
+    # Penalties relative to the first one, since features may have any size.
+    others, folds = single((squares * options.alpha, *others)), []
     for k in range(fold.max() + 1):
         kept = np.where(fold == k, 0, weight)
         part = on_devices((kept / kept.sum()).astype(np.float32), options)
         space = Whitened(placed._replace(x=x, weight=part), x, *others)
-        folds.append(NewtonData(space, given, 1 / float(kept.sum())))
+        factor = 1 / float(kept.sum() * options.alpha)
+        folds.append(NewtonData(space, given, factor))
     if not folds:
         return data
     # The rows that are left out, and others, up to one of a few numbers of rows.
