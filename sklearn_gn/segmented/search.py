@@ -41,6 +41,7 @@ from sklearn_gn.segmented.problem import (
 from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows, kinks_between_rows
 
 PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
+_COARSE = 16  # positions that are tried on the way, for each kink
 SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
 
 
@@ -70,6 +71,10 @@ def search(problem, most, value=None):
     if separable(problem):
         _partition(problem, path)
     else:
+        rows = problem.candidates.rows[0]
+        if not problem.form.step:  # from few positions kinks move to where they belong
+            few = spread(0, len(rows) - 1, _COARSE * (most + 1))
+            problem = problem.at(rows[few])
         _grow(problem, path, value)
         for k in range(most, 1, -1):
             series = np.flatnonzero(np.isfinite(path.rss[:, k]))
