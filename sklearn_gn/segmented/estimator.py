@@ -501,11 +501,7 @@ class SegmentedRegressor(
         return self
 
     def _set_found(self, kinds, family, noise, noise_std, figures, features):
-        """Set the fitted attributes.
-
-        Of each broken feature there are its fit, its rows by precision and by number,
-        intervals, what the bounds hold back and cut, and the path of the numbers.
-        """
+        """Set the fitted attributes, by what :func:`several.fit_several` returns."""
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
         self._fits, self._family = [fit for fit, *_ in features], family

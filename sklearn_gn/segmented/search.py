@@ -71,10 +71,9 @@ def search(problem, most, value=None):
     if separable(problem):
         _partition(problem, path)
     else:
-        rows = problem.candidates.rows[0]
         if not problem.form.step:  # from few positions kinks move to where they belong
-            few = spread(0, len(rows) - 1, _COARSE * (most + 1))
-            problem = problem.at(rows[few])
+            rows = problem.candidates.rows[0]
+            problem = problem.at(rows[spread(0, len(rows) - 1, _COARSE * (most + 1))])
         _grow(problem, path, value)
         for k in range(most, 1, -1):
             series = np.flatnonzero(np.isfinite(path.rss[:, k]))
