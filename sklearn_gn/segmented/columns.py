@@ -30,9 +30,7 @@ from sklearn_gn.segmented.selection import find_breakpoints
 
 def check_parameters(model, y_std):
     """Raise a ValueError for what several columns of y do not take."""
-    reason = needs_all_points(model)
-    if y_std is not None:
-        reason = "y_std"
+    reason = needs_all_points(model) if y_std is None else "y_std"
     if model.shape is not None:
         reason = f"shape={model.shape!r}"
     if reason is not None:

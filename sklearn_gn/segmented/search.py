@@ -394,10 +394,7 @@ def gauss_newton_steps(problem, knots):
     old, change = start[:, before : before + k], new[:, before : before + k]
     jump = new[:, steps]
     if jump.shape[2] > 1:
-        metric = factors.solve_general(
-            np.swapaxes(half, 1, 2) @ half,
-            np.broadcast_to(np.eye(k), (len(knots), k, k)),
-        )
+        metric = factors.solve_general(np.swapaxes(half, 1, 2) @ half, np.eye(k)[None])
 
     def along(size):
         if jump.shape[2] == 1:

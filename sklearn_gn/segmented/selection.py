@@ -232,9 +232,8 @@ def _penalties_of_noise(problem, residuals, columns, positions, n_rows, asked):
         end = take(e, problem.table.n_rows[:, None] - 1)[:, 0]
         size = (square - e[:, 0] ** 2) * (square - end**2)
         together = np.maximum(np.sum(e[:, 1:] * e[:, :-1], axis=1), 0)
-        share = np.where(
-            rss[:, k] > floor, 1 - together**2 / np.where(size > 0, size, 1), 1
-        )
+        share = 1 - together**2 / np.where(size > 0, size, np.inf)
+        share = np.where(rss[:, k] > floor, share, 1)
         penalty[:, k] += problem.table.n_rows * np.log(np.maximum(share, EXACT))
     numbers = columns["n_parameters"]
     for b, n in enumerate(problem.table.n_rows):
