@@ -3,14 +3,13 @@ r"""Several columns of y whose lines break at the same places.
 Each column has coefficients and noise of its own. Under normal noise the likelihood of
 common breakpoints t is, but for constants, :math:`-n/2 \sum_j \log R_j(t)`, where R_j
 is the sum of squares of column j. The engine minimises the sum of the R_j over given
-variances of the noise, as that of several targets of one series; the variances follow
-from its lines, and so by turns the likelihood rises to a maximum.
+variances, as that of several targets of one series; the variances follow from its
+lines, and by turns the likelihood rises to a maximum.
 
-The Gauss-Newton matrix is an arrow: only the kinks couple the columns. Without its
-coefficients, column j says of them :math:`b_j b_j^\top \circ G / \sigma_j^2`, with its
-changes of slope b_j, and with the products G of the steps at the kinks, less their
-projections on the lines. These add up to the inverse covariance of the kinks, from
-which that of each column's coefficients follows.
+Only the kinks couple the columns. Without its coefficients, column j says of them
+:math:`b_j b_j^\top \circ G / \sigma_j^2`, with its changes of slope b_j, and with the
+products G of the steps at the kinks, less their projections on the lines. These add up
+to the inverse covariance of the kinks, from which that of the coefficients follows.
 """
 
 import numpy as np
@@ -31,9 +30,7 @@ from sklearn_gn.segmented.selection import find_breakpoints
 
 def check_parameters(model, y_std):
     """Raise a ValueError for what several columns of y do not take."""
-    reason = needs_all_points(model)
-    if y_std is not None:
-        reason = "y_std"
+    reason = needs_all_points(model) if y_std is None else "y_std"
     if model.shape is not None:
         reason = f"shape={model.shape!r}"
     if reason is not None:

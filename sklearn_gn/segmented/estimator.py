@@ -501,11 +501,7 @@ class SegmentedRegressor(
         return self
 
     def _set_found(self, kinds, family, noise, noise_std, figures, features):
-        """Set the fitted attributes.
-
-        Of each broken feature there are its fit, its rows by precision and by number,
-        intervals, what the bounds hold back and cut, and the path of the numbers.
-        """
+        """Set the fitted attributes, by what :func:`several.fit_several` returns."""
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
         self._fits, self._family = [fit for fit, *_ in features], family
@@ -610,8 +606,10 @@ class SegmentedRegressor(
         self._is_limited = False
         if self.n_breakpoints == "auto" and is_lowest and len(t) < most:
             wider = clone(self).set_params(max_breakpoints=2 * most)
-            found = selection.find_breakpoints(wider, [prepared], options)[0]
-            self._is_limited = len(found[0][0]) > most
+            white = options._replace(autocorrelation=None)
+            ((_, more),), *_ = selection.find_breakpoints(wider, [prepared], white)
+            totals = [p["bic"] + p["search_penalty"] for p in (path, more)]
+            self._is_limited = min(totals[1]) < min(totals[0])
         return path, t, clipped, problem
 
     def _warn_of_room(self, prepared, options, kind, found):

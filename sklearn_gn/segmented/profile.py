@@ -49,8 +49,9 @@ def kink_intervals(problem, fit, width, curvature):
     if not t.size:
         return room
     low, high = (bound[:, None] for bound in problem.limits[:2])
-    room[..., 0] = np.minimum(np.maximum(_neighbour(fit, -1), low), t)
-    room[..., 1] = np.maximum(np.minimum(_neighbour(fit, 1), high), t)
+    ends = np.pad(fit.t, ((0, 0), (1, 1)), constant_values=((0, 0), (-1.0, 1.0)))
+    room[..., 0] = np.minimum(np.maximum(ends[:, fit.kinks], low), t)
+    room[..., 1] = np.maximum(np.minimum(ends[:, fit.kinks + 2], high), t)
     square = width**2
     known = (square > DEPENDENT * fit.total[:, None] * curvature) & (square < np.inf)
     interval = t[..., None] + np.stack([-width, width], axis=-1)
@@ -67,12 +68,6 @@ def kink_intervals(problem, fit, width, curvature):
             end = room[b, k, side]
             interval[b, k, side] = _last_below(rise, t[b, k], end, near, threshold)
     return interval
-
-
-def _neighbour(fit, side):
-    """Return the breakpoint before (-1) or after (1) each kink, or the end."""
-    ends = np.pad(fit.t, ((0, 0), (1, 1)), constant_values=((0, 0), (-1.0, 1.0)))
-    return ends[:, fit.kinks + 1 + side]
 
 
 def jump_intervals(problem, fit, level):
@@ -97,10 +92,9 @@ def jump_intervals(problem, fit, level):
 
 
 def walk_quantile(level, degrees_of_freedom):
-    """Return the quantile of the rise at the true break, over the variance.
+    """Return the quantile of the rise at the true break, over the estimated variance.
 
-    The estimated variance is that of ``degrees_of_freedom`` normal numbers, over which
-    the probability is averaged. It is NaN where these are.
+    The probability is averaged over that of so many normal numbers; NaN gives NaN.
     """
     if np.isnan(degrees_of_freedom):
         return np.nan

@@ -41,6 +41,7 @@ from sklearn_gn.segmented.problem import (
 from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows, kinks_between_rows
 
 PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
+_COARSE = 16  # positions that are tried on the way, for each kink
 SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
 
 
@@ -70,6 +71,9 @@ def search(problem, most, value=None):
     if separable(problem):
         _partition(problem, path)
     else:
+        if not problem.form.step:  # from few positions kinks move to where they belong
+            rows = problem.candidates.rows[0]
+            problem = problem.at(rows[spread(0, len(rows) - 1, _COARSE * (most + 1))])
         _grow(problem, path, value)
         for k in range(most, 1, -1):
             series = np.flatnonzero(np.isfinite(path.rss[:, k]))
@@ -390,10 +394,7 @@ def gauss_newton_steps(problem, knots):
     old, change = start[:, before : before + k], new[:, before : before + k]
     jump = new[:, steps]
     if jump.shape[2] > 1:
-        metric = factors.solve_general(
-            np.swapaxes(half, 1, 2) @ half,
-            np.broadcast_to(np.eye(k), (len(knots), k, k)),
-        )
+        metric = factors.solve_general(np.swapaxes(half, 1, 2) @ half, np.eye(k)[None])
 
     def along(size):
         if jump.shape[2] == 1:

@@ -228,10 +228,13 @@ def _penalties_of_noise(problem, residuals, columns, positions, n_rows, asked):
     bic = np.where(np.isfinite(rss), columns["bic"], np.inf)
     floor = EXACT * problem.table.total
     for k, e in enumerate(residuals):
-        square = np.maximum(np.sum(e**2, axis=1), np.finfo(float).tiny)
-        r = np.maximum(np.sum(e[:, 1:] * e[:, :-1], axis=1) / square, 0)
-        r = np.where(rss[:, k] > floor, r, 0)
-        penalty[:, k] += problem.table.n_rows * np.log1p(-(r**2))
+        square = np.sum(e**2, axis=1)
+        end = take(e, problem.table.n_rows[:, None] - 1)[:, 0]
+        size = (square - e[:, 0] ** 2) * (square - end**2)
+        together = np.maximum(np.sum(e[:, 1:] * e[:, :-1], axis=1), 0)
+        share = 1 - together**2 / np.where(size > 0, size, np.inf)
+        share = np.where(rss[:, k] > floor, share, 1)
+        penalty[:, k] += problem.table.n_rows * np.log(np.maximum(share, EXACT))
     numbers = columns["n_parameters"]
     for b, n in enumerate(problem.table.n_rows):
         while True:
