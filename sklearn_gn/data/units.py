@@ -75,6 +75,8 @@ class Units(NamedTuple):
                     x_center[changed], x_scale[changed] = moments(inside, weight)
         with np.errstate(over="ignore"):
             limits = np.clip((limits - x_center) / x_scale, -_FAR, _FAR)
+        if limited:  # copies count as constants
+            limits[:, _copies(X)] = 0
         y_center, y_scale = moments(y, weight)
         # Rounding of the mean would be a residual of its own.
         y_center = np.where(varies, y_center, y[0])
@@ -117,6 +119,14 @@ class Units(NamedTuple):
     def y(self, y):
         """Return targets in these units."""
         return (y - self.y_center) / self.y_scale
+
+    @staticmethod
+    def varying(x):
+        """Return the numbers of features that are no constants; one at least.
+
+        What is drawn for these does not depend on columns that say nothing new.
+        """
+        return tuple(np.flatnonzero(np.ptp(x, axis=0) > 0).tolist()) or (0,)
 
     @property
     def has_limits(self):
@@ -217,6 +227,12 @@ def _left_out_densities(z, j, unit, target, weight):
         variance = np.maximum(weight @ (share * squares), np.finfo(np.float64).tiny)
     density = np.log1p(squares / variance / _TAILS) * (_TAILS + 1) + np.log(variance)
     return -np.sum(density, axis=1) / 2
+
+
+def _copies(X):
+    """Return the numbers of features that are copies of others before them."""
+    columns = [column.tobytes() for column in X.T]
+    return [j for j, column in enumerate(columns) if columns.index(column) < j]
 
 
 def moments(A, weight):

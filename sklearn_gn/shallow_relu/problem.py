@@ -207,9 +207,10 @@ def hyperplanes_of_starts(init, given, n, n_init, rows, rng):
             share = np.arange(len(mine)) / max(len(mine), 1)
             fixed[mine, 1 + axis] = 1.0
             fixed[mine, 0] = -(low[axis] + (high[axis] - low[axis]) * share)
-    mass = np.cumsum(rows.weight)
+    mass, features = np.cumsum(rows.weight), list(Units.varying(z))
     for _ in range(n_init):
-        normal = rng.standard_normal((n - len(fixed), d))
+        normal = np.zeros((n - len(fixed), d))
+        normal[:, features] = rng.standard_normal((len(normal), len(features)))
         normal /= np.linalg.norm(normal, axis=1, keepdims=True)
         row = np.searchsorted(mass, rng.random_sample(len(normal)), side="right")
         bias = -np.sum(normal * z[np.minimum(row, len(z) - 1)], axis=1)
@@ -228,17 +229,18 @@ def _by_evidence(estimator, problem, rng):
     seed = int(rng.randint(np.iinfo(np.int32).max))
     n = None if estimator.n_neurons == "auto" else estimator.n_neurons
     given = given_hyperplanes(estimator, n, scaling)
+    n_distinct = len(Units.varying(rows.x))
     if n is None:
-        most = min(_N_NEURONS, max(2, _HIDDEN_WEIGHTS // n_features))
+        most = min(_N_NEURONS, max(2, _HIDDEN_WEIGHTS // n_distinct))
         n_parameters = max(_FEW_PARAMETERS, problem.n_observations / 2)
-        n = min(most, max(_FEW_NEURONS, int(n_parameters / (2 + n_features))))
+        n = min(most, max(_FEW_NEURONS, int(n_parameters / (2 + n_distinct))))
         # A former network may have lost neurons, which come back.
         n = n if given is None else max(n, len(given))
     n_init = estimator.n_init
     if n_init == "auto":  # matrices of many weights cost much
         n_init = 1
         for several, most in _STARTS:
-            if given is None and n * n_features <= most:
+            if given is None and n * n_distinct <= most:
                 n_init = max(n_init, several)
     starts = hyperplanes_of_starts(estimator.init, given, n, n_init, rows, rng)
     if estimator.warm_start and given is not None and hasattr(estimator, "_network"):

@@ -220,8 +220,11 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
         starts = [in_units(m, former, options.scaling) for m in networks_of(members)]
     else:
         n = options.evidence.n_effective
+        features = Units.varying(rows.x)
         starts = [
-            first_member(model, rows, n, np.random.RandomState(seed))
+            first_member(
+                model._replace(features=features), rows, n, np.random.RandomState(seed)
+            )
             for model, seed in zip(plan.models, seeds, strict=True)
         ]
     estimator._run_from(

@@ -743,6 +743,28 @@ def test_members_are_added_where_starts_differ_by_more_than_the_noise():
 
 
 @pytest.mark.parametrize("cls", [VarProNetRegressor, ShallowReLURegressor])
+@pytest.mark.parametrize("number", [0, 2, 4])
+def test_a_column_that_says_nothing_changes_little(cls, number):
+    X, y = smooth(300, 4)
+    new, _ = smooth(200, 4, seed=1)
+    constant = np.insert(X, number, 7.0, axis=1), np.insert(new, number, 7.0, axis=1)
+    copied = np.c_[X, X[:, 1]], np.c_[new, new[:, 1]]
+
+    def predicted(X, new, seed=0):
+        return cls(random_state=seed).fit(X, y).predict(new)
+
+    plain, others = predicted(X, new), [predicted(X, new, seed) for seed in (1, 2, 3)]
+    spread = np.sqrt(np.mean((np.array(others) - plain) ** 2))
+    for data in (constant, copied):
+        moved = np.sqrt(np.mean((predicted(*data) - plain) ** 2))
+        assert moved < spread / 4
+    # What a copy is elsewhere plays no part.
+    model = cls(random_state=0).fit(copied[0], y)
+    elsewhere = np.c_[new, new[:, 1] + 9]
+    assert_allclose(model.predict(elsewhere), model.predict(copied[1]))
+
+
+@pytest.mark.parametrize("cls", [VarProNetRegressor, ShallowReLURegressor])
 @pytest.mark.parametrize("rank", [2, 5])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_steps_of_a_small_rank_move_the_neurons(cls, rank):
