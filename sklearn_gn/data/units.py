@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.data.rows_source import BLOCK_ROWS
 from sklearn_gn.linalg import factors
 
 _FAR = 1e12  # in standard deviations of the training data
@@ -155,7 +156,8 @@ def _limits(X, y, weight, z, far, quartiles):
     """Return least and largest values of far features, (2, k); infinite without limits.
 
     ``z`` are the features in units of their deviations, ``far`` the numbers of those
-    that have cells far outside of their ``quartiles`` (2, k).
+    that have cells far outside of their ``quartiles`` (2, k). Of many rows without such
+    cells some stand for all.
     """
     limits = np.tile([[-np.inf], [np.inf]], len(far))
     y_center, y_scale = moments(y, weight)
@@ -174,7 +176,16 @@ def _limits(X, y, weight, z, far, quartiles):
         center, scale = moments(clipped, weight)
         ends.append(outermost)
         near.append((clipped - center) / scale)
-    z, bounded = z.copy(), z.copy()
+    is_far, every = (
+        np.any(cells != np.clip(cells, *ends[0]), axis=1),
+        len(z) // BLOCK_ROWS,
+    )
+    others = np.flatnonzero(~is_far)[:: max(1, every)]
+    some = np.concatenate([np.flatnonzero(is_far), others])
+    weight = np.where(is_far, weight, weight * max(1, every))[some]
+    z, t, weight = z[some], t[some], weight / np.sum(weight)
+    near = [columns[some] for columns in near]
+    bounded = z.copy()
     bounded[:, far] = near[0]
     before = None
     # The limits of some features show what others are worth.

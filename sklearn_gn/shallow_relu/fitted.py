@@ -28,7 +28,7 @@ from sklearn_gn.bayes.laplace import (
 )
 from sklearn_gn.bayes.layers import Layers, RegularisedLayers
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
-from sklearn_gn.data.rows_source import BLOCK_ROWS, reduce, row_blocks
+from sklearn_gn.data.rows_source import BLOCK_ROWS, RowSource, reduce, row_blocks
 from sklearn_gn.findings import rows_at_ends
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.low_rank import LowRank
@@ -314,7 +314,8 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         penalties[3 + gone] = evidence.LARGEST / scale
     shown = network_of(net, rows)
     slots = np.flatnonzero(np.any(shown.coef != 0, axis=1))
-    gram = reduce(joint_gram, shown.hyperplanes[slots], rows, BLOCK_ROWS)
+    some = rows if isinstance(rows, RowSource) else model.rows_of_matrix(rows)
+    gram = reduce(joint_gram, shown.hyperplanes[slots], some, BLOCK_ROWS)
     p = 1 + len(slots)
     return _network_attributes(shown, slots, shown.slope, scaling, loss) | {
         "active_": np.isin(np.arange(n), slots),

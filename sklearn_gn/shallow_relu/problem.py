@@ -19,6 +19,7 @@ from sklearn_gn.bayes.evidence import named_penalties
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.data.rows import canonical_rows, shares, validation_split
+from sklearn_gn.data.rows_source import BLOCK_ROWS
 from sklearn_gn.data.units import Units
 from sklearn_gn.optim.solver import Rows, RowsToDivide
 from sklearn_gn.segmented.problem import deviance_shift
@@ -282,7 +283,8 @@ def exact_problem_of(estimator, problem, is_late):
     if problem.solver is not EVIDENCE_GN or not all(same):
         return None
     noise = np.max(estimator.noise_std_ / problem.scaling.y_scale)
-    if is_late() or noise < _EXACT or not has_exact_pieces(problem.rows):
+    out_of_time = is_late() or estimator.stop_reason_ == "max_time"
+    if out_of_time or noise < _EXACT or not has_exact_pieces(problem.rows):
         return None
     from sklearn_gn.shallow_relu.dense import ALGORITHMS
 
@@ -315,13 +317,14 @@ def has_exact_pieces(rows):
         order = np.argsort(np.take_along_axis(distance, near, 1), axis=1)
         near = np.take_along_axis(near, order, 1)
         # In many dimensions the nearest rows are about as far as any.
-        far = np.median(distance, axis=1)
+        far = np.median(distance[:, :: -(-n // BLOCK_ROWS)], axis=1)
         local = np.take_along_axis(distance, near[:, -1:], 1)[:, 0] < _LOCAL * far
         on_plane = _on_plane(rows, some, near[:, :-1])
         agree.append(local & on_plane)
         alone.append(~on_plane & _on_plane(rows, near[:, -1], near[:, :-1]))
-    agree, alone = np.concatenate(agree), np.concatenate(alone)
-    return bool(np.mean(agree) > _AGREE and np.mean(alone) <= _ALONE)
+        if np.sum(~np.concatenate(agree)) >= (1 - _AGREE) * len(looked_at):
+            return False
+    return bool(np.mean(np.concatenate(alone)) <= _ALONE)
 
 
 def _on_plane(rows, some, others):

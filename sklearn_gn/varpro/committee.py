@@ -37,7 +37,6 @@ has not ended.
 """
 
 import math
-import time
 from functools import partial
 from numbers import Real
 from typing import NamedTuple
@@ -325,7 +324,6 @@ class CommitteeState(NamedTuple):
     reason: str | None = None  # why the last of them has
     tries: bool = False  # whether this round tries a larger network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
-    next_seconds: float = 0.0  # that one more step and the end of the fit may take
 
     @property
     def net(self):
@@ -346,7 +344,7 @@ def init(rows, members, options):
 
 def step(rows, state, options):
     """Take a step of the members by the evidence, and an epoch of the wide ones."""
-    began, (report, of_wide) = time.perf_counter(), state.reports
+    report, of_wide = state.reports
     if state.runs and (report is None or report.stop is None):
         state, report = _evidence_step(rows, state, options.evidence)
         if options.adds and report.stop is not None:
@@ -354,15 +352,12 @@ def step(rows, state, options):
     if state.wide and (of_wide is None or of_wide.stop is None):
         wide, of_wide = wide_members.step(rows, state.wide, options.wide, options.seed)
         state = state._replace(wide=wide)
-    # The end of a fit takes sums over all rows, as a step on all of them does.
-    parts = 1 + max((run.every for run in state.runs), default=1)
     reports, shown = (report, of_wide), report or of_wide
     runs_on = any(r is not None and r.stop is None for r in reports)
     state = state._replace(
         loss=shown.loss,
         criterion=state.criterion - 1,
         reports=reports,
-        next_seconds=parts * (time.perf_counter() - began),
     )
     return state, shown._replace(stop=None if runs_on else shown.stop)
 
