@@ -494,7 +494,7 @@ def test_penalties_of_mini_batches_are_those_given(monkeypatch):
 def test_wrong_penalties_are_named(fitted, change, message):
     model, X, y = fitted
     with pytest.raises(ValueError, match=message):
-        VarProNetRegressor(alpha={**model.alpha_, **change}).fit(X, y)
+        VarProNetRegressor("mlp", 10, alpha={**model.alpha_, **change}).fit(X, y)
 
 
 def test_penalties_by_name_need_a_committee(fitted):
