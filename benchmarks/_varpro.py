@@ -19,9 +19,9 @@ from sklearn.base import BaseEstimator, clone
 from benchmarks._report import progress, settings, summary
 from benchmarks._timing import compile_seconds, timed_fit
 from sklearn_gn.arrays import backend
-from sklearn_gn.varpro import gnvpro, inner
-from sklearn_gn.varpro.batches import current_batch
-from sklearn_gn.varpro.problem import features
+from sklearn_gn.varpro import gnvpro
+from sklearn_gn.varpro.problem import features, solve_entropy, solve_squares
+from sklearn_gn.varpro.training import current_batch
 
 TUNING_SHARE = 0.25  # of the budget, for fits that compare variants
 MOST_FITS = 4  # to find the number of iterations that a budget allows
@@ -334,8 +334,8 @@ def add_standing(answers, reference, figure, standing):
 @partial(jax.jit, static_argnames="model")
 def _inner_solution(model, z, rows, penalty, start):
     if model.loss == "squared":
-        return inner.solve_squares(z, rows, penalty)
-    return inner.solve_entropy(model, z, rows, penalty, start)
+        return solve_squares(z, rows, penalty)
+    return solve_entropy(model, z, rows, penalty, start)
 
 
 _features = jax.jit(features, static_argnames="model")

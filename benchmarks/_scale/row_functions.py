@@ -67,9 +67,9 @@ def _variable_projection(mesh, form, widths=(32, 32, 16), n_features=4):
     """The reduced Gauss-Newton matrix of a network with one output."""
     from sklearn_gn.networks import MLP
     from sklearn_gn.networks._base import initial_parameters
-    from sklearn_gn.varpro import reduced
-    from sklearn_gn.varpro.batches import on_devices
+    from sklearn_gn.varpro import gnvpro
     from sklearn_gn.varpro.problem import Model, Net, Penalties
+    from sklearn_gn.varpro.training import prepare
 
     rng, p = np.random.default_rng(0), widths[-1] + 1
     network = MLP(widths, "tanh")
@@ -77,15 +77,15 @@ def _variable_projection(mesh, form, widths=(32, 32, 16), n_features=4):
     theta = initial_parameters(network, np.random.RandomState(0), x[:1])
     theta = backend.map_leaves(np.asarray, backend.to_numpy(theta))
     net = Net(theta, np.zeros((p, 1)))
-    rows = on_devices(Rows(x, x[:, :1], np.full(ROWS, 1 / ROWS)), mesh)
+    rows = prepare(Rows(x, x[:, :1], np.full(ROWS, 1 / ROWS)), mesh)
     penalties = Penalties(np.float64(1e-3), np.float64(1e-3))
     model = Model(network, "squared")
     n = sum(leaf.size for leaf in jax.tree.leaves(theta))
     inner = mesh.size * p**2 + p + n  # factors to be joined, W, and the gradient
     if form == "dense":
-        lowered = reduced.dense_model.lower(model, net, rows, penalties, False)
+        lowered = gnvpro.dense_model.lower(model, net, rows, penalties, False)
         return lowered, 8 * (inner + n**2 + 2 * p * n)
-    lowered = reduced.krylov_model.lower(model, net, rows, penalties, True, _RANK)
+    lowered = gnvpro.krylov_model.lower(model, net, rows, penalties, True, _RANK)
     return lowered, 8 * (inner + n + 3 * p)
 
 

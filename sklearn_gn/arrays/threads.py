@@ -5,6 +5,7 @@ of cores. Threads of BLAS change the rounding with their number, and wait for ea
 where another process has a core: a fit took five times as long on shared cores.
 """
 
+import math
 import os
 import sys
 import threading
@@ -23,6 +24,7 @@ from threadpoolctl import ThreadpoolController
 
 _LEAST = 2**28  # multiplications: some milliseconds, as long as a thread may wait
 _ROWS = 600  # of a block of a product; smaller ones are multiplied at a lower rate
+_WORK_OF_A_THREAD = 3e7  # products of matrix entries that a task has at least
 
 
 def n_cores():
@@ -123,7 +125,7 @@ def symmetric_product(a):
 
 
 def in_threads(tasks):
-    """Call functions without arguments, several at the same time where cores allow.
+    """Return what functions give, several at the same time where cores allow.
 
     They release the interpreter's lock, and change nothing that they share. Inside a
     fit, there are as many threads as BLAS had before it, which users and searches with
@@ -132,15 +134,15 @@ def in_threads(tasks):
     that is busy elsewhere.
     """
     n_threads = min(len(tasks), share())
-    left = deque(tasks)
+    left, found = deque(enumerate(tasks)), [None] * len(tasks)
 
     def work():
         while left:
             try:
-                task = left.popleft()
+                number, task = left.popleft()
             except IndexError:  # another thread has taken the last one
                 return
-            task()
+            found[number] = task()
 
     helpers = []
     with suppress(RuntimeError):  # the interpreter ends, and begins no more threads
@@ -155,6 +157,18 @@ def in_threads(tasks):
         wait(begun)
     for helper in begun:
         helper.result()
+    return found
+
+
+def side_by_side(function, items, work=math.inf):
+    """Return a function of every item, in threads where the work of one pays.
+
+    Nearly all time of large ones is spent in BLAS and LAPACK; small ones would only
+    wait for each other.
+    """
+    if work <= _WORK_OF_A_THREAD:
+        return [function(item) for item in items]
+    return in_threads([partial(function, item) for item in items])
 
 
 @cache

@@ -11,6 +11,7 @@ import operator
 import threading
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +21,7 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend, libraries
 from sklearn_gn.arrays.libraries import in_either_library
 from sklearn_gn.arrays.trees import Record
-from sklearn_gn.linalg.factors import diagonal_of_solution, factor, plus_diagonal
+from sklearn_gn.linalg.factors import diagonal_of_solution, factor
 from sklearn_gn.linalg.large_gram import is_formed
 from sklearn_gn.optim.solver import Rows
 
@@ -147,7 +148,7 @@ class DeviceGram(Record):
         return np.array(np.asarray(self.matrix)[np.ix_(self.places, self.places)])
 
     def __matmul__(self, vectors):
-        return self.computed(_product, vectors)
+        return self.computed(operator.matmul, vectors)
 
     def computed(self, function, *arguments, diagonal=None):
         """Return what a compiled function gives; arrays have an entry a parameter."""
@@ -160,26 +161,25 @@ class DeviceGram(Record):
         if diagonal is not None:
             arguments.append(_spread(diagonal, self.places, len(self.matrix), 1.0))
         with backend.scope("float64", self.device):
-            found = function.compiled(self.matrix, *arguments)
+            found = _in_either_library(function).compiled(self.matrix, *arguments)
             return jax.tree.map(
                 lambda a: np.asarray(a)[self.places] if a.ndim else float(a), found
             )
 
 
-def solution(gram, scale, diagonal, right):
+def solution(gram, scale, right, diagonal):
     """Return ``H^-1 right``, H = scale gram + diag(diagonal); NaN without a factor."""
-    return _computed(gram, _solution, scale, right, diagonal=diagonal)
+    if isinstance(gram, DeviceGram):
+        return gram.computed(solution, scale, right, diagonal=diagonal)
+    return factor(scale * gram, diagonal, overwrite=True).solve(right)
 
 
 def determined(gram, scale, diagonal):
     """Return the diagonal of ``H^-1 scale gram``, and log det H, for the same H."""
-    return _computed(gram, _determined, scale, diagonal=diagonal)
-
-
-def _computed(gram, function, *arguments, diagonal):
     if isinstance(gram, DeviceGram):
-        return gram.computed(function, *arguments, diagonal=diagonal)
-    return function(gram, *arguments, diagonal)
+        return gram.computed(determined, scale, diagonal=diagonal)
+    share, log_det = diagonal_of_solution(scale * gram, gram, diagonal)
+    return scale * share, log_det
 
 
 def _spread(values, places, size, others=0.0):
@@ -202,17 +202,6 @@ def _error(model, theta, rows):
     return model.error(theta, rows)
 
 
-def _solution(gram, scale, right, diagonal):
-    return factor(scale * gram, diagonal, overwrite=True).solve(right)
-
-
-def _determined(gram, scale, diagonal):
-    share, log_det = diagonal_of_solution(plus_diagonal(scale * gram, diagonal), gram)
-    return scale * share, log_det
-
-
 _sums = in_either_library(_sums, static=("model",), static_argnames="model")
 _error = in_either_library(_error, static=("model",), static_argnames="model")
-_product = in_either_library(operator.matmul)
-_solution = in_either_library(_solution)
-_determined = in_either_library(_determined)
+_in_either_library = cache(in_either_library)

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sklearn_gn import _switches as switches
 from sklearn_gn.bayes import evidence, low_rank
 from sklearn_gn.bayes.device_rows import DeviceGram, DeviceRows, solution
 from sklearn_gn.data.rows_source import RowSource
@@ -40,10 +41,7 @@ ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
 EXACT = 8 * np.finfo(np.float64).eps ** 2  # variance of the noise that is rounding
 NEARLY_EXACT = 1e-20  # the same where large terms cancel, and no step lowers it
 _TINY = np.finfo(np.float64).tiny
-START_COEF = 0.1  # standard deviation of the first coefficients, in units of y
 SOME_ROWS = 2000  # of many, that are enough for a matrix, a trial, or left-out errors
-_START_RIDGE = 1e-3  # of the first linear fit, in rows
-_FEW_ROWS = 1.5  # for each of its coefficients, below which there is none
 FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
 RISE = 0.1  # of the log evidence, or fall of the energy, that counts as progress
 PATIENCE = 3  # iterations without it after which a fit ends
@@ -137,24 +135,9 @@ def _error(model, theta, rows):
 # --- the iteration -------------------------------------------------------------------
 
 
-def linear_fit(inputs, rows, n_effective):
-    """Return the coefficients of a linear fit of (1, x) with a small ridge, as a start.
-
-    Where there are hardly more rows than coefficients, it is the mean: a fit through
-    all rows would leave no noise, and the evidence stays where it finds none.
-    """
-    if n_effective < _FEW_ROWS * inputs.shape[1]:
-        coef = np.zeros((inputs.shape[1], rows.y.shape[1]))
-        coef[0] = rows.weight @ rows.y
-        return coef
-    weighted = rows.weight[:, None] * inputs
-    gram = inputs.T @ weighted
-    ridge = _START_RIDGE / n_effective + ROUNDING * np.trace(gram)
-    return factor(gram, ridge).solve(weighted.T @ rows.y)
-
-
-def init_at(model, rows, theta, alpha, beta, options):
-    """Return the state at some parameters, penalties and noise."""
+def init_at(rows, net, options):
+    """Return the state at a network with its penalties, and its noise or None."""
+    theta, alpha, beta, model = net.theta, net.alpha, net.beta, net.model
     sums = sums_at(model, theta, rows)
     if model.loss != "squared":
         beta = 1.0
@@ -274,7 +257,7 @@ def _solver(gram, precision, scale, rank, down):
         return low_rank.solver(gram, precision, scale, floor)
 
     diagonal = precision + floor
-    return lambda shift, right: solution(gram, scale, diagonal + shift, right)
+    return lambda shift, right: solution(gram, scale, right, diagonal + shift)
 
 
 def at_penalties(model, net, sums, n_effective, rough=False):
@@ -354,6 +337,33 @@ def alpha_method(gram):
     """Return how gamma is computed: "dense", or "lanczos" where it is estimated."""
     large = isinstance(gram, LargeGram) and not gram.has_few_rows
     return "lanczos" if large else "dense"
+
+
+def without_idle_features(rows, state, options):
+    """Return the state without features that the evidence has switched off.
+
+    They leave the first layer and stay in the linear term. New sums are as dear as a
+    step: a tenth of the parameters pays for them. Penalties that are given switch
+    nothing off, and move for some iterations before a feature leaves.
+    """
+    net, model = state.net, state.net.model
+    of_features = model.loss == "squared" and len(model.sizes) > 1
+    waits = options.alpha is not None or state.iteration < 2 * FIRST_UPDATE
+    if waits or not of_features or not switches.on("tables.feature_removal"):
+        return state
+    gamma = net.gamma[3:].take(model.features)
+    idle = (gamma <= evidence.SWITCHED_OFF * model.sizes[1]) & (gamma < gamma.max())
+    if 10 * np.count_nonzero(idle) * model.sizes[1] <= len(state.theta):
+        return state
+    kept = np.flatnonzero(~idle)
+    output, (first, *others) = model.split(state.theta)
+    theta = model.join(output, [first[:, [0, *(1 + kept)]], *others])
+    model = model._replace(features=tuple(model.features[j] for j in kept))
+    return state._replace(
+        theta=theta,
+        net=net._replace(theta=theta, model=model),
+        sums=sums_at(model, theta, rows),
+    )
 
 
 def continued(model, rows, state):

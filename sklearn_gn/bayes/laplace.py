@@ -34,6 +34,7 @@ from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import extremes
 from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.bayes import evidence, evidence_gn, low_rank
+from sklearn_gn.bayes.layers import block_size
 from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.large_gram import LargeGram
@@ -58,7 +59,7 @@ def covariance(model, sums, alpha, beta, n_effective):
         floor = evidence_gn.ROUNDING * scale * sums.gram.trace()
         diagonal = low_rank.positive_precision(precision, scale) + floor
         return low_rank.approximation(sums.gram, diagonal, scale)
-    hessian = factors.plus_diagonal(scale * sums.gram, precision)
+    hessian = scale * sums.gram + np.diag(precision)
     floor = evidence_gn.ROUNDING * np.trace(hessian)
     return factors.factor_with_floor(hessian, floor).inverse()
 
@@ -84,6 +85,23 @@ def deferred_covariance(model, sums, alpha, beta, n_effective):
     found = Deferred(covariance, model, sums, alpha, beta, n_effective)
     if isinstance(sums.gram, LargeGram):  # which holds all rows
         found.get()
+    return found
+
+
+def value_variances(model, theta, covariance, x):
+    """Return the variances of a network's values at rows x, of shape (m, k).
+
+    They are those at the mean noise of all targets.
+    """
+    k, n_output = model.n_values, model.n_values * model.n_linear
+    hidden, found = np.arange(n_output, len(theta)), np.empty((len(x), k))
+    size = block_size(k * len(theta))
+    for start in range(0, len(x), size):
+        rows = slice(start, start + size)
+        jacobian = model.jacobian(theta, x[rows])
+        for t in range(k):  # the other targets' output weights have no part in it
+            used = slice(None) if k == 1 else np.r_[t:n_output:k, hidden]
+            found[rows, t] = posterior_variances(covariance, jacobian[t, used], used)
     return found
 
 
@@ -222,12 +240,13 @@ def left_out_rows(rows):
 
 
 def left_out_errors(residuals, leverage, weight, n_effective):
-    """Return the errors (m, k) at left-out rows, from the residuals of all rows.
+    """Return the errors (m, k) at left-out rows, and their variances over the noise's.
 
-    The ``leverage``, (m,) or (m, k), is the derivative of a prediction in an
-    observation that counts once. The weights of all rows sum to one.
+    Residuals and weights, of sum one, are those of all rows. The ``leverage``, (m,) or
+    (m, k), is the derivative of a prediction in an observation that counts once.
     """
     # A row that stands for several is left out once only.
     once = np.minimum(weight * n_effective, 1)[:, None]
     left = 1 - once * leverage.reshape(len(leverage), -1)
-    return residuals / np.maximum(left, np.finfo(np.float64).eps)
+    left = np.maximum(left, np.finfo(np.float64).eps)
+    return residuals / left, np.broadcast_to(1 / left, residuals.shape)

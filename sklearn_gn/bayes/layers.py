@@ -168,7 +168,7 @@ class Layers(NamedTuple):
 
     def trial(self, theta, rows):
         """Return the error, and for :meth:`sums` the values of few rows."""
-        if block_size(rows, _width(theta)) < len(rows.x):
+        if block_size(_width(theta)) < len(rows.x):
             return Trial(float(self.error(theta, rows)))
         passed = self._passed(self.split(theta), *rows)
         return Trial(2 * float(passed.loss), passed)
@@ -318,7 +318,7 @@ class RegularisedLayers(NamedTuple):
     beta: float  # precision of the noise; one for classes
     gamma: np.ndarray  # (G,) well-determined parameters of the groups
     log_evidence: float
-    model: Layers | None = None  # None where it stands beside the network
+    model: Layers
 
 
 class Pass(NamedTuple):
@@ -332,61 +332,33 @@ class Pass(NamedTuple):
     loss: float  # weighted
 
 
-# --- activations and their derivatives, by the names of the networks ------------------
+# --- activations ---------------------------------------------------------------------
 
 
-def _relu(z):
-    active = (z > 0).astype(z.dtype)
-    return z * active, active
-
-
-def _tanh(z):
-    a = namespace(z).tanh(z)
-    return a, 1 - a * a
-
-
-def _sigmoid(z):
-    a = library_of(z).sigmoid(z)
-    return a, a * (1 - a)
-
-
-def _softplus(z):
+def activated(name, z):
+    """Return the values and the slopes of an activation of the networks at numbers."""
     library = library_of(z)
-    return library.softplus(z), library.sigmoid(z)
-
-
-def _silu(z):
-    a = library_of(z).sigmoid(z)
-    return z * a, a * (1 + z * (1 - a))
-
-
-def _gelu(z):
-    # The normal distribution function by the tanh that JAX takes by default.
-    inner = np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)
-    a = (1 + namespace(z).tanh(inner)) / 2
-    slope = 2 * a * (1 - a) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * z**2)
-    return z * a, a + z * slope
-
-
-def _sin(z):
-    xp = namespace(z)
-    return xp.sin(z), xp.cos(z)
-
-
-def _identity(z):
-    return z, namespace(z).ones_like(z)
-
-
-ACTIVATIONS = {
-    "relu": _relu,
-    "tanh": _tanh,
-    "sigmoid": _sigmoid,
-    "softplus": _softplus,
-    "silu": _silu,
-    "gelu": _gelu,
-    "sin": _sin,
-    "identity": _identity,
-}
+    xp = library.xp
+    if name == "relu":
+        active = (z > 0).astype(z.dtype)
+        return z * active, active
+    if name == "tanh":
+        a = xp.tanh(z)
+        return a, 1 - a * a
+    if name == "softplus":
+        return library.softplus(z), library.sigmoid(z)
+    if name == "sin":
+        return xp.sin(z), xp.cos(z)
+    if name == "identity":
+        return z, xp.ones_like(z)
+    if name == "gelu":
+        # The normal distribution function by the tanh that JAX takes by default.
+        inner = np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)
+        a = (1 + xp.tanh(inner)) / 2
+        slope = 2 * a * (1 - a) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * z**2)
+        return z * a, a + z * slope
+    a = library.sigmoid(z)
+    return (z * a, a * (1 + z * (1 - a))) if name == "silu" else (a, a * (1 - a))
 
 
 # --- forward and backward, rows in the last axis -------------------------------------
@@ -406,16 +378,16 @@ def sum_over_blocks(function, rows, width):
         from sklearn_gn.arrays.blocks import sum_rows
 
         return sum_rows(lambda block: function(*block), tuple(rows))
-    first, *others = row_blocks(rows, block_size(rows, width))
+    first, *others = row_blocks(rows, block_size(width))
     total = function(*first)
     for block in others:
         total = NumPy.tree_map(operator.iadd, total, function(*block))
     return total
 
 
-def block_size(rows, width):
+def block_size(width):
     """Return the number of rows whose products of some width stay in cache."""
-    return min(len(rows.x), max(64, min(BLOCK_ROWS, _BLOCK_FLOATS // max(width, 1))))
+    return max(64, min(BLOCK_ROWS, _BLOCK_FLOATS // max(width, 1)))
 
 
 def _width(theta):
@@ -437,7 +409,7 @@ def forward(model, layers, x):
     for layer, name in zip(layers, model.activations, strict=True):
         if trace:
             inputs = xp.concatenate([inputs[:1], trace[-1].values])
-        values, slopes = ACTIVATIONS[name](layer @ inputs)
+        values, slopes = activated(name, layer @ inputs)
         trace.append(Layer(inputs, values, slopes))
     return trace
 
@@ -461,15 +433,21 @@ def gradients(model, output, layers, trace):
 # --- the loss ------------------------------------------------------------------------
 
 
+def log_odds(p, n_values):
+    """Return the values, one or one a class, of probabilities up to a factor."""
+    p = np.log(p)
+    return p[1:] - p[:1] if n_values == 1 else p - np.mean(p)
+
+
 def losses(model, u, y):
     """Return the loss of each row."""
     library = library_of(u)
     if model.loss == "squared":
         residual = u - y
         return library.row_products(residual, residual) / 2
-    if model.n_values == 1:
-        # log(1 + exp(u)) less u for the second class
-        return library.softplus(u[:, 0]) - y[:, -1] * u[:, 0]
+    if u.shape[1] == 1:
+        softplus, u = library.softplus, u[:, 0]
+        return y[:, 0] * softplus(u) + y[:, 1] * softplus(-u)
     return -library.xp.sum(y * library.log_softmax(u), axis=1)
 
 

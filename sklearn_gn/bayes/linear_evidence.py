@@ -24,7 +24,7 @@ from scipy.optimize import minimize_scalar
 from sklearn_gn import _switches as switches
 from sklearn_gn.bayes import stacking
 from sklearn_gn.bayes.evidence import LARGEST, parameters_of_penalties
-from sklearn_gn.bayes.laplace import left_out_errors, left_out_rows
+from sklearn_gn.bayes.laplace import left_out_errors, left_out_rows, value_variances
 from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.linalg.factors import eigenpairs, eigenpairs_of_rows
 from sklearn_gn.linalg.large_gram import LARGEST_DENSE
@@ -57,24 +57,22 @@ class LinearModel(NamedTuple):
         return alpha, gamma
 
 
-def beats(linear, net, leverage_of, rows, n_effective):
+def beats(linear, net, covariance, rows, n_effective):
     """Whether rows that are left out prefer the linear model to a network.
 
     Penalties that the rows have chosen cost a model log density: of two that they do
     not tell apart, the linear one is better. Where some of many rows are left out, the
-    gain of the network is known to a standard error, which does not count for it.
-    ``leverage_of`` maps features to variances of predictions over that of the noise.
+    gain of the network is known to a standard error, which does not count for it. The
+    ``covariance`` is that of the network's parameters.
     """
     x, y, weight = left_out_rows(rows)
 
     def log_density(values, leverage):
-        errors, factors = (
-            left_out_errors(a, leverage, weight, n_effective)
-            for a in (values - y, np.ones_like(y))
-        )
+        errors, factors = left_out_errors(values - y, leverage, weight, n_effective)
         return sum(map(stacking.log_densities, errors.T, factors.T, repeat(weight)))
 
-    gain = log_density(net.model.values(net.theta, x), leverage_of(x))
+    variances = value_variances(net.model, net.theta, covariance, x)
+    gain = log_density(net.model.values(net.theta, x), net.beta * variances)
     gain -= log_density(linear.coef[0] + x @ linear.coef[1:], linear.leverage(x))
     looked_at = np.sum(weight)  # share of all rows
     mean = weight @ gain / looked_at

@@ -34,16 +34,6 @@ _ROUTINES = {  # by the type of the numbers
 }
 
 
-def plus_diagonal(matrix, diagonal):
-    """Return ``matrix + diag(diagonal)``; NumPy changes the matrix itself."""
-    if library_of(matrix) is NumPy:
-        of_matrix = np.einsum("ii->i", matrix)  # a view of it
-        of_matrix += diagonal
-        return matrix
-    here = np.arange(len(matrix))
-    return matrix.at[here, here].add(diagonal)
-
-
 # --- positive definite matrices ------------------------------------------------------
 
 
@@ -187,12 +177,12 @@ def inverse_roots(matrices):
         return np.full(matrices.shape, np.nan)
 
 
-def diagonal_of_solution(matrix, other):
-    """Return the diagonal of ``matrix^-1 other``, both symmetric, and the log det.
+def diagonal_of_solution(matrix, other, shift=0.0):
+    """Return the diagonal of ``(matrix + diag(shift))^-1 other``, and the log det.
 
-    NumPy uses the memory of ``matrix``.
+    Both matrices are symmetric; NumPy uses the memory of the first one.
     """
-    found = factor(matrix, overwrite=True)
+    found = factor(matrix, shift, overwrite=True)
     log_det = found.log_det
     if library_of(matrix) is not NumPy:
         return (found.inverse() * other).sum(axis=1), log_det

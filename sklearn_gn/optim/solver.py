@@ -55,7 +55,6 @@ class Algorithm:
     init: Callable
     step: Callable
     n_spare: int = 0  # neurons kept in the arrays for solvers that add some on the way
-    side_by_side: bool = False  # whether ``init`` gets all starts as one stack
     # What ``init`` and ``step`` get in place of the rows, such as copies on the device
     # or Gram matrices; made once, and again where a checkpoint is resumed.
     prepare: Callable | None = None

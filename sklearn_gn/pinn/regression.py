@@ -43,9 +43,8 @@ class RegressionOptions(NamedTuple):
 def init(rows, theta, options):
     """Return the state at some parameters, with penalties of one."""
     alpha = np.ones(options.layers.n_groups)
-    return evidence_gn.init_at(
-        options.layers, rows, theta, alpha, None, options.evidence
-    )
+    net = options.layers.network(theta, alpha, None, 0 * alpha, -np.inf)
+    return evidence_gn.init_at(rows, net, options.evidence)
 
 
 def step(rows, state, options):

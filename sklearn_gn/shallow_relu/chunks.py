@@ -95,7 +95,7 @@ def init(data, start, options):
     sample, of_sample, rows, _ = data
     if not isinstance(start, Continued):
         return _on_sample(evidence_gn.init(sample, start, of_sample))
-    state = evidence_gn.init_one(rows, start.net, options)
+    state = evidence_gn.init(rows, (start.net,), options)
     if options.alpha is not None:
         return state
     # The penalties are those of the sample already, and may move at once.

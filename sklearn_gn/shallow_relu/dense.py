@@ -34,7 +34,7 @@ from sklearn_gn.shallow_relu.lines import Phase
 from sklearn_gn.shallow_relu.network import (
     ShallowReLU,
     hidden_features,
-    initial_network,
+    initial_networks,
     mass_design,
     residual,
     unit_normals,
@@ -132,17 +132,10 @@ def net_on_all_rows(data, net, options):
 
 
 def step(data, state, options, *, method):
-    """Take one step of the search.
-
-    1. Let all starts descend, or relocate neurons of all and keep what is better.
-    2. Once the descent from the starts has ended, keep the best few.
-    3. Take the best start for the result if it is better on all rows.
-    4. Decide whether to stop, and what the next step does.
-    5. With many rows, go on from the best network of a sample to all of them.
-    """
+    """Take one step of the search."""
     before, relocates = state, state.phase == Phase.ROUNDS
     rows = data.sample if state.on_sample else data.rows
-    # 1. all starts
+    # 1. All starts descend, or neurons of all are relocated where that is better.
     if relocates:
         result, n_steps = relocate(rows, state, options, method)
         found = numbers_of(result)
@@ -168,16 +161,16 @@ def step(data, state, options, *, method):
         losses=np.where(better, found.loss, state.losses),
     )
     best = int(np.argmin(np.nan_to_num(state.losses, nan=np.inf)))
-    # 2. the best few of them
+    # 2. The best few of them stay, once the descent from the starts has ended.
     if settled and len(state.losses) > N_SPARE:
         kept = np.argsort(state.losses, kind="stable")[:N_SPARE]
         few = backend.map_leaves(lambda a: a[kept], (state.nets, state.memory))
         state = state._replace(nets=few[0], memory=few[1], losses=state.losses[kept])
-    # 3. the best network
+    # 3. The best network is that of all rows.
     if better.any():
         state = with_best(data, state, options)
     accepted = not relocates or state.loss < before.loss
-    # 4. stop, or the next phase
+    # 4. The fit stops, or the next phase begins.
     stop, at_rounding = None, bool(found.rounding[best])
     if not relocates and not np.isfinite(found.loss[best]):
         stop = "non_finite"
@@ -190,7 +183,7 @@ def step(data, state, options, *, method):
     if settled and state.phase != Phase.END:
         more = state.round < options.relocations
         state = state._replace(phase=Phase.ROUNDS if more else Phase.END)
-    # 5. all rows
+    # 5. With many rows it goes on from the best network of a sample to all of them.
     if stop is not None and state.on_sample:
         net, loss = net_on_all_rows(data, state.net, options)
         nets = jax.tree.map(lambda a: a[None], net)
@@ -229,13 +222,7 @@ def choose(better, new, old):
 
 
 def relocate(rows, state, options, method):
-    """Carry out a round for all starts; two growing and two exchanging ones by turns.
-
-    1. Delete neurons at random, then by the cost of their absence.
-    2. Add neurons where they lower the loss most.
-    3. If they are now too many, descend and delete the cheapest.
-    4. Descend.
-    """
+    """Carry out a round for all starts: two growing and two exchanging, by turns."""
     nets = backend.on_device(state.nets)
     n_starts, n_neurons = len(state.losses), int(np.sum(state.nets.alive[0]))
     draws = state.round * N_SPARE * n_starts + np.arange(N_SPARE * n_starts)
@@ -453,7 +440,12 @@ def of_all(function, *trees):
 @partial(by_rows, compiled=jitted())
 def initialise_all(nets, rows, options):
     """Fit the output layers of initial networks; also return the losses."""
-    return of_all(lambda net: sggn.initialise(net, rows, options), nets)
+
+    def initialise(net):
+        net = fit_output_layer(net, rows, options)
+        return net, sggn.objective(net, rows, options.alpha)
+
+    return of_all(initialise, nets)
 
 
 @partial(by_rows, compiled=jitted(static_argnames="start"))
@@ -499,7 +491,7 @@ def select_size(rows, options, first, path, is_late):
     rows, q = on_devices(rows, getattr(rows, "mesh", None)), rows.y.shape[1]
     first = np.zeros((0, 1 + rows.x.shape[1])) if first is None else first
     most, draws = max(32, len(first)), count()
-    nets = initial_network(first[None], most - len(first), q, rows.x.dtype)
+    nets = initial_networks(first[None], most - len(first), q, rows.x.dtype)
     nets, _ = initialise_all(nets, rows, options)
 
     def changed(nets, n_added, n_deleted=0):
@@ -547,7 +539,6 @@ ALGORITHMS = {
         partial(step, method=method),
         prepare=prepare,
         n_spare=N_SPARE,
-        side_by_side=True,
     )
     for name, method in METHODS.items()
 }

@@ -540,11 +540,12 @@ class ShallowReLURegressor(
         _, scaling = self._network
         found, freedom = self._posterior, self._degrees_of_freedom
         if freedom <= 0:
-            n_rows, q = found.n_effective, len(found.noise_std)
+            n_parameters = self._n_parameters
+            n_rows = (freedom + n_parameters) / len(found.noise_ratio)
             warn_user(
                 f"The weights of the rows sum to {n_rows:.4g}, and the network has "
-                f"{n_rows * q - freedom:.0f} parameters: the noise cannot be "
-                "estimated, and the standard deviations mean nothing. Lower n_neurons.",
+                f"{n_parameters} parameters: the noise cannot be estimated, and the "
+                "standard deviations mean nothing. Lower n_neurons.",
             )
         with backend.one_blas_thread():
             std = found.standard_errors(scaling.x(X))

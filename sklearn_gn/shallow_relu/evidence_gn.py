@@ -19,24 +19,20 @@ orthogonal factors of MINPACK's Levenberg-Marquardt method know them, and refine
 fit.
 """
 
-import math
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import least_squares
 
-from sklearn_gn import _switches as switches
 from sklearn_gn.bayes import evidence, evidence_gn, huber
 from sklearn_gn.bayes.evidence_gn import NEARLY_EXACT
-from sklearn_gn.bayes.layers import Layers, RegularisedLayers
+from sklearn_gn.bayes.layers import RegularisedLayers
 from sklearn_gn.data.rows_source import RowSource, row_blocks
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.shallow_relu.network import preactivations
 
 _TRIAL_ITERATIONS = 6  # of every start, and then of the two best; features leave later
 _LONGER_TRIAL = 2  # times as many iterations, where they take a part of the rows
-_BESIDE = 1e-9  # distance of the first hyperplanes from rows that they would go through
 _LITTLE_NOISE = 1e-10  # variance below which it may be none, and one trial enough
 _REFINED_AFTER = 50  # iterations after which a fit that goes on is refined
 _MOST_WORK = 3e9  # numbers of rows times squared number of parameters
@@ -63,7 +59,7 @@ def init(rows, nets, options):
     table, and more iterations.
     """
     if len(nets) == 1:
-        return init_one(rows, nets[0], options)
+        return evidence_gn.init_at(rows, *nets, options)
     every = -(-len(rows.x) // evidence_gn.SOME_ROWS)
     n_iterations = _TRIAL_ITERATIONS * min(every, _LONGER_TRIAL)
     share, few = rows.weight[::every].sum(), rows
@@ -71,8 +67,7 @@ def init(rows, nets, options):
         x, y, weight = (a[::every] for a in rows)
         few = rows._replace(x=x, y=y, weight=weight / share)
     few_options = options._replace(n_effective=share * options.n_effective)
-    states = map(partial(init_one, few, options=few_options), nets)
-    trials = [*zip(states, [None] * len(nets), strict=True)]
+    trials = [(evidence_gn.init_at(few, net, few_options), None) for net in nets]
     for n_best in (2, 1):
         for number, (state, stop) in enumerate(trials):
             for _ in range(n_iterations):
@@ -86,32 +81,8 @@ def init(rows, nets, options):
     state, _ = trials[0]
     # The other rows may be noisier than those of the trial, which may be exact.
     beta = state.beta if every == 1 else None
-    return evidence_gn.init_at(
-        state.net.model, rows, state.theta, state.alpha, beta, options
-    )
-
-
-def init_one(rows, net, options):
-    """Start with the linear fit, and with small random coefficients of hyperplanes."""
-    if isinstance(net, RegularisedLayers):
-        known = net.theta, net.alpha, net.beta
-        return evidence_gn.init_at(net.model, rows, *known, options)
-    d, q = rows.x.shape[1], rows.y.shape[1]
-    square = float(rows.weight @ np.sum(rows.y**2, axis=1)) / q
-    size = math.sqrt(square) if square > 0 else 1.0
-    y = np.concatenate([np.ones((len(rows.x), 1)), rows.x], axis=1)
-    linear = evidence_gn.linear_fit(y, rows, options.n_effective)
-    rng = np.random.RandomState(options.seed)
-    coef = evidence_gn.START_COEF * size * rng.standard_normal((len(net), q))
-    # Rounding errors would decide on which side of a hyperplane a row is that it was
-    # drawn through.
-    hyperplanes = net.copy()
-    hyperplanes[:, 0] -= _BESIDE
-    theta = np.concatenate([linear.ravel(), coef.ravel(), hyperplanes.ravel()])
-    alpha = np.ones(3 + d)
-    alpha[:2] = 1 / size**2
-    model = Layers((d, len(net)), ("relu",), q, "squared", tuple(range(d)))
-    return evidence_gn.init_at(model, rows, theta, alpha, None, options)
+    net = state.net._replace(theta=state.theta, alpha=state.alpha, beta=beta)
+    return evidence_gn.init_at(rows, net, options)
 
 
 def step(rows, state, options):
@@ -121,23 +92,8 @@ def step(rows, state, options):
         return state, report
     state, report = refined_if_due(rows, state, report, options)
     if report.stop is None and state.iteration >= 2 * _TRIAL_ITERATIONS:
-        state = without_switched_off(rows, state)
+        state = evidence_gn.without_idle_features(rows, state, options)
     return state, report
-
-
-def without_switched_off(rows, state):
-    """Return the state without the hidden weights of features that have no kinks."""
-    model = state.net.model
-    features = np.array(model.features, dtype=np.intp)
-    on = state.net.gamma[3 + features] > evidence.SWITCHED_OFF * model.sizes[1]
-    if on.all() or not switches.on("tables.feature_removal"):
-        return state
-    output, (hyperplanes,) = model.split(state.theta)
-    theta = model.join(output, [hyperplanes[:, np.concatenate([[True], on])]])
-    model = model._replace(features=tuple(features[on].tolist()))
-    sums = evidence_gn.sums_at(model, theta, rows)
-    net = state.net._replace(theta=theta, model=model)
-    return state._replace(theta=theta, net=net, sums=sums)
 
 
 def refined_if_due(rows, state, report, options):
@@ -216,7 +172,7 @@ def network_of(found, rows):
     )
 
 
-EVIDENCE_GN = Algorithm("vpgn", init, step, side_by_side=True, compiled=False)
+EVIDENCE_GN = Algorithm("vpgn", init, step, compiled=False)
 ROBUST_GN = huber.robust(
     EVIDENCE_GN,
     lambda net, x: net.model.values(net.theta, x),

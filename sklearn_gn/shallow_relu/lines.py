@@ -378,16 +378,8 @@ def step(data, state, options):
 
 
 def _to_the_end(problem, knots, rss):
-    """Converge; then hold the kinks at rows, where the sum of squares has corners."""
-    knots, rss = through_rows(problem, *descend(problem, knots, rss))
-    x = problem.table.x[0]
-    for b, own in enumerate(knots):
-        own = at_rows(own, x)
-        held = x[np.searchsorted(x, np.minimum(own, x[-1]))] == own
-        others = problem.of([b])._replace(known=own[None, held])
-        moved, rss[[b]] = descend(others, own[None, ~held], rss[[b]])
-        knots[b] = np.sort(np.append(own[held], moved[0]))
-    return knots, rss
+    """Converge, also where the sum of squares has corners at rows."""
+    return through_rows(problem, *descend(problem, knots, rss))
 
 
 def _descended(data, knots, move):
@@ -522,4 +514,4 @@ def _hyperplanes(knots):
     return np.column_stack([-knots, np.ones(len(knots))])
 
 
-SEGMENTED = Algorithm("vpgn", init, step, side_by_side=True, compiled=False)
+SEGMENTED = Algorithm("vpgn", init, step, compiled=False)

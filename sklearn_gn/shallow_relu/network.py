@@ -79,17 +79,16 @@ def output_weights(net):
     return net.coef * xp.linalg.norm(net.hyperplanes[:, 1:], axis=1, keepdims=True)
 
 
-def initial_network(hyperplanes, n_spare, n_targets, dtype):
-    """Return a network of hyperplanes (..., n, 1 + d), its output layer zero."""
-    *lead, n, width = hyperplanes.shape
-    spare = np.zeros((*lead, n_spare, width))
+def initial_networks(hyperplanes, n_spare, n_targets, dtype):
+    """Return a stack of networks of hyperplanes (s, n, 1 + d), output layers zero."""
+    n_starts, n, width = hyperplanes.shape
+    spare = np.zeros((n_starts, n_spare, width))
     spare[..., 1] = 1.0
-    alive = np.arange(n + n_spare) < n
     return ShallowReLU(
-        hyperplanes=np.concatenate([hyperplanes, spare], axis=-2).astype(dtype),
-        coef=np.zeros((*lead, n + n_spare, n_targets), dtype),
-        intercept=np.zeros((*lead, n_targets), dtype),
-        alive=np.tile(alive, (*lead, 1)) if lead else alive,
+        hyperplanes=np.concatenate([hyperplanes, spare], axis=1).astype(dtype),
+        coef=np.zeros((n_starts, n + n_spare, n_targets), dtype),
+        intercept=np.zeros((n_starts, n_targets), dtype),
+        alive=np.tile(np.arange(n + n_spare) < n, (n_starts, 1)),
     )
 
 

@@ -14,10 +14,12 @@ from sklearn.utils import check_random_state
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS
+from sklearn_gn.bayes import huber
 from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
 from sklearn_gn.bayes.evidence import named_penalties
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.layers import Layers
+from sklearn_gn.bayes.start import first_network
 from sklearn_gn.data.rows import canonical_rows, shares, validation_split
 from sklearn_gn.data.rows_source import BLOCK_ROWS
 from sklearn_gn.data.units import Units
@@ -30,7 +32,7 @@ from sklearn_gn.shallow_relu.evidence_gn import (
     RegularisedNetwork,
 )
 from sklearn_gn.shallow_relu.lines import SEGMENTED, SizePath
-from sklearn_gn.shallow_relu.network import hyperplanes_to_scaled, initial_network
+from sklearn_gn.shallow_relu.network import hyperplanes_to_scaled, initial_networks
 from sklearn_gn.solvers import JointGN
 
 _N_NEURONS = 20  # of a network whose size the evidence chooses, at first
@@ -243,7 +245,16 @@ def _by_evidence(estimator, problem, rng):
         for several, most in _STARTS:
             if given is None and n * n_distinct <= most:
                 n_init = max(n_init, several)
-    starts = hyperplanes_of_starts(estimator.init, given, n, n_init, rows, rng)
+    planes = hyperplanes_of_starts(estimator.init, given, n, n_init, rows, rng)
+    features = tuple(range(n_features))
+    model = Layers((n_features, n), ("relu",), n_targets, "squared", features)
+    n_effective = min(float(problem.n_observations), MOST_ROWS)
+    robust = problem.solver is ROBUST_GN
+    seen = rows._replace(y=huber.first_targets(rows)) if robust else rows
+    starts = [
+        first_network(model, seen, n_effective, np.random.RandomState(seed), own)
+        for own in planes
+    ]
     if estimator.warm_start and given is not None and hasattr(estimator, "_network"):
         previous, units = estimator._network
         # Its parameters are in the units of its fit.
@@ -257,17 +268,15 @@ def _by_evidence(estimator, problem, rng):
         alpha = named_penalties(estimator.alpha, lengths)
     elif estimator.alpha != "auto":
         alpha = np.full(3 + n_features, float(estimator.alpha))
-    features = tuple(range(n_features))
-    model = Layers((n_features, n), ("relu",), n_targets, "squared", features)
-    rows = rows_for(estimator.device, rows, model)
     options = EvidenceOptions(
-        n_effective=min(float(problem.n_observations), MOST_ROWS),
+        n_effective=n_effective,
         damping=None if damping is None else float(damping),
         rank=estimator.rank,
         tol=tol if exact else max(tol, _LEAST_RISE),
         seed=seed,
         alpha=alpha,
     )
+    rows = rows_for(estimator.device, rows, model)
     return problem._replace(rows=rows, starts=[tuple(starts)], options=options)
 
 
@@ -357,15 +366,13 @@ def _by_search(estimator, problem, rng, is_late):
         n = len(given)
     n_init = 1 if estimator.n_init == "auto" else estimator.n_init
     planes = hyperplanes_of_starts(estimator.init, given, n, n_init, unpadded, rng)
-    starts = [np.stack(planes)] if solver.side_by_side else planes
-    options = fit_options(estimator, rng)
+    nets, options = np.stack(planes), fit_options(estimator, rng)
     if solver is not SEGMENTED:
         n_spare = solver.n_spare if options.relocations > 0 else 0
-        kind = n_spare, unpadded.y.shape[1], estimator.dtype
-        starts = [initial_network(hyperplanes, *kind) for hyperplanes in starts]
+        nets = initial_networks(nets, n_spare, unpadded.y.shape[1], estimator.dtype)
     elif path is not None and rows.problems:
         options = options._replace(relocations=0)  # the choice has searched already
-    return problem._replace(starts=starts, options=options, selection_path=path)
+    return problem._replace(starts=[nets], options=options, selection_path=path)
 
 
 def fit_options(estimator, rng):

@@ -31,7 +31,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from sklearn_gn.arrays.blocks import sum_rows, transposed_product
-from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.parts import n_devices, total
 from sklearn_gn.arrays.trees import select
 from sklearn_gn.linalg import factors
@@ -149,13 +148,6 @@ def fit_output_layer(net, rows, options):
     return net._replace(coef=coef, intercept=mean_target - mean_feature @ coef)
 
 
-@jit_by_size
-def initialise(net, rows, options):
-    """Return the network with the optimal output layer, and its loss."""
-    net = fit_output_layer(net, rows, options)
-    return net, objective(net, rows, options.alpha)
-
-
 # --- one iteration in turn (Algorithm 1) ---------------------------------------------
 
 
@@ -259,29 +251,19 @@ def _model_by_factor(net, rows, options, scale):
     r = triangular_factor(
         lambda block: jnp.concatenate(joint_design(net, block), axis=1), rows
     )
-    r = _outside_mass(_with_penalty(r, net, options.alpha), p)
-    below = r[:, p : p + layer]
-    hidden = jnp.concatenate([below * scale[:, k][None, :] for k in range(q)])
-    error = r[:, p + layer :].T.reshape(-1)
-    u, s, vt = factors.singular_triplets(hidden)
-    return s**2, s * (u.T @ error), vt.T
-
-
-def _outside_mass(r, p):
-    """The part of the factor that is orthogonal to its first p columns."""
-    u, s, _ = factors.singular_triplets(r[:p, :p])
-    free = jnp.where((s <= 1e-12 * s[0])[:, None], u.T @ r[:p], 0)
-    return jnp.concatenate([free, r[p:]])
-
-
-def _with_penalty(r, net, alpha):
-    """The factor with the rows of the penalty ``alpha |c|^2``."""
-    p, layer, _ = _sizes(net)
-    root = jnp.sqrt(alpha)
+    # The penalty alpha |c|^2 as further rows.
+    root = jnp.sqrt(options.alpha)
     penalty = jnp.zeros((p - 1, r.shape[1]), r.dtype)
     penalty = penalty.at[:, 1:p].set(root * jnp.eye(p - 1, dtype=r.dtype))
     penalty = penalty.at[:, p + layer :].set(root * net.coef)
-    return factors.upper_factor(r, penalty)
+    r = factors.upper_factor(r, penalty)
+    # What is orthogonal to the first p columns, of the output layer.
+    u, s, _ = factors.singular_triplets(r[:p, :p])
+    free = jnp.where((s <= 1e-12 * s[0])[:, None], u.T @ r[:p], 0)
+    r = jnp.concatenate([free, r[p:]])[:, p:]
+    hidden = jnp.concatenate([r[:, :layer] * scale[:, k][None, :] for k in range(q)])
+    u, s, vt = factors.singular_triplets(hidden)
+    return s**2, s * (u.T @ r[:, layer:].T.reshape(-1)), vt.T
 
 
 def _model_by_gram(net, rows, options, scale):
@@ -357,13 +339,7 @@ def joint_start(net, _):
 
 
 def joint_update(net, memory, rows, options):
-    """Carry out one iteration.
-
-    1. Form the reduced Gauss-Newton matrix K and its eigenvectors, which serve all
-       trial steps.
-    2. Solve ``(K + shift) delta = -gradient``, move the hyperplanes by delta, rescale
-       them, and solve for the output layer.
-    """
+    """Move the hyperplanes by a damped step with K, and solve for the output layer."""
 
     def moved(step):
         planes = net.hyperplanes + step.reshape(net.hyperplanes.shape)

@@ -16,15 +16,14 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import differentiable_sum
 from sklearn_gn.arrays.trees import norm
+from sklearn_gn.bayes.layers import losses
 from sklearn_gn.optim import first_order
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
-from sklearn_gn.varpro import batches, problem
-from sklearn_gn.varpro.gnvpro import evaluate_last, gauss_newton, init, iterate
-from sklearn_gn.varpro.inner import solve_inner
-from sklearn_gn.varpro.problem import Net
+from sklearn_gn.varpro import problem, training
+from sklearn_gn.varpro.gnvpro import gauss_newton
+from sklearn_gn.varpro.problem import Net, of_rows, solve_inner
 
 # --- L-BFGS on the reduced objective -------------------------------------------------
 
@@ -33,7 +32,7 @@ def lbfgs(rows, state, settings):
     """Take a step of L-BFGS on the reduced objective."""
     net, memory = backend.on_device((state.net, state.memory))
     per_batch = settings.solver.iterations_per_batch
-    new_batch = not batches.is_whole(settings) and state.iteration % per_batch == 0
+    new_batch = not training.is_whole(settings) and state.iteration % per_batch == 0
     if memory is None or new_batch:  # what it remembers belongs to some rows
         memory = first_order.start(first_order.lbfgs(), net.theta)
     # The value and gradient, unless they are known, and the new output layer.
@@ -51,7 +50,7 @@ def lbfgs(rows, state, settings):
     return state, report, passes + 2 * int(search.info.num_linesearch_steps)
 
 
-@partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
+@of_rows
 def lbfgs_update(model, net, memory, rows, penalties):
     """Search along a direction for the strong Wolfe conditions."""
     reduced = partial(reduced_objective, model, net.output, rows, penalties)
@@ -75,7 +74,7 @@ def reduced_objective(model, start, rows, penalties, theta):
     @differentiable_sum
     def mean(net):
         values = problem.features(model, net.theta, rows.x) @ net.output
-        return rows.weight @ problem.example_losses(model, values, rows.y)
+        return rows.weight @ losses(model, values, rows.y)
 
     net = Net(theta, output)
     return mean(net) + problem.total_penalty(model, *net, penalties)
@@ -90,16 +89,15 @@ def epoch(rows, state, settings, name):
     The gradient on all rows, for the log alone, would cost as much as the epoch.
     """
     net, memory = backend.on_device((state.net, state.memory))
-    rate = np.asarray(settings.solver.learning_rate, settings.dtype)
+    rate = np.asarray(settings.solver.learning_rate, settings.tol.dtype)
     memory = first_order.start(name, net) if memory is None else memory
-    for shuffled, count, size in batches.shuffled_epochs(
-        rows, settings, state.iteration
-    ):
+    batches = training.shuffled_epochs(rows, settings, state.iteration)
+    for shuffled, count, size in batches:
         given = shuffled, count, settings.penalties, rate, size
         net, memory = epoch_of(settings.model, name, net, memory, *given)
         jax.block_until_ready(net)  # chunks that wait would fill the memory
-    loss = batches.objective(settings.model, net, rows, settings.penalties)
-    return state._replace(net=net, memory=memory), Report(float(loss), math.nan), 2
+    _, loss = training.evaluated(net, rows, settings, False)
+    return state._replace(net=net, memory=memory), Report(loss, math.nan), 2
 
 
 @partial(jax.jit, static_argnames=("model", "name", "size"))
@@ -116,18 +114,14 @@ def epoch_of(model, name, net, memory, rows, n_batches, penalties, rate, size):
     return lax.fori_loop(jnp.int32(0), n_batches, update, (net, memory))
 
 
-def _algorithm(name, update, projected):
-    return Algorithm(
-        name,
-        init,
-        partial(iterate, update=update, projected=projected),
-        prepare=batches.prepare,
-        evaluate_last=partial(evaluate_last, projected=projected),
-    )
-
-
 ALGORITHMS = {
-    name: _algorithm(name, update, projected)
+    name: Algorithm(
+        name,
+        training.init,
+        partial(training.iterate, update=update, projected=projected),
+        prepare=lambda rows, settings: training.prepare(rows, settings.mesh),
+        evaluate_last=partial(training.evaluate_last, projected=projected),
+    )
     for name, update, projected in (
         ("gnvpro", partial(gauss_newton, projected=True), True),
         ("gn", partial(gauss_newton, projected=False), False),

@@ -1,4 +1,4 @@
-"""What is known of the members after a fit, and what they share in predictions.
+"""What is known after a fit: shares of the members, and the fitted attributes.
 
 The shares come from stacking. The candidates of a regression are the networks of each
 activation, whose mean counts as one model, the linear model, and the limit of
@@ -17,145 +17,209 @@ density of all rows, which keeps few rows from deciding.
 """
 
 import math
-from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax, logsumexp
+from scipy.special import log_softmax, logsumexp, softmax
 
 from sklearn_gn.arrays.extremes import noise_deviation
-from sklearn_gn.bayes import evidence, evidence_gn, gaussian_process, laplace, stacking
+from sklearn_gn.arrays.threads import side_by_side
+from sklearn_gn.bayes import (
+    evidence,
+    evidence_gn,
+    gaussian_process,
+    huber,
+    laplace,
+    stacking,
+)
 from sklearn_gn.bayes.gaussian_process import Kernel
 from sklearn_gn.bayes.laplace import left_out_rows
-from sklearn_gn.bayes.layers import Layers, RegularisedLayers, sum_over_blocks
+from sklearn_gn.bayes.layers import Layers, RegularisedLayers, log_odds
 from sklearn_gn.bayes.linear_evidence import linear_model
+from sklearn_gn.bayes.summary import Summary, penalties_by_name, summary_of
 from sklearn_gn.data.units import Units
-from sklearn_gn.linalg.large_gram import LargeGram
+from sklearn_gn.linalg.large_gram import work_of
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import (
     Member,
-    is_worth_threads,
+    is_process,
     left_out_errors,
     left_out_values,
-    log_odds,
+    mean_values,
+    networks_of,
     shares,
-    side_by_side,
 )
-from sklearn_gn.varpro.wide_members import left_out_part
+from sklearn_gn.varpro.wide_members import left_out_part, objective
 
 _FIRST_ROWS = 200  # of the search for a kernel, which ends with three times as many
 
 
-# --- what is known of a member --------------------------------------------------------
+def set_fitted(estimator, run, rows, options, factors):
+    """Set the fitted attributes of an estimator after a run."""
+    members, state, n = run.best_net, run.final_state, options.evidence.n_effective
+    classifies, scaling, observed = estimator._loss != "squared", options.scaling, rows
+    if options.robust:
+        rows = rows._replace(y=huber.targets_of(mean_values(members, rows.x), rows))
+    # 1. What is known of each member, other candidates, and the shares of all.
+    n_small = len(members) - (len(state.wide.members) if options.wide else 0)
+    small = with_summaries(members[:n_small], rows, options)
+    wide, members = members[n_small:], small + members[n_small:]
+    if members[0].model.shapes() and classifies:
+        lacking = state.wide.lacking if wide else ()
+        members = of_classes(small, wide, lacking, rows, n)
+    elif members[0].model.shapes() and options.evidence.alpha is None:
+        # The process may take as long as the networks did.
+        limit = np.inf if estimator.max_time is None else estimator.max_time
+        in_time = run.stop_reason.converged and 2 * run.elapsed <= limit
+        is_open = options.is_open and in_time
+        members = of_regression(small, rows, options, is_open)
+    members = list(members)
+    for number, one in enumerate(members):
+        if one.known is None:  # its penalties were not chosen
+            penalties = penalties_by_name(one.model, one.net.alpha / n)
+            known = Summary(penalties, objective(one, rows, n))
+            members[number] = one._replace(known=known)
+    # 2. The penalties and the evidence, of networks by the evidence if there are some.
+    networks = [member.known for member in members[: len(small or wide)]]
+    estimator.alpha_ = {}
+    for name in networks[0].alpha:
+        mean = np.exp(np.mean([np.log(s.alpha[name]) for s in networks], axis=0))
+        estimator.alpha_[name] = mean if mean.ndim else float(mean)
+    methods = {s.alpha_method for s in networks}
+    estimator.alpha_method_ = "lanczos" if "lanczos" in methods else methods.pop()
+    if options.evidence.alpha is not None:
+        estimator.alpha_method_ = "fixed"
+    best = max(networks, key=lambda s: s.log_evidence)
+    estimator.gram_spectrum_ = np.zeros(0)
+    if best.gram is not None:
+        estimator.gram_spectrum_ = laplace.spectrum(best.gram)
+    share = shares(members)
+    if small:
+        # Each start is as probable as the others before the data are seen.
+        evidences = np.array([member.known.log_evidence for member in members])
+        evidences = evidences[~np.isnan(evidences)]  # of all rows
+        estimator.log_evidence_ = float(logsumexp(evidences) - np.log(len(evidences)))
+        counted = members[:n_small] if classifies else members
+        estimator.n_effective_parameters_ = _mean(
+            [member.known.n_effective_parameters for member in counted],
+            share[: len(counted)],
+        )
+    # 3. What predicts: members without their matrices, of moved odds of the classes.
+    if classifies:
+        moved = log_odds(factors, members[0].model.n_values)
+        members = [member.with_output(moved=moved) for member in members]
+    members = tuple(m._replace(known=m.known._replace(gram=None)) for m in members)
+    estimator._fitted = None, members, scaling
+    estimator.estimators_ = [
+        FittedMember(estimator, member, scaling, laplace.one_or_each(own))
+        for member, own in zip(members, share, strict=True)
+    ]
+    mean_share = np.mean(share, axis=1)
+    has_share = mean_share > 0  # no part of an infinite loss is none
+    losses = np.array([member.known.loss for member in members])
+    estimator.loss_ = float(mean_share[has_share] @ losses[has_share])
+    _set_output_layer(estimator, members, share, scaling)
+    if not classifies:
+        _set_noise(estimator, members, rows, options, observed)
 
 
-class Summary(NamedTuple):
-    """What is known of a member, in the user's units; of wide ones the first two."""
+def _mean(values, share):
+    """Mean of values of a part of the members, equally if none has a share."""
+    share = np.mean(share, axis=1)
+    return float(np.average(values, weights=share if np.any(share) else None))
 
-    alpha: dict
-    loss: float
-    covariance: laplace.Deferred | None = None
-    # (k,)  variance of the noise of each target, over the mean of all
-    noise_ratio: np.ndarray | None = None
-    gram: np.ndarray | LargeGram | None = None  # Gauss-Newton matrix
-    alpha_method: str = "prior"
-    noise_std: np.ndarray | None = None  # (k,)
-    n_effective_parameters: float = math.nan
-    n_of_penalties: float = math.nan  # parameters that their choice amounts to
-    log_evidence: float = math.nan
-    n_rows: float = math.nan  # that it was fitted to, counted by weights
+
+def _set_noise(estimator, members, rows, options, observed):
+    """Set the noise that the mean of the members leaves, and its degrees of freedom.
+
+    For a given set of penalties the members are nearly linear in the targets, and their
+    mean has the mean of their effective parameters, of which those of a process come
+    from its own rows. ``observed`` are the rows with the targets as they were observed.
+    """
+    n_effective, k = options.evidence.n_effective, observed.y.shape[1]
+    known = [member.known for member in members]
+    each = [
+        (s.n_effective_parameters + s.n_of_penalties) * n_effective / s.n_rows
+        for s in known
+    ]
+    # A member of which nothing is known may follow all rows.
+    n_parameters = _mean(np.nan_to_num(each, nan=n_effective * k), shares(members))
+    freedom = laplace.degrees_of_freedom(n_effective, k, n_parameters)
+    if options.robust:
+        fitted = mean_values(members, observed.x)
+        noise_std = huber.noise_std(fitted, observed, n_effective, n_parameters / k)
+    else:
+        rows = laplace.left_out_rows(rows)  # a part of many
+        residuals = mean_values(members, rows.x) - rows.y
+        squares = rows.weight @ residuals**2 / np.sum(rows.weight)
+        variance = np.mean(squares) * n_effective * k / freedom
+        ratio = laplace.noise_ratio(squares)
+        noise_std = noise_deviation(1 / max(variance, evidence_gn.EXACT), ratio)
+    estimator.noise_std_ = laplace.one_or_each(options.scaling.y_scale * noise_std)
+    estimator._degrees_of_freedom = freedom
+
+
+def _set_output_layer(estimator, members, share, scaling):
+    """Set the output layer of the mean of the members, on their hidden features."""
+    model = members[0].model
+    d, n_networks = model.sizes[0], len(networks_of(members))
+    layers = [
+        own * member.model.split(member.net.theta)[0]
+        for member, own in zip(members, share, strict=True)
+        if not is_process(member)
+    ]
+    coef = np.concatenate([output[1 + d :] for output in layers[:n_networks]])
+    if not model.activations:  # the features are the inputs
+        coef = np.zeros_like(layers[0][1:])  # whose weights are the linear term
+    constant, *slope = sum(output[: 1 + d] for output in layers)
+    slope = (np.array(slope) * scaling.y_scale / scaling.x_scale[:, None]).T
+    estimator.linear_coef_ = slope
+    estimator.output_coef_ = (coef * scaling.y_scale).T
+    estimator.output_intercept_ = (
+        constant * scaling.y_scale + scaling.y_center - slope @ scaling.x_center
+    )
+    estimator._n_features_out = len(coef)
 
 
 def with_summaries(members, rows, options):
     """Return members by the evidence with their summaries."""
-    heavy = bool(members) and is_worth_threads(members[0].model, rows)
-    return tuple(side_by_side(partial(_with_summary, rows, options), members, heavy))
 
+    def with_summary(member):
+        given = member.model, member.net, rows, options.scaling, options.evidence
+        return member._replace(known=summary_of(*given))
 
-def _with_summary(rows, options, member):
-    model, net, n_effective = member.model, member.net, options.evidence.n_effective
-    y_scale = np.broadcast_to(options.scaling.y_scale, model.n_values)
-    sums = evidence_gn.sums_of(model, net.theta, rows)
-    found, value, loss = evidence_gn.at_penalties(model, net, sums, n_effective)
-    scale = net.beta * n_effective  # of the objective divided by the sum of weights
-    penalties, noise_ratio = net.alpha / scale, np.ones(model.n_values)
-    if model.loss == "squared":  # of features that have left the first layer
-        gone = np.setdiff1d(np.arange(model.sizes[0]), model.features)
-        penalties[3 + gone] = evidence.LARGEST / scale
-        value -= n_effective * float(np.sum(np.log(y_scale)))
-        if model.n_values > 1:
-            squares = sum_over_blocks(
-                lambda x, y, weight: weight @ (model.values(net.theta, x) - y) ** 2,
-                rows,
-                model.n_linear + model.n_values,
-            )
-            noise_ratio = laplace.noise_ratio(squares)
-    of_penalties = 0.0
-    if options.evidence.alpha is None:
-        of_penalties = evidence.parameters_of_penalties(found.gamma, model.groups())
-    known = Summary(
-        alpha=by_name(model, penalties),
-        loss=loss * options.scaling.loss_scale if loss > 0 else 0.0,
-        covariance=laplace.deferred_covariance(
-            model, sums, net.alpha, net.beta, n_effective
-        ),
-        noise_ratio=noise_ratio,
-        gram=sums.gram,
-        alpha_method=evidence_gn.alpha_method(sums.gram),
-        noise_std=y_scale * noise_deviation(net.beta, noise_ratio),
-        n_effective_parameters=float(np.sum(found.gamma)) + model.n_free,
-        n_of_penalties=of_penalties,
-        log_evidence=value,
-        n_rows=n_effective,
-    )
-    return member._replace(known=known)
-
-
-def by_name(model, penalties):
-    """Return penalties of the groups by their names."""
-    weights, layers = np.split(penalties[3:], [model.n_feature_groups])
-    named = dict(zip(("slope", "coef", "bias"), penalties[:3].tolist(), strict=True))
-    return {**named, "weights": weights, "layers": layers}
+    sizes = [len(member.net.theta) for member in members]
+    work = work_of(len(rows.x), max(sizes, default=0))
+    return tuple(side_by_side(with_summary, members, work))
 
 
 # --- regression -----------------------------------------------------------------------
 
 
-class Candidate(NamedTuple):
-    """Members that count as one model, and its density at rows that are left out."""
+def left_out_density(members, errors, variances, weight, n_effective):
+    """Return the log density (m, k) of left-out rows by the mean of some members.
 
-    members: tuple
-    log_p: np.ndarray  # (m, k)  log densities at laplace.left_out_rows
-
-    @classmethod
-    def of(cls, members, errors, variances, weight, n_effective):
-        """Return the candidate of left-out errors and variances, (members, m, k).
-
-        Penalties are not chosen again without a row. Each that the rows have chosen
-        costs a model two units of log density: one is what a free parameter gains on
-        rows that it was fitted to and loses on others, one that of models which the
-        rows do not tell apart the simpler is the better choice.
-        """
-        share = shares(members)[:, 0]
-        mean = np.tensordot(share, errors, axes=1)
-        variance = np.tensordot(share, variances + (errors - mean) ** 2, axes=1)
-        pairs = zip(mean.T, variance.T, strict=True)
-        log_p = np.transpose([stacking.log_densities(*p, weight) for p in pairs])
-        n_penalties = float(share @ [m.known.n_of_penalties for m in members])
-        cost = stacking.COST_OF_A_PENALTY * n_penalties / n_effective
-        return cls(members, log_p - cost)
+    Penalties are not chosen again without a row. Each that the rows have chosen costs a
+    model two units of log density: one is what a free parameter gains on rows that it
+    was fitted to and loses on others, one that of models which the rows do not tell
+    apart the simpler is the better choice.
+    """
+    share = shares(members)[:, 0]
+    mean = np.tensordot(share, errors, axes=1)
+    variance = np.tensordot(share, variances + (errors - mean) ** 2, axes=1)
+    pairs = zip(mean.T, variance.T, strict=True)
+    log_p = np.transpose([stacking.log_densities(*p, weight) for p in pairs])
+    n_penalties = float(share @ [m.known.n_of_penalties for m in members])
+    return log_p - stacking.COST_OF_A_PENALTY * n_penalties / n_effective
 
 
-def of_kinds(members, rows, n_effective):
-    """Return the :class:`Candidate` of the networks of each activation."""
-    found, some = [], left_out_rows(rows)
-    for kind in dict.fromkeys(member.model.activations for member in members):
-        own = tuple(m for m in members if m.model.activations == kind)
-        pairs = [left_out_errors(member, n_effective, some) for member in own]
-        both = np.swapaxes(pairs, 0, 1)
-        found.append(Candidate.of(own, *both, some.weight, n_effective))
+def with_shares(kinds, weights):
+    """Return all members of some kinds, which share in the weights of these."""
+    found = []
+    for members, weight in zip(kinds, weights, strict=True):
+        parts = zip(members, shares(members), strict=True)
+        found += [member._replace(share=part * weight) for member, part in parts]
     return found
 
 
@@ -164,34 +228,38 @@ def of_regression(members, rows, options, is_open):
 
     A Gaussian process is one of them if ``is_open``.
     """
-    n_effective = options.evidence.n_effective
+    n_effective, some = options.evidence.n_effective, left_out_rows(rows)
     linear, line = linear_model(rows, n_effective), ()
     if linear is not None:
         d, k = members[0].model.sizes[0], rows.y.shape[1]
         model = Layers((d,), (), k, "squared", tuple(range(d)))
         alpha, gamma = linear.penalties(model.n_groups)
-        theta, beta = linear.coef.ravel(), linear.beta
-        net = RegularisedLayers(theta, alpha, beta, gamma, linear.log_evidence)
-        line = with_summaries((Member(model, net),), rows, options)
-    candidates = of_kinds((*members, *line), rows, n_effective)
-    process = of_process(rows, options, candidates) if is_open else None
-    candidates += [] if process is None else [process]
-    found, share = [], weights(candidates, left_out_rows(rows).weight, n_effective)
-    for candidate, own in zip(candidates, share, strict=True):
-        parts = zip(candidate.members, shares(candidate.members), strict=True)
-        found += [member._replace(share=part * own) for member, part in parts]
+        given = linear.coef.ravel(), alpha, linear.beta, gamma, linear.log_evidence
+        line = with_summaries((Member(model.network(*given)),), rows, options)
+    everyone, kinds, log_p = (*members, *line), [], []
+    for kind in dict.fromkeys(member.model.activations for member in everyone):
+        own = [m for m in everyone if m.model.activations == kind]
+        pairs = [left_out_errors(member, n_effective, some) for member in own]
+        both = np.swapaxes(pairs, 0, 1)
+        kinds.append(own)
+        log_p.append(left_out_density(own, *both, some.weight, n_effective))
+    process = of_process(rows, options, log_p) if is_open else None
+    if process is not None:
+        kinds.append([process[0]])
+        log_p.append(process[1])
+    found = with_shares(kinds, weights(log_p, some.weight, n_effective))
     others = (member for member in found[len(members) :] if np.any(member.share))
     return (*found[: len(members)], *others)
 
 
-def weights(candidates, weight, n_effective):
-    """Return the weights of the candidates, (candidates, k), by weighted rows."""
-    of_targets = np.transpose([candidate.log_p for candidate in candidates], (2, 1, 0))
+def weights(log_p, weight, n_effective):
+    """Return the weights of candidates, (candidates, k), from their densities."""
+    of_targets = np.transpose(log_p, (2, 1, 0))
     return np.transpose([stacking.weights(p, weight, n_effective) for p in of_targets])
 
 
 def of_process(rows, options, others):
-    """Return the :class:`Candidate` of a Gaussian process, or None.
+    """Return a Gaussian process and its density of left-out rows, or None.
 
     It is fitted to some of the rows that are left out, and to all of them if it then
     has a share beside the other candidates.
@@ -206,8 +274,8 @@ def of_process(rows, options, others):
     found = _process(logs, part, options)
     if found is None:
         return None
-    beside = [other._replace(log_p=other.log_p[few]) for other in others]
-    if not np.any(weights([*beside, found], part.weight, n_effective)[-1]):
+    log_p = [*(other[few] for other in others), found[1]]
+    if not np.any(weights(log_p, part.weight, n_effective)[-1]):
         return None
     if len(order) > _FIRST_ROWS:
         logs = gaussian_process.best_kernel(logs, *part).x
@@ -215,7 +283,7 @@ def of_process(rows, options, others):
 
 
 def _process(logs, counts, options):
-    """The :class:`Candidate` of a process of some rows, or None."""
+    """The process of some rows, and their density when they are left out, or None."""
     found = gaussian_process.fitted(Kernel.of(logs), *counts)
     if found is None:
         return None
@@ -235,10 +303,11 @@ def _process(logs, counts, options):
         log_evidence=value if sees_all else math.nan,  # that of other data
         n_rows=float(np.sum(counts.weight)),
     )
-    net = RegularisedLayers(found.theta, None, 1 / noise, None, found.log_evidence)
+    given = found.theta, None, 1 / noise, None, found.log_evidence, process
     variances = np.broadcast_to(found.variances[:, None], found.errors.shape)
-    member, both = Member(process, net, known=known), (found.errors, variances)
-    return Candidate.of((member,), *(a[None] for a in both), counts.weight, n_effective)
+    member = Member(RegularisedLayers(*given), known=known)
+    both = found.errors[None], variances[None]
+    return member, left_out_density([member], *both, counts.weight, n_effective)
 
 
 # --- classes --------------------------------------------------------------------------
@@ -267,21 +336,17 @@ def of_classes(small, wide, lacking, rows, n_effective):
         log_p.append(np.log(p) - cost / n_effective)
     of_wide = [member.values(some.x) for member in lacking or wide]
     share, factor = shares_and_factor(log_p, of_wide, rows, n_effective)
-    wide = tuple(one.with_output(lambda output: factor * output) for one in wide)
+    wide = tuple(one.with_output(factor) for one in wide)
     # The constant is a network without hidden layers, whose slopes are zero.
     model = (small or wide)[0].model
     model = model._replace(sizes=model.sizes[:1], activations=()).with_all_features()
     output = np.zeros((model.n_linear, model.n_values))
     output[0] = log_odds(counts, model.n_values)
     alpha, gamma = np.full(model.n_groups, evidence.LARGEST), np.zeros(model.n_groups)
-    net = RegularisedLayers(model.join(output, []), alpha, 1.0, gamma, math.nan)
-    constant = (Member(model, net),) if share[0] > 0 else ()
-    kinds = [kind for kind in (small, wide) if kind]
-    return tuple(
-        member._replace(share=own / len(members))
-        for members, own in zip([*kinds, constant], [*share[1:], share[0]], strict=True)
-        for member in members
-    )
+    net = model.network(model.join(output, []), alpha, 1.0, gamma, math.nan)
+    kinds = [(Member(net),), *(kind for kind in (small, wide) if kind)]
+    constant, *others = with_shares(kinds, share)
+    return (*others, constant) if share[0] > 0 else tuple(others)
 
 
 def shares_and_factor(log_p, wide, rows, n_effective):
@@ -312,3 +377,74 @@ def shares_and_factor(log_p, wide, rows, n_effective):
 def _log_p(logits, y):
     """Logarithm of the probability of the true class; 1e-12 is as bad as less."""
     return np.maximum(np.sum(y * log_softmax(logits, axis=1), axis=1), math.log(1e-12))
+
+
+# --- the members that are shown ------------------------------------------------------
+
+
+class FittedMember:
+    """One member of a committee: it predicts, and says what the evidence chose.
+
+    It is a network, or without hidden layers the linear model, the class frequencies,
+    or a Gaussian process.
+
+    Attributes
+    ----------
+    activations_ : tuple of str
+        One for each hidden layer.
+    coefs_ : list of ndarray
+        Weights of the hidden layers, for scaled features; those of features that the
+        evidence has switched off are zero.
+    intercepts_ : list of ndarray
+        Biases of the hidden layers.
+    alpha_ : dict
+        Penalties of the groups of parameters.
+    log_evidence_ : float
+        Logarithm of the evidence; only where it chose the penalties, as the next one.
+    n_effective_parameters_ : float
+        Number of well-determined parameters.
+    noise_std_ : float or ndarray of shape (n_targets,)
+        Standard deviation of the noise; of regressors only.
+    share_ : float or ndarray of shape (n_targets,)
+        Its share in the predictions of the committee.
+    length_scales_ : ndarray of shape (n_features,)
+        Distances in each feature over which a Gaussian process varies; only of one.
+    """
+
+    def __init__(self, estimator, member, scaling, share):
+        model, net, known = member.model, member.net, member.known
+        self._member, self._scaling, self.share_ = member, scaling, share
+        self._single_target = getattr(estimator, "_single_target", False)
+        self._classes = getattr(estimator, "classes_", None)
+        layers, self.activations_ = [], ()
+        if is_process(member):
+            with np.errstate(divide="ignore"):
+                self.length_scales_ = scaling.x_scale / np.sqrt(model.kernel.rho)
+        else:
+            layers, self.activations_ = model.split(net.theta)[1], model.activations
+        self.coefs_ = [layer[:, 1:].T.copy() for layer in layers]
+        self.intercepts_ = [layer[:, 0].copy() for layer in layers]
+        if layers:
+            whole = np.zeros((model.sizes[0], model.sizes[1]))
+            whole[list(model.features)] = self.coefs_[0]
+            self.coefs_[0] = whole
+        self.alpha_ = known.alpha
+        if np.isfinite(known.log_evidence):
+            self.log_evidence_ = known.log_evidence
+            self.n_effective_parameters_ = known.n_effective_parameters
+        if self._classes is None:
+            self.noise_std_ = laplace.one_or_each(known.noise_std)
+
+    def predict(self, X):
+        """Predict the targets, or the labels, as the committee returns them."""
+        if self._classes is not None:
+            return self._classes[np.argmax(self.predict_proba(X), axis=1)]
+        y = self._values(X) * self._scaling.y_scale + self._scaling.y_center
+        return y[:, 0] if self._single_target else y
+
+    def predict_proba(self, X):
+        """Probabilities of the classes, in the order of ``classes_``."""
+        return softmax(all_classes(self._values(X)), axis=1)
+
+    def _values(self, X):
+        return self._member.values(self._scaling.x(np.asarray(X, np.float64)))

@@ -11,12 +11,8 @@ from sklearn.utils._param_validation import StrOptions
 
 from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.base import SoftmaxClassifier, unchanged_on_failure
-from sklearn_gn.data.chunks import (
-    labels_of,
-    takes_only_chunks,
-)
+from sklearn_gn.data.chunks import takes_only_chunks
 from sklearn_gn.data.rows import check_sample_weight
-from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.solvers import NETWORK_SOLVERS, Solver
 from sklearn_gn.varpro.estimator import _VarProNet
 
@@ -335,12 +331,3 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         """
         self._fit_chunks(chunks, classes, X_val, y_val)
         return self
-
-    def _checked_chunks(self, chunks, first, classes):
-        """Return chunks, checked as they are read, and 1, for the class numbers."""
-        self._check_class_weight()
-        labels = labels_of(chunks) if classes is None else np.asarray(classes)
-        previous = self.warm_start and hasattr(self, "_fitted")
-        self._find_classes(labels, np.ones(len(labels)), previous=previous)
-        self._check_data(*(array[:1] for array in first[:2]), reset=True)
-        return CheckedRows.of_classes(chunks, self), 1

@@ -1,14 +1,10 @@
 r"""The default: a committee of networks, the problem they are fitted to, and the fit.
 
-:func:`plan` chooses the networks, and :func:`fit` makes the problem, runs
-:func:`init` and :func:`step`, and gives the members and other candidates their shares
-(:mod:`sklearn_gn.varpro.candidates`).
-
-An iteration is a step of every member that has not ended.
-
-The members by the evidence take the steps of :mod:`sklearn_gn.bayes.evidence_gn`, which
-choose their penalties; wide members of a classifier take an epoch of
-:mod:`sklearn_gn.varpro.wide_members` each, beside them or alone.
+:func:`plan` chooses the networks, :func:`fit` makes the problem and runs :func:`init`
+and :func:`step`, of which each is a step of every member that has not ended. Members by
+the evidence take those of :mod:`sklearn_gn.bayes.evidence_gn`, which choose their
+penalties; wide members of a classifier take epochs of
+:mod:`sklearn_gn.varpro.wide_members`, beside them or alone.
 
 Members begin in rounds. The first one has two networks, of both activations. Where the
 size is not given, and the rows determine most parameters of the one of higher evidence,
@@ -23,22 +19,17 @@ of m + 1 members is better than that of m by
 
 So tables in which starts differ by less than the noise have two members. The more work
 a fit has taken, the larger ``tol`` is: without noise the evidence of every network
-would rise for minutes, for the last digits.
+would rise for minutes, for the last digits. A fit that is stopped returns the members
+that are fitted, without a deeper network that has not ended.
 
-A member of many rows is fitted to some of them first, ten a parameter; its last steps
-are taken on all rows, with the Gauss-Newton matrix of these
-(:meth:`~sklearn_gn.bayes.layers.Layers.sums`).
-
-In a regression, a feature whose weights in the first layer the evidence has switched
-off leaves that layer, which makes the later steps and rounds of wide tables much
-cheaper. It stays in the linear term.
-
-A fit that is stopped returns the members that are fitted, without a deeper network that
-has not ended.
+A member of many rows is fitted to some of them first, ten a parameter, and takes its
+last steps on all rows. In a regression, a feature that the evidence has switched off
+leaves the first layer, not the linear term: later steps and rounds are much cheaper.
 """
 
 import math
 from functools import partial
+from itertools import cycle, islice
 from numbers import Real
 from typing import NamedTuple
 
@@ -47,11 +38,13 @@ from scipy.special import softmax
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays.extremes import MOST_ROWS
+from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes import evidence, evidence_gn, huber
 from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
-from sklearn_gn.bayes.evidence_gn import FIRST_UPDATE, EvidenceOptions, EvidenceState
+from sklearn_gn.bayes.evidence_gn import EvidenceOptions, EvidenceState
 from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.bayes.layers import Layers
+from sklearn_gn.bayes.start import first_network
 from sklearn_gn.data.units import Units
 from sklearn_gn.linalg.large_gram import (
     LARGEST_DENSE,
@@ -62,15 +55,12 @@ from sklearn_gn.linalg.large_gram import (
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.varpro import wide_members
-from sklearn_gn.varpro.fitted import set_fitted
+from sklearn_gn.varpro.candidates import set_fitted
 from sklearn_gn.varpro.members import (
     Member,
-    first_member,
     in_units,
-    is_worth_threads,
     mean_values,
     networks_of,
-    side_by_side,
 )
 from sklearn_gn.varpro.wide_members import N_PARTS, WideState
 
@@ -95,12 +85,11 @@ class Plan(NamedTuple):
 def plan(estimator, X, y, weight):
     """Return the :class:`Plan` of a committee, or None where there is none.
 
-    Penalties are chosen by the evidence, or given, for fully connected networks that
-    the default solver fits, where the dense Gauss-Newton matrix is small enough. With
-    one number as ``alpha`` and layers of given sizes there is no committee: that is the
-    problem of variable projection as it is published. Many classes in many rows want
-    wide networks, whose matrix is too large: the default members of a classifier are
-    wide there, and fitted by mini-batches. In smaller tables four of them are.
+    Its penalties are chosen by the evidence, or given, for fully connected networks
+    that the default solver fits. One number as ``alpha`` with layers of given sizes is
+    the problem of variable projection as it is published. Many classes in many rows
+    want wide networks, whose Gauss-Newton matrix is too large: the default members of a
+    classifier are wide there. In smaller tables four of them are.
     """
     alpha, loss, n_init = estimator.alpha, estimator._loss, estimator.n_init
     solver, plain = estimator._solver_object(), estimator._short_forms["gnvpro"]
@@ -110,8 +99,8 @@ def plan(estimator, X, y, weight):
     is_plain = solver.name == plain.name and solver.get_params() == settings
     default = isinstance(estimator.hidden_layer_sizes, str)
     given = isinstance(alpha, Real) and alpha < math.inf and default
-    is_mlp = isinstance(estimator.network, str) and estimator.network == "mlp"
     has_penalties = isinstance(alpha, str | dict) or given
+    is_mlp = isinstance(estimator.network, str) and estimator.network == "mlp"
     if not (is_mlp and has_penalties and is_plain):
         return None
     (n_rows, n_features), n_values = X.shape, y.shape[1]
@@ -191,11 +180,7 @@ def plan(estimator, X, y, weight):
 
 
 def independent_targets(y, weight):
-    """Return the number of independent targets: 1 if all are copies of one.
-
-    That is the participation ratio of the eigenvalues of their correlation matrix,
-    ``(sum_i l_i)^2 / sum_i l_i^2``.
-    """
+    """Return the participation ratio of the targets' correlation: 1 if all are one."""
     y = y - weight @ y
     size = np.max(np.abs(y), axis=0)
     y = np.sqrt(weight)[:, None] * (y / np.where(size > 0, size, 1))
@@ -232,12 +217,10 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
     else:
         n = options.evidence.n_effective
         features = Units.varying(rows.x)
-        starts = [
-            first_member(
-                model._replace(features=features), rows, n, np.random.RandomState(seed)
-            )
-            for model, seed in zip(plan.models, seeds, strict=True)
-        ]
+        models = [model._replace(features=features) for model in plan.models]
+        rngs = map(np.random.RandomState, seeds)
+        pairs = zip(models, rngs, strict=True)
+        starts = [Member(first_network(model, rows, n, rng)) for model, rng in pairs]
     estimator._run_from(
         [tuple(starts)],
         ROBUST_COMMITTEE if options.robust else COMMITTEE,
@@ -317,7 +300,6 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
 class MemberRun(NamedTuple):
     """What the fit of one member has reached."""
 
-    model: Layers
     state: EvidenceState
     best: Member
     lowest: float  # criterion of the best
@@ -342,7 +324,7 @@ class CommitteeState(NamedTuple):
     def net(self):
         """The members with their best networks, which would be returned now."""
         running = () if self.tries else tuple(run.best for run in self.runs)
-        return self.ended + running + (self.wide.members if self.wide else ())
+        return (*self.ended, *running, *(self.wide.members if self.wide else ()))
 
 
 def init(rows, members, options):
@@ -386,16 +368,14 @@ def _with_round(rows, state, members, options):
     """Return the state in which these members begin."""
 
     def begun(member):
-        model, net = member.model, member.net
-        every = max(1, len(rows.x) // model.n_rows_of_matrix(len(rows.x)))
+        n, net = len(rows.x), member.net
+        every = max(1, n // net.model.n_rows_of_matrix(n))
         some, of_some = _part(rows, every, options)
-        given = net.theta, net.alpha, net.beta
-        state = evidence_gn.init_at(model, some, *given, of_some)
-        best = Member(model, state.net)
-        return MemberRun(model, state, best, state.criterion, every)
+        state = evidence_gn.init_at(some, net, of_some)
+        return MemberRun(state, Member(state.net), state.criterion, every)
 
-    heavy = is_worth_threads(members[0].model, rows)
-    runs = tuple(side_by_side(begun, members, heavy))
+    work = work_of(len(rows.x), len(members[0].net.theta))
+    runs = tuple(side_by_side(begun, members, work))
     loss = float(np.mean([run.state.loss for run in runs]))
     return state._replace(runs=runs, loss=loss)
 
@@ -426,7 +406,8 @@ def _next_round(rows, state, report, options):
     # 2. A deeper network, or as many further members as are worth it.
     rng = np.random.RandomState([options.seed, len(ended), ended[0].model.sizes[-1]])
     by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
-    (model, net, *_), members = by_evidence[0], ()
+    net, members = by_evidence[0].net, ()
+    model = net.model
     deeper = model._replace(
         sizes=(*model.sizes, model.sizes[-1]),
         activations=model.activations * 2,
@@ -436,13 +417,12 @@ def _next_round(rows, state, report, options):
     deepens &= 2 * np.sum(net.gamma) > len(net.theta)
     deepens &= is_formed(rows.y.size, len(deeper.groups()))
     if deepens and switches.on("varpro.growth"):
-        members = (first_member(deeper, rows, n, rng),)
+        members = (Member(first_network(deeper, rows, n, rng)),)
     elif state.reason != "rounding":
         kinds = list(dict.fromkeys(member.model for member in by_evidence))
-        members = tuple(
-            first_member(kinds[i % len(kinds)], rows, n, rng)
-            for i in range(_n_members(ended, rows, tol) - len(ended))
-        )
+        n_more = _n_members(ended, rows, tol) - len(ended)
+        models = islice(cycle(kinds), max(0, n_more))
+        members = tuple(Member(first_network(m, rows, n, rng)) for m in models)
     if not members:
         return state._replace(tries=True), report._replace(stop=state.reason)
     state = state._replace(tries=members[0].model is deeper)
@@ -475,61 +455,14 @@ def _n_members(members, rows, tol):
 
 def _evidence_step(rows, state, options):
     """Take a step of every member by the evidence that has not ended."""
-    model = state.runs[0].model
-    take, heavy = partial(_run_after_step, rows, options), is_worth_threads(model, rows)
-    runs = side_by_side(take, state.runs, heavy)
-    if "rounding" in [run.report.stop for run in runs]:  # beside it others do not count
-        ended = [r.report._replace(stop=r.report.stop or "rounding") for r in runs]
-        runs = [r._replace(report=e) for r, e in zip(runs, ended, strict=True)]
-    running = [run.model for run in state.runs if run.report.stop is None]
-    sizes = [(m.n_rows_of_matrix(len(rows.x)), len(m.groups())) for m in running]
-    work = state.work + sum(work_of(*size) for size in sizes)
-    return state._replace(runs=tuple(runs), work=work), _report(runs, len(running))
-
-
-def _run_after_step(rows, options, run):
-    """The run of a member after a step, unless it has ended, with its best network."""
-    if run.report.stop is not None:
-        return run
-    some, of_some = _part(rows, run.every, options)
-    state, report = evidence_gn.step(run.model, some, run.state, of_some)
-    run = run._replace(state=state, report=report)
-    if state.criterion < run.lowest:
-        best = Member(run.model, state.net)
-        run = run._replace(best=best, lowest=state.criterion)
-    if report.stop is None:
-        return _without_dead_features(run, some)
-    if run.every > 1 and report.stop != "non_finite":
-        state = evidence_gn.continued(run.model, rows, state)
-        report = report._replace(stop=None)
-        return run._replace(state=state, lowest=math.inf, every=1, report=report)
-    return run
-
-
-def _without_dead_features(run, rows):
-    """Take features that the evidence has switched off out of the first layer."""
-    model, state = run.model, run.state
-    of_features = len(model.sizes) > 1 and model.loss == "squared"
-    # Penalties have moved as often as they waited to.
-    if state.iteration < 2 * FIRST_UPDATE or not of_features:
-        return run
-    gamma = state.net.gamma[3:].take(model.features)
-    idle = (gamma <= evidence.SWITCHED_OFF * model.sizes[1]) & (gamma < gamma.max())
-    # New sums are as dear as a step: a tenth of the parameters pays for them.
-    few = 10 * np.count_nonzero(idle) * model.sizes[1] <= len(state.theta)
-    if few or not switches.on("tables.feature_removal"):
-        return run
-    kept = np.flatnonzero(~idle)
-    output, (first, *others) = model.split(state.net.theta)
-    theta = model.join(output, [first[:, [0, *(1 + kept)]], *others])
-    model = model._replace(features=tuple(model.features[j] for j in kept))
-    state = state._replace(theta=theta, sums=evidence_gn.sums_at(model, theta, rows))
-    return run._replace(model=model, state=state)
-
-
-def _report(runs, n_running):
-    """What the log shows: means over the members, at the last step of each."""
+    running = [run.state.net.model for run in state.runs if run.report.stop is None]
+    take = partial(_run_after_step, rows, options)
+    work = work_of(len(rows.x), len(running[0].groups()))
+    runs = side_by_side(take, state.runs, work)
     reports = [run.report for run in runs]
+    if any(r.stop == "rounding" for r in reports):  # beside it others do not count
+        reports = [r._replace(stop=r.stop or "rounding") for r in reports]
+        runs = [r._replace(report=e) for r, e in zip(runs, reports, strict=True)]
 
     def mean(values):
         """Mean over the members for which the value means something."""
@@ -540,27 +473,48 @@ def _report(runs, n_running):
     means = {name: mean(getattr(r, name) for r in reports) for name in names}
     extra = {name: mean(r.extra[name] for r in reports) for name in reports[0].extra}
     stops = [report.stop for report in reports]
-    return Report(
+    report = Report(
         **means,
         inner_iterations=max(r.inner_iterations for r in reports),
         # The reason of most members, once all have ended.
         stop=None if None in stops else max(sorted(set(stops)), key=stops.count),
-        extra={**extra, "n_running": n_running},
+        extra={**extra, "n_running": len(running)},
+    )
+    sizes = [(m.n_rows_of_matrix(len(rows.x)), len(m.groups())) for m in running]
+    work = state.work + sum(work_of(*size) for size in sizes)
+    return state._replace(runs=tuple(runs), work=work), report
+
+
+def _run_after_step(rows, options, run):
+    """The run of a member after a step, unless it has ended, with its best network."""
+    if run.report.stop is not None:
+        return run
+    some, of_some = _part(rows, run.every, options)
+    model = run.state.net.model
+    state, report = evidence_gn.step(model, some, run.state, of_some)
+    run = run._replace(state=state, report=report)
+    if state.criterion < run.lowest:
+        run = run._replace(best=Member(state.net), lowest=state.criterion)
+    if report.stop is None:
+        state = evidence_gn.without_idle_features(some, state, of_some)
+        return run._replace(state=state)
+    return run if run.every == 1 or report.stop == "non_finite" else _again(rows, run)
+
+
+def _again(rows, run):
+    """The run of a member that goes on, with all rows or other targets."""
+    return run._replace(
+        state=evidence_gn.continued(run.state.net.model, rows, run.state),
+        lowest=math.inf,
+        every=1,
+        report=run.report._replace(stop=None),
     )
 
 
 def _continued(rows, state):
     """Return a state whose members all go on with the targets of other rows."""
-    runs = [
-        run._replace(
-            state=evidence_gn.continued(run.model, rows, run.state),
-            lowest=math.inf,
-            every=1,
-            report=Report(math.nan, math.nan),
-        )
-        for run in state.runs
-    ]
-    return state._replace(runs=tuple(runs), reports=(None, None))
+    runs = tuple(_again(rows, run) for run in state.runs)
+    return state._replace(runs=runs, reports=(None, None))
 
 
 COMMITTEE = Algorithm("gnvpro", init, step, compiled=False)

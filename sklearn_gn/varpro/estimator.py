@@ -22,7 +22,8 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import GaussNewtonEstimator, cross_entropy
-from sklearn_gn.data.chunks import check_on_one_device, first_chunk
+from sklearn_gn.bayes.laplace import Deferred
+from sklearn_gn.data.chunks import check_on_one_device, first_chunk, labels_of
 from sklearn_gn.data.rows import (
     canonical_rows,
     check_fits,
@@ -33,6 +34,7 @@ from sklearn_gn.data.rows import (
     validate_data,
     validation_split,
 )
+from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.data.units import Units
 from sklearn_gn.optim.solver import Rows, has_mini_batches
 from sklearn_gn.runtime.fit_loop import FitRun
@@ -125,7 +127,6 @@ class _VarProNet(
             committee.fit(self, plan, X, y, weight, n_effective, factors, rng, **words)
             return
         # 3. Other settings ask for one network.
-        self._refuse_huber()
         if of_classes:
             weight, n_effective = shares(weight * (y @ factors)), len(X)
             if validation is not None:
@@ -144,16 +145,6 @@ class _VarProNet(
         """Number of values of the output layer; one value stands for two classes."""
         return 1 if is_classifier(self) and y.shape[1] == 2 else y.shape[1]
 
-    def _refuse_huber(self):
-        if getattr(self._solver_object(), "loss", None) == "huber":
-            raise ValueError(
-                "loss='huber' of the solver needs a committee: a regressor with network"
-                "='mlp' and alpha='auto', or a number and hidden_layer_sizes='auto'. "
-                f"Got alpha={self.alpha!r}, hidden_layer_sizes="
-                f"{self.hidden_layer_sizes!r} and network={self.network!r} of "
-                f"{type(self).__name__}."
-            )
-
     def _units(self, X, y, weight, each_target=False):
         """Units of the fit; the values of classes have none."""
         if not self.scale:
@@ -166,20 +157,30 @@ class _VarProNet(
     def _fit_network(self, X, rows, example, scaling, rng, n_rows, n_samples, **words):
         """Fit one network to rows in the units of a scaling, of which X are some."""
         from sklearn_gn.varpro.baselines import ALGORITHMS
-        from sklearn_gn.varpro.gnvpro import Settings, needed_bytes
         from sklearn_gn.varpro.problem import Model
+        from sklearn_gn.varpro.training import Settings, batch_size
 
+        solver = self._solver_object()
+        if getattr(solver, "loss", None) == "huber":
+            raise ValueError(
+                "loss='huber' of the solver needs a committee: a regressor with network"
+                "='mlp' and alpha='auto', or a number and hidden_layer_sizes='auto'. "
+                f"Got alpha={self.alpha!r}, hidden_layer_sizes="
+                f"{self.hidden_layer_sizes!r} and network={self.network!r} of "
+                f"{type(self).__name__}."
+            )
         self._iterations = _MOST_STEPS
         self._feature_spread = 1.0 if self.scale else feature_spread(X)
-        solver = self._solver_object()
+        network = self._network_object(example.x.shape[1])
         settings = Settings(
-            model=Model(self._network_object(example.x.shape[1]), self._loss),
+            model=Model(network, self._loss),
             solver=solver,
             penalties=self._penalties(),
             damping=None if self.damping is None else self._cast(self.damping),
             rank=self.rank,
             tol=self._cast(self.tol),
             max_iter=self._most_iterations(),
+            n_levels=getattr(network, "n_levels", 1),
             n_rows=int(n_rows),
             n_samples=self._cast(min(n_samples, float(np.finfo(self.dtype).max))),
             seed=np.int32(rng.randint(np.iinfo(np.int32).max)),
@@ -195,8 +196,14 @@ class _VarProNet(
             self._start(settings.model, example, scaling, rng)
             for _ in range(1 if self.n_init == "auto" else self.n_init)
         ]
+        # Features, their SVD, and those of a trial; of layers inside, about as many
+        # numbers as they have biases, which wait for the backward pass.
+        theta, output = starts[0]
+        inside = sum(a.shape[-1] for a in backend.leaves(theta) if a.ndim)
+        numbers = batch_size(settings) or len(example.x)
+        numbers *= 4 * sum(output.shape) + 2 * inside
         check_fits(
-            needed_bytes(example, starts[0], settings),
+            settings.tol.itemsize * numbers,
             "Give dtype='float32', which halves that, or solver=GNvpro(batch_size=1024)"
             ", which computes with so many rows at a time.",
         )
@@ -340,7 +347,7 @@ class _VarProNet(
             y_std is not None
             or (self.early_stopping and X_val is None)
             or getattr(self, "class_weight", None) == "balanced"
-            or self._takes_all_rows()
+            or self._takes_all_rows(self._solver_object())
             or backend.mesh_of(self.device) is not None
         ):
             return chunks
@@ -351,22 +358,30 @@ class _VarProNet(
         )
         return None
 
-    def _takes_all_rows(self):
-        """Whether the solver needs all rows at once."""
-        solver = self._solver_object()
+    @staticmethod
+    def _takes_all_rows(solver):
+        """Whether a solver needs all rows at once."""
         size = getattr(solver, "batch_size", "auto")
         return size is None and not has_mini_batches(solver)
 
     def _fit_chunks(self, chunks, classes, X_val, y_val):
         """Fit to rows in chunks: as a whole where they are few, or else in batches."""
         # 1. The chunks, and a sample of their distinct rows.
-        began, size = (
-            time.perf_counter(),
-            getattr(self._solver_object(), "batch_size", 1),
-        )
+        began, solver = time.perf_counter(), self._solver_object()
+        size = getattr(solver, "batch_size", 1)
         check_on_one_device(self)
-        first = first_chunk(self, chunks, X_val)
-        chunks, n_targets = self._checked_chunks(chunks, first, classes)
+        first = [array[:1] for array in first_chunk(self, chunks, X_val)[:2]]
+        if is_classifier(self):
+            self._check_class_weight()
+            labels = labels_of(chunks) if classes is None else np.asarray(classes)
+            previous = self.warm_start and hasattr(self, "_fitted")
+            self._find_classes(labels, np.ones(len(labels)), previous=previous)
+            self._check_data(*first, reset=True)
+            chunks, n_targets = CheckedRows.of_classes(chunks, self), 1
+        else:
+            _, y, *_ = self._checked_rows(*first)
+            n_targets = y.shape[1]
+            chunks = CheckedRows.of_targets(chunks, self.n_features_in_, n_targets)
         validation = self._check_validation(X_val, y_val, n_targets)
         most = _SAMPLE_NUMBERS // (self.n_features_in_ + n_targets)
         found = chunks.survey(max(most, size if isinstance(size, Integral) else 1))
@@ -389,15 +404,13 @@ class _VarProNet(
                 self._row_checks = checks.renumbered(found.sample.number)
             return
         # 3. Many are fitted by one network.
-        if self._takes_all_rows():
+        if self._takes_all_rows(solver):
             raise ValueError(
                 f"solver={self.solver!r} needs all rows at once, and "
                 f"{found.n_rows:,} are too many. Chunks need a solver with batches, "
                 "such as 'gnvpro', or a batch_size."
             )
-        from sklearn_gn.varpro.batches import ChunkedRows
-
-        self._refuse_huber()
+        from sklearn_gn.varpro.training import ChunkedRows
 
         def targets(y):
             code = y.ravel().astype(int)
@@ -424,7 +437,7 @@ class _VarProNet(
     def _set_fitted(self, run, rows, settings, scaling):
         """Set the fitted attributes of one network."""
         from sklearn_gn.networks._base import Network
-        from sklearn_gn.varpro.batches import objective
+        from sklearn_gn.varpro.training import evaluated
 
         model, net, state = settings.model, run.best_net, run.final_state
         self._fitted = model, net, scaling
@@ -444,18 +457,16 @@ class _VarProNet(
         if state.spectrum is not None:
             self.gram_spectrum_ = np.array(state.spectrum)
         with backend.scope(self.dtype, self.device):
-            loss = float(objective(model, net, rows, settings.penalties))
+            _, loss = evaluated(net, rows, settings, False)
             self.loss_ = loss * scaling.loss_scale
             if not is_classifier(self):
                 from sklearn_gn.varpro.posterior import ErrorBars
 
                 z, some = None, rows
                 if not isinstance(rows, Rows):  # they come in chunks
-                    few = rows.least_squares(model, net)
-                    z, some = backend.to_numpy(few)
-                n_samples = float(settings.n_samples)
-                words = some, settings.penalties, n_samples, z
-                self._error_bars = ErrorBars(model, net, *words)
+                    z, some = backend.to_numpy(rows.least_squares(model, net))
+                given = some, settings.penalties, float(settings.n_samples), z
+                self._error_bars = Deferred(ErrorBars.of, model, net, *given)
 
     def _share_of_linear(self):
         network, *others = getattr(self, "estimators_", [None])

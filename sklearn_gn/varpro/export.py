@@ -4,7 +4,7 @@ import numpy as np
 
 from sklearn_gn.runtime import export
 from sklearn_gn.runtime.export import DenseNetwork
-from sklearn_gn.varpro.members import is_process, shares
+from sklearn_gn.varpro.members import shares
 
 
 def to_sklearn(estimator):
@@ -17,12 +17,12 @@ def to_sklearn(estimator):
         if classes is not None:
             return export.classifier(network, scaling, classes, names)
         return export.regressor(network, scaling, names)
-    share = shares(net)
+    share, members = shares(net), estimator.estimators_
     if classes is not None:
         encoded = np.arange(len(classes))
         each = [
             export.classifier(_member_network(member), scaling, encoded, names)
-            for member in net
+            for member in members
         ]
         return export.mean_of_classifiers(each, share[:, 0], classes)
     means, n_targets = [], len(scaling.y_center)
@@ -30,9 +30,9 @@ def to_sklearn(estimator):
     y_scale = np.broadcast_to(scaling.y_scale, n_targets)
     for k, center in enumerate(scaling.y_center):
         units, each = scaling._replace(y_center=center, y_scale=y_scale[k]), []
-        for member in net:
-            if is_process(member):
-                model, coef = member.model, member.net.theta[:, k]
+        for member in members:
+            if hasattr(member, "length_scales_"):
+                model, coef = member._member.model, member._member.net.theta[:, k]
                 each.append(export.gaussian_process(model, coef, units, names))
                 continue
             weights, biases, name = _member_network(member)
@@ -60,15 +60,11 @@ def _single_network(model, net):
 
 def _member_network(member):
     """The layers of a member of a committee, the linear term among them."""
-    model, net = member.model, member.net
-    activation = export.one_activation(model.activations)
-    output, layers = model.split(net.theta)
-    d = model.sizes[0]
-    if not layers:
+    model, net = member._member.model, member._member.net
+    activation, d = export.one_activation(member.activations_), model.sizes[0]
+    output, _ = model.split(net.theta)
+    if not member.coefs_:
         return DenseNetwork([output[1:]], [output[0]], activation)
-    first = np.zeros((d, model.sizes[1]))
-    first[list(model.features)] = layers[0][:, 1:].T
-    weights = [first, *(layer[:, 1:].T for layer in layers[1:]), output[1 + d :]]
-    biases = [*(layer[:, 0] for layer in layers), output[0]]
-    network = DenseNetwork(weights, biases, activation)
+    weights, biases = [*member.coefs_, output[1 + d :]], member.intercepts_
+    network = DenseNetwork(weights, [*biases, output[0]], activation)
     return export.with_linear_term(network, output[1 : 1 + d])

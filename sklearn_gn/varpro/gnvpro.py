@@ -1,21 +1,20 @@
-"""GNvpro: Gauss-Newton-Krylov variable projection for deep networks.
+r"""The step of GNvpro: Gauss-Newton-Krylov variable projection for deep networks.
 
 The method of Newman, Ruthotto, Hart and van Bloemen Waanders ("Train like a (Var)Pro").
-A network ``x -> W^T z(x; theta)`` ends in an affine layer, for which the objective
-``Phi(W, theta)`` of :mod:`sklearn_gn.varpro.problem` is convex. It is solved for W, and
+The objective ``Phi(W, theta)`` of :mod:`sklearn_gn.varpro.problem` is solved for W, and
 a Gauss-Newton method minimises what is left, ``Phi_red(theta) = Phi(W(theta), theta)``.
-An iteration
+A step
 
-1.  solves the inner problem (:mod:`sklearn_gn.varpro.inner`), for all rows or a batch;
-2.  linearises the values ``z W(theta)``, in which W moves with theta, and
-3.  projects or forms the reduced Gauss-Newton matrix
-    (:mod:`sklearn_gn.varpro.reduced`);
-4.  tries trust-region steps in its eigenvectors until one is accepted. The Krylov space
-    or the eigenvectors stay while the radius shrinks, so that a rejected step costs
-    only the next trial.
+1.  solves the inner problem, for all rows or a batch;
+2.  linearises the values ``z W(theta)``, in which W moves with theta, as the implicit
+    function theorem says;
+3.  projects the reduced Gauss-Newton matrix on a Krylov space, forms it, or takes its
+    dual, the Gram matrix of the rows: all give a quadratic model in eigenvectors;
+4.  tries trust-region steps in these until one is accepted. The model stays while the
+    radius shrinks, so that a rejected step costs only the next trial.
 
-Without the projection it is Gauss-Newton in all weights together. The loop
-(:func:`iterate`), with its batches and levels, is that of all solvers of networks.
+Without the projection it is Gauss-Newton in all weights together: W is one group of
+weights among others, and their matrix is projected by the same function.
 """
 
 import math
@@ -25,202 +24,280 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.flatten_util import ravel_pytree
 from scipy import linalg
 
+from sklearn_gn.arrays.blocks import symmetric_product
 from sklearn_gn.arrays.devices import by_rows, jitted
-from sklearn_gn.bayes.evidence_gn import PATIENCE
-from sklearn_gn.optim.solver import Report, has_mini_batches
-from sklearn_gn.optim.trust_region import damped_coordinates, decrease, radius_shift
-from sklearn_gn.varpro import batches
-from sklearn_gn.varpro.inner import solve_inner
-from sklearn_gn.varpro.problem import Model, Net, Penalties, objective
-from sklearn_gn.varpro.reduced import quadratic_model
+from sklearn_gn.arrays.parts import all_rows, total
+from sklearn_gn.arrays.trees import dimension
+from sklearn_gn.bayes.low_rank import TOL as KRYLOV_TOL
+from sklearn_gn.linalg.factors import eigenpairs, upper_factor
+from sklearn_gn.linalg.large_gram import LARGEST_DENSE
+from sklearn_gn.optim.multinomial import all_classes, probabilities
+from sklearn_gn.optim.solver import Report
+from sklearn_gn.optim.trust_region import (
+    SpectralModel,
+    damped_coordinates,
+    decrease,
+    lanczos,
+    radius_shift,
+)
+from sklearn_gn.varpro.problem import (
+    Net,
+    evaluate,
+    features,
+    loss_curvature,
+    objective,
+    penalty_matrix,
+    penalty_product,
+    solve_hessian,
+    solve_inner,
+)
 
-_EVALUATED_EVERY = 20  # work units on batches after which all rows are evaluated
+_DENSE_FLOATS = 2**27  # of the Jacobian
 _GROW = 0.75  # gain ratio from which the trust region grows; it shrinks below 0.25
 
 
-class Settings(NamedTuple):
-    """The settings of a fit: what a solver is given besides the rows."""
-
-    model: Model
-    solver: Any  # solver object of the estimator, with what only this solver needs
-    penalties: Penalties
-    damping: np.ndarray | None  # shift of the Gauss-Newton matrix; None: trust region
-    rank: int | None  # dimension of the Krylov space; None: the solver decides
-    tol: np.ndarray
-    max_iter: int
-    n_rows: int  # that have weight
-    n_samples: np.ndarray  # sum of the sample weights as they were given
-    seed: np.int32
-    mesh: Any = None  # of the devices among which the rows are divided
-
-    @property
-    def dtype(self):
-        """Precision of the fit."""
-        return self.tol.dtype
+# --- the quadratic model -------------------------------------------------------------
 
 
-class TrainingState(NamedTuple):
-    """Network, loss, trust region, and the place in the schedule."""
+class QuadraticModel(NamedTuple):
+    """The quadratic model of the objective at a network."""
 
-    net: Net
-    loss: float
-    lowest: float  # loss of the level, for methods whose loss may rise
-    radius: float = math.nan
-    lowest_at: int = 0  # iteration
-    n_stalled: float = 0  # evaluations since then; infinite at the end of a level
-    level: int = 0
-    iteration: int = 0
-    work: float = 0.0
-    work_at_evaluation: float = 0.0  # of all rows, the last one
-    spectrum: np.ndarray | None = None
-    memory: Any = None  # what an optimiser carries from step to step
+    spectral: SpectralModel
+    gradient: jnp.ndarray  # (n,)
+    inner_iterations: jnp.ndarray  # products, or unknowns of the inner problem
+    factors: Any  # which the inner problems of the trials start with
 
 
-def needed_bytes(rows, net, settings):
-    """Return the bytes that a fit needs besides its data: mostly values of neurons."""
-    n = batches.batch_size(settings) or len(rows.x)
-    # Features, their SVD, and those of a trial; of layers inside, about as many numbers
-    # as they have biases, which wait for the backward pass.
-    inner = sum(leaf.shape[-1] for leaf in jax.tree.leaves(net.theta) if leaf.ndim)
-    return settings.dtype.itemsize * n * (4 * sum(net.output.shape) + 2 * inner)
+def quadratic_model(net, rows, settings, projected):
+    """Return the :class:`QuadraticModel`, and the passes over the rows that it took.
 
-
-def init(rows, net, settings):
-    """Return the start; its output layer is optimal for all rows or a batch."""
-    net, model, penalties = jax.device_put(net), settings.model, settings.penalties
-    size = batches.batch_size(settings)
-    if not jax.tree.leaves(net.theta):  # then it is the solution
-        size = None
-    batch, work = batches.draw_batch(rows, size, 0, settings)
-    started, loss = batches.evaluated(model, net, batch, penalties, True)
-    if batch is not rows:  # all of them may prefer that of a former fit
-        given, loss = (
-            batches.objective(model, one, rows, penalties) for one in (net, started)
+    In theta where W is ``projected`` out, or in all weights of the network.
+    """
+    model, rank = settings.model, settings.rank
+    curvature = settings.solver.curvature if projected else "krylov"
+    if rank is not None and curvature == "dense":
+        raise ValueError(
+            f"rank={rank} is the dimension of a Krylov space, and "
+            "GNvpro(curvature='dense') takes none: leave rank at None, or set "
+            "curvature='krylov'."
         )
-        started, loss = (started, loss) if loss < given else (net, given)
-        work += 2
-    loss = float(loss)
-    level = getattr(model.network, "level_of", lambda theta: 0)(started.theta)
-    return TrainingState(started, loss, loss, work=work, level=level)
+    given = model, net, rows, settings.penalties
+    (m, n_columns), (p, q), n = rows.y.shape, net.output.shape, dimension(net.theta)
+    rotates = features_are_fewer(model, net.output)
+    n_columns = p if rotates else n_columns
+    n_dual = (m + p) * n_columns + p * q
+    dual = n_dual < n and getattr(model.network, "plain_penalty", True)
+    largest = max(n_dual if dual else n, 0 if model.loss == "squared" else p * q)
+    affordable = m * n_columns * n <= _DENSE_FLOATS and largest <= LARGEST_DENSE
+    automatic = curvature == "auto" and rank is None
+    if curvature == "dense" or (automatic and affordable):
+        return dense_model(*given, dual), 2 + (p - 1 if rotates else p * q)
+    n = n if projected else dimension(net)
+    rank = min(20 if rank is None else rank, LARGEST_DENSE, n)
+    found = krylov_model(*given, projected, rank)
+    return found, 2 + 2 * int(found.inner_iterations)
 
 
-def iterate(rows, state, settings, update, projected):
-    """One iteration, on all rows or on a batch of them, and the loss on all rows.
+def features_are_fewer(model, output):
+    """Whether the targets of least squares may be rotated into fewer directions."""
+    return model.loss == "squared" and output.shape[0] < output.shape[1]
 
-    ``update(rows, state, settings)`` returns the state with another network, the report
-    with its loss on these rows, and the number of passes over them. The output layer is
-    ``projected`` out if it is optimal for the rows at hand.
 
-    Losses of different batches cannot be compared, and a batch that is fitted does not
-    end the fit. All rows are evaluated when the work has grown by a quarter, later
-    after every 20 units, and before a finer level. In between the last loss stands.
+def reduced_jacobian(model, theta, inner, rows, penalties):
+    """Return the reduced Jacobian as a function, its transpose, and the gradient.
+
+    A step d (n,) changes the values (m, q) and the network. W moves by the implicit
+    function theorem: with e the weighted error and S the second derivative of the loss,
+
+        d W = -(hess_WW)^-1 (d z^T e + z^T w S(d z W)),    d values = d z W + z d W.
     """
-    # 1. The level, the rows, and what the network is worth on them.
-    if projected and not jax.tree.leaves(state.net.theta):  # the start is the solution
-        done = Report(state.loss, 0.0, stop="tol", extra=log_columns(state))
-        return state, done
-    refined, former_loss = level_ends(state, settings), state.loss
-    if refined:
-        state = on_finer_level(state, settings)
-    batch, share = batches.current_batch(rows, settings, state.iteration)
-    if refined or batch is not rows:
-        given = settings.model, state.net, batch, settings.penalties
-        net, loss = batches.evaluated(*given, projected)
-        state = state._replace(net=net, loss=float(loss), work=state.work + share)
-    # 2. A step.
-    state, report, passes = update(batch, state, settings)
-    iteration, work = state.iteration + 1, state.work + share * passes
-    state = state._replace(iteration=iteration, work=work, loss=former_loss)
-    # 3. The loss on all rows.
-    loss, stop = report.loss, report.stop
-    if batch is not rows:
-        last = state.work_at_evaluation
-        due = work - last >= min(_EVALUATED_EVERY, last / 4)
-        if math.isfinite(loss) and not (due or level_ends(state, settings)):
-            extra = log_columns(state, evaluated=False)
-            return state, report._replace(loss=former_loss, stop=None, extra=extra)
-        net, loss = evaluate_last(rows, state, settings, projected)
-        work, stop = work + 1, None
-        state = state._replace(net=net, work=work)
-    # 4. What it says of further iterations.
-    tol = float(settings.tol)
-    if loss < (1 - tol) * state.lowest or tol == 0:
-        state = state._replace(n_stalled=0, lowest_at=iteration)
+    flat, unravel = ravel_pytree(theta)
+    w, z, weight = inner.output, inner.z, rows.weight[:, None]
+    _, push = jax.linearize(lambda f: features(model, unravel(f), rows.x), flat)
+    pull = jax.linear_transpose(push, flat)
+    curve = partial(loss_curvature, model, inner.values)
+    solve = partial(solve_hessian, inner, rows, penalties)
+
+    def forward(d):
+        dz = push(d)
+        at_fixed = dz @ w
+        change = dz.T @ inner.error + z.T @ (weight * curve(at_fixed))
+        change = -solve(total(change))
+        return at_fixed + z @ change, Net(unravel(d), change)
+
+    def transposed(values, net):
+        solved = solve(total(z.T @ values) + net.output)
+        dz = (values - weight * curve(z @ solved)) @ w.T - inner.error @ solved.T
+        return total(pull(dz)[0]) + ravel_pytree(net.theta)[0]
+
+    return forward, transposed, reduced_gradient(model, theta, inner, penalties, pull)
+
+
+def reduced_gradient(model, theta, inner, penalties, pull):
+    """Return the gradient, in which that of W vanishes at its optimum."""
+    (gradient,) = total(pull(inner.error @ inner.output.T))
+    smooth, _ = ravel_pytree(penalty_product(model, theta))
+    return gradient + penalties.hidden * smooth
+
+
+def full_jacobian(model, net, here, rows, penalties):
+    """Return the same three in all weights."""
+    flat, unravel = ravel_pytree(net)
+
+    def values(flat):
+        net = unravel(flat)
+        return features(model, net.theta, rows.x) @ net.output
+
+    _, push = jax.linearize(values, flat)
+    pull = jax.linear_transpose(push, flat)
+
+    def transposed(values, net):
+        return total(pull(values)[0]) + ravel_pytree(net)[0]
+
+    gradient = transposed(here.error, _penalised(model, net, penalties))
+    return (lambda d: (push(d), unravel(d))), transposed, gradient
+
+
+def _penalised(model, net, penalties):
+    """The derivatives of the penalties."""
+    smooth = penalty_product(model, net.theta)
+    smooth = jax.tree.map(lambda leaf: penalties.hidden * leaf, smooth)
+    return Net(smooth, penalties.output * net.output)
+
+
+@partial(
+    by_rows,
+    compiled=jitted(static_argnames=("model", "projected", "rank")),
+    static=("model",),
+)
+def krylov_model(model, net, rows, penalties, projected, rank):
+    """Return the model projected on a Krylov space of the gradient."""
+    if projected:
+        here = solve_inner(model, net, rows, penalties)
+        found = reduced_jacobian(model, net.theta, here, rows, penalties)
     else:
-        state = state._replace(n_stalled=state.n_stalled + 1)
-    seen = iteration - state.lowest_at >= sweep_length(settings)
-    if stop is None and state.n_stalled >= PATIENCE and seen:
-        stop = "tol"
-    state = state._replace(
-        loss=loss,
-        lowest=min(loss, state.lowest),
-        n_stalled=state.n_stalled if stop is None else math.inf,
-        work_at_evaluation=work,
-    )
-    if not math.isfinite(loss):
-        stop = "non_finite"
-    elif state.level + 1 < n_levels(settings):
-        stop = None
-    return state, report._replace(loss=loss, stop=stop, extra=log_columns(state))
+        here = evaluate(model, net, rows, penalties)
+        found = full_jacobian(model, net, here, rows, penalties)
+    forward, transposed, gradient = found
+
+    def product(d):
+        values, change = forward(d)
+        curved = rows.weight[:, None] * loss_curvature(model, here.values, values)
+        return transposed(curved, _penalised(model, change, penalties))
+
+    spectral, iterations = lanczos(product, gradient, rank=rank, tol=KRYLOV_TOL)
+    return QuadraticModel(spectral, gradient, iterations, here.factors)
 
 
-def evaluate_last(rows, state, settings, projected):
-    """Return the network of all rows, and its loss; None if they are known."""
-    if batches.is_whole(settings) or state.work_at_evaluation == state.work:
-        return None
-    given = settings.model, state.net, rows, settings.penalties
-    net, loss = batches.evaluated(*given, projected)
-    return net, float(loss)
+@partial(by_rows, compiled=jitted(static_argnames=("model", "dual")), static=("model",))
+def dense_model(model, net, rows, penalties, dual):
+    """Return the model in the eigenvectors of the reduced Gauss-Newton matrix.
 
+    With the derivative D of the values at fixed W and the inner Hessian H, W moves by
+    ``J_W = -H^-1 (F + E)``, and the matrix is ``K^T K + alpha B^T B`` for the rows K
 
-def sweep_length(settings):
-    """Return the number of iterations that are no sign of the end: a sweep of batches.
+        sqrt(w) R (D + z J_W),    sqrt(alpha_out) J_W,    where R^T R = S.
 
-    Of epochs, of which each takes two units of work, as many as between evaluations.
+    Where targets are rotated, F and E have no columns in common. Their products cancel
+    each other: E is left out of J_W, and has rows ``H^-1/2 E`` of its own.
+
+    If the rows are fewer than the weights, and B = I, their ``dual`` ``K K^T`` has the
+    same eigenvalues. There only the penalty acts on what is not in the span of the
+    rows, and only its part of the gradient.
     """
-    if batches.is_whole(settings):
-        return _EVALUATED_EVERY // 2 if has_mini_batches(settings.solver) else 1
-    n_batches = -(-settings.n_rows // batches.batch_size(settings))
-    return n_batches * settings.solver.iterations_per_batch
+    inner = solve_inner(model, net, rows, penalties)
+    flat, unravel = ravel_pytree(net.theta)
+    _, pull = jax.vjp(lambda f: features(model, unravel(f), rows.x), flat)
+    gradient = reduced_gradient(model, net.theta, inner, penalties, pull)
+    at_fixed, by_error = derivatives(model, net.theta, inner, rows, pull)
+    n, weight, p = flat.size, rows.weight[:, None, None], None
+    if model.loss != "squared":
+        p = probabilities(inner.values)
+
+    def root(u):
+        """``R u`` of shape (m, c)."""
+        if p is None:
+            return u
+        u = all_classes(u)
+        return jnp.sqrt(p) * (u - jnp.sum(p * u, axis=1, keepdims=True))
+
+    curve = partial(loss_curvature, model, inner.values)
+    curved = weight * jax.vmap(curve, -1, -1)(at_fixed)
+    fit, by_error = total((jnp.einsum("ik,iqn->kqn", inner.z, curved), by_error))
+    rotated = features_are_fewer(model, inner.output)
+    change = -solve_hessian(inner, rows, penalties, fit if rotated else fit + by_error)
+    moved = at_fixed + jnp.einsum("ik,kqn->iqn", inner.z, change)
+    own = (jnp.sqrt(weight) * jax.vmap(root, -1, -1)(moved)).reshape(-1, n)
+    shared = jnp.sqrt(penalties.output) * change.reshape(-1, n)
+    if rotated:
+        own_by_error = inner.factors.half(by_error).reshape(-1, n)
+        shared = jnp.concatenate([shared, own_by_error])
+    if dual:
+        rows_of = jnp.concatenate([all_rows(own), shared])
+        spectral = _dual_eigenvectors(rows_of, gradient, flat, penalties.hidden)
+    else:
+        matrix = total(symmetric_product(own.T)) + symmetric_product(shared.T)
+        matrix = matrix + penalties.hidden * penalty_matrix(model, net.theta)
+        values, vectors = eigenpairs(matrix)
+        slopes = vectors.T @ gradient
+        spectral = SpectralModel(jnp.maximum(values, 0), slopes, vectors)
+    unknowns = jnp.int32(inner.output.size)
+    return QuadraticModel(spectral, gradient, unknowns, inner.factors)
 
 
-def log_columns(state, evaluated=True):
-    """Return further columns of the log."""
-    columns = {"work_units": state.work, "level": state.level}
-    return {**columns, "evaluated_on_all_rows": evaluated}
+def _dual_eigenvectors(rows, gradient, flat, alpha):
+    """The model of ``rows^T rows + alpha I``, by way of ``rows rows^T``."""
+    gram, left = eigenpairs(symmetric_product(rows))
+    usable = gram > gram.shape[0] * jnp.finfo(gram.dtype).eps * gram[-1]
+    scale = jnp.where(usable, lax.rsqrt(jnp.where(usable, gram, 1)), 0)
+    basis = rows.T @ (left * scale[None, :])
+    # The part of the penalty's gradient that lies outside.
+    outside = flat - basis @ (basis.T @ flat)
+    length = jnp.linalg.norm(outside)
+    last = outside / jnp.where(length > 0, length, 1)
+    values = jnp.append(jnp.where(usable, gram, 0), 0) + alpha
+    slopes = jnp.append(basis.T @ gradient, alpha * length)
+    return SpectralModel(values, slopes, jnp.concatenate([basis, last[:, None]], 1))
 
 
-# --- levels --------------------------------------------------------------------------
+def derivatives(model, theta, inner, rows, pull):
+    """Return those of the values at fixed W (m, c, n), and ``E = dz^T e`` (p, q, n).
+
+    For least squares the targets may be rotated, which changes no product over them:
+    where the features are fewer, so are the directions of W.
+    """
+    output = inner.output
+    eye = jnp.eye(len(output), dtype=output.dtype)
+    if features_are_fewer(model, output):
+        dz = value_jacobian(model, theta, eye[:, :-1], rows.x)  # the last one is zero
+        at_fixed = jnp.einsum("qa,ian->iqn", upper_factor(output[:-1].T), dz)
+        by_error = jnp.einsum("ian,iq->aqn", dz, inner.error)
+        return at_fixed, jnp.pad(by_error, ((0, 1), (0, 0), (0, 0)))
+
+    # The derivatives of sum_i z_ik e_i are pulled back through the network, for one
+    # feature k at a time: from those of the features of every row, which fill the
+    # memory, it took up to fourteen times as long.
+    def of_feature(unit):
+        of_target = jax.vmap(lambda e: pull(e[:, None] * unit[None, :])[0], 1)
+        return of_target(inner.error)
+
+    by_error = lax.map(of_feature, eye)
+    return value_jacobian(model, theta, output, rows.x), by_error
 
 
-def n_levels(settings):
-    """Return the number of levels of the network, 1 if it defines none."""
-    return getattr(settings.model.network, "n_levels", 1)
+def value_jacobian(model, theta, output, x):
+    """Return the derivative of the values at fixed W, of shape (m, q, n)."""
+    flat, unravel = ravel_pytree(theta)
 
+    def values(flat, row):
+        return (features(model, unravel(flat), row[None, :]) @ output)[0]
 
-def level_ends(state, settings):
-    """Whether the next iteration belongs to a finer level."""
-    if state.level + 1 >= n_levels(settings):
-        return False
-    share = -(-settings.max_iter // n_levels(settings))
-    return state.n_stalled == math.inf or state.iteration >= share * (state.level + 1)
-
-
-def on_finer_level(state, settings):
-    """Return the state on the next level, with the same function of the rows."""
-    theta = settings.model.network.refine(jax.tree.map(np.asarray, state.net.theta))
-    return state._replace(
-        net=Net(jax.device_put(theta), state.net.output),
-        lowest=math.inf,
-        radius=math.nan,
-        lowest_at=state.iteration,
-        n_stalled=0,
-        level=state.level + 1,
-        memory=None,
-    )
+    derivative = jax.jacrev if output.shape[1] <= flat.size else jax.jacfwd
+    return jax.vmap(derivative(values), in_axes=(None, 0))(flat, x)
 
 
 # --- the step ------------------------------------------------------------------------
@@ -238,29 +315,65 @@ class TrialStep(NamedTuple):
 
 
 def gauss_newton(rows, state, settings, projected):
-    """Take a step from a network whose loss is known, as :func:`iterate` asks for."""
-    # 2. and 3. Linearisation, and the spectral form of the Gauss-Newton matrix.
+    """Take a step from a network whose loss is known, in the trust region.
+
+    The state, the report and the number of passes over the rows are returned. With a
+    fixed shift ``settings.damping`` rejected steps are halved.
+    """
     found, passes = quadratic_model(state.net, rows, settings, projected)
-    # 4. Trust-region steps, until one is accepted.
-    given = state.net, found, rows, settings.penalties, projected
-    attempt = partial(try_step, settings.model, *given)
-    trial, gain_ratio, radius, n_trials = find_step(state, attempt, settings)
+    given = settings.model, state.net, found, rows, settings.penalties, projected
+    cast = settings.tol.dtype.type
+    # Half of a step as often as it has digits is none.
+    eps, most = float(np.finfo(cast).eps), np.finfo(cast).nmant
+
+    def attempt(radius, fraction):
+        return try_step(*given, cast(radius), settings.damping, cast(fraction))
+
+    radius, fraction, promised, n_trials, best = state.radius, 1.0, None, 0, None
+    while best is None and n_trials < most:
+        trial, n_trials = attempt(radius, fraction), n_trials + 1
+        predicted, length = float(trial.predicted), float(trial.length)
+        actual = state.loss - float(trial.loss)
+        gain = actual / predicted if predicted > 0 else math.nan
+        promised = predicted if promised is None else promised
+        if not predicted > eps * abs(state.loss) or not length > 0:
+            break
+        radius = float(trial.radius)
+        if not gain > 0:
+            radius = min(radius, length) / 2
+            fraction = 1.0 if settings.damping is None else fraction / 2
+            continue
+        best = trial
+        # A step that did better than predicted is doubled while that lowers the loss;
+        # with less, doubling never paid in fits of six kinds.
+        while settings.damping is None and gain > 1 and n_trials < most:
+            fraction *= 2
+            longer, n_trials = attempt(radius, fraction), n_trials + 1
+            if not float(longer.loss) < float(best.loss):
+                break
+            best = longer
+        if gain < 1 - _GROW:
+            radius = length / 2
+        elif gain > _GROW:
+            radius = max(radius, 1.5 * float(best.length))
     stop = None
-    if trial is None:  # no further iteration would find one
-        stop = "rounding" if gain_ratio == 0 else "line_search"
-        trial = TrialStep(state.net, state.loss, 0.0, 0.0, math.nan, radius)
+    if best is None:  # no further iteration would find one
+        # Where even the first step promised next to nothing, the loss is at rounding.
+        flat = promised <= eps ** (2 / 3) * abs(state.loss)
+        stop, gain = ("rounding", 0.0) if flat else ("line_search", math.nan)
+        best = TrialStep(state.net, state.loss, 0.0, 0.0, math.nan, radius)
     report = Report(
-        loss=float(trial.loss),
+        loss=float(best.loss),
         # That of BLAS, whose squares do not overflow.
         grad_norm=float(linalg.norm(np.asarray(found.gradient), check_finite=False)),
-        step_size=float(trial.length),
-        damping=float(trial.shift),
-        gain_ratio=gain_ratio,
+        step_size=float(best.length),
+        damping=float(best.shift),
+        gain_ratio=gain,
         inner_iterations=int(found.inner_iterations),
         stop=stop,
     )
     spectrum = np.sort(np.asarray(found.spectral.values))[::-1]
-    state = state._replace(net=trial.net, radius=radius, spectrum=spectrum)
+    state = state._replace(net=best.net, radius=radius, spectrum=spectrum)
     return state, report, passes + n_trials
 
 
@@ -289,48 +402,3 @@ def try_step(model, net, found, rows, penalties, projected, radius, damping, fra
         loss = objective(model, moved, rows, penalties)
     predicted, length = decrease(spectral, coordinates), jnp.linalg.norm(coordinates)
     return TrialStep(moved, loss, predicted, length, shift, radius)
-
-
-def find_step(state, attempt, settings):
-    """Try steps until one lowers the loss enough; None where none does.
-
-    The trust region adapts to them; with a fixed shift ``settings.damping`` rejected
-    steps are halved. ``attempt(radius, damping, fraction)`` makes a :class:`TrialStep`,
-    of which ``fraction`` is taken. The gain ratio, actual over predicted decrease, the
-    next radius and the number of trials are returned too; without a step the ratio is
-    0 if the loss is at rounding.
-    """
-    cast = settings.dtype.type
-    # Half of a step as often as it has digits is none.
-    eps, most = float(np.finfo(cast).eps), np.finfo(cast).nmant
-    radius, fraction, promised = state.radius, 1.0, None
-    for n_trials in range(1, most + 1):
-        trial = attempt(cast(radius), settings.damping, cast(fraction))
-        predicted, length = float(trial.predicted), float(trial.length)
-        actual = state.loss - float(trial.loss)
-        gain = actual / predicted if predicted > 0 else math.nan
-        promised = predicted if promised is None else promised
-        if not predicted > eps * abs(state.loss) or not length > 0:
-            break
-        radius = float(trial.radius)
-        if not gain > 0:
-            radius = min(radius, length) / 2
-            fraction = 1.0 if settings.damping is None else fraction / 2
-            continue
-        # A step that did better than predicted is doubled while that lowers the loss;
-        # with less, doubling never paid in fits of six kinds.
-        while settings.damping is None and gain > 1 and n_trials < most:
-            fraction *= 2
-            longer = attempt(cast(radius), settings.damping, cast(fraction))
-            n_trials += 1
-            if not float(longer.loss) < float(trial.loss):
-                break
-            trial = longer
-        if gain < 1 - _GROW:
-            radius = length / 2
-        elif gain > _GROW:
-            radius = max(radius, 1.5 * float(trial.length))
-        return trial, gain, radius, n_trials
-    # Where even the first step promised next to nothing, the loss is at rounding.
-    flat = promised <= eps ** (2 / 3) * abs(state.loss)
-    return None, 0.0 if flat else math.nan, radius, n_trials

@@ -7,17 +7,14 @@ classes, which are networks without hidden layers, and a Gaussian process.
 """
 
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import log_softmax, logsumexp
 
-from sklearn_gn.arrays.threads import in_threads
-from sklearn_gn.bayes import evidence_gn, laplace
+from sklearn_gn.bayes import laplace
 from sklearn_gn.bayes.gaussian_process import GaussianProcess
 from sklearn_gn.bayes.layers import (
-    Layers,
     RegularisedLayers,
     block_size,
     curvatures,
@@ -25,31 +22,33 @@ from sklearn_gn.bayes.layers import (
     residuals,
     with_one,
 )
-from sklearn_gn.data.rows_source import row_blocks
+from sklearn_gn.data.rows_source import part_length, row_blocks
 from sklearn_gn.linalg.factors import solve_general
-from sklearn_gn.linalg.large_gram import work_of
 from sklearn_gn.optim.multinomial import all_classes
-
-_WORK_OF_A_THREAD = 3e7  # products of matrix entries in a step that a thread pays for
-BLOCK_NUMBERS = 2**22  # of the rows that predictions take at a time
 
 
 class Member(NamedTuple):
     """One model of a committee."""
 
-    model: Layers | GaussianProcess
-    net: RegularisedLayers
+    net: RegularisedLayers  # with its model, Layers or a GaussianProcess
     share: Any = None  # in predictions, a number or (k,); None before it is known
     known: Any = None  # after the fit, a Summary of sklearn_gn.varpro.candidates
+
+    @property
+    def model(self):
+        """The model whose parameters these are."""
+        return self.net.model
 
     def values(self, x):
         """Return the values at rows in the units of the fit, of shape (m, k)."""
         return self.model.values(self.net.theta, x)
 
-    def with_output(self, changed):
-        """Return the member whose output layer is a function of the one it has."""
+    def with_output(self, factor=1.0, moved=0.0):
+        """Return the member whose values have a factor, and other constants."""
         output, layers = self.model.split(self.net.theta)
-        theta = self.model.join(changed(output), layers)
+        output = factor * output
+        output[0] += moved
+        theta = self.model.join(output, layers)
         return self._replace(net=self.net._replace(theta=theta))
 
 
@@ -60,55 +59,8 @@ def is_process(member):
 
 def networks_of(members):
     """Return the members with as many hidden layers as the first, which has all."""
-    depth = len(members[0].model.sizes) if members else 0
-    return tuple(
-        m for m in members if not is_process(m) and len(m.model.sizes) == depth
-    )
-
-
-# --- starts --------------------------------------------------------------------------
-
-
-def first_member(model, rows, n_effective, rng):
-    """Return a member with random hyperplanes and small coefficients.
-
-    The linear term is that of the data for the squared loss; for classes, the constants
-    are the logarithms of their shares. Hyperplanes go through random rows.
-    """
-    d, k, x = model.sizes[0], model.n_values, with_one(rows.x)
-    output, size = np.zeros((model.n_linear, k)), 1.0  # of the values
-    coef = rng.standard_normal((model.n_linear - 1 - d, k))
-    if model.loss == "squared":
-        size = math.sqrt(float(rows.weight @ np.sum(rows.y**2, axis=1)) / k)
-        output[: 1 + d] = evidence_gn.linear_fit(x.T, rows, n_effective)
-        coef *= np.ptp(rows.y, axis=0) > 0  # a target that is constant needs no neurons
-    else:
-        # A class may be without weight here; its share is that of half a row then.
-        output[0] = log_odds(np.maximum(rows.weight @ rows.y, 0.5 / n_effective), k)
-    output[1 + d :] = evidence_gn.START_COEF * size * coef
-    cumulated, layers = np.cumsum(rows.weight), []
-    for number, (width, n_inputs) in enumerate(model.shapes()):
-        direction = rng.standard_normal((width, n_inputs - 1))
-        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-        inputs = x[1 + np.array(model.features)]
-        if layers:
-            part = model._replace(activations=model.activations[:number])
-            inputs = forward(part, layers, x)[-1].values
-        drawn = np.searchsorted(cumulated, rng.uniform(size=width) * cumulated[-1])
-        point = inputs[:, np.minimum(drawn, inputs.shape[1] - 1)]
-        # Near the rows, so that their side is not left to rounding.
-        bias = -1e-9 - np.sum(direction * point.T, axis=1)
-        layers.append(np.concatenate([bias[:, None], direction], axis=1))
-    alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
-    alpha[:2] = 1 / size**2 if size > 0 else 1.0
-    theta = model.join(output, layers)
-    return Member(model, RegularisedLayers(theta, alpha, None, gamma, -math.inf))
-
-
-def log_odds(p, n_values):
-    """Return the values, one or one a class, of probabilities up to a factor."""
-    p = np.log(p)
-    return p[1:] - p[:1] if n_values == 1 else p - np.mean(p)
+    own = [m for m in members if not is_process(m)]
+    return tuple(m for m in own if len(m.model.sizes) == len(own[0].model.sizes))
 
 
 def in_units(member, before, after):
@@ -129,32 +81,7 @@ def in_units(member, before, after):
         output *= before.y_scale / after.y_scale
         output[0] += (before.y_center - after.y_center) / after.y_scale
     beta = net.beta if after.same_as(before) else None
-    return Member(model, net._replace(theta=model.join(output, layers), beta=beta))
-
-
-# --- side by side --------------------------------------------------------------------
-
-
-def is_worth_threads(model, rows):
-    """Whether a step of a network is long enough for a thread of its own."""
-    return work_of(len(rows.x), len(model.groups())) > _WORK_OF_A_THREAD
-
-
-def side_by_side(function, members, heavy=True):
-    """Return a function of every member, computed in threads where these pay.
-
-    Nearly all time of large members is spent in BLAS and LAPACK; small ones would only
-    wait for each other.
-    """
-    if not heavy:
-        return [function(member) for member in members]
-    found = [None] * len(members)
-
-    def compute(number):
-        found[number] = function(members[number])
-
-    in_threads([partial(compute, number) for number in range(len(members))])
-    return found
+    return Member(net._replace(theta=model.join(output, layers), beta=beta))
 
 
 # --- predictions ---------------------------------------------------------------------
@@ -162,7 +89,7 @@ def side_by_side(function, members, heavy=True):
 
 def blockwise(function, x, numbers=1000):
     """A function of rows, block by block, where a row takes so many numbers."""
-    size = max(32, BLOCK_NUMBERS // numbers)
+    size = part_length(numbers)
     starts = range(0, len(x), size)
     return np.concatenate([function(x[start : start + size]) for start in starts])
 
@@ -228,16 +155,10 @@ def variances(members, x):
 
 def posterior_variances(member, x):
     """Return the variances of a member's values, of shape (m, k)."""
-    model, net, covariance = member.model, member.net, member.known.covariance.get()
+    covariance = member.known.covariance.get()
     if is_process(member):
-        return model.variances(covariance, x)
-    jacobian, k = model.jacobian(net.theta, x), model.n_values
-    hidden = np.arange(k * model.n_linear, len(net.theta))
-    found = np.empty((len(x), k))
-    for t in range(k):  # the other targets' output weights have no part in it
-        used = slice(None) if k == 1 else np.r_[t : k * model.n_linear : k, hidden]
-        found[:, t] = laplace.posterior_variances(covariance, jacobian[t, used], used)
-    return found
+        return member.model.variances(covariance, x)
+    return laplace.value_variances(member.model, member.net.theta, covariance, x)
 
 
 # --- rows left out -------------------------------------------------------------------
@@ -245,17 +166,11 @@ def posterior_variances(member, x):
 
 def left_out_errors(member, n_effective, rows):
     """Return errors and variances, (m, k), of a regression at left-out rows."""
-    beta, found = member.net.beta, []
-    for x, y, weight in _blocks(member, rows):
-        leverage = beta * posterior_variances(member, x)
-        found.append(
-            [
-                laplace.left_out_errors(a, leverage, weight, n_effective)
-                for a in (member.values(x) - y, np.ones_like(leverage))
-            ]
-        )
-    errors, factors = np.concatenate(found, axis=1)
-    return errors, factors / beta
+    leverage = member.net.beta * posterior_variances(member, rows.x)
+    residuals = member.values(rows.x) - rows.y
+    given = residuals, leverage, rows.weight, n_effective
+    errors, factors = laplace.left_out_errors(*given)
+    return errors, factors / member.net.beta
 
 
 def left_out_values(member, n_effective, rows):
@@ -271,7 +186,8 @@ def left_out_values(member, n_effective, rows):
     For the squared loss of a linear model this is exact.
     """
     model, covariance, moved = member.model, member.known.covariance.get(), []
-    for x, y, weight in _blocks(member, rows):
+    width = model.n_values * len(member.net.theta)
+    for x, y, weight in row_blocks(rows, block_size(width)):  # they stay in cache
         u, jacobian = member.values(x), model.jacobian(member.net.theta, x)
         spread = np.einsum("tpm,spm->mts", jacobian, covariance @ jacobian)
         # A row that stands for several is left out once only.
@@ -281,9 +197,3 @@ def left_out_values(member, n_effective, rows):
         without = solve_general(np.eye(u.shape[1]) - share, pull)
         moved.append(u + (spread @ without)[:, :, 0])
     return np.concatenate(moved)
-
-
-def _blocks(member, rows):
-    """Return blocks of rows whose derivatives stay in cache."""
-    width = member.model.n_values * len(member.net.theta)
-    return row_blocks(rows, block_size(rows, width))

@@ -5,6 +5,7 @@ Those of a committee are in :mod:`sklearn_gn.varpro.members`.
 
 import math
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,64 +16,58 @@ from sklearn_gn.arrays.blocks import sum_rows, symmetric_product
 from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.bayes.laplace import degrees_of_freedom, factor_with_floor, safe_norm
 from sklearn_gn.linalg.large_gram import LARGEST_DENSE
-from sklearn_gn.varpro.members import BLOCK_NUMBERS
+from sklearn_gn.varpro.gnvpro import value_jacobian
 from sklearn_gn.varpro.problem import (
+    Model,
     Net,
     Penalties,
     features,
     penalty_matrix,
     predict_values,
 )
-from sklearn_gn.varpro.reduced import value_jacobian
 
 
-class ErrorBars:
-    """Standard deviations of the predicted means of a least-squares fit.
+class ErrorBars(NamedTuple):
+    """Standard deviations of the predicted means of a least-squares fit."""
 
-    The Gauss-Newton matrix is that of all weights in a small network, of the output
-    layer alone in one of more than 2,000, or fitted to rows in chunks, whose features
-    ``z`` are given. It is computed at the first request of a variance; until then the
-    training rows are kept, and ``noise`` is None: the factors (q,) from roots of
-    variances to standard deviations. ``batch_rows`` may be computed at a time.
-    """
+    model: Model
+    net: Net  # in a unit of the targets that keeps squares in the range of floats
+    joint: bool  # whether of all weights, or else of those of the output layer
+    root: Any  # factor of their Gauss-Newton matrix
+    noise: np.ndarray  # (q,)  from roots of variances to standard deviations
+    degrees_of_freedom: float
 
-    def __init__(self, model, net, rows, penalties, n_samples, z=None):
-        self._model, self._rows, self._z = model, rows, z
-        # A power of two as unit of the targets: squares stay in the range of floats.
+    @classmethod
+    def of(cls, model, net, rows, penalties, n_samples, z=None):
+        """Return those of a network that was fitted to rows.
+
+        All weights count in a small network; in one of more than 2,000, or fitted to
+        rows in chunks, whose features ``z`` are given, those of the output layer.
+        """
         size = float(np.max(np.abs(net.output)))
         power = round(math.log2(size)) if 0 < size < math.inf else 0
-        self._n_samples, self._unit = n_samples, net.output.dtype.type(2.0**power)
-        self._net = Net(net.theta, net.output / self._unit)
+        unit = net.output.dtype.type(2.0**power)
+        net = Net(net.theta, net.output / unit)
         # Of tiny outputs it may exceed the floats, the largest of which holds as well.
         with np.errstate(over="ignore"):
-            hidden = penalties.hidden / self._unit / self._unit
-        most = np.finfo(np.asarray(hidden).dtype).max
-        self._penalties = Penalties(np.minimum(hidden, most), penalties.output)
+            hidden = np.asarray(penalties.hidden / unit / unit)
+        hidden = np.minimum(hidden, np.finfo(hidden.dtype).max)
         n_weights = net.output.size + dimension(net.theta)
-        self._joint = n_weights <= LARGEST_DENSE and z is None
-        self._root = self.noise = self.degrees_of_freedom = None
-        order = n_weights if self._joint else net.output.shape[0]
-        self.batch_rows = max(32, BLOCK_NUMBERS // (net.output.shape[1] * order))
+        joint = n_weights <= LARGEST_DENSE and z is None
+        penalties = Penalties(hidden, penalties.output)
+        found = posterior(model, net, rows, penalties, joint, z)
+        values = predict_values(model, net, rows.x) if z is None else z @ net.output
+        (root, n_parameters), values = backend.to_numpy((found, values))
+        error = (values - rows.y / unit).astype(np.float64)
+        size = safe_norm(np.sqrt(rows.weight.astype(np.float64))[:, None] * error, 0)
+        q = rows.y.shape[1] if joint else 1
+        left = degrees_of_freedom(n_samples, q, float(n_parameters))
+        noise = np.sqrt(q / left) * size * float(unit)
+        return cls(model, net, joint, root, noise, left)
 
     def variances(self, x):
         """Return the variances for unit noise, of shape (m, q) or (m, 1)."""
-        if self._root is None:
-            self._compute()
-        return predictive_variance(self._model, self._net, self._root, x, self._joint)
-
-    def _compute(self):
-        """Compute the factor of the matrix and the noise; forget the rows."""
-        model, net, rows, z = self._model, self._net, self._rows, self._z
-        found = posterior(model, net, rows, self._penalties, self._joint, z)
-        values = predict_values(model, net, rows.x) if z is None else z @ net.output
-        (root, n_parameters), values = backend.to_numpy((found, values))
-        error = (values - rows.y / self._unit).astype(np.float64)
-        size = safe_norm(np.sqrt(rows.weight.astype(np.float64))[:, None] * error, 0)
-        q = rows.y.shape[1] if self._joint else 1
-        left = degrees_of_freedom(self._n_samples, q, float(n_parameters))
-        self.noise = np.sqrt(q / left) * size * float(self._unit)
-        self.degrees_of_freedom = left
-        self._root, self._rows, self._z = root, None, None
+        return predictive_variance(self.model, self.net, self.root, x, self.joint)
 
 
 @partial(jax.jit, static_argnames=("model", "joint"))

@@ -17,7 +17,7 @@ from sklearn_gn.base import unchanged_on_failure
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.chunks import takes_only_chunks
 from sklearn_gn.data.rows import validate_data
-from sklearn_gn.data.rows_source import CheckedRows
+from sklearn_gn.data.rows_source import part_length
 from sklearn_gn.solvers import NETWORK_SOLVERS, Solver
 from sklearn_gn.varpro import members
 from sklearn_gn.varpro.estimator import _VarProNet
@@ -342,12 +342,6 @@ class VarProNetRegressor(
         self._fit_chunks(chunks, None, X_val, y_val)
         return self
 
-    def _checked_chunks(self, chunks, first, classes):
-        """Return chunks, checked as they are read, and the number of targets."""
-        _, y, *_ = self._checked_rows(*(array[:1] for array in first[:2]))
-        n_targets = y.shape[1]
-        return CheckedRows.of_targets(chunks, self.n_features_in_, n_targets), n_targets
-
     # -- predictions -------------------------------------------------------------------
 
     @overload
@@ -409,17 +403,23 @@ class VarProNetRegressor(
                 std = np.sqrt(members.blockwise(known, x, max(1000, size)))
             with np.errstate(over="ignore"):  # what is no float is infinite
                 return std * scaling.y_scale
-        bars = self._error_bars
-        variance = self._in_batches(bars.variances, x, bars.batch_rows)
+        bars = self._bars()
+        batch_rows = part_length(len(scaling.y_center) * len(bars.root.root))
+        variance = self._in_batches(bars.variances, x, batch_rows)
         return np.sqrt(variance) * bars.noise * scaling.y_scale
+
+    def _bars(self):
+        """The error bars of one network, computed at the first request."""
+        with backend.scope(*self._dtype_and_device()):
+            return self._error_bars.get()
 
     def _noise_std(self):
         if hasattr(self, "noise_std_"):
             return super()._noise_std()
-        noise = self._error_bars.noise * self._fitted[2].y_scale
+        noise = self._bars().noise * self._fitted[2].y_scale
         return float(noise[0]) if self._single_target else noise
 
     def _noise_freedom(self):
         if hasattr(self, "noise_std_"):
             return super()._noise_freedom()
-        return self._error_bars.degrees_of_freedom
+        return self._bars().degrees_of_freedom

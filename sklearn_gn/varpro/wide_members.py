@@ -36,15 +36,20 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit
 
+from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes import evidence
 from sklearn_gn.bayes.layers import forward, linear_inputs, with_one
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.linalg.factors import factor
-from sklearn_gn.optim.multinomial import bounding_curvature
+from sklearn_gn.optim.multinomial import (
+    all_classes,
+    bounding_curvature,
+    cross_entropy,
+    margins,
+    to_columns,
+)
 from sklearn_gn.optim.solver import Report, Rows
-from sklearn_gn.varpro.members import side_by_side
 
 EPOCHS = 20  # in which the damping rises; the last half once more on all rows
 _FIRST_DAMPING = 0.1  # of the curvature, which it reaches in the last epoch
@@ -128,12 +133,12 @@ def run_epoch(member, rows, n_effective, damping, dtype, rng):
     of_output, of_layers = model.split(penalties)
     penalties = of_output[:, 0], *(layer[0] for layer in of_layers)
     penalties = [a.astype(dtype) for a in penalties]
-    n, total = len(rows.x), 0.0
+    n, label, total = len(rows.x), np.argmax(rows.y, axis=1), 0.0
     for index in np.array_split(rng.permutation(n), max(1, round(n / _BATCH))):
         share = np.sum(rows.weight[index])
         batch = (
             with_one(rows.x[index]).astype(dtype),
-            rows.y[index].T.astype(dtype),
+            label[index],
             (rows.weight[index] / share).astype(dtype),
         )
         maps, loss = batch_step(model, maps, batch, penalties, damping)
@@ -150,13 +155,14 @@ def batch_step(model, maps, batch, penalties, damping):
 
     The maps, of shape (values, inputs), are the output layer, then the hidden layers;
     the penalties are those of each input. A batch has a one and the features, of shape
-    (1 + d, b), probabilities of the classes (C, b), and weights that sum to one.
+    (1 + d, b), the numbers of the classes, and weights that sum to one.
     """
-    x, y, weight = batch
+    x, label, weight = batch
     output, *layers = maps
     trace = forward(model, layers, x)
     inputs = [linear_inputs(model, x, trace), *(layer.inputs for layer in trace)]
-    margin, gradient = margins(output @ inputs[0], y)
+    of_true = margins(all_classes((output @ inputs[0]).T), label)
+    gradient = -to_columns(of_true.gradient).T
     # The derivatives of the margins in the values, and in the neurons of each layer.
     back, upper = [], output[:, 1 + model.n_slopes :].T @ gradient
     for layer, own in zip(reversed(layers), reversed(trace), strict=True):
@@ -174,8 +180,8 @@ def batch_step(model, maps, batch, penalties, damping):
         (q.T @ q) * (h.T @ (h / shift[:, None]))
         for q, h, shift in zip(back, inputs, shifts, strict=True)
     )
-    residual = weight * expit(-margin)
-    root = np.sqrt(weight * bounding_curvature(margin))
+    residual = weight * of_true.p_rest
+    root = np.sqrt(weight * bounding_curvature(of_true.margin))
     along = kernel @ residual - sum(
         np.sum(q * (pull @ h), axis=0)
         for q, h, pull in zip(back, inputs, pulls, strict=True)
@@ -189,24 +195,7 @@ def batch_step(model, maps, batch, penalties, damping):
         a + ((z * q) @ h.T) / shift - pull
         for a, q, h, shift, pull in zip(maps, back, inputs, shifts, pulls, strict=True)
     ]
-    return moved, float(weight @ np.logaddexp(0, -margin))
-
-
-def margins(u, y):
-    """Return the margins of the true classes, (b,), and their derivatives in u, (k, b).
-
-    One row of the values u, of shape (k, b), stands for two classes. y, of shape
-    (C, b), is one for the true class and zero elsewhere.
-    """
-    if len(u) == 1:
-        sign = y[1:] - y[:1]
-        return (sign * u)[0], sign
-    rest = np.where(y > 0, -np.inf, u)
-    top = np.max(rest, axis=0)
-    rest = np.exp(rest - top)
-    total = np.sum(rest, axis=0)
-    margin = np.sum(y * u, axis=0) - (top + np.log(total))
-    return margin, y - rest / total
+    return moved, float(weight @ cross_entropy(of_true.margin))
 
 
 # --- rows left out -------------------------------------------------------------------

@@ -6,10 +6,11 @@ from numpy.testing import assert_allclose
 
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
 from sklearn_gn.bayes import evidence, evidence_gn, laplace, layers, low_rank
+from sklearn_gn.bayes.start import first_network
 from sklearn_gn.linalg import large_gram
 from sklearn_gn.linalg import low_rank as linalg_low_rank
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.varpro import committee, members
+from sklearn_gn.varpro import committee
 
 
 def multilayer(n_targets=1, m=400, d=6, width=9):
@@ -21,7 +22,7 @@ def multilayer(n_targets=1, m=400, d=6, width=9):
     x, y = rng.standard_normal((m, d)), rng.standard_normal((m, n_targets))
     weight = rng.uniform(0.5, 2, m)
     rows = Rows(x, y, weight / weight.sum())
-    start = members.first_member(model, rows, m, np.random.RandomState(0)).net.theta
+    start = first_network(model, rows, m, np.random.RandomState(0)).theta
     return model, start + 0.2 * rng.standard_normal(len(start)), rows
 
 

@@ -4,12 +4,10 @@ import json
 import pickle
 import re
 import threading
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import numpy as np
 import pytest
 from joblib import parallel_backend
@@ -111,46 +109,42 @@ def test_finished_fit_is_not_repeated_but_goes_on_with_a_larger_budget(tmp_path)
     assert model.set_params(max_iter=5).fit(X, y).n_iter_ == 5
 
 
-def one_start(rows, net, options):
-    """Start LM from one network only."""
-    return ALGORITHMS["lm"].init(rows, jax.tree.map(lambda a: a[None], net), options)
+def in_turn(**changes):
+    """An estimator whose starts run one after the other."""
+    words = {"alpha": 1e-2, "max_iter": 200, "tol": 1e-2, "random_state": 0}
+    return VarProNetRegressor(hidden_layer_sizes=(3,), **{**words, **changes})
 
 
-# LM whose starts run one after the other.
-IN_TURN = replace(ALGORITHMS["lm"], init=one_start, side_by_side=False)
-LM_IN_TURN = Given(IN_TURN, relocations=0)
+class Interrupting:
+    """Presses Ctrl-C at the beginning of an iteration."""
 
+    def __init__(self, number):
+        self.number = number
 
-def lm_pressed(part, number, pressed):
-    """LM, one part of which is interrupted once."""
-    function = getattr(IN_TURN, part)
+    def setup(self, estimator, context):
+        pass
 
-    def wrapper(*args):
-        pressed.append(part)
-        if len(pressed) == number:
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context):
+        if context.task_name == "iteration" and context.task_id == self.number:
             raise KeyboardInterrupt
-        return function(*args)
 
-    return Given(replace(IN_TURN, **{part: wrapper}), relocations=0)
-
-
-class Counter(list):
-    """A list whose content is no part of what is asked."""
-
-    def __reduce__(self):
-        return Counter, ()
+    def on_fit_task_end(self, estimator, context):
+        pass
 
 
-@pytest.mark.parametrize(("part", "number"), [("step", 3), ("init", 2)])
-def test_a_fit_that_ctrl_c_has_ended_is_resumed_bit_for_bit(part, number, tmp_path):
+@pytest.mark.parametrize("in_second_start", [False, True])
+def test_a_fit_that_ctrl_c_has_ended_is_resumed_bit_for_bit(in_second_start, tmp_path):
     X, y = data()
-    settings = {"n_init": 2, "max_iter": 60, "tol": 1e-2}
-    whole = make(LM_IN_TURN, **settings).fit(X, y)
-    model = make(lm_pressed(part, number, Counter()), **settings)
-    model.set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
+    number = in_turn().fit(X, y).n_iter_ if in_second_start else 1
+    whole = in_turn(n_init=2).fit(X, y)
+    file = Checkpoint(tmp_path / "fit.ckpt")
+    model = in_turn(n_init=2).set_callbacks(file, Interrupting(number))
     assert model.fit(X, y).stop_reason_ == "interrupted"
-    assert model.n_iter_ < whole.n_iter_
-    model.fit(X, y)
+    assert model.n_iter_ == number < whole.n_iter_
+    model.set_callbacks(file).fit(X, y)
     np.testing.assert_array_equal(model.predict(X), whole.predict(X))
     assert model.stop_reason_ == whole.stop_reason_
     for name in ("iteration", "loss", "damping"):
@@ -161,12 +155,8 @@ def test_a_fit_that_ctrl_c_has_ended_is_resumed_bit_for_bit(part, number, tmp_pa
 
 def test_starts_that_max_iter_has_cut_off_are_made_up_for(tmp_path):
     X, y = data()
-    settings = {"n_init": 3, "max_iter": 200, "tol": 1e-2}
-    whole = make(LM_IN_TURN, **settings).fit(X, y)
-    first = make(LM_IN_TURN, **{**settings, "n_init": 1}).fit(X, y).n_iter_
-    model = make(LM_IN_TURN, **settings).set_callbacks(
-        Checkpoint(tmp_path / "fit.ckpt")
-    )
+    whole, first = in_turn(n_init=3).fit(X, y), in_turn().fit(X, y).n_iter_
+    model = in_turn(n_init=3).set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
     model.set_params(max_iter=first).fit(X, y)
     assert model.stop_reason_ == "max_iter"
     model.set_params(max_iter=200).fit(X, y)

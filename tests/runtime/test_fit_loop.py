@@ -5,7 +5,6 @@ import time
 import warnings
 from dataclasses import replace
 
-import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +16,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from sklearn_gn import ShallowReLURegressor
+from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
 from sklearn_gn.callbacks import (
     Checkpoint,
     EarlyStopping,
@@ -74,15 +73,6 @@ def raising(function, call, error):
         return function(*args, **kwargs)
 
     return wrapper
-
-
-def one_start(rows, net, options):
-    """Start LM from one network only."""
-    return ALGORITHMS["lm"].init(rows, jax.tree.map(lambda a: a[None], net), options)
-
-
-# LM whose starts run one after the other.
-IN_TURN = replace(ALGORITHMS["lm"], init=one_start, side_by_side=False)
 
 
 def failing(name, call, error=None, *, algorithm=SGGN, **settings):
@@ -261,13 +251,12 @@ def test_ctrl_c_while_an_iteration_is_recorded_drops_that_iteration(call, monkey
 
 
 def test_ctrl_c_between_two_starts_keeps_the_first():
-    X = data()[0]
-    settings = {"max_iter": 50, "tol": 1e-2}
-    two = failing("init", 1, algorithm=IN_TURN, n_init=2, **settings)
-    two.set_params(solver__relocations=0)
-    model = interrupted(two)
-    alone = make("lm", **settings).fit(*data())
-    assert model.n_iter_ == alone.n_iter_ < 50
+    X, y = data()
+    words = {"alpha": 1e-2, "tol": 1e-2, "random_state": 0}  # starts run by turns
+    alone = VarProNetRegressor(hidden_layer_sizes=(3,), **words).fit(X, y)
+    two = VarProNetRegressor(hidden_layer_sizes=(3,), n_init=2, **words)
+    model = interrupted(two.set_callbacks(Interrupting("begin", alone.n_iter_)))
+    assert model.n_iter_ == alone.n_iter_
     np.testing.assert_allclose(model.predict(X), alone.predict(X), rtol=1e-8)
 
 
@@ -500,10 +489,11 @@ def test_scores_on_held_out_rows_by_the_monitor_of_scikit_learn():
 @quiet
 def test_early_stopping_ends_a_start_and_not_the_fit():
     X, y = data(80)
-    in_turn = Given(IN_TURN, relocations=0)
-    model = make(in_turn, early_stopping=True, n_iter_no_change=2, max_iter=500)
-    model.set_params(n_init=3)
-    model.fit(X, y)
+    words = {"alpha": 1e-3, "max_iter": 500, "random_state": 0}
+    words |= {"early_stopping": True, "n_iter_no_change": 2}
+    model = VarProNetRegressor(hidden_layer_sizes=(5,), n_init=3, **words).fit(
+        X, y
+    )  # starts by turns
     assert model.stop_reason_ == "early_stopping"
     one = clone(model).set_params(n_init=1).fit(X, y)
     assert model.n_iter_ > one.n_iter_ + 4

@@ -7,9 +7,9 @@ from sklearn_gn.bayes import evidence
 from sklearn_gn.bayes import evidence_gn as core_gn
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.layers import Layers
+from sklearn_gn.bayes.start import first_network
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn
-from sklearn_gn.shallow_relu.problem import hyperplanes_of_starts
 
 
 def neurons(n, d):
@@ -25,7 +25,7 @@ def options(rows, **changes):
 
 def start(rows, n=8, seed=0):
     rng = np.random.RandomState(seed)
-    return hyperplanes_of_starts("random", None, n, 1, rows, rng)[0]
+    return first_network(neurons(n, rows.x.shape[1]), rows, len(rows.x), rng)
 
 
 def run(rows, net, opt, n_steps=200):
@@ -68,7 +68,8 @@ def test_a_damping_that_exact_steps_have_lowered_is_raised_far_enough():
     y = np.where(x.sum(axis=1) > 0, 1.0, -1.0)[:, None]  # a jump is no network
     rows = Rows(x, y, np.full(200, 1 / 200))
     opt = options(rows)
-    state = core_gn.init_at(shape, rows, theta, np.ones(5), 1e6, opt)
+    net = shape.network(theta, np.ones(5), 1e6, np.ones(5), 0.0)
+    state = core_gn.init_at(rows, net, opt)
     needed = core_gn.accepted_step(shape, rows, state, opt)
     assert needed.shift > 1e3  # from one
     low = state._replace(shift=1e-14)

@@ -195,7 +195,7 @@ def test_iterations_lower_the_loss_and_converge_to_a_network():
     target, rows = make(seed=3)
     rows = rows._replace(y=predict(target, rows.x))
     net = target._replace(hyperplanes=target.hyperplanes + 0.02)
-    net, _ = jax.jit(sggn.initialise)(net, rows, options())
+    net = jax.jit(sggn.fit_output_layer)(net, rows, options())
     result = iteration(net, rows, options(), 25)
     assert float(result.loss) < 1e-22
     norms = np.linalg.norm(np.asarray(result.net.hyperplanes)[:, 1:], axis=1)

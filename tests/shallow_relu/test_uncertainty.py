@@ -14,10 +14,9 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.fitted import (
     fitted_breakpoints,
-    joint_factor,
     posterior,
 )
-from sklearn_gn.shallow_relu.lines import sort_rows
+from sklearn_gn.shallow_relu.lines import condensed_rows, sort_rows
 from sklearn_gn.shallow_relu.network import ShallowReLU, predict
 from sklearn_gn.solvers import JointGN, SgGN
 
@@ -150,7 +149,8 @@ def deviations(knots, coef, rows, variance, sign=1):
     q = coef.shape[1]
     freedom = 1e4 * q - (q * (1 + len(knots)) + np.any(coef != 0, axis=1).sum())
     square = np.full(q, variance * freedom / q)
-    found, _ = posterior(planes, coef, joint_factor(planes, rows), square, 1e4)
+    rows_ = condensed_rows(knots, sort_rows(rows))[0]
+    found, *_ = posterior(planes, coef, rows_, square, 1e4)
     return fitted_breakpoints(found, planes, coef, sort_rows(rows))[1]
 
 
@@ -286,9 +286,8 @@ def test_deviation_equals_the_dense_delta_method():
     rows = Rows(z, np.zeros((60, q)), np.full(60, 1 / 60))
     freedom = 60 * q - n_parameters
     mean_square = np.full(q, variance * freedom / (60 * q))
-    factor = joint_factor(hyperplanes[alive], rows)
-    found, n_found = posterior(
-        hyperplanes[alive], coef[alive], factor, mean_square, 60.0
+    found, _, n_found = posterior(
+        hyperplanes[alive], coef[alive], rows, mean_square, 60.0
     )
     std = found.standard_errors(points)
     assert n_found == n_parameters

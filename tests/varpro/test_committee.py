@@ -18,6 +18,7 @@ from sklearn_gn import (
     VarProNetClassifier,
     VarProNetRegressor,
 )
+from sklearn_gn.arrays import threads
 from sklearn_gn.bayes import laplace
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.data.units import Units
@@ -235,7 +236,7 @@ def test_threads_of_blas_change_nothing():
 
 def test_members_run_side_by_side_as_one_by_one(fitted, monkeypatch):
     model, X, y = fitted  # whose members are too small for threads
-    monkeypatch.setattr(members, "_WORK_OF_A_THREAD", 0)
+    monkeypatch.setattr(threads, "_WORK_OF_A_THREAD", 0)
     other = VarProNetRegressor(n_init=6, random_state=0).fit(X, y)
     assert_allclose(other.predict(X), model.predict(X), rtol=1e-8)
 
@@ -359,8 +360,8 @@ def test_several_targets():
     assert model.output_coef_.shape == (2, model.transform(X).shape[1])
     _, networks, scaling = model._fitted
     x, own = scaling.x(X), []
-    for layers, net, _, known in networks:
-        jacobian, covariance = layers.jacobian(net.theta, x), known.covariance.get()
+    for net, _, known in networks:
+        jacobian, covariance = net.model.jacobian(net.theta, x), known.covariance.get()
         own.append(np.einsum("tpm,pq,tqm->mt", jacobian, covariance, jacobian))
     values, share = [e.predict(X) for e in model.estimators_], shares(model)
     noise = np.array([e.noise_std_**2 for e in model.estimators_])
@@ -707,12 +708,12 @@ def test_large_features_are_multiplied_in_double_precision():
 )
 def test_variances_beyond_the_floats_are_infinite(monkeypatch, precisions, expected):
     # Members that disagree by 2e200; the second ones' shares are one half and one.
+    model = SimpleNamespace(
+        values=lambda theta, x: np.full((len(x), 1), theta), loss="squared"
+    )
     disagreeing = [
         members.Member(
-            SimpleNamespace(
-                values=lambda theta, x: np.full((len(x), 1), theta), loss="squared"
-            ),
-            SimpleNamespace(theta=value, beta=beta),
+            SimpleNamespace(theta=value, beta=beta, model=model),
             known=SimpleNamespace(noise_ratio=np.ones(1)),
         )
         for value, beta in zip((1e200, -1e200), precisions, strict=True)

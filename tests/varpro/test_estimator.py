@@ -26,13 +26,7 @@ from sklearn_gn.solvers import (
     FullGN,
     GNvpro,
 )
-from sklearn_gn.varpro import (
-    batches,
-    gnvpro,
-    inner,
-    posterior,
-    reduced,
-)
+from sklearn_gn.varpro import gnvpro, posterior, problem, training
 from sklearn_gn.varpro.problem import Model
 
 EVALUATED = "evaluated_on_all_rows"  # a column of the log
@@ -323,7 +317,7 @@ def test_folds_and_dampings_compile_once():
         {"varpronetregressor__damping": [None, 1e-3, 1e-2]},
         cv=4,
     )
-    kernels = reduced.dense_model, gnvpro.try_step, inner.with_optimal_output
+    kernels = gnvpro.dense_model, gnvpro.try_step, problem.with_optimal_output
     sizes = [kernel._cache_size() for kernel in kernels]
     quiet(search.fit, X, y)
     # The folds, and all rows once more for the best.
@@ -642,9 +636,11 @@ def test_a_level_ends_with_a_look():
 
 
 def test_many_rows_come_in_batches(monkeypatch):
-    words = f"have {batches.BATCH_ROWS} rows where more than {4 * batches.BATCH_ROWS} "
+    words = (
+        f"have {training.BATCH_ROWS} rows where more than {4 * training.BATCH_ROWS} "
+    )
     assert words in " ".join(GNvpro.__doc__.split())
-    monkeypatch.setattr(batches, "BATCH_ROWS", 30)
+    monkeypatch.setattr(training, "BATCH_ROWS", 30)
     X, y = smooth(130)
     given, auto = (
         quiet(regressor(solver=GNvpro(batch_size=size), max_iter=2).fit, X, y)
@@ -1012,17 +1008,18 @@ def test_an_interrupt_keeps_the_best_network(function, call):
 
 def test_an_interrupt_after_the_last_iteration_keeps_the_network(monkeypatch):
     X, y = smooth(40)
-    original, calls = batches.objective, []
+    original, calls = training.evaluated, []
 
     def interrupted(*arguments):
-        calls.append(arguments)
+        *_, projected = arguments  # not so the loss that is quoted
+        calls.extend([] if projected else [arguments])
         if len(calls) == 1:
             raise KeyboardInterrupt
         return original(*arguments)
 
     model = regressor(alpha=(1e-6, 1e-6), max_iter=2)
     whole = quiet(clone(model).fit, X, y)
-    monkeypatch.setattr(batches, "objective", interrupted)
+    monkeypatch.setattr(training, "evaluated", interrupted)
     quiet(model.fit, X, y)
     assert model.stop_reason_ == "interrupted"
     assert model.loss_ == pytest.approx(whole.loss_, rel=1e-8)

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from sklearn_gn.bayes.layers import residuals
 from sklearn_gn.networks import CNN, MLP, NeuralODE
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.optim.trust_region import (
@@ -19,11 +20,10 @@ from sklearn_gn.optim.trust_region import (
     radius_shift,
 )
 from sklearn_gn.solvers import Adam, GNvpro
-from sklearn_gn.varpro import gnvpro, problem, reduced
-from sklearn_gn.varpro import inner as inner_problem
-from sklearn_gn.varpro.batches import current_batch, shuffled_epochs
+from sklearn_gn.varpro import gnvpro, problem, training
 from sklearn_gn.varpro.posterior import posterior
 from sklearn_gn.varpro.problem import Model, Net, Penalties
+from sklearn_gn.varpro.training import current_batch, shuffled_epochs
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -56,18 +56,18 @@ CASES = [("squared", 3), ("cross_entropy", 2), ("cross_entropy", 4)]
 
 
 def solve_inner(model, *arguments):
-    return compiled_inner(inner_problem.LARGEST_DENSE, model, *arguments)
+    return compiled_inner(problem.LARGEST_DENSE, model, *arguments)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def compiled_inner(limit, *arguments):
     del limit  # a constant of the module, which tests change
-    return inner_problem.solve_inner(*arguments)
+    return problem.solve_inner(*arguments)
 
 
 def solved(loss, n_classes, **words):
     """An example with its best output layer, computed once."""
-    return solved_with(inner_problem.LARGEST_DENSE, loss, n_classes, **words)
+    return solved_with(problem.LARGEST_DENSE, loss, n_classes, **words)
 
 
 @cache
@@ -81,17 +81,17 @@ def solved_with(limit, loss, n_classes, **words):
 @partial(jax.jit, static_argnames="model")
 def forward(model, net, inner, rows, penalties, directions):
     """Images of some directions, and the reduced gradient."""
-    jacobian = reduced.reduced_jacobian(model, net.theta, inner, rows, penalties)
-    values, change = jax.vmap(jacobian.forward)(directions)
-    return (values, change.output), jacobian.gradient
+    found = gnvpro.reduced_jacobian(model, net.theta, inner, rows, penalties)
+    along, _, gradient = found
+    values, change = jax.vmap(along)(directions)
+    return (values, change.output), gradient
 
 
 @partial(jax.jit, static_argnames="model")
 def transposed(model, net, inner, rows, penalties, values, output):
-    jacobian = reduced.reduced_jacobian(model, net.theta, inner, rows, penalties)
-    return jacobian.transposed(
-        values, Net(jax.tree.map(jnp.zeros_like, net.theta), output)
-    )
+    found = gnvpro.reduced_jacobian(model, net.theta, inner, rows, penalties)
+    _, back, _ = found
+    return back(values, Net(jax.tree.map(jnp.zeros_like, net.theta), output))
 
 
 # --- the inner problem ---------------------------------------------------------------
@@ -133,12 +133,12 @@ def reduced_values(model, rows, penalties, start):
     def implicit(theta):
         # One differentiable Newton step from the solution has the derivative of it.
         net = Net(jax.lax.stop_gradient(theta), start)
-        inner = inner_problem.solve_inner(model, net, rows, penalties)
+        inner = problem.solve_inner(model, net, rows, penalties)
         here = jax.lax.stop_gradient(inner.output)
 
         def gradient(output, theta):
             z = problem.features(model, theta, rows.x)
-            e = rows.weight[:, None] * problem.loss_gradient(model, z @ output, rows.y)
+            e = -rows.weight[:, None] * residuals(model, z @ output, rows.y)
             return (z.T @ e + penalties.output * output).ravel()
 
         hessian = jax.jacobian(gradient)(here, jax.lax.stop_gradient(theta))
@@ -394,7 +394,7 @@ def test_posterior_has_the_penalties_of_the_objective(network):
 def settings_of(rows, solver, **words):
     """What the schedule of batches needs to know."""
     n_rows = int(np.count_nonzero(rows.weight))
-    nothing = gnvpro.Settings(*[None] * len(gnvpro.Settings._fields))
+    nothing = training.Settings(*[None] * len(training.Settings._fields))
     return nothing._replace(solver=solver, n_rows=n_rows, seed=0, **words)
 
 
@@ -418,7 +418,7 @@ def test_batches_sweep_over_all_rows_and_hold_no_padding():
 
 
 def test_many_rows_start_with_the_output_layer_of_some():
-    start = gnvpro.init
+    start = training.init
     model, net, rows, penalties = example("squared", 2, m=70)
     rows = rows._replace(y=jnp.sin(rows.x[:, :2]))
     solver = GNvpro(batch_size=30, iterations_per_batch=1)

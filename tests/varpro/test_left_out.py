@@ -47,8 +47,8 @@ def covariance(model, rows, theta, n_effective):
 
 
 def member_of(model, theta, inverse):
-    net = RegularisedLayers(theta, None, 1.0, None, 0.0)
-    return Member(model, net, known=SimpleNamespace(covariance=inverse))
+    net = RegularisedLayers(theta, None, 1.0, None, 0.0, model)
+    return Member(net, known=SimpleNamespace(covariance=inverse))
 
 
 def refitted_values(model, rows):

@@ -17,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from sklearn_gn import VarProNetClassifier
+from sklearn_gn.arrays import threads
 from sklearn_gn.bayes.layers import RegularisedLayers
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.callbacks import Checkpoint
@@ -64,10 +65,10 @@ def test_the_step_is_that_of_a_dense_system(
     matrix = Q.T @ ((rows.weight * curvature)[:, None] * Q)
     right = Q.T @ (rows.weight * expit(-f)) - penalty * theta
     expected = theta + np.linalg.solve(matrix + np.diag(shift), right)
-    net = RegularisedLayers(theta, alpha, 1.0, None, 0.0)
+    net = RegularisedLayers(theta, alpha, 1.0, None, 0.0, model)
     settings = n_effective, damping, np.float64
     rng = np.random.RandomState(0)  # one batch, in another order
-    member = members.Member(model, net)
+    member = members.Member(net)
     found, loss = wide_members.run_epoch(member, rows, *settings, rng)
     assert_allclose(found.net.theta, expected, rtol=1e-9, atol=1e-10)
     before = rows.weight @ np.logaddexp(0, -f)
@@ -84,15 +85,6 @@ def test_the_parabola_bounds_the_loss():
     assert np.all(bound >= np.logaddexp(0, -g) - 1e-6)
     other = loss + expit(-f) * 2 * f + h * (2 * f) ** 2 / 2
     assert_allclose(other, np.logaddexp(0, f), atol=1e-6)
-
-
-def test_margins_are_those_of_any_size():
-    u = np.array([[800.0, -800.0], [0.0, 0.0], [1.0, 1.0]])
-    y = np.array([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
-    margin, gradient = wide_members.margins(u, y)
-    assert_allclose(margin, [800, -800] - np.logaddexp(0, 1.0))
-    assert_allclose(gradient[:, 0], [1, -expit(-1.0), -expit(1.0)])
-    assert_allclose(gradient[:, 0], gradient[:, 1], rtol=1e-12)
 
 
 def test_weights_equal_repetition(always_batches):
@@ -124,7 +116,7 @@ def test_an_ordinary_fit(always_batches, monkeypatch):
     assert log["loss"][-1] < log["loss"][0]
     assert_allclose(log["loss"][-1], model.loss_, rtol=0.1)
     assert_allclose(log["damping"][[0, -1]], [0.1, 1])
-    monkeypatch.setattr(members, "in_threads", lambda tasks: [task() for task in tasks])
+    monkeypatch.setattr(threads, "in_threads", lambda tasks: [task() for task in tasks])
     again = VarProNetClassifier(random_state=0).fit(X, y)
     assert_allclose(again.predict_proba(X), model.predict_proba(X), rtol=1e-8)
 

@@ -1,7 +1,8 @@
-"""The rows of a fit: batches of them, shuffled epochs, and rows that come in chunks.
+"""The fit of one network: the loop of all solvers, and the rows that it takes.
 
 Large batches are kept for several iterations; first-order methods go through shuffled
-epochs of small ones.
+epochs of small ones. A network may have levels, such as cells of an ODE, of which each
+next one begins with the function of the one before.
 
 Of rows that come in chunks, batches are drawn from a random sample of the distinct
 ones. Where its batches are used up, the next sample is drawn in a pass over the chunks.
@@ -21,6 +22,7 @@ import math
 from contextlib import suppress
 from functools import partial
 from operator import itemgetter
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,15 +31,167 @@ from scipy.optimize import NoConvergence, anderson, minimize
 
 from sklearn_gn.arrays.backend import pad_rows
 from sklearn_gn.arrays.devices import put_rows
+from sklearn_gn.bayes.evidence_gn import PATIENCE
 from sklearn_gn.data.chunks import prefetched
 from sklearn_gn.data.rows_source import even_parts, part_length
 from sklearn_gn.linalg.factors import upper_factor
-from sklearn_gn.optim.solver import Rows, has_mini_batches
-from sklearn_gn.varpro import inner, problem
-from sklearn_gn.varpro.problem import Net, features
+from sklearn_gn.optim.solver import Report, Rows, has_mini_batches
+from sklearn_gn.varpro import problem
+from sklearn_gn.varpro.problem import INNER_TOL, Model, Net, Penalties, features
 
 BATCH_ROWS = 2048  # of "auto", where there are more than four such batches
 _MINI_BATCH = 64  # of first-order methods that leave it open
+_EVALUATED_EVERY = 20  # work units on batches after which all rows are evaluated
+
+
+class Settings(NamedTuple):
+    """The settings of a fit: what a solver is given besides the rows."""
+
+    model: Model
+    solver: Any  # solver object of the estimator, with what only this solver needs
+    penalties: Penalties
+    damping: np.ndarray | None  # shift of the Gauss-Newton matrix; None: trust region
+    rank: int | None  # dimension of the Krylov space; None: the solver decides
+    tol: np.ndarray  # in the precision of the fit
+    max_iter: int
+    n_levels: int  # of the network
+    n_rows: int  # that have weight
+    n_samples: np.ndarray  # sum of the sample weights as they were given
+    seed: np.int32
+    mesh: Any = None  # of the devices among which the rows are divided
+
+
+class TrainingState(NamedTuple):
+    """Network, loss, trust region, and the place in the schedule."""
+
+    net: Net
+    loss: float
+    lowest: float  # loss of the level, for methods whose loss may rise
+    radius: float = math.nan
+    lowest_at: int = 0  # iteration
+    n_stalled: float = 0  # evaluations since then; infinite at the end of a level
+    level: int = 0
+    iteration: int = 0
+    work: float = 0.0
+    work_at_evaluation: float = 0.0  # of all rows, the last one
+    spectrum: np.ndarray | None = None
+    memory: Any = None  # what an optimiser carries from step to step
+
+
+# --- the loop ------------------------------------------------------------------------
+
+
+def init(rows, net, settings):
+    """Return the start; its output layer is optimal for all rows or a batch."""
+    net = jax.device_put(net)
+    # Without hidden weights the optimal layer of all rows is the solution.
+    size = batch_size(settings) if jax.tree.leaves(net.theta) else None
+    batch, work = draw_batch(rows, size, 0, settings)
+    started, loss = evaluated(net, batch, settings, True)
+    if batch is not rows:  # all of them may prefer that of a former fit
+        both = (evaluated(one, rows, settings, False) for one in (net, started))
+        started, loss = min(both, key=itemgetter(1))
+        work += 2
+    level = getattr(settings.model.network, "level_of", lambda theta: 0)
+    level = level(started.theta)
+    return TrainingState(started, loss, loss, work=work, level=level)
+
+
+def iterate(rows, state, settings, update, projected):
+    """One iteration, on all rows or on a batch of them, and the loss on all rows.
+
+    ``update(rows, state, settings)`` returns the state with another network, the report
+    with its loss on these rows, and the number of passes over them. The output layer is
+    ``projected`` out if it is optimal for the rows at hand.
+
+    Losses of different batches cannot be compared, and a batch that is fitted does not
+    end the fit. All rows are evaluated when the work has grown by a quarter, later
+    after every 20 units, and before a finer level. In between the last loss stands.
+    """
+    former_loss = state.loss
+    # 1. The level, the rows, and what the network is worth on them.
+    if projected and not jax.tree.leaves(state.net.theta):  # the start is the solution
+        done = Report(state.loss, 0.0, stop="tol", extra=log_columns(state))
+        return state, done
+    refined = level_ends(state, settings)
+    if refined:
+        theta = jax.tree.map(np.asarray, state.net.theta)
+        theta = jax.device_put(settings.model.network.refine(theta))
+        state = state._replace(
+            net=Net(theta, state.net.output),
+            lowest=math.inf,
+            radius=math.nan,
+            lowest_at=state.iteration,
+            n_stalled=0,
+            level=state.level + 1,
+            memory=None,
+        )
+    batch, share = current_batch(rows, settings, state.iteration)
+    if refined or batch is not rows:
+        net, loss = evaluated(state.net, batch, settings, projected)
+        state = state._replace(net=net, loss=loss, work=state.work + share)
+    # 2. A step.
+    state, report, passes = update(batch, state, settings)
+    iteration, work = state.iteration + 1, state.work + share * passes
+    state = state._replace(iteration=iteration, work=work, loss=former_loss)
+    # 3. The loss on all rows.
+    loss, stop = report.loss, report.stop
+    if batch is not rows:
+        last = state.work_at_evaluation
+        due = work - last >= min(_EVALUATED_EVERY, last / 4)
+        if math.isfinite(loss) and not (due or level_ends(state, settings)):
+            extra = log_columns(state, evaluated=False)
+            return state, report._replace(loss=former_loss, stop=None, extra=extra)
+        net, loss = evaluate_last(rows, state, settings, projected)
+        work, stop = work + 1, None
+        state = state._replace(net=net, work=work)
+    # 4. What it says of further iterations: a sweep of batches without progress is no
+    # sign of the end, nor are as many epochs as there are between two evaluations.
+    tol, patience = float(settings.tol), 1
+    if not is_whole(settings):
+        n_batches = -(-settings.n_rows // batch_size(settings))
+        patience = n_batches * settings.solver.iterations_per_batch
+    elif has_mini_batches(settings.solver):
+        patience = _EVALUATED_EVERY // 2  # an epoch takes two units of work
+    if loss < (1 - tol) * state.lowest or tol == 0:
+        state = state._replace(n_stalled=0, lowest_at=iteration)
+    else:
+        state = state._replace(n_stalled=state.n_stalled + 1)
+    seen = iteration - state.lowest_at >= patience
+    if stop is None and state.n_stalled >= PATIENCE and seen:
+        stop = "tol"
+    state = state._replace(
+        loss=loss,
+        lowest=min(loss, state.lowest),
+        n_stalled=state.n_stalled if stop is None else math.inf,
+        work_at_evaluation=work,
+    )
+    if not math.isfinite(loss):
+        stop = "non_finite"
+    elif state.level + 1 < settings.n_levels:
+        stop = None
+    return state, report._replace(loss=loss, stop=stop, extra=log_columns(state))
+
+
+def evaluate_last(rows, state, settings, projected):
+    """Return the network of all rows, and its loss; None if they are known."""
+    if is_whole(settings) or state.work_at_evaluation == state.work:
+        return None
+    return evaluated(state.net, rows, settings, projected)
+
+
+def log_columns(state, evaluated=True):
+    """Return further columns of the log."""
+    columns = {"work_units": state.work, "level": state.level}
+    return {**columns, "evaluated_on_all_rows": evaluated}
+
+
+def level_ends(state, settings):
+    """Whether the next iteration belongs to a finer level."""
+    if state.level + 1 >= settings.n_levels:
+        return False
+    share = -(-settings.max_iter // settings.n_levels)
+    return state.n_stalled == math.inf or state.iteration >= share * (state.level + 1)
 
 
 # --- batches -------------------------------------------------------------------------
@@ -47,13 +201,13 @@ class DividedRows(Rows):
     """Rows on several devices. The attribute ``host`` has them as they were given."""
 
 
-def prepare(rows, settings):
-    """Put the rows on the device, or on the devices; chunks stay where they are."""
-    return rows if isinstance(rows, ChunkedRows) else on_devices(rows, settings.mesh)
+def prepare(rows, mesh):
+    """Put the rows on the device, or a share, padded by weights of zero, on each.
 
-
-def on_devices(rows, mesh):
-    """Return the rows with a share on each device, padded by weights of zero."""
+    Chunks stay where they are.
+    """
+    if isinstance(rows, ChunkedRows):
+        return rows
     if mesh is None:
         return jax.device_put(rows)
     n = len(rows.x)
@@ -99,7 +253,7 @@ def draw_batch(rows, size, number, settings):
     counted = np.flatnonzero(np.asarray(rows.weight))
     _, chosen = _drawn(counted, size, number, settings.seed)
     x, y, weight = (np.asarray(a)[chosen] for a in rows)
-    batch = on_devices(Rows(x, y, weight / weight.sum()), settings.mesh)
+    batch = prepare(Rows(x, y, weight / weight.sum()), settings.mesh)
     return batch, size / len(counted)
 
 
@@ -200,28 +354,6 @@ class ChunkedRows:
         return loss, gradient
 
 
-# --- all rows, in memory or in chunks ------------------------------------------------
-
-
-def objective(model, net, rows, penalties):
-    """Return the objective at the given output layer."""
-    return evaluated(model, net, rows, penalties, False)[1]
-
-
-def evaluated(model, net, rows, penalties, projected):
-    """Return the network and its objective, with the optimal output layer if asked."""
-    z = None
-    if isinstance(rows, ChunkedRows):
-        if model.loss == "cross_entropy" and projected:
-            return _with_least_cross_entropy(model, net, rows, penalties)
-        if model.loss == "cross_entropy":
-            return net, rows.cross_entropy(model, net, penalties)[0]
-        z, rows = rows.least_squares(model, net)
-    if projected:
-        return inner.with_optimal_output(model, net, rows, penalties, z)
-    return net, problem.objective(model, net, rows, penalties, z)
-
-
 @partial(jax.jit, static_argnames="model")
 def joined_factor(model, theta, factor, rows):
     """Return the triangular factor of the rows of a factor and some more."""
@@ -237,10 +369,19 @@ def loss_and_gradient(model, net, rows, penalties):
     return found.loss, found.z.T @ found.error
 
 
-@partial(jax.jit, static_argnames="model")
-def _optimal_for_batch(model, net, rows, penalties):
-    found = inner.solve_inner(model, net, rows, penalties)
-    return found.output, found.factors
+def evaluated(net, rows, settings, projected):
+    """Return the network and its objective, with the optimal output layer if asked."""
+    z, model, penalties = None, settings.model, settings.penalties
+    if isinstance(rows, ChunkedRows):
+        if model.loss == "cross_entropy" and projected:
+            return _with_least_cross_entropy(model, net, rows, penalties)
+        if model.loss == "cross_entropy":
+            return net, rows.cross_entropy(model, net, penalties)[0]
+        z, rows = rows.least_squares(model, net)
+    if projected:
+        net, loss, _ = problem.with_optimal_output(model, net, rows, penalties, z)
+        return net, float(loss)
+    return net, float(problem.objective(model, net, rows, penalties, z))
 
 
 def _with_least_cross_entropy(model, net, rows, penalties):
@@ -250,8 +391,9 @@ def _with_least_cross_entropy(model, net, rows, penalties):
     ones. The problem is convex: the least gradient of all that were seen is the best,
     and Anderson's method goes on to its root.
     """
-    found = _optimal_for_batch(model, net, rows.large_batch, penalties)
-    start, factors = jax.tree.map(partial(np.asarray, dtype=np.float64), found)
+    found = problem.with_optimal_output(model, net, rows.large_batch, penalties)
+    in_double = partial(np.asarray, dtype=np.float64)
+    (_, start), _, factors = jax.tree.map(in_double, found)
     least = math.inf, math.nan, net.output, None
 
     def evaluate(coordinates):
@@ -266,13 +408,13 @@ def _with_least_cross_entropy(model, net, rows, penalties):
         least = min(least, seen, key=itemgetter(0))
         return loss, slope
 
-    options = {"ftol": 0.0, "gtol": inner.INNER_TOL}
+    options = {"ftol": 0.0, "gtol": INNER_TOL}
     first = np.zeros(start.size)
     minimize(evaluate, first, jac=True, method="L-BFGS-B", options=options)
     *_, output, coordinates = least
-    if np.finfo(output.dtype).eps < inner.INNER_TOL < least[0] < math.inf:
+    if np.finfo(output.dtype).eps < INNER_TOL < least[0] < math.inf:
         with suppress(NoConvergence):  # the derivative is nearly the identity
-            options = {"alpha": -1.0, "f_tol": inner.INNER_TOL, "maxiter": 20}
+            options = {"alpha": -1.0, "f_tol": INNER_TOL, "maxiter": 20}
             anderson(lambda c: evaluate(c)[1], coordinates, **options)
     _, loss, output, _ = least
     return Net(net.theta, jnp.asarray(output)), loss
