@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -776,6 +777,24 @@ def test_steps_of_a_small_rank_move_the_neurons(cls, rank):
     # Rounding decides whether a step in so few directions still lowers the loss.
     assert model.stop_reason_ in ("tol", "rounding", "line_search")
     assert model.score(X[150:], y[150:]) > 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "cls", [VarProNetRegressor, VarProNetClassifier, ShallowReLURegressor]
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_max_time_holds_for_many_rows(cls, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((100_000, 20))
+    y = np.sin(X[:, 0] * X[:, 1]) + np.abs(X[:, 2]) + rng.standard_normal(100_000)
+    y = np.digitize(y, [0, 1]) if cls is VarProNetClassifier else y
+    cls(random_state=0).fit(X[:200], y[:200])
+    monkeypatch.setattr(time, "perf_counter", time.process_time)  # of this process only
+    began = time.process_time()
+    model = cls(max_time=1.5, random_state=0).fit(X, y)
+    assert model.stop_reason_ == "max_time"
+    assert time.process_time() - began < 1.8
 
 
 def test_class_weights_multiply_the_odds():
