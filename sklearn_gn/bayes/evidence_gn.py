@@ -57,13 +57,6 @@ class Sums(NamedTuple):
     error: float  # twice the mean loss: the weighted sum of squares, if squared
 
 
-class Trial(NamedTuple):
-    """What an iteration needs to accept parameters."""
-
-    error: float  # of the sums
-    passed: Any = None  # what the sums at these parameters can use
-
-
 class EvidenceOptions(NamedTuple):
     """Settings of a run."""
 
@@ -104,32 +97,28 @@ def sums_of(model, theta, rows):
     return sums._replace(gram=sums.gram.numpy()) if on_device else sums
 
 
-def sums_at(model, theta, rows, trial=None):
+def sums_at(model, theta, rows):
     """Return the :class:`Sums` of a model where its rows are, also on a device."""
     if isinstance(rows, DeviceRows):
         return Sums(*rows.sums(model, theta))
     if isinstance(rows, RowSource):
         return Sums(*rows.reduce(partial(_dense_sums, model), theta))
-    return model.sums(theta, rows, trial)
+    return model.sums(theta, rows)
 
 
-def trial_of(model, theta, rows):
-    """Return the :class:`Trial` of a model, also over rows in chunks."""
+def error_at(model, theta, rows):
+    """Return twice the mean loss of a model where its rows are."""
     if isinstance(rows, DeviceRows):
-        return Trial(rows.error(model, theta))
+        return rows.error(model, theta)
     if isinstance(rows, RowSource):
-        return Trial(rows.reduce(partial(_error, model), theta))
-    return model.trial(theta, rows)
+        return rows.reduce(partial(error_at, model), theta)
+    return float(model.error(theta, rows))
 
 
 def _dense_sums(model, theta, rows):
     on_device = isinstance(rows, DeviceRows)
     sums = sums_of(model, theta, rows) if on_device else model.dense_sums(theta, rows)
     return tuple(sums)
-
-
-def _error(model, theta, rows):
-    return trial_of(model, theta, rows).error
 
 
 # --- the iteration -------------------------------------------------------------------
@@ -169,7 +158,7 @@ def step(model, rows, state, options):
         stop = "rounding" if state.beta * NEARLY_EXACT >= 1 else stop
         return state, _report(state, model, options.n_effective, stop)
     # 2. the Gauss-Newton matrix at the new point
-    sums = sums_at(model, found.theta, rows, found.trial)
+    sums = sums_at(model, found.theta, rows)
     after = state._replace(theta=found.theta, sums=sums, shift=found.next_shift)
     # 3. the penalties that the evidence chooses there
     after, report = updated(model, after, options)
@@ -191,7 +180,6 @@ class Step(NamedTuple):
     length: float = 0.0
     gain_ratio: float = math.nan
     n_trials: int = 0
-    trial: Trial | None = None  # of the parameters
 
 
 def accepted_step(model, rows, state, options):
@@ -220,12 +208,12 @@ def accepted_step(model, rows, state, options):
             if first_predicted == math.inf:
                 first_predicted = predicted
             theta = state.theta + move
-            trial = trial_of(model, theta, rows)
-            actual = before - _energy(trial.error, theta, precision, scale)
+            error = error_at(model, theta, rows)
+            actual = before - _energy(error, theta, precision, scale)
             if actual > 0:
                 gain, length = actual / predicted, math.sqrt(move @ move)
-                later = float(nielsen_shift(shift, gain)), length, gain, n_trials, trial
-                return Step(theta, predicted, shift, *later)
+                later = float(nielsen_shift(shift, gain))
+                return Step(theta, predicted, shift, later, length, gain, n_trials)
             if not predicted > np.finfo(np.float64).eps * before:
                 break
         elif fixed:  # the matrix is singular, and stays so
@@ -342,9 +330,8 @@ def alpha_method(gram):
 def without_idle_features(rows, state, options):
     """Return the state without features that the evidence has switched off.
 
-    They leave the first layer and stay in the linear term. New sums are as dear as a
-    step: a tenth of the parameters pays for them. Penalties that are given switch
-    nothing off, and move for some iterations before a feature leaves.
+    They leave the first layer and stay in the linear term. Penalties that are given
+    switch nothing off, and others move for some iterations before a feature leaves.
     """
     net, model = state.net, state.net.model
     of_features = model.loss == "squared" and len(model.sizes) > 1
@@ -353,7 +340,7 @@ def without_idle_features(rows, state, options):
         return state
     gamma = net.gamma[3:].take(model.features)
     idle = (gamma <= evidence.SWITCHED_OFF * model.sizes[1]) & (gamma < gamma.max())
-    if 10 * np.count_nonzero(idle) * model.sizes[1] <= len(state.theta):
+    if not idle.any():
         return state
     kept = np.flatnonzero(~idle)
     output, (first, *others) = model.split(state.theta)

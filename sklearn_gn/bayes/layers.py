@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
-from sklearn_gn.bayes.evidence_gn import SOME_ROWS, Sums, Trial
+from sklearn_gn.bayes.evidence_gn import SOME_ROWS, Sums
 from sklearn_gn.data.rows_source import BLOCK_ROWS, row_blocks
 from sklearn_gn.linalg.large_gram import (
     LargeGram,
@@ -63,12 +63,7 @@ class Layers(NamedTuple):
     def n_linear(self):
         """Number of inputs of the output layer: one, the features, the last layer."""
         last = self.sizes[-1] if len(self.sizes) > 1 else 0
-        return 1 + self.n_slopes + last
-
-    @property
-    def n_slopes(self):
-        """Number of slopes of the linear term, for each value."""
-        return self.sizes[0] if self.linear_term else 0
+        return 1 + self.linear_term * self.sizes[0] + last
 
     @property
     def n_free(self):
@@ -84,14 +79,14 @@ class Layers(NamedTuple):
     @lru_cache(maxsize=32)  # noqa: B019
     def groups(self):
         """Group of every parameter; -1 for the constants, which are free."""
-        d, k, n_slopes = self.sizes[0], self.n_values, self.n_slopes
+        d, k, shapes = self.sizes[0], self.n_values, self.shapes()
         parts = [
             np.full(self.n_free, -1),
-            np.zeros(n_slopes * k),
-            np.ones((self.n_linear - 1 - n_slopes) * k),
+            np.zeros(self.linear_term * d * k),
+            np.ones(shapes[-1][0] * k if shapes else 0),
         ]
         first = 3 + np.arange(self.n_feature_groups)
-        for number, (width, n_inputs) in enumerate(self.shapes()):
+        for number, (width, n_inputs) in enumerate(shapes):
             own = np.full(n_inputs - 1, 2 + len(first) + number)
             if number == 0:
                 own = first[list(self.features)] if len(first) == d else first[0]
@@ -163,23 +158,16 @@ class Layers(NamedTuple):
         """Return twice the mean loss."""
         parameters = self.split(theta)
         return 2 * sum_over_blocks(
-            lambda *block: self._passed(parameters, *block).loss, rows, _width(theta)
+            lambda *block: self._passed(parameters, *block)[-1], rows, len(theta)
         )
 
-    def trial(self, theta, rows):
-        """Return the error, and for :meth:`sums` the values of few rows."""
-        if block_size(_width(theta)) < len(rows.x):
-            return Trial(float(self.error(theta, rows)))
-        passed = self._passed(self.split(theta), *rows)
-        return Trial(2 * float(passed.loss), passed)
-
-    def sums(self, theta, rows, trial=None):
-        """Return the sums over the rows; a trial of the parameters saves its part."""
+    def sums(self, theta, rows):
+        """Return the sums over the rows."""
         some = self.rows_of_matrix(rows)
         if len(some.x) < len(rows.x):
             gram = self.dense_sums(theta, some).gram
             slope, loss = sum_over_blocks(
-                partial(self._slope_of, self.split(theta)), rows, _width(theta)
+                partial(self._slope_of, self.split(theta)), rows, len(theta)
             )
             if self.n_free < self.n_values:
                 slope = self._reduced(slope)
@@ -187,20 +175,13 @@ class Layers(NamedTuple):
         n_numbers = len(rows.x) * self.n_values
         if self.loss == "squared" and not is_formed(n_numbers, len(theta)):
             return self._large_sums(theta, rows)
-        return self.dense_sums(theta, rows, None if trial is None else trial.passed)
+        return self.dense_sums(theta, rows)
 
-    def dense_sums(self, theta, rows, passed=None):
+    def dense_sums(self, theta, rows):
         """Return the same with the matrix, however large it is."""
         parameters = self.split(theta)
-
-        def of_block(*block):
-            return self._sums_of(parameters, self._passed(parameters, *block))
-
-        if passed is None:
-            found = sum_over_blocks(of_block, rows, _width(theta))
-        else:
-            found = self._sums_of(parameters, passed)
-        parts, slope, loss = found
+        of_block = partial(self._sums_of, parameters)
+        parts, slope, loss = sum_over_blocks(of_block, rows, len(theta))
         if self._shares_hidden_products():
             gram = _gram_of_targets(self, parts, parameters[0])
         else:
@@ -228,23 +209,22 @@ class Layers(NamedTuple):
 
     def _slope_of(self, parameters, x, y, weight):
         """Slope and loss of some rows."""
-        passed = self._passed(parameters, x, y, weight)
-        g = gradients(self, *parameters, passed.trace)
-        down = (weight[:, None] * residuals(self, passed.u, y)).T
-        return _slope(passed.trace, passed.f, g, down), passed.loss
+        trace, f, u, loss = self._passed(parameters, x, y, weight)
+        g = gradients(self, *parameters, trace)
+        return _slope(trace, f, g, (weight[:, None] * residuals(self, u, y)).T), loss
 
     def _passed(self, parameters, x, y, weight):
-        """The :class:`Pass` of some rows."""
+        """Layers at some rows, inputs of the output layer, values, and the loss."""
         output, layers = parameters
         x = with_one(x)
         trace = forward(self, layers, x)
         f = linear_inputs(self, x, trace)
         u = (output.T @ f).T
-        return Pass(y, weight, trace, f, u, weight @ losses(self, u, y))
+        return trace, f, u, weight @ losses(self, u, y)
 
-    def _sums_of(self, parameters, passed):
+    def _sums_of(self, parameters, x, y, weight):
         """Parts of the matrix, the slope and the loss of some rows."""
-        y, weight, trace, f, u, loss = passed
+        trace, f, u, loss = self._passed(parameters, x, y, weight)
         library, g = library_of(u), gradients(self, *parameters, trace)
         slope = _slope(trace, f, g, (weight[:, None] * residuals(self, u, y)).T)
         columns = partial(_columns, library, trace, f)
@@ -270,9 +250,8 @@ class Layers(NamedTuple):
         parameters = self.split(theta)
         slope, error, blocks = np.zeros(len(theta)), 0.0, []
         for part in row_slices(len(rows.x)):
-            y, weight, trace, f, u, loss = self._passed(
-                parameters, *(a[part] for a in rows)
-            )
+            x, y, weight = (a[part] for a in rows)
+            trace, f, u, loss = self._passed(parameters, x, y, weight)
             g = gradients(self, *parameters, trace)
             error += 2 * float(loss)
             slope += _slope(trace, f, g, (weight[:, None] * (y - u)).T)
@@ -321,17 +300,6 @@ class RegularisedLayers(NamedTuple):
     model: Layers
 
 
-class Pass(NamedTuple):
-    """The values of a network at some rows, and what they came from."""
-
-    y: np.ndarray  # (m, k)
-    weight: np.ndarray  # (m,)
-    trace: list  # of Layer
-    f: np.ndarray  # (n_linear, m), inputs of the output layer
-    u: np.ndarray  # (m, k)
-    loss: float  # weighted
-
-
 # --- activations ---------------------------------------------------------------------
 
 
@@ -372,13 +340,13 @@ class Layer(NamedTuple):
     slopes: np.ndarray  # (n, m), of the activation
 
 
-def sum_over_blocks(function, rows, width):
+def sum_over_blocks(function, rows, n_parameters):
     """Return the sum of trees ``function(x, y, weight)`` over blocks of rows."""
     if library_of(tuple(rows)) is not NumPy:
         from sklearn_gn.arrays.blocks import sum_rows
 
         return sum_rows(lambda block: function(*block), tuple(rows))
-    first, *others = row_blocks(rows, block_size(width))
+    first, *others = row_blocks(rows, block_size(n_parameters // _ROW_SHARE))
     total = function(*first)
     for block in others:
         total = NumPy.tree_map(operator.iadd, total, function(*block))
@@ -388,10 +356,6 @@ def sum_over_blocks(function, rows, width):
 def block_size(width):
     """Return the number of rows whose products of some width stay in cache."""
     return max(64, min(BLOCK_ROWS, _BLOCK_FLOATS // max(width, 1)))
-
-
-def _width(theta):
-    return len(theta) // _ROW_SHARE
 
 
 def with_one(x):
@@ -422,7 +386,7 @@ def linear_inputs(model, x, trace):
 
 def gradients(model, output, layers, trace):
     """Return the derivatives of the values in the neurons of layers, (k, n, m)."""
-    found, upper = [], output[1 + model.n_slopes :].T[:, :, None]
+    found, upper = [], output[-model.sizes[-1] :].T[:, :, None]
     for number in reversed(range(len(layers))):
         if found:
             upper = namespace(output).matmul(layers[number + 1][:, 1:].T, found[-1])
@@ -499,7 +463,7 @@ def _columns(library, trace, f, slopes, root):
 def _gram_of_targets(model, part, output):
     """The Gauss-Newton matrix of targets that share a hidden layer, from one part."""
     n, k, xp = model.n_linear, model.n_values, namespace(output)
-    coef = xp.repeat(output[1 + model.n_slopes :], model.shapes()[0][1], axis=0)
+    coef = xp.repeat(output[-model.sizes[-1] :], model.shapes()[0][1], axis=0)
     cross = (part[:n, None, n:] * coef.T[None]).reshape(n * k, -1)
     linear = xp.kron(part[:n, :n], np.eye(k))
     return xp.block([[linear, cross], [cross.T, part[n:, n:] * (coef @ coef.T)]])

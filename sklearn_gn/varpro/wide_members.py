@@ -169,7 +169,7 @@ def batch_step(model, maps, batch, penalties, damping):
     of_true = margins(all_classes((output @ inputs[0]).T), label)
     gradient = -to_columns(of_true.gradient).T
     # The derivatives of the margins in the values, and in the neurons of each layer.
-    back, upper = [], output[:, 1 + model.n_slopes :].T @ gradient
+    back, upper = [], output[:, -model.sizes[-1] :].T @ gradient
     for layer, own in zip(reversed(layers), reversed(trace), strict=True):
         back.append(own.slopes * upper)
         upper = layer[:, 1:].T @ back[-1]

@@ -39,7 +39,8 @@ def problem(sizes, activations, n_values, loss, m=30):
 
 def values_by_jax(model, theta, x):
     """The network, written once more."""
-    k, d, free = model.n_values, model.n_slopes, model.n_free
+    k, free = model.n_values, model.n_free
+    d = model.sizes[0] * model.linear_term
     constants = theta[:free]
     if free < k:
         constants = sum_zero_basis(k) @ constants

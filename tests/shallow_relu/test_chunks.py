@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.bayes.evidence_gn import sums_of, trial_of
+from sklearn_gn.bayes.evidence_gn import error_at, sums_of
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.callbacks import Checkpoint, LogWriter
@@ -121,8 +121,8 @@ def test_sums_over_chunks_are_those_over_rows(small_sample):
         sums_of(shape, theta, chunked), shape.sums(theta, rows), strict=True
     ):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
-    error = shape.trial(theta, rows).error
-    assert trial_of(shape, theta, chunked).error == pytest.approx(error, rel=1e-10)
+    error = error_at(shape, theta, rows)
+    assert error_at(shape, theta, chunked) == pytest.approx(error, rel=1e-10)
     net = shape.network(theta, np.ones(6), 1.0, np.ones(6), 0.0)
     one, other = (network_of(net, r) for r in (chunked, rows))
     for name in ("hyperplanes", "coef", "intercept", "slope"):
