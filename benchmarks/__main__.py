@@ -106,7 +106,7 @@ def parse(argv):
         type=float,
         metavar="M",
         help="no step of gpu begins that would end later, default 8, quick 5; no scan "
-        "of cliffs, default 25; no row of ablation",
+        "of cliffs, default 25; no row of ablation, pinn_estimates",
     )
     scale = parser.add_argument_group("scale")
     scale.add_argument(

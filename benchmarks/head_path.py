@@ -2,9 +2,12 @@
 
 ``path_*``: FGNSoftmaxHeadCV beside LogisticRegressionCV with the same penalties, three
 folds and the same tolerance, in CPU seconds of a later fit, with the log loss of rows
-held out. ``shots_*``: FGNSoftmaxHead by default beside LogisticRegression with C = 1
-and by cross-validation, on few rows of each class. ``classes_*``: CPU seconds to
-relative distances from the minimum, and peak memory, for one penalty.
+held out. ``probe_*``: the same penalties for frozen features of realistic sizes, one
+fit of each, beside LogisticRegression with warm starts. ``shots_*``: FGNSoftmaxHead by
+default beside LogisticRegression with C = 1 and by cross-validation, on few rows of
+each class. ``classes_*``: CPU seconds to relative distances from the minimum, and peak
+memory, for one penalty. ``budget_*``: seconds of FGNSoftmaxHead by default where it may
+take so many.
 """
 
 import json
@@ -12,6 +15,7 @@ import subprocess
 import sys
 import time
 import warnings
+from functools import partial
 
 import numpy as np
 from sklearn.base import clone
@@ -22,6 +26,7 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import StratifiedKFold
 
 from benchmarks._gates.heads import clusters
+from benchmarks._many_classes import FEATURES, ROWS, features
 from benchmarks._report import progress, settings, summary, target
 from sklearn_gn import FGNSoftmaxHead, FGNSoftmaxHeadCV
 
@@ -29,7 +34,11 @@ PENALTIES = tuple(np.logspace(-6, 5, 45).tolist())
 FOLDS = 3
 N_TEST = 2000
 CLASSES = {"classes_1000": 1000, "classes_5000": 5000}
+BUDGETS = {"budget_1000": (1000, 20), "budget_5000": (5000, 80)}  # classes, seconds
 LIMIT = 0.045  # CPU seconds of a fit of many classes, for each class
+PROBES = {"probe_20000": (20_000, 384, 100), "probe_25000": (25_000, 768, 200)}
+N_HELD_OUT = 2000  # of a probe
+PROBE_SECONDS = 300  # CPU seconds after which no further penalty of a probe begins
 GAPS = {"1e-3": 1e-3, "1e-5": 1e-5}  # relative distances from the minimum
 
 NOTES = (
@@ -39,6 +48,12 @@ NOTES = (
     "in the same process. Features: clusters of unequal scales, or pixels of digits.",
     "path_digits, path_2000, classes_*: one thread of BLAS for each method, as other "
     "work shared the two cores of the machine, and waiting threads count as seconds.",
+    "probe: rows of length one, 2,000 more held out; 45 values of C as above, one fit "
+    "of each to tol=1e-6, one thread of BLAS. CPU seconds to the last value that the "
+    f"fastest peer begins within {PROBE_SECONDS} of them (values); null stands for a "
+    "slower solver that has not got there by then. The peers begin at the minimum for "
+    "the value before; the seconds of head_cv are those of all its work, with the "
+    "scores of the rows held out and the last fit of all rows.",
     "shots: directions of a mean for each class plus normal noise of 3.5 times their "
     "size, of length one, in 512 dimensions; CPU seconds. logistic_cv: C of 1, 10, 100 "
     "and 1,000, three folds (two where a class has two rows), by log loss.",
@@ -48,6 +63,8 @@ NOTES = (
     "all fits, and null stands for a distance not reached. Memory: the peak of the "
     "process less what it held before the fit. Other work shared the two cores of the "
     "machine, so CPU seconds are longer than alone.",
+    "budget: the same rows, max_time=20 and 80; seconds on the clock, on the busy "
+    "machine, and the share of the rows whose class is found, a measure of progress.",
 )
 
 
@@ -148,6 +165,44 @@ def traced(method, n_classes):
     return json.loads(found.stdout.splitlines()[-1])
 
 
+def probe_of_peer(model, X, y, limit):
+    """CPU seconds after each penalty that begins before the limit."""
+    seconds, start = [], time.process_time()
+    for C in PENALTIES:
+        if seconds and seconds[-1] > limit:
+            break
+        cpu_fit(model.set_params(C=C), X, y)
+        seconds.append(time.process_time() - start)
+    return seconds
+
+
+def probe(n, d, n_classes):
+    """CPU seconds of all penalties, for each method."""
+    X, y = features(n + N_HELD_OUT, d, n_classes)
+    answers, reached, limit = {}, {}, PROBE_SECONDS
+    for solver in ("lbfgs", "newton-cg"):
+        words = {"solver": solver, "tol": 1e-6, "max_iter": 10_000}
+        model = LogisticRegression(warm_start=True, **words)
+        seconds = probe_of_peer(model, X[:n], y[:n], limit)
+        reached[f"logistic_{solver}"], limit = seconds, min(limit, seconds[-1])
+        progress(solver, len(seconds), "values", seconds[-1])
+    count = max(map(len, reached.values()))
+    split = [(np.arange(n), np.arange(n, len(X)))]
+    head = FGNSoftmaxHeadCV(PENALTIES[:count], cv=split, tol=1e-6)
+    best = min(s[-1] for s in reached.values() if len(s) == count)
+    for method, seconds in {"head_cv": [cpu_fit(head, X, y)], **reached}.items():
+        values = count if method == "head_cv" else len(seconds)
+        last = seconds[-1] if values == count else np.nan
+        row = {"seed": 0, "seconds": last, "values": values}
+        answers[method] = {"settings": {}, "runs": [row], "summary": summary([row])}
+        progress(method, row)
+    return {
+        "description": f"{n:,} x {d}, {n_classes} classes",
+        "methods": answers,
+        "target": target(answers, "head_cv", "seconds", "median", best / 2),
+    }
+
+
 def many_classes(n_classes):
     """Seconds to the minimum of each method, and its memory."""
     fits = {}
@@ -177,12 +232,35 @@ def many_classes(n_classes):
     }
 
 
+def budget(n_classes, seconds):
+    """Seconds that a fit takes which may take so many."""
+    X, y = features(ROWS, FEATURES, n_classes)
+    model, start = FGNSoftmaxHead(max_time=seconds), time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, y)
+    row = {"seed": 0, "seconds": time.perf_counter() - start}
+    row["accuracy"] = model.score(X[:N_TEST], y[:N_TEST])
+    progress(n_classes, row, model.stop_reason_)
+    answers = {"head": {"settings": {}, "runs": [row], "summary": summary([row])}}
+    return {
+        "description": f"{n_classes:,} classes, max_time={seconds}",
+        "methods": answers,
+        "target": target(answers, "head", "seconds", "median", 1.1 * seconds),
+    }
+
+
 def run(args):
     problems = {}
-    names = [*PATHS, *SHOTS, *CLASSES]
+    long = {
+        **{name: partial(probe, *sizes) for name, sizes in PROBES.items()},
+        **{name: partial(many_classes, count) for name, count in CLASSES.items()},
+        **{name: partial(budget, *given) for name, given in BUDGETS.items()},
+    }
+    names = [*PATHS, *SHOTS, *long]
     for name in args.only or (["path_digits", "shots_10x30"] if args.quick else names):
-        if name in CLASSES:
-            problems[name] = many_classes(CLASSES[name])
+        if name in long:
+            problems[name] = long[name]()
             args.write({"problems": problems, "notes": NOTES})
             continue
         seeds = [0] if name in PATHS else args.seeds[:3]

@@ -28,7 +28,7 @@ OF_SOME_FITS = {  # not of those with one feature
         "log_evidence_",
         "n_effective_parameters_",
     },
-    "SegmentedRegressor": {"robust_weights_"},
+    "SegmentedRegressor": {"estimators_", "robust_weights_"},
     "ShallowReLURegressor": {
         "alpha_",
         "log_evidence_",

@@ -93,14 +93,15 @@ def _joint_step(mesh, n_neurons=40, n_features=10):
     """The matrices of both layers of a shallow ReLU network."""
     from sklearn_gn.shallow_relu import sggn
     from sklearn_gn.shallow_relu.dense import on_devices
-    from sklearn_gn.shallow_relu.network import initial_network
+    from sklearn_gn.shallow_relu.network import ShallowReLU, initial_networks
     from sklearn_gn.shallow_relu.problem import FitOptions
 
     rng, one = np.random.default_rng(0), np.float64(1)
     x = rng.normal(size=(ROWS, n_features))
     rows = on_devices(Rows(x, x[:, :1], np.full(ROWS, 1 / ROWS)), mesh)
     hyperplanes = rng.normal(size=(n_neurons, 1 + n_features))
-    net = initial_network(hyperplanes, 0, 1, "float64")
+    several = initial_networks(hyperplanes[None], 0, 1, "float64")
+    net = ShallowReLU(*(leaf[0] for leaf in several))
     numbers = np.int32(1000), 1e-12 * one, 1e-10 * one, 1e-6 * one
     options = FitOptions(one, None, *numbers, *(np.int32(1),) * 2, one, np.int32(0))
     matrices = devices.by_rows(sggn.reduced_model, devices.jitted())

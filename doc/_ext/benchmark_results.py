@@ -34,6 +34,7 @@ PAGES = {  # title and result files of every page
         (
             "pinn_defaults",
             "pinn_demos",
+            "pinn_estimates",
             "pinn_kovasznay",
             "pinn_poisson10d",
             "pinn_poisson5d",

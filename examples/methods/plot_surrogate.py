@@ -35,10 +35,11 @@ def relative_error(Y_true, Y_pred):
 
 
 def errors(model):
+    log = getattr(model, "convergence_log_", {"work_units": [np.nan]})
     return {
         "training": relative_error(Y_train, model.predict(X_train)),
         "test": relative_error(Y_test, model.predict(X_test)),
-        "work units": model.convergence_log_.get("work_units", [np.nan])[-1],
+        "work units": log["work_units"][-1],
     }
 
 

@@ -131,10 +131,9 @@ class NumPy:
 
     @staticmethod
     def with_label(matrix, label, value):
-        """Return a matrix with another value in the column of each row's label."""
-        found = matrix.copy()
-        found[np.arange(len(label)), label] = value
-        return found
+        """Write values into the column of each row's label, in place."""
+        matrix[np.arange(len(label)), label] = value
+        return matrix
 
     @staticmethod
     def sigmoid_and_complement(x):
@@ -204,8 +203,9 @@ class JAX:
         return self.xp.sum(self.xp.where(here, matrix, 0), axis=1)
 
     def with_label(self, matrix, label, value):
-        """Return a matrix with another value in the column of each row's label."""
+        """Return a matrix with other values in the column of each row's label."""
         columns = self.xp.arange(matrix.shape[1], dtype=label.dtype)
+        value = self.xp.broadcast_to(value, label.shape)[:, None]
         return self.xp.where(label[:, None] == columns[None, :], value, matrix)
 
     def products_of_rows(self, pairs):

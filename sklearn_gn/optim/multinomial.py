@@ -65,23 +65,23 @@ class Margins(NamedTuple):
     p_true: Array  # (n,)  sigmoid(-s)
     p_rest: Array  # (n,)  sigmoid(s)
     rho: Array  # (n, C)  softmax over the competitors, 0 at the true class
-    gradient: Array  # (n, C)  a, the gradient of the margin in the logits
+    label: Array  # (n,)
+
+    @property
+    def gradient(self):
+        """The gradient of the margin in the logits, a, of shape (n, C)."""
+        return library_of(self).with_label(self.rho + 0, self.label, -1)
 
 
 def margins(logits, label):
-    """Split the rows of the given logits (n, C) and labels (n,)."""
+    """Split the rows of logits (n, C), which NumPy changes, by labels (n,)."""
     library = library_of((logits, label))
+    own = library.at_label(logits, label)
     competitors = library.with_label(logits, label, -library.xp.inf)
     log_sum, rho = library.logsumexp_and_softmax(competitors)
-    margin = log_sum - library.at_label(logits, label)
+    margin = log_sum - own
     p_rest, p_true = library.sigmoid_and_complement(margin)
-    return Margins(
-        margin=margin,
-        p_true=p_true,
-        p_rest=p_rest,
-        rho=rho,
-        gradient=library.with_label(rho, label, -1),
-    )
+    return Margins(margin, p_true, p_rest, rho, label)
 
 
 def cross_entropy(margin):

@@ -53,6 +53,7 @@ FAR = 4.0  # the same, beyond which points are missing
 _PATIENCE = 40  # iterations in which the fresh loss is to fall by FALL, or a fit grows
 LEAST_FALL, _STALLED = 1e-3, 20  # of the loss, in so many iterations, or a fit ends
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
+USUAL_SHARE = 0.1  # relative error, over the root of the relative loss
 _LARGE_ERROR = 1e-4  # beyond which a network that solves the equation still grows
 _MOST_STARTS = 3  # networks, until one is not stuck
 _RAISE = 10.0  # of the next start of one that has gone to zero
@@ -155,7 +156,8 @@ def decide(points, state, settings, step, losses):
         now = now._replace(level=level)
     in_time = rules is None or _in_time(now.clock, rules)
     if now.march is not None:
-        march = windows.observed(now.march, fresh, first, in_time)
+        goal = (settings.error / USUAL_SHARE) ** 2
+        march = windows.observed(now.march, fresh, first, goal, in_time)
         now = now._replace(march=march)
     # Whether the equation holds, between the points of training, too. Few digits need
     # no more than the loss that mostly goes with them.

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from scipy.linalg import cho_factor, cho_solve, qr, solve_triangular
+from scipy.linalg import cho_factor, cho_solve, lapack, solve_triangular
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
@@ -274,17 +274,16 @@ def correction(gramian, gradient, square, damping=0.0):
 
 def factor_over_pieces(model, net, points, like):
     """Triangular factor (n + 1, n + 1) of the Jacobian with the residuals appended."""
-    factor = None
+    factor = np.zeros((n_weights(net) + 1,) * 2)
     for piece in pieces.cut(model.classes, points, like):
         r, rows = pieces.dense_jacobian_of_piece(model, net, piece)
-        rows = np.column_stack([rows, r])
-        factor = _triangle(rows if factor is None else np.concatenate([factor, rows]))
+        factor = _with_rows(factor, np.column_stack([rows, r]))
     return factor
 
 
 def correction_by_factors(first, second, error_of):
     """What :func:`correction_of_halves` returns, to rounding and without damping."""
-    both = np.concatenate([first, second])
+    both = _with_rows(first, second, n_triangular=len(second))
     square = np.sum(both[:, -1] ** 2)
     if not (square > 0 and np.isfinite(both).all()):
         return _Solution(np.zeros(both.shape[1] - 1), 1.0, math.inf)
@@ -295,16 +294,18 @@ def correction_by_factors(first, second, error_of):
     return _Solution(change, explained, _largest_difference(error_of, change, parts))
 
 
-def _least_squares(rows):
-    """Solution of ``J v = -r`` for rows of J beside r; as good as one of least norm."""
-    n = rows.shape[1] - 1
-    shift = n * np.finfo(float).eps * np.linalg.norm(rows[:, :n], axis=0).max()
-    factor = _triangle(np.concatenate([rows, shift * np.eye(n, n + 1)]))
+def _least_squares(factor):
+    """Solution of ``J v = -r`` for a factor of both; as good as one of least norm."""
+    n = len(factor) - 1
+    shift = n * np.finfo(float).eps * np.linalg.norm(factor[:, :n], axis=0).max()
+    factor = _with_rows(factor, shift * np.eye(n, n + 1), n_triangular=n)
     return -solve_triangular(factor[:n, :n], factor[:n, n])
 
 
-def _triangle(rows):
-    return qr(rows, mode="r", check_finite=False)[0][: rows.shape[1]]
+def _with_rows(factor, rows, n_triangular=0):
+    """Triangular factor of more rows, of which the last ones may be a triangle."""
+    n_columns = math.isqrt(len(factor))  # of a block
+    return np.triu(lapack.dtpqrt(n_triangular, n_columns, factor, rows)[0])
 
 
 def for_all_residuals(explained):

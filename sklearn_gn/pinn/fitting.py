@@ -29,6 +29,7 @@ from sklearn_gn.pinn import eigenvalues, findings, iteration, regression
 from sklearn_gn.pinn.control import (
     FEW_POINTS,
     LEAST_FALL,
+    USUAL_SHARE,
     Rules,
     has_room,
     points_for,
@@ -64,7 +65,6 @@ from sklearn_gn.runtime.fit_loop import FitRun
 
 _LARGEST_INT = np.iinfo(np.int32).max
 _FIXED_WIDTHS = (50,) * 4  # where "auto" does not grow
-_USUAL_SHARE = 0.1  # relative error, over the root of the relative loss
 _JACOBIAN_FLOATS = 2**27  # of which standard deviations are computed
 
 
@@ -375,7 +375,7 @@ def _ends(solver, growth, data):
     if data.problem is None or tol == 0:
         return (LEAST_FALL if tol is None else tol), 0.0, 0.0
     if tol is not None:
-        return LEAST_FALL, tol, (tol / _USUAL_SHARE) ** 2
+        return LEAST_FALL, tol, (tol / USUAL_SHARE) ** 2
     # Observations are hardly ever exact to more digits.
     tol = (1e-7 if growth and growth.network else 1e-4) if is_forward else 1e-5
     if growth is None:  # all digits that the given layers and points have

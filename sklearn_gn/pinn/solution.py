@@ -165,14 +165,11 @@ class Posterior(StoredWithoutCaches):
 
     def coefficient_deviations(self):
         """Standard deviations of the coefficients; infinite if not determined."""
-        factors = [  # of residuals, that give observations the weight one
-            np.ones(len(batch.x) * kind.residual.n_outputs)
-            for kind, batch in zip(self.model.classes, self.batches, strict=True)
-        ]
-        if self.model.classes[-1].residual.name == "data":
-            size = safe_norm(self.batches[-1].scale, -1)
-            factors[-1] /= size if size > 0 else 1
-        factors = np.concatenate(factors)
+        # Whether they are determined depends on no weight: all classes count alike.
+        counts = residual_counts(self.model.classes, self.batches)
+        rows = np.split(np.asarray(self._factored.inverse.jacobian), np.cumsum(counts))
+        sizes = np.array([safe_norm(part.ravel(), -1) for part in rows[:-1]])
+        factors = np.repeat(1 / np.where(sizes > 0, sizes, 1), counts)
         return _coefficient_deviations(self.model, self.net, self._factored, factors)
 
 

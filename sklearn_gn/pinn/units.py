@@ -15,7 +15,7 @@ and coulombs are: the one would hardly count next to the other.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ def units(problem, y=None, observed=(), waves=()):
     """Return center and size of each output, tuples of numbers."""
     q = len(problem.outputs)
     rows = _rows(problem)
-    given = _given_values(problem, rows)
+    given = _given_values(problem, rows, y is not None)
     for k, entry in enumerate(observed if y is not None else ()):
         if not callable(entry):
             given[entry] = np.concatenate([given[entry], y[:, k][np.isfinite(y[:, k])]])
@@ -87,8 +87,8 @@ def _unit(values):
     return 0.0, largest if low < 0 < high else max(high - low, largest) / 2
 
 
-def _given_values(problem, rows):
-    """Values of each output that conditions give, in an array for each."""
+def _given_values(problem, rows, with_data=False):
+    """Values of each output that conditions give: with data, not by an unknown one."""
     known = [[np.zeros(0)] for _ in problem.outputs]
     given = {
         name: condition
@@ -98,8 +98,15 @@ def _given_values(problem, rows):
     }
     if given and problem.transform is None:
         places = [rows.drawn[name].x[:, 0] for name in given]
-        for values in values_of(problem, given.values(), places):
-            for columns, column in zip(known, values.T, strict=True):
+        # Its start may be far off: what another one changes is not given.
+        starts, other = problem.unknown if with_data else {}, problem
+        if starts:
+            moved = {k: Unknown(2 * np.array(c.initial) + 1) for k, c in starts.items()}
+            other = replace(problem, coefficients=problem.coefficients | moved)
+        both = (values_of(one, given.values(), places) for one in (problem, other))
+        for values, again in zip(*both, strict=True):
+            values = np.where(values == again, values, np.nan).T
+            for columns, column in zip(known, values, strict=True):
                 columns.append(column)
     found = [np.concatenate(columns) for columns in known]
     found = [values[np.isfinite(values)] for values in found]
@@ -148,7 +155,10 @@ def _level(rows, given):
 def _sizes(rows, level, known, waves):
     """Sizes (q,) of the outputs; 0 for those that nothing is known of."""
     known = np.array(known)
-    sizes = np.maximum(known, _sizes_by_fluxes(rows, level, known > 0))
+    # Fluxes by an unknown coefficient are as far off as its start.
+    is_told = (known > 0) & bool(rows.problem.unknown)
+    fluxes = _sizes_by_fluxes(rows, level, known > 0)
+    sizes = np.where(is_told, known, np.maximum(known, fluxes))
     if len(sizes) == 1:
         if not known[0]:
             sizes = np.maximum(sizes, _balanced(rows, level, known, waves))
@@ -246,14 +256,16 @@ def coefficient_starts(problem, center, scale):
         if first.ndim or first == 0:
             continue
         shares = partial(_share_of_terms, rows, name, np.array(center), np.array(scale))
-        share = shares(float(first))
-        if not (share > 0 and (share < 1 / VISIBLE or share > VISIBLE)):
+        begin, eps = 1.0, np.finfo(float).eps
+        while (share := shares(float(first * begin))) == 0 and begin * eps < 1 / eps:
+            begin /= eps  # a term that is lost by rounding has no share
+        if share == 0 or (begin == 1 and 1 / VISIBLE <= share <= VISIBLE):
             continue
         factor = _secant(
             lambda f, shares=shares, first=first: (
                 -np.log([shares(float(first * f[0]))])
             ),
-            np.ones(1),
+            np.full(1, begin),
         )
         start = float(first * factor[0])
         if np.isfinite(start):

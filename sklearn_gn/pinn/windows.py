@@ -6,7 +6,8 @@ there on. Where the loss on fresh points no longer falls although the equation i
 solved well, and the problem is one of evolution, the interval of time is therefore cut:
 
 1.  The interval is halved.
-2.  The window is solved by a network of its own, on points of its own.
+2.  The window is solved by a network of its own, on points of its own, until its loss
+    no longer falls, or is one that goes with the error that is asked for.
 3.  Where it is solved, the next window begins. Its conditions at the start are those of
     the problem, with the values that the solution of the window before has there. It is
     longer if the last one was solved quickly.
@@ -149,8 +150,11 @@ def within(model, batches, march):
 # --- when to cut, and when to go on --------------------------------------------------
 
 
-def observed(march, fresh, first, in_time):
-    """Return the march after an iteration, with where the next window is to end."""
+def observed(march, fresh, first, goal, in_time):
+    """Return the march after an iteration, with where the next window is to end.
+
+    A window ends at a loss of ``goal``, or where it is solved and its loss flat.
+    """
     lowest = min(fresh, march.falls[-1] if march.falls else math.inf)
     march = march._replace(falls=(*march.falls, lowest))
     if march.ended:
@@ -162,8 +166,9 @@ def observed(march, fresh, first, in_time):
         cut = flat and unsolved and in_time and switches.on("pinn.windows")
         return half._replace(uncut=lowest) if cut else march
     # Where the solution changes fast, residuals are large, too.
-    well = lowest <= WELL_SOLVED_LOSS * max(march.unit, first)
-    if (well and is_flat(march.falls, 1)) or (flat and length <= _SHORTEST):
+    share = lowest / max(march.unit, first)
+    well = share <= WELL_SOLVED_LOSS
+    if share <= min(goal, WELL_SOLVED_LOSS) or (flat and (well or length <= _SHORTEST)):
         if march.stop == 1:
             return march._replace(ended=True)
         if well and len(march.falls) <= FEW_ITERATIONS:

@@ -70,7 +70,7 @@ class RelevanceDisplay(Display):
     >>> import numpy as np
     >>> from sklearn_gn import ShallowReLURegressor
     >>> from sklearn_gn.plotting import RelevanceDisplay
-    >>> X = np.random.default_rng(0).uniform(-1, 1, (200, 3))
+    >>> X = np.random.default_rng(0).uniform(-1, 1, (60, 3))
     >>> y = 2 * X[:, 0] + abs(X[:, 1])
     >>> model = ShallowReLURegressor(random_state=0).fit(X, y)
     >>> display = RelevanceDisplay.from_estimator(model, X)

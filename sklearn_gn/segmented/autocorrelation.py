@@ -28,16 +28,7 @@ _CORRECTIONS = 10  # of covariances for what the fit has taken
 NONE = Autoregression(np.empty(0), 1.0)
 
 
-def autoregression(residual, most=None):
-    """Return the coefficients of the autoregression of residuals, by Yule and Walker.
-
-    Its order, up to ``most`` or ``4 (n / 100)^(2 / 9)``, is chosen by the Bayesian
-    information criterion.
-    """
-    return _yule_walker(_covariances(residual, most), len(residual))[0]
-
-
-def _covariances(residual, most):
+def covariances(residual, most):
     """Return the covariances of residuals with the later ones, by lag."""
     n = len(residual)
     most = int(4 * (n / 100) ** (2 / 9)) if most is None else most
@@ -45,7 +36,7 @@ def _covariances(residual, most):
     return np.array([residual[k:] @ residual[: n - k] / n for k in lags])
 
 
-def _yule_walker(covariance, n, order=None):
+def yule_walker(covariance, n, order=None):
     """Return the coefficients and the long-run variance; the order by "bic" if None."""
     phi, variance = np.empty(0), covariance[0]
     best, answer = n * np.log(variance), (phi, variance)
@@ -72,11 +63,11 @@ def noise_of(residual, asked, n_parameters):
     if asked in (None, 0) or n <= n_parameters + 1 or not residual @ residual > 0:
         return NONE
     order = None if asked == "auto" else asked
-    covariance = _covariances(residual, order)
-    coef, long_run = _yule_walker(covariance, n, order)
+    covariance = covariances(residual, order)
+    coef, long_run = yule_walker(covariance, n, order)
     for _ in range(_CORRECTIONS):
         before, taken = long_run, min(n_parameters * long_run / n, covariance[0])
-        coef, long_run = _yule_walker(covariance + taken, n, order)
+        coef, long_run = yule_walker(covariance + taken, n, order)
         whole = covariance[0] + taken
         if abs(long_run - before) < _SAME * before:
             break

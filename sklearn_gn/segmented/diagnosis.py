@@ -15,7 +15,8 @@ _RISE = 2.0  # standard deviations of the noise, of a segment that looks like a 
 def diagnose(model):
     """Return the :class:`~sklearn_gn.findings.Diagnosis` of a fitted model."""
     views = model._views()
-    n = sum(len(view.breakpoints_) for view in views)
+    own = model.breakpoints_ if model._is_listed else [model.breakpoints_]
+    n = sum(map(len, own))
     described = f"{type(model).__name__}, {counted(n, 'breakpoint')}"
     findings: dict = {}  # what is said of several features is said once
     for view in views:
@@ -131,7 +132,10 @@ def _jump(model):
     segments = model.segments_
     few = model.min_rows or FEWEST_ROWS
     short = segments["n_rows"] <= few
-    rise = np.abs(segments["slope"]) * _numbers(segments["end"] - segments["start"])
+    length = segments["end"] - segments["start"]
+    if length.dtype.kind == "m":  # of dates, whose slopes are per day
+        length = length / np.timedelta64(1, "D")
+    rise = np.abs(segments["slope"]) * length
     steep = short & (rise > _RISE * model.noise_std_)
     alone = ~short[:-2] & steep[1:-1] & ~short[2:]
     if model._fit.form.step or not alone.any():
@@ -143,13 +147,6 @@ def _jump(model):
         f"{rise[k]:.3g}. This looks like a jump: set jumps=True."
     )
     return Finding("breakpoints", text, "jumps")
-
-
-def _numbers(distances):
-    """Return distances along the feature, in days if it holds dates."""
-    if distances.dtype.kind == "m":
-        return distances / np.timedelta64(1, "D")
-    return distances
 
 
 def _uncertain(model):
@@ -236,7 +233,7 @@ def _correlation(model):
         return None
     text = (
         "Neighbouring residuals are correlated: the correlation is "
-        f"{model.residual_correlation_:.2f}, {_standard_errors(model):.0f} standard "
+        f"{model.residual_correlation_:.2f}, {model._correlation_errors:.0f} standard "
         "errors from zero. "
     )
     if chosen:
@@ -257,21 +254,14 @@ def _correlation(model):
 
 def is_correlated(model):
     """Return whether neighbouring residuals are correlated, beyond rounding errors."""
-    return not _is_exact(model) and _standard_errors(model) > SIGNIFICANT
-
-
-def _standard_errors(model):
-    return model.residual_correlation_ / model._correlation_error
+    return not _is_exact(model) and model._correlation_errors > SIGNIFICANT
 
 
 def _is_at_limit(model):
-    """Whether the criterion chose the largest number, or its residuals refused that."""
-    n_known, path = int(np.sum(model.breakpoint_std_ == 0)), model.selection_path_
-    chosen = len(model.breakpoints_) - n_known
-    refused = not np.isfinite(path.get("search_penalty", [0])[-1])
-    lowest = refused and np.argmin(path["bic"]) == len(path["bic"]) - 1
-    reached = chosen >= path["n_breakpoints"][-1]
-    return model.n_breakpoints == "auto" and (reached or lowest)
+    """Whether the largest number was chosen, or more would have been."""
+    chosen = int(np.sum(model.breakpoint_std_ != 0))
+    reached = chosen >= model.selection_path_["n_breakpoints"][-1]
+    return model.n_breakpoints == "auto" and (reached or model._is_limited)
 
 
 def _is_exact(model):

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
 from sklearn.metrics import r2_score
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
@@ -33,6 +33,7 @@ from sklearn_gn.data.rows import (
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.segmented import (
+    columns,
     existence,
     inference,
     preparation,
@@ -41,7 +42,7 @@ from sklearn_gn.segmented import (
     several,
     streams,
 )
-from sklearn_gn.segmented.autocorrelation import Autoregression
+from sklearn_gn.segmented.autocorrelation import NONE, Autoregression
 from sklearn_gn.segmented.diagnosis import diagnose, is_correlated, warn_of_number
 from sklearn_gn.segmented.families import FAMILIES, Family, check_offset
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
@@ -49,18 +50,9 @@ from sklearn_gn.segmented.selection import CRITERIA
 from sklearn_gn.segmented.summary import summarise
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
-_BY_FEATURE = (
-    "breakpoints_",
-    "breakpoint_std_",
-    "breakpoint_interval_",
-    "segments_",
-    "jumps_",
-    "selection_path_",
-    "_held_by_bounds",
-    "_cut_by_bounds",
-)
 _OF_UPDATES = ("_kept", "_stream")  # which a saved model leaves behind
-_NOT_OF_EVERY_FIT = ("robust_weights_", "_row_checks", *_OF_UPDATES)
+_NOT_OF_EVERY_FIT = ("robust_weights_", "estimators_", "_row_checks", *_OF_UPDATES)
+_COUNT = Interval(Integral, 0, None, closed="left")
 _KINDS = {
     None: "numbers",
     "utc": "dates with a time zone",
@@ -188,6 +180,10 @@ class SegmentedRegressor(
         The numbers ``n_breakpoints`` that were tried, with ``n_parameters``, ``rss``
         and the criterion; ``rss``, "gcv" and "evidence" relative to a constant, and
         ``search_penalty``, what is added to "bic".
+    estimators_ : list of SegmentedRegressor
+        Only with several columns of y, which break at the same places: the fit of each
+        column. ``segments_``, ``jumps_`` and ``parameters_`` are then lists, too, and
+        ``noise_std_`` and ``residual_correlation_`` have an entry for each column.
     n_features_in_, feature_names_in_ : int and ndarray of shape (`n_features_in_`,)
         Number of features, and their names if all are strings.
 
@@ -200,14 +196,6 @@ class SegmentedRegressor(
     If the fit is poor, :meth:`diagnose` says what limited it: raise
     ``max_breakpoints``, allow ``jumps``, or compare the numbers of breakpoints in
     ``selection_path_``. The :doc:`user guide </user_guide/segmented>` has more.
-
-    References
-    ----------
-    V. M. R. Muggeo, "Estimating regression models with unknown break-points",
-    Statistics in Medicine 22 (2003), 3055-3071.
-
-    Y. Eo and J. Morley, "Likelihood-ratio-based confidence sets for the timing of
-    structural breaks", Quantitative Economics 6 (2015), 463-497.
 
     Examples
     --------
@@ -224,11 +212,7 @@ class SegmentedRegressor(
 
     # Keys of a dictionary are a set that messages print in order.
     _parameter_constraints: dict[str, Any] = {
-        "n_breakpoints": [
-            Interval(Integral, 0, None, closed="left"),
-            StrOptions({"auto"}),
-            list,
-        ],
+        "n_breakpoints": [_COUNT, StrOptions({"auto"}), list],
         "kinks": ["boolean"],
         "jumps": ["boolean"],
         "degree": [Interval(Integral, 0, 1, closed="both")],
@@ -241,23 +225,19 @@ class SegmentedRegressor(
             Interval(Real, 0, None, closed="left"),
         ],
         "min_rows": [Interval(Integral, 1, None, closed="left"), None],
-        "max_breakpoints": [Interval(Integral, 0, None, closed="left")],
+        "max_breakpoints": [_COUNT],
         "criterion": [StrOptions(dict.fromkeys([*CRITERIA, "cv"]).keys()), "cv_object"],
         "covariance": [StrOptions(dict.fromkeys(COVARIANCES).keys())],
-        "hac_lags": [Interval(Integral, 0, None, closed="left"), None],
+        "hac_lags": [_COUNT, None],
         "flat": [StrOptions({"first", "last", "both"}), None],
         "shape": [StrOptions({"convex", "concave"}), None],
         "loss": [StrOptions({"squared_error", "huber"})],
-        "autocorrelation": [
-            Interval(Integral, 0, None, closed="left"),
-            StrOptions({"auto"}),
-            None,
-        ],
+        "autocorrelation": [_COUNT, StrOptions({"auto"}), None],
         "family": [StrOptions(dict.fromkeys(FAMILIES).keys())],
         "slopes": [tuple, list, None],
         "through": ["array-like", None],
     }
-    _feature = 0  # the broken one that attributes are about
+    _is_limited = False  # by max_breakpoints, of which more would have been chosen
 
     def __init__(
         self,
@@ -327,8 +307,9 @@ class SegmentedRegressor(
             data frame of pandas or polars, an array or a list; a period counts as its
             start.
 
-        y : array-like of shape (n_samples,)
-            Target values.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Target values. Several columns share the breakpoints, and each has lines
+            and independent normal noise of its own.
 
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights; a row of weight two counts as two rows. If None, all
@@ -380,8 +361,12 @@ class SegmentedRegressor(
                 return self.fit_chunks(chunks)
         check_fits(X, "fit_chunks reads points piece by piece.")
         given = sample_weight, y_std, absolute_sigma
-        prepared, kind, order = self._prepare(X, y, *given)
+        prepared, kind, order = self._prepare(X, y, *given, multi_output=True)
         options = preparation.options_of(self, kind)
+        if len(prepared) > 1:
+            columns.check_parameters(self, y_std)
+            return self._fit_columns(prepared, options, kind)
+        (prepared,) = prepared
         is_cv = preparation.criterion_of(self) == "cv" and self.n_breakpoints == "auto"
         folds = preparation.folds_of(self, order, y) if is_cv else None
         found = self._search(prepared, options, kind, folds)
@@ -402,11 +387,9 @@ class SegmentedRegressor(
             size = np.maximum(size, np.finfo(float).tiny)
             self.robust_weights_ = np.minimum(1, BOUND * scale / size)
         if self.n_breakpoints == "auto":
-            outlying = np.empty(0, int)
-            if self.loss == "squared_error":
-                few = 1 + (self.min_rows or preparation.FEWEST_ROWS)
-                outlying = order[robust.outlying_rows(fit, rows, few)]
-            warn_of_number(self, outlying)
+            few = 1 + (self.min_rows or preparation.FEWEST_ROWS)
+            outlying = robust.outlying_rows(fit, prepared, options, few)
+            warn_of_number(self, order[outlying] if self.loss != "huber" else ())
         return self
 
     @takes_only_chunks
@@ -471,15 +454,11 @@ class SegmentedRegressor(
         order = np.argsort(X[:, self._columns[0]], kind="stable")
         order = order[repeats[order] > 0]
         x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
-        data = several.Data(
-            *(a[order] for a in (x, linear, y, weight, repeats, offset)),
-            variance if absolute_sigma else None,
-            kinds[0],
-        )
-        names = self._all_names()[0]
-        family = Family(self.family)
-        family.check(data.y)
-        found = several.fit_several(self, data, family, names)
+        rows = [a[order] for a in (x, linear, y, weight, repeats, offset)]
+        family, names = Family(self.family), self._all_names()[0]
+        family.check(rows[2])
+        variance = variance if absolute_sigma else None
+        found = several.fit_several(self, family, kinds[0], variance, *rows)
         self._set_found(kinds, family, *found)
         self._row_checks = RowChecks(len(y))
         asked = several.numbers_of(self, len(names))
@@ -493,6 +472,34 @@ class SegmentedRegressor(
             warn_of_number(self)
         return self
 
+    def _fit_columns(self, prepared, options, kind):
+        """Fit several columns of y with common breakpoints."""
+        preparation.check_inside(prepared[0], options.known, kind)
+        problem, fits, interval, path = columns.fit_columns(self, prepared, options)
+        self._warn_of_room(prepared[0], options, kind, int(fits[0].free.sum()))
+        of_columns, family = [], Family("gaussian")
+        for fit, each in zip(fits, prepared, strict=True):
+            one = copy(self)
+            one.autocorrelation = None
+            at_bounds = inference.at_bounds(fit, problem, interval)
+            feature = fit, each.rows, each.rows, interval, at_bounds, path
+            figures = inference.statistics(fit)
+            one._set_found([kind], family, NONE, fit.noise_std, figures, [feature])
+            one._row_checks = RowChecks(len(each.rows.y))
+            of_columns.append(one)
+        state = vars(of_columns[0]) | {"autocorrelation": self.autocorrelation}
+        vars(self).clear()
+        vars(self).update(state)
+        self.estimators_ = self._parts = of_columns
+        for name in ("segments_", "jumps_", "parameters_"):
+            setattr(self, name, [getattr(one, name) for one in of_columns])
+        for name in ("noise_std_", "residual_correlation_"):
+            setattr(self, name, np.array([getattr(one, name) for one in of_columns]))
+        self.statistics_ = columns.statistics(of_columns)
+        if self.n_breakpoints == "auto":
+            warn_of_number(max(of_columns, key=is_correlated))
+        return self
+
     def _set_found(self, kinds, family, noise, noise_std, figures, features):
         """Set the fitted attributes.
 
@@ -502,43 +509,46 @@ class SegmentedRegressor(
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
         self._fits, self._family = [fit for fit, *_ in features], family
-        self._date_kinds, self._is_listed = kinds, preparation.is_listed(self)
+        self._date_kinds, self._parts, is_listed = (
+            kinds,
+            [],
+            preparation.is_listed(self),
+        )
         self._covariance = Covariance(self.covariance, self.hac_lags)
         self.autocorrelation_, self._redundancy = noise
-        self.parameters_ = several.parameter_table(self._fits, *self._all_names())
+        self.parameters_ = inference.parameter_table(self._fits, *self._all_names())
         unknown = family.has_known_variance or self._fits[0].is_noise_unknown
         self.noise_std_ = float("nan" if unknown else noise_std)
-        self.residual_correlation_, self._correlation_error = (
-            inference.residual_correlation(*features[0][:2])
-        )
+        correlation, error = inference.residual_correlation(*features[0][:2])
+        self.residual_correlation_ = correlation
+        self._correlation_errors = correlation / error
         self.statistics_ = {name: float(value) for name, value in figures.items()}
-        each = []
-        for kind, (fit, _, rows, interval, at_bounds, path) in zip(
-            kinds, features, strict=True
-        ):
-            to_user = np.asarray if kind is None else dates.from_days
+        parts = []
+        for f, (fit, _, rows, interval, at_bounds, path) in enumerate(features):
+            to_user = np.asarray if kinds[f] is None else dates.from_days
             segments = inference.segment_table(fit, rows)
             for name in ("start", "end"):
                 segments[name] = to_user(segments[name])
-            errors, jumps = inference.breakpoint_errors(fit), segments["jump"][1:]
-            ends = to_user(fit.breakpoints), errors, to_user(interval)
-            each.append([*ends, segments, jumps, path, *at_bounds])
-        for name, values in zip(_BY_FEATURE, zip(*each, strict=True), strict=True):
-            setattr(self, name, list(values) if self._is_listed else values[0])
+            own = {
+                "breakpoints_": to_user(fit.breakpoints),
+                "breakpoint_std_": inference.breakpoint_errors(fit),
+                "breakpoint_interval_": to_user(interval),
+                "segments_": segments,
+                "jumps_": segments["jump"][1:],
+                "selection_path_": path,
+            }
+            parts.append(copy(self))
+            vars(parts[f]).update(own, _feature=f, _is_listed=False, _fit=fit)
+            parts[f]._held_by_bounds, parts[f]._cut_by_bounds = at_bounds
+        vars(self).update(vars(parts[0]), _is_listed=is_listed)
+        if is_listed:
+            self._parts = parts
+            for name in own:
+                setattr(self, name, [getattr(part, name) for part in parts])
 
     def _views(self):
-        """Return the model, or of several broken features what it says of each."""
-        if not self._is_listed:
-            return [self]
-        views = [copy(self) for _ in self._fits]
-        for f, view in enumerate(views):
-            own = {name: getattr(self, name)[f] for name in _BY_FEATURE}
-            vars(view).update(own, _feature=f, _is_listed=False)
-        return views
-
-    @property
-    def _fit(self):
-        return self._fits[self._feature]
+        """Return what the model says of each broken feature, or column of y."""
+        return self._parts or [self]
 
     @property
     def _column(self):
@@ -548,7 +558,7 @@ class SegmentedRegressor(
     def _date_kind(self):
         return self._date_kinds[self._feature]
 
-    def _checked(self, X, y):
+    def _checked(self, X, y, multi_output=False):
         """X and y as numbers, and the kinds of dates of the broken features."""
         kinds, features = [], self.broken_features
         features = list(features) if preparation.is_listed(self) else [features]
@@ -557,22 +567,31 @@ class SegmentedRegressor(
                 dates.check_column(feature, list(X.columns))
             X, kind = dates.replace_dates(X, feature)
             kinds.append(kind)
-        X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
+        checks = {"y_numeric": True, "multi_output": multi_output}
+        X, y = validate_data(self, X, y, dtype=np.float64, **checks)
+        y = y if y.ndim == 2 and y.shape[1] > 1 else column_or_1d(y, warn=True)
         self._columns = preparation.broken_columns(self, features)
         return X, y.astype(np.float64), kinds
 
-    def _prepare(self, X, y, sample_weight, y_std=None, absolute_sigma=False):
-        """The series in the units of the search, kind of dates, order of the rows."""
-        X, y, (kind,) = self._checked(X, y)
+    def _prepare(
+        self, X, y, sample_weight, y_std=None, absolute_sigma=False, multi_output=False
+    ):
+        """The columns of y in the units of the search, kind of dates, order of rows."""
+        X, y, (kind,) = self._checked(X, y, multi_output)
         weight, repeats, variance = weights_of(sample_weight, y_std, X)
         column = self._columns[0]
         x, linear = X[:, column], np.delete(X, column, axis=1)
         given = weight, repeats, variance if absolute_sigma else None
-        prepared, order = preparation.prepare_rows(x, y, linear, *given)
-        return prepared, kind, order
+        prepared = [
+            preparation.prepare_rows(x, own, linear, *given)
+            for own in np.atleast_2d(y.T)
+        ]
+        return [own for own, _ in prepared], kind, prepared[0][1]
 
     def _split(self, X):
         """The feature that breaks, and what enters linearly beside it."""
+        if hasattr(self, "estimators_"):
+            raise ValueError("Draw the columns of y one by one, by estimators_[j].")
         x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
         if len(self._columns) > 1:
             linear = several.columns_of_others(self._fits, self._feature, x, linear)
@@ -584,14 +603,25 @@ class SegmentedRegressor(
         ((t, path),), (clipped,), problem = selection.find_breakpoints(
             self, [prepared], options, folds
         )
-        n_breakpoints = None if self.n_breakpoints == "auto" else self.n_breakpoints
-        if n_breakpoints is not None and len(t) < n_breakpoints:
-            warn_user(
-                f"The fit has {counted(len(t), 'breakpoint')}, not n_breakpoints="
-                f"{n_breakpoints}: the data have no room for more. "
-                f"{preparation.advice_on_room(prepared, options, n_breakpoints, kind)}"
-            )
+        self._warn_of_room(prepared, options, kind, len(t))
+        # Waves that need more breakpoints than were tried pass for correlated noise.
+        values, most = path.get("bic", [0, 1]), int(path["n_breakpoints"][-1])
+        is_lowest = np.argmin(values) == len(values) - 1
+        self._is_limited = False
+        if self.n_breakpoints == "auto" and is_lowest and len(t) < most:
+            wider = clone(self).set_params(max_breakpoints=2 * most)
+            found = selection.find_breakpoints(wider, [prepared], options)[0]
+            self._is_limited = len(found[0][0]) > most
         return path, t, clipped, problem
+
+    def _warn_of_room(self, prepared, options, kind, found):
+        asked = self.n_breakpoints
+        if asked != "auto" and found < asked:
+            warn_user(
+                f"The fit has {counted(found, 'breakpoint')}, not n_breakpoints="
+                f"{asked}: the data have no room for more. "
+                f"{preparation.advice_on_room(prepared, options, asked, kind)}"
+            )
 
     def _set_fitted(
         self, prepared, options, kind, path, t, clipped, problem, noises=None
@@ -615,6 +645,11 @@ class SegmentedRegressor(
         family = Family("gaussian")
         self._set_found([kind], family, noise, scale, figures, [feature])
         return float(scale)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
     def __getstate__(self):
         state = super().__getstate__()
@@ -657,7 +692,9 @@ class SegmentedRegressor(
         """
         check_is_fitted(self)
         if not hasattr(self, "_kept"):
-            raise ValueError("update needs the rows of a fit: call fit before.")
+            raise ValueError(
+                "update needs the rows of a fit of one column: call fit before."
+            )
         prepared, options = self._kept
         stream = streams.stream_of(self, prepared, options)
         X, y = self._check_X(X, y, y_numeric=True)
@@ -717,10 +754,10 @@ class SegmentedRegressor(
 
         Returns
         -------
-        y : ndarray of shape (n_samples,)
+        y : ndarray of shape (n_samples,) or (n_samples, n_targets)
             Predicted means.
 
-        y_std : ndarray of shape (n_samples,)
+        y_std : ndarray of the same shape
             Standard errors of the predicted means by the delta method, with the kinks
             uncertain too; the noise of a new observation is not included
             (:meth:`predict_interval` adds it). Only with ``return_std``.
@@ -733,6 +770,12 @@ class SegmentedRegressor(
             NaN.
         """
         check_is_fitted(self)
+        if hasattr(self, "estimators_"):
+            each = [
+                one.predict(X, return_std, offset=offset) for one in self.estimators_
+            ]
+            of_columns = np.stack(each, axis=-1)
+            return tuple(of_columns) if return_std else of_columns
         X = self._check_X(X)
         y, std = inference.predict(self._fit, *self._split(X))
         if offset is not None:
@@ -765,7 +808,7 @@ class SegmentedRegressor(
         X : array-like of shape (n_samples, n_features)
             Samples.
 
-        y : array-like of shape (n_samples,)
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
             True values.
 
         sample_weight : array-like of shape (n_samples,), default=None
@@ -778,7 +821,7 @@ class SegmentedRegressor(
         -------
         score : float
             One minus the deviance over the deviance of the mean; of "gaussian" these
-            are sums of squares.
+            are sums of squares. Of several columns the mean.
         """
         predicted = self.predict(X, offset=offset)
         if not self._family.has_known_variance:
@@ -815,11 +858,12 @@ class SegmentedRegressor(
         """
         check_is_fitted(self)
         found = summarise(self, self._covariance.kind)
-        if is_correlated(self):
+        for view in filter(is_correlated, self._views()):
             found.notes.append(
                 "Neighbouring residuals are correlated "
-                f"({self.residual_correlation_:.2f}); diagnose() says what to do."
+                f"({view.residual_correlation_:.2f}); diagnose() says what to do."
             )
+            break
         return found
 
     def breakpoint_test(
@@ -873,12 +917,7 @@ class SegmentedRegressor(
             lowers the sum of squares most.
         """
         self._validate_params()
-        if preparation.is_joint(self):
-            raise ValueError(
-                "breakpoint_test is for least squares of one broken feature: leave out "
-                "family, slopes and through, and give one number or name as "
-                "broken_features."
-            )
+        preparation.check_is_plain(self, "breakpoint_test")
         both = self.degree == 1 and self.kinks and self.jumps
         if method not in ("simulated", "davies", "score"):
             raise ValueError(
@@ -890,7 +929,7 @@ class SegmentedRegressor(
                 "level, and for covariance='nonrobust': use method='simulated'."
             )
         with one_blas_thread():
-            prepared, kind, _ = clone(self)._prepare(X, y, sample_weight)
+            (prepared,), kind, _ = clone(self)._prepare(X, y, sample_weight)
             options = preparation.options_of(self, kind)
             preparation.check_inside(prepared, options.known, kind)
             problem, rows = preparation.problem_of([prepared], options), prepared.rows

@@ -14,17 +14,15 @@ nuisance parameter is present only under the alternative", 1987).
   n-spaces", 1939; Davies, the same title, "linear model case", 2002). The score test is
   that of one column, the sum of the new ones of all positions (Muggeo, "Testing with a
   nuisance parameter present only under the alternative", 2016).
-- Under unequal noise the statistic is that of the products S of the residuals, without
-  a breakpoint, with the new columns less their projections on the old ones,
-  ``S' V^-1 S``. Its distribution is drawn with random signs of the residuals, which
-  keep the variance of every row (the wild bootstrap of Wu and of Liu, with the
-  positions' statistics drawn jointly as in Hansen, "Inference when a nuisance parameter
-  is not identified under the null hypothesis", 1996). Where the noise is correlated,
-  the signs are those of the innovations of an autoregression (Buhlmann, "Sieve
-  bootstrap for time series", 1997). For few rows V is estimated again from every draw,
-  from its residuals about the old columns (Davidson and Flachaire, "The wild bootstrap,
-  tamed at last", 2008): the fit takes a share of the residuals away, which V of many
-  rows does not show.
+- Under unequal noise the statistic is ``S' V^-1 S`` of the products S of the residuals
+  with the new columns less their projections on the old ones. Its distribution is drawn
+  with random signs of the residuals, which keep the variance of every row (the wild
+  bootstrap of Wu and of Liu; Hansen, "Inference when a nuisance parameter is not
+  identified under the null hypothesis", 1996); of correlated noise, with those of the
+  innovations of an autoregression (Buhlmann, "Sieve bootstrap for time series", 1997).
+  For few rows V is estimated again from every draw (Davidson and Flachaire, "The wild
+  bootstrap, tamed at last", 2008): the fit takes a share of the residuals away, which V
+  of many rows does not show.
 """
 
 from typing import NamedTuple
@@ -34,7 +32,7 @@ from scipy.special import stdtr
 
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.autocorrelation import autoregression
+from sklearn_gn.segmented.autocorrelation import covariances, yule_walker
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
     Pieces,
@@ -90,10 +88,11 @@ def scan(problem):
     new, m, c = concatenate(*new), form.ramp + form.step, t.shape[1]
     targets = target_products(table, new)[0]
     cross = np.hstack([products(table, new, pieces)[0], targets[:, 1:]])
-    inner, scores = products(table, new, new)[0], targets[:, 0] - cross @ found.coef[0]
+    inner = products(table, new, new)[0]
+    scores = targets[:, 0] - cross @ found.coef[0, :, 0]
     if found.end is not None:  # of the pieces less their slopes at the end
         slope = new.slope[0]
-        scores = scores - slope * found.end.with_target[0]
+        scores = scores - slope * found.end.with_target[0, 0]
         with_end = np.outer(cross @ found.end.coef[0], slope)
         inner = inner - with_end - with_end.T
         inner += np.outer(slope, slope) * found.end.square[0]
@@ -172,7 +171,7 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
     residual = factor * found.residual
     phi = np.empty(0)
     if kind.kind.startswith("HAC"):
-        phi = autoregression(residual, kind.lags)
+        phi, _ = yule_walker(covariances(residual, kind.lags), len(residual))
     whiten, root = np.concatenate([[1], -phi]), np.sqrt(rows.weight)
     scores, later = [], []
     ramps, steps = np.maximum(rows.x - t[:, None], 0) - extra, rows.x >= t[:, None]
@@ -211,12 +210,10 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
 def _null_space(form, rows, known):
     """Return the columns without a breakpoint, and what is taken from each ramp."""
     columns = least_squares.design(form, rows.x, rows.linear, known)
-    level = least_squares.end_slope(form, len(known), columns.shape[1])
-    if level is None:
+    space = least_squares.level_space(form, len(known), columns.shape[1])
+    if space is None:
         return columns, None if form.flat_end else 0.0
-    last = np.flatnonzero(level)[-1]
-    others = columns - level * columns[:, [last]]
-    return np.delete(others, last, axis=1), columns[:, last]
+    return columns @ space, columns[:, form.slope + form.ramp * len(known)]
 
 
 def _filtered(numerator, denominator, values):

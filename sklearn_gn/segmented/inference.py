@@ -106,27 +106,33 @@ class Fit(NamedTuple):
         )
 
     def of(self, b):
-        """Return the fit of one of several series."""
+        """Return the fit of one of several series, or those of some."""
         one = (a[b] for a in self[3:-1])
         scaling = Scaling(*(a[b] for a in self.scaling))
         return Fit(self.form, self.t[b], self.free, *one, scaling)
 
 
-def infer(form, t, free, rows, scaling, kind, repeats=None):
-    """Fit the rows (B, n) of several series with given breakpoints."""
-    t, found = least_squares.fit_rows(form, rows, t, free)
-    found = found._replace(rss=found.rss + rows.rest)
+def infer(form, t, free, rows, scaling, kind, repeats, found=None, space=None):
+    """Fit the rows (B, n) of several series, which count by their ``repeats``.
+
+    The coefficients may have been ``found``, under conditions on the parameters with a
+    basis of what these leave free.
+    """
+    if found is None:
+        t, found = least_squares.fit_rows(form, rows, t, free)
+        found = found._replace(rss=found.rss + rows.rest)
     columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
-    level = least_squares.end_slope(form, t.shape[1], columns.shape[-1])
+    if space is None:
+        space = least_squares.level_space(form, t.shape[1], columns.shape[-1])
     cov, freedom, rank = least_squares.covariance(
-        kind, columns, found, rows.weight, level, repeats
+        kind, columns, found, rows.weight, repeats, space
     )
     n_jumps = int(np.sum(free)) - len(least_squares.moving(form, free))
-    n_rows, n_parameters = rows.weight.sum(axis=-1), rank + n_jumps
+    n_rows, n_parameters = repeats.sum(axis=-1), rank + n_jumps
     known = kind.variance is not None
     unknown = (n_rows <= n_parameters) & (not known)
     freedom = np.where(unknown, np.nan, np.inf if known else freedom)
-    mean = np.sum(rows.weight * rows.y, axis=-1) / n_rows
+    mean = np.sum(rows.weight * rows.y, axis=-1) / rows.weight.sum(axis=-1)
     return Fit(
         form=form,
         t=t,
@@ -203,27 +209,32 @@ def user_parameters(fit):
     return values, covariance
 
 
-def parameter_table(fit, x_name, linear_names):
+def parameter_table(fits, names, linear_names):
     """Return the parameters of the design with their errors, a dict of arrays.
 
-    The changes of slope at estimated breakpoints have no p-value: without a change
-    there is no breakpoint, and t is not distributed as t.
+    The broken features have ``names``. The changes of slope at estimated breakpoints
+    have no p-value: without a change there is no breakpoint, and t is not distributed
+    as t.
     """
+    fit, labels, is_change = fits[0], ["intercept"], [False]
+    for name, own in zip(names, fits, strict=True):
+        of = f"{name} " if len(fits) > 1 else ""
+        labels += [name] * own.form.slope
+        is_change += [False] * own.form.slope
+        for kind in ["slope change"] * own.form.ramp + ["jump"] * own.form.step:
+            labels += [f"{of}{kind} {k}" for k in range(1, len(own.t) + 1)]
+            is_change += [*own.free]
+    labels += linear_names
     values, covariance = user_parameters(fit)
-    n = len(fit.coef)
-    numbers = range(1, len(fit.t) + 1)
-    names = ["intercept"] + [x_name] * fit.form.slope
-    names += [f"slope change {k}" for k in numbers] * fit.form.ramp
-    names += [f"jump {k}" for k in numbers] * fit.form.step
+    n = len(labels)
     values, std = values[:n], np.sqrt(np.maximum(np.diagonal(covariance)[:n], 0))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = values / std
     p = 2 * stdtr(fit.degrees_of_freedom, -np.abs(t))
-    p[fit.ramps[fit.free[: len(fit.ramps)]]] = np.nan
-    p[fit.steps[fit.free[: len(fit.steps)]]] = np.nan
+    p[np.flatnonzero(is_change)] = np.nan
     width = fit.half_width * std
     return {
-        "name": np.array(names + list(linear_names), dtype=object),
+        "name": np.array(labels, dtype=object),
         "estimate": values,
         "std_error": std,
         "t": t,
@@ -254,7 +265,17 @@ def delta_intervals(fit):
     return np.clip(interval, t[..., :-2, None], t[..., 2:, None])
 
 
-def breakpoint_intervals(fit, problem, rows):
+def kink_curvature(fit, rows):
+    """Return the inverse of the curvature of the sum of squares, by kink, (B, k)."""
+    columns = least_squares.jacobian(
+        fit.form, rows.x, rows.linear, fit.t, fit.free, fit.coef
+    )
+    space = least_squares.level_space(fit.form, fit.t.shape[1], columns.shape[-1])
+    half, _ = least_squares.inverse_root(columns, rows.weight, space)
+    return np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)
+
+
+def breakpoint_intervals(fit, problem, curvature):
     """Return 95 % confidence intervals of the breakpoints, of shape (B, k, 2)."""
     interval = np.stack([fit.t, fit.t], axis=-1)
     if fit.form.step:
@@ -262,7 +283,7 @@ def breakpoint_intervals(fit, problem, rows):
     else:
         std = breakpoint_errors(fit)[:, fit.kinks] / fit.scaling.size[:, None]
         width = fit.half_width[:, None] * std
-        interval[:, fit.kinks] = kink_intervals(problem, fit, width, rows)
+        interval[:, fit.kinks] = kink_intervals(problem, fit, width, curvature)
     interval[np.ix_(fit.is_noise_unknown, fit.free)] = np.nan
     return np.stack(
         [fit.scaling.to_user(end) for end in np.moveaxis(interval, -1, 0)], -1
@@ -294,7 +315,9 @@ def segment_table(fit, rows):
     slope, intercept = _line_gradients(fit, values)
     width = fit.half_width[..., None]
     table, k, t = {}, fit.t.shape[-1], fit.breakpoints
-    low, high = (fit.scaling.to_user(x[..., None]) for x in _ends(rows))
+    last = np.count_nonzero(rows.weight, axis=-1, keepdims=True) - 1
+    low = fit.scaling.to_user(rows.x[..., :1])
+    high = fit.scaling.to_user(np.take_along_axis(rows.x, last, axis=-1))
     table["start"] = np.concatenate([low, t], axis=-1)
     table["end"] = np.concatenate([t, high], axis=-1)
     # Without the derivatives by the breakpoints: the line itself.
@@ -320,14 +343,6 @@ def segment_table(fit, rows):
     ends = [np.zeros_like(fit.n_rows), *before, np.sum(rows.weight, -1)]
     table["n_rows"] = np.diff(np.stack(ends, axis=-1), axis=-1)
     return table
-
-
-def _ends(rows):
-    """Return the first and the last position of positive weight."""
-    if rows.x.ndim == 1:
-        return rows.x[0], rows.x[-1]
-    last = np.count_nonzero(rows.weight, axis=-1) - 1
-    return rows.x[:, 0], rows.x[np.arange(len(last)), last]
 
 
 def _line_gradients(fit, values):

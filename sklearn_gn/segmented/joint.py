@@ -286,11 +286,6 @@ def prepared_for(joint, f, t, z, w, extra=()):
     return Prepared(rows, scaling, joint.repeats[order])
 
 
-def even(number):
-    """Return breakpoints that are evenly spaced."""
-    return np.linspace(-1, 1, number + 2)[1:-1]
-
-
 def _with_known(joint, f, knots):
     """Return the breakpoints of a feature that are found, and those that are known."""
     known = joint.options.known if f == 0 else joint.options.known[:0]
@@ -389,7 +384,9 @@ def _choose(joint, state, f, number, most, criterion):
         for k in numbers:
             own = knots[k][np.isfinite(knots[k]).all(axis=1)]
             if k and _has_conditions(joint):
-                own = np.concatenate([own, kinks_at_rows(problem, even(k)[None])])
+                own = np.concatenate(
+                    [own, kinks_at_rows(problem, np.linspace(-1, 1, k + 2)[None, 1:-1])]
+                )
             starts = []
             for each in own:
                 t = [*at.t[:f], _with_known(joint, f, each), *at.t[f + 1 :]]
@@ -471,7 +468,8 @@ def _unconditional(joint):
 
 def _refuse(joint, numbers):
     """Raise a ValueError that names the conditions which exclude each other."""
-    t = [_with_known(joint, f, even(number or 0)) for f, number in enumerate(numbers)]
+    even = [np.linspace(-1, 1, (number or 0) + 2)[1:-1] for number in numbers]
+    t = [_with_known(joint, f, knots) for f, knots in enumerate(even)]
     limits = conditions(joint, t, design(joint, t).shape[1])
     names = contradiction(limits) if limits else []
     if not names:

@@ -39,7 +39,7 @@ class LinearFit(NamedTuple):
 class Covariance(NamedTuple):
     """What the covariance of the parameters is computed from."""
 
-    kind: str  # one of COVARIANCES
+    kind: str = "nonrobust"  # one of COVARIANCES
     lags: int | None = None  # of both HAC
     variance: np.ndarray | None = None  # (B,) of the noise, where it is known
 
@@ -85,23 +85,25 @@ def jacobian(form, x, linear, t, free, coef):
     return np.concatenate([columns, tangent], axis=-1)
 
 
-def end_slope(form, n_breakpoints, n_columns):
-    """Return by column the slope at the end; None if it need not be zero."""
-    slope = np.zeros(n_columns)
-    slope[1 : 1 + form.slope] = 1
-    slope[ramp_columns(form, n_breakpoints)] = 1
-    return slope if form.flat_end and slope.any() else None
+def level_space(form, n_breakpoints, n_columns):
+    """Return a basis of the coefficients of lines that are level at the end, or None.
+
+    The last change of slope undoes the others.
+    """
+    slopes = np.arange(1, 1 + form.slope + (n_breakpoints if form.ramp else 0))
+    if not (form.flat_end and len(slopes)):
+        return None
+    space = np.delete(np.eye(n_columns), slopes[-1], axis=1)
+    space[slopes[-1], slopes[:-1]] = -1
+    return space
 
 
-def inverse_root(columns, weight, level=None):
+def inverse_root(columns, weight, space=None):
     """Return H with the inverse normal matrix H H^T, and the rank.
 
-    ``level`` are the slopes at the end by column, where the line has to be level there.
+    ``space`` is a basis of the coefficients where these have to meet conditions.
     """
-    if level is not None:
-        last = np.flatnonzero(level)[-1]
-        space = np.delete(np.eye(len(level)), last, axis=1)
-        space[last] = -np.delete(level, last)
+    if space is not None:
         half, rank = inverse_root(columns @ space, weight)
         return space @ half, rank
     factor = _triangle(np.sqrt(weight)[..., None] * columns)
@@ -115,9 +117,9 @@ def inverse_root(columns, weight, level=None):
     return half, kept.sum(axis=-1)
 
 
-def solve(columns, y, weight, level=None):
+def solve(columns, y, weight, space=None):
     """Return the least-squares fit; of directions without data, the shortest one."""
-    half, rank = inverse_root(columns, weight, level)
+    half, rank = inverse_root(columns, weight, space)
     coef, residual = np.zeros(half.shape[:-1]), y
     for _ in range(2):  # the second time refines
         side = _times(np.swapaxes(columns, -1, -2), weight * residual)
@@ -145,8 +147,8 @@ def _times(matrix, vector):
 def solve_design(form, rows, t):
     """Return the least-squares fit with given breakpoints."""
     columns = design(form, rows.x, rows.linear, t)
-    level = end_slope(form, t.shape[-1], columns.shape[-1])
-    return solve(columns, rows.y, rows.weight, level)
+    space = level_space(form, t.shape[-1], columns.shape[-1])
+    return solve(columns, rows.y, rows.weight, space)
 
 
 def fit_rows(form, rows, t, free):
@@ -171,8 +173,8 @@ def _polish(form, rows, t, free, found, resolved):
     while 0 < found.rss < resolved:
         columns = design(form, rows.x, rows.linear, t)
         tangent = np.hstack([columns, _steps(rows.x, t[at])])
-        level = end_slope(form, len(t), tangent.shape[1])
-        lines = solve(tangent, rows.y, rows.weight, level).coef
+        space = level_space(form, len(t), tangent.shape[1])
+        lines = solve(tangent, rows.y, rows.weight, space).coef
         change = lines[ramp_columns(form, len(t))[at]]
         trial = t.copy()
         trial[at] -= lines[columns.shape[1] :] / np.where(change != 0, change, np.inf)
@@ -185,10 +187,10 @@ def _polish(form, rows, t, free, found, resolved):
     return t, found
 
 
-def covariance(kind, columns, found, weight, level=None, repeats=None):
+def covariance(kind, columns, found, weight, repeats, space=None):
     """Return covariances of the parameters, degrees of freedom, and ranks."""
-    half, rank = inverse_root(columns, weight, level)
-    transposed, n_rows = np.swapaxes(half, -1, -2), weight.sum(axis=-1)
+    half, rank = inverse_root(columns, weight, space)
+    transposed, n_rows = np.swapaxes(half, -1, -2), repeats.sum(axis=-1)
     freedom = np.maximum(n_rows - rank, 1.0)
     if kind.kind == "nonrobust":
         known = kind.variance is not None
@@ -207,7 +209,7 @@ def covariance(kind, columns, found, weight, level=None, repeats=None):
         )
     else:
         tiny = np.finfo(float).tiny  # of rows that are padding
-        precision = 1.0 if repeats is None else weight / np.maximum(repeats, tiny)
+        precision = weight / np.maximum(repeats, tiny)
         square = precision * weight * found.residual**2
         if kind.kind == "HC1":
             square = square * (n_rows / freedom)[:, None]

@@ -128,6 +128,15 @@ def is_joint(model):
     return conditions or model.family != "gaussian" or is_listed(model)
 
 
+def check_is_plain(model, name):
+    """Raise a ValueError where only least squares of one feature will do."""
+    if is_joint(model):
+        raise ValueError(
+            f"{name} is for least squares of one broken feature: leave out family, "
+            "slopes and through, and give one number or name as broken_features."
+        )
+
+
 def broken_columns(model, features):
     """Return the numbers of the features that break."""
     n, columns = model.n_features_in_, []
@@ -217,7 +226,7 @@ def problem_of(prepared, options, with_candidates=True):
     """Return the problem of several series that are searched side by side."""
     rows, scaling, repeats = stack(prepared)
     table, n_rows = make_table(rows, repeats), rows.weight.sum(axis=1)
-    table.gram[:, 0, 0] += rows.rest / n_rows
+    table.square[:, 0] += rows.rest / n_rows
     with np.errstate(over="ignore"):
         min_distance = options.min_distance / scaling.size
     least = options.min_rows

@@ -24,7 +24,6 @@ FEWEST_ROWS = 3  # of a segment, unless asked otherwise
 _FAR = 1e100  # largest position, in units of the training data
 _TIE = 1e-18  # of values that no row determines to those of their neighbours
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
-_COARSE = 16  # positions that are tried on the way, for each kink
 
 
 class Scaling(NamedTuple):
@@ -58,15 +57,22 @@ class Table(NamedTuple):
     """Sums over the rows from each position on, of several series side by side.
 
     Positions are distinct and ascending. The last rows of shorter series are padding at
-    RIGHT. The first target is y, the others are the linear features.
+    RIGHT. The first m targets are those of the fit, the others are the linear features.
+    Several targets share the breakpoints, and their sums of squares are added.
     """
 
     x: np.ndarray  # (B, n)
     powers: np.ndarray  # (B, n + 1, 3) sums of w, w x, w x^2
     targets: np.ndarray  # (B, n + 1, q, 2) sums of w t, w x t
     gram: np.ndarray  # (B, q, q) of the targets
+    square: np.ndarray  # (B, m) mean squares of those of the fit
     count: np.ndarray  # type: ignore[assignment] # (B, n + 1) rows before each position, by their weights
     n_rows: np.ndarray  # (B,) positions that are no padding
+
+    @property
+    def total(self):
+        """Mean square of the targets of each series."""
+        return self.square.sum(axis=1)
 
 
 class Pieces(NamedTuple):
@@ -84,7 +90,7 @@ class Solution(NamedTuple):
     there that is orthogonal to all with slope zero.
     """
 
-    coef: np.ndarray  # (..., p)
+    coef: np.ndarray  # (..., p, m)
     rss: np.ndarray  # (...) weighted mean of the squared residuals
     half_inverse: np.ndarray  # (..., p, p)  H with the inverse normal matrix H^T H
     end: "End | None" = None
@@ -95,7 +101,7 @@ class End(NamedTuple):
 
     coef: np.ndarray  # (..., p)
     with_pieces: np.ndarray  # (..., p) its inner products with the basis
-    with_target: np.ndarray  # (...)
+    with_target: np.ndarray  # (..., m)
     square: np.ndarray  # (...)
 
 
@@ -131,14 +137,10 @@ def make_table(rows, repeats):
         powers=later(np.stack([share, share * x, share * x * x], axis=-1)),
         targets=np.ascontiguousarray(moments.swapaxes(-1, -2)),
         gram=np.swapaxes(weighted, 1, 2) @ targets,
+        square=np.sum(share * rows.y**2, axis=1, keepdims=True),
         count=take(count, at),
         n_rows=n_rows,
     )
-
-
-def select(table, series):
-    """Return the table of some of the series; of one, several times, without copies."""
-    return Table(*(rows_of(a, series) for a in table))
 
 
 def rows_of(array, series):
@@ -205,14 +207,14 @@ def solve(table, pieces, flat_end=False, start=None):
     matrix, cross = products(table, pieces, pieces), target_products(table, pieces)
     lead, p, q = matrix.shape[:-2], matrix.shape[-1], table.gram.shape[-1]
     gram = table.gram.reshape(-1, *[1] * (len(lead) - 1), q, q)
-    gram = np.broadcast_to(gram, (*lead, q, q))
-    side = np.concatenate([cross[..., 0], gram[..., 1:, 0]], axis=-1)
-    if q > 1:
-        inner, matrix = matrix, np.empty((*lead, p + q - 1, p + q - 1))
+    gram, m = np.broadcast_to(gram, (*lead, q, q)), table.square.shape[1]
+    side = np.concatenate([cross[..., :m], gram[..., m:, :m]], axis=-2)
+    if q > m:
+        inner, matrix = matrix, np.empty((*lead, p + q - m, p + q - m))
         matrix[..., :p, :p] = inner
-        matrix[..., :p, p:] = cross[..., 1:]
-        matrix[..., p:, :p] = np.swapaxes(cross[..., 1:], -1, -2)
-        matrix[..., p:, p:] = gram[..., 1:, 1:]
+        matrix[..., :p, p:] = cross[..., m:]
+        matrix[..., p:, :p] = np.swapaxes(cross[..., m:], -1, -2)
+        matrix[..., p:, p:] = gram[..., m:, m:]
     diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     scaled = matrix * scale[..., :, None] * scale[..., None, :]
@@ -228,29 +230,24 @@ def solve(table, pieces, flat_end=False, start=None):
         half, end = _without_end_slope(half, side, pieces.slope)
     coef = np.zeros_like(side) if start is None else start
     for _ in range(1 if start is None else 2):  # the second time refines
-        left = _apply(half, side - _apply(matrix, coef))
-        coef = coef + _apply(np.swapaxes(half, -1, -2), left)
-    explained = np.sum(coef * (2 * side - _apply(matrix, coef)), axis=-1)
-    return Solution(coef, np.maximum(gram[..., 0, 0] - explained, 0), half, end)
+        coef = coef + np.swapaxes(half, -1, -2) @ (half @ (side - matrix @ coef))
+    explained = np.sum(coef * (2 * side - matrix @ coef), axis=(-2, -1))
+    total = table.total.reshape(-1, *[1] * (len(lead) - 1))
+    return Solution(coef, np.maximum(total - explained, 0), half, end)
 
 
 def _without_end_slope(half, side, slope):
     """Restrict the space to functions that are level at the end of the data."""
-    of_basis = np.zeros(side.shape)
+    of_basis = np.zeros(side.shape[:-1])
     of_basis[..., : slope.shape[-1]] = slope
-    z = _apply(half, of_basis)
+    z = (half @ of_basis[..., None])[..., 0]
     size = np.sum(z**2, axis=-1)
     inverse = np.where(size > 0, 1 / np.where(size > 0, size, 1), 0)
-    coef = _apply(np.swapaxes(half, -1, -2), z) * inverse[..., None]
-    end = End(
-        coef, of_basis * inverse[..., None], np.sum(coef * side, axis=-1), inverse
-    )
+    coef = (z[..., None, :] @ half)[..., 0, :] * inverse[..., None]
+    with_target = (coef[..., None, :] @ side)[..., 0, :]
+    end = End(coef, of_basis * inverse[..., None], with_target, inverse)
     along = z[..., :, None] * (z * inverse[..., None])[..., None, :]
     return half - along @ half, end
-
-
-def _apply(matrix, vector):
-    return (matrix @ vector[..., None])[..., 0]
 
 
 # --- the problem ----------------------------------------------------------------------
@@ -294,6 +291,22 @@ class Problem(NamedTuple):
     limits: Limits
     candidates: Candidates | None = None
 
+    @property
+    def n_linear(self):
+        """Number of features that enter linearly."""
+        return self.table.gram.shape[1] - self.table.square.shape[1]
+
+    def with_shared_breakpoints(self):
+        """Return series of the same rows as the targets of one series."""
+        table, one, m = self.table, self.of([0]), len(self.table.x)
+        of_y, linear = table.targets[:, :, 0], one.table.targets[:, :, 1:]
+        targets = np.concatenate([np.moveaxis(of_y, 0, 1)[None], linear], axis=2)
+        gram = np.zeros((1, *[m + linear.shape[2]] * 2))
+        gram[0, m:, m:], gram[0, m:, :m] = table.gram[0, 1:, 1:], table.gram[:, 1:, 0].T
+        square = table.square.T
+        table = one.table._replace(targets=targets, gram=gram, square=square)
+        return one._replace(table=table).among(MOST_CANDIDATES)
+
     def at(self, rows, t=None):
         """Return the problem with candidates at rows (c,) or (B, c), where breaks lie.
 
@@ -313,24 +326,13 @@ class Problem(NamedTuple):
         """Return the problem with so many positions as candidates, evenly spaced."""
         return self.at(spread(0, self.table.x.shape[1] - 1, most))
 
-    def coarse(self, most):
-        """Return the problem with fewer candidates, enough for a number of kinks.
-
-        Kinks move from there to where they belong by Gauss-Newton steps; jumps do not.
-        """
-        rows = self.candidates.rows[0]
-        few = _COARSE * (most + 1)
-        if self.form.step or len(rows) <= few:
-            return self
-        return self.at(rows[spread(0, len(rows) - 1, few)])
-
     def of(self, series):
         """Return the problem of some of the series, given in their order."""
         n = len(self.table.x)
         if np.arange(n)[series].size == n:
             return self
         return Problem(
-            select(self.table, series),
+            Table(*(rows_of(a, series) for a in self.table)),
             self.form,
             self.known[series],
             Limits(*(a[series] for a in self.limits)),
@@ -377,45 +379,23 @@ def sum_of_squares(problem, knots):
     They are infinite where a change of slope has the wrong sign.
     """
     form = problem.form
-    if has_only_kinks(problem):
-        found = broken_lines(problem, knots)
-        rss, changes = found.rss, np.diff(found.slopes)
+    if form.ramp and not form.step and problem.table.gram.shape[1] == 1:
+        rss, slopes = broken_lines(problem, knots)
+        changes = np.diff(slopes)
     else:
         found = solve(problem.table, all_pieces(problem, knots), form.flat_end)
         first, rss = 1 + form.slope, found.rss
-        changes = found.coef[..., first : first + knots.shape[-1]]
+        changes = found.coef[..., first : first + knots.shape[-1], 0]
     if not form.sign:
         return rss
     return np.where(np.all(form.sign * changes >= 0, axis=-1), rss, np.inf)
 
 
-class BrokenLines(NamedTuple):
-    """Continuous broken lines, and sums over the intervals between breakpoints."""
-
-    rss: np.ndarray  # (...)
-    first: np.ndarray  # (..., k + 2) positions not left of the ends
-    ends: np.ndarray  # (..., k + 2) of the intervals
-    values: np.ndarray  # (..., k + 2) there
-    slopes: np.ndarray  # (..., k + 1)
-    weight: np.ndarray  # (..., k + 1)
-    x: np.ndarray  # (..., k + 1) means
-    y: np.ndarray  # (..., k + 1) means
-    xx: np.ndarray  # (..., k + 1) squares about the means, 0 where not resolved
-    xy: np.ndarray  # (..., k + 1)
-    inverse: np.ndarray | None  # (..., k + 2, k + 2) of the normal matrix of values
-
-
-def has_only_kinks(problem):
-    """Return whether the function is a broken line, without linear features."""
-    form = problem.form
-    return form.ramp and not form.step and problem.table.gram.shape[1] == 1
-
-
-def broken_lines(problem, knots, with_inverse=False):
-    """Return the best broken lines, by their values at the breakpoints.
+def broken_lines(problem, knots):
+    """Return the sums of squares (...) and the slopes (..., k + 1) of broken lines.
 
     Hats at the breakpoints and at the ends have a tridiagonal matrix, which costs a
-    fraction of that of the pieces.
+    fraction of that of the pieces where there are many.
     """
     table, form, known = problem[:3]
     lead, shape = knots.shape[:-1], (len(known), *[1] * (knots.ndim - 2))
@@ -429,10 +409,8 @@ def broken_lines(problem, knots, with_inverse=False):
     ends = np.full(first.shape, RIGHT)
     ends[..., 0], ends[..., 1:-1] = table.x[:, 0].reshape(shape), t
     powers, targets = take(table.powers, first), take(table.targets, first)[..., 0, :]
-    powers = powers[..., :-1, :] - powers[..., 1:, :]
-    targets = targets[..., :-1, :] - targets[..., 1:, :]
-    w, wx, wxx = powers[..., 0], powers[..., 1], powers[..., 2]
-    wy, wxy = targets[..., 0], targets[..., 1]
+    w, wx, wxx = np.moveaxis(powers[..., :-1, :] - powers[..., 1:, :], -1, 0)
+    wy, wxy = np.moveaxis(targets[..., :-1, :] - targets[..., 1:, :], -1, 0)
     safe, low, high = np.where(w > 0, w, 1), ends[..., :-1], ends[..., 1:]
     inverse = 1 / np.maximum(high - low, EXACT)
     x, y = np.minimum(np.maximum(wx / safe, low), high), wy / safe
@@ -451,23 +429,16 @@ def broken_lines(problem, knots, with_inverse=False):
             with_right = np.where(is_level, right_end * wy, with_right)
     right = w * share
     across = (w - right) * share - bend
-    diagonal, target = np.zeros(ends.shape), np.zeros((*ends.shape, 1))
-    diagonal[..., 1:], target[..., 1:, 0] = right * share + bend, with_right
+    diagonal, target = np.zeros(ends.shape), np.zeros(ends.shape)
+    diagonal[..., 1:], target[..., 1:] = right * share + bend, with_right
     diagonal[..., :-1] += w - right - across
-    target[..., :-1, 0] += wy - with_right
+    target[..., :-1] += wy - with_right
     diagonal[diagonal == 0] = 1  # beyond a first or last line that is level
-    sides, found = target, None
-    if with_inverse:
-        one = np.eye(ends.shape[-1])
-        one = np.broadcast_to(one, (*lead, *one.shape))
-        sides = np.concatenate([target, one], axis=-1)
-    found = factors.solve_tridiagonal(diagonal, across, sides)
-    values, found = found[..., 0], found[..., 1:] if with_inverse else None
-    square = table.gram[:, 0, 0].reshape(shape)
-    rss = np.maximum(square - np.sum(values * target[..., 0], axis=-1), 0)
+    values = factors.solve_tridiagonal(diagonal, across, target[..., None])[..., 0]
+    rss = table.total.reshape(shape) - np.sum(values * target, axis=-1)
     slopes = (values[..., 1:] - values[..., :-1]) * inverse
     slopes[..., level.any(axis=0)] = 0
-    return BrokenLines(rss, first, ends, values, slopes, w, x, y, xx, xy, found)
+    return np.maximum(rss, 0), slopes
 
 
 # --- limits ---------------------------------------------------------------------------

@@ -21,7 +21,6 @@ the timing of structural breaks", 2015); here :math:`s^2` counts as an estimate.
 import numpy as np
 from scipy.optimize import brentq
 
-from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
     Pieces,
@@ -39,8 +38,12 @@ _RESOLUTION = 1e-3  # of a distance, before it is interpolated
 _LARGEST = 1e9  # bound of a quantile
 
 
-def kink_intervals(problem, fit, width, rows):
-    """Return the intervals of the kinks in the units of the search, (B, n_kinks, 2)."""
+def kink_intervals(problem, fit, width, curvature):
+    """Return the intervals of the kinks in the units of the search, (B, n_kinks, 2).
+
+    ``width`` is half that of the delta method; ``curvature`` is the inverse curvature
+    of the sum of squares.
+    """
     t = fit.t[:, fit.kinks]
     room = np.stack([t, t], axis=-1)
     if not t.size:
@@ -48,12 +51,6 @@ def kink_intervals(problem, fit, width, rows):
     low, high = (bound[:, None] for bound in problem.limits[:2])
     room[..., 0] = np.minimum(np.maximum(_neighbour(fit, -1), low), t)
     room[..., 1] = np.maximum(np.minimum(_neighbour(fit, 1), high), t)
-    columns = least_squares.jacobian(
-        fit.form, rows.x, rows.linear, fit.t, fit.free, fit.coef
-    )
-    level = least_squares.end_slope(fit.form, fit.t.shape[1], columns.shape[-1])
-    half, _ = least_squares.inverse_root(columns, rows.weight, level)
-    curvature = np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)  # inverse, of kinks
     square = width**2
     known = (square > DEPENDENT * fit.total[:, None] * curvature) & (square < np.inf)
     interval = t[..., None] + np.stack([-width, width], axis=-1)
@@ -63,23 +60,13 @@ def kink_intervals(problem, fit, width, rows):
         b = np.flatnonzero(known[:, k])
         if not len(b):
             continue
-        rise = _rise_of_kink(problem.of(b), fit.of(b), k)
+        rise = _rise(problem.of(b), fit.of(b), k)
         threshold = square[b, k] / curvature[b, k]
         for side in (0, 1):
             near = _NEAR * width[b, k]
             end = room[b, k, side]
             interval[b, k, side] = _last_below(rise, t[b, k], end, near, threshold)
-    return _through_last_gaps(problem, interval, room, known)
-
-
-def _through_last_gaps(problem, interval, room, known):
-    """Return the intervals that end between the last two rows as reaching the end."""
-    table, form = problem.table, problem.form
-    second = np.stack([np.ones_like(table.n_rows), table.n_rows - 2], axis=1)
-    second = take(table.x, second)
-    below = known & (interval[..., 0] < second[:, :1]) & form.slope
-    above = known & (interval[..., 1] > second[:, 1:]) & (not form.flat_end)
-    return np.where(np.stack([below, above], axis=-1), room, interval)
+    return interval
 
 
 def _neighbour(fit, side):
@@ -98,7 +85,7 @@ def jump_intervals(problem, fit, level):
     threshold = np.maximum(threshold, DEPENDENT * fit.total)
     ends = np.empty((len(row), len(jumps), 2), np.intp)
     for place, k in enumerate(jumps):
-        rise = _rise_of_row(problem, fit, place)
+        rise = _rise(problem, fit, place)
         for side, end in enumerate(_free_rows(problem, row, k)):
             near = np.full(len(row), _EACH - 1)
             last = _last_below(rise, row[:, k], end, near, threshold, step=1)
@@ -145,47 +132,36 @@ def _free_rows(problem, row, k):
     return rows.min(axis=1), rows.max(axis=1)
 
 
-def _rise_of_row(problem, fit, place):
-    """Return the rise of the sum of squares as a function of the row after a break."""
-    table, form = problem.table, problem.form
+def _rise(problem, fit, place):
+    """Return how the sum of squares rises with the place of a break, the rest held.
+
+    The place of a kink is its position, and the others follow to first order; that of a
+    jump is the row after it.
+    """
+    form, n_rows = problem.form, np.reshape(fit.n_rows, (-1, 1))
     t = fit.t[:, fit.free]
-    pieces = all_pieces(problem, np.delete(t, place, axis=1))
-    found = solve(table, pieces, form.flat_end)
+    others, start = np.delete(t, place, axis=1), t[:, [place]]
+    pieces = all_pieces(problem, others)
+    if form.step:
+        start = locate(problem.table, start)
+    else:
+        one = np.ones_like(others)
+        steps = Pieces(locate(problem.table, others), one, 0 * one)
+        pieces = concatenate(pieces, steps)
+    found = solve(problem.table, pieces, form.flat_end)
 
-    def gain(rows):
-        problem_at = problem.at(rows)
-        return gains(problem_at, orthogonal_part(problem_at, pieces, found))[0]
-
-    return _rise(fit, gain, locate(table, t[:, [place]]))
-
-
-def _rise_of_kink(problem, fit, place):
-    """Return the rise of the sum of squares as a function of the position of a kink."""
-    table, form = problem.table, problem.form
-    t = fit.t[:, fit.free]
-    others = np.delete(t, place, axis=1)
-    one = np.ones_like(others)
-    steps = Pieces(locate(table, others), one, 0 * one)
-    pieces = concatenate(all_pieces(problem, others), steps)
-    found = solve(table, pieces, form.flat_end)
-
-    def gain(t):
-        rows = np.minimum(locate(table, t), table.n_rows[:, None] - 1)
-        parts = orthogonal_part(problem.at(rows, t), pieces, found)
+    def gain(places):
+        if form.step:
+            at = problem.at(places)
+            return np.maximum(gains(at, orthogonal_part(at, pieces, found))[0], 0)
+        rows = locate(problem.table, places)
+        rows = np.minimum(rows, problem.table.n_rows[:, None] - 1)
+        parts = orthogonal_part(problem.at(rows, places), pieces, found)
         residual, inner, outside = (part[0] for part in parts)
-        return gain_of_piece(residual, outside[0], inner[0])[0]
+        return np.maximum(gain_of_piece(residual, outside[0], inner[0])[0], 0)
 
-    return _rise(fit, gain, t[:, [place]])
-
-
-def _rise(fit, gain, at):
-    """Return what a break gains at its place more than at others, the rest held."""
-    largest, n_rows = np.maximum(gain(at), 0), np.reshape(fit.n_rows, (-1, 1))
-
-    def rise(places):
-        return n_rows * (largest - np.maximum(gain(places), 0))
-
-    return rise
+    largest = gain(start)
+    return lambda places: n_rows * (largest - gain(places))
 
 
 def _last_below(rise, start, end, near, threshold, step=0):

@@ -75,10 +75,10 @@ def kinks_between_rows(problem, knots, rows):
 def _later_sums(problem, knots, rows):
     """Return sums of w, w x, w x^2, w y and w x y from rows on, y without features."""
     table = problem.table
-    found = solve(table, all_pieces(problem, knots))
-    first = found.coef.shape[1] - table.gram.shape[1] + 1
-    linear = np.append(1, -found.coef[0, first:])
-    return np.column_stack([table.powers[0, rows], linear @ table.targets[0, rows]])
+    coef, m = solve(table, all_pieces(problem, knots)).coef[0], table.square.shape[1]
+    linear = np.vstack([np.eye(m), -coef[len(coef) - problem.n_linear :]])
+    targets = np.swapaxes(table.targets[0, rows], 1, 2) @ linear
+    return np.column_stack([table.powers[0, rows], targets.reshape(len(rows), -1)])
 
 
 def kinks_at_positions(x, later, slope, most, allowed=True, inner=True):

@@ -14,12 +14,13 @@ import numpy as np
 from scipy.ndimage import median_filter
 
 from sklearn_gn.bayes.huber import BOUND, LEAST_SCALE, START_BOUND, clip, scale_of
-from sklearn_gn.segmented import least_squares
+from sklearn_gn.segmented import inference, least_squares
 from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.inference import (
     breakpoint_intervals,
     delta_intervals,
     infer,
+    kink_curvature,
     statistics,
 )
 from sklearn_gn.segmented.preparation import problem_of, stack, with_known
@@ -86,33 +87,43 @@ def find_robustly(search, prepared, options):
     return zip(*answers, strict=True)
 
 
-def outlying_rows(fit, rows, few):
+def outlying_rows(fit, prepared, options, few):
     """Return the outliers, the farthest first, that breakpoints of one series follow.
 
-    That is so where the lines without segments of ``few`` rows, and with one of the
-    breakpoints that are only so far apart, fit the other rows as well.
+    That is so where the other rows reject the positions of the breakpoints, or where
+    the lines without segments of ``few`` rows, and with one of the breakpoints that are
+    only so far apart, fit the other rows as well.
     """
+    rows, none = prepared.rows, np.empty(0, np.intp)
     segment = np.searchsorted(fit.t, rows.x, side="right")
     short = np.bincount(segment, minlength=len(fit.t) + 1) <= few
-    used, kept = ~short[segment], ~(fit.free & (short[:-1] | short[1:]))
+    size = np.abs(inference.residuals(fit, rows))
+    far = size > _OUTLYING * scale_of(size, rows.weight)
+    used, kept = ~(short[segment] | far), ~(fit.free & (short[:-1] | short[1:]))
     dropped = np.flatnonzero(~kept)
     for group in np.split(dropped, np.flatnonzero(~short[dropped[1:]]) + 1):
         if len(group) and not (short[group[0]] or short[group[-1] + 1]):
             kept[group[len(group) // 2]] = True
-    t = fit.t[kept]
     if used.all() or not used.any():
-        return np.empty(0, np.intp)
-    others = type(rows)(*(a[used] for a in rows[:4]))
-    line = least_squares.solve_design(fit.form, others, t)
-    freedom = others.weight.sum() - line.rank
-    as_well = line.rss * fit.degrees_of_freedom <= fit.rss * freedom
-    if not as_well or 2 * freedom <= fit.n_rows:  # most rows have to agree
-        return np.empty(0, np.intp)
+        return none
+    others = prepared.select(used)
+    problem, t = problem_of([others], options, False), fit.t[None, kept & fit.free]
+    before = sum_of_squares(problem, t)
+    t, (least,) = descend(problem, t.copy(), before.copy())
+    t = with_known(prepared, options, t[0])[0]
+    line = least_squares.solve_design(fit.form, others.rows, t)
+    freedom = others.rows.weight.sum() - line.rank
+    rejected = (before[0] - least) * freedom > len(t) * fit.half_width**2 * least
+    left = fit.degrees_of_freedom - rows.weight[far].sum()
+    as_well = line.rss * left <= rows.weight[~far] @ size[~far] ** 2 * freedom
+    # Most rows have to agree.
+    if 2 * freedom <= fit.n_rows or not (rejected or (short.any() and as_well)):
+        return none
     fitted = least_squares.design(fit.form, rows.x, rows.linear, t) @ line.coef
     size = np.abs(rows.y - fitted)
-    far = size > _OUTLYING * scale_of(size[used], others.weight)
+    far = size > _OUTLYING * scale_of(size[used], others.rows.weight)
     if not far[~used].any() or far.mean() > _MOST_OUTLYING:
-        return np.empty(0, np.intp)
+        return none
     return np.argsort(-size, kind="stable")[: far.sum()]
 
 
@@ -157,7 +168,7 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
     fit = infer(form, t, free, rows, scaling, kind, repeats)
     figures, scales = statistics(fit), fit.noise_std
     if not is_update:
-        residual = residuals_in_order(problem, fit.t[:, free])
+        residual = residuals_in_order(problem, fit.t[:, free])[..., 0]
         exact = fit.rss <= EXACT * fit.total
         asked = [
             None if lost or each.rows.rest > 0 else options.autocorrelation
@@ -188,7 +199,7 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
             scales = fit.noise_std
     if is_update:
         return fit, figures, scales, delta_intervals(fit), noises
-    intervals = breakpoint_intervals(fit, problem, rows)
+    intervals = breakpoint_intervals(fit, problem, kink_curvature(fit, rows))
     return fit, figures, scales, intervals, noises
 
 

@@ -1,23 +1,18 @@
 """Search for the best breakpoints, of several series side by side.
 
-1. Upwards, a breakpoint is inserted where the residual sum of squares falls most: it is
-   known exactly for every position and, of kinks, between the positions, the other
-   breakpoints held. Then kinks move between the positions by joint Gauss-Newton steps,
-   in the form of Muggeo ("Estimating regression models with unknown break-points",
-   2003) and in the plain one, in several lengths, the best of which is taken.
+1. Upwards, a breakpoint is inserted where the residual sum of squares falls most, at a
+   position or where the lines of both sides meet between two. Then kinks move by joint
+   Gauss-Newton steps, in the form of Muggeo ("Estimating regression models with unknown
+   break-points", 2003) and in the plain one.
 2. Downwards, the breakpoint whose absence costs least is deleted.
-3. Of the number that is chosen, two kinks also descend from the best place of the
-   second for every place of the first and from where three lines meet between rows,
-   more of them from those of dynamic programming (:mod:`.programme`). Then every
-   breakpoint is taken out in turn and inserted again, at all positions, as long as that
-   helps.
+3. Of the number that is chosen, kinks also descend from other starts, and every
+   breakpoint is taken out in turn and inserted again, as long as that helps.
 
 Of every number the best fit is kept. The way up ends where the criterion no longer
 falls and the residuals of neighbouring rows are not correlated: kinks of a slope that
 goes up and down by turns are of no use before most of them are there. Segments that
-share no parameter need no search: the best partition is computed, see
-:mod:`sklearn_gn.segmented.partition`. A breakpoint at which the function may jump
-lies halfway between two positions.
+share no parameter need no search, see :mod:`sklearn_gn.segmented.partition`. A
+breakpoint at which the function may jump lies halfway between two positions.
 """
 
 from functools import partial
@@ -25,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import partition
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
@@ -34,10 +30,8 @@ from sklearn_gn.segmented.problem import (
     RIGHT,
     Pieces,
     all_pieces,
-    broken_lines,
     concatenate,
     feasible,
-    has_only_kinks,
     locate,
     solve,
     spread,
@@ -76,7 +70,6 @@ def search(problem, most, value=None):
     if separable(problem):
         _partition(problem, path)
     else:
-        problem = problem.coarse(most)
         _grow(problem, path, value)
         for k in range(most, 1, -1):
             series = np.flatnonzero(np.isfinite(path.rss[:, k]))
@@ -89,7 +82,7 @@ def search(problem, most, value=None):
 
 def _grow(problem, path, value):
     """Insert breakpoints one by one, up to the largest number."""
-    floor = EXACT * np.maximum(problem.table.gram[:, 0, 0], np.finfo(float).tiny)
+    floor = EXACT * np.maximum(problem.table.total, np.finfo(float).tiny)
     growing, knots = np.arange(len(floor)), np.empty((len(floor), 0))
     best, since = np.full(len(floor), np.inf), np.zeros(len(floor), int)
     structured = np.zeros(len(floor), bool)  # the fits of the best criterion
@@ -163,7 +156,7 @@ def refine(problem, knots, rss):
     if not k or separable(problem):
         return knots, rss
     if k > 1 and not problem.form.step:
-        for b in np.flatnonzero(rss > EXACT * problem.table.gram[:, 0, 0]):
+        for b in np.flatnonzero(rss > EXACT * problem.table.total):
             one = problem.of([b])
             knots[[b]], rss[[b]] = _best_descent(one, knots[[b]], rss[[b]])
     knots, rss = exchange(problem, knots, rss)
@@ -176,7 +169,11 @@ def refine(problem, knots, rss):
 
 
 def _best_descent(problem, knots, rss):
-    """Return the best kinks of one series, also from other starts."""
+    """Return the best kinks of one series, also from other starts.
+
+    Of two kinks these are the best place of the second for each place of the first, and
+    where three lines meet between the rows; of more, those of dynamic programming.
+    """
     if knots.shape[1] > 2:
         starts = kinks_at_rows(problem, knots)
     else:  # where the best second kink for each place of the first is a minimum
@@ -187,7 +184,8 @@ def _best_descent(problem, knots, rss):
         around = np.pad(rss, 1, constant_values=np.inf)
         least = (rss <= around[:-2]) & (rss <= around[2:]) & np.isfinite(rss)
         starts = np.sort(np.column_stack([first, second]), axis=1)[least]
-        knots = np.concatenate([knots, kinks_between_rows(problem, knots, rows)])
+        if problem.table.square.shape[1] == 1:
+            knots = np.concatenate([knots, kinks_between_rows(problem, knots, rows)])
     starts = np.concatenate([knots, starts])
     several = problem.of(np.zeros(len(starts), np.intp))
     found = sum_of_squares(several, starts)
@@ -206,14 +204,10 @@ def insert(problem, knots, below=np.inf):
     The sum of squares is infinite where no position is allowed that brings it to
     ``below`` (B,) or less.
     """
-    if has_only_kinks(problem):
-        rss, *parts = hats_of_candidates(problem, knots)
-    else:
-        pieces = all_pieces(problem, knots)
-        found = solve(problem.table, pieces, problem.form.flat_end)
-        rss, *parts = found.rss, orthogonal_part(problem, pieces, found)
-    gain, t = gains(problem, *parts)
-    helps = gain >= np.maximum(rss - below, 0)[:, None]
+    pieces = all_pieces(problem, knots)
+    found = solve(problem.table, pieces, problem.form.flat_end)
+    gain, t = gains(problem, orthogonal_part(problem, pieces, found))
+    helps = gain >= np.maximum(found.rss - below, 0)[:, None]
     some = helps.any(axis=0)  # of these alone it matters whether they are allowed
     if not some.any():
         return t[:, 0], np.full(len(t), np.inf)
@@ -223,14 +217,13 @@ def insert(problem, knots, below=np.inf):
     gain = np.where(feasible(problem, trials), gain, -1)
     best = np.argmax(gain, axis=1)[:, None]
     gain, t = take(gain, best)[:, 0], take(t, best)[:, 0]
-    return t, np.where(gain >= 0, np.maximum(rss - gain, 0), np.inf)
+    return t, np.where(gain >= 0, np.maximum(found.rss - gain, 0), np.inf)
 
 
-def gains(problem, parts, bends=(1, 0)):
+def gains(problem, parts):
     """Return the decrease by each candidate and its breakpoint, allowed or not, (B, c).
 
-    ``parts`` are those of :func:`orthogonal_part`; ``bends`` are the changes of slope
-    by its functions, of which the second jumps by one. A kink between two rows is where
+    ``parts`` are those of :func:`orthogonal_part`. A kink between two rows is where
     the lines of both sides meet, if they meet there (Hudson, "Fitting segmented curves
     whose join points have to be estimated", 1966).
     """
@@ -242,83 +235,37 @@ def gains(problem, parts, bends=(1, 0)):
     # The second function less its projection on the first.
     share = outside[0, 1] / np.where(outside[0, 0] > 0, outside[0, 0], np.inf)
     more, jump = gain_of_piece(
-        residual[1] - share * residual[0],
+        residual[1] - share[:, None] * residual[0],
         outside[1, 1] - share * outside[0, 1],
         inner[1, 1],
     )
     if form.step:
         return gain + more, t
-    bend = bends[0] * (change - share * jump) + bends[1] * jump
+    if change.shape[1] > 1:  # of several targets, lines meet at places of their own
+        return gain, t
+    change, jump = change[:, 0], jump[:, 0]
+    bend = change - share * jump
     meet = t - jump / np.where(bend != 0, bend, np.inf)
     inside = (meet >= before) & (meet <= t) & (more >= 0)
     gain, t = np.where(inside, gain + more, gain), np.where(inside, meet, t)
     if form.sign:
-        bend = np.where(inside, bend, bends[0] * change)
+        bend = np.where(inside, bend, change)
         gain = np.where(form.sign * bend >= 0, gain, -1)
     return gain, t
-
-
-def hats_of_candidates(problem, knots):
-    """Return the sum of squares, the parts of :func:`orthogonal_part`, and bends.
-
-    A kink of a broken line adds a hat between its neighbours, and with a jump there the
-    right half of it. Only the hats at both neighbours have products with these.
-    """
-    table, form, (_, t, _, *here) = problem.table, problem.form, problem.candidates
-    line = broken_lines(problem, knots, with_inverse=True)
-    # Of each interval the sums from both ends on, and what the line is there.
-    sums = take(table.powers, line.first), take(table.targets, line.first)[..., 0, :]
-    sums, inverse = np.concatenate(sums, axis=-1), line.inverse
-    beside = np.diagonal(inverse, 1, 1, 2)
-    at_ends = line.ends, line.values, np.diagonal(inverse, 0, 1, 2)
-    at_ends = [end for each in at_ends for end in (each[:, :-1], each[:, 1:])]
-    of_interval = np.stack([*at_ends, line.slopes, beside], axis=-1)
-    of_interval = np.concatenate([sums[:, :-1], sums[:, 1:], of_interval], axis=-1)
-    at = np.sum(line.ends[:, 1:-1, None] < t[:, None], axis=1)  # that of a candidate
-    each = np.moveaxis(take(of_interval, at), -1, 0)
-    low, high, value, beyond, first, second, slope, both = each[10:]
-    here = np.moveaxis(np.concatenate([here[0], here[1][:, 0]], axis=1), 1, 0)
-    w, wx, wxx, wy, wxy = np.stack([each[:5] - here, here - each[5:10]], axis=1)
-    last = at == line.slopes.shape[1] - 1
-    level, flat = (at == 0) & (not form.slope), last & form.flat_end
-    # Both halves, and the hat at the right neighbour, as a + b x; the last end is free.
-    length = np.stack([t - low, high + last - t])
-    fixed = np.stack([level, flat & ~level])
-    known = np.all(fixed | (length > 0), axis=0) & (high - low > EXACT)
-    length, width = np.where(fixed | ~known, 1, length), np.where(known, high - low, 1)
-    a = np.where(fixed, 1, np.stack([-low, high + last]) / length)
-    b = np.where(fixed, 0, np.array([1, -1])[:, None, None] / length)
-    share = np.where(flat, 0, np.where(level, 1, -low / width))
-    rise = np.where(flat | level, 0, 1 / width)
-    value = np.where(level & ~flat, beyond, value) - slope * low
-    residual = a * (wy - value * w - slope * wx) + b * (wxy - value * wx - slope * wxx)
-    inner = a * a * w + 2 * a * b * wx + b * b * wxx
-    own = inner + EXACT / DEPENDENT * (a**2 + b**2)  # at least what sums do not resolve
-    right = a * share * w + (a * rise + b * share) * wx + b * rise * wxx
-    left = a * w + b * wx - right
-    for part in (residual, inner, own, right, left):
-        part[0] += part[1]
-    outside = np.empty((2, 2, *t.shape))
-    for i, j in ((0, 0), (0, 1), (1, 1)):
-        outside[i, j] = inner[j] - left[i] * left[j] * first
-        outside[i, j] -= right[i] * right[j] * second
-        outside[i, j] -= (left[i] * right[j] + right[i] * left[j]) * both
-    outside[:, :, ~known] = 0
-    own = np.stack([own, own])  # of which the diagonal is asked for
-    return line.rss, (residual, own, outside), (b[1] - b[0], b[1])
 
 
 def orthogonal_part(problem, pieces, found):
     """Return products of the candidates' pieces, ramps before steps.
 
     A kink has both: with its step it is where two lines meet. The products are those
-    with the residual, (m, B, c), of the pieces of a candidate with each other, (m, m,
-    B, c), and the same of their parts that are orthogonal to the present function.
+    with the residuals of the targets, (m, B, q, c), of the pieces of a candidate with
+    each other, (m, m, B, c), and the same of their parts that are orthogonal to the
+    present function.
     """
     form, (rows, t, _, powers, targets) = problem.form, problem.candidates
     linear = [(-t, 1)] if form.ramp else []
     linear.append((1, 0))
-    m = len(linear)
+    m, q = len(linear), problem.table.square.shape[1]
     # Sums from the later of the first rows on: of (1, x) with each present piece.
     own = take(problem.table.powers, pieces.first)[..., None]
     later = rows[:, None] >= pieces.first[..., None]
@@ -331,11 +278,11 @@ def orthogonal_part(problem, pieces, found):
         a_each = a[:, None] if np.ndim(a) else a
         with_targets = a_each * targets[:, :, 0] + b * targets[:, :, 1]
         cross = a_each * with_one + b * with_x
-        cross = np.concatenate([cross, with_targets[:, 1:]], axis=1)
-        residual.append(with_targets[:, 0] - (found.coef[:, None] @ cross)[:, 0])
+        cross = np.concatenate([cross, with_targets[:, q:]], axis=1)
+        residual.append(with_targets[:, :q] - np.swapaxes(found.coef, 1, 2) @ cross)
         if end is not None:  # of the piece less its slope at the end
             with_end.append((end.coef[:, None] @ cross)[:, 0])
-            residual[-1] = residual[-1] - b * end.with_target[:, None]
+            residual[-1] = residual[-1] - b * end.with_target[..., None]
             cross = cross - b * end.with_pieces[..., None]
         halves.append(found.half_inverse @ cross)
     inner, outside = np.empty((2, m, m, *t.shape))
@@ -351,10 +298,10 @@ def orthogonal_part(problem, pieces, found):
 
 
 def gain_of_piece(residual, outside, own):
-    """Return the decrease by a piece and its coefficient; of dependent ones, -inf."""
+    """Return the decrease by a piece and its coefficients; of dependent ones, -inf."""
     known = outside > DEPENDENT * own
-    coef = np.where(known, residual / np.where(known, outside, 1), 0)
-    return np.where(known, residual * coef, -np.inf), coef
+    coef = residual / np.where(known, outside, np.inf)[:, None]
+    return np.where(known, np.sum(residual * coef, axis=1), -np.inf), coef
 
 
 # --- Gauss-Newton steps --------------------------------------------------------------
@@ -431,80 +378,66 @@ def gauss_newton_steps(problem, knots):
     breakpoint. Its coefficient is the jump between the lines that are fitted on both
     sides, and the breakpoint moves by minus the jump over the change of slope.
     """
-    if has_only_kinks(problem) and not (problem.form.flat_end or problem.known.size):
-        return _steps_of_lines(problem, knots)
     table = problem.table
     pieces = all_pieces(problem, knots)
     k, before = knots.shape[1], pieces.first.shape[1] - knots.shape[1]
     step = Pieces(locate(table, knots), np.ones_like(knots), np.zeros_like(knots))
-    flat = problem.form.flat_end
+    flat, steps = problem.form.flat_end, slice(before + k, before + 2 * k)
     start = solve(table, pieces, flat).coef
     start = np.insert(start, [before + k] * k, 0, axis=1)
-    new = solve(table, concatenate(pieces, step), flat, start).coef
+    found = solve(table, concatenate(pieces, step), flat, start)
+    new, half = found.coef, found.half_inverse[..., steps]
     old, change = start[:, before : before + k], new[:, before : before + k]
-    jump = new[:, before + k : before + 2 * k]
+    jump = new[:, steps]
+    if jump.shape[2] > 1:
+        metric = factors.solve_general(
+            np.swapaxes(half, 1, 2) @ half,
+            np.broadcast_to(np.eye(k), (len(knots), k, k)),
+        )
 
     def along(size):
-        return np.where(size != 0, -jump / np.where(size != 0, size, 1), 0)
+        if jump.shape[2] == 1:
+            return np.where(size != 0, -jump / np.where(size != 0, size, 1), 0)[..., 0]
+        # Of several targets the moves that remove most of their jumps together.
+        normal = metric * (size @ np.swapaxes(size, 1, 2))
+        shift = EXACT * np.trace(normal, axis1=1, axis2=2) + np.finfo(float).tiny
+        side = np.sum(size * (metric @ jump), axis=2, keepdims=True)
+        normal = normal + shift[:, None, None] * np.eye(k)
+        return factors.solve_general(normal, -side)[..., 0]
 
     return along(old), along(change)
-
-
-def _steps_of_lines(problem, knots):
-    """Return both steps from straight lines fitted to the intervals.
-
-    An interval whose rows determine no line keeps the one that it has.
-    """
-    order = np.argsort(knots, axis=-1)
-    found = broken_lines(problem, knots)
-    slopes = found.xy / np.where(found.xx > 0, found.xx, 1)
-    slopes = np.where(found.xx > 0, slopes, found.slopes)
-    if not problem.form.slope:
-        slopes[..., 0] = 0
-    own = found.values[..., 1:] + found.slopes * (found.x - found.ends[..., 1:])
-    y, t = np.where(found.weight > 0, found.y, own), found.ends[..., 1:-1]
-    left = y[..., :-1] + slopes[..., :-1] * (t - found.x[..., :-1])
-    jump = y[..., 1:] + slopes[..., 1:] * (t - found.x[..., 1:]) - left
-
-    def along(size):
-        step = np.where(size != 0, -jump / np.where(size != 0, size, 1), 0)
-        unsorted = np.empty_like(step)
-        np.put_along_axis(unsorted, order, step, axis=-1)
-        return unsorted
-
-    return along(np.diff(found.slopes)), along(np.diff(slopes))
 
 
 # --- residuals, and partitions ------------------------------------------------------
 
 
 def residuals_in_order(problem, knots):
-    """Return the residuals of the positions, (B, n), scaled to one variance.
+    """Return the residuals of the positions, (B, n, m), scaled to one variance.
 
     Of rows at one position the mean counts.
     """
     table, pieces = problem.table, all_pieces(problem, knots)
     coef = solve(table, pieces, problem.form.flat_end).coef
-    weight = table.powers[:, :-1, 0] - table.powers[:, 1:, 0]
+    weight = (table.powers[:, :-1, 0] - table.powers[:, 1:, 0])[..., None]
     means = table.targets[:, :-1, :, 0] - table.targets[:, 1:, :, 0]
-    means = means / np.where(weight > 0, weight, 1)[..., None]
-    n_pieces, n = pieces.first.shape[1], table.x.shape[1]
-    level, slope = np.zeros((2, len(knots), n + 1))
+    means = means / np.where(weight > 0, weight, 1)
+    n_pieces, n, m = pieces.first.shape[1], table.x.shape[1], coef.shape[2]
+    level, slope = np.zeros((2, len(knots), n + 1, m))
     at = np.arange(len(knots))[:, None], pieces.first
-    np.add.at(level, at, coef[:, :n_pieces] * pieces.level)
-    np.add.at(slope, at, coef[:, :n_pieces] * pieces.slope)
+    np.add.at(level, at, coef[:, :n_pieces] * pieces.level[..., None])
+    np.add.at(slope, at, coef[:, :n_pieces] * pieces.slope[..., None])
     fitted = np.cumsum(level, axis=1)[:, :-1]
-    fitted += np.cumsum(slope, axis=1)[:, :-1] * table.x
-    fitted += np.sum(means[..., 1:] * coef[:, None, n_pieces:], axis=2)
-    inside = np.arange(n) < table.n_rows[:, None]
-    return np.where(inside, (means[..., 0] - fitted) * np.sqrt(np.abs(weight)), 0)
+    fitted += np.cumsum(slope, axis=1)[:, :-1] * table.x[..., None]
+    fitted += means[..., m:] @ coef[:, n_pieces:]
+    inside = (np.arange(n) < table.n_rows[:, None])[..., None]
+    return np.where(inside, (means[..., :m] - fitted) * np.sqrt(np.abs(weight)), 0)
 
 
 def _is_structured(problem, knots):
     """Return of which series the residuals of neighbouring rows are correlated."""
     residual = residuals_in_order(problem, knots)
-    together = np.sum(residual[:, 1:] * residual[:, :-1], axis=1)
-    square = np.sum(residual**2, axis=1)
+    together = np.sum(residual[:, 1:] * residual[:, :-1], axis=(1, 2))
+    square = np.sum(residual**2, axis=(1, 2))
     return together * np.sqrt(problem.table.n_rows) > SIGNIFICANT * square
 
 
@@ -512,14 +445,15 @@ def separable(problem):
     """Return whether no parameter is shared by two segments."""
     form = problem.form
     own_lines = form.step and form.ramp == form.slope and not form.flat_end
-    return own_lines and not problem.known.shape[1] and problem.table.gram.shape[1] == 1
+    return own_lines and not (problem.known.shape[1] or problem.n_linear)
 
 
 def _partition(problem, path):
     """Keep the best partitions into segments that share nothing."""
     table, form, limits = problem.table, problem.form, problem.limits
     for b, n in enumerate(table.n_rows):
-        later = np.vstack([table.powers[b].T, table.targets[b, :, 0].T])[:, : n + 1]
+        targets = table.targets[b].T.reshape(-1, table.targets.shape[1])
+        later = np.vstack([table.powers[b].T, targets])[:, : n + 1]
         segments = partition.Segments(
             table.x[b, :n],
             -later,
@@ -530,6 +464,6 @@ def _partition(problem, path):
             bounds=(limits.low[b], limits.high[b]),
         )
         explained, paths = partition.best_partitions(segments, len(path.knots) - 1)
-        path.rss[b] = np.maximum(table.gram[b, 0, 0] - explained, 0)
+        path.rss[b] = np.maximum(table.total[b] - explained, 0)
         for k in np.flatnonzero(np.isfinite(explained)):
             path.knots[k][b] = segments.t[paths[k][1:-1]]

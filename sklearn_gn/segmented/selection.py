@@ -25,7 +25,7 @@ have finitely many positions, the largest term stands for the sum.
 from functools import partial
 
 import numpy as np
-from scipy.special import gammaln
+from scipy.special import betaincinv, gammaln
 
 from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares, robust
@@ -57,11 +57,11 @@ _CHANCE = 0.05  # of a breakpoint where there is none
 
 def n_parameters(problem, n_breakpoints):
     """Return the numbers of parameters with so many breakpoints besides known ones."""
-    form, n_linear = problem.form, problem.table.gram.shape[1] - 1
+    form, n_linear, m = problem.form, problem.n_linear, problem.table.square.shape[1]
     known = problem.known.shape[1] * (form.ramp + form.step)
     has_slope = form.slope | (known > 0) | (form.ramp & (np.asarray(n_breakpoints) > 0))
     base = 1 + form.slope + n_linear + known - (form.flat_end & has_slope)
-    return base + n_breakpoints * (1 + form.ramp + form.step)
+    return m * base + n_breakpoints * (1 + m * (form.ramp + form.step))
 
 
 def values(problem, criterion, n_rows, rss, n_breakpoints):
@@ -75,19 +75,23 @@ def search_penalty(problem, positions, n_rows, most):
     """Return what 0 to ``most`` breakpoints cost beyond "bic", by series, (B, k).
 
     They were searched among so many independent ``positions`` (B,). The numbers of rows
-    are one, or (B, 1).
+    are one, or (B, 1). Of several targets, and of kinks that may jump, a breakpoint has
+    several directions, whose share of the square is distributed as a beta variable.
     """
-    numbers = n_parameters(problem, np.arange(most))
-    left = np.maximum(n_rows - numbers - problem.form.ramp * problem.form.step, 3)
-    chance = 2 * n_rows / (left - 2) * np.log(positions / _CHANCE)[:, None]
-    charged = (1 + problem.form.ramp + problem.form.step) * np.log(n_rows)
-    excess = np.maximum(chance - charged, 0)
+    form = problem.form
+    numbers, is_both = n_parameters(problem, np.arange(most)), form.ramp * form.step
+    directions = problem.table.square.shape[1] * (form.ramp + form.step)
+    shown = max(directions, 2)  # the least number that the bound of a curve is that of
+    left = np.maximum(n_rows - numbers - is_both, shown + 1) - shown
+    rest = betaincinv(left / 2, shown / 2, _CHANCE / positions[:, None])
+    charged = (1 + directions) * np.log(n_rows)
+    excess = np.maximum(-n_rows * np.log(rest) - charged, 0)
     return np.cumsum(np.pad(excess, ((0, 0), (1, 0))), axis=1)
 
 
 def count_positions(problem):
     """Return how many independent positions a breakpoint has, (B,)."""
-    table, form = problem.table, problem.form
+    table, form, m = problem.table, problem.form, problem.table.square.shape[1]
     problem = problem._replace(form=form._replace(flat_end=False, sign=0))
     t, rows = problem.candidates.t, problem.candidates.rows
     none = np.empty((len(t), 0))
@@ -98,7 +102,7 @@ def count_positions(problem):
     new = Pieces(rows, -t, one) if form.ramp else Pieces(rows, one, 0 * one)
     pieces = all_pieces(problem, none)
     old = np.concatenate(
-        [products(table, new, pieces), target_products(table, new)[..., 1:]], axis=-1
+        [products(table, new, pieces), target_products(table, new)[..., m:]], axis=-1
     )
     old = old @ np.swapaxes(solve(table, pieces).half_inverse, -1, -2)
     sums = [(new.first, 0), (new.first[:, 1:], 1)]  # with itself, and with the next
@@ -116,7 +120,7 @@ def count_positions(problem):
     return 1 + np.sum(angle, axis=1, where=possible[:, 1:] & possible[:, :-1]) / np.pi
 
 
-def find_breakpoints(model, prepared, options, folds=None):
+def find_breakpoints(model, prepared, options, folds=None, shared=False):
     """Return (t, path) of several series by the parameters of a model, and more."""
     number = None if model.n_breakpoints == "auto" else model.n_breakpoints
     most = max([len(each.rows.x) for each in prepared])
@@ -127,6 +131,7 @@ def find_breakpoints(model, prepared, options, folds=None):
         most=min(model.max_breakpoints, most),
         criterion=criterion_of(model),
         folds=folds,
+        shared=shared,
     )
     if model.loss == "huber":
         found, clipped = robust.find_robustly(search, prepared, options)
@@ -135,16 +140,21 @@ def find_breakpoints(model, prepared, options, folds=None):
     return found, prepared, problem
 
 
-def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
+def choose(
+    prepared, options, *, n_breakpoints, most, criterion, folds=None, shared=False
+):
     """Return the breakpoints and the path of each of several series, and the problem.
 
     A path is a dict of arrays. ``most`` is the largest number that is tried; the
     criterion chooses where ``n_breakpoints`` is None, with the rows of ``folds`` held
-    out for "cv". The breakpoints of the number that it chooses are refined, until it
-    chooses one of which they are.
+    out for "cv". Series of the same rows may have ``shared`` breakpoints, and are one
+    of several targets then. The breakpoints of the number that it chooses are refined,
+    until it chooses one of which they are.
     """
     problem = problem_of(prepared, options)
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
+    if shared:
+        problem, n_rows = problem.with_shared_breakpoints(), n_rows.sum(keepdims=True)
     is_open, value, held_out = n_breakpoints is None, None, {}
     largest = most if is_open else n_breakpoints + PATIENCE if n_breakpoints else 0
     positions = count_positions(problem)
@@ -174,7 +184,7 @@ def choose(prepared, options, *, n_breakpoints, most, criterion, folds=None):
         if is_open and criterion == "bic" and are_rows.any():
             for k in np.flatnonzero([e is None for e in residuals]):
                 knots = np.nan_to_num(found.knots[k])
-                residuals[k] = residuals_in_order(problem, knots)
+                residuals[k] = residuals_in_order(problem, knots)[..., 0]
             given = residuals, columns, positions, n_rows, options.autocorrelation
             of_noise = _penalties_of_noise(problem, *given)
             columns["search_penalty"] = np.where(are_rows[:, None], of_noise, extra)
@@ -216,16 +226,12 @@ def _penalties_of_noise(problem, residuals, columns, positions, n_rows, asked):
     """
     penalty, rss = columns["search_penalty"].copy(), columns["rss"]
     bic = np.where(np.isfinite(rss), columns["bic"], np.inf)
-    floor = EXACT * problem.table.gram[:, 0, 0]
+    floor = EXACT * problem.table.total
     for k, e in enumerate(residuals):
-        square = np.sum(e**2, axis=1)
-        end = take(e, problem.table.n_rows[:, None] - 1)[:, 0]
-        size = (square - e[:, 0] ** 2) * (square - end**2)
-        together = np.maximum(np.sum(e[:, 1:] * e[:, :-1], axis=1), 0)
-        share = np.where(
-            rss[:, k] > floor, 1 - together**2 / np.where(size > 0, size, 1), 1
-        )
-        penalty[:, k] += problem.table.n_rows * np.log(np.maximum(share, EXACT))
+        square = np.maximum(np.sum(e**2, axis=1), np.finfo(float).tiny)
+        r = np.maximum(np.sum(e[:, 1:] * e[:, :-1], axis=1) / square, 0)
+        r = np.where(rss[:, k] > floor, r, 0)
+        penalty[:, k] += problem.table.n_rows * np.log1p(-(r**2))
     numbers = columns["n_parameters"]
     for b, n in enumerate(problem.table.n_rows):
         while True:
@@ -248,7 +254,7 @@ def _penalties_of_noise(problem, residuals, columns, positions, n_rows, asked):
 
 def _path_columns(problem, found, criterion, n_rows, prepared, options):
     """Return the figures of all fits by name."""
-    floor = EXACT * problem.table.gram[:, 0, 0]
+    floor = EXACT * problem.table.total
     numbers = np.arange(found.rss.shape[1])
     counts = n_parameters(problem, numbers)
     columns = {"n_parameters": counts, "rss": found.rss}
@@ -263,6 +269,7 @@ def _path_columns(problem, found, criterion, n_rows, prepared, options):
     elif criterion != "cv":
         rss = np.maximum(found.rss, floor[:, None])
         sizes = np.log([each.scaling.y_size for each in prepared])
+        sizes = sizes.reshape(len(n_rows), -1).mean(axis=1)
         shift = deviance_shift(criterion, 2 * sizes, n_rows)
         of_rss = values(problem, criterion, n_rows[:, None], rss, numbers)
         columns[criterion] = shift[:, None] + of_rss
@@ -328,8 +335,8 @@ def log_evidence(form, rows, t, free, low, high):
     at = least_squares.moving(form, free)
     if len(at):
         columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
-        level = least_squares.end_slope(form, t.shape[1], columns.shape[-1])
-        (half,), _ = least_squares.inverse_root(columns, rows.weight, level)
+        space = least_squares.level_space(form, t.shape[1], columns.shape[-1])
+        (half,), _ = least_squares.inverse_root(columns, rows.weight, space)
         inverse = (half @ half.T)[-len(at) :, -len(at) :]
         log_det = np.linalg.slogdet(inverse)[1]
         precision = (n - 1) * g / (total + g * rss) + tiny

@@ -20,8 +20,8 @@ from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     check_inside,
+    check_is_plain,
     criterion_of,
-    is_joint,
     options_of,
     prepare_rows,
     stack,
@@ -184,11 +184,7 @@ def _checked_estimator(estimator):
         raise ValueError(f"fit_groups takes a SegmentedRegressor, got {estimator!r}.")
     estimator = clone(estimator)
     estimator._validate_params()
-    if is_joint(estimator):
-        raise ValueError(
-            "fit_groups is for least squares of one broken feature: leave out family, "
-            "slopes and through, and give one number or name as broken_features."
-        )
+    check_is_plain(estimator, "fit_groups")
     if criterion_of(estimator) == "cv" and estimator.n_breakpoints == "auto":
         raise ValueError(
             "fit_groups does not support criterion='cv': choose another one."

@@ -1,4 +1,4 @@
-"""From the user's data to the joint problem, and from its solution to tables.
+"""From the user's data to the joint problem, and from its solution to fits.
 
 The joint fit (:mod:`sklearn_gn.segmented.joint`) is read off as one fit of each broken
 feature, in which the columns and the derivatives of the other broken features are
@@ -7,19 +7,17 @@ and the covariance of the whole.
 """
 
 from numbers import Integral
-from typing import NamedTuple
 
 import numpy as np
 
 from sklearn_gn.segmented import inference, least_squares
 from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.conditions import parse_points, parse_slopes
-from sklearn_gn.segmented.inference import Fit
+from sklearn_gn.segmented.inference import infer
 from sklearn_gn.segmented.joint import (
     Joint,
     block,
     blocks,
-    design,
     find,
     free,
     free_space,
@@ -40,19 +38,6 @@ from sklearn_gn.segmented.preparation import (
 from sklearn_gn.segmented.problem import Scaling
 
 _OF_ONE_FEATURE = ("breakpoints", "bounds", "min_distance", "slopes", "through")
-
-
-class Data(NamedTuple):
-    """Rows of positive weight, in the order of the first broken feature."""
-
-    x: np.ndarray  # (n, F) broken features
-    linear: np.ndarray  # (n, m)
-    y: np.ndarray
-    weight: np.ndarray  # repeats times precisions
-    repeats: np.ndarray
-    offset: np.ndarray
-    variance: float | None  # of a row of weight one, where it is known
-    kind: str | None  # of the dates of the first broken feature
 
 
 def check_parameters(model, n_features):
@@ -106,65 +91,63 @@ def numbers_of(model, n_features):
     return [None if n == "auto" else int(n) for n in given]
 
 
-def fit_several(model, data, family, names):
+def fit_several(model, family, kind, variance, *rows):
     """Return noise, its deviation and the figures of the joint fit, and its features.
 
-    Of each of these, whose ``names`` are given, there are the fit with the joint
-    parameters, its rows by precision and by number, intervals, what bounds hold back
-    and cut, and the path.
+    The rows of positive weight, in the order of the first broken feature, are given by
+    broken features (n, F), whose first may hold dates of a ``kind``, linear ones, y,
+    weights, repeats and offsets; the ``variance`` is that of a row of weight one, if it
+    is known. Of each broken feature there are the fit with the joint parameters, its
+    rows by precision and by number, intervals, what bounds hold back and cut, and the
+    path.
     """
-    joint, scalings = _joint_of(model, data, family, names)
-    n_rows = float(data.repeats.sum())
-    most = min(model.max_breakpoints, len(data.y))
-    numbers = [n and min(n, len(data.y)) for n in numbers_of(model, len(names))]
+    joint, scalings = _joint_of(model, family, kind, *rows)
+    n = len(joint.y)
+    numbers = [k and min(k, n) for k in numbers_of(model, len(scalings))]
+    most = min(model.max_breakpoints, n)
     state, paths = find(joint, numbers, most, str(model.criterion))
-    for f, path in enumerate(paths):
-        if path is None:
-            paths[f] = {"n_breakpoints": np.array([len(state.t[f])])}
-    variance = 1.0 if family.has_known_variance else None
-    if data.variance is not None:
-        variance = data.variance / float(scalings[0].y_size) ** 2
-    known = None if variance is None else np.array([variance])
-    kind = Covariance(model.covariance, model.hac_lags, known)
-    correlation = None if family.has_known_variance else model.autocorrelation
-    *read, noise = _read(joint, state, scalings, kind, correlation)
-    none = [(np.zeros(len(t), bool),) * 2 for t in state.t]
-    features, first = [*zip(*read, none, paths, strict=True)], read[0][0]
-    return noise, first.noise_std, _figures(joint, state, first, n_rows), features
+    correlation, known = model.autocorrelation, None
+    if family.has_known_variance:
+        correlation, known = None, np.ones(1)
+    elif variance is not None:
+        known = np.array([variance / float(scalings[0].y_size) ** 2])
+    noise_kind = Covariance(model.covariance, model.hac_lags, known)
+    read, figures, noise = _read(joint, state, scalings, noise_kind, correlation)
+    features = [
+        (*own, (np.zeros(len(own[0].t), bool),) * 2, path)
+        for own, path in zip(read, paths, strict=True)
+    ]
+    return noise, read[0][0].noise_std, figures, features
 
 
-def _joint_of(model, data, family, names):
+def _joint_of(model, family, kind, x, linear, y, weight, repeats, offset):
     """Return the joint problem in the units of the search, and the scalings."""
-    y = data.y - (0 if family.has_known_variance else data.offset)
-    first = prepare(data.x[:, 0], y, data.linear, data.weight)
+    if not family.has_known_variance:
+        y, offset = y - offset, np.zeros(len(y))
+    first = prepare(x[:, 0], y, linear, weight)
     scaling = first.scaling
-    offset = data.offset
     if family.has_known_variance:
         scaling = scaling._replace(y_center=np.float64(0), y_size=np.float64(1))
-        scaled_y = data.y
     else:
-        scaled_y, offset = first.rows.y, np.zeros(len(y))
+        y = first.rows.y
     scalings = []
-    for x in data.x.T:
-        low, high = x.min(), x.max()
-        size = np.float64((high - low) / 2 or 1.0)
-        scalings.append(
-            scaling._replace(center=np.float64((low + high) / 2), size=size)
-        )
-    options, own = options_of(model, data.kind), scalings[0]
-    check_inside(first._replace(scaling=own), options.known, data.kind)
+    for low, high in zip(x.min(axis=0), x.max(axis=0), strict=True):
+        center, size = (low + high) / 2, np.float64((high - low) / 2 or 1.0)
+        scalings.append(scaling._replace(center=center, size=size))
+    options, own = options_of(model, kind), scalings[0]
+    check_inside(first._replace(scaling=own), options.known, kind)
     form = options.form
-    least = options.min_rows or fewest_rows(form, data.repeats.sum())
+    least = options.min_rows or fewest_rows(form, repeats.sum())
     options = options._replace(
         form=form._replace(sign=0) if model.slopes is not None else form,
         known=own.x(options.known),
         bounds=tuple(own.x(np.array(options.bounds))),
         min_distance=options.min_distance / float(own.size),
         min_rows=float(least),
-        autocorrelation=None if len(names) > 1 else options.autocorrelation,
+        autocorrelation=None if len(scalings) > 1 else options.autocorrelation,
     )
     slopes, points = [], []
-    number = numbers_of(model, len(names))[0]
+    number = numbers_of(model, len(scalings))[0]
     if model.slopes is not None:
         listed = not isinstance(model.slopes, tuple)
         if number is None and listed:
@@ -180,27 +163,16 @@ def _joint_of(model, data, family, names):
             for *condition, value in parse_slopes(model.slopes, n_segments)
         ]
     if model.through is not None:
-        if data.linear.shape[1]:
+        if linear.shape[1]:
             raise ValueError("through is for X with one feature, the one that breaks.")
-        for x, target in parse_points(model.through):
-            at = float(own.x(np.array([x]))[0])
+        for position, target in parse_points(model.through):
+            at = float(own.x(np.array([position]))[0])
             value = float((target - scaling.y_center) / scaling.y_size)
-            points.append((at, value, f"through=({x:g}, {target:g})"))
-    scaled = zip(data.x.T, scalings, strict=True)
+            points.append((at, value, f"through=({position:g}, {target:g})"))
+    scaled = zip(x.T, scalings, strict=True)
     x = [np.clip(each.x(column), -1, 1) for column, each in scaled]
-    joint = Joint(
-        form,
-        x,
-        first.rows.linear,
-        scaled_y,
-        offset,
-        data.weight,
-        data.repeats,
-        family,
-        slopes,
-        points,
-        options,
-    )
+    rows = x, first.rows.linear, y, offset, weight, repeats
+    joint = Joint(form, *rows, family, slopes, points, options)
     return joint, scalings
 
 
@@ -208,79 +180,68 @@ def _joint_of(model, data, family, names):
 
 
 def _read(joint, state, scalings, kind, correlation):
-    """Return the fits, rows and intervals of single features, and the noise."""
-    form, t = joint.form, state.t
-    z, w = working(joint, state.eta)
-    columns, of_kinks = design(joint, t), tangents(joint, t, state.coef)
-    n = columns.shape[1]
-    every = np.hstack([columns, *of_kinks])
-    space = free_space(joint, state, every.shape[1])
-    # Rows of unequal precision as rows of equal one, which count by their repeats.
-    root = np.sqrt(w / joint.repeats)
-    residual = root * (z - state.eta)
-    square, n_rows = float(joint.repeats @ residual**2), float(joint.repeats.sum())
-    found = LinearFit(state.coef, residual[None], np.array([square]), space, n)
-    reduced = ((root[:, None] * every) @ space)[None]
-    cov, _, rank = least_squares.covariance(kind, reduced, found, joint.repeats[None])
-    is_free = free(joint, t)
-    jumps = sum(own.sum() for own in is_free) if form.step else 0
-    n_parameters = int(rank[0]) + int(jumps)
-    first = np.flatnonzero(np.diff(joint.x[0], prepend=-np.inf) > 0)
-    in_order = np.add.reduceat(np.sqrt(joint.repeats) * residual, first)
-    noise = noise_of(in_order, correlation, n_parameters)
-    # Rows of correlated noise count less.
-    redundancy = noise.redundancy if kind.kind == "nonrobust" else 1.0
-    known, freedom = kind.variance is not None, n_rows / redundancy - n_parameters
-    if known:
-        freedom, variance, factor = np.inf, kind.variance[0], redundancy
-    elif freedom > 0:
-        variance = square / redundancy / freedom
-        factor = max(n_rows - rank[0], 1.0) / freedom if redundancy > 1 else 1.0
-    else:
-        freedom = variance = factor = np.nan
-    cov = factor * (space @ cov[0] @ space.T)
-    mean = joint.weight @ joint.y / joint.weight.sum()
-    total = joint.weight @ (joint.y - mean) ** 2
+    """Return fits, rows and intervals of single features, figures, and the noise."""
+    form, t, (z, w) = joint.form, state.t, working(joint, state.eta)
+    of_kinks, own_columns = tangents(joint, t, state.coef), blocks(form, t)
     sizes = [own.shape[1] for own in of_kinks]
-    own_columns = blocks(form, t)
+    n = len(state.coef)
     moving = np.split(np.arange(n, n + sum(sizes)), np.cumsum(sizes)[:-1])
     features = np.arange(n - joint.linear.shape[1], n)
-    coef = np.append(state.coef, np.zeros(every.shape[1] - n))
-    fits, rows, counted, intervals = [], [], [], []
+    coef = np.append(state.coef, np.zeros(sum(sizes)))
+    space, is_free = free_space(joint, state, len(coef)), free(joint, t)
+    jumps = sum(map(np.count_nonzero, is_free)) if form.step else 0
+    fits, series = [], []
     for f, at in enumerate(t):
         others = [g for g in range(len(t)) if g != f]
-        blocks_of = [own_columns[g] for g in others]
         kinks = [moving[g] for g in others]
-        order = np.concatenate([[0], own_columns[f], *blocks_of, features, *kinks])
+        order = [[0], own_columns[f], *(own_columns[g] for g in others), features]
+        order = np.concatenate([*order, *kinks]).astype(np.intp)
         center, size = _scaling_of_others(form, t, scalings, others)
-        derived = sum(map(len, kinks))
-        fit = Fit(
-            form=form,
-            t=at,
-            free=is_free[f],
-            coef=coef[order.astype(np.intp)],
-            covariance=cov[np.ix_(*[np.append(order, moving[f]).astype(np.intp)] * 2)],
-            degrees_of_freedom=np.float64(freedom),
-            variance=np.float64(variance),
-            n_rows=np.float64(n_rows),
-            n_parameters=n_parameters,
-            rss=np.float64(square),
-            total=np.float64(total),
-            scaling=scalings[f]._replace(
-                linear_center=np.concatenate(
-                    [center, scalings[f].linear_center, np.zeros(derived)]
-                ),
-                linear_size=np.concatenate(
-                    [size, scalings[f].linear_size, np.ones(derived)]
-                ),
-            ),
+        zero = np.zeros(sum(map(len, kinks)))
+        scaling = scalings[f]._replace(
+            linear_center=np.concatenate([center, scalings[f].linear_center, zero]),
+            linear_size=np.concatenate([size, scalings[f].linear_size, zero + 1]),
         )
         prepared = prepared_for(joint, f, t, z, w, [of_kinks[g] for g in others])
-        fits.append(fit)
-        rows.append(prepared.rows)
-        counted.append(prepared.rows._replace(weight=prepared.repeats))
-        intervals.append(_intervals(joint, fit, prepared, redundancy))
-    return fits, rows, counted, intervals, noise
+        rows = Rows(*(a[None] for a in prepared.rows[:4]), np.zeros(1))
+        columns = least_squares.design(form, rows.x, rows.linear, at[None])
+        residual = rows.y - columns @ coef[order]
+        rss = np.sum(rows.weight * residual**2, axis=1)
+        fit = infer(
+            form,
+            at[None],
+            is_free[f],
+            rows,
+            Scaling(*(np.asarray(a)[None] for a in scaling)),
+            kind,
+            prepared.repeats[None],
+            LinearFit(coef[None, order], residual, rss, space, n),
+            space[np.append(order, moving[f]).astype(np.intp)],
+        )
+        n_parameters = fit.n_parameters + jumps - form.step * is_free[f].sum()
+        fits.append(fit._replace(n_parameters=n_parameters))
+        series.append(prepared)
+    first = np.flatnonzero(np.diff(joint.x[0], prepend=-np.inf) > 0)
+    in_order = np.sqrt(w) * (z - state.eta)
+    noise = noise_of(
+        np.add.reduceat(in_order, first), correlation, int(fits[0].n_parameters[0])
+    )
+    figures = _figures(joint, state, fits[0].of(0))
+    redundancy = noise.redundancy if kind.kind == "nonrobust" else 1.0
+    if redundancy > 1:  # rows of correlated noise count less
+        fits = [fit.with_redundant_rows(np.array([redundancy])) for fit in fits]
+        freedom = inference.statistics(fits[0])["degrees_of_freedom"][0]
+        figures["degrees_of_freedom"] = freedom
+    features = [
+        (
+            fit.of(0),
+            prepared.rows,
+            prepared.rows._replace(weight=prepared.repeats),
+            _intervals(joint, fit, prepared, redundancy),
+        )
+        for fit, prepared in zip(fits, series, strict=True)
+    ]
+    return features, figures, noise
 
 
 def _scaling_of_others(form, t, scalings, others):
@@ -315,24 +276,22 @@ def columns_of_others(fits, f, x, linear):
 def _intervals(joint, fit, prepared, redundancy):
     """Return the 95 % intervals of one feature's breakpoints, in the user's units."""
     if joint.slopes or joint.points or joint.form.sign:
-        return inference.delta_intervals(fit)
+        return inference.delta_intervals(fit)[0]
     problem = problem_of([prepared], joint.options)
-    several = [np.asarray(a)[None] for a in fit[3:-1]]
-    scaling = Scaling(*(np.asarray(a)[None] for a in fit.scaling))
-    one = Fit(fit.form, fit.t[None], fit.free, *several, scaling)
     # The profile adds up squares by their weights, which are no counts of rows.
     weight = prepared.rows.weight[None] / redundancy
-    one = one._replace(n_rows=weight.sum(axis=1))
+    fit = fit._replace(n_rows=weight.sum(axis=1))
     rows = Rows(*(a[None] for a in prepared.rows[:3]), weight, np.zeros(1))
-    return inference.breakpoint_intervals(one, problem, rows)[0]
+    curvature = inference.kink_curvature(fit, rows)
+    return inference.breakpoint_intervals(fit, problem, curvature)[0]
 
 
-def _figures(joint, state, fit, n_rows):
+def _figures(joint, state, fit):
     """Return the figures of the whole fit."""
     if not joint.family.has_known_variance:
         return inference.statistics(fit)
-    family, weight = joint.family, joint.weight
-    p = fit.n_parameters
+    family, weight, n_rows = joint.family, joint.weight, float(joint.repeats.sum())
+    p = int(fit.n_parameters)
     none = {"slopes": [], "points": [], "linear": joint.linear[:, :0]}
     null = without_breakpoints(joint._replace(x=[], **none)).deviance
     deviance = state.deviance - 2 * family.saturated(joint.y, weight)
@@ -347,34 +306,3 @@ def _figures(joint, state, fit, n_rows):
         "aic": deviance + 2 * p,
         "bic": deviance + np.log(n_rows) * p,
     }
-
-
-# --- tables --------------------------------------------------------------------------
-
-
-def parameter_table(fits, names, linear_names):
-    """Return the table of all parameters, the broken features by their names."""
-    form, first = fits[0].form, names[0]
-    others = []
-    for name, fit in zip(names[1:], fits[1:], strict=True):
-        numbers = range(1, len(fit.t) + 1)
-        others += [name] * form.slope
-        others += [f"{name} slope change {k}" for k in numbers] * form.ramp
-        others += [f"{name} jump {k}" for k in numbers] * form.step
-    derived = sum(len(fit.kinks) for fit in fits[1:])
-    hidden = [""] * derived
-    table = inference.parameter_table(fits[0], first, [*others, *linear_names, *hidden])
-    n = len(table["name"]) - derived
-    table = {key: column[:n] for key, column in table.items()}
-    own = 1 + form.slope
-    k = len(fits[0].t) * (form.ramp + form.step)
-    if len(fits) > 1:
-        table["name"][own : own + k] = [
-            f"{first} {name}" for name in table["name"][own : own + k]
-        ]
-    start = own + k
-    for fit in fits[1:]:
-        k = len(fit.t) * (form.ramp + form.step)
-        table["p_value"][start + form.slope : start + form.slope + k] = np.nan
-        start += form.slope + k
-    return table

@@ -24,7 +24,6 @@ from sklearn_gn.segmented.preparation import needs_all_points, prepare, problem_
 from sklearn_gn.segmented.problem import MOST_CANDIDATES, sum_of_squares
 from sklearn_gn.segmented.search import EXACT, delete_cheapest, descend, insert
 
-FEW = 1 << 17  # rows that are simply kept
 MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks
 N_BINS = 1 << 16
 _NEIGHBOURS = 2  # bins on both sides of a breakpoint that are opened too
@@ -43,10 +42,10 @@ def mapped_rows(X, y, sample_weight):
 
 def fit_points(chunks, known, fit):
     """Fit the points of chunks, which are gone through several times."""
-    low, high, n_rows, center = _range(chunks)
-    if n_rows <= FEW or not high > low:
-        every = partial(_points_in, np.ones(N_BINS, bool), 0.0, 0.0, 0.0)
-        return fit(_prepared(fold_chunks(chunks, every, _one_after_the_other), 0.0))[0]
+    found = fold_chunks(chunks, _range_of, _joined_ranges)
+    if found is None or not found[2] > 0:
+        raise ValueError("chunks hold no rows of positive weight.")
+    low, high, _, center = found
     bins = Bins(chunks, low, high, center)
     bins.open(np.append(known, [low, high]))
     return _until_open(bins, fit)
@@ -97,7 +96,7 @@ class Bins:
 
     def __init__(self, chunks, low, high, center):
         self.chunks, self.low, self.center = chunks, low, center
-        self.scale = N_BINS / (high - low)
+        self.scale = N_BINS / (high - low if high > low else 1.0)
         self.is_open = np.zeros(N_BINS, bool)
         self.own = [np.empty((3, 0))]  # x, y and weight of points in open bins
         of_chunk = partial(_sums_of, low, self.scale, center)
@@ -160,27 +159,19 @@ def _one_after_the_other(a, b):
     return np.concatenate([a, b], axis=1)
 
 
-def _range(chunks):
-    """Return the least and the largest x, the number of rows, and a mean of y."""
-    found = fold_chunks(chunks, _range_of, _joined_ranges)
-    if found is None or not found[3] > 0:
-        raise ValueError("chunks hold no rows of positive weight.")
-    low, high, n_rows, _, center = found
-    return low, high, n_rows, center
-
-
 def _range_of(number, chunk):
+    """Return the least and the largest x, the sum of weights, and a mean of y."""
     x, y, weight = points_of(number, chunk)
     total = len(x) if weight is None else weight.sum()
     if not np.isfinite([x.sum(), y.sum(), total]).all():
         raise ValueError("chunks hold NaN or infinity, or sums that overflow.")
     if weight is not None and weight.min() < 0:
         raise ValueError("chunks hold negative weights.")
-    return x.min(), x.max(), len(x), total, float(y.mean())
+    return x.min(), x.max(), total, float(y.mean())
 
 
 def _joined_ranges(a, b):
-    return min(a[0], b[0]), max(a[1], b[1]), a[2] + b[2], a[3] + b[3], a[4]
+    return min(a[0], b[0]), max(a[1], b[1]), a[2] + b[2], a[3]
 
 
 def points_of(number, chunk):

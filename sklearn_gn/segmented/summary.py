@@ -12,11 +12,11 @@ _FEW_DAYS = np.timedelta64(3, "D")  # shorter series show their dates to the sec
 
 def summarise(model, covariance):
     """Return the summary of a SegmentedRegressor, whose positions may be dates."""
-    figures, views = model.statistics_, model._views()
+    figures, of_columns = model.statistics_, getattr(model, "estimators_", [model])
     facts = {
         "Rows": figures["n_rows"],
         "Degrees of freedom": figures["degrees_of_freedom"],
-        "Breakpoints": sum(len(view.breakpoints_) for view in views),
+        "Breakpoints": sum(len(view.breakpoints_) for view in of_columns[0]._views()),
         "Covariance": covariance,
     }
     if model._family.has_known_variance:
@@ -27,14 +27,22 @@ def summarise(model, covariance):
             "Dispersion": figures["dispersion"],
         }
     else:
-        facts |= {"R2": figures["r2"], "Noise std": model.noise_std_}
+        noise = ", ".join(f"{one.noise_std_:.4g}" for one in of_columns)
+        facts |= {"R2": figures["r2"]}
+        facts["Noise std"] = noise if len(of_columns) > 1 else model.noise_std_
     facts |= {"AIC": figures["aic"], "BIC": figures["bic"]}
     if len(model.autocorrelation_):
         facts["Noise autoregression"] = ", ".join(
             f"{phi:.3g}" for phi in model.autocorrelation_
         )
     dates = any(kind is not None for kind in model._date_kinds)
-    return Summary("Segmented regression", facts, _tables(model), _notes(model, dates))
+    tables = {}
+    for j, one in enumerate(of_columns):
+        own, of = _tables(one), f" of column {j} of y" if len(of_columns) > 1 else ""
+        if j and not one._fit.form.step:  # which are common
+            own.pop("Breakpoints", None)
+        tables |= {heading + of: table for heading, table in own.items()}
+    return Summary("Segmented regression", facts, tables, _notes(model, dates))
 
 
 def _tables(model):

@@ -368,9 +368,11 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
             )
             validation = Z[kept[val]], code[kept[val]], shares(weight[val])
             kept, weight = kept[train], weight[train]
-        given = Z, code, kept, weight, total, rng
-        began = time.perf_counter()
-        task = problem.task_of(self, solver, *given)
+        began, given = time.perf_counter(), (self, solver, Z, code, kept, weight)
+        if batches:
+            task = problem.batch_task(*given, rng)
+        else:
+            task = problem.newton_task(*given, total)
         # 3. The loop, and then the fitted attributes.
         data = {"X": X, "y": y, "metadata": metadata}
         self._run_solver(task, net, validation, data, began)
@@ -533,9 +535,8 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         solver = self._solver_object()
         rng = check_random_state(self.random_state)
         X, code, weight = self._encode_weighted(X, y, weight)
-        X, kept, weight, total = problem.distinct_rows(X, code, weight, solver)
-        given = X, code, kept, weight, total, rng
-        task = problem.task_of(self, solver, *given)
+        X, kept, weight, _ = problem.distinct_rows(X, code, weight, solver)
+        task = problem.batch_task(self, solver, X, code, kept, weight, rng)
         net = None if first else problem.previous_head(self)
         net = task.start(net, self.n_features_in_, problem.n_columns(self))
         carried = getattr(self, "_carried", (None, None))

@@ -19,7 +19,6 @@ from sklearn_gn.optim.multinomial import all_classes, cross_entropy, margins, to
 from sklearn_gn.optim.solver import Report
 
 LARGEST_LOGIT = np.finfo(np.float64).max / 4  # so that differences stay finite
-_SHARED_ROWS = 128  # of a batch of all rows, of which each device gets a share
 _BLOCK_ELEMENTS = 2**21  # logits of a row block: what fits into the processor's cache,
 _BLOCK_OF_NUMPY = 2**16  # where each operation goes through them by itself,
 _ROWS_OF_NUMPY = 512  # and sums over so few rows add up few products
@@ -48,8 +47,8 @@ class BatchedRows(NamedTuple):
     weight: Array  # (L,)
     n_rows: Array  # int32
     n_batches: Array  # int32
-    # (L,) where each row stood before the rows were divided among devices
-    order: Array | None = None
+    # (L,) of sum one, and zero where a row comes again; None: these are the weights
+    counted: Array | None = None
 
 
 class HeadOptions(NamedTuple):
@@ -89,16 +88,12 @@ def logits_of(X, coef, intercept):
 # --- the rows ------------------------------------------------------------------------
 
 
-def batched_rows(
-    X, label, kept, weight, batch_size, rng, dtype, n_devices=1, padded=True
-):
-    """Put rows in random order, in batches of which the last is filled from the first.
+def batched_rows(X, label, kept, weight, batch_size, rng, dtype, n_devices=1):
+    """Put the rows ``kept`` in random order, in batches of which all are full.
 
-    ``kept`` are the numbers of the rows to take, in this order if ``rng`` is None. A
-    row of more than twice the mean weight, such as a merged one, comes as several rows,
-    which spread over the batches, unless there is only one. If ``padded``, the number
-    of rows is one of a few, for which functions are compiled. Also returns the batch
-    size, at most that of all rows, and a multiple of ``n_devices``.
+    A row of more than twice the mean weight, such as a merged one, comes as several
+    rows, which spread over the batches. Also returns the batch size, at most that of
+    all rows, and a multiple of ``n_devices``.
     """
     n = len(kept)  # a part of the rows may have no weight
     weight = weight / weight.sum() if weight.any() else np.full(n, 1 / n)
@@ -107,34 +102,32 @@ def batched_rows(
         copies = np.maximum(copies, 1)  # weights may underflow to zero
         weight, kept = np.repeat(weight / copies, copies), np.repeat(kept, copies)
     n = len(kept)
-    bucket = backend.row_bucket(n) if padded else n
+    bucket = backend.row_bucket(n)  # one of a few, for which functions are compiled
     b = -(-int(min(batch_size, bucket)) // n_devices) * n_devices
     n_batches = -(-n // b)
-    order = np.arange(n) if rng is None else rng.permutation(n)
+    order = rng.permutation(n)
     if n > b:
         order = np.append(order, order[: n_batches * b - n])
     length = -(-bucket // b) * b
-    if issparse(X):
-        x = X[kept[order]]
-    else:
-        # Written once, with zeros after them: first touch of memory is what costs.
-        x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
-        np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
+    # Written once, with zeros after them: first touch of memory is what costs.
+    x = backend.aligned_zeros((length, X.shape[1]), X.dtype)
+    np.take(X, kept[order], axis=0, out=x[: len(order)], mode="clip")
     rows = BatchedRows(
         x=x if x.dtype == dtype else in_precision(x, dtype),
         label=backend.pad_rows(label[kept[order]].astype(np.int32), length),
         weight=backend.pad_rows(weight[order].astype(dtype), length),
         n_rows=np.int32(n),
         n_batches=np.int32(n_batches),
+        counted=backend.pad_rows(weight[order[:n]].astype(dtype), length),
     )
     return rows, b
 
 
 def first_rows(rows, n):
     """So many rows, which are in random order."""
-    count = np.minimum(rows.n_rows, np.int32(n))
-    label, weight = rows.label[:n], rows.weight[:n]
-    return rows._replace(x=rows.x[:n], label=label, weight=weight, n_rows=count)
+    x, label, weight, n_rows, n_batches, counted = rows
+    counted, n_rows = counted[:n] / counted[:n].sum(), np.minimum(n_rows, np.int32(n))
+    return BatchedRows(x[:n], label[:n], weight[:n], n_rows, n_batches, counted)
 
 
 def in_precision(x, dtype):
@@ -147,24 +140,8 @@ def in_precision(x, dtype):
     return x.astype(dtype)
 
 
-def counted_weights(rows):
-    """Weights of the rows that count, each once, with sum one."""
-    order, xp = rows.order, namespace(rows)
-    if order is None:
-        order = xp.arange(rows.weight.shape[0], dtype=xp.int32)
-    weight = xp.where(order < rows.n_rows, rows.weight, 0)
-    return weight / total(xp.sum(weight))
-
-
-def on_devices(rows, options):
+def on_devices(tree, options):
     """Put rows on the device, or divide them among several; leave them to NumPy."""
-    if options.mesh is not None:
-        rows = rows._replace(order=np.arange(len(rows.weight), dtype=np.int32))
-    return divided(rows, options)
-
-
-def divided(tree, options):
-    """Divide the rows of arrays among several devices, or put them on the one."""
     if not options.compiled:
         return tree
     import jax
@@ -176,9 +153,8 @@ def divided(tree, options):
 
     leaves, structure = jax.tree.flatten(tree)
     places = [k for k, leaf in enumerate(leaves) if np.ndim(leaf)]
-    n_rows, size = len(leaves[places[0]]), min(options.batch_size, _SHARED_ROWS)
-    size = options.batch_size if n_rows % size else size
-    found = divide_rows([leaves[k] for k in places], options.mesh, size)
+    rows = [leaves[k] for k in places]
+    found = divide_rows(rows, options.mesh, options.batch_size)
     for k, leaf in zip(places, found, strict=True):
         leaves[k] = leaf
     return jax.tree.unflatten(structure, leaves)
@@ -209,7 +185,7 @@ def evaluate(head, rows, penalty, intercept, dual=None):
     gradient is that for other features, if ``dual`` leads from these to them.
     """
     xp, n_classes = namespace(rows), max(head.bias.shape[0], 2)
-    weight = counted_weights(rows)
+    weight = rows.weight if rows.counted is None else rows.counted
 
     def body(carry, x, label, weight):
         error, means, separated = errors(values(head, x), label, weight)
@@ -233,12 +209,14 @@ def evaluate(head, rows, penalty, intercept, dual=None):
 
 def errors(logits, label, weight):
     """Weighted gradient in the logits, sums of loss and traces, and `separated`."""
-    xp, split = namespace(logits), margins(all_classes(logits), label)
+    library, split = library_of((logits, label)), margins(all_classes(logits), label)
+    xp, size = library.xp, weight * split.p_rest
     means = xp.stack(
         [weight @ a for a in (cross_entropy(split.margin), *traces(split))]
     )
-    error = (weight * split.p_rest)[:, None] * to_columns(split.gradient)
-    return error, means, xp.all((split.margin < 0) | (weight == 0))
+    error = library.with_label(size[:, None] * split.rho, label, -size)
+    separated = xp.all((split.margin < 0) | (weight == 0))
+    return to_columns(error), means, separated
 
 
 def objective(head, rows, options):
@@ -252,7 +230,7 @@ def traces(split):
     ``xi`` says how widely the error is spread; for both parts see
     :mod:`sklearn_gn.softmax_head.fgn`.
     """
-    xi = library_of(split).row_products(split.rho, 1 - split.rho)
+    xi = 1 - library_of(split).row_products(split.rho, split.rho)
     retained = split.p_true * split.p_rest * (2 - xi)
     return xi, retained, split.p_rest * xi
 
@@ -271,19 +249,19 @@ def gradient_norms(gradient, dual=None):
     return size, xp.maximum(*(xp.max(xp.abs(g)) for g in gradient))
 
 
-def head_report(evaluation, stop, options, **columns):
+def head_report(evaluation, stop, alpha, **columns):
     """Log row of an evaluated head."""
     # Without a penalty, a head that separates the classes has not converged: the loss
     # has no minimum.
     ended = stop in ("tol", "rounding", "line_search")
-    if ended and float(options.alpha) == 0 and evaluation.separated:
+    if ended and float(alpha) == 0 and evaluation.separated:
         stop = "separable"
     return Report(
         loss=float(evaluation.loss),
         grad_norm=float(evaluation.grad_norm),
         stop=stop,
         extra={
-            "alpha": float(options.alpha),
+            "alpha": float(alpha),
             "competitor_dispersion": float(evaluation.dispersion),
             "retained_trace": float(evaluation.retained),
             "dropped_trace": float(evaluation.dropped),

@@ -144,7 +144,7 @@ def mini_batch_algorithm(name, epoch, static, memory, grams=False):
         loss = float(last.loss)
         stop, best, waited = stop_reason(state, loss, options)
         new = MiniBatchState(net, loss, best, waited, state.epoch + 1, kept)
-        return new, head_report(last, stop, options)
+        return new, head_report(last, stop, options.alpha)
 
     return Algorithm(name, init, step, prepare=prepare)
 
@@ -434,7 +434,8 @@ def evaluate_chunks(net, data, options):
     """Evaluate a head on the rows of all chunks, and return those of the first too."""
     found, first = Mean(), None
     for rows, _, weight in rows_of_chunks(data, options, np.random.RandomState(0)):
-        first = rows if first is None else first
+        if first is None:
+            first = [array[: int(rows.n_rows)] for array in rows[:3]]
         found.add(objective(net, on_devices(rows, options), options), weight)
     return found.evaluation(), first
 

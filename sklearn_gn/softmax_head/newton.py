@@ -12,30 +12,35 @@ folds share the coordinates.
 """
 
 import math
+import sys
 import time
 from typing import NamedTuple
 
 import numpy as np
 
 from sklearn_gn._typing import Array
-from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of
+from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.libraries import NumPy
+from sklearn_gn.arrays.trees import add
 from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.softmax_head import penalty
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     HeadOptions,
-    divided,
-    first_rows,
     head_report,
     on_devices,
 )
 from sklearn_gn.softmax_head.sparse_rows import SparseRows
-from sklearn_gn.softmax_head.whitening import Whitened, second_moments, whiten
+from sklearn_gn.softmax_head.whitening import (
+    Whitened,
+    second_moments,
+    single,
+    whiten,
+)
 
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
-_CHOSEN = 1e12  # minus the criterion of a head at the chosen penalty, at least
 
 
 class NewtonState(NamedTuple):
@@ -92,14 +97,14 @@ class NewtonData(NamedTuple):
 
 
 def prepare(rows, options, axis):
-    """Whiten the rows, on the device, and divide those that choose a penalty.
+    """Whiten the rows, on the device, and leave out some of them for each fold.
 
     NumPy writes into the rows. ``axis`` is that of their units.
     """
     least, n_effective = options.alpha, options.n_effective
     if n_effective is not None:
-        first = penalty.first_alpha(rows, options.intercept, n_effective)
-        options = at_penalty(options, first)
+        alpha = penalty.first_alpha(rows, options.intercept, n_effective)
+        options = options._replace(alpha=alpha)
         least = options.alpha * 10.0**-penalty.DECADES
     placed = on_devices(rows, options)
     ridge = least * max(int(rows.label.max()) + 1, 2)
@@ -108,34 +113,32 @@ def prepare(rows, options, axis):
     data = NewtonData(Whitened(placed._replace(x=z), *others), options)
     if n_effective is None:
         return data
-    fold, further = penalty.division(rows, options.mesh is not None)
-    choosing, kind = len(fold), rows.weight.dtype
-    weight, all_weight = rows.weight[:choosing], float(rows.weight.sum())
-    part, judged = data.space, data.space.rows
-    if choosing < len(rows.weight):
-        judged = first_rows(judged, len(further))
-        own = first_rows(judged, choosing)
-        part = part._replace(rows=own, single=part.single[:choosing])
-    folds = []
+    n, length, weight = int(rows.n_rows), len(rows.weight), rows.weight
+    fold = np.pad(penalty.folds_of(rows.label[:n]), (0, length - n), constant_values=-1)
+    # Rough minima, in single precision, are what is compared; steps are not damped.
+    alpha, intercept = single((options.alpha, options.intercept))
+    given = options._replace(alpha=alpha, intercept=intercept, damping=0.0)
+    x, others, folds = data.space.single, single(tuple(data.space[2:])), []
     for k in range(fold.max() + 1):
         kept = np.where(fold == k, 0, weight)
-        own = part.rows._replace(weight=divided(kept, options))
-        factor = all_weight / float(kept.sum())
-        folds.append(NewtonData(part._replace(rows=own), options, factor))
+        part = on_devices((kept / kept.sum()).astype(np.float32), options)
+        space = Whitened(placed._replace(x=x, weight=part), x, *others)
+        folds.append(NewtonData(space, given, 1 / float(kept.sum())))
     if not folds:
         return data
-    counted = rows.weight[: len(further)] * n_effective / all_weight
-    counted = np.where(further >= 0, counted, 0).astype(kind)
-    shift = penalty.shifts_of(rows.label[:choosing], weight, fold) * options.intercept
-    numbers = divided([rows.label[: len(further)], counted, further], options)
-    judges = penalty.Judges(judged.x, *numbers, shift.astype(kind))
-    n_judged = float(counted.sum())
-    return data._replace(folds=tuple(folds), judges=judges, n_judged=n_judged)
-
-
-def at_penalty(options, alpha):
-    """The options with another penalty."""
-    return options._replace(alpha=options.alpha.dtype.type(alpha))
+    # The rows that are left out, and others, up to one of a few numbers of rows.
+    own = np.argsort(fold < 0, kind="stable")
+    own = own[: backend.row_bucket(int(np.count_nonzero(fold >= 0)))]
+    if options.mesh is not None:
+        own = np.arange(length)
+    counts = np.where(fold >= 0, weight * n_effective, 0).astype(weight.dtype)
+    numbers = on_devices([rows.label[own], counts[own], fold[own]], options)
+    shift = penalty.shifts_of(rows.label[:n], weight[:n], fold[:n]) * options.intercept
+    x = z[own] if options.mesh is None else z
+    judges = penalty.Judges(x, *numbers, shift.astype(weight.dtype))
+    return data._replace(
+        folds=tuple(folds), judges=judges, n_judged=float(counts.sum())
+    )
 
 
 class NewtonSettings(NamedTuple):
@@ -148,11 +151,11 @@ class NewtonSettings(NamedTuple):
     last: np.ndarray  # relative residual of a system whose step is the last one
 
 
-def newton_settings(options, grad_max):
-    """The scalars of a Newton step from the options, and the size of the gradient."""
+def newton_settings(options, alpha, grad_max):
+    """The scalars of a Newton step, from the options and the size of the gradient."""
     cast = options.alpha.dtype.type
     return NewtonSettings(
-        alpha=options.alpha,
+        alpha=cast(alpha),
         damping=cast(options.damping),
         intercept=options.intercept,
         cg_iterations=np.int32(min(options.rank, np.iinfo(np.int32).max)),
@@ -166,8 +169,8 @@ def newton_settings(options, grad_max):
 def init(data, net, options):
     """Evaluate the head to start from."""
     if data.folds:
-        state = evaluated(data.folds[0], net, float(data.options.alpha))
-        return Search((state,), state.net, _CHOSEN, state.alpha)
+        state = evaluated(data.folds[0], single(net), float(data.options.alpha))
+        return Search((state,), net, sys.float_info.max, state.alpha)
     if options.n_effective is None:
         return evaluated(data, net, float(options.alpha))
     # The prior alone chooses.
@@ -198,17 +201,20 @@ def step(data, state, options):
         state, report = _search(data, state)
     else:
         before = state.criterion
-        state, report = newton_step(data, state, options)
+        state, report = newton_step(data, state)
         if state.path and report.stop != "non_finite":
             # Heads of different penalties do not compare: the last one is the best.
-            state = state._replace(criterion=min(before, -_CHOSEN) - 1)
-    return state._replace(next_seconds=time.perf_counter() - began), report
+            state = state._replace(criterion=before - 1)
+    seconds = time.perf_counter() - began
+    if isinstance(state, Search):  # whose best head is evaluated on all rows at the end
+        seconds *= 2
+    return state._replace(next_seconds=seconds), report
 
 
-def newton_step(data, state, options):
+def newton_step(data, state):
     """A Newton step at the penalty of the state."""
-    options = at_penalty(options, state.alpha * data.factor)
-    settings = newton_settings(options, state.grad_max)
+    options = data.options
+    settings = newton_settings(options, state.alpha * data.factor, state.grad_max)
     # 1. The direction.
     state, direction, slope, iterations = data.space.direction(state, settings)
     slope, iterations = float(slope), int(iterations)
@@ -217,10 +223,9 @@ def newton_step(data, state, options):
     resolved = -slope > rounding
     # 2. Its length. Where the loss no longer resolves it, the whole step is taken if it
     # leads to a gradient of half the size.
-    cast = options.alpha.dtype.type
 
     def evaluate_at(length):
-        net = move(state.net, direction, np.asarray(length, cast))
+        net = add(state.net, length, direction)
         return net, objective(data, net, state.alpha)
 
     def rejected(length, found):
@@ -266,20 +271,12 @@ def newton_step(data, state, options):
     report = head_report(
         evaluation,
         stop,
-        options._replace(alpha=options.alpha.dtype.type(state.alpha)),
+        state.alpha,
         step_size=length,
         damping=options.damping or math.nan,
         inner_iterations=iterations,
     )
     return state, report
-
-
-@in_either_library
-def move(net, direction, length):
-    """The head a step further."""
-    return library_of((net, direction)).tree_map(
-        lambda p, d: p + length * d, net, direction
-    )
 
 
 # --- the penalty ---------------------------------------------------------------------
@@ -288,8 +285,6 @@ def move(net, direction, length):
 def _search(data, search):
     """A step of each fold, and the next penalty when all have settled."""
     heads, report = list(search.heads), None
-    # Steps are not damped: where they are short, rough minima would be compared.
-    options = data.options._replace(damping=0.0)
     for k, fold in enumerate(data.folds):
         if k == len(heads):  # one after the other, from the head of the fold before
             if not heads[-1].settled:
@@ -297,11 +292,13 @@ def _search(data, search):
             heads.append(evaluated(fold, heads[-1].net, search.alpha, heads[-1]))
         if heads[k].settled:
             continue
-        heads[k], report = newton_step(fold, heads[k], options)
+        heads[k], report = newton_step(fold, heads[k])
         if report.stop == "non_finite":
             break
-    criterion = math.inf if search.path else search.criterion - 1
-    search = search._replace(heads=tuple(heads), net=heads[0].net, criterion=criterion)
+    # Before a penalty has been judged, the last head is the best.
+    criterion = math.inf if search.path else math.nextafter(search.criterion, 0)
+    net = in_fit_precision(heads[0].net, data.options)
+    search = search._replace(heads=tuple(heads), net=net, criterion=criterion)
     if report.stop == "non_finite":
         return search, report
     if len(heads) == len(data.folds) and all(state.settled for state in heads):
@@ -309,21 +306,29 @@ def _search(data, search):
     return search, report._replace(stop=None)
 
 
+def in_fit_precision(net, options):
+    """A head of a fold in the precision of the fit."""
+    return AffineHead(*(array.astype(options.alpha.dtype) for array in net))
+
+
 def _next_penalty(data, search):
     """Extend the path by what is said of the heads, and go on to the next penalty."""
     heads, before = search.heads, search.alpha
-    judged = penalty.judged([state.net for state in heads], data.judges)
+    nets = [in_fit_precision(state.net, data.options) for state in heads]
+    judged = penalty.judged(nets, data.judges)
     path = (*search.path, (before, *judged))
     alpha, last = penalty.next_alpha(path)
-    best = heads if penalty.best_penalty(path) == before else search.likeliest
-    criterion = -penalty.log_posterior(path[-1], path[0][0])
+    criteria = [-value for value in penalty.log_posteriors(path)]
+    best = heads if criteria[-1] == min(criteria) else search.likeliest
     if last:
-        state = evaluated(data, best[0].net, alpha, heads[0])
-        return state._replace(path=path, criterion=criterion)
+        net = in_fit_precision(best[0].net, data.options)
+        state = evaluated(data, net, alpha, heads[0])
+        least = min(criteria) if math.isfinite(min(criteria)) else 0.0
+        return state._replace(path=path, criterion=least)
     folds = zip(data.folds, best, strict=True)
     return search._replace(
         heads=tuple(evaluated(f, state.net, alpha, state) for f, state in folds),
-        criterion=criterion,
+        criterion=criteria[-1],
         alpha=alpha,
         path=path,
         likeliest=best,
@@ -333,7 +338,8 @@ def _next_penalty(data, search):
 def with_searched_penalty(rows, options):
     """The options of sparse rows, with ``n alpha`` and factor that a part chooses."""
     part = penalty.part_of(rows)
-    share = float(part.weight.sum() / rows.weight.sum())
+    share = float(part.weight.sum())
+    part = part._replace(weight=part.weight / share)
     of_part = options._replace(n_effective=options.n_effective * share)
     data, n_classes = prepare(part, of_part, axis=0), int(part.label.max()) + 1
     shape = data.space.single.shape[1], 1 if n_classes == 2 else n_classes
@@ -345,28 +351,32 @@ def with_searched_penalty(rows, options):
             break
     alpha = penalty_of_best(state)
     factor = penalty.factor_at(alpha, state.path)
-    options = at_penalty(options, alpha * share)
-    return options._replace(factor=factor, n_effective=None)
+    alpha = options.alpha.dtype.type(alpha * share)
+    return options._replace(alpha=alpha, factor=factor, n_effective=None)
 
 
 def penalty_of_best(state):
     """The penalty of the best head: of the path, until there is one at the chosen."""
-    if state.path and state.criterion > -_CHOSEN:
-        return penalty.best_penalty(state.path)
-    return state.alpha
+    if not state.path:
+        return state.alpha
+    judged = penalty.log_posteriors(state.path)
+    best = int(np.argmax(judged))
+    return state.path[best][0] if state.criterion >= -judged[best] else state.alpha
 
 
 # --- a path of penalties -------------------------------------------------------------
 
 
 def minima(data, weight, alphas, net, max_iter, before=None):
-    """Yield the minima for ever smaller penalties, of rows of other weights.
+    """Yield the minima for ever smaller penalties, of the rows that have a weight.
 
     With the state of each come its number of steps and whether it is a minimum. That
     ``before``, of other weights, has a preconditioner that may serve here too.
     """
-    rows = data.space.rows._replace(weight=weight)
-    data = data._replace(space=data.space._replace(rows=rows))
+    rows, own = data.space.rows, np.flatnonzero(weight)
+    rows = rows._replace(x=rows.x[own], label=rows.label[own], weight=weight[own])
+    single = data.space.single[own]
+    data = data._replace(space=data.space._replace(rows=rows, single=single))
     state, known, loss = None, [], math.inf
     for alpha in alphas:  # descending, and so do the losses
         further = [extrapolated(known, alpha)] if len(known) > 1 else []
@@ -376,7 +386,7 @@ def minima(data, weight, alphas, net, max_iter, before=None):
                 break
         n_iter, stop = 0, "tol" if state.grad_max <= data.options.tol else None
         while stop is None and n_iter < max_iter:
-            state, report = newton_step(data, state, data.options)
+            state, report = newton_step(data, state)
             n_iter, stop = n_iter + 1, report.stop
         net, loss = state.net, state.loss
         known = [*known[-3:], (alpha, net)]  # for a polynomial of degree three

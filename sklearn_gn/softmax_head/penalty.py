@@ -5,8 +5,7 @@ objective is followed along a path of penalties, each started from the one befor
 penalty is judged by the cross-entropy of all rows that are left out, each predicted by
 the head without its fold. The vertex of the parabola through the three highest points
 is taken. It is one criterion for all sizes: once enough rows have been left out, no
-further folds are, and of very many rows a part is enough to choose. As many others,
-which no fold has seen, judge too.
+further folds are.
 
 The penalty that separates the classes best shrinks the logits too much: along the
 directions that matter, coefficients come out too small by about the same factor. So a
@@ -30,7 +29,6 @@ from sklearn_gn.arrays.parts import total
 from sklearn_gn.optim.line_search import line_minimum
 from sklearn_gn.optim.multinomial import all_classes, cross_entropy, margins
 from sklearn_gn.softmax_head.head import (
-    BatchedRows,
     derivatives_along,
     over_blocks,
     values,
@@ -38,27 +36,21 @@ from sklearn_gn.softmax_head.head import (
 
 _FOLDS = 8
 _JUDGES = 256  # rows that are left out, more of which say little
-# The rows that choose. Fewer choose another penalty where classes nearly coincide.
-_FEWEST = 2048
-_A_CLASS = 64
-_A_FEATURE = 16
-# The factor of the logits.
-_ITERATIONS = 24  # at most
 # The path.
 _START = 10.0**-0.5  # precision of the coefficients, for rows of length one
 DECADES = 8  # on either side of it
 _SPARSE_ROWS = 1000  # that choose where features are sparse
 
 
-# --- the rows that choose, and those that judge --------------------------------------
+# --- the rows that are left out -------------------------------------------------------
 
 
-def folds_of(label, n_folds=_FOLDS, enough=_JUDGES, unseen=0):
+def folds_of(label, n_folds=_FOLDS, enough=_JUDGES):
     """Number of the fold of each row; -1 of one that is never left out.
 
     The classes are spread evenly, by the order of the rows and not by their names, over
-    the folds, of which so many are used that with those ``unseen`` by all folds
-    ``enough`` rows are left out. A row that is alone in its class is not.
+    the folds, of which so many are used that ``enough`` rows are left out. A row that
+    is alone in its class is not.
     """
     _, first, number, counts = np.unique(
         label, return_index=True, return_inverse=True, return_counts=True
@@ -67,27 +59,8 @@ def folds_of(label, n_folds=_FOLDS, enough=_JUDGES, unseen=0):
     order = order[counts[number[order]] > 1]
     fold = np.full(len(label), -1, np.int32)
     fold[order] = np.arange(len(order)) % n_folds
-    used = max(1, round((enough - unseen) * n_folds / max(len(order), 1)))
+    used = max(1, round(enough * n_folds / max(len(order), 1)))
     return np.where(fold < used, fold, -1)
-
-
-def division(rows, choose_all):
-    """Folds of the rows that choose, and of those that judge, of which they are first.
-
-    A part of the rows that has enough of each class chooses nearly the same precision
-    of the coefficients. As many rows behind it, which no fold has seen, judge as the
-    first fold does, but for those of a class that it does not know.
-    """
-    n, n_classes = int(rows.n_rows), int(rows.label.max()) + 1
-    choosing = max(_FEWEST, _A_CLASS * n_classes, _A_FEATURE * rows.x.shape[1])
-    choosing = n if choose_all else min(n, choosing)
-    label = rows.label[: min(n, 2 * choosing)]
-    fold = folds_of(label[:choosing], unseen=len(label) - choosing)
-    seen = np.bincount(label[:choosing][fold != 0], minlength=n_classes) > 0
-    judges = seen[label[choosing:]] & (fold.max() >= 0)
-    padding = 0, len(rows.label) - n if choosing == n else 0
-    folds = fold, np.append(fold, np.where(judges, 0, -1))
-    return [np.pad(numbers, padding, constant_values=-1) for numbers in folds]
 
 
 def shifts_of(label, weight, fold):
@@ -165,7 +138,8 @@ def best_factor(logits, label, weight, search=True):
 
     slope, _ = derivatives(zero)
     flat = float(np.sqrt(xp.finfo(logits.dtype).eps))
-    length, *_ = line_minimum(derivatives, slope, flat=flat, max_iter=_ITERATIONS)
+    digits = xp.finfo(logits.dtype).nmant
+    length, *_ = line_minimum(derivatives, slope, flat=flat, max_iter=digits)
     factor = 1 + xp.where((slope < 0) & search, length, 0)
 
     def add(found, logits, label, weight):
@@ -181,11 +155,11 @@ def best_factor(logits, label, weight, search=True):
 
 def first_alpha(rows, intercept, n_effective):
     """Penalty to start from, by the mean squared length of the rows."""
-    n = int(rows.n_rows)
-    x, weight = rows.x[:n], rows.weight[:n] / rows.weight[:n].sum()
+    x, weight = rows.x, rows.weight
     mean = intercept * (weight @ x)  # of sparse features, which are not centred
     squares = float(weight @ (x**2).sum(axis=1) - np.sum(mean**2))
-    return _START * (squares if squares > 0 else 1.0) / n_effective
+    first = _START * (squares if squares > 0 else 1.0) / n_effective
+    return weight.dtype.type(first)
 
 
 def likeliest_alpha(first):
@@ -193,32 +167,29 @@ def likeliest_alpha(first):
     return first / 10
 
 
-def log_posterior(point, first):
-    """What a point of the path is judged by, with its prior: log-normal, of one decade.
+def log_posteriors(path):
+    """What the points of a path are judged by, with a prior: log-normal, of one decade.
 
     A point is a penalty, the log probability of the rows left out, and their factor.
     """
-    alpha, value, _ = point
-    return value - math.log10(alpha / likeliest_alpha(first)) ** 2 / 2
-
-
-def best_penalty(path):
-    """The penalty of the highest :func:`log_posterior` on a path."""
-    return max(path, key=lambda point: log_posterior(point, path[0][0]))[0]
+    likeliest = likeliest_alpha(path[0][0])
+    return [value - math.log10(alpha / likeliest) ** 2 / 2 for alpha, value, _ in path]
 
 
 def next_alpha(path):
     """Penalty to try after the points of a path, and whether it is the last one."""
     first = path[0][0]
-    points = [(math.log10(p[0] / first), log_posterior(p, first)) for p in path]
-    steps, judged = zip(*sorted(points), strict=True)
+    steps = [math.log10(alpha / first) for alpha, *_ in path]
+    points = sorted(zip(steps, log_posteriors(path), strict=True))
+    steps, judged = zip(*points, strict=True)
     best = int(np.argmax(judged))
     if judged[best] == -math.inf:
         return first, True
-    if best == 0 and steps[0] > 0.5 - DECADES:
-        return first * 10 ** (steps[0] - 1), False
+    # Larger penalties come first, whose heads take fewer iterations.
     if best == len(path) - 1 and steps[-1] < DECADES - 0.5:
         return first * 10 ** (steps[-1] + 1), False
+    if best == 0 and steps[0] > 0.5 - DECADES:
+        return first * 10 ** (steps[0] - 1), False
     top = slice(best - 1, best + 2)
     step = steps[best]
     if 0 < best < len(path) - 1 and np.isfinite(judged[top]).all():
@@ -247,10 +218,6 @@ def part_of(rows):
     most = min(len(classes), _SPARSE_ROWS // _FOLDS)
     classes = classes[np.linspace(0, len(classes) - 1, most).astype(int)]
     chosen = np.flatnonzero(np.isin(rows.label, classes))[:_SPARSE_ROWS]
-    return BatchedRows(
-        rows.x[chosen],
-        np.unique(rows.label[chosen], return_inverse=True)[1].astype(np.int32),
-        rows.weight[chosen],
-        np.int32(len(chosen)),
-        np.int32(1),
-    )
+    label = np.unique(rows.label[chosen], return_inverse=True)[1].astype(np.int32)
+    x, weight, n_rows = rows.x[chosen], rows.weight[chosen], np.int32(len(chosen))
+    return rows._replace(x=x, label=label, weight=weight, n_rows=n_rows)

@@ -5,6 +5,7 @@ batches, with the options of an algorithm; the algorithm; and when it has run, w
 known of the head. The estimator is an argument of most functions, for its parameters.
 """
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -22,7 +23,6 @@ from sklearn_gn.softmax_head.head import (
     BatchedRows,
     HeadOptions,
     batched_rows,
-    first_rows,
     head_report,
     in_precision,
     logits_of,
@@ -102,7 +102,8 @@ class Task(NamedTuple):
     algorithm: Algorithm
     rows: Any
     options: HeadOptions
-    few: BatchedRows | None  # whose spectrum is told; None where rows are in chunks
+    # Features, labels and weights whose spectrum is told; None where rows are in chunks
+    few: Any
     coordinates: Coordinates | SparseRows | None = None
     order: np.ndarray | None = None  # numbers of the rows in the order of the task
 
@@ -123,14 +124,30 @@ class Task(NamedTuple):
         }
 
 
-def task_of(estimator, solver, X, label, kept, weight, total, rng):
-    """The task of a fit: rows in batches, or, for Newton's method, in its coordinates.
+def batch_task(estimator, solver, X, label, kept, weight, rng):
+    """The task of a mini-batch solver; ``kept`` are the numbers of the rows."""
+    from sklearn_gn.softmax_head.minibatch import ALGORITHMS
 
-    ``kept`` are the numbers of the rows, and ``total`` the sum of all weights.
+    mesh = backend.mesh_of(estimator.device)
+    if mesh is not None and solver.shuffle:
+        raise ValueError(
+            f"device={estimator.device!r}: batches of several devices are drawn once. "
+            "Give shuffle=False."
+        )
+    given = X, label, kept, weight, solver.batch_size or BATCH_SIZE, rng
+    rows, size = batched_rows(*given, estimator.dtype, 1 if mesh is None else mesh.size)
+    options = options_of(estimator, solver, size, rng)
+    few = [array[: min(size, int(rows.n_rows))] for array in rows[:3]]
+    return Task(solver.algorithm(ALGORITHMS), rows, options, few)
+
+
+def newton_task(estimator, solver, X, label, kept, weight, total):
+    """The task of Newton's method, whose rows are in its coordinates.
+
+    ``kept`` are the numbers of the rows, and ``total`` is the sum of all weights.
     """
     device, stays_sparse = estimator.device, sparse.issparse(X)
-    mesh = backend.mesh_of(device)
-    n_devices = 1 if mesh is None else mesh.size
+    mesh, kind = backend.mesh_of(device), np.dtype(estimator.dtype)
     if stays_sparse and device not in (None, "cpu"):
         message = (
             f"device={device!r}: sparse features that are not made dense are "
@@ -139,51 +156,45 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng):
         if mesh is not None:
             raise ValueError(message)
         warn_user(message)
-    if not isinstance(solver, FGNNewton):
-        from sklearn_gn.softmax_head.minibatch import ALGORITHMS
-
-        if mesh is not None and solver.shuffle:
-            raise ValueError(
-                f"device={device!r}: batches of several devices are drawn once. "
-                "Give shuffle=False."
-            )
-        given = X, label, kept, weight, solver.batch_size or BATCH_SIZE, rng
-        rows, size = batched_rows(*given, estimator.dtype, n_devices)
-        options = options_of(estimator, solver, size, rng)
-        return Task(solver.algorithm(ALGORITHMS), rows, options, first_rows(rows, size))
+    compiled = device not in (None, "cpu") or libraries.jax_is_forced
+    compiled = compiled and not stays_sparse
     # 1. The rows. The problem has one answer, whatever their order.
-    rng, kind = np.random.RandomState(0), np.dtype(estimator.dtype)
-    order = rng.permutation(len(kept))
-    on_host = device in (None, "cpu") and not libraries.jax_is_forced
-    by_numpy = on_host or stays_sparse
-    given = X, label, kept[order], weight[order], np.inf, None
-    rows, size = batched_rows(*given, X.dtype, n_devices, not by_numpy)
-    options = options_of(estimator, solver, size, rng)._replace(compiled=not by_numpy)
-    few = first_rows(rows, BATCH_SIZE)
-    few = few._replace(x=few.x.copy())
+    rng, n = np.random.RandomState(0), len(kept)
+    order = rng.permutation(n)
+    kept, weight = kept[order], weight[order]
+    x = X[kept] if stays_sparse else np.take(X, kept, axis=0)
+    total, label = float(total * weight.sum()), label[kept].astype(np.int32)
+    weight = weight / weight.sum()
+    few = x[:BATCH_SIZE].copy(), label[:BATCH_SIZE], weight[:BATCH_SIZE]
     # 2. Their units.
-    n, auto, x = int(rows.n_rows), estimator.alpha == "auto", rows.x
+    auto, intercept = estimator.alpha == "auto", estimator.fit_intercept
     if stays_sparse:
         x = sparse.csr_array(x)
-        center = options.intercept * (rows.weight @ x)
+        center = intercept * (weight @ x)
         units = Units(center, np.ones_like(center), axis=0)
     else:
-        units = Units.of(x[:n], rows.weight[:n], estimator.fit_intercept, auto)
+        units = Units.of(x, weight, intercept, auto)
     x = x if x.dtype == kind else in_precision(x, kind)
-    rows = rows._replace(x=x, weight=rows.weight.astype(kind))
+    rows = x, label, weight.astype(kind)
+    length = n
+    if compiled:  # for one of a few numbers of rows
+        n_devices = 1 if mesh is None else mesh.size
+        length = -(-backend.row_bucket(n) // n_devices) * n_devices
+        rows = [backend.pad_rows(array, length) for array in rows]
+    rows = BatchedRows(*rows, np.int32(n), np.int32(1))
+    options = options_of(estimator, solver, length, rng)._replace(compiled=compiled)
     if auto:  # of the training part; every row counts as one at least
-        n_effective = max(float(total * weight.sum()), float(len(kept)))
-        options = options._replace(n_effective=n_effective)
+        options = options._replace(n_effective=max(total, float(n)))
     # 3. The coordinates.
-    algorithm = replace(newton.NEWTON, compiled=not by_numpy)
+    algorithm = replace(newton.NEWTON, compiled=compiled)
     if stays_sparse and not has_few_rows(x):
         if auto:
             options = newton.with_searched_penalty(rows, options)
-        space = SparseRows(x, rows.label, rows.weight, options.intercept)
+        space = SparseRows(*rows[:3], options.intercept)
         data = newton.NewtonData(space, options)
         return Task(algorithm, data, options, few, space, order)
     of_rows = rows if units.axis == 0 else None
-    with scope_of(estimator, options):
+    with backend.scope(kind, device) if compiled else nullcontext():
         data = newton.prepare(rows, options, units.axis)
     coordinates = Coordinates(units, data.space, of_rows, options.intercept)
     return Task(algorithm, data, options, few, coordinates, order)
@@ -191,10 +202,10 @@ def task_of(estimator, solver, X, label, kept, weight, total, rng):
 
 def options_of(estimator, solver, batch_size, rng):
     """What an algorithm gets besides the rows."""
-    cast = estimator._cast
+    cast = np.dtype(estimator.dtype).type
     damping, rank = _WHERE_NONE.get(solver.name, (0.0, 1))
     return HeadOptions(
-        alpha=cast(_ALPHA if estimator.alpha == "auto" else estimator.alpha)[()],
+        alpha=cast(_ALPHA if estimator.alpha == "auto" else estimator.alpha),
         damping=damping if estimator.damping is None else estimator.damping,
         rank=rank if estimator.rank is None else estimator.rank,
         intercept=cast(estimator.fit_intercept),
@@ -204,13 +215,6 @@ def options_of(estimator, solver, batch_size, rng):
         solver=solver,
         mesh=backend.mesh_of(estimator.device),
     )
-
-
-def scope_of(estimator, options):
-    """The context of what is computed besides the run of a solver."""
-    if not options.compiled:
-        return backend.one_blas_thread()
-    return backend.scope(estimator.dtype, estimator.device)
 
 
 # --- heads ---------------------------------------------------------------------------
@@ -245,7 +249,10 @@ def results_of(estimator, run, task):
     alpha = newton.penalty_of_best(state)
     if log and run.monitor != "loss":  # an earlier head may have been the best
         alpha = min(log, key=lambda row: row["val_loss"])["alpha"]
-    found = fitted_attributes(estimator, net, task, alpha)
+    # The step to the last head, if it is the best, has evaluated it.
+    is_last = isinstance(state, newton.NewtonState) and state.slope > -np.inf
+    is_last = is_last and run.progress.best.value == state.criterion
+    found = fitted_attributes(estimator, net, task, alpha, log[-1] if is_last else None)
     path = sorted(state.path)
     alphas, values, factors = np.array(path).reshape(-1, 3).T
     return found | {
@@ -267,7 +274,8 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
     if options.factor is not None:  # of sparse features
         found |= {"alpha_method_": "left-out", "temperature_": 1 / options.factor}
     if logged is None or few is None:
-        with scope_of(estimator, options):
+        scope = backend.scope(estimator.dtype, estimator.device)
+        with scope if options.compiled else nullcontext():
             if few is None:  # in chunks
                 from sklearn_gn.softmax_head.minibatch import evaluate_chunks
 
@@ -276,7 +284,7 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
                 logged = newton.objective(task.rows, net, alpha)
             else:
                 logged = objective(net, on_devices(task.rows, options), options)
-        logged = head_report(logged, None, options)
+        logged = head_report(logged, None, alpha)
         logged = {"loss": logged.loss, **logged.extra}
     for name in ("loss", "competitor_dispersion"):
         found[f"{name}_"] = logged[name]
@@ -284,11 +292,11 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
     if isinstance(options.solver, FGN):
         n_competitors = n_competitors_of(options.rank, len(estimator.classes_))
     most = max(1, LARGEST_GRAM // (1 + n_competitors))
-    n = int(min(most, options.batch_size, few.n_rows))
+    x, label, weight = (array[: min(most, options.batch_size)] for array in few)
     found["_spectrum"] = {
-        "x": few.x[:n] if sparse.issparse(few.x) else np.array(few.x[:n]),
-        "label": np.array(few.label[:n]),
-        "weight": np.array(few.weight[:n]),
+        "x": x if sparse.issparse(x) else np.array(x),
+        "label": np.array(label),
+        "weight": np.array(weight),
         "intercept": float(options.intercept),
         "n_competitors": n_competitors,
     }

@@ -15,7 +15,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import ArrayLike
-from sklearn_gn.arrays import backend
 from sklearn_gn.base import (
     DiagnoseMixin,
     VersionStampMixin,
@@ -226,40 +225,38 @@ class FGNSoftmaxHeadCV(
         intercept, shape = bool(self.fit_intercept), (len(tests), len(Cs))
         head = FGNSoftmaxHead(alpha=1 / (Cs[-1] * total), fit_intercept=intercept)
         head.set_params(tol=self.tol)
-        given = X, code, np.arange(len(X)), share, total, None
         zero = X.shape[1], problem.n_columns(self)
         scores, n_iter = np.empty(shape), np.empty(shape, int)
         paths, converged, scorer = [], True, self._scorer()
-        with backend.one_blas_thread():
-            task = problem.task_of(head, FGNNewton(), *given)
+        given = X, code, np.arange(len(X)), share, total
+        task = problem.newton_task(head, FGNNewton(), *given)
+        last = None
 
-            last = None
+        def minima(own, alphas, net=None):
+            nonlocal last
+            given = own[task.order] / own.sum(), alphas, task.start(net, *zero)
+            for found in newton.minima(task.rows, *given, self.max_iter, last):
+                last, *others = found
+                attributes = task.coefficients(last.net)
+                yield attributes["coef_"], attributes["intercept_"], *others
 
-            def minima(own, alphas, net=None):
-                nonlocal last
-                given = own[task.order] / own.sum(), alphas, task.start(net, *zero)
-                for found in newton.minima(task.rows, *given, self.max_iter, last):
-                    last, *others = found
-                    attributes = task.coefficients(last.net)
-                    yield attributes["coef_"], attributes["intercept_"], *others
-
-            for k, (train, test) in enumerate(zip(trains, tests, strict=True)):
-                own, left_out = np.where(train, share, 0), np.where(test, share, 0)
-                alphas = 1 / (Cs * total * own.sum())
-                for c, (coef, bias, steps, ended) in enumerate(minima(own, alphas)):
-                    paths.append(np.column_stack([coef, bias]) if intercept else coef)
-                    scores[k, c] = scorer(coef, bias, X, code, left_out)
-                    n_iter[k, c] = steps
-                    converged &= ended
-            # 3. All rows, and the fitted attributes.
-            best = int(np.argmax(scores.mean(axis=0)))
-            paths = np.reshape(paths, (*shape, *np.shape(paths[0])))
-            mean = paths[:, best].mean(axis=0)  # which is near
-            bias = mean[:, -1] if intercept else np.zeros(len(mean))
-            near = AffineHead(mean[:, : X.shape[1]].T, bias)
-            ((self.coef_, self.intercept_, _, ended),) = minima(
-                share, 1 / (Cs[[best]] * total), near
-            )
+        for k, (train, test) in enumerate(zip(trains, tests, strict=True)):
+            own, left_out = np.where(train, share, 0), np.where(test, share, 0)
+            alphas = 1 / (Cs * total * own.sum())
+            for c, (coef, bias, steps, ended) in enumerate(minima(own, alphas)):
+                paths.append(np.column_stack([coef, bias]) if intercept else coef)
+                scores[k, c] = scorer(coef, bias, X, code, left_out)
+                n_iter[k, c] = steps
+                converged &= ended
+        # 3. All rows, and the fitted attributes.
+        best = int(np.argmax(scores.mean(axis=0)))
+        paths = np.reshape(paths, (*shape, *np.shape(paths[0])))
+        mean = paths[:, best].mean(axis=0)  # which is near
+        bias = mean[:, -1] if intercept else np.zeros(len(mean))
+        near = AffineHead(mean[:, : X.shape[1]].T, bias)
+        ((self.coef_, self.intercept_, _, ended),) = minima(
+            share, 1 / (Cs[[best]] * total), near
+        )
         self.C_, self.Cs_, self.scores_ = float(Cs[best]), Cs, scores
         self.coefs_paths_, self.n_iter_ = paths, n_iter
         self._converged = converged and ended

@@ -40,8 +40,6 @@ from sklearn_gn.softmax_head.head import (
 
 _ONE_THREAD = 2**24  # multiply-adds of a product that a second thread is not worth
 _CLASSES = 32  # of a block: what is dense has a column for each feature and class
-_FLAT = 0.3  # part of the slope that may be left at the end of a step
-_LENGTHS = 8  # that are tried, at most
 
 
 class Combination(NamedTuple):
@@ -223,7 +221,7 @@ class SparseRows:
         start, bias = -gradient.start, -gradient.bias
         residual = Combination(-gradient.rows, None, start, bias)
         size = self._size(residual)
-        enough = forcing_of(np.sqrt(size), settings) * size  # roughly
+        forcing = forcing_of(np.sqrt(size), settings)
         steepest, image, iterations = residual, -gradient.image, 0
         zero = np.zeros_like(p)
         found = Combination(zero, zero, 0 * start, 0 * bias)
@@ -236,7 +234,7 @@ class SparseRows:
             for other, product, bend in known:
                 along = add(along, -self.inner(along, product) / bend, other)
             taken, iterations = take(along), iterations + 1
-            if not taken or self._size(residual) <= enough:
+            if not taken or self._size(residual) <= forcing * size:
                 break
             # The first one is not from a residual of what came before: it is kept too.
             kept = known + taken if iterations == 1 else kept
@@ -253,7 +251,8 @@ class SparseRows:
             first, second = along(length)
             return first + of_penalty + length * bend, second + bend
 
-        length, *_ = line_minimum(derivatives, slope, flat=_FLAT, max_iter=_LENGTHS)
+        digits = np.finfo(p.dtype).nmant
+        length, *_ = line_minimum(derivatives, slope, flat=forcing, max_iter=digits)
         found = NumPy.tree_map(lambda a: length * a, found)
         return state, found, length * slope, iterations
 

@@ -35,7 +35,6 @@ from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
     block_rows,
-    counted_weights,
     evaluate,
     forcing_of,
     gradient_norms,
@@ -161,20 +160,14 @@ def has_few_rows(x):
 @partial(in_either_library, static_argnames="axis")
 def second_moments(rows, axis):
     """Gram matrix of rows, covariance of centred features, or variances of these."""
-    weight, library = counted_weights(rows), library_of(rows)
-    xp, d = library.xp, rows.x.shape[1]
+    x, weight, library = rows.x, rows.weight, library_of(rows)
     if axis == 0:
-        if sparse.issparse(rows.x):
-            return (rows.x @ rows.x.T).toarray()
-        return library.symmetric_product(all_rows(rows.x))
-
-    def add_block(found, x, weight):
-        if axis is None:
-            return found + weight @ x**2
-        return found + library.symmetric_product((x * xp.sqrt(weight)[:, None]).T)
-
-    start = xp.zeros(d if axis is None else (d, d), rows.x.dtype)
-    return total(over_blocks(add_block, start, (rows.x, weight), d))
+        if sparse.issparse(x):
+            return (x @ x.T).toarray()
+        return library.symmetric_product(all_rows(x))
+    if axis is None:
+        return total(weight @ x**2)
+    return total(library.symmetric_product((x * library.xp.sqrt(weight)[:, None]).T))
 
 
 @partial(
@@ -189,8 +182,7 @@ def whiten(rows, moments, ridge, intercept, axis):
     small for that, those that rounding alone makes differ from zero are left out: the
     head does not grow along them.
     """
-    library, weight = library_of(rows), counted_weights(rows)
-    xp, x, d = library.xp, rows.x, len(moments)
+    xp, x, weight, d = library_of(rows).xp, rows.x, rows.weight, len(moments)
     variance, null = moments, 0 * ridge
     if axis == 0:
         mean = intercept * total(weight @ own_rows(moments))
@@ -246,7 +238,7 @@ def system_at(net, data, settings):
     """Probabilities, weights, penalty, and it with damping, and more of a system."""
     found = single(
         (
-            counted_weights(data.rows),
+            data.rows.weight,
             times(settings.alpha, data.squares),
             times(settings.alpha + settings.damping, data.squares),
             data.variance,

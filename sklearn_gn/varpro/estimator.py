@@ -182,7 +182,6 @@ class _VarProNet(
             max_iter=self._most_iterations(),
             n_levels=getattr(network, "n_levels", 1),
             n_rows=int(n_rows),
-            n_samples=self._cast(min(n_samples, float(np.finfo(self.dtype).max))),
             seed=np.int32(rng.randint(np.iinfo(np.int32).max)),
             mesh=backend.mesh_of(self.device),
         )
@@ -213,7 +212,7 @@ class _VarProNet(
             (rows, settings),
             (settings.model, scaling),
             partial(self._network_values, settings.model),
-            lambda run: self._set_fitted(run, rows, settings, scaling),
+            lambda run: self._set_fitted(run, rows, settings, scaling, n_samples),
             **words,
         )
 
@@ -434,7 +433,7 @@ class _VarProNet(
 
     # -- after the fit ----------------------------------------------------------------
 
-    def _set_fitted(self, run, rows, settings, scaling):
+    def _set_fitted(self, run, rows, settings, scaling, n_samples):
         """Set the fitted attributes of one network."""
         from sklearn_gn.networks._base import Network
         from sklearn_gn.varpro.training import evaluated
@@ -465,7 +464,7 @@ class _VarProNet(
                 z, some = None, rows
                 if not isinstance(rows, Rows):  # they come in chunks
                     z, some = backend.to_numpy(rows.least_squares(model, net))
-                given = some, settings.penalties, float(settings.n_samples), z
+                given = some, settings.penalties, n_samples, z
                 self._error_bars = Deferred(ErrorBars.of, model, net, *given)
 
     def _share_of_linear(self):

@@ -56,7 +56,6 @@ class Settings(NamedTuple):
     max_iter: int
     n_levels: int  # of the network
     n_rows: int  # that have weight
-    n_samples: np.ndarray  # sum of the sample weights as they were given
     seed: np.int32
     mesh: Any = None  # of the devices among which the rows are divided
 

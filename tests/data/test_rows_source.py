@@ -97,9 +97,8 @@ def test_blocks_of_dask_are_read_one_at_a_time_without_a_cluster():
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_broken_lines_take_dask_arrays(monkeypatch):
+def test_broken_lines_take_dask_arrays():
     da = pytest.importorskip("dask.array")
-    monkeypatch.setattr("sklearn_gn.segmented.streams.FEW", 100)
     x, y = X[:, :1], np.abs(X[:, 0] - 0.2) + 0.01 * Y[:, 1]
     expected = SegmentedRegressor(1).fit_chunks([(x, y)])
     model = SegmentedRegressor(1).fit(da.from_array(x, 130), da.from_array(y, 77))

@@ -55,7 +55,6 @@ def pieces(columns, target):
 def check_fit(model, target, table, monkeypatch):
     """Compare a fit of the table with one of the same rows in memory."""
     monkeypatch.setattr(rows_source, "_SAMPLE_ROWS", 200)
-    monkeypatch.setattr("sklearn_gn.segmented.streams.FEW", 100)
     columns = features_of(model)
     output = "predict_proba" if target == "label" else "predict"
     X = FRAME[columns]

@@ -331,6 +331,25 @@ def test_coefficients_are_found_in_any_unit(positive):
     assert_allclose(unit * solver.coefficients_["rate"], 1, rtol=1e-4)
 
 
+@pytest.mark.parametrize("inlet", [1e-9, pytest.param(1e9, marks=pytest.mark.slow)])
+def test_an_unknown_value_on_the_boundary_is_found_from_far_off(inlet):
+    """Least squares, in closed form: the solution is proportional to the unknown."""
+    problem = Problem(
+        lambda u, x: d(u, "x")(x) + 0.7 * u(x),
+        Interval(0, 3, axis="x"),
+        [Dirichlet(lambda x, c: c, on="x=min")],
+        coefficients={"c": Unknown(1.0, positive=True)},
+    )
+    x = np.linspace(0.2, 2.8, 30)
+    shape = np.exp(-0.7 * x)
+    y = shape + 0.01 * np.random.RandomState(0).standard_normal(30)
+    solver = PINNSolver(problem, random_state=0).fit(x[:, None], inlet * y)
+    best, length = y @ shape / (shape @ shape), np.linalg.norm(shape)
+    deviation = np.linalg.norm(y - best * shape) / math.sqrt(29) / length
+    assert_allclose(solver.coefficients_["c"], best * inlet, rtol=0.3 * deviation)
+    assert_allclose(solver.coefficients_std_["c"], deviation * inlet, rtol=0.2)
+
+
 def test_unknown_values_are_searched_in_units_of_their_size():
     for initial in (0.0, 2.0, -300.0, 4e9, -4e-9, (1e5, 0.5, 0.0)):
         for positive in (False, True):

@@ -366,7 +366,8 @@ def test_units_do_not_change_the_error(make):
 
 
 @pytest.mark.parametrize(
-    ("start", "positive"), [(1.0, True), (1e17, True), (-3.0, False)]
+    ("start", "positive"),
+    [(1.0, True), (1e17, True), (-3.0, False), (1e-9, True)],  # the last by rounding
 )
 def test_an_unknown_begins_where_its_term_is_seen(start, positive):
     """As 1e-15 k counts, k is near 1e9; a start of 1e8 is kept."""
@@ -385,3 +386,18 @@ def test_an_unknown_begins_where_its_term_is_seen(start, positive):
     assert np.sign(stated.unknown["k"].initial) == np.sign(start)
     kept, _ = posed(problem(1e8), [], y, (0,))
     assert kept.unknown["k"].initial == 1e8
+
+
+@pytest.mark.parametrize("condition", [Dirichlet, Neumann])
+def test_what_an_unknown_gives_is_no_unit_of_observed_outputs(condition):
+    """Neither as a value nor as a flux: it begins where the observations are."""
+    problem = Problem(
+        lambda u, x: d(u, "x", "x")(x) - u(x),
+        Interval(0, 1, axis="x"),
+        [Dirichlet(1.0, on="x=min"), condition(lambda x, c: 1e9 * c, on="x=max")],
+        coefficients={"c": Unknown(1.0)},
+    )
+    y = np.linspace(1, 2, 20)[:, None]
+    stated, _ = posed(problem, [], y, (0,))
+    assert 0.1 < stated.scale[0] < 10
+    assert 1e-10 < stated.unknown["c"].initial < 1e-8

@@ -145,15 +145,16 @@ def test_a_window_that_is_cut_begins_where_the_one_before_ends():
         (March(0.25, 0.5, falls=(1e-2,) * 12), 1e-2, 0.375),
         (March(0.25, 0.5, falls=(1e-13,)), 1e-13, 1.0),  # quickly: twice as long
         (March(0.25, 0.5, falls=(1e-9,) * 17 + (1e-13,)), 1e-13, 0.75),
-        (March(0.5, 1.0, falls=(1e-11,) * 3), 1e-11, "end"),
-        (March(0.5, 1.0, falls=(1e-11,) * 3), 1e-12, None),  # it falls
-        (March(0.5, 1.0, falls=(1e-8,) * 3), 1e-8, None),
-        (March(0.5, 1.0, falls=(1e-8,) * 3, unit=1e3), 1e-8, "end"),
+        (March(0.5, 1.0, falls=(1e-11,) * 12), 1e-11, "end"),
+        (March(0.5, 1.0, falls=(1e-11,) * 12), 2e-12, None),  # it falls
+        (March(0.5, 1.0, falls=(1e-11,) * 3), 1e-12, "end"),  # as far as asked for
+        (March(0.5, 1.0, falls=(1e-8,) * 11), 1e-8, None),
+        (March(0.5, 1.0, falls=(1e-8,) * 12, unit=1e3), 1e-8, "end"),
         (March(0.5, 0.5 + 2**-16, falls=(1e-2,) * 12), 1e-2, 0.5 + 2**-15),
     ],
 )
 def test_windows_go_on_where_they_are_solved_and_are_cut_where_not(march, fresh, then):
-    found = windows.observed(march, fresh, 1.0, True)
+    found = windows.observed(march, fresh, 1.0, 1e-12, True)
     assert found.ended == (then == "end")
     assert found.next_stop == (None if then == "end" else then)
 

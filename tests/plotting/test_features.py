@@ -51,7 +51,8 @@ def test_before_the_first_iteration_the_classifier_is_the_best(rings):
     )
 
 
-@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("n_classes", [3, 2])
+@pytest.mark.repeats
 def test_regions_are_the_predictions(rings, n_classes):
     X, y = rings
     names = np.array(["a", "b", "c"])[np.minimum(y, n_classes - 1)]

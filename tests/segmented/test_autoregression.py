@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from scipy.signal import lfilter
+from statsmodels.regression.linear_model import yule_walker
 from statsmodels.tsa.stattools import acf
 
 from sklearn_gn import SegmentedRegressor, fit_groups
@@ -43,6 +44,19 @@ def test_correlated_noise_is_named_and_chosen_for():
     assert causes(model)[0] == ("correlation", "covariance")
     model.set_params(covariance="HAC").fit(X, y)
     assert causes(model) == [("noise", None)]
+
+
+def test_coefficients_are_those_of_yule_and_walker():
+    noise = np.random.default_rng(1).standard_normal(2030)
+    series = lfilter([1], [1, -0.6, -0.2], noise)[30:]
+    x = np.arange(2000.0)[:, None]
+    model = SegmentedRegressor(0, autocorrelation=2).fit(x, series)
+    left = series - model.predict(x)
+    expected, _ = yule_walker(
+        left, order=2, method="mle", demean=False, result_object=False
+    )
+    # Of a straight line, which takes a little of each covariance away.
+    assert_allclose(model.autocorrelation_, expected, atol=0.01)
 
 
 def test_correlation_of_tied_rows_is_that_of_their_means():

@@ -5,10 +5,8 @@ import pytest
 import statsmodels.api as sm
 from numpy.testing import assert_allclose
 from scipy.signal import lfilter
-from statsmodels.regression.linear_model import yule_walker
 
 from sklearn_gn import SegmentedRegressor
-from sklearn_gn.segmented import existence
 
 N = 40
 X = np.linspace(-1, 1, N)
@@ -176,16 +174,6 @@ def test_a_kink_is_found_whatever_the_noise(kind):
     assert abs(found.breakpoint - 0.3) < 0.15
     model.set_params(breakpoints=[0.3])
     assert model.breakpoint_test(X[:, None], y, n_draws=199).p_value > 0.05
-
-
-def test_autoregression_is_that_of_statsmodels():
-    noise = np.random.default_rng(1).standard_normal(230)
-    series = lfilter([1], [1, -0.6, 0.4], noise)[30:]
-    expected, _ = yule_walker(
-        series, order=2, method="mle", demean=False, result_object=False
-    )
-    assert_allclose(existence.autoregression(series, 4), expected, rtol=1e-9)
-    assert len(existence.autoregression(noise, None)) == 0
 
 
 @pytest.mark.parametrize("covariance", ["HC0", "HC3"])

@@ -417,7 +417,7 @@ def test_lm_step_equals_the_dense_damped_step():
 @pytest.mark.parametrize("hidden_only", [False, True])
 def test_lm_with_a_numeric_damping_halves_the_step_until_the_loss_falls(hidden_only):
     damping, halved = 1e-6, []
-    for seed in range(6):
+    for seed in range(3):
         net, rows = make(seed=seed)
         net = fit_output_layer(net, rows, options())
         residuals, moving, _ = baselines.lm_residuals(net, rows, 0.0, hidden_only)
@@ -457,7 +457,13 @@ def test_kfra_solves_its_kronecker_blocks():
     np.testing.assert_allclose(found, expected, rtol=1e-11)
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("sggn", "lm") else pytest.mark.slow)
+        for name in sorted(ALGORITHMS)
+    ],
+)
 def test_penalty_does_not_depend_on_the_length_of_the_normals(name):
     net, rows = small_regression()
     opt = options(alpha=np.float64(0.05), learning_rate=np.float64(1e-2))

@@ -9,7 +9,6 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import GroupKFold, KFold, LeaveOneOut, StratifiedKFold
 
 from sklearn_gn import FGNSoftmaxHeadCV
-from sklearn_gn.softmax_head.newton import extrapolated
 
 CS = np.logspace(-2, 2, 5)
 
@@ -145,15 +144,3 @@ def test_what_limited_a_search_is_said():
         model = FGNSoftmaxHeadCV([1.0], cv=2, max_iter=1, tol=1e-12).fit(X, y)
     assert "max_iter" in str(model.diagnose())
     assert "inside the path" in str(FGNSoftmaxHeadCV(CS, cv=2).fit(X, y).diagnose())
-
-
-def test_heads_are_extrapolated_by_a_polynomial_of_the_logarithm():
-    from sklearn_gn.softmax_head.head import AffineHead
-
-    def head(alpha):
-        t = np.log(alpha)
-        return AffineHead(np.array([[1 + t - t**2]]), np.array([2 * t**2]))
-
-    known = [(alpha, head(alpha)) for alpha in (1.0, 0.5, 0.1)]
-    for one, other in zip(extrapolated(known, 0.03), head(0.03), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-10)

@@ -271,6 +271,7 @@ class StopAfter:
 
 
 @pytest.mark.parametrize("make", [regressor, classifier])
+@pytest.mark.repeats
 def test_a_resumed_fit_ends_as_an_uninterrupted_one(make, tmp_path):
     X, y, weight = data(n_classes=None if make is regressor else 3)
     chunks, model = pieces(X, y, weight), make(random_state=None)

@@ -183,10 +183,11 @@ def test_every_regression_solver_lowers_the_objective(solver):
 @pytest.mark.parametrize(
     ("solver", "n_classes"),
     [
-        *(pytest.param(name, 2, marks=pytest.mark.slow) for name in ("gnvpro", "adam")),
         *((name, 3) for name in NETWORK_SOLVERS),
+        *((name, 2) for name in ("gnvpro", "adam")),
     ],
 )
+@pytest.mark.repeats
 def test_every_classification_solver_lowers_the_objective(solver, n_classes):
     X, y = rings(n_classes=n_classes)
     model = classifier(solver=solver, max_iter=6)
@@ -248,6 +249,7 @@ def test_units_of_the_data_change_nothing():
 
 
 @pytest.mark.parametrize("solver", ["gnvpro", "adam", "lbfgs_vpro"])
+@pytest.mark.repeats
 def test_a_resumed_fit_ends_as_an_uninterrupted_one(solver, tmp_path):
     X, y = smooth(20 if solver == "gnvpro" else 60)
     model = regressor(solver=solver, tol=0.0)
@@ -536,7 +538,8 @@ def test_constant_targets_are_predicted():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.repeats
 def test_separable_classes_give_finite_probabilities(dtype):
     X, y = rings()
     X = X + 100 * y[:, None]

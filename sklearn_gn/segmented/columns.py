@@ -1,0 +1,138 @@
+r"""Several columns of y whose lines break at the same places.
+
+Each column has coefficients and noise of its own. Under normal noise the likelihood of
+common breakpoints t is, but for constants, :math:`-n/2 \sum_j \log R_j(t)`, where R_j
+is the sum of squares of column j. The engine minimises the sum of the R_j over given
+variances of the noise, as that of several targets of one series; the variances follow
+from its lines, and so by turns the likelihood rises to a maximum.
+
+The Gauss-Newton matrix is an arrow: only the kinks couple the columns. Without its
+coefficients, column j says of them :math:`b_j b_j^\top \circ G / \sigma_j^2`, with its
+changes of slope b_j, and with the products G of the steps at the kinks, less their
+projections on the lines. These add up to the inverse covariance of the kinks, from
+which that of each column's coefficients follows.
+"""
+
+import numpy as np
+
+from sklearn_gn.linalg import factors
+from sklearn_gn.segmented import inference, least_squares
+from sklearn_gn.segmented.least_squares import Covariance
+from sklearn_gn.segmented.preparation import (
+    needs_all_points,
+    problem_of,
+    stack,
+    with_known,
+)
+from sklearn_gn.segmented.problem import EXACT, behind_rows, sum_of_squares
+from sklearn_gn.segmented.search import refine
+from sklearn_gn.segmented.selection import find_breakpoints
+
+
+def check_parameters(model, y_std):
+    """Raise a ValueError for what several columns of y do not take."""
+    reason = needs_all_points(model)
+    if y_std is not None:
+        reason = "y_std"
+    if model.shape is not None:
+        reason = f"shape={model.shape!r}"
+    if reason is not None:
+        raise ValueError(
+            f"{reason} cannot be combined with several columns of y: fit the columns "
+            "one by one, or use MultiOutputRegressor of sklearn.multioutput."
+        )
+
+
+def fit_columns(model, prepared, options):
+    """Return the problem, the fits of the columns, intervals, and the path."""
+    options = options._replace(autocorrelation=None)
+    (rows, scaling, _), q = stack(prepared), len(prepared)
+    noise = []  # variances of the columns in their units, of fits of their own
+    for t, path in find_breakpoints(model, prepared, options)[0]:
+        noise.append(path["rss"][np.searchsorted(path["n_breakpoints"], len(t))])
+    size, best, kept = np.sqrt(np.maximum(noise, EXACT)), np.inf, None
+    while True:
+        scaled = [
+            each._replace(
+                rows=each.rows._replace(y=each.rows.y / (own * np.sqrt(q))),
+                scaling=each.scaling._replace(y_size=each.scaling.y_size * own),
+            )
+            for each, own in zip(prepared, size, strict=True)
+        ]
+        if kept is None:
+            found = find_breakpoints(model, scaled, options, shared=True)
+            ((t, path),), _, problem = found
+        else:
+            problem = problem_of(scaled, options).with_shared_breakpoints()
+            t = t[None]
+            t = behind_rows(problem, refine(problem, t, sum_of_squares(problem, t))[0])[
+                0
+            ]
+        knots, free = with_known(prepared[0], options, t)
+        lines = least_squares.solve_design(options.form, rows, np.tile(knots, (q, 1)))
+        noise = np.maximum(lines.rss / rows.weight[0].sum(), EXACT)
+        value = np.sum(np.log(noise))
+        if not value < best - q * EXACT:
+            break
+        best, kept, size = value, (knots, free, problem, lines, size), np.sqrt(noise)
+    return kept[2], *_read(options.form, rows, scaling, *kept), path
+
+
+def _read(form, rows, scaling, t, free, problem, lines, size):
+    """Return the fits of the columns, and the intervals of the breakpoints."""
+    q, moving = len(size), least_squares.moving(form, free)
+    fit = inference.infer(
+        form, np.tile(t, (q, 1)), free, rows, scaling, Covariance(), rows.weight, lines
+    )
+    x, weight, n_rows = rows.x[0], rows.weight[0], fit.n_rows[0]
+    columns = least_squares.design(form, x, rows.linear[0], t)
+    space = least_squares.level_space(form, len(t), columns.shape[1])
+    half, rank = least_squares.inverse_root(columns, weight, space)
+    steps = (x[:, None] >= t[moving]).astype(float)
+    cross = (columns @ half).T @ (weight[:, None] * steps)
+    products = steps.T @ (weight[:, None] * steps) - cross.T @ cross
+    changes = lines.coef[:, least_squares.ramp_columns(form, len(t))][:, moving]
+    freedom = n_rows - rank - free.sum() / q  # the breakpoints belong to all columns
+    freedom = freedom if freedom > 0 else np.nan
+    variance = np.maximum(lines.rss, np.finfo(float).tiny) / freedom
+    information = (changes.T / variance) @ changes * products
+    unit = np.sqrt(np.diagonal(information))
+    unit = np.where(unit > 0, unit, 1)
+    scaled = information / unit / unit[:, None] + EXACT * np.eye(len(unit))
+    of_kinks = factors.solve_general(scaled, np.diag(1 / unit)) / unit[:, None]
+    follows = half @ cross * changes[:, None]  # derivatives of coefficients by kinks
+    beside = follows @ of_kinks
+    own = variance[:, None, None] * (half @ half.T) + beside @ follows.swapaxes(1, 2)
+    below = beside.swapaxes(1, 2), np.broadcast_to(of_kinks, (q, *of_kinks.shape))
+    fit = fit._replace(
+        covariance=np.block([[own, beside], [*below]]),
+        degrees_of_freedom=np.full(q, freedom),
+        variance=variance,
+        n_parameters=np.full(q, rank + free.sum()),
+    )
+    # The profile is that of all columns, in units of their noise at the last search.
+    one = fit.of([0])._replace(
+        degrees_of_freedom=np.array([q * freedom]),
+        variance=np.array([n_rows / freedom]),
+        n_rows=np.array([q * n_rows]),
+        total=np.array([np.sum(fit.total / size**2)]),
+    )
+    curvature = np.diagonal(of_kinks)[None] * freedom / n_rows
+    interval = inference.breakpoint_intervals(one, problem, curvature)[0]
+    return [fit.of(j) for j in range(q)], interval
+
+
+def statistics(of_columns):
+    """Return figures of the whole fit from the fitted models of the columns."""
+    each, q = [one.statistics_ for one in of_columns], len(of_columns)
+    first, n_free = each[0], int(of_columns[0]._fit.free.sum())
+    n_parameters = q * (first["n_parameters"] - n_free) + n_free
+    deviance = sum(own["aic"] - 2 * own["n_parameters"] for own in each)
+    return {
+        "n_rows": first["n_rows"],
+        "n_parameters": n_parameters,
+        "degrees_of_freedom": q * first["degrees_of_freedom"],
+        "r2": float(np.mean([own["r2"] for own in each])),
+        "aic": deviance + 2 * n_parameters,
+        "bic": deviance + np.log(q * first["n_rows"]) * n_parameters,
+    }
