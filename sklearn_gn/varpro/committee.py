@@ -404,7 +404,8 @@ def _next_round(rows, state, report, options):
         ended = running if state.tries else ended + running
         state = state._replace(ended=ended, reason=report.stop)
     # 2. A deeper network, or as many further members as are worth it.
-    rng = np.random.RandomState([options.seed, len(ended), ended[0].model.sizes[-1]])
+    n_neurons = sum(ended[0].model.sizes[1:])
+    rng = np.random.RandomState([options.seed, len(ended), n_neurons])
     by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
     net, members = by_evidence[0].net, ()
     model = net.model

@@ -51,6 +51,15 @@ def test_networks_grow_where_there_is_no_noise(grown):
     assert error(model, X_test, y_test) < error(first, X_test, y_test) / 2
 
 
+def test_networks_of_two_layers_start_apart():
+    X, y, *_ = bump(300, 4, noise=0.03)
+    model = VarProNetRegressor(random_state=0, tol=1e-6).fit(X, y)
+    first = [one.coefs_[0] for one in model.estimators_ if one.coefs_]
+    assert len(first) == 4
+    pairs = [(a, b) for i, a in enumerate(first) for b in first[:i]]
+    assert not any(np.array_equal(a, b) for a, b in pairs)
+
+
 def test_networks_stay_small_in_noise():
     X, y, *_ = bump(200, 3, noise=0.5)
     model = networks(random_state=0).fit(X, y)
