@@ -138,11 +138,15 @@ def fitted(kernel, x, y, count):
     )
 
 
-def first_kernel(x, y, count):
-    """Return the kernel of highest evidence for few rows, from several starts."""
-    d, starts = x.shape[1], []
+def first_kernel(x, y, count, features):
+    """Return the kernel of highest evidence for few rows, from several starts.
+
+    Only ``features``, numbers of some, have a part in distances.
+    """
+    starts, features = [], list(features)
     for length, noise in product(_LENGTHS, _NOISES):
-        rho = np.full(d, -2 * math.log(length) - math.log(d))
+        rho = np.full(x.shape[1], -np.inf)
+        rho[features] = -2 * math.log(length) - math.log(len(features))
         starts.append(np.append(rho, np.log([0.1, noise])))
     value = [evidence_and_slope(start, x, y, count)[0] for start in starts]
     best = [starts[i] for i in np.argsort(value)[:_TRIED]]

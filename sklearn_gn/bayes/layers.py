@@ -163,10 +163,9 @@ class Layers(NamedTuple):
 
     def sums(self, theta, rows):
         """Return the sums over the rows."""
-        every = len(rows.x) // self.n_rows_of_matrix(len(rows.x))
-        if every > 1:
-            some = type(rows)(*(a[::every] for a in rows))
-            gram = self.dense_sums(theta, some).gram / np.sum(some.weight)
+        some = self.rows_of_matrix(rows)
+        if len(some.x) < len(rows.x):
+            gram = self.dense_sums(theta, some).gram
             slope, loss = sum_over_blocks(
                 partial(self._slope_of, self.split(theta)), rows, len(theta)
             )
@@ -199,6 +198,14 @@ class Layers(NamedTuple):
         """
         of_parameters = _ROWS_OF_A_PARAMETER * len(self.groups()) // self.n_values
         return min(n_rows, max(SOME_ROWS, of_parameters))
+
+    def rows_of_matrix(self, rows):
+        """Return the rows that the matrix is made of, every so-manyth of many."""
+        every = len(rows.x) // self.n_rows_of_matrix(len(rows.x))
+        if every == 1:
+            return rows
+        some = type(rows)(*(a[::every] for a in rows))
+        return some._replace(weight=some.weight / np.sum(some.weight))
 
     def _slope_of(self, parameters, x, y, weight):
         """Slope and loss of some rows."""

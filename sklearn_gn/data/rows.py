@@ -247,7 +247,8 @@ def canonical_rows(X, y, sample_weight):
     Rows of weight zero are dropped, and weights of equal rows added. A fit, with all
     its random draws, then depends on neither the order nor the multiplicity of rows.
     """
-    kept = np.flatnonzero(sample_weight > 0)
+    kept, varies = np.flatnonzero(sample_weight > 0), np.ptp(X, axis=0) > 0
+    X = X if varies.all() else X[:, varies]  # the others do not change the order
     table = (X[kept] if len(kept) < len(X) else X), y[kept]
     new = np.zeros(len(kept), dtype=bool)  # rows that surely differ from the one before
     new[0] = True

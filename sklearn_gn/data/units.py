@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.data.rows_source import BLOCK_ROWS
 from sklearn_gn.linalg import factors
 
 _FAR = 1e12  # in standard deviations of the training data
@@ -75,6 +76,8 @@ class Units(NamedTuple):
                     x_center[changed], x_scale[changed] = moments(inside, weight)
         with np.errstate(over="ignore"):
             limits = np.clip((limits - x_center) / x_scale, -_FAR, _FAR)
+        if limited:  # copies count as constants
+            limits[:, _copies(X)] = 0
         y_center, y_scale = moments(y, weight)
         # Rounding of the mean would be a residual of its own.
         y_center = np.where(varies, y_center, y[0])
@@ -118,6 +121,14 @@ class Units(NamedTuple):
         """Return targets in these units."""
         return (y - self.y_center) / self.y_scale
 
+    @staticmethod
+    def varying(x):
+        """Return the numbers of features that are no constants; one at least.
+
+        What is drawn for these does not depend on columns that say nothing new.
+        """
+        return tuple(np.flatnonzero(np.ptp(x, axis=0) > 0).tolist()) or (0,)
+
     @property
     def has_limits(self):
         """Whether far cells of a feature count as a limit."""
@@ -145,7 +156,8 @@ def _limits(X, y, weight, z, far, quartiles):
     """Return least and largest values of far features, (2, k); infinite without limits.
 
     ``z`` are the features in units of their deviations, ``far`` the numbers of those
-    that have cells far outside of their ``quartiles`` (2, k).
+    that have cells far outside of their ``quartiles`` (2, k). Of many rows without such
+    cells some stand for all.
     """
     limits = np.tile([[-np.inf], [np.inf]], len(far))
     y_center, y_scale = moments(y, weight)
@@ -164,7 +176,16 @@ def _limits(X, y, weight, z, far, quartiles):
         center, scale = moments(clipped, weight)
         ends.append(outermost)
         near.append((clipped - center) / scale)
-    z, bounded = z.copy(), z.copy()
+    is_far, every = (
+        np.any(cells != np.clip(cells, *ends[0]), axis=1),
+        len(z) // BLOCK_ROWS,
+    )
+    others = np.flatnonzero(~is_far)[:: max(1, every)]
+    some = np.concatenate([np.flatnonzero(is_far), others])
+    weight = np.where(is_far, weight, weight * max(1, every))[some]
+    z, t, weight = z[some], t[some], weight / np.sum(weight)
+    near = [columns[some] for columns in near]
+    bounded = z.copy()
     bounded[:, far] = near[0]
     before = None
     # The limits of some features show what others are worth.
@@ -217,6 +238,12 @@ def _left_out_densities(z, j, unit, target, weight):
         variance = np.maximum(weight @ (share * squares), np.finfo(np.float64).tiny)
     density = np.log1p(squares / variance / _TAILS) * (_TAILS + 1) + np.log(variance)
     return -np.sum(density, axis=1) / 2
+
+
+def _copies(X):
+    """Return the numbers of features that are copies of others before them."""
+    columns = [column.tobytes() for column in X.T]
+    return [j for j, column in enumerate(columns) if columns.index(column) < j]
 
 
 def moments(A, weight):

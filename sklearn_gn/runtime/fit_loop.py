@@ -88,6 +88,7 @@ class FitRun:
     _resumable: Progress | None = None  # that before the last evaluation
     _question: dict | None = None
     _preparation: float = 0.0  # seconds from the beginning of the fit to the run
+    _seconds: float = 0.0  # of the last iteration
     _last_printed: float = -np.inf
 
     # -- the loop ---------------------------------------------------------------------
@@ -175,6 +176,7 @@ class FitRun:
         """Return the progress after a step."""
         progress, extra = self.progress, report.extra or {}
         elapsed = time.perf_counter() - self._clock
+        self._seconds = elapsed - progress.elapsed
         progress = progress._replace(state=state, elapsed=elapsed)
         if not report.accepted:
             return progress
@@ -311,9 +313,14 @@ class FitRun:
 
     @property
     def expected_seconds(self):
-        """Seconds that the next iteration is expected to take, if a solver says so."""
-        progress = self.progress
-        return getattr(progress and progress.state, "next_seconds", 0.0)
+        """Seconds that one more iteration and the end of the fit are expected to take.
+
+        A solver may say it. Otherwise the next iteration is as long as the last one,
+        and the end, which looks at all rows, as the preparation; what is compiled has
+        taken longer than it will.
+        """
+        known = 0.0 if self.solver.compiled else self._seconds + self._preparation
+        return getattr(self.progress and self.progress.state, "next_seconds", known)
 
     @property
     def elapsed(self):

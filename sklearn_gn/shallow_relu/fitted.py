@@ -26,7 +26,7 @@ from sklearn_gn.bayes.laplace import (
 from sklearn_gn.bayes.layers import Layers, RegularisedLayers
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
 from sklearn_gn.bayes.summary import summary_of
-from sklearn_gn.data.rows_source import BLOCK_ROWS, reduce
+from sklearn_gn.data.rows_source import BLOCK_ROWS, RowSource, reduce
 from sklearn_gn.findings import rows_at_ends
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.low_rank import LowRank
@@ -247,7 +247,8 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
     shown = network_of(net, rows)
     active = np.any(shown.coef != 0, axis=1)
     slots = np.flatnonzero(active)
-    return _network_attributes(shown, slots, shown.slope, rows, scaling) | {
+    some = rows if isinstance(rows, RowSource) else model.rows_of_matrix(rows)
+    return _network_attributes(shown, slots, shown.slope, some, scaling) | {
         "active_": active,
         "alpha_method_": "fixed" if given else known.alpha_method,
         "alpha_": {name: a for name, a in known.alpha.items() if name != "layers"},

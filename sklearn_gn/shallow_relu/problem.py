@@ -21,6 +21,7 @@ from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.bayes.start import first_network
 from sklearn_gn.data.rows import canonical_rows, shares, validation_split
+from sklearn_gn.data.rows_source import BLOCK_ROWS
 from sklearn_gn.data.units import Units
 from sklearn_gn.optim.solver import Rows, RowsToDivide
 from sklearn_gn.segmented.problem import deviance_shift
@@ -209,9 +210,10 @@ def hyperplanes_of_starts(init, given, n, n_init, rows, rng):
             share = np.arange(len(mine)) / max(len(mine), 1)
             fixed[mine, 1 + axis] = 1.0
             fixed[mine, 0] = -(low[axis] + (high[axis] - low[axis]) * share)
-    mass = np.cumsum(rows.weight)
+    mass, features = np.cumsum(rows.weight), list(Units.varying(z))
     for _ in range(n_init):
-        normal = rng.standard_normal((n - len(fixed), d))
+        normal = np.zeros((n - len(fixed), d))
+        normal[:, features] = rng.standard_normal((len(normal), len(features)))
         normal /= np.linalg.norm(normal, axis=1, keepdims=True)
         row = np.searchsorted(mass, rng.random_sample(len(normal)), side="right")
         bias = -np.sum(normal * z[np.minimum(row, len(z) - 1)], axis=1)
@@ -230,17 +232,18 @@ def _by_evidence(estimator, problem, rng):
     seed = int(rng.randint(np.iinfo(np.int32).max))
     n = None if estimator.n_neurons == "auto" else estimator.n_neurons
     given = given_hyperplanes(estimator, n, scaling)
+    n_distinct = len(Units.varying(rows.x))
     if n is None:
-        most = min(_N_NEURONS, max(2, _HIDDEN_WEIGHTS // n_features))
+        most = min(_N_NEURONS, max(2, _HIDDEN_WEIGHTS // n_distinct))
         n_parameters = max(_FEW_PARAMETERS, problem.n_observations / 2)
-        n = min(most, max(_FEW_NEURONS, int(n_parameters / (2 + n_features))))
+        n = min(most, max(_FEW_NEURONS, int(n_parameters / (2 + n_distinct))))
         # A former network may have lost neurons, which come back.
         n = n if given is None else max(n, len(given))
     n_init = estimator.n_init
     if n_init == "auto":  # matrices of many weights cost much
         n_init = 1
         for several, most in _STARTS:
-            if given is None and n * n_features <= most:
+            if given is None and n * n_distinct <= most:
                 n_init = max(n_init, several)
     planes = hyperplanes_of_starts(estimator.init, given, n, n_init, rows, rng)
     features = tuple(range(n_features))
@@ -289,7 +292,8 @@ def exact_problem_of(estimator, problem, is_late):
     if problem.solver is not EVIDENCE_GN or not all(same):
         return None
     noise = np.max(estimator.noise_std_ / problem.scaling.y_scale)
-    if is_late() or noise < _EXACT or not has_exact_pieces(problem.rows):
+    out_of_time = is_late() or estimator.stop_reason_ == "max_time"
+    if out_of_time or noise < _EXACT or not has_exact_pieces(problem.rows):
         return None
     from sklearn_gn.shallow_relu.dense import ALGORITHMS
 
@@ -322,13 +326,14 @@ def has_exact_pieces(rows):
         order = np.argsort(np.take_along_axis(distance, near, 1), axis=1)
         near = np.take_along_axis(near, order, 1)
         # In many dimensions the nearest rows are about as far as any.
-        far = np.median(distance, axis=1)
+        far = np.median(distance[:, :: -(-n // BLOCK_ROWS)], axis=1)
         local = np.take_along_axis(distance, near[:, -1:], 1)[:, 0] < _LOCAL * far
         on_plane = _on_plane(rows, some, near[:, :-1])
         agree.append(local & on_plane)
         alone.append(~on_plane & _on_plane(rows, near[:, -1], near[:, :-1]))
-    agree, alone = np.concatenate(agree), np.concatenate(alone)
-    return bool(np.mean(agree) > _AGREE and np.mean(alone) <= _ALONE)
+        if np.sum(~np.concatenate(agree)) >= (1 - _AGREE) * len(looked_at):
+            return False
+    return bool(np.mean(np.concatenate(alone)) <= _ALONE)
 
 
 def _on_plane(rows, some, others):

@@ -37,6 +37,7 @@ from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.bayes.layers import Layers, RegularisedLayers, log_odds
 from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.bayes.summary import Summary, penalties_by_name, summary_of
+from sklearn_gn.data.units import Units
 from sklearn_gn.linalg.large_gram import work_of
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Rows
@@ -267,7 +268,8 @@ def of_process(rows, options, others):
     counts = some._replace(weight=n_effective * some.weight)
     order = np.random.RandomState(options.seed).permutation(len(some.x))
     first, few = order[:_FIRST_ROWS], order[: 3 * _FIRST_ROWS]
-    logs = gaussian_process.first_kernel(*(a[first] for a in counts))
+    few_rows, features = (a[first] for a in counts), Units.varying(some.x)
+    logs = gaussian_process.first_kernel(*few_rows, features)
     part = Rows(*(a[few] for a in counts))
     found = _process(logs, part, options)
     if found is None:

@@ -7,19 +7,20 @@ penalties; wide members of a classifier take epochs of
 :mod:`sklearn_gn.varpro.wide_members`, beside them or alone.
 
 Members begin in rounds. The first one has two networks, of both activations. Where the
-size is not given, a network with twice as many neurons follows if its step, on ten rows
-a parameter, is no dearer than half a step of one of the first on all rows. It begins as
-the network of highest evidence, with new neurons of small coefficients. As long as the
-log evidence rises by more than ten times ``tol`` a row, it takes the place of the
-smaller ones, and a larger one is tried. Then further members are added as long as the
-log density of a new row rises by as much: the mean of m + 1 members of the relative
-variance :math:`\tau = s^2 / \sigma^2` is better than that of m by
+size is not given, and the rows determine most parameters of the one of higher evidence,
+another one follows with a further hidden layer, as wide as the first. If the log
+evidence rises by more than ten times ``tol`` a row, it takes the place of the others.
+Depth costs less than width: a layer has a hundred weights, however many features there
+are. Then further members are added as long as the log density of a new row rises by as
+much: where :math:`\tau = s^2 / \sigma^2` is their variance over that of a row, the mean
+of m + 1 members is better than that of m by
 
-.. math:: \frac{\tau}{2 m (m + 1)},
+.. math:: \frac12 \log \frac{1 + \tau (1 + 1 / m)}{1 + \tau (1 + 1 / (m + 1))}.
 
-where s is their spread and :math:`\sigma` the deviation of a row. So tables in which
-starts differ by less than the noise have two members. A fit that is stopped returns the
-members that are fitted, without a larger network that has not ended.
+So tables in which starts differ by less than the noise have two members. The more work
+a fit has taken, the larger ``tol`` is: without noise the evidence of every network
+would rise for minutes, for the last digits. A fit that is stopped returns the members
+that are fitted, without a deeper network that has not ended.
 
 A member of many rows is fitted to some of them first, ten a parameter, and takes its
 last steps on all rows. In a regression, a feature that the evidence has switched off
@@ -27,7 +28,6 @@ leaves the first layer, not the linear term: later steps and rounds are much che
 """
 
 import math
-import time
 from functools import partial
 from itertools import cycle, islice
 from numbers import Real
@@ -46,7 +46,12 @@ from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.bayes.start import first_network
 from sklearn_gn.data.units import Units
-from sklearn_gn.linalg.large_gram import LARGEST_DENSE, affordable, work_of
+from sklearn_gn.linalg.large_gram import (
+    LARGEST_DENSE,
+    affordable,
+    is_formed,
+    work_of,
+)
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.varpro import wide_members
@@ -63,8 +68,8 @@ ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}
 _MOST_WORK_OF_ALL_ROWS = 5e8  # of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
-_WORTH = 10  # times tol: gain of log density a row that larger or more networks need
-_MUCH_WORK = 1e11  # of all steps of a member; from then on the tolerance rises
+_WORTH = 10  # times tol: gain of log density a row that deeper or more networks need
+_MUCH_WORK = 5e9  # of all steps; from then on the tolerance rises
 
 
 # --- the networks --------------------------------------------------------------------
@@ -109,6 +114,8 @@ def plan(estimator, X, y, weight):
     most = LARGEST_DENSE - n_values * (1 + n_features)
     most = min(most // (1 + n_features + n_values), n_rows)
     sizes = (max(_NEURONS[loss], min(wanted, most)),)
+    if isinstance(alpha, dict):  # as many layers as there are penalties
+        sizes *= 1 + np.size(alpha.get("layers", ()))
     names = estimator.activation
     by_turns = isinstance(names, str) and names == "auto"
     if not (default and by_turns):
@@ -138,7 +145,11 @@ def plan(estimator, X, y, weight):
         asked = [
             first._replace(
                 sizes=(n_features, *model.sizes[1:]) if default else first.sizes,
-                activations=model.activations if by_turns else first.activations,
+                activations=model.activations
+                if by_turns
+                else first.activations[:1] * len(model.activations)
+                if default
+                else first.activations,
             )
             for model in models
         ]
@@ -190,7 +201,7 @@ class CommitteeOptions(NamedTuple):
     n_evidence: int  # members by the evidence, which stand first
     robust: bool  # whether the loss is Huber's
     adds: bool  # whether the number of the members by the evidence is to be found
-    most_work: float  # of a step of a larger network; zero where the size is given
+    deepens: bool  # whether the number of their layers is
     is_open: bool  # whether all candidates are, not networks that are asked for
     scaling: Units
     seed: int  # a checkpoint brings that of its fit
@@ -205,10 +216,11 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
         starts = [in_units(m, former, options.scaling) for m in networks_of(members)]
     else:
         n = options.evidence.n_effective
-        starts = [
-            Member(first_network(model, rows, n, np.random.RandomState(seed)))
-            for model, seed in zip(plan.models, seeds, strict=True)
-        ]
+        features = Units.varying(rows.x)
+        models = [model._replace(features=features) for model in plan.models]
+        rngs = map(np.random.RandomState, seeds)
+        pairs = zip(models, rngs, strict=True)
+        starts = [Member(first_network(model, rows, n, rng)) for model, rng in pairs]
     estimator._run_from(
         [tuple(starts)],
         ROBUST_COMMITTEE if options.robust else COMMITTEE,
@@ -267,7 +279,7 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     is_open &= all(isinstance(value, str) for value in given)  # which is "auto"
     # The validation loss does not change while a size is tried.
     adds = given[2] == "auto" and not (warm or estimator.early_stopping or robust)
-    most_work = work_of(len(X), len(model.groups())) / 2 if adds and is_open else 0.0
+    deepens = adds and is_open
     is_open &= estimator.activation == "auto"
     return rows, CommitteeOptions(
         evidence=options,
@@ -275,7 +287,7 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
         n_evidence=plan.n_evidence,
         robust=robust,
         adds=adds,
-        most_work=most_work,
+        deepens=deepens,
         is_open=is_open,
         scaling=scaling,
         seed=options.seed,
@@ -304,9 +316,9 @@ class CommitteeState(NamedTuple):
     criterion: float = 0.0  # minus the number of steps: the last networks are the best
     ended: tuple = ()  # members of rounds that have ended
     reason: str | None = None  # why the last of them has
-    tries: bool = False  # whether this round tries a larger network
+    tries: bool = False  # whether this round tries a deeper network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
-    next_seconds: float = 0.0  # that one more step and the end of the fit may take
+    work: float = 0.0  # of all steps of the members by the evidence
 
     @property
     def net(self):
@@ -327,23 +339,24 @@ def init(rows, members, options):
 
 def step(rows, state, options):
     """Take a step of the members by the evidence, and an epoch of the wide ones."""
-    began, (report, of_wide) = time.perf_counter(), state.reports
+    report, of_wide = state.reports
     if state.runs and (report is None or report.stop is None):
-        state, report = _evidence_step(rows, state, options.evidence)
+        # The longer the fit, the more is asked of what makes it longer.
+        tol = options.evidence.tol * max(1.0, state.work / _MUCH_WORK)
+        of_evidence = options.evidence._replace(tol=tol)
+        state, report = _evidence_step(rows, state, of_evidence)
         if options.adds and report.stop is not None:
+            options = options._replace(evidence=of_evidence)
             state, report = _next_round(rows, state, report, options)
     if state.wide and (of_wide is None or of_wide.stop is None):
         wide, of_wide = wide_members.step(rows, state.wide, options.wide, options.seed)
         state = state._replace(wide=wide)
-    # The end of a fit takes sums over all rows, as a step on all of them does.
-    parts = 1 + max((run.every for run in state.runs), default=1)
     reports, shown = (report, of_wide), report or of_wide
     runs_on = any(r is not None and r.stop is None for r in reports)
     state = state._replace(
         loss=shown.loss,
         criterion=state.criterion - 1,
         reports=reports,
-        next_seconds=parts * (time.perf_counter() - began),
     )
     return state, shown._replace(stop=None if runs_on else shown.stop)
 
@@ -381,28 +394,31 @@ def _next_round(rows, state, report, options):
     """Return the state in which further members begin, or the end of the fit."""
     running, ended = tuple(run.best for run in state.runs), state.ended
     n, tol = options.evidence.n_effective, options.evidence.tol
-    grows = options.most_work > 0 and report.stop != "rounding"
+    deepens = options.deepens and report.stop != "rounding" and not ended
     now, before = (
         max((member.net.log_evidence for member in members), default=-math.inf)
         for members in (running, ended)
     )
-    # 1. The members of this round; a larger network takes the place of the smaller.
-    if not state.tries:
-        grows, ended = grows and not ended, ended + running
-    elif now - before > _WORTH * tol * n:
-        ended = running
-    else:
-        grows = False
-    if ended is not state.ended:
+    # 1. The members of this round; a deeper network takes the place of the others.
+    if not state.tries or now - before > _WORTH * tol * n:
+        ended = running if state.tries else ended + running
         state = state._replace(ended=ended, reason=report.stop)
-    # 2. A larger network, or as many further members as are worth it.
-    rng = np.random.RandomState([options.seed, len(ended), ended[0].model.sizes[-1]])
+    # 2. A deeper network, or as many further members as are worth it.
+    n_neurons = sum(ended[0].model.sizes[1:])
+    rng = np.random.RandomState([options.seed, len(ended), n_neurons])
     by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
-    larger, members = None, ()
-    if grows and switches.on("varpro.growth"):
-        larger = _larger(by_evidence[0], rows, n, rng, options.most_work)
-    if larger is not None:
-        members = (larger,)
+    net, members = by_evidence[0].net, ()
+    model = net.model
+    deeper = model._replace(
+        sizes=(*model.sizes, model.sizes[-1]),
+        activations=model.activations * 2,
+        features=Units.varying(rows.x),
+    )
+    # One whose parameters are mostly idle is large enough.
+    deepens &= 2 * np.sum(net.gamma) > len(net.theta)
+    deepens &= is_formed(rows.y.size, len(deeper.groups()))
+    if deepens and switches.on("varpro.growth"):
+        members = (Member(first_network(deeper, rows, n, rng)),)
     elif state.reason != "rounding":
         kinds = list(dict.fromkeys(member.model for member in by_evidence))
         n_more = _n_members(ended, rows, tol) - len(ended)
@@ -410,54 +426,39 @@ def _next_round(rows, state, report, options):
         members = tuple(Member(first_network(m, rows, n, rng)) for m in models)
     if not members:
         return state._replace(tries=True), report._replace(stop=state.reason)
-    state = state._replace(tries=larger is not None)
+    state = state._replace(tries=members[0].model is deeper)
     state = _with_round(rows, state, members, options.evidence)
     return state, report._replace(stop=None)
 
 
-def _larger(member, rows, n_effective, rng, most_work):
-    """Return a member with as many new neurons, or None where it costs too much."""
-    model, net = member.model, member.net
-    first = model.sizes[1]
-    larger = model._replace(sizes=(model.sizes[0], 2 * first))
-    size = len(larger.groups())
-    if work_of(larger.n_rows_of_matrix(len(rows.x)), size) > most_work:
-        return None
-    fresh = first_network(larger, rows, n_effective, rng)
-    output, (layer,) = larger.split(fresh.theta)
-    output, layer, end = output.copy(), layer.copy(), larger.n_linear - first
-    before, (layer_before,) = model.split(net.theta)
-    output[:end], layer[:first] = before, layer_before
-    output[end:] /= math.sqrt(net.beta)  # a small part of the noise
-    theta = larger.join(output, [layer])
-    return Member(net._replace(theta=theta, log_evidence=-math.inf, model=larger))
-
-
 def _n_members(members, rows, tol):
     """Return the number of members for which one more would be hardly any better."""
-    if len(members) < 2:
-        return 2
-    some, worth = left_out_rows(rows), _WORTH * tol
-    values = np.array([member.values(some.x) for member in members])
-    if members[0].model.loss == "squared":
-        noise = np.mean([1 / member.net.beta for member in members])
-        variance = np.mean(np.var(values, axis=0, ddof=1), axis=1) / noise
-    else:
-        p = [np.sum(some.y * softmax(all_classes(u), axis=1), axis=1) for u in values]
-        variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
-    gain = some.weight @ variance / (2 * np.sum(some.weight))
-    ratio = np.nan_to_num(gain / max(worth, np.finfo(float).tiny))
-    return int(np.clip(math.sqrt(ratio + 0.25) + 0.5, 2, N_PARTS))
+    n, most, variance = len(members), 2, math.inf
+    if n > 1:
+        most = N_PARTS
+        some = left_out_rows(rows)
+        values = np.array([member.values(some.x) for member in members])
+        if members[0].model.loss == "squared":
+            noise = np.mean([1 / member.net.beta for member in members])
+            variance = np.mean(np.var(values, axis=0, ddof=1), axis=1) / noise
+        else:
+            p = [
+                np.sum(some.y * softmax(all_classes(u), axis=1), axis=1) for u in values
+            ]
+            variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
+        variance = some.weight @ variance / np.sum(some.weight)
+    # Of m members the mean has the variance 1 + 1 / m.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        of_mean = 1 / variance + 1 + 1 / np.arange(1, most + 1)
+    gain = np.log(of_mean[:-1] / of_mean[1:]) / 2
+    return max(n, 1 + int(np.count_nonzero(gain > _WORTH * tol)))
 
 
 def _evidence_step(rows, state, options):
     """Take a step of every member by the evidence that has not ended."""
-    first = state.runs[0].state
-    # Without noise the evidence never stops rising: that of a large network would go on
-    # for minutes, for the last digits.
-    work = work_of(len(rows.x), len(first.theta))
-    tol = options.tol * max(1.0, first.iteration * work / _MUCH_WORK)
-    take = partial(_run_after_step, rows, options._replace(tol=tol))
+    running = [run.state.net.model for run in state.runs if run.report.stop is None]
+    take = partial(_run_after_step, rows, options)
+    work = work_of(len(rows.x), len(running[0].groups()))
     runs = side_by_side(take, state.runs, work)
     reports = [run.report for run in runs]
     if any(r.stop == "rounding" for r in reports):  # beside it others do not count
@@ -478,9 +479,11 @@ def _evidence_step(rows, state, options):
         inner_iterations=max(r.inner_iterations for r in reports),
         # The reason of most members, once all have ended.
         stop=None if None in stops else max(sorted(set(stops)), key=stops.count),
-        extra={**extra, "n_running": sum(r.report.stop is None for r in state.runs)},
+        extra={**extra, "n_running": len(running)},
     )
-    return state._replace(runs=tuple(runs)), report
+    sizes = [(m.n_rows_of_matrix(len(rows.x)), len(m.groups())) for m in running]
+    work = state.work + sum(work_of(*size) for size in sizes)
+    return state._replace(runs=tuple(runs), work=work), report
 
 
 def _run_after_step(rows, options, run):

@@ -56,8 +56,8 @@ class VarProNetRegressor(
         square images (the rows of X). An object has ``init(key, x)`` and
         ``apply(parameters, x)``, like a network of :mod:`sklearn_gn.networks` or Flax.
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
-        Widths of the hidden layers. "auto": a committee begins with (10,) and grows
-        while the evidence rises; one network has (64, 64). ``()`` is a linear model.
+        Widths of the hidden layers. "auto": a committee has (10,), or (10, 10) if the
+        evidence is higher; one network has (64, 64). ``()`` is a linear model.
     activation : "auto", str or tuple of str, default="auto"
         "tanh", "relu", "sigmoid", "softplus", "silu", "gelu", "sin" or "identity", one
         for all layers or one each. "auto": "tanh", in a committee also "relu".

@@ -39,6 +39,7 @@ import numpy as np
 
 from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes import evidence
+from sklearn_gn.bayes.evidence_gn import SOME_ROWS
 from sklearn_gn.bayes.layers import forward, linear_inputs, with_one
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.linalg.factors import factor
@@ -61,7 +62,7 @@ class WideState(NamedTuple):
     """The wide members, and their place in the schedule."""
 
     members: tuple  # of Member
-    epoch: int = 0
+    iteration: int = 0
     lacking: tuple = ()  # members that have not seen their part, once all see all rows
 
 
@@ -83,13 +84,15 @@ def init(members, options):
 
 
 def step(rows, state, options, seed):
-    """Return the state and the report after an epoch of every member.
+    """Return the state and the report after an epoch of every member, or a part of it.
 
+    An epoch of many rows is divided, so that the fit may stop on the way.
     Members lack a part of the rows at first and end with epochs on all of them:
     networks of three quarters of the rows predict worse where the classes are nearly
     separable. If ``tol`` is zero, the fit goes on after the last epoch of the schedule.
     """
-    epoch, last = state.epoch, EPOCHS + EPOCHS // 2
+    parts = max(1, math.isqrt(len(rows.x) // SOME_ROWS))
+    (epoch, part), last = divmod(state.iteration, parts), EPOCHS + EPOCHS // 2
     lacks_part = epoch < EPOCHS
     place = epoch if lacks_part else epoch - EPOCHS // 2  # in the schedule
     damping = options.damping
@@ -103,16 +106,18 @@ def step(rows, state, options, seed):
         number, member = job
         seen = rows_without(rows, number) if lacks_part else rows
         rng = np.random.RandomState([seed, number, epoch])
-        return run_epoch(member, seen, options.n_effective, damping, dtype, rng)
+        settings = options.n_effective, damping, dtype
+        return run_epoch(member, seen, *settings, rng, slice(part, None, parts))
 
     found = side_by_side(after_epoch, list(enumerate(state.members)))
     members, losses = zip(*found, strict=True)
     loss = float(np.mean(losses))
     if not math.isfinite(loss):
         return state, Report(loss, math.nan, stop="non_finite")
-    stop = "tol" if epoch + 1 == last and options.tol > 0 else None
-    lacking = members if epoch + 1 == EPOCHS else state.lacking
-    state = WideState(members, epoch + 1, lacking)
+    iteration = state.iteration + 1
+    stop = "tol" if iteration == last * parts and options.tol > 0 else None
+    lacking = members if iteration == EPOCHS * parts else state.lacking
+    state = WideState(members, iteration, lacking)
     return state, Report(loss, math.nan, step_size=1.0, damping=damping, stop=stop)
 
 
@@ -123,8 +128,8 @@ def objective(member, rows, n_effective):
     return (model.error(net.theta, rows) + squares / n_effective) / 2
 
 
-def run_epoch(member, rows, n_effective, damping, dtype, rng):
-    """Return the member after an epoch, and the objective on the way."""
+def run_epoch(member, rows, n_effective, damping, dtype, rng, some=slice(None)):
+    """Return the member after batches of an epoch, and the objective on the way."""
     model, net = member.model, member.net
     output, layers = model.split(net.theta)
     maps = [a.astype(dtype) for a in (output.T, *layers)]
@@ -133,8 +138,8 @@ def run_epoch(member, rows, n_effective, damping, dtype, rng):
     of_output, of_layers = model.split(penalties)
     penalties = of_output[:, 0], *(layer[0] for layer in of_layers)
     penalties = [a.astype(dtype) for a in penalties]
-    n, label, total = len(rows.x), np.argmax(rows.y, axis=1), 0.0
-    for index in np.array_split(rng.permutation(n), max(1, round(n / _BATCH))):
+    n, label, total, taken = len(rows.x), np.argmax(rows.y, axis=1), 0.0, 0.0
+    for index in np.array_split(rng.permutation(n), max(1, round(n / _BATCH)))[some]:
         share = np.sum(rows.weight[index])
         batch = (
             with_one(rows.x[index]).astype(dtype),
@@ -142,12 +147,12 @@ def run_epoch(member, rows, n_effective, damping, dtype, rng):
             (rows.weight[index] / share).astype(dtype),
         )
         maps, loss = batch_step(model, maps, batch, penalties, damping)
-        total += share * loss
+        total, taken = total + share * loss, taken + share
     output, *layers = (a.astype(np.float64) for a in maps)
     theta = model.join(output.T, layers)
     squares = evidence.weighted_squares(theta, model.groups(), net.alpha)
     member = member._replace(net=net._replace(theta=theta))
-    return member, float(total) + squares / n_effective / 2
+    return member, float(total / taken) + squares / n_effective / 2
 
 
 def batch_step(model, maps, batch, penalties, damping):

@@ -80,6 +80,26 @@ def test_cells_that_follow_a_law_have_no_limit():
     assert not Units.of(X, y, weight, limited=True).has_limits
 
 
+def test_few_of_many_ordinary_rows_tell_where_cells_have_limits():
+    X, y, _ = table_with_far_cells(0)
+    X, y = np.tile(X, (40, 1)) + 1e-9 * np.arange(12000)[:, None], np.tile(y, (40, 1))
+    X[:3, 0], X[3:6, 1] = 1e5, -999
+    units = Units.of(X, y, np.full(12000, 1 / 12000), limited=True)
+    has_limit = np.abs(units.limits[1]) < 1e12
+    assert has_limit[:2].all()
+    assert np.all(np.abs(units.limits[:, :2]) < 10)
+
+
+def test_copies_of_a_feature_are_constant():
+    X, y, weight = table_with_far_cells(0)
+    X = np.c_[X, X[:, 1], np.ones(300)]
+    units = Units.of(X, y, weight, limited=True)
+    z = units.x(X)
+    assert Units.varying(z) == (0, 1, 2)
+    assert np.all(z[:, 3] == 0)
+    assert Units.varying(np.ones((4, 2))) == (0,)
+
+
 def test_what_exceeds_the_range_of_floats_is_infinite():
     assert noise_deviation(0.25) == 2
     assert noise_deviation(0.0) == np.inf

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -495,7 +496,7 @@ def test_penalties_of_mini_batches_are_those_given(monkeypatch):
 def test_wrong_penalties_are_named(fitted, change, message):
     model, X, y = fitted
     with pytest.raises(ValueError, match=message):
-        VarProNetRegressor(alpha={**model.alpha_, **change}).fit(X, y)
+        VarProNetRegressor("mlp", 10, alpha={**model.alpha_, **change}).fit(X, y)
 
 
 def test_penalties_by_name_need_a_committee(fitted):
@@ -744,6 +745,28 @@ def test_members_are_added_where_starts_differ_by_more_than_the_noise():
 
 
 @pytest.mark.parametrize("cls", [VarProNetRegressor, ShallowReLURegressor])
+@pytest.mark.parametrize("number", [0, 2, 4])
+def test_a_column_that_says_nothing_changes_little(cls, number):
+    X, y = smooth(300, 4)
+    new, _ = smooth(200, 4, seed=1)
+    constant = np.insert(X, number, 7.0, axis=1), np.insert(new, number, 7.0, axis=1)
+    copied = np.c_[X, X[:, 1]], np.c_[new, new[:, 1]]
+
+    def predicted(X, new, seed=0):
+        return cls(random_state=seed).fit(X, y).predict(new)
+
+    plain, others = predicted(X, new), [predicted(X, new, seed) for seed in (1, 2, 3)]
+    spread = np.sqrt(np.mean((np.array(others) - plain) ** 2))
+    for data in (constant, copied):
+        moved = np.sqrt(np.mean((predicted(*data) - plain) ** 2))
+        assert moved < spread / 4
+    # What a copy is elsewhere plays no part.
+    model = cls(random_state=0).fit(copied[0], y)
+    elsewhere = np.c_[new, new[:, 1] + 9]
+    assert_allclose(model.predict(elsewhere), model.predict(copied[1]))
+
+
+@pytest.mark.parametrize("cls", [VarProNetRegressor, ShallowReLURegressor])
 @pytest.mark.parametrize("rank", [2, 5])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_steps_of_a_small_rank_move_the_neurons(cls, rank):
@@ -754,6 +777,23 @@ def test_steps_of_a_small_rank_move_the_neurons(cls, rank):
     # Rounding decides whether a step in so few directions still lowers the loss.
     assert model.stop_reason_ in ("tol", "rounding", "line_search")
     assert model.score(X[150:], y[150:]) > 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "cls", [VarProNetRegressor, VarProNetClassifier, ShallowReLURegressor]
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_max_time_holds_for_many_rows(cls, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((100_000, 20))
+    y = np.sin(X[:, 0] * X[:, 1]) + np.abs(X[:, 2]) + rng.standard_normal(100_000)
+    y = np.digitize(y, [0, 1]) if cls is VarProNetClassifier else y
+    cls(random_state=0).fit(X[:200], y[:200])
+    monkeypatch.setattr(time, "perf_counter", time.process_time)  # of this process only
+    began = time.process_time()
+    cls(max_time=1.5, random_state=0).fit(X, y)
+    assert time.process_time() - began < 1.8
 
 
 def test_class_weights_multiply_the_odds():

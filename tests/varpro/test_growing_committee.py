@@ -9,7 +9,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import VarProNetRegressor
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.varpro import committee
 
 
 def networks(**words):
@@ -37,39 +36,32 @@ def widths(model):
     return [tuple(len(b) for b in one.intercepts_) for one in model.estimators_]
 
 
-def small_growth(monkeypatch):
-    """Let networks grow on few rows."""
-    problem = committee._problem
-
-    def growing(*arguments):
-        rows, options = problem(*arguments)
-        if options.most_work:
-            options = options._replace(most_work=1e8)
-        return rows, options
-
-    monkeypatch.setattr(committee, "_problem", growing)
-
-
 @pytest.fixture(scope="module")
 def grown():
     X, y, X_test, y_test = bump(150, 2)
-    with pytest.MonkeyPatch.context() as patch:
-        small_growth(patch)
-        return networks(random_state=0).fit(X, y), X, y, X_test, y_test
+    return networks(random_state=0).fit(X, y), X, y, X_test, y_test
 
 
 def test_networks_grow_where_there_is_no_noise(grown):
     model, X, y, X_test, y_test = grown
     first = networks(n_init=4, random_state=0).fit(X, y)
     assert set(widths(first)) == {(10,)}
-    assert min(map(sum, widths(model))) >= 20
+    assert set(widths(model)) == {(10, 10)}
     assert model.log_evidence_ > first.log_evidence_ + 0.01 * len(X)
     assert error(model, X_test, y_test) < error(first, X_test, y_test) / 2
 
 
-def test_networks_stay_small_in_noise(monkeypatch):
+def test_networks_of_two_layers_start_apart():
+    X, y, *_ = bump(300, 4, noise=0.03)
+    model = VarProNetRegressor(random_state=0, tol=1e-6).fit(X, y)
+    first = [one.coefs_[0] for one in model.estimators_ if one.coefs_]
+    assert len(first) == 4
+    pairs = [(a, b) for i, a in enumerate(first) for b in first[:i]]
+    assert not any(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_networks_stay_small_in_noise():
     X, y, *_ = bump(200, 3, noise=0.5)
-    small_growth(monkeypatch)
     model = networks(random_state=0).fit(X, y)
     assert set(widths(model)) == {(10,)}
 
@@ -82,7 +74,7 @@ def test_networks_grow_where_rows_are_many():
     y = truth + 0.1 * rng.standard_normal(28000)
     first = networks(n_init=2, random_state=0).fit(X[:24000], y[:24000])
     model = networks(random_state=0).fit(X[:24000], y[:24000])
-    assert min(map(sum, widths(model))) >= 20
+    assert set(widths(model)) == {(10, 10)}
     rest = X[24000:], truth[24000:]
     assert error(model, *rest) < error(first, *rest) / 2
     assert model.noise_std_ == pytest.approx(0.1, rel=0.1)
@@ -103,9 +95,8 @@ def test_a_given_number_of_networks_is_kept():
     ],
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_sizes_are_kept(words, monkeypatch):
+def test_sizes_are_kept(words):
     X, y, *_ = bump(150, 2)
-    small_growth(monkeypatch)
     model = networks(random_state=0, **words).fit(X, y)
     assert set(widths(model)) == {(10,)}
 
@@ -130,13 +121,19 @@ def test_penalties_of_other_layers_are_refused():
     X, y, *_ = bump(60, 2)
     deep = VarProNetRegressor(hidden_layer_sizes=(3, 3), random_state=0).fit(X, y)
     with pytest.raises(ValueError, match=r"'layers'.*as many hidden layers"):
-        VarProNetRegressor(alpha=deep.alpha_).fit(X, y)
+        VarProNetRegressor(hidden_layer_sizes=3, alpha=deep.alpha_).fit(X, y)
+
+
+def test_given_penalties_have_as_many_layers(grown):
+    complete, X, y, X_test, y_test = grown
+    model = networks(alpha=complete.alpha_, random_state=0).fit(X, y)
+    assert set(widths(model)) == {(10, 10)}
+    assert error(model, X_test, y_test) < 3 * error(complete, X_test, y_test)
 
 
 @pytest.mark.parametrize("share", [0.3, pytest.param(0.6, marks=pytest.mark.slow), 0.9])
 @pytest.mark.repeats
-def test_a_fit_goes_on_from_a_checkpoint(share, grown, tmp_path, monkeypatch):
-    small_growth(monkeypatch)
+def test_a_fit_goes_on_from_a_checkpoint(share, grown, tmp_path):
     complete, X, y, X_test, _ = grown
     file = Checkpoint(tmp_path / "fit.ckpt")
     part = networks(random_state=0, max_iter=int(share * complete.n_iter_))
