@@ -208,9 +208,9 @@ def prepare(x, y, linear, weight, rest=0.0):
         linear_size=deviations[1:],
     )
     rows = Rows(
-        np.clip(scaling.x(x), -1, 1),
+        np.clip((x - scaling.center) / scaling.size, -1, 1),
         (y - scaling.y_center) / scaling.y_size,
-        scaling.linear(linear),
+        (linear - scaling.linear_center) / scaling.linear_size,
         weight,
         rest / scaling.y_size / scaling.y_size,
     )

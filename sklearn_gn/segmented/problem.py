@@ -121,20 +121,19 @@ def make_table(rows, repeats):
     at = np.argsort(~first, axis=1, kind="stable")[:, : n_rows.max()]
     at = np.where(inside, np.pad(at, ((0, 0), (0, 1))), n)
 
-    def later(terms):
-        sums = np.zeros((n_series, n + 1, terms.shape[-1]))
-        np.cumsum(terms[:, ::-1], axis=1, out=sums[:, -2::-1])
-        return take(sums, at)
-
     weighted = share[..., None] * targets
-    moments = later(np.concatenate([weighted, x[..., None] * weighted], axis=-1))
-    moments = moments.reshape(n_series, -1, 2, q)
+    terms = np.stack([share, share * x, share * x * x], axis=-1)
+    terms = np.concatenate([terms, weighted, x[..., None] * weighted], axis=-1)
+    sums = np.zeros((n_series, n + 1, 3 + 2 * q))
+    np.cumsum(terms[:, ::-1], axis=1, out=sums[:, -2::-1])
+    sums = take(sums, at)
+    moments = sums[..., 3:].reshape(n_series, -1, 2, q)
     count = np.zeros((n_series, n + 1))
     np.cumsum(repeats, axis=1, out=count[:, 1:])
     positions = take(np.pad(x, ((0, 0), (0, 1))), at[:, :-1])
     return Table(
         x=np.where(inside[:, :-1], positions, RIGHT),
-        powers=later(np.stack([share, share * x, share * x * x], axis=-1)),
+        powers=np.ascontiguousarray(sums[..., :3]),
         targets=np.ascontiguousarray(moments.swapaxes(-1, -2)),
         gram=np.swapaxes(weighted, 1, 2) @ targets,
         square=np.sum(share * rows.y**2, axis=1, keepdims=True),
