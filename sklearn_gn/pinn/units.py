@@ -251,8 +251,9 @@ def coefficient_starts(problem, center, scale):
     rows, found = _rows(problem), {}
     for name, known in problem.unknown.items():
         first = np.asarray(known.initial, float)
-        if first.ndim or first == 0:
+        if first.ndim:
             continue
+        first = first or 1.0  # a start of zero, which has no size
         shares = partial(_share_of_terms, rows, name, np.array(center), np.array(scale))
         begin, eps = 1.0, np.finfo(float).eps
         while (share := shares(float(first * begin))) == 0 and begin * eps < 1 / eps:
