@@ -32,7 +32,6 @@ def test_canonical_rows_merge_sort_and_drop():
     [
         (FGNSoftmaxHead(), r"one-hot .* y\.argmax\(axis=1\).* MultiOutputClassifier"),
         (VarProNetClassifier(), r"one-hot .* y\.argmax\(axis=1\)"),
-        (SegmentedRegressor(), "one by one, or use MultiOutputRegressor"),
     ],
 )
 def test_several_columns_for_one_say_what_to_do(estimator, advice):
