@@ -322,7 +322,7 @@ class Checkpoint(_Callback):
         run.check_storable()
         path = Path(self.path)
         if context.parent is not None:  # one of several fits of a search
-            name = f"{path.stem}-{run.question_digest()}{path.suffix}"
+            name = f"{path.stem}-{run.signature_digest()}{path.suffix}"
             path = path.with_name(name)
         checkpoint.check_place(path)
         snapshot = checkpoint.load(path) if self.resume else None

@@ -191,8 +191,8 @@ def accepted_step(model, rows, state, options):
     sums = state.sums
     precision = evidence.prior_precision(model.groups(), state.alpha)
     scale = state.beta * options.n_effective
-    down = scale * sums.slope - precision * state.theta
-    solve = _solver(sums.gram, precision, scale, options.rank, down)
+    rhs = scale * sums.slope - precision * state.theta
+    solve = _solver(sums.gram, precision, scale, options.rank, rhs)
     before = _energy(sums.error, state.theta, precision, scale)
     fixed = options.damping is not None
     # Less would be lost in the floor of the matrix.
@@ -201,10 +201,10 @@ def accepted_step(model, rows, state, options):
     share, n_trials, first_predicted = 1.0, 0, math.inf
     while math.isfinite(shift):
         n_trials += 1
-        move = share * solve(shift, down)
+        move = share * solve(shift, rhs)
         if np.isfinite(move).all():
             hessian_move = scale * (sums.gram @ move) + precision * move
-            predicted = float(move @ down - move @ hessian_move / 2)
+            predicted = float(move @ rhs - move @ hessian_move / 2)
             if first_predicted == math.inf:
                 first_predicted = predicted
             theta = state.theta + move
@@ -222,7 +222,7 @@ def accepted_step(model, rows, state, options):
     return Step(None, first_predicted)
 
 
-def _solver(gram, precision, scale, rank, down):
+def _solver(gram, precision, scale, rank, rhs):
     """Return the function ``(shift, right) -> (H + shift)^-1 right``, or NaN."""
     floor = ROUNDING * scale * gram.trace()
     if rank is not None and rank < len(gram):
@@ -231,7 +231,7 @@ def _solver(gram, precision, scale, rank, down):
         def product(v):
             return scale * (gram @ v) + (precision * v.T).T
 
-        subspace = krylov_basis(product, diagonal, down, rank)
+        subspace = krylov_basis(product, diagonal, rhs, rank)
         inner = subspace.T @ product(subspace)
 
         def projected(shift, right):
@@ -363,7 +363,7 @@ def continued(model, rows, state):
 
 def _report(state, model, n_effective, stop):
     net, precision = state.net, evidence.prior_precision(model.groups(), state.alpha)
-    down = state.sums.slope - precision * state.theta / (state.beta * n_effective)
+    rhs = state.sums.slope - precision * state.theta / (state.beta * n_effective)
     extra = {
         "log_evidence": net.log_evidence,
         "n_effective_parameters": float(net.gamma.sum()) + model.n_free,
@@ -372,7 +372,7 @@ def _report(state, model, n_effective, stop):
         extra["noise_std"] = 1 / math.sqrt(state.beta) if state.beta > 0 else math.inf
     return Report(
         loss=_objective(model, state, state.sums, n_effective),
-        grad_norm=math.sqrt(down @ down),
+        grad_norm=math.sqrt(rhs @ rhs),
         stop=stop,
         extra=extra,
     )

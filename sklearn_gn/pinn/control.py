@@ -113,7 +113,7 @@ class Control(NamedTuple):
     n_starts: int = 1  # networks that were begun with
     next: str | None = None  # "points", "network", "window" or "start"
     level: Any = None  # Level, where sizes are found
-    march: Any = None  # windows.March, where time may be cut
+    march: Any = None  # windows.TimeMarching, where time may be cut
     weighing: Weighing = Weighing()
     clock: Clock = Clock()
 

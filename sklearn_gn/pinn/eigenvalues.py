@@ -152,7 +152,7 @@ def nothing_but_zero(solver):
     """What to know of a solution of zero where no coefficient is unknown, or ""."""
     problem, inverse = solver.problem_, "loss_data" in solver.convergence_log_
     in_windows = math.isfinite(solver._solved_until)
-    if inverse or solver.coefficients_ or solver._left_open or in_windows:
+    if inverse or solver.coefficients_ or solver._unidentified or in_windows:
         return ""
     x = problem.domain.sample(N_POINTS, np.random.RandomState(0), "uniform")
     if not np.abs(solver.predict(x)).max() <= _CONSTANT:

@@ -61,7 +61,7 @@ def advice(solver, reason):
     found = limit(solver, reason)
     if found is None:
         return reason.advice
-    return None if found.text == solver._left_open else found.text
+    return None if found.text == solver._unidentified else found.text
 
 
 def limit(solver, reason):
@@ -97,10 +97,10 @@ def _of_problem(cause, text):
     return Finding(cause, text, "problem") if text else None
 
 
-def _left_open(case):
+def _unidentified(case):
     """Conditions and observations that leave the solution open: more would not help."""
     fit_ended = case.is_solved or not case.reason.is_warned_about
-    return _of_problem("stopped", case.solver._left_open if fit_ended else "")
+    return _of_problem("stopped", case.solver._unidentified if fit_ended else "")
 
 
 def _other_branch(case):
@@ -328,9 +328,9 @@ def _budget(case):
 
 
 _NOT_SOLVED = (_between_points, _vague)  # of which a fit warns at its end
-_RULES_OF_THE_CONVERGED = (_left_open, *_NOT_SOLVED, _other_value, _other_branch)
+_RULES_OF_THE_CONVERGED = (_unidentified, *_NOT_SOLVED, _other_value, _other_branch)
 _RULES = (
-    _left_open,
+    _unidentified,
     _vanished,
     _undetermined,
     _windows_that_end_early,
@@ -490,7 +490,7 @@ def warn_of_doubts(solver):
     case = _case(solver, StopReason(solver.stop_reason_))
     found = [rule(case) for rule in (*_NOT_SOLVED, _other_value)]
     texts = [finding.text for finding in found if finding is not None]
-    for text in filter(None, (*texts, solver._left_open)):
+    for text in filter(None, (*texts, solver._unidentified)):
         warn_user(text, ConvergenceWarning)
 
 

@@ -36,7 +36,7 @@ from sklearn_gn.pinn.control import (
 )
 from sklearn_gn.pinn.data import checked_data, problem_sequence, without_data
 from sklearn_gn.pinn.dngd import DENSE, DNGD, RANK, gramian_eigenvalues
-from sklearn_gn.pinn.enrichment import NAMES, posed
+from sklearn_gn.pinn.enrichment import NAMES, enriched
 from sklearn_gn.pinn.error_estimate import in_double_precision
 from sklearn_gn.pinn.iteration import FEW_AXES, Sampler
 from sklearn_gn.pinn.model import (
@@ -56,7 +56,7 @@ from sklearn_gn.pinn.observation_weight import reweighted, weighed
 from sklearn_gn.pinn.predictions import Fitted
 from sklearn_gn.pinn.residuals import Observed, residual_counts, rows_and_sizes
 from sklearn_gn.pinn.solution import Posterior
-from sklearn_gn.pinn.statement import what_is_left_open
+from sklearn_gn.pinn.statement import unidentified
 from sklearn_gn.pinn.units import are_apart, in_units, size_of_observations
 from sklearn_gn.pinn.windows import Pieces, last_network, with_windows
 from sklearn_gn.runtime.fit_loop import FitRun
@@ -188,7 +188,7 @@ def network_and_models(solver, stages, data, rng):
             raise ValueError(
                 f"enrichment contains {unknown}: the known functions are {list(NAMES)}."
             )
-        frame, problems = posed(frame, problems, y, observed, chosen)
+        frame, problems = enriched(frame, problems, y, observed, chosen)
     untrained, features = untrained_network(
         frame, solver.network, sizes, rng, solver.dtype, solver.device
     )
@@ -469,7 +469,7 @@ def _set_fitted(solver, run, fitted, n_observations):
         if n_observations and fitted.scaling is None and solver._posterior:
             solver.noise_std_ = one_or_each(solver._posterior.noise_deviation())
     if problem is not None:
-        solver._left_open = what_is_left_open(solver, run)
+        solver._unidentified = unidentified(solver, run)
         findings.take_back_convergence(solver, run)
 
 

@@ -232,7 +232,7 @@ def initial_state(points, net, settings, memory=None):
     """Return the state at the start, on the first points."""
     model, level, march = settings.models[0], None, None
     if windows.possible(model):
-        march = windows.March()
+        march = windows.TimeMarching()
         if isinstance(net, windows.Pieces):
             march = windows.marches(model, net)[-1]
             fresh = windows.within(model, points.fresh, march)

@@ -37,7 +37,7 @@ _FREE, _SURELY_FREE = 200.0, 1e4  # changes that residuals do not see
 IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
 
 
-def what_is_left_open(solver, run):
+def unidentified(solver, run):
     """What equation, conditions and observations leave open; "" if nothing is known."""
     fitted, state = solver._fitted, run.final_state
     untrained_loss = solver._untrained_loss

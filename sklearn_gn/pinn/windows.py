@@ -57,7 +57,7 @@ class Pieces(NamedTuple):
     nets: tuple
 
 
-class March(NamedTuple):
+class TimeMarching(NamedTuple):
     """Where the windows are."""
 
     start: float = 0.0  # of the present window, as shares of the interval
@@ -187,10 +187,10 @@ def moved_on(march, model, net, fresh_points, rng):
     before = Parameters(tuple(map(np.array, net.layers)), np.array(net.extra))
     if goes_on:
         done = (*march.done, (march.stop, march.falls[-1], before))
-        new = March(march.stop, march.next_stop, done)
+        new = TimeMarching(march.stop, march.next_stop, done)
         net = _with_time(before, march, back=True)
     else:
-        new = March(march.start, march.next_stop, march.done)
+        new = TimeMarching(march.start, march.next_stop, march.done)
         net = drawn_anew(rng, before, model.problem)
     low, high = model.problem.domain.bounds[0]
     start = np.array([low + (high - low) * new.start])
@@ -253,7 +253,7 @@ def marches(model, solution):
     stops = [float(stop) for stop in (solution.ends - low) / (high - low)]
     done = tuple(zip(stops, solution.losses, solution.nets, strict=True))
     starts = [0.0, *stops[:-1]]
-    return [March(start, stops[k], done[:k]) for k, start in enumerate(starts)]
+    return [TimeMarching(start, stops[k], done[:k]) for k, start in enumerate(starts)]
 
 
 def wider_in_window(model, net, march):

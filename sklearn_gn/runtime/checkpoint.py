@@ -24,7 +24,7 @@ import numpy as np
 
 from sklearn_gn.arrays.trees import Record
 
-VERSION = 2  # of the format; pickles were the first
+VERSION = 3  # of the format; pickles were the first
 _FORMAT = "sklearn_gn checkpoint"
 _TEMPORARY = ".partial"
 # NumPy parses the headers of arrays by ``ast``, which fails now and then in several
@@ -211,10 +211,10 @@ def _plain_class(module, name):
     )
 
 
-# --- the question --------------------------------------------------------------------
+# --- the signature -------------------------------------------------------------------
 
 
-def check_same_question(before, now, path):
+def check_same_signature(before, now, path):
     """Raise a ValueError that says what differs between the digests of two fits."""
     names = [*now, *(name for name in before if name not in now)]
     changed = [name for name in names if before.get(name) != now.get(name)]

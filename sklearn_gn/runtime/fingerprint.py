@@ -1,10 +1,10 @@
-"""Values by content: their digests, the question of a fit, functions compiled for.
+"""Values by content: their digests, the signature of a fit, functions compiled for.
 
 joblib hashes what pickle would store, arrays by their numbers. Here functions and
 classes count too by all that they consist of and refer to, unless an installed package
 has them under their name: a function that is stated again in a notebook, or comes to
 another process as a copy, has the same digest, and one whose global number has changed
-has another. A checkpoint belongs to one question and is resumed by the same one only.
+has another. A checkpoint belongs to one signature and is resumed by the same one only.
 """
 
 import dataclasses
@@ -186,10 +186,10 @@ def _comes_installed(module):
     return root in sys.stdlib_module_names or file.startswith(_FOLDERS)
 
 
-# --- the question --------------------------------------------------------------------
+# --- the signature -------------------------------------------------------------------
 
 
-def digests_of_question(estimator, given, *, validation, stopping, start):
+def signature_of(estimator, given, *, validation, stopping, start):
     """Return digests of all that the result of a fit depends on, by name.
 
     ``given`` holds X, y and the metadata of the fit, ``start`` the networks of a former

@@ -22,7 +22,7 @@ from sklearn_gn.findings import compilation, small_steps
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.optim.stop import StopReason, counted, is_interrupt, is_one_of_many
 from sklearn_gn.runtime import checkpoint
-from sklearn_gn.runtime.fingerprint import BUDGETS, digest, digests_of_question
+from sklearn_gn.runtime.fingerprint import BUDGETS, digest, signature_of
 
 LOG_COLUMNS = (
     "iteration",
@@ -77,7 +77,7 @@ class FitRun:
     validation: Any = None
     began: float | None = None  # when the fit did, if it prepares much before the run
     # X, y and metadata of the fit. Like the parameters and the validation data they
-    # are a part of the question that a checkpoint answers.
+    # are a part of the signature of a fit.
     given: dict = field(default_factory=dict)
     data: Any = None  # what the solver has prepared of the rows
     monitor: str = "loss"  # of which the best network has the lowest value
@@ -86,7 +86,7 @@ class FitRun:
     seconds_left: float = np.inf  # of the time budget, when it ended the fit
     progress: Progress | None = None
     _resumable: Progress | None = None  # that before the last evaluation
-    _question: dict | None = None
+    _signature: dict | None = None
     _preparation: float = 0.0  # seconds from the beginning of the fit to the run
     _seconds: float = 0.0  # of the last iteration
     _last_printed: float = -np.inf
@@ -351,7 +351,7 @@ class FitRun:
         # A stop by a budget is lifted by a larger budget, an end is an end.
         ended = reason is not None and not reason.budget
         return {
-            "question": self.question(),
+            "signature": self.signature(),
             "progress": progress._replace(
                 state=self._numpy(progress.state), best=tuple(progress.best)
             )._asdict(),
@@ -362,7 +362,7 @@ class FitRun:
 
     def restore(self, snapshot, source):
         """Continue from a snapshot of the same fit; one of another is a ValueError."""
-        checkpoint.check_same_question(snapshot["question"], self.question(), source)
+        checkpoint.check_same_signature(snapshot["signature"], self.signature(), source)
         self.starts = snapshot["starts"]
         self.options = self.options._replace(seed=snapshot["seed"])
         progress = Progress(**snapshot["progress"])
@@ -371,10 +371,10 @@ class FitRun:
             self.stop_reason = StopReason(snapshot["stop_reason"])
         self._stop_at_max_iter()
 
-    def question(self):
+    def signature(self):
         """Return digests of all that the result depends on, but for the budgets."""
-        if self._question is None:
-            self._question = digests_of_question(
+        if self._signature is None:
+            self._signature = signature_of(
                 self.estimator,
                 self.given,
                 validation=self.validation,
@@ -382,16 +382,16 @@ class FitRun:
                 # The start is a part of it where the draws do not decide it.
                 start=self.starts if self._continues else None,
             )
-        return self._question
+        return self._signature
 
-    def question_digest(self):
+    def signature_digest(self):
         """Digits that tell this fit from the others of a search, budgets included."""
         budgets = [getattr(self.estimator, name) for name in BUDGETS]
-        return digest([self.question(), budgets])[:12]
+        return digest([self.signature(), budgets])[:12]
 
     def check_storable(self):
         """Raise a ValueError if a checkpoint cannot store what the fit starts from."""
-        self.question()
+        self.signature()
         try:
             checkpoint.encoded(self.starts, [])
         except TypeError as error:

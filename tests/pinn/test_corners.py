@@ -19,7 +19,7 @@ from sklearn_gn.pde import (
     grad,
     laplacian,
 )
-from sklearn_gn.pinn.enrichment import posed
+from sklearn_gn.pinn.enrichment import enriched
 from sklearn_gn.pinn.enrichment.singular import rough_corners
 
 L = Polygon([(0, 0), (1, 0), (1, -1), (-1, -1), (-1, 1), (0, 1)])
@@ -131,7 +131,7 @@ def test_edges_of_a_box_are_right_angles(values, n_edges):
     if n_edges == 12:
         places = [(entry.axes, entry.place) for entry in found]
         assert {((0, 2), (1.0, 3.0)), ((1, 2), (-1.0, 0.0))} <= set(places)
-        n_inputs = posed(problem, [])[0].n_inputs
+        n_inputs = enriched(problem, [])[0].n_inputs
         assert n_inputs == 3 + 2 * 12
 
 
@@ -191,7 +191,7 @@ def test_right_angles_are_not_looked_at_where_values_are_not_known():
 
 @pytest.mark.usefixtures("float64")
 def test_inputs_are_harmonic_and_hold_the_singular_solution():
-    problem, _ = posed(Problem(lambda u, x: laplacian(u)(x), L), [])
+    problem, _ = enriched(Problem(lambda u, x: laplacian(u)(x), L), [])
     assert problem.n_inputs == 2 + 2 * 6
     rng = np.random.RandomState(0)
     x = L.sample(200, rng)

@@ -35,7 +35,7 @@ from sklearn_gn.pde import (
 from sklearn_gn.pde.problems import Kovasznay
 from sklearn_gn.pinn import baselines, dngd, pieces
 from sklearn_gn.pinn import iteration as collocation
-from sklearn_gn.pinn.enrichment import posed
+from sklearn_gn.pinn.enrichment import enriched
 from sklearn_gn.pinn.iteration import Sampler, batch_of, losses_of_classes
 from sklearn_gn.pinn.model import (
     ClassModel,
@@ -193,7 +193,7 @@ def test_the_size_of_a_residual_of_high_order_knows_no_waves():
         return d(u, "t", "t")(x) + d(u, "x", "x", "x", "x")(x)
 
     start = Initial(lambda x: jnp.sin(3 * jnp.pi * x[0]))
-    problem, _ = posed(Problem(vibration, Box(x=(0, 1), t=(0, 1)), [start]), [])
+    problem, _ = enriched(Problem(vibration, Box(x=(0, 1), t=(0, 1)), [start]), [])
     assert problem.added["waves"]
     sizes = [
         rows_and_sizes(kind, np.zeros(0))[1]

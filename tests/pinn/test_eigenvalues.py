@@ -271,7 +271,7 @@ def test_a_solution_of_zero_is_said(residual, value, size, is_said):
         convergence_log_={},
         predict=lambda x: np.full(len(x), size),
         _solved_until=np.inf,
-        _left_open="",
+        _unidentified="",
     )
     said = warning_of_other_values(solver)
     assert ("The solution is zero everywhere" in said) is is_said

@@ -1065,7 +1065,7 @@ def test_the_warning_measures_by_an_untrained_network():
     solver.stop_reason_ = "callback"
     solver.convergence_log_ = {"loss": np.array([1e-23]), "val_loss": np.array([1e-20])}
     solver.fresh_loss_, solver._fresh_noise = 1e-20, 0.0
-    solver._untrained_loss, solver._solved_until, solver._left_open = 1.0, np.inf, ""
+    solver._untrained_loss, solver._solved_until, solver._unidentified = 1.0, np.inf, ""
     solver.problem_, solver.predict = solver.problem, lambda X: np.ones(len(X))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -1078,8 +1078,8 @@ def test_the_warning_measures_by_an_untrained_network():
     with pytest.warns(ConvergenceWarning, match=r"coefficients \['k'\] exceed .*not s"):
         warn_of_doubts(solver)  # there are no observations to add to
     solver.convergence_log_["loss_data"] = np.array([1e-23])
-    posed = SimpleNamespace(unknown={"k": Unknown(-6.0)})
-    solver._fitted.model = SimpleNamespace(problem=posed)
+    enriched = SimpleNamespace(unknown={"k": Unknown(-6.0)})
+    solver._fitted.model = SimpleNamespace(problem=enriched)
     with pytest.warns(ConvergenceWarning, match=r"'k'\] exceed .*more observations"):
         warn_of_doubts(solver)
 

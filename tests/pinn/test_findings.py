@@ -40,7 +40,7 @@ from sklearn_gn.pinn import (
 )
 from sklearn_gn.pinn.control import Clock, Control, with_expected_seconds
 from sklearn_gn.pinn.data import problem_sequence
-from sklearn_gn.pinn.enrichment import posed
+from sklearn_gn.pinn.enrichment import enriched
 from sklearn_gn.pinn.findings import advice, solved_until, warn_of_doubts
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.observation_weight import (
@@ -180,7 +180,7 @@ def test_solutions_that_are_determined_are_not_warned_of(problem):
 )
 @pytest.mark.repeats
 def test_derivatives_of_any_order_are_counted(residual, domain, orders):
-    problem, _ = posed(Problem(residual, domain), [])
+    problem, _ = enriched(Problem(residual, domain), [])
     found = statement._high_orders(problem, np.random.RandomState(0))
     assert found is None if orders is None else found.tolist() == orders
 
@@ -188,7 +188,7 @@ def test_derivatives_of_any_order_are_counted(residual, domain, orders):
 def test_what_is_missing_is_named_in_equations_of_high_order():
     def missing(problem, forgotten):
         model = SimpleNamespace(
-            problem=posed(problem, [])[0],
+            problem=enriched(problem, [])[0],
             classes=[SimpleNamespace(rows=None, residual=SimpleNamespace(name="x"))],
         )
         rng = np.random.RandomState(0)
@@ -409,7 +409,7 @@ def _ended(**changes):
         coefficients_={},
         _undetermined=changes.get("undetermined", []),
         _said_undetermined=[],
-        _left_open=changes.get("left_open", ""),
+        _unidentified=changes.get("left_open", ""),
         _estimated_at_end=changes.get("estimate", np.nan),
         _solved_until=changes.get("until", np.inf),
         _may_grow=changes.get("may_grow", False),
@@ -428,7 +428,7 @@ def _ended(**changes):
             problem=object(),
             net=None,
             model=SimpleNamespace(
-                problem=changes.get("posed", changes.get("problem", LONG_GROWTH))
+                problem=changes.get("enriched", changes.get("problem", LONG_GROWTH))
             ),
         ),
         _cure_of_overfitting=PINNSolver._cure_of_overfitting,
@@ -664,7 +664,7 @@ def test_a_jump_of_the_given_values_is_named_where_it_limits():
     message = advice(_ended(problem=problem), StopReason("non_finite"))
     assert message == StopReason("non_finite").advice
     diffused = replace(HEAT, conditions=conditions)  # the network follows it
-    solver = _ended(problem=diffused, posed=posed(diffused, ())[0])
+    solver = _ended(problem=diffused, enriched=enriched(diffused, ())[0])
     message = advice(solver, StopReason("max_time"))
     assert "jump" not in message
     clash = replace(HEAT, conditions=(*HEAT.conditions, Initial(1.0)))
@@ -673,7 +673,7 @@ def test_a_jump_of_the_given_values_is_named_where_it_limits():
     late = _ended(problem=clash, val_loss=LATE)  # a few iterations blame nothing
     assert advice(late, StopReason("max_time")) == StopReason("max_time").advice
     message = advice(
-        _ended(problem=clash, posed=posed(clash, ())[0]), StopReason("max_time")
+        _ended(problem=clash, enriched=enriched(clash, ())[0]), StopReason("max_time")
     )
     assert "contradict" not in message
 
@@ -708,7 +708,7 @@ def test_more_time_is_not_advised_where_the_solution_is_left_open():
     assert advice(solver, StopReason("max_time")) is None  # a warning says it alone
     for reason in ("max_time", "tol"):
         found = findings.limit(solver, StopReason(reason))
-        assert (found.text, found.parameter) == (solver._left_open, "problem")
+        assert (found.text, found.parameter) == (solver._unidentified, "problem")
     unsolved = _ended(val_loss=LATE, left_open="The solution is not determined.")
     message = advice(unsolved, StopReason("max_time"))
     assert message == StopReason("max_time").advice

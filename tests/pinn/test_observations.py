@@ -33,7 +33,7 @@ from sklearn_gn.pinn import control, fitting, observation_weight
 from sklearn_gn.pinn import units as pinn_units
 from sklearn_gn.pinn.control import Control
 from sklearn_gn.pinn.data import observation_batch, without_data
-from sklearn_gn.pinn.enrichment import posed
+from sklearn_gn.pinn.enrichment import enriched
 from sklearn_gn.pinn.iteration import batch_of
 from sklearn_gn.pinn.model import network
 from sklearn_gn.pinn.residuals import Observed, class_residuals
@@ -381,18 +381,18 @@ def circuit(second, coulomb):
 
 
 def test_outputs_without_values_have_the_unit_that_balances_the_equations():
-    ordinary = posed(circuit(1.0, 1.0), [])[0]
+    ordinary = enriched(circuit(1.0, 1.0), [])[0]
     assert ordinary.scale == (1.0, 1.0)
     second, coulomb = 2.0**-30, 2.0**-10
-    scale = posed(circuit(second, coulomb), [])[0].scale
+    scale = enriched(circuit(second, coulomb), [])[0].scale
     # Charges of size one and i = A cos(pi t / T): both equations hold a half wave.
     wave = np.pi / 6
     balanced = math.sqrt(wave * (1 / wave))  # geometric mean of q' / i and q / i'
     assert_allclose(scale, [coulomb, balanced * coulomb / second], rtol=0.5)
     # An ordinary size is taken, too, where that of the other output is none.
-    assert_allclose(posed(circuit(64.0, 1024.0), [])[0].scale, [1024, 16], rtol=0.5)
+    assert_allclose(enriched(circuit(64.0, 1024.0), [])[0].scale, [1024, 16], rtol=0.5)
     # Exact in the units: those of another statement, scaled.
-    other = posed(circuit(second, 4 * coulomb), [])[0].scale
+    other = enriched(circuit(second, 4 * coulomb), [])[0].scale
     assert_allclose(other, [4 * scale[0], 4 * scale[1]], rtol=1e-10)
 
 

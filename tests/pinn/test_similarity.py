@@ -9,7 +9,7 @@ import scipy.special
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pde import Box, Initial, Problem, d
 from sklearn_gn.pde.given_values import Break
-from sklearn_gn.pinn.enrichment import posed
+from sklearn_gn.pinn.enrichment import enriched
 from sklearn_gn.pinn.enrichment.singular import (
     broken_functions,
     complex_erf_and_bell,
@@ -80,7 +80,7 @@ def test_a_default_network_has_the_functions():
         return d(u, "t")(x) - 0.3 * d(u, "x", "x")(x)
 
     start = Initial(lambda x: jnp.where(x[0] < 0.5, 1.0, 4.0))
-    problem, _ = posed(Problem(residual, STRIP, [start]), [])
+    problem, _ = enriched(Problem(residual, STRIP, [start]), [])
     model = Model(problem, ("tanh",), ())
     last = np.zeros((2 + 2 + 1, 1))  # of neurons and functions, and the bias
     last[2] = 1

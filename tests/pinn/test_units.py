@@ -23,7 +23,7 @@ from sklearn_gn.pde import (
     Unknown,
     d,
 )
-from sklearn_gn.pinn.enrichment import posed
+from sklearn_gn.pinn.enrichment import enriched
 from sklearn_gn.pinn.units import units
 
 pi = math.pi
@@ -381,10 +381,10 @@ def test_an_unknown_begins_where_its_term_is_seen(start, positive):
         )
 
     y = np.linspace(1000, 300, 20)[:, None]
-    stated, _ = posed(problem(start), [], y, (0,))
+    stated, _ = enriched(problem(start), [], y, (0,))
     assert 1e8 < abs(stated.unknown["k"].initial) < 1e10
     assert np.sign(stated.unknown["k"].initial) == (np.sign(start) or 1)
-    kept, _ = posed(problem(1e8), [], y, (0,))
+    kept, _ = enriched(problem(1e8), [], y, (0,))
     assert kept.unknown["k"].initial == 1e8
 
 
@@ -398,6 +398,6 @@ def test_what_an_unknown_gives_is_no_unit_of_observed_outputs(condition):
         coefficients={"c": Unknown(1.0)},
     )
     y = np.linspace(1, 2, 20)[:, None]
-    stated, _ = posed(problem, [], y, (0,))
+    stated, _ = enriched(problem, [], y, (0,))
     assert 0.1 < stated.scale[0] < 10
     assert 1e-10 < stated.unknown["c"].initial < 1e-8

@@ -24,7 +24,7 @@ from sklearn_gn.pinn import fitting, windows
 from sklearn_gn.pinn.iteration import Sampler
 from sklearn_gn.pinn.model import Model, network, start_parameters
 from sklearn_gn.pinn.residuals import class_residuals
-from sklearn_gn.pinn.windows import March
+from sklearn_gn.pinn.windows import TimeMarching
 
 TIME = Interval(2, 6)
 START = Initial(1.0)
@@ -95,7 +95,7 @@ def test_a_window_begins_with_the_solution_of_the_one_before():
     model, net = model_of(problem)
     sampler = Sampler(30, 20, "sobol", "float64")
     whole = sampler.draw(model, 0, 0, 0)
-    march = March(0.25, 0.75, done=((0.25, 1e-12, net),))
+    march = TimeMarching(0.25, 0.75, done=((0.25, 1e-12, net),))
     interior, start = windows.within(model, whole, march)
     assert interior.x.min() > 3
     assert interior.x.max() < 5
@@ -104,20 +104,20 @@ def test_a_window_begins_with_the_solution_of_the_one_before():
     values = class_residuals(model, model.classes[1], net, start)
     np.testing.assert_allclose(values, 0, atol=1e-12)  # u is u_before
     np.testing.assert_allclose(interior.scale, whole[0].scale / 2)
-    assert windows.within(model, whole, March()) is whole
+    assert windows.within(model, whole, TimeMarching()) is whole
 
 
 @pytest.mark.usefixtures("float64")
 def test_the_network_of_a_window_is_that_of_all_time_in_its_units():
     net = start_parameters(np.random.RandomState(0), (1, 3, 3, 1), ())
-    moved = windows._with_time(net, March(0.25, 0.75))
+    moved = windows._with_time(net, TimeMarching(0.25, 0.75))
     model = Model(Problem(decay, TIME, START), ("tanh", "tanh"), ())
     at = jax.jit(lambda net, x: network(model, net, x))
     # From the begin, the middle and the end of the window to those of all time.
     for t, whole in [(3.0, 2.0), (4.0, 4.0), (5.0, 6.0)]:
         expected = at(net, np.array([whole]))
         np.testing.assert_allclose(at(moved, np.array([t])), expected, rtol=1e-10)
-    back = windows._with_time(moved, March(0.25, 0.75), back=True)
+    back = windows._with_time(moved, TimeMarching(0.25, 0.75), back=True)
     np.testing.assert_allclose(back.layers[0], net.layers[0], rtol=1e-12, atol=1e-12)
 
 
@@ -125,7 +125,7 @@ def test_the_network_of_a_window_is_that_of_all_time_in_its_units():
 def test_a_window_that_is_cut_begins_where_the_one_before_ends():
     model, before = model_of(Problem(decay, TIME, START))
     fresh = Sampler(30, 20, "sobol", "float64").draw(model, 0, 0, 0)
-    march = March(0.25, 0.75, ((0.25, 1e-12, before),), (1.0,), next_stop=0.5)
+    march = TimeMarching(0.25, 0.75, ((0.25, 1e-12, before),), (1.0,), next_stop=0.5)
     rng = np.random.RandomState(1)
     march, net = windows.moved_on(march, model, before, fresh, rng)
     at = jax.jit(lambda net: network(model, net, np.array([3.0])))
@@ -139,18 +139,26 @@ def test_a_window_that_is_cut_begins_where_the_one_before_ends():
 @pytest.mark.parametrize(
     ("march", "fresh", "then"),
     [
-        (March(falls=(1e-2,) * 11), 1e-2, None),
-        (March(falls=(1e-2,) * 12), 1e-2, 0.5),
-        (March(falls=(1e-11,) * 12), 1e-11, None),  # solved well: the network grows
-        (March(0.25, 0.5, falls=(1e-2,) * 12), 1e-2, 0.375),
-        (March(0.25, 0.5, falls=(1e-13,)), 1e-13, 1.0),  # quickly: twice as long
-        (March(0.25, 0.5, falls=(1e-9,) * 17 + (1e-13,)), 1e-13, 0.75),
-        (March(0.5, 1.0, falls=(1e-11,) * 12), 1e-11, "end"),
-        (March(0.5, 1.0, falls=(1e-11,) * 12), 2e-12, None),  # it falls
-        (March(0.5, 1.0, falls=(1e-11,) * 3), 1e-12, "end"),  # as far as asked for
-        (March(0.5, 1.0, falls=(1e-8,) * 11), 1e-8, None),
-        (March(0.5, 1.0, falls=(1e-8,) * 12, unit=1e3), 1e-8, "end"),
-        (March(0.5, 0.5 + 2**-16, falls=(1e-2,) * 12), 1e-2, 0.5 + 2**-15),
+        (TimeMarching(falls=(1e-2,) * 11), 1e-2, None),
+        (TimeMarching(falls=(1e-2,) * 12), 1e-2, 0.5),
+        (
+            TimeMarching(falls=(1e-11,) * 12),
+            1e-11,
+            None,
+        ),  # solved well: the network grows
+        (TimeMarching(0.25, 0.5, falls=(1e-2,) * 12), 1e-2, 0.375),
+        (TimeMarching(0.25, 0.5, falls=(1e-13,)), 1e-13, 1.0),  # quickly: twice as long
+        (TimeMarching(0.25, 0.5, falls=(1e-9,) * 17 + (1e-13,)), 1e-13, 0.75),
+        (TimeMarching(0.5, 1.0, falls=(1e-11,) * 12), 1e-11, "end"),
+        (TimeMarching(0.5, 1.0, falls=(1e-11,) * 12), 2e-12, None),  # it falls
+        (
+            TimeMarching(0.5, 1.0, falls=(1e-11,) * 3),
+            1e-12,
+            "end",
+        ),  # as far as asked for
+        (TimeMarching(0.5, 1.0, falls=(1e-8,) * 11), 1e-8, None),
+        (TimeMarching(0.5, 1.0, falls=(1e-8,) * 12, unit=1e3), 1e-8, "end"),
+        (TimeMarching(0.5, 0.5 + 2**-16, falls=(1e-2,) * 12), 1e-2, 0.5 + 2**-15),
     ],
 )
 def test_windows_go_on_where_they_are_solved_and_are_cut_where_not(march, fresh, then):
@@ -164,7 +172,11 @@ def test_a_window_that_is_cut_begins_where_it_was_found_to_begin():
     model, net = model_of(Problem(decay, TIME, START))
     fresh = Sampler(30, 20, "sobol", "float64").draw(model, 0, 0, 0)
     march, new = windows.moved_on(
-        March(falls=(1.0,), next_stop=0.5), model, net, fresh, np.random.RandomState(1)
+        TimeMarching(falls=(1.0,), next_stop=0.5),
+        model,
+        net,
+        fresh,
+        np.random.RandomState(1),
     )
     at = jax.jit(lambda net: network(model, net, np.array([2.0])))
     np.testing.assert_allclose(at(new), at(net), rtol=1e-10)
@@ -176,10 +188,10 @@ def test_a_window_that_is_cut_begins_where_it_was_found_to_begin():
 
 
 def test_windows_are_better_than_one_network_where_they_are():
-    march = March(0.25, 0.5, done=((0.25, 1e-8, None),), uncut=0.1)
+    march = TimeMarching(0.25, 0.5, done=((0.25, 1e-8, None),), uncut=0.1)
     found = windows.loss_so_far(march, 1e-4, 3.0)
     assert found == pytest.approx(0.25 * 1e-8 + 0.25 * 1e-4 + 0.5 * 0.1)
-    assert windows.loss_so_far(March(), 1e-4, 3.0) == 1e-4
+    assert windows.loss_so_far(TimeMarching(), 1e-4, 3.0) == 1e-4
 
 
 @pytest.mark.slow

@@ -188,7 +188,7 @@ def test_a_fit_on_batches_is_resumed_bit_for_bit_between_two_evaluations(tmp_pat
     np.testing.assert_array_equal(model.predict(X), whole.predict(X))
 
 
-# -- questions ------------------------------------------------------------------------
+# -- signatures -----------------------------------------------------------------------
 
 
 def refused(changed):
@@ -212,7 +212,7 @@ def fitted(tmp_path):
     return fit
 
 
-def test_the_same_question_gives_the_finished_answer(fitted):
+def test_the_same_signature_gives_the_finished_answer(fitted):
     time = fitted().convergence_log_["time"]
     np.testing.assert_array_equal(fitted().convergence_log_["time"], time)
     budgets = {"max_iter": 200, "max_time": 1e3, "verbose": False}
@@ -255,7 +255,7 @@ def test_other_parameters_are_refused(name, value, fitted):
         fitted(parameters={name: value})
 
 
-def test_settings_of_a_solver_object_are_parts_of_the_question(tmp_path):
+def test_settings_of_a_solver_object_are_parts_of_the_signature(tmp_path):
     X, y = data()
     file = Checkpoint(tmp_path / "fit.ckpt")
     make("lm", max_iter=3).set_callbacks(file).fit(X, y)
@@ -277,7 +277,7 @@ def test_other_rules_of_early_stopping_are_refused(tmp_path):
         model.set_callbacks(file, rule).fit(X, y)
 
 
-def test_rows_that_are_held_out_are_parts_of_the_question(tmp_path):
+def test_rows_that_are_held_out_are_parts_of_the_signature(tmp_path):
     X, y = data()
     file = Checkpoint(tmp_path / "fit.ckpt")
     model = make(early_stopping=True, random_state=None).set_callbacks(file).fit(X, y)
@@ -319,7 +319,7 @@ def test_local_functions_can_be_resumed(tmp_path):
         fit(2.0, 3)
 
 
-def test_validation_data_of_classifiers_are_parts_of_the_question(tmp_path):
+def test_validation_data_of_classifiers_are_parts_of_the_signature(tmp_path):
     X, y = data()
     model = FGNSoftmaxHead(max_iter=2, random_state=0)
     model.set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
@@ -345,7 +345,7 @@ def test_parameters_whose_value_is_not_known_are_named(tmp_path):
 
 def stored(path, value):
     """What comes back of a value that is saved."""
-    checkpoint.save(path, {"question": {}, "value": value})
+    checkpoint.save(path, {"signature": {}, "value": value})
     return checkpoint.load(path)["value"]
 
 
@@ -403,7 +403,7 @@ def written(tmp_path_factory):
         "whole": content,
         "empty": b"",
         "a text": b"a text",
-        "a pickle": pickle.dumps({"question": {}}),
+        "a pickle": pickle.dumps({"signature": {}}),
         "cut off": content[: len(content) // 2],
         "one bit": content[:middle] + flipped + content[middle + 1 :],
         "another archive": with_header(other, {"a": 1}, {}),

@@ -104,7 +104,7 @@ class PosedProblem(Problem):
         return super().field(followed_by(function, scaled, self.center), directions)
 
 
-def posed(problem, stages, y=None, observed=(), names=NAMES):
+def enriched(problem, stages, y=None, observed=(), names=NAMES):
     """Return problems with the units and the known functions of the last one."""
     if "circles" in names:
         problem, stages = on_circles(problem, stages)

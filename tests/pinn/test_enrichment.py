@@ -19,7 +19,7 @@ from sklearn_gn.pde import (
     d,
     laplacian,
 )
-from sklearn_gn.pinn.enrichment import posed, units
+from sklearn_gn.pinn.enrichment import enriched, units
 from sklearn_gn.pinn.enrichment import waves as spectrum
 from sklearn_gn.pinn.enrichment.singular import corner_functions, rough_corners
 from sklearn_gn.pinn.iteration import distinct
@@ -150,7 +150,7 @@ def test_an_output_without_values_has_the_size_that_balances_its_terms(power, si
 
 
 def test_the_field_has_physical_units_and_the_waves():
-    problem, _ = posed(source((0.0, 40.0), kind=Neumann), [])
+    problem, _ = enriched(source((0.0, 40.0), kind=Neumann), [])
     assert pickle.loads(pickle.dumps(problem.scale)) == problem.scale
     (wave,) = problem.added["waves"]
     rng = np.random.RandomState(0)
