@@ -233,7 +233,7 @@ class GaussNewtonEstimator(
         return reason.advice
 
     def _limits_of_steps(self):
-        """Parameters of which a number makes steps smaller than None does."""
+        """Parameters that make steps smaller by a number than by None."""
         return ("rank", "damping")
 
     def _limits(self):

@@ -75,7 +75,7 @@ def transposed_product(a, b):
 
 
 def symmetric_product(a):
-    """``a a^T``, of which half is multiplied."""
+    """``a a^T``; half of it is multiplied."""
     return symmetric_product_of(lambda own, a: a[own], a.shape[0], 1, [(a,)])
 
 
@@ -109,7 +109,7 @@ def _by_blocks(make, n, rows_each, size, *terms):
 
 
 def symmetric_of(lower):
-    """Return the symmetric matrix of which the lower blocks are given, row by row."""
+    """Return the symmetric matrix with the given lower blocks, row by row."""
     count = len(lower)
     rows = [
         [lower[i][j] if j <= i else lower[j][i].T for j in range(count)]

@@ -219,7 +219,7 @@ class JAX:
         return array + self.xp.stack(parts, axis=1)[..., None] * eye[None, :, None]
 
     def symmetric_product(self, a):
-        """``a a^T``, of which half is multiplied."""
+        """``a a^T``; half of it is multiplied."""
         from sklearn_gn.arrays import blocks
 
         return blocks.symmetric_product(a)

@@ -155,7 +155,7 @@ def first_kernel(x, y, count, features):
 
 
 def best_kernel(start, x, y, count, steps=_LAST_STEPS):
-    """Return the result of a search from a kernel, of which x has the logarithms."""
+    """Return the result of a search from a kernel with the logarithms x."""
     bounds = [(-20.0, 12.0)] * x.shape[1] + [(-16.0, 12.0), (_LEAST_LOG_NOISE, 12.0)]
     start = np.clip(start, *np.transpose(bounds))
     given = {"bounds": bounds, "options": {"maxiter": steps, "ftol": 1e-5}}

@@ -510,7 +510,7 @@ def _output_block(f, p, weight, k):
 
 
 def _symmetric(rows):
-    """The symmetric matrix of rows of blocks, each of which begins at the diagonal."""
+    """The symmetric matrix of rows of blocks that begin at the diagonal."""
     library, start = library_of(rows), 0
     size = sum(part.shape[1] for part in rows[0])
     gram = library.xp.zeros((size, size))

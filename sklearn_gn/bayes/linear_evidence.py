@@ -1,4 +1,4 @@
-r"""The linear model with one penalty, of which the evidence is known in closed form.
+r"""The linear model with one penalty: its evidence is known in closed form.
 
 It is ridge regression with a free intercept. With the eigenvalues :math:`\lambda_j` of
 the centred :math:`X^T W X`, or with fewer rows than features those of the centred

@@ -1,4 +1,4 @@
-r"""Evidence and steps with a Gauss-Newton matrix of which only products are known.
+r"""Evidence and steps with a Gauss-Newton matrix known by its products only.
 
 With the diagonal D of the penalties, the low-rank approximation M of H = D + G
 (:mod:`sklearn_gn.linalg.low_rank`) preconditions conjugate gradients for the steps.
@@ -110,7 +110,7 @@ def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
 
 
 def positive_precision(precision, scale):
-    """Return precisions of which those of free parameters are negligible, not zero."""
+    """Return precisions; free parameters have a negligible one, not zero."""
     return np.where(precision > 0, precision, FREE * scale)
 
 

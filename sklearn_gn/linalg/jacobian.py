@@ -162,7 +162,7 @@ def _times(inputs, matrix):
 
 
 def pieces(parts):
-    """J in pieces of columns, a list of functions each of which makes one.
+    """J in pieces of columns: a list of functions that make one each.
 
     The further parameters come last.
     """

@@ -1,4 +1,4 @@
-r"""Gauss-Newton matrices of large networks, of which only products are formed.
+r"""Products with Gauss-Newton matrices of large networks, never formed themselves.
 
 The network is one of layers with a linear term and a squared loss,
 

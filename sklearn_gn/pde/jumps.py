@@ -276,7 +276,7 @@ def _shared_places(domain, *conditions):
 
 
 def _where_parts_meet(problem, first, second, rng, default_network):
-    """A message on the largest disagreement where parts meet, one of which is flat."""
+    """A message on the largest disagreement where a flat part meets another."""
     domain, at_start = problem.domain, isinstance(second[1], Initial)
     conditions = first[1], second[1]
     places, *sides = _common_points(domain, *conditions, rng)

@@ -1,8 +1,8 @@
 """Functions whose derivatives at one point are known.
 
-A residual asks for the same few derivatives of a network many times over, each of which
-automatic differentiation would trace again. Where they are known at the very point that
-the residual was given, operators take them as they are; wherever else a field is
+A residual asks for the same few derivatives of a network many times over; automatic
+differentiation would trace each of them again. Where they are known at the very point
+that the residual was given, operators take them as they are; wherever else a field is
 evaluated, and however else it is differentiated, they differentiate a function.
 
 A statement is looked at through the residuals of plane waves, whose derivatives are

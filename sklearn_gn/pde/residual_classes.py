@@ -352,7 +352,7 @@ def traced_class(problem, name, function, n_points=1, n_data=0, weight=1.0):
 
 @dataclass(frozen=True)
 class OnSomeAxes:
-    """A residual of outputs of which some depend on some of the axes only.
+    """A residual of outputs, where some depend on some of the axes only.
 
     Those are taken at the point with its other axes in the middle of the domain. A row
     has the points themselves first, then those of each set of axes.

@@ -1,4 +1,4 @@
-"""Shapes of which domains are made: boxes, balls, and outlines in the plane."""
+"""Shapes that domains are made of: boxes, balls, and outlines in the plane."""
 
 import math
 from collections.abc import Sequence

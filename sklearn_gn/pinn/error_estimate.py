@@ -20,8 +20,8 @@ is damped. They need not explain the residuals of each other: where an equation 
 errors grow, such as ahead of a front, the error comes from a small part of the
 residuals, and the rest may be noise.
 
-The sums ``J^T J`` lose the changes that residuals hardly see, of which most of a small
-error may consist. Triangular factors of J keep them, and take longer: they are used for
+The sums ``J^T J`` lose the changes that residuals hardly see, and a small error may
+consist of these. Triangular factors of J keep them, and take longer: they are used for
 ``error_estimate_``, not within a fit, if the halves agree; on more points where it
 takes these to agree.
 """
@@ -287,7 +287,7 @@ def _least_squares(factor):
 
 
 def _with_rows(factor, rows, n_triangular=0):
-    """Triangular factor of more rows, of which the last ones may be a triangle."""
+    """Triangular factor of more rows; the last ones may be a triangle."""
     n_columns = math.isqrt(len(factor))  # of a block
     return np.triu(lapack.dtpqrt(n_triangular, n_columns, factor, rows)[0])
 

@@ -1,13 +1,13 @@
 r"""The solution that a network stands for: values, derivatives, errors, error bars.
 
-The error bars are those of the delta method.
+The error bars come from the delta method.
 Near the minimum the parameters answer a change e of the residuals by ``-J^+ e``, with
 ``J^+ = (J^T J + lambda I)^-1 J^T``. Here lambda is at rounding level: the damping of
 the last steps is not part of what is minimised, and would make the bars too short.
 
 Residuals of observations vary by their noise, estimated from the misfit of each output;
-those of an equation are taken to vary by what they are on points that were not trained
-on. What follows for a prediction or a coefficient with the derivative t in the
+residuals of an equation are taken to vary by their size on points that were not
+trained on. What follows for a prediction or a coefficient with the derivative t in the
 parameters is the standard deviation ``|t^T J^+ diag(s)|``.
 
 Observations count by their weights: one of weight two is two observations of the same

@@ -64,7 +64,7 @@ def unknown_functions(problem, observed, n_equations):
 
 
 class Waves(NamedTuple):
-    """Cosines and sines of which the changes of the outputs are sums."""
+    """Cosines and sines that add up to the changes of the outputs."""
 
     numbers: tuple  # arrays (k, d), one for each output: angles a unit of length
     center: np.ndarray  # (d,)

@@ -129,7 +129,7 @@ def solve(columns, y, weight, space=None):
 
 
 def _triangle(matrix):
-    """Return the triangular factor; that of a long matrix from those of its parts."""
+    """Return the triangular factor; a long matrix is factored in parts first."""
     n, p = matrix.shape[-2:]
     size = max(BLOCK_ROWS, 4 * p)
     if n < 2 * size:

@@ -435,7 +435,7 @@ def residuals_in_order(problem, knots):
 
 
 def _is_structured(problem, knots):
-    """Return of which series the residuals of neighbouring rows are correlated."""
+    """Return for each series whether residuals of neighbouring rows are correlated."""
     residual = residuals_in_order(problem, knots)
     together = np.sum(residual[:, 1:] * residual[:, :-1], axis=(1, 2))
     square = np.sum(residual**2, axis=(1, 2))

@@ -1,4 +1,4 @@
-r"""How many breakpoints: criteria, of which some need the fits, and cross-validation.
+r"""How many breakpoints: criteria, some of them by the fits, and cross-validation.
 
 A breakpoint is the best of many positions, and noise alone has a best one too: of few
 rows it lowers the sum of squares by more than "bic" charges. As the position moves, the

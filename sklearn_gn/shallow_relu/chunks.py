@@ -2,7 +2,7 @@
 
 Units and first networks come from a sample of the rows, and the networks are fitted to
 it first. The last start of the fit goes on from the best of them with sums over all
-rows, each of which goes through the chunks once. Of six iterations on a few rows, after
+rows; each sum goes through the chunks once. Of six iterations on a few rows, after
 which a fit in memory chooses among its starts, little is seen: where the penalties are
 those of the evidence, a sample finds good minima less often than all rows do, and each
 start is fitted to the end.

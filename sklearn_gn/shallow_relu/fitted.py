@@ -1,6 +1,6 @@
 """A fitted network: attributes in the user's units, and standard errors.
 
-Standard errors are those of the delta method: near its optimum the network is linear in
+Standard errors come from the delta method: near its optimum the network is linear in
 all parameters, and their covariance is that of the joint Gauss-Newton matrix. Under
 given penalties directions that the data do not determine are left out; where the
 evidence has chosen the penalties the covariance is the posterior one.

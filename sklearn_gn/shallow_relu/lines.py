@@ -439,7 +439,7 @@ def shared_starts(rows, most):
 
 
 class SizePath:
-    """Networks of several sizes, of which a criterion chooses one."""
+    """Networks of several sizes; a criterion chooses one."""
 
     def __init__(self, criterion, n_observations, scale):
         self.criterion, self.n_observations = criterion, n_observations

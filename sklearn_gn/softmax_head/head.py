@@ -89,7 +89,7 @@ def logits_of(X, coef, intercept):
 
 
 def batched_rows(X, label, kept, weight, batch_size, rng, dtype, n_devices=1):
-    """Put the rows ``kept`` in random order, in batches of which all are full.
+    """Put the rows ``kept`` in random order, in full batches.
 
     A row of more than twice the mean weight, such as a merged one, comes as several
     rows, which spread over the batches. Also returns the batch size, at most that of

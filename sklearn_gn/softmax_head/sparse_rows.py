@@ -134,7 +134,7 @@ class SparseRows:
         return out, largest
 
     def inner(self, one, other):
-        """Return the inner product of two combinations, of which one has its logits."""
+        """Return the inner product of two combinations, one with its logits."""
         if one.image is None:
             one, other = other, one
         found = np.vdot(one.image, other.rows) + one.bias @ other.bias

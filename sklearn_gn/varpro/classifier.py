@@ -251,7 +251,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
             ``convergence_log_["val_loss"]``, and is used by ``early_stopping``.
 
         y_val : array-like of shape (n_val_samples,), default=None
-            Validation labels, all of which occur in y.
+            Validation labels; all occur in y.
 
         Returns
         -------

@@ -1,7 +1,7 @@
 r"""The default: a committee of networks, the problem they are fitted to, and the fit.
 
 :func:`plan` chooses the networks, :func:`fit` makes the problem and runs :func:`init`
-and :func:`step`, of which each is a step of every member that has not ended. Members by
+and :func:`step`; each is a step of every member that has not ended. Members by
 the evidence take those of :mod:`sklearn_gn.bayes.evidence_gn`, which choose their
 penalties; wide members of a classifier take epochs of
 :mod:`sklearn_gn.varpro.wide_members`, beside them or alone.

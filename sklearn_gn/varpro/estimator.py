@@ -155,7 +155,7 @@ class _VarProNet(
         return units._replace(y_center=np.zeros(self._n_values(y)), y_scale=1.0)
 
     def _fit_network(self, X, rows, example, scaling, rng, n_rows, n_samples, **words):
-        """Fit one network to rows in the units of a scaling, of which X are some."""
+        """Fit one network to rows, X among them, in the units of a scaling."""
         from sklearn_gn.varpro.baselines import ALGORITHMS
         from sklearn_gn.varpro.problem import Model
         from sklearn_gn.varpro.training import Settings, batch_size

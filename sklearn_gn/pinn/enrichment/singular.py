@@ -397,7 +397,7 @@ def _aperiodic_ladder(s, at):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _member(k, s, at, ladder):
-    """F_k, of which the ladder has the derivatives, for quick compilation."""
+    """F_k with the derivatives of the ladder, for quick compilation."""
     del s, at
     return ladder[k]
 
