@@ -1,10 +1,15 @@
-"""Stories and notebooks: plain scripts, of one form, that hide nothing."""
+"""Examples run; stories and notebooks are plain scripts, of one form."""
 
 import ast
+import os
 import re
+import runpy
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -52,3 +57,32 @@ def test_the_quick_start_needs_what_the_extra_plot_has():
     imported = re.findall(r"^(?:import|from) (\w+)", code, re.M)
     assert imported
     assert set(imported) <= known
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.stem
+)
+def test_it_runs(path, tmp_path):
+    settings = os.environ | {"MPLBACKEND": "Agg"}
+    command = [sys.executable, path]
+    run = subprocess.run(
+        command, cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
+    )
+    if missing := re.search(r"ModuleNotFoundError: (.*)", run.stderr):
+        pytest.skip(missing[1])
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.slow
+def test_the_rates_of_the_epidemic_are_those_of_least_squares(monkeypatch, tmp_path):
+    """The counts also go with an epidemic that never happens: no fit may end there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    names = runpy.run_path(str(EXAMPLES / "stories" / "plot_epidemic.py"))
+    found = names["solver"].coefficients_
+    deviations = np.sqrt(np.diag(names["covariance"]))
+    for value, best, deviation in zip(
+        found.values(), names["reference"].x, deviations, strict=True
+    ):
+        assert abs(value - best) < deviation
