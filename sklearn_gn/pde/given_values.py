@@ -39,7 +39,7 @@ from sklearn_gn.pde.shapes import Box
 
 JUMP = 1e-3  # change of values, or of what they make, relative to their size
 ROUNDING = float(np.sqrt(np.finfo(float).eps))  # relative change that is none
-N_POINTS = 128  # of a domain, or of a part of its boundary, at which it is looked at
+N_POINTS = 256  # of a domain, or of a part of its boundary, at which it is looked at
 MANY_POINTS = 4096  # the same where small parts of it count
 _MOST = 4  # breaks
 _DIGITS = 10  # of a place, relative to the axis

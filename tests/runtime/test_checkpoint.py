@@ -393,7 +393,7 @@ def written(tmp_path_factory):
     path = tmp_path_factory.mktemp("written") / "fit.ckpt"
     make().set_callbacks(Checkpoint(path)).fit(X, y)
     content, (header, arrays) = path.read_bytes(), header_of(path)
-    assert (header["format"], header["version"]) == ("sklearn_gn checkpoint", 2)
+    assert (header["format"], header["version"]) == ("sklearn_gn checkpoint", 3)
     assert arrays
     middle = content.index(arrays["1"].tobytes())
     flipped = bytes([content[middle] ^ 1])
