@@ -407,7 +407,7 @@ def written(tmp_path_factory):
         "cut off": content[: len(content) // 2],
         "one bit": content[:middle] + flipped + content[middle + 1 :],
         "another archive": with_header(other, {"a": 1}, {}),
-        "a later version": with_header(other, {**header, "version": 3}, arrays),
+        "a later version": with_header(other, {**header, "version": 4}, arrays),
         "code": with_header(other, {**header, "snapshot": command}, {}),
     }
 

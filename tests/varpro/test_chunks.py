@@ -146,7 +146,8 @@ def test_error_bars_are_those_of_the_output_layer_on_all_rows():
     assert np.all(lower < upper)
 
 
-@pytest.mark.parametrize("n_classes", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("n_classes", [2, 3])
 def test_the_output_layer_is_that_of_logistic_regression_on_all_rows(n_classes):
     X, y, weight = data(n_classes=n_classes)
     model = classifier(class_weight={"a": 2.0})
