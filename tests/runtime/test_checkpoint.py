@@ -423,7 +423,7 @@ def test_other_files_are_refused(kind, written, tmp_path):
         make().set_callbacks(Checkpoint(path)).fit(*data())
     assert "resume=False to replace it" in str(e.value)
     if kind == "a later version":
-        assert "version 3 of the format, this is 2" in str(e.value)
+        assert "version 4 of the format, this is 3" in str(e.value)
 
 
 def test_a_damaged_file_is_refused_by_fit_and_can_be_replaced(written, tmp_path):
