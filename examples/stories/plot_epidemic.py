@@ -84,7 +84,8 @@ def state(equation):
 # satisfies the equations too, and a fit can end there: then ``noise_std_`` is as large
 # as the counts vary, and a warning says that the rates are not determined. So the data
 # come first: for twenty iterations the equations have a tenth of their size, and the
-# network learns the rise and fall of the counts before it learns why.
+# network learns the rise and fall of the counts before it learns why. This helps, but
+# not every start: ``random_state=0`` still ends in a minimum of its own, and says so.
 
 
 def data_first(u, t, R0, gamma):
@@ -92,7 +93,7 @@ def data_first(u, t, R0, gamma):
 
 
 problems = [(state(data_first), 20), state(epidemic)]
-solver = PINNSolver(problems, observed_outputs=[ill], random_state=0)
+solver = PINNSolver(problems, observed_outputs=[ill], random_state=1)
 solver.fit(day[:, None], share)
 solver.diagnose()
 
