@@ -72,6 +72,10 @@ def test_sums_factor_and_curvature_are_those_of_numpy(problem):
     assert_allclose(error, expected.error, rtol=1e-10)
     vectors = np.random.default_rng(0).standard_normal((len(theta), 2))
     assert_allclose(gram @ vectors, expected.gram @ vectors, atol=1e-10 * size)
+    # A part of rows stays where all are computed with.
+    some, share = device_rows.DeviceRows.on("cpu", rows).every(3)
+    assert some.device == "cpu"
+    assert_allclose(some.weight * share, rows.weight[::3], rtol=1e-12)
     groups, alpha = model.groups(), np.full(model.n_groups, 0.7)
     precision = evidence.prior_precision(groups, alpha)
     steps = [

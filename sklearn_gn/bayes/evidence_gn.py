@@ -143,8 +143,9 @@ def init_at(rows, net, options):
     return state._replace(criterion=-value / n_effective)
 
 
-def step(model, rows, state, options):
+def step(rows, state, options):
     """One accepted step at fixed penalties, then new penalties."""
+    model = state.net.model
     # 1. a step with the Gauss-Newton matrix at the present penalties
     found = accepted_step(model, rows, state, options)
     chooses = options.alpha is None and state.beta * NEARLY_EXACT < 1
@@ -353,9 +354,9 @@ def without_idle_features(rows, state, options):
     )
 
 
-def continued(model, rows, state):
+def continued(rows, state):
     """Return a state that goes on with the targets of other rows."""
-    sums = sums_at(model, state.theta, rows)
+    sums = sums_at(state.net.model, state.theta, rows)
     return state._replace(
         sums=sums, shift=1.0, waited=0, highest=-math.inf, criterion=math.inf
     )

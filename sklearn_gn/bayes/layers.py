@@ -202,10 +202,7 @@ class Layers(NamedTuple):
     def rows_of_matrix(self, rows):
         """Return the rows that the matrix is made of, every so-manyth of many."""
         every = len(rows.x) // self.n_rows_of_matrix(len(rows.x))
-        if every == 1:
-            return rows
-        some = type(rows)(*(a[::every] for a in rows))
-        return some._replace(weight=some.weight / np.sum(some.weight))
+        return rows if every == 1 else rows.every(every)[0]
 
     def _slope_of(self, parameters, x, y, weight):
         """Slope and loss of some rows."""

@@ -25,6 +25,12 @@ class Rows(NamedTuple):
     y: Any  # (m, q) targets, or probabilities of the classes
     weight: Any  # (m,), sum one
 
+    def every(self, k):
+        """Return every k-th row, with weights of sum one, and their share of these."""
+        x, y, weight = (array[::k] for array in self)
+        share = weight.sum()
+        return self._replace(x=x, y=y, weight=weight / share), share
+
 
 class RowsToDivide(Rows):
     """Rows in the memory of the host that a fit divides among devices."""

@@ -42,7 +42,7 @@ def init(rows, theta, options):
 
 def step(rows, state, options):
     """One accepted step at fixed penalties, then new penalties."""
-    return evidence_gn.step(options.layers, rows, state, options.evidence)
+    return evidence_gn.step(rows, state, options.evidence)
 
 
 REGRESSION = Algorithm("dngd", init, step, compiled=False)

@@ -62,10 +62,7 @@ def init(rows, nets, options):
         return evidence_gn.init_at(rows, *nets, options)
     every = -(-len(rows.x) // evidence_gn.SOME_ROWS)
     n_iterations = _TRIAL_ITERATIONS * min(every, _LONGER_TRIAL)
-    share, few = rows.weight[::every].sum(), rows
-    if every > 1:
-        x, y, weight = (a[::every] for a in rows)
-        few = rows._replace(x=x, y=y, weight=weight / share)
+    few, share = rows.every(every) if every > 1 else (rows, rows.weight.sum())
     few_options = options._replace(n_effective=share * options.n_effective)
     trials = [(evidence_gn.init_at(few, net, few_options), None) for net in nets]
     for n_best in (2, 1):
@@ -87,7 +84,7 @@ def init(rows, nets, options):
 
 def step(rows, state, options):
     """One accepted step at fixed penalties, then new penalties."""
-    state, report = evidence_gn.step(state.net.model, rows, state, options)
+    state, report = evidence_gn.step(rows, state, options)
     if options.alpha is not None:
         return state, report
     state, report = refined_if_due(rows, state, report, options)
@@ -176,5 +173,5 @@ EVIDENCE_GN = Algorithm("vpgn", init, step, compiled=False)
 ROBUST_GN = huber.robust(
     EVIDENCE_GN,
     lambda net, x: net.model.values(net.theta, x),
-    lambda rows, state: evidence_gn.continued(state.net.model, rows, state),
+    evidence_gn.continued,
 )

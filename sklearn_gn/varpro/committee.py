@@ -384,10 +384,8 @@ def _part(rows, every, options):
     """Return every so-manyth row, and the options of a fit to them."""
     if every == 1:
         return rows, options
-    some = type(rows)(*(array[::every] for array in rows))
-    weight = np.sum(some.weight)
-    options = options._replace(n_effective=options.n_effective * weight)
-    return some._replace(weight=some.weight / weight), options
+    some, share = rows.every(every)
+    return some, options._replace(n_effective=options.n_effective * share)
 
 
 def _next_round(rows, state, report, options):
@@ -491,8 +489,7 @@ def _run_after_step(rows, options, run):
     if run.report.stop is not None:
         return run
     some, of_some = _part(rows, run.every, options)
-    model = run.state.net.model
-    state, report = evidence_gn.step(model, some, run.state, of_some)
+    state, report = evidence_gn.step(some, run.state, of_some)
     run = run._replace(state=state, report=report)
     if state.criterion < run.lowest:
         run = run._replace(best=Member(state.net), lowest=state.criterion)
@@ -505,7 +502,7 @@ def _run_after_step(rows, options, run):
 def _again(rows, run):
     """The run of a member that goes on, with all rows or other targets."""
     return run._replace(
-        state=evidence_gn.continued(run.state.net.model, rows, run.state),
+        state=evidence_gn.continued(rows, run.state),
         lowest=math.inf,
         every=1,
         report=run.report._replace(stop=None),
