@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.data.row_checks import row_codes
 from sklearn_gn.data.rows_source import BLOCK_ROWS
 from sklearn_gn.linalg import factors
 
@@ -176,13 +177,11 @@ def _limits(X, y, weight, z, far, quartiles):
         center, scale = moments(clipped, weight)
         ends.append(outermost)
         near.append((clipped - center) / scale)
-    is_far, every = (
-        np.any(cells != np.clip(cells, *ends[0]), axis=1),
-        len(z) // BLOCK_ROWS,
-    )
-    others = np.flatnonzero(~is_far)[:: max(1, every)]
+    is_far = np.any(cells != np.clip(cells, *ends[0]), axis=1)
+    every = max(1, len(z) // BLOCK_ROWS)
+    others = np.flatnonzero(~is_far)[::every]
     some = np.concatenate([np.flatnonzero(is_far), others])
-    weight = np.where(is_far, weight, weight * max(1, every))[some]
+    weight = np.where(is_far, weight, weight * every)[some]
     z, t, weight = z[some], t[some], weight / np.sum(weight)
     near = [columns[some] for columns in near]
     bounded = z.copy()
@@ -242,8 +241,8 @@ def _left_out_densities(z, j, unit, target, weight):
 
 def _copies(X):
     """Return the numbers of features that are copies of others before them."""
-    columns = [column.tobytes() for column in X.T]
-    return [j for j, column in enumerate(columns) if columns.index(column) < j]
+    _, first = np.unique(row_codes(X.T, X.T[:, :0]), return_index=True)
+    return np.setdiff1d(np.arange(X.shape[1]), first)
 
 
 def moments(A, weight):
