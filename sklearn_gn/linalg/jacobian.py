@@ -236,11 +236,6 @@ def without_dense(parts):
     return [(part.layers, part.extra) for part in parts]
 
 
-def dense(parts):
-    """J itself, of shape (m, n)."""
-    return jnp.concatenate([piece() for piece in pieces(parts)], axis=1)
-
-
 def gramian(parts):
     """``J J^T`` of shape (m, m), from blocks of pairs of parts."""
     return _own_gramian(parts) if n_devices() == 1 else _divided_gramian(parts)

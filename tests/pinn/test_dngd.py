@@ -146,10 +146,15 @@ def setting(name, n_interior=9, n_boundary=6):
     return model, params, batches
 
 
+def dense(parts):
+    """J itself."""
+    return jnp.concatenate([piece() for piece in operators.pieces(parts)], axis=1)
+
+
 # What is traced in one test is used in others.
 jacobian_of = jax.jit(jacobian, static_argnames="model")
 residuals_of = jax.jit(residuals, static_argnames="model")
-dense_of = jax.jit(operators.dense)
+dense_of = jax.jit(dense)
 
 
 @pytest.mark.parametrize(
@@ -281,15 +286,15 @@ def test_laplacians_from_all_axes_are_exact_and_sparse_inputs_are_dense_ones():
 
     @jax.jit
     def find(params, batches, v):
-        expected, dense = jacobian(plain, params, batches)
+        expected, whole = jacobian(plain, params, batches)
         r, parts = jacobian(sparse, params, batches)
         products = (
-            operators.dense(parts),
+            dense(parts),
             operators.gramian(parts),
             operators.transposed(parts, y, params),
             operators.forward(parts, v),
         )
-        return r, expected, operators.dense(dense), products
+        return r, expected, dense(whole), products
 
     r, expected_r, expected, (found, gram, back, pushed) = find(params, (some,), v)
     np.testing.assert_allclose(r, expected_r, rtol=1e-10)
@@ -338,7 +343,7 @@ def test_jacobian_in_factors_is_that_of_finite_differences(name):
     @jax.jit
     def in_factors(parts, v, y):
         return (
-            operators.dense(parts),
+            dense(parts),
             operators.gramian(parts),
             operators.forward(parts, v),
             operators.transposed(parts, y, params),
@@ -368,7 +373,7 @@ def test_products_in_blocks_are_those_of_the_whole_jacobian(name, monkeypatch):
     @jax.jit
     def products(parts):
         return (
-            operators.dense(parts),
+            dense(parts),
             # Not the functions themselves, whose compiled forms have other blocks.
             operators.gramian(parts),
             operators.normal_matrix(parts),
