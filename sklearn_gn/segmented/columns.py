@@ -57,14 +57,13 @@ def fit_columns(model, prepared, options):
             for each, own in zip(prepared, size, strict=True)
         ]
         if kept is None:
-            found = find_breakpoints(model, scaled, options, shared=True)
-            ((t, path),), _, problem = found
+            ((t, path),), _, problem = find_breakpoints(
+                model, scaled, options, shared=True
+            )
         else:
             problem = problem_of(scaled, options).with_shared_breakpoints()
-            t = t[None]
-            t = behind_rows(problem, refine(problem, t, sum_of_squares(problem, t))[0])[
-                0
-            ]
+            moved, _ = refine(problem, t[None], sum_of_squares(problem, t[None]))
+            (t,) = behind_rows(problem, moved)
         knots, free = with_known(prepared[0], options, t)
         lines = least_squares.solve_design(options.form, rows, np.tile(knots, (q, 1)))
         noise = np.maximum(lines.rss / rows.weight[0].sum(), EXACT)

@@ -505,11 +505,8 @@ class SegmentedRegressor(
         for name in _NOT_OF_EVERY_FIT:
             vars(self).pop(name, None)
         self._fits, self._family = [fit for fit, *_ in features], family
-        self._date_kinds, self._parts, is_listed = (
-            kinds,
-            [],
-            preparation.is_listed(self),
-        )
+        self._date_kinds, self._parts = kinds, []
+        is_listed = preparation.is_listed(self)
         self._covariance = Covariance(self.covariance, self.hac_lags)
         self.autocorrelation_, self._redundancy = noise
         self.parameters_ = inference.parameter_table(self._fits, *self._all_names())
