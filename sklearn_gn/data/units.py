@@ -10,11 +10,11 @@ feature.
 """
 
 import math
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.data.row_checks import row_codes
 from sklearn_gn.data.rows_source import BLOCK_ROWS
 from sklearn_gn.linalg import factors
 
@@ -78,7 +78,10 @@ class Units(NamedTuple):
         with np.errstate(over="ignore"):
             limits = np.clip((limits - x_center) / x_scale, -_FAR, _FAR)
         if limited:  # copies count as constants
-            limits[:, _copies(X)] = 0
+            first: dict = {}  # the columns that are no copies, by their content
+            for j, column in enumerate(X.T):
+                if first.setdefault(blake2b(column.tobytes()).digest(), j) < j:
+                    limits[:, j] = 0
         y_center, y_scale = moments(y, weight)
         # Rounding of the mean would be a residual of its own.
         y_center = np.where(varies, y_center, y[0])
@@ -237,12 +240,6 @@ def _left_out_densities(z, j, unit, target, weight):
         variance = np.maximum(weight @ (share * squares), np.finfo(np.float64).tiny)
     density = np.log1p(squares / variance / _TAILS) * (_TAILS + 1) + np.log(variance)
     return -np.sum(density, axis=1) / 2
-
-
-def _copies(X):
-    """Return the numbers of features that are copies of others before them."""
-    _, first = np.unique(row_codes(X.T, X.T[:, :0]), return_index=True)
-    return np.setdiff1d(np.arange(X.shape[1]), first)
 
 
 def moments(A, weight):
