@@ -41,10 +41,11 @@ JUMP = 1e-3  # change of values, or of what they make, relative to their size
 ROUNDING = float(np.sqrt(np.finfo(float).eps))  # relative change that is none
 N_POINTS = 256  # of a domain, or of a part of its boundary, at which it is looked at
 MANY_POINTS = 4096  # the same where small parts of it count
-_MOST = 4  # breaks
+MOST = 4  # breaks along an axis that are followed
 _DIGITS = 10  # of a place, relative to the axis
 _ORDERS = {Dirichlet: 0, Neumann: 1, Robin: 1}  # of the derivative that is given
-_PARTS, _CUTS = 16, 8  # of a segment, of which the steepest one is cut again
+_PARTS, _CUTS = 16, 10  # of a segment, of which the steepest one is cut again
+PLACE = float(_PARTS) ** (1 - _CUTS)  # clear of where a jump is, relative to the axis
 
 
 def faces_of(domain, condition):
@@ -174,12 +175,13 @@ def initial_breaks(problem):
     starts = _initial_conditions(problem)
     if not starts or any(condition.order for condition in starts):
         return ()
+    problem.residual_classes()  # which what is compiled below cannot make
     domain = problem.domain
     axis = 1 - domain.axes.index(domain.time)
     period = float(np.ptp(domain.bounds[axis]))
     if not _is_periodic(problem, axis):
         period = math.inf
-    found = _places(problem, axis, starts)[:_MOST]
+    found = _places(problem, axis, starts)[:MOST]
     rates = _rates(problem, axis, [place for place, _ in found])
     breaks = tuple(
         Break(axis, place, order, of_place, period)
@@ -271,7 +273,7 @@ def _inside(problem, axis, order, unit):
 
     places, before, after = steepest_parts(values, ends[:-1], ends[1:])
     broken = np.abs(after - before).max(axis=1) > JUMP
-    if broken.sum() >= _MOST:  # values of a table
+    if broken.sum() >= MOST:  # values of a table
         return []
     digits = _DIGITS - math.ceil(math.log10(high - low))
     return sorted(set(map(float, np.round(places[broken, axis], digits) + 0.0)))

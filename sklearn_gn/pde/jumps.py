@@ -10,7 +10,7 @@ differentiates a coefficient that jumps.
 
 from contextlib import nullcontext
 from functools import partial
-from itertools import combinations, combinations_with_replacement, product
+from itertools import combinations, combinations_with_replacement, pairwise, product
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,9 @@ from sklearn_gn.pde.conditions import Dirichlet, Initial
 from sklearn_gn.pde.domains import Domain, draw
 from sklearn_gn.pde.given_values import (
     JUMP,
+    MOST,
     N_POINTS,
+    PLACE,
     ROUNDING,
     follows_jump,
     steepest_parts,
@@ -29,7 +31,9 @@ from sklearn_gn.pde.given_values import (
 )
 from sklearn_gn.pde.local_functions import in_numpy, points_of_row, wave_at
 from sklearn_gn.pde.operators import differentiated_values
+from sklearn_gn.pde.regions import regions_of
 from sklearn_gn.pde.residual_classes import named_parameters
+from sklearn_gn.pde.shapes import Box
 
 MOST_AXES = 6  # of conditions and residuals that are searched by themselves
 _NEIGHBOURS = 4  # of each point, to which chords lead
@@ -91,69 +95,119 @@ def check_fluxes(problem):
     the flux is continuous, unless a Condition on an interface does. What is
     differentiated along an axis jumps there for two smooth fields alike.
     """
-    domain, faces = problem.domain, [getattr(c, "on", None) for c in problem.conditions]
-    joined = any(isinstance(on, Domain) for on in faces)
-    if joined or problem.transform is not None or domain.dim > MOST_AXES:
-        return
+    domain = problem.domain
     X = jax.ShapeDtypeStruct((1, domain.dim), np.float64)
+    if not _is_searched(problem):
+        return
     with jax.enable_x64(True):
-        at_points = partial(_differentiated_at.__wrapped__, problem, None)
-        shapes = jax.eval_shape(at_points, X)
-    regions = [None] if problem.regions is None else range(len(problem.regions.parts))
+        at_points = partial(_equation_at.__wrapped__, problem, None, None)
+        shapes, _ = jax.eval_shape(at_points, X)
+    regions = problem.regions
+    if regions is not None:  # of pieces alone: what is cut where it jumps is refused
+        known = [coefficient.domains for coefficient in problem._interior[1]]
+        regions = regions_of(domain, known)
+    numbers = [None] if regions is None else range(len(regions.parts))
     differentiated = [k for k in range(domain.dim) if shapes[k].size]
-    for k, region in product(differentiated, regions):
-        place = _jump_along(problem, region, k)
-        if place is not None:
+    for k, number in product(differentiated, numbers):
+        places = _jumps_along(problem, regions, number, k, domain.bounds[k])
+        if len(places):
             raise ValueError(
                 "interior: the equation differentiates, along "
                 f"{domain.axes[k]!r}, a product with a coefficient that jumps at "
-                f"{_coordinates(domain, place)}, as in div(k * grad(u)) with k from "
-                "jnp.where, jnp.floor or a table. The derivative of the jump would be "
-                "left out, and nothing would keep the flux continuous there, so that "
-                "the solution would be another one. Write the coefficient as a "
-                "Piecewise, whose interfaces are known: see 'Two materials' in the "
+                f"{_coordinates(domain, places[0])}, as in div(k * grad(u)) with k "
+                "from jnp.where, jnp.floor or a table. The derivative of the jump "
+                "would be left out, and nothing would keep the flux continuous there, "
+                "so that the solution would be another one. Write the coefficient as "
+                "a Piecewise, whose interfaces are known: see 'Two materials' in the "
                 "user guide. Or make the step smooth, such as "
                 "a + (b - a) * jax.nn.sigmoid((x[0] - c) / width)."
             )
 
 
-def _jump_along(problem, region, k):
-    """A place (d,) at which what is differentiated along axis k jumps; or None."""
+def planes(problem, regions):
+    """The half domains above planes across axes at which the equation jumps.
+
+    Such is a load ``jnp.where(x[0] > 0.5, 1, 0)``. No term differentiates it, so that
+    outputs of their own on either side follow the solution.
+    """
+    halves, numbers = [], [None] if regions is None else range(len(regions.parts))
+    for k in range(problem.domain.dim) if _is_searched(problem) else ():
+        places, cuts = [], [problem.domain.bounds[k]]
+        while cuts and len(places) <= MOST:
+            (low, high), *cuts = cuts
+            width = ROUNDING * (high - low)
+            ends = low + width, high - width
+            X = [
+                _jumps_along(problem, regions, number, k, ends, True)[:, k]
+                for number in numbers
+            ]
+            X = np.sort(np.concatenate(X))
+            # Steps that are not across the axis are found at another place each.
+            _, first, counts = np.unique(
+                np.round(X / width), return_index=True, return_counts=True
+            )
+            found = X[first[counts > 1]]
+            places += found.tolist()
+            cuts += pairwise([low, *found, high]) if len(found) else []
+        for place in places if len(places) <= MOST else ():  # else values of a table
+            bounds = problem.domain.bounds.tolist()
+            bounds[k][0] = place
+            axes = zip(problem.domain.axes, map(tuple, bounds), strict=True)
+            halves.append(Box(time=None, **dict(axes)))
+    return halves
+
+
+def _is_searched(problem):
+    """Whether jumps of the equation are looked for, which no condition joins."""
+    joined = any(isinstance(getattr(c, "on", None), Domain) for c in problem.conditions)
+    searched = problem.transform is None and problem.domain.dim <= MOST_AXES
+    return searched and not joined
+
+
+def _jumps_along(problem, regions, number, k, ends, of_equation=False):
+    """Places (n, d) where what is differentiated along axis k, or all of it, jumps."""
     domain = problem.domain
     X = domain.sample(N_POINTS, np.random.RandomState(0))
+    step = PLACE * np.ptp(domain.bounds[k]) * np.eye(domain.dim)[k]
 
     def values(X):
-        found = _differentiated_at(problem, region, X)[k].reshape(len(X), -1)
+        differentiated, residuals = _equation_at(problem, regions, number, X)
+        found = residuals if of_equation else differentiated[k]
+        found = found.reshape(len(X), -1)
         inside = domain.contains(X) & np.isfinite(found).all(axis=1)
-        if region is not None:
-            inside &= problem.regions.numbers(X) == region
+        if number is not None:  # and clear of the others
+            for beside in (X - step, X + step):
+                inside &= regions.numbers(beside) == number
         return np.where(inside[:, None], found, np.nan)
 
     size = np.nanmax(np.abs(values(X)), axis=0, initial=np.finfo(float).tiny)
     low, high = X.copy(), X.copy()
-    low[:, k], high[:, k] = domain.bounds[k]
+    low[:, k], high[:, k] = ends
     places, before, after = steepest_parts(lambda X: values(X) / size, low, high)
-    jumps = np.abs(after - before).reshape(len(X), 2, -1) > JUMP
-    jumps = jumps.all(axis=1).any(axis=1)  # for both fields
-    return places[jumps.argmax()] if jumps.any() else None
+    jumps = np.abs(after - before).reshape(len(X), 3 if of_equation else 2, -1) > JUMP
+    without, both = jumps[:, 0], jumps[:, -2:].all(axis=1)
+    return places[((without & of_equation) | both).any(axis=1)]
 
 
-@partial(in_numpy, static_argnames=("problem", "region"))
-def _differentiated_at(problem, region, X):
-    """What the equation differentiates at points, of shape (n, 2, m) for each axis."""
+@partial(in_numpy, static_argnames=("problem", "regions", "number"))
+def _equation_at(problem, regions, number, X):
+    """What the equation differentiates along each axis, for two fields, and residuals.
+
+    Of shapes (n, 2, m) and (n, 3, k), of which the first residuals are without a field.
+    """
     interior, _ = problem._interior
     low, high = problem.domain.bounds.T
     q, within = len(problem.outputs), nullcontext
-    if region is not None:
-        mask = np.arange(len(problem.regions.parts)) == region
-        within = partial(problem.regions.within, mask)
+    if number is not None:
+        mask = np.arange(len(regions.parts)) == number
+        within = partial(regions.within, mask)
 
     def one(x, level, waves):
         known_at = partial(
             wave_at,
             vectors=np.full((q, 1), waves) * np.pi / (high - low),
-            cosines=np.ones(q),
-            sines=np.ones(q),
+            cosines=np.full(q, float(waves > 0)),
+            sines=np.full(q, float(waves > 0)),
             level=level,
         )
         points = points_of_row(jnp.broadcast_to(x, (interior.n_points, x.size)))
@@ -161,13 +215,18 @@ def _differentiated_at(problem, region, X):
         residual = partial(interior.function, fields, points, x[:0], problem.start)
         with within():
             found = differentiated_values(residual, points[0])
-        return [jnp.concatenate([*values, jnp.zeros(0)]) for values in found]
+            return [jnp.concatenate([*v, jnp.zeros(0)]) for v in found], residual()
 
-    def both(x):
-        pairs = zip(one(x, 3.0, 0.7), one(x, 4.0, 0.4), strict=True)
-        return [jnp.stack(pair) for pair in pairs]
+    def all_of(x):
+        (_, without), *both = (
+            one(x, level, waves)
+            for level, waves in ((0.0, 0.0), (3.0, 0.7), (4.0, 0.4))
+        )
+        pairs = zip(*(found for found, _ in both), strict=True)
+        residuals = jnp.stack([without, *(residual for _, residual in both)])
+        return [jnp.stack(pair) for pair in pairs], residuals
 
-    return jax.vmap(both)(X)
+    return jax.vmap(all_of)(X)
 
 
 # --- values of one condition that jump ------------------------------------------------

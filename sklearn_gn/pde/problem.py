@@ -27,6 +27,7 @@ from sklearn_gn.pde.coefficients import (
 from sklearn_gn.pde.conditions import BaseCondition, Points
 from sklearn_gn.pde.domains import Domain, unique
 from sklearn_gn.pde.given_values import exact_at, is_reference
+from sklearn_gn.pde.jumps import planes
 from sklearn_gn.pde.local_functions import LocalFunction
 from sklearn_gn.pde.operators import Field
 from sklearn_gn.pde.regions import (
@@ -304,7 +305,7 @@ class Problem:
 
     @cached_property
     def regions(self) -> Regions | None:
-        """The parts of the domain in which the equation's coefficients are smooth.
+        """The parts of the domain in which the equation is smooth as a function of x.
 
         None where there is only one, and in problems of time alone.
         """
@@ -315,7 +316,10 @@ class Problem:
         joined = joined and not isinstance(self.residual, RegionalResidual)
         if joined or not whole or self.n_laplacian_directions is not None:
             return None
-        found = regions_of(self.domain, self._interior[1])
+        known = tuple(coefficient.domains for coefficient in self._interior[1])
+        found = regions_of(self.domain, known)
+        if halves := planes(self, found):
+            found = regions_of(self.domain, (*known, *((half,) for half in halves)))
         if found is None:
             return None
         for axis in self.periodic:
@@ -362,7 +366,7 @@ class Problem:
     def _named_conditions(self):
         """Pairs of the names and the conditions, that of interfaces last."""
         named, every = {"interior": None}, self.conditions
-        if self.regions is not None:
+        if self.regions is not None and self._interface.rows:
             every = *every, self._interface
         for condition in every:
             named[unique(condition.name or condition.kind, named, "_{}")] = condition

@@ -42,7 +42,7 @@ from sklearn_gn.pde.domains import (
     product,
     select,
 )
-from sklearn_gn.pde.given_values import MANY_POINTS, N_POINTS
+from sklearn_gn.pde.given_values import MANY_POINTS, N_POINTS, PLACE
 from sklearn_gn.pde.local_functions import in_numpy
 from sklearn_gn.pde.operators import jump_of
 from sklearn_gn.pde.residual_classes import call, flat, named_parameters
@@ -137,9 +137,9 @@ def _faces(partitions, domain):
             yield piece, patch
 
 
-def regions_of(domain: Any, coefficients: Any) -> Regions | None:
-    """The regions of a domain, by coefficients; None where there is but one."""
-    partitions = tuple(dict.fromkeys(known.domains for known in coefficients))
+def regions_of(domain: Any, partitions: Any) -> Regions | None:
+    """The regions of a domain, by tuples of pieces; None where there is but one."""
+    partitions = tuple(dict.fromkeys(partitions))
     if not partitions:
         return None
     rng, step = np.random.RandomState(0), NUDGE * domain._size()
@@ -239,13 +239,13 @@ class RegionalResidual:
 
 
 class Row(NamedTuple):
-    """A residual of an interface."""
+    """A residual of an interface: the difference of two terms, or their sum."""
 
     level: int  # of derivatives, from the outermost one
     number: int  # of the equation
-    # Of the term on the second side, if both have terms of their own equations; 0 if
-    # the equation of the first side has the jump of what it differentiates.
-    sign: float
+    sign: float  # that of the second term, -1 where its equation has the other sign
+    # Terms of the field on either side; or else jumps with the coefficients of either.
+    natural: bool = False
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class Interface(BaseCondition):
 
     def n_data(self, dim: int) -> int:
         """Number of the data of a point."""
-        return dim + 2
+        return dim + 3
 
     def sample(self, domain: Any, n: int, rng: Any, method: Any = "sobol") -> Points:
         """Draw n points of all interfaces, of the same density."""
@@ -270,12 +270,14 @@ class Interface(BaseCondition):
         step = NUDGE * domain._size() * normals
         numbers = [self.regions.numbers(x) for x in (points - step, points + step)]
         sides = [points - NUDGE * step, points + NUDGE * step]
-        return Points(np.stack(sides, axis=1), np.column_stack([normals, *numbers]))
+        width = np.full(len(points), PLACE * domain._size())
+        data = np.column_stack([normals, width, *numbers])
+        return Points(np.stack(sides, axis=1), data)
 
     def __call__(self, fields: Any, points: Any, data: Any, coefficients: Any) -> Any:
         """Jumps at a point, of shape (k,)."""
         x, numbers = points[0], np.arange(len(self.regions.parts), dtype=data.dtype)
-        normal, sides = data[: x.size], data[x.size :]
+        normal, (width, *sides) = data[: x.size], data[x.size :]
 
         @contextmanager
         def on_side(k):
@@ -284,28 +286,33 @@ class Interface(BaseCondition):
 
         first, second = partial(on_side, 0), partial(on_side, 1)
 
+        # Coefficients are taken clear of the interface, fields next to it.
+        clear = x - width * normal, x + width * normal
+
         def value(y):  # of the side on which functions are evaluated
             k = _side.get()
-            return fields[k](points[k] + (y - x))
+            return fields[k](points[k] + (y - clear[k]))
 
         field = fields[0].derived(value, fields[0].outputs)
 
-        def residual(x):
-            return flat(call(self.equation, (field, x), coefficients), x)
+        def residual(y):
+            at = clear[_side.get()] + (y - x)
+            return flat(call(self.equation, (field, at), coefficients), y)
 
         def terms(level, side, other=None):
             with side():
                 return jump_of(residual, x, normal, level, other, self.linear)
 
         found, known = [], {}
-        for level, number, sign in self.rows:
-            key = level, bool(sign)
-            if key not in known and sign:
+        for level, number, sign, natural in self.rows:
+            key = level, natural
+            if key not in known and natural:
                 known[key] = terms(level, first), terms(level, second)
-            elif key not in known:
-                known[key] = terms(level, first, second), None
+            elif key not in known:  # by the coefficients of both: one may vanish
+                own, others = terms(level, first, second), terms(level, second, first)
+                known[key] = own / 2, others / 2
             own, others = known[key]
-            found.append(own[number] - sign * others[number] if sign else own[number])
+            found.append(own[number] - sign * others[number])
         return jnp.stack(found)
 
 
@@ -318,31 +325,34 @@ def interface_of(problem, regions):
     waves = np.pi * rng.standard_normal(shape) / np.ptp(low_high, axis=1)
     numbers = range(problem._interior[0].n_outputs)
 
-    def jumps(level, sign, waves, linear=False):
-        rows = tuple(Row(level, number, sign) for number in numbers)
-        known = replace(interface, rows=rows, linear=linear)
-        return _jumps_of_waves(problem, known, waves, *points)
+    def sizes(level, waves, natural=False, linear=False):  # (2, k), of both signs
+        rows = [Row(level, i, sign, natural) for sign in (1.0, -1.0) for i in numbers]
+        known = replace(interface, rows=tuple(rows), linear=linear)
+        found = _jumps_of_waves(problem, known, waves, *points)
+        return np.sum(found**2, axis=0).reshape(2, -1)
 
     counts, linear = np.zeros(len(numbers), int), True  # of levels of each equation
+    signs = []  # with which terms do not cancel
     for level in count(1):
-        found = jumps(level, 0.0, waves)
+        found = sizes(level, waves)
         if not found.any():
             break
-        counts[(found != 0).any(axis=0)] = level
-        linear &= np.allclose(found, jumps(level, 0.0, waves, True), rtol=NUDGE)
-    rows = [Row(k, i, 0.0) for i, n in enumerate(counts) for k in range(1, n + 1)]
+        counts[found.any(axis=0)] = level
+        signs.append(1.0 - 2 * found.argmax(axis=0))
+        linear &= np.allclose(found, sizes(level, waves, linear=True), rtol=NUDGE)
+    rows = [
+        Row(k, i, signs[k - 1][i])
+        for i, n in enumerate(counts)
+        for k in range(1, n + 1)
+    ]
     if isinstance(problem.residual, RegionalResidual):
         # Natural conditions have the coefficients of either side; the others, half of
         # them, are those of the solution. Equations may differ in their signs.
-        natural = [row for row in rows if 2 * row.level <= counts[row.number]]
         same = np.resize(waves[: len(problem.outputs)], shape)
-        for row in natural:
-            less, more = (
-                np.sum(jumps(row.level, sign, same)[:, row.number] ** 2)
-                for sign in (1.0, -1.0)
-            )
-            sign = -1.0 if less > more else 1.0
-            rows[rows.index(row)] = row._replace(sign=sign)
+        for j, (level, i, *_) in enumerate(rows):
+            if 2 * level <= counts[i]:
+                sign = 1.0 - 2 * sizes(level, same, natural=True)[:, i].argmin()
+                rows[j] = Row(level, i, sign, natural=True)
     return replace(interface, rows=tuple(sorted(rows)), linear=linear)
 
 

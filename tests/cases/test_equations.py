@@ -419,12 +419,7 @@ def test_kuramoto_sivashinsky():
     assert relative_error(model, X, solution.y[::4].ravel()) <= 1e-2, said
 
 
-KINK = pytest.mark.xfail(
-    **WRONG_VALUES, reason="1e-3 after a minute, though only w''' has a kink"
-)
-
-
-@pytest.mark.parametrize("by", ["Piecewise", pytest.param("where", marks=KINK)])
+@pytest.mark.parametrize("by", ["Piecewise", "where"])
 def test_beam_with_a_load_on_one_half(by):
     def load(x):
         return jnp.where(x[0] > 0.5, 1.0, 0.0)
