@@ -93,9 +93,9 @@ class BaseCondition:
     def faces(self, domain: Domain) -> tuple[str, ...]:
         """Names of the faces it holds on; none if points or a function say where."""
         on = self.where(domain)
-        if isinstance(on, str):
-            return tuple(domain.patches()) if on == "boundary" else (on,)
-        return on if isinstance(on, tuple) else ()
+        if on == "boundary":
+            return domain._faces_of_space()
+        return (on,) if isinstance(on, str) else on if isinstance(on, tuple) else ()
 
     def sample(
         self, domain: Domain, n: int, rng: np.random.RandomState, method: str = "sobol"

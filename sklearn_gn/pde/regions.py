@@ -126,8 +126,7 @@ class Regions:
 def _faces(partitions, domain):
     """Yield the pieces, each with the patches of its faces, along all axes."""
     for piece in dict.fromkeys(piece for domains in partitions for piece in domains):
-        whole, left = piece, domain.axes[piece.dim :]
-        patches = [*whole.patches().values(), *whole.patches(of_time=True).values()]
+        left, patches = domain.axes[piece.dim :], piece.patches().values()
         if left:
             bounds = domain.bounds[piece.dim :]
             named = dict(zip(left, map(tuple, bounds.tolist()), strict=True))

@@ -128,8 +128,8 @@ class Box(Domain):
         measure = float(np.log(high - low).sum())
         return whole(measure, self.dim, lambda u: low + (high - low) * u)
 
-    def patches(self, of_time: bool = False) -> Any:
-        """Faces of space, or the ends of time."""
+    def patches(self) -> dict[str, Patch]:
+        """The two ends of each axis."""
         inside, bounds = self.interior(), self.bounds
 
         def face(axis, side):
@@ -144,7 +144,6 @@ class Box(Domain):
         return {
             f"{name}={end}": face(axis, side)
             for axis, name in enumerate(self.axes)
-            if (name == self.time) == of_time
             for side, end in enumerate(("min", "max"))
         }
 
@@ -276,11 +275,10 @@ class Ball(Domain):
 
         return whole(self._log_measure(), self.dim + 1, place)
 
-    def patches(self, of_time: bool = False) -> Any:
+    def patches(self) -> dict[str, Patch]:
         """The sphere."""
         area = self._log_measure() + math.log(self.dim / self.radius)
-        sphere = whole(area, self.dim, lambda u: self._place(u, 1.0))
-        return {} if of_time else {"sphere": sphere}
+        return {"sphere": whole(area, self.dim, lambda u: self._place(u, 1.0))}
 
 
 # --- outlines in the plane -----------------------------------------------------------
@@ -359,7 +357,7 @@ class Polygon(Domain):
         box = Box(time=None, **dict(zip(self.axes, self.bounds, strict=True)))
         return select(box.interior(), lambda points, _: self.depth(points) >= 0)
 
-    def patches(self, of_time: bool = False) -> dict[str, Patch]:
+    def patches(self) -> dict[str, Patch]:
         """The edges."""
         corners = np.array(self.vertices)
         ends = np.roll(corners, -1, axis=0)
@@ -376,8 +374,7 @@ class Polygon(Domain):
             return whole(math.log(length), 1, place)
 
         edges = zip(corners, ends, strict=True)
-        named = {f"edge {k + 1}": segment(*edge) for k, edge in enumerate(edges)}
-        return {} if of_time else named
+        return {f"edge {k + 1}": segment(*edge) for k, edge in enumerate(edges)}
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -468,7 +465,7 @@ class Ellipse(Domain):
 
         return whole(math.log(math.pi * math.prod(self.radii)), 2, place)
 
-    def patches(self, of_time: bool = False) -> dict[str, Patch]:
+    def patches(self) -> dict[str, Patch]:
         """The ellipse itself, of constant density along it."""
 
         def place(uniforms):
@@ -480,7 +477,7 @@ class Ellipse(Domain):
             return np.array(self.center) + offset, normals, kept
 
         longest = math.log(2 * math.pi * max(self.radii))
-        return {} if of_time else {"ellipse": Patch(longest, 2, place)}
+        return {"ellipse": Patch(longest, 2, place)}
 
 
 def _check_plane(axes):

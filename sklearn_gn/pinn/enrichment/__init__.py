@@ -64,9 +64,6 @@ class PosedProblem(Problem):
     scale: tuple = ()
     added: dict = field(default_factory=dict)  # what was found, by family
 
-    def __reduce__(self):
-        return PosedProblem, self._arguments()
-
     @property
     def n_inputs(self):
         """Number of inputs of the network."""
