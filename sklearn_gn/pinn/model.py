@@ -98,7 +98,7 @@ class Features(NamedTuple):
 def network(model, params, x):
     """Outputs at one point, before hard constraints."""
     a, layers = model.problem.embedding(x), params.layers
-    waves = a[a.shape[0] - n_waves(model.problem) :]
+    waves = a[a.shape[0] - model.problem.n_functions :]
     if model.features is not None:
         a, layers = model.features(layers[:-1], a), layers[-1:]
     for k, matrix in enumerate(layers):
@@ -108,11 +108,6 @@ def network(model, params, x):
         if k < len(model.activations):
             a = activation_function(model.activations[k])(a)
     return a
-
-
-def n_waves(problem):
-    """Number of the last inputs, which the output layer has too."""
-    return getattr(problem, "n_functions", 0)
 
 
 def coefficients(problem, extra):
@@ -150,7 +145,7 @@ def start_parameters(rng, sizes, unknown, n_waves=0):
 
 def drawn_anew(rng, net, problem):
     """A newly drawn network of the layers of another, in its precision."""
-    waves, layers = n_waves(problem), net.layers
+    waves, layers = problem.n_functions, net.layers
     sizes = [len(layers[0]) - 1 - waves, *(matrix.shape[1] for matrix in layers)]
     new = start_parameters(rng, sizes, problem.unknown.values(), waves)
     return jax.tree.map(lambda leaf: leaf.astype(layers[0].dtype), new)

@@ -334,7 +334,7 @@ class SolutionMixin(PredictionIntervalMixin):
                     posterior.batches,
                     posterior.fresh,
                     self._draw_fresh if factored else None,
-                    in_units=not factored,
+                    of="solution" if factored else "in units",
                 )
             if self._window_points is not None:
                 return relative_error_in_windows(

@@ -39,7 +39,6 @@ from sklearn_gn.pinn.model import (
     coefficients,
     input_stack,
     local_field,
-    n_waves,
     network,
     propagate,
     scaled_axes,
@@ -216,7 +215,7 @@ def _stacks(model, class_model, batch):
         slopes = embedding(jnp.ones_like(x[0])) - embedding(jnp.zeros_like(x[0]))
         zeros = jnp.zeros(len(rows.second), x.dtype)
         return ScaledAxes(jax.vmap(embedding)(x), first, slopes[first], zeros)
-    if not (model.problem.periodic or n_waves(model.problem)):
+    if not (model.problem.periodic or model.problem.n_functions):
         return scaled_axes(embedding, x, rows)
     make = partial(input_stack, embedding, rows=rows, axes=batch.axes)
     return by_kind(jax.vmap(make)(x), rows)
@@ -229,7 +228,7 @@ def _is_sparse_stack(model, batch):
 def _by_rows(model, class_model, params, batch, taps=None):
     """Residuals (N, k) as they are, and the Stacks that the layers were given."""
     stacks, rows = _stacks(model, class_model, batch), class_model.rows
-    given = params.layers, stacks, rows, taps, n_waves(model.problem)
+    given = params.layers, stacks, rows, taps, model.problem.n_functions
     top, inputs = propagate(model.activations, *given)
     n, points, _ = batch.x.shape
     top = top.joined().reshape(n, points * rows.size, -1)
@@ -318,7 +317,7 @@ def _needing_more(model, classes, batches, extra, rng):
     """Yield the classes that need more than their rows, and residuals of a wave."""
     # Waves and singular functions, the last inputs, vary more than once.
     problem = model.problem
-    n_plain = problem.n_inputs - n_waves(problem)
+    n_plain = problem.n_inputs - problem.n_functions
     weights = rng.standard_normal((2 * n_plain + 1, problem.n_network_outputs))
     doubtful = [
         k

@@ -113,8 +113,8 @@ def test_the_errors_of_coefficients_are_estimated():
         solver.fit(t, y)
     found = solver._posterior
     with jax.enable_x64(True):
-        estimate = error_estimate.largest_error_estimate(
-            found.model, found.net, found.batches, found.fresh
+        estimate = error_estimate.relative_error_estimate(
+            found.model, found.net, found.batches, found.fresh, of="largest"
         )
     exact = np.hstack([np.exp(-t), 0.5 * (np.exp(-t) + np.exp(-3 * t))])
     difference = solver.predict(t) - exact
