@@ -11,15 +11,14 @@ would end at zero.
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.pde import Unknown
+from sklearn_gn.pde import Points, ResidualClass, Unknown
 from sklearn_gn.pde.given_values import N_POINTS, ROUNDING
-from sklearn_gn.pde.local_functions import constants, in_numpy, residuals_of_waves
+from sklearn_gn.pde.local_functions import constants, residuals_of_waves
+from sklearn_gn.pinn.solution import Outputs
 from sklearn_gn.pinn.windows import FEW_ITERATIONS
 
 _HEAVY = 100.0  # weight of the conditions meanwhile, lest the function becomes zero
@@ -89,15 +88,9 @@ def _transformed(problem, x):
     """Outputs (n, 3, q) where those of the network are zero, and far from it."""
     far = math.log(np.finfo(float).eps)
     raw = np.repeat([[0.0], [2 * far], [-2 * far]], len(problem.outputs), axis=1)
-    return _outputs(problem, raw, x)
-
-
-@partial(in_numpy, static_argnames="problem")
-def _outputs(problem, raw, x):
-    def one(x, raw):
-        return jnp.atleast_1d(problem.field(lambda _: raw)(x))
-
-    return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(x, raw)
+    kind = ResidualClass("outputs", Outputs(), 1, 1.0, len(problem.outputs))
+    points = Points(x[:, None], x[:, :0])
+    return residuals_of_waves(problem, kind, points, constants(raw, x.shape[1]))
 
 
 # --- what to say of the value that was found -----------------------------------------

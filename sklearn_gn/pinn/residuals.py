@@ -249,25 +249,25 @@ class Observed:
     entries: tuple
 
     def __call__(self, fields, points, data, coefficients):
-        """Misfit at a point, of shape (k,)."""
-        values = self.values(fields[0], points[0], coefficients)
+        """Misfit at a point, of shape (k,); without data what is observed there."""
+        field, x = fields[0], points[0]
+        outputs = jnp.atleast_1d(field(x))
+        if any(map(callable, self.entries)):
+            values = [
+                flat(call(entry, (field, x), coefficients), x)
+                if callable(entry)
+                else outputs[entry][None]
+                for entry in self.entries
+            ]
+            values = jnp.concatenate(values)
+        else:
+            values = outputs[np.array(self.entries)]
+        if not data.size:
+            return values
         given, factors = jnp.split(data, [len(self.entries)])
         missing = jnp.isnan(given)
         misfits = jnp.where(missing, 0, values - jnp.where(missing, 0, given))
         return factors * misfits if factors.size else misfits
-
-    def values(self, field, x, coefficients):
-        """What is observed at a point, without noise, of shape (k,)."""
-        outputs = jnp.atleast_1d(field(x))
-        if not any(map(callable, self.entries)):
-            return outputs[np.array(self.entries)]
-        values = [
-            flat(call(entry, (field, x), coefficients), x)
-            if callable(entry)
-            else outputs[entry][None]
-            for entry in self.entries
-        ]
-        return jnp.concatenate(values)
 
 
 # --- which derivatives of the network a residual depends on --------------------------
