@@ -52,21 +52,15 @@ class LocalFunction(NamedTuple):
         return LocalFunction(function, self.point, derivative, self.order - order)
 
 
-def followed_by(function, linear, offset=None):
-    """``offset + linear(function(x))`` as a function of x; the offset is repeated."""
+def followed_by(function, linear):
+    """``linear(function(x))`` as a function of x."""
 
-    def moved(value):
-        if offset is None:
-            return value
-        return np.resize(offset, value.shape).astype(value.dtype) + value
+    def value(x):
+        return linear(function(x))
 
-    def derivative(axes):
-        found = linear(function.derivative(axes))
-        return found if axes else moved(found)
-
-    value = lambda x: moved(linear(function(x)))  # noqa: E731
     if not isinstance(function, LocalFunction):
         return value
+    derivative = lambda axes: linear(function.derivative(axes))  # noqa: E731
     return function._replace(function=value, derivative=derivative)
 
 

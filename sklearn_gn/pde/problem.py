@@ -242,14 +242,22 @@ class Problem:
         return jnp.concatenate([plain, jnp.cos(angle), jnp.sin(angle)])
 
     def field(self, function: Callable[..., Any], directions: Any = None) -> Field:
-        """The field of a network, after the transform.
+        """The field of a network, in physical units and after the transform.
 
         ``function`` maps a point to the raw outputs of the network, of each region.
         Laplacians are estimated from the axes ``directions``; if None, they are exact.
         """
         q, transform = len(self.outputs), self.transform
 
-        def outputs(raw, x):  # those of the region of the point
+        def outputs(raw, x, is_value=True):
+            if self.scale:  # of each region
+                raw = jnp.ravel(raw)
+                scale, center = (
+                    np.resize(units, raw.shape).astype(raw.dtype)
+                    for units in (self.scale, self.center)
+                )
+                raw = center + scale * raw if is_value else scale * raw
+            # Those of the region of the point.
             if jnp.shape(raw) not in ((), (q,)) and self.regions is not None:
                 mask, every = present_region(), jnp.reshape(raw, (-1, q))
                 mask = self.regions.masks(x[None])[0] if mask is None else mask
@@ -267,7 +275,7 @@ class Problem:
             return found
 
         def derivative(axes):
-            return outputs(function.derivative(axes), function.point)
+            return outputs(function.derivative(axes), function.point, not axes)
 
         known: Any = value
         plain = transform is None and not self._projections
