@@ -124,6 +124,15 @@ def warning_of_other_values(solver):
     if number == 0:
         is_zero = np.abs(values).max() <= _CONSTANT
         return _ZERO_IS_ONE.format(", ".join(found)) if is_zero else ""
+
+    def changes_sign():  # though no transform tells the sign at each point
+        size = _SMALL * np.abs(values).max(axis=0)
+        changes = np.any((values.min(axis=0) < -size) & (values.max(axis=0) > size))
+        if not changes or problem.transform is None:
+            return changes
+        raw = _transformed(problem, x)
+        return not np.all((raw >= 0).all(axis=1) | (raw <= 0).all(axis=1))
+
     far = [
         f"{name} = {np.array2string(np.asarray(found[name]), precision=4)}"
         for name, known in problem.unknown.items()
@@ -131,7 +140,7 @@ def warning_of_other_values(solver):
     ]
     if far and np.ptp(values, axis=0).max() <= _CONSTANT * np.abs(values).max():
         kind = "is constant"
-    elif far and _changes_sign(values, problem, x):
+    elif far and changes_sign():
         kind = (
             "changes its sign inside the domain, which that of the lowest eigenvalue "
             "mostly does not"
@@ -169,13 +178,3 @@ _OTHERS_ARE = (
     "This one {}. If you wanted another one, begin near its value, Unknown(initial), "
     "or state what singles it out, such as a transform that is positive."
 )
-
-
-def _changes_sign(values, problem, x):
-    """Whether values do, though no transform tells the sign at each point."""
-    size = _SMALL * np.abs(values).max(axis=0)
-    changes = np.any((values.min(axis=0) < -size) & (values.max(axis=0) > size))
-    if not changes or problem.transform is None:
-        return changes
-    raw = _transformed(problem, x)
-    return not np.all((raw >= 0).all(axis=1) | (raw <= 0).all(axis=1))

@@ -303,7 +303,11 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
     units = _units(problem, pairs, axes)
     for slopes in _slopes(model, classes, few, tops, extra):
         slopes = np.asarray(slopes)  # (N, k, P, C, q)
-        sizes.append(_usual_sizes(units[:, None] * slopes))
+        with np.errstate(over="ignore"):
+            squares = np.sum((units[:, None] * slopes) ** 2, axis=(2, 3, 4))
+        # By medians: near a singular place they are huge.
+        usual = np.median(squares, axis=0)
+        sizes.append(np.sqrt(np.where(usual > 0, usual, squares.mean(axis=0))))
         slopes = np.moveaxis(slopes, 3, 0).reshape(full.size, -1)
         found.append(_rows_from_slopes(slopes, pairs, dim))
     classes = tuple(map(ClassModel, kinds, found))
@@ -337,14 +341,6 @@ def _needing_more(model, classes, batches, extra, rng):
         size = np.nanmax(np.abs(true), initial=0.0)
         if not np.allclose(fast, true, rtol=ROUNDING, atol=ROUNDING * size):
             yield k, true
-
-
-@np.errstate(over="ignore")
-def _usual_sizes(slopes):
-    """Sizes of residuals, by medians: near a singular place they are huge."""
-    squares = np.sum(slopes**2, axis=(2, 3, 4))
-    medians = np.median(squares, axis=0)
-    return np.sqrt(np.where(medians > 0, medians, squares.mean(axis=0)))
 
 
 def _units(problem, pairs, axes):

@@ -144,7 +144,12 @@ class Form(NamedTuple):
 
     def solution(self, noise, deviations, lengths):
         """Amplitudes, a root of their covariance, and minus the log evidence."""
-        parts = map(_precisions, self.numbers, self.n_axes, deviations, lengths)
+        # Inverse prior variances of the cosines, then the sines, of each function.
+        parts, every = [], (self.numbers, self.n_axes, deviations, lengths)
+        for numbers, n_axes, deviation, length in zip(*every, strict=True):
+            shares = (5 / length**2 + numbers) ** (-(5 + n_axes) / 2)
+            shares = np.where(numbers > 0, shares / shares[numbers > 0].sum(), _MEAN)
+            parts.append(np.tile(1 / (deviation**2 * shares), 2))
         told = self.slopes / noise
         matrix, right = told.T @ told, told.T @ self.misfits / noise
         coefficients = np.full(
@@ -177,13 +182,6 @@ class Form(NamedTuple):
         options = {"xatol": 0.02, "fatol": 0.01}
         best = minimize(cost, start, method="Nelder-Mead", options=options).x
         return self.solution(*prior(best))[:2]
-
-
-def _precisions(numbers, n_axes, deviation, length):
-    """Inverse prior variances of the cosines, then the sines, of a function."""
-    shares = (5 / length**2 + numbers) ** (-(5 + n_axes) / 2)
-    shares = np.where(numbers > 0, shares / shares[numbers > 0].sum(), _MEAN)
-    return np.tile(1 / (deviation**2 * shares), 2)
 
 
 # --- the error bars ------------------------------------------------------------------
