@@ -37,7 +37,7 @@ from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Periodic, Rob
 from sklearn_gn.pde.domains import AT_ONCE
 from sklearn_gn.pde.local_functions import (
     LocalFunction,
-    followed_by,
+    combined,
     in_numpy,
     points_of_row,
 )
@@ -429,7 +429,7 @@ def slopes_of_equation(problem, points, at_start=False):
 
         function = LocalFunction(polynomial, point, derivative, 4)
         if q == 1:
-            function = followed_by(function, lambda outputs: outputs[0])
+            function = combined(lambda outputs: outputs[0], function)
         field = Field(function, domain.axes, domain.time, problem.outputs)
         kind = problem.residual_classes()[0]
         return kind.function((field,), (point,), x[:0], problem.start)

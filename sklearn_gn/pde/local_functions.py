@@ -43,25 +43,20 @@ class LocalFunction(NamedTuple):
         """Value at a point."""
         return self.derivative(()) if x is self.point else self.function(x)
 
-    def differentiated(self, function, derivatives, order=1):
-        """A function of derivatives: ``derivatives(axes)`` are those it is made of."""
 
-        def derivative(axes):
-            return derivatives(lambda *more: self.derivative((*axes, *more)))
-
-        return LocalFunction(function, self.point, derivative, self.order - order)
-
-
-def followed_by(function, linear):
-    """``linear(function(x))`` as a function of x."""
+def combined(linear, *functions):
+    """``linear(f(x), g(x), ...)`` as a function of x."""
 
     def value(x):
-        return linear(function(x))
+        return linear(*(function(x) for function in functions))
 
-    if not isinstance(function, LocalFunction):
+    def derivative(axes):
+        return linear(*(function.derivative(axes) for function in functions))
+
+    if not all(isinstance(function, LocalFunction) for function in functions):
         return value
-    derivative = lambda axes: linear(function.derivative(axes))  # noqa: E731
-    return function._replace(function=value, derivative=derivative)
+    order = min(function.order for function in functions)
+    return LocalFunction(value, functions[0].point, derivative, order)
 
 
 def in_numpy(function, **arguments):

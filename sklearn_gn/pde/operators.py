@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.pde.coefficients import holding, within_pieces
-from sklearn_gn.pde.local_functions import UNROLLED, LocalFunction, followed_by
+from sklearn_gn.pde.local_functions import UNROLLED, LocalFunction, combined
 
 _AXES_AT_ONCE = 64  # directions differentiated in one batch: bounds the memory
 _differentiated: ContextVar[list | None] = ContextVar("differentiated", default=None)
@@ -89,7 +89,7 @@ class Field:
 
     def linear_image(self, linear: Callable[..., Any], outputs: Any = None) -> "Field":
         """A field of a linear function of the values."""
-        return self.derived(followed_by(_known(self) or self, linear), outputs)
+        return self.derived(combined(linear, _known(self) or self), outputs)
 
     def axis(self, name: str | int) -> int:
         """Index of an axis, given by name or index."""
@@ -340,11 +340,8 @@ def laplacian(u: Field) -> Field:
 
     known = _known(u, 2, u.space)
     if u.directions is None and known is not None:
-        trace = known.differentiated(
-            trace,
-            lambda known: reduce(operator.add, (known(i, i) for i in u.space)),
-            order=2,
-        )
+        seconds = (derivative_along(derivative_along(known, i), i) for i in u.space)
+        trace = combined(lambda *terms: reduce(operator.add, terms), *seconds)
     return u.derived(trace, u.outputs)
 
 
@@ -465,21 +462,18 @@ def derivative_along(function, index):
         return jump(function, x, direction)
 
     known = _known(function, 1)
-    if known is not None and isinstance(index, Integral):
-        return known.differentiated(derivative, lambda known: known(index))
-    return derivative
+    if known is None or not isinstance(index, Integral):
+        return derivative
+    at_point = lambda axes: known.derivative((*axes, index))  # noqa: E731
+    return LocalFunction(derivative, known.point, at_point, known.order - 1)
 
 
 def _gradient(function, indices):
-    def slopes(x):
-        return _for_each(lambda i: derivative_along(function, i)(x), indices)
-
     known = _known(function, 1, indices)
     if known is None:
-        return slopes
-    return known.differentiated(
-        slopes, lambda known: jnp.stack([known(i) for i in indices], axis=-1)
-    )
+        return lambda x: _for_each(lambda i: derivative_along(function, i)(x), indices)
+    slopes = (derivative_along(known, i) for i in indices)
+    return combined(lambda *slopes: jnp.stack(slopes, axis=-1), *slopes)
 
 
 def _for_each(function, indices):
