@@ -95,7 +95,8 @@ class BaseCondition:
         on = self.where(domain)
         if on == "boundary":
             return domain._faces_of_space()
-        return (on,) if isinstance(on, str) else on if isinstance(on, tuple) else ()
+        on = (on,) if isinstance(on, str) else on
+        return on if isinstance(on, tuple) else ()
 
     def sample(
         self, domain: Domain, n: int, rng: np.random.RandomState, method: str = "sobol"

@@ -20,6 +20,7 @@ import numpy as np
 from scipy.stats import qmc
 
 from sklearn_gn._typing import Array
+from sklearn_gn.arrays.libraries import namespace
 
 METHODS = ("sobol", "halton", "uniform")
 AT_ONCE = 2**20  # numbers of points drawn, or looked at, at a time
@@ -154,9 +155,8 @@ class Domain:
         Lowest and highest values along the axes.
     """
 
-    # A kind of domain has these, and ``depth(X)``, a distance to the boundary that is
-    # negative outside; ``interior()``, the patch of the whole; ``patches()``, those of
-    # the faces by their names.
+    # A kind of domain has these, and ``interior()``, the patch of the whole, and
+    # ``patches()``, those of the faces by their names.
     axes: tuple[str, ...]
     time: str | None
     bounds: Array
@@ -189,6 +189,11 @@ class Domain:
     def _faces_of_space(self):
         ends = (f"{self.time}=min", f"{self.time}=max")
         return tuple(name for name in self.patches() if name not in ends)
+
+    def depth(self, X: Array) -> Array:
+        """Distance to the boundary, negative outside; here that of the bounding box."""
+        low, high = self.bounds.T[:, None]
+        return namespace(X).minimum(X - low, high - X).min(axis=1)
 
     def contains(self, X: Array) -> Array:
         """Which points (n, d) lie in the domain or on its boundary, up to rounding."""
@@ -276,11 +281,6 @@ def set_fields(instance, **values):
     """Set attributes of a frozen instance."""
     for name, value in values.items():
         object.__setattr__(instance, name, value)
-
-
-def namespace(X):
-    """The module of an array: numpy or jax.numpy."""
-    return X.__array_namespace__()
 
 
 def _chosen(predicate, points):
@@ -549,11 +549,6 @@ class PointCloud(Domain):
         if n < len(chosen):
             chosen = np.sort(rng.choice(len(chosen), n, replace=False))
         return self.points_on_it[chosen], self.normals[chosen]
-
-    def depth(self, X: Array) -> Array:
-        """Depth in the bounding box."""
-        low, high = self.bounds.T[:, None]
-        return namespace(X).minimum(X - low, high - X).min(axis=1)
 
     def interior(self) -> Patch:
         """The points inside, each as likely as the others."""

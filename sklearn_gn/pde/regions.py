@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.pde.coefficients import (
     Piecewise,
     holding,
@@ -38,7 +39,6 @@ from sklearn_gn.pde.domains import (
     draw,
     join,
     measured,
-    namespace,
     product,
     select,
 )

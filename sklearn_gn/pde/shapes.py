@@ -10,11 +10,11 @@ import numpy as np
 from scipy.special import gammaln, ndtri
 
 from sklearn_gn._typing import Array
+from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.pde.domains import (
     Domain,
     Patch,
     axes_of_space,
-    namespace,
     select,
     set_fields,
     whole,
@@ -116,11 +116,6 @@ class Box(Domain):
         if self.time != ("t" if "t" in self.axes else None):
             words.append(f"time={self.time!r}")
         return f"Box({', '.join(words)})"
-
-    def depth(self, X: Array) -> Array:
-        """Distance to the nearest face, negative outside."""
-        low, high = self.bounds.T[:, None]
-        return namespace(X).minimum(X - low, high - X).min(axis=1)
 
     def interior(self) -> Patch:
         """The patch of the whole box."""

@@ -80,7 +80,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     chooses_penalties = chooses_penalties and chooses_weight and is_dngd
     is_free = chooses_network and solver.loss_weights == "auto"
     is_free = is_free and (chooses_weight or not observed)
-    # The problem: network, residual classes, settings.
+    # The problem: its network and its residual classes.
     is_resumed = solver.warm_start and hasattr(solver, "_fitted")
     plain = is_dngd and not (stages or is_resumed or observed)
     is_eigen = False
@@ -122,17 +122,17 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         of_one_size=is_free,
     )
     rows = all_models[-1].classes[0].rows
-    if names and set(names) <= {"relu", "identity"} and rows is not None:
-        if rows.second:
-            raise ValueError(
-                f"activation={min(names)!r} has no second derivatives, and the "
-                "equation contains some: set activation='tanh' or 'sin'."
-            )
+    if names and set(names) <= {"relu", "identity"} and rows and rows.second:
+        raise ValueError(
+            f"activation={min(names)!r} has no second derivatives, and the equation "
+            "contains some: set activation='tanh' or 'sin'."
+        )
     if chooses_network and not stages:
         all_models = (windows.with_windows(*all_models, observed),)
     model = all_models[-1]
+    # Whether classes count in units of their sizes: in a free fit, or far apart.
     counts_in_units = solver.loss_weights == "scaled"
-    if solver.loss_weights == "auto":  # in a free fit, or where sizes are far apart
+    if solver.loss_weights == "auto":
         apart = are_apart(np.array([kind.size for kind in model.classes]))
         counts_in_units = (is_free or apart) and switches.on("pinn.balance")
     if observed and counts_in_units:
@@ -145,14 +145,11 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
 
         regression.fit(solver, model, start, data, seed)
         return solver
-    growth, sampler = (
-        None,
-        iteration.Sampler(*control.FEW_POINTS, "sobol", solver.dtype, False),
-    )
+    # The points, and what may grow.
+    growth, points, sampling = None, control.FEW_POINTS, "sobol"
     if problem is not None:
-        given = solver.n_interior, solver.n_boundary
+        given, sampling = (solver.n_interior, solver.n_boundary), solver.sampling
         finds_points = given == ("auto", "auto") and is_dngd
-        points, sampling = control.FEW_POINTS, solver.sampling
         if chooses_network or finds_points:
             left = math.inf if solver.max_time is None else solver.max_time
             growth = control.Rules(chooses_network, finds_points, began + left)
@@ -162,12 +159,13 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         if sampling == "auto":
             few_axes = model.problem.domain.dim <= iteration.FEW_AXES
             sampling = "residual" if growth is not None and few_axes else "sobol"
-        sampler = iteration.Sampler(*points, sampling, solver.dtype, counts_in_units)
-    noise = None
+    sampler = iteration.Sampler(*points, sampling, solver.dtype, counts_in_units)
+    noise = None  # what its weight is found from, where observations find theirs
     if problem is not None and chooses_weight and observed:
         n_equations = model.classes[0].residual.n_outputs
         has_functions = len(model.problem.outputs) > n_equations
         noise = weights.observed(data.training, len(data.observed), has_functions)
+    # The fall of the loss, and the estimated error, at which the fit ends.
     least_fall, error, usual_loss = control.LEAST_FALL, 0.0, 0.0
     if problem is None or solver.tol == 0:
         least_fall = control.LEAST_FALL if solver.tol is None else solver.tol
