@@ -15,16 +15,21 @@ import numpy as np
 from sklearn_gn._caller import warn_user
 from sklearn_gn.pde.conditions import BaseCondition, Neumann, Points
 from sklearn_gn.pde.domains import Domain, PointCloud, measured
-from sklearn_gn.pde.given_values import MANY_POINTS, ROUNDING, is_reference, values_of
+from sklearn_gn.pde.given_values import (
+    MANY_POINTS,
+    ROUNDING,
+    derivatives,
+    is_reference,
+    slopes_of_equation,
+    values_of,
+)
 from sklearn_gn.pde.jumps import MOST_AXES, check_fluxes, check_shared_places, jumps
 from sklearn_gn.pde.local_functions import PlaneWaves, constants, residuals_of_waves
 from sklearn_gn.pde.regions import RegionalResidual
 from sklearn_gn.pde.residual_classes import (
     check_signature,
-    derivatives,
     explained_errors,
     named_parameters,
-    slopes_at_zero,
 )
 
 _POINTS = 4  # of each residual class, at which it is evaluated
@@ -277,7 +282,7 @@ def _warn_of_fluxes(problem):
         return
     inside, _, area = measured(domain.interior(), MANY_POINTS, rng)
     rim, _, length = measured(domain.boundary(), MANY_POINTS, rng)
-    slopes = slopes_at_zero(problem, inside)[:, 0, :, 0]
+    slopes = slopes_of_equation(problem, inside)[:, 0, :, 0]
     kind, zero = problem.residual_classes()[0], constants([[0.0]], domain.dim)
     inside = Points(inside[:, None], inside[:, :0])
     source = residuals_of_waves(problem, kind, inside, zero)[:, 0, 0]

@@ -93,8 +93,9 @@ class BaseCondition:
     def faces(self, domain: Domain) -> tuple[str, ...]:
         """Names of the faces it holds on; none if points or a function say where."""
         on = self.where(domain)
-        if isinstance(on, str):
-            return tuple(domain.patches()) if on == "boundary" else (on,)
+        if on == "boundary":
+            return domain._faces_of_space()
+        on = (on,) if isinstance(on, str) else on
         return on if isinstance(on, tuple) else ()
 
     def sample(

@@ -20,6 +20,7 @@ import numpy as np
 from scipy.stats import qmc
 
 from sklearn_gn._typing import Array
+from sklearn_gn.arrays.libraries import namespace
 
 METHODS = ("sobol", "halton", "uniform")
 AT_ONCE = 2**20  # numbers of points drawn, or looked at, at a time
@@ -154,9 +155,8 @@ class Domain:
         Lowest and highest values along the axes.
     """
 
-    # A kind of domain has these, and ``depth(X)``, a distance to the boundary that is
-    # negative outside; ``interior()``, the patch of the whole; ``patches(of_time)``,
-    # a dict of the faces of space or of the ends of time.
+    # A kind of domain has these, and ``interior()``, the patch of the whole, and
+    # ``patches()``, those of the faces by their names.
     axes: tuple[str, ...]
     time: str | None
     bounds: Array
@@ -183,7 +183,17 @@ class Domain:
     @property
     def faces(self) -> tuple[str, ...]:
         """Names of the faces, the ends of time last."""
-        return (*self.patches(), *self.patches(of_time=True))
+        of_space = self._faces_of_space()
+        return (*of_space, *(name for name in self.patches() if name not in of_space))
+
+    def _faces_of_space(self):
+        ends = (f"{self.time}=min", f"{self.time}=max")
+        return tuple(name for name in self.patches() if name not in ends)
+
+    def depth(self, X: Array) -> Array:
+        """Distance to the boundary, negative outside; here that of the bounding box."""
+        low, high = self.bounds.T[:, None]
+        return namespace(X).minimum(X - low, high - X).min(axis=1)
 
     def contains(self, X: Array) -> Array:
         """Which points (n, d) lie in the domain or on its boundary, up to rounding."""
@@ -233,17 +243,15 @@ class Domain:
         """The patch of a part of the boundary, given as the ``on`` of a condition."""
         if callable(on):
             return select(self.boundary(), lambda points, _: _chosen(on, points))
-        faces = self.patches()
+        faces, names = self.patches(), (on,) if isinstance(on, str) else tuple(on)
         if on == "boundary":
-            if not faces:
+            names = self._faces_of_space()
+            if not names:
                 raise ValueError(
                     f"{self!r} has no boundary in space: its axis {self.time!r} is "
                     "time. Use Initial(value) for what is given at its start, or name "
                     f"an end by on='{self.time}=min' or on='{self.time}=max'."
                 )
-            return join(faces.values())
-        faces |= self.patches(of_time=True)
-        names = (on,) if isinstance(on, str) else tuple(on)
         for name in names:
             if name not in faces:
                 raise ValueError(
@@ -273,11 +281,6 @@ def set_fields(instance, **values):
     """Set attributes of a frozen instance."""
     for name, value in values.items():
         object.__setattr__(instance, name, value)
-
-
-def namespace(X):
-    """The module of an array: numpy or jax.numpy."""
-    return X.__array_namespace__()
 
 
 def _chosen(predicate, points):
@@ -345,13 +348,12 @@ class Product(_Pair):
         """The patch of the whole product."""
         return product(self.first.interior(), self.second.interior())
 
-    def patches(self, of_time=False):
+    def patches(self):
         """Faces of either factor times the whole of the other."""
-        a, b = self.first, self.second
-        first, second = a.interior(), b.interior()
+        first, second = self.first.interior(), self.second.interior()
         return _merge(
-            {name: product(p, second) for name, p in a.patches(of_time).items()},
-            {name: product(first, p) for name, p in b.patches(of_time).items()},
+            {name: product(p, second) for name, p in self.first.patches().items()},
+            {name: product(first, p) for name, p in self.second.patches().items()},
         )
 
 
@@ -388,25 +390,24 @@ class _SameAxes(_Pair):
         bounds = self._limits(a.bounds, b.bounds)
         set_fields(self, axes=a.axes, time=None, bounds=bounds)
 
-    def patches(self, of_time=False):
+    def patches(self):
         """What is left of the faces of both; equal names of the second get a number."""
-        if of_time:
-            return {}
+
+        def of_second(patch):
+            def place(uniforms):
+                points, normals, kept = patch.place(uniforms)
+                normals = self._orientation * normals
+                # Where faces of both coincide, the first has the points already.
+                kept = kept & ~self.first.is_boundary(points, normals)
+                return points, normals, kept & self.is_boundary(points, normals)
+
+            return patch._replace(place=place)
+
         first, second = self.first.patches(), self.second.patches()
         return _merge(
-            {name: select(p, self.is_boundary) for name, p in first.items()},
-            {name: self._second_face(p) for name, p in second.items()},
+            {name: select(patch, self.is_boundary) for name, patch in first.items()},
+            {name: of_second(patch) for name, patch in second.items()},
         )
-
-    def _second_face(self, patch):
-        def place(uniforms):
-            points, normals, kept = patch.place(uniforms)
-            normals = self._orientation * normals
-            # Where faces of both coincide, the first has the points already.
-            doubled = self.first.is_boundary(points, normals)
-            return points, normals, kept & self.is_boundary(points, normals) & ~doubled
-
-        return patch._replace(place=place)
 
 
 class Union(_SameAxes):
@@ -549,18 +550,13 @@ class PointCloud(Domain):
             chosen = np.sort(rng.choice(len(chosen), n, replace=False))
         return self.points_on_it[chosen], self.normals[chosen]
 
-    def depth(self, X: Array) -> Array:
-        """Depth in the bounding box."""
-        low, high = self.bounds.T[:, None]
-        return namespace(X).minimum(X - low, high - X).min(axis=1)
-
     def interior(self) -> Patch:
         """The points inside, each as likely as the others."""
         return _choice(self.points, np.zeros_like(self.points))
 
-    def patches(self, of_time: bool = False) -> dict[str, Patch]:
+    def patches(self) -> dict[str, Patch]:
         """The points of the boundary."""
-        if of_time or self._boundary is None:
+        if self._boundary is None:
             return {}
         return {"points": _choice(self._boundary, self.normals)}
 

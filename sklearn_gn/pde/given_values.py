@@ -1,7 +1,8 @@
 r"""What is known of a solution: values that conditions give, and the exact solution.
 
 Everything that looks at given values reads them here: their sizes, their jumps, whether
-they agree where two parts of the boundary meet, and whether the equation does there.
+they agree where two parts of the boundary meet, and whether the equation does there. So
+does what reads an equation: :func:`slopes_of_equation`.
 
 Where initial values jump, or their slopes do, the solution of an equation of first
 order in time and second order in space,
@@ -21,6 +22,8 @@ References
 import math
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations_with_replacement
+from math import factorial, prod
 from typing import NamedTuple
 
 import jax
@@ -32,9 +35,14 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.linalg.factors import least_norm_solution
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Periodic, Robin
 from sklearn_gn.pde.domains import AT_ONCE
-from sklearn_gn.pde.local_functions import in_numpy
-from sklearn_gn.pde.operators import Field
-from sklearn_gn.pde.residual_classes import call, derivatives, slopes_of_equation
+from sklearn_gn.pde.local_functions import (
+    LocalFunction,
+    combined,
+    in_numpy,
+    points_of_row,
+)
+from sklearn_gn.pde.operators import Field, derivative_along
+from sklearn_gn.pde.residual_classes import call
 from sklearn_gn.pde.shapes import Box
 
 JUMP = 1e-3  # change of values, or of what they make, relative to their size
@@ -350,7 +358,7 @@ def _rates(problem, axis, places):
     # On both sides of a place, where the equation may have different factors.
     near = JUMP**2 * np.ptp(bounds[axis]) * np.array([-1.0, 1.0])
     points = np.clip((np.array(places)[:, None] + near).ravel(), *bounds[axis])
-    slopes = _slopes(problem, _on_axis(problem, axis, points))
+    slopes = slopes_of_equation(problem, _on_axis(problem, axis, points), True)
     size, every = np.ptp(bounds, axis=1), derivatives(2)
     along = (1 - axis, 1), (1 - axis, 2), (axis, 2), (axis, 3), (axis, 4)
     terms = [slopes[:, :, every.index((k,) * m)] / size[k] ** m for k, m in along]
@@ -361,14 +369,6 @@ def _rates(problem, axis, places):
         tuple(complex(rate * unit) for rate in _eigenvalues(*of_place))
         for of_place in zip(*terms, strict=True)
     ]
-
-
-@partial(in_numpy, static_argnames="problem")
-def _slopes(problem, points):
-    """Slopes of the equation at the initial values, of shape (n, k, m, q)."""
-    none = jnp.zeros((len(derivatives(2)), len(problem.outputs)), points.dtype)
-    slopes = partial(slopes_of_equation, problem, _start(problem), none)
-    return jax.vmap(slopes)(points)
 
 
 def _eigenvalues(u_t, u_tt, u_xx, *higher):
@@ -389,6 +389,55 @@ def _eigenvalues(u_t, u_tt, u_xx, *higher):
         if all(abs(rate - other) > JUMP * abs(rate) for other in rates):
             rates.append(rate)
     return rates
+
+
+# --- how an equation depends on the derivatives of the solution -----------------------
+
+
+def derivatives(dim):
+    """Return all derivatives up to the fourth ones, as tuples of axes, ascending."""
+    orders = (combinations_with_replacement(range(dim), n) for n in range(5))
+    return [axes for order in orders for axes in order]
+
+
+@partial(in_numpy, static_argnames=("problem", "at_start"))
+def slopes_of_equation(problem, points, at_start=False):
+    """Slopes (n, k, m, q) of the equation in all derivatives, at points (n, d).
+
+    They are those about the initial values if ``at_start``, and about zero else.
+    """
+    domain, q, known = (
+        problem.domain,
+        len(problem.outputs),
+        derivatives(points.shape[1]),
+    )
+    values = _start(problem) if at_start else lambda x: jnp.zeros(q, x.dtype)
+    repeated = [prod(factorial(axes.count(k)) for k in set(axes)) for axes in known]
+
+    def residual(changes, x):
+        (point,) = points_of_row(x[None])
+
+        def derivative(axes):
+            function = values
+            for axis in axes:
+                function = derivative_along(function, axis)
+            return function(x) + changes[known.index(tuple(sorted(axes)))]
+
+        def polynomial(y):  # where the equation does not take derivatives as they are
+            steps = y - x
+            powers = [prod(steps[k] for k in axes) for axes in known]
+            terms = zip(changes, powers, repeated, strict=True)
+            return values(y) + sum(a * power / n for a, power, n in terms)
+
+        function = LocalFunction(polynomial, point, derivative, 4)
+        if q == 1:
+            function = combined(lambda outputs: outputs[0], function)
+        field = Field(function, domain.axes, domain.time, problem.outputs)
+        kind = problem.residual_classes()[0]
+        return kind.function((field,), (point,), x[:0], problem.start)
+
+    none = jnp.zeros((len(known), q), points.dtype)
+    return jax.vmap(partial(jax.jacrev(residual), none))(points)
 
 
 # --- the exact solution --------------------------------------------------------------

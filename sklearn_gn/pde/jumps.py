@@ -66,7 +66,7 @@ def jumps(problem, default_network=True):
 def _with_values(problem):
     """Names and conditions that give known values of the outputs."""
     found = []
-    for name, condition in problem._named_conditions():
+    for name, condition in problem._named_conditions.items():
         slope = getattr(condition, "order", 0)
         if slope or not isinstance(condition, (Dirichlet, Initial)):
             continue
@@ -324,7 +324,7 @@ def _shared_places(domain, *conditions):
         if isinstance(on, Domain):
             return np.zeros((0, domain.dim))
         chosen += [on] if callable(on) else []
-        names = domain.patches() if callable(on) else condition.faces(domain)
+        names = condition.faces(domain) or domain._faces_of_space()
         faces = [name for name in names if faces is None or name in faces]
     if not faces:
         return np.zeros((0, domain.dim))

@@ -43,31 +43,20 @@ class LocalFunction(NamedTuple):
         """Value at a point."""
         return self.derivative(()) if x is self.point else self.function(x)
 
-    def differentiated(self, function, derivatives, order=1):
-        """A function of derivatives: ``derivatives(axes)`` are those it is made of."""
 
-        def derivative(axes):
-            return derivatives(lambda *more: self.derivative((*axes, *more)))
+def combined(linear, *functions):
+    """``linear(f(x), g(x), ...)`` as a function of x."""
 
-        return LocalFunction(function, self.point, derivative, self.order - order)
-
-
-def followed_by(function, linear, offset=None):
-    """``offset + linear(function(x))`` as a function of x; the offset is repeated."""
-
-    def moved(value):
-        if offset is None:
-            return value
-        return np.resize(offset, value.shape).astype(value.dtype) + value
+    def value(x):
+        return linear(*(function(x) for function in functions))
 
     def derivative(axes):
-        found = linear(function.derivative(axes))
-        return found if axes else moved(found)
+        return linear(*(function.derivative(axes) for function in functions))
 
-    value = lambda x: moved(linear(function(x)))  # noqa: E731
-    if not isinstance(function, LocalFunction):
+    if not all(isinstance(function, LocalFunction) for function in functions):
         return value
-    return function._replace(function=value, derivative=derivative)
+    order = min(function.order for function in functions)
+    return LocalFunction(value, functions[0].point, derivative, order)
 
 
 def in_numpy(function, **arguments):

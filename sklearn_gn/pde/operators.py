@@ -25,7 +25,7 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.pde.coefficients import holding, within_pieces
-from sklearn_gn.pde.local_functions import UNROLLED, LocalFunction, followed_by
+from sklearn_gn.pde.local_functions import UNROLLED, LocalFunction, combined
 
 _AXES_AT_ONCE = 64  # directions differentiated in one batch: bounds the memory
 _differentiated: ContextVar[list | None] = ContextVar("differentiated", default=None)
@@ -89,7 +89,7 @@ class Field:
 
     def linear_image(self, linear: Callable[..., Any], outputs: Any = None) -> "Field":
         """A field of a linear function of the values."""
-        return self.derived(followed_by(_known(self) or self, linear), outputs)
+        return self.derived(combined(linear, _known(self) or self), outputs)
 
     def axis(self, name: str | int) -> int:
         """Index of an axis, given by name or index."""
@@ -229,7 +229,7 @@ def apply(function: Callable[..., Any], *fields: Field) -> Field:
         Field of the function's values.
     """
     for field in fields:
-        _check(field, "apply", in_space=False)
+        _check(field, "apply", [])
     return fields[0].derived(lambda x: function(*(field(x) for field in fields)))
 
 
@@ -248,11 +248,11 @@ def d(u: Field, *axes: str | int) -> Field:
     Field
         Of the shape of ``u``.
     """
-    _check(u, "d", in_space=False)
+    _check(u, "d", [])
     if not axes:
         raise ValueError(f"d needs an axis; the axes are {u.axes}.")
     indices = [u.axis(axis) for axis in axes]
-    _note(u, indices[:1])
+    _check(u, "d", indices[:1])
     function = u
     for index in indices:
         function = derivative_along(function, index)
@@ -273,7 +273,6 @@ def grad(u: Field) -> Field:
         Of shape (n_space,), or (q, n_space) for q components.
     """
     _check(u, "grad")
-    _note(u, u.space)
     return u.derived(_gradient(u, u.space))
 
 
@@ -300,7 +299,6 @@ def div(v: Field) -> Field:
         Of shape (), or (q,).
     """
     _check(v, "div")
-    _note(v, v.space, is_divergence=True)
     n_space = len(v.space)
 
     def divergence(x):
@@ -329,7 +327,6 @@ def laplacian(u: Field) -> Field:
         Of the shape of ``u``.
     """
     _check(u, "laplacian")
-    _note(u, u.space)
 
     def trace(x):
         def second(i):
@@ -343,11 +340,8 @@ def laplacian(u: Field) -> Field:
 
     known = _known(u, 2, u.space)
     if u.directions is None and known is not None:
-        trace = known.differentiated(
-            trace,
-            lambda known: reduce(operator.add, (known(i, i) for i in u.space)),
-            order=2,
-        )
+        seconds = (derivative_along(derivative_along(known, i), i) for i in u.space)
+        trace = combined(lambda *terms: reduce(operator.add, terms), *seconds)
     return u.derived(trace, u.outputs)
 
 
@@ -365,25 +359,31 @@ def hessian(u: Field) -> Field:
         Of shape (n_space, n_space), or (q, n_space, n_space).
     """
     _check(u, "hessian")
-    _note(u, u.space)
     return u.derived(_gradient(_gradient(u, u.space), u.space))
 
 
-def _check(field, name, in_space=True):
-    """Check that an operator is given a field, and one that has axes of space."""
+def _check(field, name, indices=None):
+    """Check that an operator is given a field, and one that has axes of space.
+
+    What is differentiated is noted where :func:`differentiated_values` asks, along the
+    axes ``indices`` or those of space.
+    """
     if not isinstance(field, Field):
         axis = ", 'x'" if name == "d" else ""
         raise TypeError(
             f"{name} takes a field, got {type(field).__name__}; write "
             f"{name}(u{axis})(x), not {name}(u(x){axis})."
         )
-    if in_space and not field.space:
+    if indices is None and not field.space:
         time = field.time
         raise ValueError(
             f"{name} differentiates along the axes of space, and there is none: the "
             f"only axis {time!r} is time. Write d(u, {time!r})(x), or give the domain "
             "an axis of space, as in Interval(0, 1, axis='x')."
         )
+    noted, indices = _differentiated.get(), field.space if indices is None else indices
+    if noted is not None and indices and _known(field, 1) is None:
+        noted.append((field, indices, name == "div"))
 
 
 def differentiated_values(function: Callable[[], Any], x: Any) -> list[list[Any]]:
@@ -397,13 +397,6 @@ def differentiated_values(function: Callable[[], Any], x: Any) -> list[list[Any]
             part = value[..., k] if is_divergence else value
             found[index].append(jnp.ravel(part))
     return found
-
-
-def _note(field, indices, is_divergence=False):
-    """Note what is differentiated along axes, for :func:`differentiated_values`."""
-    noted = _differentiated.get()
-    if noted is not None and _known(field, 1) is None:
-        noted.append((field, indices, is_divergence))
 
 
 def jump_of(
@@ -469,21 +462,18 @@ def derivative_along(function, index):
         return jump(function, x, direction)
 
     known = _known(function, 1)
-    if known is not None and isinstance(index, Integral):
-        return known.differentiated(derivative, lambda known: known(index))
-    return derivative
+    if known is None or not isinstance(index, Integral):
+        return derivative
+    at_point = lambda axes: known.derivative((*axes, index))  # noqa: E731
+    return LocalFunction(derivative, known.point, at_point, known.order - 1)
 
 
 def _gradient(function, indices):
-    def slopes(x):
-        return _for_each(lambda i: derivative_along(function, i)(x), indices)
-
     known = _known(function, 1, indices)
     if known is None:
-        return slopes
-    return known.differentiated(
-        slopes, lambda known: jnp.stack([known(i) for i in indices], axis=-1)
-    )
+        return lambda x: _for_each(lambda i: derivative_along(function, i)(x), indices)
+    slopes = (derivative_along(known, i) for i in indices)
+    return combined(lambda *slopes: jnp.stack(slopes, axis=-1), *slopes)
 
 
 def _for_each(function, indices):

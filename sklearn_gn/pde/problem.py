@@ -162,6 +162,9 @@ class Problem:
     name: str | None = None
     depends_on: Mapping | None = None
 
+    # Of the network: known functions among its inputs, and units of its outputs.
+    n_functions, center, scale = 0, (), ()
+
     def __post_init__(self):
         if isinstance(self.residual, Mapping):
             by_region = RegionalResidual(tuple(self.residual.items()))
@@ -175,14 +178,15 @@ class Problem:
         for name in ("conditions", "outputs", "periodic", "up_to_constant"):
             object.__setattr__(self, name, _tuple(getattr(self, name), name))
 
-    def _arguments(self):
+    def __reduce__(self):  # the hash is that of one process
         values = (getattr(self, field.name) for field in fields(self))
-        return tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values)
+        plain = (dict(v) if isinstance(v, MappingProxyType) else v for v in values)
+        return type(self), tuple(plain)
 
     @cached_property
     def _key(self):
         """What is compared, with the order of the coefficients, and its hash."""
-        values = self._arguments()
+        _, values = self.__reduce__()
         key = tuple(tuple(v.items()) if type(v) is dict else v for v in values)
         return hash(key), key
 
@@ -191,9 +195,6 @@ class Problem:
 
     def __hash__(self):
         return self._key[0]
-
-    def __reduce__(self):  # the hash is that of one process
-        return Problem, self._arguments()
 
     def __deepcopy__(self, memo):
         return self
@@ -242,39 +243,43 @@ class Problem:
         return jnp.concatenate([plain, jnp.cos(angle), jnp.sin(angle)])
 
     def field(self, function: Callable[..., Any], directions: Any = None) -> Field:
-        """The field of a network, after the transform.
+        """The field of a network, in physical units and after the transform.
 
         ``function`` maps a point to the raw outputs of the network, of each region.
         Laplacians are estimated from the axes ``directions``; if None, they are exact.
         """
-        q = len(self.outputs)
+        q, transform = len(self.outputs), self.transform
 
-        def own(outputs, x):  # those of the region of the point
-            if jnp.shape(outputs) not in ((), (q,)) and self.regions is not None:
-                mask, every = present_region(), jnp.reshape(outputs, (-1, q))
+        def outputs(raw, x, is_value=True):
+            if self.scale:  # of each region
+                raw = jnp.ravel(raw)
+                scale, center = (
+                    np.resize(units, raw.shape).astype(raw.dtype)
+                    for units in (self.scale, self.center)
+                )
+                raw = center + scale * raw if is_value else scale * raw
+            # Those of the region of the point.
+            if jnp.shape(raw) not in ((), (q,)) and self.regions is not None:
+                mask, every = present_region(), jnp.reshape(raw, (-1, q))
                 mask = self.regions.masks(x[None])[0] if mask is None else mask
-                outputs = jnp.sum(jnp.where(mask[:, None], every, 0), axis=0)
-            return self._as_outputs(outputs, "the network")
-
-        def all_at(x):
-            outputs = own(function(x), x)
-            if self.transform is not None:
-                outputs = self._as_outputs(self.transform(x, outputs), "transform")
-            return outputs
+                raw = jnp.sum(jnp.where(mask[:, None], every, 0), axis=0)
+            found = self._as_outputs(raw, "the network")
+            if transform is not None:
+                found = self._as_outputs(transform(x, found), "transform")
+            return found if q > 1 else found[0]
 
         def value(x):
-            outputs = all_at(x)
+            found = outputs(function(x), x)
             for numbers, projection in self._projections:
-                chosen = np.array(numbers)
-                outputs = outputs.at[chosen].set(all_at(projection(x))[chosen])
-            return outputs if q > 1 else outputs[0]
+                chosen, y = np.array(numbers), projection(x)
+                found = found.at[chosen].set(outputs(function(y), y)[chosen])
+            return found
 
         def derivative(axes):
-            outputs = own(function.derivative(axes), function.point)
-            return outputs if q > 1 else outputs[0]
+            return outputs(function.derivative(axes), function.point, not axes)
 
         known: Any = value
-        plain = self.transform is None and not self._projections
+        plain = transform is None and not self._projections
         if isinstance(function, LocalFunction) and plain:
             known = function._replace(function=value, derivative=derivative)
         domain = self.domain
@@ -341,10 +346,9 @@ class Problem:
         interior, _ = self._interior
         if self.regions is not None:
             interior = interior._replace(function=Interior(self.residual, self.regions))
-        dim = self.domain.dim
         classes = [interior]
-        for name, c in self._named_conditions():
-            given = c, c.n_fields, c.n_data(dim), c.weight
+        for name, c in self._named_conditions.items():
+            given = c, c.n_fields, c.n_data(self.domain.dim), c.weight
             classes.append(traced_class(self, name, *given)._replace(condition=c))
         return tuple(classes)
 
@@ -363,19 +367,17 @@ class Problem:
                 groups.setdefault(moves, []).append(self.outputs.index(output))
         return tuple((tuple(n), Projection(m, middle)) for m, n in groups.items())
 
+    @cached_property
     def _named_conditions(self):
-        """Pairs of the names and the conditions, that of interfaces last."""
+        """The conditions by their names, that of interfaces last."""
         named, every = {"interior": None}, self.conditions
-        if self.regions is not None and self._interface.rows:
-            every = *every, self._interface
+        if self.regions is not None:
+            interface = interface_of(self, self.regions)
+            every = (*every, interface) if interface.rows else every
         for condition in every:
             named[unique(condition.name or condition.kind, named, "_{}")] = condition
         del named["interior"]
-        return named.items()
-
-    @cached_property
-    def _interface(self):
-        return interface_of(self, self.regions)
+        return named
 
     def _all_points(self, x: Array) -> Array:
         """Points (N, P, d) with those at which outputs of some axes are taken."""
@@ -406,21 +408,19 @@ class Problem:
         dict of Points
             By the name of the class, in the order of ``residual_classes``.
         """
-        named = self._named_conditions()
-        sharing = [name for name, c in named if c.own_number is None]
+        counts = {name: c.own_number for name, c in self._named_conditions.items()}
+        sharing = [name for name, count in counts.items() if count is None]
         if len(sharing) > n_boundary:
             raise ValueError(
                 f"n_boundary={n_boundary} is too few for the conditions {sharing}."
             )
-        counts = {name: c.own_number for name, c in named}
         for i, name in enumerate(sharing):  # the first ones take what is left over
             counts[name] = (n_boundary + len(sharing) - 1 - i) // len(sharing)
         return self._draw(n_interior, counts, rng, method)
 
     def probes(self, n: int, rng: np.random.RandomState) -> dict[str, Points]:
         """Draw n uniform points for each residual class; see ``sample``."""
-        counts = dict.fromkeys(dict(self._named_conditions()), n)
-        return self._draw(n, counts, rng, "uniform")
+        return self._draw(n, dict.fromkeys(self._named_conditions, n), rng, "uniform")
 
     def _draw_directions(self, rng: np.random.RandomState) -> Array | None:
         """Draw the axes from which Laplacians are estimated; None: they are exact."""
@@ -434,7 +434,7 @@ class Problem:
     def _draw(self, n_interior, counts, rng, method):
         x = self.domain.sample(n_interior, rng, method)
         points = {"interior": Points(x[:, None], x[:, :0])}
-        for name, condition in self._named_conditions():
+        for name, condition in self._named_conditions.items():
             with explained_errors(name):
                 points[name] = condition.sample(self.domain, counts[name], rng, method)
         return {n: p._replace(x=self._all_points(p.x)) for n, p in points.items()}

@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.pde.coefficients import (
     Piecewise,
     holding,
@@ -38,7 +39,6 @@ from sklearn_gn.pde.domains import (
     draw,
     join,
     measured,
-    namespace,
     product,
     select,
 )
@@ -126,8 +126,7 @@ class Regions:
 def _faces(partitions, domain):
     """Yield the pieces, each with the patches of its faces, along all axes."""
     for piece in dict.fromkeys(piece for domains in partitions for piece in domains):
-        whole, left = piece, domain.axes[piece.dim :]
-        patches = [*whole.patches().values(), *whole.patches(of_time=True).values()]
+        left, patches = domain.axes[piece.dim :], piece.patches().values()
         if left:
             bounds = domain.bounds[piece.dim :]
             named = dict(zip(left, map(tuple, bounds.tolist()), strict=True))

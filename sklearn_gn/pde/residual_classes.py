@@ -9,30 +9,20 @@ becomes a static slice, one beyond it a dynamic slice from a start that is compu
 numbers alone.
 
 Outputs may depend on some of the axes only, such as a coefficient field: these are
-taken at projected points. :func:`slopes_of_equation` reads an equation: how it depends
-on each derivative of the solution.
+taken at projected points.
 """
 
 import inspect
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
-from itertools import combinations_with_replacement
-from math import factorial, prod
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.pde.local_functions import (
-    LocalFunction,
-    followed_by,
-    in_numpy,
-    points_of_row,
-)
-from sklearn_gn.pde.operators import Field, derivative_along
+from sklearn_gn.pde.operators import Field
 
 _POSITIONAL = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -392,54 +382,3 @@ class Projection:
         """The point, or an array of points."""
         middle = np.array(self.middle, x.dtype)
         return x.__array_namespace__().where(np.array(self.moves), middle, x)
-
-
-# --- how an equation depends on the derivatives of the solution -----------------------
-
-
-def derivatives(dim):
-    """Return all derivatives up to the fourth ones, as tuples of axes, ascending."""
-    orders = (combinations_with_replacement(range(dim), n) for n in range(5))
-    return [axes for order in orders for axes in order]
-
-
-@partial(in_numpy, static_argnames="problem")
-def slopes_at_zero(problem, points, changes=0.0):
-    """Slopes (n, k, m, q) of the equation at points (n, d), about zero and changes."""
-    shape = len(derivatives(problem.domain.dim)), len(problem.outputs)
-    changes = jnp.broadcast_to(jnp.asarray(changes, points.dtype), shape)
-
-    def zero(x):
-        return jnp.zeros(shape[1], x.dtype)
-
-    return jax.vmap(partial(slopes_of_equation, problem, zero, changes))(points)
-
-
-def slopes_of_equation(problem, values, changes, x):
-    """Slopes (k, n, q) of the equation in the derivatives (n, q) at a point."""
-    known = derivatives(problem.domain.dim)
-    (point,) = points_of_row(x[None])
-    repeated = [prod(factorial(axes.count(k)) for k in set(axes)) for axes in known]
-
-    def residual(changes):
-        def derivative(axes):
-            function = values
-            for axis in axes:
-                function = derivative_along(function, axis)
-            return function(x) + changes[known.index(tuple(sorted(axes)))]
-
-        def polynomial(y):  # where the equation does not take derivatives as they are
-            steps = y - x
-            powers = [prod(steps[k] for k in axes) for axes in known]
-            terms = zip(changes, powers, repeated, strict=True)
-            return values(y) + sum(a * power / n for a, power, n in terms)
-
-        function = LocalFunction(polynomial, point, derivative, 4)
-        if len(problem.outputs) == 1:
-            function = followed_by(function, lambda outputs: outputs[0])
-        axes, time = problem.domain.axes, problem.domain.time
-        field = Field(function, axes, time, problem.outputs)
-        kind = problem.residual_classes()[0]
-        return kind.function((field,), (point,), x[:0], problem.start)
-
-    return jax.jacrev(residual)(changes)

@@ -10,11 +10,11 @@ import numpy as np
 from scipy.special import gammaln, ndtri
 
 from sklearn_gn._typing import Array
+from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.pde.domains import (
     Domain,
     Patch,
     axes_of_space,
-    namespace,
     select,
     set_fields,
     whole,
@@ -117,19 +117,14 @@ class Box(Domain):
             words.append(f"time={self.time!r}")
         return f"Box({', '.join(words)})"
 
-    def depth(self, X: Array) -> Array:
-        """Distance to the nearest face, negative outside."""
-        low, high = self.bounds.T[:, None]
-        return namespace(X).minimum(X - low, high - X).min(axis=1)
-
     def interior(self) -> Patch:
         """The patch of the whole box."""
         low, high = self.bounds.T
         measure = float(np.log(high - low).sum())
         return whole(measure, self.dim, lambda u: low + (high - low) * u)
 
-    def patches(self, of_time: bool = False) -> Any:
-        """Faces of space, or the ends of time."""
+    def patches(self) -> dict[str, Patch]:
+        """The two ends of each axis."""
         inside, bounds = self.interior(), self.bounds
 
         def face(axis, side):
@@ -144,7 +139,6 @@ class Box(Domain):
         return {
             f"{name}={end}": face(axis, side)
             for axis, name in enumerate(self.axes)
-            if (name == self.time) == of_time
             for side, end in enumerate(("min", "max"))
         }
 
@@ -276,11 +270,10 @@ class Ball(Domain):
 
         return whole(self._log_measure(), self.dim + 1, place)
 
-    def patches(self, of_time: bool = False) -> Any:
+    def patches(self) -> dict[str, Patch]:
         """The sphere."""
         area = self._log_measure() + math.log(self.dim / self.radius)
-        sphere = whole(area, self.dim, lambda u: self._place(u, 1.0))
-        return {} if of_time else {"sphere": sphere}
+        return {"sphere": whole(area, self.dim, lambda u: self._place(u, 1.0))}
 
 
 # --- outlines in the plane -----------------------------------------------------------
@@ -359,7 +352,7 @@ class Polygon(Domain):
         box = Box(time=None, **dict(zip(self.axes, self.bounds, strict=True)))
         return select(box.interior(), lambda points, _: self.depth(points) >= 0)
 
-    def patches(self, of_time: bool = False) -> dict[str, Patch]:
+    def patches(self) -> dict[str, Patch]:
         """The edges."""
         corners = np.array(self.vertices)
         ends = np.roll(corners, -1, axis=0)
@@ -376,8 +369,7 @@ class Polygon(Domain):
             return whole(math.log(length), 1, place)
 
         edges = zip(corners, ends, strict=True)
-        named = {f"edge {k + 1}": segment(*edge) for k, edge in enumerate(edges)}
-        return {} if of_time else named
+        return {f"edge {k + 1}": segment(*edge) for k, edge in enumerate(edges)}
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -468,7 +460,7 @@ class Ellipse(Domain):
 
         return whole(math.log(math.pi * math.prod(self.radii)), 2, place)
 
-    def patches(self, of_time: bool = False) -> dict[str, Patch]:
+    def patches(self) -> dict[str, Patch]:
         """The ellipse itself, of constant density along it."""
 
         def place(uniforms):
@@ -480,7 +472,7 @@ class Ellipse(Domain):
             return np.array(self.center) + offset, normals, kept
 
         longest = math.log(2 * math.pi * max(self.radii))
-        return {} if of_time else {"ellipse": Patch(longest, 2, place)}
+        return {"ellipse": Patch(longest, 2, place)}
 
 
 def _check_plane(axes):

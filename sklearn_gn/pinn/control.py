@@ -34,11 +34,8 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.pde.coefficients import Unknown
 from sklearn_gn.pinn import observation_weight, windows
-from sklearn_gn.pinn.error_estimate import (
-    largest_error_estimate,
-    relative_error_estimate,
-)
-from sklearn_gn.pinn.model import MOST_WEIGHTS, drawn_anew, n_waves, n_weights, wider
+from sklearn_gn.pinn.error_estimate import relative_error_estimate
+from sklearn_gn.pinn.model import MOST_WEIGHTS, drawn_anew, n_weights, wider
 from sklearn_gn.pinn.observation_weight import Weighing
 from sklearn_gn.pinn.statement import VANISHED
 from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS, WELL_SOLVED_LOSS, is_flat
@@ -279,12 +276,12 @@ def _estimated_error(points, state, settings, now):
     given = model, state.net, state.batches, points.fresh
     with backend.scope("float64"):
         if points.data is None and not model.problem.unknown:
-            return relative_error_estimate(*given, in_units=True)
+            return relative_error_estimate(*given, of="in units")
         weighs_less = weighing.weight != 1 or weighing.changes or weighing.waits
         unclear = known is None or known.has_functions or weighs_less
         if points.data is not None and unclear:
             return math.nan
-        return largest_error_estimate(*given)
+        return relative_error_estimate(*given, of="largest")
 
 
 def _reason_to_stop(now, settings, step, losses, solved, settled):
@@ -447,7 +444,10 @@ def refined(points, state, settings):
         now = now._replace(march=march, **again)
     else:
         known, memory = settings.models[state.stage], state.memory
-        kinds, waves = [one.residual for one in known.classes], n_waves(known.problem)
+        kinds, waves = (
+            [one.residual for one in known.classes],
+            known.problem.n_functions,
+        )
         level, net = grown(level, due, settings.growth, kinds, net, rng, waves)
         now = now._replace(level=level, n_stalled=0)
     if due is not None:

@@ -297,7 +297,7 @@ def without_data(problem):
     """Names of unknown coefficients that only observations could determine."""
     if any(isinstance(condition, Condition) for condition in problem.conditions):
         return []
-    n_given, n_needed = numbers_of_conditions(problem, np.random.RandomState(0))
+    n_given, n_needed = numbers_of_conditions(problem)
     n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())
     return [] if n_given >= n_needed + n_unknown else list(problem.unknown)
 

@@ -11,15 +11,14 @@ would end at zero.
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.pde import Unknown
+from sklearn_gn.pde import Points, ResidualClass, Unknown
 from sklearn_gn.pde.given_values import N_POINTS, ROUNDING
-from sklearn_gn.pde.local_functions import constants, in_numpy, residuals_of_waves
+from sklearn_gn.pde.local_functions import constants, residuals_of_waves
+from sklearn_gn.pinn.solution import Outputs
 from sklearn_gn.pinn.windows import FEW_ITERATIONS
 
 _HEAVY = 100.0  # weight of the conditions meanwhile, lest the function becomes zero
@@ -89,15 +88,9 @@ def _transformed(problem, x):
     """Outputs (n, 3, q) where those of the network are zero, and far from it."""
     far = math.log(np.finfo(float).eps)
     raw = np.repeat([[0.0], [2 * far], [-2 * far]], len(problem.outputs), axis=1)
-    return _outputs(problem, raw, x)
-
-
-@partial(in_numpy, static_argnames="problem")
-def _outputs(problem, raw, x):
-    def one(x, raw):
-        return jnp.atleast_1d(problem.field(lambda _: raw)(x))
-
-    return jax.vmap(jax.vmap(one, in_axes=(None, 0)), in_axes=(0, None))(x, raw)
+    kind = ResidualClass("outputs", Outputs(), 1, 1.0, len(problem.outputs))
+    points = Points(x[:, None], x[:, :0])
+    return residuals_of_waves(problem, kind, points, constants(raw, x.shape[1]))
 
 
 # --- what to say of the value that was found -----------------------------------------
@@ -131,6 +124,15 @@ def warning_of_other_values(solver):
     if number == 0:
         is_zero = np.abs(values).max() <= _CONSTANT
         return _ZERO_IS_ONE.format(", ".join(found)) if is_zero else ""
+
+    def changes_sign():  # though no transform tells the sign at each point
+        size = _SMALL * np.abs(values).max(axis=0)
+        changes = np.any((values.min(axis=0) < -size) & (values.max(axis=0) > size))
+        if not changes or problem.transform is None:
+            return changes
+        raw = _transformed(problem, x)
+        return not np.all((raw >= 0).all(axis=1) | (raw <= 0).all(axis=1))
+
     far = [
         f"{name} = {np.array2string(np.asarray(found[name]), precision=4)}"
         for name, known in problem.unknown.items()
@@ -138,7 +140,7 @@ def warning_of_other_values(solver):
     ]
     if far and np.ptp(values, axis=0).max() <= _CONSTANT * np.abs(values).max():
         kind = "is constant"
-    elif far and _changes_sign(values, problem, x):
+    elif far and changes_sign():
         kind = (
             "changes its sign inside the domain, which that of the lowest eigenvalue "
             "mostly does not"
@@ -176,13 +178,3 @@ _OTHERS_ARE = (
     "This one {}. If you wanted another one, begin near its value, Unknown(initial), "
     "or state what singles it out, such as a transform that is positive."
 )
-
-
-def _changes_sign(values, problem, x):
-    """Whether values do, though no transform tells the sign at each point."""
-    size = _SMALL * np.abs(values).max(axis=0)
-    changes = np.any((values.min(axis=0) < -size) & (values.max(axis=0) > size))
-    if not changes or problem.transform is None:
-        return changes
-    raw = _transformed(problem, x)
-    return not np.all((raw >= 0).all(axis=1) | (raw <= 0).all(axis=1))

@@ -42,7 +42,6 @@ from sklearn_gn.pinn import pieces
 from sklearn_gn.pinn.model import (
     MOST_WEIGHTS,
     coefficient_values,
-    n_waves,
     n_weights,
     richer,
 )
@@ -58,44 +57,18 @@ _TIMES, _ENOUGH = 3, 10  # as many points; residuals for each weight that suffic
 _AGREED = 0.5  # difference of errors that halves find, relative to that of all points
 
 
-def relative_error_estimate(model, net, batches, fresh, draw=None, in_units=False):
-    """Estimate of the relative L2 error; NaN for networks that are too large."""
-    if n_weights(net) > MOST_WEIGHTS:
-        return math.nan
-    _, _, factor, squares, sizes, physical = _change(model, net, batches, fresh, draw)
-    if in_units:
-        return factor * _relative(np.sum(squares), np.sum(sizes))
-    squares = squares * _center_and_scale(model.problem)[1] ** 2
-    return factor * _relative(np.sum(squares), np.sum(physical))
+def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"):
+    """Estimate of the relative L2 error; NaN for networks that are too large.
 
-
-def largest_error_estimate(model, net, batches, fresh):
-    """Largest of the relative errors of each output and each unknown coefficient."""
-    if n_weights(net) > MOST_WEIGHTS:
-        return math.nan
-    net, change, factor, squares, sizes, _ = _change(model, net, batches, fresh)
-    errors, extra = list(map(_relative, squares, sizes)), net.extra
-    changed = extra + change[len(change) - extra.size :]
-    before, after = (
-        backend.to_numpy(coefficient_values(model.problem, values))
-        for values in (extra, changed)
-    )
-    for name, value in before.items():
-        errors.append(_relative(np.sum((after[name] - value) ** 2), np.sum(value**2)))
-    return float(factor * np.max(errors))
-
-
-def _change(model, net, batches, fresh, draw=None):
-    """What the residuals make of a solution, to first order.
-
-    The richer network, the change of its weights, the factor for residuals that this
-    does not explain; and of each output (q,), in units of its size and summed over
-    points, the squares of its change and of itself, from its center; then of the output
-    as it is.
+    The error is that of the "solution", of all outputs "in units" of their sizes, or
+    the "largest" of each output and each unknown coefficient. ``draw`` makes further
+    fresh points for triangular factors; None: sums do.
     """
+    if n_weights(net) > MOST_WEIGHTS:
+        return math.nan
     net, batches, fresh = in_double_precision((net, batches, fresh))
     if model.features is None:
-        net = richer(net, n_waves(model.problem))
+        net = richer(net, model.problem.n_functions)
     roots = np.sqrt(even_weights(model, net, batches))
     fresh = _weighted(fresh, roots)
     sizes, physical, error_of = _outputs(model, net, fresh, batches)
@@ -104,6 +77,7 @@ def _change(model, net, batches, fresh, draw=None):
         parts = [method(model, net, half, batches) for half in halves(points)]
         return solution(*parts, error_of)
 
+    # What the residuals make of the solution, to first order: the change of weights.
     difference = math.inf
     if draw is not None and n_weights(net) <= MOST_WEIGHTS:
         found = solved(factor_over_pieces, fresh, correction_by_factors)
@@ -118,7 +92,21 @@ def _change(model, net, batches, fresh, draw=None):
         found = solved(pieces.sums_over_pieces, fresh, correction_of_halves)
     change, explained, _ = found
     squares = np.sum(error_of(change) ** 2, axis=0)
-    return net, change, for_all_residuals(explained), squares, sizes, physical
+    factor = for_all_residuals(explained)
+    if of == "solution":
+        squares = squares * _center_and_scale(model.problem)[1] ** 2
+        return factor * _relative(np.sum(squares), np.sum(physical))
+    if of == "in units":
+        return factor * _relative(np.sum(squares), np.sum(sizes))
+    errors, extra = list(map(_relative, squares, sizes)), net.extra
+    changed = extra + change[len(change) - extra.size :]
+    before, after = (
+        backend.to_numpy(coefficient_values(model.problem, values))
+        for values in (extra, changed)
+    )
+    for name, value in before.items():
+        errors.append(_relative(np.sum((after[name] - value) ** 2), np.sum(value**2)))
+    return float(factor * np.max(errors))
 
 
 def _outputs(model, net, fresh, like):
@@ -143,8 +131,8 @@ def _outputs(model, net, fresh, like):
 
 def _center_and_scale(problem):
     """Those of the outputs of a default network; zero and one of others."""
-    scale = np.array(getattr(problem, "scale", ()) or np.ones(len(problem.outputs)))
-    return np.array(getattr(problem, "center", ()) or np.zeros(len(scale))), scale
+    scale = np.array(problem.scale or np.ones(len(problem.outputs)))
+    return np.array(problem.center or np.zeros(len(scale))), scale
 
 
 def _has_equation(model, net, points, like):

@@ -25,20 +25,12 @@ from sklearn_gn.networks._base import (
     n_features,
 )
 from sklearn_gn.pde.residual_classes import traced_class
-from sklearn_gn.pinn import iteration
-from sklearn_gn.pinn.control import (
-    FEW_POINTS,
-    LEAST_FALL,
-    USUAL_SHARE,
-    Rules,
-    has_room,
-    points_for,
-)
+from sklearn_gn.pinn import control, iteration, windows
+from sklearn_gn.pinn import observation_weight as weights
 from sklearn_gn.pinn.data import checked_data, problem_sequence, without_data
 from sklearn_gn.pinn.dngd import DENSE, DNGD, RANK, gramian_eigenvalues
 from sklearn_gn.pinn.enrichment import NAMES, enriched
 from sklearn_gn.pinn.error_estimate import in_double_precision
-from sklearn_gn.pinn.iteration import FEW_AXES, Sampler
 from sklearn_gn.pinn.model import (
     FIRST_WIDTHS,
     MOST_WEIGHTS,
@@ -47,18 +39,14 @@ from sklearn_gn.pinn.model import (
     Features,
     Model,
     coefficient_values,
-    n_waves,
     n_weights,
     start_parameters,
 )
-from sklearn_gn.pinn.observation_weight import observed as known_observations
-from sklearn_gn.pinn.observation_weight import reweighted, weighed
 from sklearn_gn.pinn.predictions import Fitted
 from sklearn_gn.pinn.residuals import Observed, residual_counts, rows_and_sizes
 from sklearn_gn.pinn.solution import Posterior
 from sklearn_gn.pinn.statement import unidentified
 from sklearn_gn.pinn.units import are_apart, in_units, size_of_observations
-from sklearn_gn.pinn.windows import Pieces, last_network, with_windows
 from sklearn_gn.runtime.fit_loop import FitRun
 
 _LARGEST_INT = np.iinfo(np.int32).max
@@ -69,48 +57,146 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     """Fit a solver to its problem, to observations, or to both."""
     began = time.perf_counter()
     backend.mesh_of(solver.device)  # a device that there is not is an error
-    algorithms = {DNGD.name: DNGD}
-    if solver._solver_object().name != DNGD.name:
+    method = solver._solver_object()
+    is_dngd, algorithms = method.name == DNGD.name, {DNGD.name: DNGD}
+    if not is_dngd:
         from sklearn_gn.pinn import baselines
 
         algorithms |= {known.name: known for known in baselines.ALGORITHMS}
-    algorithm = solver._solver_object().algorithm(algorithms)
+    algorithm = method.algorithm(algorithms)
     rng = check_random_state(solver.random_state)
+    most_iterations = int(min(solver._most_iterations(), _LARGEST_INT))
+    # What the fit chooses: the network with its known functions, how much each class of
+    # residuals counts, and the penalties of a plain regression.
+    chooses_layers = isinstance(solver.hidden_layer_sizes, str)
+    chooses_weight = isinstance(solver.observation_weight, str)
+    chooses_network = chooses_layers and solver.network is None and is_dngd
+    chooses_network = chooses_network and solver.problem is not None
     # The data.
-    stages, problem = problem_sequence(
-        solver.problem, has_default_network(solver, solver.problem)
-    )
+    stages, problem = problem_sequence(solver.problem, chooses_network)
     data = checked_data(solver, problem, X, y, sample_weight, X_val, y_val, rng)
-    seed = rng.randint(_LARGEST_INT)
-    # The problem: network, residual classes, settings.
+    seed, observed = rng.randint(_LARGEST_INT), data.training is not None
+    chooses_penalties = problem is None and solver.network is None
+    chooses_penalties = chooses_penalties and chooses_weight and is_dngd
+    is_free = chooses_network and solver.loss_weights == "auto"
+    is_free = is_free and (chooses_weight or not observed)
+    # The problem: its network and its residual classes.
     is_resumed = solver.warm_start and hasattr(solver, "_fitted")
-    observed, is_eigen = data.training is not None, False
-    plain = algorithm is DNGD and not (stages or is_resumed or observed)
+    plain = is_dngd and not (stages or is_resumed or observed)
+    is_eigen = False
     if plain and problem.unknown and switches.on("pinn.eigenvalues"):
         from sklearn_gn.pinn import eigenvalues
 
         is_eigen = eigenvalues.is_eigenvalue_problem(problem)
     if is_eigen:
-        stages = eigenvalues.first_stages(problem, solver._most_iterations())
-    untrained, all_models = network_and_models(solver, stages, data, rng)
-    model = all_models[-1]
+        stages = eigenvalues.first_stages(problem, most_iterations)
+    frame, problems = data.frame, [stage for stage, _ in stages]
+    if chooses_network:
+        wanted = method.enrichment
+        wanted = NAMES if isinstance(wanted, str) else tuple(wanted or ())
+        unknown = sorted(set(wanted) - set(NAMES))
+        if unknown:
+            raise ValueError(
+                f"enrichment contains {unknown}: the known functions are {list(NAMES)}."
+            )
+        y = data.training.data if observed else None
+        frame, problems = enriched(frame, problems, y, data.observed, wanted)
+    sizes = solver.hidden_layer_sizes
+    if chooses_layers:
+        small = chooses_network or chooses_penalties
+        sizes = FIRST_WIDTHS if small else _FIXED_WIDTHS
+    untrained, features = untrained_network(
+        frame, solver.network, sizes, rng, solver.dtype, solver.device
+    )
     if is_eigen:
         untrained.layers[-1][-1] = 1  # its outputs are about one
-    if model.classes[-1].residual.name == "data" and _counts_in_units(solver, model):
-        factor = model.classes[-1].size ** -2
-        both = data.training, data.validation
-        both = [b and reweighted((b,), factor)[0] for b in both]
+    names = _activations(solver.activation, sizes) if features is None else ()
+    all_models = models(
+        [*problems, frame],
+        names,
+        features,
+        untrained.extra,
+        equation=problem is not None,
+        observed=data.observed if observed else None,
+        device=solver.device,
+        of_one_size=is_free,
+    )
+    rows = all_models[-1].classes[0].rows
+    if names and set(names) <= {"relu", "identity"} and rows and rows.second:
+        raise ValueError(
+            f"activation={min(names)!r} has no second derivatives, and the equation "
+            "contains some: set activation='tanh' or 'sin'."
+        )
+    if chooses_network and not stages:
+        all_models = (windows.with_windows(*all_models, observed),)
+    model = all_models[-1]
+    # Whether classes count in units of their sizes: in a free fit, or far apart.
+    counts_in_units = solver.loss_weights == "scaled"
+    if solver.loss_weights == "auto":
+        apart = are_apart(np.array([kind.size for kind in model.classes]))
+        counts_in_units = (is_free or apart) and switches.on("pinn.balance")
+    if observed and counts_in_units:
+        factor, both = model.classes[-1].size ** -2, (data.training, data.validation)
+        both = [b and weights.reweighted((b,), factor)[0] for b in both]
         data = data._replace(training=both[0], validation=both[1])
     start = _network_of_before(solver, untrained) if is_resumed else untrained
-    if has_chosen_penalties(solver, problem):
-        if affordable(len(data.training.x), n_weights(start)):
-            from sklearn_gn.pinn import regression
+    if chooses_penalties and affordable(len(data.training.x), n_weights(start)):
+        from sklearn_gn.pinn import regression
 
-            regression.fit(solver, model, start, data, seed)
-            return solver
-    deadline = began + (math.inf if solver.max_time is None else solver.max_time)
-    networks = untrained, start
-    settings = _settings(solver, all_models, stages, data, networks, seed, deadline)
+        regression.fit(solver, model, start, data, seed)
+        return solver
+    # The points, and what may grow.
+    growth, points, sampling = None, control.FEW_POINTS, "sobol"
+    if problem is not None:
+        given, sampling = (solver.n_interior, solver.n_boundary), solver.sampling
+        finds_points = given == ("auto", "auto") and is_dngd
+        if chooses_network or finds_points:
+            left = math.inf if solver.max_time is None else solver.max_time
+            growth = control.Rules(chooses_network, finds_points, began + left)
+            size = n_weights(windows.last_network(start))
+            points = control.points_for(model.problem.residual_classes(), size)
+        points = [n if g == "auto" else g for g, n in zip(given, points, strict=True)]
+        if sampling == "auto":
+            few_axes = model.problem.domain.dim <= iteration.FEW_AXES
+            sampling = "residual" if growth is not None and few_axes else "sobol"
+    sampler = iteration.Sampler(*points, sampling, solver.dtype, counts_in_units)
+    noise = None  # what its weight is found from, where observations find theirs
+    if problem is not None and chooses_weight and observed:
+        n_equations = model.classes[0].residual.n_outputs
+        has_functions = len(model.problem.outputs) > n_equations
+        noise = weights.observed(data.training, len(data.observed), has_functions)
+    # The fall of the loss, and the estimated error, at which the fit ends.
+    least_fall, error, usual_loss = control.LEAST_FALL, 0.0, 0.0
+    if problem is None or solver.tol == 0:
+        least_fall = control.LEAST_FALL if solver.tol is None else solver.tol
+    elif solver.tol is not None:
+        error, usual_loss = solver.tol, (solver.tol / control.USUAL_SHARE) ** 2
+    elif growth is None:  # all digits that the given layers and points have
+        error = float(np.finfo(solver.dtype).eps)
+    elif observed:  # these are hardly ever exact to more digits
+        error = 1e-5
+    else:
+        error = 1e-7 if growth.network else 1e-4
+    settings = iteration.PINNSettings(
+        models=all_models,
+        stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
+        sampler=sampler,
+        steps=iteration.Steps(
+            method,
+            solver.damping,
+            solver.rank,
+            most_iterations,
+            backend.mesh_of(solver.device),
+        ),
+        resample=None if problem is None else solver.resample,
+        tol=np.asarray(least_fall, solver.dtype),
+        error=error,
+        usual_loss=usual_loss,
+        seed=np.int32(seed),
+        growth=growth,
+        untrained=untrained,
+        observed=noise,
+    )
     _check_memory(settings, start, data)
 
     # The loop, which the loss on fresh points monitors.
@@ -157,64 +243,6 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
 # --- network and residual classes ----------------------------------------------------
 
 
-def has_default_network(solver, problem):
-    """Whether the network finds its size, and has functions that the problem needs."""
-    auto = isinstance(solver.hidden_layer_sizes, str) and solver.network is None
-    return auto and problem is not None and solver._solver_object().name == "dngd"
-
-
-def has_chosen_penalties(solver, problem):
-    """Whether a fit is a regression in which the evidence chooses the penalties."""
-    plain = problem is None and solver.network is None
-    chosen = isinstance(solver.observation_weight, str)
-    return plain and chosen and solver._solver_object().name == "dngd"
-
-
-def network_and_models(solver, stages, data, rng):
-    """Return the untrained network, and what is compiled, for each problem."""
-    sizes, names = solver.hidden_layer_sizes, ()
-    default = has_default_network(solver, data.problem)
-    if isinstance(sizes, str):
-        small = default or has_chosen_penalties(solver, data.problem)
-        sizes = FIRST_WIDTHS if small else _FIXED_WIDTHS
-    frame, problems = data.frame, [problem for problem, _ in stages]
-    batch, observed = data.training, data.observed
-    if default:
-        y = None if batch is None else batch.data
-        enrichment = solver._solver_object().enrichment
-        chosen = NAMES if isinstance(enrichment, str) else tuple(enrichment or ())
-        unknown = sorted(set(chosen) - set(NAMES))
-        if unknown:
-            raise ValueError(
-                f"enrichment contains {unknown}: the known functions are {list(NAMES)}."
-            )
-        frame, problems = enriched(frame, problems, y, observed, chosen)
-    untrained, features = untrained_network(
-        frame, solver.network, sizes, rng, solver.dtype, solver.device
-    )
-    if features is None:
-        names = _activations(solver.activation, sizes)
-    found = models(
-        [*problems, frame],
-        names,
-        features,
-        untrained.extra,
-        equation=data.problem is not None,
-        observed=observed if batch else None,
-        device=solver.device,
-        of_one_size=_is_free(solver, data.problem, batch is not None),
-    )
-    rows, flat = found[-1].classes[0].rows, names and set(names) <= {"relu", "identity"}
-    if flat and rows is not None and rows.second:
-        raise ValueError(
-            f"activation={min(names)!r} has no second derivatives, and the equation "
-            "contains some: set activation='tanh' or 'sin'."
-        )
-    if default and not stages:
-        found = (with_windows(*found, batch is not None),)
-    return untrained, found
-
-
 def untrained_network(problem, network, hidden_layer_sizes, rng, dtype, device):
     """Parameters to start from, and the Features of a network of the user's or None."""
 
@@ -223,7 +251,7 @@ def untrained_network(problem, network, hidden_layer_sizes, rng, dtype, device):
 
     unknown, n_outputs = problem.unknown.values(), problem.n_network_outputs
     if network is None:
-        waves = n_waves(problem)
+        waves = problem.n_functions
         widths = checked_sizes("hidden_layer_sizes", hidden_layer_sizes)
         sizes = problem.n_inputs - waves, *widths, n_outputs
         return cast(start_parameters(rng, sizes, unknown, waves)), None
@@ -285,7 +313,7 @@ def models(
 def _network_of_before(solver, new):
     """Return the network of the previous fit, for ``warm_start``."""
     before = solver._fitted.net
-    last = last_network(before)
+    last = windows.last_network(before)
     ends = [
         (len(net.layers), len(net.layers[0]), net.layers[-1].shape[1], net.extra.shape)
         for net in (new, last)
@@ -302,95 +330,11 @@ def _network_of_before(solver, new):
     return backend.map_leaves(solver._cast, before)
 
 
-# --- settings ------------------------------------------------------------------------
-
-
-def _settings(solver, models, stages, data, networks, seed, deadline):
-    """Return the settings of a fit, for its untrained and its first network."""
-    points, sampling, in_units = FEW_POINTS, "sobol", False
-    growth = known = None
-    model, method = models[-1], solver._solver_object()
-    max_iter = int(min(solver._most_iterations(), _LARGEST_INT))
-    if data.problem is not None:
-        grows = has_default_network(solver, model.problem)
-        free = solver.n_interior == solver.n_boundary == "auto"
-        free = free and method.name == "dngd"
-        if grows or free:
-            growth = Rules(grows, free, deadline)
-            size = n_weights(last_network(networks[1]))
-            points = points_for(model.problem.residual_classes(), size)
-        given = solver.n_interior, solver.n_boundary
-        points = [n if g == "auto" else g for g, n in zip(given, points, strict=True)]
-        sampling = solver.sampling
-        if sampling == "auto":
-            adaptive = growth is not None and model.problem.domain.dim <= FEW_AXES
-            sampling = "residual" if adaptive else "sobol"
-        in_units = _counts_in_units(solver, model)
-        adapts = isinstance(solver.observation_weight, str)
-        if adapts and model.classes[-1].residual.name == "data":
-            n_equations = model.classes[0].residual.n_outputs
-            has_functions = len(model.problem.outputs) > n_equations
-            given = data.training, len(data.observed)
-            known = known_observations(*given, has_functions)
-    least_fall, error, usual_loss = _ends(solver, growth, data)
-    return iteration.PINNSettings(
-        models=models,
-        stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
-        sampler=Sampler(*points, sampling, solver.dtype, in_units),
-        steps=iteration.Steps(
-            method,
-            solver.damping,
-            solver.rank,
-            max_iter,
-            backend.mesh_of(solver.device),
-        ),
-        resample=None if data.problem is None else solver.resample,
-        tol=np.asarray(least_fall, solver.dtype),
-        error=error,
-        usual_loss=usual_loss,
-        seed=np.int32(seed),
-        growth=growth,
-        untrained=networks[0],
-        observed=known,
-    )
-
-
-def _counts_in_units(solver, model):
-    """Whether classes count in units of their sizes: in a free fit, or far apart."""
-    if solver.loss_weights != "auto":
-        return solver.loss_weights == "scaled"
-    known = model.classes
-    free = _is_free(solver, model.problem, known[-1].residual.name == "data")
-    apart = are_apart(np.array([one.size for one in known]))
-    return (free or apart) and switches.on("pinn.balance")
-
-
-def _is_free(solver, problem, has_data):
-    """Whether neither the layers nor the weights of the residuals are given."""
-    if not has_default_network(solver, problem) or solver.loss_weights != "auto":
-        return False
-    return not has_data or isinstance(solver.observation_weight, str)
-
-
-def _ends(solver, growth, data):
-    """Fall of the loss and estimated error at which a fit ends, and the usual loss."""
-    tol, is_forward = solver.tol, data.training is None
-    if data.problem is None or tol == 0:
-        return (LEAST_FALL if tol is None else tol), 0.0, 0.0
-    if tol is not None:
-        return LEAST_FALL, tol, (tol / USUAL_SHARE) ** 2
-    # Observations are hardly ever exact to more digits.
-    tol = (1e-7 if growth and growth.network else 1e-4) if is_forward else 1e-5
-    if growth is None:  # all digits that the given layers and points have
-        tol = float(np.finfo(solver.dtype).eps)
-    return LEAST_FALL, tol, 0.0
-
-
 def _check_memory(settings, net, data):
     """Raise a ValueError if the matrix of a step would not fit into memory."""
     sampler, solver = settings.sampler, settings.steps.solver.name
     outputs = [known.residual.n_outputs for known in settings.models[-1].classes]
-    n_residuals, n = 0, n_weights(last_network(net))
+    n_residuals, n = 0, n_weights(windows.last_network(net))
     if data.problem is not None:
         n_residuals += sampler.n_interior * outputs[0]
         n_residuals += sampler.n_boundary * max(outputs)
@@ -401,7 +345,9 @@ def _check_memory(settings, net, data):
     elif solver != "dngd":
         return
     else:  # rows of the Jacobian, a layer's at a time, and the matrix with its factor
-        numbers = n_residuals * max(np.size(a) for a in last_network(net).layers)
+        numbers = n_residuals * max(
+            np.size(a) for a in windows.last_network(net).layers
+        )
         small = min(n_residuals, n)
         if settings.steps.rank is None and small <= DENSE:
             numbers += 3 * small**2
@@ -422,8 +368,8 @@ def _set_fitted(solver, run, fitted, n_observations):
     from sklearn_gn.pinn import findings
 
     state, settings, scale = run.final_state, run.options, run.loss_scale
-    model, net, problem = fitted.model, last_network(fitted.net), fitted.problem
-    now, in_windows = state.control, isinstance(fitted.net, Pieces)
+    model, net, problem = fitted.model, windows.last_network(fitted.net), fitted.problem
+    now, in_windows = state.control, isinstance(fitted.net, windows.Pieces)
     solver._fitted, solver.problem_ = fitted, problem
     solver._error_estimate = None
     solver.alpha_, solver.log_evidence_ = {}, math.nan
@@ -438,7 +384,7 @@ def _set_fitted(solver, run, fitted, n_observations):
         solver._has_settled_weight = now.weighing.has_settled
     grows = settings.growth is not None and settings.growth.network
     solver._is_accurate = bool(now.estimate <= settings.error)
-    solver._may_grow = grows and not now.level.ended and has_room(net)
+    solver._may_grow = grows and not now.level.ended and control.has_room(net)
     solver._estimated_at_end, solver._solved_until = math.nan, math.inf
     solver.window_ends_ = fitted.net.ends if in_windows else np.zeros(0)
     solver.enrichment_ = dict(getattr(model.problem, "function_counts", {}))
@@ -475,7 +421,9 @@ def _set_fitted(solver, run, fitted, n_observations):
 
 def set_layers(solver, fitted):
     """Set the weights and biases of the layers."""
-    layers = [matrix.astype(np.float64) for matrix in last_network(fitted.net).layers]
+    layers = [
+        matrix.astype(np.float64) for matrix in windows.last_network(fitted.net).layers
+    ]
     inner = []
     if fitted.model.features is not None:
         inner, layers = layers[:-1], layers[-1:]
@@ -491,9 +439,9 @@ def _set_posterior(solver, run, fitted, n_observations):
     solver._posterior = solver._window_points = None
     if n_residuals * n > DENSE**2:  # a Jacobian as large as the largest Gramian
         return
-    points = run.data.fresh and weighed(run.data.fresh, state.control.weighing)
+    points = run.data.fresh and weights.weighed(run.data.fresh, state.control.weighing)
     batches, points = backend.to_numpy((state.batches, points))
-    if isinstance(fitted.net, Pieces):
+    if isinstance(fitted.net, windows.Pieces):
         solver._window_points = points
         return
     # Rounding errors of single precision would pass for information.
@@ -518,7 +466,7 @@ def _set_coefficients(solver, n_observations):
         return {name: a if a.ndim else float(a) for name, a in arrays.items()}
 
     fitted, posterior = solver._fitted, solver._posterior
-    extra = last_network(fitted.net).extra
+    extra = windows.last_network(fitted.net).extra
     values = plain(coefficient_values(fitted.model.problem, extra))
     free = without_data(fitted.problem) if values and not n_observations else []
     deviations = {name: np.nan * value for name, value in values.items()}

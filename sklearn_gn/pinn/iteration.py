@@ -30,7 +30,6 @@ from sklearn_gn.pinn.control import (
 )
 from sklearn_gn.pinn.model import Batch, n_weights
 from sklearn_gn.pinn.residuals import check_is_defined, class_losses, residuals
-from sklearn_gn.pinn.solution import reference
 from sklearn_gn.pinn.units import level_of_outputs
 from sklearn_gn.pinn.windows import SinceBefore
 
@@ -158,17 +157,6 @@ class Sampler:
         )
         return larger.draw(model, seed, 0, _FRESH)
 
-    def reference(self, problem, seed):
-        """Draw points with the exact solution there; None where it is not known."""
-        if problem.exact is None:
-            return None
-        rng = np.random.RandomState(seed)
-        n, points, values = reference(problem, rng)
-        if len(points) > n:
-            chosen = np.sort(rng.permutation(len(points))[:n])
-            points, values = points[chosen], values[chosen]
-        return points.astype(self.dtype), values.astype(self.dtype)
-
     def _moved_to_residuals(self, model, net, points, batches, rng):
         """Replace every other point by one drawn where residuals are large."""
         n, problem = self.n_interior // 2, model.problem
@@ -219,7 +207,15 @@ def prepare(observations, settings):
         fresh = (*fresh, validation)
     elif fresh and training is not None:
         fresh = (*fresh, training)
-    points = training, fresh, settings.sampler.reference(model.problem, seed)
+    exact = None
+    if model.problem.exact is not None:
+        rng = np.random.RandomState(seed)
+        n, *exact = solution.reference(model.problem, rng)
+        if len(exact[0]) > n:
+            chosen = np.sort(rng.permutation(len(exact[0]))[:n])
+            exact = [a[chosen] for a in exact]
+        exact = tuple(a.astype(settings.dtype) for a in exact)
+    points = training, fresh, exact
     if settings.steps.mesh is None:
         points = jax.device_put(points)
     return FixedPoints(*points, validation is not None, like)
@@ -322,50 +318,32 @@ class StepSummary(NamedTuple):
 
 def finish_iteration(points, state, settings, step):
     """Return state and report of an iteration, for the state after its step."""
-    losses = _losses(points, state, settings, step)
-    control, stop = decide(points, state, settings, step, losses)
-    state = state._replace(control=control)
-    if control.march is not None:
-        model = settings.models[state.stage]
-        answer = windows.pieces(control.march, model, state.net)
-        state = state._replace(answer=answer)
-    extra = _log_entries(points, state, settings, step, losses)
-    state = state._replace(loss=losses.training, iteration=state.iteration + 1)
-    return with_expected_seconds(state, settings), Report(
-        loss=losses.training,
-        grad_norm=step.gradient_norm,
-        step_size=step.step_norm,
-        damping=step.damping,
-        gain_ratio=step.gain_ratio,
-        inner_iterations=step.inner_iterations,
-        stop=stop,
-        extra=extra,
-    )
-
-
-def _losses(points, state, settings, step):
-    """Losses of the network after a step."""
     model, march = settings.models[state.stage], state.control.march
+    # The losses of the network after the step.
     if march is not None and march.active:
         batches = on_devices(march.fresh, settings)
         of_classes = losses_of_classes(model, state.net, batches, state.batches)
     else:
         of_classes = fresh_losses(points, settings, state.net, state)
     fresh = validated = float(of_classes.sum())
-    misfit = float(step.class_losses[-1])
+    misfit, weight = float(step.class_losses[-1]), state.control.weighing.weight
     if points.validates and settings.observed is not None:
         # The weight follows from the noise of the observations that it is given to.
         fresh += misfit - float(of_classes[-1])
-    noise = misfit if state.control.weighing.weight != 1 else 0.0
-    # An easier problem does not decide that nothing is gained.
-    decisive = step.decisive and state.stage + 1 == len(settings.models)
-    training = float(np.sum(step.class_losses))
-    return Losses(training, fresh, validated, noise, decisive)
-
-
-def _log_entries(points, state, settings, step, losses):
-    """What the log holds beside that of all solvers."""
-    model, march = settings.models[state.stage], state.control.march
+    losses = Losses(
+        training=float(np.sum(step.class_losses)),
+        fresh=fresh,
+        validated=validated,
+        noise=misfit if weight != 1 else 0.0,
+        # An easier problem does not decide that nothing is gained.
+        decisive=step.decisive and state.stage + 1 == len(settings.models),
+    )
+    # What comes next.
+    control, stop = decide(points, state, settings, step, losses)
+    state, march = state._replace(control=control), control.march
+    if march is not None:
+        state = state._replace(answer=windows.pieces(march, model, state.net))
+    # What the log holds beside that of all solvers.
     extra = {
         f"loss_{kind.residual.name}": float(value)
         for kind, value in zip(model.classes, step.class_losses, strict=True)
@@ -379,12 +357,22 @@ def _log_entries(points, state, settings, step, losses):
         values = np.asarray(windows.at_points(solution.values, last, answer, x))
         found = solution.relative_errors(last.problem, values, np.asarray(exact))
         extra["relative_error"] = float(found[0])
-    fresh = losses.validated
-    if not math.isnan(fresh):
-        extra["val_loss"] = windows.loss_so_far(march, fresh, state.control.first_fresh)
+    if not math.isnan(validated):
+        so_far = windows.loss_so_far(march, validated, control.first_fresh)
+        extra["val_loss"] = so_far
     if settings.observed is not None:
-        extra["observation_weight"] = state.control.weighing.weight
-    return extra
+        extra["observation_weight"] = control.weighing.weight
+    state = state._replace(loss=losses.training, iteration=state.iteration + 1)
+    return with_expected_seconds(state, settings), Report(
+        loss=losses.training,
+        grad_norm=step.gradient_norm,
+        step_size=step.step_norm,
+        damping=step.damping,
+        gain_ratio=step.gain_ratio,
+        inner_iterations=step.inner_iterations,
+        stop=stop,
+        extra=extra,
+    )
 
 
 # --- losses at points of training, and at those that are never trained on -------------

@@ -98,7 +98,7 @@ class Features(NamedTuple):
 def network(model, params, x):
     """Outputs at one point, before hard constraints."""
     a, layers = model.problem.embedding(x), params.layers
-    waves = a[a.shape[0] - n_waves(model.problem) :]
+    waves = a[a.shape[0] - model.problem.n_functions :]
     if model.features is not None:
         a, layers = model.features(layers[:-1], a), layers[-1:]
     for k, matrix in enumerate(layers):
@@ -108,11 +108,6 @@ def network(model, params, x):
         if k < len(model.activations):
             a = activation_function(model.activations[k])(a)
     return a
-
-
-def n_waves(problem):
-    """Number of the last inputs, which the output layer has too."""
-    return getattr(problem, "n_functions", 0)
 
 
 def coefficients(problem, extra):
@@ -150,7 +145,7 @@ def start_parameters(rng, sizes, unknown, n_waves=0):
 
 def drawn_anew(rng, net, problem):
     """A newly drawn network of the layers of another, in its precision."""
-    waves, layers = n_waves(problem), net.layers
+    waves, layers = problem.n_functions, net.layers
     sizes = [len(layers[0]) - 1 - waves, *(matrix.shape[1] for matrix in layers)]
     new = start_parameters(rng, sizes, problem.unknown.values(), waves)
     return jax.tree.map(lambda leaf: leaf.astype(layers[0].dtype), new)
@@ -175,7 +170,11 @@ def input_stack(embedding, x, rows, axes=None):
     if rows.second:
         left, right = _pairs(rows)
         second = jax.vmap(lambda i, j: along(along(embedding, i), j)(x))(left, right)
-        parts.append(_group_sums(rows, second))
+        sizes = [len(group) for group in rows.second]
+        if max(sizes) > 1:  # the matrix has the square of the number of pairs
+            ones = np.eye(len(sizes), dtype=second.dtype)
+            second = np.repeat(ones, sizes, axis=1) @ second
+        parts.append(second)
     return jnp.concatenate(parts)
 
 
@@ -183,14 +182,6 @@ def _pairs(rows):
     """Pairs of all groups, as two arrays."""
     pairs = [pair for group in rows.second for pair in group]
     return np.array(pairs, np.int32).T
-
-
-def _group_sums(rows, values):
-    """Sums over each group of what every pair has."""
-    sizes = [len(group) for group in rows.second]
-    if max(sizes) == 1:  # the matrix has the square of the number of pairs
-        return values
-    return np.repeat(np.eye(len(sizes), dtype=values.dtype), sizes, axis=1) @ values
 
 
 class Stack(NamedTuple):
@@ -277,8 +268,14 @@ def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
         inputs.append(stack)
         if isinstance(stack, ScaledAxes):
             stack = by_kind(stack.times(matrix), rows)
-        else:
-            stack = _affine(stack, matrix)
+        else:  # biases count for values alone
+            stack = jax.tree.map(
+                lambda rows, matrix=matrix: (
+                    rows.reshape(-1, rows.shape[-1]) @ matrix[:-1]
+                ).reshape(*rows.shape[:-1], -1),
+                stack,
+            )
+            stack = stack._replace(value=stack.value + matrix[-1][None])
         if taps is not None:
             stack = jax.tree.map(jnp.add, stack, taps[k])
         if k < len(activations):
@@ -286,23 +283,18 @@ def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
     return stack, inputs
 
 
-def _affine(stack, matrix):
-    """The Stack after an affine layer, whose biases count for values alone."""
-
-    def times(rows):
-        flat = rows.reshape(-1, rows.shape[-1]) @ matrix[:-1]
-        return flat.reshape(*rows.shape[:-1], -1)
-
-    stack = jax.tree.map(times, stack)
-    return stack._replace(value=stack.value + matrix[-1][None])
-
-
 def local_field(top, x0, rows, axes=None):
     """The second-order Taylor polynomial around a point, as a function of x."""
     f = 1 + len(rows.first)
     if rows.second:
+        # The products of two steps, of which those of a group share a row.
         left, right = _pairs(rows)
-        coefficients = _shares(rows, left == right, top[f:])
+        sizes = [len(group) for group in rows.second]
+        share = np.where(left == right, 0.5, 1.0) / np.repeat(sizes, sizes)
+        share = share.astype(top.dtype)[:, None]
+        if max(sizes) > 1:
+            share = share * np.repeat(np.eye(len(sizes), dtype=top.dtype), sizes, 0)
+        coefficients = share @ top[f:] if max(sizes) > 1 else share * top[f:]
 
     def field(x):
         step = x - x0 if axes is None else (x - x0)[axes]
@@ -333,16 +325,6 @@ def _derivative(top, rows, axes):
         if pair in group:
             return lax.index_in_dim(top, number, keepdims=False) / len(group)
     return jnp.zeros_like(top, shape=top.shape[1:])
-
-
-def _shares(rows, is_square, sums):
-    """Coefficients (n_pairs, n_outputs) of the products of two steps."""
-    sizes = [len(group) for group in rows.second]
-    share = np.where(is_square, 0.5, 1.0) / np.repeat(sizes, sizes)
-    share = share.astype(sums.dtype)[:, None]
-    if max(sizes) == 1:
-        return share * sums
-    return (share * np.repeat(np.eye(len(sizes), dtype=sums.dtype), sizes, 0)) @ sums
 
 
 def _entries(step, numbers):

@@ -42,7 +42,13 @@ def serve(batches):
 
 def cut(classes, batches, like=None):
     """Cut points into pieces of the shape of ``like``, padded by weights of zero."""
-    lengths = _lengths(classes, batches if like is None else like)
+    like = batches if like is None else like
+    count = sum(of_points.residual_counts(classes, like)) // _LEAST_RESIDUALS
+    count = 1 << max(0, count.bit_length() - 1)
+    shares = [-(-len(batch.x) // count) for batch in like]
+    # One of sixteen numbers to an octave.
+    steps = [1 << max(0, share.bit_length() - _BITS) for share in shares]
+    lengths = [-(-n // step) * step for n, step in zip(shares, steps, strict=True)]
     if lengths == [len(batch.x) for batch in batches]:
         return [batches]
     pairs = list(zip(batches, lengths, strict=True))
@@ -51,15 +57,6 @@ def cut(classes, batches, like=None):
         tuple(_rows(batch, k * length, (k + 1) * length) for batch, length in pairs)
         for k in range(count)
     ]
-
-
-def _lengths(classes, batches):
-    """Number of points of each class in a piece, one of sixteen to an octave."""
-    n_residuals = sum(of_points.residual_counts(classes, batches))
-    count = 1 << max(0, (n_residuals // _LEAST_RESIDUALS).bit_length() - 1)
-    shares = [-(-len(batch.x) // count) for batch in batches]
-    steps = [1 << max(0, share.bit_length() - _BITS) for share in shares]
-    return [-(-n // step) * step for n, step in zip(shares, steps, strict=True)]
 
 
 def _rows(batch, start, stop):

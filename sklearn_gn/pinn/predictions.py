@@ -81,7 +81,7 @@ class SolutionMixin(PredictionIntervalMixin):
         from sklearn_gn.pinn import solution
 
         X, net, scaling = self._points(X), self._fitted.net, self._fitted.scaling
-        y = self._evaluated(solution.values, X)
+        y = self._evaluated(X)
         y = extremes.numbers(y, self._fitted.model.features)
         if scaling is not None:
             y = extremes.scaled_back(y, scaling.y_scale, scaling.y_center)
@@ -175,12 +175,15 @@ class SolutionMixin(PredictionIntervalMixin):
             )
         return X
 
-    def _evaluated(self, function, X):
-        """Values of ``function(model, net, x)`` at points, each of its window."""
-        from sklearn_gn.pinn.windows import at_points
+    def _evaluated(self, X, *function):
+        """Values of the outputs, or of a function, at points, each of its window."""
+        from sklearn_gn.pinn import solution, windows
+
+        def at(model, net, x):
+            return solution.values(model, net, x, *function)
 
         model, net = self._fitted.model, self._fitted.net
-        return self._in_batches(lambda x: at_points(function, model, net, x), X)
+        return self._in_batches(lambda x: windows.at_points(at, model, net, x), X)
 
     def residual(self, X: ArrayLike) -> Array:
         """Residuals of the equation, which an exact solution makes zero.
@@ -200,10 +203,8 @@ class SolutionMixin(PredictionIntervalMixin):
         ValueError
             If ``problem`` is None.
         """
-        from sklearn_gn.pinn.solution import equation_residuals
-
-        self._fitted_problem("residual")
-        return self._evaluated(equation_residuals, self._points(X))
+        equation = self._fitted_problem("residual").residual_classes()[0].function
+        return self._evaluated(self._points(X), equation)
 
     def derivative(self, X: ArrayLike, *axes: str) -> Array:
         """Partial derivatives of the solution.
@@ -228,7 +229,7 @@ class SolutionMixin(PredictionIntervalMixin):
             If ``problem`` is None, no axis is given, or ``problem`` has none of such a
             name.
         """
-        from sklearn_gn.pinn import solution
+        from sklearn_gn.pinn.solution import Outputs
 
         known = self._fitted_problem("derivative").domain.axes
         if not axes:
@@ -241,11 +242,7 @@ class SolutionMixin(PredictionIntervalMixin):
                 raise ValueError(
                     f"derivative: axis {axis!r} is unknown; the axes are {known}."
                 )
-
-        def along(model, net, x):
-            return solution.values(model, net, x, axes)
-
-        return self._shaped(self._evaluated(along, self._points(X)))
+        return self._shaped(self._evaluated(self._points(X), Outputs(axes)))
 
     def _fitted_problem(self, name):
         check_is_fitted(self)
@@ -296,17 +293,13 @@ class SolutionMixin(PredictionIntervalMixin):
 
     def _observable(self, X):
         """What is observed, without noise, of shape (n, n_observed)."""
-        from sklearn_gn.pinn import solution
+        from sklearn_gn.pinn.residuals import Observed
 
         observed = self._fitted.observed
-        if not any(map(callable, observed)):
-            predicted = self.predict(X)
-            return predicted.reshape(len(predicted), -1)[:, list(observed)]
-
-        def observable(model, net, x):
-            return solution.observable(model, net, x, observed)
-
-        return self._evaluated(observable, self._points(X))
+        if any(map(callable, observed)):
+            return self._evaluated(self._points(X), Observed(observed))
+        predicted = self.predict(X)
+        return predicted.reshape(len(predicted), -1)[:, list(observed)]
 
     @property
     def error_estimate_(self) -> float:
@@ -334,7 +327,7 @@ class SolutionMixin(PredictionIntervalMixin):
                     posterior.batches,
                     posterior.fresh,
                     self._draw_fresh if factored else None,
-                    in_units=not factored,
+                    of="solution" if factored else "in units",
                 )
             if self._window_points is not None:
                 return relative_error_in_windows(
@@ -386,6 +379,6 @@ class SolutionMixin(PredictionIntervalMixin):
         else:
             X = self._points(X)
             exact = problem.exact_values(X)
-        values = self._evaluated(solution.values, X)
+        values = self._evaluated(X)
         joint, each = solution.relative_errors(problem, values, exact)
         return float(joint) if multioutput == "joint" else each

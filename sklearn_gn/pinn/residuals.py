@@ -39,7 +39,6 @@ from sklearn_gn.pinn.model import (
     coefficients,
     input_stack,
     local_field,
-    n_waves,
     network,
     propagate,
     scaled_axes,
@@ -216,7 +215,7 @@ def _stacks(model, class_model, batch):
         slopes = embedding(jnp.ones_like(x[0])) - embedding(jnp.zeros_like(x[0]))
         zeros = jnp.zeros(len(rows.second), x.dtype)
         return ScaledAxes(jax.vmap(embedding)(x), first, slopes[first], zeros)
-    if not (model.problem.periodic or n_waves(model.problem)):
+    if not (model.problem.periodic or model.problem.n_functions):
         return scaled_axes(embedding, x, rows)
     make = partial(input_stack, embedding, rows=rows, axes=batch.axes)
     return by_kind(jax.vmap(make)(x), rows)
@@ -229,7 +228,7 @@ def _is_sparse_stack(model, batch):
 def _by_rows(model, class_model, params, batch, taps=None):
     """Residuals (N, k) as they are, and the Stacks that the layers were given."""
     stacks, rows = _stacks(model, class_model, batch), class_model.rows
-    given = params.layers, stacks, rows, taps, n_waves(model.problem)
+    given = params.layers, stacks, rows, taps, model.problem.n_functions
     top, inputs = propagate(model.activations, *given)
     n, points, _ = batch.x.shape
     top = top.joined().reshape(n, points * rows.size, -1)
@@ -250,25 +249,25 @@ class Observed:
     entries: tuple
 
     def __call__(self, fields, points, data, coefficients):
-        """Misfit at a point, of shape (k,)."""
-        values = self.values(fields[0], points[0], coefficients)
+        """Misfit at a point, of shape (k,); without data what is observed there."""
+        field, x = fields[0], points[0]
+        outputs = jnp.atleast_1d(field(x))
+        if any(map(callable, self.entries)):
+            values = [
+                flat(call(entry, (field, x), coefficients), x)
+                if callable(entry)
+                else outputs[entry][None]
+                for entry in self.entries
+            ]
+            values = jnp.concatenate(values)
+        else:
+            values = outputs[np.array(self.entries)]
+        if not data.size:
+            return values
         given, factors = jnp.split(data, [len(self.entries)])
         missing = jnp.isnan(given)
         misfits = jnp.where(missing, 0, values - jnp.where(missing, 0, given))
         return factors * misfits if factors.size else misfits
-
-    def values(self, field, x, coefficients):
-        """What is observed at a point, without noise, of shape (k,)."""
-        outputs = jnp.atleast_1d(field(x))
-        if not any(map(callable, self.entries)):
-            return outputs[np.array(self.entries)]
-        values = [
-            flat(call(entry, (field, x), coefficients), x)
-            if callable(entry)
-            else outputs[entry][None]
-            for entry in self.entries
-        ]
-        return jnp.concatenate(values)
 
 
 # --- which derivatives of the network a residual depends on --------------------------
@@ -304,7 +303,11 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
     units = _units(problem, pairs, axes)
     for slopes in _slopes(model, classes, few, tops, extra):
         slopes = np.asarray(slopes)  # (N, k, P, C, q)
-        sizes.append(_usual_sizes(units[:, None] * slopes))
+        with np.errstate(over="ignore"):
+            squares = np.sum((units[:, None] * slopes) ** 2, axis=(2, 3, 4))
+        # By medians: near a singular place they are huge.
+        usual = np.median(squares, axis=0)
+        sizes.append(np.sqrt(np.where(usual > 0, usual, squares.mean(axis=0))))
         slopes = np.moveaxis(slopes, 3, 0).reshape(full.size, -1)
         found.append(_rows_from_slopes(slopes, pairs, dim))
     classes = tuple(map(ClassModel, kinds, found))
@@ -318,7 +321,7 @@ def _needing_more(model, classes, batches, extra, rng):
     """Yield the classes that need more than their rows, and residuals of a wave."""
     # Waves and singular functions, the last inputs, vary more than once.
     problem = model.problem
-    n_plain = problem.n_inputs - n_waves(problem)
+    n_plain = problem.n_inputs - problem.n_functions
     weights = rng.standard_normal((2 * n_plain + 1, problem.n_network_outputs))
     doubtful = [
         k
@@ -338,14 +341,6 @@ def _needing_more(model, classes, batches, extra, rng):
         size = np.nanmax(np.abs(true), initial=0.0)
         if not np.allclose(fast, true, rtol=ROUNDING, atol=ROUNDING * size):
             yield k, true
-
-
-@np.errstate(over="ignore")
-def _usual_sizes(slopes):
-    """Sizes of residuals, by medians: near a singular place they are huge."""
-    squares = np.sum(slopes**2, axis=(2, 3, 4))
-    medians = np.median(squares, axis=0)
-    return np.sqrt(np.where(medians > 0, medians, squares.mean(axis=0)))
 
 
 def _units(problem, pairs, axes):

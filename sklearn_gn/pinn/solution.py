@@ -15,6 +15,7 @@ value, so that data given twice shrink the error bars by the root of two.
 """
 
 import math
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import jax
@@ -32,31 +33,34 @@ from sklearn_gn.pde.domains import AT_ONCE
 from sklearn_gn.pde.given_values import MANY_POINTS
 from sklearn_gn.pde.operators import d
 from sklearn_gn.pinn import pieces
-from sklearn_gn.pinn.model import (
-    Batch,
-    ClassModel,
-    coefficient_values,
-    coefficients,
-    network,
-)
-from sklearn_gn.pinn.residuals import (
-    Observed,
-    class_residuals,
-    residual_counts,
-)
+from sklearn_gn.pinn.model import coefficient_values, coefficients, network
+from sklearn_gn.pinn.residuals import residual_counts
 
 # Share of the length of a coefficient's derivative that the residuals do not see:
 # 1e-4 at most was found where they determine it, 3e-2 at least where they do not.
 _UNSEEN = 1e-2
 
 
-@partial(jit_by_size, static_argnames=("model", "axes"))
-def values(model, params, x, axes=()):
-    """The outputs (n, q) of the solution at points, or their derivatives along axes."""
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs at a point, or their derivatives along axes, as a residual is one."""
+
+    axes: tuple = ()
+
+    def __call__(self, fields, points, data, coefficients):
+        """Values at a point, of shape (q,)."""
+        field = d(fields[0], *self.axes) if self.axes else fields[0]
+        return jnp.atleast_1d(field(points[0]))
+
+
+@partial(jit_by_size, static_argnames=("model", "function"))
+def values(model, params, x, function=Outputs()):
+    """Values (n, k) of the solution at points, of what is computed like residuals."""
+    found = coefficients(model.problem, params.extra)
 
     def one(x):
         field = model.problem.field(partial(network, model, params))
-        return jnp.atleast_1d(d(field, *axes)(x) if axes else field(x))
+        return function((field,), (x,), x[:0], found)
 
     return jax.vmap(one)(x)
 
@@ -72,26 +76,6 @@ def output_slopes(model, net, x):
 
     values = jax.vmap(outputs, in_axes=(None, 0))(flat, x)
     return values, jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(flat, x)
-
-
-@partial(jit_by_size, static_argnames="model")
-def equation_residuals(model, params, x):
-    """Residuals of the equation at points, of shape (n, k)."""
-    kind = ClassModel(model.problem.residual_classes()[0], None)
-    batch = Batch(x[:, None], x[:, :0], x[:, 0])
-    return class_residuals(model, kind, params, batch)
-
-
-@partial(jit_by_size, static_argnames=("model", "observed"))
-def observable(model, params, x, observed):
-    """What is observed, without noise, at points, of shape (n, n_observed)."""
-    found = coefficients(model.problem, params.extra)
-
-    def one(x):
-        field = model.problem.field(partial(network, model, params))
-        return Observed(observed).values(field, x, found)
-
-    return jax.vmap(one)(x)
 
 
 # --- errors --------------------------------------------------------------------------

@@ -44,9 +44,8 @@ def unidentified(solver, run):
     model, net, problem = fitted.model, fitted.net, fitted.problem
     if isinstance(net, Pieces):  # windows of time go on from an initial condition
         return ""
-    rng = np.random.RandomState(0)
-    missing = missing_conditions(model, rng)
-    forgotten = forgotten_conditions(model, missing, rng)
+    missing = missing_conditions(model)
+    forgotten = forgotten_conditions(model, missing)
     if forgotten:
         return f"The solution is not determined. {_all_missing(forgotten)}"
     free = free_constants(run.val_loss, net, problem, untrained_loss)
@@ -163,7 +162,7 @@ def free_functions_of_time(model, batches):
     return free
 
 
-def missing_conditions(model, rng):
+def missing_conditions(model):
     """Axes that may lack conditions: number of derivatives, end of each condition."""
     problem, rows = model.problem, model.classes[0].rows
     second = rows is not None
@@ -172,8 +171,8 @@ def missing_conditions(model, rng):
         orders[list(rows.first)] = 1
         orders[[i for group in rows.second for i, j in group if i == j]] = 2
     else:
-        orders = _high_orders(problem, rng)
-    ends = conditions_at_ends(problem, rng)
+        _, orders = factors_of_derivatives(problem)
+    ends = conditions_at_ends(problem)
     found = {}
     for k, name in enumerate(problem.domain.axes):
         order = None if orders is None else int(orders[k])
@@ -183,7 +182,7 @@ def missing_conditions(model, rng):
     return found
 
 
-def forgotten_conditions(model, missing, rng):
+def forgotten_conditions(model, missing):
     """Those of ``missing`` on which the problem certainly has no condition."""
     problem = model.problem
     observed = model.classes[-1].residual.name == "data"
@@ -195,7 +194,8 @@ def forgotten_conditions(model, missing, rng):
     time = problem.domain.time
     if time not in known or known[time][1]:
         return {}
-    k, points = problem.domain.axes.index(time), problem.probes(N_POINTS, rng)
+    k = problem.domain.axes.index(time)
+    points = problem.probes(N_POINTS, np.random.RandomState(0))
     length = np.ptp(problem.domain.bounds[k])
     del points["interior"]
     times = [drawn.x.reshape(-1, problem.domain.dim)[:, k] for drawn in points.values()]
@@ -204,34 +204,25 @@ def forgotten_conditions(model, missing, rng):
     return {time: known[time]}
 
 
-def _high_orders(problem, rng):
-    """Highest derivatives along the axes; None if it depends on more than these."""
-    factors = factors_of_derivatives(problem, rng)
-    return None if factors is None else highest_orders(factors)
+def factors_of_derivatives(problem):
+    """Factors (n, d, powers) of the derivatives about a smooth field, highest orders.
 
-
-def factors_of_derivatives(problem, rng):
-    """Factors (n, d, powers) of the derivatives about a smooth field, or None."""
-    slopes = _finite_slopes(problem, rng)
-    if slopes is None or (slopes[..., -1] != 0).any():
-        return None
-    return slopes.reshape(-1, *slopes.shape[2:])
-
-
-def highest_orders(factors):
-    """Highest derivatives (d,) along the axes that have a factor (n, d, powers)."""
-    seen = np.any(factors != 0, axis=0)
-    return np.max(seen * np.arange(seen.shape[1]), axis=1)
-
-
-def _finite_slopes(problem, rng):
+    The factors are None where they are not known. The orders (d,) along the axes are
+    None too where the equation depends on more than derivatives at its point.
+    """
     kind, n_axes = problem.residual_classes()[0], problem.domain.dim
     if kind.n_points > 1 or n_axes > MOST_AXES:
-        return None
+        return None, None
+    rng = np.random.RandomState(0)
     points = problem.probes(N_POINTS, rng)["interior"]
     weights = rng.normal(size=(len(problem.outputs), problem.n_inputs))
-    slopes = _slopes_in_powers(problem, weights, points)
-    return slopes if np.isfinite(slopes).all() else None
+    factors = _slopes_in_powers(problem, weights, points)
+    if not np.isfinite(factors).all():
+        return None, None
+    factors = factors.reshape(-1, *factors.shape[2:])
+    seen = np.any(factors != 0, axis=0)
+    orders = np.max(seen * np.arange(seen.shape[1]), axis=1)
+    return factors, None if seen[:, -1].any() else orders
 
 
 @partial(in_numpy, static_argnames="problem")
@@ -251,11 +242,11 @@ def _slopes_in_powers(problem, weights, points):
     return jax.vmap(partial(jax.jacfwd(residual), zero))(points.x, points.data)
 
 
-def conditions_at_ends(problem, rng):
+def conditions_at_ends(problem):
     """Names of the ends of each axis at which conditions hold, once for each."""
     axes, bounds = problem.domain.axes, problem.domain.bounds
     ends = {name: [] for name in axes}
-    points = problem.probes(N_POINTS, rng)
+    points = problem.probes(N_POINTS, np.random.RandomState(0))
     del points["interior"]
     for drawn in points.values():
         x = drawn.x.reshape(-1, len(axes))
@@ -267,9 +258,9 @@ def conditions_at_ends(problem, rng):
     return ends
 
 
-def too_many_conditions(problem, rng):
+def too_many_conditions(problem):
     """What to do about an ordinary equation, not solved, with too many conditions."""
-    n_given, n_needed = numbers_of_conditions(problem, rng)
+    n_given, n_needed = numbers_of_conditions(problem)
     if problem.unknown or n_given <= n_needed:
         return ""
     _, *conditions = problem.residual_classes()
@@ -288,7 +279,7 @@ def warn_of_redundant_derivatives(problem):
     orders = [getattr(kind.condition, "order", 0) for kind in kinds]
     if problem.unknown or not any(orders):
         return
-    along = _high_orders(problem, np.random.RandomState(0))
+    _, along = factors_of_derivatives(problem)
     if along is None or domain.time is None:
         return
     highest = int(along[domain.axes.index(domain.time)])
@@ -303,13 +294,15 @@ def warn_of_redundant_derivatives(problem):
             )
 
 
-def numbers_of_conditions(problem, rng):
+def numbers_of_conditions(problem):
     """Values given to an ordinary differential equation, and needed (else infinite)."""
-    orders = _high_orders(problem, rng) if problem.domain.dim == 1 else None
+    orders = None
+    if problem.domain.dim == 1:
+        _, orders = factors_of_derivatives(problem)
     if orders is None:
         return 0, math.inf
     _, *conditions = problem.residual_classes()
-    points = problem.probes(N_POINTS, rng)
+    points = problem.probes(N_POINTS, np.random.RandomState(0))
     n_given = sum(
         kind.n_outputs * len(np.unique(points[kind.name].x, axis=0))
         for kind in conditions
@@ -331,7 +324,7 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
     slopes = slopes.reshape(-1, gramian.shape[0])
     floor = len(gramian) * np.finfo(net.extra.dtype).eps * gramian.diagonal().max()
     seen = factor(gramian, floor).whiten(slopes.T)
-    units = getattr(model.problem, "scale", 1.0) * np.ones(values.shape)
+    units = (model.problem.scale or 1.0) * np.ones(values.shape)
     size, unit = np.sum(values**2), np.sum(units**2)
     # Changes cannot be relative to a solution that is zero.
     is_zero = size <= ROUNDING**2 * unit
@@ -347,10 +340,9 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
 def fault_of_statement(solver, stuck):
     """What in the problem of an unsolved fit is at fault; "" if that is not known."""
     problem = solver.problem_
-    rng = np.random.RandomState(0)
     return (
         (_contradicted_observations(solver) if stuck else "")
-        or too_many_conditions(problem, rng)
+        or too_many_conditions(problem)
         or _too_many_on_a_face(problem)
         or ("" if "loss_data" in solver.convergence_log_ else growing_waves(problem))
         or _kinks(problem)
@@ -401,14 +393,14 @@ def vanished_coefficients(solver):
 
 def _too_many_on_a_face(problem):
     """Conditions of value and slope together on one face in space."""
-    domain, rng = problem.domain, np.random.RandomState(0)
+    domain = problem.domain
     if domain.dim == 1 or problem.unknown or problem.depends_on:
         return ""
-    factors = factors_of_derivatives(problem, rng)
-    if factors is None or np.any(factors[..., 3:] != 0):
+    _, orders = factors_of_derivatives(problem)
+    if orders is None or max(orders) > 2:
         return ""
     n_outputs, (_, *kinds) = len(problem.outputs), problem.residual_classes()
-    for face in domain.patches():
+    for face in domain._faces_of_space():
         given = [
             kind
             for kind in kinds
@@ -431,12 +423,12 @@ def _too_many_on_a_face(problem):
 
 def _integral_over_time(problem):
     """An integral, which keeps the time of an evolution in one piece."""
-    domain, rng = problem.domain, np.random.RandomState(0)
+    domain = problem.domain
     given = any(isinstance(condition, Initial) for condition in problem.conditions)
     if domain.axes != (domain.time,) or problem.unknown or not given:
         return ""
-    slopes = _finite_slopes(problem, rng)
-    if slopes is None or not (slopes[..., -1] != 0).any():
+    factors, orders = factors_of_derivatives(problem)
+    if factors is None or orders is not None:
         return ""  # it depends on derivatives at a point alone
     t = domain.time
     return (
@@ -477,12 +469,11 @@ def growing_waves(problem):
     plain = single and not fixed and problem.n_laplacian_directions is None
     if domain.time is None or domain.dim == 1 or not plain:
         return ""
-    rng = np.random.RandomState(0)
-    ends = conditions_at_ends(problem, rng)[domain.time]
-    factors = factors_of_derivatives(problem, rng)
-    if len(set(ends)) != 1 or factors is None:
+    ends = conditions_at_ends(problem)[domain.time]
+    factors, orders = factors_of_derivatives(problem)
+    if len(set(ends)) != 1 or orders is None:
         return ""
-    of_time, orders = domain.axes.index(domain.time), highest_orders(factors)
+    of_time = domain.axes.index(domain.time)
     order, along = orders[of_time], np.delete(np.arange(domain.dim), of_time)
     if order not in (1, 2) or len(ends) != order or max(orders[along]) != 2:
         return ""

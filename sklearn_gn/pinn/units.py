@@ -17,7 +17,6 @@ and coulombs are: the one would hardly count next to the other.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -43,7 +42,7 @@ _TWICE = 2.0  # the answer of a standing output: derivatives are the larger term
 def units(problem, y=None, observed=(), waves=()):
     """Return center and size of each output, tuples of numbers."""
     q = len(problem.outputs)
-    rows = _rows(problem)
+    rows = _Rows(problem)
     given = _given_values(problem, rows, y is not None)
     for k, entry in enumerate(observed if y is not None else ()):
         if not callable(entry):
@@ -68,9 +67,9 @@ def units(problem, y=None, observed=(), waves=()):
 
 def level_of_outputs(problem):
     """The level of a problem in the outputs of its network, of shape (q,)."""
-    if not getattr(problem, "scale", ()):
+    if not problem.scale:
         return np.zeros(len(problem.outputs))
-    rows = _rows(problem)
+    rows = _Rows(problem)
     level = _level(rows, _given_values(problem, rows))
     return (level - np.array(problem.center)) / np.array(problem.scale)
 
@@ -248,7 +247,7 @@ def _ratios(source, answers):
 
 def coefficient_starts(problem, center, scale):
     """Unknown coefficients of another start, where theirs is far off."""
-    rows, found = _rows(problem), {}
+    rows, found = _Rows(problem), {}
     for name, known in problem.unknown.items():
         first = np.asarray(known.initial, float)
         if first.ndim:
@@ -293,22 +292,16 @@ def _share_of_terms(rows, name, level, sizes, value):
 # --- residuals of constants and waves ------------------------------------------------
 
 
-class _Rows(NamedTuple):
+class _Rows:
     """The rows of a problem, and the points at which they are looked at."""
 
-    problem: Any
-    interior: Any  # residual class of the equation
-    conditions: tuple  # those of the conditions
-    drawn: dict  # points of all classes
-    directions: Any  # axes from which Laplacians are estimated
-
-
-def _rows(problem):
-    interior, *conditions = problem.residual_classes()
-    rng = np.random.RandomState(0)
-    drawn = problem.probes(N_POINTS, rng)
-    directions = problem._draw_directions(rng)
-    return _Rows(problem, interior, tuple(conditions), drawn, directions)
+    def __init__(self, problem):
+        self.problem, rng = problem, np.random.RandomState(0)
+        self.interior, *conditions = problem.residual_classes()
+        self.conditions = tuple(conditions)
+        self.drawn = problem.probes(N_POINTS, rng)
+        # Axes from which Laplacians are estimated.
+        self.directions = problem._draw_directions(rng)
 
 
 @partial(in_numpy, static_argnames=("problem", "kinds"))
@@ -394,7 +387,7 @@ def in_units(kind, sizes, each=False):
 
 def size_of_observations(problem, observed):
     """Root mean square of the units of the observed outputs."""
-    scale = getattr(problem, "scale", ())
+    scale = problem.scale
     units = [scale[k] for k in observed if not callable(k)] if scale else []
     return float(np.sqrt(np.mean(np.square(units)))) if units else 1.0
 

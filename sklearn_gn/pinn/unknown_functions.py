@@ -37,10 +37,11 @@ from scipy.optimize import minimize
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.factors import factor, singular_triplets
+from sklearn_gn.pde import ResidualClass
 from sklearn_gn.pde.given_values import ROUNDING
-from sklearn_gn.pinn.model import network
+from sklearn_gn.pinn.model import Batch, ClassModel, network
 from sklearn_gn.pinn.residuals import row_residuals
-from sklearn_gn.pinn.solution import Posterior, coefficient_slopes
+from sklearn_gn.pinn.solution import Outputs, Posterior, coefficient_slopes
 
 _WAVES = {1: 30, 2: 8, 3: 4}  # largest wave number, by the number of axes
 _PERIOD = 1.3  # of the longest wave, in lengths of the domain
@@ -123,23 +124,6 @@ def _residual_slopes(model, kind, net, waves, batch):
     return r, jnp.concatenate([*changes, extra], axis=-1)
 
 
-@partial(jit_by_size, static_argnames="model")
-def _output_slopes(model, net, waves, x):
-    """Slopes of the outputs in the changes, of shape (n, q, m)."""
-
-    def one(x):
-        def outputs(changes):
-            def function(x):
-                return network(model, net, x) + waves.values(x, changes)
-
-            return jnp.atleast_1d(model.problem.field(function)(x))
-
-        start = [jnp.zeros(n, net.extra.dtype) for n in waves.sizes]
-        return jnp.concatenate(jax.jacrev(outputs)(start), axis=-1)
-
-    return jax.vmap(one)(x)
-
-
 def _stacked(model, kind, net, waves, batch):
     """Rows of a class, in numpy."""
     r, slopes = backend.to_numpy(_residual_slopes(model, kind, net, waves, batch))
@@ -160,7 +144,12 @@ class Form(NamedTuple):
 
     def solution(self, noise, deviations, lengths):
         """Amplitudes, a root of their covariance, and minus the log evidence."""
-        parts = map(_precisions, self.numbers, self.n_axes, deviations, lengths)
+        # Inverse prior variances of the cosines, then the sines, of each function.
+        parts, every = [], (self.numbers, self.n_axes, deviations, lengths)
+        for numbers, n_axes, deviation, length in zip(*every, strict=True):
+            shares = (5 / length**2 + numbers) ** (-(5 + n_axes) / 2)
+            shares = np.where(numbers > 0, shares / shares[numbers > 0].sum(), _MEAN)
+            parts.append(np.tile(1 / (deviation**2 * shares), 2))
         told = self.slopes / noise
         matrix, right = told.T @ told, told.T @ self.misfits / noise
         coefficients = np.full(
@@ -195,13 +184,6 @@ class Form(NamedTuple):
         return self.solution(*prior(best))[:2]
 
 
-def _precisions(numbers, n_axes, deviation, length):
-    """Inverse prior variances of the cosines, then the sines, of a function."""
-    shares = (5 / length**2 + numbers) ** (-(5 + n_axes) / 2)
-    shares = np.where(numbers > 0, shares / shares[numbers > 0].sum(), _MEAN)
-    return np.tile(1 / (deviation**2 * shares), 2)
-
-
 # --- the error bars ------------------------------------------------------------------
 
 
@@ -219,9 +201,11 @@ class FunctionPosterior(Posterior):
 
     def output_deviations(self, x):
         """Error bars of the outputs at points, of shape (n, q)."""
-        waves = Waves.of(self.model.problem)
-        slopes = backend.to_numpy(_output_slopes(self.model, self.net, waves, x))
-        return self._deviations(np.float64(slopes), slice(slopes.shape[-1]))
+        waves, q = Waves.of(self.model.problem), len(self.model.problem.outputs)
+        kind = ClassModel(ResidualClass("outputs", Outputs(), 1, 1.0, q), None)
+        points = Batch(x[:, None], x[:, :0], np.ones(len(x)))
+        _, slopes = _stacked(self.model, kind, self.net, waves, points)
+        return self._deviations(slopes, slice(None)).reshape(len(x), q)
 
     def coefficient_deviations(self):
         """Error bars of the coefficients that were to be found, by name."""

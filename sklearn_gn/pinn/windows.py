@@ -40,7 +40,7 @@ import numpy as np
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.jacobian import Parameters
-from sklearn_gn.pinn.model import drawn_anew, n_waves, network, richer
+from sklearn_gn.pinn.model import drawn_anew, network, richer
 from sklearn_gn.pinn.pieces import class_residuals
 
 # A loss that has not fallen by FALL in so many iterations falls no longer.
@@ -259,7 +259,7 @@ def marches(model, solution):
 def wider_in_window(model, net, march):
     """Add neurons that vary within the window and leave the function unchanged."""
     net = _with_time(net, march, back=True)
-    return _with_time(richer(net, n_waves(model.problem)), march)
+    return _with_time(richer(net, model.problem.n_functions), march)
 
 
 def last_network(solution):

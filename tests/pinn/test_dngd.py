@@ -42,7 +42,6 @@ from sklearn_gn.pinn.model import (
     DerivativeRows,
     Features,
     Model,
-    _group_sums,
     start_parameters,
 )
 from sklearn_gn.pinn.residuals import jacobian, residuals, rows_and_sizes
@@ -232,17 +231,6 @@ def test_a_network_of_the_user_has_the_same_residuals_and_gramian(name):
 def test_rows_are_those_of_all_faces():
     problem = Problem(third, Box(x=(0, 1), y=(0, 1)), (Neumann(0.0, n_points=1),))
     assert rows_and_sizes(problem, np.zeros(0))[0][1] == DerivativeRows((0, 1), ())
-
-
-def test_sums_over_groups_of_pairs():
-    values = np.random.RandomState(0).standard_normal((6, 2))
-    diagonal, mixed = ((0, 0), (1, 1), (2, 2)), ((0, 1), (0, 2))
-    rows = DerivativeRows((0, 1, 2), (diagonal, ((1, 2),), mixed))
-    expected = np.add.reduceat(values, [0, 3, 4])
-    np.testing.assert_allclose(_group_sums(rows, values), expected, rtol=1e-12)
-    # A matrix would have 16 GB.
-    alone = tuple(((i, j),) for i in range(300) for j in range(i, 300))
-    assert _group_sums(DerivativeRows(tuple(range(300)), alone), values) is values
 
 
 def test_residuals_that_attract_points_have_the_axes_of_the_draw(monkeypatch):
@@ -635,14 +623,6 @@ def test_self_scaled_broyden_minimises_a_quadratic_function():
         return jax.lax.scan(step, start, None, length=40)[0][0]
 
     np.testing.assert_allclose(run(np.zeros(12)), goal, atol=1e-8)
-
-
-def test_memory_of_gradients_is_forgotten_with_their_points():
-    _, params, _ = setting("logistic")
-    fresh = baselines.empty_memory(params, "lbfgs")
-    full = jax.tree.map(lambda a: np.ones_like(a) + a, fresh)
-    kept = baselines.memory_for_new_points(full, params, "lbfgs")
-    assert all(map(np.array_equal, jax.tree.leaves(kept), jax.tree.leaves(fresh)))
 
 
 @pytest.mark.slow

@@ -22,7 +22,6 @@ from sklearn_gn.pde import (
 from sklearn_gn.pinn.enrichment import enriched, units
 from sklearn_gn.pinn.enrichment import waves as spectrum
 from sklearn_gn.pinn.enrichment.singular import corner_functions, rough_corners
-from sklearn_gn.pinn.iteration import distinct
 from sklearn_gn.pinn.model import Model, network, start_parameters, wider
 from sklearn_gn.solvers import DNGD
 
@@ -109,15 +108,6 @@ def test_units_take_the_axes_of_estimated_laplacians():
     assert 1 / (50 * np.pi**2) < size < 4 / (50 * np.pi**2)
     assert seen
     assert all(np.shape(directions) == (4,) for directions in seen)
-
-
-def test_points_that_differ_are_told_from_equal_ones():
-    x = np.array([0.5, -0.0, 0.5, 0.0, 1.0])[:, None, None]
-    data = np.array([1.0, 2.0, 1.0, 2.0, 1.0])[:, None]
-    kept, their_data, share = distinct(x, data)
-    np.testing.assert_array_equal(kept.ravel(), [0.5, 0.0, 1.0])
-    np.testing.assert_array_equal(their_data.ravel(), [1.0, 2.0, 1.0])
-    np.testing.assert_allclose(share, [0.4, 0.4, 0.2], rtol=1e-12)
 
 
 @pytest.mark.usefixtures("float64")

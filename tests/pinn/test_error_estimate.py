@@ -113,8 +113,8 @@ def test_the_errors_of_coefficients_are_estimated():
         solver.fit(t, y)
     found = solver._posterior
     with jax.enable_x64(True):
-        estimate = error_estimate.largest_error_estimate(
-            found.model, found.net, found.batches, found.fresh
+        estimate = error_estimate.relative_error_estimate(
+            found.model, found.net, found.batches, found.fresh, of="largest"
         )
     exact = np.hstack([np.exp(-t), 0.5 * (np.exp(-t) + np.exp(-3 * t))])
     difference = solver.predict(t) - exact
@@ -161,17 +161,6 @@ def test_outputs_count_where_they_have_an_equation():
     error = np.linalg.norm(found - exact) / np.linalg.norm(exact)
     assert error > 1e-7
     assert solver.error_estimate_ == pytest.approx(error, rel=0.2)
-
-
-def test_each_half_has_the_conditions_of_which_there_are_few(solver):
-    fresh = solver._posterior.fresh
-    first, second = error_estimate.halves(fresh)
-    for whole, a, b in zip(fresh, first, second, strict=True):
-        joined = np.concatenate([a.x, b.x])
-        few = len(whole.x) <= 8
-        np.testing.assert_array_equal(a.x if few else joined, whole.x)
-        square = np.sum(np.concatenate([a.scale, b.scale]) ** 2)
-        assert square == pytest.approx(np.sum(whole.scale**2), rel=1e-12)
 
 
 def test_residuals_at_single_points_are_not_explained_by_wild_changes():

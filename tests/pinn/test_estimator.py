@@ -362,7 +362,6 @@ def test_the_weight_of_noisy_observations_gives_the_fit_and_noise_of_curve_fit()
     noise = np.sqrt(misfit @ misfit / (len(y) - 1))
     assert solver.noise_std_ == pytest.approx(noise, rel=0.01)
     # One coefficient is determined: the quantile is that of n - 1 degrees of freedom.
-    assert solver._noise_freedom() == pytest.approx(len(y) - 1, abs=0.1)
     (at, bar), (lower, upper) = (
         solver.predict(t, return_std=True),
         solver.predict_interval(t, level=0.9),

@@ -181,7 +181,7 @@ def test_solutions_that_are_determined_are_not_warned_of(problem):
 @pytest.mark.repeats
 def test_derivatives_of_any_order_are_counted(residual, domain, orders):
     problem, _ = enriched(Problem(residual, domain), [])
-    found = statement._high_orders(problem, np.random.RandomState(0))
+    _, found = statement.factors_of_derivatives(problem)
     assert found is None if orders is None else found.tolist() == orders
 
 
@@ -191,10 +191,9 @@ def test_what_is_missing_is_named_in_equations_of_high_order():
             problem=enriched(problem, [])[0],
             classes=[SimpleNamespace(rows=None, residual=SimpleNamespace(name="x"))],
         )
-        rng = np.random.RandomState(0)
-        found = statement.missing_conditions(model, rng)
+        found = statement.missing_conditions(model)
         if forgotten:
-            found = statement.forgotten_conditions(model, found, rng)
+            found = statement.forgotten_conditions(model, found)
         return found
 
     beam = string(Dirichlet(0.0), Neumann(0.0, on="x=min"), residual=bending)

@@ -127,14 +127,6 @@ def test_points_grow_where_the_layers_are_given(widths, sizes):
             assert same is net
 
 
-def test_points_are_as_many_as_the_residuals_that_weights_need():
-    classes = EQUATION.residual_classes()
-    sizes = control.points_for(classes, 1000, 3.0)
-    assert sizes == (2100, 900)
-    assert control.points_for(classes[:1], 1000, 3.0).n_interior == 3000
-    assert control.points_for(classes, 2_000_000) == (500, 200)
-
-
 def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
     # It grows whenever it may.
     monkeypatch.setattr(control, "is_flat", lambda falls, _: len(falls) > 3)

@@ -36,7 +36,7 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.pde import Problem
 from sklearn_gn.pde.conditions import Periodic
 from sklearn_gn.pde.given_values import N_POINTS, ROUNDING, initial_breaks
-from sklearn_gn.pde.local_functions import followed_by, in_numpy
+from sklearn_gn.pde.local_functions import in_numpy
 from sklearn_gn.pinn.enrichment import waves
 from sklearn_gn.pinn.enrichment.singular import (
     broken_functions,
@@ -64,9 +64,6 @@ class PosedProblem(Problem):
     scale: tuple = ()
     added: dict = field(default_factory=dict)  # what was found, by family
 
-    def __reduce__(self):
-        return PosedProblem, self._arguments()
-
     @property
     def n_inputs(self):
         """Number of inputs of the network."""
@@ -93,15 +90,6 @@ class PosedProblem(Problem):
             FAMILIES[name][1](own, self.domain, x) for name, own in self.added.items()
         ]
         return jnp.concatenate([super().embedding(x), *functions])
-
-    def field(self, function, directions=None):
-        """The field of a network, in physical units."""
-
-        def scaled(outputs):
-            outputs = jnp.ravel(outputs)  # of each region
-            return np.resize(self.scale, outputs.shape).astype(outputs.dtype) * outputs
-
-        return super().field(followed_by(function, scaled, self.center), directions)
 
 
 def enriched(problem, stages, y=None, observed=(), names=NAMES):

@@ -40,8 +40,7 @@ from scipy.optimize import least_squares
 
 from sklearn_gn.pde.conditions import Points
 from sklearn_gn.pde.given_values import faces_of
-from sklearn_gn.pde.local_functions import constants, residuals_of_waves
-from sklearn_gn.pde.residual_classes import derivatives, slopes_at_zero
+from sklearn_gn.pde.local_functions import PlaneWaves, constants, residuals_of_waves
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
 MOST_WAVES, MOST_AXES = 8, 3
@@ -76,7 +75,17 @@ def wave_vectors(problem):
     for values, axes in _functions(problem):
         low, high = domain.bounds[list(axes)].T
         for column in np.moveaxis(values, -1, 0):
-            for amplitude, cycles in _waves(column, problem, axes):
+            moving = column - column.mean()
+            largest = np.abs(moving).max()
+            if not largest > _ROUNDING * np.abs(column).max():
+                continue
+            half, amplitude = peaks(moving / largest)
+            waves = refined(moving / largest, half, problem, axes)
+            if waves is None:
+                clear = amplitude > _STANDS_OUT * _largest_around(amplitude, _AROUND)
+                kept = [(a, np.array(c)) for a, c in half if clear[tuple(map(int, c))]]
+                waves = [(a, c) for a, c in kept if np.abs(c).max() >= SLOW]
+            for amplitude, cycles in waves:
                 vector = np.zeros(domain.dim)
                 vector[list(axes)] = 2 * np.pi * cycles / (high - low)
                 found.append((amplitude, vector))
@@ -89,26 +98,6 @@ def plane_waves(vectors, domain, x):
         x - domain.bounds.mean(axis=1).astype(x.dtype)
     )
     return jnp.concatenate([jnp.cos(phase), jnp.sin(phase)])
-
-
-def waves_on_faces(problem):
-    """Yield axis, amplitudes (n,), cycles (n, d), whether exact, for values on faces.
-
-    The largest terms of its series of half cycles, of cosines or of sines, whichever
-    converges faster; or waves of any period where a few of them are the function.
-    """
-    dim = problem.domain.dim
-    for values, axes in _functions(problem):
-        if len(axes) == dim:
-            continue
-        (axis,) = set(range(dim)) - set(axes)
-        for column in np.moveaxis(values, -1, 0):
-            if not np.abs(column).max() > 0:
-                continue
-            amplitudes, along, exact = _series(column, problem, axes)
-            cycles = np.zeros((len(along), dim))
-            cycles[:, list(axes)] = along
-            yield axis, amplitudes, cycles, exact
 
 
 def _are_periodic(problem, axes):
@@ -186,43 +175,19 @@ def _functions(problem):
         for axis, value in faces_of(domain, kind.condition):
             parts.append((kind, tuple(a for a in every if a != axis), (axis, value)))
     for kind, axes, fixed in parts:
-        n = _GRID[len(axes)]
-        x = np.repeat(_grid(domain, axes, fixed, n)[:, None], kind.n_points, axis=1)
+        n, (low, high) = _GRID[len(axes)], domain.bounds[list(axes)].T
+        share = (np.indices((n,) * len(axes)).reshape(len(axes), -1).T + 0.5) / n
+        x = np.empty((len(share), kind.n_points, domain.dim))  # the middles of cells
+        x[..., list(axes)] = (low + (high - low) * share)[:, None]
+        if fixed is not None:
+            x[..., fixed[0]] = fixed[1]
         zero = constants(np.zeros((1, len(problem.outputs))), domain.dim)
         values = residuals_of_waves(problem, kind, Points(x, x[:, 0, :0]), zero)
         if np.isfinite(values).all():  # of the function that is zero
             yield values.reshape(*(n,) * len(axes), -1), axes
 
 
-def _grid(domain, axes, fixed, n):
-    """Middles (n ** len(axes), d) of cells."""
-    share = (np.arange(n) + 0.5) / n
-    x = np.empty((n ** len(axes), domain.dim))
-    if fixed is not None:
-        x[:, fixed[0]] = fixed[1]
-    columns = np.meshgrid(*(share,) * len(axes), indexing="ij")
-    for axis, column in zip(axes, columns, strict=True):
-        low, high = domain.bounds[axis]
-        x[:, axis] = low + (high - low) * column.ravel()
-    return x
-
-
 # --- their peaks ---------------------------------------------------------------------
-
-
-def _waves(values, problem, axes):
-    """Return amplitudes and cycles over the box (len(axes),) of the waves of values."""
-    moving = values - values.mean()
-    largest = np.abs(moving).max()
-    if not largest > _ROUNDING * np.abs(values).max():
-        return []
-    half, amplitude = peaks(moving / largest)
-    exact = refined(moving / largest, half, problem, axes)
-    if exact is not None:
-        return exact
-    clear = amplitude > _STANDS_OUT * _largest_around(amplitude, _AROUND)
-    kept = [(a, np.array(c)) for a, c in half if clear[tuple(map(int, c))]]
-    return [(a, c) for a, c in kept if np.abs(c).max() >= SLOW]
 
 
 def peaks(values):
@@ -318,34 +283,51 @@ def further_waves(problem, scale, shown=()):
 def symbol(problem, scale):
     """The symbol (n, q, q) of an equation at cycles (n, d); None where it has none.
 
-    It is a polynomial in the cycles over the box, with rows of size one.
+    The cycles are those over the box, and rows are of size one. It is read from the
+    residuals of waves, which are the same at all points and for all amplitudes.
     """
-    kind, dim = problem.residual_classes()[0], problem.domain.dim
-    q = len(problem.outputs)
+    kind, dim, q = problem.residual_classes()[0], problem.domain.dim, len(scale)
+    scale = np.array(scale)
     local = kind.n_points == 1 and problem.n_laplacian_directions is None
     if not local or problem.unknown or kind.n_outputs != q:
         return None
-    rng, known = np.random.RandomState(0), derivatives(dim)
-    points = problem.probes(_SYMBOL_POINTS, rng)["interior"].x[:, 0]
-    states = np.stack([np.zeros((len(known), q)), rng.standard_normal((len(known), q))])
-    powers = np.array([np.bincount(np.array(a, int), minlength=dim) for a in known])
-    radians = 2 * np.pi / np.ptp(problem.domain.bounds, axis=1)  # of a cycle
-    units = np.prod((1j * radians) ** powers, axis=1)
-    slopes = np.stack([slopes_at_zero(problem, points, a * scale) for a in states])
-    if not np.isfinite(slopes).all():
+    rng, radians = (
+        np.random.RandomState(0),
+        2 * np.pi / np.ptp(problem.domain.bounds, 1),
+    )
+    points = problem.probes(_SYMBOL_POINTS, rng)["interior"]
+
+    def values(cycles, share, level=0.0):
+        """Of waves of this share of the units about a level, (points, n, q, q)."""
+        vectors, n = cycles * radians, len(cycles)
+        each = share * scale * np.tile(np.eye(q), (n, 1))
+        # A cosine and a sine of each wave and output, with both signs.
+        cosines, sines = np.zeros((2, 2, n * q, 2, q))
+        cosines[:, :, 0] = sines[:, :, 1] = np.stack([each, -each])
+        every = np.tile(np.repeat(vectors, 2 * q, axis=0), (2, 1))[:, None]
+        waves = PlaneWaves(
+            np.repeat(every, q, axis=1),
+            cosines.reshape(-1, q),
+            sines.reshape(-1, q),
+            np.full((4 * n * q, q), level * scale),
+        )
+        found = residuals_of_waves(problem, kind, points, waves)
+        found = found.reshape(len(found), 2, n, q, 2, q)
+        changes = (found[:, 0] - found[:, 1]) / (2 * share)
+        turns = np.exp(-1j * points.x[:, 0] @ vectors.T)[:, :, None, None]
+        changes = turns * (changes[..., 0, :] + 1j * changes[..., 1, :])
+        return np.swapaxes(changes, 2, 3)
+
+    cycles, level = rng.standard_normal((2 * dim, dim)), rng.standard_normal(q)
+    small = np.finfo(float).eps ** 0.25  # neither rounding nor what is not linear
+    both = np.stack([values(cycles, small), values(cycles, 1.0, level)])
+    if not np.isfinite(both).all():
         return None
-    # Of states, points, rows, derivatives and outputs; of waves of one cycle.
-    slopes = slopes * units[:, None] * scale
-    size = np.abs(slopes).max(axis=(0, 1, 3, 4))
-    changes = np.abs(slopes - slopes[0, 0]).max(axis=(0, 1, 3, 4))
+    size = np.abs(both).max(axis=(0, 1, 2, 4))
+    changes = np.abs(both - both[0, 0]).max(axis=(0, 1, 2, 4))
     if not (changes < _VARIES * size).all():
         return None
-    terms = np.swapaxes(slopes[0].mean(axis=0) / size[:, None, None], 0, 1)
-
-    def equation(cycles):
-        return np.tensordot(np.prod(cycles[:, None] ** powers, axis=2), terms, 1)
-
-    return equation
+    return lambda cycles: values(cycles, small).mean(axis=0) / size[:, None]
 
 
 def real_roots(equation, start, direction):
@@ -395,18 +377,33 @@ def _singular(terms, s):
 
 
 def _from_faces(equation, problem):
-    """Amplitudes and cycles of waves that go on from values on faces."""
-    found = []
-    for axis, amplitudes, cycles, exact in waves_on_faces(problem):
-        across, entries = np.eye(problem.domain.dim)[axis], []
-        for amplitude, along in zip(amplitudes, cycles, strict=True):
-            # Waves are reflected at ends of axes; those of opposite sign are the same.
-            signs = list(product(*((1, -1) if c else (1,) for c in along)))
-            for sign in signs[: max(1, len(signs) // 2)]:
-                roots = real_roots(equation, np.array(sign) * along, across)
-                entries += [(amplitude, wave) for wave in roots]
-        if exact or any(np.abs(wave).max() >= SLOW for _, wave in entries):
-            found += entries
+    """Amplitudes and cycles of waves that go on from values on faces.
+
+    Those of the values are the largest terms of a series of half cycles, of cosines or
+    of sines, whichever converges faster; or waves of any period where a few of them are
+    the function.
+    """
+    found, dim = [], problem.domain.dim
+    for values, axes in _functions(problem):
+        columns = np.moveaxis(values, -1, 0) if len(axes) < dim else ()
+        across = np.ones(dim)
+        across[list(axes)] = 0
+        for column in columns:
+            if not np.abs(column).max() > 0:
+                continue
+            entries = []
+            amplitudes, cycles, exact = _series(column, problem, axes)
+            for amplitude, own in zip(amplitudes, cycles, strict=True):
+                along = np.zeros(dim)
+                along[list(axes)] = own
+                # Waves are reflected at ends of axes; those of opposite sign are the
+                # same.
+                signs = list(product(*((1, -1) if c else (1,) for c in along)))
+                for sign in signs[: max(1, len(signs) // 2)]:
+                    roots = real_roots(equation, np.array(sign) * along, across)
+                    entries += [(amplitude, wave) for wave in roots]
+            if exact or any(np.abs(wave).max() >= SLOW for _, wave in entries):
+                found += entries
     return found
 
 
