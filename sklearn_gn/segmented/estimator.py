@@ -45,6 +45,7 @@ from sklearn_gn.segmented import (
 from sklearn_gn.segmented.autocorrelation import NONE, Autoregression
 from sklearn_gn.segmented.diagnosis import diagnose, is_correlated, warn_of_number
 from sklearn_gn.segmented.families import FAMILIES, Family, check_offset
+from sklearn_gn.segmented.kinds import find_breakpoints
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.selection import CRITERIA
 from sklearn_gn.segmented.summary import summarise
@@ -77,7 +78,7 @@ class SegmentedRegressor(
 
     The mean of y is a broken line in one feature: at the breakpoints the slope changes
     (kinks), the value jumps (jumps), or both. By default it only has kinks: for changes
-    of level set ``jumps=True``. Other features enter linearly.
+    of level set ``jumps=True`` or "auto". Other features enter linearly.
 
     Parameters
     ----------
@@ -86,9 +87,10 @@ class SegmentedRegressor(
         each of several broken features, or a list.
     kinks : bool, default=True
         Whether the slope changes at breakpoints.
-    jumps : bool, default=False
+    jumps : bool or "auto", default=False
         Whether the function jumps at breakpoints. With ``kinks=False`` the lines of all
-        segments are parallel.
+        segments are parallel. If "auto", the criterion ("bic", "aic" or "gcv") makes
+        each breakpoint a kink, a jump, or both.
     degree : {0, 1}, default=1
         If 1, the segments are straight lines; if 0, constants, which jump whatever
         ``kinks`` and ``jumps`` are.
@@ -214,7 +216,7 @@ class SegmentedRegressor(
     _parameter_constraints: dict[str, Any] = {
         "n_breakpoints": [_COUNT, StrOptions({"auto"}), list],
         "kinks": ["boolean"],
-        "jumps": ["boolean"],
+        "jumps": ["boolean", StrOptions({"auto"})],
         "degree": [Interval(Integral, 0, 1, closed="both")],
         "broken_features": [Integral, str, list],
         "breakpoints": ["array-like", None],
@@ -244,7 +246,7 @@ class SegmentedRegressor(
         n_breakpoints: int | Literal["auto"] | Sequence[int | str] = "auto",
         *,
         kinks: bool = True,
-        jumps: bool = False,
+        jumps: bool | Literal["auto"] = False,
         degree: Literal[0, 1] = 1,
         broken_features: int | str | Sequence[int | str] = 0,
         breakpoints: ArrayLike | None = None,
@@ -370,7 +372,7 @@ class SegmentedRegressor(
         is_cv = preparation.criterion_of(self) == "cv" and self.n_breakpoints == "auto"
         folds = preparation.folds_of(self, order, y) if is_cv else None
         found = self._search(prepared, options, kind, folds)
-        scale = self._set_fitted(prepared, options, kind, *found)
+        scale = self._set_fitted(prepared, kind, *found)
         self._kept = prepared, options
         fit, rows = self._fit, prepared.rows
         y_size, y_center = fit.scaling.y_size, fit.scaling.y_center
@@ -430,12 +432,12 @@ class SegmentedRegressor(
 
         def fit_points(prepared):
             found = self._search(prepared, options, None, None)
-            return (prepared, found), prepared.scaling.to_user(found[1])
+            return (prepared, found), prepared.scaling.to_user(found[2])
 
         prepared, found = streams.fit_points(chunks, options.known, fit_points)
         self.n_features_in_, self._columns = 1, [0]
         _check_feature_names(self, first[0], reset=True)
-        self._set_fitted(prepared, options, None, *found)
+        self._set_fitted(prepared, None, *found)
         return self
 
     def _fit_joint(self, X, y, sample_weight, y_std, absolute_sigma, offset):
@@ -591,23 +593,23 @@ class SegmentedRegressor(
         return x[:, self._feature], linear
 
     def _search(self, prepared, options, kind, folds):
-        """The path, breakpoints, the series with residuals clipped, and the problem."""
+        """Options with the form, path, breakpoints, the clipped series, the problem."""
         preparation.check_inside(prepared, options.known, kind)
-        ((t, path),), (clipped,), problem = selection.find_breakpoints(
+        ((t, path, form),), (clipped,), problem = find_breakpoints(
             self, [prepared], options, folds
         )
         self._warn_of_room(prepared, options, kind, len(t))
         # Waves that need more breakpoints than were tried pass for correlated noise.
         values, most = path.get("bic", [0, 1]), int(path["n_breakpoints"][-1])
         is_lowest = np.argmin(values) == len(values) - 1
-        self._is_limited = False
-        if self.n_breakpoints == "auto" and is_lowest and len(t) < most:
+        self._is_limited, is_open = False, self.n_breakpoints == "auto"
+        if is_open and is_lowest and len(t) < most and form.kinds is None:
             wider = clone(self).set_params(max_breakpoints=2 * most)
             white = options._replace(autocorrelation=None)
-            ((_, more),), *_ = selection.find_breakpoints(wider, [prepared], white)
+            ((_, more, _),), *_ = find_breakpoints(wider, [prepared], white)
             totals = [p["bic"] + p["search_penalty"] for p in (path, more)]
             self._is_limited = min(totals[1]) < min(totals[0])
-        return path, t, clipped, problem
+        return options._replace(form=form), path, t, clipped, problem
 
     def _warn_of_room(self, prepared, options, kind, found):
         asked = self.n_breakpoints
@@ -619,7 +621,7 @@ class SegmentedRegressor(
             )
 
     def _set_fitted(
-        self, prepared, options, kind, path, t, clipped, problem, noises=None
+        self, prepared, kind, options, path, t, clipped, problem, noises=None
     ):
         """Set the fitted attributes; return the scale of the residuals."""
         t, free = preparation.with_known(prepared, options, t)
@@ -703,12 +705,12 @@ class SegmentedRegressor(
             if found is None:
                 prepared = stream.rows()
                 found = self._search(prepared, options, kind, None)
-                self._set_fitted(prepared, options, kind, *found)
+                self._set_fitted(prepared, kind, *found)
                 stream.is_new, stream.checked = True, None
             else:
                 prepared, at, problem = found
                 found = self.selection_path_, at, prepared, problem, [noise]
-                self._set_fitted(prepared, options, kind, *found)
+                self._set_fitted(prepared, kind, options, *found)
         self._kept, self._stream = (prepared, options), stream
         self._row_checks = RowChecks(stream.n_rows)
         return self

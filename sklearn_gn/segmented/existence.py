@@ -210,7 +210,7 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
 def _null_space(form, rows, known):
     """Return the columns without a breakpoint, and what is taken from each ramp."""
     columns = least_squares.design(form, rows.x, rows.linear, known)
-    space = least_squares.level_space(form, len(known), columns.shape[1])
+    space = least_squares.coefficient_space(form, len(known), columns.shape[1])
     if space is None:
         return columns, None if form.flat_end else 0.0
     return columns @ space, columns[:, form.slope + form.ramp * len(known)]

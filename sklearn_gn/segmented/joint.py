@@ -317,7 +317,7 @@ def _least_squares(joint, state, numbers, most, criterion):
         before = t.copy()
         for f, number in enumerate(numbers):
             prepared = _scaled_for(joint, f, t, joint.y, joint.weight)
-            ((knots, paths[f]),), _ = selection.choose(
+            ((knots, paths[f], _),), _ = selection.choose(
                 [prepared],
                 joint.options,
                 n_breakpoints=number,

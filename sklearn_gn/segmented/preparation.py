@@ -40,12 +40,16 @@ def options_of(model, kind):
     if len(bounds) != 2 or not bounds[0] <= bounds[1]:
         raise ValueError(f"bounds must be (low, high), got {model.bounds!r}.")
     distance = dates.given_length("min_distance", model.min_distance, kind)
+    is_mixed = model.jumps == "auto" and model.degree == 1 and bool(model.kinks)
+    if is_mixed:
+        check_kinds(model)
     form = Form(
         slope=model.degree == 1 and model.flat not in ("first", "both"),
         ramp=model.degree == 1 and bool(model.kinks),
         step=model.degree == 0 or bool(model.jumps),
         flat_end=model.flat in ("last", "both"),
         sign={None: 0, "convex": 1, "concave": -1}[model.shape],
+        kinds=() if is_mixed else None,
     )
     if not (form.ramp or form.step):
         raise ValueError("kinks=False and jumps=False: nothing happens at breakpoints.")
@@ -61,6 +65,21 @@ def options_of(model, kind):
         )
     least, correlation = model.min_rows, model.autocorrelation
     return Options(form, known, tuple(bounds), distance, least, correlation)
+
+
+def check_kinds(model):
+    """Raise a ValueError where breakpoints cannot have kinds of their own."""
+    for name in ("flat", "shape", "breakpoints"):
+        if getattr(model, name) is not None:
+            raise ValueError(
+                f'jumps="auto" cannot be combined with {name}='
+                f"{getattr(model, name)!r}: give jumps=True or False."
+            )
+    if criterion_of(model) not in ("bic", "aic", "gcv"):
+        raise ValueError(
+            f'jumps="auto" cannot be combined with criterion={model.criterion!r}: give '
+            '"bic", "aic" or "gcv".'
+        )
 
 
 def _positions(name, given, kind):

@@ -260,6 +260,17 @@ class Form(NamedTuple):
     step: bool  # the function jumps at a breakpoint
     flat_end: bool = False  # the last line is level
     sign: int = 0  # of all changes of slope: 1 convex, -1 concave, 0 any
+    # Of each known breakpoint whether the slope and whether the value changes. None:
+    # as at the others. Of breakpoints that are searched: each has a kind of its own.
+    kinds: tuple[tuple[bool, bool], ...] | None = None
+
+    def changes(self, n_breakpoints):
+        """Return at which breakpoints the slope and at which the value changes."""
+        if self.kinds is None:
+            return slice(n_breakpoints * self.ramp), slice(n_breakpoints * self.step)
+        others = n_breakpoints - len(self.kinds)
+        each = [*self.kinds, *[(self.ramp, self.step)] * others]
+        return (np.flatnonzero(c) for c in np.array(each, bool).reshape(-1, 2).T)
 
 
 class Limits(NamedTuple):
@@ -356,19 +367,17 @@ def all_pieces(problem, knots):
         known = known.reshape(len(known), *[1] * (knots.ndim - 2), -1)
         known = np.broadcast_to(known, (*knots.shape[:-1], known.shape[-1]))
         knots = np.concatenate([known, knots], axis=-1)
-    k, lead = knots.shape[-1], 1 + form.slope
-    shape = (*knots.shape[:-1], lead + k * (form.ramp + form.step))
+    at, (ramps, steps) = locate(table, knots), form.changes(knots.shape[-1])
+    at_ramps, at_steps, lead = at[..., ramps], at[..., steps], 1 + form.slope
+    k = lead + at_ramps.shape[-1]
+    shape = (*knots.shape[:-1], k + at_steps.shape[-1])
     pieces = Pieces(np.zeros(shape, np.intp), np.zeros(shape), np.zeros(shape))
     pieces.level[..., 0] = 1
-    pieces.slope[..., 1:lead] = 1
-    at = locate(table, knots)
-    if form.ramp:
-        pieces.first[..., lead : lead + k] = at
-        pieces.level[..., lead : lead + k] = -knots
-        pieces.slope[..., lead : lead + k] = 1
-    if form.step:
-        pieces.first[..., shape[-1] - k :] = at
-        pieces.level[..., shape[-1] - k :] = 1
+    pieces.slope[..., 1:k] = 1
+    pieces.first[..., lead:k] = at_ramps
+    pieces.level[..., lead:k] = -knots[..., ramps]
+    pieces.first[..., k:] = at_steps
+    pieces.level[..., k:] = 1
     return pieces
 
 
@@ -378,7 +387,8 @@ def sum_of_squares(problem, knots):
     They are infinite where a change of slope has the wrong sign.
     """
     form = problem.form
-    if form.ramp and not form.step and problem.table.gram.shape[1] == 1:
+    are_kinks = form.ramp and not form.step and form.kinds is None
+    if are_kinks and problem.table.gram.shape[1] == 1:
         rss, slopes = broken_lines(problem, knots)
         changes = np.diff(slopes)
     else:

@@ -22,15 +22,13 @@ The integral over kinks is Laplace's, with the Gauss-Newton matrix of R; of jump
 have finitely many positions, the largest term stands for the sum.
 """
 
-from functools import partial
-
 import numpy as np
 from scipy.special import betaincinv, gammaln
 
 from sklearn_gn.arrays import extremes
-from sklearn_gn.segmented import least_squares, robust
+from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.autocorrelation import noise_of
-from sklearn_gn.segmented.preparation import criterion_of, problem_of, with_known
+from sklearn_gn.segmented.preparation import problem_of, with_known
 from sklearn_gn.segmented.problem import (
     Pieces,
     all_pieces,
@@ -120,30 +118,10 @@ def count_positions(problem):
     return 1 + np.sum(angle, axis=1, where=possible[:, 1:] & possible[:, :-1]) / np.pi
 
 
-def find_breakpoints(model, prepared, options, folds=None, shared=False):
-    """Return (t, path) of several series by the parameters of a model, and more."""
-    number = None if model.n_breakpoints == "auto" else model.n_breakpoints
-    most = max([len(each.rows.x) for each in prepared])
-    search = partial(
-        choose,
-        options=options,
-        n_breakpoints=number and min(number, most),
-        most=min(model.max_breakpoints, most),
-        criterion=criterion_of(model),
-        folds=folds,
-        shared=shared,
-    )
-    if model.loss == "huber":
-        found, clipped = robust.find_robustly(search, prepared, options)
-        return found, clipped, problem_of(clipped, options)
-    found, problem = search(prepared)
-    return found, prepared, problem
-
-
 def choose(
     prepared, options, *, n_breakpoints, most, criterion, folds=None, shared=False
 ):
-    """Return the breakpoints and the path of each of several series, and the problem.
+    """Return breakpoints, path and form of each of several series, and the problem.
 
     A path is a dict of arrays. ``most`` is the largest number that is tried; the
     criterion chooses where ``n_breakpoints`` is None, with the rows of ``folds`` held
@@ -211,7 +189,7 @@ def choose(
         for name, column in columns.items():
             column = np.asarray(column)
             path[name] = (column if column.ndim == 1 else column[b])[kept]
-        answers.append((t, path))
+        answers.append((t, path, options.form))
     return answers, problem
 
 
@@ -338,7 +316,7 @@ def log_evidence(form, rows, t, free, low, high):
     at = least_squares.moving(form, free)
     if len(at):
         columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
-        space = least_squares.level_space(form, t.shape[1], columns.shape[-1])
+        space = least_squares.coefficient_space(form, t.shape[1], columns.shape[-1])
         (half,), _ = least_squares.inverse_root(columns, rows.weight, space)
         inverse = (half @ half.T)[-len(at) :, -len(at) :]
         log_det = np.linalg.slogdet(inverse)[1]

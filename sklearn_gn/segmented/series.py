@@ -15,8 +15,9 @@ from sklearn_gn.arrays.backend import one_blas_thread
 from sklearn_gn.data import dates
 from sklearn_gn.data.rows import by_deviations, check_sample_weight, naming_text
 from sklearn_gn.optim.stop import counted
-from sklearn_gn.segmented import inference, robust, selection
+from sklearn_gn.segmented import inference, robust
 from sklearn_gn.segmented.estimator import SegmentedRegressor
+from sklearn_gn.segmented.kinds import find_breakpoints
 from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     check_inside,
@@ -237,19 +238,17 @@ def _fit_chunk(estimator, kind, absolute_sigma, series, names):
         except ValueError as error:
             raise ValueError(f"Group {name!r}: {error}") from error
     with one_blas_thread():  # more of them would only wait for each other
-        found, clipped, problem = selection.find_breakpoints(
-            estimator, prepared, options
-        )
-        alike = defaultdict(list)  # series with the same free breakpoints
-        for b, (each, (t, _)) in enumerate(zip(prepared, found, strict=True)):
+        found, clipped, problem = find_breakpoints(estimator, prepared, options)
+        alike = defaultdict(list)  # series with the same kinds of breakpoints
+        for b, (each, (t, _, form)) in enumerate(zip(prepared, found, strict=True)):
             t, free = with_known(each, options, t)
-            alike[tuple(free)].append((b, t))
+            alike[form, tuple(free)].append((b, t))
         tables = [None] * len(series)
-        for free, members in alike.items():
+        for (form, free), members in alike.items():
             numbers, t = map(list, zip(*members, strict=True))
             parts = _tables(
                 estimator,
-                options,
+                options._replace(form=form),
                 np.stack(t),
                 np.array(free, bool),
                 [prepared[b] for b in numbers],

@@ -43,8 +43,10 @@ _OF_ONE_FEATURE = ("breakpoints", "bounds", "min_distance", "slopes", "through")
 def check_parameters(model, n_features):
     """Raise a ValueError for parameters that the joint fit does not take."""
     reason = "several broken features, a family of counts, slopes and through"
-    if model.loss != "squared_error":
-        raise ValueError(f"loss={model.loss!r} cannot be combined with {reason}.")
+    for name, plain in (("loss", "squared_error"), ("jumps", bool(model.jumps))):
+        given = getattr(model, name)
+        if given != plain:
+            raise ValueError(f"{name}={given!r} cannot be combined with {reason}.")
     for name in _OF_ONE_FEATURE if is_listed(model) else ():
         given = getattr(model, name)
         if given is not None and np.any(given != 0.0):
