@@ -363,13 +363,13 @@ class SegmentedRegressor(
                 return self.fit_chunks(chunks)
         check_fits(X, "fit_chunks reads points piece by piece.")
         given = sample_weight, y_std, absolute_sigma
-        prepared, kind, order = self._prepare(X, y, *given, multi_output=True)
+        prepared, kind = self._prepare(X, y, *given, multi_output=True)
         options = preparation.options_of(self, kind)
         if len(prepared) > 1:
             columns.check_parameters(self, y_std)
             return self._fit_columns(prepared, options, kind)
-        (prepared,) = prepared
-        is_cv = preparation.criterion_of(self) == "cv" and self.n_breakpoints == "auto"
+        (prepared,), order = prepared, prepared[0].order
+        is_cv = options.criterion == "cv" and self.n_breakpoints == "auto"
         folds = preparation.folds_of(self, order, y) if is_cv else None
         found = self._search(prepared, options, kind, folds)
         scale = self._set_fitted(prepared, kind, *found)
@@ -476,7 +476,8 @@ class SegmentedRegressor(
 
     def _fit_columns(self, prepared, options, kind):
         """Fit several columns of y with common breakpoints."""
-        preparation.check_inside(prepared[0], options.known, kind)
+        if len(options.known):
+            preparation.check_inside(prepared[0], options.known, kind)
         problem, fits, interval, path = columns.fit_columns(self, prepared, options)
         self._warn_of_room(prepared[0], options, kind, int(fits[0].free.sum()))
         of_columns, family = [], Family("gaussian")
@@ -508,7 +509,7 @@ class SegmentedRegressor(
             vars(self).pop(name, None)
         self._fits, self._family = [fit for fit, *_ in features], family
         self._date_kinds, self._parts = kinds, []
-        is_listed = preparation.is_listed(self)
+        is_listed = isinstance(self.broken_features, list)
         self._covariance = Covariance(self.covariance, self.hac_lags)
         self.autocorrelation_, self._redundancy = noise
         self.parameters_ = inference.parameter_table(self._fits, *self._all_names())
@@ -556,32 +557,46 @@ class SegmentedRegressor(
     def _checked(self, X, y, multi_output=False):
         """X and y as numbers, and the kinds of dates of the broken features."""
         kinds, features = [], self.broken_features
-        features = list(features) if preparation.is_listed(self) else [features]
+        if not isinstance(features, list):
+            features = [features]
         for feature in features:
-            if dates.is_frame(X):
+            if isinstance(feature, str) and dates.is_frame(X):
                 dates.check_column(feature, list(X.columns))
             X, kind = dates.replace_dates(X, feature)
             kinds.append(kind)
         checks = {"y_numeric": True, "multi_output": multi_output}
         X, y = validate_data(self, X, y, dtype=np.float64, **checks)
         y = y if y.ndim == 2 and y.shape[1] > 1 else column_or_1d(y, warn=True)
-        self._columns = preparation.broken_columns(self, features)
+        n, self._columns = self.n_features_in_, []
+        names = list(getattr(self, "feature_names_in_", ()))
+        for given in features:
+            if isinstance(given, str):
+                dates.check_column(given, names)
+                given = names.index(given)
+            if not -n <= given < n:
+                raise ValueError(
+                    f"broken_features={given} is out of range: X has {n} features."
+                )
+            self._columns.append(given % n)
+        if len(set(self._columns)) < len(features) or not features:
+            raise ValueError(
+                f"broken_features={self.broken_features!r} must name different "
+                "features."
+            )
         return X, y.astype(np.float64), kinds
 
     def _prepare(
         self, X, y, sample_weight, y_std=None, absolute_sigma=False, multi_output=False
     ):
-        """The columns of y in the units of the search, kind of dates, order of rows."""
+        """The columns of y in the units of the search, and the kind of dates."""
         X, y, (kind,) = self._checked(X, y, multi_output)
         weight, repeats, variance = weights_of(sample_weight, y_std, X)
         column = self._columns[0]
         x, linear = X[:, column], np.delete(X, column, axis=1)
+        repeats = None if y_std is None else repeats
         given = weight, repeats, variance if absolute_sigma else None
-        prepared = [
-            preparation.prepare_rows(x, own, linear, *given)
-            for own in np.atleast_2d(y.T)
-        ]
-        return [own for own, _ in prepared], kind, prepared[0][1]
+        targets = np.atleast_2d(y.T)
+        return [preparation.prepare(x, own, linear, *given) for own in targets], kind
 
     def _split(self, X):
         """The feature that breaks, and what enters linearly beside it."""
@@ -594,7 +609,8 @@ class SegmentedRegressor(
 
     def _search(self, prepared, options, kind, folds):
         """Options with the form, path, breakpoints, the clipped series, the problem."""
-        preparation.check_inside(prepared, options.known, kind)
+        if len(options.known):
+            preparation.check_inside(prepared, options.known, kind)
         ((t, path, form),), (clipped,), problem = find_breakpoints(
             self, [prepared], options, folds
         )
@@ -926,9 +942,10 @@ class SegmentedRegressor(
                 "level, and for covariance='nonrobust': use method='simulated'."
             )
         with one_blas_thread():
-            (prepared,), kind, _ = clone(self)._prepare(X, y, sample_weight)
+            (prepared,), kind = clone(self)._prepare(X, y, sample_weight)
             options = preparation.options_of(self, kind)
-            preparation.check_inside(prepared, options.known, kind)
+            if len(options.known):
+                preparation.check_inside(prepared, options.known, kind)
             problem, rows = preparation.problem_of([prepared], options), prepared.rows
             draws = n_draws, check_random_state(random_state)
             if self.covariance == "nonrobust":

@@ -42,7 +42,6 @@ from sklearn_gn.segmented.problem import (
     products,
     solve,
     spread,
-    target_products,
 )
 from sklearn_gn.segmented.search import EXACT
 
@@ -86,9 +85,9 @@ def scan(problem):
     rows, one, zero = problem.candidates.rows, np.ones_like(t), np.zeros_like(t)
     new = [Pieces(rows, -t, one)] * form.ramp + [Pieces(rows, one, zero)] * form.step
     new, m, c = concatenate(*new), form.ramp + form.step, t.shape[1]
-    targets = target_products(table, new)[0]
-    cross = np.hstack([products(table, new, pieces)[0], targets[:, 1:]])
-    inner = products(table, new, new)[0]
+    (inner,), (targets,) = products(table, new, new)
+    (cross,), _ = products(table, new, pieces)
+    cross = np.hstack([cross, targets[:, 1:]])
     scores = targets[:, 0] - cross @ found.coef[0, :, 0]
     if found.end is not None:  # of the pieces less their slopes at the end
         slope = new.slope[0]

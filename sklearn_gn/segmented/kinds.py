@@ -17,7 +17,7 @@ import numpy as np
 
 from sklearn_gn.segmented import robust
 from sklearn_gn.segmented.autocorrelation import noise_of
-from sklearn_gn.segmented.preparation import criterion_of, problem_of
+from sklearn_gn.segmented.preparation import problem_of
 from sklearn_gn.segmented.problem import (
     EXACT,
     HALF,
@@ -59,7 +59,7 @@ def find_breakpoints(model, prepared, options, folds=None, shared=False):
         options=options,
         n_breakpoints=number and min(number, most),
         most=min(model.max_breakpoints, most),
-        criterion=criterion_of(model),
+        criterion=options.criterion,
         **(own if options.form.kinds is None else {}),
     )
     if model.loss == "huber":

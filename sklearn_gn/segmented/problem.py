@@ -182,19 +182,15 @@ def concatenate(*parts):
 
 
 def products(table, left, right):
-    """Return the inner products of pieces, of shape (..., p_left, p_right)."""
+    """Return products of pieces (..., p_left, p_right), and of the left and targets."""
     later = np.maximum(left.first[..., :, None], right.first[..., None, :])
     sums = take(table.powers, later)
     a, b = left.level[..., :, None], left.slope[..., :, None]
     c, d = right.level[..., None, :], right.slope[..., None, :]
-    return a * c * sums[..., 0] + (a * d + b * c) * sums[..., 1] + b * d * sums[..., 2]
-
-
-def target_products(table, pieces):
-    """Return the inner products of pieces with the targets, of shape (..., p, q)."""
-    sums = take(table.targets, pieces.first)
-    level, slope = pieces.level[..., None], pieces.slope[..., None]
-    return level * sums[..., 0] + slope * sums[..., 1]
+    inner = a * c * sums[..., 0] + (a * d + b * c) * sums[..., 1]
+    inner += b * d * sums[..., 2]
+    sums = take(table.targets, left.first)
+    return inner, a * sums[..., 0] + b * sums[..., 1]
 
 
 def solve(table, pieces, flat_end=False, start=None):
@@ -203,7 +199,7 @@ def solve(table, pieces, flat_end=False, start=None):
     With ``flat_end`` the slope at the end of the data is zero. Where coefficients are
     given to ``start`` from, the fit keeps them in directions without rows.
     """
-    matrix, cross = products(table, pieces, pieces), target_products(table, pieces)
+    matrix, cross = products(table, pieces, pieces)
     lead, p, q = matrix.shape[:-2], matrix.shape[-1], table.gram.shape[-1]
     gram = table.gram.reshape(-1, *[1] * (len(lead) - 1), q, q)
     gram, m = np.broadcast_to(gram, (*lead, q, q)), table.square.shape[1]
@@ -315,14 +311,17 @@ class Problem(NamedTuple):
         gram[0, m:, m:], gram[0, m:, :m] = table.gram[0, 1:, 1:], table.gram[:, 1:, 0].T
         square = table.square.T
         table = one.table._replace(targets=targets, gram=gram, square=square)
-        return one._replace(table=table).among(MOST_CANDIDATES)
+        return one._replace(table=table).at()
 
-    def at(self, rows, t=None):
+    def at(self, rows=None, t=None):
         """Return the problem with candidates at rows (c,) or (B, c), where breaks lie.
 
-        ``t`` are the breaks; if None, at or, of jumps, before these rows.
+        If None, the rows are evenly spaced. ``t`` are the breaks; if None, at or, of
+        jumps, before these rows.
         """
         table = self.table
+        if rows is None:
+            rows = spread(0, table.x.shape[1] - 1, MOST_CANDIDATES)
         rows = np.broadcast_to(rows, (len(table.x), np.shape(rows)[-1]))
         here, before = take(table.x, rows), take(table.x, np.maximum(rows - 1, 0))
         if t is None:
@@ -331,10 +330,6 @@ class Problem(NamedTuple):
         powers = np.ascontiguousarray(np.moveaxis(take(table.powers, rows), 1, -1))
         targets = np.ascontiguousarray(np.moveaxis(take(table.targets, rows), 1, -1))
         return self._replace(candidates=Candidates(rows, t, before, powers, targets))
-
-    def among(self, most):
-        """Return the problem with so many positions as candidates, evenly spaced."""
-        return self.at(spread(0, self.table.x.shape[1] - 1, most))
 
     def of(self, series):
         """Return the problem of some of the series, given in their order."""

@@ -157,8 +157,6 @@ def exchange(problem, knots, rss):
 def refine(problem, knots, rss):
     """Return breakpoints at the best places that are known, to all digits."""
     k, n = knots.shape[1], problem.table.x.shape[1]
-    if not k or separable(problem):
-        return knots, rss
     if k > 1 and not problem.form.step:
         for b in np.flatnonzero(rss > EXACT * problem.table.total):
             one = problem.of([b])

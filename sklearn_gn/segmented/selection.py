@@ -39,7 +39,6 @@ from sklearn_gn.segmented.problem import (
     products,
     solve,
     take,
-    target_products,
 )
 from sklearn_gn.segmented.search import (
     EXACT,
@@ -47,6 +46,7 @@ from sklearn_gn.segmented.search import (
     refine,
     residuals_in_order,
     search,
+    separable,
 )
 
 CRITERIA = ("bic", "aic", "gcv", "evidence")
@@ -92,17 +92,14 @@ def count_positions(problem):
     table, form, m = problem.table, problem.form, problem.table.square.shape[1]
     problem = problem._replace(form=form._replace(flat_end=False, sign=0))
     t, rows = problem.candidates.t, problem.candidates.rows
-    none = np.empty((len(t), 0))
-    possible = feasible(problem, t[..., None])
     if form.ramp and form.step:  # two directions at each
-        return 1.0 + np.count_nonzero(possible, axis=1)
-    one = np.ones_like(t)
+        return 1.0 + np.count_nonzero(feasible(problem, t[..., None]), axis=1)
+    one, none = np.ones_like(t), np.empty((len(t), 0))
     new = Pieces(rows, -t, one) if form.ramp else Pieces(rows, one, 0 * one)
     pieces = all_pieces(problem, none)
-    old = np.concatenate(
-        [products(table, new, pieces), target_products(table, new)[..., m:]], axis=-1
-    )
-    old = old @ np.swapaxes(solve(table, pieces).half_inverse, -1, -2)
+    half = np.swapaxes(solve(table, pieces).half_inverse, -1, -2)
+    old, of_targets = products(table, new, pieces)
+    old = np.concatenate([old, of_targets[..., m:]], axis=-1) @ half
     sums = [(new.first, 0), (new.first[:, 1:], 1)]  # with itself, and with the next
 
     def inner(first, shift):
@@ -115,6 +112,7 @@ def count_positions(problem):
     square, beside = (inner(*each) for each in sums)
     size = np.sqrt(np.maximum(square[:, 1:] * square[:, :-1], np.finfo(float).tiny))
     angle = np.arccos(np.clip(beside / size, -1, 1))
+    possible = feasible(problem, t[..., None])
     return 1 + np.sum(angle, axis=1, where=possible[:, 1:] & possible[:, :-1]) / np.pi
 
 
@@ -153,7 +151,8 @@ def choose(
     found = search(problem, largest, value)
     if is_open and criterion == "cv":
         held_out = cross_validate(prepared[0], options, found, folds)
-    refined, residuals = np.zeros(found.rss.shape, bool), [None] * (largest + 1)
+    refined = np.full(found.rss.shape, separable(problem))
+    refined[:, 0], residuals = True, [None] * (largest + 1)
     while True:
         columns = _path_columns(problem, found, criterion, n_rows, prepared, options)
         columns |= held_out

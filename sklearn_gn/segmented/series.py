@@ -22,9 +22,8 @@ from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     check_inside,
     check_is_plain,
-    criterion_of,
     options_of,
-    prepare_rows,
+    prepare,
     stack,
     with_known,
 )
@@ -186,7 +185,8 @@ def _checked_estimator(estimator):
     estimator = clone(estimator)
     estimator._validate_params()
     check_is_plain(estimator, "fit_groups")
-    if criterion_of(estimator) == "cv" and estimator.n_breakpoints == "auto":
+    is_cv = options_of(estimator, None).criterion == "cv"
+    if is_cv and estimator.n_breakpoints == "auto":
         raise ValueError(
             "fit_groups does not support criterion='cv': choose another one."
         )
@@ -232,9 +232,11 @@ def _fit_chunk(estimator, kind, absolute_sigma, series, names):
             weight, variance = (
                 (count, None) if std is None else by_deviations(std, count)
             )
-            given = weight, count, variance if absolute_sigma else None
-            prepared.append(prepare_rows(x, y, linear, *given)[0])
-            check_inside(prepared[-1], options.known, kind)
+            repeats = None if std is None else count
+            given = weight, repeats, variance if absolute_sigma else None
+            prepared.append(prepare(x, y, linear, *given))
+            if len(options.known):
+                check_inside(prepared[-1], options.known, kind)
         except ValueError as error:
             raise ValueError(f"Group {name!r}: {error}") from error
     with one_blas_thread():  # more of them would only wait for each other

@@ -30,7 +30,6 @@ from sklearn_gn.segmented.least_squares import Covariance, LinearFit, Rows
 from sklearn_gn.segmented.preparation import (
     check_inside,
     fewest_rows,
-    is_listed,
     options_of,
     prepare,
     problem_of,
@@ -47,7 +46,8 @@ def check_parameters(model, n_features):
         given = getattr(model, name)
         if given != plain:
             raise ValueError(f"{name}={given!r} cannot be combined with {reason}.")
-    for name in _OF_ONE_FEATURE if is_listed(model) else ():
+    several = isinstance(model.broken_features, list)
+    for name in _OF_ONE_FEATURE if several else ():
         given = getattr(model, name)
         if given is not None and np.any(given != 0.0):
             raise ValueError(
@@ -137,7 +137,8 @@ def _joint_of(model, family, kind, x, linear, y, weight, repeats, offset):
         center, size = (low + high) / 2, np.float64((high - low) / 2 or 1.0)
         scalings.append(scaling._replace(center=center, size=size))
     options, own = options_of(model, kind), scalings[0]
-    check_inside(first._replace(scaling=own), options.known, kind)
+    if len(options.known):
+        check_inside(first._replace(scaling=own), options.known, kind)
     form = options.form
     least = options.min_rows or fewest_rows(form, repeats.sum())
     options = options._replace(
