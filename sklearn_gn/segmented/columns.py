@@ -16,6 +16,7 @@ import numpy as np
 
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import inference, least_squares
+from sklearn_gn.segmented.kinds import find_breakpoints
 from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     needs_all_points,
@@ -25,7 +26,6 @@ from sklearn_gn.segmented.preparation import (
 )
 from sklearn_gn.segmented.problem import EXACT, behind_rows, sum_of_squares
 from sklearn_gn.segmented.search import refine
-from sklearn_gn.segmented.selection import find_breakpoints
 
 
 def check_parameters(model, y_std):
@@ -33,6 +33,8 @@ def check_parameters(model, y_std):
     reason = needs_all_points(model) if y_std is None else "y_std"
     if model.shape is not None:
         reason = f"shape={model.shape!r}"
+    if model.jumps == "auto":
+        reason = f"jumps={model.jumps!r}"
     if reason is not None:
         raise ValueError(
             f"{reason} cannot be combined with several columns of y: fit the columns "
@@ -45,7 +47,7 @@ def fit_columns(model, prepared, options):
     options = options._replace(autocorrelation=None)
     (rows, scaling, _), q = stack(prepared), len(prepared)
     noise = []  # variances of the columns in their units, of fits of their own
-    for t, path in find_breakpoints(model, prepared, options)[0]:
+    for t, path, _ in find_breakpoints(model, prepared, options)[0]:
         noise.append(path["rss"][np.searchsorted(path["n_breakpoints"], len(t))])
     size, best, kept = np.sqrt(np.maximum(noise, EXACT)), np.inf, None
     while True:
@@ -57,7 +59,7 @@ def fit_columns(model, prepared, options):
             for each, own in zip(prepared, size, strict=True)
         ]
         if kept is None:
-            ((t, path),), _, problem = find_breakpoints(
+            ((t, path, _),), _, problem = find_breakpoints(
                 model, scaled, options, shared=True
             )
         else:
@@ -82,7 +84,7 @@ def _read(form, rows, scaling, t, free, problem, lines, size):
     )
     x, weight, n_rows = rows.x[0], rows.weight[0], fit.n_rows[0]
     columns = least_squares.design(form, x, rows.linear[0], t)
-    space = least_squares.level_space(form, len(t), columns.shape[1])
+    space = least_squares.coefficient_space(form, len(t), columns.shape[1])
     half, rank = least_squares.inverse_root(columns, weight, space)
     steps = (x[:, None] >= t[moving]).astype(float)
     cross = (columns @ half).T @ (weight[:, None] * steps)

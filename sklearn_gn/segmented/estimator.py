@@ -45,6 +45,7 @@ from sklearn_gn.segmented import (
 from sklearn_gn.segmented.autocorrelation import NONE, Autoregression
 from sklearn_gn.segmented.diagnosis import diagnose, is_correlated, warn_of_number
 from sklearn_gn.segmented.families import FAMILIES, Family, check_offset
+from sklearn_gn.segmented.kinds import find_breakpoints
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
 from sklearn_gn.segmented.selection import CRITERIA
 from sklearn_gn.segmented.summary import summarise
@@ -77,7 +78,7 @@ class SegmentedRegressor(
 
     The mean of y is a broken line in one feature: at the breakpoints the slope changes
     (kinks), the value jumps (jumps), or both. By default it only has kinks: for changes
-    of level set ``jumps=True``. Other features enter linearly.
+    of level set ``jumps=True`` or "auto". Other features enter linearly.
 
     Parameters
     ----------
@@ -86,9 +87,10 @@ class SegmentedRegressor(
         each of several broken features, or a list.
     kinks : bool, default=True
         Whether the slope changes at breakpoints.
-    jumps : bool, default=False
+    jumps : bool or "auto", default=False
         Whether the function jumps at breakpoints. With ``kinks=False`` the lines of all
-        segments are parallel.
+        segments are parallel. If "auto", the criterion ("bic", "aic" or "gcv") makes
+        each breakpoint a kink, a jump, or both.
     degree : {0, 1}, default=1
         If 1, the segments are straight lines; if 0, constants, which jump whatever
         ``kinks`` and ``jumps`` are.
@@ -214,7 +216,7 @@ class SegmentedRegressor(
     _parameter_constraints: dict[str, Any] = {
         "n_breakpoints": [_COUNT, StrOptions({"auto"}), list],
         "kinks": ["boolean"],
-        "jumps": ["boolean"],
+        "jumps": ["boolean", StrOptions({"auto"})],
         "degree": [Interval(Integral, 0, 1, closed="both")],
         "broken_features": [Integral, str, list],
         "breakpoints": ["array-like", None],
@@ -244,7 +246,7 @@ class SegmentedRegressor(
         n_breakpoints: int | Literal["auto"] | Sequence[int | str] = "auto",
         *,
         kinks: bool = True,
-        jumps: bool = False,
+        jumps: bool | Literal["auto"] = False,
         degree: Literal[0, 1] = 1,
         broken_features: int | str | Sequence[int | str] = 0,
         breakpoints: ArrayLike | None = None,
@@ -361,16 +363,16 @@ class SegmentedRegressor(
                 return self.fit_chunks(chunks)
         check_fits(X, "fit_chunks reads points piece by piece.")
         given = sample_weight, y_std, absolute_sigma
-        prepared, kind, order = self._prepare(X, y, *given, multi_output=True)
+        prepared, kind = self._prepare(X, y, *given, multi_output=True)
         options = preparation.options_of(self, kind)
         if len(prepared) > 1:
             columns.check_parameters(self, y_std)
             return self._fit_columns(prepared, options, kind)
-        (prepared,) = prepared
-        is_cv = preparation.criterion_of(self) == "cv" and self.n_breakpoints == "auto"
+        (prepared,), order = prepared, prepared[0].order
+        is_cv = options.criterion == "cv" and self.n_breakpoints == "auto"
         folds = preparation.folds_of(self, order, y) if is_cv else None
         found = self._search(prepared, options, kind, folds)
-        scale = self._set_fitted(prepared, options, kind, *found)
+        scale = self._set_fitted(prepared, kind, *found)
         self._kept = prepared, options
         fit, rows = self._fit, prepared.rows
         y_size, y_center = fit.scaling.y_size, fit.scaling.y_center
@@ -430,12 +432,12 @@ class SegmentedRegressor(
 
         def fit_points(prepared):
             found = self._search(prepared, options, None, None)
-            return (prepared, found), prepared.scaling.to_user(found[1])
+            return (prepared, found), prepared.scaling.to_user(found[2])
 
         prepared, found = streams.fit_points(chunks, options.known, fit_points)
         self.n_features_in_, self._columns = 1, [0]
         _check_feature_names(self, first[0], reset=True)
-        self._set_fitted(prepared, options, None, *found)
+        self._set_fitted(prepared, None, *found)
         return self
 
     def _fit_joint(self, X, y, sample_weight, y_std, absolute_sigma, offset):
@@ -474,7 +476,8 @@ class SegmentedRegressor(
 
     def _fit_columns(self, prepared, options, kind):
         """Fit several columns of y with common breakpoints."""
-        preparation.check_inside(prepared[0], options.known, kind)
+        if len(options.known):
+            preparation.check_inside(prepared[0], options.known, kind)
         problem, fits, interval, path = columns.fit_columns(self, prepared, options)
         self._warn_of_room(prepared[0], options, kind, int(fits[0].free.sum()))
         of_columns, family = [], Family("gaussian")
@@ -506,7 +509,7 @@ class SegmentedRegressor(
             vars(self).pop(name, None)
         self._fits, self._family = [fit for fit, *_ in features], family
         self._date_kinds, self._parts = kinds, []
-        is_listed = preparation.is_listed(self)
+        is_listed = isinstance(self.broken_features, list)
         self._covariance = Covariance(self.covariance, self.hac_lags)
         self.autocorrelation_, self._redundancy = noise
         self.parameters_ = inference.parameter_table(self._fits, *self._all_names())
@@ -554,32 +557,46 @@ class SegmentedRegressor(
     def _checked(self, X, y, multi_output=False):
         """X and y as numbers, and the kinds of dates of the broken features."""
         kinds, features = [], self.broken_features
-        features = list(features) if preparation.is_listed(self) else [features]
+        if not isinstance(features, list):
+            features = [features]
         for feature in features:
-            if dates.is_frame(X):
+            if isinstance(feature, str) and dates.is_frame(X):
                 dates.check_column(feature, list(X.columns))
             X, kind = dates.replace_dates(X, feature)
             kinds.append(kind)
         checks = {"y_numeric": True, "multi_output": multi_output}
         X, y = validate_data(self, X, y, dtype=np.float64, **checks)
         y = y if y.ndim == 2 and y.shape[1] > 1 else column_or_1d(y, warn=True)
-        self._columns = preparation.broken_columns(self, features)
+        n, self._columns = self.n_features_in_, []
+        names = list(getattr(self, "feature_names_in_", ()))
+        for given in features:
+            if isinstance(given, str):
+                dates.check_column(given, names)
+                given = names.index(given)
+            if not -n <= given < n:
+                raise ValueError(
+                    f"broken_features={given} is out of range: X has {n} features."
+                )
+            self._columns.append(given % n)
+        if len(set(self._columns)) < len(features) or not features:
+            raise ValueError(
+                f"broken_features={self.broken_features!r} must name different "
+                "features."
+            )
         return X, y.astype(np.float64), kinds
 
     def _prepare(
         self, X, y, sample_weight, y_std=None, absolute_sigma=False, multi_output=False
     ):
-        """The columns of y in the units of the search, kind of dates, order of rows."""
+        """The columns of y in the units of the search, and the kind of dates."""
         X, y, (kind,) = self._checked(X, y, multi_output)
         weight, repeats, variance = weights_of(sample_weight, y_std, X)
         column = self._columns[0]
         x, linear = X[:, column], np.delete(X, column, axis=1)
+        repeats = None if y_std is None else repeats
         given = weight, repeats, variance if absolute_sigma else None
-        prepared = [
-            preparation.prepare_rows(x, own, linear, *given)
-            for own in np.atleast_2d(y.T)
-        ]
-        return [own for own, _ in prepared], kind, prepared[0][1]
+        targets = np.atleast_2d(y.T)
+        return [preparation.prepare(x, own, linear, *given) for own in targets], kind
 
     def _split(self, X):
         """The feature that breaks, and what enters linearly beside it."""
@@ -591,23 +608,24 @@ class SegmentedRegressor(
         return x[:, self._feature], linear
 
     def _search(self, prepared, options, kind, folds):
-        """The path, breakpoints, the series with residuals clipped, and the problem."""
-        preparation.check_inside(prepared, options.known, kind)
-        ((t, path),), (clipped,), problem = selection.find_breakpoints(
+        """Options with the form, path, breakpoints, the clipped series, the problem."""
+        if len(options.known):
+            preparation.check_inside(prepared, options.known, kind)
+        ((t, path, form),), (clipped,), problem = find_breakpoints(
             self, [prepared], options, folds
         )
         self._warn_of_room(prepared, options, kind, len(t))
         # Waves that need more breakpoints than were tried pass for correlated noise.
         values, most = path.get("bic", [0, 1]), int(path["n_breakpoints"][-1])
         is_lowest = np.argmin(values) == len(values) - 1
-        self._is_limited = False
-        if self.n_breakpoints == "auto" and is_lowest and len(t) < most:
+        self._is_limited, is_open = False, self.n_breakpoints == "auto"
+        if is_open and is_lowest and len(t) < most and form.kinds is None:
             wider = clone(self).set_params(max_breakpoints=2 * most)
             white = options._replace(autocorrelation=None)
-            ((_, more),), *_ = selection.find_breakpoints(wider, [prepared], white)
+            ((_, more, _),), *_ = find_breakpoints(wider, [prepared], white)
             totals = [p["bic"] + p["search_penalty"] for p in (path, more)]
             self._is_limited = min(totals[1]) < min(totals[0])
-        return path, t, clipped, problem
+        return options._replace(form=form), path, t, clipped, problem
 
     def _warn_of_room(self, prepared, options, kind, found):
         asked = self.n_breakpoints
@@ -619,7 +637,7 @@ class SegmentedRegressor(
             )
 
     def _set_fitted(
-        self, prepared, options, kind, path, t, clipped, problem, noises=None
+        self, prepared, kind, options, path, t, clipped, problem, noises=None
     ):
         """Set the fitted attributes; return the scale of the residuals."""
         t, free = preparation.with_known(prepared, options, t)
@@ -703,12 +721,12 @@ class SegmentedRegressor(
             if found is None:
                 prepared = stream.rows()
                 found = self._search(prepared, options, kind, None)
-                self._set_fitted(prepared, options, kind, *found)
+                self._set_fitted(prepared, kind, *found)
                 stream.is_new, stream.checked = True, None
             else:
                 prepared, at, problem = found
                 found = self.selection_path_, at, prepared, problem, [noise]
-                self._set_fitted(prepared, options, kind, *found)
+                self._set_fitted(prepared, kind, options, *found)
         self._kept, self._stream = (prepared, options), stream
         self._row_checks = RowChecks(stream.n_rows)
         return self
@@ -924,9 +942,10 @@ class SegmentedRegressor(
                 "level, and for covariance='nonrobust': use method='simulated'."
             )
         with one_blas_thread():
-            (prepared,), kind, _ = clone(self)._prepare(X, y, sample_weight)
+            (prepared,), kind = clone(self)._prepare(X, y, sample_weight)
             options = preparation.options_of(self, kind)
-            preparation.check_inside(prepared, options.known, kind)
+            if len(options.known):
+                preparation.check_inside(prepared, options.known, kind)
             problem, rows = preparation.problem_of([prepared], options), prepared.rows
             draws = n_draws, check_random_state(random_state)
             if self.covariance == "nonrobust":

@@ -42,7 +42,6 @@ from sklearn_gn.segmented.problem import (
     products,
     solve,
     spread,
-    target_products,
 )
 from sklearn_gn.segmented.search import EXACT
 
@@ -86,9 +85,9 @@ def scan(problem):
     rows, one, zero = problem.candidates.rows, np.ones_like(t), np.zeros_like(t)
     new = [Pieces(rows, -t, one)] * form.ramp + [Pieces(rows, one, zero)] * form.step
     new, m, c = concatenate(*new), form.ramp + form.step, t.shape[1]
-    targets = target_products(table, new)[0]
-    cross = np.hstack([products(table, new, pieces)[0], targets[:, 1:]])
-    inner = products(table, new, new)[0]
+    (inner,), (targets,) = products(table, new, new)
+    (cross,), _ = products(table, new, pieces)
+    cross = np.hstack([cross, targets[:, 1:]])
     scores = targets[:, 0] - cross @ found.coef[0, :, 0]
     if found.end is not None:  # of the pieces less their slopes at the end
         slope = new.slope[0]
@@ -210,7 +209,7 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
 def _null_space(form, rows, known):
     """Return the columns without a breakpoint, and what is taken from each ramp."""
     columns = least_squares.design(form, rows.x, rows.linear, known)
-    space = least_squares.level_space(form, len(known), columns.shape[1])
+    space = least_squares.coefficient_space(form, len(known), columns.shape[1])
     if space is None:
         return columns, None if form.flat_end else 0.0
     return columns @ space, columns[:, form.slope + form.ramp * len(known)]

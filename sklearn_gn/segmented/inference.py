@@ -81,6 +81,11 @@ class Fit(NamedTuple):
         return least_squares.moving(self.form, self.free)
 
     @property
+    def jumps(self):
+        """Numbers of the breakpoints whose positions are found, but no parameters."""
+        return np.setdiff1d(np.flatnonzero(self.free), self.kinks)
+
+    @property
     def half_width(self):
         """Half-width of the confidence intervals, in standard errors."""
         return stdtrit(self.degrees_of_freedom, (1 + LEVEL) / 2)
@@ -123,7 +128,7 @@ def infer(form, t, free, rows, scaling, kind, repeats, found=None, space=None):
         found = found._replace(rss=found.rss + rows.rest)
     columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
     if space is None:
-        space = least_squares.level_space(form, t.shape[1], columns.shape[-1])
+        space = least_squares.coefficient_space(form, t.shape[1], columns.shape[-1])
     cov, freedom, rank = least_squares.covariance(
         kind, columns, found, rows.weight, repeats, space
     )
@@ -227,13 +232,15 @@ def parameter_table(fits, names, linear_names):
     labels += linear_names
     values, covariance = user_parameters(fit)
     n = len(labels)
+    space = least_squares.coefficient_space(fit.form, len(fit.t), n)
+    is_there = np.ones(n, bool) if space is None else space.any(axis=1)
     values, std = values[:n], np.sqrt(np.maximum(np.diagonal(covariance)[:n], 0))
     with np.errstate(divide="ignore", invalid="ignore"):
         t = values / std
     p = 2 * stdtr(fit.degrees_of_freedom, -np.abs(t))
     p[np.flatnonzero(is_change)] = np.nan
     width = fit.half_width * std
-    return {
+    table = {
         "name": np.array(labels, dtype=object),
         "estimate": values,
         "std_error": std,
@@ -242,6 +249,7 @@ def parameter_table(fits, names, linear_names):
         "lower": values - width,
         "upper": values + width,
     }
+    return {name: column[is_there] for name, column in table.items()}
 
 
 # --- breakpoints ---------------------------------------------------------------------
@@ -270,7 +278,7 @@ def kink_curvature(fit, rows):
     columns = least_squares.jacobian(
         fit.form, rows.x, rows.linear, fit.t, fit.free, fit.coef
     )
-    space = least_squares.level_space(fit.form, fit.t.shape[1], columns.shape[-1])
+    space = least_squares.coefficient_space(fit.form, fit.t.shape[1], columns.shape[-1])
     half, _ = least_squares.inverse_root(columns, rows.weight, space)
     return np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)
 
@@ -278,9 +286,9 @@ def kink_curvature(fit, rows):
 def breakpoint_intervals(fit, problem, curvature):
     """Return 95 % confidence intervals of the breakpoints, of shape (B, k, 2)."""
     interval = np.stack([fit.t, fit.t], axis=-1)
-    if fit.form.step:
-        interval[:, fit.free] = jump_intervals(problem, fit, LEVEL)
-    else:
+    if len(fit.jumps):
+        interval[:, fit.jumps] = jump_intervals(problem, fit, LEVEL)
+    if len(fit.kinks):
         std = breakpoint_errors(fit)[:, fit.kinks] / fit.scaling.size[:, None]
         width = fit.half_width[:, None] * std
         interval[:, fit.kinks] = kink_intervals(problem, fit, width, curvature)

@@ -190,7 +190,7 @@ def fit_at(joint, t, z, w):
 
 def is_allowed(joint, t):
     """Return whether every segment has enough rows, and room."""
-    _, known, (low, high), distance, least, _ = joint.options
+    _, known, (low, high), distance, least, *_ = joint.options
     for x, own in zip(joint.x, t, strict=True):
         gaps = np.diff([-1.0, *own, 1.0])
         if np.any(gaps <= 0) or np.any(gaps < distance):
@@ -294,9 +294,9 @@ def _with_known(joint, f, knots):
 
 def _scaled_for(joint, f, t, z, w):
     """Return the same with targets and linear features of mean zero and size one."""
-    rows, _, repeats, _ = prepared_for(joint, f, t, z, w)
+    rows, _, repeats, *_ = prepared_for(joint, f, t, z, w)
     weight = rows.weight * (repeats.sum() / rows.weight.sum())
-    return prepare(*rows[:3], weight)._replace(repeats=repeats)
+    return prepare(*rows[:3], weight, repeats)
 
 
 def without_breakpoints(joint):
@@ -317,7 +317,7 @@ def _least_squares(joint, state, numbers, most, criterion):
         before = t.copy()
         for f, number in enumerate(numbers):
             prepared = _scaled_for(joint, f, t, joint.y, joint.weight)
-            ((knots, paths[f]),), _ = selection.choose(
+            ((knots, paths[f], _),), _ = selection.choose(
                 [prepared],
                 joint.options,
                 n_breakpoints=number,

@@ -67,7 +67,8 @@ def ramp_columns(form, n_breakpoints):
 
 def moving(form, free):
     """Return the breakpoints that are parameters of the linearised model."""
-    return np.flatnonzero(free & (form.ramp and not form.step))
+    kinds = form.kinds or [(form.ramp, form.step)] * len(free)
+    return np.flatnonzero(free & np.array([ramp > step for ramp, step in kinds], bool))
 
 
 def jacobian(form, x, linear, t, free, coef):
@@ -85,11 +86,18 @@ def jacobian(form, x, linear, t, free, coef):
     return np.concatenate([columns, tangent], axis=-1)
 
 
-def level_space(form, n_breakpoints, n_columns):
-    """Return a basis of the coefficients of lines that are level at the end, or None.
+def coefficient_space(form, n_breakpoints, n_columns):
+    """Return a basis of the coefficients that a form leaves free, or None for all.
 
-    The last change of slope undoes the others.
+    Of breakpoints that are no kinks, or no jumps, the others are zero. Where the last
+    line is level, the last change of slope undoes the others.
     """
+    if form.kinds:
+        ramps, steps = np.array(form.kinds, bool).reshape(-1, 2).T
+        rest = n_columns - 1 - form.slope - 2 * n_breakpoints
+        kept = np.repeat([True, True], [1 + form.slope, rest])
+        kept = np.insert(kept, 1 + form.slope, np.concatenate([ramps, steps]))
+        return np.eye(n_columns)[:, kept]
     slopes = np.arange(1, 1 + form.slope + (n_breakpoints if form.ramp else 0))
     if not (form.flat_end and len(slopes)):
         return None
@@ -147,7 +155,7 @@ def _times(matrix, vector):
 def solve_design(form, rows, t):
     """Return the least-squares fit with given breakpoints."""
     columns = design(form, rows.x, rows.linear, t)
-    space = level_space(form, t.shape[-1], columns.shape[-1])
+    space = coefficient_space(form, t.shape[-1], columns.shape[-1])
     return solve(columns, rows.y, rows.weight, space)
 
 
@@ -173,7 +181,7 @@ def _polish(form, rows, t, free, found, resolved):
     while 0 < found.rss < resolved:
         columns = design(form, rows.x, rows.linear, t)
         tangent = np.hstack([columns, _steps(rows.x, t[at])])
-        space = level_space(form, len(t), tangent.shape[1])
+        space = coefficient_space(form, len(t), tangent.shape[1])
         lines = solve(tangent, rows.y, rows.weight, space).coef
         change = lines[ramp_columns(form, len(t))[at]]
         trial = t.copy()

@@ -10,7 +10,6 @@ from sklearn_gn.data import dates
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.problem import (
     FEWEST_ROWS,
-    MOST_CANDIDATES,
     Form,
     Limits,
     Problem,
@@ -28,6 +27,7 @@ class Options(NamedTuple):
     min_distance: float
     min_rows: float | None
     autocorrelation: int | str | None = None  # of the noise: an order, or "auto"
+    criterion: str = "bic"  # "cv", where folds are given, too
 
 
 def options_of(model, kind):
@@ -39,13 +39,34 @@ def options_of(model, kind):
         bounds = _positions("bounds", model.bounds, kind)
     if len(bounds) != 2 or not bounds[0] <= bounds[1]:
         raise ValueError(f"bounds must be (low, high), got {model.bounds!r}.")
-    distance = dates.given_length("min_distance", model.min_distance, kind)
+    distance = model.min_distance
+    if distance:
+        distance = dates.given_length("min_distance", distance, kind)
+    if model.criterion is None:
+        raise ValueError(
+            'criterion=None is not possible: give "bic" or one of the others.'
+        )
+    criterion = model.criterion if isinstance(model.criterion, str) else "cv"
+    is_mixed = model.jumps == "auto" and model.degree == 1 and bool(model.kinks)
+    if is_mixed:
+        for name in ("flat", "shape", "breakpoints"):
+            if getattr(model, name) is not None:
+                raise ValueError(
+                    f'jumps="auto" cannot be combined with {name}='
+                    f"{getattr(model, name)!r}: give jumps=True or False."
+                )
+        if criterion not in ("bic", "aic", "gcv"):
+            raise ValueError(
+                f'jumps="auto" cannot be combined with criterion={model.criterion!r}: '
+                'give "bic", "aic" or "gcv".'
+            )
     form = Form(
         slope=model.degree == 1 and model.flat not in ("first", "both"),
         ramp=model.degree == 1 and bool(model.kinks),
         step=model.degree == 0 or bool(model.jumps),
         flat_end=model.flat in ("last", "both"),
         sign={None: 0, "convex": 1, "concave": -1}[model.shape],
+        kinds=() if is_mixed else None,
     )
     if not (form.ramp or form.step):
         raise ValueError("kinks=False and jumps=False: nothing happens at breakpoints.")
@@ -59,8 +80,8 @@ def options_of(model, kind):
             f"shape={model.shape!r} needs kinks that are all to be found: set "
             "degree=1, jumps=False and breakpoints=None."
         )
-    least, correlation = model.min_rows, model.autocorrelation
-    return Options(form, known, tuple(bounds), distance, least, correlation)
+    more = model.min_rows, model.autocorrelation, criterion
+    return Options(form, known, tuple(bounds), distance, *more)
 
 
 def _positions(name, given, kind):
@@ -75,15 +96,6 @@ def _positions(name, given, kind):
     ):
         raise ValueError(f"{name} must be a list of finite numbers, got {given!r}.")
     return values.astype(np.float64)
-
-
-def criterion_of(model):
-    """Return the name of the criterion; cross-validation may be given by its folds."""
-    if model.criterion is None:
-        raise ValueError(
-            'criterion=None is not possible: give "bic" or one of the others.'
-        )
-    return model.criterion if isinstance(model.criterion, str) else "cv"
 
 
 def folds_of(model, order, y):
@@ -117,15 +129,11 @@ def needs_all_points(model):
     return None
 
 
-def is_listed(model):
-    """Return whether the broken features are a list, and so are the attributes."""
-    return not isinstance(model.broken_features, (str, Integral))
-
-
 def is_joint(model):
     """Return whether a model asks for more than least squares of one feature."""
     conditions = model.slopes is not None or model.through is not None
-    return conditions or model.family != "gaussian" or is_listed(model)
+    several = isinstance(model.broken_features, list)
+    return conditions or model.family != "gaussian" or several
 
 
 def check_is_plain(model, name):
@@ -137,36 +145,17 @@ def check_is_plain(model, name):
         )
 
 
-def broken_columns(model, features):
-    """Return the numbers of the features that break."""
-    n, columns = model.n_features_in_, []
-    names = list(getattr(model, "feature_names_in_", ()))
-    for given in features:
-        if isinstance(given, str):
-            dates.check_column(given, names)
-            given = names.index(given)
-        if not -n <= given < n:
-            raise ValueError(
-                f"broken_features={given} is out of range: X has {n} features."
-            )
-        columns.append(given % n)
-    if len(set(columns)) < len(columns) or not columns:
-        raise ValueError(
-            f"broken_features={model.broken_features!r} must name different features."
-        )
-    return columns
-
-
 # --- the data ------------------------------------------------------------------------
 
 
 class Prepared(NamedTuple):
     """A series in the units of the search."""
 
-    rows: Rows
+    rows: Rows  # in the order of x, without those of no weight
     scaling: Scaling
     repeats: np.ndarray | None = None  # (n,) rows each stands for, if not its weight
     variance: float | None = None  # of the noise, in the units of the search
+    order: np.ndarray | None = None  # numbers of the rows
 
     def select(self, kept):
         """Return the same with some of the rows, in the same units."""
@@ -176,21 +165,15 @@ class Prepared(NamedTuple):
         )
 
 
-def prepare_rows(x, y, linear, weight, repeats, variance):
-    """Return the rows of one series, sorted and scaled, and their order."""
+def prepare(x, y, linear, weight, repeats=None, variance=None, rest=0.0):
+    """Sort and scale the rows of one series.
+
+    They stand for so many ``repeats`` where their weights are no counts, and the noise
+    of a row of weight one may have a known ``variance``.
+    """
     order = np.argsort(x, kind="stable")
-    order = order[repeats[order] > 0]
-    prepared = prepare(x[order], y[order], linear[order], weight[order])
-    if weight is not repeats:  # by standard deviations
-        prepared = prepared._replace(repeats=repeats[order])
-    if variance is not None:
-        size = prepared.scaling.y_size
-        prepared = prepared._replace(variance=variance / size / size)
-    return prepared, order
-
-
-def prepare(x, y, linear, weight, rest=0.0):
-    """Scale the rows of one series, which are sorted by x."""
+    order = order[weight[order] > 0]
+    x, y, linear, weight = (each[order] for each in (x, y, linear, weight))
     size, share = np.float64((x[-1] - x[0]) / 2), weight / weight.sum()
     values = np.column_stack([y, linear])
     centers = share @ values
@@ -214,7 +197,14 @@ def prepare(x, y, linear, weight, rest=0.0):
         weight,
         rest / scaling.y_size / scaling.y_size,
     )
-    return Prepared(rows, scaling)
+    y_size = scaling.y_size
+    return Prepared(
+        rows,
+        scaling,
+        None if repeats is None else repeats[order],
+        None if variance is None else variance / y_size / y_size,
+        order,
+    )
 
 
 def fewest_rows(form, n_rows):
@@ -235,13 +225,11 @@ def problem_of(prepared, options, with_candidates=True):
     low, high = scaling.x(np.array(options.bounds)).T
     limits = Limits(low, high, min_distance, least)
     problem = Problem(table, options.form, scaling.x(options.known), limits)
-    return problem.among(MOST_CANDIDATES) if with_candidates else problem
+    return problem.at() if with_candidates else problem
 
 
 def check_inside(prepared, known, kind):
     """Known breakpoints must lie inside the data."""
-    if not len(known):
-        return
     low, high = prepared.scaling.to_user(np.array([-1.0, 1.0]))
     if np.any((known <= low) | (known >= high)):
         ends = _as_text((low, high), kind)

@@ -182,19 +182,15 @@ def concatenate(*parts):
 
 
 def products(table, left, right):
-    """Return the inner products of pieces, of shape (..., p_left, p_right)."""
+    """Return products of pieces (..., p_left, p_right), and of the left and targets."""
     later = np.maximum(left.first[..., :, None], right.first[..., None, :])
     sums = take(table.powers, later)
     a, b = left.level[..., :, None], left.slope[..., :, None]
     c, d = right.level[..., None, :], right.slope[..., None, :]
-    return a * c * sums[..., 0] + (a * d + b * c) * sums[..., 1] + b * d * sums[..., 2]
-
-
-def target_products(table, pieces):
-    """Return the inner products of pieces with the targets, of shape (..., p, q)."""
-    sums = take(table.targets, pieces.first)
-    level, slope = pieces.level[..., None], pieces.slope[..., None]
-    return level * sums[..., 0] + slope * sums[..., 1]
+    inner = a * c * sums[..., 0] + (a * d + b * c) * sums[..., 1]
+    inner += b * d * sums[..., 2]
+    sums = take(table.targets, left.first)
+    return inner, a * sums[..., 0] + b * sums[..., 1]
 
 
 def solve(table, pieces, flat_end=False, start=None):
@@ -203,7 +199,7 @@ def solve(table, pieces, flat_end=False, start=None):
     With ``flat_end`` the slope at the end of the data is zero. Where coefficients are
     given to ``start`` from, the fit keeps them in directions without rows.
     """
-    matrix, cross = products(table, pieces, pieces), target_products(table, pieces)
+    matrix, cross = products(table, pieces, pieces)
     lead, p, q = matrix.shape[:-2], matrix.shape[-1], table.gram.shape[-1]
     gram = table.gram.reshape(-1, *[1] * (len(lead) - 1), q, q)
     gram, m = np.broadcast_to(gram, (*lead, q, q)), table.square.shape[1]
@@ -260,6 +256,17 @@ class Form(NamedTuple):
     step: bool  # the function jumps at a breakpoint
     flat_end: bool = False  # the last line is level
     sign: int = 0  # of all changes of slope: 1 convex, -1 concave, 0 any
+    # Of each known breakpoint whether the slope and whether the value changes. None:
+    # as at the others. Of breakpoints that are searched: each has a kind of its own.
+    kinds: tuple[tuple[bool, bool], ...] | None = None
+
+    def changes(self, n_breakpoints):
+        """Return at which breakpoints the slope and at which the value changes."""
+        if self.kinds is None:
+            return slice(n_breakpoints * self.ramp), slice(n_breakpoints * self.step)
+        others = n_breakpoints - len(self.kinds)
+        each = [*self.kinds, *[(self.ramp, self.step)] * others]
+        return (np.flatnonzero(c) for c in np.array(each, bool).reshape(-1, 2).T)
 
 
 class Limits(NamedTuple):
@@ -304,14 +311,17 @@ class Problem(NamedTuple):
         gram[0, m:, m:], gram[0, m:, :m] = table.gram[0, 1:, 1:], table.gram[:, 1:, 0].T
         square = table.square.T
         table = one.table._replace(targets=targets, gram=gram, square=square)
-        return one._replace(table=table).among(MOST_CANDIDATES)
+        return one._replace(table=table).at()
 
-    def at(self, rows, t=None):
+    def at(self, rows=None, t=None):
         """Return the problem with candidates at rows (c,) or (B, c), where breaks lie.
 
-        ``t`` are the breaks; if None, at or, of jumps, before these rows.
+        If None, the rows are evenly spaced. ``t`` are the breaks; if None, at or, of
+        jumps, before these rows.
         """
         table = self.table
+        if rows is None:
+            rows = spread(0, table.x.shape[1] - 1, MOST_CANDIDATES)
         rows = np.broadcast_to(rows, (len(table.x), np.shape(rows)[-1]))
         here, before = take(table.x, rows), take(table.x, np.maximum(rows - 1, 0))
         if t is None:
@@ -320,10 +330,6 @@ class Problem(NamedTuple):
         powers = np.ascontiguousarray(np.moveaxis(take(table.powers, rows), 1, -1))
         targets = np.ascontiguousarray(np.moveaxis(take(table.targets, rows), 1, -1))
         return self._replace(candidates=Candidates(rows, t, before, powers, targets))
-
-    def among(self, most):
-        """Return the problem with so many positions as candidates, evenly spaced."""
-        return self.at(spread(0, self.table.x.shape[1] - 1, most))
 
     def of(self, series):
         """Return the problem of some of the series, given in their order."""
@@ -356,19 +362,17 @@ def all_pieces(problem, knots):
         known = known.reshape(len(known), *[1] * (knots.ndim - 2), -1)
         known = np.broadcast_to(known, (*knots.shape[:-1], known.shape[-1]))
         knots = np.concatenate([known, knots], axis=-1)
-    k, lead = knots.shape[-1], 1 + form.slope
-    shape = (*knots.shape[:-1], lead + k * (form.ramp + form.step))
+    at, (ramps, steps) = locate(table, knots), form.changes(knots.shape[-1])
+    at_ramps, at_steps, lead = at[..., ramps], at[..., steps], 1 + form.slope
+    k = lead + at_ramps.shape[-1]
+    shape = (*knots.shape[:-1], k + at_steps.shape[-1])
     pieces = Pieces(np.zeros(shape, np.intp), np.zeros(shape), np.zeros(shape))
     pieces.level[..., 0] = 1
-    pieces.slope[..., 1:lead] = 1
-    at = locate(table, knots)
-    if form.ramp:
-        pieces.first[..., lead : lead + k] = at
-        pieces.level[..., lead : lead + k] = -knots
-        pieces.slope[..., lead : lead + k] = 1
-    if form.step:
-        pieces.first[..., shape[-1] - k :] = at
-        pieces.level[..., shape[-1] - k :] = 1
+    pieces.slope[..., 1:k] = 1
+    pieces.first[..., lead:k] = at_ramps
+    pieces.level[..., lead:k] = -knots[..., ramps]
+    pieces.first[..., k:] = at_steps
+    pieces.level[..., k:] = 1
     return pieces
 
 
@@ -378,7 +382,8 @@ def sum_of_squares(problem, knots):
     They are infinite where a change of slope has the wrong sign.
     """
     form = problem.form
-    if form.ramp and not form.step and problem.table.gram.shape[1] == 1:
+    are_kinks = form.ramp and not form.step and form.kinds is None
+    if are_kinks and problem.table.gram.shape[1] == 1:
         rss, slopes = broken_lines(problem, knots)
         changes = np.diff(slopes)
     else:

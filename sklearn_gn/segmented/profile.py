@@ -57,11 +57,11 @@ def kink_intervals(problem, fit, width, curvature):
     interval = t[..., None] + np.stack([-width, width], axis=-1)
     interval = np.clip(interval, room[..., :1], room[..., 1:])
     problem = problem._replace(candidates=None)
-    for k in range(t.shape[1]):
+    for k, kink in enumerate(fit.kinks):
         b = np.flatnonzero(known[:, k])
         if not len(b):
             continue
-        rise = _rise(problem.of(b), fit.of(b), k)
+        rise = _rise(problem.of(b), fit.of(b), kink)
         threshold = square[b, k] / curvature[b, k]
         for side in (0, 1):
             near = _NEAR * width[b, k]
@@ -72,7 +72,7 @@ def kink_intervals(problem, fit, width, curvature):
 
 def jump_intervals(problem, fit, level):
     """Return the intervals of the jumps in the units of the search, (B, n_jumps, 2)."""
-    table, jumps = problem.table, np.flatnonzero(fit.free)
+    table, jumps = problem.table, fit.jumps
     row = locate(table, fit.t)  # the first one after each break
     freedom, same = np.unique(fit.degrees_of_freedom, return_inverse=True)
     quantile = np.array([walk_quantile(level, each) for each in freedom])[same]
@@ -80,7 +80,7 @@ def jump_intervals(problem, fit, level):
     threshold = np.maximum(threshold, DEPENDENT * fit.total)
     ends = np.empty((len(row), len(jumps), 2), np.intp)
     for place, k in enumerate(jumps):
-        rise = _rise(problem, fit, place)
+        rise = _rise(problem, fit, k)
         for side, end in enumerate(_free_rows(problem, row, k)):
             near = np.full(len(row), _EACH - 1)
             last = _last_below(rise, row[:, k], end, near, threshold, step=1)
@@ -126,23 +126,25 @@ def _free_rows(problem, row, k):
     return rows.min(axis=1), rows.max(axis=1)
 
 
-def _rise(problem, fit, place):
+def _rise(problem, fit, k):
     """Return how the sum of squares rises with the place of a break, the rest held.
 
-    The place of a kink is its position, and the others follow to first order; that of a
-    jump is the row after it.
+    The place of a kink is its position; that of a jump is the row after it. The other
+    kinks follow to first order.
     """
-    form, n_rows = problem.form, np.reshape(fit.n_rows, (-1, 1))
-    t = fit.t[:, fit.free]
-    others, start = np.delete(t, place, axis=1), t[:, [place]]
-    pieces = all_pieces(problem, others)
+    form, start, kinks = fit.form, fit.t[:, [k]], fit.kinks
+    if form.kinds:
+        ramp, step = form.kinds[k]
+        kinds = form.kinds[:k] + form.kinds[k + 1 :]
+        form = form._replace(ramp=ramp, step=step, kinds=kinds)
+    problem = problem._replace(form=form, known=np.delete(fit.t, k, axis=1))
+    others, n_rows = fit.t[:, kinks[kinks != k]], np.reshape(fit.n_rows, (-1, 1))
+    one = np.ones_like(others)
+    steps = Pieces(locate(problem.table, others), one, 0 * one)
+    pieces = concatenate(all_pieces(problem, fit.t[:, :0]), steps)
+    found = solve(problem.table, pieces, form.flat_end)
     if form.step:
         start = locate(problem.table, start)
-    else:
-        one = np.ones_like(others)
-        steps = Pieces(locate(problem.table, others), one, 0 * one)
-        pieces = concatenate(pieces, steps)
-    found = solve(problem.table, pieces, form.flat_end)
 
     def gain(places):
         if form.step:

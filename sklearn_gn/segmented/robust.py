@@ -10,6 +10,8 @@ bounds, give the standard errors of the M-estimate too, with Huber's correction 
 number of parameters.
 """
 
+from itertools import compress
+
 import numpy as np
 from scipy.ndimage import median_filter
 
@@ -60,7 +62,7 @@ def residuals(form, rows, y, t):
 def find_robustly(search, prepared, options):
     """Search until the weights of several series no longer change.
 
-    As ``search``, return (t, path) of each, and the series with clipped residuals.
+    As ``search``, return the answers, and the series with clipped residuals.
     """
     clipped, found = [start(each) for each in prepared], [None] * len(prepared)
     moving = range(len(prepared))
@@ -69,7 +71,8 @@ def find_robustly(search, prepared, options):
         after, _ = search([clipped[b] for b in moving])
         for b, each in zip(moving, after, strict=True):
             found[b] = each
-            clipped[b] = _clipped(prepared[b], clipped[b], options, each[0])[0]
+            own = options._replace(form=each[2])
+            clipped[b] = _clipped(prepared[b], clipped[b], own, each[0])[0]
         # Each is searched as often as it would be alone.
         moving = [
             b
@@ -81,9 +84,10 @@ def find_robustly(search, prepared, options):
         if not moving:
             break
     answers = []
-    for b, (at, path) in enumerate(found):
-        at, own = _iterate(prepared[b], clipped[b], options, at)
-        answers.append(((at, path), own))
+    for b, (at, path, form) in enumerate(found):
+        own = options._replace(form=form)
+        at, own = _iterate(prepared[b], clipped[b], own, at)
+        answers.append(((at, path, form), own))
     return zip(*answers, strict=True)
 
 
@@ -107,11 +111,13 @@ def outlying_rows(fit, prepared, options, few):
     if used.all() or not used.any():
         return none
     others = prepared.select(used)
+    kinds = tuple(compress(fit.form.kinds or (), kept))
+    options = options._replace(form=fit.form._replace(kinds=kinds or None))
     problem, t = problem_of([others], options, False), fit.t[None, kept & fit.free]
     before = sum_of_squares(problem, t)
     t, (least,) = descend(problem, t.copy(), before.copy())
     t = with_known(prepared, options, t[0])[0]
-    line = least_squares.solve_design(fit.form, others.rows, t)
+    line = least_squares.solve_design(options.form, others.rows, t)
     freedom = others.rows.weight.sum() - line.rank
     rejected = (before[0] - least) * freedom > len(t) * fit.half_width**2 * least
     left = fit.degrees_of_freedom - rows.weight[far].sum()
@@ -119,7 +125,7 @@ def outlying_rows(fit, prepared, options, few):
     # Most rows have to agree.
     if 2 * freedom <= fit.n_rows or not (rejected or (short.any() and as_well)):
         return none
-    fitted = least_squares.design(fit.form, rows.x, rows.linear, t) @ line.coef
+    fitted = least_squares.design(options.form, rows.x, rows.linear, t) @ line.coef
     size = np.abs(rows.y - fitted)
     far = size > _OUTLYING * scale_of(size[used], others.rows.weight)
     if not far[~used].any() or far.mean() > _MOST_OUTLYING:
@@ -168,7 +174,8 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
     fit = infer(form, t, free, rows, scaling, kind, repeats)
     figures, scales = statistics(fit), fit.noise_std
     if not is_update:
-        residual = residuals_in_order(problem, fit.t[:, free])[..., 0]
+        of_all = problem._replace(form=form, known=fit.t)
+        residual = residuals_in_order(of_all, fit.t[:, :0])[..., 0]
         exact = fit.rss <= EXACT * fit.total
         asked = [
             None if lost or each.rows.rest > 0 else options.autocorrelation

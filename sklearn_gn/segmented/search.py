@@ -157,8 +157,6 @@ def exchange(problem, knots, rss):
 def refine(problem, knots, rss):
     """Return breakpoints at the best places that are known, to all digits."""
     k, n = knots.shape[1], problem.table.x.shape[1]
-    if not k or separable(problem):
-        return knots, rss
     if k > 1 and not problem.form.step:
         for b in np.flatnonzero(rss > EXACT * problem.table.total):
             one = problem.of([b])
@@ -384,11 +382,12 @@ def gauss_newton_steps(problem, knots):
     """
     table = problem.table
     pieces = all_pieces(problem, knots)
-    k, before = knots.shape[1], pieces.first.shape[1] - knots.shape[1]
+    k, n = knots.shape[1], pieces.first.shape[1]
+    before = n - k - sum(is_step for _, is_step in problem.form.kinds or ())
     step = Pieces(locate(table, knots), np.ones_like(knots), np.zeros_like(knots))
-    flat, steps = problem.form.flat_end, slice(before + k, before + 2 * k)
+    flat, steps = problem.form.flat_end, slice(n, n + k)
     start = solve(table, pieces, flat).coef
-    start = np.insert(start, [before + k] * k, 0, axis=1)
+    start = np.insert(start, [n] * k, 0, axis=1)
     found = solve(table, concatenate(pieces, step), flat, start)
     new, half = found.coef, found.half_inverse[..., steps]
     old, change = start[:, before : before + k], new[:, before : before + k]

@@ -22,15 +22,13 @@ The integral over kinks is Laplace's, with the Gauss-Newton matrix of R; of jump
 have finitely many positions, the largest term stands for the sum.
 """
 
-from functools import partial
-
 import numpy as np
 from scipy.special import betaincinv, gammaln
 
 from sklearn_gn.arrays import extremes
-from sklearn_gn.segmented import least_squares, robust
+from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.autocorrelation import noise_of
-from sklearn_gn.segmented.preparation import criterion_of, problem_of, with_known
+from sklearn_gn.segmented.preparation import problem_of, with_known
 from sklearn_gn.segmented.problem import (
     Pieces,
     all_pieces,
@@ -41,7 +39,6 @@ from sklearn_gn.segmented.problem import (
     products,
     solve,
     take,
-    target_products,
 )
 from sklearn_gn.segmented.search import (
     EXACT,
@@ -49,6 +46,7 @@ from sklearn_gn.segmented.search import (
     refine,
     residuals_in_order,
     search,
+    separable,
 )
 
 CRITERIA = ("bic", "aic", "gcv", "evidence")
@@ -94,17 +92,14 @@ def count_positions(problem):
     table, form, m = problem.table, problem.form, problem.table.square.shape[1]
     problem = problem._replace(form=form._replace(flat_end=False, sign=0))
     t, rows = problem.candidates.t, problem.candidates.rows
-    none = np.empty((len(t), 0))
-    possible = feasible(problem, t[..., None])
     if form.ramp and form.step:  # two directions at each
-        return 1.0 + np.count_nonzero(possible, axis=1)
-    one = np.ones_like(t)
+        return 1.0 + np.count_nonzero(feasible(problem, t[..., None]), axis=1)
+    one, none = np.ones_like(t), np.empty((len(t), 0))
     new = Pieces(rows, -t, one) if form.ramp else Pieces(rows, one, 0 * one)
     pieces = all_pieces(problem, none)
-    old = np.concatenate(
-        [products(table, new, pieces), target_products(table, new)[..., m:]], axis=-1
-    )
-    old = old @ np.swapaxes(solve(table, pieces).half_inverse, -1, -2)
+    half = np.swapaxes(solve(table, pieces).half_inverse, -1, -2)
+    old, of_targets = products(table, new, pieces)
+    old = np.concatenate([old, of_targets[..., m:]], axis=-1) @ half
     sums = [(new.first, 0), (new.first[:, 1:], 1)]  # with itself, and with the next
 
     def inner(first, shift):
@@ -117,33 +112,14 @@ def count_positions(problem):
     square, beside = (inner(*each) for each in sums)
     size = np.sqrt(np.maximum(square[:, 1:] * square[:, :-1], np.finfo(float).tiny))
     angle = np.arccos(np.clip(beside / size, -1, 1))
+    possible = feasible(problem, t[..., None])
     return 1 + np.sum(angle, axis=1, where=possible[:, 1:] & possible[:, :-1]) / np.pi
-
-
-def find_breakpoints(model, prepared, options, folds=None, shared=False):
-    """Return (t, path) of several series by the parameters of a model, and more."""
-    number = None if model.n_breakpoints == "auto" else model.n_breakpoints
-    most = max([len(each.rows.x) for each in prepared])
-    search = partial(
-        choose,
-        options=options,
-        n_breakpoints=number and min(number, most),
-        most=min(model.max_breakpoints, most),
-        criterion=criterion_of(model),
-        folds=folds,
-        shared=shared,
-    )
-    if model.loss == "huber":
-        found, clipped = robust.find_robustly(search, prepared, options)
-        return found, clipped, problem_of(clipped, options)
-    found, problem = search(prepared)
-    return found, prepared, problem
 
 
 def choose(
     prepared, options, *, n_breakpoints, most, criterion, folds=None, shared=False
 ):
-    """Return the breakpoints and the path of each of several series, and the problem.
+    """Return breakpoints, path and form of each of several series, and the problem.
 
     A path is a dict of arrays. ``most`` is the largest number that is tried; the
     criterion chooses where ``n_breakpoints`` is None, with the rows of ``folds`` held
@@ -175,7 +151,8 @@ def choose(
     found = search(problem, largest, value)
     if is_open and criterion == "cv":
         held_out = cross_validate(prepared[0], options, found, folds)
-    refined, residuals = np.zeros(found.rss.shape, bool), [None] * (largest + 1)
+    refined = np.full(found.rss.shape, separable(problem))
+    refined[:, 0], residuals = True, [None] * (largest + 1)
     while True:
         columns = _path_columns(problem, found, criterion, n_rows, prepared, options)
         columns |= held_out
@@ -211,7 +188,7 @@ def choose(
         for name, column in columns.items():
             column = np.asarray(column)
             path[name] = (column if column.ndim == 1 else column[b])[kept]
-        answers.append((t, path))
+        answers.append((t, path, options.form))
     return answers, problem
 
 
@@ -338,7 +315,7 @@ def log_evidence(form, rows, t, free, low, high):
     at = least_squares.moving(form, free)
     if len(at):
         columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
-        space = least_squares.level_space(form, t.shape[1], columns.shape[-1])
+        space = least_squares.coefficient_space(form, t.shape[1], columns.shape[-1])
         (half,), _ = least_squares.inverse_root(columns, rows.weight, space)
         inverse = (half @ half.T)[-len(at) :, -len(at) :]
         log_det = np.linalg.slogdet(inverse)[1]

@@ -15,15 +15,15 @@ from sklearn_gn.arrays.backend import one_blas_thread
 from sklearn_gn.data import dates
 from sklearn_gn.data.rows import by_deviations, check_sample_weight, naming_text
 from sklearn_gn.optim.stop import counted
-from sklearn_gn.segmented import inference, robust, selection
+from sklearn_gn.segmented import inference, robust
 from sklearn_gn.segmented.estimator import SegmentedRegressor
+from sklearn_gn.segmented.kinds import find_breakpoints
 from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     check_inside,
     check_is_plain,
-    criterion_of,
     options_of,
-    prepare_rows,
+    prepare,
     stack,
     with_known,
 )
@@ -185,7 +185,8 @@ def _checked_estimator(estimator):
     estimator = clone(estimator)
     estimator._validate_params()
     check_is_plain(estimator, "fit_groups")
-    if criterion_of(estimator) == "cv" and estimator.n_breakpoints == "auto":
+    is_cv = options_of(estimator, None).criterion == "cv"
+    if is_cv and estimator.n_breakpoints == "auto":
         raise ValueError(
             "fit_groups does not support criterion='cv': choose another one."
         )
@@ -231,25 +232,25 @@ def _fit_chunk(estimator, kind, absolute_sigma, series, names):
             weight, variance = (
                 (count, None) if std is None else by_deviations(std, count)
             )
-            given = weight, count, variance if absolute_sigma else None
-            prepared.append(prepare_rows(x, y, linear, *given)[0])
-            check_inside(prepared[-1], options.known, kind)
+            repeats = None if std is None else count
+            given = weight, repeats, variance if absolute_sigma else None
+            prepared.append(prepare(x, y, linear, *given))
+            if len(options.known):
+                check_inside(prepared[-1], options.known, kind)
         except ValueError as error:
             raise ValueError(f"Group {name!r}: {error}") from error
     with one_blas_thread():  # more of them would only wait for each other
-        found, clipped, problem = selection.find_breakpoints(
-            estimator, prepared, options
-        )
-        alike = defaultdict(list)  # series with the same free breakpoints
-        for b, (each, (t, _)) in enumerate(zip(prepared, found, strict=True)):
+        found, clipped, problem = find_breakpoints(estimator, prepared, options)
+        alike = defaultdict(list)  # series with the same kinds of breakpoints
+        for b, (each, (t, _, form)) in enumerate(zip(prepared, found, strict=True)):
             t, free = with_known(each, options, t)
-            alike[tuple(free)].append((b, t))
+            alike[form, tuple(free)].append((b, t))
         tables = [None] * len(series)
-        for free, members in alike.items():
+        for (form, free), members in alike.items():
             numbers, t = map(list, zip(*members, strict=True))
             parts = _tables(
                 estimator,
-                options,
+                options._replace(form=form),
                 np.stack(t),
                 np.array(free, bool),
                 [prepared[b] for b in numbers],

@@ -30,7 +30,6 @@ from sklearn_gn.segmented.least_squares import Covariance, LinearFit, Rows
 from sklearn_gn.segmented.preparation import (
     check_inside,
     fewest_rows,
-    is_listed,
     options_of,
     prepare,
     problem_of,
@@ -43,9 +42,12 @@ _OF_ONE_FEATURE = ("breakpoints", "bounds", "min_distance", "slopes", "through")
 def check_parameters(model, n_features):
     """Raise a ValueError for parameters that the joint fit does not take."""
     reason = "several broken features, a family of counts, slopes and through"
-    if model.loss != "squared_error":
-        raise ValueError(f"loss={model.loss!r} cannot be combined with {reason}.")
-    for name in _OF_ONE_FEATURE if is_listed(model) else ():
+    for name, plain in (("loss", "squared_error"), ("jumps", bool(model.jumps))):
+        given = getattr(model, name)
+        if given != plain:
+            raise ValueError(f"{name}={given!r} cannot be combined with {reason}.")
+    several = isinstance(model.broken_features, list)
+    for name in _OF_ONE_FEATURE if several else ():
         given = getattr(model, name)
         if given is not None and np.any(given != 0.0):
             raise ValueError(
@@ -135,7 +137,8 @@ def _joint_of(model, family, kind, x, linear, y, weight, repeats, offset):
         center, size = (low + high) / 2, np.float64((high - low) / 2 or 1.0)
         scalings.append(scaling._replace(center=center, size=size))
     options, own = options_of(model, kind), scalings[0]
-    check_inside(first._replace(scaling=own), options.known, kind)
+    if len(options.known):
+        check_inside(first._replace(scaling=own), options.known, kind)
     form = options.form
     least = options.min_rows or fewest_rows(form, repeats.sum())
     options = options._replace(

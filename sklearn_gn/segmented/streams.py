@@ -21,7 +21,7 @@ from sklearn_gn.data.rows import chunks_of
 from sklearn_gn.data.rows_source import fold_chunks
 from sklearn_gn.data.tables import MappedRows
 from sklearn_gn.segmented.preparation import needs_all_points, prepare, problem_of
-from sklearn_gn.segmented.problem import MOST_CANDIDATES, sum_of_squares
+from sklearn_gn.segmented.problem import sum_of_squares
 from sklearn_gn.segmented.search import EXACT, delete_cheapest, descend, insert
 
 MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks
@@ -60,10 +60,9 @@ def _until_open(bins, fit):
 
 
 def _prepared(points, center, rest=0.0):
-    """Return points (3, n) of x, y and weight in the order of x, ready for a search."""
-    order = np.argsort(points[0], kind="stable")
-    x, y, weight = points[:, order[points[2, order] > 0]]
-    return prepare(x, y + center, np.empty((len(x), 0)), weight, rest)
+    """Return points (3, n) of x, y and weight, ready for a search."""
+    x, y, weight = points
+    return prepare(x, y + center, np.empty((len(x), 0)), weight, rest=rest)
 
 
 def _points_of(sums, edges, center, own):
@@ -307,7 +306,7 @@ class Stream:
             return max(more, price - loss)
 
         if excess() > self.unavailable:
-            left = insert(problem.among(MOST_CANDIDATES), t)[1][0]
+            left = insert(problem.at(), t)[1][0]
             left = max(left, EXACT * rss[0])
             gain, loss = n * np.log(rss[0] / left), np.inf
             if k:

@@ -485,7 +485,7 @@ def select_size(data, first, path, is_late):
         path.visit(_hyperplanes(knots), line.loss, n_parameters, extra)
 
     if q == 1 and most > 1:
-        ((best, found),), _ = selection.choose(
+        ((best, found, _),), _ = selection.choose(
             [_prepared(rows, path.n_observations)],
             _OPTIONS,
             n_breakpoints=None,
