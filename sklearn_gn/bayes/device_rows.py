@@ -18,27 +18,13 @@ from typing import Any
 import numpy as np
 
 from sklearn_gn._caller import warn_user
-from sklearn_gn.arrays import backend, libraries
+from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.libraries import in_either_library
 from sklearn_gn.arrays.trees import Record
 from sklearn_gn.linalg.factors import diagonal_of_solution, factor
-from sklearn_gn.linalg.large_gram import is_formed
 from sklearn_gn.optim.solver import Rows
 
-_MOST_PARAMETERS = 4096  # whose covariance the host computes in seconds
 _LOCK = threading.RLock()
-
-
-def rows_for(device, rows, model):
-    """Return rows for fits of a network: :class:`DeviceRows` where JAX computes."""
-    if device in (None, "cpu") and not libraries.jax_is_forced:
-        return rows  # a compiler would take longer than the fit
-    size, n_numbers = len(model.groups()), len(rows.x) * model.n_values
-    formed = model.loss != "squared" or is_formed(n_numbers, size) or size <= n_numbers
-    if size > _MOST_PARAMETERS or not formed:
-        warn_of_cpu(device, f"a network of {size} parameters and {len(rows.x)} rows")
-        return rows
-    return DeviceRows.on(device, rows)
 
 
 def warn_of_cpu(device, part):

@@ -25,8 +25,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from sklearn_gn.bayes import evidence, evidence_gn, huber
-from sklearn_gn.bayes.evidence_gn import NEARLY_EXACT
-from sklearn_gn.bayes.layers import RegularisedLayers
+from sklearn_gn.bayes.evidence_gn import NEARLY_EXACT, RegularisedLayers
 from sklearn_gn.data.rows_source import RowSource, row_blocks
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.shallow_relu.network import preactivations
@@ -62,7 +61,7 @@ def init(rows, nets, options):
         return evidence_gn.init_at(rows, *nets, options)
     every = -(-len(rows.x) // evidence_gn.SOME_ROWS)
     n_iterations = _TRIAL_ITERATIONS * min(every, _LONGER_TRIAL)
-    few, share = rows.every(every) if every > 1 else (rows, rows.weight.sum())
+    few, share = rows.every(every)
     few_options = options._replace(n_effective=share * options.n_effective)
     trials = [(evidence_gn.init_at(few, net, few_options), None) for net in nets]
     for n_best in (2, 1):

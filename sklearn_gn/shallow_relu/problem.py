@@ -15,11 +15,10 @@ from sklearn.utils import check_random_state
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.bayes import huber
-from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
+from sklearn_gn.bayes.device_rows import warn_of_cpu
 from sklearn_gn.bayes.evidence import named_penalties
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
-from sklearn_gn.bayes.layers import Layers
-from sklearn_gn.bayes.start import first_network
+from sklearn_gn.bayes.layers import Layers, first_network
 from sklearn_gn.data.rows import canonical_rows, shares, validation_split
 from sklearn_gn.data.rows_source import BLOCK_ROWS
 from sklearn_gn.data.units import Units
@@ -276,7 +275,7 @@ def _by_evidence(estimator, problem, rng):
         seed=seed,
         alpha=alpha,
     )
-    rows = rows_for(estimator.device, rows, model)
+    rows = model.rows_on(estimator.device, rows)
     return problem._replace(rows=rows, starts=[tuple(starts)], options=options)
 
 

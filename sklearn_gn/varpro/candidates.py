@@ -32,13 +32,14 @@ from sklearn_gn.bayes import (
     laplace,
     stacking,
 )
+from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.gaussian_process import Kernel
 from sklearn_gn.bayes.laplace import left_out_rows
-from sklearn_gn.bayes.layers import Layers, RegularisedLayers, log_odds
+from sklearn_gn.bayes.layers import Layers, log_odds
 from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.bayes.summary import Summary, penalties_by_name, summary_of
 from sklearn_gn.data.units import Units
-from sklearn_gn.linalg.large_gram import work_of
+from sklearn_gn.linalg.factors import work_of
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import (
@@ -234,8 +235,9 @@ def of_regression(members, rows, options, is_open):
         d, k = members[0].model.sizes[0], rows.y.shape[1]
         model = Layers((d,), (), k, "squared", tuple(range(d)))
         alpha, gamma = linear.penalties(model.n_groups)
-        given = linear.coef.ravel(), alpha, linear.beta, gamma, linear.log_evidence
-        line = with_summaries((Member(model.network(*given)),), rows, options)
+        theta, value = linear.coef.ravel(), linear.log_evidence
+        net = RegularisedLayers(theta, alpha, linear.beta, gamma, value, model)
+        line = with_summaries((Member(net),), rows, options)
     everyone, kinds, log_p = (*members, *line), [], []
     for kind in dict.fromkeys(member.model.activations for member in everyone):
         own = [m for m in everyone if m.model.activations == kind]
@@ -343,7 +345,8 @@ def of_classes(small, wide, lacking, rows, n_effective):
     output = np.zeros((model.n_linear, model.n_values))
     output[0] = log_odds(counts, model.n_values)
     alpha, gamma = np.full(model.n_groups, evidence.LARGEST), np.zeros(model.n_groups)
-    net = model.network(model.join(output, []), alpha, 1.0, gamma, math.nan)
+    theta = model.join(output, [])
+    net = RegularisedLayers(theta, alpha, 1.0, gamma, math.nan, model)
     kinds = [(Member(net),), *(kind for kind in (small, wide) if kind)]
     constant, *others = with_shares(kinds, share)
     return (*others, constant) if share[0] > 0 else tuple(others)

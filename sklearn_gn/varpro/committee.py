@@ -40,13 +40,12 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes import evidence, evidence_gn, huber
-from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
+from sklearn_gn.bayes.device_rows import warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions, EvidenceState
 from sklearn_gn.bayes.laplace import left_out_rows
-from sklearn_gn.bayes.layers import Layers
-from sklearn_gn.bayes.start import first_network
+from sklearn_gn.bayes.layers import Layers, first_network
 from sklearn_gn.data.units import Units
-from sklearn_gn.linalg.large_gram import (
+from sklearn_gn.linalg.factors import (
     LARGEST_DENSE,
     affordable,
     is_formed,
@@ -209,31 +208,7 @@ class CommitteeOptions(NamedTuple):
 
 def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
     """Fit the committee of a :class:`Plan` and set the fitted attributes."""
-    rows, options = _problem(estimator, plan, X, y, weight, n_effective, rng)
-    seeds = rng.randint(np.iinfo(np.int32).max, size=len(plan.models))
-    if estimator.warm_start and hasattr(estimator, "_fitted"):
-        _, members, former = estimator._fitted
-        starts = [in_units(m, former, options.scaling) for m in networks_of(members)]
-    else:
-        n = options.evidence.n_effective
-        features = Units.varying(rows.x)
-        models = [model._replace(features=features) for model in plan.models]
-        rngs = map(np.random.RandomState, seeds)
-        pairs = zip(models, rngs, strict=True)
-        starts = [Member(first_network(model, rows, n, rng)) for model, rng in pairs]
-    estimator._run_from(
-        [tuple(starts)],
-        ROBUST_COMMITTEE if options.robust else COMMITTEE,
-        (rows, options),
-        (None, options.scaling),
-        mean_values,
-        lambda run: set_fitted(estimator, run, rows, options, factors),
-        **words,
-    )
-
-
-def _problem(estimator, plan, X, y, weight, n_effective, rng):
-    """The rows in the units of the fit, and the :class:`CommitteeOptions`."""
+    # 1. The rows in the units of the fit.
     for name, values in () if estimator.scale else (("X", X), ("y", y)):
         largest = float(np.max(np.abs(values)))
         if largest > np.sqrt(np.finfo(np.float64).max / values.size):
@@ -244,7 +219,8 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     scaling = estimator._units(X, y, weight, each_target=True)
     rows = Rows(scaling.x(X), scaling.y(y), weight)
     warm = estimator.warm_start and hasattr(estimator, "_fitted")
-    alpha, model = estimator.alpha, plan.models[0]  # given penalties of the groups
+    # 2. Penalties that are given, and the settings of both kinds of members.
+    alpha, model = estimator.alpha, plan.models[0]
     is_dict = isinstance(alpha, dict)
     if isinstance(alpha, Real):
         # Less than a rounding is lost.
@@ -256,7 +232,7 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
         alpha = evidence.named_penalties(alpha, lengths)
     else:
         alpha = None
-    options = EvidenceOptions(
+    of_evidence = EvidenceOptions(
         n_effective=min(max(n_effective, len(X)), MOST_ROWS),
         damping=None if estimator.damping is None else float(estimator.damping),
         rank=estimator.rank,
@@ -266,11 +242,12 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     )
     wide = None
     if plan.n_evidence:
-        rows = rows_for(estimator.device, rows, model)
+        rows = model.rows_on(estimator.device, rows)
     if plan.n_evidence < len(plan.models):
         warn_of_cpu(estimator.device, "wide members by mini-batches")
         # A dict has no penalties of wide members beside small ones.
-        wide = options._replace(alpha=None) if plan.n_evidence and is_dict else options
+        both = plan.n_evidence and is_dict
+        wide = of_evidence._replace(alpha=None) if both else of_evidence
         if warm and wide.damping is None:  # that of the last epochs
             wide = wide._replace(damping=1.0)
     robust = estimator._solver_object().loss == "huber"
@@ -279,18 +256,37 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     is_open &= all(isinstance(value, str) for value in given)  # which is "auto"
     # The validation loss does not change while a size is tried.
     adds = given[2] == "auto" and not (warm or estimator.early_stopping or robust)
-    deepens = adds and is_open
-    is_open &= estimator.activation == "auto"
-    return rows, CommitteeOptions(
-        evidence=options,
+    options = CommitteeOptions(
+        evidence=of_evidence,
         wide=wide,
         n_evidence=plan.n_evidence,
         robust=robust,
         adds=adds,
-        deepens=deepens,
-        is_open=is_open,
+        deepens=adds and is_open,
+        is_open=is_open and estimator.activation == "auto",
         scaling=scaling,
-        seed=options.seed,
+        seed=of_evidence.seed,
+    )
+    # 3. The networks to start from.
+    seeds = rng.randint(np.iinfo(np.int32).max, size=len(plan.models))
+    if warm:
+        _, members, former = estimator._fitted
+        starts = [in_units(m, former, scaling) for m in networks_of(members)]
+    else:
+        features, n = Units.varying(rows.x), of_evidence.n_effective
+        models = [model._replace(features=features) for model in plan.models]
+        rngs = map(np.random.RandomState, seeds)
+        pairs = zip(models, rngs, strict=True)
+        starts = [Member(first_network(model, rows, n, rng)) for model, rng in pairs]
+    # 4. The loop.
+    estimator._run_from(
+        [tuple(starts)],
+        ROBUST_COMMITTEE if robust else COMMITTEE,
+        (rows, options),
+        (None, scaling),
+        mean_values,
+        lambda run: set_fitted(estimator, run, rows, options, factors),
+        **words,
     )
 
 
@@ -370,7 +366,8 @@ def _with_round(rows, state, members, options):
     def begun(member):
         n, net = len(rows.x), member.net
         every = max(1, n // net.model.n_rows_of_matrix(n))
-        some, of_some = _part(rows, every, options)
+        some, share = rows.every(every)
+        of_some = options._replace(n_effective=options.n_effective * share)
         state = evidence_gn.init_at(some, net, of_some)
         return MemberRun(state, Member(state.net), state.criterion, every)
 
@@ -378,14 +375,6 @@ def _with_round(rows, state, members, options):
     runs = tuple(side_by_side(begun, members, work))
     loss = float(np.mean([run.state.loss for run in runs]))
     return state._replace(runs=runs, loss=loss)
-
-
-def _part(rows, every, options):
-    """Return every so-manyth row, and the options of a fit to them."""
-    if every == 1:
-        return rows, options
-    some, share = rows.every(every)
-    return some, options._replace(n_effective=options.n_effective * share)
 
 
 def _next_round(rows, state, report, options):
@@ -488,7 +477,8 @@ def _run_after_step(rows, options, run):
     """The run of a member after a step, unless it has ended, with its best network."""
     if run.report.stop is not None:
         return run
-    some, of_some = _part(rows, run.every, options)
+    some, share = rows.every(run.every)
+    of_some = options._replace(n_effective=options.n_effective * share)
     state, report = evidence_gn.step(some, run.state, of_some)
     run = run._replace(state=state, report=report)
     if state.criterion < run.lowest:

@@ -33,8 +33,7 @@ from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import all_rows, total
 from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.bayes.low_rank import TOL as KRYLOV_TOL
-from sklearn_gn.linalg.factors import eigenpairs, upper_factor
-from sklearn_gn.linalg.large_gram import LARGEST_DENSE
+from sklearn_gn.linalg.factors import LARGEST_DENSE, eigenpairs, upper_factor
 from sklearn_gn.optim.multinomial import all_classes, probabilities
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.optim.trust_region import (

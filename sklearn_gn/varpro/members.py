@@ -13,9 +13,9 @@ import numpy as np
 from scipy.special import log_softmax, logsumexp
 
 from sklearn_gn.bayes import laplace
+from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.gaussian_process import GaussianProcess
 from sklearn_gn.bayes.layers import (
-    RegularisedLayers,
     block_size,
     curvatures,
     forward,

@@ -15,7 +15,7 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.blocks import sum_rows, symmetric_product
 from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.bayes.laplace import degrees_of_freedom, factor_with_floor, safe_norm
-from sklearn_gn.linalg.large_gram import LARGEST_DENSE
+from sklearn_gn.linalg.factors import LARGEST_DENSE
 from sklearn_gn.varpro.gnvpro import value_jacobian
 from sklearn_gn.varpro.problem import (
     Model,

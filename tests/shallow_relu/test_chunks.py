@@ -9,13 +9,13 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.bayes.evidence_gn import error_at, sums_of
+from sklearn_gn.bayes.evidence_gn import RegularisedLayers, error_at, sums_of
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.callbacks import Checkpoint, LogWriter
 from sklearn_gn.data import rows_source
 from sklearn_gn.data.rows_source import CheckedRows, RowSource, even_parts
-from sklearn_gn.linalg import large_gram
+from sklearn_gn.linalg import factors
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.evidence_gn import network_of
 from sklearn_gn.shallow_relu.fitted import evidence_attributes
@@ -123,7 +123,7 @@ def test_sums_over_chunks_are_those_over_rows(small_sample):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
     error = error_at(shape, theta, rows)
     assert error_at(shape, theta, chunked) == pytest.approx(error, rel=1e-10)
-    net = shape.network(theta, np.ones(6), 1.0, np.ones(6), 0.0)
+    net = RegularisedLayers(theta, np.ones(6), 1.0, np.ones(6), 0.0, shape)
     one, other = (network_of(net, r) for r in (chunked, rows))
     for name in ("hyperplanes", "coef", "intercept", "slope"):
         a, b = getattr(one, name), getattr(other, name)
@@ -327,7 +327,7 @@ def test_an_interrupted_fit_goes_on_from_its_checkpoint(small_sample, tmp_path):
 
 
 def test_the_matrix_of_all_rows_is_formed(small_sample, monkeypatch):
-    monkeypatch.setattr(large_gram, "LARGEST_DENSE", 10)
+    monkeypatch.setattr(factors, "LARGEST_DENSE", 10)
     X, y = data()
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         model = fitted(pieces(X, y), max_iter=2)

@@ -23,7 +23,7 @@ from sklearn_gn.arrays import threads
 from sklearn_gn.bayes import laplace
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.data.units import Units
-from sklearn_gn.linalg import large_gram
+from sklearn_gn.linalg import factors
 from sklearn_gn.varpro import committee, members
 
 
@@ -655,7 +655,7 @@ def test_a_fit_is_resumed_bit_for_bit(tmp_path, warm_start):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_fit_by_products_is_resumed_bit_for_bit(tmp_path, monkeypatch, largest_dense):
     # More parameters than the rows give numbers: no Gauss-Newton matrix is formed.
-    monkeypatch.setattr(large_gram, "LARGEST_DENSE", largest_dense)
+    monkeypatch.setattr(factors, "LARGEST_DENSE", largest_dense)
     X, y = smooth(m=50, d=20)
     model = VarProNetRegressor(random_state=0, n_init=2, max_iter=6)
     whole = clone(model).fit(X, y)

@@ -18,7 +18,7 @@ from sklearn.metrics import log_loss
 
 from sklearn_gn import VarProNetClassifier
 from sklearn_gn.arrays import threads
-from sklearn_gn.bayes.layers import RegularisedLayers
+from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.optim.multinomial import bounding_curvature
