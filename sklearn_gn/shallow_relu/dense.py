@@ -138,8 +138,6 @@ def step(data, state, options, *, method):
     # 1. All starts descend, or neurons of all are relocated where that is better.
     if relocates:
         result, n_steps = relocate(rows, state, options, method)
-        found = numbers_of(result)
-        better, settled = found.loss < state.losses, True  # False for NaN
         state = state._replace(round=state.round + 1)
     else:
         # Before and between the rounds, the rounds' own tolerance saves time.
@@ -152,7 +150,10 @@ def step(data, state, options, *, method):
         result, n_steps = descend_all(
             nets, memory, rows, options, *given, update=method.update
         )
-        found = numbers_of(result)
+    found = jax.tree.map(np.asarray, result._replace(net=(), memory=()))
+    if relocates:
+        better, settled = found.loss < state.losses, True  # False for NaN
+    else:
         settled = not np.any(found.decrease > tol * found.loss)
         better = np.ones(len(state.losses), bool)
     state = state._replace(
@@ -204,11 +205,6 @@ def step(data, state, options, *, method):
         accepted=accepted,
         stop=stop,
     )
-
-
-def numbers_of(result):
-    """Return what an iteration reports of all starts, as NumPy's."""
-    return jax.tree.map(np.asarray, result._replace(net=(), memory=()))
 
 
 def choose(better, new, old):

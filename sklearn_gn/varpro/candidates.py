@@ -33,7 +33,7 @@ from sklearn_gn.bayes import (
     stacking,
 )
 from sklearn_gn.bayes.evidence_gn import RegularisedLayers
-from sklearn_gn.bayes.gaussian_process import Kernel
+from sklearn_gn.bayes.gaussian_process import GaussianProcess, Kernel
 from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.bayes.layers import Layers, log_odds
 from sklearn_gn.bayes.linear_evidence import linear_model
@@ -44,7 +44,6 @@ from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import (
     Member,
-    is_process,
     left_out_errors,
     left_out_values,
     mean_values,
@@ -168,7 +167,7 @@ def _set_output_layer(estimator, members, share, scaling):
     layers = [
         own * member.model.split(member.net.theta)[0]
         for member, own in zip(members, share, strict=True)
-        if not is_process(member)
+        if not isinstance(member.model, GaussianProcess)
     ]
     coef = np.concatenate([output[1 + d :] for output in layers[:n_networks]])
     if not model.activations:  # the features are the inputs
@@ -420,7 +419,7 @@ class FittedMember:
         self._single_target = getattr(estimator, "_single_target", False)
         self._classes = getattr(estimator, "classes_", None)
         layers, self.activations_ = [], ()
-        if is_process(member):
+        if isinstance(model, GaussianProcess):
             with np.errstate(divide="ignore"):
                 self.length_scales_ = scaling.x_scale / np.sqrt(model.kernel.rho)
         else:

@@ -52,14 +52,9 @@ class Member(NamedTuple):
         return self._replace(net=self.net._replace(theta=theta))
 
 
-def is_process(member):
-    """Whether a member is a Gaussian process."""
-    return isinstance(member.model, GaussianProcess)
-
-
 def networks_of(members):
     """Return the members with as many hidden layers as the first, which has all."""
-    own = [m for m in members if not is_process(m)]
+    own = [m for m in members if not isinstance(m.model, GaussianProcess)]
     return tuple(m for m in own if len(m.model.sizes) == len(own[0].model.sizes))
 
 
@@ -156,7 +151,7 @@ def variances(members, x):
 def posterior_variances(member, x):
     """Return the variances of a member's values, of shape (m, k)."""
     covariance = member.known.covariance.get()
-    if is_process(member):
+    if isinstance(member.model, GaussianProcess):
         return member.model.variances(covariance, x)
     return laplace.value_variances(member.model, member.net.theta, covariance, x)
 

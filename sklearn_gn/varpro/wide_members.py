@@ -104,7 +104,11 @@ def step(rows, state, options, seed):
 
     def after_epoch(job):
         number, member = job
-        seen = rows_without(rows, number) if lacks_part else rows
+        seen = rows
+        if lacks_part:
+            kept = left_out_part(rows) != number % N_PARTS
+            weight = rows.weight[kept]
+            seen = Rows(rows.x[kept], rows.y[kept], weight / np.sum(weight))
         rng = np.random.RandomState([seed, number, epoch])
         settings = options.n_effective, damping, dtype
         return run_epoch(member, seen, *settings, rng, slice(part, None, parts))
@@ -212,10 +216,3 @@ def left_out_part(rows):
     part = np.empty(len(order), np.intp)
     part[order] = np.arange(len(order)) % N_PARTS
     return part
-
-
-def rows_without(rows, number):
-    """Return the rows without a part of them; its number is modulo their number."""
-    kept = left_out_part(rows) != number % N_PARTS
-    weight = rows.weight[kept]
-    return Rows(rows.x[kept], rows.y[kept], weight / np.sum(weight))
