@@ -499,7 +499,6 @@ class ShallowReLURegressor(
         ----------
         X : array-like of shape (n_samples, n_features)
             Samples.
-
         return_std : bool, default=False
             Whether to return standard deviations too.
 

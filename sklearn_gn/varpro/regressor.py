@@ -248,24 +248,19 @@ class VarProNetRegressor(
         X : array-like of shape (n_samples, n_features)
             Training samples. A dask array, or a memory-mapped one of 1 GiB or more, is
             read in chunks (:meth:`fit_chunks`) if possible.
-
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Target values.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights; if None, all are 1. Cross-validation and standard
             deviations count rows by them: a row of weight 2 is a row given twice.
-
         y_std : array-like of shape (n_samples,), default=None
             Standard deviations of the targets, up to a common factor, which is
             estimated and changes nothing. Unlike weights, they do not change how many
             rows there are. ``noise_std_`` is for a row of mean precision. If None,
             all are equal.
-
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples. Their loss goes to ``convergence_log_["val_loss"]``, and
             is used by ``early_stopping``.
-
         y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
                 default=None
             Validation targets.
@@ -319,10 +314,8 @@ class VarProNetRegressor(
         chunks : iterable of tuples (X, y) or (X, y, sample_weight)
             Arrays of any length, in a list or another object that can be iterated
             several times, not a generator.
-
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples, which ``early_stopping`` needs here.
-
         y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
                 default=None
             Validation targets.
@@ -361,7 +354,6 @@ class VarProNetRegressor(
         ----------
         X : array-like of shape (n_samples, n_features)
             Samples.
-
         return_std : bool, default=False
             Whether to return standard deviations of the predicted means too. They come
             from the Gauss-Newton matrix, and for a committee also from the spread of
@@ -373,7 +365,6 @@ class VarProNetRegressor(
         -------
         y : ndarray of shape (n_samples,) or (n_samples, n_targets)
             Predicted values.
-
         std : ndarray of the same shape
             Their standard deviations, without the noise of single targets. Only if
             ``return_std`` is True.
