@@ -14,7 +14,7 @@ from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.callbacks import Checkpoint, LogWriter
 from sklearn_gn.data import rows_source
-from sklearn_gn.data.rows_source import CheckedRows, RowSource, even_parts
+from sklearn_gn.data.rows_source import CheckedRows, RowSource
 from sklearn_gn.linalg import factors
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.evidence_gn import network_of
@@ -184,16 +184,6 @@ def test_the_sample_does_not_depend_on_order_or_copies(monkeypatch):
     # Any row is as likely as another, wherever it lies.
     ranks = np.argsort(np.argsort(X[:, 0]))[found.sample.number]
     assert abs(ranks.mean() - N / 2) < 4 * N / np.sqrt(12 * 50)
-
-
-def test_parts_have_one_length():
-    X, y = data()
-    parts = list(even_parts(pieces(X, y[:, None], np.ones(N), size=70)))
-    assert [len(part[0]) for part in parts] == [N]
-    wide = np.zeros((5000, 3000), np.float32)
-    parts = list(even_parts([(wide, y[:1], y[:1]), (wide[:1], y[:1], y[:1])]))
-    assert [len(part[0]) for part in parts] == [1024] * 4 + [905]
-    assert parts[0][0].dtype == np.float64
 
 
 @pytest.mark.slow

@@ -101,8 +101,9 @@ def test_names_of_features_and_numbers_of_far_rows_are_those_of_the_chunks():
     model = VarProNetRegressor(n_init=2, max_iter=20, random_state=0)
     model.fit_chunks(chunks)
     assert list(model.feature_names_in_) == ["a", "b"]
-    assert model._row_checks.farthest == (41,)
-    assert model._row_checks.farthest == clone(model).fit(X, y)._row_checks.farthest
+    for fit in (model, clone(model).fit(X, y)):
+        texts = [finding.text for finding in fit.diagnose().findings]
+        assert any("row" in text and " 41" in text for text in texts)
 
 
 @pytest.mark.slow
