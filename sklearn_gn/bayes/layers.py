@@ -43,7 +43,7 @@ from sklearn_gn.bayes.evidence_gn import (
     RegularisedLayers,
     Sums,
 )
-from sklearn_gn.data.rows_source import BLOCK_ROWS, row_blocks
+from sklearn_gn.data.rows_source import BLOCK_ROWS
 from sklearn_gn.linalg.factors import factor, is_formed
 from sklearn_gn.linalg.large_gram import (
     LargeGram,
@@ -398,10 +398,10 @@ def sum_over_blocks(function, rows, n_parameters):
         from sklearn_gn.arrays.blocks import sum_rows
 
         return sum_rows(lambda block: function(*block), tuple(rows))
-    first, *others = row_blocks(rows, block_size(n_parameters // _ROW_SHARE))
-    total = function(*first)
-    for block in others:
-        total = NumPy.tree_map(operator.iadd, total, function(*block))
+    total, size = None, block_size(n_parameters // _ROW_SHARE)
+    for start in range(0, len(rows.x), size):
+        found = function(*(array[start : start + size] for array in rows))
+        total = found if total is None else NumPy.tree_map(operator.iadd, total, found)
     return total
 
 

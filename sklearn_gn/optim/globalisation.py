@@ -9,7 +9,6 @@ step is and what it costs to try one; this loop is the same for all of them.
 from typing import Any, NamedTuple
 
 from sklearn_gn.arrays.libraries import library_of, namespace
-from sklearn_gn.arrays.trees import select
 
 
 def nielsen_shift(shift, gain_ratio):
@@ -59,10 +58,6 @@ class SearchResult(NamedTuple):
     shift: Any  # that of the candidate
     damping: Nielsen  # for the next iteration
     n_trials: Any
-
-    def accepted_or(self, current):
-        """Return the candidate if it was accepted, else ``current``."""
-        return select(self.accepted, self.candidate, current)
 
 
 def search_damping(trial, current, damping, *, fixed=None, max_trials):

@@ -317,7 +317,7 @@ def damped_step(net, memory, rows, options, model, moved, unit=1):
     found = search_damping(trial, net, memory, max_trials=MAX_TRIALS)
     given = options.damping
     return Update(
-        net=found.accepted_or(net),
+        net=select(found.accepted, found.candidate, net),
         memory=found.damping,
         decrease=jnp.where(found.accepted, found.actual, 0),
         grad_norm=jnp.linalg.norm(model.slopes),
