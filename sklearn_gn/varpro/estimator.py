@@ -459,7 +459,7 @@ class _VarProNet(
             _, loss = evaluated(net, rows, settings, False)
             self.loss_ = loss * scaling.loss_scale
             if not is_classifier(self):
-                from sklearn_gn.varpro.posterior import ErrorBars
+                from sklearn_gn.varpro.gnvpro import ErrorBars
 
                 z, some = None, rows
                 if not isinstance(rows, Rows):  # they come in chunks

@@ -20,7 +20,7 @@ from sklearn_gn.optim.trust_region import (
 )
 from sklearn_gn.solvers import Adam, GNvpro
 from sklearn_gn.varpro import gnvpro, problem, training
-from sklearn_gn.varpro.posterior import posterior
+from sklearn_gn.varpro.gnvpro import posterior
 from sklearn_gn.varpro.problem import Model, Net, Penalties
 from sklearn_gn.varpro.training import current_batch, shuffled_epochs
 
