@@ -40,6 +40,12 @@ class RowsToDivide(Rows):
     mesh: Any = None  # of the devices
 
 
+class Continued(NamedTuple):
+    """A start that goes on with the best network of those before it."""
+
+    net: Any = None  # None until it begins
+
+
 class Report(NamedTuple):
     """One iteration as the log shows it, in plain Python values."""
 

@@ -41,10 +41,15 @@ from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.shallow_relu import fitted
-from sklearn_gn.shallow_relu.chunks import on_all_rows, reason_against_chunks
 from sklearn_gn.shallow_relu.lines import SEGMENTED
 from sklearn_gn.shallow_relu.network import hidden_features, hyperplanes_to_user
-from sklearn_gn.shallow_relu.problem import ROBUST_GN, exact_problem_of, problem_of
+from sklearn_gn.shallow_relu.problem import (
+    ROBUST_GN,
+    exact_problem_of,
+    on_all_rows,
+    problem_of,
+    reason_against_chunks,
+)
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver
 
 _BY_TARGET = "output_coef_", "output_intercept_", "linear_coef_", "noise_std_"
