@@ -184,10 +184,10 @@ def _sums(model, theta, kept, rows):
     return gram, slope, gram.diagonal(), error
 
 
-def _error(model, theta, rows):
-    return model.error(theta, rows)
-
-
 _sums = in_either_library(_sums, static=("model",), static_argnames="model")
-_error = in_either_library(_error, static=("model",), static_argnames="model")
+_error = in_either_library(
+    lambda model, theta, rows: model.error(theta, rows),
+    static=("model",),
+    static_argnames="model",
+)
 _in_either_library = cache(in_either_library)

@@ -50,7 +50,7 @@ from sklearn_gn.varpro.members import (
     networks_of,
     shares,
 )
-from sklearn_gn.varpro.wide_members import left_out_part, objective
+from sklearn_gn.varpro.wide_members import left_out_part
 
 _FIRST_ROWS = 200  # of the search for a kernel, which ends with three times as many
 
@@ -77,8 +77,10 @@ def set_fitted(estimator, run, rows, options, factors):
     members = list(members)
     for number, one in enumerate(members):
         if one.known is None:  # its penalties were not chosen
-            penalties = penalties_by_name(one.model, one.net.alpha / n)
-            known = Summary(penalties, objective(one, rows, n))
+            (theta, alpha, *_), model = one.net, one.model
+            squares = evidence.weighted_squares(theta, model.groups(), alpha)
+            loss = (model.error(theta, rows) + squares / n) / 2
+            known = Summary(penalties_by_name(model, alpha / n), loss)
             members[number] = one._replace(known=known)
     # 2. The penalties and the evidence, of networks by the evidence if there are some.
     networks = [member.known for member in members[: len(small or wide)]]

@@ -125,13 +125,6 @@ def step(rows, state, options, seed):
     return state, Report(loss, math.nan, step_size=1.0, damping=damping, stop=stop)
 
 
-def objective(member, rows, n_effective):
-    """Return the mean cross-entropy of a member with its penalties."""
-    model, net = member.model, member.net
-    squares = evidence.weighted_squares(net.theta, model.groups(), net.alpha)
-    return (model.error(net.theta, rows) + squares / n_effective) / 2
-
-
 def run_epoch(member, rows, n_effective, damping, dtype, rng, some=slice(None)):
     """Return the member after batches of an epoch, and the objective on the way."""
     model, net = member.model, member.net
