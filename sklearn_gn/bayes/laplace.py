@@ -156,9 +156,9 @@ class PseudoInverse(NamedTuple):
 # --- the noise -----------------------------------------------------------------------
 
 
-def degrees_of_freedom(n_rows, n_targets, n_parameters, xp=np):
+def degrees_of_freedom(n_rows, n_targets, n_parameters):
     """Residuals that are left to estimate the noise from; one at least."""
-    return xp.maximum(n_rows * n_targets - n_parameters, 1.0)
+    return np.maximum(n_rows * n_targets - n_parameters, 1.0)
 
 
 def noise_ratio(squares):
@@ -221,12 +221,12 @@ class PredictionIntervalMixin:
         return self._degrees_of_freedom
 
 
-def safe_norm(values, axis, xp=np):
+def safe_norm(values, axis):
     """Euclidean norms of numbers whose squares may leave the range of floats."""
-    size = xp.max(xp.abs(values), axis=axis, keepdims=True)
-    size = xp.where(size > 0, size, 1)
-    norms = xp.sqrt(xp.sum((values / size) ** 2, axis=axis, keepdims=True))
-    return xp.squeeze(size * norms, axis=axis)
+    size = np.max(np.abs(values), axis=axis, keepdims=True)
+    size = np.where(size > 0, size, 1)
+    norms = np.sqrt(np.sum((values / size) ** 2, axis=axis, keepdims=True))
+    return np.squeeze(size * norms, axis=axis)
 
 
 # --- rows that are left out ----------------------------------------------------------

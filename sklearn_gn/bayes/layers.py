@@ -49,7 +49,6 @@ from sklearn_gn.linalg.large_gram import (
     LargeGram,
     LayerRows,
     RowBlock,
-    row_slices,
 )
 
 _MOST_PARAMETERS = 4096  # whose covariance the host computes in seconds
@@ -266,8 +265,8 @@ class Layers(NamedTuple):
         """The sums of a large network, whose matrix is not formed."""
         parameters = self.split(theta)
         slope, error, blocks = np.zeros(len(theta)), 0.0, []
-        for part in row_slices(len(rows.x)):
-            x, y, weight = (a[part] for a in rows)
+        for start in range(0, len(rows.x), 256):  # rows of a block
+            x, y, weight = (a[start : start + 256] for a in rows)
             trace, f, u, loss = self._passed(parameters, x, y, weight)
             g = gradients(self, *parameters, trace)
             error += 2 * float(loss)

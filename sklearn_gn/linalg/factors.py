@@ -308,13 +308,9 @@ def solve_semidefinite(matrix, right):
     return vectors @ (inverse[:, None] * (vectors.T @ right))
 
 
-def orthogonal_factors(matrix, complete=False):
-    """Return orthonormal columns Q and the triangle R with ``Q R`` the matrix.
-
-    ``complete`` adds columns to Q until they are a basis.
-    """
-    mode = "complete" if complete else "reduced"
-    return namespace(matrix).linalg.qr(matrix, mode=mode)
+def orthogonal_factors(matrix):
+    """Return orthonormal columns Q and the triangle R with ``Q R`` the matrix."""
+    return namespace(matrix).linalg.qr(matrix)
 
 
 def upper_factor(*parts):

@@ -42,7 +42,7 @@ class RowBlock(NamedTuple):
 class LargeGram(Record):
     """The matrix J^T W J of a network, as products.
 
-    It is made of all rows, as blocks of :func:`row_slices`; ``factor`` (P, r) is that
+    It is made of all rows, in blocks; ``factor`` (P, r) is that
     of the low-rank approximation, once it is there.
     """
 
@@ -143,9 +143,3 @@ class LargeGram(Record):
     def has_few_rows(self):
         """Whether a matrix of all rows is small."""
         return self.n_rows * self.n_values <= factors.LARGEST_DENSE
-
-
-def row_slices(n_rows, size=256):
-    """Yield the rows of each block."""
-    for start in range(0, n_rows, size):
-        yield slice(start, start + size)

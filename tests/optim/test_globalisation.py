@@ -58,22 +58,3 @@ def test_search_ends_where_the_model_predicts_no_reduction():
     assert not found.accepted
     assert found.n_trials == 1
     assert found.gain_ratio == 0
-
-
-def test_a_fixed_shift_is_that_of_all_trials_which_are_counted():
-    def trial(shift, n_before):
-        length = jnp.exp2(-n_before.astype(shift.dtype))
-        return length * shift, jnp.where(n_before == 2, 1.0, -1.0), length
-
-    def run():
-        damping = Nielsen.start(jnp.asarray(1.0))
-        fixed = jnp.asarray(12.0)
-        return search_damping(
-            trial, jnp.asarray(0.0), damping, fixed=fixed, max_trials=9
-        )
-
-    found = jax.jit(run)()
-    assert found.accepted
-    assert found.shift == 12
-    assert found.candidate == 3
-    assert found.n_trials == 3
