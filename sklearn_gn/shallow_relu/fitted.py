@@ -22,11 +22,11 @@ from sklearn_gn.bayes.laplace import (
     noise_ratio,
     one_or_each,
     spectrum,
+    summary_of,
     value_variances,
 )
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
-from sklearn_gn.bayes.summary import summary_of
 from sklearn_gn.data.rows_source import BLOCK_ROWS, RowSource, reduce
 from sklearn_gn.findings import rows_at_ends
 from sklearn_gn.linalg import factors

@@ -34,10 +34,9 @@ from sklearn_gn.bayes import (
 )
 from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.gaussian_process import GaussianProcess, Kernel
-from sklearn_gn.bayes.laplace import left_out_rows
+from sklearn_gn.bayes.laplace import Summary, left_out_rows
 from sklearn_gn.bayes.layers import Layers, log_odds
 from sklearn_gn.bayes.linear_evidence import linear_model
-from sklearn_gn.bayes.summary import Summary, penalties_by_name, summary_of
 from sklearn_gn.data.units import Units
 from sklearn_gn.linalg.factors import work_of
 from sklearn_gn.optim.multinomial import all_classes
@@ -80,7 +79,7 @@ def set_fitted(estimator, run, rows, options, factors):
             (theta, alpha, *_), model = one.net, one.model
             squares = evidence.weighted_squares(theta, model.groups(), alpha)
             loss = (model.error(theta, rows) + squares / n) / 2
-            known = Summary(penalties_by_name(model, alpha / n), loss)
+            known = Summary(laplace.penalties_by_name(model, alpha / n), loss)
             members[number] = one._replace(known=known)
     # 2. The penalties and the evidence, of networks by the evidence if there are some.
     networks = [member.known for member in members[: len(small or wide)]]
@@ -189,7 +188,7 @@ def with_summaries(members, rows, options):
 
     def with_summary(member):
         given = member.model, member.net, rows, options.scaling, options.evidence
-        return member._replace(known=summary_of(*given))
+        return member._replace(known=laplace.summary_of(*given))
 
     sizes = [len(member.net.theta) for member in members]
     work = work_of(len(rows.x), max(sizes, default=0))

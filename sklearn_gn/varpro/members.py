@@ -32,7 +32,7 @@ class Member(NamedTuple):
 
     net: RegularisedLayers  # with its model, Layers or a GaussianProcess
     share: Any = None  # in predictions, a number or (k,); None before it is known
-    known: Any = None  # after the fit, a Summary of sklearn_gn.varpro.candidates
+    known: Any = None  # after the fit, a Summary of sklearn_gn.bayes.laplace
 
     @property
     def model(self):
