@@ -404,7 +404,7 @@ class ShallowReLURegressor(
         reason = reason_against_chunks(self, self.n_features_in_)
         if reason is not None:
             raise ValueError(f"fit_chunks never has all rows in memory. {reason}")
-        rows = CheckedRows.of_targets(chunks, self.n_features_in_, y.shape[1])
+        rows = CheckedRows(chunks, self.n_features_in_, y.shape[1])
         found = rows.survey()
         number, weight, X, y, is_complete = found.sample
         check_fits(X, "Give chunks of fewer features.")

@@ -380,7 +380,7 @@ class _VarProNet(
         else:
             _, y, *_ = self._checked_rows(*first)
             n_targets = y.shape[1]
-            chunks = CheckedRows.of_targets(chunks, self.n_features_in_, n_targets)
+            chunks = CheckedRows(chunks, self.n_features_in_, n_targets)
         validation = self._check_validation(X_val, y_val, n_targets)
         most = _SAMPLE_NUMBERS // (self.n_features_in_ + n_targets)
         found = chunks.survey(max(most, size if isinstance(size, Integral) else 1))

@@ -109,7 +109,7 @@ def test_sums_over_chunks_are_those_over_rows(small_sample):
     weight = np.arange(N) % 3.0
     model = fitted(pieces(X, y, weight))
     scaling = model._network[1]
-    chunks = CheckedRows.of_targets(pieces(X, y, weight), D, 2)
+    chunks = CheckedRows(pieces(X, y, weight), D, 2)
     found = chunks.survey()
     rows = Rows(scaling.x(X), scaling.y(y), weight / weight.sum())
     numbers = found.sample.number
@@ -172,12 +172,12 @@ def test_weights_are_repetitions(small_sample):
 def test_the_sample_does_not_depend_on_order_or_copies(monkeypatch):
     X, y = data()
     monkeypatch.setattr(rows_source, "_SAMPLE_ROWS", 50)
-    found = CheckedRows.of_targets([(X, y)], D, 1).survey()
+    found = CheckedRows([(X, y)], D, 1).survey()
     assert (found.n_rows, found.total, len(found.sample.X)) == (N, N, 50)
     np.testing.assert_array_equal(found.sample.X, X[found.sample.number])
     order = np.random.default_rng(1).permutation(np.repeat(np.arange(N), 2))
     chunks = pieces(X[order], y[order][:, None], np.full(2 * N, 0.5), size=7)
-    other = CheckedRows.of_targets(chunks, D, 1).survey()
+    other = CheckedRows(chunks, D, 1).survey()
     assert (other.n_rows, other.total) == (2 * N, N)
     np.testing.assert_array_equal(other.sample.X, found.sample.X)
     np.testing.assert_array_equal(other.sample.weight, np.ones(50))

@@ -371,12 +371,12 @@ def test_chunks_of_targets_have_one_number_of_them():
 
 def test_samples_are_drawn_anew_whatever_the_order_of_the_rows():
     X, y, weight = data()
-    rows = CheckedRows.of_targets(pieces(X, y, weight + 1), D, 2)
+    rows = CheckedRows(pieces(X, y, weight + 1), D, 2)
     first = rows.survey(SAMPLE).sample
     again = rows.survey(SAMPLE, 0).sample
     np.testing.assert_array_equal(again.X, first.X)
     one = rows.survey(SAMPLE, 1).sample
-    backwards = CheckedRows.of_targets([(X[::-1], y[::-1], weight[::-1] + 1)], D, 2)
+    backwards = CheckedRows([(X[::-1], y[::-1], weight[::-1] + 1)], D, 2)
     other = backwards.survey(SAMPLE, 1).sample
     np.testing.assert_array_equal(other.X, one.X)
     common = {tuple(x) for x in one.X} & {tuple(x) for x in first.X}
