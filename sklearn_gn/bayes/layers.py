@@ -37,19 +37,10 @@ import numpy as np
 from sklearn_gn.arrays import libraries
 from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
 from sklearn_gn.bayes.device_rows import DeviceRows, warn_of_cpu
-from sklearn_gn.bayes.evidence_gn import (
-    ROUNDING,
-    SOME_ROWS,
-    RegularisedLayers,
-    Sums,
-)
+from sklearn_gn.bayes.evidence_gn import ROUNDING, SOME_ROWS, RegularisedLayers, Sums
 from sklearn_gn.data.rows_source import BLOCK_ROWS
 from sklearn_gn.linalg.factors import factor, is_formed
-from sklearn_gn.linalg.large_gram import (
-    LargeGram,
-    LayerRows,
-    RowBlock,
-)
+from sklearn_gn.linalg.large_gram import LargeGram, LayerRows, RowBlock
 
 _MOST_PARAMETERS = 4096  # whose covariance the host computes in seconds
 _BLOCK_FLOATS = 2**17  # of the rows that are summed at a time: they stay in cache

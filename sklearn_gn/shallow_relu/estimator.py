@@ -25,11 +25,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.arrays import backend, extremes
-from sklearn_gn.base import (
-    GaussNewtonEstimator,
-    NetworkRegressor,
-    unchanged_on_failure,
-)
+from sklearn_gn.base import GaussNewtonEstimator, NetworkRegressor, unchanged_on_failure
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.data.chunks import first_chunk, takes_only_chunks
 from sklearn_gn.data.rows import (
@@ -504,7 +500,7 @@ class ShallowReLURegressor(
             warn_user(
                 f"The weights of the rows sum to {n_rows:.4g}, and the network has "
                 f"{n_parameters} parameters: the noise cannot be estimated, and the "
-                "standard deviations mean nothing. Lower n_neurons.",
+                "standard deviations mean nothing. Lower n_neurons."
             )
         with backend.one_blas_thread():
             std = found.standard_errors(scaling.x(X))

@@ -236,13 +236,8 @@ def step_from_sample(data, state, options):
 
 EVIDENCE_GN = Algorithm("vpgn", init, step, compiled=False)
 ROBUST_GN = huber.robust(
-    EVIDENCE_GN,
-    lambda net, x: net.model.values(net.theta, x),
-    evidence_gn.continued,
+    EVIDENCE_GN, lambda net, x: net.model.values(net.theta, x), evidence_gn.continued
 )
 SAMPLE_FIRST = replace(
-    EVIDENCE_GN,
-    prepare=prepare_sample,
-    init=init_on_sample,
-    step=step_from_sample,
+    EVIDENCE_GN, prepare=prepare_sample, init=init_on_sample, step=step_from_sample
 )

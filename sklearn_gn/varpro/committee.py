@@ -45,22 +45,12 @@ from sklearn_gn.bayes.evidence_gn import EvidenceOptions, EvidenceState
 from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.bayes.layers import Layers, first_network
 from sklearn_gn.data.units import Units
-from sklearn_gn.linalg.factors import (
-    LARGEST_DENSE,
-    affordable,
-    is_formed,
-    work_of,
-)
+from sklearn_gn.linalg.factors import LARGEST_DENSE, affordable, is_formed, work_of
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.varpro import wide_members
 from sklearn_gn.varpro.candidates import set_fitted
-from sklearn_gn.varpro.members import (
-    Member,
-    in_units,
-    mean_values,
-    networks_of,
-)
+from sklearn_gn.varpro.members import Member, in_units, mean_values, networks_of
 from sklearn_gn.varpro.wide_members import N_PARTS, WideState
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
@@ -126,32 +116,23 @@ def plan(estimator, X, y, weight):
         sizes = checked_sizes("hidden_layer_sizes", sizes)
         names = names if isinstance(names, str) else (*names,)
         checked_network(MLP(sizes, "tanh" if by_turns else names))
-    kinds = [
-        Layers(
-            (n_features, *sizes),
-            (name,) * len(sizes) if isinstance(name, str) else name,
-            n_values,
-            loss,
-            tuple(range(n_features)),
-        )
-        for name in (ACTIVATIONS if by_turns else (names,))
-    ]
+    kinds, features = [], tuple(range(n_features))
+    for name in ACTIVATIONS if by_turns else (names,):
+        own = (name,) * len(sizes) if isinstance(name, str) else name
+        kinds.append(Layers((n_features, *sizes), own, n_values, loss, features))
     first, of_classes = kinds[0], default and not squared
     if estimator.warm_start and hasattr(estimator, "_fitted"):
         before, members, _ = estimator._fitted
         members = networks_of(members) if before is None else ()
         models = [member.model.with_all_features() for member in members]
-        asked = [
-            first._replace(
-                sizes=(n_features, *model.sizes[1:]) if default else first.sizes,
-                activations=model.activations
-                if by_turns
-                else first.activations[:1] * len(model.activations)
-                if default
-                else first.activations,
-            )
-            for model in models
-        ]
+        asked = []
+        for model in models:
+            sizes, own = first.sizes, first.activations
+            if default:
+                sizes = (n_features, *model.sizes[1:])
+                own = own[:1] * len(model.activations)
+            own = model.activations if by_turns else own
+            asked.append(first._replace(sizes=sizes, activations=own))
         n_wide = sum(of_classes and model.sizes[1:] == (_WIDTH,) for model in models)
         n = len(models) - n_wide or n_wide
         if not models or asked != models or n_init not in ("auto", n):
@@ -350,9 +331,7 @@ def step(rows, state, options):
     reports, shown = (report, of_wide), report or of_wide
     runs_on = any(r is not None and r.stop is None for r in reports)
     state = state._replace(
-        loss=shown.loss,
-        criterion=state.criterion - 1,
-        reports=reports,
+        loss=shown.loss, criterion=state.criterion - 1, reports=reports
     )
     return state, shown._replace(stop=None if runs_on else shown.stop)
 

@@ -15,13 +15,7 @@ from scipy.special import log_softmax, logsumexp
 from sklearn_gn.bayes import laplace
 from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.gaussian_process import GaussianProcess
-from sklearn_gn.bayes.layers import (
-    block_size,
-    curvatures,
-    forward,
-    residuals,
-    with_one,
-)
+from sklearn_gn.bayes.layers import block_size, curvatures, forward, residuals, with_one
 from sklearn_gn.data.rows_source import part_length, row_blocks
 from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.optim.multinomial import all_classes
