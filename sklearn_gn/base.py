@@ -498,10 +498,7 @@ class SoftmaxClassifier(ClassifierMixin):
         if self.class_weight is not None:
             self._check_class_weight()
             by_class = compute_class_weight(
-                self.class_weight,
-                classes=self.classes_,
-                y=y,
-                sample_weight=weight,
+                self.class_weight, classes=self.classes_, y=y, sample_weight=weight
             )
             with np.errstate(over="ignore"):  # partial_fit is no fit
                 weight = weight * by_class[code]

@@ -11,7 +11,7 @@ import operator
 import threading
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -178,16 +178,15 @@ def _spread(values, places, size, others=0.0):
 # --- functions of NumPy, which JAX compiles ------------------------------------------
 
 
+_of_network = partial(in_either_library, static=("model",), static_argnames="model")
+
+
+@_of_network
 def _sums(model, theta, kept, rows):
     gram, slope, error = model.dense_sums(theta, rows)
     gram = kept[:, None] * gram * kept[None]
     return gram, slope, gram.diagonal(), error
 
 
-_sums = in_either_library(_sums, static=("model",), static_argnames="model")
-_error = in_either_library(
-    lambda model, theta, rows: model.error(theta, rows),
-    static=("model",),
-    static_argnames="model",
-)
+_error = _of_network(lambda model, theta, rows: model.error(theta, rows))
 _in_either_library = cache(in_either_library)

@@ -154,12 +154,10 @@ class Layers(NamedTuple):
         if device in (None, "cpu") and not libraries.jax_is_forced:
             return rows  # a compiler would take longer than the fit
         size, n_numbers = len(self.groups()), len(rows.x) * self.n_values
-        formed = self.loss != "squared" or size <= n_numbers
-        formed = formed or is_formed(n_numbers, size)
-        if size > _MOST_PARAMETERS or not formed:
-            warn_of_cpu(
-                device, f"a network of {size} parameters and {len(rows.x)} rows"
-            )
+        few = self.loss == "squared" and size > n_numbers
+        if size > _MOST_PARAMETERS or (few and not is_formed(n_numbers, size)):
+            part = f"a network of {size} parameters and {len(rows.x)} rows"
+            warn_of_cpu(device, part)
             return rows
         return DeviceRows.on(device, rows)
 

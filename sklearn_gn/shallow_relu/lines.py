@@ -362,9 +362,8 @@ def step(data, state, options):
         knots = _descended(data, knots, descend)
     else:
         # Converged also where the sum of squares has corners at rows.
-        knots = _descended(
-            data, knots[:1], lambda p, *start: through_rows(p, *descend(p, *start))
-        )
+        move = lambda p, *start: through_rows(p, *descend(p, *start))  # noqa: E731
+        knots = _descended(data, knots[:1], move)
     line = fit_at(knots[0], data.rows)
     if phase == Phase.END:  # running sums are not exact enough for little noise
         below = HALF * data.size if data.problems else np.inf

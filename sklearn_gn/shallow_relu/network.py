@@ -52,9 +52,8 @@ def unit_normals(hyperplanes, fallback):
     """
     xp = namespace((hyperplanes, fallback))
     norm = xp.linalg.norm(hyperplanes[:, 1:], axis=1, keepdims=True)
-    usable = (norm > xp.finfo(hyperplanes.dtype).tiny) & xp.isfinite(hyperplanes).all(
-        axis=1, keepdims=True
-    )
+    finite = xp.isfinite(hyperplanes).all(axis=1, keepdims=True)
+    usable = (norm > xp.finfo(norm.dtype).tiny) & finite
     return xp.where(usable, hyperplanes / xp.where(usable, norm, 1), fallback)
 
 
