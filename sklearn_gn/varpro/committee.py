@@ -408,9 +408,8 @@ def _n_members(members, rows, tol):
             noise = np.mean([1 / member.net.beta for member in members])
             variance = np.mean(np.var(values, axis=0, ddof=1), axis=1) / noise
         else:
-            p = [
-                np.sum(some.y * softmax(all_classes(u), axis=1), axis=1) for u in values
-            ]
+            p = [softmax(all_classes(u), axis=1) for u in values]
+            p = np.sum(some.y * p, axis=2)
             variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
         variance = some.weight @ variance / np.sum(some.weight)
     # Of m members the mean has the variance 1 + 1 / m.
