@@ -7,13 +7,18 @@ import sys
 import warnings
 from functools import wraps
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import sklearn
 from scipy import sparse
 from scipy.special import log_softmax, softmax
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    MultiOutputMixin,
+    RegressorMixin,
+)
 from sklearn.callback import CallbackSupportMixin
 from sklearn.utils import compute_class_weight, gen_batches
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -22,6 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, MatrixLike
 from sklearn_gn.arrays import backend, programs, threads
+from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.callbacks import EarlyStopping, TimeBudget
 from sklearn_gn.data.chunks import class_numbers
 from sklearn_gn.data.row_checks import checked_rows, target_spread
@@ -343,6 +349,59 @@ class GaussNewtonEstimator(
             self._target_spread = target_spread(y, weight)
 
 
+class NetworkRegressor(PredictionIntervalMixin, MultiOutputMixin, RegressorMixin):
+    """A regression by networks: means and their standard deviations.
+
+    ``_predicted`` and ``_deviation`` of a subclass map checked features to either, of
+    shape (n_samples, n_targets).
+    """
+
+    _single_target: bool
+
+    @overload
+    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
+
+    @overload
+    def predict(
+        self, X: ArrayLike, return_std: Literal[True]
+    ) -> tuple[Array, Array]: ...
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> Array | tuple[Array, Array]:
+        """Predict targets.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        return_std : bool, default=False
+            Whether to return standard deviations of the predicted means too. They come
+            from the Gauss-Newton matrix, and a weight of two counts as two rows.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,) or (n_samples, n_targets)
+            Predicted values.
+        std : ndarray of the same shape
+            Their standard deviations, without the noise of a new observation, which
+            :meth:`predict_interval` adds. Only if ``return_std`` is True.
+
+        Warns
+        -----
+        UserWarning
+            If ``return_std`` is True and the rows are too few to estimate the noise.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        y = self._predicted(X)
+        y = y[:, 0] if self._single_target else y
+        if not return_std:
+            return y
+        std = self._deviation(X)
+        return y, std[:, 0] if self._single_target else std
+
+
 def _check_no_label_is_missing(y):
     """Raise a ValueError if some of the labels are missing."""
     y = np.asarray(y, dtype=object).ravel()
@@ -439,10 +498,7 @@ class SoftmaxClassifier(ClassifierMixin):
         if self.class_weight is not None:
             self._check_class_weight()
             by_class = compute_class_weight(
-                self.class_weight,
-                classes=self.classes_,
-                y=y,
-                sample_weight=weight,
+                self.class_weight, classes=self.classes_, y=y, sample_weight=weight
             )
             with np.errstate(over="ignore"):  # partial_fit is no fit
                 weight = weight * by_class[code]

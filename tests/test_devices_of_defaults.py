@@ -14,7 +14,6 @@ from sklearn.base import clone
 from sklearn_gn import ShallowReLURegressor, VarProNetClassifier, VarProNetRegressor
 from sklearn_gn.arrays.libraries import forced_jax
 from sklearn_gn.bayes import device_rows, evidence, evidence_gn
-from sklearn_gn.bayes.device_rows import rows_for
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.data import rows_source
 from sklearn_gn.optim.solver import Rows
@@ -61,7 +60,7 @@ def test_sums_factor_and_curvature_are_those_of_numpy(problem):
     model, theta, rows = problem
     expected = evidence_gn.sums_at(model, theta, rows)
     with forced_jax():
-        on_device = rows_for(None, rows, model)
+        on_device = model.rows_on(None, rows)
     found = evidence_gn.sums_at(model, theta, on_device)
     gram, size = found.gram, np.abs(expected.gram).max()
     assert_allclose(gram.numpy(), expected.gram, atol=1e-10 * size)
@@ -83,8 +82,9 @@ def test_sums_factor_and_curvature_are_those_of_numpy(problem):
         for sums in (found, expected)
     ]
     assert_allclose(*steps, atol=1e-10 * np.abs(steps[1]).max())
+    net = evidence_gn.RegularisedLayers(theta, alpha, 2.0, None, 0.0, model)
     one, other = (
-        evidence_gn.curvature(sums, groups, alpha, 2.0, 25.0)
+        evidence_gn.at_penalties(model, net, sums, 25.0)[0]
         for sums in (found, expected)
     )
     assert_allclose(one.gamma, other.gamma, rtol=1e-10, atol=1e-10)
@@ -95,7 +95,7 @@ def test_sums_factor_and_curvature_are_those_of_numpy(problem):
 def test_a_matrix_without_a_factor_gives_no_step():
     model, theta, rows = network((5, 6), ("tanh",), 1, "squared")
     with forced_jax():
-        sums = evidence_gn.sums_at(model, theta, rows_for(None, rows, model))
+        sums = evidence_gn.sums_at(model, theta, model.rows_on(None, rows))
     solve = evidence_gn._solver(sums.gram, np.full(len(theta), -1e3), 1.0, None, None)
     assert np.isnan(solve(0.0, sums.slope)).all()
 
@@ -106,7 +106,7 @@ def test_tables_of_similar_length_share_compiled_functions():
     for n in (900, 1000, 700):
         some = Rows(*(a[:n] for a in rows))
         with forced_jax():
-            evidence_gn.sums_at(model, theta, rows_for(None, some, model))
+            evidence_gn.sums_at(model, theta, model.rows_on(None, some))
         counts.append(device_rows._sums.compiled._cache_size())
     assert counts[0] == counts[1] == counts[2]
 

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from sklearn_gn.arrays.backend import pad_rows
 from sklearn_gn.arrays.parts import AXIS, INSIDE
 
 
@@ -146,12 +147,12 @@ def divide_rows(arrays, mesh, batch_size):
 
 
 def put_rows(arrays, mesh):
-    """Put arrays on the devices, equal numbers of their rows on each."""
-    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
-    return [
-        jax.make_array_from_callback(array.shape, sharding, lambda i, a=array: a[i])
-        for array in arrays
-    ]
+    """Put arrays on the devices, equal numbers of rows on each, zeros at the end."""
+    sharding, found = NamedSharding(mesh, PartitionSpec(AXIS)), []
+    for array in arrays:
+        a = pad_rows(np.asarray(array), len(array) + -len(array) % mesh.size)
+        found.append(jax.make_array_from_callback(a.shape, sharding, a.__getitem__))
+    return found
 
 
 def jitted(**arguments):

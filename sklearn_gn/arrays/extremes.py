@@ -32,12 +32,12 @@ def numbers(values, network):
     return values
 
 
-def unbounded(deviations, xp=np):
+def unbounded(deviations):
     """Return deviations or variances, infinite where they are NaN.
 
     They are NaN where a part of them has left the range of floats: nothing bounds them.
     """
-    return xp.where(xp.isnan(deviations), xp.inf, deviations)
+    return np.where(np.isnan(deviations), np.inf, deviations)
 
 
 def noise_deviation(precision, ratio=1.0):

@@ -24,7 +24,7 @@ class NumPy:
     softmax = staticmethod(lambda logits: NumPy.logsumexp_and_softmax(logits)[1])
     log_softmax = staticmethod(partial(log_softmax, axis=-1))
     at_label = staticmethod(lambda matrix, label: matrix[np.arange(len(label)), label])
-    softplus = staticmethod(lambda x: np.logaddexp(x, 0))
+    softplus = staticmethod(partial(np.logaddexp, 0))
     sigmoid = staticmethod(expit)
     row_products = staticmethod(partial(np.einsum, "ij,ij->i"))
     vdot = staticmethod(np.vdot)

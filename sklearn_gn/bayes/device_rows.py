@@ -11,34 +11,20 @@ import operator
 import threading
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from sklearn_gn._caller import warn_user
-from sklearn_gn.arrays import backend, libraries
+from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.libraries import in_either_library
 from sklearn_gn.arrays.trees import Record
 from sklearn_gn.linalg.factors import diagonal_of_solution, factor
-from sklearn_gn.linalg.large_gram import is_formed
 from sklearn_gn.optim.solver import Rows
 
-_MOST_PARAMETERS = 4096  # whose covariance the host computes in seconds
 _LOCK = threading.RLock()
-
-
-def rows_for(device, rows, model):
-    """Return rows for fits of a network: :class:`DeviceRows` where JAX computes."""
-    if device in (None, "cpu") and not libraries.jax_is_forced:
-        return rows  # a compiler would take longer than the fit
-    size, n_numbers = len(model.groups()), len(rows.x) * model.n_values
-    formed = model.loss != "squared" or is_formed(n_numbers, size) or size <= n_numbers
-    if size > _MOST_PARAMETERS or not formed:
-        warn_of_cpu(device, f"a network of {size} parameters and {len(rows.x)} rows")
-        return rows
-    return DeviceRows.on(device, rows)
 
 
 def warn_of_cpu(device, part):
@@ -192,16 +178,15 @@ def _spread(values, places, size, others=0.0):
 # --- functions of NumPy, which JAX compiles ------------------------------------------
 
 
+_of_network = partial(in_either_library, static=("model",), static_argnames="model")
+
+
+@_of_network
 def _sums(model, theta, kept, rows):
     gram, slope, error = model.dense_sums(theta, rows)
     gram = kept[:, None] * gram * kept[None]
     return gram, slope, gram.diagonal(), error
 
 
-def _error(model, theta, rows):
-    return model.error(theta, rows)
-
-
-_sums = in_either_library(_sums, static=("model",), static_argnames="model")
-_error = in_either_library(_error, static=("model",), static_argnames="model")
+_error = _of_network(lambda model, theta, rows: model.error(theta, rows))
 _in_either_library = cache(in_either_library)

@@ -47,9 +47,7 @@ def group_sums(values, groups, n_groups):
 
 def prior_precision(groups, alpha):
     """The precision of every parameter; zero where it is free."""
-    extended = np.zeros(len(alpha) + 1)  # group -1 is the last
-    extended[:-1] = alpha
-    return extended[groups]
+    return np.append(alpha, 0.0)[groups]  # group -1 is the last
 
 
 def weighted_squares(theta, groups, alpha):

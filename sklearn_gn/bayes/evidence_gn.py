@@ -70,10 +70,21 @@ class EvidenceOptions(NamedTuple):
     alpha: np.ndarray | None = None
 
 
+class RegularisedLayers(NamedTuple):
+    """Parameters of a network, and the penalties that were chosen for it."""
+
+    theta: np.ndarray  # (P,)
+    alpha: np.ndarray  # (G,) precisions of the groups
+    beta: float  # precision of the noise; one for classes
+    gamma: np.ndarray  # (G,) well-determined parameters of the groups
+    log_evidence: float
+    model: Any
+
+
 class EvidenceState(NamedTuple):
     """State of a run."""
 
-    net: Any  # of the model
+    net: RegularisedLayers
     loss: float
     theta: np.ndarray  # (P,)
     alpha: np.ndarray  # (G,) precisions of the groups
@@ -137,7 +148,8 @@ def init_at(rows, net, options):
     state = EvidenceState(None, sums.error / 2, theta, alpha, beta, sums, shift=1.0)
     n_effective = options.n_effective
     found, value, loss = at_penalties(model, state, sums, n_effective, rough=True)
-    state = state._replace(net=model.network(theta, alpha, beta, found.gamma, value))
+    net = RegularisedLayers(theta, alpha, beta, found.gamma, value, model)
+    state = state._replace(net=net)
     if options.alpha is not None:
         return state._replace(loss=loss, criterion=loss)
     return state._replace(criterion=-value / n_effective)
@@ -252,9 +264,17 @@ def _solver(gram, precision, scale, rank, rhs):
 def at_penalties(model, net, sums, n_effective, rough=False):
     """Return curvature, log evidence and loss of parameters at their penalties.
 
+    The curvature of a :class:`LargeGram` is an estimate, which may be ``rough``.
     ``net`` is a network, or a state; the log has those before the last penalties.
     """
-    found = curvature(sums, model.groups(), net.alpha, net.beta, n_effective, rough)
+    of_penalties = model.groups(), net.alpha
+    floor = ROUNDING * sums.gram.trace()
+    if isinstance(sums.gram, LargeGram):
+        given = *of_penalties, net.beta, n_effective, floor, rough
+        found = low_rank.curvature(sums.gram, *given)
+    else:
+        scale = net.beta * n_effective
+        found = evidence.primal_curvature(sums.gram, *of_penalties, scale, floor)
     loss = _objective(model, net, sums, n_effective)
     # Classes have no noise level.
     n_numbers = n_effective * model.n_values if model.loss == "squared" else 0
@@ -289,7 +309,8 @@ def updated(model, state, options):
         state = state._replace(alpha=alpha, beta=beta)
         state, stop = _check_rise(state, value, options)
     stop = "rounding" if 1 / beta <= EXACT else stop
-    net = model.network(state.theta, state.alpha, beta, found.gamma, value)
+    given = state.theta, state.alpha, beta, found.gamma, value, model
+    net = RegularisedLayers(*given)
     state = state._replace(net=net)
     report = _report(state, model, n_effective, stop)
     return state._replace(loss=report.loss), report
@@ -309,17 +330,6 @@ def _check_rise(state, value, options):
         # The damping may be what holds the fit: once more with little of it.
         return state._replace(shift=1.0, waited=0, restarted=True), None
     return state, "tol"
-
-
-def curvature(sums, groups, alpha, beta, n_effective, rough=False):
-    """Return the curvature that the evidence takes, roughly estimated if allowed."""
-    floor = ROUNDING * sums.gram.trace()
-    if isinstance(sums.gram, LargeGram):
-        return low_rank.curvature(
-            sums.gram, groups, alpha, beta, n_effective, floor, rough
-        )
-    scale = beta * n_effective
-    return evidence.primal_curvature(sums.gram, groups, alpha, scale, floor)
 
 
 def alpha_method(gram):

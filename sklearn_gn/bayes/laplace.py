@@ -35,7 +35,7 @@ from sklearn_gn.arrays import extremes
 from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.bayes import evidence, evidence_gn, low_rank
 from sklearn_gn.bayes.layers import block_size
-from sklearn_gn.data.rows_source import RowSource
+from sklearn_gn.data.rows_source import BLOCK_ROWS, RowSource, reduce
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.solver import Rows
@@ -78,14 +78,6 @@ class Deferred:
             self._found = function(*arguments)
             self._call = None
         return self._found
-
-
-def deferred_covariance(model, sums, alpha, beta, n_effective):
-    """Return the :class:`Deferred` covariance, of a large network at once."""
-    found = Deferred(covariance, model, sums, alpha, beta, n_effective)
-    if isinstance(sums.gram, LargeGram):  # which holds all rows
-        found.get()
-    return found
 
 
 def value_variances(model, theta, covariance, x):
@@ -156,9 +148,9 @@ class PseudoInverse(NamedTuple):
 # --- the noise -----------------------------------------------------------------------
 
 
-def degrees_of_freedom(n_rows, n_targets, n_parameters, xp=np):
+def degrees_of_freedom(n_rows, n_targets, n_parameters):
     """Residuals that are left to estimate the noise from; one at least."""
-    return xp.maximum(n_rows * n_targets - n_parameters, 1.0)
+    return np.maximum(n_rows * n_targets - n_parameters, 1.0)
 
 
 def noise_ratio(squares):
@@ -221,12 +213,12 @@ class PredictionIntervalMixin:
         return self._degrees_of_freedom
 
 
-def safe_norm(values, axis, xp=np):
+def safe_norm(values, axis):
     """Euclidean norms of numbers whose squares may leave the range of floats."""
-    size = xp.max(xp.abs(values), axis=axis, keepdims=True)
-    size = xp.where(size > 0, size, 1)
-    norms = xp.sqrt(xp.sum((values / size) ** 2, axis=axis, keepdims=True))
-    return xp.squeeze(size * norms, axis=axis)
+    size = np.max(np.abs(values), axis=axis, keepdims=True)
+    size = np.where(size > 0, size, 1)
+    norms = np.sqrt(np.sum((values / size) ** 2, axis=axis, keepdims=True))
+    return np.squeeze(size * norms, axis=axis)
 
 
 # --- rows that are left out ----------------------------------------------------------
@@ -250,3 +242,76 @@ def left_out_errors(residuals, leverage, weight, n_effective):
     left = 1 - once * leverage.reshape(len(leverage), -1)
     left = np.maximum(left, np.finfo(np.float64).eps)
     return residuals / left, np.broadcast_to(1 / left, residuals.shape)
+
+
+# --- what is known of a network ------------------------------------------------------
+
+
+class Summary(NamedTuple):
+    """What is known of a model, in the user's units; the first two of any."""
+
+    alpha: dict
+    loss: float
+    covariance: Deferred | None = None
+    # (k,)  variance of the noise of each target, over the mean of all
+    noise_ratio: np.ndarray | None = None
+    gram: np.ndarray | LargeGram | None = None  # Gauss-Newton matrix
+    alpha_method: str = "prior"
+    noise_std: np.ndarray | None = None  # (k,)
+    n_effective_parameters: float = np.nan
+    n_of_penalties: float = np.nan  # parameters that their choice amounts to
+    log_evidence: float = np.nan
+    n_rows: float = np.nan  # that it was fitted to, counted by weights
+
+
+def summary_of(model, net, rows, scaling, options):
+    """Return the :class:`Summary` of a network at its penalties.
+
+    ``rows`` are those of the fit, in the units ``scaling``, and ``options`` the
+    :class:`~sklearn_gn.bayes.evidence_gn.EvidenceOptions`.
+    """
+    n_effective, ratio = options.n_effective, np.ones(model.n_values)
+    y_scale = np.broadcast_to(scaling.y_scale, model.n_values)
+    sums = evidence_gn.sums_of(model, net.theta, rows)
+    found, value, loss = evidence_gn.at_penalties(model, net, sums, n_effective)
+    scale = net.beta * n_effective  # of the objective divided by the sum of weights
+    penalties = net.alpha / scale
+    if model.loss == "squared":  # of features that have left the first layer
+        gone = np.setdiff1d(np.arange(model.sizes[0]), model.features)
+        penalties[3 + gone] = evidence.LARGEST / scale
+        value -= n_effective * float(np.sum(np.log(y_scale)))
+        if model.n_values > 1:
+            squares = reduce(_residual_squares, (model, net.theta), rows, BLOCK_ROWS)
+            ratio = noise_ratio(squares)
+    n_of_penalties = 0.0
+    if options.alpha is None:
+        groups = model.groups()
+        n_of_penalties = evidence.parameters_of_penalties(found.gamma, groups)
+    deferred = Deferred(covariance, model, sums, net.alpha, net.beta, n_effective)
+    if isinstance(sums.gram, LargeGram):  # which holds all rows
+        deferred.get()
+    return Summary(
+        alpha=penalties_by_name(model, penalties),
+        loss=loss * scaling.loss_scale if loss > 0 else 0.0,
+        covariance=deferred,
+        noise_ratio=ratio,
+        gram=sums.gram,
+        alpha_method=evidence_gn.alpha_method(sums.gram),
+        noise_std=y_scale * extremes.noise_deviation(net.beta, ratio),
+        n_effective_parameters=float(np.sum(found.gamma)) + model.n_free,
+        n_of_penalties=n_of_penalties,
+        log_evidence=value,
+        n_rows=n_effective,
+    )
+
+
+def _residual_squares(network, rows):
+    model, theta = network
+    return rows.weight @ (model.values(theta, rows.x) - rows.y) ** 2
+
+
+def penalties_by_name(model, penalties):
+    """Return penalties of the groups of a network, as a dict."""
+    weights, layers = np.split(penalties[3:], [model.n_feature_groups])
+    named = dict(zip(("slope", "coef", "bias"), penalties[:3].tolist(), strict=True))
+    return {**named, "weights": weights, "layers": layers}

@@ -27,26 +27,29 @@ All sums over rows are written for NumPy, in blocks that stay in cache, and for 
 which compiles them for rows on its devices (:mod:`sklearn_gn.bayes.device_rows`).
 """
 
+import math
 import operator
 from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.arrays import libraries
 from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
-from sklearn_gn.bayes.evidence_gn import SOME_ROWS, Sums
-from sklearn_gn.data.rows_source import BLOCK_ROWS, row_blocks
-from sklearn_gn.linalg.large_gram import (
-    LargeGram,
-    LayerRows,
-    RowBlock,
-    is_formed,
-    row_slices,
-)
+from sklearn_gn.bayes.device_rows import DeviceRows, warn_of_cpu
+from sklearn_gn.bayes.evidence_gn import ROUNDING, SOME_ROWS, RegularisedLayers, Sums
+from sklearn_gn.data.rows_source import BLOCK_ROWS
+from sklearn_gn.linalg.factors import factor, is_formed
+from sklearn_gn.linalg.large_gram import LargeGram, LayerRows, RowBlock
 
+_MOST_PARAMETERS = 4096  # whose covariance the host computes in seconds
 _BLOCK_FLOATS = 2**17  # of the rows that are summed at a time: they stay in cache
 _ROW_SHARE = 8  # parameters a float: products of blocks outweigh adding their matrices
 _ROWS_OF_A_PARAMETER = 10  # rows times targets, of which a matrix is made
+_COEF = 0.1  # standard deviation of the first coefficients, in units of y
+_RIDGE = 1e-3  # of the linear fit, in rows
+_FEW_ROWS = 1.5  # for each of its coefficients, below which there is none
+_BESIDE = 1e-9  # distance of hyperplanes from rows that they would go through
 
 
 class Layers(NamedTuple):
@@ -146,6 +149,18 @@ class Layers(NamedTuple):
         first = first[:, [0, *(1 + j for j in self.features)]].ravel()
         return np.concatenate([numbers[:start], first, numbers[end:]])
 
+    def rows_on(self, device, rows):
+        """Return rows for fits: :class:`DeviceRows` where JAX computes the sums."""
+        if device in (None, "cpu") and not libraries.jax_is_forced:
+            return rows  # a compiler would take longer than the fit
+        size, n_numbers = len(self.groups()), len(rows.x) * self.n_values
+        few = self.loss == "squared" and size > n_numbers
+        if size > _MOST_PARAMETERS or (few and not is_formed(n_numbers, size)):
+            part = f"a network of {size} parameters and {len(rows.x)} rows"
+            warn_of_cpu(device, part)
+            return rows
+        return DeviceRows.on(device, rows)
+
     # -- what the iteration needs -----------------------------------------------------
 
     def values(self, theta, x):
@@ -163,8 +178,9 @@ class Layers(NamedTuple):
 
     def sums(self, theta, rows):
         """Return the sums over the rows."""
-        some = self.rows_of_matrix(rows)
-        if len(some.x) < len(rows.x):
+        every = len(rows.x) // self.n_rows_of_matrix(len(rows.x))
+        if every > 1:
+            some, _ = rows.every(every)
             gram = self.dense_sums(theta, some).gram
             slope, loss = sum_over_blocks(
                 partial(self._slope_of, self.split(theta)), rows, len(theta)
@@ -180,9 +196,11 @@ class Layers(NamedTuple):
     def dense_sums(self, theta, rows):
         """Return the same with the matrix, however large it is."""
         parameters = self.split(theta)
-        of_block = partial(self._sums_of, parameters)
+        # A hidden layer alone gives all targets the same slopes, but for factors.
+        shared = self.loss == "squared" and self.n_values > 1 and len(self.sizes) == 2
+        of_block = partial(self._sums_of, parameters, shared)
         parts, slope, loss = sum_over_blocks(of_block, rows, len(theta))
-        if self._shares_hidden_products():
+        if shared:
             gram = _gram_of_targets(self, parts, parameters[0])
         else:
             gram = _symmetric(parts) if self.n_values > 1 else parts
@@ -199,11 +217,6 @@ class Layers(NamedTuple):
         of_parameters = _ROWS_OF_A_PARAMETER * len(self.groups()) // self.n_values
         return min(n_rows, max(SOME_ROWS, of_parameters))
 
-    def rows_of_matrix(self, rows):
-        """Return the rows that the matrix is made of, every so-manyth of many."""
-        every = len(rows.x) // self.n_rows_of_matrix(len(rows.x))
-        return rows if every == 1 else rows.every(every)[0]
-
     def _slope_of(self, parameters, x, y, weight):
         """Slope and loss of some rows."""
         trace, f, u, loss = self._passed(parameters, x, y, weight)
@@ -219,13 +232,13 @@ class Layers(NamedTuple):
         u = (output.T @ f).T
         return trace, f, u, weight @ losses(self, u, y)
 
-    def _sums_of(self, parameters, x, y, weight):
+    def _sums_of(self, parameters, shared, x, y, weight):
         """Parts of the matrix, the slope and the loss of some rows."""
         trace, f, u, loss = self._passed(parameters, x, y, weight)
         library, g = library_of(u), gradients(self, *parameters, trace)
         slope = _slope(trace, f, g, (weight[:, None] * residuals(self, u, y)).T)
         columns = partial(_columns, library, trace, f)
-        if self._shares_hidden_products():
+        if shared:
             slopes = [layer.slopes for layer in trace]
             products = columns(slopes, library.xp.sqrt(weight))
             return library.symmetric_product(products), slope, loss
@@ -237,17 +250,12 @@ class Layers(NamedTuple):
         jacobian = columns([g_l[0] for g_l in g], library.xp.sqrt(weight))
         return library.symmetric_product(jacobian), slope, loss
 
-    def _shares_hidden_products(self):
-        """Whether a hidden layer gives all targets the same slopes, but for factors."""
-        several = self.loss == "squared" and self.n_values > 1
-        return several and len(self.sizes) == 2
-
     def _large_sums(self, theta, rows):
         """The sums of a large network, whose matrix is not formed."""
         parameters = self.split(theta)
         slope, error, blocks = np.zeros(len(theta)), 0.0, []
-        for part in row_slices(len(rows.x)):
-            x, y, weight = (a[part] for a in rows)
+        for start in range(0, len(rows.x), 256):  # rows of a block
+            x, y, weight = (a[start : start + 256] for a in rows)
             trace, f, u, loss = self._passed(parameters, x, y, weight)
             g = gradients(self, *parameters, trace)
             error += 2 * float(loss)
@@ -281,20 +289,55 @@ class Layers(NamedTuple):
         parts = [sum_zero_basis(k).T @ sums[:k], sums[k:]]
         return namespace(sums).concatenate(parts)
 
-    def network(self, theta, alpha, beta, gamma, log_evidence):
-        """Return the network that a fit returns."""
-        return RegularisedLayers(theta, alpha, beta, gamma, log_evidence, model=self)
+
+# --- the first network of a fit -----------------------------------------------------
 
 
-class RegularisedLayers(NamedTuple):
-    """Parameters of a network, and the penalties that were chosen for it."""
+def first_network(model, rows, n_effective, rng, hyperplanes=None):
+    """Return a network with random hyperplanes, or given ones of a single layer.
 
-    theta: np.ndarray  # (P,)
-    alpha: np.ndarray  # (G,) precisions of the groups
-    beta: float  # precision of the noise; one for classes
-    gamma: np.ndarray  # (G,) well-determined parameters of the groups
-    log_evidence: float
-    model: Layers
+    The linear term is that of the data for the squared loss. Where there are hardly
+    more rows than coefficients, it is the mean: a fit through all rows would leave no
+    noise, and the evidence stays where it finds none. For classes, the constants are
+    the logarithms of their shares. Random hyperplanes go through rows; rounding errors
+    would decide on which side these are, so they pass beside them.
+    """
+    d, k, x = model.sizes[0], model.n_values, rows.x.T
+    x = np.concatenate([np.ones_like(x[:1]), x])
+    output, size = np.zeros((model.n_linear, k)), 1.0  # of the values
+    coef = rng.standard_normal((model.n_linear - 1 - d, k))
+    if model.loss == "squared":
+        size = math.sqrt(float(rows.weight @ np.sum(rows.y**2, axis=1)) / k)
+        output[0] = rows.weight @ rows.y
+        if n_effective >= _FEW_ROWS * len(x):
+            weighted = rows.weight[:, None] * x.T
+            gram = x @ weighted
+            ridge = _RIDGE / n_effective + ROUNDING * np.trace(gram)
+            output[: 1 + d] = factor(gram, ridge).solve(weighted.T @ rows.y)
+        coef *= np.ptp(rows.y, axis=0) > 0  # a target that is constant needs no neurons
+    else:
+        # A class may be without weight here; its share is that of half a row then.
+        output[0] = log_odds(np.maximum(rows.weight @ rows.y, 0.5 / n_effective), k)
+    output[1 + d :] = _COEF * size * coef
+    cumulated, layers = np.cumsum(rows.weight), []
+    for number, (width, n_inputs) in enumerate(model.shapes()):
+        if hyperplanes is not None:
+            layers.append(hyperplanes - _BESIDE * np.eye(1, n_inputs))
+            continue
+        direction = rng.standard_normal((width, n_inputs - 1))
+        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+        inputs = x[1 + np.array(model.features)]
+        if layers:
+            part = model._replace(activations=model.activations[:number])
+            inputs = forward(part, layers, x)[-1].values
+        drawn = np.searchsorted(cumulated, rng.uniform(size=width) * cumulated[-1])
+        point = inputs[:, np.minimum(drawn, inputs.shape[1] - 1)]
+        bias = -_BESIDE - np.sum(direction * point.T, axis=1)
+        layers.append(np.concatenate([bias[:, None], direction], axis=1))
+    alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
+    alpha[:2] = 1 / size**2 if size > 0 else 1.0
+    theta = model.join(output, layers)
+    return RegularisedLayers(theta, alpha, None, gamma, -math.inf, model)
 
 
 # --- activations ---------------------------------------------------------------------
@@ -343,10 +386,10 @@ def sum_over_blocks(function, rows, n_parameters):
         from sklearn_gn.arrays.blocks import sum_rows
 
         return sum_rows(lambda block: function(*block), tuple(rows))
-    first, *others = row_blocks(rows, block_size(n_parameters // _ROW_SHARE))
-    total = function(*first)
-    for block in others:
-        total = NumPy.tree_map(operator.iadd, total, function(*block))
+    total, size = None, block_size(n_parameters // _ROW_SHARE)
+    for start in range(0, len(rows.x), size):
+        found = function(*(array[start : start + size] for array in rows))
+        total = found if total is None else NumPy.tree_map(operator.iadd, total, found)
     return total
 
 

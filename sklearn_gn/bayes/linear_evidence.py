@@ -26,8 +26,7 @@ from sklearn_gn.bayes import stacking
 from sklearn_gn.bayes.evidence import LARGEST, parameters_of_penalties
 from sklearn_gn.bayes.laplace import left_out_errors, left_out_rows, value_variances
 from sklearn_gn.data.rows_source import RowSource
-from sklearn_gn.linalg.factors import eigenpairs, eigenpairs_of_rows
-from sklearn_gn.linalg.large_gram import LARGEST_DENSE
+from sklearn_gn.linalg.factors import LARGEST_DENSE, eigenpairs, eigenpairs_of_rows
 
 _GRID = np.linspace(-18.0, 18.0, 73)  # logarithms of rho over the mean eigenvalue
 

@@ -54,25 +54,20 @@ class Survey(NamedTuple):
 class CheckedRows:
     """Chunks ``(X, targets, weight)`` in the user's units, checked as they are read.
 
-    Chunks without weight are left out. The ``words`` are those of
-    :func:`sklearn_gn.data.chunks.checked_chunk`.
+    Targets have the shape (m, n_targets). Chunks without weight are left out. The
+    ``labels`` are what :func:`sklearn_gn.data.chunks.checked_chunk` needs of classes.
     """
 
-    def __init__(self, chunks, **words):
-        self.chunks, self._check = chunks, partial(checked_chunk, **words)
-
-    @classmethod
-    def of_targets(cls, chunks, n_features, n_targets):
-        """Return rows with targets of shape (m, n_targets), in float64."""
-        return cls(chunks, n_features=n_features, n_targets=n_targets)
+    def __init__(self, chunks, n_features, n_targets=1, **labels):
+        self.chunks, words = chunks, {"n_features": n_features, "n_targets": n_targets}
+        self._check = partial(checked_chunk, **words, **labels)
 
     @classmethod
     def of_classes(cls, chunks, classifier):
         """Return rows with class numbers, and weights times class weights."""
         classes, of_class = classifier.classes_, classifier.class_weight or {}
         factors = np.array([of_class.get(label, 1.0) for label in classes])
-        n_features = classifier.n_features_in_
-        return cls(chunks, n_features=n_features, classes=classes, factors=factors)
+        return cls(chunks, classifier.n_features_in_, classes=classes, factors=factors)
 
     def __iter__(self):
         """Yield the chunks, from the first one on."""

@@ -1,9 +1,9 @@
-"""Factorisations of dense matrices: the one place that calls LAPACK.
+"""Factorisations of dense matrices, and how large these may be.
 
-A positive definite matrix has a :class:`Factor`, which solves systems and gives the
-determinant, the inverse, and what error bars take of it. Beside it stand the eigenpairs
-of symmetric matrices, triangular factors, least squares by orthogonal transformations,
-and singular values.
+This is the one place that calls LAPACK. A positive definite matrix has a
+:class:`Factor`, which solves systems and gives the determinant, the inverse, and what
+error bars take of it. Beside it stand the eigenpairs of symmetric matrices, triangular
+factors, least squares by orthogonal transformations, and singular values.
 
 All of it takes arrays of NumPy or of JAX, inside compiled functions too, and stacks of
 matrices where the names say so. A matrix without a factor gives NaN instead of an
@@ -22,6 +22,7 @@ from sklearn_gn.arrays.threads import in_threads
 # Multiply-adds above which the Gram matrix (twice as fast, a matrix product) replaces
 # the QR factorisation of a design.
 QR_LIMIT = 5e8
+LARGEST_DENSE = 2000  # parameters, or numbers that the rows give: no larger matrix
 _PANEL = 256  # columns of a large matrix that are factored at a time
 _OF_LAPACK = "gtsv", "lauum", "potrf", "potrs", "trtri", "trtrs"
 _OF_BLAS = "trmm", "trsm"
@@ -214,6 +215,29 @@ def _invert_lower(root):
     root[half:, :half] = routines["trmm"](1.0, bottom, product, lower=1, overwrite_b=1)
 
 
+# --- how large a matrix may be -------------------------------------------------------
+
+
+def affordable(n_rows, size):
+    """Whether the evidence of a squared loss takes no longer than minutes."""
+    dense = size <= LARGEST_DENSE and work_of(n_rows, size) <= 3e10
+    return dense or n_rows * size <= 2e8  # of a matrix that is not formed
+
+
+def work_of(n_rows, size):
+    """Work of a step with a dense matrix, in products of its entries."""
+    return (n_rows + 2 * size) * size**2
+
+
+def is_formed(n_numbers, size):
+    """Whether the matrix of a squared loss is formed, or products with it.
+
+    ``n_numbers`` is rows times targets. Products of few rows are cheaper where there
+    are more than three times as many parameters, and as exact.
+    """
+    return size <= min(LARGEST_DENSE, 3 * n_numbers)
+
+
 # --- other factors -------------------------------------------------------------------
 
 
@@ -284,13 +308,9 @@ def solve_semidefinite(matrix, right):
     return vectors @ (inverse[:, None] * (vectors.T @ right))
 
 
-def orthogonal_factors(matrix, complete=False):
-    """Return orthonormal columns Q and the triangle R with ``Q R`` the matrix.
-
-    ``complete`` adds columns to Q until they are a basis.
-    """
-    mode = "complete" if complete else "reduced"
-    return namespace(matrix).linalg.qr(matrix, mode=mode)
+def orthogonal_factors(matrix):
+    """Return orthonormal columns Q and the triangle R with ``Q R`` the matrix."""
+    return namespace(matrix).linalg.qr(matrix)
 
 
 def upper_factor(*parts):

@@ -21,28 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.arrays.trees import Record
-
-LARGEST_DENSE = 2000  # parameters, or numbers that the rows give: no larger matrix
-
-
-def affordable(n_rows, size):
-    """Whether the evidence of a squared loss takes no longer than minutes."""
-    dense = size <= LARGEST_DENSE and work_of(n_rows, size) <= 3e10
-    return dense or n_rows * size <= 2e8  # of a matrix that is not formed
-
-
-def work_of(n_rows, size):
-    """Work of a step with a dense matrix, in products of its entries."""
-    return (n_rows + 2 * size) * size**2
-
-
-def is_formed(n_numbers, size):
-    """Whether the matrix of a squared loss is formed, or products with it.
-
-    ``n_numbers`` is rows times targets. Products of few rows are cheaper where there
-    are more than three times as many parameters, and as exact.
-    """
-    return size <= min(LARGEST_DENSE, 3 * n_numbers)
+from sklearn_gn.linalg import factors
 
 
 class LayerRows(NamedTuple):
@@ -63,7 +42,7 @@ class RowBlock(NamedTuple):
 class LargeGram(Record):
     """The matrix J^T W J of a network, as products.
 
-    It is made of all rows, as blocks of :func:`row_slices`; ``factor`` (P, r) is that
+    It is made of all rows, in blocks; ``factor`` (P, r) is that
     of the low-rank approximation, once it is there.
     """
 
@@ -163,10 +142,4 @@ class LargeGram(Record):
     @property
     def has_few_rows(self):
         """Whether a matrix of all rows is small."""
-        return self.n_rows * self.n_values <= LARGEST_DENSE
-
-
-def row_slices(n_rows, size=256):
-    """Yield the rows of each block."""
-    for start in range(0, n_rows, size):
-        yield slice(start, start + size)
+        return self.n_rows * self.n_values <= factors.LARGEST_DENSE

@@ -16,8 +16,6 @@ from sklearn_gn.linalg.factors import (
     QR_LIMIT,
     eigenpairs,
     singular_triplets,
-    singular_values,
-    spectrum,
     upper_factor,
 )
 
@@ -99,16 +97,3 @@ def triangular_factor(design, rows):
         rows,
     )
     return own if n_devices() == 1 else joined(all_rows(own))
-
-
-def gram_spectrum(design, rows):
-    """Eigenvalues of ``design^T design`` (p,), descending.
-
-    ``design`` maps rows to a matrix of p columns. They come from its singular values
-    where a QR factorisation is affordable, which keep twice the digits of small ones.
-    """
-    m = jax.tree.leaves(rows)[0].shape[0]
-    p = jax.eval_shape(design, rows).shape[1]
-    if m * p * p > QR_LIMIT:
-        return spectrum(gram(design, rows))
-    return singular_values(triangular_factor(design, rows)) ** 2

@@ -25,7 +25,7 @@ def _transformation(method):
 
 
 @cache
-def zoom_line_search(max_steps):
+def zoom_line_search(max_steps=20):
     """The line search for the strong Wolfe conditions, from step size 1."""
     import optax
 
@@ -72,11 +72,11 @@ def line_search_step(
 
 
 @cache
-def lbfgs(line_search_steps=20):
+def lbfgs():
     """Return L-BFGS with a line search for the strong Wolfe conditions."""
     import optax
 
-    return optax.lbfgs(linesearch=zoom_line_search(line_search_steps))
+    return optax.lbfgs(linesearch=zoom_line_search())
 
 
 def value_and_gradient(objective, parameters, memory):
@@ -98,7 +98,7 @@ class Broyden(NamedTuple):
 
 
 @cache
-def ssbroyden(line_search_steps=20):
+def ssbroyden():
     """Return SSBroyden with a line search, for flat vectors.
 
     It is the self-scaled Broyden method of M. Al-Baali, "Numerical experience with a
@@ -131,7 +131,7 @@ def ssbroyden(line_search_steps=20):
     return optax.chain(
         optax.GradientTransformation(init, update),
         optax.scale(-1.0),
-        zoom_line_search(line_search_steps),
+        zoom_line_search(),
     )
 
 

@@ -9,7 +9,6 @@ step is and what it costs to try one; this loop is the same for all of them.
 from typing import Any, NamedTuple
 
 from sklearn_gn.arrays.libraries import library_of, namespace
-from sklearn_gn.arrays.trees import select
 
 
 def nielsen_shift(shift, gain_ratio):
@@ -60,27 +59,22 @@ class SearchResult(NamedTuple):
     damping: Nielsen  # for the next iteration
     n_trials: Any
 
-    def accepted_or(self, current):
-        """Return the candidate if it was accepted, else ``current``."""
-        return select(self.accepted, self.candidate, current)
 
-
-def search_damping(trial, current, damping, *, fixed=None, max_trials):
+def search_damping(trial, current, damping, *, max_trials):
     """Try steps of increasing damping until one of them lowers the objective.
 
     The search also ends after ``max_trials``, and where the model predicts no
     reduction, since more damping cannot change that. ``trial`` maps a shift and the
     number of trials before this one to ``(candidate, actual, predicted)``: what the
     step leads to, and the actual and predicted reduction of the objective; the number
-    serves steps that are shortened at a shift that is ``fixed``. ``current`` is what
-    there is without a step, of the structure of a candidate. Returns the
-    :class:`SearchResult`.
+    serves steps that are shortened at a fixed shift. ``current`` is what there is
+    without a step, of the structure of a candidate. Returns the :class:`SearchResult`.
     """
     library = library_of(damping)
     xp = library.xp
 
     def attempt(result):
-        shift = result.damping.value if fixed is None else fixed
+        shift = result.damping.value
         candidate, actual, predicted = trial(shift, result.n_trials)
         usable = predicted > 0
         ratio = xp.where(usable, actual / xp.where(usable, predicted, 1), 0)

@@ -27,6 +27,8 @@ class Rows(NamedTuple):
 
     def every(self, k):
         """Return every k-th row, with weights of sum one, and their share of these."""
+        if k == 1:
+            return self, 1.0
         x, y, weight = (array[::k] for array in self)
         share = weight.sum()
         return self._replace(x=x, y=y, weight=weight / share), share
@@ -36,6 +38,12 @@ class RowsToDivide(Rows):
     """Rows in the memory of the host that a fit divides among devices."""
 
     mesh: Any = None  # of the devices
+
+
+class Continued(NamedTuple):
+    """A start that goes on with the best network of those before it."""
+
+    net: Any = None  # None until it begins
 
 
 class Report(NamedTuple):

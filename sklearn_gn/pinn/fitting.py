@@ -16,7 +16,7 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.bayes.laplace import one_or_each
 from sklearn_gn.data.rows import check_fits
-from sklearn_gn.linalg.large_gram import affordable
+from sklearn_gn.linalg.factors import affordable
 from sklearn_gn.networks._base import (
     activation_function,
     checked_network,

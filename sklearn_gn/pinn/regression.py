@@ -14,7 +14,7 @@ import numpy as np
 
 from sklearn_gn.arrays.extremes import MOST_ROWS, noise_deviation
 from sklearn_gn.bayes import evidence_gn, laplace
-from sklearn_gn.bayes.evidence_gn import EvidenceOptions
+from sklearn_gn.bayes.evidence_gn import EvidenceOptions, RegularisedLayers
 from sklearn_gn.bayes.laplace import degrees_of_freedom
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.linalg.jacobian import Parameters
@@ -36,7 +36,7 @@ class RegressionOptions(NamedTuple):
 def init(rows, theta, options):
     """Return the state at some parameters, with penalties of one."""
     alpha = np.ones(options.layers.n_groups)
-    net = options.layers.network(theta, alpha, None, 0 * alpha, -np.inf)
+    net = RegularisedLayers(theta, alpha, None, 0 * alpha, -np.inf, options.layers)
     return evidence_gn.init_at(rows, net, options.evidence)
 
 

@@ -1,17 +1,18 @@
 """SolutionDisplay: the solution of a differential equation."""
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from numbers import Integral
-from typing import Any, Self
+from numbers import Integral, Real
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_gn._typing import Array
 from sklearn_gn.plotting._common import Display, equal_scales, label_once, legend
-from sklearn_gn.plotting._slices import Slice
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -31,41 +32,30 @@ class SolutionDisplay(Display):
     ----------
     ticks : tuple of one or two ndarrays
         Where the values are, along the axes that are shown.
-
     solution : ndarray of shape (n_points,), (n_points, n_outputs) or \
             (n_vertical, n_horizontal)
         Values of the solution; NaN outside the domain. Several outputs are drawn as
         curves only.
-
     error : ndarray of the same shape
         Absolute error or, without reference, the size of the residual, which is one
         number for all outputs.
-
     axis_names : tuple of str
         The axes that are shown, the horizontal one first.
-
     reference : ndarray of the same shape, default=None
         What the solution is compared with.
-
     fixed : dict of floats, default=None
         The other axes, and their values.
-
     output_name : str or tuple of str, default="u"
         What is shown; one name for each column of ``solution``.
-
     equal : bool, default=False
         Whether the axes of an image have the same scale.
-
     name : str, default=None
         Name of the solution.
-
     std : ndarray of the same shape as solution, default=None
         Standard deviations of curves.
-
     observations : tuple (ndarray of shape (m,), ndarray of shape (m, n_outputs)), \
             default=None
         Where curves were observed, and the values; NaN where they were not.
-
     window_ends : ndarray, default=None
         Ends of the windows of time. Beyond the last of them the problem is not solved:
         that part is shaded, and no curve is drawn there.
@@ -75,14 +65,11 @@ class SolutionDisplay(Display):
     lines_ : list of matplotlib Line2D
         Curves of the solution, one for each output, of the reference where there is
         one, and of the error; empty for images.
-
     bands_, points_, windows_ : lists of matplotlib artists
         Bands of two standard deviations and observations, of the outputs that have
         some, and ends of the windows of time in all panels.
-
     images_ : list of matplotlib QuadMesh
         Images of solution, reference (where there is one) and error; empty for curves.
-
     axes_, ax_, figure_ : ndarray of matplotlib Axes, Axes and Figure
         All panels, of shape (2, 1) for curves, or more rows where the outputs have very
         different sizes, of shape (1, 2) or (1, 3) for images; the panel of the
@@ -128,11 +115,9 @@ class SolutionDisplay(Display):
         ax : matplotlib Axes or array of them, default=None
             Axes to divide into panels, or one for each panel. If None, a new figure is
             made.
-
         name : str, default=None
             Name of the solution in the legend or above its image. If None, the stored
             one.
-
         **kwargs : dict
             Passed to ``ax.plot`` for the curve of the solution, or to
             ``ax.pcolormesh`` for the images of solution and reference.
@@ -199,7 +184,8 @@ class SolutionDisplay(Display):
         self.lines_ += references + errors
         if np.any(error > 0):
             below.set_yscale("log", nonpositive="mask")
-        below.set(xlabel=self.axis_names[0], ylabel=self._error_name)
+        of_error = "|Residual|" if reference is None else "|Error|"
+        below.set(xlabel=self.axis_names[0], ylabel=of_error)
         for panel in axes[:, 0]:
             for end in ends[ends < x[-1]]:
                 style = {"color": "0.6", "linewidth": 1, "linestyle": ":", "zorder": 0}
@@ -225,14 +211,15 @@ class SolutionDisplay(Display):
     def _plot_images(self, ax, name, kwargs):
         from matplotlib.colors import LogNorm, Normalize
 
-        fields = [(f"{name} {self.output_name}", self.solution)]
+        fields, of_error = [(f"{name} {self.output_name}", self.solution)], "|Residual|"
         if self.reference is not None:
+            of_error = "|Error|"
             fields.append((f"Reference {self.output_name}", self.reference))
         both = np.stack([values for _, values in fields])
         style = {"norm": Normalize(np.nanmin(both), np.nanmax(both)), **kwargs}
         top = float(np.nanmax(self.error))
         norm = LogNorm(1e-3 * top, top, clip=True) if top > 0 else None
-        error = self._error_name, self.error, {"norm": norm, "cmap": "magma"}
+        error = of_error, self.error, {"norm": norm, "cmap": "magma"}
         images = [*((*field, style) for field in fields), error]
         extent = [np.ptp(values) for values in self.ticks]
         width = 0.6 + 2.6 * extent[0] / extent[1] if self.equal else 3.4
@@ -250,10 +237,6 @@ class SolutionDisplay(Display):
         for panel, image in zip(axes[0, -2:], self.images_[-2:], strict=True):
             panel.figure.colorbar(image, ax=panel)
         return axes
-
-    @property
-    def _error_name(self):
-        return "|Residual|" if self.reference is None else "|Error|"
 
     @classmethod
     def from_estimator(
@@ -279,22 +262,17 @@ class SolutionDisplay(Display):
         ----------
         estimator : PINNSolver
             A fitted solver of a problem.
-
         axes : str or sequence of str, default=None
             The one or two axes to show, the horizontal one first. If None, those that
             are not in ``at``, at most the first two.
-
         at : dict of floats, default=None
             Values of axes that are not shown; the others are in the middle.
-
         output : str, default=None
             Output to show. If None, all of them as curves, and the first as an image.
             One that is determined up to a constant is compared without its mean over
             the points shown.
-
         n_points : int, default=200
             Points along each axis.
-
         ax, name, **kwargs : optional
             See :meth:`plot`.
 
@@ -416,3 +394,107 @@ def _fixed_title(fixed):
         many = f"{axes[0]}, ..., {axes[-1]}"
         words.append(f"{', '.join(axes) if len(axes) < 4 else many} = {value}")
     return ", ".join(words)
+
+
+# --- slices of a domain --------------------------------------------------------------
+
+
+class Slice(NamedTuple):
+    """Points of a grid over one or two axes of a domain."""
+
+    domain: Any
+    shown: tuple  # axes along which the points lie, the horizontal one first
+    fixed: dict  # the other axes and their values
+    numbers: list  # of the outputs that are shown
+    ticks: tuple  # coordinates along the axes shown
+    reference: Any = None  # values of one that is known on this very grid
+
+    @classmethod
+    def of(cls, problem, axes, at, output, n_points):
+        """The slice that a user asks for, on the ticks of a gridded reference."""
+        domain = problem.domain
+        for axis, value in at.items():
+            text = f"at: axis {axis!r} is unknown; the axes are {domain.axes}."
+            if axis in domain.axes:
+                text = f"at: {axis!r} must be a finite number, got {value!r}."
+                if isinstance(value, Real) and math.isfinite(value):
+                    continue
+            raise ValueError(text)
+        if axes is None:
+            free = [axis for axis in domain.axes if axis not in at][:2]
+            shown = sorted(free, key=lambda axis: axis != domain.time)
+        else:
+            shown = [axes] if isinstance(axes, str) else list(axes)
+        if not 1 <= len(set(shown)) == len(shown) <= 2:
+            raise ValueError(f"axes must be one or two different names, got {axes!r}.")
+        for axis in shown:
+            if axis not in domain.axes:
+                text = f"axes={axis!r} is unknown; the axes are {domain.axes}."
+                raise ValueError(text)
+            if axis in at:
+                raise ValueError(f"at: axis {axis!r} is one of those shown.")
+        if output is None:
+            numbers = list(range(len(problem.outputs))) if len(shown) == 1 else [0]
+        elif output in problem.outputs:
+            numbers = [problem.outputs.index(output)]
+        else:
+            raise ValueError(
+                f"output={output!r} is unknown; the outputs are {problem.outputs}."
+            )
+        bounds = dict(zip(domain.axes, domain.bounds, strict=True))
+        middle = {axis: bounds[axis].mean() for axis in domain.axes} | at
+        fixed = {a: float(x) for a, x in middle.items() if a not in shown}
+        if hasattr(problem.exact, "points"):
+            own = _on_its_grid(problem, shown, fixed, numbers, n_points)
+            if own is not None:
+                return own
+        if len(shown) == 1:
+            ticks = (np.linspace(*bounds[shown[0]], n_points),)
+        else:  # centres of cells
+            edges = [np.linspace(*bounds[name], n_points + 1) for name in shown]
+            ticks = tuple((e[1:] + e[:-1]) / 2 for e in edges)
+        return cls(domain, tuple(shown), fixed, numbers, ticks)
+
+    def values(self, function):
+        """Values (..., k) of a function of rows on the grid; NaN outside the domain."""
+        mesh = np.meshgrid(*self.ticks)
+        columns = self.fixed | dict(zip(self.shown, map(np.ravel, mesh), strict=True))
+        names = self.domain.axes
+        X = np.column_stack(np.broadcast_arrays(*(columns[name] for name in names)))
+        inside = self.domain.contains(X)
+        if not inside.any():
+            raise ValueError(f"no point of the slice is in the domain: {self.fixed}.")
+        with warnings.catch_warnings():  # of solvers that were fitted to frames
+            warnings.filterwarnings("ignore", "X does not have valid feature names")
+            found = function(X[inside])
+        values = np.full((len(X), found.shape[1]), np.nan)
+        values[inside] = found
+        return values.reshape(*mesh[0].shape, -1)
+
+
+def _on_its_grid(problem, shown, fixed, numbers, n_points):
+    """The slice of a reference that makes a grid; None if it makes none.
+
+    The grid has at most ``n_points`` of its ticks along an axis, both ends among them.
+    """
+    names = problem.domain.axes
+    columns = [np.unique(c, return_inverse=True) for c in problem.exact.points.T]
+    ticks = {name: c[0] for name, c in zip(names, columns, strict=True)}
+    # Scattered points would fill next to none of the cells.
+    if math.prod(map(len, ticks.values())) > 4 * len(problem.exact.points):
+        return None
+    values = np.full([*map(len, ticks.values()), len(numbers)], np.nan)
+    values[tuple(c[1] for c in columns)] = problem.exact.values[:, numbers]
+    nearest = {a: int(np.argmin(np.abs(ticks[a] - x))) for a, x in fixed.items()}
+    values = values[tuple(nearest.get(name, slice(None)) for name in names)]
+    if shown != [name for name in names if name in shown]:
+        values = values.swapaxes(0, 1)
+    sizes = [len(ticks[name]) for name in shown]
+    even = [np.linspace(0, n - 1, min(n, n_points)).round() for n in sizes]
+    kept = [np.unique(places.astype(int)) for places in even]
+    values = values[np.ix_(*kept)]
+    if len(shown) == 2:  # the horizontal axis runs along the rows
+        values = values.swapaxes(0, 1)
+    fixed = {a: float(ticks[a][i]) for a, i in nearest.items()}
+    on_axes = tuple(ticks[a][i] for a, i in zip(shown, kept, strict=True))
+    return Slice(problem.domain, tuple(shown), fixed, numbers, on_axes, values)

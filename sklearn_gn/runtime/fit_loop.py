@@ -19,7 +19,7 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import largest_size
 from sklearn_gn.findings import compilation, small_steps
-from sklearn_gn.optim.solver import Algorithm
+from sklearn_gn.optim.solver import Algorithm, Continued
 from sklearn_gn.optim.stop import StopReason, counted, is_interrupt, is_one_of_many
 from sklearn_gn.runtime import checkpoint
 from sklearn_gn.runtime.fingerprint import BUDGETS, digest, signature_of
@@ -35,12 +35,6 @@ LOG_COLUMNS = (
     "gain_ratio",
     "inner_iterations",
 )
-
-
-class Continued(NamedTuple):
-    """A start that goes on with the best network of those before it."""
-
-    net: Any = None  # None until it begins
 
 
 class BestNetwork(NamedTuple):

@@ -19,7 +19,6 @@ from sklearn_gn.optim.globalisation import Nielsen
 from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.shallow_relu import sggn
 from sklearn_gn.shallow_relu.network import (
-    heaviside,
     output_weights,
     preactivations,
     rescale,
@@ -115,7 +114,7 @@ def kfra_update(net, memory, rows, options):
     z = preactivations(net.hyperplanes, rows.x)
     ones = jnp.ones_like(z[:, :1])
     y = jnp.concatenate([ones, rows.x], axis=1)
-    h = heaviside(z)
+    h = (z > 0).astype(z.dtype)
     weighted = rows.weight[:, None]
     a_hidden = y.T @ (weighted * y)
     b_hidden = (h.T @ (weighted * h)) * (net.coef @ net.coef.T)

@@ -93,8 +93,10 @@ def prepare(rows, options):
     """Return the rows and a sample of them: all rows unless there are many."""
     mesh = getattr(rows, "mesh", None)
     few = draw_sample(rows, options) if options.relocations > 0 else rows
-    sample = on_devices(few, mesh)
-    return Data(sample if few is rows else on_devices(rows, mesh), sample)
+    if mesh is None:
+        return Data(rows, few)
+    sample = Rows(*put_rows(few, mesh))
+    return Data(sample if few is rows else Rows(*put_rows(rows, mesh)), sample)
 
 
 def init(data, nets, options, *, method):
@@ -138,8 +140,6 @@ def step(data, state, options, *, method):
     # 1. All starts descend, or neurons of all are relocated where that is better.
     if relocates:
         result, n_steps = relocate(rows, state, options, method)
-        found = numbers_of(result)
-        better, settled = found.loss < state.losses, True  # False for NaN
         state = state._replace(round=state.round + 1)
     else:
         # Before and between the rounds, the rounds' own tolerance saves time.
@@ -152,7 +152,10 @@ def step(data, state, options, *, method):
         result, n_steps = descend_all(
             nets, memory, rows, options, *given, update=method.update
         )
-        found = numbers_of(result)
+    found = jax.tree.map(np.asarray, result._replace(net=(), memory=()))
+    if relocates:
+        better, settled = found.loss < state.losses, True  # False for NaN
+    else:
         settled = not np.any(found.decrease > tol * found.loss)
         better = np.ones(len(state.losses), bool)
     state = state._replace(
@@ -206,11 +209,6 @@ def step(data, state, options, *, method):
     )
 
 
-def numbers_of(result):
-    """Return what an iteration reports of all starts, as NumPy's."""
-    return jax.tree.map(np.asarray, result._replace(net=(), memory=()))
-
-
 def choose(better, new, old):
     """Return the new arrays of the starts where they are better, else the old ones."""
 
@@ -255,15 +253,6 @@ def descend_again(nets, rows, options, n_steps, method):
     memory = start_all(nets, rows, start=method.start)
     given = np.int32(n_steps), np.asarray(ROUND_TOL, rows.x.dtype)
     return descend_all(nets, memory, rows, options, *given, update=method.update)
-
-
-def on_devices(rows, mesh):
-    """The rows, with a share on each device of a mesh, padded by weights of zero."""
-    if mesh is None:
-        return rows
-    n = len(rows.x)
-    n += -n % mesh.size
-    return Rows(*put_rows([backend.pad_rows(np.asarray(a), n) for a in rows], mesh))
 
 
 def draw_sample(rows, options):
@@ -488,7 +477,8 @@ def select_size(rows, options, first, path, is_late):
     twice the best size so far, then one by one. ``first`` are hyperplanes to start
     from, or None.
     """
-    rows, q = on_devices(rows, getattr(rows, "mesh", None)), rows.y.shape[1]
+    q, mesh = rows.y.shape[1], getattr(rows, "mesh", None)
+    rows = rows if mesh is None else Rows(*put_rows(rows, mesh))
     first = np.zeros((0, 1 + rows.x.shape[1])) if first is None else first
     most, draws = max(32, len(first)), count()
     nets = initial_networks(first[None], most - len(first), q, rows.x.dtype)

@@ -10,14 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
-    MultiOutputMixin,
-    RegressorMixin,
     TransformerMixin,
     _fit_context,
 )
@@ -27,9 +25,8 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.arrays import backend, extremes
-from sklearn_gn.base import GaussNewtonEstimator, unchanged_on_failure
+from sklearn_gn.base import GaussNewtonEstimator, NetworkRegressor, unchanged_on_failure
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
-from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.chunks import first_chunk, takes_only_chunks
 from sklearn_gn.data.rows import (
     check_fits,
@@ -41,21 +38,24 @@ from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.shallow_relu import fitted
-from sklearn_gn.shallow_relu.chunks import on_all_rows, reason_against_chunks
 from sklearn_gn.shallow_relu.lines import SEGMENTED
 from sklearn_gn.shallow_relu.network import hidden_features, hyperplanes_to_user
-from sklearn_gn.shallow_relu.problem import ROBUST_GN, exact_problem_of, problem_of
+from sklearn_gn.shallow_relu.problem import (
+    ROBUST_GN,
+    exact_problem_of,
+    on_all_rows,
+    problem_of,
+    reason_against_chunks,
+)
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Solver
 
 _BY_TARGET = "output_coef_", "output_intercept_", "linear_coef_", "noise_std_"
 
 
 class ShallowReLURegressor(
-    PredictionIntervalMixin,
+    NetworkRegressor,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
-    MultiOutputMixin,
-    RegressorMixin,
     GaussNewtonEstimator,
 ):
     r"""Continuous piecewise-linear regression with free breaking hyperplanes.
@@ -400,7 +400,7 @@ class ShallowReLURegressor(
         reason = reason_against_chunks(self, self.n_features_in_)
         if reason is not None:
             raise ValueError(f"fit_chunks never has all rows in memory. {reason}")
-        rows = CheckedRows.of_targets(chunks, self.n_features_in_, y.shape[1])
+        rows = CheckedRows(chunks, self.n_features_in_, y.shape[1])
         found = rows.survey()
         number, weight, X, y, is_complete = found.sample
         check_fits(X, "Give chunks of fewer features.")
@@ -482,51 +482,6 @@ class ShallowReLURegressor(
 
     # -- predictions, from fitted state only ------------------------------------------
 
-    @overload
-    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
-
-    @overload
-    def predict(
-        self, X: ArrayLike, return_std: Literal[True]
-    ) -> tuple[Array, Array]: ...
-
-    def predict(
-        self, X: ArrayLike, return_std: bool = False
-    ) -> Array | tuple[Array, Array]:
-        """Predict the targets.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        return_std : bool, default=False
-            Whether to return standard deviations too.
-
-        Returns
-        -------
-        y : ndarray of shape (n_samples,) or (n_samples, n_targets)
-            Predicted values.
-        y_std : ndarray of the same shape
-            Standard errors of the predicted means by the delta method, with the
-            breaking hyperplanes uncertain too; the noise of a new observation is not
-            included (:meth:`predict_interval` adds it). A weight of two counts as two
-            rows. Only with ``return_std``.
-
-        Warns
-        -----
-        UserWarning
-            If ``return_std`` is set and the weights of the rows sum to no more than the
-            number of parameters: the noise cannot be estimated then.
-        """
-        check_is_fitted(self, "_network")
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        y = self._predicted(X)
-        if not return_std:
-            return y[:, 0] if self._single_target else y
-        std = self._deviation(X)
-        return (y[:, 0], std[:, 0]) if self._single_target else (y, std)
-
     def _predicted(self, X):
         """Predictions of validated rows, of shape (n_samples, n_targets)."""
         net, scaling = self._network
@@ -545,7 +500,7 @@ class ShallowReLURegressor(
             warn_user(
                 f"The weights of the rows sum to {n_rows:.4g}, and the network has "
                 f"{n_parameters} parameters: the noise cannot be estimated, and the "
-                "standard deviations mean nothing. Lower n_neurons.",
+                "standard deviations mean nothing. Lower n_neurons."
             )
         with backend.one_blas_thread():
             std = found.standard_errors(scaling.x(X))

@@ -17,24 +17,32 @@ neighbouring neurons, as at a jump, make it so large that its Cholesky factor kn
 last directions to no digit: a fit of exact data then stops above rounding errors. The
 orthogonal factors of MINPACK's Levenberg-Marquardt method know them, and refine such a
 fit.
+
+Rows that do not fit into memory are fitted to a sample of them first. The last start
+goes on from the best of these fits with sums over all rows; each sum goes through the
+chunks once. Of six iterations on a few rows, after which a fit in memory chooses among
+its starts, little is seen: where the penalties are those of the evidence, a sample
+finds good minima less often than all rows do, and each start is fitted to the end.
 """
 
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from sklearn_gn.bayes import evidence, evidence_gn, huber
-from sklearn_gn.bayes.evidence_gn import NEARLY_EXACT
-from sklearn_gn.bayes.layers import RegularisedLayers
+from sklearn_gn.bayes.evidence_gn import NEARLY_EXACT, RegularisedLayers
 from sklearn_gn.data.rows_source import RowSource, row_blocks
-from sklearn_gn.optim.solver import Algorithm
+from sklearn_gn.optim.solver import Algorithm, Continued
 from sklearn_gn.shallow_relu.network import preactivations
 
 _TRIAL_ITERATIONS = 6  # of every start, and then of the two best; features leave later
 _LONGER_TRIAL = 2  # times as many iterations, where they take a part of the rows
 _LITTLE_NOISE = 1e-10  # variance below which it may be none, and one trial enough
 _REFINED_AFTER = 50  # iterations after which a fit that goes on is refined
+_SAMPLE_ITERATIONS = 200  # most steps of each start on a sample of rows in chunks
+_ON_SAMPLE = 1e6  # more than what criteria of two networks differ by
 _MOST_WORK = 3e9  # numbers of rows times squared number of parameters
 
 
@@ -62,7 +70,7 @@ def init(rows, nets, options):
         return evidence_gn.init_at(rows, *nets, options)
     every = -(-len(rows.x) // evidence_gn.SOME_ROWS)
     n_iterations = _TRIAL_ITERATIONS * min(every, _LONGER_TRIAL)
-    few, share = rows.every(every) if every > 1 else (rows, rows.weight.sum())
+    few, share = rows.every(every)
     few_options = options._replace(n_effective=share * options.n_effective)
     trials = [(evidence_gn.init_at(few, net, few_options), None) for net in nets]
     for n_best in (2, 1):
@@ -169,9 +177,67 @@ def network_of(found, rows):
     )
 
 
+# --- rows that do not fit into memory ------------------------------------------------
+
+
+class SampleState(NamedTuple):
+    """State of a start on the sample, and that of the iteration."""
+
+    net: Any
+    loss: float
+    criterion: float  # any network of all rows is better
+    inner: Any
+
+
+def _on_sample(inner):
+    return SampleState(inner.net, inner.loss, inner.criterion + _ON_SAMPLE, inner)
+
+
+def prepare_sample(rows, options):
+    """Return sample and options of a fit to it, and all rows and their number."""
+    share, few = rows.sample.weight.sum(), rows.sample
+    n_rows = int((few.weight > 0).sum())  # others are padding
+    if options.alpha is not None:  # the fit ends by its loss
+        options = options._replace(
+            tol=max(float(options.tol), evidence_gn.RISE / n_rows)
+        )
+    options = options._replace(n_effective=share * options.n_effective)
+    return few._replace(weight=few.weight / share), options, rows, n_rows
+
+
+def init_on_sample(data, start, options):
+    """Start on the sample; the last start goes on from there to all rows."""
+    sample, of_sample, rows, _ = data
+    if not isinstance(start, Continued):
+        return _on_sample(init(sample, start, of_sample))
+    state = init(rows, (start.net,), options)
+    if options.alpha is not None:
+        return state
+    # The penalties are those of the sample already, and may move at once.
+    value = -state.criterion * options.n_effective
+    return state._replace(iteration=evidence_gn.FIRST_UPDATE, highest=value)
+
+
+def step_from_sample(data, state, options):
+    """Fit the sample to the end, one row of the log, or take a step on all rows."""
+    sample, of_sample, rows, n_rows = data
+    if isinstance(state, SampleState):
+        inner, n_steps, stop = state.inner, 0, None
+        while stop is None and n_steps < _SAMPLE_ITERATIONS:
+            inner, report = step(sample, inner, of_sample)
+            n_steps, stop = n_steps + report.inner_iterations, report.stop
+        state, stop = _on_sample(inner), stop or "max_iter"
+        report = report._replace(stop=stop, inner_iterations=n_steps)
+    else:
+        state, report = step(rows, state, options)
+        n_rows = rows.n_rows
+    return state, report._replace(extra={**(report.extra or {}), "n_rows": n_rows})
+
+
 EVIDENCE_GN = Algorithm("vpgn", init, step, compiled=False)
 ROBUST_GN = huber.robust(
-    EVIDENCE_GN,
-    lambda net, x: net.model.values(net.theta, x),
-    evidence_gn.continued,
+    EVIDENCE_GN, lambda net, x: net.model.values(net.theta, x), evidence_gn.continued
+)
+SAMPLE_FIRST = replace(
+    EVIDENCE_GN, prepare=prepare_sample, init=init_on_sample, step=step_from_sample
 )

@@ -16,16 +16,17 @@ import numpy as np
 from scipy.special import ndtri
 
 from sklearn_gn.bayes import huber
+from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.laplace import (
     degrees_of_freedom,
     noise_ratio,
     one_or_each,
     spectrum,
+    summary_of,
     value_variances,
 )
-from sklearn_gn.bayes.layers import Layers, RegularisedLayers
+from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.bayes.linear_evidence import beats, linear_model
-from sklearn_gn.bayes.summary import summary_of
 from sklearn_gn.data.rows_source import BLOCK_ROWS, RowSource, reduce
 from sklearn_gn.findings import rows_at_ends
 from sklearn_gn.linalg import factors
@@ -232,7 +233,8 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         theta = np.zeros(len(net.theta))
         theta[: linear.coef.size] = linear.coef.ravel()
         alpha, gamma = linear.penalties(len(net.alpha))
-        net = model.network(theta, alpha, linear.beta, gamma, linear.log_evidence)
+        value = linear.log_evidence
+        net = RegularisedLayers(theta, alpha, linear.beta, gamma, value, model)
         known = summary_of(model, net, rows, scaling, options)
     n_parameters = known.n_effective_parameters
     n_chosen = n_parameters + known.n_of_penalties
@@ -247,7 +249,9 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
     shown = network_of(net, rows)
     active = np.any(shown.coef != 0, axis=1)
     slots = np.flatnonzero(active)
-    some = rows if isinstance(rows, RowSource) else model.rows_of_matrix(rows)
+    some = rows
+    if not isinstance(rows, RowSource):
+        some, _ = rows.every(len(rows.x) // model.n_rows_of_matrix(len(rows.x)))
     return _network_attributes(shown, slots, shown.slope, some, scaling) | {
         "active_": active,
         "alpha_method_": "fixed" if given else known.alpha_method,

@@ -361,7 +361,9 @@ def step(data, state, options):
         knots = np.vstack([knots[:1], *_searched(data, knots[0])])
         knots = _descended(data, knots, descend)
     else:
-        knots = _descended(data, knots[:1], _to_the_end)
+        # Converged also where the sum of squares has corners at rows.
+        move = lambda p, *start: through_rows(p, *descend(p, *start))  # noqa: E731
+        knots = _descended(data, knots[:1], move)
     line = fit_at(knots[0], data.rows)
     if phase == Phase.END:  # running sums are not exact enough for little noise
         below = HALF * data.size if data.problems else np.inf
@@ -375,11 +377,6 @@ def step(data, state, options):
     grad_norm = float(np.linalg.norm(gradient(line)))
     accepted = stop is not None or state.loss < before
     return state, Report(state.loss, grad_norm, accepted=accepted, stop=stop)
-
-
-def _to_the_end(problem, knots, rss):
-    """Converge, also where the sum of squares has corners at rows."""
-    return through_rows(problem, *descend(problem, knots, rss))
 
 
 def _descended(data, knots, move):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sklearn_gn.arrays.libraries import namespace
+from sklearn_gn.bayes.laplace import safe_norm
 
 _FAR_HYPERPLANE = 1e8  # largest distance of a hyperplane, in units of the training data
 
@@ -37,11 +38,6 @@ def hidden_features(hyperplanes, x):
     return xp.maximum(preactivations(hyperplanes, x), 0)
 
 
-def heaviside(preactivation):
-    """Derivative of relu, 1 where the argument is positive, in the same dtype."""
-    return (preactivation > 0).astype(preactivation.dtype)
-
-
 def predict(net, x):
     """Network outputs of shape (m, q), those of a linear term included."""
     values = net.intercept[None, :] + hidden_features(net.hyperplanes, x) @ net.coef
@@ -56,9 +52,8 @@ def unit_normals(hyperplanes, fallback):
     """
     xp = namespace((hyperplanes, fallback))
     norm = xp.linalg.norm(hyperplanes[:, 1:], axis=1, keepdims=True)
-    usable = (norm > xp.finfo(hyperplanes.dtype).tiny) & xp.isfinite(hyperplanes).all(
-        axis=1, keepdims=True
-    )
+    finite = xp.isfinite(hyperplanes).all(axis=1, keepdims=True)
+    usable = (norm > xp.finfo(norm.dtype).tiny) & finite
     return xp.where(usable, hyperplanes / xp.where(usable, norm, 1), fallback)
 
 
@@ -113,7 +108,8 @@ def weighted_tangent(hyperplanes, rows, alive=None):
         z = xp.where(alive[None, :], z, -1)
     ones, root = xp.ones_like(z[:, :1]), xp.sqrt(rows.weight)[:, None]
     y = xp.concatenate([ones, rows.x], axis=1)
-    hidden = heaviside(z)[:, :, None] * y[:, None, :]
+    slopes = (z > 0).astype(z.dtype)
+    hidden = slopes[:, :, None] * y[:, None, :]
     features = xp.concatenate([ones, xp.maximum(z, 0)], axis=1)
     return root * features, root * hidden.reshape(rows.x.shape[0], -1)
 
@@ -183,7 +179,7 @@ def hyperplanes_to_scaled(units, hyperplanes):
         terms = np.ldexp(np.c_[b, w * c], np.c_[eb, ew + ec] - largest)
     bound = np.finfo(float).max / (1 + terms.shape[1])
     bias = np.sum(np.clip(terms, -bound, bound), axis=1, keepdims=True)
-    rows = np.concatenate([bias, normal], axis=1) / row_norms(normal)
+    rows = np.concatenate([bias, normal], axis=1) / safe_norm(normal, 1)[:, None]
     rows[:, 0] = np.clip(rows[:, 0], -_FAR_HYPERPLANE, _FAR_HYPERPLANE)
     return rows
 
@@ -194,13 +190,6 @@ def hyperplanes_to_user(units, hyperplanes):
     unit = units.x_scale.min()
     normal = hyperplanes[:, 1:] * (unit / units.x_scale)
     bias = hyperplanes[:, 0] * unit - normal @ units.x_center
-    norm = row_norms(normal)
-    rows = np.concatenate([bias[:, None], normal], axis=1) / norm
-    return rows, norm[:, 0] / unit
-
-
-def row_norms(normal):
-    """Return Euclidean norms of rows, of shape (n, 1), without under- or overflow."""
-    largest = np.max(np.abs(normal), axis=1, keepdims=True)
-    largest = np.where(largest > 0, largest, 1.0)
-    return largest * np.linalg.norm(normal / largest, axis=1, keepdims=True)
+    norm = safe_norm(normal, 1)
+    rows = np.concatenate([bias[:, None], normal], axis=1) / norm[:, None]
+    return rows, norm / unit

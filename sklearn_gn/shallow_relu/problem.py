@@ -15,20 +15,20 @@ from sklearn.utils import check_random_state
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.bayes import huber
-from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
+from sklearn_gn.bayes.device_rows import warn_of_cpu
 from sklearn_gn.bayes.evidence import named_penalties
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
-from sklearn_gn.bayes.layers import Layers
-from sklearn_gn.bayes.start import first_network
+from sklearn_gn.bayes.layers import Layers, first_network
 from sklearn_gn.data.rows import canonical_rows, shares, validation_split
-from sklearn_gn.data.rows_source import BLOCK_ROWS
+from sklearn_gn.data.rows_source import BLOCK_ROWS, RowSource
 from sklearn_gn.data.units import Units
-from sklearn_gn.optim.solver import Rows, RowsToDivide
+from sklearn_gn.optim.solver import Continued, Rows, RowsToDivide
 from sklearn_gn.segmented.problem import deviance_shift
 from sklearn_gn.shallow_relu import lines
 from sklearn_gn.shallow_relu.evidence_gn import (
     EVIDENCE_GN,
     ROBUST_GN,
+    SAMPLE_FIRST,
     RegularisedNetwork,
 )
 from sklearn_gn.shallow_relu.lines import SEGMENTED, SizePath
@@ -149,6 +149,49 @@ def algorithm_of(estimator, n_features):
     from sklearn_gn.shallow_relu.dense import ALGORITHMS
 
     return solver.algorithm(ALGORITHMS)
+
+
+# --- rows in chunks ------------------------------------------------------------------
+
+
+def reason_against_chunks(estimator, n_features):
+    """Return what needs all rows at once and what to do, or None."""
+    solver = type(estimator._solver_object())
+    if estimator.loss != "squared_error":
+        return (
+            f"loss={estimator.loss!r} ranks the residuals of all rows. Set "
+            "loss='squared_error'."
+        )
+    if n_features == 1 and not isinstance(estimator.alpha, dict):
+        return (
+            "With one feature, the search for breakpoints sorts all rows. "
+            "SegmentedRegressor.fit_chunks finds breakpoints of rows in chunks."
+        )
+    if solver is not JointGN:
+        return f"solver={estimator.solver!r} keeps all rows. Set solver='vpgn'."
+    if algorithm_of(estimator, n_features) is not EVIDENCE_GN:
+        return (
+            f"With alpha={estimator.alpha!r} and n_neurons={estimator.n_neurons!r}, "
+            "the global search keeps all rows. Set alpha='auto'."
+        )
+    return None
+
+
+def on_all_rows(problem, chunks, found):
+    """Return the problem of all rows, from that of their sample."""
+    share = found.sample.weight.sum() / found.total
+    sample = problem.rows._replace(weight=share * problem.rows.weight)
+    n_observations = max(found.total, found.n_rows)
+    return problem._replace(
+        solver=SAMPLE_FIRST,
+        rows=RowSource(chunks, problem.scaling, found, sample),
+        options=problem.options._replace(
+            n_effective=min(float(n_observations), MOST_ROWS)
+        ),
+        starts=[*((start,) for start in problem.starts[0]), Continued()],
+        n_effective=found.total,
+        n_observations=n_observations,
+    )
 
 
 # --- hyperplanes to start from -------------------------------------------------------
@@ -276,7 +319,7 @@ def _by_evidence(estimator, problem, rng):
         seed=seed,
         alpha=alpha,
     )
-    rows = rows_for(estimator.device, rows, model)
+    rows = model.rows_on(estimator.device, rows)
     return problem._replace(rows=rows, starts=[tuple(starts)], options=options)
 
 

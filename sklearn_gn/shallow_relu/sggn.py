@@ -229,25 +229,20 @@ def sggn_update(net, memory, rows, options):
 
 def reduced_model(net, rows, options):
     """Return the quadratic model of the loss in the hidden layer, c optimal."""
-    p, layer, q = _sizes(net)
+    (n, q), layer = net.coef.shape, net.hyperplanes.size
     active = active_set(net, options.active_tol)
     coef = jnp.where(active[:, None], net.coef, 0)
     # (n (1 + d), q): the coefficient of the neuron of every hidden parameter.
     scale = jnp.repeat(coef, net.hyperplanes.shape[1], axis=0)
-    cost = n_devices() * rows.x.shape[0] * (p + layer + q) ** 2
+    cost = n_devices() * rows.x.shape[0] * (1 + n + layer + q) ** 2
     model = _model_by_factor if cost <= factors.QR_LIMIT else _model_by_gram
     return leading(*model(net, rows, options, scale), options)
 
 
-def _sizes(net):
-    """Numbers of output parameters a target, of hidden parameters and of targets."""
-    n, q = net.coef.shape
-    return 1 + n, n * net.hyperplanes.shape[1], q
-
-
 def _model_by_factor(net, rows, options, scale):
     """By QR, which projects the output layer out, and an SVD."""
-    p, layer, q = _sizes(net)
+    (n, q), layer = net.coef.shape, net.hyperplanes.size
+    p = 1 + n
     r = triangular_factor(
         lambda block: jnp.concatenate(joint_design(net, block), axis=1), rows
     )
@@ -268,7 +263,7 @@ def _model_by_factor(net, rows, options, scale):
 
 def _model_by_gram(net, rows, options, scale):
     """By the Gram matrix, a fifth of the work, where there are many rows."""
-    p, _, _ = _sizes(net)
+    p = 1 + len(net.coef)
 
     def sums(block):
         mass_columns, columns, error = joint_design(net, block)
@@ -322,7 +317,7 @@ def damped_step(net, memory, rows, options, model, moved, unit=1):
     found = search_damping(trial, net, memory, max_trials=MAX_TRIALS)
     given = options.damping
     return Update(
-        net=found.accepted_or(net),
+        net=select(found.accepted, found.candidate, net),
         memory=found.damping,
         decrease=jnp.where(found.accepted, found.actual, 0),
         grad_norm=jnp.linalg.norm(model.slopes),

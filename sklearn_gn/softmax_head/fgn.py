@@ -25,12 +25,12 @@ from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
 from sklearn_gn.arrays.parts import all_rows, own_rows, total
 from sklearn_gn.linalg.factors import spectrum
-from sklearn_gn.optim.fgn import solve_rows
 from sklearn_gn.optim.multinomial import (
     all_classes,
     is_true_class,
     margins,
     root_curvature,
+    solve_rows,
     to_columns,
 )
 from sklearn_gn.softmax_head.head import AffineHead, values

@@ -32,25 +32,24 @@ from sklearn_gn.bayes import (
     laplace,
     stacking,
 )
-from sklearn_gn.bayes.gaussian_process import Kernel
-from sklearn_gn.bayes.laplace import left_out_rows
-from sklearn_gn.bayes.layers import Layers, RegularisedLayers, log_odds
+from sklearn_gn.bayes.evidence_gn import RegularisedLayers
+from sklearn_gn.bayes.gaussian_process import GaussianProcess, Kernel
+from sklearn_gn.bayes.laplace import Summary, left_out_rows
+from sklearn_gn.bayes.layers import Layers, log_odds
 from sklearn_gn.bayes.linear_evidence import linear_model
-from sklearn_gn.bayes.summary import Summary, penalties_by_name, summary_of
 from sklearn_gn.data.units import Units
-from sklearn_gn.linalg.large_gram import work_of
+from sklearn_gn.linalg.factors import work_of
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import (
     Member,
-    is_process,
     left_out_errors,
     left_out_values,
     mean_values,
     networks_of,
     shares,
 )
-from sklearn_gn.varpro.wide_members import left_out_part, objective
+from sklearn_gn.varpro.wide_members import left_out_part
 
 _FIRST_ROWS = 200  # of the search for a kernel, which ends with three times as many
 
@@ -77,8 +76,10 @@ def set_fitted(estimator, run, rows, options, factors):
     members = list(members)
     for number, one in enumerate(members):
         if one.known is None:  # its penalties were not chosen
-            penalties = penalties_by_name(one.model, one.net.alpha / n)
-            known = Summary(penalties, objective(one, rows, n))
+            (theta, alpha, *_), model = one.net, one.model
+            squares = evidence.weighted_squares(theta, model.groups(), alpha)
+            loss = (model.error(theta, rows) + squares / n) / 2
+            known = Summary(laplace.penalties_by_name(model, alpha / n), loss)
             members[number] = one._replace(known=known)
     # 2. The penalties and the evidence, of networks by the evidence if there are some.
     networks = [member.known for member in members[: len(small or wide)]]
@@ -167,7 +168,7 @@ def _set_output_layer(estimator, members, share, scaling):
     layers = [
         own * member.model.split(member.net.theta)[0]
         for member, own in zip(members, share, strict=True)
-        if not is_process(member)
+        if not isinstance(member.model, GaussianProcess)
     ]
     coef = np.concatenate([output[1 + d :] for output in layers[:n_networks]])
     if not model.activations:  # the features are the inputs
@@ -187,7 +188,7 @@ def with_summaries(members, rows, options):
 
     def with_summary(member):
         given = member.model, member.net, rows, options.scaling, options.evidence
-        return member._replace(known=summary_of(*given))
+        return member._replace(known=laplace.summary_of(*given))
 
     sizes = [len(member.net.theta) for member in members]
     work = work_of(len(rows.x), max(sizes, default=0))
@@ -234,8 +235,9 @@ def of_regression(members, rows, options, is_open):
         d, k = members[0].model.sizes[0], rows.y.shape[1]
         model = Layers((d,), (), k, "squared", tuple(range(d)))
         alpha, gamma = linear.penalties(model.n_groups)
-        given = linear.coef.ravel(), alpha, linear.beta, gamma, linear.log_evidence
-        line = with_summaries((Member(model.network(*given)),), rows, options)
+        theta, value = linear.coef.ravel(), linear.log_evidence
+        net = RegularisedLayers(theta, alpha, linear.beta, gamma, value, model)
+        line = with_summaries((Member(net),), rows, options)
     everyone, kinds, log_p = (*members, *line), [], []
     for kind in dict.fromkeys(member.model.activations for member in everyone):
         own = [m for m in everyone if m.model.activations == kind]
@@ -343,7 +345,8 @@ def of_classes(small, wide, lacking, rows, n_effective):
     output = np.zeros((model.n_linear, model.n_values))
     output[0] = log_odds(counts, model.n_values)
     alpha, gamma = np.full(model.n_groups, evidence.LARGEST), np.zeros(model.n_groups)
-    net = model.network(model.join(output, []), alpha, 1.0, gamma, math.nan)
+    theta = model.join(output, [])
+    net = RegularisedLayers(theta, alpha, 1.0, gamma, math.nan, model)
     kinds = [(Member(net),), *(kind for kind in (small, wide) if kind)]
     constant, *others = with_shares(kinds, share)
     return (*others, constant) if share[0] > 0 else tuple(others)
@@ -417,7 +420,7 @@ class FittedMember:
         self._single_target = getattr(estimator, "_single_target", False)
         self._classes = getattr(estimator, "classes_", None)
         layers, self.activations_ = [], ()
-        if is_process(member):
+        if isinstance(model, GaussianProcess):
             with np.errstate(divide="ignore"):
                 self.length_scales_ = scaling.x_scale / np.sqrt(model.kernel.rho)
         else:

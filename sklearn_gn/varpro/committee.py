@@ -40,28 +40,17 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes import evidence, evidence_gn, huber
-from sklearn_gn.bayes.device_rows import rows_for, warn_of_cpu
+from sklearn_gn.bayes.device_rows import warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions, EvidenceState
 from sklearn_gn.bayes.laplace import left_out_rows
-from sklearn_gn.bayes.layers import Layers
-from sklearn_gn.bayes.start import first_network
+from sklearn_gn.bayes.layers import Layers, first_network
 from sklearn_gn.data.units import Units
-from sklearn_gn.linalg.large_gram import (
-    LARGEST_DENSE,
-    affordable,
-    is_formed,
-    work_of,
-)
+from sklearn_gn.linalg.factors import LARGEST_DENSE, affordable, is_formed, work_of
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.varpro import wide_members
 from sklearn_gn.varpro.candidates import set_fitted
-from sklearn_gn.varpro.members import (
-    Member,
-    in_units,
-    mean_values,
-    networks_of,
-)
+from sklearn_gn.varpro.members import Member, in_units, mean_values, networks_of
 from sklearn_gn.varpro.wide_members import N_PARTS, WideState
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
@@ -127,32 +116,23 @@ def plan(estimator, X, y, weight):
         sizes = checked_sizes("hidden_layer_sizes", sizes)
         names = names if isinstance(names, str) else (*names,)
         checked_network(MLP(sizes, "tanh" if by_turns else names))
-    kinds = [
-        Layers(
-            (n_features, *sizes),
-            (name,) * len(sizes) if isinstance(name, str) else name,
-            n_values,
-            loss,
-            tuple(range(n_features)),
-        )
-        for name in (ACTIVATIONS if by_turns else (names,))
-    ]
+    kinds, features = [], tuple(range(n_features))
+    for name in ACTIVATIONS if by_turns else (names,):
+        own = (name,) * len(sizes) if isinstance(name, str) else name
+        kinds.append(Layers((n_features, *sizes), own, n_values, loss, features))
     first, of_classes = kinds[0], default and not squared
     if estimator.warm_start and hasattr(estimator, "_fitted"):
         before, members, _ = estimator._fitted
         members = networks_of(members) if before is None else ()
         models = [member.model.with_all_features() for member in members]
-        asked = [
-            first._replace(
-                sizes=(n_features, *model.sizes[1:]) if default else first.sizes,
-                activations=model.activations
-                if by_turns
-                else first.activations[:1] * len(model.activations)
-                if default
-                else first.activations,
-            )
-            for model in models
-        ]
+        asked = []
+        for model in models:
+            sizes, own = first.sizes, first.activations
+            if default:
+                sizes = (n_features, *model.sizes[1:])
+                own = own[:1] * len(model.activations)
+            own = model.activations if by_turns else own
+            asked.append(first._replace(sizes=sizes, activations=own))
         n_wide = sum(of_classes and model.sizes[1:] == (_WIDTH,) for model in models)
         n = len(models) - n_wide or n_wide
         if not models or asked != models or n_init not in ("auto", n):
@@ -209,31 +189,7 @@ class CommitteeOptions(NamedTuple):
 
 def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
     """Fit the committee of a :class:`Plan` and set the fitted attributes."""
-    rows, options = _problem(estimator, plan, X, y, weight, n_effective, rng)
-    seeds = rng.randint(np.iinfo(np.int32).max, size=len(plan.models))
-    if estimator.warm_start and hasattr(estimator, "_fitted"):
-        _, members, former = estimator._fitted
-        starts = [in_units(m, former, options.scaling) for m in networks_of(members)]
-    else:
-        n = options.evidence.n_effective
-        features = Units.varying(rows.x)
-        models = [model._replace(features=features) for model in plan.models]
-        rngs = map(np.random.RandomState, seeds)
-        pairs = zip(models, rngs, strict=True)
-        starts = [Member(first_network(model, rows, n, rng)) for model, rng in pairs]
-    estimator._run_from(
-        [tuple(starts)],
-        ROBUST_COMMITTEE if options.robust else COMMITTEE,
-        (rows, options),
-        (None, options.scaling),
-        mean_values,
-        lambda run: set_fitted(estimator, run, rows, options, factors),
-        **words,
-    )
-
-
-def _problem(estimator, plan, X, y, weight, n_effective, rng):
-    """The rows in the units of the fit, and the :class:`CommitteeOptions`."""
+    # 1. The rows in the units of the fit.
     for name, values in () if estimator.scale else (("X", X), ("y", y)):
         largest = float(np.max(np.abs(values)))
         if largest > np.sqrt(np.finfo(np.float64).max / values.size):
@@ -244,7 +200,8 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     scaling = estimator._units(X, y, weight, each_target=True)
     rows = Rows(scaling.x(X), scaling.y(y), weight)
     warm = estimator.warm_start and hasattr(estimator, "_fitted")
-    alpha, model = estimator.alpha, plan.models[0]  # given penalties of the groups
+    # 2. Penalties that are given, and the settings of both kinds of members.
+    alpha, model = estimator.alpha, plan.models[0]
     is_dict = isinstance(alpha, dict)
     if isinstance(alpha, Real):
         # Less than a rounding is lost.
@@ -256,7 +213,7 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
         alpha = evidence.named_penalties(alpha, lengths)
     else:
         alpha = None
-    options = EvidenceOptions(
+    of_evidence = EvidenceOptions(
         n_effective=min(max(n_effective, len(X)), MOST_ROWS),
         damping=None if estimator.damping is None else float(estimator.damping),
         rank=estimator.rank,
@@ -266,11 +223,12 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     )
     wide = None
     if plan.n_evidence:
-        rows = rows_for(estimator.device, rows, model)
+        rows = model.rows_on(estimator.device, rows)
     if plan.n_evidence < len(plan.models):
         warn_of_cpu(estimator.device, "wide members by mini-batches")
         # A dict has no penalties of wide members beside small ones.
-        wide = options._replace(alpha=None) if plan.n_evidence and is_dict else options
+        both = plan.n_evidence and is_dict
+        wide = of_evidence._replace(alpha=None) if both else of_evidence
         if warm and wide.damping is None:  # that of the last epochs
             wide = wide._replace(damping=1.0)
     robust = estimator._solver_object().loss == "huber"
@@ -279,18 +237,37 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
     is_open &= all(isinstance(value, str) for value in given)  # which is "auto"
     # The validation loss does not change while a size is tried.
     adds = given[2] == "auto" and not (warm or estimator.early_stopping or robust)
-    deepens = adds and is_open
-    is_open &= estimator.activation == "auto"
-    return rows, CommitteeOptions(
-        evidence=options,
+    options = CommitteeOptions(
+        evidence=of_evidence,
         wide=wide,
         n_evidence=plan.n_evidence,
         robust=robust,
         adds=adds,
-        deepens=deepens,
-        is_open=is_open,
+        deepens=adds and is_open,
+        is_open=is_open and estimator.activation == "auto",
         scaling=scaling,
-        seed=options.seed,
+        seed=of_evidence.seed,
+    )
+    # 3. The networks to start from.
+    seeds = rng.randint(np.iinfo(np.int32).max, size=len(plan.models))
+    if warm:
+        _, members, former = estimator._fitted
+        starts = [in_units(m, former, scaling) for m in networks_of(members)]
+    else:
+        features, n = Units.varying(rows.x), of_evidence.n_effective
+        models = [model._replace(features=features) for model in plan.models]
+        rngs = map(np.random.RandomState, seeds)
+        pairs = zip(models, rngs, strict=True)
+        starts = [Member(first_network(model, rows, n, rng)) for model, rng in pairs]
+    # 4. The loop.
+    estimator._run_from(
+        [tuple(starts)],
+        ROBUST_COMMITTEE if robust else COMMITTEE,
+        (rows, options),
+        (None, scaling),
+        mean_values,
+        lambda run: set_fitted(estimator, run, rows, options, factors),
+        **words,
     )
 
 
@@ -354,9 +331,7 @@ def step(rows, state, options):
     reports, shown = (report, of_wide), report or of_wide
     runs_on = any(r is not None and r.stop is None for r in reports)
     state = state._replace(
-        loss=shown.loss,
-        criterion=state.criterion - 1,
-        reports=reports,
+        loss=shown.loss, criterion=state.criterion - 1, reports=reports
     )
     return state, shown._replace(stop=None if runs_on else shown.stop)
 
@@ -370,7 +345,8 @@ def _with_round(rows, state, members, options):
     def begun(member):
         n, net = len(rows.x), member.net
         every = max(1, n // net.model.n_rows_of_matrix(n))
-        some, of_some = _part(rows, every, options)
+        some, share = rows.every(every)
+        of_some = options._replace(n_effective=options.n_effective * share)
         state = evidence_gn.init_at(some, net, of_some)
         return MemberRun(state, Member(state.net), state.criterion, every)
 
@@ -378,14 +354,6 @@ def _with_round(rows, state, members, options):
     runs = tuple(side_by_side(begun, members, work))
     loss = float(np.mean([run.state.loss for run in runs]))
     return state._replace(runs=runs, loss=loss)
-
-
-def _part(rows, every, options):
-    """Return every so-manyth row, and the options of a fit to them."""
-    if every == 1:
-        return rows, options
-    some, share = rows.every(every)
-    return some, options._replace(n_effective=options.n_effective * share)
 
 
 def _next_round(rows, state, report, options):
@@ -440,9 +408,8 @@ def _n_members(members, rows, tol):
             noise = np.mean([1 / member.net.beta for member in members])
             variance = np.mean(np.var(values, axis=0, ddof=1), axis=1) / noise
         else:
-            p = [
-                np.sum(some.y * softmax(all_classes(u), axis=1), axis=1) for u in values
-            ]
+            p = [softmax(all_classes(u), axis=1) for u in values]
+            p = np.sum(some.y * p, axis=2)
             variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
         variance = some.weight @ variance / np.sum(some.weight)
     # Of m members the mean has the variance 1 + 1 / m.
@@ -488,7 +455,8 @@ def _run_after_step(rows, options, run):
     """The run of a member after a step, unless it has ended, with its best network."""
     if run.report.stop is not None:
         return run
-    some, of_some = _part(rows, run.every, options)
+    some, share = rows.every(run.every)
+    of_some = options._replace(n_effective=options.n_effective * share)
     state, report = evidence_gn.step(some, run.state, of_some)
     run = run._replace(state=state, report=report)
     if state.criterion < run.lowest:

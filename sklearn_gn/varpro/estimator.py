@@ -380,7 +380,7 @@ class _VarProNet(
         else:
             _, y, *_ = self._checked_rows(*first)
             n_targets = y.shape[1]
-            chunks = CheckedRows.of_targets(chunks, self.n_features_in_, n_targets)
+            chunks = CheckedRows(chunks, self.n_features_in_, n_targets)
         validation = self._check_validation(X_val, y_val, n_targets)
         most = _SAMPLE_NUMBERS // (self.n_features_in_ + n_targets)
         found = chunks.survey(max(most, size if isinstance(size, Integral) else 1))
@@ -459,7 +459,7 @@ class _VarProNet(
             _, loss = evaluated(net, rows, settings, False)
             self.loss_ = loss * scaling.loss_scale
             if not is_classifier(self):
-                from sklearn_gn.varpro.posterior import ErrorBars
+                from sklearn_gn.varpro.gnvpro import ErrorBars
 
                 z, some = None, rows
                 if not isinstance(rows, Rows):  # they come in chunks

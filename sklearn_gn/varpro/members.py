@@ -13,15 +13,9 @@ import numpy as np
 from scipy.special import log_softmax, logsumexp
 
 from sklearn_gn.bayes import laplace
+from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.gaussian_process import GaussianProcess
-from sklearn_gn.bayes.layers import (
-    RegularisedLayers,
-    block_size,
-    curvatures,
-    forward,
-    residuals,
-    with_one,
-)
+from sklearn_gn.bayes.layers import block_size, curvatures, forward, residuals, with_one
 from sklearn_gn.data.rows_source import part_length, row_blocks
 from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.optim.multinomial import all_classes
@@ -32,7 +26,7 @@ class Member(NamedTuple):
 
     net: RegularisedLayers  # with its model, Layers or a GaussianProcess
     share: Any = None  # in predictions, a number or (k,); None before it is known
-    known: Any = None  # after the fit, a Summary of sklearn_gn.varpro.candidates
+    known: Any = None  # after the fit, a Summary of sklearn_gn.bayes.laplace
 
     @property
     def model(self):
@@ -52,14 +46,9 @@ class Member(NamedTuple):
         return self._replace(net=self.net._replace(theta=theta))
 
 
-def is_process(member):
-    """Whether a member is a Gaussian process."""
-    return isinstance(member.model, GaussianProcess)
-
-
 def networks_of(members):
     """Return the members with as many hidden layers as the first, which has all."""
-    own = [m for m in members if not is_process(m)]
+    own = [m for m in members if not isinstance(m.model, GaussianProcess)]
     return tuple(m for m in own if len(m.model.sizes) == len(own[0].model.sizes))
 
 
@@ -156,7 +145,7 @@ def variances(members, x):
 def posterior_variances(member, x):
     """Return the variances of a member's values, of shape (m, k)."""
     covariance = member.known.covariance.get()
-    if is_process(member):
+    if isinstance(member.model, GaussianProcess):
         return member.model.variances(covariance, x)
     return laplace.value_variances(member.model, member.net.theta, covariance, x)
 

@@ -26,8 +26,12 @@ from sklearn_gn.arrays.blocks import sum_rows, symmetric_product
 from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
 from sklearn_gn.bayes.layers import losses, residuals
-from sklearn_gn.linalg.factors import factor, orthogonal_factors, singular_triplets
-from sklearn_gn.linalg.large_gram import LARGEST_DENSE
+from sklearn_gn.linalg.factors import (
+    LARGEST_DENSE,
+    factor,
+    orthogonal_factors,
+    singular_triplets,
+)
 from sklearn_gn.optim.line_search import line_minimum
 from sklearn_gn.optim.multinomial import (
     all_classes,

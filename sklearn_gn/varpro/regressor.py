@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
+from sklearn.base import _fit_context
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted
 
-from sklearn_gn._typing import Array, ArrayLike, RandomState
+from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.arrays import backend, extremes
-from sklearn_gn.base import unchanged_on_failure
-from sklearn_gn.bayes.laplace import PredictionIntervalMixin
+from sklearn_gn.base import NetworkRegressor, unchanged_on_failure
 from sklearn_gn.data.chunks import takes_only_chunks
-from sklearn_gn.data.rows import validate_data
 from sklearn_gn.data.rows_source import part_length
 from sklearn_gn.solvers import NETWORK_SOLVERS, Solver
 from sklearn_gn.varpro import members
@@ -25,9 +22,7 @@ from sklearn_gn.varpro.estimator import _VarProNet
 _AUTO = StrOptions({"auto"})
 
 
-class VarProNetRegressor(
-    PredictionIntervalMixin, MultiOutputMixin, RegressorMixin, _VarProNet
-):
+class VarProNetRegressor(NetworkRegressor, _VarProNet):
     r"""Networks for regression, with penalties chosen from the data.
 
     Use it for noisy tables without any settings: it then predicts, with error bars, by
@@ -248,24 +243,19 @@ class VarProNetRegressor(
         X : array-like of shape (n_samples, n_features)
             Training samples. A dask array, or a memory-mapped one of 1 GiB or more, is
             read in chunks (:meth:`fit_chunks`) if possible.
-
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Target values.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights; if None, all are 1. Cross-validation and standard
             deviations count rows by them: a row of weight 2 is a row given twice.
-
         y_std : array-like of shape (n_samples,), default=None
             Standard deviations of the targets, up to a common factor, which is
             estimated and changes nothing. Unlike weights, they do not change how many
             rows there are. ``noise_std_`` is for a row of mean precision. If None,
             all are equal.
-
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples. Their loss goes to ``convergence_log_["val_loss"]``, and
             is used by ``early_stopping``.
-
         y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
                 default=None
             Validation targets.
@@ -319,10 +309,8 @@ class VarProNetRegressor(
         chunks : iterable of tuples (X, y) or (X, y, sample_weight)
             Arrays of any length, in a list or another object that can be iterated
             several times, not a generator.
-
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples, which ``early_stopping`` needs here.
-
         y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
                 default=None
             Validation targets.
@@ -343,49 +331,6 @@ class VarProNetRegressor(
         return self
 
     # -- predictions -------------------------------------------------------------------
-
-    @overload
-    def predict(self, X: ArrayLike, return_std: Literal[False] = False) -> Array: ...
-
-    @overload
-    def predict(
-        self, X: ArrayLike, return_std: Literal[True]
-    ) -> tuple[Array, Array]: ...
-
-    def predict(
-        self, X: ArrayLike, return_std: bool = False
-    ) -> Array | tuple[Array, Array]:
-        """Predict targets.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Samples.
-
-        return_std : bool, default=False
-            Whether to return standard deviations of the predicted means too. They come
-            from the Gauss-Newton matrix, and for a committee also from the spread of
-            its members. In a single network of more than 2,000 weights only the output
-            layer counts. They are computed at the first request; until then the model
-            keeps the training data.
-
-        Returns
-        -------
-        y : ndarray of shape (n_samples,) or (n_samples, n_targets)
-            Predicted values.
-
-        std : ndarray of the same shape
-            Their standard deviations, without the noise of single targets. Only if
-            ``return_std`` is True.
-        """
-        check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        y = self._predicted(X)
-        y = y[:, 0] if self._single_target else y
-        if not return_std:
-            return y
-        std = self._deviation(X)
-        return y, std[:, 0] if self._single_target else std
 
     def _predicted(self, X):
         """Predictions of validated rows, of shape (n_samples, n_targets)."""

@@ -209,9 +209,7 @@ def prepare(rows, mesh):
         return rows
     if mesh is None:
         return jax.device_put(rows)
-    n = len(rows.x)
-    padded = [pad_rows(np.asarray(a), n + -n % mesh.size) for a in rows]
-    divided = DividedRows(*put_rows(padded, mesh))
+    divided = DividedRows(*put_rows(rows, mesh))
     divided.host = rows
     return divided
 

@@ -104,7 +104,11 @@ def step(rows, state, options, seed):
 
     def after_epoch(job):
         number, member = job
-        seen = rows_without(rows, number) if lacks_part else rows
+        seen = rows
+        if lacks_part:
+            kept = left_out_part(rows) != number % N_PARTS
+            weight = rows.weight[kept]
+            seen = Rows(rows.x[kept], rows.y[kept], weight / np.sum(weight))
         rng = np.random.RandomState([seed, number, epoch])
         settings = options.n_effective, damping, dtype
         return run_epoch(member, seen, *settings, rng, slice(part, None, parts))
@@ -119,13 +123,6 @@ def step(rows, state, options, seed):
     lacking = members if iteration == EPOCHS * parts else state.lacking
     state = WideState(members, iteration, lacking)
     return state, Report(loss, math.nan, step_size=1.0, damping=damping, stop=stop)
-
-
-def objective(member, rows, n_effective):
-    """Return the mean cross-entropy of a member with its penalties."""
-    model, net = member.model, member.net
-    squares = evidence.weighted_squares(net.theta, model.groups(), net.alpha)
-    return (model.error(net.theta, rows) + squares / n_effective) / 2
 
 
 def run_epoch(member, rows, n_effective, damping, dtype, rng, some=slice(None)):
@@ -212,10 +209,3 @@ def left_out_part(rows):
     part = np.empty(len(order), np.intp)
     part[order] = np.arange(len(order)) % N_PARTS
     return part
-
-
-def rows_without(rows, number):
-    """Return the rows without a part of them; its number is modulo their number."""
-    kept = left_out_part(rows) != number % N_PARTS
-    weight = rows.weight[kept]
-    return Rows(rows.x[kept], rows.y[kept], weight / np.sum(weight))

@@ -104,9 +104,8 @@ def test_rows_count_by_their_weights():
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
-@pytest.mark.parametrize("xp", [np, jnp])
-def test_norms_of_numbers_of_any_size(scale, xp):
+def test_norms_of_numbers_of_any_size(scale):
     values = draw(4, 3) * scale
     values[:, 2] = 0
     expected = np.linalg.norm(values / scale, axis=0) * scale
-    np.testing.assert_allclose(safe_norm(xp.asarray(values), 0, xp), expected)
+    np.testing.assert_allclose(safe_norm(values, 0), expected)

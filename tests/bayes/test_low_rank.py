@@ -6,8 +6,8 @@ from numpy.testing import assert_allclose
 
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
 from sklearn_gn.bayes import evidence, evidence_gn, laplace, layers, low_rank
-from sklearn_gn.bayes.start import first_network
-from sklearn_gn.linalg import large_gram
+from sklearn_gn.bayes.layers import first_network
+from sklearn_gn.linalg import factors
 from sklearn_gn.linalg import low_rank as linalg_low_rank
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro import committee
@@ -40,7 +40,7 @@ def both(problem, monkeypatch):
     model, theta, rows = problem
     dense = model.sums(theta, rows)
     # Rows in blocks of 256: the last one is not full.
-    monkeypatch.setattr(large_gram, "LARGEST_DENSE", 50)
+    monkeypatch.setattr(factors, "LARGEST_DENSE", 50)
     return dense, model.sums(theta, rows)
 
 
@@ -61,14 +61,16 @@ def test_products_are_those_of_the_matrix(problem, monkeypatch):
 
 @pytest.mark.parametrize("problem", [multilayer(), multilayer(2), shallow()])
 def test_estimates_are_near_the_dense_evidence(problem, monkeypatch):
-    model, _, rows = problem
+    model, theta, rows = problem
     dense, large = both(problem, monkeypatch)
     monkeypatch.setattr(low_rank, "_FIRST_RANK", 10)
     monkeypatch.setattr(low_rank, "_LARGEST_RANK", 40)
     alpha = 10 ** np.random.default_rng(2).uniform(-1, 2, model.groups().max() + 1)
-    arguments = model.groups(), alpha, 20.0, float(len(rows.x))
-    expected = evidence_gn.curvature(dense, *arguments)
-    found = evidence_gn.curvature(large, *arguments)
+    net = evidence_gn.RegularisedLayers(theta, alpha, 20.0, None, 0.0, model)
+    expected, found = (
+        evidence_gn.at_penalties(model, net, sums, float(len(rows.x)))[0]
+        for sums in (dense, large)
+    )
     assert large.gram.factor.shape[1] <= 40 < expected.gamma.sum()
     assert_allclose(found.gamma.sum(), expected.gamma.sum(), rtol=0.02)
     assert np.abs(found.gamma - expected.gamma).max() < 0.02 * expected.gamma.sum()
@@ -81,9 +83,10 @@ def test_few_rows_are_exact(monkeypatch):
     model, theta, rows = problem
     dense, large = both(problem, monkeypatch)
     alpha = np.linspace(0.5, 3, model.n_groups)
-    arguments = model.groups(), alpha, 20.0, 40.0
-    expected = evidence_gn.curvature(dense, *arguments)
-    found = evidence_gn.curvature(large, *arguments)
+    net = evidence_gn.RegularisedLayers(theta, alpha, 20.0, None, 0.0, model)
+    expected, found = (
+        evidence_gn.at_penalties(model, net, sums, 40.0)[0] for sums in (dense, large)
+    )
     assert_allclose(found.gamma, expected.gamma, rtol=1e-8)
     assert_allclose(found.log_det, expected.log_det, rtol=1e-8)
     gradients = model.jacobian(theta, rows.x[:5])[0]
@@ -119,7 +122,7 @@ def test_a_fit_by_estimates_is_as_good(kind, monkeypatch):
     y = np.sin(3 * X[:, 0]) + np.abs(X[:, 1]) + 0.1 * rng.standard_normal(500)
     dense = kind(random_state=0, n_init=2).fit(X, y)
     assert dense.alpha_method_ == "dense"
-    for module in (large_gram, committee):
+    for module in (factors, committee):
         monkeypatch.setattr(module, "LARGEST_DENSE", 20)
     large = kind(random_state=0, n_init=2).fit(X, y)
     assert large.alpha_method_ == "lanczos"

@@ -18,15 +18,6 @@ from sklearn_gn import (
 from sklearn_gn.data.rows import canonical_rows
 
 
-def test_canonical_rows_merge_sort_and_drop():
-    X = np.array([[2.0], [1.0], [2.0], [1.0], [3.0]])
-    y = np.array([[0.0], [5.0], [0.0], [4.0], [9.0]])
-    rows, weight = canonical_rows(X, y, np.array([1.0, 1.0, 2.0, 4.0, 0.0]))
-    np.testing.assert_array_equal(X[rows], [[1.0], [1.0], [2.0]])
-    np.testing.assert_array_equal(y[rows], [[4.0], [5.0], [0.0]])
-    np.testing.assert_array_equal(weight, np.array([4, 1, 3]) / 8)
-
-
 @pytest.mark.parametrize(
     ("estimator", "advice"),
     [

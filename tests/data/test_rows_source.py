@@ -42,7 +42,7 @@ def pieces(size):
 
 
 def source_of(chunks):
-    rows = CheckedRows.of_targets(chunks, D, Q)
+    rows = CheckedRows(chunks, D, Q)
     return RowSource(rows, Units(), rows.survey(), None)
 
 
@@ -71,7 +71,7 @@ def test_blocks_may_have_any_length(size):
 
 
 def test_a_survey_finds_copies_across_chunks_and_numbers_the_first():
-    rows = CheckedRows.of_targets([*pieces(120), *pieces(N)], D, Q)
+    rows = CheckedRows([*pieces(120), *pieces(N)], D, Q)
     found = rows.survey()
     assert (found.n_rows, found.total) == (2 * (WEIGHT > 0).sum(), 2 * WEIGHT.sum())
     assert found.sample.is_complete
@@ -131,8 +131,8 @@ def test_sums_are_computed_on_the_workers(cluster):
     np.testing.assert_array_equal(here_or_there, [0, 4])  # of four blocks
     for one, expected in zip(found, EXPECTED, strict=True):
         np.testing.assert_allclose(one, expected, rtol=1e-12, atol=1e-14)
-    sample = CheckedRows.of_targets(chunks, D, Q).survey(50).sample
-    expected = CheckedRows.of_targets(pieces(N), D, Q).survey(50).sample
+    sample = CheckedRows(chunks, D, Q).survey(50).sample
+    expected = CheckedRows(pieces(N), D, Q).survey(50).sample
     for one, other in zip(sample, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -607,7 +607,7 @@ def test_self_scaled_broyden_minimises_a_quadratic_function():
     def loss(x):
         return 0.5 * (x - goal) @ matrix @ (x - goal)
 
-    method = ssbroyden(25)
+    method = ssbroyden()
 
     @jax.jit
     def run(x):

@@ -9,13 +9,13 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.bayes.evidence_gn import error_at, sums_of
+from sklearn_gn.bayes.evidence_gn import RegularisedLayers, error_at, sums_of
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.bayes.linear_evidence import linear_model
 from sklearn_gn.callbacks import Checkpoint, LogWriter
 from sklearn_gn.data import rows_source
-from sklearn_gn.data.rows_source import CheckedRows, RowSource, even_parts
-from sklearn_gn.linalg import large_gram
+from sklearn_gn.data.rows_source import CheckedRows, RowSource
+from sklearn_gn.linalg import factors
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu.evidence_gn import network_of
 from sklearn_gn.shallow_relu.fitted import evidence_attributes
@@ -109,7 +109,7 @@ def test_sums_over_chunks_are_those_over_rows(small_sample):
     weight = np.arange(N) % 3.0
     model = fitted(pieces(X, y, weight))
     scaling = model._network[1]
-    chunks = CheckedRows.of_targets(pieces(X, y, weight), D, 2)
+    chunks = CheckedRows(pieces(X, y, weight), D, 2)
     found = chunks.survey()
     rows = Rows(scaling.x(X), scaling.y(y), weight / weight.sum())
     numbers = found.sample.number
@@ -123,7 +123,7 @@ def test_sums_over_chunks_are_those_over_rows(small_sample):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
     error = error_at(shape, theta, rows)
     assert error_at(shape, theta, chunked) == pytest.approx(error, rel=1e-10)
-    net = shape.network(theta, np.ones(6), 1.0, np.ones(6), 0.0)
+    net = RegularisedLayers(theta, np.ones(6), 1.0, np.ones(6), 0.0, shape)
     one, other = (network_of(net, r) for r in (chunked, rows))
     for name in ("hyperplanes", "coef", "intercept", "slope"):
         a, b = getattr(one, name), getattr(other, name)
@@ -172,28 +172,18 @@ def test_weights_are_repetitions(small_sample):
 def test_the_sample_does_not_depend_on_order_or_copies(monkeypatch):
     X, y = data()
     monkeypatch.setattr(rows_source, "_SAMPLE_ROWS", 50)
-    found = CheckedRows.of_targets([(X, y)], D, 1).survey()
+    found = CheckedRows([(X, y)], D, 1).survey()
     assert (found.n_rows, found.total, len(found.sample.X)) == (N, N, 50)
     np.testing.assert_array_equal(found.sample.X, X[found.sample.number])
     order = np.random.default_rng(1).permutation(np.repeat(np.arange(N), 2))
     chunks = pieces(X[order], y[order][:, None], np.full(2 * N, 0.5), size=7)
-    other = CheckedRows.of_targets(chunks, D, 1).survey()
+    other = CheckedRows(chunks, D, 1).survey()
     assert (other.n_rows, other.total) == (2 * N, N)
     np.testing.assert_array_equal(other.sample.X, found.sample.X)
     np.testing.assert_array_equal(other.sample.weight, np.ones(50))
     # Any row is as likely as another, wherever it lies.
     ranks = np.argsort(np.argsort(X[:, 0]))[found.sample.number]
     assert abs(ranks.mean() - N / 2) < 4 * N / np.sqrt(12 * 50)
-
-
-def test_parts_have_one_length():
-    X, y = data()
-    parts = list(even_parts(pieces(X, y[:, None], np.ones(N), size=70)))
-    assert [len(part[0]) for part in parts] == [N]
-    wide = np.zeros((5000, 3000), np.float32)
-    parts = list(even_parts([(wide, y[:1], y[:1]), (wide[:1], y[:1], y[:1])]))
-    assert [len(part[0]) for part in parts] == [1024] * 4 + [905]
-    assert parts[0][0].dtype == np.float64
 
 
 @pytest.mark.slow
@@ -327,7 +317,7 @@ def test_an_interrupted_fit_goes_on_from_its_checkpoint(small_sample, tmp_path):
 
 
 def test_the_matrix_of_all_rows_is_formed(small_sample, monkeypatch):
-    monkeypatch.setattr(large_gram, "LARGEST_DENSE", 10)
+    monkeypatch.setattr(factors, "LARGEST_DENSE", 10)
     X, y = data()
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         model = fitted(pieces(X, y), max_iter=2)

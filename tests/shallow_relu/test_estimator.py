@@ -289,8 +289,8 @@ def test_float32_is_close_and_is_float32():
     model = ShallowReLURegressor(3, dtype="float32", random_state=0, alpha=0.0).fit(
         X, y
     )
-    assert model._network[0].coef.dtype == np.float32
-    assert np.sqrt(np.mean((model.predict(X) - y) ** 2)) < 1e-4
+    # Without noise, double precision leaves errors of 1e-15.
+    assert 1e-10 < np.sqrt(np.mean((model.predict(X) - y) ** 2)) < 1e-4
 
 
 def test_rounds_that_find_nothing_better_do_no_harm():

@@ -8,14 +8,15 @@ import pytest
 from numpydoc.docscrape import ClassDoc
 from scipy import stats
 from scipy.optimize import minimize
+from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
+from sklearn.model_selection import train_test_split
 
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
 from sklearn_gn.bayes import evidence
 from sklearn_gn.callbacks import Checkpoint
-from sklearn_gn.shallow_relu.problem import problem_of
 
 
 def data(m=150, seed=0, noise=0.1):
@@ -275,15 +276,21 @@ def test_warm_start_continues():
     assert model.log_evidence_ >= before - 0.1
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_rows_set_aside_are_not_counted():
-    rng = np.random.default_rng(0)
-    X, y = rng.standard_normal((60, 2)), rng.standard_normal(60)
-    model = ShallowReLURegressor(early_stopping=True, validation_fraction=0.35)
-    weight = 1.0 + np.arange(60) ** 2
-    problem = problem_of(model, X, y, weight, None)
-    count = problem.rows.weight * problem.options.n_effective
-    assert len(count) == 39
-    np.testing.assert_allclose(count, np.round(count), rtol=1e-10)
+    X, y = data(m=60)
+    order = np.argsort(X[:, 0])  # the order in which a fit takes them
+    X, y, weight = X[order], y[order], 1.0 + np.arange(60) ** 2
+    rng = np.random.RandomState(0)
+    parts = train_test_split(np.arange(60), test_size=21, random_state=rng)
+    train, val = map(np.sort, parts)
+    weight[val] = 7.0
+    model = make(n_init=1, max_iter=2, early_stopping=True, validation_fraction=0.35)
+    model.set_params(random_state=np.random.RandomState(0)).fit(X, y, weight)
+    other = clone(model).set_params(random_state=rng)
+    other.fit(X[train], y[train], weight[train], X_val=X[val], y_val=y[val])
+    np.testing.assert_allclose(other.loss_, model.loss_, rtol=1e-8)
+    np.testing.assert_allclose(other.log_evidence_, model.log_evidence_, rtol=1e-8)
 
 
 def test_resumed_fit_equals_the_whole_one(tmp_path):

@@ -5,9 +5,8 @@ import pytest
 
 from sklearn_gn.bayes import evidence
 from sklearn_gn.bayes import evidence_gn as core_gn
-from sklearn_gn.bayes.evidence_gn import EvidenceOptions
-from sklearn_gn.bayes.layers import Layers
-from sklearn_gn.bayes.start import first_network
+from sklearn_gn.bayes.evidence_gn import EvidenceOptions, RegularisedLayers
+from sklearn_gn.bayes.layers import Layers, first_network
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn
 
@@ -68,7 +67,7 @@ def test_a_damping_that_exact_steps_have_lowered_is_raised_far_enough():
     y = np.where(x.sum(axis=1) > 0, 1.0, -1.0)[:, None]  # a jump is no network
     rows = Rows(x, y, np.full(200, 1 / 200))
     opt = options(rows)
-    net = shape.network(theta, np.ones(5), 1e6, np.ones(5), 0.0)
+    net = RegularisedLayers(theta, np.ones(5), 1e6, np.ones(5), 0.0, shape)
     state = core_gn.init_at(rows, net, opt)
     needed = core_gn.accepted_step(shape, rows, state, opt)
     assert needed.shift > 1e3  # from one

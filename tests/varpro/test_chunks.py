@@ -101,8 +101,9 @@ def test_names_of_features_and_numbers_of_far_rows_are_those_of_the_chunks():
     model = VarProNetRegressor(n_init=2, max_iter=20, random_state=0)
     model.fit_chunks(chunks)
     assert list(model.feature_names_in_) == ["a", "b"]
-    assert model._row_checks.farthest == (41,)
-    assert model._row_checks.farthest == clone(model).fit(X, y)._row_checks.farthest
+    for fit in (model, clone(model).fit(X, y)):
+        texts = [finding.text for finding in fit.diagnose().findings]
+        assert any("row" in text and " 41" in text for text in texts)
 
 
 @pytest.mark.slow
@@ -370,12 +371,12 @@ def test_chunks_of_targets_have_one_number_of_them():
 
 def test_samples_are_drawn_anew_whatever_the_order_of_the_rows():
     X, y, weight = data()
-    rows = CheckedRows.of_targets(pieces(X, y, weight + 1), D, 2)
+    rows = CheckedRows(pieces(X, y, weight + 1), D, 2)
     first = rows.survey(SAMPLE).sample
     again = rows.survey(SAMPLE, 0).sample
     np.testing.assert_array_equal(again.X, first.X)
     one = rows.survey(SAMPLE, 1).sample
-    backwards = CheckedRows.of_targets([(X[::-1], y[::-1], weight[::-1] + 1)], D, 2)
+    backwards = CheckedRows([(X[::-1], y[::-1], weight[::-1] + 1)], D, 2)
     other = backwards.survey(SAMPLE, 1).sample
     np.testing.assert_array_equal(other.X, one.X)
     common = {tuple(x) for x in one.X} & {tuple(x) for x in first.X}

@@ -12,6 +12,7 @@ from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
+from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
 from sklearn_gn import (
@@ -23,7 +24,7 @@ from sklearn_gn.arrays import threads
 from sklearn_gn.bayes import laplace
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.data.units import Units
-from sklearn_gn.linalg import large_gram
+from sklearn_gn.linalg import factors
 from sklearn_gn.varpro import committee, members
 
 
@@ -92,9 +93,9 @@ def test_defaults_settle_on_exact_data_and_quote_the_loss_of_what_predicts():
 
 def test_evidence_is_that_of_a_mixture_of_the_members(fitted):
     model, *_ = fitted
-    members = [e.log_evidence_ for e in model.estimators_]
-    mean = np.mean(np.exp(members - np.max(members)))
-    assert model.log_evidence_ == pytest.approx(np.max(members) + np.log(mean))
+    each = [e.log_evidence_ for e in model.estimators_]
+    mean = np.mean(np.exp(each - np.max(each)))
+    assert model.log_evidence_ == pytest.approx(np.max(each) + np.log(mean))
 
 
 def test_members_that_do_not_suit_exact_data_hardly_count():
@@ -188,24 +189,22 @@ def test_weights_are_repetitions():
 
 @pytest.mark.parametrize("of_classes", [False, True])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_rows_set_aside_are_not_counted(of_classes, monkeypatch):
+def test_rows_set_aside_are_not_counted(of_classes):
     X, y = smooth(m=60)
-    y = np.floor(y).astype(int) if of_classes else y
+    order = np.argsort(X[:, 0])  # the order in which a fit takes them
+    X, y, weight = X[order], y[order], 1.0 + np.arange(60) ** 2
+    y = (y > 0).astype(int) if of_classes else y
+    rng, labels = np.random.RandomState(0), y if of_classes else None
+    given = {"test_size": 21, "random_state": rng, "stratify": labels}
+    train, val = map(np.sort, train_test_split(np.arange(60), **given))
+    weight[val] = 7.0
     kind = VarProNetClassifier if of_classes else VarProNetRegressor
-    model = kind(random_state=0, n_init=1, max_iter=1)
-    model.set_params(early_stopping=True, validation_fraction=0.35)
-    make, made = committee._problem, []
-
-    def _problem(*arguments):
-        made.append(make(*arguments))
-        return made[0]
-
-    monkeypatch.setattr(committee, "_problem", _problem)
-    model.fit(X, y, sample_weight=1 + np.arange(60) ** 2)
-    rows, options = made[0]
-    count = rows.weight * options.evidence.n_effective
-    assert len(count) == 39
-    assert_allclose(count, np.round(count), rtol=1e-10)
+    model = kind(n_init=1, max_iter=2, early_stopping=True, validation_fraction=0.35)
+    model.set_params(random_state=np.random.RandomState(0)).fit(X, y, weight)
+    other = clone(model).set_params(random_state=rng)
+    other.fit(X[train], y[train], weight[train], X_val=X[val], y_val=y[val])
+    assert_allclose(other.loss_, model.loss_, rtol=1e-8)
+    assert_allclose(other.log_evidence_, model.log_evidence_, rtol=1e-8)
 
 
 def test_units_change_nothing():
@@ -304,15 +303,18 @@ def test_a_former_member_is_the_same_function_in_other_units(fitted):
         )
 
 
-def test_independent_targets_are_counted():
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_independent_targets_have_more_neurons_than_copies_of_one():
+    X, _ = smooth(m=50)
     rng = np.random.RandomState(0)
-    y, weight = np.linalg.qr(rng.randn(50, 8) - 0.5)[0], np.full(50, 1 / 50)
-    y -= y.mean(axis=0)
-    y = np.linalg.qr(y)[0] * 10.0 ** np.arange(8)  # uncorrelated, in any units
-    found = committee.independent_targets(y + 3, weight)
-    assert found == pytest.approx(8, rel=1e-6)
+    y = rng.randn(50, 8) - 0.5
+    y = np.linalg.qr(y - y.mean(axis=0))[0]
+    several = y * 10.0 ** np.arange(8)  # uncorrelated, in any units
     copies = y[:, [0] * 5] * [1, -2, 3, 1e3, 0]  # a constant is no target
-    assert committee.independent_targets(copies, weight) == pytest.approx(1)
+    model = VarProNetRegressor(random_state=0, max_iter=1)
+    for targets, n_neurons in ((several + 3, 25), (copies, 10)):
+        (network, *_) = model.fit(X, targets).estimators_
+        assert len(network.intercepts_[0]) == n_neurons
 
 
 @pytest.mark.parametrize(
@@ -655,7 +657,7 @@ def test_a_fit_is_resumed_bit_for_bit(tmp_path, warm_start):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_fit_by_products_is_resumed_bit_for_bit(tmp_path, monkeypatch, largest_dense):
     # More parameters than the rows give numbers: no Gauss-Newton matrix is formed.
-    monkeypatch.setattr(large_gram, "LARGEST_DENSE", largest_dense)
+    monkeypatch.setattr(factors, "LARGEST_DENSE", largest_dense)
     X, y = smooth(m=50, d=20)
     model = VarProNetRegressor(random_state=0, n_init=2, max_iter=6)
     whole = clone(model).fit(X, y)

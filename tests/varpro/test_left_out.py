@@ -7,7 +7,8 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from sklearn_gn.bayes import laplace
-from sklearn_gn.bayes.layers import Layers, RegularisedLayers
+from sklearn_gn.bayes.evidence_gn import RegularisedLayers
+from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import Member, left_out_values
 
