@@ -324,7 +324,7 @@ class GaussNewtonEstimator(
         run.warn_if_not_converged()
 
     def _set_results(self, run, set_fitted):
-        """Set the attributes that all estimators have, then those of this one."""
+        """Set the attributes that all estimators have, then the estimator's own."""
         self.convergence_log_ = run.convergence_log()
         self.n_iter_ = len(run.log)
         self.converged_ = run.stop_reason.converged

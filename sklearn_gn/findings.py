@@ -247,8 +247,8 @@ def _outliers(model):
 def outliers(checks, n_parameters, cure):
     """Return the finding that a few rows decide the noise level, or None.
 
-    ``n_parameters`` are those that the data determine, for each target; ``cure`` says
-    what makes such rows count less.
+    ``n_parameters`` counts what the data determine, for each target; ``cure`` says what
+    makes such rows count less.
     """
     # Of fewer degrees of freedom outliers tell nothing.
     if checks.n_far == 0 or checks.n_rows - n_parameters < 10:
@@ -319,7 +319,7 @@ def _rank(model):
 
 
 def _linear(model):
-    """The linear model in place of networks: their log is not that of the answer."""
+    """The linear model in place of networks: their log is not about the answer."""
     share = model._share_of_linear()
     if share == 0 or _is_constant(model):
         return None

@@ -191,11 +191,11 @@ class Cells:
     def refine(self, hyperplanes: ArrayLike, levels: int = 1) -> Cells:
         """Make the cells smaller that hyperplanes meet.
 
-        A hyperplane meets the cells that it runs through, and those that it touches,
-        so that both sides of one between cells are refined. These cells are halved
-        along every axis, then the parts that it meets, ``levels`` times.
-        With one feature the breakpoints become edges of cells in the end, so that
-        :meth:`gauss` is exact for piecewise polynomials.
+        A hyperplane meets the cells that it runs through or touches, so that both sides
+        of one between cells are refined. These cells are halved along every axis, then
+        the parts that it meets, ``levels`` times. With one feature the breakpoints
+        become edges of cells in the end, so that :meth:`gauss` is exact for piecewise
+        polynomials.
 
         Parameters
         ----------

@@ -17,7 +17,7 @@ _BESIDE = 1e-9  # distance of hyperplanes from rows that they would go through
 def first_network(model, rows, n_effective, rng, hyperplanes=None):
     """Return a network with random hyperplanes, or given ones of a single layer.
 
-    The linear term is that of the data for the squared loss. Where there are hardly
+    For the squared loss, the linear term is fitted to the data. Where there are hardly
     more rows than coefficients, it is the mean: a fit through all rows would leave no
     noise, and the evidence stays where it finds none. For classes, the constants are
     the logarithms of their shares. Random hyperplanes go through rows; rounding errors

@@ -30,7 +30,7 @@ class Summary(NamedTuple):
 def summary_of(model, net, rows, scaling, options):
     """Return the :class:`Summary` of a network at its penalties.
 
-    ``rows`` are those of the fit, in the units ``scaling``, and ``options`` the
+    ``rows`` are the rows of the fit, in the units ``scaling``, and ``options`` the
     :class:`~sklearn_gn.bayes.evidence_gn.EvidenceOptions`.
     """
     n_effective, ratio = options.n_effective, np.ones(model.n_values)

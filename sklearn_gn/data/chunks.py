@@ -98,8 +98,8 @@ def numbered(chunks, first=0):
             first_names = names if first_names is None else first_names
             if names is not None and names != first_names:
                 raise ValueError(
-                    f"Chunk {number}: the columns of X are {names}; those of the first "
-                    f"chunk are {first_names}."
+                    f"Chunk {number}: the columns of X are {names}; in the first "
+                    f"chunk they are {first_names}."
                 )
             yield number, chunk
 

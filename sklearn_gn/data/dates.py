@@ -2,7 +2,7 @@
 
 Dates with a time zone are instants; they are converted to UTC. Dates without one are
 taken as they stand, and periods as their starts. A fit on one kind does not predict at
-the other. Columns may be those of pandas or polars, or of ``datetime`` objects.
+the other. Columns may come from pandas or polars, or hold ``datetime`` objects.
 """
 
 from datetime import UTC, date, timedelta

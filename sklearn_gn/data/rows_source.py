@@ -54,7 +54,7 @@ class Survey(NamedTuple):
 class CheckedRows:
     """Chunks ``(X, targets, weight)`` in the user's units, checked as they are read.
 
-    Chunks without weight are left out. The ``words`` are those of
+    Chunks without weight are left out. The ``words`` go to
     :func:`sklearn_gn.data.chunks.checked_chunk`.
     """
 
@@ -109,8 +109,8 @@ class CheckedRows:
 class RowSource:
     """Rows in the units of a fit, which are gone through part by part.
 
-    The weights of the ``sample``, in these units, are those of all copies over the
-    total. Parts are rows of its kind: on a device, if it is.
+    The weights of the ``sample``, in these units, sum all copies over the total. Parts
+    are rows of its kind: on a device, if it is.
     """
 
     def __init__(self, rows, scaling, found, sample):
@@ -145,7 +145,7 @@ def reduce(function, theta, rows, size):
 
 
 def row_blocks(rows, size=BLOCK_ROWS):
-    """Yield rows, those of a source too, in blocks of at most ``size``."""
+    """Yield rows, also from a source, in blocks of at most ``size``."""
     for part in rows if isinstance(rows, RowSource) else [rows]:
         for start in range(0, len(part.x), size):
             yield Rows(*(array[start : start + size] for array in part))

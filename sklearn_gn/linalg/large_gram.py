@@ -63,8 +63,8 @@ class RowBlock(NamedTuple):
 class LargeGram(Record):
     """The matrix J^T W J of a network, as products.
 
-    It is made of all rows, as blocks of :func:`row_slices`; ``factor`` (P, r) is that
-    of the low-rank approximation, once it is there.
+    It is made of all rows, as blocks of :func:`row_slices`; ``factor`` (P, r) is the
+    low-rank approximation's, once it is there.
     """
 
     def __init__(self, blocks, n_values, factor=None):
@@ -134,7 +134,7 @@ class LargeGram(Record):
         return np.concatenate([linear_sum, *hidden_sums], axis=1)
 
     def _split(self, many):
-        """Vectors as matrices of the layers, those of all vectors below each other."""
+        """Vectors as matrices of the layers, stacked over all vectors."""
         s, k = len(many), self.n_values
         end = self.n_linear * k
         linear = many[:, :end].reshape(s, -1, k).transpose(0, 2, 1).reshape(s * k, -1)

@@ -81,7 +81,7 @@ class Piecewise:
 
     *pieces : tuple of Domain and value
         The first domain that contains the point gives the value. Domains have all axes
-        of the problem, or its first ones, such as those of space before time.
+        of the problem, or its first ones, such as space before time.
 
     Examples
     --------
@@ -145,7 +145,7 @@ def holding(variable: ContextVar, value: Any) -> Iterator[Any]:
 
 
 def within_pieces(pieces: dict | None, mask: Any = None) -> AbstractContextManager:
-    """Take given pieces, or those of each point, and the region of a mask."""
+    """Take given pieces, or the pieces of each point, and the region of a mask."""
     return holding(_within, None if pieces is None else (pieces, mask))
 
 

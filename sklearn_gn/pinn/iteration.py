@@ -109,7 +109,7 @@ class Sampler:
     """Draws points, the same ones for the same numbers.
 
     With the method "residual", half of the interior points have a probability in
-    proportion to the squared residual: that of Wu et al., "A comprehensive study of
+    proportion to the squared residual, as in Wu et al., "A comprehensive study of
     non-adaptive and residual-based adaptive sampling", with k = 2 and c = 1. Residuals
     count in units of the size of their class if ``in_units``.
     """
@@ -121,7 +121,7 @@ class Sampler:
     in_units: bool = False
 
     def draw(self, model, seed, stage, number, net=None):
-        """Draw the points of all residual classes but those of observations."""
+        """Draw the points of all residual classes except observations."""
         if model.classes[0].residual.name == "data":  # without an equation
             return ()
         rng = np.random.RandomState([seed, stage, number])
@@ -207,7 +207,7 @@ def batch_of(x, data, weight, dtype, axes=None):
 def prepare(observations, settings):
     """Put the points that stay on the device, the same ones for the same seed.
 
-    The observations are those to train on and those of validation, Batches or None.
+    The observations are Batches for training and for validation, or None.
     """
     training, validation = observations
     model, seed = settings.models[-1], int(settings.seed)
@@ -364,7 +364,7 @@ def _losses(points, state, settings, step):
 
 
 def _log_entries(points, state, settings, step, losses):
-    """What the log holds beside that of all solvers."""
+    """What the log holds besides the columns of all solvers."""
     model, march = settings.models[state.stage], state.control.march
     extra = {
         f"loss_{kind.residual.name}": float(value)
@@ -407,7 +407,7 @@ def fresh_losses(points, settings, net, state=None):
 
 
 def losses_of_no_solution(points, settings, untrained, state):
-    """Loss on fresh points of the untrained network, then that of each class alone.
+    """Loss on fresh points of the untrained network, then of each class alone.
 
     Large coefficients make it huge: a constant, which meets no condition, would pass
     for a solution, and its loss counts if it is lower.

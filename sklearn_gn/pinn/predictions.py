@@ -127,7 +127,7 @@ class SolutionMixin(PredictionIntervalMixin):
         return self._for_outputs(freedom, np.sum(freedom))
 
     def _for_outputs(self, values, otherwise):
-        """Numbers for the columns of y as those of the outputs."""
+        """Turn numbers for the columns of y into numbers for the outputs."""
         fitted = self._fitted
         if fitted.problem is None:
             return values

@@ -144,7 +144,7 @@ class RelevanceDisplay(Display):
             Number of the target if there are several.
 
         feature_names : list of str, default=None
-            Names of the features. If None, those that the estimator saw.
+            Names of the features. If None, the names that the estimator saw.
 
         random_state : int, RandomState instance or None, default=0
             Determines which rows exchange their values.

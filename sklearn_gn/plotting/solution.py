@@ -281,8 +281,8 @@ class SolutionDisplay(Display):
             A fitted solver of a problem.
 
         axes : str or sequence of str, default=None
-            The one or two axes to show, the horizontal one first. If None, those that
-            are not in ``at``, at most the first two.
+            The one or two axes to show, the horizontal one first. If None, the axes
+            that are not in ``at``, at most the first two.
 
         at : dict of floats, default=None
             Values of axes that are not shown; the others are in the middle.

@@ -54,7 +54,7 @@ def _bounds(model):
         text = (
             f"{held} {of} {'lies' if held == 1 else 'lie'} at an end of bounds="
             f"{model.bounds!r}: the best position may be outside, and then residuals "
-            "and standard errors are those of a wrong line. Widen bounds."
+            "and standard errors belong to a wrong line. Widen bounds."
         )
     else:
         text = (

@@ -3,8 +3,8 @@
 Units and first networks come from a sample of the rows, and the networks are fitted to
 it first. The last start of the fit goes on from the best of them with sums over all
 rows; each sum goes through the chunks once. Of six iterations on a few rows, after
-which a fit in memory chooses among its starts, little is seen: where the penalties are
-those of the evidence, a sample finds good minima less often than all rows do, and each
+which a fit in memory chooses among its starts, little is seen: where the evidence
+chooses the penalties, a sample finds good minima less often than all rows do, and each
 start is fitted to the end.
 """
 
@@ -48,7 +48,7 @@ def reason_against_chunks(estimator, n_features):
 
 
 def on_all_rows(problem, chunks, found):
-    """Return the problem of all rows, from that of their sample."""
+    """Return the problem of all rows, from the problem of their sample."""
     share = found.sample.weight.sum() / found.total
     sample = problem.rows._replace(weight=share * problem.rows.weight)
     n_observations = max(found.total, found.n_rows)
@@ -68,7 +68,7 @@ def on_all_rows(problem, chunks, found):
 
 
 class SampleState(NamedTuple):
-    """State of a start on the sample, and that of the iteration."""
+    """State of a start on the sample, and state of the iteration."""
 
     net: Any
     loss: float

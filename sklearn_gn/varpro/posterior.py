@@ -39,10 +39,10 @@ class ErrorBars(NamedTuple):
 
     @classmethod
     def of(cls, model, net, rows, penalties, n_samples, z=None):
-        """Return those of a network that was fitted to rows.
+        """Return the error bars of a network that was fitted to rows.
 
         All weights count in a small network; in one of more than 2,000, or fitted to
-        rows in chunks, whose features ``z`` are given, those of the output layer.
+        rows in chunks, whose features ``z`` are given, of the output layer.
         """
         size = float(np.max(np.abs(net.output)))
         power = round(math.log2(size)) if 0 < size < math.inf else 0
@@ -99,7 +99,7 @@ def predictive_variance(model, net, root, x, joint):
 
 
 def _jacobian(model, net, x, joint):
-    """Derivatives of the values in all weights, or in those of one output."""
+    """Derivatives of the values in all weights, or in the weights of one output."""
     z = features(model, net.theta, x)
     if not joint:
         return z[:, None, :]
