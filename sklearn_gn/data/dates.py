@@ -97,7 +97,7 @@ def given_length(name, value, kind):
     if not isinstance(value, timedelta | np.timedelta64):
         return float(value)
     if kind is None:
-        raise ValueError(f"{name}={value!r} is for dates, and the feature is numbers.")
+        raise ValueError(f"{name}={value!r} needs dates; the feature holds numbers.")
     days = float(np.timedelta64(value) / _DAY)
     if not days >= 0:
         raise ValueError(f"{name} must not be negative, got {value!r}.")

@@ -41,7 +41,7 @@ class Slice(NamedTuple):
                 text = f"axes={axis!r} is unknown; the axes are {domain.axes}."
                 raise ValueError(text)
             if axis in at:
-                raise ValueError(f"at: axis {axis!r} is one of those shown.")
+                raise ValueError(f"at: axis {axis!r} is already shown.")
         if output is None:
             numbers = list(range(len(problem.outputs))) if len(shown) == 1 else [0]
         elif output in problem.outputs:

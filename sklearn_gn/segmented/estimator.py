@@ -424,7 +424,7 @@ class SegmentedRegressor(
         """
         reason = preparation.needs_all_points(self)
         if reason is not None:
-            raise ValueError(f"{reason} needs all points at once; chunks give sums.")
+            raise ValueError(f"{reason} needs all points at once, not chunks.")
         first = first_chunk(self, chunks)
         options = preparation.options_of(self, None)
 
@@ -832,7 +832,7 @@ class SegmentedRegressor(
     def _noise_std(self):
         if self._family.has_known_variance:
             raise ValueError(
-                f"predict_interval is not for family={self._family.name!r}: use "
+                f"predict_interval does not take family={self._family.name!r}: use "
                 "predict(X, return_std=True)."
             )
         return self.noise_std_

@@ -50,7 +50,7 @@ def check_parameters(model, n_features):
         if given is not None and np.any(given != 0.0):
             raise ValueError(
                 f"{name}={given!r} is for one broken feature: give its name or number "
-                "as broken_features, no list."
+                "as broken_features, not a list."
             )
     automatic = None in numbers_of(model, n_features)
     if automatic and model.criterion not in ("bic", "aic"):

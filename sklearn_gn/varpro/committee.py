@@ -238,8 +238,8 @@ def _problem(estimator, plan, X, y, weight, n_effective, rng):
         largest = float(np.max(np.abs(values)))
         if largest > np.sqrt(np.finfo(np.float64).max / values.size):
             raise ValueError(
-                f"scale=False with {name} of size {largest:.3g}, whose squares no "
-                f"float holds: take scale=True, or other units of {name}."
+                f"scale=False: numbers of size {largest:.3g} in {name} overflow when "
+                f"squared. Set scale=True, or choose other units of {name}."
             )
     scaling = estimator._units(X, y, weight, each_target=True)
     rows = Rows(scaling.x(X), scaling.y(y), weight)
