@@ -260,7 +260,7 @@ class GaussNewtonEstimator(
         return np.asarray(value, dtype=self.dtype)
 
     def _dtype_and_device(self):
-        """Those of the fit that is being made, or else of the last one.
+        """Precision and device of the fit that is being made, or else of the last one.
 
         If this machine lacks the device of the last one, the default takes its place.
         """

@@ -151,7 +151,7 @@ class NumPy:
         Returns
         -------
         array of shape (p, m)
-            Those of the first row of the first a with the rows of b stand first.
+            Products of the first row of the first a with the rows of b stand first.
         """
         size = sum(len(a) * len(b) for a, b in pairs)
         found, end = np.empty((size, pairs[0][0].shape[1])), 0

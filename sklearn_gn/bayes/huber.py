@@ -98,7 +98,7 @@ class RobustState(NamedTuple):
 
     @property
     def criterion(self):
-        """That of the least squares; any later round is better than an earlier one."""
+        """The criterion of least squares; later rounds are better than earlier ones."""
         return self.inner.criterion - 1e6 * self.number
 
 

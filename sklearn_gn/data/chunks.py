@@ -126,8 +126,8 @@ def checked_chunk(
 ):
     """Return the arrays (X, targets, weight) of a chunk; None if it has no weight.
 
-    Targets have the shape (m, n_targets). Those of labels are the numbers of the
-    ``classes``, and their weights are multiplied by the ``factors`` of these.
+    Targets have the shape (m, n_targets). Labels become the numbers of the ``classes``,
+    and the weights are multiplied by their ``factors``.
     """
     X, y, *weight = chunk
     name = f"Chunk {number}"

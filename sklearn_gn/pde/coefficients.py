@@ -25,8 +25,8 @@ class Unknown:
     Parameters
     ----------
     initial : float or array
-        Value from which the search starts. That of an eigenvalue chooses among the
-        solutions: the one next to it is found.
+        Value from which the search starts. For an eigenvalue it chooses among the
+        solutions: the nearest is found.
 
     positive : bool, default=False
         Whether the coefficient is positive. The search is then for its logarithm.

@@ -142,7 +142,7 @@ def _outputs(model, net, fresh, like):
 
 
 def _center_and_scale(problem):
-    """Those of the outputs of a default network; zero and one of others."""
+    """Center and scale of the outputs in a default network; else zero and one."""
     scale = np.array(getattr(problem, "scale", ()) or np.ones(len(problem.outputs)))
     return np.array(getattr(problem, "center", ()) or np.zeros(len(scale))), scale
 

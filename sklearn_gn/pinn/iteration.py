@@ -41,7 +41,7 @@ FEW_AXES = 20  # up to which points may follow the residual
 
 
 class FixedPoints(NamedTuple):
-    """Points that stay. Those of an equation to train on are drawn as the fit goes."""
+    """Points that stay, unlike those on which an equation is trained."""
 
     data: Any  # Batch of observations, or None
     fresh: tuple  # of Batch: never trained on

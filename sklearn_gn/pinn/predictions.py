@@ -61,7 +61,7 @@ class SolutionMixin(PredictionIntervalMixin):
         return_std : bool, default=False
             Whether to also return standard deviations, from the Gauss-Newton matrix,
             the noise of the observations, and the residuals of the equation on fresh
-            points. Those of unknown functions come from a Gaussian process whose
+            points. For unknown functions they come from a Gaussian process whose
             smoothness the evidence chooses, and include the bias of the fit.
 
         Returns

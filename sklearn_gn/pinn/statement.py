@@ -184,7 +184,7 @@ def missing_conditions(model, rng):
 
 
 def forgotten_conditions(model, missing, rng):
-    """Those of ``missing`` on which the problem certainly has no condition."""
+    """Members of ``missing`` on which the problem certainly has no condition."""
     problem = model.problem
     observed = model.classes[-1].residual.name == "data"
     if observed or problem.transform is not None:

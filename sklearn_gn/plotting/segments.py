@@ -55,8 +55,8 @@ class SegmentsDisplay(Display):
         The fitted function, its confidence band, and the samples, None if not drawn.
 
     intervals_ : matplotlib LineCollection
-        Intervals of the breakpoints, bars at the bottom. Those that overlap are drawn
-        one above the other.
+        Intervals of the breakpoints, bars at the bottom. If they overlap, they are
+        drawn one above the other.
 
     residuals_ : list of matplotlib PathCollection
         Residuals, a collection for each segment.

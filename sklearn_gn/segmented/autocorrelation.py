@@ -17,7 +17,7 @@ import numpy as np
 
 
 class Autoregression(NamedTuple):
-    """Of residuals in the order of the feature."""
+    """Autoregression of residuals in the order of the feature."""
 
     coef: np.ndarray  # (order,)
     redundancy: float  # rows that are worth one independent row, at least one

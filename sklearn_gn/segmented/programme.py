@@ -3,9 +3,9 @@
 A continuous broken line with kinks at some positions is known from its values there.
 With the value v at a kink, all that lies before it costs at least a convex function of
 v, the least of many parabolas: one for each way to place the earlier kinks. From one
-kink to the next, parabolas become parabolas, as the value at the first is minimised. Of
-those at a position only the lowest at some values are kept, so that the best line is
-not certain, and of many rows only some may have kinks.
+kink to the next, parabolas become parabolas, as the value at the first is minimised. At
+a position only the lowest ones at some values are kept, so that the best line is not
+certain, and of many rows only some may have kinks.
 """
 
 import numpy as np

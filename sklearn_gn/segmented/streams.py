@@ -7,7 +7,7 @@ opened: their points themselves are used. When all breakpoints lie in open bins 
 cover all points. Where other breakpoints are almost as good, a fit of the points
 themselves may find those.
 
-Points of chunks are read again where bins are opened. Those that are added to a fit are
+Points of chunks are read again where bins are opened. Rows that are added to a fit are
 kept, and whether a breakpoint more or less is worth its parameters follows from what
 one more would explain, and what the line would lose without one.
 """

@@ -302,7 +302,7 @@ def _prepared(rows, n_rows):
 def init(data, hyperplanes, options):
     """Begin with the breakpoints of all starts, (n_starts, n, 2).
 
-    Those of rows without noise on few lines take the place of the first ones.
+    Starts from rows without noise on few lines replace the first ones.
     """
     knots = -hyperplanes[..., 0] / hyperplanes[..., 1]
     knots = np.sort(np.clip(knots, LEFT, RIGHT), axis=1)

@@ -246,7 +246,7 @@ def _sizes(net):
 
 
 def _model_by_factor(net, rows, options, scale):
-    """By QR, which projects the output layer out, and an SVD."""
+    """The model by QR, which projects the output layer out, and an SVD."""
     p, layer, q = _sizes(net)
     r = triangular_factor(
         lambda block: jnp.concatenate(joint_design(net, block), axis=1), rows
@@ -267,7 +267,7 @@ def _model_by_factor(net, rows, options, scale):
 
 
 def _model_by_gram(net, rows, options, scale):
-    """By the Gram matrix, a fifth of the work, where there are many rows."""
+    """The model by the Gram matrix, a fifth of the work, where there are many rows."""
     p, _, _ = _sizes(net)
 
     def sums(block):

@@ -7,7 +7,7 @@ Gauss-Newton matrix or its kernel; the weights of :mod:`sklearn_gn.bayes.stackin
 set for each target, are the shares. So networks that follow noise give way to the
 linear model, and too small ones to the process, without a rule of size, noise or kind.
 
-Those of a classification are the small networks by the evidence, the wide ones, and the
+A classification has the small networks by the evidence, the wide ones, and the
 frequencies of the classes. Of the small networks
 :func:`~sklearn_gn.varpro.members.left_out_values` tells the values at left-out rows,
 and each wide one has been fitted without a part of them. One factor t of the logits of

@@ -1,6 +1,6 @@
 """Error bars of one network's predictions, from the Gauss-Newton matrix of its weights.
 
-Those of a committee are in :mod:`sklearn_gn.varpro.members`.
+Committees have theirs in :mod:`sklearn_gn.varpro.members`.
 """
 
 import math
