@@ -193,7 +193,13 @@ def _noise(model):
         f"{model.noise_std_:.3g}."
     )
     if model.n_breakpoints == "auto":
-        if not (_is_at_limit(model) or is_correlated(model)):
+        if is_correlated(model) and len(model.autocorrelation_):
+            text += (
+                " Neighbouring residuals are correlated, and the criterion takes slow "
+                "changes for such noise. For seasonal waves add columns for the "
+                "months; they enter linearly."
+            )
+        elif not (_is_at_limit(model) or is_correlated(model)):
             text += (
                 " By the criterion this is noise: further breakpoints are not worth "
                 "their parameters."
@@ -236,12 +242,13 @@ def _correlation(model):
         f"{model.residual_correlation_:.2f}, {model._correlation_errors:.0f} standard "
         "errors from zero. "
     )
+    by_default = model.criterion == "bic" and model.autocorrelation == "auto"
+    other = "" if by_default else 'criterion="bic" with autocorrelation="auto", or '
     if chosen:
         text += (
             "The criterion assumes independent noise and takes the waves of correlated "
-            'noise for breakpoints: set criterion="bic" with autocorrelation="auto", '
-            "or a min_distance longer than the waves. For seasonal waves add columns "
-            "for the months; they enter linearly. "
+            f"noise for breakpoints: set {other}a min_distance longer than the waves. "
+            "For seasonal waves add columns for the months; they enter linearly. "
         )
     if independent:
         text += (
