@@ -248,7 +248,7 @@ def refuse_dates(table, *, targets=False, takes_dates=False):
                 f'{"y" if targets else "column"} / numpy.timedelta64(1, "D") is days.'
             )
         if kind_of(column) is not None:
-            start = ": targets are numbers, such as" if targets else f". {advice}"
+            start = ": targets are numbers, such as" if targets else advice
             raise ValueError(
                 f"{where} holds dates{start} the days since the first date."
             )
