@@ -188,16 +188,13 @@ def _noise(model):
         return None
     if model._family.has_known_variance:
         return _dispersion(model)
-    text = (
-        f"The data lie about the lines with a standard deviation of "
-        f"{model.noise_std_:.3g}."
-    )
+    spread = f"{model.noise_std_:.3g}"
+    text = f"The data lie about the lines with a standard deviation of {spread}."
     if model.n_breakpoints == "auto":
         if is_correlated(model) and len(model.autocorrelation_):
             text += (
-                " Neighbouring residuals are correlated, and the criterion takes slow "
-                "changes for such noise. For seasonal waves add columns for the "
-                "months; they enter linearly."
+                " This noise is correlated, and slow changes count as part of it. For "
+                "seasonal waves add columns for the months; they enter linearly."
             )
         elif not (_is_at_limit(model) or is_correlated(model)):
             text += (
