@@ -266,7 +266,7 @@ class GaussNewtonEstimator(
         return np.asarray(value, dtype=self.dtype)
 
     def _dtype_and_device(self):
-        """Those of the fit that is being made, or else of the last one.
+        """Precision and device of the fit that is being made, or else of the last one.
 
         If this machine lacks the device of the last one, the default takes its place.
         """
@@ -330,7 +330,7 @@ class GaussNewtonEstimator(
         run.warn_if_not_converged()
 
     def _set_results(self, run, set_fitted):
-        """Set the attributes that all estimators have, then those of this one."""
+        """Set the attributes that all estimators have, then the estimator's own."""
         self.convergence_log_ = run.convergence_log()
         self.n_iter_ = len(run.log)
         self.converged_ = run.stop_reason.converged

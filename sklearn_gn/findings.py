@@ -247,8 +247,8 @@ def _outliers(model):
 def outliers(checks, n_parameters, cure):
     """Return the finding that a few rows decide the noise level, or None.
 
-    ``n_parameters`` are those that the data determine, for each target; ``cure`` says
-    what makes such rows count less.
+    ``n_parameters`` counts what the data determine, for each target; ``cure`` says what
+    makes such rows count less.
     """
     # Of fewer degrees of freedom outliers tell nothing.
     if checks.n_far == 0 or checks.n_rows - n_parameters < 10:
@@ -319,20 +319,21 @@ def _rank(model):
 
 
 def _linear(model):
-    """The linear model in place of networks: their log is not that of the answer."""
+    """The linear model in place of networks: their log is not about the answer."""
     share = model._share_of_linear()
     if share == 0 or _is_constant(model):
         return None
-    if share >= 1 - 1e-9:
-        text = "The returned model is linear: a network is no better"
-    else:
-        text = f"The linear model has a share of {share:.0%}: networks are not better"
-    text += " on rows that were left out."
+    text = "The returned model is linear: networks predict left-out rows no better."
+    if share < 1 - 1e-9:
+        text = (
+            f"The linear model has a share of {share:.0%}: networks alone predict "
+            "left-out rows less well."
+        )
     losses = model.convergence_log_["loss"]
     # A difference that is worth mentioning.
     if len(losses) and abs(losses[-1] - model.loss_) > 0.01 * model.loss_:
         text += (
-            f" convergence_log_ is of networks alone and ends at a loss of "
+            f" convergence_log_ shows the networks alone and ends at a loss of "
             f"{losses[-1]:.4g}; the returned model has a loss_ of {model.loss_:.4g}."
         )
     return Finding("linear", text)

@@ -62,8 +62,8 @@ def grid(low: ArrayLike, high: ArrayLike, n: ArrayLike) -> Cells:
     shapes = {a.shape for a in (low, high, n)} - {()}
     if len(shapes) > 1 or any(len(shape) > 1 or 0 in shape for shape in shapes):
         raise ValueError(
-            "low, high and n must be numbers or have one entry an axis, got the shapes "
-            f"{low.shape}, {high.shape} and {n.shape}."
+            "low, high and n must be numbers, or have one entry per axis; got the "
+            f"shapes {low.shape}, {high.shape} and {n.shape}."
         )
     low, high, n = map(np.atleast_1d, np.broadcast_arrays(low, high, n))
     _check_below(low, high, "axis")
@@ -191,11 +191,11 @@ class Cells:
     def refine(self, hyperplanes: ArrayLike, levels: int = 1) -> Cells:
         """Make the cells smaller that hyperplanes meet.
 
-        A hyperplane meets the cells that it runs through, and those that it touches,
-        so that both sides of one between cells are refined. These cells are halved
-        along every axis, then the parts that it meets, ``levels`` times.
-        With one feature the breakpoints become edges of cells in the end, so that
-        :meth:`gauss` is exact for piecewise polynomials.
+        A hyperplane meets the cells that it runs through or touches, so that both sides
+        of one between cells are refined. These cells are halved along every axis, then
+        the parts that it meets, ``levels`` times. With one feature the breakpoints
+        become edges of cells in the end, so that :meth:`gauss` is exact for piecewise
+        polynomials.
 
         Parameters
         ----------

@@ -23,11 +23,6 @@ CLASSES = [
 
 OF_ONE_NETWORK = {"coefs_", "intercepts_"}  # not of a committee
 OF_SOME_FITS = {  # not of those with one feature
-    "FGNSoftmaxHead": {
-        "evidence_path_",
-        "log_evidence_",
-        "n_effective_parameters_",
-    },
     "SegmentedRegressor": {"estimators_", "robust_weights_"},
     "ShallowReLURegressor": {
         "alpha_",

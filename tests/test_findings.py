@@ -300,7 +300,7 @@ def test_the_one_who_ends_a_fit_is_named():
     X = np.random.RandomState(0).randn(30, 2)
     head = FGNSoftmaxHead().set_callbacks(TimeBudget(1e-9))
     name = r"TimeBudget\(seconds=1e-09\)"
-    with pytest.warns(ConvergenceWarning, match=rf"used up. Raise {name}\. diagnose"):
+    with pytest.warns(ConvergenceWarning, match=rf"step\. Raise {name}\. diagnose"):
         head.fit(X, np.arange(30) % 3)
     time = head.diagnose().findings[0]
     assert (time.cause, time.parameter) == ("time", None)

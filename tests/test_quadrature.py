@@ -276,8 +276,8 @@ def test_cells_of_another_domain():
         ((0, 1, 10.0), r"n must be an integer >= 1, got 10\.0"),
         ((0, 1, True), "n must be an integer >= 1, got True"),
         (([0, 0], [1, 1, 1], 5), r"low, high and n .* got the shapes \(2,\), \(3,\)"),
-        ((0, [[1, 1]], 5), r"one entry an axis, got the shapes \(\), \(1, 2\)"),
-        (([], 1, 5), "one entry an axis"),
+        ((0, [[1, 1]], 5), r"one entry per axis; got the shapes \(\), \(1, 2\)"),
+        (([], 1, 5), "one entry per axis"),
     ],
 )
 def test_bad_boxes_are_named(box, message):

@@ -112,7 +112,7 @@ pd.DataFrame(
 
 # %%
 # The table shows the cross-entropy on held-out images; the smallest is best. The
-# accuracy on the test images is that of the optimum, or nearly so:
+# accuracy on the test images is as high as at the optimum, or nearly so:
 
 float(np.mean(search.predict(X_test) == y_test))
 

@@ -14,8 +14,8 @@ plane both can be watched.
 #
 # No straight line separates the inside of an ellipse from the outside. Two units in the
 # last hidden layer make features that can be drawn, with the regions that the output
-# layer assigns to the classes. Iteration 0 is the untrained network: its borders are
-# already those of the best logistic regression on its features.
+# layer assigns to the classes. Iteration 0 is the untrained network: its borders
+# already come from the best logistic regression on its features.
 
 import pandas as pd
 from sklearn.model_selection import train_test_split

@@ -50,7 +50,7 @@ solver = PINNSolver(
 # The viscosity and the noise of u and v, each with its true value. The fit has lowered
 # the weight of the observations until their noise no longer bent the solution (see
 # ``observation_weight`` in its log): the equations then act as constraints, and the
-# interval is that of least squares.
+# interval agrees with least squares.
 
 import pandas as pd
 
@@ -73,7 +73,7 @@ pd.DataFrame({"relative error": error}, index=problem.outputs)
 
 # %%
 # The velocities along a line through the flow, with bands of two standard deviations
-# and the measurements nearby. The bands are those of the flow, not of a single
+# and the measurements nearby. The bands belong to the flow, not to a single
 # measurement: 200 measurements and the equations determine it better than one does.
 # The pressure along another line is compared without its mean. It has no band, since
 # nothing determines its constant.

@@ -61,7 +61,7 @@ def errors(model):
 #
 # Each fit is made twice. The first compiles, which takes longer than the iterations do;
 # the second starts from the same weights and ends with the same result, and its times
-# are those of the method.
+# measure the method.
 #
 # Two regressors of scikit-learn serve as a comparison. Fits of a network end when the
 # loss on the validation samples no longer falls.
@@ -113,7 +113,7 @@ pd.DataFrame(rows).T
 # -------------
 #
 # A work unit is a pass over all training rows, forward or backward. It does not depend
-# on the machine, and leaves out linear algebra, of which a dense step has the most; the
+# on the machine, and leaves out linear algebra, which dense steps need most; the
 # seconds on the right include it.
 #
 # The marks are at the last iteration before the refinement. The loss jumps there,

@@ -36,7 +36,7 @@ plt.show()
 # Step 2: is there a break at all?
 # --------------------------------
 # Over all years one can always find a year that divides the series well. The test
-# accounts for this search: its p-value is that of the best of all divisions. Each form
+# accounts for this search: its p-value is for the best of all divisions. Each form
 # of a break has a test of its own: a change of level (constants that jump), a kink, or
 # a jump between lines of any slope.
 

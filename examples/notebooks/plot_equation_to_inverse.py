@@ -110,7 +110,7 @@ finder = PINNSolver(inverse, **settings).fit(measured_at[:, None], measured)
 finder.diagnose()
 
 # %%
-# Estimates and intervals, compared with those of least squares on the integrator. That
+# Estimates and intervals, compared with least squares on the integrator. That
 # is possible here because an ordinary differential equation is quickly integrated.
 
 from scipy.optimize import least_squares

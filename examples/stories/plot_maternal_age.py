@@ -50,7 +50,7 @@ _ = ax.set_title("Down's syndrome in British Columbia")
 # What limits the fit
 # -------------------
 # The dispersion in the summary is near one where counts vary as a binomial distribution
-# says. Where they vary more, standard errors are too small; those of HC3 allow for it.
+# says. Where they vary more, standard errors are too small; HC3 allows for it.
 
 print(model.diagnose())
 robust = SegmentedRegressor(1, family="binomial", covariance="HC3")

@@ -11,7 +11,7 @@ trusted.
 # %%
 # The simulator
 # -------------
-# Two groups, young and old, in each of which people are susceptible, exposed,
+# There are two groups, young and old, and in each people are susceptible, exposed,
 # infectious or recovered. Eight parameters: four contact rates, the rates at which
 # exposed people become infectious and infectious ones recover, the share of the young,
 # and how many of the old are immune at the start. What is wanted is the largest share
@@ -112,10 +112,10 @@ error.round(4)
 # Error bars
 # ----------
 # Two of the regressors give error bars. Fitted to all runs, how many of the new runs
-# are in their intervals of 50, 80 and 95 %, and how wide are those of 95 %? The
+# are in their intervals of 50, 80 and 95 %, and how wide are the 95 % intervals? The
 # simulator has no noise; what the intervals have to cover is what the surrogate does
-# not know. Those of the network are on the safe side, wider than need be; those of the
-# Gaussian process are closer to their level, though its predictions are not as good.
+# not know. The network's are on the safe side, wider than need be; the Gaussian
+# process's are closer to their level, though its predictions are not as good.
 
 from scipy.stats import norm
 

@@ -67,10 +67,10 @@ def _warn_of_shared_gpu():
     if jax.default_backend() != "gpu" or any(name in os.environ for name in divided_by):
         return
     warn_user(
-        "A worker process uses a GPU, of which JAX reserves three quarters of the "
-        "memory: a second one would run out of it. Set "
-        "XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_CLIENT_MEM_FRACTION to the share "
-        "of a worker, before the workers start; with several GPUs, give each worker "
+        "A worker process uses a GPU. JAX reserves three quarters of its memory, so a "
+        "second worker would run out of it. Set XLA_PYTHON_CLIENT_PREALLOCATE=false, "
+        "or XLA_CLIENT_MEM_FRACTION to the share of a worker, before the workers "
+        "start; with several GPUs, give each worker "
         "its own by CUDA_VISIBLE_DEVICES; or set JAX_PLATFORMS=cpu."
     )
 

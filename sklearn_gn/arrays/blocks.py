@@ -3,7 +3,7 @@
 A design of a million rows and 500 columns takes 4 GB, its Gram matrix 2 MB. ``rows`` is
 a tree of arrays with one leading axis, padded to a length of
 :func:`sklearn_gn.arrays.backend.row_bucket`. Where the rows are divided among devices,
-sums and factors are those of the rows of all.
+sums and factors cover all of these rows.
 """
 
 from functools import partial

@@ -1,9 +1,9 @@
 """How hard the compiler tries: by the size of the data.
 
 XLA spends seconds on code that runs for a millisecond where the data are small. Its
-options are those of a top-level compiled function, so :func:`jit_by_size` holds a
-function in versions: on a CPU compiled cheaply for small arrays, with vector
-instructions but without its costly passes for medium ones, and fully for all others.
+options apply to a top-level compiled function, so :func:`jit_by_size` holds a function
+in versions: on a CPU compiled cheaply for small arrays, with vector instructions but
+without its costly passes for medium ones, and fully for all others.
 """
 
 import re
@@ -22,10 +22,10 @@ _unknown: set[str] = set()  # options that this JAX has refused
 class jit_by_size:
     """``jax.jit``, with its arguments, that compiles cheaply where arrays are small.
 
-    Small are arguments of at most ``largest`` numbers, of medium size those of at most
-    ``medium``; ``counted`` maps the arguments to those whose sizes count. Inside
-    another compiled function, on a GPU, and with a JAX that knows none of the options,
-    it is ``jax.jit``. An option that JAX refuses is not given again.
+    Arguments of at most ``largest`` numbers are small, up to ``medium`` they are
+    medium; ``counted`` selects the arguments whose sizes count. Inside another compiled
+    function, on a GPU, and with a JAX that knows none of the options, it is
+    ``jax.jit``. An option that JAX refuses is not given again.
     """
 
     def __init__(self, function, *, largest=2**18, medium=0, counted=None, **arguments):

@@ -28,7 +28,7 @@ def mesh_of(devices):
     if not numbers or not valid or len(set(numbers)) < len(numbers):
         raise ValueError(
             f"device={devices!r} must be a name, a jax.sharding.Mesh, or a list of "
-            f"different numbers of devices; jax.devices() has {len(known)}."
+            f"distinct device numbers; jax.devices() has {len(known)} devices."
         )
     return Mesh(np.array([known[number] for number in numbers]), (AXIS,))
 

@@ -27,7 +27,7 @@ def numbers(values, network):
     if wrong.any():
         raise ValueError(
             f"network={network!r} gives NaN at {wrong.sum()} of {len(values)} rows, "
-            f"the first of which is row {wrong.argmax()}."
+            f"first at row {wrong.argmax()}."
         )
     return values
 

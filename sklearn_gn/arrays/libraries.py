@@ -85,7 +85,7 @@ class NumPy:
 
     @staticmethod
     def rows_from(array, start, count):
-        """Return some rows; those that would reach beyond the end begin earlier."""
+        """Return some rows; a block that would reach beyond the end begins earlier."""
         start = min(start, array.shape[0] - count)
         return array[start : start + count]
 
@@ -151,7 +151,7 @@ class NumPy:
         Returns
         -------
         array of shape (p, m)
-            Those of the first row of the first a with the rows of b stand first.
+            Products of the first row of the first a with the rows of b stand first.
         """
         size = sum(len(a) * len(b) for a, b in pairs)
         found, end = np.empty((size, pairs[0][0].shape[1])), 0
@@ -268,8 +268,8 @@ class in_either_library:
 
     Compiled, it is a :class:`~sklearn_gn.arrays.devices.by_rows` of a
     :class:`~sklearn_gn.arrays.compilation.jit_by_size`, whose arguments are the others.
-    The function takes nested tuples of arrays; ``deciding`` maps the arguments to those
-    that say which library it is.
+    The function takes nested tuples of arrays; ``deciding`` selects the arguments that
+    say which library it is.
     """
 
     def __init__(self, function, rows_out=False, deciding=None, static=(), **arguments):

@@ -44,7 +44,7 @@ def all_rows(array):
 
 
 def own_rows(array):
-    """The rows of this device, from those of all."""
+    """The rows of this device, from the rows of all devices."""
     if n_devices() == 1:
         return array
     from jax import lax

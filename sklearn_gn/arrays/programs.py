@@ -3,8 +3,8 @@
 The cache on disk is the only thing in the package that changes settings of JAX. In
 memory JAX keeps every program that it has compiled. Each maps memory, and Linux ends a
 process that has more than 65,530 maps: a search over layer sizes came there after some
-hundreds of fits. So all are forgotten when they are many; those that are needed again
-are compiled again, or read from disk.
+hundreds of fits. So all are forgotten when they are many; programs that are needed
+again are compiled again, or read from disk.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ def enable_compilation_cache(path: PathLike | None = None) -> Path | None:
 
     The first fit of a process compiles for one to several seconds. With the cache, this
     is done by the first process only. Call it before the first fit, for the whole
-    process and those that it starts. Setting the environment variable
+    process and its child processes. Setting the environment variable
     ``SKLEARN_GN_COMPILATION_CACHE`` to a path, or to 1 for the default folder, before
     Python starts does the same.
 

@@ -51,8 +51,8 @@ class one_blas_thread:
     holds for the process, so the threads of several fits share one.
 
     Ctrl-C that falls into the end of a ``with`` block leaves its settings, such as
-    those of NumPy's warnings and JAX's precision, as they are inside. The outermost of
-    these blocks puts all of them back.
+    NumPy's warnings and JAX's precision, as they are inside. The outermost of these
+    blocks puts all of them back.
     """
 
     def __enter__(self):
@@ -93,7 +93,7 @@ class one_blas_thread:
 
 
 def share():
-    """Return the number of threads that a fit may have, in place of those of BLAS.
+    """Return the number of threads that a fit may use instead of BLAS.
 
     It is one outside of fits.
     """

@@ -10,15 +10,15 @@ One iteration:
 3. the number of well-determined parameters of each group, and from it new penalties
    and a new noise level.
 
-A fit ends when the log evidence has stopped rising, or when the noise is that of
-rounding errors. What differs between networks stands in a model,
+A fit ends when the log evidence has stopped rising, or when the noise is at the level
+of rounding errors. What differs between networks stands in a model,
 :class:`~sklearn_gn.bayes.layers.Layers`. A method wraps :func:`init_at` and
-:func:`step` into its algorithm. The matrices are those of tables, some hundred
-parameters wide, for which NumPy is quick and nothing is compiled; on a GPU, and on
-several devices, JAX computes with the same formulas
-(:mod:`sklearn_gn.bayes.device_rows`). Of more than 2,000 parameters NumPy forms only
-products (:class:`~sklearn_gn.linalg.large_gram.LargeGram`), and gamma and the log
-evidence are estimates.
+:func:`step` into its algorithm. The matrices of tables are some hundred parameters
+wide, for which NumPy is quick and nothing is compiled; on a GPU, and on several
+devices, JAX computes with the same formulas (:mod:`sklearn_gn.bayes.device_rows`). Of
+more than 2,000 parameters NumPy forms only products
+(:class:`~sklearn_gn.linalg.large_gram.LargeGram`), and gamma and the log evidence are
+estimates.
 """
 
 import math

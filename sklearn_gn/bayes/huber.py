@@ -4,8 +4,8 @@ A residual r beyond c robust standard deviations s counts as :math:`\pm c s`, wh
 the median absolute residual over 0.6745 (Huber, "Robust statistics", 1981). Least
 squares of the fitted values plus the clipped residuals have the same minimum. Divided
 by the share of rows within the bounds, these residuals have the variance of Huber's
-estimate, so that the covariance of least squares is that of the M-estimate, and a new
-round is a Newton step.
+estimate, so that least squares give the covariance of the M-estimate, and a new round
+is a Newton step.
 
 Weights count as repetitions of rows, and no round changes them.
 """
@@ -25,7 +25,7 @@ START_BOUND = 3.0  # robust standard deviations from it: kinks are to be seen
 
 
 def scale_of(residual, weight):
-    """Return the median absolute residual over that of a standard normal variable."""
+    """Return the scale: the median absolute residual, 1 for standard normal ones."""
     median = weighted_median(np.abs(residual), weight)
     return max(median / _NORMAL_MEDIAN, LEAST_SCALE)
 
@@ -80,7 +80,7 @@ def first_targets(rows):
 
 
 class RobustState(NamedTuple):
-    """State of a fit: that of the least squares, and the targets of this round."""
+    """State of a fit: the state of least squares, and the targets of this round."""
 
     inner: Any
     y: np.ndarray  # (m, k)
@@ -98,7 +98,7 @@ class RobustState(NamedTuple):
 
     @property
     def criterion(self):
-        """That of the least squares; any later round is better than an earlier one."""
+        """The criterion of least squares; later rounds are better than earlier ones."""
         return self.inner.criterion - 1e6 * self.number
 
 

@@ -10,14 +10,14 @@ noise differs from residual to residual, with standard deviations s, the deviati
 :math:`|t^T J^+ \mathrm{diag}(s)|`, with :math:`J^+ = (J^T J)^{-1} J^T`.
 
 Rows count by their weights: a row of weight two is two rows. Weights that sum to one go
-into J and P, their sum N as it was given into the degrees of freedom, which are those
-of N rows of q targets less the parameters that the data determine; the covariance is
-then that of one row, over N.
+into J and P, their sum N as it was given into the degrees of freedom: N rows of q
+targets less the parameters that the data determine; the covariance of one row is then
+divided by N.
 
 The matrices are shifted by rounding errors of their trace before they are factored: a
 direction about which the data say nothing keeps a variance that is large, not infinite.
 
-With the variance :math:`v_i` of a prediction over that of the noise, the error at row
+With the variance :math:`v_i` of a prediction in units of the noise's, the error at row
 i, left out once, is :math:`r_i / (1 - v_i)`, exactly so for a linear model whose
 penalties stay, and to first order for a network.
 """
@@ -234,8 +234,8 @@ def left_out_rows(rows):
 def left_out_errors(residuals, leverage, weight, n_effective):
     """Return the errors (m, k) at left-out rows, and their variances over the noise's.
 
-    Residuals and weights, of sum one, are those of all rows. The ``leverage``, (m,) or
-    (m, k), is the derivative of a prediction in an observation that counts once.
+    Residuals and weights, of sum one, cover all rows. The ``leverage``, (m,) or (m, k),
+    is the derivative of a prediction in an observation that counts once.
     """
     # A row that stands for several is left out once only.
     once = np.minimum(weight * n_effective, 1)[:, None]

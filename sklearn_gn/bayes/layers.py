@@ -137,7 +137,7 @@ class Layers(NamedTuple):
 
     @lru_cache(maxsize=32)  # noqa: B019
     def places(self):
-        """Places of the parameters among those of :meth:`with_all_features`."""
+        """Places of the parameters in the network of :meth:`with_all_features`."""
         whole = self.with_all_features()
         numbers = np.arange(len(whole.groups()))
         if not self.shapes():

@@ -1,7 +1,7 @@
 r"""The linear model with one penalty: its evidence is known in closed form.
 
 It is ridge regression with a free intercept. With the eigenvalues :math:`\lambda_j` of
-the centred :math:`X^T W X`, or with fewer rows than features those of the centred
+the centred :math:`X^T W X`, or with fewer rows than features of the centred
 :math:`W^{1/2} X X^T W^{1/2}`, the projections :math:`p_j` of :math:`X^T W y` on the
 eigenvectors and :math:`\rho = \alpha / \beta`,
 
@@ -61,8 +61,8 @@ def beats(linear, net, covariance, rows, n_effective):
 
     Penalties that the rows have chosen cost a model log density: of two that they do
     not tell apart, the linear one is better. Where some of many rows are left out, the
-    gain of the network is known to a standard error, which does not count for it. The
-    ``covariance`` is that of the network's parameters.
+    gain of the network is known to a standard error, which does not count for it.
+    ``covariance`` belongs to the network's parameters.
     """
     x, y, weight = left_out_rows(rows)
 
@@ -157,7 +157,7 @@ def _moments(rows, n_effective):
 
 
 def _moments_of_chunks(rows, n_effective):
-    """Return the same from sums, less those of the means."""
+    """Return the same from sums, centred by the means."""
     d = rows.sample.x.shape[1]
     if d > LARGEST_DENSE:
         return None

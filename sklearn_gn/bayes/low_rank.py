@@ -35,8 +35,8 @@ FREE = 1e-6  # precision in place of none, relative to the curvature of a consta
 def factor_of(gram, precision):
     """Return F, of shape (P, r), with F F^T about the matrix; it is computed once.
 
-    It is exact where there are few rows, and otherwise the Nystrom approximation, of
-    which the number of vectors is doubled until the smallest eigenvalue is negligible.
+    It is exact where there are few rows, and otherwise the Nystrom approximation, whose
+    number of vectors is doubled until the smallest eigenvalue is negligible.
     ``precision`` (P,) is what will be added to the diagonal, in units of the matrix.
     """
     if gram.factor is not None:

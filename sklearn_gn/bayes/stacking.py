@@ -27,8 +27,8 @@ def weights(log_densities, weight, n_effective):
     """Return the weights of some models, (K,), from log densities (m, K) of rows.
 
     They have the highest density with a prior that counts as one row, to which all
-    models are equal: few rows do not tell models apart, and many leave those that are
-    worse with next to no weight, which becomes none.
+    models are equal: few rows do not tell models apart, and many leave worse models
+    with next to no weight, which becomes none.
     """
     weight, k = weight / np.sum(weight), log_densities.shape[1]
     ratio = np.exp(log_densities - np.max(log_densities, axis=1, keepdims=True))
@@ -44,9 +44,9 @@ def weights(log_densities, weight, n_effective):
 def log_densities(errors, variances, weight):
     """Return the log densities (m,) of the errors (m,) of one model at left-out rows.
 
-    The errors have the given variances up to a factor, and the distribution is that of
-    Student: factor and degrees of freedom are those of highest density, so that neither
-    a few far rows nor a wrong level of the noise decides between models.
+    The errors have the given variances up to a factor, and Student's distribution, with
+    the factor and the degrees of freedom of highest density, so that neither a few far
+    rows nor a wrong level of the noise decides between models.
     """
     weight = weight / np.sum(weight)
     variances = np.maximum(variances, _TINY)

@@ -98,8 +98,8 @@ def numbered(chunks, first=0):
             first_names = names if first_names is None else first_names
             if names is not None and names != first_names:
                 raise ValueError(
-                    f"Chunk {number}: the columns of X are {names}; those of the first "
-                    f"chunk are {first_names}."
+                    f"Chunk {number}: the columns of X are {names}; in the first "
+                    f"chunk they are {first_names}."
                 )
             yield number, chunk
 
@@ -126,8 +126,8 @@ def checked_chunk(
 ):
     """Return the arrays (X, targets, weight) of a chunk; None if it has no weight.
 
-    Targets have the shape (m, n_targets). Those of labels are the numbers of the
-    ``classes``, and their weights are multiplied by the ``factors`` of these.
+    Targets have the shape (m, n_targets). Labels become the numbers of the ``classes``,
+    and the weights are multiplied by their ``factors``.
     """
     X, y, *weight = chunk
     name = f"Chunk {number}"

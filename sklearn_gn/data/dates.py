@@ -2,7 +2,7 @@
 
 Dates with a time zone are instants; they are converted to UTC. Dates without one are
 taken as they stand, and periods as their starts. A fit on one kind does not predict at
-the other. Columns may be those of pandas or polars, or of ``datetime`` objects.
+the other. Columns may come from pandas or polars, or hold ``datetime`` objects.
 """
 
 from datetime import UTC, date, timedelta
@@ -97,7 +97,7 @@ def given_length(name, value, kind):
     if not isinstance(value, timedelta | np.timedelta64):
         return float(value)
     if kind is None:
-        raise ValueError(f"{name}={value!r} is for dates, and the feature is numbers.")
+        raise ValueError(f"{name}={value!r} needs dates; the feature holds numbers.")
     days = float(np.timedelta64(value) / _DAY)
     if not days >= 0:
         raise ValueError(f"{name} must not be negative, got {value!r}.")
@@ -248,7 +248,7 @@ def refuse_dates(table, *, targets=False, takes_dates=False):
                 f'{"y" if targets else "column"} / numpy.timedelta64(1, "D") is days.'
             )
         if kind_of(column) is not None:
-            start = ": targets are numbers, such as" if targets else f". {advice}"
+            start = ": targets are numbers, such as" if targets else advice
             raise ValueError(
                 f"{where} holds dates{start} the days since the first date."
             )

@@ -134,8 +134,8 @@ def _n_copies(X, y):
 def with_tails(checks, y, residuals, weight, numbers):
     """Add the rows with far residuals, if they decide the noise level.
 
-    y and residuals are (n_samples, n_targets); ``numbers`` are those of the rows in the
-    training data.
+    y and residuals are (n_samples, n_targets); ``numbers`` are the rows' positions in
+    the training data.
     """
     size = np.abs(residuals)
     if weight is not None:  # rows that count less are meant to be far

@@ -316,7 +316,7 @@ def by_deviations(y_std, count):
     """Return the weights of counted rows, and the variance of a row of weight one.
 
     ``y_std``, standard deviations up to a factor, changes the weights but not their
-    sum, that of the counts.
+    sum, the sum of the counts.
     """
     std = np.asarray(y_std, dtype=np.float64)
     if std.shape != count.shape:

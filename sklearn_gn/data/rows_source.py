@@ -104,8 +104,8 @@ class CheckedRows:
 class RowSource:
     """Rows in the units of a fit, which are gone through part by part.
 
-    The weights of the ``sample``, in these units, are those of all copies over the
-    total. Parts are rows of its kind: on a device, if it is.
+    The weights of the ``sample``, in these units, sum all copies over the total. Parts
+    are rows of its kind: on a device, if it is.
     """
 
     def __init__(self, rows, scaling, found, sample):
@@ -140,7 +140,7 @@ def reduce(function, theta, rows, size):
 
 
 def row_blocks(rows, size=BLOCK_ROWS):
-    """Yield rows, those of a source too, in blocks of at most ``size``."""
+    """Yield rows, also from a source, in blocks of at most ``size``."""
     for part in rows if isinstance(rows, RowSource) else [rows]:
         for start in range(0, len(part.x), size):
             yield Rows(*(array[start : start + size] for array in part))

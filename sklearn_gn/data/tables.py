@@ -146,7 +146,7 @@ def arrays_of_one_length(X, y, sample_weight):
 
 
 def dask_rows(X, y, sample_weight=None):
-    """Return the blocks of rows of a dask array, with those of y and the weights."""
+    """Return the blocks of rows of a dask array, y and the weights."""
     from dask import delayed
 
     X, *others = arrays_of_one_length(X, y, sample_weight)
@@ -159,7 +159,7 @@ def dask_rows(X, y, sample_weight=None):
 
 
 def rows_of_frame(X, y, sample_weight=None):
-    """Return the partitions of a dask data frame, with those of y and the weights."""
+    """Return the partitions of a dask data frame, y and the weights."""
     for name, other in (("y", y), ("sample_weight", sample_weight)):
         frame = type(other).__module__.startswith("dask.dataframe")
         if other is not None and not frame:

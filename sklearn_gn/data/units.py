@@ -159,8 +159,8 @@ class Units(NamedTuple):
 def _limits(X, y, weight, z, far, quartiles):
     """Return least and largest values of far features, (2, k); infinite without limits.
 
-    ``z`` are the features in units of their deviations, ``far`` the numbers of those
-    that have cells far outside of their ``quartiles`` (2, k). Of many rows without such
+    ``z`` are the features in units of their deviations, ``far`` the numbers of features
+    with cells far outside of their ``quartiles`` (2, k). Of many rows without such
     cells some stand for all.
     """
     limits = np.tile([[-np.inf], [np.inf]], len(far))

@@ -1,4 +1,4 @@
-"""Data sets: those that come with the package, and generators."""
+"""Data sets that come with the package, and generators."""
 
 from sklearn_gn.datasets._bundled import load_nile, load_udhr, load_us_employment
 from sklearn_gn.datasets._cdr import make_cdr

@@ -50,13 +50,13 @@ def solve_in_chunks(solve, inputs, size, *, n_jobs, verbose, name):
 def cached(name, function, arguments, *, cache, data_home):
     """Call the function that generates a data set, or read what it returned before.
 
-    ``name`` is that of the data set with the version of its numbers, and of the folder
-    in ``data_home``, which is ``sklearn_gn`` in the data folder of scikit-learn if
-    None. The function, defined at the top of a module, returns a tuple of arrays. Only
-    an int as ``random_state`` says again what they are: otherwise nothing is stored.
-    Where the folder cannot be used, the result is computed again with a warning; where
-    a file is damaged, joblib does so and logs it. A result is void when the source of
-    the function changes.
+    ``name`` names the data set with the version of its numbers, and the folder in
+    ``data_home``, which is ``sklearn_gn`` in the data folder of scikit-learn if None.
+    The function, defined at the top of a module, returns a tuple of arrays. Only an int
+    as ``random_state`` says again what they are: otherwise nothing is stored. Where the
+    folder cannot be used, the result is computed again with a warning; where a file is
+    damaged, joblib does so and logs it. A result is void when the source of the
+    function changes.
     """
     if not cache or not isinstance(arguments["random_state"], Integral):
         return function(**arguments)

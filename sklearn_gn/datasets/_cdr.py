@@ -130,7 +130,7 @@ def make_cdr(
 
     - 51 and 151 nodes: 0.0030; 101 and 151: 0.0005; 151 and 201: 0.0002.
     - 50 and 100 steps: 0.013; 100 and 200: 0.006; 200 and 400: 0.003. As in the paper,
-      this error is larger than that of the mesh: data of different ``n_steps`` are
+      this error exceeds the error of the mesh: data of different ``n_steps`` are
       different problems.
     - The tolerance of the iteration and the table of reactions: 5e-10.
 

@@ -7,7 +7,7 @@ all residuals, hold the whole Jacobian: products with it cost as much as the net
 and rows of it are multiplied out layer by layer only where a Gramian is formed.
 
 Where the points are divided among devices, sums over rows are summed over these too,
-and the rows of all are those of one device after the other.
+and all rows are in the order of the devices.
 """
 
 import math
@@ -244,9 +244,9 @@ def gramian(parts):
 def _divided_gramian(parts):
     """``J J^T`` for the rows of all devices.
 
-    A device multiplies its rows with those of the half of the devices that follow it,
-    so that each pair of devices is multiplied once; two that are opposite to each other
-    share the work.
+    A device multiplies its rows with the rows of the next half of the devices, so that
+    each pair of devices is multiplied once; two that are opposite to each other share
+    the work.
     """
     count, dtype = n_devices(), parts[0].extra.dtype
     n = sum(part.extra.shape[0] for part in parts)

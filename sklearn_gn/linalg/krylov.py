@@ -81,7 +81,7 @@ def tridiagonal(lengths, ratios):
 def krylov_basis(product, diagonal, right, rank):
     """Return an orthonormal basis of a Krylov space of a matrix, of shape (P, r).
 
-    It is that of the matrix divided by its ``diagonal`` (P,), and begins with the right
+    It belongs to the matrix divided by its ``diagonal`` (P,), and begins with the right
     side of the system. Without this the penalties of weights that are switched off
     would be all that it finds. The eigenvectors of the largest eigenvalues are no
     substitute: they hardly move the neurons of a network while their coefficients are

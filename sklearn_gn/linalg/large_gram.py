@@ -113,7 +113,7 @@ class LargeGram(Record):
         return np.concatenate([linear_sum, *hidden_sums], axis=1)
 
     def _split(self, many):
-        """Vectors as matrices of the layers, those of all vectors below each other."""
+        """Vectors as matrices of the layers, stacked over all vectors."""
         s, k = len(many), self.n_values
         end = self.n_linear * k
         linear = many[:, :end].reshape(s, -1, k).transpose(0, 2, 1).reshape(s * k, -1)

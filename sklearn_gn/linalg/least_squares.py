@@ -37,7 +37,7 @@ def least_squares(design, target, *, damping, rank, rank_tol):
     """Minimise ``|design x - target|^2 + damping |x|^2`` over the leading directions.
 
     ``design`` (m, p) has any shape and rank, ``target`` is (m, q); the other parameters
-    are those of :func:`filter_factors`. The solution (p, q) is that of least norm.
+    go to :func:`filter_factors`. The solution (p, q) has the least norm.
     """
     system, q = jnp.concatenate([design, target], axis=1), target.shape[1]
     words = {"damping": damping, "rank": rank, "rank_tol": rank_tol}

@@ -5,10 +5,10 @@ The Nystrom approximation of a matrix G from its products with some vectors Omeg
 .. math::
     G \approx Y (\Omega^T Y)^{-1} Y^T = F F^T, \qquad Y = G \Omega,
 
-holds its leading eigenvectors. With random vectors it is that of a matrix of which only
-products are known; with unit vectors Y are some of its columns. M = D + F F^T has a
-cheap inverse, and is so near to D + G that conjugate gradients with it need few
-iterations (Frangella, Tropp and Udell, 2021).
+holds its leading eigenvectors. Random vectors suit a matrix that is known by products
+only; with unit vectors Y are some of its columns. M = D + F F^T has a cheap inverse,
+and is so near to D + G that conjugate gradients with it need few iterations (Frangella,
+Tropp and Udell, 2021).
 """
 
 from typing import Any, NamedTuple

@@ -61,7 +61,7 @@ class CNN(Network):
         """Draw uniform kernels of variance ``1 / (3 fan_in)``; there is no bias.
 
         They have the shape (size, size, channels in, channels out). A ValueError is
-        raised if ``n_inputs`` is not that of ``image_shape``.
+        raised if ``n_inputs`` does not match ``image_shape``.
         """
         shape = self._shape()
         if n_inputs != np.prod(shape):

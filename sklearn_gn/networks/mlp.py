@@ -47,8 +47,8 @@ class MLP(Network):
         """Raise a ValueError where a parameter is out of its range."""
         if len(self._activations()) != len(self._layers()):
             raise ValueError(
-                "activation must be one name, or one for each of the hidden layers, "
-                f"of which there are {len(self._layers())}; got {self.activation!r}."
+                "activation must be one name, or one for each of the "
+                f"{len(self._layers())} hidden layers; got {self.activation!r}."
             )
         for name in self._activations():
             activation_function(name)

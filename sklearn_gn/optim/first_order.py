@@ -57,8 +57,8 @@ def line_search_step(
 ):
     """Return the move of a quasi-Newton method with a line search, and its memory.
 
-    The ``value`` and the gradient are those of the ``objective`` at the parameters; a
-    bare line search moves along the gradient unless there is a ``direction``.
+    The ``value`` and the gradient belong to the ``objective`` at the parameters; a bare
+    line search moves along the gradient unless there is a ``direction``.
     """
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         return method.update(
@@ -80,7 +80,7 @@ def lbfgs():
 
 
 def value_and_gradient(objective, parameters, memory):
-    """Return both: those of the last line search, or new ones for a new memory."""
+    """Return both from the last line search, or new ones for a new memory."""
     import optax
 
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):

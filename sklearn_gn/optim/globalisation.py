@@ -1,7 +1,7 @@
 """The loop that makes a damped Gauss-Newton step safe.
 
-A step of the quadratic model is tried; the reduction of the objective is compared with
-the one that the model predicts; the step is accepted if the objective falls, and the
+A step of the quadratic model is tried; the actual reduction of the objective is
+compared with the predicted one; the step is accepted if the objective falls, and the
 ratio of the two reductions, the gain ratio, adapts the damping. The methods say what a
 step is and what it costs to try one; this loop is the same for all of them.
 """

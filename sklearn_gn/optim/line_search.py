@@ -1,6 +1,6 @@
 """Line searches: Newton's method in a bracket, halved steps, and a grid.
 
-All take numbers and arrays of NumPy, and those of JAX while it compiles.
+All take numbers and arrays of NumPy, and of JAX while it compiles.
 """
 
 import numpy as np
@@ -62,7 +62,7 @@ def backtrack(evaluate, rejected, length, *, halvings=30, while_loop=None):
     ``evaluate`` maps a step length to what is there, a loss or a tree that has it, and
     ``rejected`` says of a length, and what was evaluated there, whether to go on.
     Returns the last length, which may still be rejected, and what is there.
-    ``while_loop`` is that of NumPy where ``evaluate`` calls a compiled function.
+    ``while_loop`` is NumPy's where ``evaluate`` calls a compiled function.
     """
 
     def unfinished(search):
@@ -85,7 +85,7 @@ def grid_search(losses, dtype, xp):
     The losses of the networks here are only piecewise smooth along a line, with several
     local minima, which is why the paper asks for the argmin and why sampling beats a
     method that trusts a slope. ``losses`` maps an array of steps to their losses. The
-    caller compares the loss of the best step of the grid with that of no step.
+    caller compares the best loss of the grid with the loss of no step.
     """
     coarse = xp.asarray(_COARSE, dtype)
 

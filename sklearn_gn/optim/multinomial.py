@@ -106,8 +106,8 @@ def bounding_curvature(margin):
     """The curvature of the parabola that bounds the loss of a margin, 1/4 at zero.
 
     Jaakkola and Jordan, "Bayesian parameter estimation via variational methods" (2000):
-    of the parabolas that touch ``log(1 + exp(f))`` at f and lie nowhere below it, that
-    of least curvature has ``tanh(f / 2) / (2 f)``. A Gauss-Newton step with it in place
+    of the parabolas that touch ``log(1 + exp(f))`` at f and lie nowhere below it, the
+    flattest has curvature ``tanh(f / 2) / (2 f)``. A Gauss-Newton step with it in place
     of the second derivative is never too long for margins linear in the parameters.
     """
     xp = namespace(margin)
@@ -127,7 +127,7 @@ def covariance_product(p, u):
 def hessian_product(forward, transposed, p, weight, direction):
     """Product with the Hessian of the weighted cross-entropy, without a penalty.
 
-    ``forward`` maps a change of the parameters to that of the values, of shape (n, m),
+    ``forward`` maps a change of the parameters to a change of the values (n, m),
     ``transposed`` is its transpose, and p of shape (n, C) are the probabilities.
     """
     change = covariance_product(p, all_classes(forward(direction)))

@@ -13,8 +13,8 @@ default steps of PINNSolver on several problems).
 
 The method says what a candidate is: ``evaluate(shift)`` returns a NamedTuple with
 ``length``, ``loss``, ``gain_ratio``, ``trusted``, ``shift``, ``inner_iterations`` and
-``decay``, minus the derivative of the logarithm of the length by that of the shift. Its
-length is not finite where there is no factor.
+``decay``, minus the derivative of log length by log shift. Its length is not finite
+where there is no factor.
 """
 
 import math
@@ -88,7 +88,7 @@ def longest_trusted(shifts, region, lowest):
 
 
 def _length_ratio(gain, trusted):
-    """The length to try next, relative to that of a step with this gain ratio."""
+    """The length to try next, relative to a step with this gain ratio."""
     if not math.isfinite(gain):
         return _SHORTEST
     missing = (1 - _AIM) / max(1 - gain, 1e-3)
@@ -133,7 +133,7 @@ class Shifts:
         return found
 
     def aim_at(self, length, found):
-        """Move the shift towards a length, from that of a candidate.
+        """Move the shift of a candidate towards a length.
 
         To the right Newton's method for ``1/|v(lambda)|``, which does not overshoot; to
         the left, where it may leave the positive numbers, for the logarithms.

@@ -5,12 +5,12 @@ An algorithm is a pair of functions
     state = init(rows, net, options)
     state, report = step(rows, state, options)
 
-``net`` are the parameters to start from; those of shallow networks come as a stack of
-all starts. ``state`` is a NamedTuple of arrays and plain numbers with at least the
-field ``net``, the current parameters; it is all that a checkpoint has to store.
-``report`` is a :class:`Report` of plain Python values. The loop around ``step`` belongs
-to the estimators, so that the log, callbacks, time budgets and Ctrl-C work alike for
-every solver.
+``net`` are the parameters to start from; shallow networks come as a stack of all
+starts. ``state`` is a NamedTuple of arrays and plain numbers with at least the field
+``net``, the current parameters; it is all that a checkpoint has to store. ``report`` is
+a :class:`Report` of plain Python values. The loop around ``step`` belongs to the
+estimators, so that the log, callbacks, time budgets and Ctrl-C work alike for every
+solver.
 """
 
 from collections.abc import Callable

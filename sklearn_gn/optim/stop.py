@@ -28,7 +28,7 @@ class StopReason(Enum):
         "The loss had not settled to tol. Raise max_iter, or raise tol if the model is "
         "good enough."
     )
-    MAX_TIME = "max_time", "budget", "The time budget was used up. Raise max_time."
+    MAX_TIME = "max_time", "budget", "No time is left for another step. Raise max_time."
     INTERRUPTED = "interrupted", "budget", (
         "It was interrupted; the best model so far is kept. To continue from it, set "
         "warm_start=True and call fit again."

@@ -5,7 +5,7 @@ Krylov space, its eigenpairs turn the model into a sum over single directions,
 
     m(d) = sum_j  s_j t_j + e_j t_j^2 / 2,      d = sum_j t_j v_j,
 
-of which any number of steps, for any radius or shift, cost next to nothing.
+after which any number of steps, for any radius or shift, cost next to nothing.
 """
 
 from typing import Any, NamedTuple

@@ -88,8 +88,8 @@ def _check_arguments(problem):
             )
         if condition.name == "data":
             raise ValueError(
-                "a condition cannot have the name 'data', which is that of the "
-                "residuals of observations."
+                "a condition cannot have the name 'data', which belongs to "
+                "the residuals of observations."
             )
     names, axes = problem.outputs, problem.domain.axes
     strings = all(isinstance(name, str) for name in names)

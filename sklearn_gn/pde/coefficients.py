@@ -25,8 +25,8 @@ class Unknown:
     Parameters
     ----------
     initial : float or array
-        Value from which the search starts. That of an eigenvalue chooses among the
-        solutions: the one next to it is found.
+        Value from which the search starts. For an eigenvalue it chooses among the
+        solutions: the nearest is found.
 
     positive : bool, default=False
         Whether the coefficient is positive. The search is then for its logarithm.
@@ -81,7 +81,7 @@ class Piecewise:
 
     *pieces : tuple of Domain and value
         The first domain that contains the point gives the value. Domains have all axes
-        of the problem, or its first ones, such as those of space before time.
+        of the problem, or its first ones, such as space before time.
 
     Examples
     --------
@@ -145,7 +145,7 @@ def holding(variable: ContextVar, value: Any) -> Iterator[Any]:
 
 
 def within_pieces(pieces: dict | None, mask: Any = None) -> AbstractContextManager:
-    """Take given pieces, or those of each point, and the region of a mask."""
+    """Take given pieces, or the pieces of each point, and the region of a mask."""
     return holding(_within, None if pieces is None else (pieces, mask))
 
 

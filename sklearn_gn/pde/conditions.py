@@ -126,14 +126,14 @@ class BaseCondition:
         return chosen.linear_image(jnp.ravel)
 
     def _target(self, value, x, actual, coefficients):
-        """A value, or that of a function of the point: one, or one each."""
+        """The value, or what its function gives at the point: one, or one each."""
         if callable(value):
             value = call(value, (x,), coefficients)
         value = jnp.asarray(value, x.dtype)
         if value.shape not in ((), actual.shape):
             raise ValueError(
-                "the value must be a number, or hold one for each output, of which "
-                f"there are {actual.size}; its shape is {value.shape}."
+                "the value must be a number, or hold one for each of the "
+                f"{actual.size} outputs; its shape is {value.shape}."
             )
         return value
 
@@ -380,8 +380,8 @@ class Initial(_Values):
         """The start of time."""
         if domain.time is None:
             raise ValueError(
-                f"the domain has no time; its axes are {domain.axes}. Call that of "
-                "time 't', or name it: Box(x=(0, 1), tau=(0, 1), time='tau')."
+                f"the domain has no time; its axes are {domain.axes}. Call the "
+                "axis of time 't', or name it: Box(x=(0, 1), tau=(0, 1), time='tau')."
             )
         return f"{domain.time}=min"
 

@@ -5,7 +5,7 @@ uniform numbers in the unit cube to points of constant density on a piece, and s
 which of them to keep. One more uniform number joins pieces: it picks one in proportion
 to its measure. So a low-discrepancy sequence in the cube remains one on the domain, and
 the density is constant whatever was combined: unions, intersections and differences
-only drop points of those of their parts.
+only drop some of the points of their parts.
 
 All of this is numpy. Only ``depth`` and ``contains`` take arrays of JAX too, for
 coefficients that differ from one domain to the other.
@@ -437,7 +437,7 @@ class Intersection(_SameAxes):
         return np.column_stack([np.maximum(a, b)[:, 0], np.minimum(a, b)[:, 1]])
 
     def depth(self, X):
-        """The smaller depth of the two; that of the outside of a domain is negative."""
+        """The smaller depth of the two; outside of the domain it is negative."""
         second = self._orientation * self.second.depth(X)
         return namespace(X).minimum(self.first.depth(X), second)
 

@@ -221,7 +221,7 @@ def follows_jump(problem, X):
 
 
 def _initial_conditions(problem):
-    """Those of a problem whose initial values are looked at, or an empty list."""
+    """Conditions whose initial values are looked at, or an empty list."""
     domain = problem.domain
     plain = problem.transform is None and not (problem.unknown or problem.depends_on)
     if not (isinstance(domain, Box) and domain.dim == 2 and domain.time and plain):

@@ -74,17 +74,17 @@ class Problem:
 
     coefficients : dict, default=None
         Numbers, arrays or :class:`Unknown`, by name. The residual and the functions of
-        the conditions get those that are among their parameters; each coefficient must
-        be a parameter of at least one of them.
+        the conditions get the coefficients among their parameters; each coefficient
+        must be a parameter of at least one of them.
 
     exact : callable or Reference, default=None
         The solution as a function of one point; or, if it is known at some points only,
         an object with the attributes ``points`` and ``values``.
 
     transform : callable, default=None
-        ``transform(x, u)`` maps the outputs (q,) of the network at the point x to those
-        of the solution (q,). Conditions that it satisfies hold exactly, and there is
-        one term less to balance.
+        ``transform(x, u)`` maps the outputs (q,) of the network at the point x to the
+        solution's (q,). Conditions that it satisfies hold exactly, and there is one
+        term less to balance.
 
     periodic : sequence of str, default=()
         Axes along which the solution is periodic. The inputs of the network are then

@@ -95,7 +95,7 @@ class Regions:
         return bool((self.numbers(low) == self.numbers(high)).all())
 
     def within(self, mask: Any) -> AbstractContextManager:
-        """Evaluate coefficients and fields as those of one region, everywhere."""
+        """Evaluate coefficients and fields as in one region, everywhere."""
         keys = np.array([part.pieces for part in self.parts])
         pieces = {
             domains: jnp.sum(jnp.where(mask, keys[:, j], 0))

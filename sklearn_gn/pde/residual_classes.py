@@ -128,7 +128,7 @@ def check_signature(function, n_given, coefficients, what):
         _signature(function).bind(*[None] * n_given, **words)
     except TypeError as error:
         named = ", ".join(repr(c) for c in coefficients if c != "normal")
-        more = f" and those of the coefficients {named} that it names" if named else ""
+        more = f" and the coefficients {named} that it names" if named else ""
         raise ValueError(f"it is called with {what}{more}: {error}.") from error
 
 
@@ -197,8 +197,8 @@ def check_indices(jaxpr, axes):
                 index = int(start) if start > 0 else int(start) - n
                 raise IndexError(
                     f"index {index} is out of range: there are {n} entries, "
-                    "numbered from 0. The coordinates of a point x are those of "
-                    f"the axes {axes}, x[0] the first."
+                    "numbered from 0. The coordinates of a point x follow the "
+                    f"axes {axes}, x[0] the first."
                 )
 
     _walk(jaxpr, [None] * len(jaxpr.in_avals), check)
@@ -284,7 +284,7 @@ class ResidualClass(NamedTuple):
 
 @dataclass(frozen=True)
 class Interior:
-    """The residual of the equation, as a function like those of the conditions."""
+    """The residual of the equation, as a function like a condition's."""
 
     residual: Callable
     regions: Any = None  # looked up once for each point
@@ -345,7 +345,7 @@ class OnSomeAxes:
     """A residual of outputs, where some depend on some of the axes only.
 
     Those are taken at the point with its other axes in the middle of the domain. A row
-    has the points themselves first, then those of each set of axes.
+    has the points themselves first, then the points of each set of axes.
     """
 
     function: Callable

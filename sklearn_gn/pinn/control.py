@@ -7,7 +7,7 @@ before the next iteration. What may come next:
 - nothing but further iterations, while the loss on fresh points falls;
 - "points", if that loss is far above the one of training;
 - "network": a larger one, if the loss does not fall, and while growing pays. A network
-  of which the estimated error is too large grows even where it does not pay;
+  whose estimated error is too large grows even where it does not pay;
 - "window": the next part of the time of an ordinary differential equation, which is cut
   where one network does not follow the solution (:mod:`sklearn_gn.pinn.windows`);
 - "start": another network, where this one is stuck. Some are led by their first steps
@@ -15,12 +15,12 @@ before the next iteration. What may come next:
   others drawn from the same distribution are not;
 - the end, where nothing is to be gained, or where the estimated error is small enough.
 
-A fit ends where the estimated error is the one that is asked for, ``tol``. An estimate
-costs as much as some iterations. It is made where the loss falls slowly, the network is
-about to grow, or the fit to end; of a ``tol`` that is given, as soon as the loss is one
-that mostly goes with it. After one that is too large, the next is made where the error
-is small enough if it falls like the root of the loss. What is larger is begun only if
-there is as much time left as the present size has taken.
+A fit ends when the estimated error has fallen to ``tol``. An estimate costs as much as
+some iterations. It is made where the loss falls slowly, the network is about to grow,
+or the fit to end; of a ``tol`` that is given, as soon as the loss is one that mostly
+goes with it. After one that is too large, the next is made where the error is small
+enough if it falls like the root of the loss. What is larger is begun only if there is
+as much time left as the present size has taken.
 """
 
 import math

@@ -309,7 +309,8 @@ def in_order_of_axes(X, problem):
         return X
     if set(columns) != set(axes):
         raise ValueError(
-            f"X has the columns {list(columns)}; the axes are {list(axes)}."
+            f"X has the columns {list(columns)}; the axes are {list(axes)}. Give the "
+            "columns the names of the axes, or give an array in their order."
         )
     return X[list(axes)].to_numpy()
 

@@ -15,8 +15,8 @@ An iteration is the function :func:`step`:
 4.  the damped step, ``v = -J^T (K + lambda I)^-1 r``, and its geodesic acceleration:
     with ``f_vv`` the second derivative of r along v, half of ``a = -J^T (K + lambda
     I)^-1 f_vv`` is added where a is short compared with v (:func:`trial`);
-5.  how far to go: a trust region, of which several radii are tried; or, with a damping
-    that is given or that of the paper, a line search (:func:`search_along`);
+5.  how far to go: several radii of a trust region are tried; with a given damping or
+    the rule of the paper, a line search (:func:`search_along`);
 6.  the network is changed if the loss falls;
 7.  the state is updated, and it is decided whether to stop (``iteration``).
 
@@ -199,7 +199,7 @@ def _is_dual(r, net, curvature=None):
 
 
 def _rows_of_model(model, net, batches, r, parts, **options):
-    """Which arrays of the quadratic model have rows: those of the residuals."""
+    """Which arrays of the quadratic model have rows, one for each residual."""
     rows = rows_of_jacobian(model, net, batches)[1]
     return Quadratic(True, rows, *(False,) * (len(Quadratic._fields) - 2))
 
@@ -278,7 +278,7 @@ def trial(
     """The step of a shift and its effect on the loss; NaN where there is no factor.
 
     The second derivative of its acceleration is a difference of residuals, ``2/h^2
-    (r(theta + h v) - r - h J v)``, as that of Transtrum and Sethna.
+    (r(theta + h v) - r - h J v)``, as in Transtrum and Sethna.
     """
     library, dual = library_of(r), _is_dual(r, net, curvature)
     refine = floor > np.sqrt(np.finfo(r.dtype).eps) * shift  # by rounding errors

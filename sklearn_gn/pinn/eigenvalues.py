@@ -2,9 +2,9 @@
 
 The function that is zero solves such a problem for every value of the coefficients, but
 for a condition that fixes the size of the solution. Of the many solutions, a fit finds
-the one that it begins next to. Therefore it begins with a function of one sign, and at
-first the coefficients keep their initial values, and the conditions count more. Without
-that, the network that is drawn, which is odd, would stay so on symmetric domains, the
+one next to its start. Therefore it begins with a function of one sign, and at first the
+coefficients keep their initial values, and the conditions count more. Without that, the
+network that is drawn, which is odd, would stay so on symmetric domains, the
 coefficients would follow functions that are far from a solution, and some of these
 would end at zero.
 """
@@ -85,7 +85,7 @@ def _n_residuals_of_zero(problem, size=ROUNDING):
 
 
 def _transformed(problem, x):
-    """Outputs (n, 3, q) where those of the network are zero, and far from it."""
+    """Outputs (n, 3, q) where the network's are zero, and far from it."""
     far = math.log(np.finfo(float).eps)
     raw = np.repeat([[0.0], [2 * far], [-2 * far]], len(problem.outputs), axis=1)
     kind = ResidualClass("outputs", Outputs(), 1, 1.0, len(problem.outputs))
@@ -110,7 +110,7 @@ def other_values(solver):
 
 
 def warning_of_other_values(solver):
-    """Warning of an eigenvalue that need not be the one that was wanted, or none."""
+    """Warning of an eigenvalue that need not be the wanted one, or none."""
     problem, found = solver.problem_, solver.coefficients_
     if "loss_data" in solver.convergence_log_:
         return ""

@@ -210,7 +210,7 @@ def _without_free_parts(values, problem, x, in_time):
 def correction_of_halves(first, second, error_of):
     """:func:`correction` by both halves, so damped that they agree on the error.
 
-    Further the difference of the errors that they find, relative to that of all points.
+    Also returns how far the errors that they find differ, relative to all points.
     """
     both = [a + b for a, b in zip(first, second, strict=True)]
     for root in range(1, 5):  # of rounding, relative to the largest of the diagonal

@@ -111,7 +111,7 @@ def _other_branch(case):
 
 
 def _other_value(case):
-    """A value of an eigenvalue that may not be the one that was meant."""
+    """A value of an eigenvalue that may not be the intended one."""
     solver = case.solver
     is_near = solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss
     text = eigenvalues.warning_of_other_values(solver) if is_near else ""
@@ -362,7 +362,7 @@ def _with_place(solver, text):
 
 
 def _loss_without_noise(solver):
-    """The loss on fresh points, without that of observations known to have noise."""
+    """The loss on fresh points, without observations known to have noise."""
     return max(solver.fresh_loss_ - solver._fresh_noise, 0.0)
 
 

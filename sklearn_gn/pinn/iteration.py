@@ -40,7 +40,7 @@ FEW_AXES = 20  # up to which points may follow the residual
 
 
 class FixedPoints(NamedTuple):
-    """Points that stay. Those of an equation to train on are drawn as the fit goes."""
+    """Points that stay, unlike those on which an equation is trained."""
 
     data: Any  # Batch of observations, or None
     fresh: tuple  # of Batch: never trained on
@@ -108,7 +108,7 @@ class Sampler:
     """Draws points, the same ones for the same numbers.
 
     With the method "residual", half of the interior points have a probability in
-    proportion to the squared residual: that of Wu et al., "A comprehensive study of
+    proportion to the squared residual, as in Wu et al., "A comprehensive study of
     non-adaptive and residual-based adaptive sampling", with k = 2 and c = 1. Residuals
     count in units of the size of their class if ``in_units``.
     """
@@ -120,7 +120,7 @@ class Sampler:
     in_units: bool = False
 
     def draw(self, model, seed, stage, number, net=None):
-        """Draw the points of all residual classes but those of observations."""
+        """Draw the points of all residual classes except observations."""
         if model.classes[0].residual.name == "data":  # without an equation
             return ()
         rng = np.random.RandomState([seed, stage, number])
@@ -195,7 +195,7 @@ def batch_of(x, data, weight, dtype, axes=None):
 def prepare(observations, settings):
     """Put the points that stay on the device, the same ones for the same seed.
 
-    The observations are those to train on and those of validation, Batches or None.
+    The observations are Batches for training and for validation, or None.
     """
     training, validation = observations
     model, seed = settings.models[-1], int(settings.seed)
@@ -395,7 +395,7 @@ def fresh_losses(points, settings, net, state=None):
 
 
 def losses_of_no_solution(points, settings, untrained, state):
-    """Loss on fresh points of the untrained network, then that of each class alone.
+    """Loss on fresh points of the untrained network, then of each class alone.
 
     Large coefficients make it huge: a constant, which meets no condition, would pass
     for a solution, and its loss counts if it is lower.

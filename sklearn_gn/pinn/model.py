@@ -5,8 +5,8 @@ coefficients of the equation that are to be found.
 
 Derivatives in the inputs are propagated by hand: a point carries a stack of rows
 through the network, its value, first derivatives along some axes, and second
-derivatives, of which those that are only ever wanted as a sum (a Laplacian) share a
-row. With ``z = a W`` row by row, an activation phi maps
+derivatives, where all that are only needed as a sum (a Laplacian) share a row. With
+``z = a W`` row by row, an activation phi maps
 
     value    z          ->  phi(z)
     first    z_i        ->  phi'(z) z_i
@@ -111,7 +111,7 @@ def network(model, params, x):
 
 
 def coefficients(problem, extra):
-    """All coefficients by name: those known, and those that are parameters."""
+    """All coefficients by name: known ones, and parameters."""
     dtype = extra.dtype
     found = {
         name: value.astype(dtype) if isinstance(value, np.ndarray) else value
@@ -133,7 +133,7 @@ def coefficient_values(problem, extra):
 
 
 def start_parameters(rng, sizes, unknown, n_waves=0):
-    """Glorot weights, zero those of the last ``n_waves`` inputs, and biases of zero."""
+    """Glorot weights, zero for the last ``n_waves`` inputs, and biases of zero."""
     layers, last = [], len(sizes) - 2
     for k, (w, v) in enumerate(pairwise(sizes)):
         matrix = np.zeros((w + 1 + n_waves * (k in (0, last)), v))
@@ -185,7 +185,7 @@ def _pairs(rows):
 
 
 class Stack(NamedTuple):
-    """Rows of all points, kind by kind, so that those of a kind are contiguous."""
+    """Rows of all points, kind by kind, so that each kind is contiguous."""
 
     value: Any  # (n, width)
     first: Any  # (n_first, n, width), or None
@@ -254,7 +254,7 @@ def activate(name, stack, rows):
 
 
 def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
-    """Stack after the last, affine layer, and those that every layer was given.
+    """Stack after the last, affine layer, and the stacks that every layer was given.
 
     Taps are added to the outputs of layers before activation: derivatives in them are
     what the Jacobian is made of. The last layer has the last ``n_waves`` inputs too.
@@ -346,7 +346,7 @@ def wider(net, rng, n_waves=0):
     """Add neurons to all hidden layers that leave the function unchanged.
 
     Without ``rng`` all new weights are zero. The last ``n_waves`` inputs of the first
-    layer are those of the last layer, too; neurons begin without them.
+    layer enter the last layer, too; neurons begin without them.
     """
     layers, n_old = [], None
     for k, matrix in enumerate(net.layers):

@@ -1,9 +1,9 @@
 """The weight of noisy observations versus the equation, estimated in a fit.
 
-Observations have residuals of the variance of their noise; those of the equation can be
-as small as the network is accurate. Where both weigh the same, the network follows the
+Observations have residuals of the variance of their noise; the equation's can be as
+small as the network is accurate. Where both weigh the same, the network follows the
 noise, away from the equation. Let w be the weight of the observations, w M their loss,
-and E that of the equation and its conditions. Two parts of E matter:
+and E the loss of the equation and its conditions. Two parts of E matter:
 
 - the deviations that follow the noise. The share E / (w M) is 2 / n times the number of
   parameters that are spent on the noise of n observations. It falls like w where these
@@ -24,12 +24,11 @@ and the equation is solved, as long as the share of E falls with it:
   same network has a lower one after.
 - It changes only while the misfit is less than half of the observations' variance:
   a larger one says that the coefficients are wrong, not that the noise is large.
-- Exact observations have residuals as small as those of the equation, and keep the
-  weight one.
+- Exact observations have residuals as small as the equation's, and keep the weight one.
 - Outputs of different noise count by it: where the weight changes, each misfit is
-  divided by the standard deviation of those of its output, and again where the loss has
-  settled, until these stay. So precise outputs determine the coefficients. All together
-  keep the loss that they had.
+  divided by the standard deviation of its output's misfits, and again where the loss
+  has settled, until these stay. So precise outputs determine the coefficients. All
+  together keep the loss that they had.
 - Unknown functions follow the noise at no loss of the equation, so that its share says
   nothing: with them the weight falls until E is w M, the ratio of the mean squares.
 """
@@ -121,7 +120,7 @@ def next_weight(weight, class_losses, known, share_before=math.inf, solved=True)
 
 
 def share_of_equation(class_losses):
-    """Loss of the equation and its conditions over that of the observations."""
+    """Loss of the equation and its conditions over the observations' loss."""
     equation, misfit = float(np.sum(class_losses[:-1])), float(class_losses[-1])
     if not (misfit > 0 and math.isfinite(equation + misfit)):
         return math.inf
@@ -131,9 +130,9 @@ def share_of_equation(class_losses):
 def hides_the_rest(fresh_losses, noise, known):
     """Whether all that is left to gain is small compared with the noise.
 
-    If the loss of the equation is a share of 2 s / n of that of n observations, its
-    errors pull the coefficients by less than the root of 2 s of their standard
-    deviations. What further iterations may gain is what the last ones have gained.
+    If the loss of the equation is 2 s / n times the loss of n observations, its errors
+    pull the coefficients by less than the root of 2 s of their standard deviations.
+    What further iterations may gain is what the last ones have gained.
     """
     if known.has_functions or len(fresh_losses) <= _PATIENCE or not noise > 0:
         return False

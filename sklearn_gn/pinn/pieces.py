@@ -181,7 +181,7 @@ def sums_over_pieces(model, net, points, like=None):
 
 
 def joined(model, batches, parts, found):
-    """Residuals (M,) of all points from those of the pieces, class after class."""
+    """Residuals (M,) of all points from the pieces, class after class."""
     found = list(map(np.asarray, found))
     if parts[0] is batches:
         return found[0]

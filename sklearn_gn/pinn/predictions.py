@@ -61,7 +61,7 @@ class SolutionMixin(PredictionIntervalMixin):
         return_std : bool, default=False
             Whether to also return standard deviations, from the Gauss-Newton matrix,
             the noise of the observations, and the residuals of the equation on fresh
-            points. Those of unknown functions come from a Gaussian process whose
+            points. For unknown functions they come from a Gaussian process whose
             smoothness the evidence chooses, and include the bias of the fit.
 
         Returns
@@ -127,7 +127,7 @@ class SolutionMixin(PredictionIntervalMixin):
         return self._for_outputs(freedom, np.sum(freedom))
 
     def _for_outputs(self, values, otherwise):
-        """Numbers for the columns of y as those of the outputs."""
+        """Turn numbers for the columns of y into numbers for the outputs."""
         fitted = self._fitted
         if fitted.problem is None:
             return values

@@ -3,7 +3,7 @@
 Without an equation the network is one of :class:`~sklearn_gn.bayes.layers.Layers`,
 without a linear term, and each step is one of :mod:`sklearn_gn.bayes.evidence_gn`. Its
 penalties belong to the output layer, the biases, the weights of each feature in the
-first layer, and those of each further layer.
+first layer, and the weights of each further layer.
 """
 
 import math

@@ -122,7 +122,7 @@ class Posterior(StoredWithoutCaches):
     def _factored(self):
         """The pseudo-inverse, deviations of residuals (m,), degrees of freedom (k,).
 
-        The freedom is that of the noise of each observed output; 1 without any.
+        The freedom belongs to the noise of each observed output; 1 without any.
         """
         model, fresh = self.model, self.fresh
         r, parts = pieces.jacobian(model, self.net, self.batches)

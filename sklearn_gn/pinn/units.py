@@ -2,16 +2,16 @@
 
 The level of a problem is the constant that its conditions come nearest to. About it,
 each row of the equation and of the conditions has a source, the residual of the level,
-and answers, what slow waves of the outputs change in it. The size of an output is that
-of its given values where these vary, and else that with which it answers the sources,
-or balances the terms of outputs whose size is known. The level is the center of an
-output that varies little about it. No step of this depends on the units of the axes,
-of the outputs or of the rows.
+and answers, what slow waves of the outputs change in it. The size of an output is the
+size of its given values where these vary; else its answer to the sources, or what
+balances the terms of outputs of known size. The level is the center of an output that
+varies little about it. No step of this depends on the units of the axes, of the outputs
+or of the rows.
 
 A fit that finds its network counts each residual in units of its size, so that the
 units of the statement change nothing. Where layers are given, residuals count as they
-are stated, unless their sizes are more than a factor of 1,000 apart, as those of volts
-and coulombs are: the one would hardly count next to the other.
+are stated, unless their sizes are more than a factor of 1,000 apart, as for volts and
+coulombs: one would hardly count next to the other.
 """
 
 from collections.abc import Callable
@@ -152,7 +152,7 @@ def _level(rows, given):
 
 
 def _sizes(rows, level, known, waves):
-    """Sizes (q,) of the outputs; 0 for those that nothing is known of."""
+    """Sizes (q,) of the outputs; 0 where nothing is known."""
     known = np.array(known)
     # Fluxes by an unknown coefficient are as far off as its start.
     is_told = (known > 0) & bool(rows.problem.unknown)
@@ -272,7 +272,7 @@ def coefficient_starts(problem, center, scale):
 
 
 def _share_of_terms(rows, name, level, sizes, value):
-    """Size of the terms with a coefficient over that of all others; 0 if unknown."""
+    """Size of the terms with a coefficient over all other terms; 0 if unknown."""
     low, high = rows.problem.domain.bounds.T
     vector = np.broadcast_to(np.pi / (high - low), (len(sizes), len(low)))
     twice = PlaneWaves(*(np.stack([a, a]) for a in (vector, sizes, sizes, level)))

@@ -3,12 +3,12 @@ r"""Error bars of unknown functions, which a network alone makes too narrow.
 Observations with noise say little about the fast parts of an unknown function: a source
 is seen through the solution, its second integral. A network that was fitted to them is
 smooth by its construction, and what it cannot follow is missing from error bars among
-its own changes. Here a function is any sum of waves, whose amplitudes z are those of a
+its own changes. Here a function is any sum of waves, whose amplitudes z follow a
 Gaussian process of Matern's kind: their prior variances fall like
 
     tau^2 (5 / l^2 + |k|^2)^(-(5 + d) / 2)
 
-with the wave number k, and that of the mean is large. With the functions, and with
+with the wave number k, and the mean's is large. With the functions, and with
 coefficients that are to be found, the other outputs change by what the equation and its
 conditions, linearised about the fit, make of them, and by h where these leave them
 free. The most probable ones minimise
@@ -17,8 +17,8 @@ free. The most probable ones minimise
 
 where r are the misfits of the observations, H their slopes, c the amplitudes that the
 fit has, P the inverse of the prior variances, and s what the equation's residuals are
-on fresh points. The noise sigma, and the tau and l of each function, are those of the
-largest evidence.
+on fresh points. The noise sigma, and the tau and l of each function, maximise the
+evidence.
 
 The error bar of an output is the root of its variance, and of the square of its most
 probable change: the fit is not the most probable function, and its bias is an error.

@@ -8,9 +8,9 @@ solved well, and the problem is one of evolution, the interval of time is theref
 1.  The interval is halved.
 2.  The window is solved by a network of its own, on points of its own, until its loss
     no longer falls, or is one that goes with the error that is asked for.
-3.  Where it is solved, the next window begins. Its conditions at the start are those of
-    the problem, with the values that the solution of the window before has there. It is
-    longer if the last one was solved quickly.
+3.  Where it is solved, the next window begins. Its conditions at the start are the
+    problem's, with the values of the window before. It is longer if the last one was
+    solved quickly.
 4.  Where it is not, it is cut again, and a new network begins at the values that the
     window before has at its end.
 
@@ -18,8 +18,8 @@ Whether a window is solved is measured by the loss of a solution that stays at t
 values: one that changes fast has large residuals.
 
 The functions that are compiled are the same for all windows. The network of a window is
-that of the whole interval with the weights of time changed, points are moved along the
-axis of time, and a condition at the start has the residual
+the whole interval's with the weights of time changed, points are moved along the axis
+of time, and a condition at the start has the residual
 
     r(u) - r(u_before),
 
@@ -78,7 +78,7 @@ class TimeMarching(NamedTuple):
 
 @dataclass(frozen=True)
 class SinceBefore:
-    """Residual of a condition at the start, less that of the window before."""
+    """Residual of a condition at the start, less the window before's."""
 
     function: Callable
 
@@ -91,7 +91,7 @@ class SinceBefore:
 
 
 def with_windows(model, observed):
-    """Return a model whose conditions at the start can be those of any window.
+    """Return a model whose conditions at the start suit any window.
 
     The model itself, unless the problem is of ordinary differential equations that go
     on from a start. (Windows of space and time cost more than they bring: there, a
@@ -238,7 +238,7 @@ def _with_time(net, march, back=False):
 
 
 def pieces(march, model, net):
-    """The solution: a network, or those of all windows so far."""
+    """The solution: a network, or the networks of all windows so far."""
     if not march.active:
         return net
     low, high = model.problem.domain.bounds[0]
@@ -263,7 +263,7 @@ def wider_in_window(model, net, march):
 
 
 def last_network(solution):
-    """The network of a solution, or that of its last window."""
+    """The network of a solution, or of its last window."""
     return solution.nets[-1] if isinstance(solution, Pieces) else solution
 
 

@@ -140,7 +140,7 @@ def foreground(ax):
 def equal_scales(ax, ratio):
     """Give both axes one scale, and so few ticks that the labels do not touch.
 
-    ``ratio`` is that of width and height.
+    ``ratio`` is width over height.
     """
     ax.set_aspect("equal")
     box = ax.get_window_extent()

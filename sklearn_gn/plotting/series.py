@@ -167,7 +167,7 @@ class SeriesDisplay(Display):
         needed = "start", "end", "intercept", "slope", *limits[1:]
         absent = [name for name in needed if name not in table.columns]
         if absent:
-            text = f"The table lacks the columns {absent}: give that of fit_groups."
+            text = f"The table lacks the columns {absent}: give a table of fit_groups."
             raise ValueError(text)
         names = list(table[group].unique())
         series = names[:16] if series is None else list(series)

@@ -20,9 +20,9 @@ from sklearn_gn.plotting._common import Display
 class SurrogateDisplay(Display):
     """True and predicted outputs of a surrogate model.
 
-    Outputs of single samples are drawn as curves or as fields on a plane grid, those of
-    all samples together as a matrix. A few outputs without a common axis have a panel
-    each, with predicted against true values.
+    Outputs of single samples are drawn as curves or as fields on a plane grid, all
+    samples together as a matrix. A few outputs without a common axis have a panel each,
+    with predicted against true values.
 
     Use :meth:`from_estimator` to create it.
 

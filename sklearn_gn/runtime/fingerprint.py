@@ -163,7 +163,7 @@ def _function_parts(function):
 
 
 def _nested(code):
-    """Yield a code object and those of the functions in it."""
+    """Yield a code object and the code of the functions in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -2,7 +2,7 @@
 
 All that a fit has reached stands in one immutable :class:`Progress`, which every
 iteration replaces in a single assignment. An interrupt at any moment therefore leaves
-that of the last complete iteration.
+the last complete iteration.
 """
 
 import time
@@ -91,9 +91,9 @@ class FitRun:
         """Iterate until there is a reason to stop; Ctrl-C is one.
 
         It is raised before there is a network, and within a search. ``given`` is the
-        dict of X, y and metadata, and ``callbacks`` come besides those of the
-        estimator. The most iterations that may begin, ``max_steps``, may be infinite.
-        ``attributes`` makes the fitted attributes of the best network, for callbacks.
+        dict of X, y and metadata, and ``callbacks`` come besides the estimator's. The
+        most iterations that may begin, ``max_steps``, may be infinite. ``attributes``
+        makes the fitted attributes of the best network, for callbacks.
         """
         self.given, estimator, solver = given, self.estimator, self.solver
         self._continues = estimator.warm_start and hasattr(estimator, "n_iter_")

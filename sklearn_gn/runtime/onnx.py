@@ -1,7 +1,7 @@
 """Conversion to ONNX by skl2onnx, which asks a model for these methods.
 
-They are those of what ``to_sklearn`` returns, so whatever that covers can be converted,
-alone and in a pipeline. Only a conversion imports skl2onnx.
+They convert what ``to_sklearn`` returns, alone and in a pipeline. Only a conversion
+imports skl2onnx.
 """
 
 from operator import attrgetter

@@ -3,8 +3,8 @@ r"""Noise that is correlated along the feature.
 Residuals in the order of the feature are taken for an autoregression
 :math:`e_i = \sum_j \phi_j e_{i-j} + u_i`. Where its long-run variance
 :math:`\sigma_u^2 / (1 - \sum_j \phi_j)^2` is v times the variance of e, means and
-slopes of many rows vary as much as those of independent rows that are v times fewer:
-rows then count 1 / v each, in the criterion, in standard errors and in intervals.
+slopes of many rows vary as much as with v times fewer independent rows: rows then count
+1 / v each, in the criterion, in standard errors and in intervals.
 
 Many breakpoints follow the waves of correlated noise and leave residuals that look
 independent, so that the number is chosen with the noise of each number, see
@@ -17,7 +17,7 @@ import numpy as np
 
 
 class Autoregression(NamedTuple):
-    """Of residuals in the order of the feature."""
+    """Autoregression of residuals in the order of the feature."""
 
     coef: np.ndarray  # (order,)
     redundancy: float  # rows that are worth one independent row, at least one

@@ -3,13 +3,13 @@ r"""Several columns of y whose lines break at the same places.
 Each column has coefficients and noise of its own. Under normal noise the likelihood of
 common breakpoints t is, but for constants, :math:`-n/2 \sum_j \log R_j(t)`, where R_j
 is the sum of squares of column j. The engine minimises the sum of the R_j over given
-variances, as that of several targets of one series; the variances follow from its
-lines, and by turns the likelihood rises to a maximum.
+variances, as for several targets of one series; the variances follow from its lines,
+and by turns the likelihood rises to a maximum.
 
 Only the kinks couple the columns. Without its coefficients, column j says of them
 :math:`b_j b_j^\top \circ G / \sigma_j^2`, with its changes of slope b_j, and with the
 products G of the steps at the kinks, less their projections on the lines. These add up
-to the inverse covariance of the kinks, from which that of the coefficients follows.
+to the inverse covariance of the kinks, and the coefficients' follows.
 """
 
 import numpy as np

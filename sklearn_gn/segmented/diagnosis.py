@@ -54,7 +54,7 @@ def _bounds(model):
         text = (
             f"{held} {of} {'lies' if held == 1 else 'lie'} at an end of bounds="
             f"{model.bounds!r}: the best position may be outside, and then residuals "
-            "and standard errors are those of a wrong line. Widen bounds."
+            "and standard errors belong to a wrong line. Widen bounds."
         )
     else:
         text = (
@@ -188,12 +188,15 @@ def _noise(model):
         return None
     if model._family.has_known_variance:
         return _dispersion(model)
-    text = (
-        f"The data lie about the lines with a standard deviation of "
-        f"{model.noise_std_:.3g}."
-    )
+    spread = f"{model.noise_std_:.3g}"
+    text = f"The data lie about the lines with a standard deviation of {spread}."
     if model.n_breakpoints == "auto":
-        if not (_is_at_limit(model) or is_correlated(model)):
+        if is_correlated(model) and len(model.autocorrelation_):
+            text += (
+                " This noise is correlated, and slow changes count as part of it. For "
+                "seasonal waves add columns for the months; they enter linearly."
+            )
+        elif not (_is_at_limit(model) or is_correlated(model)):
             text += (
                 " By the criterion this is noise: further breakpoints are not worth "
                 "their parameters."
@@ -236,12 +239,13 @@ def _correlation(model):
         f"{model.residual_correlation_:.2f}, {model._correlation_errors:.0f} standard "
         "errors from zero. "
     )
+    by_default = model.criterion == "bic" and model.autocorrelation == "auto"
+    other = "" if by_default else 'criterion="bic" with autocorrelation="auto", or '
     if chosen:
         text += (
             "The criterion assumes independent noise and takes the waves of correlated "
-            'noise for breakpoints: set criterion="bic" with autocorrelation="auto", '
-            "or a min_distance longer than the waves. For seasonal waves add columns "
-            "for the months; they enter linearly. "
+            f"noise for breakpoints: set {other}a min_distance longer than the waves. "
+            "For seasonal waves add columns for the months; they enter linearly. "
         )
     if independent:
         text += (

@@ -426,7 +426,7 @@ class SegmentedRegressor(
         """
         reason = preparation.needs_all_points(self)
         if reason is not None:
-            raise ValueError(f"{reason} needs all points at once; chunks give sums.")
+            raise ValueError(f"{reason} needs all points at once, not chunks.")
         first = first_chunk(self, chunks)
         options = preparation.options_of(self, None)
 
@@ -850,7 +850,7 @@ class SegmentedRegressor(
     def _noise_std(self):
         if self._family.has_known_variance:
             raise ValueError(
-                f"predict_interval is not for family={self._family.name!r}: use "
+                f"predict_interval does not take family={self._family.name!r}: use "
                 "predict(X, return_std=True)."
             )
         return self.noise_std_
@@ -913,9 +913,9 @@ class SegmentedRegressor(
         method : {"simulated", "davies", "score"}, default="simulated"
             Where the p-value comes from. "davies" is an upper bound for the largest F
             statistic, for p-values too small to simulate. "score" is the exact test of
-            one column, the mean of those of all positions, as R's ``pscore.test``. Both
-            are for the covariance "nonrobust" and breakpoints that change one thing,
-            the slope or the level.
+            one column, the mean of the columns of all positions, as R's
+            ``pscore.test``. Both are for the covariance "nonrobust" and breakpoints
+            that change one thing, the slope or the level.
 
         n_draws : int, default=1999
             Number of draws; the smallest p-value is ``1 / (1 + n_draws)``.
@@ -961,14 +961,14 @@ class SegmentedRegressor(
         return found._replace(breakpoint=t if kind is None else dates.from_days(t))
 
     def _all_names(self):
-        """Names of the features that break, and those of the others."""
+        """Names of the features that break, and of the others."""
         unnamed = [f"x{j}" for j in range(self.n_features_in_)]
         names = [str(name) for name in getattr(self, "feature_names_in_", unnamed)]
         others = [j for j in range(len(names)) if j not in self._columns]
         return [names[j] for j in self._columns], [names[j] for j in others]
 
     def _names(self):
-        """Name of the feature that breaks, and those of the others."""
+        """Name of the feature that breaks, and names of the others."""
         broken, others = self._all_names()
         return broken[self._feature], others
 

@@ -4,21 +4,21 @@ Without a breakpoint its position means nothing, so that the largest statistic o
 positions does not have the distribution of one (Davies, "Hypothesis testing when a
 nuisance parameter is present only under the alternative", 1987).
 
-- Under normal noise of one variance, that of F statistics depends on the positions of
+- Under normal noise of one variance, the distribution of F depends on the positions of
   the rows alone, and is drawn: the products of the residual with the new pieces are
-  jointly normal, with a covariance that is known.
-  Davies' bound needs no draws: as the position moves, the direction in which a
-  breakpoint shows moves along a curve of length L on the unit sphere of m dimensions.
-  The probability that the largest share of the square exceeds s is at most that at one
-  position and :math:`(1 - s)^{m / 2 - 1} L / \pi` (Hotelling, "Tubes and spheres in
-  n-spaces", 1939; Davies, the same title, "linear model case", 2002). The score test is
-  that of one column, the sum of the new ones of all positions (Muggeo, "Testing with a
-  nuisance parameter present only under the alternative", 2016).
+  jointly normal, with a covariance that is known. Davies' bound needs no draws: as the
+  position moves, the direction in which a breakpoint shows moves along a curve of
+  length L on the unit sphere of m dimensions. The probability that the largest share of
+  the square exceeds s is at most that at one position and
+  :math:`(1 - s)^{m / 2 - 1} L / \pi` (Hotelling, "Tubes and spheres in n-spaces", 1939;
+  Davies, the same title, "linear model case", 2002). The score test has one
+  column, the sum of the new ones of all positions (Muggeo, "Testing with a nuisance
+  parameter present only under the alternative", 2016).
 - Under unequal noise the statistic is ``S' V^-1 S`` of the products S of the residuals
   with the new columns less their projections on the old ones. Its distribution is drawn
   with random signs of the residuals, which keep the variance of every row (the wild
   bootstrap of Wu and of Liu; Hansen, "Inference when a nuisance parameter is not
-  identified under the null hypothesis", 1996); of correlated noise, with those of the
+  identified under the null hypothesis", 1996); for correlated noise, of the
   innovations of an autoregression (Buhlmann, "Sieve bootstrap for time series", 1997).
   For few rows V is estimated again from every draw (Davidson and Flachaire, "The wild
   bootstrap, tamed at last", 2008): the fit takes a share of the residuals away, which V

@@ -88,7 +88,7 @@ class Family(NamedTuple):
         if self.name == "binomial" and (y.min() < 0 or y.max() > 1):
             raise ValueError(
                 'family="binomial" is for shares between 0 and 1, with the numbers of '
-                f"trials as sample_weight: y reaches from {y.min():.6g} to "
+                f"trials as sample_weight: y ranges from {y.min():.6g} to "
                 f"{y.max():.6g}."
             )
         if self.name == "binomial" and (not y.max() > 0 or not y.min() < 1):

@@ -2,7 +2,7 @@
 
 Free kinks are parameters like the others, so that all standard errors take their
 uncertainty in (the delta method). The position of a jump is known to a number of rows
-that does not depend on how many there are: its interval is that of the likelihood
+that does not depend on how many there are: its interval comes from the likelihood
 ratio, and the other standard errors take it as known. Both kinds of intervals are read
 off the profile of the sum of squares, :mod:`sklearn_gn.segmented.profile`.
 
@@ -111,7 +111,7 @@ class Fit(NamedTuple):
         )
 
     def of(self, b):
-        """Return the fit of one of several series, or those of some."""
+        """Return the fit of one of several series, or the fits of some."""
         one = (a[b] for a in self[3:-1])
         scaling = Scaling(*(a[b] for a in self.scaling))
         return Fit(self.form, self.t[b], self.free, *one, scaling)
@@ -157,7 +157,7 @@ def infer(form, t, free, rows, scaling, kind, repeats, found=None, space=None):
 def predict(fit, x, linear):
     """Return values and standard errors at positions in the user's units.
 
-    The variance is that of the delta method, averaged over whether a position lies
+    The variance comes from the delta method, averaged over whether a position lies
     before or after each kink, whose estimates are normal and taken as independent.
     """
     u, linear = fit.scaling.x(x), fit.scaling.linear(linear)
@@ -397,8 +397,8 @@ def residual_correlation(fit, rows):
 def statistics(fit):
     """Return figures of the whole fit, a dict of numbers or of arrays.
 
-    The likelihood is that of normal noise; its variance is not counted as a parameter.
-    R2 of a constant target is one, as that of an exact fit is in scikit-learn.
+    The likelihood is for normal noise; its variance is not counted as a parameter. R2
+    of a constant target is one, as for an exact fit in scikit-learn.
     """
     n = fit.n_rows
     size = fit.scaling.y_size

@@ -11,7 +11,7 @@ Starts come from the engine of one feature: it searches the breakpoints of one f
 while the lines of the others enter linearly, by turns, on the working targets at the
 fit so far. A fit of one feature's breakpoints in which the columns and derivatives of
 the others are linear features has the parameters, standard errors and intervals of the
-joint fit, so what is read off comes from the same functions as that of one feature.
+joint fit, so what is read off comes from the same functions as for one feature.
 """
 
 from itertools import pairwise
@@ -73,7 +73,7 @@ def block(form, x, t):
 
 
 def design(joint, t):
-    """Return the columns: 1, those of each broken feature, and the linear features."""
+    """Return the columns: 1, each broken feature's columns, and the linear features."""
     own = [block(joint.form, x, at) for x, at in zip(joint.x, t, strict=True)]
     return np.hstack([np.ones((len(joint.y), 1)), *own, joint.linear])
 
@@ -287,7 +287,7 @@ def prepared_for(joint, f, t, z, w, extra=()):
 
 
 def _with_known(joint, f, knots):
-    """Return the breakpoints of a feature that are found, and those that are known."""
+    """Return the breakpoints of a feature that are found, and the known ones."""
     known = joint.options.known if f == 0 else joint.options.known[:0]
     return np.sort(np.concatenate([knots, known]))
 

@@ -74,8 +74,8 @@ def moving(form, free):
 def jacobian(form, x, linear, t, free, coef):
     """Return the derivatives of the function by all parameters, (..., n, p).
 
-    The columns of :func:`design`, and those of the breakpoints that are free and at
-    which the function is continuous: minus the change of slope from there on.
+    The columns of :func:`design`, and one for each free breakpoint at which the
+    function is continuous: minus the change of slope from there on.
     """
     at = moving(form, free)
     columns = design(form, x, linear, t)
@@ -249,7 +249,7 @@ def prewhitened(scores, lags, n_rows):
     What an autoregression of first order leaves is nearly uncorrelated, and its
     long-run covariance has less bias (Andrews and Monahan, "An improved
     heteroskedasticity and autocorrelation consistent covariance matrix estimator",
-    1992). The parameters are those of :func:`newey_west`.
+    1992). The parameters are the same as for :func:`newey_west`.
     """
     if len(scores) < 2:
         return newey_west(scores, lags, n_rows)

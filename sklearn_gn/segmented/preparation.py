@@ -31,7 +31,7 @@ class Options(NamedTuple):
 
 
 def options_of(model, kind):
-    """Return what the parameters of a model ask for; ``kind`` is that of dates."""
+    """Return what the parameters of a model ask for; ``kind`` is the kind of dates."""
     known, bounds = np.empty(0), (-np.inf, np.inf)
     if model.breakpoints is not None:
         known = np.unique(_positions("breakpoints", model.breakpoints, kind))

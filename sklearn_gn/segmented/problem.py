@@ -27,7 +27,7 @@ MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
 
 
 class Scaling(NamedTuple):
-    """From the user's units to those of the search."""
+    """From the user's units to the units of the search."""
 
     center: np.ndarray  # (...)
     size: np.ndarray  # half the range of x
@@ -57,8 +57,8 @@ class Table(NamedTuple):
     """Sums over the rows from each position on, of several series side by side.
 
     Positions are distinct and ascending. The last rows of shorter series are padding at
-    RIGHT. The first m targets are those of the fit, the others are the linear features.
-    Several targets share the breakpoints, and their sums of squares are added.
+    RIGHT. The first m targets are fitted, the others are the linear features. Several
+    targets share the breakpoints, and their sums of squares are added.
     """
 
     x: np.ndarray  # (B, n)
@@ -108,8 +108,8 @@ class End(NamedTuple):
 def make_table(rows, repeats):
     """Return the table of several series side by side, padded by rows of weight zero.
 
-    ``rows`` are :class:`~sklearn_gn.segmented.least_squares.Rows`, each of which stands
-    for so many ``repeats``.
+    ``rows`` are :class:`~sklearn_gn.segmented.least_squares.Rows`, each standing for so
+    many ``repeats``.
     """
     x, weight = rows.x, rows.weight
     targets = np.concatenate([rows.y[..., None], rows.linear], axis=-1)
@@ -399,7 +399,7 @@ def broken_lines(problem, knots):
     """Return the sums of squares (...) and the slopes (..., k + 1) of broken lines.
 
     Hats at the breakpoints and at the ends have a tridiagonal matrix, which costs a
-    fraction of that of the pieces where there are many.
+    fraction of the pieces' where there are many.
     """
     table, form, known = problem[:3]
     lead, shape = knots.shape[:-1], (len(known), *[1] * (knots.ndim - 2))
@@ -514,7 +514,7 @@ def criterion_value(criterion, loss, n_parameters, n_observations):
 def deviance_shift(criterion, log_mean_square, n_observations):
     """Return what makes a criterion minus twice a log likelihood and the penalty.
 
-    The likelihood is that of normal noise. "gcv" has no likelihood and is not shifted.
+    The likelihood is for normal noise. "gcv" has no likelihood and is not shifted.
     """
     if criterion == "gcv":
         return np.zeros_like(log_mean_square)

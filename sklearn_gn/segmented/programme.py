@@ -3,9 +3,9 @@
 A continuous broken line with kinks at some positions is known from its values there.
 With the value v at a kink, all that lies before it costs at least a convex function of
 v, the least of many parabolas: one for each way to place the earlier kinks. From one
-kink to the next, parabolas become parabolas, as the value at the first is minimised. Of
-those at a position only the lowest at some values are kept, so that the best line is
-not certain, and of many rows only some may have kinks.
+kink to the next, parabolas become parabolas, as the value at the first is minimised. At
+a position only the lowest ones at some values are kept, so that the best line is not
+certain, and of many rows only some may have kinks.
 """
 
 import numpy as np
@@ -85,9 +85,9 @@ def kinks_at_positions(x, later, slope, most, allowed=True, inner=True):
     """Yield sets of 1, 2, up to ``most`` kinks, (m, k) numbers of positions each.
 
     ``later`` are the sums of w, w x, w x^2, w y and w x y over the rows from each of
-    the positions x on, with several targets y side by side; that of the last position
-    is over none. Without ``slope`` the first segment is level. A segment from one
-    position to another has to be ``allowed`` (m, m), a kink at one ``inner`` (m,).
+    the positions x on, with several targets y side by side; the last position's is over
+    none. Without ``slope`` the first segment is level. A segment from one position to
+    another has to be ``allowed`` (m, m), a kink at one ``inner`` (m,).
     """
     m, q = len(x), (later.shape[1] - 3) // 2
     if m < 3:

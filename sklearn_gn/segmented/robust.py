@@ -160,11 +160,11 @@ def _clipped(prepared, clipped, options, t):
 def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
     """Return fits of several series, statistics, scales, intervals, noises.
 
-    A scale is the standard deviation of the noise. Of Huber's loss, whose residuals are
-    those of the series ``clipped`` (of least squares the same), it is that which
+    A scale is the standard deviation of the noise. For Huber's loss, whose residuals
+    come from the series ``clipped`` (for least squares the same), it is the scale that
     clips them, also where there are too few rows to call it noise. Rows of correlated
     noise count less in what is uncertain, unless the covariance allows for it. Noises
-    are given for updates, whose intervals are those of the delta method.
+    are given for updates, whose intervals come from the delta method.
     """
     form, is_huber = options.form, clipped[0] is not prepared[0]
     is_update = noises is not None
@@ -211,7 +211,7 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
 
 
 def _for_errors(form, prepared, clipped, t, n_parameters):
-    """Return rows whose least-squares errors are those of the M-estimate, and s."""
+    """Return rows whose least squares give the errors of the M-estimate, and s."""
     rows = prepared.rows
     fitted, residual = residuals(form, rows, clipped.rows.y, t)
     scale = scale_of(residual, rows.weight)

@@ -52,7 +52,7 @@ class Path(NamedTuple):
     knots: list  # of (B, k)
 
     def keep(self, series, knots, rss):
-        """Keep fits that are better than those of the same number so far."""
+        """Keep fits that are better than all of the same number so far."""
         k = knots.shape[1]
         better = rss < self.rss[series, k]
         self.rss[series[better], k] = rss[better]
@@ -174,7 +174,7 @@ def _best_descent(problem, knots, rss):
     """Return the best kinks of one series, also from other starts.
 
     Of two kinks these are the best place of the second for each place of the first, and
-    where three lines meet between the rows; of more, those of dynamic programming.
+    where three lines meet between the rows; of more, the ones of dynamic programming.
     """
     if knots.shape[1] > 2:
         starts = kinks_at_rows(problem, knots)
@@ -225,8 +225,8 @@ def insert(problem, knots, below=np.inf):
 def gains(problem, parts):
     """Return the decrease by each candidate and its breakpoint, allowed or not, (B, c).
 
-    ``parts`` are those of :func:`orthogonal_part`. A kink between two rows is where
-    the lines of both sides meet, if they meet there (Hudson, "Fitting segmented curves
+    ``parts`` come from :func:`orthogonal_part`. A kink between two rows is where the
+    lines of both sides meet, if they meet there (Hudson, "Fitting segmented curves
     whose join points have to be estimated", 1966).
     """
     form, (_, t, before, *_) = problem.form, problem.candidates

@@ -13,7 +13,7 @@ than the intercept have Zellner's prior, of a size g that maximises the evidence
 Paulo, Molina, Clyde and Berger, "Mixtures of g priors for Bayesian variable selection",
 2008), the intercept and the logarithm of the noise a flat one. Breakpoints are uniform
 in the range that is allowed. With p coefficients, sums of squares T about the mean and
-R of the residuals, the evidence over that of the mean is, for given breakpoints,
+R of the residuals, the evidence relative to the mean's is, for given breakpoints,
 
 .. math::
     \log B = \frac{n - 1 - p}2 \log(1 + g) - \frac{n - 1}2 \log(1 + g R / T).
@@ -125,7 +125,7 @@ def choose(
     criterion chooses where ``n_breakpoints`` is None, with the rows of ``folds`` held
     out for "cv". Series of the same rows may have ``shared`` breakpoints, and are one
     of several targets then. The breakpoints of the number that it chooses are refined,
-    until it chooses one of which they are.
+    until it chooses a refined one.
     """
     problem = problem_of(prepared, options)
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
@@ -296,7 +296,7 @@ def cross_validate(prepared, options, found, folds):
 
 
 def log_evidence(form, rows, t, free, low, high):
-    """Return the logarithm of the evidence of a fit over that of the mean."""
+    """Return the log evidence of a fit, less the log evidence of the mean."""
     rows = type(rows)(*(a[None] for a in rows[:4]))
     t, found = least_squares.fit_rows(form, rows, t[None], free)
     n, p = float(rows.weight.sum()), float(found.rank[0]) - 1

@@ -216,7 +216,7 @@ def _check_finite(name, values, codes, groups):
     n, others = int(np.sum(bad & (codes == first))), len(np.unique(codes[bad])) - 1
     what = "NaN" if np.isnan(values[bad & (codes == first)]).any() else "infinity"
     rows = "1 row; drop it" if n == 1 else f"{n} rows; drop them"
-    more = f", and those of {counted(others, 'other group')}" if others else ""
+    more = f", and rows of {counted(others, 'other group')}" if others else ""
     raise ValueError(
         f"Group {groups[first]!r}: {name} contains {what} in {rows}{more}."
     )

@@ -52,7 +52,7 @@ def check_parameters(model, n_features):
         if given is not None and np.any(given != 0.0):
             raise ValueError(
                 f"{name}={given!r} is for one broken feature: give its name or number "
-                "as broken_features, no list."
+                "as broken_features, not a list."
             )
     automatic = None in numbers_of(model, n_features)
     if automatic and model.criterion not in ("bic", "aic"):
@@ -98,10 +98,9 @@ def fit_several(model, family, kind, variance, *rows):
 
     The rows of positive weight, in the order of the first broken feature, are given by
     broken features (n, F), whose first may hold dates of a ``kind``, linear ones, y,
-    weights, repeats and offsets; the ``variance`` is that of a row of weight one, if it
-    is known. Of each broken feature there are the fit with the joint parameters, its
-    rows by precision and by number, intervals, what bounds hold back and cut, and the
-    path.
+    weights, repeats and offsets; ``variance`` belongs to a row of weight one, if it is
+    known. Of each broken feature there are the fit with the joint parameters, its rows
+    by precision and by number, intervals, what bounds hold back and cut, and the path.
     """
     joint, scalings = _joint_of(model, family, kind, *rows)
     n = len(joint.y)
@@ -167,7 +166,7 @@ def _joint_of(model, family, kind, x, linear, y, weight, repeats, offset):
         ]
     if model.through is not None:
         if linear.shape[1]:
-            raise ValueError("through is for X with one feature, the one that breaks.")
+            raise ValueError("through needs X with one feature, which breaks.")
         for position, target in parse_points(model.through):
             at = float(own.x(np.array([position]))[0])
             value = float((target - scaling.y_center) / scaling.y_size)

@@ -1,13 +1,13 @@
-"""Points as sums in bins of x: those that do not fit into memory, and added ones.
+"""Points as sums in bins of x, for more than fits into memory and for added rows.
 
 What a straight line over a bin has to do with the points in it depends on five sums
-alone, those of 1, x, x^2, y and x y, which two points with weights have too; the part
-of the squares of y that is left over is one number. Bins in which a breakpoint lies are
+alone, of 1, x, x^2, y and x y, which two points with weights have too; the part of the
+squares of y that is left over is one number. Bins in which a breakpoint lies are
 opened: their points themselves are used. When all breakpoints lie in open bins the sums
-are those of all points. Where other breakpoints are almost as good, a fit of the points
+cover all points. Where other breakpoints are almost as good, a fit of the points
 themselves may find those.
 
-Points of chunks are read again where bins are opened. Those that are added to a fit are
+Points of chunks are read again where bins are opened. Rows that are added to a fit are
 kept, and whether a breakpoint more or less is worth its parameters follows from what
 one more would explain, and what the line would lose without one.
 """
@@ -66,7 +66,7 @@ def _prepared(points, center, rest=0.0):
 
 
 def _points_of(sums, edges, center, own):
-    """Return two points for each bin, and those of open bins, ready for a search."""
+    """Return two points for each bin, and all of open bins, ready for a search."""
     index = np.flatnonzero(sums[0] > 0)
     weight, su, suu, sy, suy, syy = sums[:, index]
     mean, level = su / weight, sy / weight

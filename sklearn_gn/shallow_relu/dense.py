@@ -57,7 +57,7 @@ SAMPLE_STEPS = 5  # iterations on the sample between two looks at all rows
 
 
 class Data(NamedTuple):
-    """All rows, and those that the search looks at."""
+    """All rows, and the rows that the search looks at."""
 
     rows: Rows
     sample: Rows
@@ -349,8 +349,8 @@ def delete(net, rows, options, place):
 
     Without neuron i the squared loss grows by ``|c_i|^2 / (A^-1)_ii``. The model has no
     linear term, so a neuron that points the wrong way, relu(-z) = relu(z) - z, makes
-    another carry that linear function; no small move leads out of this. Hence the cost
-    of every deletion is that of the network as it is or with one neuron turned round.
+    another carry that linear function; no small move leads out of this. Hence a
+    deletion is tried with the network as it is and with one neuron turned round.
     """
     n, d = net.hyperplanes.shape[0], net.hyperplanes.shape[1] - 1
 

@@ -417,7 +417,7 @@ class ShallowReLURegressor(
         return self
 
     def _large_rows(self, X, y, sample_weight, X_val, y_std):
-        """Return the chunks of rows on disk; None for those that fit into memory."""
+        """Return the chunks of rows on disk; None for rows that fit into memory."""
         shape = getattr(X, "shape", ())
         n_features = shape[1] if len(shape) == 2 else 1
         needs_all = y_std is not None or (self.early_stopping and X_val is None)

@@ -5,7 +5,7 @@ The model has a linear term,
     u(x) = c0 + S^T x + sum_i c_i relu(w_i . x + b_i),
 
 and a penalty for each group of parameters: the slopes S, the coefficients c, the biases
-b, and the weights of each feature. The intercept is free. The iteration is that of
+b, and the weights of each feature. The intercept is free. The iteration is in
 :mod:`sklearn_gn.bayes.evidence_gn`. More neurons than the data need do no harm:
 penalties switch them off, and noise-free data of a network are recovered exactly.
 Neurons whose breaking hyperplane misses the data are taken into the linear term at the

@@ -1,7 +1,7 @@
 """A fitted network: attributes in the user's units, and standard errors.
 
 Standard errors come from the delta method: near its optimum the network is linear in
-all parameters, and their covariance is that of the joint Gauss-Newton matrix. Under
+all parameters, and their covariance follows from the joint Gauss-Newton matrix. Under
 given penalties directions that the data do not determine are left out; where the
 evidence has chosen the penalties the covariance is the posterior one.
 
@@ -190,7 +190,7 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
 def fitted_breakpoints(found, hyperplanes, coef, rows):
     """Return the breakpoints of active neurons, ascending, and their standard errors.
 
-    These are those of -b / w. They are NaN outside the data, which lie in [-1, 1], and
+    They refer to -b / w. They are NaN outside the data, which lie in [-1, 1], and
     infinite where the rows beside a breakpoint do not determine two lines.
     """
     (b, w), n = hyperplanes.T, len(hyperplanes)
@@ -218,7 +218,7 @@ def fitted_breakpoints(found, hyperplanes, coef, rows):
 def evidence_attributes(net, rows, scaling, options, *, robust=False):
     """Return the fitted attributes of a network whose penalties the evidence chose.
 
-    They are those of the linear model if left-out rows prefer it.
+    They describe the linear model if left-out rows prefer it.
     """
     n_effective, given = options.n_effective, options.alpha is not None
     observed, model = rows, net.model

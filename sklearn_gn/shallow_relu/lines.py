@@ -3,8 +3,8 @@
 With one feature the shallow ReLU network is a broken line with its breakpoints at the
 neurons. Left of the data a neuron gives the first line its slope; without one there the
 function is level up to its first breakpoint. Descents and the search of one target are
-those of :mod:`sklearn_gn.segmented.search`, and an information criterion chooses a size
-by :mod:`sklearn_gn.segmented.selection`.
+in :mod:`sklearn_gn.segmented.search`, and an information criterion chooses a size by
+:mod:`sklearn_gn.segmented.selection`.
 
 Differences of running sums have rounding errors of the size of the total. What a fit
 returns is computed from two rows for every interval between breakpoints, with the same
@@ -66,7 +66,7 @@ class SortedRows(NamedTuple):
 
 
 def sort_rows(rows):
-    """Return the rows of positive weight in order, those of equal x merged."""
+    """Return the rows of positive weight in order, merged where x is equal."""
     x, y, weight = (np.asarray(a, np.float64) for a in rows)
     x = x[:, 0]
     if weight.min() == 0:
@@ -89,9 +89,9 @@ def condensed_rows(knots, rows):
     """Return two rows of every interval between breakpoints that stand for all of it.
 
     They lie inside it, with the same sums of (1, x, x^2): whatever is linear on the
-    intervals has the same Gram matrix. Their targets are those of the fitted lines.
-    Also returned are the sums of squares (q,) that no such function explains. A row at
-    a breakpoint belongs to the interval right of it.
+    intervals has the same Gram matrix. Their targets are the values of the fitted
+    lines. Also returned are the sums of squares (q,) that no such function explains. A
+    row at a breakpoint belongs to the interval right of it.
     """
     bounds = np.unique([0, *np.searchsorted(rows.x, knots), len(rows.x)])
     count, w = np.diff(bounds), rows.weight[:, None]
@@ -302,7 +302,7 @@ def _prepared(rows, n_rows):
 def init(data, hyperplanes, options):
     """Begin with the breakpoints of all starts, (n_starts, n, 2).
 
-    Those of rows without noise on few lines take the place of the first ones.
+    Starts from rows without noise on few lines replace the first ones.
     """
     knots = -hyperplanes[..., 0] / hyperplanes[..., 1]
     knots = np.sort(np.clip(knots, LEFT, RIGHT), axis=1)
@@ -418,7 +418,7 @@ def _searched(data, knots):
 def shared_starts(rows, most):
     """Yield breakpoints (m, k) of networks of 1, 2, ... neurons, the best first.
 
-    They are those of the dynamic programme at some rows, of several targets, and one at
+    They come from the dynamic programme at some rows, of several targets, and one is at
     the left end.
     """
     at = spread(0, len(rows.x) - 1, max(_PLACES, 2 * most))

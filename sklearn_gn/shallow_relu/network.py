@@ -39,7 +39,7 @@ def hidden_features(hyperplanes, x):
 
 
 def predict(net, x):
-    """Network outputs of shape (m, q), those of a linear term included."""
+    """Network outputs of shape (m, q), a linear term included."""
     values = net.intercept[None, :] + hidden_features(net.hyperplanes, x) @ net.coef
     return values + x @ net.slope if hasattr(net, "slope") else values
 
@@ -161,7 +161,7 @@ def joint_design(net, rows):
 
 
 def hyperplanes_to_scaled(units, hyperplanes):
-    """Return hyperplanes of the user's units in those of a fit, ``|w| = 1``.
+    """Return hyperplanes of the user's units in the units of a fit, ``|w| = 1``.
 
     Those far from all data are moved to where they are as good: the rounding errors
     of their hidden features would exceed the other features.

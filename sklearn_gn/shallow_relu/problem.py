@@ -71,8 +71,8 @@ class Problem(NamedTuple):
 class FitOptions(NamedTuple):
     """Settings of a run with given penalties.
 
-    Numbers are traced, so that other values compile nothing. ``damping=None`` selects
-    a solver's own rule, which is another compiled function than that of a fixed shift.
+    Numbers are traced, so that other values compile nothing. ``damping=None`` selects a
+    solver's own rule, which is compiled apart from a fixed shift.
     """
 
     alpha: float  # penalty of the output layer, part of the objective
@@ -235,12 +235,12 @@ def given_hyperplanes(estimator, n, scaling):
 
 
 def hyperplanes_of_starts(init, given, n, n_init, rows, rng):
-    """Return the hyperplanes of all starts: those of ``init``, then random ones.
+    """Return the hyperplanes of all starts: from ``init``, then random ones.
 
     Where some are given, these come first. Otherwise they are evenly spaced over the
     range of features in turn, or random: of any orientation, through rows drawn by
-    their weights. The first of those that are spaced lies at the lower end of its axis
-    and carries the linear term.
+    their weights. The first spaced one lies at the lower end of its axis and carries
+    the linear term.
     """
     z, d, starts = rows.x, rows.x.shape[1], []
     fixed = np.zeros((0, 1 + d)) if given is None else given[:n]

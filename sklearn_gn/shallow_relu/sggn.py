@@ -299,8 +299,8 @@ def leading(values, slopes, basis, options):
 def damped_step(net, memory, rows, options, model, moved, unit=1):
     """Try steps of a quadratic model until the loss falls.
 
-    ``moved`` maps a step to the network, ``unit`` is that of the shift. If the loss has
-    not fallen, the shift is raised by Nielsen's rule, or the step is halved if the
+    ``moved`` maps a step to the network, ``unit`` is the unit of the shift. If the loss
+    has not fallen, the shift is raised by Nielsen's rule, or the step is halved if the
     shift is fixed.
     """
 

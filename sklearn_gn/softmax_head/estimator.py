@@ -563,8 +563,8 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
             np.unique(classes), self.classes_
         ):
             raise ValueError(
-                f"classes={np.unique(classes).tolist()} differ from those of the first "
-                f"call, {self.classes_.tolist()}."
+                f"classes={np.unique(classes).tolist()} differ from the classes "
+                f"of the first call, {self.classes_.tolist()}."
             )
 
     # -- what the shared code asks ----------------------------------------------------

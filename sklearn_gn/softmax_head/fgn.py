@@ -113,9 +113,9 @@ def curvature_rows(split, weight, n_competitors):
 def competitor_directions(split, n_competitors):
     r"""Leading directions of the dropped part, one more competitor at a time.
 
-    The covariance of rho splits like that of the softmax: the likeliest competitor
-    against the others, and what is left among the others, in which the next splits off.
-    With ``r_k`` the mass before competitor k is taken away,
+    The covariance of rho splits like the softmax's: the likeliest competitor against
+    the others, and what is left among the others, in which the next splits off. With
+    ``r_k`` the mass before competitor k is taken away,
 
         diag(rho) - rho rho^T = sum_k  rho_k r_{k+1} / r_k  v_k v_k^T,
         v_k = e_k - rho[the others] / r_{k+1},
@@ -142,7 +142,7 @@ def competitor_directions(split, n_competitors):
 
 
 def n_competitors_of(rank, n_classes):
-    """Directions of an example beside that of its margin; C - 2 are all there are."""
+    """Directions of an example besides its margin; C - 2 are all there are."""
     return min(rank - 1, max(n_classes - 2, 0))
 
 
@@ -150,7 +150,7 @@ def n_competitors_of(rank, n_classes):
 def row_spectrum(logits, gram, label, weight, n_competitors):
     """Eigenvalues of the Gauss-Newton matrix of some examples, descending.
 
-    ``gram`` is that of the features, with a one for the bias.
+    ``gram`` belongs to the features, with a one for the bias.
     """
     library = library_of((logits, gram))
     xp, repeats = library.xp, 1 + n_competitors

@@ -92,8 +92,8 @@ def batched_rows(X, label, kept, weight, batch_size, rng, dtype, n_devices=1):
     """Put the rows ``kept`` in random order, in full batches.
 
     A row of more than twice the mean weight, such as a merged one, comes as several
-    rows, which spread over the batches. Also returns the batch size, at most that of
-    all rows, and a multiple of ``n_devices``.
+    rows, which spread over the batches. Also returns the batch size, at most all rows,
+    and a multiple of ``n_devices``.
     """
     n = len(kept)  # a part of the rows may have no weight
     weight = weight / weight.sum() if weight.any() else np.full(n, 1 / n)
@@ -289,7 +289,7 @@ def forcing_of(size, settings):
     """The relative residual to which a Newton system is solved.
 
     The larger the gradient, the less the system says; a step need be no more than the
-    last one. The ``size`` is that of a gradient in coordinates of variance one.
+    last one. ``size`` belongs to a gradient in coordinates of variance one.
     """
     xp, size = namespace(size), size.astype(np.float32)
     return xp.clip(xp.sqrt(size), settings.last, np.float32(0.5))

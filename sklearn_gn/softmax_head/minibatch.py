@@ -431,7 +431,7 @@ class Mean:
 
 
 def evaluate_chunks(net, data, options):
-    """Evaluate a head on the rows of all chunks, and return those of the first too."""
+    """Evaluate a head on all chunks, and return the first chunk's rows too."""
     found, first = Mean(), None
     for rows, _, weight in rows_of_chunks(data, options, np.random.RandomState(0)):
         if first is None:

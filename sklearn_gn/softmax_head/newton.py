@@ -4,8 +4,8 @@ The softmax Gauss-Newton matrix of an affine head is the exact Hessian. In white
 coordinates (:mod:`sklearn_gn.softmax_head.whitening`) conjugate gradients solve the
 Newton system roughly, in single precision; gradient and loss are computed in the
 precision of the fit, but for the rough minima that choose a penalty. At zero all
-probabilities are equal, so that the first system is that of a regression on the
-classes, which its diagonal solves.
+probabilities are equal, so that the first system is a regression on the classes, which
+its diagonal solves.
 
 Where the penalty is chosen, the steps lead from one minimum to the next along a path of
 penalties (:mod:`sklearn_gn.softmax_head.penalty`), without the rows of each fold. All
@@ -100,7 +100,7 @@ class NewtonData(NamedTuple):
 def prepare(rows, options, axis):
     """Whiten the rows, on the device, and leave out some of them for each fold.
 
-    NumPy writes into the rows. ``axis`` is that of their units.
+    NumPy writes into the rows. ``axis`` is the axis of their units.
     """
     least, n_effective = options.alpha, options.n_effective
     if n_effective is not None:

@@ -49,7 +49,7 @@ def folds_of(label, n_folds=_FOLDS, enough=_JUDGES):
     """Number of the fold of each row; -1 of one that is never left out.
 
     The classes are spread evenly, by the order of the rows and not by their names, over
-    the folds, of which so many are used that ``enough`` rows are left out. A row that
+    the folds, and so many folds are used that ``enough`` rows are left out. A row that
     is alone in its class is not.
     """
     _, first, number, counts = np.unique(
@@ -163,7 +163,7 @@ def first_alpha(rows, intercept, n_effective):
 
 
 def likeliest_alpha(first):
-    """The penalty of highest prior: a decade below that of :func:`first_alpha`."""
+    """The penalty of highest prior: a decade below :func:`first_alpha`."""
     return first / 10
 
 
@@ -199,7 +199,7 @@ def next_alpha(path):
 
 
 def factor_at(alpha, path):
-    """The factor of the logits at a penalty, between those of a path."""
+    """The factor of the logits at a penalty, interpolated on a path."""
     if not path:
         return 1.0
     alphas, _, factors = zip(*sorted(path), strict=True)

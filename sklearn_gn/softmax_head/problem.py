@@ -97,7 +97,7 @@ def distinct_rows(X, code, weight, solver):
 
 
 class Task(NamedTuple):
-    """What an algorithm gets, and the way from its heads to those of the features."""
+    """What an algorithm gets, and the way from its heads to heads of the features."""
 
     algorithm: Algorithm
     rows: Any
@@ -241,7 +241,7 @@ def previous_head(estimator):
 
 
 def results_of(estimator, run, task):
-    """The fitted attributes after a run, and those of the search for a penalty."""
+    """The fitted attributes after a run, and after the search for a penalty."""
     net, options = run.best_net, task.options
     if options.n_effective is None:
         return fitted_attributes(estimator, net, task, options.alpha, run.best_row)

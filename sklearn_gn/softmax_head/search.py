@@ -62,8 +62,8 @@ class FGNSoftmaxHeadCV(
         between 1e-4 and 1e4, evenly spaced in their logarithms.
 
     cv : int, "loo", cross-validation generator or iterable, default=5
-        How the rows are divided. An integer is the number of stratified folds; which
-        rows belong to one depends neither on their order nor on the names of the
+        How the rows are divided. An integer is the number of stratified folds, at most
+        one per row; their rows depend neither on the order nor on the names of the
         classes, and copies of a row stay together. "loo" leaves out every distinct row
         by itself. A generator such as ``GroupKFold``, or an iterable of train and test
         indices, is used as in scikit-learn.

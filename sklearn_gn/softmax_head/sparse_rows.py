@@ -185,10 +185,10 @@ class SparseRows:
         """Solve the Newton system by conjugate gradients.
 
         The preconditioner is the penalty for the coefficients. Intercepts, whose part
-        of the Hessian is small and dense, are eliminated: each direction has those that
-        are best for its coefficients. Without that the mean of the rows of a class,
-        from which an intercept hardly differs, would need many iterations. The last
-        step is a direction from the beginning, and a system is solved roughly.
+        of the Hessian is small and dense, are eliminated: each direction has the best
+        ones for its coefficients. Without that the mean of the rows of a class, from
+        which an intercept hardly differs, would need many iterations. The last step is
+        a direction from the beginning, and a system is solved roughly.
         """
         net, gradient = state.net, state.gradient
         p = to_columns(probabilities(net.image + net.bias[None, :]))

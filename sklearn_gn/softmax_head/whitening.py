@@ -4,7 +4,7 @@ Features are centred where there is an intercept, and scaled where the penalty i
 chosen, so that the units of a column do not matter. Of these features, x, the method
 takes coordinates ``z = x basis``, uncorrelated and of variance one or less; a head V of
 z is the head ``basis V`` of x. The basis comes from one eigendecomposition, of the
-smaller Gram matrix, that of the rows or of the features; of few rows, heads are
+smaller Gram matrix, of the rows or of the features; of few rows, heads are
 combinations, and so they are of sparse rows. It is a diagonal where rows and features
 are very many, and where features are of very different size. Gradient and loss have the
 precision of the fit; for the direction of a step, and the least loss along it, single
@@ -51,7 +51,7 @@ _ROTATED = 2048  # rows or features, at most, of which principal axes are comput
 
 
 class Units(NamedTuple):
-    """Features ``x = (X - center) / size`` of those as given, X."""
+    """Features ``x = (X - center) / size`` from the given X."""
 
     center: np.ndarray
     size: np.ndarray
@@ -116,7 +116,7 @@ class Whitened(NamedTuple):
 
 
 class Coordinates(NamedTuple):
-    """What leads from heads of the features as given to those of z, and back."""
+    """What leads from heads of the given features to heads of z, and back."""
 
     units: Units
     space: Whitened
@@ -179,8 +179,8 @@ def whiten(rows, moments, ridge, intercept, axis):
     """Principal axes of the features, each scaled to unit variance; all of `Whitened`.
 
     ``ridge`` keeps directions without variance from being blown up. Where it is too
-    small for that, those that rounding alone makes differ from zero are left out: the
-    head does not grow along them.
+    small for that, axes that differ from zero by rounding alone are left out: the head
+    does not grow along them.
     """
     xp, x, weight, d = library_of(rows).xp, rows.x, rows.weight, len(moments)
     variance, null = moments, 0 * ridge

@@ -67,9 +67,9 @@ class JointGN(_Search):
     """Gauss-Newton in both layers together, with a global search around it.
 
     The output layer is projected out, as in the variable projection method [1]_ with
-    the approximation of Kaufman [2]_. With one feature, the steps and the search are
-    those of :class:`~sklearn_gn.SegmentedRegressor`, at a cost that hardly grows with
-    the number of rows, unless ``alpha``, ``damping``, ``rank`` or float32 is set.
+    the approximation of Kaufman [2]_. With one feature, the steps and the search come
+    from :class:`~sklearn_gn.SegmentedRegressor`, at a cost that hardly grows with the
+    number of rows, unless ``alpha``, ``damping``, ``rank`` or float32 is set.
 
     Parameters
     ----------

@@ -2,9 +2,9 @@
 
 "gnvpro" and "gn" are Gauss-Newton with the output layer projected out, and in all
 weights; "lbfgs_vpro" is L-BFGS on the reduced objective; L-BFGS, Adam and SGD with
-Nesterov's momentum are optax's. All start with the optimal output layer, on many rows
-with that of some, and count work alike: one unit is a pass over all rows, forward or
-backward.
+Nesterov's momentum are optax's. All start with the optimal output layer (of some rows,
+where there are many), and count work alike: one unit is a pass over all rows, forward
+or backward.
 """
 
 import math

@@ -5,10 +5,9 @@ activation, whose mean counts as one model, the linear model, and the limit of
 infinitely many neurons. Each gives the density of rows that it has not seen, from its
 Gauss-Newton matrix or its kernel; the weights of :mod:`sklearn_gn.bayes.stacking`, one
 set for each target, are the shares. So networks that follow noise give way to the
-linear model, and those that are too small to the process, without a rule of size, noise
-or kind.
+linear model, and too small ones to the process, without a rule of size, noise or kind.
 
-Those of a classification are the small networks by the evidence, the wide ones, and the
+A classification has the small networks by the evidence, the wide ones, and the
 frequencies of the classes. Of the small networks
 :func:`~sklearn_gn.varpro.members.left_out_values` tells the values at left-out rows,
 and each wide one has been fitted without a part of them. One factor t of the logits of
@@ -135,8 +134,8 @@ def _set_noise(estimator, members, rows, options, observed):
     """Set the noise that the mean of the members leaves, and its degrees of freedom.
 
     For a given set of penalties the members are nearly linear in the targets, and their
-    mean has the mean of their effective parameters, of which those of a process come
-    from its own rows. ``observed`` are the rows with the targets as they were observed.
+    mean has the mean of their effective parameters; a process counts them on its own
+    rows. ``observed`` are the rows with the targets as they were observed.
     """
     n_effective, k = options.evidence.n_effective, observed.y.shape[1]
     known = [member.known for member in members]
@@ -203,8 +202,8 @@ def left_out_density(members, errors, variances, weight, n_effective):
 
     Penalties are not chosen again without a row. Each that the rows have chosen costs a
     model two units of log density: one is what a free parameter gains on rows that it
-    was fitted to and loses on others, one that of models which the rows do not tell
-    apart the simpler is the better choice.
+    was fitted to and loses on others, one because the simpler of equally good models is
+    the better choice.
     """
     share = shares(members)[:, 0]
     mean = np.tensordot(share, errors, axes=1)
@@ -396,7 +395,7 @@ class FittedMember:
     activations_ : tuple of str
         One for each hidden layer.
     coefs_ : list of ndarray
-        Weights of the hidden layers, for scaled features; those of features that the
+        Weights of the hidden layers, for scaled features; weights of features that the
         evidence has switched off are zero.
     intercepts_ : list of ndarray
         Biases of the hidden layers.

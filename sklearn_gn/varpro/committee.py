@@ -1,8 +1,8 @@
 r"""The default: a committee of networks, the problem they are fitted to, and the fit.
 
 :func:`plan` chooses the networks, :func:`fit` makes the problem and runs :func:`init`
-and :func:`step`; each is a step of every member that has not ended. Members by
-the evidence take those of :mod:`sklearn_gn.bayes.evidence_gn`, which choose their
+and :func:`step`; each is a step of every member that has not ended. Members by the
+evidence take the steps of :mod:`sklearn_gn.bayes.evidence_gn`, which choose their
 penalties; wide members of a classifier take epochs of
 :mod:`sklearn_gn.varpro.wide_members`, beside them or alone.
 
@@ -12,8 +12,8 @@ another one follows with a further hidden layer, as wide as the first. If the lo
 evidence rises by more than ten times ``tol`` a row, it takes the place of the others.
 Depth costs less than width: a layer has a hundred weights, however many features there
 are. Then further members are added as long as the log density of a new row rises by as
-much: where :math:`\tau = s^2 / \sigma^2` is their variance over that of a row, the mean
-of m + 1 members is better than that of m by
+much: where :math:`\tau = s^2 / \sigma^2` is their variance over a row's, the mean of m
++ 1 members is better than the mean of m by
 
 .. math:: \frac12 \log \frac{1 + \tau (1 + 1 / m)}{1 + \tau (1 + 1 / (m + 1))}.
 
@@ -194,8 +194,8 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
         largest = float(np.max(np.abs(values)))
         if largest > np.sqrt(np.finfo(np.float64).max / values.size):
             raise ValueError(
-                f"scale=False with {name} of size {largest:.3g}, whose squares no "
-                f"float holds: take scale=True, or other units of {name}."
+                f"scale=False: numbers of size {largest:.3g} in {name} overflow when "
+                f"squared. Set scale=True, or choose other units of {name}."
             )
     scaling = estimator._units(X, y, weight, each_target=True)
     rows = Rows(scaling.x(X), scaling.y(y), weight)

@@ -259,7 +259,7 @@ class _VarProNet(
         )
 
     def _start(self, model, rows, scaling, rng):
-        """A random network, or that of the former fit."""
+        """A random network, or the former fit's."""
         from sklearn_gn.networks._base import initial_parameters, n_features
         from sklearn_gn.varpro.problem import Net
 
@@ -526,7 +526,7 @@ class _VarProNet(
         Returns
         -------
         features : ndarray of shape (n_samples, n_features_out)
-            Values of the last hidden layer; those of all members side by side.
+            Values of the last hidden layer; the features of all members side by side.
         """
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)

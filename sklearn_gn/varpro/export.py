@@ -1,4 +1,4 @@
-"""Networks of VarProNetRegressor and VarProNetClassifier as those of scikit-learn."""
+"""Networks of VarProNetRegressor and VarProNetClassifier as scikit-learn's."""
 
 import numpy as np
 

@@ -144,7 +144,7 @@ def reduced_jacobian(model, theta, inner, rows, penalties):
 
 
 def reduced_gradient(model, theta, inner, penalties, pull):
-    """Return the gradient, in which that of W vanishes at its optimum."""
+    """Return the gradient; its part in W vanishes at the optimum."""
     (gradient,) = total(pull(inner.error @ inner.output.T))
     smooth, _ = ravel_pytree(penalty_product(model, theta))
     return gradient + penalties.hidden * smooth
@@ -271,7 +271,7 @@ def _dual_eigenvectors(rows, gradient, flat, alpha):
 
 
 def derivatives(model, theta, inner, rows, pull):
-    """Return those of the values at fixed W (m, c, n), and ``E = dz^T e`` (p, q, n).
+    """Return value derivatives at fixed W (m, c, n), and ``E = dz^T e`` (p, q, n).
 
     For least squares the targets may be rotated, which changes no product over them:
     where the features are fewer, so are the directions of W.

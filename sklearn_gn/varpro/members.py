@@ -89,7 +89,7 @@ def shares(members):
     Of shape (members, 1), or one column for each target. Members of one kind share in
     the inverse of the noise that each leaves, as in a mean of measurements of different
     precision: equally if they predict classes, nearly so on noisy tables, while on
-    exact data those that cannot represent the function have hardly any share. The
+    exact data members that cannot represent the function have hardly any share. The
     kinds share as rows decide that they have not seen
     (:mod:`sklearn_gn.varpro.candidates`).
     """

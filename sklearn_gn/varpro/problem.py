@@ -138,7 +138,7 @@ class Evaluation(NamedTuple):
 def evaluate(model, net, rows, penalties, z=None):
     """Return the :class:`Evaluation` at the given output layer.
 
-    The features z are those of the rows unless they are given.
+    The features z are computed from the rows unless they are given.
     """
     z = features(model, net.theta, rows.x) if z is None else z
     values = z @ net.output
@@ -196,9 +196,9 @@ class HessianRoot(NamedTuple):
     """``R`` with ``R^T R = H^-1`` for the Hessian H of the inner problem.
 
     Blocks of shape (1, p, p), the same for all targets of least squares, (1, pq, pq),
-    the whole of the cross-entropy, or (q, p, p), those of the classes where the whole
-    is large. Products are many times faster than substitutions in a Cholesky factor.
-    Right sides have the shape (p, q, ...).
+    the whole of the cross-entropy, or (q, p, p), one for each class where the whole is
+    large. Products are many times faster than substitutions in a Cholesky factor. Right
+    sides have the shape (p, q, ...).
     """
 
     root: Any

@@ -1,18 +1,17 @@
 """The fit of one network: the loop of all solvers, and the rows that it takes.
 
 Large batches are kept for several iterations; first-order methods go through shuffled
-epochs of small ones. A network may have levels, such as cells of an ODE, of which each
-next one begins with the function of the one before.
+epochs of small ones. A network may have levels, such as cells of an ODE; each begins
+with the function of the one before.
 
 Of rows that come in chunks, batches are drawn from a random sample of the distinct
 ones. Where its batches are used up, the next sample is drawn in a pass over the chunks.
 So they do not depend on the order of the rows. The objective on all rows and the output
 layer that is optimal for them come from sums over blocks of rows:
 
--   For the squared loss, the weighted features and targets of all rows are replaced by
+- For the squared loss, the weighted features and targets of all rows are replaced by
     the triangular factor of ``sqrt(w) (z, y)``, to which blocks are joined one by one.
-    Its rows have the same least-squares problem, which is solved as that of rows in
-    memory.
+    Its rows have the same least-squares problem, which is solved as for rows in memory.
 -   For the cross-entropy a pass gives the loss and its gradient in W. L-BFGS starts at
     the output layer that is optimal for a large batch, in coordinates in which the
     Hessian there is the identity, and so takes few passes.
@@ -285,7 +284,7 @@ class ChunkedRows:
 
     ``chunks`` are checked ones, in the user's units; ``scaled`` maps X and y to the
     units of the fit; ``found`` is their Survey; ``draw_sample`` maps a number other
-    than 0, that of the first survey, to another one.
+    than 0, the first survey's, to another one.
     """
 
     def __init__(self, chunks, scaled, found, draw_sample, dtype):

@@ -1,9 +1,9 @@
 r"""The wide members of a classifier: fast Gauss-Newton steps, and their share.
 
 Where a Gauss-Newton matrix of all rows would be too dear, the members are wide networks
-whose penalties are those of normal priors of fixed size, and an iteration is an epoch
-of mini-batches. The cross-entropy of a row with the true class t is
-``log(1 + exp(-f))`` of its margin
+whose penalties are normal priors of fixed size, and an iteration is an epoch of
+mini-batches. The cross-entropy of a row with the true class t is ``log(1 + exp(-f))``
+of its margin
 
     f = u_t - log sum_{j != t} exp(u_j).
 
@@ -156,8 +156,8 @@ def batch_step(model, maps, batch, penalties, damping):
     """Return the affine maps after the step of a batch, and the loss before it.
 
     The maps, of shape (values, inputs), are the output layer, then the hidden layers;
-    the penalties are those of each input. A batch has a one and the features, of shape
-    (1 + d, b), the numbers of the classes, and weights that sum to one.
+    the penalties belong to the inputs. A batch has a one and the features, of shape (1
+    + d, b), the numbers of the classes, and weights that sum to one.
     """
     x, label, weight = batch
     output, *layers = maps

@@ -46,6 +46,16 @@ def test_correlated_noise_is_named_and_chosen_for():
     assert causes(model) == [("noise", None)]
 
 
+@pytest.mark.parametrize("jumps", [False, True])
+def test_a_season_is_named_as_what_hides_breakpoints(jumps):
+    x = np.arange(180.0)
+    y = 0.5 * x - 0.9 * np.maximum(x - 70, 0) + 12 * (x >= 130)
+    y = y + 8 * np.sin(np.pi * x / 6) + np.random.default_rng(1).normal(0, 2, 180)
+    said = str(SegmentedRegressor(jumps=jumps).fit(x[:, None], y).diagnose())
+    assert "For seasonal waves add columns for the months" in said
+    assert 'autocorrelation="auto"' not in said  # it is the default
+
+
 def test_coefficients_are_those_of_yule_and_walker():
     noise = np.random.default_rng(1).standard_normal(2030)
     series = lfilter([1], [1, -0.6, -0.2], noise)[30:]

@@ -560,7 +560,7 @@ def test_least_distance_of_dates_is_days_or_a_timedelta():
     assert found[0] == found[1] == found[2]
     with pytest.raises(ValueError, match="min_distance must not be negative"):
         SegmentedRegressor(1, min_distance=pd.Timedelta("-1D")).fit(X, y)
-    with pytest.raises(ValueError, match="is for dates"):
+    with pytest.raises(ValueError, match="needs dates"):
         SegmentedRegressor(min_distance=pd.Timedelta("1D")).fit(y[:, None], y)
 
 

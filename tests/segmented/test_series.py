@@ -118,7 +118,7 @@ def test_nan_is_said_to_be_in_its_group(data):
     assert said == "Group 's3': X contains infinity in 2 rows; drop them."
     said = refused("x", [second[0], *third], np.nan)
     assert "contains NaN" in said
-    assert "and those of 1 other group." in said
+    assert "and rows of 1 other group." in said
 
 
 @pytest.mark.parametrize("absolute_sigma", [False, True])

@@ -212,7 +212,7 @@ def test_score_and_means_of_counts():
     assert_allclose(model.score(X, y), expected)
     assert_allclose(model.statistics_["d2"], expected)
     assert "poisson" in str(model.summary())
-    with pytest.raises(ValueError, match="predict_interval is not for family"):
+    with pytest.raises(ValueError, match="predict_interval does not take family"):
         model.predict_interval(X)
     with pytest.raises(ValueError, match="breakpoint_test is for least squares"):
         model.breakpoint_test(X, y)

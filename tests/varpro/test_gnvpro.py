@@ -329,7 +329,7 @@ def test_cnn_is_a_sum_over_shifted_pixels():
         (MLP((3, 0)), "hidden_layer_sizes"),
         (MLP((3,), "tan"), r"activation='tan' is unknown"),
         (MLP((3,), None), "activation=None is unknown"),
-        (MLP((3, 3), ("tanh",)), "of which there are 2; got .'tanh',."),
+        (MLP((3, 3), ("tanh",)), "each of the 2 hidden layers; got .'tanh',."),
         (NeuralODE(width=0), "width"),
         (NeuralODE(final_time=-1.0), "final_time"),
         (CNN((0, 3)), "image_shape"),

@@ -1,9 +1,9 @@
 r"""The problem that the default network is given: units, and known functions as inputs.
 
-The residuals see physical units. In between, the outputs of the network are those of
-the solution in units of their own, ``u = center + scale * network(x)``. Beside the
-axes, mapped to [-1, 1], the network has the known functions that the statement of the
-problem shows. Each family of ``FAMILIES`` says which ones it can add:
+The residuals see physical units. In between, the network computes the solution in units
+of its own, ``u = center + scale * network(x)``. Beside the axes, mapped to [-1, 1], the
+network has the known functions that the statement of the problem shows. Each family of
+``FAMILIES`` says which ones it can add:
 
 - "waves": ``cos(k (x - m))`` and ``sin(k (x - m))``, with m the middle of the domain,
   for wave vectors k of source and given values (:mod:`.waves`);
@@ -85,7 +85,7 @@ class PosedProblem(Problem):
             }
 
     def embedding(self, x):
-        """Inputs of the network: those of the axes, then the known functions."""
+        """Inputs of the network: the axes, then the known functions."""
         functions = [
             FAMILIES[name][1](own, self.domain, x) for name, own in self.added.items()
         ]

@@ -26,7 +26,7 @@ of, with the rate a of diffusion and s the distance to the break,
 which begin as ``|s|^k sign(s)^(k+1)`` and are integrals of each other,
 ``F_k' = k F_(k-1)``. A rate is complex where the equation disperses: Schrodinger's
 equation turns a kink into Fresnel's integrals. The error function of complex arguments
-is that of Weideman [2]_.
+is computed by Weideman's method [2]_.
 
 References
 ----------
@@ -301,11 +301,11 @@ def _exponents(problem, X, widths):
 
 
 def contradicted_corners(problem, corners):
-    """Return those of the right angles at which values contradict the equation.
+    """Return the right angles at which values contradict the equation.
 
     Looked for in problems of one output without unknowns, on a rectangle or a box,
     whose values are given on both sides. Elsewhere there are none, as where the values
-    agree. The corners of a box are those of its edges.
+    agree. The corners of a box are its edges.
     """
     domain = problem.domain
     plain = problem.transform is None and not (problem.periodic or problem.unknown)

@@ -8,7 +8,7 @@ waves, which a network learns by itself, count where a sum of waves describes th
 function entirely; the wave vectors are then refined by least squares, since periods
 need not divide the box. Other smooth and slow functions show no waves.
 
-Further waves are those that an equation lets pass: real roots of its symbol. A linear
+Further waves are the ones an equation lets pass: real roots of its symbol. A linear
 equation with constant coefficients takes waves to waves,
 
     L(c e^{i k x}) = P(k) c e^{i k x},
@@ -137,7 +137,7 @@ def _terms(values, kinds):
 
 
 def distinct(found, domain, n_most, equal=_EQUAL):
-    """Wave vectors that differ by ``equal`` cycles, those of large amplitudes first.
+    """Wave vectors that differ by ``equal`` cycles, large amplitudes first.
 
     Of pairs of amplitudes and wave vectors; a tuple of tuples.
     """
@@ -164,7 +164,7 @@ def distinct(found, domain, n_most, equal=_EQUAL):
 def _functions(problem):
     """Yield values on a grid (n, ..., n, k), and the axes of the grid.
 
-    They are those of the source, and of conditions on each face of a box.
+    They are the source, and the conditions on each face of a box.
     """
     domain, (interior, *kinds) = problem.domain, problem.residual_classes()
     every = tuple(range(domain.dim))
