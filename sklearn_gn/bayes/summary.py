@@ -25,6 +25,7 @@ class Summary(NamedTuple):
     n_of_penalties: float = np.nan  # parameters that their choice amounts to
     log_evidence: float = np.nan
     n_rows: float = np.nan  # that it was fitted to, counted by weights
+    left_out: tuple | None = None  # errors (m, k) at left-out rows, and their variances
 
 
 def summary_of(model, net, rows, scaling, options):
