@@ -35,7 +35,7 @@ from sklearn_gn.bayes import (
 from sklearn_gn.bayes.gaussian_process import Kernel
 from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.bayes.layers import Layers, RegularisedLayers, log_odds
-from sklearn_gn.bayes.linear_evidence import linear_model
+from sklearn_gn.bayes.linear_evidence import linear_model, noise_scale
 from sklearn_gn.bayes.summary import Summary, penalties_by_name, summary_of
 from sklearn_gn.data.units import Units
 from sklearn_gn.linalg.large_gram import work_of
@@ -156,7 +156,15 @@ def _set_noise(estimator, members, rows, options, observed):
         ratio = laplace.noise_ratio(squares)
         noise_std = noise_deviation(1 / max(variance, evidence_gn.EXACT), ratio)
     estimator.noise_std_ = laplace.one_or_each(options.scaling.y_scale * noise_std)
-    estimator._degrees_of_freedom = freedom
+    estimator._degrees_of_freedom, estimator._noise_scale = freedom, None
+    used = [m for m in members if np.any(m.share)]
+    if used and not options.robust and all(m.known.left_out for m in used):
+        both = sum(
+            share * np.array(member.known.left_out)
+            for share, member in zip(shares(used), used, strict=True)
+        )
+        given = mean_values(members, rows.x), *both, rows, n_effective, options.scaling
+        estimator._noise_scale = noise_scale(*given)
 
 
 def _set_output_layer(estimator, members, share, scaling):
