@@ -202,23 +202,21 @@ def _limits(X, y, weight, z, far, quartiles):
         for number, j in enumerate(far):
             if np.isfinite(limits[0, number]):
                 continue
-            target = rest + z[:, j : j + 1] * slopes[j]
+            own, target = cells[some, number], rest + z[:, j : j + 1] * slopes[j]
             raw = _left_out_densities(bounded, j, z[:, j], target, weight)
             best = _CLEAR
             for pair, columns in zip(ends, near, strict=True):
                 unit = columns[:, number]
                 at_limits = _left_out_densities(bounded, j, unit, target, weight)
                 gain = _standardised(at_limits - raw, weight)
+                if gain <= best:
+                    continue
                 # Cells that tell more at the limit than in the middle are no errors.
-                inside = cells[some, number] == np.clip(
-                    cells[some, number], *pair[:, number]
-                )
+                inside = own == np.clip(own, *pair[:, number])
                 middle = weight[inside] @ unit[inside] / np.sum(weight[inside])
                 silent = np.where(inside, unit, middle)
-                says = at_limits - _left_out_densities(
-                    bounded, j, silent, target, weight
-                )
-                if gain > best and _standardised(says, weight) < _CLEAR:
+                silent = _left_out_densities(bounded, j, silent, target, weight)
+                if _standardised(at_limits - silent, weight) < _CLEAR:
                     best, limits[:, number] = gain, pair[:, number]
                     z[:, j] = unit
     return limits

@@ -284,8 +284,9 @@ def beside_process(members, rows, options, process):
     The process, its kernel and its density of left-out rows, is fitted if it is None:
     to some of these rows, and to all of them if it then has a share. Else it is empty.
     """
-    kinds, log_p = of_kinds(with_summaries(members, rows, options), rows, options)
     n_effective, some = options.evidence.n_effective, left_out_rows(rows)
+    part = some._replace(weight=some.weight / np.sum(some.weight))
+    kinds, log_p = of_kinds(with_summaries(members, part, options), rows, options)
     if process is None:
         counts = some._replace(weight=n_effective * some.weight)
         order = np.random.RandomState(options.seed).permutation(len(counts.x))
