@@ -30,7 +30,7 @@ def first_network(model, rows, n_effective, rng, hyperplanes=None):
         size = math.sqrt(float(rows.weight @ np.sum(rows.y**2, axis=1)) / k)
         output[0] = rows.weight @ rows.y
         if n_effective >= _FEW_ROWS * (1 + d):
-            x = with_one(rows.x)
+            x = np.concatenate([np.ones((1, len(rows.x))), rows.x.T])
             weighted = rows.weight[:, None] * x.T
             gram = x @ weighted
             ridge = _RIDGE / n_effective + ROUNDING * np.trace(gram)
