@@ -170,6 +170,7 @@ class PredictionIntervalMixin:
     predict: Any
     noise_std_: Any
     _degrees_of_freedom: float
+    _noise_scale: Any = None  # of noise that is not the same everywhere
 
     def predict_interval(
         self, X: ArrayLike, level: float = 0.95
@@ -187,8 +188,10 @@ class PredictionIntervalMixin:
         -------
         lower, upper : ndarrays of shape (n_samples,) or (n_samples, n_targets)
             Prediction minus and plus a quantile of Student's t distribution times the
-            standard deviation of an observation, which combines the noise,
-            ``noise_std_``, and the standard error of the mean.
+            standard deviation of an observation, which combines the noise and the
+            standard error of the mean. The noise is ``noise_std_``, or where the
+            evidence chose the penalties varies about it with features and predictions,
+            as far as rows that are left out tell that it does.
 
         Raises
         ------
@@ -199,7 +202,10 @@ class PredictionIntervalMixin:
             raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
         y, std = self.predict(X, return_std=True)
         with np.errstate(over="ignore"):
-            deviation = np.hypot(std, self._noise_std())
+            noise = self._noise_std()
+            if self._noise_scale is not None:
+                noise = noise * self._noise_scale.at(np.asarray(X, np.float64), y)
+            deviation = np.hypot(std, noise)
             freedom = np.maximum(self._noise_freedom(), 1)
             width = stdtrit(freedom, (1 + level) / 2) * deviation
         return extremes.interval(y, width)
@@ -262,6 +268,7 @@ class Summary(NamedTuple):
     n_of_penalties: float = np.nan  # parameters that their choice amounts to
     log_evidence: float = np.nan
     n_rows: float = np.nan  # that it was fitted to, counted by weights
+    left_out: tuple | None = None  # errors (m, k) at left-out rows, and their variances
 
 
 def summary_of(model, net, rows, scaling, options):

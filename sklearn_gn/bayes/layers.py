@@ -302,14 +302,14 @@ def first_network(model, rows, n_effective, rng, hyperplanes=None):
     the logarithms of their shares. Random hyperplanes go through rows; rounding errors
     would decide on which side these are, so they pass beside them.
     """
-    d, k, x = model.sizes[0], model.n_values, rows.x.T
-    x = np.concatenate([np.ones_like(x[:1]), x])
+    d, k = model.sizes[0], model.n_values
     output, size = np.zeros((model.n_linear, k)), 1.0  # of the values
     coef = rng.standard_normal((model.n_linear - 1 - d, k))
     if model.loss == "squared":
         size = math.sqrt(float(rows.weight @ np.sum(rows.y**2, axis=1)) / k)
         output[0] = rows.weight @ rows.y
-        if n_effective >= _FEW_ROWS * len(x):
+        if n_effective >= _FEW_ROWS * (1 + d):
+            x = np.concatenate([np.ones((1, len(rows.x))), rows.x.T])
             weighted = rows.weight[:, None] * x.T
             gram = x @ weighted
             ridge = _RIDGE / n_effective + ROUNDING * np.trace(gram)
@@ -326,12 +326,12 @@ def first_network(model, rows, n_effective, rng, hyperplanes=None):
             continue
         direction = rng.standard_normal((width, n_inputs - 1))
         direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-        inputs = x[1 + np.array(model.features)]
+        drawn = np.searchsorted(cumulated, rng.uniform(size=width) * cumulated[-1])
+        x = rows.x[np.minimum(drawn, len(rows.x) - 1)]
+        point = x.T[list(model.features)]
         if layers:
             part = model._replace(activations=model.activations[:number])
-            inputs = forward(part, layers, x)[-1].values
-        drawn = np.searchsorted(cumulated, rng.uniform(size=width) * cumulated[-1])
-        point = inputs[:, np.minimum(drawn, inputs.shape[1] - 1)]
+            point = forward(part, layers, with_one(x))[-1].values
         bias = -_BESIDE - np.sum(direction * point.T, axis=1)
         layers.append(np.concatenate([bias[:, None], direction], axis=1))
     alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)

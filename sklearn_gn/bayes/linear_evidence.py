@@ -16,7 +16,7 @@ and the log evidence of :mod:`sklearn_gn.bayes.evidence` is a function of
 
 import math
 from itertools import repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -27,6 +27,7 @@ from sklearn_gn.bayes.evidence import LARGEST, parameters_of_penalties
 from sklearn_gn.bayes.laplace import left_out_errors, left_out_rows, value_variances
 from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.linalg.factors import LARGEST_DENSE, eigenpairs, eigenpairs_of_rows
+from sklearn_gn.optim.solver import Rows
 
 _GRID = np.linspace(-18.0, 18.0, 73)  # logarithms of rho over the mean eigenvalue
 
@@ -83,6 +84,59 @@ def beats(linear, net, covariance, rows, n_effective):
     n_penalties -= parameters_of_penalties(np.array([linear.gamma]), slopes)
     cost = stacking.COST_OF_A_PENALTY * n_penalties
     return bool(n_effective * (mean - error) <= cost)
+
+
+class NoiseScale(NamedTuple):
+    """Noise whose logarithm is linear in features and predictions, in some share."""
+
+    units: Any  # of features and targets
+    coef: np.ndarray  # (1 + d + k, k)
+    limits: np.ndarray  # (2, k)  of the logarithms, those of the rows of the fit
+    share: np.ndarray  # (k,)  in the variance; the other part is the same everywhere
+
+    def at(self, X, y):
+        """Return the standard deviation at X with predictions y, over that of all."""
+        values = self.units.y(y.reshape(len(X), -1))
+        x = np.concatenate([self.units.x(X), values], axis=1)
+        logs = np.clip(self.coef[0] + x @ self.coef[1:], *self.limits)
+        return np.sqrt(1 + self.share * np.expm1(logs)).reshape(y.shape)
+
+
+def noise_scale(values, errors, variances, rows, n_effective, units):
+    """Return the :class:`NoiseScale` of errors (m, k) at left-out rows, or None.
+
+    ``values`` are those of the fit there, and ``variances`` of the errors if the noise
+    is the same everywhere. The logarithms of the squares have the linear model of
+    highest evidence, and its share is that of stacking: it is hardly any where the
+    noise does not vary.
+    """
+    weight = rows.weight / np.sum(rows.weight)
+    n_seen = n_effective * np.sum(rows.weight)
+    squares = errors**2 / variances
+    mean = weight @ squares
+    if not (np.all(mean > 0) and np.isfinite(mean).all()):
+        return None
+    # The square of one error says little, and least where it is next to nothing.
+    target = np.log(squares / mean + 1 / n_seen)
+    x = np.concatenate([rows.x, values], axis=1)
+    found = linear_model(Rows(x, target, weight), n_seen)
+    if found is None:
+        return None
+    logs = found.coef[0] + x @ found.coef[1:]
+    given = logs - target, found.leverage(x), weight, n_seen
+    left_out = target + left_out_errors(*given)[0]
+    cost, share = stacking.COST_OF_A_PENALTY / n_seen, []
+    for e, v, own in zip(errors.T, variances.T, left_out.T, strict=True):
+        same = stacking.log_densities(e, v, weight)
+        varying = stacking.log_densities(e, v * np.exp(own), weight) - cost
+        both = np.stack([same, varying], axis=1)
+        share.append(stacking.weights(both, weight, n_seen)[1])
+    # In the mean of all rows the variance is that of the fit.
+    level = np.log(weight @ (squares / mean / np.exp(logs)))
+    coef = found.coef.copy()
+    coef[0] += level
+    limits = np.array([logs.min(axis=0), logs.max(axis=0)]) + level
+    return NoiseScale(units, coef, limits, np.array(share))
 
 
 def linear_model(rows, n_effective):

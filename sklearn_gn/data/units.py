@@ -62,9 +62,10 @@ class Units(NamedTuple):
         else:
             x_center, x_scale = moments(X, weight)
             if limited and varies.any():
-                weights = weight if np.ptp(weight) > 0 else None
+                some = slice(None, None, max(1, len(X) // BLOCK_ROWS))
+                weights = weight[some] if np.ptp(weight) > 0 else None
                 quartiles = np.quantile(
-                    X, [0.25, 0.75], 0, method="inverted_cdf", weights=weights
+                    X[some], [0.25, 0.75], 0, method="inverted_cdf", weights=weights
                 )
                 width = np.diff(quartiles, axis=0)[0]
                 outside = np.maximum(quartiles[0] - X.min(0), X.max(0) - quartiles[1])
@@ -201,18 +202,31 @@ def _limits(X, y, weight, z, far, quartiles):
         for number, j in enumerate(far):
             if np.isfinite(limits[0, number]):
                 continue
-            target = rest + z[:, j : j + 1] * slopes[j]
-            raw = _left_out_densities(z, j, z[:, j], target, weight)
+            own, target = cells[some, number], rest + z[:, j : j + 1] * slopes[j]
+            raw = _left_out_densities(bounded, j, z[:, j], target, weight)
             best = _CLEAR
             for pair, columns in zip(ends, near, strict=True):
                 unit = columns[:, number]
-                gains = _left_out_densities(bounded, j, unit, target, weight) - raw
-                mean = weight @ gains
-                error = math.sqrt(weight**2 @ (gains - mean) ** 2)
-                if mean > best * error:
-                    best, limits[:, number] = mean / error, pair[:, number]
+                at_limits = _left_out_densities(bounded, j, unit, target, weight)
+                gain = _standardised(at_limits - raw, weight)
+                if gain <= best:
+                    continue
+                # Cells that tell more at the limit than in the middle are no errors.
+                inside = own == np.clip(own, *pair[:, number])
+                middle = weight[inside] @ unit[inside] / np.sum(weight[inside])
+                silent = np.where(inside, unit, middle)
+                silent = _left_out_densities(bounded, j, silent, target, weight)
+                if _standardised(at_limits - silent, weight) < _CLEAR:
+                    best, limits[:, number] = gain, pair[:, number]
                     z[:, j] = unit
     return limits
+
+
+def _standardised(gains, weight):
+    """Return the mean of gains of the rows over its standard error."""
+    mean = weight @ gains
+    error = math.sqrt(weight**2 @ (gains - mean) ** 2)
+    return mean / error if error > 0 else 0.0
 
 
 def _left_out_densities(z, j, unit, target, weight):
@@ -249,13 +263,14 @@ def moments(A, weight):
     have next to none: its size is the largest distance of a row from the mean.
     """
     # Divided first: squares of very large or small numbers leave the range of floats.
-    size = np.max(np.abs(A), axis=0)
+    size = np.maximum(A.max(axis=0), -A.min(axis=0))
     size = np.where(size > 0, size, 1.0)
     scaled = A / size
     # A constant is its own mean, which sums may miss by rounding.
     center = np.where(np.ptp(scaled, axis=0) > 0, weight @ scaled, scaled[0])
-    distance = np.abs(scaled - center)
-    deviation, largest = np.sqrt(weight @ distance**2), distance.max(axis=0)
+    scaled -= center
+    largest = np.maximum(scaled.max(axis=0), -scaled.min(axis=0))
+    deviation = np.sqrt(weight @ np.square(scaled, out=scaled))
     rounding = _ROUNDING * np.abs(center)
     deviation = np.where(deviation > rounding, deviation, largest)
     with np.errstate(over="ignore"):  # of sizes below the normal numbers

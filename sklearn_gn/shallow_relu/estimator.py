@@ -211,6 +211,7 @@ class ShallowReLURegressor(
 
     _short_forms = SHALLOW_RELU_SOLVERS
     _not_of_every_fit = (
+        "_noise_scale",
         "alpha_",
         "breakpoint_std_",
         "breakpoints_",

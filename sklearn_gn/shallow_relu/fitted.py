@@ -19,6 +19,8 @@ from sklearn_gn.bayes import huber
 from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.laplace import (
     degrees_of_freedom,
+    left_out_errors,
+    left_out_rows,
     noise_ratio,
     one_or_each,
     spectrum,
@@ -26,7 +28,7 @@ from sklearn_gn.bayes.laplace import (
     value_variances,
 )
 from sklearn_gn.bayes.layers import Layers
-from sklearn_gn.bayes.linear_evidence import beats, linear_model
+from sklearn_gn.bayes.linear_evidence import beats, linear_model, noise_scale
 from sklearn_gn.data.rows_source import BLOCK_ROWS, RowSource, reduce
 from sklearn_gn.findings import rows_at_ends
 from sklearn_gn.linalg import factors
@@ -236,6 +238,13 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         value = linear.log_evidence
         net = RegularisedLayers(theta, alpha, linear.beta, gamma, value, model)
         known = summary_of(model, net, rows, scaling, options)
+    covariance, scale = known.covariance.get(), None
+    if not (given or robust):
+        left = left_out_rows(rows)
+        values = model.values(net.theta, left.x)
+        leverage = net.beta * value_variances(model, net.theta, covariance, left.x)
+        both = left_out_errors(values - left.y, leverage, left.weight, n_effective)
+        scale = noise_scale(values, *both, left, n_effective, scaling)
     n_parameters = known.n_effective_parameters
     n_chosen = n_parameters + known.n_of_penalties
     freedom = degrees_of_freedom(n_effective, q, n_chosen)
@@ -259,10 +268,9 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         "loss_": known.loss,
         "noise_std_": one_or_each(noise_std),
         "n_effective_parameters_": n_parameters,
-        "_posterior": Posterior(
-            model, net.theta, known.covariance.get(), known.noise_ratio
-        ),
+        "_posterior": Posterior(model, net.theta, covariance, known.noise_ratio),
         "_degrees_of_freedom": freedom,
+        "_noise_scale": scale,
         "_n_parameters": n_chosen,
         "log_evidence_": known.log_evidence,
     }

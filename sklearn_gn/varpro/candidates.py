@@ -35,7 +35,7 @@ from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.gaussian_process import GaussianProcess, Kernel
 from sklearn_gn.bayes.laplace import Summary, left_out_rows
 from sklearn_gn.bayes.layers import Layers, log_odds
-from sklearn_gn.bayes.linear_evidence import linear_model
+from sklearn_gn.bayes.linear_evidence import linear_model, noise_scale
 from sklearn_gn.data.units import Units
 from sklearn_gn.linalg.factors import work_of
 from sklearn_gn.optim.multinomial import all_classes
@@ -67,11 +67,8 @@ def set_fitted(estimator, run, rows, options, factors):
         lacking = state.wide.lacking if wide else ()
         members = of_classes(small, wide, lacking, rows, n)
     elif members[0].model.shapes() and options.evidence.alpha is None:
-        # The process may take as long as the networks did.
-        limit = np.inf if estimator.max_time is None else estimator.max_time
-        in_time = run.stop_reason.converged and 2 * run.elapsed <= limit
-        is_open = options.is_open and in_time
-        members = of_regression(small, rows, options, is_open)
+        process = state.process if options.is_open else None
+        members = of_regression(small, rows, options, process)
     members = list(members)
     for number, one in enumerate(members):
         if one.known is None:  # its penalties were not chosen
@@ -106,10 +103,14 @@ def set_fitted(estimator, run, rows, options, factors):
             share[: len(counted)],
         )
     # 3. What predicts: members without their matrices, of moved odds of the classes.
-    if classifies:
+    if not classifies:
+        _set_noise(estimator, members, rows, options, observed)
+    else:
         moved = log_odds(factors, members[0].model.n_values)
         members = [member.with_output(moved=moved) for member in members]
-    members = tuple(m._replace(known=m.known._replace(gram=None)) for m in members)
+    members = tuple(
+        m._replace(known=m.known._replace(gram=None, left_out=None)) for m in members
+    )
     estimator._fitted = None, members, scaling
     estimator.estimators_ = [
         FittedMember(estimator, member, scaling, laplace.one_or_each(own))
@@ -120,8 +121,6 @@ def set_fitted(estimator, run, rows, options, factors):
     losses = np.array([member.known.loss for member in members])
     estimator.loss_ = float(mean_share[has_share] @ losses[has_share])
     _set_output_layer(estimator, members, share, scaling)
-    if not classifies:
-        _set_noise(estimator, members, rows, options, observed)
 
 
 def _mean(values, share):
@@ -157,7 +156,15 @@ def _set_noise(estimator, members, rows, options, observed):
         ratio = laplace.noise_ratio(squares)
         noise_std = noise_deviation(1 / max(variance, evidence_gn.EXACT), ratio)
     estimator.noise_std_ = laplace.one_or_each(options.scaling.y_scale * noise_std)
-    estimator._degrees_of_freedom = freedom
+    estimator._degrees_of_freedom, estimator._noise_scale = freedom, None
+    used = [m for m in members if np.any(m.share)]
+    if used and not options.robust and all(m.known.left_out for m in used):
+        both = sum(
+            share * np.array(member.known.left_out)
+            for share, member in zip(shares(used), used, strict=True)
+        )
+        given = mean_values(members, rows.x), *both, rows, n_effective, options.scaling
+        estimator._noise_scale = noise_scale(*given)
 
 
 def _set_output_layer(estimator, members, share, scaling):
@@ -197,7 +204,7 @@ def with_summaries(members, rows, options):
 # --- regression -----------------------------------------------------------------------
 
 
-def left_out_density(members, errors, variances, weight, n_effective):
+def left_out_density(members, weight, n_effective):
     """Return the log density (m, k) of left-out rows by the mean of some members.
 
     Penalties are not chosen again without a row. Each that the rows have chosen costs a
@@ -205,6 +212,7 @@ def left_out_density(members, errors, variances, weight, n_effective):
     was fitted to and loses on others, one because the simpler of equally good models is
     the better choice.
     """
+    errors, variances = np.swapaxes([m.known.left_out for m in members], 0, 1)
     share = shares(members)[:, 0]
     mean = np.tensordot(share, errors, axes=1)
     variance = np.tensordot(share, variances + (errors - mean) ** 2, axes=1)
@@ -223,13 +231,27 @@ def with_shares(kinds, weights):
     return found
 
 
-def of_regression(members, rows, options, is_open):
+def of_regression(members, rows, options, process):
     """Return the members of all candidates with their shares, networks first.
 
-    A Gaussian process is one of them if ``is_open``.
+    The process is one that :func:`beside_process` returns, or None.
     """
+    kinds, log_p = of_kinds(members, rows, options)
+    some, n_effective = left_out_rows(rows), options.evidence.n_effective
+    counts = some._replace(weight=n_effective * some.weight)
+    found = process and _process(process[0], counts, options)
+    if found:
+        kinds.append([found[0]])
+        log_p.append(found[1])
+    found = with_shares(kinds, weights(log_p, some.weight, n_effective))
+    others = (member for member in found[len(members) :] if np.any(member.share))
+    return (*found[: len(members)], *others)
+
+
+def of_kinds(members, rows, options):
+    """Return networks and the linear model by kinds, and the density of each kind."""
     n_effective, some = options.evidence.n_effective, left_out_rows(rows)
-    linear, line = linear_model(rows, n_effective), ()
+    linear, everyone = linear_model(rows, n_effective), members
     if linear is not None:
         d, k = members[0].model.sizes[0], rows.y.shape[1]
         model = Layers((d,), (), k, "squared", tuple(range(d)))
@@ -237,20 +259,18 @@ def of_regression(members, rows, options, is_open):
         theta, value = linear.coef.ravel(), linear.log_evidence
         net = RegularisedLayers(theta, alpha, linear.beta, gamma, value, model)
         line = with_summaries((Member(net),), rows, options)
-    everyone, kinds, log_p = (*members, *line), [], []
+        everyone = (*members, *line)
+    everyone = [
+        m._replace(
+            known=m.known._replace(left_out=left_out_errors(m, n_effective, some))
+        )
+        for m in everyone
+    ]
+    kinds, log_p = [], []
     for kind in dict.fromkeys(member.model.activations for member in everyone):
-        own = [m for m in everyone if m.model.activations == kind]
-        pairs = [left_out_errors(member, n_effective, some) for member in own]
-        both = np.swapaxes(pairs, 0, 1)
-        kinds.append(own)
-        log_p.append(left_out_density(own, *both, some.weight, n_effective))
-    process = of_process(rows, options, log_p) if is_open else None
-    if process is not None:
-        kinds.append([process[0]])
-        log_p.append(process[1])
-    found = with_shares(kinds, weights(log_p, some.weight, n_effective))
-    others = (member for member in found[len(members) :] if np.any(member.share))
-    return (*found[: len(members)], *others)
+        kinds.append([m for m in everyone if m.model.activations == kind])
+        log_p.append(left_out_density(kinds[-1], some.weight, n_effective))
+    return kinds, log_p
 
 
 def weights(log_p, weight, n_effective):
@@ -259,28 +279,31 @@ def weights(log_p, weight, n_effective):
     return np.transpose([stacking.weights(p, weight, n_effective) for p in of_targets])
 
 
-def of_process(rows, options, others):
-    """Return a Gaussian process and its density of left-out rows, or None.
+def beside_process(members, rows, options, process):
+    """Return a Gaussian process, and the share of networks beside other candidates.
 
-    It is fitted to some of the rows that are left out, and to all of them if it then
-    has a share beside the other candidates.
+    The process, its kernel and its density of left-out rows, is fitted if it is None:
+    to some of these rows, and to all of them if it then has a share. Else it is empty.
     """
-    some, n_effective = left_out_rows(rows), options.evidence.n_effective
-    counts = some._replace(weight=n_effective * some.weight)
-    order = np.random.RandomState(options.seed).permutation(len(some.x))
-    first, few = order[:_FIRST_ROWS], order[: 3 * _FIRST_ROWS]
-    few_rows, features = (a[first] for a in counts), Units.varying(some.x)
-    logs = gaussian_process.first_kernel(*few_rows, features)
-    part = Rows(*(a[few] for a in counts))
-    found = _process(logs, part, options)
-    if found is None:
-        return None
-    log_p = [*(other[few] for other in others), found[1]]
-    if not np.any(weights(log_p, part.weight, n_effective)[-1]):
-        return None
-    if len(order) > _FIRST_ROWS:
-        logs = gaussian_process.best_kernel(logs, *part).x
-    return _process(logs, counts, options)
+    n_effective, some = options.evidence.n_effective, left_out_rows(rows)
+    part = some._replace(weight=some.weight / np.sum(some.weight))
+    kinds, log_p = of_kinds(with_summaries(members, part, options), rows, options)
+    if process is None:
+        counts = some._replace(weight=n_effective * some.weight)
+        order = np.random.RandomState(options.seed).permutation(len(counts.x))
+        first, few = order[:_FIRST_ROWS], order[: 3 * _FIRST_ROWS]
+        features, part = Units.varying(counts.x), Rows(*(a[few] for a in counts))
+        logs = gaussian_process.first_kernel(*(a[first] for a in counts), features)
+        found, process = _process(logs, part, options), ()
+        log_p_few = [p[few] for p in log_p] + ([found[1]] if found else [])
+        if found and np.any(weights(log_p_few, part.weight, n_effective)[-1]):
+            if len(order) > _FIRST_ROWS:
+                logs = gaussian_process.best_kernel(logs, *part).x
+            found = _process(logs, counts, options)
+            process = (logs, found[1]) if found else ()
+    share = weights([*log_p, *process[1:]], some.weight, n_effective)
+    n_kinds = sum(bool(own[0].model.activations) for own in kinds)
+    return process, float(np.sum(np.mean(share[:n_kinds], axis=1)))
 
 
 def _process(logs, counts, options):
@@ -303,12 +326,11 @@ def _process(logs, counts, options):
         n_of_penalties=process.kernel.n_determined(),
         log_evidence=value if sees_all else math.nan,  # that of other data
         n_rows=float(np.sum(counts.weight)),
+        left_out=(found.errors, np.tile(found.variances[:, None], len(ones))),
     )
     given = found.theta, None, 1 / noise, None, found.log_evidence, process
-    variances = np.broadcast_to(found.variances[:, None], found.errors.shape)
     member = Member(RegularisedLayers(*given), known=known)
-    both = found.errors[None], variances[None]
-    return member, left_out_density([member], *both, counts.weight, n_effective)
+    return member, left_out_density([member], counts.weight, n_effective)
 
 
 # --- classes --------------------------------------------------------------------------

@@ -17,10 +17,11 @@ much: where :math:`\tau = s^2 / \sigma^2` is their variance over a row's, the me
 
 .. math:: \frac12 \log \frac{1 + \tau (1 + 1 / m)}{1 + \tau (1 + 1 / (m + 1))}.
 
-So tables in which starts differ by less than the noise have two members. The more work
-a fit has taken, the larger ``tol`` is: without noise the evidence of every network
-would rise for minutes, for the last digits. A fit that is stopped returns the members
-that are fitted, without a deeper network that has not ended.
+That gain counts by the share that networks have beside a linear model and a Gaussian
+process (:mod:`sklearn_gn.varpro.candidates`). So tables in which starts differ by less
+than the noise have two members, as have those that the process predicts better. A fit
+that is stopped returns the members that are fitted, without a deeper network that has
+not ended.
 
 A member of many rows is fitted to some of them first, ten a parameter, and takes its
 last steps on all rows. In a regression, a feature that the evidence has switched off
@@ -28,6 +29,7 @@ leaves the first layer, not the linear term: later steps and rounds are much che
 """
 
 import math
+import time
 from functools import partial
 from itertools import cycle, islice
 from numbers import Real
@@ -49,7 +51,7 @@ from sklearn_gn.linalg.factors import LARGEST_DENSE, affordable, is_formed, work
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.varpro import wide_members
-from sklearn_gn.varpro.candidates import set_fitted
+from sklearn_gn.varpro.candidates import beside_process, set_fitted
 from sklearn_gn.varpro.members import Member, in_units, mean_values, networks_of
 from sklearn_gn.varpro.wide_members import N_PARTS, WideState
 
@@ -58,7 +60,6 @@ _NEURONS = {"squared": 10, "cross_entropy": 4}
 _MOST_WORK_OF_ALL_ROWS = 5e8  # of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
 _WORTH = 10  # times tol: gain of log density a row that deeper or more networks need
-_MUCH_WORK = 5e9  # of all steps; from then on the tolerance rises
 
 
 # --- the networks --------------------------------------------------------------------
@@ -183,6 +184,7 @@ class CommitteeOptions(NamedTuple):
     adds: bool  # whether the number of the members by the evidence is to be found
     deepens: bool  # whether the number of their layers is
     is_open: bool  # whether all candidates are, not networks that are asked for
+    half_time: float  # on the clock, if there is a budget
     scaling: Units
     seed: int  # a checkpoint brings that of its fit
 
@@ -245,6 +247,7 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
         adds=adds,
         deepens=adds and is_open,
         is_open=is_open and estimator.activation == "auto",
+        half_time=words["began"] + (estimator.max_time or math.inf) / 2,
         scaling=scaling,
         seed=of_evidence.seed,
     )
@@ -295,7 +298,8 @@ class CommitteeState(NamedTuple):
     reason: str | None = None  # why the last of them has
     tries: bool = False  # whether this round tries a deeper network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
-    work: float = 0.0  # of all steps of the members by the evidence
+    process: tuple | None = None  # a Gaussian process, once it was looked for
+    share: float = 1.0  # of the networks beside other candidates
 
     @property
     def net(self):
@@ -318,12 +322,8 @@ def step(rows, state, options):
     """Take a step of the members by the evidence, and an epoch of the wide ones."""
     report, of_wide = state.reports
     if state.runs and (report is None or report.stop is None):
-        # The longer the fit, the more is asked of what makes it longer.
-        tol = options.evidence.tol * max(1.0, state.work / _MUCH_WORK)
-        of_evidence = options.evidence._replace(tol=tol)
-        state, report = _evidence_step(rows, state, of_evidence)
-        if options.adds and report.stop is not None:
-            options = options._replace(evidence=of_evidence)
+        state, report = _evidence_step(rows, state, options.evidence)
+        if report.stop is not None and (options.adds or options.is_open):
             state, report = _next_round(rows, state, report, options)
     if state.wide and (of_wide is None or of_wide.stop is None):
         wide, of_wide = wide_members.step(rows, state.wide, options.wide, options.seed)
@@ -369,6 +369,11 @@ def _next_round(rows, state, report, options):
     if not state.tries or now - before > _WORTH * tol * n:
         ended = running if state.tries else ended + running
         state = state._replace(ended=ended, reason=report.stop)
+        # The process may take as long as the networks did.
+        in_time = time.perf_counter() <= options.half_time
+        if options.is_open and report.stop != "rounding" and in_time:
+            found = beside_process(ended, rows, options, state.process)
+            state = state._replace(process=found[0], share=found[1])
     # 2. A deeper network, or as many further members as are worth it.
     n_neurons = sum(ended[0].model.sizes[1:])
     rng = np.random.RandomState([options.seed, len(ended), n_neurons])
@@ -385,9 +390,9 @@ def _next_round(rows, state, report, options):
     deepens &= is_formed(rows.y.size, len(deeper.groups()))
     if deepens and switches.on("varpro.growth"):
         members = (Member(first_network(deeper, rows, n, rng)),)
-    elif state.reason != "rounding":
+    elif options.adds and state.reason != "rounding":
         kinds = list(dict.fromkeys(member.model for member in by_evidence))
-        n_more = _n_members(ended, rows, tol) - len(ended)
+        n_more = _n_members(ended, rows, tol, state.share) - len(ended)
         models = islice(cycle(kinds), max(0, n_more))
         members = tuple(Member(first_network(m, rows, n, rng)) for m in models)
     if not members:
@@ -397,7 +402,7 @@ def _next_round(rows, state, report, options):
     return state, report._replace(stop=None)
 
 
-def _n_members(members, rows, tol):
+def _n_members(members, rows, tol, share):
     """Return the number of members for which one more would be hardly any better."""
     n, most, variance = len(members), 2, math.inf
     if n > 1:
@@ -416,7 +421,7 @@ def _n_members(members, rows, tol):
     with np.errstate(divide="ignore", invalid="ignore"):
         of_mean = 1 / variance + 1 + 1 / np.arange(1, most + 1)
     gain = np.log(of_mean[:-1] / of_mean[1:]) / 2
-    return max(n, 1 + int(np.count_nonzero(gain > _WORTH * tol)))
+    return max(n, 1 + int(np.count_nonzero(share * gain > _WORTH * tol)))
 
 
 def _evidence_step(rows, state, options):
@@ -446,9 +451,7 @@ def _evidence_step(rows, state, options):
         stop=None if None in stops else max(sorted(set(stops)), key=stops.count),
         extra={**extra, "n_running": len(running)},
     )
-    sizes = [(m.n_rows_of_matrix(len(rows.x)), len(m.groups())) for m in running]
-    work = state.work + sum(work_of(*size) for size in sizes)
-    return state._replace(runs=tuple(runs), work=work), report
+    return state._replace(runs=tuple(runs)), report
 
 
 def _run_after_step(rows, options, run):

@@ -76,6 +76,7 @@ class _VarProNet(
     }
     _not_of_every_fit = (
         "_degrees_of_freedom",
+        "_noise_scale",
         "_error_bars",
         "coefs_",
         "estimators_",

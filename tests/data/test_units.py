@@ -80,6 +80,17 @@ def test_cells_that_follow_a_law_have_no_limit():
     assert not Units.of(X, y, weight, limited=True).has_limits
 
 
+def test_skewed_features_of_a_law_that_saturates_are_hardly_cut():
+    for seed in (1, 2):
+        rng = np.random.default_rng(seed)
+        X, e = rng.standard_normal((500, 3)), rng.standard_normal(500)
+        X[:, 0] = np.exp(1.2 * X[:, 0])
+        y = np.tanh(X[:, 0] / 8) + 0.3 * np.sin(2 * X[:, 1]) + 0.06 * e
+        units = Units.of(X, y[:, None], np.full(500, 1 / 500), limited=True)
+        inside = units.x(X) == (X - units.x_center) / units.x_scale
+        assert np.mean(inside[:, 0]) > 0.98
+
+
 def test_few_of_many_ordinary_rows_tell_where_cells_have_limits():
     X, y, _ = table_with_far_cells(0)
     X, y = np.tile(X, (40, 1)) + 1e-9 * np.arange(12000)[:, None], np.tile(y, (40, 1))

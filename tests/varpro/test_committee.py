@@ -798,6 +798,31 @@ def test_max_time_holds_for_many_rows(cls, monkeypatch):
     assert time.process_time() - began < 1.8
 
 
+@pytest.mark.parametrize("cls", [VarProNetRegressor, ShallowReLURegressor])
+def test_intervals_follow_noise_that_grows(cls):
+    inside, widths = [], []
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        X = rng.uniform(size=(2400, 3))
+        e = rng.standard_normal(2400)
+        y = np.sin(4 * X[:, 0]) + X[:, 1]
+        for noise in (0.1 + 0.4 * X[:, 2], 0.3):
+            model = cls(random_state=0).fit(X[:400], (y + noise * e)[:400])
+            lower, upper = model.predict_interval(X[400:])
+            held = (
+                np.abs((y + noise * e)[400:] - (lower + upper) / 2)
+                < (upper - lower) / 2
+            )
+            inside.append(
+                [held[X[400:, 2] < 0.5].mean(), held[X[400:, 2] >= 0.5].mean()]
+            )
+            widths.append(np.std(upper - lower) / np.mean(upper - lower))
+    for halves in (inside[::2], inside[1::2]):  # of unequal noise, and of equal one
+        halves = np.mean(halves, axis=0)
+        assert 0.9 < halves.min() <= halves.max() < 0.98
+    assert np.mean(widths[1::2]) < 0.1 < np.min(widths[::2])
+
+
 def test_class_weights_multiply_the_odds():
     X, y = rings(90)
     plain = VarProNetClassifier(random_state=0, n_init=2).fit(X, y)
