@@ -183,8 +183,7 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
     alpha_path_ : dict of ndarrays
         Penalties that were tried: ``alpha``, ascending, ``left_out``, the mean
         cross-entropy of the rows left out, and the ``temperature`` at which it is
-        least. Only if ``alpha`` is "auto", and not of more than 2,048 rows that stay
-        sparse.
+        least. Only if ``alpha`` is "auto".
     competitor_dispersion_ : float
         Training mean of :math:`1 - |\rho|^2`, where :math:`\rho` are the probabilities
         of the wrong classes relative to each other: 0 if each example has one
@@ -404,7 +403,6 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
 
         def set_fitted():
             vars(self).update(problem.results_of(self, run, task))
-            self._spectrum = self.gram_spectrum_  # and no rows any more
 
         self._run(
             run,
@@ -586,11 +584,16 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
 
     # -- fitted attributes ------------------------------------------------------------
 
+    def __getstate__(self):
+        if "_spectrum" in vars(self):
+            self.gram_spectrum_  # noqa: B018  # so that no rows are stored
+        return super().__getstate__()
+
     @property
     def gram_spectrum_(self) -> np.ndarray:
         """Eigenvalues of the Gauss-Newton matrix of some rows, descending.
 
-        After ``partial_fit``, they are computed at the first access.
+        They are computed at the first access.
         """
         found = vars(self).get("_spectrum")
         if found is None:

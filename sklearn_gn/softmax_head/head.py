@@ -68,7 +68,6 @@ class HeadOptions(NamedTuple):
     n_effective: float | None = None  # rows, by their weights; None: alpha is given
     mesh: Any = None  # of the devices among which the rows are divided
     compiled: bool = True  # False: NumPy computes
-    factor: float | None = None  # of the logits of new rows, if a part has chosen it
 
 
 def logits_of(X, coef, intercept):

@@ -29,7 +29,7 @@ from sklearn_gn.softmax_head.head import (
     objective,
     on_devices,
 )
-from sklearn_gn.softmax_head.sparse_rows import SparseRows
+from sklearn_gn.softmax_head.sparse_rows import Combinations, SparseRows
 from sklearn_gn.softmax_head.whitening import Coordinates, Units, has_few_rows
 from sklearn_gn.solvers import FGN, FGNNewton
 
@@ -104,7 +104,7 @@ class Task(NamedTuple):
     options: HeadOptions
     # Features, labels and weights whose spectrum is told; None where rows are in chunks
     few: Any
-    coordinates: Coordinates | SparseRows | None = None
+    coordinates: Coordinates | Combinations | None = None
     order: np.ndarray | None = None  # numbers of the rows in the order of the task
 
     def start(self, net, n_features, n_columns):
@@ -189,10 +189,11 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
     algorithm = replace(newton.NEWTON, compiled=compiled)
     if stays_sparse and not has_few_rows(x):
         if auto:
-            options = newton.with_searched_penalty(rows, options)
-        space = SparseRows(*rows[:3], options.intercept)
-        data = newton.NewtonData(space, options)
-        return Task(algorithm, data, options, few, space, order)
+            options = newton.with_first_alpha(options, rows)
+        heads = Combinations(rows.x, rows.weight, options.intercept)
+        space = SparseRows(heads, rows.label, rows.weight, options.intercept)
+        data = newton.left_out(space, rows, options)
+        return Task(algorithm, data, options, few, heads, order)
     of_rows = rows if units.axis == 0 else None
     with backend.scope(kind, device) if compiled else nullcontext():
         data = newton.prepare(rows, options, units.axis)
@@ -271,8 +272,6 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
     options, few = task.options, task.few
     found = task.coefficients(net)
     found |= {"alpha_": float(alpha), "alpha_method_": "fixed"}
-    if options.factor is not None:  # of sparse features
-        found |= {"alpha_method_": "left-out", "temperature_": 1 / options.factor}
     if logged is None or few is None:
         scope = backend.scope(estimator.dtype, estimator.device)
         with scope if options.compiled else nullcontext():

@@ -97,6 +97,27 @@ class Whitened(NamedTuple):
     basis: Array
     dual: Array
 
+    def rough(self, first):
+        """Return these rows in single precision, the unit of penalties there, and that.
+
+        It is their ``first`` one, since features may have any size.
+        """
+        x = self.single
+        others = single((self.squares * first, self.variance, self.basis, self.dual))
+        return Whitened(self.rows._replace(x=x), x, *others), float(first), x.dtype
+
+    def with_weights(self, weight):
+        """Return these rows with other weights."""
+        return self._replace(rows=self.rows._replace(weight=weight))
+
+    def at(self, numbers):
+        """Return some rows, for :meth:`logits`."""
+        return self.rows.x[numbers]
+
+    def logits(self, net, x):
+        """Return the logits of some rows."""
+        return compiled_values(net, x)
+
     def evaluate(self, net, alpha, intercept):
         """The objective of a head, its gradient, and the mean traces."""
         penalty = times(alpha, self.squares)
@@ -150,6 +171,9 @@ class Coordinates(NamedTuple):
         if len(bias) > 1:  # a shift that all classes share means nothing
             bias = bias - bias.mean()
         return AffineHead(weight, bias)
+
+
+compiled_values = in_either_library(values, rows_out=True)
 
 
 def has_few_rows(x):
