@@ -97,21 +97,13 @@ def prepare(rows, options, axis):
 
     NumPy writes into the rows. ``axis`` is that of their units.
     """
-    least = options.alpha
-    if options.n_effective is not None:
-        options = with_first_alpha(options, rows)
-        least = options.alpha * 10.0**-penalty.DECADES
+    searched = options.n_effective is not None
+    least = options.alpha * 10.0 ** (-penalty.DECADES if searched else 0)
     placed = on_devices(rows, options)
     ridge = least * max(int(rows.label.max()) + 1, 2)
     given = second_moments(placed, axis), ridge, options.intercept, axis
     z, *others = whiten(placed, *given)
     return left_out(Whitened(placed._replace(x=z), *others), rows, options)
-
-
-def with_first_alpha(options, rows):
-    """The options with the penalty that a search begins with."""
-    alpha = penalty.first_alpha(rows, options.intercept, options.n_effective)
-    return options._replace(alpha=alpha)
 
 
 def left_out(space, rows, options):
@@ -127,14 +119,15 @@ def left_out(space, rows, options):
     if fold.max() < 0:
         return data
     # Rough minima are what is compared; steps are not damped.
-    rough, unit, kind = space.rough(options.alpha)
-    alpha, intercept = kind.type(options.alpha), kind.type(options.intercept)
+    cast = space.kind_of_folds or weight.dtype.type
+    alpha, intercept = cast(options.alpha), cast(options.intercept)
     given, folds = options._replace(alpha=alpha, intercept=intercept, damping=0.0), []
     for k in range(fold.max() + 1):
         kept = np.where(fold == k, 0, weight)
-        part = on_devices((kept / kept.sum()).astype(kind), options)
-        factor = 1 / (float(kept.sum()) * unit)
-        folds.append(NewtonData(rough.with_weights(part), given, factor))
+        share = float(kept.sum())
+        part = on_devices((kept / share).astype(cast), options)
+        without, unit = space.with_weights(part, options.alpha)
+        folds.append(NewtonData(without, given, 1 / (share * unit)))
     # The rows that are left out, and others, up to one of a few numbers of rows.
     own = np.argsort(fold < 0, kind="stable")
     own = own[: backend.row_bucket(int(np.count_nonzero(fold >= 0)))]
@@ -143,7 +136,7 @@ def left_out(space, rows, options):
     counts = np.where(fold >= 0, weight * options.n_effective, 0).astype(weight.dtype)
     numbers = on_devices([rows.label[own], counts[own], fold[own]], options)
     shift = penalty.shifts_of(rows.label[:n], weight[:n], fold[:n]) * options.intercept
-    judges = penalty.Judges(space.at(own), *numbers, shift.astype(weight.dtype))
+    judges = penalty.Judges(own, *numbers, shift.astype(weight.dtype))
     return data._replace(
         folds=tuple(folds), judges=judges, n_judged=float(counts.sum())
     )
@@ -325,8 +318,8 @@ def _next_penalty(data, search):
     """Extend the path by what is said of the heads, and go on to the next penalty."""
     heads, before = search.heads, search.alpha
     nets = [in_precision_of(data.options, state.net) for state in heads]
-    logits = [data.space.logits(net, data.judges.x) for net in nets]
-    judged = penalty.judged(logits, data.judges)
+    logits = [data.space.logits(net, data.judges.numbers) for net in nets]
+    judged = penalty.judged(logits, data.judges._replace(numbers=None))
     path = (*search.path, (before, *judged))
     alpha, last = penalty.next_alpha(path)
     criteria = [-value for value in penalty.log_posteriors(path)]

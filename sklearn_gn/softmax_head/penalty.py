@@ -82,7 +82,7 @@ def shifts_of(label, weight, fold):
 class Judges(NamedTuple):
     """Rows that are left out, which judge a penalty, and perhaps others."""
 
-    x: Array  # (L, d), or (L,) numbers of the rows where these are sparse
+    numbers: Array | slice | None  # (L,)
     label: Array  # (L,)
     counts: Array  # (L,) weights as repetitions; 0 of a row that is never left out
     fold: Array  # (L,)
@@ -102,10 +102,11 @@ def judged(logits, judges):
 @in_either_library
 def left_out_loss(logits, judges, search):
     """Cross-entropy of the rows left out at the best factor of the logits; and that."""
-    xp, found = library_of(judges).xp, 0
+    found = 0
     for k, by_head in enumerate(logits):
         own = (judges.fold == k)[:, None]
-        found = found + xp.where(own, by_head + judges.shift[k][None, :], 0)
+        shifted = by_head + judges.shift[k][None, :]
+        found = found + library_of(judges).xp.where(own, shifted, 0)
     return best_factor(found, judges.label, judges.counts, search)
 
 

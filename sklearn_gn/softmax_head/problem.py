@@ -184,12 +184,12 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
     rows = BatchedRows(*rows, np.int32(n), np.int32(1))
     options = options_of(estimator, solver, length, rng)._replace(compiled=compiled)
     if auto:  # of the training part; every row counts as one at least
-        options = options._replace(n_effective=max(total, float(n)))
+        n_effective = max(total, float(n))
+        alpha = penalty.first_alpha(rows, options.intercept, n_effective)
+        options = options._replace(alpha=alpha, n_effective=n_effective)
     # 3. The coordinates.
     algorithm = replace(newton.NEWTON, compiled=compiled)
     if stays_sparse and not has_few_rows(x):
-        if auto:
-            options = newton.with_first_alpha(options, rows)
         heads = Combinations(rows.x, rows.weight, options.intercept)
         space = SparseRows(heads, rows.label, rows.weight, options.intercept)
         data = newton.left_out(space, rows, options)

@@ -178,17 +178,11 @@ class SparseRows(NamedTuple):
     weight: np.ndarray
     intercept: np.ndarray
 
-    def rough(self, first):
-        """Return these rows, the unit of penalties there, and their precision."""
-        return self, 1.0, self.weight.dtype
+    kind_of_folds = None  # that of the fit
 
-    def with_weights(self, weight):
-        """Return these rows with other weights."""
-        return self._replace(weight=weight)
-
-    def at(self, numbers):
-        """Return what :meth:`logits` needs of some rows."""
-        return numbers
+    def with_weights(self, weight, first):
+        """Return the rows of a fold, and the unit of penalties."""
+        return self._replace(weight=weight), 1.0
 
     def logits(self, net, numbers):
         """Return the logits of some rows."""

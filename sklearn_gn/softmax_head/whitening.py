@@ -97,26 +97,20 @@ class Whitened(NamedTuple):
     basis: Array
     dual: Array
 
-    def rough(self, first):
-        """Return these rows in single precision, the unit of penalties there, and that.
+    kind_of_folds = np.float32
+
+    def with_weights(self, weight, first):
+        """Return the rows of a fold, in single precision, and the unit of penalties.
 
         It is their ``first`` one, since features may have any size.
         """
-        x = self.single
-        others = single((self.squares * first, self.variance, self.basis, self.dual))
-        return Whitened(self.rows._replace(x=x), x, *others), float(first), x.dtype
+        x, others = self.single, single((self.squares * first, self.variance))
+        rows = self.rows._replace(x=x, weight=weight)
+        return Whitened(rows, x, *others, None, None), float(first)
 
-    def with_weights(self, weight):
-        """Return these rows with other weights."""
-        return self._replace(rows=self.rows._replace(weight=weight))
-
-    def at(self, numbers):
-        """Return some rows, for :meth:`logits`."""
-        return self.rows.x[numbers]
-
-    def logits(self, net, x):
+    def logits(self, net, numbers):
         """Return the logits of some rows."""
-        return compiled_values(net, x)
+        return compiled_values(net, self.rows.x[numbers])
 
     def evaluate(self, net, alpha, intercept):
         """The objective of a head, its gradient, and the mean traces."""
