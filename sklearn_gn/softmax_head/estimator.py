@@ -40,6 +40,7 @@ from sklearn_gn.data.rows import (
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.softmax_head import problem
+from sklearn_gn.softmax_head.fgn import row_spectrum
 from sklearn_gn.softmax_head.head import LARGEST_LOGIT, logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
 
@@ -379,6 +380,7 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
 
     def _run_solver(self, task, net, validation, data, began=None):
         net = task.start(net, self.n_features_in_, problem.n_columns(self))
+        classes = {"classes_": self.classes_}
 
         def validation_loss(net):
             X, label, weight = validation
@@ -398,18 +400,12 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
             began=began,
         )
 
-        def coefficients(net):
-            return {"classes_": self.classes_, **task.coefficients(net)}
-
-        def set_fitted():
-            vars(self).update(problem.results_of(self, run, task))
-
         self._run(
             run,
             max_steps=self.max_iter,
             data=data,
-            attributes=coefficients,
-            set_fitted=set_fitted,
+            attributes=lambda net: classes | task.coefficients(net),
+            set_fitted=lambda: vars(self).update(problem.results_of(self, run, task)),
         )
         self._carried = None, None
 
@@ -599,5 +595,10 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         if found is None:
             raise AttributeError(f"This {type(self).__name__} is not fitted yet.")
         if isinstance(found, dict):
-            found = self._spectrum = problem.computed_spectrum(self, **found)
+            x, intercept, *given = found.values()
+            logits, gram = logits_of(x, self.coef_, self.intercept_), x @ x.T
+            gram = (gram.toarray() if issparse(gram) else gram) + intercept
+            with backend.one_blas_thread():
+                found = np.maximum(row_spectrum(logits, gram, *given), 0)
+            self._spectrum = found
         return found

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.libraries import NumPy, library_of
@@ -33,7 +34,12 @@ from sklearn_gn.softmax_head.head import (
     on_devices,
 )
 from sklearn_gn.softmax_head.sparse_rows import SparseRows
-from sklearn_gn.softmax_head.whitening import Whitened, second_moments, whiten
+from sklearn_gn.softmax_head.whitening import (
+    Whitened,
+    second_moments,
+    single,
+    whiten,
+)
 
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
@@ -88,6 +94,7 @@ class NewtonData(NamedTuple):
     options: HeadOptions  # with the first penalty
     factor: float = 1.0  # that a penalty grows by on these rows
     folds: tuple = ()  # NewtonData without the rows of each fold
+    own: Array | slice | None = None  # numbers of the rows that are left out
     judges: penalty.Judges | None = None
     n_judged: float = math.nan  # rows that are left out, by their counts
 
@@ -119,14 +126,21 @@ def left_out(space, rows, options):
     if fold.max() < 0:
         return data
     # Rough minima are what is compared; steps are not damped.
-    cast = space.kind_of_folds or weight.dtype.type
+    cast, unit, folds = weight.dtype.type, 1.0, []
+    if isinstance(space, Whitened):  # in single precision, and features have any size
+        cast, unit, x = np.float32, float(options.alpha), space.single
+        squares, variance = single((space.squares * options.alpha, space.variance))
+        rough = Whitened(space.rows._replace(x=x), x, squares, variance, None, None)
     alpha, intercept = cast(options.alpha), cast(options.intercept)
-    given, folds = options._replace(alpha=alpha, intercept=intercept, damping=0.0), []
+    given = options._replace(alpha=alpha, intercept=intercept, damping=0.0)
     for k in range(fold.max() + 1):
         kept = np.where(fold == k, 0, weight)
         share = float(kept.sum())
         part = on_devices((kept / share).astype(cast), options)
-        without, unit = space.with_weights(part, options.alpha)
+        if isinstance(space, Whitened):
+            without = rough._replace(rows=rough.rows._replace(weight=part))
+        else:
+            without = space._replace(weight=part)
         folds.append(NewtonData(without, given, 1 / (share * unit)))
     # The rows that are left out, and others, up to one of a few numbers of rows.
     own = np.argsort(fold < 0, kind="stable")
@@ -136,10 +150,9 @@ def left_out(space, rows, options):
     counts = np.where(fold >= 0, weight * options.n_effective, 0).astype(weight.dtype)
     numbers = on_devices([rows.label[own], counts[own], fold[own]], options)
     shift = penalty.shifts_of(rows.label[:n], weight[:n], fold[:n]) * options.intercept
-    judges = penalty.Judges(own, *numbers, shift.astype(weight.dtype))
-    return data._replace(
-        folds=tuple(folds), judges=judges, n_judged=float(counts.sum())
-    )
+    judges = penalty.Judges(*numbers, shift.astype(weight.dtype))
+    n_judged = float(counts.sum())
+    return data._replace(folds=tuple(folds), own=own, judges=judges, n_judged=n_judged)
 
 
 class NewtonSettings(NamedTuple):
@@ -318,9 +331,11 @@ def _next_penalty(data, search):
     """Extend the path by what is said of the heads, and go on to the next penalty."""
     heads, before = search.heads, search.alpha
     nets = [in_precision_of(data.options, state.net) for state in heads]
-    logits = [data.space.logits(net, data.judges.numbers) for net in nets]
-    judged = penalty.judged(logits, data.judges._replace(numbers=None))
-    path = (*search.path, (before, *judged))
+    logits = tuple(data.space.logits(net, data.own) for net in nets)
+    temperature = switches.on("heads.temperature")
+    loss, factor = penalty.left_out_loss(logits, data.judges, temperature)
+    judged = -float(loss) if math.isfinite(loss) else -math.inf
+    path = (*search.path, (before, judged, float(factor)))
     alpha, last = penalty.next_alpha(path)
     criteria = [-value for value in penalty.log_posteriors(path)]
     best = heads if criteria[-1] == min(criteria) else search.likeliest

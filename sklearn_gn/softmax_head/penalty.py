@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import in_either_library, library_of
 from sklearn_gn.arrays.parts import total
@@ -82,26 +81,18 @@ def shifts_of(label, weight, fold):
 class Judges(NamedTuple):
     """Rows that are left out, which judge a penalty, and perhaps others."""
 
-    numbers: Array | slice | None  # (L,)
     label: Array  # (L,)
     counts: Array  # (L,) weights as repetitions; 0 of a row that is never left out
     fold: Array  # (L,)
     shift: Array  # (n_folds, m) of the logits, for the rows that a class lacks
 
 
-def judged(logits, judges):
-    """Log probability of the rows left out, and the best factor of their logits.
+@in_either_library
+def left_out_loss(logits, judges, search):
+    """Cross-entropy of the rows left out at the best factor of the logits; and that.
 
     The logits are those of the judges, by the head without each fold.
     """
-    search = switches.on("heads.temperature")
-    loss, factor = left_out_loss(tuple(logits), judges, search)
-    return (-float(loss) if math.isfinite(loss) else -math.inf), float(factor)
-
-
-@in_either_library
-def left_out_loss(logits, judges, search):
-    """Cross-entropy of the rows left out at the best factor of the logits; and that."""
     found = 0
     for k, by_head in enumerate(logits):
         own = (judges.fold == k)[:, None]
@@ -198,12 +189,3 @@ def next_alpha(path):
         step = step - slope / (2 * bend) if bend < 0 else step
     near = min(abs(step - tried) for tried in steps) < _TRUSTED
     return first * 10 ** round(step, 2), near  # rounding errors do not choose
-
-
-def factor_at(alpha, path):
-    """The factor of the logits at a penalty, between those of a path."""
-    if not path:
-        return 1.0
-    alphas, _, factors = zip(*sorted(path), strict=True)
-    log_factor = np.interp(np.log(alpha), np.log(alphas), np.log(factors))
-    return float(np.exp(np.round(log_factor, 2)))

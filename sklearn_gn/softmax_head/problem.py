@@ -17,7 +17,7 @@ from sklearn_gn.arrays import backend, libraries
 from sklearn_gn.data.rows import canonical_rows, check_fits, row_codes
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.softmax_head import newton, penalty
-from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of, row_spectrum
+from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
@@ -25,7 +25,6 @@ from sklearn_gn.softmax_head.head import (
     batched_rows,
     head_report,
     in_precision,
-    logits_of,
     objective,
     on_devices,
 )
@@ -254,10 +253,12 @@ def results_of(estimator, run, task):
     is_last = isinstance(state, newton.NewtonState) and state.slope > -np.inf
     is_last = is_last and run.progress.best.value == state.criterion
     found = fitted_attributes(estimator, net, task, alpha, log[-1] if is_last else None)
-    path = sorted(state.path)
-    alphas, values, factors = np.array(path).reshape(-1, 3).T
+    alphas, values, factors = np.array(sorted(state.path)).reshape(-1, 3).T
+    log_factor = 0.0
+    if len(alphas):  # between those of the path; rounding errors do not choose
+        log_factor = np.interp(np.log(alpha), np.log(alphas), np.log(factors))
     return found | {
-        "temperature_": 1 / penalty.factor_at(alpha, path),
+        "temperature_": float(np.exp(-np.round(log_factor, 2))),
         "alpha_method_": "left-out",
         "alpha_path_": {
             "alpha": alphas,
@@ -294,17 +295,9 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
     x, label, weight = (array[: min(most, options.batch_size)] for array in few)
     found["_spectrum"] = {
         "x": x if sparse.issparse(x) else np.array(x),
+        "intercept": float(options.intercept),
         "label": np.array(label),
         "weight": np.array(weight),
-        "intercept": float(options.intercept),
         "n_competitors": n_competitors,
     }
     return found
-
-
-def computed_spectrum(head, x, label, weight, intercept, n_competitors):
-    """The eigenvalues of the matrix of some rows, descending."""
-    logits, gram = logits_of(x, head.coef_, head.intercept_), x @ x.T
-    gram = (gram.toarray() if sparse.issparse(gram) else gram) + intercept
-    with backend.one_blas_thread():
-        return np.maximum(row_spectrum(logits, gram, label, weight, n_competitors), 0)

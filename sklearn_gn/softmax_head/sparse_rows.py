@@ -178,12 +178,6 @@ class SparseRows(NamedTuple):
     weight: np.ndarray
     intercept: np.ndarray
 
-    kind_of_folds = None  # that of the fit
-
-    def with_weights(self, weight, first):
-        """Return the rows of a fold, and the unit of penalties."""
-        return self._replace(weight=weight), 1.0
-
     def logits(self, net, numbers):
         """Return the logits of some rows."""
         return net.image[numbers] + net.bias[None, :]
@@ -241,13 +235,9 @@ class SparseRows(NamedTuple):
 
         # The size of a residual is that in its rows, for which no logits are needed.
         unit = np.sqrt(heads.weight)[:, None]
-
-        def size_of(residual):
-            return np.linalg.norm(residual.rows / unit)
-
         start, bias = -gradient.start, -gradient.bias
         residual = Combination(-gradient.rows, None, start, bias)
-        size = size_of(residual)
+        size = np.linalg.norm(residual.rows / unit)
         forcing = forcing_of(np.sqrt(size), settings)
         steepest, image, iterations = residual, -gradient.image, 0
         zero = np.zeros_like(p)
@@ -261,7 +251,7 @@ class SparseRows(NamedTuple):
             for other, product, bend in known:
                 along = add(along, -heads.inner(along, product) / bend, other)
             taken, iterations = take(along), iterations + 1
-            if not taken or size_of(residual) <= forcing * size:
+            if not taken or np.linalg.norm(residual.rows / unit) <= forcing * size:
                 break
             # The first one is not from a residual of what came before: it is kept too.
             kept = known + taken if iterations == 1 else kept

@@ -94,19 +94,9 @@ class Whitened(NamedTuple):
     variance: Array  # (r, 1)  of z, 1 or less
     # (d, r), or (d,) of a diagonal, or (L, r): the basis is then the centred rows
     # transposed times this, and the dual, its inverse transposed, that of other axes.
-    basis: Array
-    dual: Array
-
-    kind_of_folds = np.float32
-
-    def with_weights(self, weight, first):
-        """Return the rows of a fold, in single precision, and the unit of penalties.
-
-        It is their ``first`` one, since features may have any size.
-        """
-        x, others = self.single, single((self.squares * first, self.variance))
-        rows = self.rows._replace(x=x, weight=weight)
-        return Whitened(rows, x, *others, None, None), float(first)
+    # None where heads lead nowhere else.
+    basis: Array | None
+    dual: Array | None
 
     def logits(self, net, numbers):
         """Return the logits of some rows."""
