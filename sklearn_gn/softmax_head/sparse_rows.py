@@ -17,7 +17,6 @@ This product is what costs, and a new Hessian costs little. A head and a step ca
 their logits, so the gradient of a new head, and each iteration of CG, take one product.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ from scipy import sparse
 
 from sklearn_gn.arrays.extremes import largest_size
 from sklearn_gn.arrays.libraries import NumPy
-from sklearn_gn.arrays.threads import in_threads, share
+from sklearn_gn.arrays.threads import share, side_by_side
 from sklearn_gn.arrays.trees import add
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.optim.line_search import line_minimum
@@ -38,7 +37,6 @@ from sklearn_gn.softmax_head.head import (
     forcing_of,
 )
 
-_ONE_THREAD = 2**24  # multiply-adds of a product that a second thread is not worth
 _CLASSES = 32  # of a block: what is dense has a column for each feature and class
 
 
@@ -147,17 +145,9 @@ class Combinations:
 
     def _by_columns(self, block, n_columns):
         """Call a function with slices of the classes, long products in threads."""
-        n_threads = 1
-        if self.x.nnz * n_columns > _ONE_THREAD:
-            n_threads = min(share(), n_columns)
-        width = max(1, min(_CLASSES, -(-n_columns // n_threads)))
-        found = [None] * -(-n_columns // width)
-
-        def call(k):
-            found[k] = block(slice(k * width, (k + 1) * width))
-
-        in_threads([partial(call, k) for k in range(len(found))])
-        return found
+        width = min(_CLASSES, -(-n_columns // share()))
+        parts = [slice(k, k + width) for k in range(0, n_columns, width)]
+        return side_by_side(block, parts, self.x.nnz * width)
 
     def _centred(self, values):
         return values - (self.share @ values)[None, :]
