@@ -23,7 +23,6 @@ from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
     HeadOptions,
-    traces,
 )
 from sklearn_gn.softmax_head.minibatch import (
     ALGORITHMS,
@@ -317,8 +316,10 @@ def trace_problem(p_true=0.6):
     xi, rho = competitors()
     with backend.scope("float64"):
         split = split_of(p_true, rho)
-        whole = retained_part(split) + dropped_part(split)
-        parts = *traces(split), jnp.trace(whole, axis1=1, axis2=2)
+        kept, dropped = retained_part(split), dropped_part(split)
+        matrices = kept, dropped, kept + dropped
+        dispersion = 1 - jnp.sum(split.rho**2, axis=1)
+        parts = dispersion, *(jnp.trace(a, axis1=1, axis2=2) for a in matrices)
         names = "dispersion", "retained", "dropped", "full"
         ours = dict(zip(names, backend.to_numpy(parts), strict=True))
     p_rest = 1 - p_true

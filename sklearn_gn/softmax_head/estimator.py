@@ -40,6 +40,7 @@ from sklearn_gn.data.rows import (
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.softmax_head import problem
+from sklearn_gn.softmax_head.fgn import row_spectrum
 from sklearn_gn.softmax_head.head import LARGEST_LOGIT, logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
 
@@ -183,8 +184,7 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
     alpha_path_ : dict of ndarrays
         Penalties that were tried: ``alpha``, ascending, ``left_out``, the mean
         cross-entropy of the rows left out, and the ``temperature`` at which it is
-        least. Only if ``alpha`` is "auto", and not of more than 2,048 rows that stay
-        sparse.
+        least. Only if ``alpha`` is "auto".
     competitor_dispersion_ : float
         Training mean of :math:`1 - |\rho|^2`, where :math:`\rho` are the probabilities
         of the wrong classes relative to each other: 0 if each example has one
@@ -380,6 +380,7 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
 
     def _run_solver(self, task, net, validation, data, began=None):
         net = task.start(net, self.n_features_in_, problem.n_columns(self))
+        classes = {"classes_": self.classes_}
 
         def validation_loss(net):
             X, label, weight = validation
@@ -399,19 +400,12 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
             began=began,
         )
 
-        def coefficients(net):
-            return {"classes_": self.classes_, **task.coefficients(net)}
-
-        def set_fitted():
-            vars(self).update(problem.results_of(self, run, task))
-            self._spectrum = self.gram_spectrum_  # and no rows any more
-
         self._run(
             run,
             max_steps=self.max_iter,
             data=data,
-            attributes=coefficients,
-            set_fitted=set_fitted,
+            attributes=lambda net: classes | task.coefficients(net),
+            set_fitted=lambda: vars(self).update(problem.results_of(self, run, task)),
         )
         self._carried = None, None
 
@@ -586,15 +580,25 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
 
     # -- fitted attributes ------------------------------------------------------------
 
+    def __getstate__(self):
+        if "_spectrum" in vars(self):
+            self.gram_spectrum_  # noqa: B018  # so that no rows are stored
+        return super().__getstate__()
+
     @property
     def gram_spectrum_(self) -> np.ndarray:
         """Eigenvalues of the Gauss-Newton matrix of some rows, descending.
 
-        After ``partial_fit``, they are computed at the first access.
+        They are computed at the first access.
         """
         found = vars(self).get("_spectrum")
         if found is None:
             raise AttributeError(f"This {type(self).__name__} is not fitted yet.")
         if isinstance(found, dict):
-            found = self._spectrum = problem.computed_spectrum(self, **found)
+            x, intercept, *given = found.values()
+            logits, gram = logits_of(x, self.coef_, self.intercept_), x @ x.T
+            gram = (gram.toarray() if issparse(gram) else gram) + intercept
+            with backend.one_blas_thread():
+                found = np.maximum(row_spectrum(logits, gram, *given), 0)
+            self._spectrum = found
         return found

@@ -68,7 +68,6 @@ class HeadOptions(NamedTuple):
     n_effective: float | None = None  # rows, by their weights; None: alpha is given
     mesh: Any = None  # of the devices among which the rows are divided
     compiled: bool = True  # False: NumPy computes
-    factor: float | None = None  # of the logits of new rows, if a part has chosen it
 
 
 def logits_of(X, coef, intercept):
@@ -211,9 +210,11 @@ def errors(logits, label, weight):
     """Weighted gradient in the logits, sums of loss and traces, and `separated`."""
     library, split = library_of((logits, label)), margins(all_classes(logits), label)
     xp, size = library.xp, weight * split.p_rest
-    means = xp.stack(
-        [weight @ a for a in (cross_entropy(split.margin), *traces(split))]
-    )
+    # How widely the error is spread, and the traces of both parts of the curvature,
+    # for which see :mod:`sklearn_gn.softmax_head.fgn`.
+    xi = 1 - library.row_products(split.rho, split.rho)
+    traces = xi, split.p_true * split.p_rest * (2 - xi), split.p_rest * xi
+    means = xp.stack([weight @ a for a in (cross_entropy(split.margin), *traces)])
     error = library.with_label(size[:, None] * split.rho, label, -size)
     separated = xp.all((split.margin < 0) | (weight == 0))
     return to_columns(error), means, separated
@@ -222,17 +223,6 @@ def errors(logits, label, weight):
 def objective(head, rows, options):
     """:func:`evaluate` with the penalty of the options."""
     return evaluate(head, rows, options.alpha.reshape(1, 1), options.intercept)
-
-
-def traces(split):
-    """Dispersion ``xi = 1 - |rho|^2`` and traces of both parts of the curvature, (n,).
-
-    ``xi`` says how widely the error is spread; for both parts see
-    :mod:`sklearn_gn.softmax_head.fgn`.
-    """
-    xi = 1 - library_of(split).row_products(split.rho, split.rho)
-    retained = split.p_true * split.p_rest * (2 - xi)
-    return xi, retained, split.p_rest * xi
 
 
 def in_basis(basis, matrix):

@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.libraries import NumPy
+from sklearn_gn.arrays.libraries import NumPy, library_of
 from sklearn_gn.arrays.trees import add
 from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
 from sklearn_gn.optim.solver import Algorithm
@@ -93,56 +94,65 @@ class NewtonData(NamedTuple):
     options: HeadOptions  # with the first penalty
     factor: float = 1.0  # that a penalty grows by on these rows
     folds: tuple = ()  # NewtonData without the rows of each fold
+    own: Array | slice | None = None  # numbers of the rows that are left out
     judges: penalty.Judges | None = None
     n_judged: float = math.nan  # rows that are left out, by their counts
 
 
 def prepare(rows, options, axis):
-    """Whiten the rows, on the device, and leave out some of them for each fold.
+    """Whiten the rows, on the device, for a fit whose penalty may be chosen.
 
     NumPy writes into the rows. ``axis`` is the axis of their units.
     """
-    least, n_effective = options.alpha, options.n_effective
-    if n_effective is not None:
-        alpha = penalty.first_alpha(rows, options.intercept, n_effective)
-        options = options._replace(alpha=alpha)
-        least = options.alpha * 10.0**-penalty.DECADES
+    searched = options.n_effective is not None
+    least = options.alpha * 10.0 ** (-penalty.DECADES if searched else 0)
     placed = on_devices(rows, options)
     ridge = least * max(int(rows.label.max()) + 1, 2)
     given = second_moments(placed, axis), ridge, options.intercept, axis
     z, *others = whiten(placed, *given)
-    data = NewtonData(Whitened(placed._replace(x=z), *others), options)
-    if n_effective is None:
+    return left_out(Whitened(placed._replace(x=z), *others), rows, options)
+
+
+def left_out(space, rows, options):
+    """The data of a fit, and without the rows of each fold where the penalty is chosen.
+
+    The ``rows`` are those of NumPy, with their labels and weights.
+    """
+    data = NewtonData(space, options)
+    if options.n_effective is None:
         return data
     n, length, weight = int(rows.n_rows), len(rows.weight), rows.weight
     fold = np.pad(penalty.folds_of(rows.label[:n]), (0, length - n), constant_values=-1)
-    # Rough minima, in single precision, are what is compared; steps are not damped.
-    alpha, intercept = single((options.alpha, options.intercept))
+    if fold.max() < 0:
+        return data
+    # Rough minima are what is compared; steps are not damped.
+    cast, unit, folds = weight.dtype.type, 1.0, []
+    if isinstance(space, Whitened):  # in single precision, and features have any size
+        cast, unit, x = np.float32, float(options.alpha), space.single
+        squares, variance = single((space.squares * options.alpha, space.variance))
+        rough = Whitened(space.rows._replace(x=x), x, squares, variance, None, None)
+    alpha, intercept = cast(options.alpha), cast(options.intercept)
     given = options._replace(alpha=alpha, intercept=intercept, damping=0.0)
-    _, x, squares, *others = data.space
-    # Penalties relative to the first one, since features may have any size.
-    others, folds = single((squares * options.alpha, *others)), []
     for k in range(fold.max() + 1):
         kept = np.where(fold == k, 0, weight)
-        part = on_devices((kept / kept.sum()).astype(np.float32), options)
-        space = Whitened(placed._replace(x=x, weight=part), x, *others)
-        factor = 1 / float(kept.sum() * options.alpha)
-        folds.append(NewtonData(space, given, factor))
-    if not folds:
-        return data
+        share = float(kept.sum())
+        part = on_devices((kept / share).astype(cast), options)
+        if isinstance(space, Whitened):
+            without = rough._replace(rows=rough.rows._replace(weight=part))
+        else:
+            without = space._replace(weight=part)
+        folds.append(NewtonData(without, given, 1 / (share * unit)))
     # The rows that are left out, and others, up to one of a few numbers of rows.
     own = np.argsort(fold < 0, kind="stable")
     own = own[: backend.row_bucket(int(np.count_nonzero(fold >= 0)))]
     if options.mesh is not None:
-        own = np.arange(length)
-    counts = np.where(fold >= 0, weight * n_effective, 0).astype(weight.dtype)
+        own = slice(None)
+    counts = np.where(fold >= 0, weight * options.n_effective, 0).astype(weight.dtype)
     numbers = on_devices([rows.label[own], counts[own], fold[own]], options)
     shift = penalty.shifts_of(rows.label[:n], weight[:n], fold[:n]) * options.intercept
-    x = z[own] if options.mesh is None else z
-    judges = penalty.Judges(x, *numbers, shift.astype(weight.dtype))
-    return data._replace(
-        folds=tuple(folds), judges=judges, n_judged=float(counts.sum())
-    )
+    judges = penalty.Judges(*numbers, shift.astype(weight.dtype))
+    n_judged = float(counts.sum())
+    return data._replace(folds=tuple(folds), own=own, judges=judges, n_judged=n_judged)
 
 
 class NewtonSettings(NamedTuple):
@@ -173,8 +183,9 @@ def newton_settings(options, alpha, grad_max):
 def init(data, net, options):
     """Evaluate the head to start from."""
     if data.folds:
-        state = evaluated(data.folds[0], single(net), float(data.options.alpha))
-        return Search((state,), net, sys.float_info.max, state.alpha)
+        rough, alpha = data.folds[0], float(data.options.alpha)
+        state = evaluated(rough, in_precision_of(rough.options, net), alpha)
+        return Search((state,), net, sys.float_info.max, alpha)
     if options.n_effective is None:
         return evaluated(data, net, float(options.alpha))
     # The prior alone chooses.
@@ -301,7 +312,7 @@ def _search(data, search):
             break
     # Before a penalty has been judged, the last head is the best.
     criterion = math.inf if search.path else math.nextafter(search.criterion, 0)
-    net = in_fit_precision(heads[0].net, data.options)
+    net = in_precision_of(data.options, heads[0].net)
     search = search._replace(heads=tuple(heads), net=net, criterion=criterion)
     if report.stop == "non_finite":
         return search, report
@@ -310,22 +321,26 @@ def _search(data, search):
     return search, report._replace(stop=None)
 
 
-def in_fit_precision(net, options):
-    """A head of a fold in the precision of the fit."""
-    return AffineHead(*(array.astype(options.alpha.dtype) for array in net))
+def in_precision_of(options, net):
+    """A head in the precision of the fit, or of its folds."""
+    kind = options.alpha.dtype
+    return library_of(net).tree_map(lambda array: array.astype(kind), net)
 
 
 def _next_penalty(data, search):
     """Extend the path by what is said of the heads, and go on to the next penalty."""
     heads, before = search.heads, search.alpha
-    nets = [in_fit_precision(state.net, data.options) for state in heads]
-    judged = penalty.judged(nets, data.judges)
-    path = (*search.path, (before, *judged))
+    nets = [in_precision_of(data.options, state.net) for state in heads]
+    logits = tuple(data.space.logits(net, data.own) for net in nets)
+    temperature = switches.on("heads.temperature")
+    loss, factor = penalty.left_out_loss(logits, data.judges, temperature)
+    judged = -float(loss) if math.isfinite(loss) else -math.inf
+    path = (*search.path, (before, judged, float(factor)))
     alpha, last = penalty.next_alpha(path)
     criteria = [-value for value in penalty.log_posteriors(path)]
     best = heads if criteria[-1] == min(criteria) else search.likeliest
     if last:
-        net = in_fit_precision(best[0].net, data.options)
+        net = in_precision_of(data.options, best[0].net)
         state = evaluated(data, net, alpha, heads[0])
         least = min(criteria) if math.isfinite(min(criteria)) else 0.0
         return state._replace(path=path, criterion=least)
@@ -337,26 +352,6 @@ def _next_penalty(data, search):
         path=path,
         likeliest=best,
     )
-
-
-def with_searched_penalty(rows, options):
-    """The options of sparse rows, with ``n alpha`` and factor that a part chooses."""
-    part = penalty.part_of(rows)
-    share = float(part.weight.sum())
-    part = part._replace(weight=part.weight / share)
-    of_part = options._replace(n_effective=options.n_effective * share)
-    data, n_classes = prepare(part, of_part, axis=0), int(part.label.max()) + 1
-    shape = data.space.single.shape[1], 1 if n_classes == 2 else n_classes
-    zeros = np.zeros(shape, rows.weight.dtype)
-    state = init(data, AffineHead(zeros, np.zeros(shape[1], zeros.dtype)), of_part)
-    while isinstance(state, Search):
-        state, report = step(data, state, of_part)
-        if report.stop:
-            break
-    alpha = penalty_of_best(state)
-    factor = penalty.factor_at(alpha, state.path)
-    alpha = options.alpha.dtype.type(alpha * share)
-    return options._replace(alpha=alpha, factor=factor, n_effective=None)
 
 
 def penalty_of_best(state):

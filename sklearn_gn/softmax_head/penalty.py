@@ -4,8 +4,8 @@ The rows are divided into eight folds. Without the rows of each fold the minimum
 objective is followed along a path of penalties, each started from the one before, and a
 penalty is judged by the cross-entropy of all rows that are left out, each predicted by
 the head without its fold. The vertex of the parabola through the three highest points
-is taken. It is one criterion for all sizes: once enough rows have been left out, no
-further folds are.
+is taken, or is one more point where it is far from all that were tried. It is one
+criterion for all sizes: once enough rows have been left out, no further folds are.
 
 The penalty that separates the classes best shrinks the logits too much: along the
 directions that matter, coefficients come out too small by about the same factor. So a
@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import in_either_library, library_of
 from sklearn_gn.arrays.parts import total
@@ -31,7 +30,6 @@ from sklearn_gn.optim.multinomial import all_classes, cross_entropy, margins
 from sklearn_gn.softmax_head.head import (
     derivatives_along,
     over_blocks,
-    values,
 )
 
 _FOLDS = 8
@@ -39,7 +37,7 @@ _JUDGES = 256  # rows that are left out, more of which say little
 # The path.
 _START = 10.0**-0.5  # precision of the coefficients, for rows of length one
 DECADES = 8  # on either side of it
-_SPARSE_ROWS = 1000  # that choose where features are sparse
+_TRUSTED = 0.25  # decades from a tried penalty, where a parabola is right
 
 
 # --- the rows that are left out -------------------------------------------------------
@@ -81,32 +79,26 @@ def shifts_of(label, weight, fold):
 
 
 class Judges(NamedTuple):
-    """Rows that are left out, which judge a penalty."""
+    """Rows that are left out, which judge a penalty, and perhaps others."""
 
-    x: Array  # (L, d) all rows
     label: Array  # (L,)
     counts: Array  # (L,) weights as repetitions; 0 of a row that is never left out
     fold: Array  # (L,)
     shift: Array  # (n_folds, m) of the logits, for the rows that a class lacks
 
 
-def judged(nets, judges):
-    """Log probability of the rows left out, and the best factor of their logits."""
-    search = switches.on("heads.temperature")
-    loss, factor = left_out_loss(tuple(nets), judges, search)
-    return (-float(loss) if math.isfinite(loss) else -math.inf), float(factor)
-
-
 @in_either_library
-def left_out_loss(nets, judges, search):
-    """Cross-entropy of the rows left out at the best factor of the logits; and that."""
-    xp = library_of(judges).xp
-    logits = 0
-    for k, net in enumerate(nets):
+def left_out_loss(logits, judges, search):
+    """Cross-entropy of the rows left out at the best factor of the logits; and that.
+
+    The logits are those of the judges, by the head without each fold.
+    """
+    found = 0
+    for k, by_head in enumerate(logits):
         own = (judges.fold == k)[:, None]
-        own_logits = values(net, judges.x) + judges.shift[k][None, :]
-        logits = logits + xp.where(own, own_logits, 0)
-    return best_factor(logits, judges.label, judges.counts, search)
+        shifted = by_head + judges.shift[k][None, :]
+        found = found + library_of(judges).xp.where(own, shifted, 0)
+    return best_factor(found, judges.label, judges.counts, search)
 
 
 # --- the factor of the logits --------------------------------------------------------
@@ -185,39 +177,15 @@ def next_alpha(path):
     best = int(np.argmax(judged))
     if judged[best] == -math.inf:
         return first, True
-    # Larger penalties come first, whose heads take fewer iterations.
-    if best == len(path) - 1 and steps[-1] < DECADES - 0.5:
-        return first * 10 ** (steps[-1] + 1), False
+    # The likeliest one comes second, and its head has a near one to start from.
     if best == 0 and steps[0] > 0.5 - DECADES:
         return first * 10 ** (steps[0] - 1), False
+    if best == len(path) - 1 and steps[-1] < DECADES - 0.5:
+        return first * 10 ** (steps[-1] + 1), False
     top = slice(best - 1, best + 2)
     step = steps[best]
     if 0 < best < len(path) - 1 and np.isfinite(judged[top]).all():
         bend, slope, _ = np.polyfit(np.array(steps[top]) - step, judged[top], 2)
         step = step - slope / (2 * bend) if bend < 0 else step
-    return first * 10 ** round(step, 2), True  # rounding errors do not choose
-
-
-def factor_at(alpha, path):
-    """The factor of the logits at a penalty, interpolated on a path."""
-    if not path:
-        return 1.0
-    alphas, _, factors = zip(*sorted(path), strict=True)
-    log_factor = np.interp(np.log(alpha), np.log(alphas), np.log(factors))
-    return float(np.exp(np.round(log_factor, 2)))
-
-
-# --- sparse features -----------------------------------------------------------------
-
-
-def part_of(rows):
-    """Sparse rows, of some classes, that choose the penalty of all."""
-    counts = np.bincount(rows.label)
-    classes = np.flatnonzero(counts > 1)
-    classes = classes if len(classes) > 1 else np.flatnonzero(counts)
-    most = min(len(classes), _SPARSE_ROWS // _FOLDS)
-    classes = classes[np.linspace(0, len(classes) - 1, most).astype(int)]
-    chosen = np.flatnonzero(np.isin(rows.label, classes))[:_SPARSE_ROWS]
-    label = np.unique(rows.label[chosen], return_inverse=True)[1].astype(np.int32)
-    x, weight, n_rows = rows.x[chosen], rows.weight[chosen], np.int32(len(chosen))
-    return rows._replace(x=x, label=label, weight=weight, n_rows=n_rows)
+    near = min(abs(step - tried) for tried in steps) < _TRUSTED
+    return first * 10 ** round(step, 2), near  # rounding errors do not choose

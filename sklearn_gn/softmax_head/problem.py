@@ -17,7 +17,7 @@ from sklearn_gn.arrays import backend, libraries
 from sklearn_gn.data.rows import canonical_rows, check_fits, row_codes
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.softmax_head import newton, penalty
-from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of, row_spectrum
+from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
@@ -25,11 +25,10 @@ from sklearn_gn.softmax_head.head import (
     batched_rows,
     head_report,
     in_precision,
-    logits_of,
     objective,
     on_devices,
 )
-from sklearn_gn.softmax_head.sparse_rows import SparseRows
+from sklearn_gn.softmax_head.sparse_rows import Combinations, SparseRows
 from sklearn_gn.softmax_head.whitening import Coordinates, Units, has_few_rows
 from sklearn_gn.solvers import FGN, FGNNewton
 
@@ -104,7 +103,7 @@ class Task(NamedTuple):
     options: HeadOptions
     # Features, labels and weights whose spectrum is told; None where rows are in chunks
     few: Any
-    coordinates: Coordinates | SparseRows | None = None
+    coordinates: Coordinates | Combinations | None = None
     order: np.ndarray | None = None  # numbers of the rows in the order of the task
 
     def start(self, net, n_features, n_columns):
@@ -184,15 +183,16 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
     rows = BatchedRows(*rows, np.int32(n), np.int32(1))
     options = options_of(estimator, solver, length, rng)._replace(compiled=compiled)
     if auto:  # of the training part; every row counts as one at least
-        options = options._replace(n_effective=max(total, float(n)))
+        n_effective = max(total, float(n))
+        alpha = penalty.first_alpha(rows, options.intercept, n_effective)
+        options = options._replace(alpha=alpha, n_effective=n_effective)
     # 3. The coordinates.
     algorithm = replace(newton.NEWTON, compiled=compiled)
     if stays_sparse and not has_few_rows(x):
-        if auto:
-            options = newton.with_searched_penalty(rows, options)
-        space = SparseRows(*rows[:3], options.intercept)
-        data = newton.NewtonData(space, options)
-        return Task(algorithm, data, options, few, space, order)
+        heads = Combinations(rows.x, rows.weight, options.intercept)
+        space = SparseRows(heads, rows.label, rows.weight, options.intercept)
+        data = newton.left_out(space, rows, options)
+        return Task(algorithm, data, options, few, heads, order)
     of_rows = rows if units.axis == 0 else None
     with backend.scope(kind, device) if compiled else nullcontext():
         data = newton.prepare(rows, options, units.axis)
@@ -253,10 +253,12 @@ def results_of(estimator, run, task):
     is_last = isinstance(state, newton.NewtonState) and state.slope > -np.inf
     is_last = is_last and run.progress.best.value == state.criterion
     found = fitted_attributes(estimator, net, task, alpha, log[-1] if is_last else None)
-    path = sorted(state.path)
-    alphas, values, factors = np.array(path).reshape(-1, 3).T
+    alphas, values, factors = np.array(sorted(state.path)).reshape(-1, 3).T
+    log_factor = 0.0
+    if len(alphas):  # between those of the path; rounding errors do not choose
+        log_factor = np.interp(np.log(alpha), np.log(alphas), np.log(factors))
     return found | {
-        "temperature_": 1 / penalty.factor_at(alpha, path),
+        "temperature_": float(np.exp(-np.round(log_factor, 2))),
         "alpha_method_": "left-out",
         "alpha_path_": {
             "alpha": alphas,
@@ -271,8 +273,6 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
     options, few = task.options, task.few
     found = task.coefficients(net)
     found |= {"alpha_": float(alpha), "alpha_method_": "fixed"}
-    if options.factor is not None:  # of sparse features
-        found |= {"alpha_method_": "left-out", "temperature_": 1 / options.factor}
     if logged is None or few is None:
         scope = backend.scope(estimator.dtype, estimator.device)
         with scope if options.compiled else nullcontext():
@@ -295,17 +295,9 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
     x, label, weight = (array[: min(most, options.batch_size)] for array in few)
     found["_spectrum"] = {
         "x": x if sparse.issparse(x) else np.array(x),
+        "intercept": float(options.intercept),
         "label": np.array(label),
         "weight": np.array(weight),
-        "intercept": float(options.intercept),
         "n_competitors": n_competitors,
     }
     return found
-
-
-def computed_spectrum(head, x, label, weight, intercept, n_competitors):
-    """The eigenvalues of the matrix of some rows, descending."""
-    logits, gram = logits_of(x, head.coef_, head.intercept_), x @ x.T
-    gram = (gram.toarray() if sparse.issparse(gram) else gram) + intercept
-    with backend.one_blas_thread():
-        return np.maximum(row_spectrum(logits, gram, label, weight, n_competitors), 0)

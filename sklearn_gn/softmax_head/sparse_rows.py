@@ -17,7 +17,6 @@ This product is what costs, and a new Hessian costs little. A head and a step ca
 their logits, so the gradient of a new head, and each iteration of CG, take one product.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ from scipy import sparse
 
 from sklearn_gn.arrays.extremes import largest_size
 from sklearn_gn.arrays.libraries import NumPy
-from sklearn_gn.arrays.threads import in_threads, share
+from sklearn_gn.arrays.threads import share, side_by_side
 from sklearn_gn.arrays.trees import add
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.optim.line_search import line_minimum
@@ -38,7 +37,6 @@ from sklearn_gn.softmax_head.head import (
     forcing_of,
 )
 
-_ONE_THREAD = 2**24  # multiply-adds of a product that a second thread is not worth
 _CLASSES = 32  # of a block: what is dense has a column for each feature and class
 
 
@@ -51,31 +49,35 @@ class Combination(NamedTuple):
     bias: np.ndarray  # (m,) for centred features
 
 
-class SparseRows:
-    """Weighted rows of sparse features, and the parts of a Newton step for their heads.
+class Combinations:
+    """Heads of sparse features that are combinations of the rows.
 
+    With an intercept the features are centred by the mean of the rows with a weight.
     Only columns that hold something are kept, the most frequent first, since what
     belongs to these is then close together in memory.
     """
 
-    def __init__(self, X, label, weight, intercept):
+    def __init__(self, X, weight, intercept):
         X = sparse.csr_array(X)
         X.sum_duplicates()
         counts = np.bincount(X.indices, minlength=X.shape[1])
         self.columns = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
         place = np.zeros(X.shape[1], X.indices.dtype)
         place[self.columns] = np.arange(len(self.columns))
-        shape = len(label), max(len(self.columns), 1)
+        shape = X.shape[0], max(len(self.columns), 1)
         self.x = sparse.csr_array((X.data, place[X.indices], X.indptr), shape)
-        self.shape, self.label, self.weight = X.shape, label, weight
-        self.intercept = intercept
-        self.mean = intercept * (self.x.T @ weight)
+        self.n_features, self.weight, self.share = (
+            X.shape[1],
+            weight,
+            intercept * weight,
+        )
+        self.mean = self.x.T @ self.share
         self.start = None
 
     def begin(self, head):
         """Return a head of the features as a combination, from which a fit starts."""
         shared, x = max(np.count_nonzero(np.bincount(self.x.indices) > 1), 1), self.x
-        zeros = np.zeros((len(self.label), len(head.bias)), head.bias.dtype)
+        zeros = np.zeros((x.shape[0], len(head.bias)), head.bias.dtype)
         found = Combination(zeros, zeros, np.float64(0), head.bias)
         if head.weight.any():
             shared = x.shape[1]  # it has a value for every feature
@@ -89,14 +91,14 @@ class SparseRows:
         alone, self.shared = x[:, shared:].tocoo(), x[:, :shared]
         self.transposed = sparse.csr_array(self.shared.T)
         # Of the features of one row alone: sums of squares, and the largest sizes.
-        self.squares, self.largest = np.zeros((2, len(self.label), 1), x.dtype)
+        self.squares, self.largest = np.zeros((2, x.shape[0], 1), x.dtype)
         np.add.at(self.squares[:, 0], alone.row, alone.data**2)
         np.maximum.at(self.largest[:, 0], alone.row, np.abs(alone.data))
         return found
 
     def head(self, net):
         """Return the head of the features as given."""
-        weight = np.zeros((self.shape[1], len(net.bias)))
+        weight = np.zeros((self.n_features, len(net.bias)))
         right, used = self._balanced(net.rows), len(self.columns)
 
         def block(part):
@@ -110,8 +112,6 @@ class SparseRows:
         if len(bias) > 1:  # a shift that all classes share means nothing
             bias = bias - bias.mean()
         return AffineHead(weight, bias)
-
-    # -- the products -----------------------------------------------------------------
 
     def image(self, rows, start):
         """Return the logits of coefficients, and the largest coefficient."""
@@ -145,27 +145,32 @@ class SparseRows:
 
     def _by_columns(self, block, n_columns):
         """Call a function with slices of the classes, long products in threads."""
-        n_threads = 1
-        if self.x.nnz * n_columns > _ONE_THREAD:
-            n_threads = min(share(), n_columns)
-        width = max(1, min(_CLASSES, -(-n_columns // n_threads)))
-        found = [None] * -(-n_columns // width)
-
-        def call(k):
-            found[k] = block(slice(k * width, (k + 1) * width))
-
-        in_threads([partial(call, k) for k in range(len(found))])
-        return found
+        width = min(_CLASSES, -(-n_columns // share()))
+        parts = [slice(k, k + width) for k in range(0, n_columns, width)]
+        return side_by_side(block, parts, self.x.nnz * width)
 
     def _centred(self, values):
-        return values - self.intercept * (self.weight @ values)[None, :]
+        return values - (self.share @ values)[None, :]
 
     def _balanced(self, values):
         """Return the transpose of :meth:`_centred`, applied to values."""
-        share = self.intercept * self.weight
-        return values - share[:, None] * values.sum(axis=0)[None, :]
+        return values - self.share[:, None] * values.sum(axis=0)[None, :]
 
-    # -- what a Newton step asks ------------------------------------------------------
+
+class SparseRows(NamedTuple):
+    """Weighted rows of sparse features, and the parts of a Newton step for their heads.
+
+    Rows that are left out have no weight.
+    """
+
+    heads: Combinations
+    label: np.ndarray
+    weight: np.ndarray
+    intercept: np.ndarray
+
+    def logits(self, net, numbers):
+        """Return the logits of some rows."""
+        return net.image[numbers] + net.bias[None, :]
 
     def evaluate(self, net, alpha, intercept):
         """The objective of a head, its gradient, and the mean traces."""
@@ -173,12 +178,12 @@ class SparseRows:
         rows, means, separated = errors(logits, self.label, self.weight)
         bias = intercept * rows.sum(axis=0)
         rows += alpha * net.rows
-        image, largest = self.image(rows, alpha * net.start)
+        image, largest = self.heads.image(rows, alpha * net.start)
         gradient = Combination(rows, image, alpha * net.start, bias)
-        size = np.sqrt(max(self.inner(gradient, gradient), 0.0))
+        size = np.sqrt(max(self.heads.inner(gradient, gradient), 0.0))
         largest = max(largest, float(np.max(np.abs(bias))))
         flat = net._replace(bias=0 * bias)
-        loss = means[0] + alpha / 2 * self.inner(flat, flat)
+        loss = means[0] + alpha / 2 * self.heads.inner(flat, flat)
         return Evaluation(loss, gradient, *means[1:], separated, size, largest)
 
     def direction(self, state, settings):
@@ -190,7 +195,7 @@ class SparseRows:
         which an intercept hardly differs, would need many iterations. The last step is
         a direction from the beginning, and a system is solved roughly.
         """
-        net, gradient = state.net, state.gradient
+        net, gradient, heads = state.net, state.gradient, self.heads
         p = to_columns(probabilities(net.image + net.bias[None, :]))
         shift = settings.alpha + settings.damping
         of_intercepts = factor(self._of_intercepts(p, gradient.bias, settings.damping))
@@ -210,39 +215,41 @@ class SparseRows:
             bias = rows.sum(axis=0) + settings.damping * along.bias
             rows += shift * along.rows
             product = Combination(rows, None, shift * along.start, bias)
-            bend = self.inner(along, product)
+            bend = heads.inner(along, product)
             if not bend > 0:
                 return []
-            length = self.inner(along, residual) / bend
+            length = heads.inner(along, residual) / bend
             residual = add(residual, -length, product)
             found = add(found, length, along)
             return [(along, product, bend)]
 
+        # The size of a residual is that in its rows, for which no logits are needed.
+        unit = np.sqrt(heads.weight)[:, None]
         start, bias = -gradient.start, -gradient.bias
         residual = Combination(-gradient.rows, None, start, bias)
-        size = self._size(residual)
+        size = np.linalg.norm(residual.rows / unit)
         forcing = forcing_of(np.sqrt(size), settings)
         steepest, image, iterations = residual, -gradient.image, 0
         zero = np.zeros_like(p)
         found = Combination(zero, zero, 0 * start, 0 * bias)
         take(found._replace(bias=self.intercept * of_intercepts.solve(bias)))
-        last, unit = state.last_step, shift if shift > 0 else 1
+        last, scale = state.last_step, shift if shift > 0 else 1
         known = kept = [] if last is None else take(with_intercepts(*last[:3]))
         while iterations < settings.cg_iterations:
-            start = steepest.start / unit
-            along = with_intercepts(steepest.rows / unit, image / unit, start)
+            start = steepest.start / scale
+            along = with_intercepts(steepest.rows / scale, image / scale, start)
             for other, product, bend in known:
-                along = add(along, -self.inner(along, product) / bend, other)
+                along = add(along, -heads.inner(along, product) / bend, other)
             taken, iterations = take(along), iterations + 1
-            if not taken or self._size(residual) <= forcing * size:
+            if not taken or np.linalg.norm(residual.rows / unit) <= forcing * size:
                 break
             # The first one is not from a residual of what came before: it is kept too.
             kept = known + taken if iterations == 1 else kept
             known = kept if iterations == 1 else kept + taken
-            steepest, (image, _) = residual, self.image(residual.rows, residual.start)
+            steepest, (image, _) = residual, heads.image(residual.rows, residual.start)
         # Rough directions may be far too long: this one ends where the loss is least.
-        slope, own = self.inner(found, gradient), found._replace(bias=0 * bias)
-        bend = settings.alpha * self.inner(own, own)
+        slope, own = heads.inner(found, gradient), found._replace(bias=0 * bias)
+        bend = settings.alpha * heads.inner(own, own)
         logits = net.image + net.bias[None, :], found.image + found.bias[None, :]
         along = derivatives_along(*logits, self.label, self.weight)
         of_penalty = slope - along(0.0)[0]
@@ -255,13 +262,6 @@ class SparseRows:
         length, *_ = line_minimum(derivatives, slope, flat=forcing, max_iter=digits)
         found = NumPy.tree_map(lambda a: length * a, found)
         return state, found, length * slope, iterations
-
-    def _size(self, residual):
-        """The size of a residual in its rows, for which no logits are needed."""
-        squares = np.einsum("ij,ij->i", residual.rows, residual.rows)
-        zeros = np.zeros_like(squares)
-        found = np.divide(squares, self.weight, zeros, where=squares > 0)
-        return np.sqrt(found.sum())
 
     def _of_intercepts(self, p, gradient, damping):
         """The Hessian of the intercepts, and something for what it leaves open.

@@ -94,8 +94,13 @@ class Whitened(NamedTuple):
     variance: Array  # (r, 1)  of z, 1 or less
     # (d, r), or (d,) of a diagonal, or (L, r): the basis is then the centred rows
     # transposed times this, and the dual, its inverse transposed, that of other axes.
-    basis: Array
-    dual: Array
+    # None where heads lead nowhere else.
+    basis: Array | None
+    dual: Array | None
+
+    def logits(self, net, numbers):
+        """Return the logits of some rows."""
+        return compiled_values(net, self.rows.x[numbers])
 
     def evaluate(self, net, alpha, intercept):
         """The objective of a head, its gradient, and the mean traces."""
@@ -150,6 +155,9 @@ class Coordinates(NamedTuple):
         if len(bias) > 1:  # a shift that all classes share means nothing
             bias = bias - bias.mean()
         return AffineHead(weight, bias)
+
+
+compiled_values = in_either_library(values, rows_out=True)
 
 
 def has_few_rows(x):
