@@ -30,6 +30,7 @@ equation is not linear, and where its coefficients vary or are to be found.
 """
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import jax.numpy as jnp
@@ -286,6 +287,8 @@ def symbol(problem, scale):
     The cycles are those over the box, and rows are of size one. It is read from the
     residuals of waves, which are the same at all points and for all amplitudes.
     """
+    if problem.transform is not None:
+        problem = replace(problem, transform=None)
     kind, dim, q = problem.residual_classes()[0], problem.domain.dim, len(scale)
     scale = np.array(scale)
     local = kind.n_points == 1 and problem.n_laplacian_directions is None
