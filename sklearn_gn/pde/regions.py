@@ -21,7 +21,6 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -43,9 +42,14 @@ from sklearn_gn.pde.domains import (
     select,
 )
 from sklearn_gn.pde.given_values import MANY_POINTS, N_POINTS
-from sklearn_gn.pde.local_functions import in_numpy
+from sklearn_gn.pde.local_functions import PlaneWaves, residuals_of_waves
 from sklearn_gn.pde.operators import jump_of
-from sklearn_gn.pde.residual_classes import call, flat, named_parameters
+from sklearn_gn.pde.residual_classes import (
+    ResidualClass,
+    call,
+    flat,
+    named_parameters,
+)
 from sklearn_gn.pde.shapes import Box
 
 _side: ContextVar[int] = ContextVar("side", default=0)
@@ -320,7 +324,11 @@ def interface_of(problem, regions):
     def jumps(level, sign, waves, linear=False):
         rows = tuple(Row(level, number, sign) for number in numbers)
         known = replace(interface, rows=rows, linear=linear)
-        return _jumps_of_waves(problem, known, waves, *points)
+        kind = ResidualClass("interface", known, known.n_fields, 1.0, len(rows))
+        # A wave for each output of each region.
+        one = np.ones((1, len(waves)))
+        waves = PlaneWaves(waves[None], 0 * one, one, 2 * one)
+        return residuals_of_waves(problem, kind, points, waves)[:, 0]
 
     counts, linear = np.zeros(len(numbers), int), True  # of levels of each equation
     for level in count(1):
@@ -343,14 +351,3 @@ def interface_of(problem, regions):
             sign = -1.0 if less > more else 1.0
             rows[rows.index(row)] = row._replace(sign=sign)
     return replace(interface, rows=tuple(sorted(rows)), linear=linear)
-
-
-@partial(in_numpy, static_argnames=("problem", "interface"))
-def _jumps_of_waves(problem, interface, waves, points, data):
-    """Jumps (n, k) between waves, one for each output of each region."""
-    field = problem.field(lambda x: 2 + jnp.sin(waves @ x))
-
-    def one(x, data):
-        return interface((field, field), x, data, problem.start)
-
-    return jax.vmap(one)(points, data)
