@@ -21,7 +21,6 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -43,9 +42,14 @@ from sklearn_gn.pde.domains import (
     select,
 )
 from sklearn_gn.pde.given_values import MANY_POINTS, N_POINTS, PLACE
-from sklearn_gn.pde.local_functions import in_numpy
+from sklearn_gn.pde.local_functions import PlaneWaves, residuals_of_waves
 from sklearn_gn.pde.operators import jump_of
-from sklearn_gn.pde.residual_classes import call, flat, named_parameters
+from sklearn_gn.pde.residual_classes import (
+    ResidualClass,
+    call,
+    flat,
+    named_parameters,
+)
 from sklearn_gn.pde.shapes import Box
 
 _side: ContextVar[int] = ContextVar("side", default=0)
@@ -327,7 +331,11 @@ def interface_of(problem, regions):
     def sizes(level, waves, natural=False, linear=False):  # (2, k), of both signs
         rows = [Row(level, i, sign, natural) for sign in (1.0, -1.0) for i in numbers]
         known = replace(interface, rows=tuple(rows), linear=linear)
-        found = _jumps_of_waves(problem, known, waves, *points)
+        kind = ResidualClass("interface", known, known.n_fields, 1.0, len(rows))
+        # A wave for each output of each region.
+        one = np.ones((1, len(waves)))
+        waves = PlaneWaves(waves[None], 0 * one, one, 2 * one)
+        found = residuals_of_waves(problem, kind, points, waves)[:, 0]
         return np.sum(found**2, axis=0).reshape(2, -1)
 
     counts, linear = np.zeros(len(numbers), int), True  # of levels of each equation
@@ -353,14 +361,3 @@ def interface_of(problem, regions):
                 sign = 1.0 - 2 * sizes(level, same, natural=True)[:, i].argmin()
                 rows[j] = Row(level, i, sign, natural=True)
     return replace(interface, rows=tuple(sorted(rows)), linear=linear)
-
-
-@partial(in_numpy, static_argnames=("problem", "interface"))
-def _jumps_of_waves(problem, interface, waves, points, data):
-    """Jumps (n, k) between waves, one for each output of each region."""
-    field = problem.field(lambda x: 2 + jnp.sin(waves @ x))
-
-    def one(x, data):
-        return interface((field, field), x, data, problem.start)
-
-    return jax.vmap(one)(points, data)

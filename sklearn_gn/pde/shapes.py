@@ -84,9 +84,7 @@ class Box(Domain):
         )
 
     @classmethod
-    def unit(
-        cls, dim: int, time: tuple[float, float] | None = None, prefix: str = "x"
-    ) -> "Box":
+    def unit(cls, dim: int, time: tuple[float, float] | None = None) -> "Box":
         """The unit cube, with axes x1, x2, ...
 
         Parameters
@@ -97,14 +95,11 @@ class Box(Domain):
         time : tuple of two floats, default=None
             Interval of time, the last axis "t". If None, there is no time.
 
-        prefix : str, default="x"
-            Prefix of the names of the axes.
-
         Returns
         -------
         Box
         """
-        intervals: dict[str, Any] = {f"{prefix}{i + 1}": (0.0, 1.0) for i in range(dim)}
+        intervals: dict[str, Any] = {f"x{i + 1}": (0.0, 1.0) for i in range(dim)}
         if time is not None:
             intervals["t"] = time
         return cls(**intervals)

@@ -92,7 +92,7 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
         found = solved(pieces.sums_over_pieces, fresh, correction_of_halves)
     change, explained, _ = found
     squares = np.sum(error_of(change) ** 2, axis=0)
-    factor = for_all_residuals(explained)
+    factor = explained**-0.25
     if of == "solution":
         squares = squares * _center_and_scale(model.problem)[1] ** 2
         return factor * _relative(np.sum(squares), np.sum(physical))
@@ -280,11 +280,6 @@ def _with_rows(factor, rows, n_triangular=0):
     return np.triu(lapack.dtpqrt(n_triangular, n_columns, factor, rows)[0])
 
 
-def for_all_residuals(explained):
-    """Factor of an error that comes from this part of the residuals' square alone."""
-    return explained**-0.25
-
-
 def in_double_precision(tree):
     """The arrays of a tree in numpy, floats in double precision."""
 
@@ -338,7 +333,7 @@ def _change_in_window(model, net, points, before):
     points = _weighted(points, np.sqrt(even_weights(model, net, points)))
     gramian, own, square = pieces.sums_over_pieces(model, net, points)
     change, explained = correction(gramian, own, square)
-    change = change * for_all_residuals(explained)
+    change = change * explained**-0.25
     if before is None:
         return change
     moved = []  # the points, with the values at the start corrected by the error there

@@ -269,12 +269,8 @@ def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
         if isinstance(stack, ScaledAxes):
             stack = by_kind(stack.times(matrix), rows)
         else:  # biases count for values alone
-            stack = jax.tree.map(
-                lambda rows, matrix=matrix: (
-                    rows.reshape(-1, rows.shape[-1]) @ matrix[:-1]
-                ).reshape(*rows.shape[:-1], -1),
-                stack,
-            )
+            weights = matrix[:-1]
+            stack = jax.tree.map(lambda rows, weights=weights: rows @ weights, stack)
             stack = stack._replace(value=stack.value + matrix[-1][None])
         if taps is not None:
             stack = jax.tree.map(jnp.add, stack, taps[k])

@@ -330,7 +330,7 @@ DOMAINS = {
     "time first": Box(t=(0, 1), x=(-1, 1)),
     "other time": Box(x=(0, 1), tau=(1, 2), time="tau"),
     "no time": Box(x=(0, 1), t=(1, 2), time=None),
-    "unit": Box.unit(4, time=(0, 2), prefix="y"),
+    "unit": Box.unit(4, time=(0, 2)),
     "segment": Ball(1, center=(2,), radius=0.5),
     "ball": Ball(3, center=(1, 0, -1), radius=2.0),
     "cylinder": Ball(2) * Box(t=(0, 2)),
@@ -555,7 +555,7 @@ def test_names():
     assert box.faces == ("x=min", "x=max", "t=min", "t=max")
     close(box.bounds, np.array([[0.0, 1.0], [-1.0, 1.0]]))
     assert DOMAINS["no time"].time is None
-    assert DOMAINS["unit"].axes == ("y1", "y2", "y3", "y4", "t")
+    assert DOMAINS["unit"].axes == ("x1", "x2", "x3", "x4", "t")
     assert DOMAINS["cylinder"].axes == ("x", "y", "t")
     assert DOMAINS["cylinder"].faces == ("sphere", "t=min", "t=max")
     assert Ball(4).axes == ("x1", "x2", "x3", "x4")

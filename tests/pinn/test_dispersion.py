@@ -69,6 +69,11 @@ def test_half_cycles_between_fixed_ends():
     np.testing.assert_allclose(found(problem), expected, rtol=1e-9)
 
 
+def test_a_transform_changes_no_waves_of_the_equation():
+    problem = Problem(klein_gordon, STRIP, START, transform=lambda x, u: x[0] * u)
+    assert found(problem) == found(Problem(klein_gordon, STRIP, START))
+
+
 def test_waves_of_all_directions():
     k = 9.0
     square = Box(x=(0, 1), y=(0, 3))

@@ -30,6 +30,7 @@ equation is not linear, and where its coefficients vary or are to be found.
 """
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import jax.numpy as jnp
@@ -286,15 +287,14 @@ def symbol(problem, scale):
     The cycles are those over the box, and rows are of size one. It is read from the
     residuals of waves, which are the same at all points and for all amplitudes.
     """
+    if problem.transform is not None:
+        problem = replace(problem, transform=None)
     kind, dim, q = problem.residual_classes()[0], problem.domain.dim, len(scale)
-    scale = np.array(scale)
+    scale, radians = np.array(scale), 2 * np.pi / np.ptp(problem.domain.bounds, axis=1)
     local = kind.n_points == 1 and problem.n_laplacian_directions is None
     if not local or problem.unknown or kind.n_outputs != q:
         return None
-    rng, radians = (
-        np.random.RandomState(0),
-        2 * np.pi / np.ptp(problem.domain.bounds, 1),
-    )
+    rng = np.random.RandomState(0)
     points = problem.probes(_SYMBOL_POINTS, rng)["interior"]
 
     def values(cycles, share, level=0.0):
