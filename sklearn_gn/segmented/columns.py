@@ -16,7 +16,6 @@ import numpy as np
 
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import inference, least_squares
-from sklearn_gn.segmented.kinds import find_breakpoints
 from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     needs_all_points,
@@ -26,6 +25,7 @@ from sklearn_gn.segmented.preparation import (
 )
 from sklearn_gn.segmented.problem import EXACT, behind_rows, sum_of_squares
 from sklearn_gn.segmented.search import refine
+from sklearn_gn.segmented.selection import find_breakpoints
 
 
 def check_parameters(model, y_std):

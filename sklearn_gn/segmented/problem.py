@@ -22,7 +22,6 @@ DEPENDENT = float(np.cbrt(np.finfo(float).eps ** 2))
 HALF = float(np.sqrt(np.finfo(float).eps))
 FEWEST_ROWS = 3  # of a segment, unless asked otherwise
 _FAR = 1e100  # largest position, in units of the training data
-_TIE = 1e-18  # of values that no row determines to those of their neighbours
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
 
 
@@ -260,14 +259,6 @@ class Form(NamedTuple):
     # as at the others. Of breakpoints that are searched: each has a kind of its own.
     kinds: tuple[tuple[bool, bool], ...] | None = None
 
-    def changes(self, n_breakpoints):
-        """Return at which breakpoints the slope and at which the value changes."""
-        if self.kinds is None:
-            return slice(n_breakpoints * self.ramp), slice(n_breakpoints * self.step)
-        others = n_breakpoints - len(self.kinds)
-        each = [*self.kinds, *[(self.ramp, self.step)] * others]
-        return (np.flatnonzero(c) for c in np.array(each, bool).reshape(-1, 2).T)
-
 
 class Limits(NamedTuple):
     """Where breakpoints may lie."""
@@ -362,7 +353,11 @@ def all_pieces(problem, knots):
         known = known.reshape(len(known), *[1] * (knots.ndim - 2), -1)
         known = np.broadcast_to(known, (*knots.shape[:-1], known.shape[-1]))
         knots = np.concatenate([known, knots], axis=-1)
-    at, (ramps, steps) = locate(table, knots), form.changes(knots.shape[-1])
+    at, k = locate(table, knots), knots.shape[-1]
+    ramps, steps = slice(k * form.ramp), slice(k * form.step)
+    if form.kinds:
+        others = [(form.ramp, form.step)] * (k - len(form.kinds))
+        ramps, steps = np.array([*form.kinds, *others], bool).T
     at_ramps, at_steps, lead = at[..., ramps], at[..., steps], 1 + form.slope
     k = lead + at_ramps.shape[-1]
     shape = (*knots.shape[:-1], k + at_steps.shape[-1])
@@ -382,67 +377,12 @@ def sum_of_squares(problem, knots):
     They are infinite where a change of slope has the wrong sign.
     """
     form = problem.form
-    are_kinks = form.ramp and not form.step and form.kinds is None
-    if are_kinks and problem.table.gram.shape[1] == 1:
-        rss, slopes = broken_lines(problem, knots)
-        changes = np.diff(slopes)
-    else:
-        found = solve(problem.table, all_pieces(problem, knots), form.flat_end)
-        first, rss = 1 + form.slope, found.rss
-        changes = found.coef[..., first : first + knots.shape[-1], 0]
+    found = solve(problem.table, all_pieces(problem, knots), form.flat_end)
     if not form.sign:
-        return rss
-    return np.where(np.all(form.sign * changes >= 0, axis=-1), rss, np.inf)
-
-
-def broken_lines(problem, knots):
-    """Return the sums of squares (...) and the slopes (..., k + 1) of broken lines.
-
-    Hats at the breakpoints and at the ends have a tridiagonal matrix, which costs a
-    fraction of that of the pieces where there are many.
-    """
-    table, form, known = problem[:3]
-    lead, shape = knots.shape[:-1], (len(known), *[1] * (knots.ndim - 2))
-    if known.shape[1]:
-        known = known.reshape(*shape, known.shape[1])
-        known = np.broadcast_to(known, (*lead, known.shape[-1]))
-        knots = np.concatenate([known, knots], axis=-1)
-    t = np.sort(knots, axis=-1)
-    first = np.zeros((*lead, t.shape[-1] + 2), np.intp)
-    first[..., 1:-1], first[..., -1] = locate(table, t), table.x.shape[1]
-    ends = np.full(first.shape, RIGHT)
-    ends[..., 0], ends[..., 1:-1] = table.x[:, 0].reshape(shape), t
-    powers, targets = take(table.powers, first), take(table.targets, first)[..., 0, :]
-    w, wx, wxx = np.moveaxis(powers[..., :-1, :] - powers[..., 1:, :], -1, 0)
-    wy, wxy = np.moveaxis(targets[..., :-1, :] - targets[..., 1:, :], -1, 0)
-    safe, low, high = np.where(w > 0, w, 1), ends[..., :-1], ends[..., 1:]
-    inverse = 1 / np.maximum(high - low, EXACT)
-    x, y = np.minimum(np.maximum(wx / safe, low), high), wy / safe
-    xx = wxx - wx * x
-    wide = xx > EXACT
-    xx, xy = np.where(wide, xx, 0), np.where(wide, wxy - wx * y, 0)
-    # Shares of the hat at the right end of each interval.
-    share = np.minimum((x - low) * inverse, 1)
-    bend, with_right = xx * inverse**2 + _TIE, wy * share + xy * inverse
-    level = np.zeros(2 * (t.shape[-1] + 1), bool).reshape(2, -1)
-    level[0, 0], level[1, -1] = not form.slope, form.flat_end
-    for right_end, is_level in zip((1, 0), level, strict=True):
-        if is_level.any():
-            share = np.where(is_level, right_end, share)
-            bend = np.where(is_level, 0, bend)
-            with_right = np.where(is_level, right_end * wy, with_right)
-    right = w * share
-    across = (w - right) * share - bend
-    diagonal, target = np.zeros(ends.shape), np.zeros(ends.shape)
-    diagonal[..., 1:], target[..., 1:] = right * share + bend, with_right
-    diagonal[..., :-1] += w - right - across
-    target[..., :-1] += wy - with_right
-    diagonal[diagonal == 0] = 1  # beyond a first or last line that is level
-    values = factors.solve_tridiagonal(diagonal, across, target[..., None])[..., 0]
-    rss = table.total.reshape(shape) - np.sum(values * target, axis=-1)
-    slopes = (values[..., 1:] - values[..., :-1]) * inverse
-    slopes[..., level.any(axis=0)] = 0
-    return np.maximum(rss, 0), slopes
+        return found.rss
+    first = 1 + form.slope
+    changes = form.sign * found.coef[..., first : first + knots.shape[-1], 0]
+    return np.where(np.all(changes >= 0, axis=-1), found.rss, np.inf)
 
 
 # --- limits ---------------------------------------------------------------------------

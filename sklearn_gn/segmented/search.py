@@ -89,7 +89,8 @@ def _grow(problem, path, value):
     floor = EXACT * np.maximum(problem.table.total, np.finfo(float).tiny)
     growing, knots = np.arange(len(floor)), np.empty((len(floor), 0))
     best, since = np.full(len(floor), np.inf), np.zeros(len(floor), int)
-    structured = np.zeros(len(floor), bool)  # the fits of the best criterion
+    # Whether neighbouring residuals of the fit of the best criterion are correlated.
+    structured = np.zeros(len(floor), bool)
     for k in range(len(path.knots)):
         part = problem.of(growing)
         if k:
@@ -109,8 +110,12 @@ def _grow(problem, path, value):
             since[growing] = np.where(better, 0, since[growing] + 1)
             best[growing[better]] = found[better]
             if better.any():
-                now = _is_structured(part.of(better), knots[better])
-                structured[growing[better]] = now
+                part = part.of(better)
+                residual = residuals_in_order(part, knots[better])
+                together = np.sum(residual[:, 1:] * residual[:, :-1], axis=(1, 2))
+                together = together * np.sqrt(part.table.n_rows)
+                square = np.sum(residual**2, axis=(1, 2))
+                structured[growing[better]] = together > SIGNIFICANT * square
             going &= (since[growing] < PATIENCE) | structured[growing]
         growing, knots = growing[going], knots[going]
         if not len(growing):
@@ -431,14 +436,6 @@ def residuals_in_order(problem, knots):
     fitted += means[..., m:] @ coef[:, n_pieces:]
     inside = (np.arange(n) < table.n_rows[:, None])[..., None]
     return np.where(inside, (means[..., :m] - fitted) * np.sqrt(np.abs(weight)), 0)
-
-
-def _is_structured(problem, knots):
-    """Return for each series whether residuals of neighbouring rows are correlated."""
-    residual = residuals_in_order(problem, knots)
-    together = np.sum(residual[:, 1:] * residual[:, :-1], axis=(1, 2))
-    square = np.sum(residual**2, axis=(1, 2))
-    return together * np.sqrt(problem.table.n_rows) > SIGNIFICANT * square
 
 
 def separable(problem):
