@@ -23,7 +23,7 @@ from sklearn_gn.segmented.preparation import (
     stack,
     with_known,
 )
-from sklearn_gn.segmented.problem import EXACT, behind_rows, sum_of_squares
+from sklearn_gn.segmented.problem import EXACT, sum_of_squares
 from sklearn_gn.segmented.search import refine
 from sklearn_gn.segmented.selection import find_breakpoints
 
@@ -65,7 +65,7 @@ def fit_columns(model, prepared, options):
         else:
             problem = problem_of(scaled, options).with_shared_breakpoints()
             moved, _ = refine(problem, t[None], sum_of_squares(problem, t[None]))
-            (t,) = behind_rows(problem, moved)
+            (t,) = moved
         knots, free = with_known(prepared[0], options, t)
         lines = least_squares.solve_design(options.form, rows, np.tile(knots, (q, 1)))
         noise = np.maximum(lines.rss / rows.weight[0].sum(), EXACT)

@@ -9,9 +9,7 @@ lengths of the way the best is taken.
 
 Starts come from the engine of one feature: it searches the breakpoints of one feature
 while the lines of the others enter linearly, by turns, on the working targets at the
-fit so far. A fit of one feature's breakpoints in which the columns and derivatives of
-the others are linear features has the parameters, standard errors and intervals of the
-joint fit, so what is read off comes from the same functions as that of one feature.
+fit so far.
 """
 
 from itertools import pairwise
@@ -271,11 +269,7 @@ def _part_of_the_way(joint, state, z, w):
 
 
 def prepared_for(joint, f, t, z, w, extra=None):
-    """Return the rows for the engine, feature f broken and the others linear.
-
-    With ``extra`` columns they stay in the units of the joint fit; without, targets and
-    linear features have mean zero and size one.
-    """
+    """Return the rows for the engine, feature f broken and the others linear."""
     others = [
         block(joint.form, x, own)
         for g, (x, own) in enumerate(zip(joint.x, t, strict=True))
@@ -339,10 +333,7 @@ def _least_squares(joint, state, numbers, most, criterion):
 
 
 def find(joint, numbers, most, criterion):
-    """Return the best fit, and by feature the path over the numbers of breakpoints.
-
-    A number of breakpoints of a feature is None where the criterion chooses it.
-    """
+    """Return the best fit, and by feature the path over the numbers of breakpoints."""
     start = without_breakpoints(joint)
     if not (joint.family.has_known_variance or _has_conditions(joint)):
         state, paths = _least_squares(joint, start, numbers, most, criterion)

@@ -83,11 +83,7 @@ class Pieces(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """Least-squares fit in a number of pieces and in the linear features.
-
-    Where the last line is level, ``end`` is the element of the space with slope one
-    there that is orthogonal to all with slope zero.
-    """
+    """Least-squares fit in a number of pieces and in the linear features."""
 
     coef: np.ndarray  # (..., p, m)
     rss: np.ndarray  # (...) weighted mean of the squared residuals
@@ -105,11 +101,7 @@ class End(NamedTuple):
 
 
 def make_table(rows, repeats):
-    """Return the table of several series side by side, padded by rows of weight zero.
-
-    ``rows`` are :class:`~sklearn_gn.segmented.least_squares.Rows`, each of which stands
-    for so many ``repeats``.
-    """
+    """Return the table of several series, padded by rows of weight zero."""
     x, weight = rows.x, rows.weight
     targets = np.concatenate([rows.y[..., None], rows.linear], axis=-1)
     n_series, n, q = targets.shape
@@ -372,10 +364,7 @@ def all_pieces(problem, knots):
 
 
 def sum_of_squares(problem, knots):
-    """Return the residual sums of squares with given breakpoints, (...).
-
-    They are infinite where a change of slope has the wrong sign.
-    """
+    """Return sums of squares (...); infinite where a slope changes the wrong way."""
     form = problem.form
     found = solve(problem.table, all_pieces(problem, knots), form.flat_end)
     if not form.sign:
@@ -388,35 +377,6 @@ def sum_of_squares(problem, knots):
 # --- limits ---------------------------------------------------------------------------
 
 
-def rows_before(problem, t):
-    """Return the positions of sorted breakpoints (B, ..., k), and the rows before them.
-
-    A row at a kink belongs to the segment before or to the one after: to that before
-    only where it would have too few rows without.
-    """
-    table, limits = problem.table, problem.limits
-    least = (limits.min_rows * (1 - HALF)).reshape(-1, *[1] * (t.ndim - 1))
-    at = locate(table, t)
-    low = take(table.count, at)
-    on_row = take(table.x, np.minimum(at, table.x.shape[1] - 1)) == t
-    following = take(table.count, np.minimum(at + 1, table.x.shape[1]))
-    high = np.where(on_row, following, low)  # with a row that one lies on
-    count, before, trial = low, np.zeros(t.shape), None
-    while not np.array_equal(count, trial):  # one more row may leave the next too few
-        trial, before[..., 1:] = count, count[..., :-1]
-        count = np.where(low - before < least, high, low)
-    return at, count
-
-
-def behind_rows(problem, t):
-    """Return sorted breakpoints (B, k), those behind their row by a rounding error.
-
-    These are the kinks at a row that belongs to the segment before.
-    """
-    at, first = rows_before(problem, t)
-    return np.where(first > take(problem.table.count, at), np.nextafter(t, RIGHT), t)
-
-
 def feasible(problem, trials):
     """Return which sorted breakpoints keep the limits, of shape (B, T)."""
     table, form, known, limits = problem[:4]
@@ -425,16 +385,19 @@ def feasible(problem, trials):
     lead = trials.shape[:-1]
     known = np.broadcast_to(known[:, None], (*lead, known.shape[-1]))
     t = np.sort(np.concatenate([trials, known], axis=-1), axis=-1)
-    at, count = rows_before(problem, t)
+    at, n = locate(table, t), table.x.shape[1]
+    on_row = take(table.x, np.minimum(at, n - 1)) == t  # which belongs to both sides
     # With the ends of the data: their positions, and no or all of the rows before.
     positions, counts = np.empty((2, *lead, t.shape[-1] + 2))
-    positions[..., 1:-1], counts[..., 1:-1] = t, count
+    positions[..., 1:-1], counts[..., 1:-1] = t, take(table.count, at)
     positions[..., 0], counts[..., 0] = table.x[:, :1], 0
     positions[..., -1] = take(table.x, table.n_rows[:, None] - 1)
     counts[..., -1] = take(table.count, table.n_rows[:, None])
-    inside &= np.all(np.diff(counts) >= least * (1 - HALF), axis=-1)
+    rows = np.diff(counts)
+    rows[..., :-1] += take(table.count, at + on_row) - counts[..., 1:-1]
+    inside &= np.all(rows >= least * (1 - HALF), axis=-1)
     inside &= np.all(np.diff(at) >= 2 * (form.ramp and form.step), axis=-1)
-    return inside & np.all(np.diff(positions) >= distance * (1 - HALF), axis=-1)
+    return inside & np.all(np.diff(positions) > distance * (1 - HALF), axis=-1)
 
 
 # --- criteria -------------------------------------------------------------------------
@@ -452,10 +415,7 @@ def criterion_value(criterion, loss, n_parameters, n_observations):
 
 
 def deviance_shift(criterion, log_mean_square, n_observations):
-    """Return what makes a criterion minus twice a log likelihood and the penalty.
-
-    The likelihood is that of normal noise. "gcv" has no likelihood and is not shifted.
-    """
+    """Return what a criterion lacks to minus twice a log likelihood."""
     if criterion == "gcv":
         return np.zeros_like(log_mean_square)
     return n_observations * (np.log(2 * np.pi) + log_mean_square + 1)

@@ -8,11 +8,10 @@
 3. Of the number that is chosen, kinks also descend from other starts, and every
    breakpoint is taken out in turn and inserted again, as long as that helps.
 
-Of every number the best fit is kept. The way up ends where the criterion no longer
-falls and the residuals of neighbouring rows are not correlated: kinks of a slope that
-goes up and down by turns are of no use before most of them are there. Segments that
-share no parameter need no search, see :mod:`sklearn_gn.segmented.partition`. A
-breakpoint at which the function may jump lies halfway between two positions.
+The way up ends where the criterion no longer falls and the residuals of neighbouring
+rows are not correlated: kinks of a slope that goes up and down by turns are of no use
+before most of them are there. Segments that share no parameter need no search, see
+:mod:`sklearn_gn.segmented.partition`. Jumps lie halfway between two positions.
 """
 
 from functools import partial
@@ -60,11 +59,7 @@ class Path(NamedTuple):
 
 
 def search(problem, most, value=None):
-    """Return the best fits with up to a number of breakpoints.
-
-    ``value`` is the criterion of sums of squares, a number of breakpoints, and the
-    numbers of the series; None: all numbers count alike.
-    """
+    """Return the best fits with up to a number of breakpoints, where it has a value."""
     n_series = len(problem.table.x)
     knots = [np.full((n_series, k), np.nan) for k in range(most + 1)]
     path = Path(np.full((n_series, most + 1), np.inf), knots)
@@ -176,11 +171,7 @@ def refine(problem, knots, rss):
 
 
 def _best_descent(problem, knots, rss):
-    """Return the best kinks of one series, also from other starts.
-
-    Of two kinks these are the best place of the second for each place of the first, and
-    where three lines meet between the rows; of more, those of dynamic programming.
-    """
+    """Return the best kinks of one series, also from other starts than these."""
     if knots.shape[1] > 2:
         starts = kinks_at_rows(problem, knots)
     else:  # where the best second kink for each place of the first is a minimum
@@ -208,8 +199,7 @@ def _best_descent(problem, knots, rss):
 def insert(problem, knots, below=np.inf):
     """Return the best new breakpoint and the sum of squares with it, (B,) each.
 
-    The sum of squares is infinite where no position is allowed that brings it to
-    ``below`` (B,) or less.
+    It is infinite where no position is allowed that brings it to ``below`` (B,).
     """
     pieces = all_pieces(problem, knots)
     found = solve(problem.table, pieces, problem.form.flat_end)
@@ -417,10 +407,7 @@ def gauss_newton_steps(problem, knots):
 
 
 def residuals_in_order(problem, knots):
-    """Return the residuals of the positions, (B, n, m), scaled to one variance.
-
-    Of rows at one position the mean counts.
-    """
+    """Return mean residuals of the positions (B, n, m), scaled to one variance."""
     table, pieces = problem.table, all_pieces(problem, knots)
     coef = solve(table, pieces, problem.form.flat_end).coef
     weight = (table.powers[:, :-1, 0] - table.powers[:, 1:, 0])[..., None]

@@ -21,13 +21,12 @@ R of the residuals, the evidence over that of the mean is, for given breakpoints
 The integral over kinks is Laplace's, with the Gauss-Newton matrix of R; of jumps, which
 have finitely many positions, the largest term stands for the sum.
 
-Where breakpoints may be kinks, jumps or both, the search begins with those that are
-found where all are kinks, where every segment has a line of its own, and where all are
-jumps between constants. From each, every breakpoint in turn is taken out, and comes
-back where and as what it lowers the criterion most, or not at all; then one more is
-tried, and the kinks move together, until nothing helps. Beyond "bic" a kind costs what
-it costs where all are of that kind. A line without kinks loses its slope where the
-criterion prefers that. Rows of correlated noise count as in the best first fit.
+Where breakpoints may be kinks, jumps or both, the search begins where all are kinks,
+where all are both, and where all are jumps between constants. From each, every
+breakpoint in turn is taken out, and comes back where and as what it lowers the
+criterion most, or not at all; then one more is tried, and the kinks move together,
+until nothing helps. A line without kinks loses its slope where the criterion prefers
+that. Rows of correlated noise count as in the best first fit.
 """
 
 from functools import partial
@@ -47,7 +46,6 @@ from sklearn_gn.segmented.problem import (
     Pieces,
     Problem,
     all_pieces,
-    behind_rows,
     criterion_value,
     deviance_shift,
     feasible,
@@ -140,11 +138,7 @@ def count_positions(problem):
 
 
 def find_breakpoints(model, prepared, options, folds=None, shared=False):
-    """Return the answers of :func:`choose` by the parameters of a model, and more.
-
-    These are the series that were searched, whose residuals Huber's loss clips, and the
-    problem.
-    """
+    """Return the answers of :func:`choose` by a model, the series, and the problem."""
     number = None if model.n_breakpoints == "auto" else model.n_breakpoints
     most = max([len(each.rows.x) for each in prepared])
     own = {"folds": folds, "shared": shared}
@@ -229,7 +223,7 @@ def choose(
             )
     answers = []
     for b, k in enumerate(chosen):
-        t = behind_rows(problem.of([b]), found.knots[k][[b]])[0]
+        t = found.knots[k][b]
         kept = np.flatnonzero(np.isfinite(found.rss[b]))
         path = {"n_breakpoints": kept}
         for name, column in columns.items():
@@ -468,8 +462,8 @@ def _best_with(mixture, t, kinds, is_open):
             form = Form(slope, *kind, kinds=kinds)
             at, rss = insert(problem._replace(form=form, known=t[None]), _NONE)
             if np.isfinite(rss[0]):
-                more = np.append(t, at), (*kinds, kind)
-                found.append(_state(mixture, *more, slope))
+                at = np.append(t, at)
+                found.append(_state(mixture, at, (*kinds, kind), slope))
     return min(found, key=lambda each: each.value, default=None)
 
 
