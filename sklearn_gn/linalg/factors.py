@@ -24,7 +24,7 @@ from sklearn_gn.arrays.threads import in_threads
 QR_LIMIT = 5e8
 LARGEST_DENSE = 2000  # parameters, or numbers that the rows give: no larger matrix
 _PANEL = 256  # columns of a large matrix that are factored at a time
-_OF_LAPACK = "gtsv", "lauum", "potrf", "potrs", "trtri", "trtrs"
+_OF_LAPACK = "lauum", "potrf", "potrs", "trtri", "trtrs"
 _OF_BLAS = "trmm", "trsm"
 _ROUTINES = {  # by the type of the numbers
     np.dtype(kind): {
@@ -247,25 +247,6 @@ def solve_general(matrix, right):
         return namespace((matrix, right)).linalg.solve(matrix, right)
     except np.linalg.LinAlgError:
         return np.full_like(right, np.nan)
-
-
-def solve_tridiagonal(diagonal, beside, target):
-    """Solve positive definite tridiagonal systems, all as one with zeros between them.
-
-    The diagonals have shape (..., n), the right sides (..., n, k). A singular system
-    has the solution NaN.
-    """
-    off = np.zeros(diagonal.shape)
-    off[..., :-1] = beside
-    off = off.ravel()[:-1]
-    rows = target.reshape(-1, target.shape[-1])
-    *_, solution, info = _ROUTINES[off.dtype]["gtsv"](off, diagonal.ravel(), off, rows)
-    if info == 0:
-        return solution.reshape(target.shape)
-    if diagonal.ndim == 1:
-        return np.full(target.shape, np.nan)
-    systems = zip(diagonal, beside, target, strict=True)
-    return np.stack([solve_tridiagonal(*system) for system in systems])
 
 
 def eigenpairs(matrix):

@@ -16,7 +16,6 @@ import numpy as np
 
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import inference, least_squares
-from sklearn_gn.segmented.kinds import find_breakpoints
 from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     needs_all_points,
@@ -24,8 +23,9 @@ from sklearn_gn.segmented.preparation import (
     stack,
     with_known,
 )
-from sklearn_gn.segmented.problem import EXACT, behind_rows, sum_of_squares
+from sklearn_gn.segmented.problem import EXACT, sum_of_squares
 from sklearn_gn.segmented.search import refine
+from sklearn_gn.segmented.selection import find_breakpoints
 
 
 def check_parameters(model, y_std):
@@ -65,7 +65,7 @@ def fit_columns(model, prepared, options):
         else:
             problem = problem_of(scaled, options).with_shared_breakpoints()
             moved, _ = refine(problem, t[None], sum_of_squares(problem, t[None]))
-            (t,) = behind_rows(problem, moved)
+            (t,) = moved
         knots, free = with_known(prepared[0], options, t)
         lines = least_squares.solve_design(options.form, rows, np.tile(knots, (q, 1)))
         noise = np.maximum(lines.rss / rows.weight[0].sum(), EXACT)

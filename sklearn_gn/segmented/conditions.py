@@ -28,11 +28,7 @@ class Condition(NamedTuple):
 
 
 def parse_slopes(slopes, n_segments):
-    """Return the conditions on slopes: (segments, kind, value) with their names.
-
-    A pair (low, high) holds for all segments. A list has an entry for each: None, the
-    slope, a pair, or a text; segments with the same text have the same slope.
-    """
+    """Return the conditions on slopes: (segments, kind, value) with their names."""
     if isinstance(slopes, tuple):
         entries, of_all = [slopes] * n_segments, True
     else:

@@ -45,9 +45,8 @@ from sklearn_gn.segmented import (
 from sklearn_gn.segmented.autocorrelation import NONE, Autoregression
 from sklearn_gn.segmented.diagnosis import diagnose, is_correlated, warn_of_number
 from sklearn_gn.segmented.families import FAMILIES, Family, check_offset
-from sklearn_gn.segmented.kinds import find_breakpoints
 from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
-from sklearn_gn.segmented.selection import CRITERIA
+from sklearn_gn.segmented.selection import CRITERIA, find_breakpoints
 from sklearn_gn.segmented.summary import summarise
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 

@@ -6,20 +6,15 @@ nuisance parameter is present only under the alternative", 1987).
 
 - Under normal noise of one variance, the distribution of F depends on the positions of
   the rows alone, and is drawn: the products of the residual with the new pieces are
-  jointly normal, with a covariance that is known. Davies' bound needs no draws: as the
-  position moves, the direction in which a breakpoint shows moves along a curve of
-  length L on the unit sphere of m dimensions. The probability that the largest share of
-  the square exceeds s is at most that at one position and
-  :math:`(1 - s)^{m / 2 - 1} L / \pi` (Hotelling, "Tubes and spheres in n-spaces", 1939;
-  Davies, the same title, "linear model case", 2002). The score test has one
-  column, the sum of the new ones of all positions (Muggeo, "Testing with a nuisance
-  parameter present only under the alternative", 2016).
+  jointly normal, with a covariance that is known. Davies' bound is that of the search
+  penalty, :mod:`sklearn_gn.segmented.selection`. The score test is that of one column,
+  the sum of the new ones of all positions (Muggeo, "Testing with a nuisance parameter
+  present only under the alternative", 2016).
 - Under unequal noise the statistic is ``S' V^-1 S`` of the products S of the residuals
-  with the new columns less their projections on the old ones. Its distribution is drawn
-  with random signs of the residuals, which keep the variance of every row (the wild
-  bootstrap of Wu and of Liu; Hansen, "Inference when a nuisance parameter is not
-  identified under the null hypothesis", 1996); for correlated noise, of the
-  innovations of an autoregression (Buhlmann, "Sieve bootstrap for time series", 1997).
+  with the new columns less their projections on the old ones, and is drawn with random
+  signs of the residuals (the wild bootstrap; Hansen, "Inference when a nuisance
+  parameter is not identified under the null hypothesis", 1996); of correlated noise, of
+  the innovations of an autoregression (Buhlmann, "Sieve bootstrap for time series").
   For few rows V is estimated again from every draw (Davidson and Flachaire, "The wild
   bootstrap, tamed at last", 2008): the fit takes a share of the residuals away, which V
   of many rows does not show.
@@ -160,7 +155,12 @@ def plain_test(problem, n_rows, n_parameters, method, n_draws, rng):
 def bootstrap_test(problem, rows, kind, n_draws, rng):
     """Test the rows (n,) of one series for a breakpoint, under noise of a kind."""
     form, t = problem.form, with_positions(problem).candidates.t[0]
-    old, extra = _null_space(form, rows, problem.known[0])
+    known, extra = problem.known[0], None if form.flat_end else 0.0
+    old = least_squares.design(form, rows.x, rows.linear, known)
+    space = least_squares.coefficient_space(form, len(known), old.shape[1])
+    if space is not None:  # what is taken from each ramp, and the level lines
+        extra = old[:, form.slope + form.ramp * len(known)]
+        old = old @ space
     found = least_squares.solve(old, rows.y, rows.weight)
     n_rows = rows.weight.sum()
     none = extra is None or not len(t) or n_rows <= found.rank + 2
@@ -204,15 +204,6 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
     plain = scan(problem)
     best = plain.t[np.argmax(np.sum(plain.scores**2, axis=1))]
     return BreakpointTest(float(statistic / m), float(p_value), float(best))
-
-
-def _null_space(form, rows, known):
-    """Return the columns without a breakpoint, and what is taken from each ramp."""
-    columns = least_squares.design(form, rows.x, rows.linear, known)
-    space = least_squares.coefficient_space(form, len(known), columns.shape[1])
-    if space is None:
-        return columns, None if form.flat_end else 0.0
-    return columns @ space, columns[:, form.slope + form.ramp * len(known)]
 
 
 def _filtered(numerator, denominator, values):

@@ -5,9 +5,6 @@ uncertainty in (the delta method). The position of a jump is known to a number o
 that does not depend on how many there are: its interval comes from the likelihood
 ratio, and the other standard errors take it as known. Both kinds of intervals are read
 off the profile of the sum of squares, :mod:`sklearn_gn.segmented.profile`.
-
-Without more rows than parameters the noise cannot be estimated: then the degrees of
-freedom are NaN, and so are all errors and intervals.
 """
 
 from typing import NamedTuple
@@ -24,11 +21,7 @@ LEVEL = 0.95  # of the confidence limits
 
 
 class Fit(NamedTuple):
-    """Fits with given breakpoints, in the units of the search.
-
-    Of one series, or of several that have as many breakpoints: then all arrays but
-    ``free`` have a leading axis.
-    """
+    """Fits with given breakpoints, of one series or of several side by side."""
 
     form: Form
     t: np.ndarray  # (..., k) breakpoints, ascending
@@ -118,11 +111,7 @@ class Fit(NamedTuple):
 
 
 def infer(form, t, free, rows, scaling, kind, repeats, found=None, space=None):
-    """Fit the rows (B, n) of several series, which count by their ``repeats``.
-
-    The coefficients may have been ``found``, under conditions on the parameters with a
-    basis of what these leave free.
-    """
+    """Fit the rows (B, n) of several series, which count by their ``repeats``."""
     if found is None:
         t, found = least_squares.fit_rows(form, rows, t, free)
         found = found._replace(rss=found.rss + rows.rest)

@@ -9,9 +9,7 @@ lengths of the way the best is taken.
 
 Starts come from the engine of one feature: it searches the breakpoints of one feature
 while the lines of the others enter linearly, by turns, on the working targets at the
-fit so far. A fit of one feature's breakpoints in which the columns and derivatives of
-the others are linear features has the parameters, standard errors and intervals of the
-joint fit, so what is read off comes from the same functions as for one feature.
+fit so far.
 """
 
 from itertools import pairwise
@@ -270,14 +268,17 @@ def _part_of_the_way(joint, state, z, w):
 # --- search --------------------------------------------------------------------------
 
 
-def prepared_for(joint, f, t, z, w, extra=()):
+def prepared_for(joint, f, t, z, w, extra=None):
     """Return the rows for the engine, feature f broken and the others linear."""
     others = [
         block(joint.form, x, own)
         for g, (x, own) in enumerate(zip(joint.x, t, strict=True))
         if g != f
     ]
-    linear = np.hstack([np.empty((len(z), 0)), *others, joint.linear, *extra])
+    linear = np.hstack([np.empty((len(z), 0)), *others, joint.linear, *(extra or ())])
+    if extra is None:
+        weight = w * (joint.repeats.sum() / w.sum())
+        return prepare(joint.x[f], z, linear, weight, joint.repeats)
     order = np.argsort(joint.x[f], kind="stable")
     m = linear.shape[1]
     one, none = np.float64(1), np.float64(0)
@@ -290,13 +291,6 @@ def _with_known(joint, f, knots):
     """Return the breakpoints of a feature that are found, and the known ones."""
     known = joint.options.known if f == 0 else joint.options.known[:0]
     return np.sort(np.concatenate([knots, known]))
-
-
-def _scaled_for(joint, f, t, z, w):
-    """Return the same with targets and linear features of mean zero and size one."""
-    rows, _, repeats, *_ = prepared_for(joint, f, t, z, w)
-    weight = rows.weight * (repeats.sum() / rows.weight.sum())
-    return prepare(*rows[:3], weight, repeats)
 
 
 def without_breakpoints(joint):
@@ -316,7 +310,7 @@ def _least_squares(joint, state, numbers, most, criterion):
     for _ in range(_MOST_TURNS):
         before = t.copy()
         for f, number in enumerate(numbers):
-            prepared = _scaled_for(joint, f, t, joint.y, joint.weight)
+            prepared = prepared_for(joint, f, t, joint.y, joint.weight)
             ((knots, paths[f], _),), _ = selection.choose(
                 [prepared],
                 joint.options,
@@ -339,10 +333,7 @@ def _least_squares(joint, state, numbers, most, criterion):
 
 
 def find(joint, numbers, most, criterion):
-    """Return the best fit, and by feature the path over the numbers of breakpoints.
-
-    A number of breakpoints of a feature is None where the criterion chooses it.
-    """
+    """Return the best fit, and by feature the path over the numbers of breakpoints."""
     start = without_breakpoints(joint)
     if not (joint.family.has_known_variance or _has_conditions(joint)):
         state, paths = _least_squares(joint, start, numbers, most, criterion)
@@ -374,7 +365,7 @@ def _choose(joint, state, f, number, most, criterion):
     best, at, chosen = {}, state, None
     for _ in range(_MOST_TURNS):
         z, w = working(joint, at.eta)
-        prepared = _scaled_for(joint, f, at.t, z, w)
+        prepared = prepared_for(joint, f, at.t, z, w)
         problem = problem_of([prepared], joint.options)
         positions = selection.count_positions(problem)
         extra = selection.search_penalty(problem, positions, n_rows, most)[0]

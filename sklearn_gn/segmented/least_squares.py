@@ -107,10 +107,7 @@ def coefficient_space(form, n_breakpoints, n_columns):
 
 
 def inverse_root(columns, weight, space=None):
-    """Return H with the inverse normal matrix H H^T, and the rank.
-
-    ``space`` is a basis of the coefficients where these have to meet conditions.
-    """
+    """Return H with the inverse normal matrix H H^T, and the rank, in a space."""
     if space is not None:
         half, rank = inverse_root(columns @ space, weight)
         return space @ half, rank
@@ -230,10 +227,7 @@ def covariance(kind, columns, found, weight, repeats, space=None):
 
 
 def newey_west(scores, lags, n_rows):
-    """Return the long-run covariance of scores (n, p) with Bartlett's weights.
-
-    ``lags`` are ``4 (n / 100)^(2 / 9)``, rounded down, where they are None.
-    """
+    """Return the long-run covariance of scores (n, p) with Bartlett's weights."""
     if lags is None:
         lags = int(4 * (n_rows / 100) ** (2 / 9))
     total = scores.T @ scores

@@ -28,9 +28,7 @@ class Segments:
     """What the segments between positions explain.
 
     A position is a number of rows to the left, and lies halfway to the next row.
-    Segments are lines if ``slope``, else constants. Limits are a least number of rows,
-    counted by ``count`` up to each position, a least length, and the range ``bounds``
-    of the breakpoints.
+    Segments are lines if ``slope``, else constants; ``count`` counts their rows.
     """
 
     def __init__(

@@ -166,11 +166,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(x, y, linear, weight, repeats=None, variance=None, rest=0.0):
-    """Sort and scale the rows of one series.
-
-    They stand for so many ``repeats`` where their weights are no counts, and the noise
-    of a row of weight one may have a known ``variance``.
-    """
+    """Sort and scale the rows of one series, which stand for so many ``repeats``."""
     order = np.argsort(x, kind="stable")
     order = order[weight[order] > 0]
     x, y, linear, weight = (each[order] for each in (x, y, linear, weight))

@@ -22,7 +22,6 @@ DEPENDENT = float(np.cbrt(np.finfo(float).eps ** 2))
 HALF = float(np.sqrt(np.finfo(float).eps))
 FEWEST_ROWS = 3  # of a segment, unless asked otherwise
 _FAR = 1e100  # largest position, in units of the training data
-_TIE = 1e-18  # of values that no row determines to those of their neighbours
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
 
 
@@ -84,11 +83,7 @@ class Pieces(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """Least-squares fit in a number of pieces and in the linear features.
-
-    Where the last line is level, ``end`` is the element of the space with slope one
-    there that is orthogonal to all with slope zero.
-    """
+    """Least-squares fit in a number of pieces and in the linear features."""
 
     coef: np.ndarray  # (..., p, m)
     rss: np.ndarray  # (...) weighted mean of the squared residuals
@@ -106,11 +101,7 @@ class End(NamedTuple):
 
 
 def make_table(rows, repeats):
-    """Return the table of several series side by side, padded by rows of weight zero.
-
-    ``rows`` are :class:`~sklearn_gn.segmented.least_squares.Rows`, each standing for so
-    many ``repeats``.
-    """
+    """Return the table of several series, padded by rows of weight zero."""
     x, weight = rows.x, rows.weight
     targets = np.concatenate([rows.y[..., None], rows.linear], axis=-1)
     n_series, n, q = targets.shape
@@ -260,14 +251,6 @@ class Form(NamedTuple):
     # as at the others. Of breakpoints that are searched: each has a kind of its own.
     kinds: tuple[tuple[bool, bool], ...] | None = None
 
-    def changes(self, n_breakpoints):
-        """Return at which breakpoints the slope and at which the value changes."""
-        if self.kinds is None:
-            return slice(n_breakpoints * self.ramp), slice(n_breakpoints * self.step)
-        others = n_breakpoints - len(self.kinds)
-        each = [*self.kinds, *[(self.ramp, self.step)] * others]
-        return (np.flatnonzero(c) for c in np.array(each, bool).reshape(-1, 2).T)
-
 
 class Limits(NamedTuple):
     """Where breakpoints may lie."""
@@ -362,7 +345,11 @@ def all_pieces(problem, knots):
         known = known.reshape(len(known), *[1] * (knots.ndim - 2), -1)
         known = np.broadcast_to(known, (*knots.shape[:-1], known.shape[-1]))
         knots = np.concatenate([known, knots], axis=-1)
-    at, (ramps, steps) = locate(table, knots), form.changes(knots.shape[-1])
+    at, k = locate(table, knots), knots.shape[-1]
+    ramps, steps = slice(k * form.ramp), slice(k * form.step)
+    if form.kinds:
+        others = [(form.ramp, form.step)] * (k - len(form.kinds))
+        ramps, steps = np.array([*form.kinds, *others], bool).T
     at_ramps, at_steps, lead = at[..., ramps], at[..., steps], 1 + form.slope
     k = lead + at_ramps.shape[-1]
     shape = (*knots.shape[:-1], k + at_steps.shape[-1])
@@ -377,104 +364,17 @@ def all_pieces(problem, knots):
 
 
 def sum_of_squares(problem, knots):
-    """Return the residual sums of squares with given breakpoints, (...).
-
-    They are infinite where a change of slope has the wrong sign.
-    """
+    """Return sums of squares (...); infinite where a slope changes the wrong way."""
     form = problem.form
-    are_kinks = form.ramp and not form.step and form.kinds is None
-    if are_kinks and problem.table.gram.shape[1] == 1:
-        rss, slopes = broken_lines(problem, knots)
-        changes = np.diff(slopes)
-    else:
-        found = solve(problem.table, all_pieces(problem, knots), form.flat_end)
-        first, rss = 1 + form.slope, found.rss
-        changes = found.coef[..., first : first + knots.shape[-1], 0]
+    found = solve(problem.table, all_pieces(problem, knots), form.flat_end)
     if not form.sign:
-        return rss
-    return np.where(np.all(form.sign * changes >= 0, axis=-1), rss, np.inf)
-
-
-def broken_lines(problem, knots):
-    """Return the sums of squares (...) and the slopes (..., k + 1) of broken lines.
-
-    Hats at the breakpoints and at the ends have a tridiagonal matrix, which costs a
-    fraction of the pieces' where there are many.
-    """
-    table, form, known = problem[:3]
-    lead, shape = knots.shape[:-1], (len(known), *[1] * (knots.ndim - 2))
-    if known.shape[1]:
-        known = known.reshape(*shape, known.shape[1])
-        known = np.broadcast_to(known, (*lead, known.shape[-1]))
-        knots = np.concatenate([known, knots], axis=-1)
-    t = np.sort(knots, axis=-1)
-    first = np.zeros((*lead, t.shape[-1] + 2), np.intp)
-    first[..., 1:-1], first[..., -1] = locate(table, t), table.x.shape[1]
-    ends = np.full(first.shape, RIGHT)
-    ends[..., 0], ends[..., 1:-1] = table.x[:, 0].reshape(shape), t
-    powers, targets = take(table.powers, first), take(table.targets, first)[..., 0, :]
-    w, wx, wxx = np.moveaxis(powers[..., :-1, :] - powers[..., 1:, :], -1, 0)
-    wy, wxy = np.moveaxis(targets[..., :-1, :] - targets[..., 1:, :], -1, 0)
-    safe, low, high = np.where(w > 0, w, 1), ends[..., :-1], ends[..., 1:]
-    inverse = 1 / np.maximum(high - low, EXACT)
-    x, y = np.minimum(np.maximum(wx / safe, low), high), wy / safe
-    xx = wxx - wx * x
-    wide = xx > EXACT
-    xx, xy = np.where(wide, xx, 0), np.where(wide, wxy - wx * y, 0)
-    # Shares of the hat at the right end of each interval.
-    share = np.minimum((x - low) * inverse, 1)
-    bend, with_right = xx * inverse**2 + _TIE, wy * share + xy * inverse
-    level = np.zeros(2 * (t.shape[-1] + 1), bool).reshape(2, -1)
-    level[0, 0], level[1, -1] = not form.slope, form.flat_end
-    for right_end, is_level in zip((1, 0), level, strict=True):
-        if is_level.any():
-            share = np.where(is_level, right_end, share)
-            bend = np.where(is_level, 0, bend)
-            with_right = np.where(is_level, right_end * wy, with_right)
-    right = w * share
-    across = (w - right) * share - bend
-    diagonal, target = np.zeros(ends.shape), np.zeros(ends.shape)
-    diagonal[..., 1:], target[..., 1:] = right * share + bend, with_right
-    diagonal[..., :-1] += w - right - across
-    target[..., :-1] += wy - with_right
-    diagonal[diagonal == 0] = 1  # beyond a first or last line that is level
-    values = factors.solve_tridiagonal(diagonal, across, target[..., None])[..., 0]
-    rss = table.total.reshape(shape) - np.sum(values * target, axis=-1)
-    slopes = (values[..., 1:] - values[..., :-1]) * inverse
-    slopes[..., level.any(axis=0)] = 0
-    return np.maximum(rss, 0), slopes
+        return found.rss
+    first = 1 + form.slope
+    changes = form.sign * found.coef[..., first : first + knots.shape[-1], 0]
+    return np.where(np.all(changes >= 0, axis=-1), found.rss, np.inf)
 
 
 # --- limits ---------------------------------------------------------------------------
-
-
-def rows_before(problem, t):
-    """Return the positions of sorted breakpoints (B, ..., k), and the rows before them.
-
-    A row at a kink belongs to the segment before or to the one after: to that before
-    only where it would have too few rows without.
-    """
-    table, limits = problem.table, problem.limits
-    least = (limits.min_rows * (1 - HALF)).reshape(-1, *[1] * (t.ndim - 1))
-    at = locate(table, t)
-    low = take(table.count, at)
-    on_row = take(table.x, np.minimum(at, table.x.shape[1] - 1)) == t
-    following = take(table.count, np.minimum(at + 1, table.x.shape[1]))
-    high = np.where(on_row, following, low)  # with a row that one lies on
-    count, before, trial = low, np.zeros(t.shape), None
-    while not np.array_equal(count, trial):  # one more row may leave the next too few
-        trial, before[..., 1:] = count, count[..., :-1]
-        count = np.where(low - before < least, high, low)
-    return at, count
-
-
-def behind_rows(problem, t):
-    """Return sorted breakpoints (B, k), those behind their row by a rounding error.
-
-    These are the kinks at a row that belongs to the segment before.
-    """
-    at, first = rows_before(problem, t)
-    return np.where(first > take(problem.table.count, at), np.nextafter(t, RIGHT), t)
 
 
 def feasible(problem, trials):
@@ -485,16 +385,19 @@ def feasible(problem, trials):
     lead = trials.shape[:-1]
     known = np.broadcast_to(known[:, None], (*lead, known.shape[-1]))
     t = np.sort(np.concatenate([trials, known], axis=-1), axis=-1)
-    at, count = rows_before(problem, t)
+    at, n = locate(table, t), table.x.shape[1]
+    on_row = take(table.x, np.minimum(at, n - 1)) == t  # which belongs to both sides
     # With the ends of the data: their positions, and no or all of the rows before.
     positions, counts = np.empty((2, *lead, t.shape[-1] + 2))
-    positions[..., 1:-1], counts[..., 1:-1] = t, count
+    positions[..., 1:-1], counts[..., 1:-1] = t, take(table.count, at)
     positions[..., 0], counts[..., 0] = table.x[:, :1], 0
     positions[..., -1] = take(table.x, table.n_rows[:, None] - 1)
     counts[..., -1] = take(table.count, table.n_rows[:, None])
-    inside &= np.all(np.diff(counts) >= least * (1 - HALF), axis=-1)
+    rows = np.diff(counts)
+    rows[..., :-1] += take(table.count, at + on_row) - counts[..., 1:-1]
+    inside &= np.all(rows >= least * (1 - HALF), axis=-1)
     inside &= np.all(np.diff(at) >= 2 * (form.ramp and form.step), axis=-1)
-    return inside & np.all(np.diff(positions) >= distance * (1 - HALF), axis=-1)
+    return inside & np.all(np.diff(positions) > distance * (1 - HALF), axis=-1)
 
 
 # --- criteria -------------------------------------------------------------------------
@@ -512,10 +415,7 @@ def criterion_value(criterion, loss, n_parameters, n_observations):
 
 
 def deviance_shift(criterion, log_mean_square, n_observations):
-    """Return what makes a criterion minus twice a log likelihood and the penalty.
-
-    The likelihood is for normal noise. "gcv" has no likelihood and is not shifted.
-    """
+    """Return what a criterion lacks to minus twice a log likelihood."""
     if criterion == "gcv":
         return np.zeros_like(log_mean_square)
     return n_observations * (np.log(2 * np.pi) + log_mean_square + 1)

@@ -39,11 +39,7 @@ _LARGEST = 1e9  # bound of a quantile
 
 
 def kink_intervals(problem, fit, width, curvature):
-    """Return the intervals of the kinks in the units of the search, (B, n_kinks, 2).
-
-    ``width`` is half the width of the delta method; ``curvature`` is the inverse
-    curvature of the sum of squares.
-    """
+    """Return intervals of the kinks, (B, n_kinks, 2), by those of the delta method."""
     t = fit.t[:, fit.kinks]
     room = np.stack([t, t], axis=-1)
     if not t.size:
@@ -92,10 +88,7 @@ def jump_intervals(problem, fit, level):
 
 
 def walk_quantile(level, degrees_of_freedom):
-    """Return the quantile of the rise at the true break, over the estimated variance.
-
-    The probability is averaged over so many normal numbers; NaN gives NaN.
-    """
+    """Return the quantile of the rise over the estimated variance; NaN gives NaN."""
     if np.isnan(degrees_of_freedom):
         return np.nan
     half = min(degrees_of_freedom / 2, _LARGEST)  # infinite of a known variance

@@ -43,10 +43,7 @@ def kinks_at_rows(problem, knots):
 
 
 def kinks_between_rows(problem, knots, rows):
-    """Return sets of two kinks (m, 2) at which lines of their own meet, the best first.
-
-    They lie between neighbours among the rows, and take the place of ``knots`` (1, 2).
-    """
+    """Return pairs of kinks (m, 2) where lines of their own meet, the best first."""
     form, x = problem.form, problem.table.x[0, rows]
     later = _later_sums(problem, knots, rows)
 

@@ -60,10 +60,7 @@ def residuals(form, rows, y, t):
 
 
 def find_robustly(search, prepared, options):
-    """Search until the weights of several series no longer change.
-
-    As ``search``, return the answers, and the series with clipped residuals.
-    """
+    """Search until the weights of the series no longer change."""
     clipped, found = [start(each) for each in prepared], [None] * len(prepared)
     moving = range(len(prepared))
     for _ in range(_MOST_SEARCHES):
@@ -160,11 +157,10 @@ def _clipped(prepared, clipped, options, t):
 def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
     """Return fits of several series, statistics, scales, intervals, noises.
 
-    A scale is the standard deviation of the noise. For Huber's loss, whose residuals
-    come from the series ``clipped`` (for least squares the same), it is the scale that
-    clips them, also where there are too few rows to call it noise. Rows of correlated
-    noise count less in what is uncertain, unless the covariance allows for it. Noises
-    are given for updates, whose intervals come from the delta method.
+    A scale is the standard deviation of the noise; with Huber's loss it is that which
+    clips the residuals of the series ``clipped``. Rows of correlated noise count less,
+    unless the covariance allows for it. Noises are given for updates, whose intervals
+    are those of the delta method.
     """
     form, is_huber = options.form, clipped[0] is not prepared[0]
     is_update = noises is not None

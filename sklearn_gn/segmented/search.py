@@ -8,11 +8,10 @@
 3. Of the number that is chosen, kinks also descend from other starts, and every
    breakpoint is taken out in turn and inserted again, as long as that helps.
 
-Of every number the best fit is kept. The way up ends where the criterion no longer
-falls and the residuals of neighbouring rows are not correlated: kinks of a slope that
-goes up and down by turns are of no use before most of them are there. Segments that
-share no parameter need no search, see :mod:`sklearn_gn.segmented.partition`. A
-breakpoint at which the function may jump lies halfway between two positions.
+The way up ends where the criterion no longer falls and the residuals of neighbouring
+rows are not correlated: kinks of a slope that goes up and down by turns are of no use
+before most of them are there. Segments that share no parameter need no search, see
+:mod:`sklearn_gn.segmented.partition`. Jumps lie halfway between two positions.
 """
 
 from functools import partial
@@ -60,11 +59,7 @@ class Path(NamedTuple):
 
 
 def search(problem, most, value=None):
-    """Return the best fits with up to a number of breakpoints.
-
-    ``value`` is the criterion of sums of squares, a number of breakpoints, and the
-    numbers of the series; None: all numbers count alike.
-    """
+    """Return the best fits with up to a number of breakpoints, where it has a value."""
     n_series = len(problem.table.x)
     knots = [np.full((n_series, k), np.nan) for k in range(most + 1)]
     path = Path(np.full((n_series, most + 1), np.inf), knots)
@@ -89,7 +84,8 @@ def _grow(problem, path, value):
     floor = EXACT * np.maximum(problem.table.total, np.finfo(float).tiny)
     growing, knots = np.arange(len(floor)), np.empty((len(floor), 0))
     best, since = np.full(len(floor), np.inf), np.zeros(len(floor), int)
-    structured = np.zeros(len(floor), bool)  # the fits of the best criterion
+    # Whether neighbouring residuals of the fit of the best criterion are correlated.
+    structured = np.zeros(len(floor), bool)
     for k in range(len(path.knots)):
         part = problem.of(growing)
         if k:
@@ -109,8 +105,12 @@ def _grow(problem, path, value):
             since[growing] = np.where(better, 0, since[growing] + 1)
             best[growing[better]] = found[better]
             if better.any():
-                now = _is_structured(part.of(better), knots[better])
-                structured[growing[better]] = now
+                part = part.of(better)
+                residual = residuals_in_order(part, knots[better])
+                together = np.sum(residual[:, 1:] * residual[:, :-1], axis=(1, 2))
+                together = together * np.sqrt(part.table.n_rows)
+                square = np.sum(residual**2, axis=(1, 2))
+                structured[growing[better]] = together > SIGNIFICANT * square
             going &= (since[growing] < PATIENCE) | structured[growing]
         growing, knots = growing[going], knots[going]
         if not len(growing):
@@ -171,11 +171,7 @@ def refine(problem, knots, rss):
 
 
 def _best_descent(problem, knots, rss):
-    """Return the best kinks of one series, also from other starts.
-
-    Of two kinks these are the best place of the second for each place of the first, and
-    where three lines meet between the rows; of more, the ones of dynamic programming.
-    """
+    """Return the best kinks of one series, also from other starts than these."""
     if knots.shape[1] > 2:
         starts = kinks_at_rows(problem, knots)
     else:  # where the best second kink for each place of the first is a minimum
@@ -203,8 +199,7 @@ def _best_descent(problem, knots, rss):
 def insert(problem, knots, below=np.inf):
     """Return the best new breakpoint and the sum of squares with it, (B,) each.
 
-    The sum of squares is infinite where no position is allowed that brings it to
-    ``below`` (B,) or less.
+    It is infinite where no position is allowed that brings it to ``below`` (B,).
     """
     pieces = all_pieces(problem, knots)
     found = solve(problem.table, pieces, problem.form.flat_end)
@@ -412,10 +407,7 @@ def gauss_newton_steps(problem, knots):
 
 
 def residuals_in_order(problem, knots):
-    """Return the residuals of the positions, (B, n, m), scaled to one variance.
-
-    Of rows at one position the mean counts.
-    """
+    """Return mean residuals of the positions (B, n, m), scaled to one variance."""
     table, pieces = problem.table, all_pieces(problem, knots)
     coef = solve(table, pieces, problem.form.flat_end).coef
     weight = (table.powers[:, :-1, 0] - table.powers[:, 1:, 0])[..., None]
@@ -431,14 +423,6 @@ def residuals_in_order(problem, knots):
     fitted += means[..., m:] @ coef[:, n_pieces:]
     inside = (np.arange(n) < table.n_rows[:, None])[..., None]
     return np.where(inside, (means[..., :m] - fitted) * np.sqrt(np.abs(weight)), 0)
-
-
-def _is_structured(problem, knots):
-    """Return for each series whether residuals of neighbouring rows are correlated."""
-    residual = residuals_in_order(problem, knots)
-    together = np.sum(residual[:, 1:] * residual[:, :-1], axis=(1, 2))
-    square = np.sum(residual**2, axis=(1, 2))
-    return together * np.sqrt(problem.table.n_rows) > SIGNIFICANT * square
 
 
 def separable(problem):

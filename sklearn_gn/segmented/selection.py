@@ -20,37 +20,58 @@ R of the residuals, the evidence relative to the mean's is, for given breakpoint
 
 The integral over kinks is Laplace's, with the Gauss-Newton matrix of R; of jumps, which
 have finitely many positions, the largest term stands for the sum.
+
+Where breakpoints may be kinks, jumps or both, the search begins where all are kinks,
+where all are both, and where all are jumps between constants. From each, every
+breakpoint in turn is taken out, and comes back where and as what it lowers the
+criterion most, or not at all; then one more is tried, and the kinks move together,
+until nothing helps. A line without kinks loses its slope where the criterion prefers
+that. Rows of correlated noise count as in the best first fit.
 """
+
+from functools import partial
+from itertools import compress
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import betaincinv, gammaln
 
 from sklearn_gn.arrays import extremes
-from sklearn_gn.segmented import least_squares
+from sklearn_gn.segmented import least_squares, robust
 from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.preparation import problem_of, with_known
 from sklearn_gn.segmented.problem import (
+    HALF,
+    Form,
     Pieces,
+    Problem,
     all_pieces,
-    behind_rows,
     criterion_value,
     deviance_shift,
     feasible,
     products,
     solve,
+    sum_of_squares,
     take,
 )
 from sklearn_gn.segmented.search import (
     EXACT,
     PATIENCE,
+    descend,
+    insert,
     refine,
     residuals_in_order,
     search,
     separable,
+    through_rows,
 )
 
 CRITERIA = ("bic", "aic", "gcv", "evidence")
 _CHANCE = 0.05  # of a breakpoint where there is none
+# Whether the slope, and whether the value changes.
+KINK, JUMP, BOTH = (True, False), (False, True), (True, True)
+_FIRST = Form(True, *KINK), Form(True, *BOTH), Form(False, *JUMP)
+_NONE = np.empty((1, 0))
 
 
 def n_parameters(problem, n_breakpoints):
@@ -114,6 +135,26 @@ def count_positions(problem):
     angle = np.arccos(np.clip(beside / size, -1, 1))
     possible = feasible(problem, t[..., None])
     return 1 + np.sum(angle, axis=1, where=possible[:, 1:] & possible[:, :-1]) / np.pi
+
+
+def find_breakpoints(model, prepared, options, folds=None, shared=False):
+    """Return the answers of :func:`choose` by a model, the series, and the problem."""
+    number = None if model.n_breakpoints == "auto" else model.n_breakpoints
+    most = max([len(each.rows.x) for each in prepared])
+    own = {"folds": folds, "shared": shared}
+    search = partial(
+        choose if options.form.kinds is None else choose_kinds,
+        options=options,
+        n_breakpoints=number and min(number, most),
+        most=min(model.max_breakpoints, most),
+        criterion=options.criterion,
+        **(own if options.form.kinds is None else {}),
+    )
+    if model.loss == "huber":
+        found, clipped = robust.find_robustly(search, prepared, options)
+        return found, clipped, problem_of(clipped, options)
+    found, problem = search(prepared)
+    return found, prepared, problem
 
 
 def choose(
@@ -182,7 +223,7 @@ def choose(
             )
     answers = []
     for b, k in enumerate(chosen):
-        t = behind_rows(problem.of([b]), found.knots[k][[b]])[0]
+        t = found.knots[k][b]
         kept = np.flatnonzero(np.isfinite(found.rss[b]))
         path = {"n_breakpoints": kept}
         for name, column in columns.items():
@@ -328,3 +369,132 @@ def log_evidence(form, rows, t, free, low, high):
     return float(
         value - gammaln(places + 1) + gammaln(n_free + 1) + gammaln(places - n_free + 1)
     )
+
+
+# --- kinks and jumps in one series ----------------------------------------------------
+
+
+class Mixture(NamedTuple):
+    """What the criterion of one series is computed from."""
+
+    problems: dict[tuple[bool, bool], Problem]  # by the kind of a new breakpoint
+    criterion: str
+    n_rows: float  # that are independent
+    excess: dict  # by kind, what each breakpoint costs beyond the parameters
+
+
+class State(NamedTuple):
+    """A fit with breakpoints, and where its search began."""
+
+    value: float  # of the criterion
+    t: np.ndarray  # (k,) ascending
+    form: Form  # with their kinds
+    rss: float
+
+
+def choose_kinds(prepared, options, *, n_breakpoints, most, criterion):
+    """Return breakpoints, path and form of each of several series, and the problem."""
+    words = {"n_breakpoints": n_breakpoints, "most": most, "criterion": criterion}
+    searched = [
+        choose(prepared, options._replace(form=form), **words) for form in _FIRST
+    ]
+
+    def total(found):
+        t, path, *_ = found
+        at = np.searchsorted(path["n_breakpoints"], len(t))
+        return path[criterion][at] + path.get("search_penalty", 0 * path["rss"])[at]
+
+    answers, room = [], most if n_breakpoints is None else 0
+    for b, own in enumerate(prepared):
+        found = [(*each[b], problem.of([b])) for each, problem in searched]
+        n_rows = float(own.rows.weight.sum())
+        if options.autocorrelation and criterion == "bic" and not own.rows.rest > 0:
+            t, _, _, problem = min(found, key=total)
+            residual = residuals_in_order(problem, t[None])[0, :, 0]
+            number = n_parameters(problem, len(t))
+            n_rows /= noise_of(residual, options.autocorrelation, number).redundancy
+        mixture = _mixture([problem for *_, problem in found], criterion, n_rows, most)
+        best = None
+        for t, path, form, _ in found:
+            start = _state(mixture, t, ((form.ramp, form.step),) * len(t), form.slope)
+            state = _improved(mixture, start, room)
+            # Of a number that is given, there may be room for fewer.
+            rank = (n_breakpoints or len(t)) - len(t), state.value
+            if best is None or rank < best[0]:
+                best = rank, (state.t, path, state.form)
+        answers.append(best[1])
+    return answers, searched[1][1]
+
+
+def _mixture(problems, criterion, n_rows, most):
+    """Return the criterion of one series, whose problems are those of the starts."""
+    form = problems[2].form._replace(slope=True)
+    problems = dict(zip((KINK, BOTH, JUMP), problems, strict=True))
+    problems[JUMP], excess = problems[JUMP]._replace(form=form), {}
+    for kind, problem in problems.items():
+        positions = count_positions(problem)
+        each = np.diff(search_penalty(problem, positions, n_rows, 2 * most + 1)[0])
+        excess[kind] = each * (criterion == "bic")
+    return Mixture(problems, criterion, n_rows, excess)
+
+
+def _state(mixture, t, kinds, slope):
+    """Return the fit with breakpoints (k,), in any order."""
+    order, n = np.argsort(t, kind="stable"), mixture.n_rows
+    kinds = tuple(kinds[j] for j in order)
+    form = Form(slope, *BOTH, kinds=kinds)
+    problem = mixture.problems[KINK]._replace(form=form, known=t[order][None])
+    rss = float(sum_of_squares(problem, _NONE)[0])
+    number = 1 + slope + problem.n_linear + len(t) + int(np.sum(kinds))
+    least = EXACT * problem.table.total[0] + np.finfo(float).tiny
+    value = criterion_value(mixture.criterion, max(rss, least), number, n)
+    value = n * np.log(value) if mixture.criterion == "gcv" else value
+    value += sum(mixture.excess[kind][j] for j, kind in enumerate(kinds))
+    return State(float(value), t[order], form, rss)
+
+
+def _best_with(mixture, t, kinds, is_open):
+    """Return the best fit with one more breakpoint, or without where that is open."""
+    slopes = (True, False)[: 2 - any(ramp for ramp, _ in kinds)]
+    found = [_state(mixture, t, kinds, slope) for slope in slopes if is_open]
+    for kind, problem in mixture.problems.items():
+        for slope in slopes[: 2 - kind[0]]:
+            form = Form(slope, *kind, kinds=kinds)
+            at, rss = insert(problem._replace(form=form, known=t[None]), _NONE)
+            if np.isfinite(rss[0]):
+                at = np.append(t, at)
+                found.append(_state(mixture, at, (*kinds, kind), slope))
+    return min(found, key=lambda each: each.value, default=None)
+
+
+def _improved(mixture, state, room):
+    """Return the fit when no breakpoint that is put back, left out or new helps."""
+
+    def better(new):
+        return state if new is None or not new.value < state.value else new
+
+    while True:
+        before = state.value
+        for at in state.t:
+            others = state.t != at
+            if not others.all():  # it has not moved
+                kinds = tuple(compress(state.form.kinds, others))
+                state = better(_best_with(mixture, state.t[others], kinds, room > 0))
+        if len(state.t) < room:
+            state = better(_best_with(mixture, state.t, state.form.kinds, False))
+        state = better(_kinks_moved(mixture, state))
+        if not state.value < before - HALF * mixture.n_rows:
+            return state
+
+
+def _kinks_moved(mixture, state):
+    """Return the fit with all kinks moved together."""
+    kinds, slope = state.form.kinds, state.form.slope
+    is_kink = np.array([kind == KINK for kind in kinds], bool)
+    others, known = tuple(compress(kinds, ~is_kink)), state.t[None, ~is_kink]
+    form = Form(slope, *KINK, kinds=others)
+    problem = mixture.problems[KINK]._replace(form=form, known=known)
+    start = state.t[None, is_kink], np.array([state.rss])
+    (moved,), _ = through_rows(problem, *descend(problem, *start))
+    kinds = (KINK,) * len(moved) + others
+    return _state(mixture, np.append(moved, known), kinds, slope)

@@ -17,7 +17,6 @@ from sklearn_gn.data.rows import by_deviations, check_sample_weight, naming_text
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.segmented import inference, robust
 from sklearn_gn.segmented.estimator import SegmentedRegressor
-from sklearn_gn.segmented.kinds import find_breakpoints
 from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     check_inside,
@@ -27,6 +26,7 @@ from sklearn_gn.segmented.preparation import (
     stack,
     with_known,
 )
+from sklearn_gn.segmented.selection import find_breakpoints
 
 _TOGETHER = 500  # series that are searched side by side
 

@@ -96,11 +96,9 @@ def numbers_of(model, n_features):
 def fit_several(model, family, kind, variance, *rows):
     """Return noise, its deviation and the figures of the joint fit, and its features.
 
-    The rows of positive weight, in the order of the first broken feature, are given by
-    broken features (n, F), whose first may hold dates of a ``kind``, linear ones, y,
-    weights, repeats and offsets; ``variance`` belongs to a row of weight one, if it is
-    known. Of each broken feature there are the fit with the joint parameters, its rows
-    by precision and by number, intervals, what bounds hold back and cut, and the path.
+    The rows are broken features (n, F), linear ones, y, weights, repeats and offsets,
+    in the order of the first. Of each broken feature there are the fit, its rows by
+    precision and by number, intervals, what bounds hold back and cut, and the path.
     """
     joint, scalings = _joint_of(model, family, kind, *rows)
     n = len(joint.y)

@@ -7,9 +7,8 @@ opened: their points themselves are used. When all breakpoints lie in open bins 
 cover all points. Where other breakpoints are almost as good, a fit of the points
 themselves may find those.
 
-Points of chunks are read again where bins are opened. Rows that are added to a fit are
-kept, and whether a breakpoint more or less is worth its parameters follows from what
-one more would explain, and what the line would lose without one.
+Points of chunks are read again where bins are opened; those that are added to a fit are
+kept.
 """
 
 from functools import partial
@@ -42,7 +41,11 @@ def mapped_rows(X, y, sample_weight):
 
 def fit_points(chunks, known, fit):
     """Fit the points of chunks, which are gone through several times."""
-    found = fold_chunks(chunks, _range_of, _joined_ranges)
+
+    def joined(a, b):
+        return min(a[0], b[0]), max(a[1], b[1]), a[2] + b[2], a[3]
+
+    found = fold_chunks(chunks, _range_of, joined)
     if found is None or not found[2] > 0:
         raise ValueError("chunks hold no rows of positive weight.")
     low, high, _, center = found
@@ -111,7 +114,8 @@ class Bins:
         new[np.clip(near, 0, N_BINS - 1)] = True
         new &= ~self.is_open
         of_chunk = partial(_points_in, new, self.low, self.scale, self.center)
-        self.own.append(fold_chunks(self.chunks, of_chunk, _one_after_the_other))
+        join = partial(np.append, axis=1)
+        self.own.append(fold_chunks(self.chunks, of_chunk, join))
         self.sums[:, new] = 0
         self.is_open |= new
         return True
@@ -154,10 +158,6 @@ def _points_in(bins, low, scale, center, number, chunk):
     return np.stack([x[kept], y[kept] - center, weight[kept]])
 
 
-def _one_after_the_other(a, b):
-    return np.concatenate([a, b], axis=1)
-
-
 def _range_of(number, chunk):
     """Return the least and the largest x, the sum of weights, and a mean of y."""
     x, y, weight = points_of(number, chunk)
@@ -167,10 +167,6 @@ def _range_of(number, chunk):
     if weight is not None and weight.min() < 0:
         raise ValueError("chunks hold negative weights.")
     return x.min(), x.max(), total, float(y.mean())
-
-
-def _joined_ranges(a, b):
-    return min(a[0], b[0]), max(a[1], b[1]), a[2] + b[2], a[3]
 
 
 def points_of(number, chunk):

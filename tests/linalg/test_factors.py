@@ -102,11 +102,9 @@ def test_singular_systems_and_others(run):
 
 
 @pytest.mark.parametrize("last", [2.0, 0.0])
-def test_tridiagonal_systems_and_inverse_roots_of_a_stack(last):
+def test_inverse_roots_of_a_stack(last):
     diagonal = np.array([[2.0, 3.0, 2.5], [1.0, 4.0, last]])
     beside = np.array([[0.5, -1.0], [0.2, 0.0]])
-    right = np.random.RandomState(0).standard_normal((2, 3, 2))
-    found = factors.solve_tridiagonal(diagonal, beside, right)
     dense = np.stack(
         [
             np.diag(d) + np.diag(b, 1) + np.diag(b, -1)
@@ -115,11 +113,9 @@ def test_tridiagonal_systems_and_inverse_roots_of_a_stack(last):
     )
     roots = factors.inverse_roots(dense)
     if last == 0:  # the second is singular
-        assert np.isnan(found[1]).all()
         assert np.isnan(roots).all()
-        found, dense, right = found[:1], dense[:1], right[:1]
+        dense = dense[:1]
         roots = factors.inverse_roots(dense)
-    assert_allclose(dense @ found, right, rtol=1e-10)
     assert_allclose(np.swapaxes(roots, 1, 2) @ roots, np.linalg.inv(dense), atol=1e-10)
 
 
