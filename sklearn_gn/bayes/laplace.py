@@ -293,8 +293,7 @@ def summary_of(model, net, rows, scaling, options):
             ratio = noise_ratio(squares)
     n_of_penalties = 0.0
     if options.alpha is None:
-        groups = model.groups()
-        n_of_penalties = evidence.parameters_of_penalties(found.gamma, groups)
+        n_of_penalties = evidence.parameters_of_penalties(found.gamma, model.groups())
     return Summary(
         alpha=penalties_by_name(model, penalties),
         loss=loss * scaling.loss_scale if loss > 0 else 0.0,
