@@ -92,13 +92,13 @@ def _variable_projection(mesh, form, widths=(32, 32, 16), n_features=4):
 def _joint_step(mesh, n_neurons=40, n_features=10):
     """The matrices of both layers of a shallow ReLU network."""
     from sklearn_gn.shallow_relu import sggn
-    from sklearn_gn.shallow_relu.dense import on_devices
     from sklearn_gn.shallow_relu.network import ShallowReLU, initial_networks
     from sklearn_gn.shallow_relu.problem import FitOptions
 
     rng, one = np.random.default_rng(0), np.float64(1)
     x = rng.normal(size=(ROWS, n_features))
-    rows = on_devices(Rows(x, x[:, :1], np.full(ROWS, 1 / ROWS)), mesh)
+    rows = Rows(x, x[:, :1], np.full(ROWS, 1 / ROWS))
+    rows = rows if mesh is None else Rows(*devices.put_rows(rows, mesh))
     hyperplanes = rng.normal(size=(n_neurons, 1 + n_features))
     several = initial_networks(hyperplanes[None], 0, 1, "float64")
     net = ShallowReLU(*(leaf[0] for leaf in several))

@@ -149,8 +149,9 @@ def divide_rows(arrays, mesh, batch_size):
 def put_rows(arrays, mesh):
     """Put arrays on the devices, equal numbers of rows on each, zeros at the end."""
     sharding, found = NamedSharding(mesh, PartitionSpec(AXIS)), []
-    for array in arrays:
-        a = pad_rows(np.asarray(array), len(array) + -len(array) % mesh.size)
+    for a in map(np.asarray, arrays):
+        missing = -len(a) % mesh.size
+        a = pad_rows(a, len(a) + missing) if missing else a  # padding is a copy
         found.append(jax.make_array_from_callback(a.shape, sharding, a.__getitem__))
     return found
 

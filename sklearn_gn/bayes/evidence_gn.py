@@ -267,14 +267,12 @@ def at_penalties(model, net, sums, n_effective, rough=False):
     The curvature of a :class:`LargeGram` is an estimate, which may be ``rough``.
     ``net`` is a network, or a state; the log has those before the last penalties.
     """
-    of_penalties = model.groups(), net.alpha
+    given = sums.gram, model.groups(), net.alpha
     floor = ROUNDING * sums.gram.trace()
     if isinstance(sums.gram, LargeGram):
-        given = *of_penalties, net.beta, n_effective, floor, rough
-        found = low_rank.curvature(sums.gram, *given)
+        found = low_rank.curvature(*given, net.beta, n_effective, floor, rough)
     else:
-        scale = net.beta * n_effective
-        found = evidence.primal_curvature(sums.gram, *of_penalties, scale, floor)
+        found = evidence.primal_curvature(*given, net.beta * n_effective, floor)
     loss = _objective(model, net, sums, n_effective)
     # Classes have no noise level.
     n_numbers = n_effective * model.n_values if model.loss == "squared" else 0

@@ -80,6 +80,14 @@ class Deferred:
         return self._found
 
 
+def deferred_covariance(model, sums, alpha, beta, n_effective):
+    """Return the :class:`Deferred` covariance, of a large network at once."""
+    found = Deferred(covariance, model, sums, alpha, beta, n_effective)
+    if isinstance(sums.gram, LargeGram):  # which holds all rows
+        found.get()
+    return found
+
+
 def value_variances(model, theta, covariance, x):
     """Return the variances of a network's values at rows x, of shape (m, k).
 
@@ -292,15 +300,11 @@ def summary_of(model, net, rows, scaling, options):
             ratio = noise_ratio(squares)
     n_of_penalties = 0.0
     if options.alpha is None:
-        groups = model.groups()
-        n_of_penalties = evidence.parameters_of_penalties(found.gamma, groups)
-    deferred = Deferred(covariance, model, sums, net.alpha, net.beta, n_effective)
-    if isinstance(sums.gram, LargeGram):  # which holds all rows
-        deferred.get()
+        n_of_penalties = evidence.parameters_of_penalties(found.gamma, model.groups())
     return Summary(
         alpha=penalties_by_name(model, penalties),
         loss=loss * scaling.loss_scale if loss > 0 else 0.0,
-        covariance=deferred,
+        covariance=deferred_covariance(model, sums, net.alpha, net.beta, n_effective),
         noise_ratio=ratio,
         gram=sums.gram,
         alpha_method=evidence_gn.alpha_method(sums.gram),

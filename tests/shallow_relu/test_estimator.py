@@ -174,15 +174,14 @@ def test_feature_names_out_and_pandas_output():
 
 def test_alpha_is_the_ridge_penalty_of_the_output_layer():
     X, y = noisy()
+    X = (X - X.mean(axis=0)) / X.std(axis=0)  # the units of the fit
     model = ShallowReLURegressor(
         4, alpha=1e-2, solver=JointGN(relocations=2), random_state=0
     )
     model.fit(X, y)
-    net, scaling = model._network
     # Given its hyperplanes, the network is scikit-learn's ridge regression on them.
-    features = np.maximum(
-        net.hyperplanes[:, 0] + scaling.x(X) @ net.hyperplanes[:, 1:].T, 0
-    )[:, net.alive]
+    features = model.transform(X)
+    assert features.shape[1] == 4
     ridge = Ridge(alpha=1e-2 * len(X)).fit(features, y)
     np.testing.assert_allclose(ridge.predict(features), model.predict(X), atol=1e-9)
 

@@ -392,11 +392,11 @@ def test_pickle_holds_no_jax(fitted):
     np.testing.assert_array_equal(pickle.loads(content).predict(X), fitted.predict(X))
 
 
-def test_spectra_are_those_of_the_dense_matrices(fitted):
-    X, _ = data()
-    net, scaling = fitted._network
-    y = np.c_[np.ones(len(X)), scaling.x(X)]
-    planes = net.hyperplanes[fitted._active_slots]
+def test_spectra_are_those_of_the_dense_matrices():
+    X, target = data()
+    X = (X - X.mean(axis=0)) / X.std(axis=0)  # the units of the fit
+    fitted = make().fit(X, target)
+    y, planes = np.c_[np.ones(len(X)), X], fitted.hyperplanes_
     active = (y @ planes.T > 0).astype(float)
     design = (active[:, :, None] * y[:, None, :]).reshape(len(X), -1)
     values = np.linalg.eigvalsh(design.T @ design / len(X))[::-1]
