@@ -208,7 +208,8 @@ def _balanced(rows, level, sizes, waves=()):
     def lack(trial):
         found = [[] for _ in trial]
         for kind in kinds:
-            source, terms = _terms(rows, kind, level, trial, waves=waves)
+            moved = np.where(known, trial, 0.0)
+            source, terms = _terms(rows, kind, level, trial, waves=waves, moved=moved)
             terms = terms[number]
             wanted = np.max([share * source, *terms[known]], axis=0)
             for k in np.flatnonzero(~known):
@@ -328,8 +329,12 @@ def _at_level(problem, kinds, points, level):
     ]
 
 
-def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
-    """Root mean squares of residuals of a level (k,) and of its changes (m, q, k)."""
+def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
+    """Root mean squares of residuals of a level (k,), and of changes (m, q, k).
+
+    An output changes by a wave, while the others have one of the size ``moved`` (q,):
+    what multiplies another output has no answer where that is zero.
+    """
     problem = rows.problem
     low, high = problem.domain.bounds.T
     slow = np.tile(np.pi / (high - low), (np.size(faster), 1))
@@ -337,14 +342,18 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
         slow[:, problem.domain.axes.index(problem.domain.time)] *= faster
     vectors = np.concatenate([np.reshape(waves, (-1, len(low))), slow])
     m, q = len(vectors), len(level)
-    # Zero, the level, then a cosine and a sine of each wave and output.
-    none, each = np.zeros((2, q)), np.tile(np.diag(sizes), (m, 1))
-    vectors = np.concatenate([vectors[[0, 0]], np.repeat(vectors, 2 * q, axis=0)])
+    # Zero, the level, then of each wave and output nothing, a cosine and a sine.
+    none, own = np.zeros((2, q)), np.diag(sizes)
+    others = np.sqrt(0.5) * (1 - np.eye(q)) * moved
+    cosines, sines = [others, others + own, others], [others, others, others + own]
+    vectors = np.concatenate([vectors[[0, 0]], np.repeat(vectors, 3 * q, axis=0)])
     waves = PlaneWaves(
         np.repeat(vectors[:, None], q, axis=1),
-        np.concatenate([none, np.stack([each, 0 * each], axis=1).reshape(-1, q)]),
-        np.concatenate([none, np.stack([0 * each, each], axis=1).reshape(-1, q)]),
-        np.concatenate([none[:1], np.tile(level, (1 + 2 * m * q, 1))]),
+        *(
+            np.concatenate([none, *[np.stack(amplitudes, axis=1).reshape(-1, q)] * m])
+            for amplitudes in (cosines, sines)
+        ),
+        np.concatenate([none[:1], np.tile(level, (1 + 3 * m * q, 1))]),
     )
     given = problem, kind, rows.drawn[kind.name], waves
     found = residuals_of_waves(*given, directions=rows.directions)
@@ -352,10 +361,11 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
     n, _, k = found.shape
     if n == 0:
         return np.zeros(k), np.zeros((m, q, k))
-    changes = (found[:, 2:] - found[:, 1:2]).reshape(n, m, q, 2, k)
+    before, *after = np.moveaxis(found[:, 2:].reshape(n, m, q, 3, k), 3, 0)
+    changes = np.stack(after) - before
     with np.errstate(over="ignore", invalid="ignore"):
         at_zero, source = np.sqrt(np.mean(found[:, :2] ** 2, axis=0))
-        terms = np.sqrt(np.mean(np.sum(changes**2, axis=3), axis=0))
+        terms = np.sqrt(np.mean(np.sum(changes**2, axis=0), axis=0))
         # Terms of the level, which may cancel.
         whole = at_zero + np.max(terms[0] * (np.abs(level) / sizes)[:, None], axis=0)
     is_rounding = np.isfinite(whole) & (source <= ROUNDING * whole)
