@@ -208,8 +208,7 @@ def _balanced(rows, level, sizes, waves=()):
     def lack(trial):
         found = [[] for _ in trial]
         for kind in kinds:
-            moved = np.where(known, trial, 0.0)
-            source, terms = _terms(rows, kind, level, trial, waves=waves, moved=moved)
+            source, terms = _terms(rows, kind, level, trial, 1.0, waves, known * trial)
             terms = terms[number]
             wanted = np.max([share * source, *terms[known]], axis=0)
             for k in np.flatnonzero(~known):
@@ -332,8 +331,7 @@ def _at_level(problem, kinds, points, level):
 def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
     """Root mean squares of residuals of a level (k,), and of changes (m, q, k).
 
-    An output changes by a wave, while the others have one of the size ``moved`` (q,):
-    what multiplies another output has no answer where that is zero.
+    Waves of an output change them, next to waves of size ``moved`` of the other ones.
     """
     problem = rows.problem
     low, high = problem.domain.bounds.T
@@ -343,17 +341,15 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
     vectors = np.concatenate([np.reshape(waves, (-1, len(low))), slow])
     m, q = len(vectors), len(level)
     # Zero, the level, then of each wave and output nothing, a cosine and a sine.
-    none, own = np.zeros((2, q)), np.diag(sizes)
     others = np.sqrt(0.5) * (1 - np.eye(q)) * moved
-    cosines, sines = [others, others + own, others], [others, others, others + own]
+    own = others + np.diag(sizes)
+    both = np.array([[others, own, others], [others, others, own]])
+    both = np.tile(np.moveaxis(both, 1, 2).reshape(2, -1, q), (1, m, 1))
     vectors = np.concatenate([vectors[[0, 0]], np.repeat(vectors, 3 * q, axis=0)])
     waves = PlaneWaves(
         np.repeat(vectors[:, None], q, axis=1),
-        *(
-            np.concatenate([none, *[np.stack(amplitudes, axis=1).reshape(-1, q)] * m])
-            for amplitudes in (cosines, sines)
-        ),
-        np.concatenate([none[:1], np.tile(level, (1 + 3 * m * q, 1))]),
+        *np.pad(both, ((0, 0), (2, 0), (0, 0))),
+        np.concatenate([np.zeros((1, q)), np.tile(level, (1 + 3 * m * q, 1))]),
     )
     given = problem, kind, rows.drawn[kind.name], waves
     found = residuals_of_waves(*given, directions=rows.directions)
