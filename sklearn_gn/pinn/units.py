@@ -160,9 +160,8 @@ def _sizes(rows, level, known, waves):
     fluxes = _sizes_by_fluxes(rows, level, known > 0)
     sizes = np.where(is_told, known, np.maximum(known, fluxes))
     if len(sizes) == 1:
-        if not known[0]:
-            sizes = np.maximum(sizes, _balanced(rows, level, known, waves))
-        return sizes
+        balanced = 0.0 if known[0] else _balanced(rows, level, known, waves)
+        return np.maximum(sizes, balanced)
     for _ in sizes:  # each may need the size of another one first
         before = sizes > 0
         sizes = _balanced(rows, level, sizes)
@@ -209,12 +208,10 @@ def _balanced(rows, level, sizes, waves=()):
         found = [[] for _ in trial]
         for kind in kinds:
             source, terms = _terms(rows, kind, level, trial, 1.0, waves, known * trial)
-            terms = terms[number]
-            wanted = np.max([share * source, *terms[known]], axis=0)
+            wanted = np.max([share * source, *terms[number, known]], axis=0)
             for k in np.flatnonzero(~known):
-                balanced = (wanted > 0) & (terms[k] > 0) & np.isfinite(wanted)
-                balanced &= np.isfinite(terms[k])
-                found[k].extend(np.log(wanted[balanced] / terms[k][balanced]))
+                ratios = _ratios(wanted, terms[number, k])
+                found[k].extend(np.log(ratios[ratios > 0]))
         reached[:] = [bool(logs) for logs in found]
         return np.array([np.mean(logs) if logs else 0.0 for logs in found])
 
@@ -329,10 +326,7 @@ def _at_level(problem, kinds, points, level):
 
 
 def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
-    """Root mean squares of residuals of a level (k,), and of changes (m, q, k).
-
-    Waves of an output change them, next to waves of size ``moved`` of the other ones.
-    """
+    """Root mean squares of residuals of a level (k,), and of changes (m, q, k)."""
     problem = rows.problem
     low, high = problem.domain.bounds.T
     slow = np.tile(np.pi / (high - low), (np.size(faster), 1))
@@ -340,7 +334,7 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
         slow[:, problem.domain.axes.index(problem.domain.time)] *= faster
     vectors = np.concatenate([np.reshape(waves, (-1, len(low))), slow])
     m, q = len(vectors), len(level)
-    # Zero, the level, then of each wave and output nothing, a cosine and a sine.
+    # Zero, the level; none, a cosine, a sine of each output, next to those of others.
     others = np.sqrt(0.5) * (1 - np.eye(q)) * moved
     own = others + np.diag(sizes)
     both = np.array([[others, own, others], [others, others, own]])
