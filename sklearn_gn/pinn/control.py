@@ -309,7 +309,7 @@ def _begins_anew(now, state, settings, step, stop):
     model, class_losses = settings.models[state.stage], step.class_losses
     # Where the weight of the observations has fallen, coefficients explain them.
     unexplained = now.weighing.weight == 1 or now.weighing.waits
-    alone = now.march is None and state.stage == 0 and model.features is None
+    alone = now.march is None and model.features is None
     is_first_order = settings.steps.solver.name != "dngd"
     if is_first_order or not (alone and unexplained) or now.n_starts == _MOST_STARTS:
         return False

@@ -159,9 +159,8 @@ def _sizes(rows, level, known, waves):
     fluxes = _sizes_by_fluxes(rows, level, known > 0)
     sizes = np.where(is_told, known, np.maximum(known, fluxes))
     if len(sizes) == 1:
-        if not known[0]:
-            sizes = np.maximum(sizes, _balanced(rows, level, known, waves))
-        return sizes
+        balanced = 0.0 if known[0] else _balanced(rows, level, known, waves)
+        return np.maximum(sizes, balanced)
     for _ in sizes:  # each may need the size of another one first
         before = sizes > 0
         sizes = _balanced(rows, level, sizes)
@@ -207,13 +206,11 @@ def _balanced(rows, level, sizes, waves=()):
     def lack(trial):
         found = [[] for _ in trial]
         for kind in kinds:
-            source, terms = _terms(rows, kind, level, trial, waves=waves)
-            terms = terms[number]
-            wanted = np.max([share * source, *terms[known]], axis=0)
+            source, terms = _terms(rows, kind, level, trial, 1.0, waves, known * trial)
+            wanted = np.max([share * source, *terms[number, known]], axis=0)
             for k in np.flatnonzero(~known):
-                balanced = (wanted > 0) & (terms[k] > 0) & np.isfinite(wanted)
-                balanced &= np.isfinite(terms[k])
-                found[k].extend(np.log(wanted[balanced] / terms[k][balanced]))
+                ratios = _ratios(wanted, terms[number, k])
+                found[k].extend(np.log(ratios[ratios > 0]))
         reached[:] = [bool(logs) for logs in found]
         return np.array([np.mean(logs) if logs else 0.0 for logs in found])
 
@@ -321,8 +318,8 @@ def _at_level(problem, kinds, points, level):
     ]
 
 
-def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
-    """Root mean squares of residuals of a level (k,) and of its changes (m, q, k)."""
+def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
+    """Root mean squares of residuals of a level (k,), and of changes (m, q, k)."""
     problem = rows.problem
     low, high = problem.domain.bounds.T
     slow = np.tile(np.pi / (high - low), (np.size(faster), 1))
@@ -330,14 +327,16 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
         slow[:, problem.domain.axes.index(problem.domain.time)] *= faster
     vectors = np.concatenate([np.reshape(waves, (-1, len(low))), slow])
     m, q = len(vectors), len(level)
-    # Zero, the level, then a cosine and a sine of each wave and output.
-    none, each = np.zeros((2, q)), np.tile(np.diag(sizes), (m, 1))
-    vectors = np.concatenate([vectors[[0, 0]], np.repeat(vectors, 2 * q, axis=0)])
+    # Zero, the level; none, a cosine, a sine of each output, next to those of others.
+    others = np.sqrt(0.5) * (1 - np.eye(q)) * moved
+    own = others + np.diag(sizes)
+    both = np.array([[others, own, others], [others, others, own]])
+    both = np.tile(np.moveaxis(both, 1, 2).reshape(2, -1, q), (1, m, 1))
+    vectors = np.concatenate([vectors[[0, 0]], np.repeat(vectors, 3 * q, axis=0)])
     waves = PlaneWaves(
         np.repeat(vectors[:, None], q, axis=1),
-        np.concatenate([none, np.stack([each, 0 * each], axis=1).reshape(-1, q)]),
-        np.concatenate([none, np.stack([0 * each, each], axis=1).reshape(-1, q)]),
-        np.concatenate([none[:1], np.tile(level, (1 + 2 * m * q, 1))]),
+        *np.pad(both, ((0, 0), (2, 0), (0, 0))),
+        np.concatenate([np.zeros((1, q)), np.tile(level, (1 + 3 * m * q, 1))]),
     )
     given = problem, kind, rows.drawn[kind.name], waves
     found = residuals_of_waves(*given, directions=rows.directions)
@@ -345,10 +344,11 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=()):
     n, _, k = found.shape
     if n == 0:
         return np.zeros(k), np.zeros((m, q, k))
-    changes = (found[:, 2:] - found[:, 1:2]).reshape(n, m, q, 2, k)
+    before, *after = np.moveaxis(found[:, 2:].reshape(n, m, q, 3, k), 3, 0)
+    changes = np.stack(after) - before
     with np.errstate(over="ignore", invalid="ignore"):
         at_zero, source = np.sqrt(np.mean(found[:, :2] ** 2, axis=0))
-        terms = np.sqrt(np.mean(np.sum(changes**2, axis=3), axis=0))
+        terms = np.sqrt(np.mean(np.sum(changes**2, axis=0), axis=0))
         # Terms of the level, which may cancel.
         whole = at_zero + np.max(terms[0] * (np.abs(level) / sizes)[:, None], axis=0)
     is_rounding = np.isfinite(whole) & (source <= ROUNDING * whole)

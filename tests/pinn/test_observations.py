@@ -410,9 +410,15 @@ def test_residuals_of_a_class_that_differ_a_millionfold_count_alike():
     assert_allclose(both[1], both[0] / np.array([2.0, 1e-6]))
 
 
-def test_a_fit_that_is_stuck_begins_anew(monkeypatch):
+@pytest.mark.parametrize("is_sequence", [False, True])
+def test_a_fit_that_is_stuck_begins_anew(monkeypatch, is_sequence):
     """No real solution: all starts end at u = 0, and the best of them is returned."""
     problem = Problem(lambda u, t: u(t) ** 2 + 1, Interval(0, 1), [])
+    if is_sequence:
+        problem = [
+            (Problem(lambda u, t: u(t) ** 2 + 2, Interval(0, 1), []), 3),
+            problem,
+        ]
     solver = PINNSolver(
         problem, hidden_layer_sizes=(5,), n_interior=20, resample=None, random_state=0
     )

@@ -357,6 +357,24 @@ def relative_errors(make, seed):
     ).clip(1)
 
 
+def test_iterates_are_the_same_in_all_units():
+    """Of powers of two, which are rounded alike."""
+
+    def losses(length, size):
+        problem = Problem(
+            lambda u, x: length**2 / size * d(u, "x", "x")(x) - jnp.exp(u(x) / size),
+            Interval(0, length, axis="x"),
+            [Dirichlet(size, on="x=min"), Neumann(3 * size / length, on="x=max")],
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = PINNSolver(problem, max_iter=5, random_state=0).fit()
+        return model.convergence_log_["loss"]
+
+    expected = losses(1.0, 1.0)
+    np.testing.assert_allclose(losses(2.0**-12, 2.0**20), expected, rtol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("make", PROBLEMS)
 def test_units_do_not_change_the_error(make):
@@ -386,6 +404,24 @@ def test_an_unknown_begins_where_its_term_is_seen(start, positive):
     assert np.sign(stated.unknown["k"].initial) == (np.sign(start) or 1)
     kept, _ = enriched(problem(1e8), [], y, (0,))
     assert kept.unknown["k"].initial == 1e8
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1.0, 1e6])
+def test_what_multiplies_another_output_alone_has_a_unit(factor):
+    """Its answer is nothing where the other one is zero, as its mean here."""
+    problem = Problem(
+        lambda u, x: (
+            0.1 * d(u["u"], "x", "x")(x)
+            - u["u"](x) * u["k"](x) / factor
+            - jnp.sin(2 * pi * x[0])
+        ),
+        Interval(0, 1, axis="x"),
+        [Dirichlet(0.0, outputs="u")],
+        outputs=("u", "k"),
+    )
+    y = np.sin(2 * pi * np.linspace(0, 1, 100))[:, None]
+    _, (_, size) = units(problem, y, (0,))
+    assert 0.1 < size / factor < 10
 
 
 @pytest.mark.parametrize("condition", [Dirichlet, Neumann])
