@@ -594,6 +594,15 @@ def test_partial_fit_takes_eigenvalues_when_they_are_asked_for(monkeypatch):
     assert not hasattr(FGNSoftmaxHead(), "gram_spectrum_")
 
 
+def test_a_stored_head_holds_no_rows():
+    X = np.random.default_rng(0).normal(size=(200, 50))
+    model = FGNSoftmaxHead(alpha=0.1).fit(X, np.arange(200) % 3)
+    stored = pickle.dumps(model)
+    assert len(stored) < X.nbytes / 4
+    again = pickle.loads(stored)
+    np.testing.assert_array_equal(again.gram_spectrum_, model.gram_spectrum_)
+
+
 # --- hard data -----------------------------------------------------------------------
 
 
