@@ -37,13 +37,17 @@ class FeatureDisplay(Display):
     ----------
     features : sequence of ndarrays of shape (n_samples, 2)
         Features of the same samples at several iterations.
+
     output : sequence of ndarrays of shape (3, n_classes) or (3, 1)
         The output layers, with the intercepts in the last row. For two classes one
         column, the logit of the second.
+
     code, classes : ndarrays of shape (n_samples,) and (n_classes,)
         Number of the class of each sample, and the labels of the classes.
+
     iterations : sequence of int
         Numbers of the iterations.
+
     name : str, default=None
         Name of the method, written next to the first panel.
 
@@ -51,8 +55,10 @@ class FeatureDisplay(Display):
     ----------
     accuracy_ : list of float
         Share of the samples in the region of their class, by panel.
+
     points_, regions_ : lists of matplotlib PathCollection and PolyCollection
         The samples of each panel, and the regions of the classes that have one.
+
     axes_, ax_, figure_ : ndarray of matplotlib Axes, Axes and Figure
         The panels, of shape (1, n_iterations), the first of them, and the figure.
 
@@ -111,8 +117,7 @@ class FeatureDisplay(Display):
             self.regions_.append(panel.add_collection(drawn, autolim=False))
             style = {"c": colors[self.code], "s": 5, "linewidths": 0, **kwargs}
             self.points_.append(panel.scatter(*z.T, **style))
-            logits = all_classes(z @ output[:-1] + output[-1])
-            found = np.argmax(logits, axis=1)
+            found = np.argmax(_logits(z, output), axis=1)
             self.accuracy_.append(float(np.mean(found == self.code)))
             title = f"Iteration {iteration}\naccuracy {self.accuracy_[-1]:.1%}"
             panel.set_title(title, fontsize="medium")
@@ -149,14 +154,18 @@ class FeatureDisplay(Display):
             A :class:`~sklearn_gn.VarProNetClassifier`, fitted or not, with two units in
             its last hidden layer. With an integer as ``random_state`` the copy goes the
             same way as the estimator. Its callbacks are not called.
+
         X, y : array-like of shape (n_samples, n_features) and (n_samples,)
             Samples to fit and to draw, and their classes.
+
         iterations : sequence of int, default=(0, 1, 2, 5, 10)
             Iterations to draw; 0 is the network before the first. The fit is ended
             after the largest. If it ends earlier by itself, its last iteration stands
             for all that would follow.
+
         name : str, default=None
             Name of the method, written next to the first panel.
+
         ax, **kwargs : optional
             See :meth:`plot`.
 
@@ -240,6 +249,10 @@ def _features_and_output(model, X):
     )
 
 
+def _logits(z, output):
+    return all_classes(z @ output[:-1] + output[-1])
+
+
 def _region(output, k, box):
     """Corners of the convex region of class k in a box."""
     (x0, y0), (x1, y1) = box
@@ -247,7 +260,7 @@ def _region(output, k, box):
     for other in range(max(2, output.shape[1])):
         if other == k or not len(polygon):
             continue
-        logits = all_classes(polygon @ output[:-1] + output[-1])
+        logits = _logits(polygon, output)
         lead = logits[:, k] - logits[:, other]
         after, lead_after = np.roll(polygon, -1, axis=0), np.roll(lead, -1)
         corners = []

@@ -25,6 +25,7 @@ class GramSpectrumDisplay(Display):
     gram_spectrum, mass_spectrum : ndarrays of shape (n_eigenvalues,)
         Eigenvalues of the Gauss-Newton matrix, descending, and of the mass matrix; None
         if there is none.
+
     truncation : float, default=None
         Eigenvalues below this share of the largest are dropped in the solves.
 
@@ -34,8 +35,10 @@ class GramSpectrumDisplay(Display):
         The eigenvalues of each matrix over their numbers, from 1. Zeros have no place
         on a logarithmic axis; the legend counts them. Without a Gauss-Newton matrix,
         as of a model that came out linear, there are no lines, and a text says so.
+
     truncation_lines_ : list of matplotlib Line2D
         The level of truncation of each matrix, if any positive eigenvalue is below it.
+
     ax_, figure_ : matplotlib Axes and Figure
         Where it is drawn.
 
@@ -105,6 +108,7 @@ class GramSpectrumDisplay(Display):
         estimator : estimator
             A fitted estimator with the attribute ``gram_spectrum_`` and perhaps
             ``mass_spectrum_``.
+
         ax, **kwargs : optional
             See :meth:`plot`.
 
