@@ -6,18 +6,17 @@ one point.
 
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.pde.coefficients import Unknown
 from sklearn_gn.pde.conditions import Dirichlet, Initial
-from sklearn_gn.pde.operators import Field, d, div, grad, laplacian
+from sklearn_gn.pde.operators import d, div, grad, laplacian
 from sklearn_gn.pde.problem import Problem
 from sklearn_gn.pde.shapes import Box
 
-__all__ = ["HeatSine", "Kovasznay", "navier_stokes"]
+__all__ = ["HeatSine", "Kovasznay"]
 
 
 # --- the heat equation ----------------------------------------------------------------
@@ -63,26 +62,8 @@ def HeatSine(dim: int = 4) -> Problem:
 # --- Kovasznay flow: the steady flow behind a grid of cylinders -----------------------
 
 
-def navier_stokes(u: Field, x: Any, nu: float) -> Any:
-    r"""Steady incompressible flow in two dimensions, outputs u, v, p.
-
-    .. math:: (v \cdot \nabla) v + \nabla p - \nu \Delta v = 0, \qquad
-        \nabla \cdot v = 0.
-
-    Parameters
-    ----------
-    u : Field
-        Velocity and pressure, three outputs.
-    x : array of shape (2,)
-        Point.
-    nu : float
-        Viscosity.
-
-    Returns
-    -------
-    tuple
-        Balance of momentum (2,), divergence ().
-    """
+def _navier_stokes(u, x, nu):
+    """Balance of momentum (2,) of a steady flow, and divergence of its velocity."""
     velocity, pressure = u[:2], u["p"]
     convection = grad(velocity)(x) @ velocity(x)
     momentum = convection + grad(pressure)(x) - nu * laplacian(velocity)(x)
@@ -151,7 +132,7 @@ def Kovasznay(
     if not isinstance(reynolds, Real) or not 0 < reynolds < np.inf:
         raise ValueError(f"reynolds must be a positive number, got {reynolds!r}.")
     return Problem(
-        navier_stokes,
+        _navier_stokes,
         Box(x=(-0.5, 1.0), y=(-0.5, 1.5)),
         conditions=(Dirichlet(_Flow(float(reynolds), 2), outputs=("u", "v")),),
         outputs=("u", "v", "p"),
