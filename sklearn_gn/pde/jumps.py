@@ -134,12 +134,10 @@ def planes(problem, regions):
                 _jumps_along(problem, regions, number, k, ends, True)[:, k]
                 for number in numbers
             ]
-            X = np.sort(np.concatenate(X))
             # Steps that are not across the axis are found at another place each.
-            _, first, counts = np.unique(
-                np.round(X / width), return_index=True, return_counts=True
-            )
-            found = X[first[counts > 1]]
+            X = np.sort(np.concatenate(X))
+            found = X[1:][np.diff(np.round(X / width)) == 0]
+            found = found[np.diff(found, prepend=low) > width]
             places += found.tolist()
             cuts += pairwise([low, *found, high]) if len(found) else []
         for place in places if len(places) <= MOST else ():  # else values of a table
@@ -178,8 +176,8 @@ def _jumps_along(problem, regions, number, k, ends, of_equation=False):
     low[:, k], high[:, k] = ends
     places, before, after = steepest_parts(lambda X: values(X) / size, low, high)
     jumps = np.abs(after - before).reshape(len(X), 3 if of_equation else 2, -1) > JUMP
-    without, both = jumps[:, 0], jumps[:, -2:].all(axis=1)
-    return places[((without & of_equation) | both).any(axis=1)]
+    found = jumps[:, -2:].all(axis=1) | (jumps[:, 0] & of_equation)
+    return places[found.any(axis=1)]
 
 
 @partial(in_numpy, static_argnames=("problem", "regions", "number"))

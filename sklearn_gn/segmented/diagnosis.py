@@ -197,14 +197,9 @@ def _noise(model):
                 "seasonal waves add columns for the months; they enter linearly."
             )
         elif not (_is_at_limit(model) or is_correlated(model)):
-            text += (
-                " By the criterion this is noise: further breakpoints are not worth "
-                "their parameters."
-            )
+            text += " By the criterion, further breakpoints explain no more than noise."
     elif not np.any(model.jumps_ != 0):
-        text += (
-            " If the residuals show a pattern, raise n_breakpoints or set jumps=True."
-        )
+        text += " If residuals show a pattern, raise n_breakpoints or set jumps=True."
     return Finding("noise", text)
 
 
