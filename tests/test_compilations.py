@@ -53,7 +53,7 @@ BUDGET = {
             random_state=0,
         ),
         0,
-        8,
+        9,
     ),
 }
 

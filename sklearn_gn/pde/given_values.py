@@ -52,8 +52,8 @@ MANY_POINTS = 4096  # the same where small parts of it count
 MOST = 4  # breaks along an axis that are followed
 _DIGITS = 10  # of a place, relative to the axis
 _ORDERS = {Dirichlet: 0, Neumann: 1, Robin: 1}  # of the derivative that is given
-_PARTS, _CUTS = 16, 10  # of a segment, of which the steepest one is cut again
-PLACE = float(_PARTS) ** (1 - _CUTS)  # clear of where a jump is, relative to the axis
+PARTS, _CUTS = 16, 10  # of a segment, of which the steepest one is cut again
+PLACE = float(PARTS) ** (1 - _CUTS)  # clear of where a jump is, relative to the axis
 
 
 def faces_of(domain, condition):
@@ -119,6 +119,7 @@ def contradict_the_equation(problem, places, faces):
     """
     if not len(places):
         return np.zeros(0, bool)
+    problem.residual_classes()  # which what is compiled below cannot make
     x = problem.domain.sample(N_POINTS, np.random.RandomState(0))
     found = _residuals_of_sums(problem, tuple(faces), np.array(places), x)
     there, size = np.abs(found[:, 0, 0]), np.abs(found).max(axis=(1, 2))
@@ -155,7 +156,7 @@ def _residuals_of_sums(problem, faces, places, x):
 
 def steepest_parts(function, low, high):
     """Middles of the steepest parts of segments, found by cutting, and end values."""
-    rows, share = np.arange(len(low)), np.linspace(0, 1, _PARTS + 1)[:, None]
+    rows, share = np.arange(len(low)), np.linspace(0, 1, PARTS + 1)[:, None]
     for _ in range(_CUTS):
         X = low[:, None] + share * (high - low)[:, None]
         values = function(X.reshape(-1, X.shape[2])).reshape(*X.shape[:2], -1)

@@ -23,6 +23,7 @@ from sklearn_gn.pde.given_values import (
     JUMP,
     MOST,
     N_POINTS,
+    PARTS,
     PLACE,
     ROUNDING,
     follows_jump,
@@ -102,7 +103,7 @@ def check_fluxes(problem):
     numbers = [None] if regions is None else range(len(regions.parts))
     axes = range(domain.dim) if _is_searched(problem) else ()
     for k, number in product(axes, numbers):
-        places = _jumps_along(problem, regions, number, k, domain.bounds[k])
+        places = _jumps_along(problem, regions, k, domain.bounds[k], False, number)
         if len(places):
             raise ValueError(
                 "interior: the equation differentiates, along "
@@ -120,8 +121,8 @@ def check_fluxes(problem):
 def planes(problem, regions):
     """The half domains above planes across axes at which the equation jumps.
 
-    Such is a load ``jnp.where(x[0] > 0.5, 1, 0)``. No term differentiates it, so that
-    outputs of their own on either side follow the solution.
+    Outputs of their own on either side follow what is behind a jump, such as a load
+    ``jnp.where(x[0] > 0.5, 1, 0)``.
     """
     halves, numbers = [], [None] if regions is None else range(len(regions.parts))
     for k in range(problem.domain.dim) if _is_searched(problem) else ():
@@ -129,11 +130,8 @@ def planes(problem, regions):
         while cuts and len(places) <= MOST:
             (low, high), *cuts = cuts
             width = ROUNDING * (high - low)
-            ends = low + width, high - width
-            X = [
-                _jumps_along(problem, regions, number, k, ends, True)[:, k]
-                for number in numbers
-            ]
+            given = problem, regions, k, (low + width, high - width), True
+            X = [_jumps_along(*given, number)[:, k] for number in numbers]
             # Steps that are not across the axis are found at another place each.
             X = np.sort(np.concatenate(X))
             found = X[1:][np.diff(np.round(X / width)) == 0]
@@ -151,11 +149,10 @@ def planes(problem, regions):
 def _is_searched(problem):
     """Whether jumps of the equation are looked for, which no condition joins."""
     joined = any(isinstance(getattr(c, "on", None), Domain) for c in problem.conditions)
-    searched = problem.transform is None and problem.domain.dim <= MOST_AXES
-    return searched and not joined
+    return not joined and problem.transform is None and problem.domain.dim <= MOST_AXES
 
 
-def _jumps_along(problem, regions, number, k, ends, of_equation=False):
+def _jumps_along(problem, regions, k, ends, of_equation, number):
     """Places (n, d) where what is differentiated along axis k, or all of it, jumps."""
     domain = problem.domain
     X = domain.sample(N_POINTS, np.random.RandomState(0))
@@ -171,11 +168,12 @@ def _jumps_along(problem, regions, number, k, ends, of_equation=False):
                 inside &= regions.numbers(beside) == number
         return np.where(inside[:, None], found, np.nan)
 
-    size = np.nanmax(np.abs(values(X)), axis=0, initial=np.finfo(float).tiny)
     low, high = X.copy(), X.copy()
     low[:, k], high[:, k] = ends
+    X = np.tile(X, (PARTS + 1, 1))  # as many as below, for which one program is enough
+    size = np.nanmax(np.abs(values(X)), axis=0, initial=np.finfo(float).tiny)
     places, before, after = steepest_parts(lambda X: values(X) / size, low, high)
-    jumps = np.abs(after - before).reshape(len(X), 3 if of_equation else 2, -1) > JUMP
+    jumps = np.abs(after - before).reshape(len(low), 3 if of_equation else 2, -1) > JUMP
     found = jumps[:, -2:].all(axis=1) | (jumps[:, 0] & of_equation)
     return places[found.any(axis=1)]
 

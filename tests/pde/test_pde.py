@@ -1186,11 +1186,11 @@ def root_of_a_negative_number(u, x, kappa):
         ),
         (
             {"conditions": [Dirichlet(0.0), Dirichlet((1.0, 2.0))]},
-            r"dirichlet_2: the value .* there are 1; its shape is \(2,\)",
+            r"dirichlet_2: the value .* of the 1 outputs; its shape is \(2,\)",
         ),
         (
             {"conditions": Dirichlet(lambda x: x, name="inlet")},
-            r"inlet: the value .* there are 1; its shape is \(2,\)",
+            r"inlet: the value .* of the 1 outputs; its shape is \(2,\)",
         ),
         ({"conditions": Initial(0.0, outputs="v")}, r"initial: output 'v' is unknown"),
         (

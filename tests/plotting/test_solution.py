@@ -451,7 +451,7 @@ def test_points_that_are_no_grid_are_not_compared(changed):
         ({"axes": ("x", "y", "z")}, "axes must be one or two different names"),
         ({"axes": ()}, "axes must be one or two different names"),
         ({"at": {"z": 1}}, r"at: axis 'z' is unknown; the axes are \('x', 'y'\)"),
-        ({"axes": "x", "at": {"x": 1}}, "at: axis 'x' is already shown"),
+        ({"axes": "x", "at": {"x": 1}}, "at: axis 'x' is one of those shown"),
         ({"at": {"x": np.nan}}, "at: 'x' must be a finite number, got nan"),
         ({"at": {"x": "1"}}, "at: 'x' must be a finite number, got '1'"),
         ({"at": {"x": 0, "y": 0}}, "axes must be one or two different names"),
