@@ -163,6 +163,8 @@ def steepest_parts(function, low, high):
         steps = np.nan_to_num(np.abs(np.diff(values, axis=1))).max(axis=2, initial=0)
         part = steps.argmax(axis=1)
         low, high = X[rows, part], X[rows, part + 1]
+        if steps.max(initial=0) <= JUMP:  # relative to the size: they are smooth
+            break
     return (low + high) / 2, values[rows, part], values[rows, part + 1]
 
 
