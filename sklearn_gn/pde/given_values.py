@@ -49,7 +49,7 @@ JUMP = 1e-3  # change of values, or of what they make, relative to their size
 ROUNDING = float(np.sqrt(np.finfo(float).eps))  # relative change that is none
 N_POINTS = 256  # of a domain, or of a part of its boundary, at which it is looked at
 MANY_POINTS = 4096  # the same where small parts of it count
-MOST = 4  # breaks along an axis that are followed
+_MOST = 4  # breaks
 _DIGITS = 10  # of a place, relative to the axis
 _ORDERS = {Dirichlet: 0, Neumann: 1, Robin: 1}  # of the derivative that is given
 PARTS, _CUTS = 16, 10  # of a segment, of which the steepest one is cut again
@@ -192,7 +192,7 @@ def initial_breaks(problem):
     period = float(np.ptp(domain.bounds[axis]))
     if not _is_periodic(problem, axis):
         period = math.inf
-    found = _places(problem, axis, starts)[:MOST]
+    found = _places(problem, axis, starts)[:_MOST]
     rates = _rates(problem, axis, [place for place, _ in found])
     breaks = tuple(
         Break(axis, place, order, of_place, period)
@@ -284,7 +284,7 @@ def _inside(problem, axis, order, unit):
 
     places, before, after = steepest_parts(values, ends[:-1], ends[1:])
     broken = np.abs(after - before).max(axis=1) > JUMP
-    if broken.sum() >= MOST:  # values of a table
+    if broken.sum() >= _MOST:  # values of a table
         return []
     digits = _DIGITS - math.ceil(math.log10(high - low))
     return sorted(set(map(float, np.round(places[broken, axis], digits) + 0.0)))

@@ -21,7 +21,6 @@ from sklearn_gn.pde.conditions import Dirichlet, Initial
 from sklearn_gn.pde.domains import Domain, draw
 from sklearn_gn.pde.given_values import (
     JUMP,
-    MOST,
     N_POINTS,
     PARTS,
     PLACE,
@@ -121,13 +120,12 @@ def check_fluxes(problem):
 def planes(problem, regions):
     """The half domains above planes across axes at which the equation jumps.
 
-    Outputs of their own on either side follow what is behind a jump, such as a load
-    ``jnp.where(x[0] > 0.5, 1, 0)``.
+    On either side, as where a load begins, the network has outputs of its own.
     """
     halves, numbers = [], [None] if regions is None else range(len(regions.parts))
     for k in range(problem.domain.dim) if _is_searched(problem) else ():
         places, cuts = [], [problem.domain.bounds[k]]
-        while cuts and len(places) <= MOST:
+        while cuts and len(places) < PARTS:
             (low, high), *cuts = cuts
             width = ROUNDING * (high - low)
             given = problem, regions, k, (low + width, high - width), True
@@ -138,7 +136,7 @@ def planes(problem, regions):
             found = found[np.diff(found, prepend=low) > width]
             places += found.tolist()
             cuts += pairwise([low, *found, high]) if len(found) else []
-        for place in places if len(places) <= MOST else ():  # else values of a table
+        for place in places:
             bounds = problem.domain.bounds.tolist()
             bounds[k][0] = place
             axes = zip(problem.domain.axes, map(tuple, bounds), strict=True)
@@ -169,7 +167,8 @@ def _jumps_along(problem, regions, k, ends, of_equation, number):
         return np.where(inside[:, None], found, np.nan)
 
     low, high = X.copy(), X.copy()
-    low[:, k], high[:, k] = ends
+    edges, part = np.linspace(*ends, PARTS + 1), np.arange(len(X)) % PARTS
+    low[:, k], high[:, k] = edges[part], edges[part + 1]
     X = np.tile(X, (PARTS + 1, 1))  # as many as below, for which one program is enough
     size = np.nanmax(np.abs(values(X)), axis=0, initial=np.finfo(float).tiny)
     places, before, after = steepest_parts(lambda X: values(X) / size, low, high)

@@ -26,7 +26,7 @@ from sklearn_gn.pde.coefficients import (
 )
 from sklearn_gn.pde.conditions import BaseCondition, Points
 from sklearn_gn.pde.domains import Domain, unique
-from sklearn_gn.pde.given_values import exact_at, is_reference
+from sklearn_gn.pde.given_values import PARTS, exact_at, is_reference
 from sklearn_gn.pde.jumps import planes
 from sklearn_gn.pde.local_functions import LocalFunction
 from sklearn_gn.pde.operators import Field
@@ -312,19 +312,20 @@ class Problem:
     def regions(self) -> Regions | None:
         """The parts of the domain in which the equation is smooth as a function of x.
 
-        None where there is only one, and in problems of time alone.
+        None where there is only one.
         """
         joined = len(self.outputs) > 1 and any(
             isinstance(getattr(c, "on", None), Domain) for c in self.conditions
         )
-        whole = self.domain.axes != (self.domain.time,) and not self.depends_on
         joined = joined and not isinstance(self.residual, RegionalResidual)
-        if joined or not whole or self.n_laplacian_directions is not None:
+        if joined or self.depends_on or self.n_laplacian_directions is not None:
             return None
         known = tuple(coefficient.domains for coefficient in self._interior[1])
         found = regions_of(self.domain, known)
-        if halves := planes(self, found):
-            found = regions_of(self.domain, (*known, *((half,) for half in halves)))
+        halves = ((half,) for half in planes(self, found))
+        cut = regions_of(self.domain, (*known, *halves))
+        if cut is not None and len(cut.parts) <= PARTS:  # else values of a table
+            found = cut
         if found is None:
             return None
         for axis in self.periodic:

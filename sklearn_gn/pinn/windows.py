@@ -101,6 +101,7 @@ def with_windows(model, observed):
     domain = problem.domain
     local = all(kind.rows is not None for kind in model.classes)
     plain = not (problem.unknown or problem.depends_on or problem.transform)
+    plain = plain and problem.regions is None  # each has a smooth solution
     if observed or not local or not plain or domain.axes != (domain.time,):
         return model
     interior, *conditions = model.classes

@@ -14,9 +14,11 @@ from sklearn_gn.pde import (
     Ball,
     Box,
     Dirichlet,
+    Initial,
     Interval,
     Piecewise,
     Problem,
+    Unknown,
     d,
     div,
     grad,
@@ -194,6 +196,7 @@ def test_steps_across_axes_cut_the_domain():
     assert places(lambda u, x: load(x[0] > 0.5, 1e-9, 0)) == [[0.5]]
     assert places(lambda u, x: load((x[0] > 0.3) & (x[0] < 0.6), 1, 0)) == [[0.3, 0.6]]
     assert places(lambda u, x: jnp.floor(3 * x[0])) == [[0.33333333, 0.66666667]]
+    assert places(lambda u, x: load(x[0] % 0.5 < 0.01, 1, 0)) == [[0.01, 0.5, 0.51]]
     assert places(lambda u, x: load(x[0] > 0.7, 4, 1) * u(x)) == [[0.7]]
     assert places(lambda u, x: load(x[0] > 0.3, K(x), 0)) == [[0.3, 0.5]]
     assert places(lambda u, x: load(x[1] > 0.25, 1, 0), box)[1] == [0.25]
@@ -228,6 +231,27 @@ def test_a_load_that_begins_at_a_place():
     x = np.linspace(0, 1, 101)
     w = np.maximum(x - 0.5, 0) ** 2 / 2 - x / 8
     assert_allclose(solver.predict(x[:, None]), w, atol=1e-6)
+
+
+def test_doses_that_are_given_from_one_time_to_another():
+    """Ordinary differential equations have regions of time, also with unknowns."""
+    k = 1.3
+
+    def dosed(u, t, k):
+        return d(u, "t")(t) + k * u(t) - jnp.where((t[0] > 0.5) & (t[0] < 0.7), 2, 0)
+
+    def exact(t):
+        during = 2 / k * (1 - np.exp(-k * np.clip(t - 0.5, 0, 0.2)))
+        return np.exp(-k * t) + during * np.exp(-k * np.maximum(t - 0.7, 0))
+
+    t = np.linspace(0, 2, 101)
+    problem = Problem(
+        dosed, Interval(0, 2), [Initial(1.0)], coefficients={"k": Unknown(0.5)}
+    )
+    solver = PINNSolver(problem, hidden_layer_sizes=(8,), max_iter=40, random_state=0)
+    solver.fit(t[::5, None], exact(t[::5]))
+    assert_allclose(solver.predict(t[:, None]), exact(t), atol=1e-6)
+    assert solver.coefficients_["k"] == pytest.approx(k, abs=1e-6)
 
 
 def heated(u, x):
