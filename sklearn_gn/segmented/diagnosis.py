@@ -197,7 +197,7 @@ def _noise(model):
                 "seasonal waves add columns for the months; they enter linearly."
             )
         elif not (_is_at_limit(model) or is_correlated(model)):
-            text += " By the criterion this is noise: more breakpoints are not worth it."
+            text += " By the criterion, further breakpoints are not worth their cost."
     elif not np.any(model.jumps_ != 0):
         text += " If residuals show a pattern, raise n_breakpoints or set jumps=True."
     return Finding("noise", text)
