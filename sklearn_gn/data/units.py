@@ -151,7 +151,7 @@ class Units(NamedTuple):
         It may be 0 or infinite.
         """
         with np.errstate(over="ignore"):
-            return float(np.mean(np.square(np.float64(self.y_scale))))
+            return float(np.mean(np.square(np.asarray(self.y_scale, np.float64))))
 
 
 # --- limits --------------------------------------------------------------------------

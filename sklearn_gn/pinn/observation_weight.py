@@ -156,9 +156,9 @@ class Observed(NamedTuple):
 
 def observed(data, n_columns, has_functions=False):
     """Number of observations, and their loss if their means are all that is known."""
-    square, y = np.float64(data.scale) ** 2, np.float64(data.data[:, :n_columns])
+    scale, y = (np.asarray(a, float) for a in (data.scale, data.data[:, :n_columns]))
     there = ~np.isnan(y)
-    weights, y = square[:, None] * there, np.where(there, y, 0)
+    weights, y = scale[:, None] ** 2 * there, np.where(there, y, 0)
     totals = np.maximum(np.sum(weights, axis=0), np.finfo(float).tiny)
     with np.errstate(over="ignore", invalid="ignore"):
         means = np.sum(weights * y, axis=0) / totals
@@ -182,8 +182,9 @@ def changed(weighing, known, model, net, batches):
     factors, stays, k = weighing.factors, True, kind.residual.n_outputs
     if data.data.shape[1] > k and not known.has_functions:
         before = np.array(factors or (1.0,) * k)
-        squares = (np.float64(class_residuals(model, kind, net, data)) / before) ** 2
-        there = ~np.isnan(data.data[:, :k]) * np.float64(data.scale)[:, None] ** 2
+        squares = (class_residuals(model, kind, net, data).astype(float) / before) ** 2
+        scale = np.asarray(data.scale, float)[:, None]
+        there = ~np.isnan(data.data[:, :k]) * scale**2
         variances = np.sum(there * squares, axis=0) / np.sum(there, axis=0)
         variances = np.maximum(variances, _SMALLEST * variances.max())
         found = np.sqrt(variances.mean() / variances)

@@ -166,7 +166,7 @@ class Posterior(StoredWithoutCaches):
         """Standard deviations of the outputs at points, of shape (n, q)."""
         _, slopes = backend.to_numpy(output_slopes(self.model, self.net, x))
         n, q, _ = slopes.shape
-        return self._norms(np.float64(slopes).reshape(n * q, -1)).reshape(n, q)
+        return self._norms(slopes.astype(float).reshape(n * q, -1)).reshape(n, q)
 
     def noise_deviation(self):
         """Standard deviations (k,) of observations of weight one."""
@@ -193,7 +193,7 @@ class Posterior(StoredWithoutCaches):
         seen_by, found = PseudoInverse.of(jacobian), {}
         both = coefficient_slopes(self.model.problem, self.net.extra)
         for name, slopes in backend.to_numpy(both).items():
-            own = np.float64(slopes).reshape(-1, slopes.shape[-1])
+            own = slopes.astype(float).reshape(-1, slopes.shape[-1])
             rows = np.zeros((len(own), jacobian.shape[1]))
             rows[:, -own.shape[1] :] = own
             unseen = safe_norm(rows - seen_by.influence(rows) @ jacobian, -1)

@@ -101,11 +101,10 @@ def with_windows(model, observed):
     domain = problem.domain
     local = all(kind.rows is not None for kind in model.classes)
     plain = not (problem.unknown or problem.depends_on or problem.transform)
-    plain = plain and problem.regions is None  # each has a smooth solution
     if observed or not local or not plain or domain.axes != (domain.time,):
         return model
     interior, *conditions = model.classes
-    if problem.periodic or not conditions:
+    if problem.periodic or not conditions or problem.regions is not None:
         return model
     moved, start = [interior], f"{domain.time}=min"
     for known in conditions:
@@ -206,7 +205,7 @@ def moved_on(march, model, net, fresh_points, rng):
         nothing = net._replace(layers=(*net.layers[:-1], last))
         constant = _with_bias(nothing, value)
         rows = class_residuals(model, model.classes[0], constant, fresh[0])
-        rows = np.float64(rows)
+        rows = np.asarray(rows, np.float64)
         loss = 0.5 * np.sum((np.asarray(fresh[0].scale)[:, None] * rows) ** 2)
         unit = float(loss) if math.isfinite(loss) else 0.0  # of the equation alone
     return new._replace(fresh=jax.device_put(fresh), uncut=march.uncut, unit=unit), net

@@ -223,6 +223,7 @@ def test_what_is_joined_has_the_coefficients_of_both_sides(left):
     assert_allclose(np.abs(found), np.tile([2 * factor, 1.25 * factor], (8, 1)))
 
 
+@pytest.mark.slow
 def test_a_load_that_begins_at_a_place():
     def loaded(w, x):
         return d(w, "x", "x")(x) - jnp.where(x[0] > 0.5, 1.0, 0.0)
