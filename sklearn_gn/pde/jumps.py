@@ -128,7 +128,8 @@ def planes(problem, regions):
         while cuts and len(places) < PARTS:
             (low, high), *cuts = cuts
             width = ROUNDING * (high - low)
-            given = problem, regions, k, (low + width, high - width), True
+            edges = np.linspace(low + width, high - width, PARTS + 1)
+            given = problem, regions, k, edges, True
             X = [_jumps_along(*given, number)[:, k] for number in numbers]
             # Steps that are not across the axis are found at another place each.
             X = np.sort(np.concatenate(X))
@@ -150,7 +151,7 @@ def _is_searched(problem):
     return not joined and problem.transform is None and problem.domain.dim <= MOST_AXES
 
 
-def _jumps_along(problem, regions, k, ends, of_equation, number):
+def _jumps_along(problem, regions, k, edges, of_equation, number):
     """Places (n, d) where what is differentiated along axis k, or all of it, jumps."""
     domain = problem.domain
     X = domain.sample(N_POINTS, np.random.RandomState(0))
@@ -166,8 +167,7 @@ def _jumps_along(problem, regions, k, ends, of_equation, number):
                 inside &= regions.numbers(beside) == number
         return np.where(inside[:, None], found, np.nan)
 
-    low, high = X.copy(), X.copy()
-    edges, part = np.linspace(*ends, PARTS + 1), np.arange(len(X)) % PARTS
+    low, high, part = X.copy(), X.copy(), np.arange(len(X)) % (len(edges) - 1)
     low[:, k], high[:, k] = edges[part], edges[part + 1]
     X = np.tile(X, (PARTS + 1, 1))  # as many as below, for which one program is enough
     size = np.nanmax(np.abs(values(X)), axis=0, initial=np.finfo(float).tiny)

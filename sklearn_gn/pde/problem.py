@@ -322,10 +322,10 @@ class Problem:
             return None
         known = tuple(coefficient.domains for coefficient in self._interior[1])
         found = regions_of(self.domain, known)
-        halves = ((half,) for half in planes(self, found))
-        cut = regions_of(self.domain, (*known, *halves))
-        if cut is not None and len(cut.parts) <= PARTS:  # else values of a table
-            found = cut
+        if halves := planes(self, found):
+            cut = regions_of(self.domain, (*known, *((half,) for half in halves)))
+            if cut is not None and len(cut.parts) <= PARTS:  # else values of a table
+                found = cut
         if found is None:
             return None
         for axis in self.periodic:
