@@ -92,7 +92,6 @@ def test_attributes_are_those_of_all_rows(small_sample, n_targets):
         "log_evidence_",
         "n_effective_parameters_",
         "noise_std_",
-        "mass_spectrum_",
         "gram_spectrum_",
     ):
         np.testing.assert_allclose(getattr(model, name), expected[name], rtol=1e-9)
