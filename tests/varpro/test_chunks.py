@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 @pytest.fixture(autouse=True, scope="module")
 def _few_rows_are_many():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimator, "_SAMPLE_NUMBERS", 4 * SAMPLE)
+        patch.setattr(estimator, "SAMPLE_NUMBERS", 4 * SAMPLE)
         patch.setattr(rows_source, "_PART_ROWS", PART)
         yield
 
