@@ -97,20 +97,6 @@ class NumPy:
         return array
 
     @staticmethod
-    def with_part(array, part, row, column):
-        """Write a part into a matrix, which NumPy changes in place."""
-        height, width = part.shape
-        array[row : row + height, column : column + width] = part
-        return array
-
-    @staticmethod
-    def plus_diagonals(array, parts):
-        """Add matrices, one for each t, to the entries (., t, ., t) of an array."""
-        for t, part in enumerate(parts):
-            array[:, t, :, t] += part
-        return array
-
-    @staticmethod
     def logsumexp_and_softmax(logits):
         """Log of the sum of the exponentials of each row, and their shares.
 
@@ -179,9 +165,6 @@ class JAX:
         )
         self.rows_from = lax.dynamic_slice_in_dim
         self.with_rows = partial(lax.dynamic_update_slice_in_dim, axis=0)
-        self.with_part = lambda array, part, *corner: lax.dynamic_update_slice(
-            array, part, corner
-        )
         self.softplus, self.sigmoid = jax.nn.softplus, jax.nn.sigmoid
         self.softmax = partial(jax.nn.softmax, axis=-1)
         self.log_softmax = partial(jax.nn.log_softmax, axis=-1)
@@ -212,11 +195,6 @@ class JAX:
         """Products of every row of a and every row of b, for pairs (a, b)."""
         parts = [(a[:, None] * b[None]).reshape(-1, b.shape[1]) for a, b in pairs]
         return self.xp.concatenate(parts)
-
-    def plus_diagonals(self, array, parts):
-        """Add matrices, one for each t, to the entries (., t, ., t) of an array."""
-        eye = self.xp.eye(array.shape[1], dtype=array.dtype)
-        return array + self.xp.stack(parts, axis=1)[..., None] * eye[None, :, None]
 
     def symmetric_product(self, a):
         """``a a^T``; half of it is multiplied."""

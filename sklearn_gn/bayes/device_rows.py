@@ -21,7 +21,6 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.libraries import in_either_library
 from sklearn_gn.arrays.trees import Record
-from sklearn_gn.linalg.factors import diagonal_of_solution, factor
 from sklearn_gn.optim.solver import Rows
 
 _LOCK = threading.RLock()
@@ -137,7 +136,10 @@ class DeviceGram(Record):
         return self.computed(operator.matmul, vectors)
 
     def computed(self, function, *arguments, diagonal=None):
-        """Return what a compiled function gives; arrays have an entry a parameter."""
+        """Return what a compiled function of the matrix gives.
+
+        Arrays have an entry a parameter.
+        """
         import jax
 
         arguments = [
@@ -151,21 +153,6 @@ class DeviceGram(Record):
             return jax.tree.map(
                 lambda a: np.asarray(a)[self.places] if a.ndim else float(a), found
             )
-
-
-def solution(gram, scale, right, diagonal):
-    """Return ``H^-1 right``, H = scale gram + diag(diagonal); NaN without a factor."""
-    if isinstance(gram, DeviceGram):
-        return gram.computed(solution, scale, right, diagonal=diagonal)
-    return factor(scale * gram, diagonal, overwrite=True).solve(right)
-
-
-def determined(gram, scale, diagonal):
-    """Return the diagonal of ``H^-1 scale gram``, and log det H, for the same H."""
-    if isinstance(gram, DeviceGram):
-        return gram.computed(determined, scale, diagonal=diagonal)
-    share, log_det = diagonal_of_solution(scale * gram, gram, diagonal)
-    return scale * share, log_det
 
 
 def _spread(values, places, size, others=0.0):

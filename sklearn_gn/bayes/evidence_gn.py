@@ -29,9 +29,9 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.bayes import evidence, low_rank
-from sklearn_gn.bayes.device_rows import DeviceGram, DeviceRows, solution
+from sklearn_gn.bayes.device_rows import DeviceGram, DeviceRows
 from sklearn_gn.data.rows_source import RowSource
-from sklearn_gn.linalg.factors import factor
+from sklearn_gn.linalg.factors import factor, solution
 from sklearn_gn.linalg.krylov import krylov_basis
 from sklearn_gn.linalg.large_gram import LargeGram
 from sklearn_gn.optim.globalisation import nielsen_shift
@@ -258,6 +258,10 @@ def _solver(gram, precision, scale, rank, rhs):
         return low_rank.solver(gram, precision, scale, floor)
 
     diagonal = precision + floor
+    if isinstance(gram, DeviceGram):
+        return lambda shift, right: gram.computed(
+            solution, scale, right, diagonal=diagonal + shift
+        )
     return lambda shift, right: solution(gram, scale, right, diagonal + shift)
 
 

@@ -123,7 +123,7 @@ def hidden_features(members, x):
     if not members[0].model.activations:
         return x
     last = [
-        forward(m.model, m.model.split(m.net.theta)[1], with_one(x))[-1].values.T
+        forward(m.model, m.model.split(m.net.theta)[1], with_one(x))[0][-1].values.T
         for m in networks_of(members)
     ]
     return np.concatenate(last, axis=1)

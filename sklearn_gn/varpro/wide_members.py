@@ -40,7 +40,7 @@ import numpy as np
 from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes import evidence
 from sklearn_gn.bayes.evidence_gn import SOME_ROWS
-from sklearn_gn.bayes.layers import forward, linear_inputs, with_one
+from sklearn_gn.bayes.layers import forward, with_one
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.optim.multinomial import (
@@ -161,8 +161,8 @@ def batch_step(model, maps, batch, penalties, damping):
     """
     x, label, weight = batch
     output, *layers = maps
-    trace = forward(model, layers, x)
-    inputs = [linear_inputs(model, x, trace), *(layer.inputs for layer in trace)]
+    trace, f = forward(model, layers, x)
+    inputs = [f, *(layer.inputs for layer in trace)]
     of_true = margins(all_classes((output @ inputs[0]).T), label)
     gradient = -to_columns(of_true.gradient).T
     # The derivatives of the margins in the values, and in the neurons of each layer.
