@@ -72,12 +72,7 @@ class Diagnosis:
 
 
 def diagnose(model):
-    """Return the :class:`Diagnosis` of a fitted estimator.
-
-    Parameters
-    ----------
-    model : GaussNewtonEstimator
-    """
+    """Return the :class:`Diagnosis` of a fitted estimator."""
     name = type(model).__name__
     if not hasattr(model, "convergence_log_"):
         text = "partial_fit keeps no log. Compare score() on rows that are held out."
@@ -218,7 +213,7 @@ def _points(model):
 
 def _copies(model):
     checks = getattr(model, "_row_checks", None)
-    if checks is None or not checks.has_copies:
+    if checks is None or checks.n_copies == 0:
         return None
     effect = "the model follows their noise"
     if not hasattr(model, "classes_"):
@@ -425,12 +420,7 @@ def _is_constant(model):
 
 
 def small_steps(model):
-    """Return the finding that steps are kept small by a parameter, or None.
-
-    Parameters
-    ----------
-    model : GaussNewtonEstimator
-    """
+    """Return the finding that steps are kept small by a parameter, or None."""
     if StopReason(model.stop_reason_).converged and not _by_evidence(model):
         return None
     names = model._limits_of_steps()
@@ -453,12 +443,7 @@ def small_steps(model):
 
 
 def compilation(model):
-    """Return the finding that much of the time went into the first iteration, or None.
-
-    Parameters
-    ----------
-    model : GaussNewtonEstimator
-    """
+    """Return the finding that the first iteration took much of the time, or None."""
     times = model.convergence_log_["time"]
     if not getattr(model, "_is_compiled", True) or len(times) == 0:
         return None

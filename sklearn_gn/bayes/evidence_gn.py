@@ -147,7 +147,7 @@ def init_at(rows, net, options):
         alpha = options.alpha * beta * options.n_effective
     state = EvidenceState(None, sums.error / 2, theta, alpha, beta, sums, shift=1.0)
     n_effective = options.n_effective
-    found, value, loss = at_penalties(model, state, sums, n_effective, rough=True)
+    found, value, loss = at_penalties(model, state, sums, n_effective, 0.05)
     net = RegularisedLayers(theta, alpha, beta, found.gamma, value, model)
     state = state._replace(net=net)
     if options.alpha is not None:
@@ -265,16 +265,16 @@ def _solver(gram, precision, scale, rank, rhs):
     return lambda shift, right: solution(gram, scale, right, diagonal + shift)
 
 
-def at_penalties(model, net, sums, n_effective, rough=False):
+def at_penalties(model, net, sums, n_effective, error=0.005):
     """Return curvature, log evidence and loss of parameters at their penalties.
 
-    The curvature of a :class:`LargeGram` is an estimate, which may be ``rough``.
+    The curvature of a :class:`LargeGram` is an estimate with a relative ``error``.
     ``net`` is a network, or a state; the log has those before the last penalties.
     """
     given = sums.gram, model.groups(), net.alpha
     floor = ROUNDING * sums.gram.trace()
     if isinstance(sums.gram, LargeGram):
-        found = low_rank.curvature(*given, net.beta, n_effective, floor, rough)
+        found = low_rank.curvature(*given, net.beta, n_effective, floor, error)
     else:
         found = evidence.primal_curvature(*given, net.beta * n_effective, floor)
     loss = _objective(model, net, sums, n_effective)
@@ -288,7 +288,7 @@ def at_penalties(model, net, sums, n_effective, rough=False):
 def updated(model, state, options):
     """Return state and report with the penalties that the evidence chooses here."""
     n_effective, groups = options.n_effective, model.groups()
-    found, value, _ = at_penalties(model, state, state.sums, n_effective, rough=True)
+    found, value, _ = at_penalties(model, state, state.sums, n_effective, 0.05)
     if not math.isfinite(value):
         stop = "rounding" if state.beta * NEARLY_EXACT >= 1 else "non_finite"
         return state, _report(state, model, n_effective, stop)

@@ -11,7 +11,7 @@ from jax import lax
 from sklearn_gn.networks._base import Network, check_size, checked_sizes
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False)
 class CNN(Network):
     """Convolutions with relu, average pooling between them, the mean at the end.
 

@@ -13,7 +13,7 @@ from sklearn_gn.networks._base import (
 )
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False)
 class MLP(Network):
     """Fully connected layers.
 

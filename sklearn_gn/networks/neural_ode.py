@@ -11,7 +11,7 @@ from jax import lax
 from sklearn_gn.networks._base import Network, check_positive, check_size
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False)
 class NeuralODE(Network):
     r"""Antisymmetric neural ODE.
 

@@ -32,9 +32,9 @@ class Nielsen(NamedTuple):
     growth: Any
 
     @classmethod
-    def start(cls, value):
-        """Begin with the shift ``value``."""
-        return cls(value, 2 * namespace(value).ones_like(value))
+    def start(cls, largest, share=1e-3):
+        """Begin with a share of the largest eigenvalue, or diagonal element."""
+        return cls(share * largest, 2 * namespace(largest).ones_like(largest))
 
     def update(self, gain_ratio):
         """Shift after a step of the given gain ratio; at most zero means rejected."""
@@ -60,7 +60,7 @@ class SearchResult(NamedTuple):
     n_trials: Any
 
 
-def search_damping(trial, current, damping, *, max_trials):
+def search_damping(trial, current, damping, *, max_trials=20):
     """Try steps of increasing damping until one of them lowers the objective.
 
     The search also ends after ``max_trials``, and where the model predicts no

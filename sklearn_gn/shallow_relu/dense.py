@@ -50,8 +50,7 @@ ROUND_STEPS = (10, 30)  # Gauss-Newton steps after the additions and the deletio
 # Relative decrease at which a round stops its steps. A Python number would be another
 # type to JAX than ``tol`` is, and what takes either would be compiled twice.
 ROUND_TOL = np.float64(1e-4)
-SAMPLE_ROWS = 8192  # rows on which the search runs where there are ...
-MANY_ROWS = 2 * SAMPLE_ROWS  # ... more than this
+SAMPLE_ROWS = 8192  # on which the search runs where there are more than twice as many
 SAMPLE_TOL = 1e-2  # relative decrease at which a descent on the sample ends
 SAMPLE_STEPS = 5  # iterations on the sample between two looks at all rows
 
@@ -259,7 +258,7 @@ def draw_sample(rows, options):
     """Return the rows that the search looks at."""
     weight = np.asarray(rows.weight)
     used = np.flatnonzero(weight > 0)
-    if len(used) <= MANY_ROWS:
+    if len(used) <= 2 * SAMPLE_ROWS:
         return rows
     rng = np.random.RandomState(int(options.seed))
     drawn = np.sort(rng.choice(used, SAMPLE_ROWS, replace=False))

@@ -576,8 +576,8 @@ class ShallowReLURegressor(
         X = validate_data(self, X, reset=False, dtype=np.float64)
         if len(self.hyperplanes_) == 0:
             warn_user(
-                "The fitted model is linear, so transform returns no column. Its linear "
-                "part is predict(X); for kinks give n_neurons and alpha=0."
+                "The fitted model is linear, so transform returns no column. Use "
+                "predict(X), the linear part, or give n_neurons and alpha=0."
             )
         net, scaling = self._network
         hyperplanes = net.hyperplanes[self._active_slots]

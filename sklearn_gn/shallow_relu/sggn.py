@@ -56,9 +56,6 @@ from sklearn_gn.shallow_relu.network import (
     unit_normals,
 )
 
-FIRST_SHIFT = 1e-3  # relative to the largest eigenvalue
-MAX_TRIALS = 20  # steps tried in one iteration
-
 
 class Update(NamedTuple):
     """Result of one iteration."""
@@ -314,7 +311,7 @@ def damped_step(net, memory, rows, options, model, moved, unit=1):
         fall = loss_decrease(net, new, rows, options.alpha)
         return new, fall, decrease(model, coordinates)
 
-    found = search_damping(trial, net, memory, max_trials=MAX_TRIALS)
+    found = search_damping(trial, net, memory)
     given = options.damping
     return Update(
         net=select(found.accepted, found.candidate, net),
@@ -330,7 +327,7 @@ def damped_step(net, memory, rows, options, model, moved, unit=1):
 
 def joint_start(net, _):
     """Return what the first iteration remembers: the relative shift."""
-    return Nielsen.start(jnp.asarray(FIRST_SHIFT, net.coef.dtype))
+    return Nielsen.start(jnp.ones((), net.coef.dtype))
 
 
 def joint_update(net, memory, rows, options):

@@ -14,7 +14,7 @@ def search(trial, *, max_trials=20, shift=1.0):
     """Search from the number 5, in a compiled function."""
 
     def run():
-        current, damping = jnp.asarray(5.0), Nielsen.start(jnp.asarray(shift))
+        current, damping = jnp.asarray(5.0), Nielsen.start(jnp.asarray(shift), 1)
         return search_damping(trial, current, damping, max_trials=max_trials)
 
     return jax.jit(run)()

@@ -248,7 +248,6 @@ def test_an_iteration_in_blocks_equals_one_with_all_rows(monkeypatch):
 @pytest.mark.slow
 def test_many_rows_are_searched_on_a_sample_and_fitted_whole(monkeypatch):
     monkeypatch.setattr(dense, "SAMPLE_ROWS", 64)
-    monkeypatch.setattr(dense, "MANY_ROWS", 128)
     rng = np.random.RandomState(0)
     X = rng.uniform(-1, 1, (250, 2))
     y = np.abs(X[:, 0] + 0.5 * X[:, 1]) + np.maximum(X[:, 1] - 0.3, 0)
@@ -264,7 +263,6 @@ def test_many_rows_are_searched_on_a_sample_and_fitted_whole(monkeypatch):
 
 def test_sample_has_the_rows_once_and_none_of_weight_zero(monkeypatch):
     monkeypatch.setattr(dense, "SAMPLE_ROWS", 64)
-    monkeypatch.setattr(dense, "MANY_ROWS", 128)
     _, rows = make(m=256)
     rows = rows._replace(weight=rows.weight.at[200:].set(0))
     sample = dense.draw_sample(rows, options())
