@@ -166,7 +166,7 @@ class Layers(NamedTuple):
     def values(self, theta, x):
         """Return the values, of shape (m, k)."""
         output, layers = self.split(theta)
-        _, f = forward(self, layers, with_one(x))
+        _, f = forward(self, layers, x)
         return (output.T @ f).T
 
     def error(self, theta, rows):
@@ -221,7 +221,7 @@ class Layers(NamedTuple):
     def _passed(self, parameters, x, y, weight):
         """Layers at some rows, inputs of the output layer, values, and the loss."""
         output, layers = parameters
-        trace, f = forward(self, layers, with_one(x))
+        trace, f = forward(self, layers, x)
         u = (output.T @ f).T
         return trace, f, u, weight @ losses(self, u, y)
 
@@ -240,7 +240,8 @@ class Layers(NamedTuple):
             p = None if self.loss == "squared" else library.softmax(u)
             return _upper_blocks(trace, f, g, p, weight, self.n_values), slope, loss
         if self.loss != "squared":
-            weight = weight * curvatures(self, u)[:, 0, 0]
+            p = library.sigmoid(u[:, 0])
+            weight = weight * p * (1 - p)
         of_neurons = [layer.slopes for layer in trace]
         if kind == "one":
             of_neurons = [g_l[0] for g_l in g]
@@ -264,14 +265,14 @@ class Layers(NamedTuple):
     def jacobian(self, theta, x, targets=None):
         """Return the derivatives of the values, or of some, of shape (k, P, m)."""
         output, layers = self.split(theta)
-        x, k, free = with_one(x), self.n_values, self.n_free
+        k, free = self.n_values, self.n_free
         trace, f = forward(self, layers, x)
         g = gradients(self, output, layers, trace)
         targets = range(k) if targets is None else targets
-        found, end = np.zeros((len(targets), len(theta), x.shape[1])), len(f)
+        found, end = np.zeros((len(targets), len(theta), len(x))), len(f)
         n_output = free + (end - 1) * k
         for of_value, t in zip(found, targets, strict=True):
-            columns = _columns(NumPy, trace, f, [g_l[t] for g_l in g], x[0])
+            columns = _columns(NumPy, trace, f, [g_l[t] for g_l in g], f[0])
             of_value[:free] = sum_zero_basis(k)[t, :, None] if free < k else 0
             if free == k:
                 of_value[t] = columns[0]
@@ -327,13 +328,13 @@ def first_network(model, rows, n_effective, rng, hyperplanes=None):
         point = x.T[list(model.features)]
         if layers:
             part = model._replace(activations=model.activations[:number])
-            point = forward(part, layers, with_one(x))[0][-1].values
+            point = forward(part, layers, x)[0][-1].values
         bias = -_BESIDE - np.sum(direction * point.T, axis=1)
         layers.append(np.concatenate([bias[:, None], direction], axis=1))
-    alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
+    alpha = np.ones(model.n_groups)
     alpha[:2] = 1 / size**2 if size > 0 else 1.0
     theta = model.join(output, layers)
-    return RegularisedLayers(theta, alpha, None, gamma, -math.inf, model)
+    return RegularisedLayers(theta, alpha, None, 0 * alpha, -math.inf, model)
 
 
 # --- activations ---------------------------------------------------------------------
@@ -394,18 +395,10 @@ def block_size(width):
     return max(64, min(BLOCK_ROWS, _BLOCK_FLOATS // max(width, 1)))
 
 
-def with_one(x):
-    """Return the transposed features below a row of ones."""
-    xp = namespace(x)
-    return xp.concatenate([xp.ones((1, len(x))), x.T])
-
-
 def forward(model, layers, x):
-    """Return what each layer does with rows (1, x), and the inputs of the output layer.
-
-    These are (1, x, a_L).
-    """
-    inputs, xp = x, namespace(x)
+    """Return what each layer does with rows, and the inputs (1, x, a_L) of the output."""
+    xp = namespace(x)
+    x = inputs = xp.concatenate([xp.ones((1, len(x)), x.dtype), x.T])
     if len(model.features) < model.sizes[0]:
         inputs = x[np.array([0, *(1 + j for j in model.features)])]
     trace = []
