@@ -34,7 +34,7 @@ from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.linalg.factors import factor, solution
 from sklearn_gn.linalg.krylov import krylov_basis
 from sklearn_gn.linalg.large_gram import LargeGram
-from sklearn_gn.optim.globalisation import nielsen_shift
+from sklearn_gn.optim.globalisation import nielsen_shift, search_step
 from sklearn_gn.optim.solver import Report
 
 ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
@@ -161,45 +161,49 @@ def step(rows, state, options):
     # 1. a step with the Gauss-Newton matrix at the present penalties
     found = accepted_step(model, rows, state, options)
     chooses = options.alpha is None and state.beta * NEARLY_EXACT < 1
-    if found.theta is None and found.predicted < RISE and chooses:
+    if not found.accepted and found.promised < RISE and chooses:
         # The minimum at these penalties; at others it may lie elsewhere.
         return updated(model, state, options)
-    if found.theta is None:
-        stop = "tol" if found.predicted < RISE else "line_search"
+    if not found.accepted:
+        stop = "tol" if found.promised < RISE else "line_search"
         if options.alpha is not None and options.damping is None:
             stop = "tol"  # the loss falls in no direction, however short the step
         stop = "rounding" if state.beta * NEARLY_EXACT >= 1 else stop
         return state, _report(state, model, options.n_effective, stop)
     # 2. the Gauss-Newton matrix at the new point
-    sums = sums_at(model, found.theta, rows)
-    after = state._replace(theta=found.theta, sums=sums, shift=found.next_shift)
+    theta, length = found.candidate
+    sums = sums_at(model, theta, rows)
+    after = state._replace(theta=theta, sums=sums, shift=found.control.shift)
     # 3. the penalties that the evidence chooses there
     after, report = updated(model, after, options)
     return after, report._replace(
-        step_size=found.length,
-        damping=found.shift / (state.beta * options.n_effective),
-        gain_ratio=found.gain_ratio,
+        step_size=length,
+        damping=found.tried.shift / (state.beta * options.n_effective),
+        gain_ratio=float(found.gain_ratio),
         inner_iterations=found.n_trials,
     )
 
 
-class Step(NamedTuple):
-    """A step that lowers the energy; without ``theta`` there is none."""
+class Damping(NamedTuple):
+    """A shift that is raised where a step fails; or a fixed one, with shorter steps."""
 
-    theta: np.ndarray | None
-    predicted: float  # reduction of the energy by the model
-    shift: float = math.nan  # damping of the step
-    next_shift: float = math.nan
-    length: float = 0.0
-    gain_ratio: float = math.nan
-    n_trials: int = 0
+    shift: float
+    fixed: bool
+    share: float = 1.0  # of the step
+
+    def update(self, gain_ratio, _):
+        """Return the damping after a step of the given gain ratio."""
+        if gain_ratio > 0:
+            return self._replace(shift=float(nielsen_shift(self.shift, gain_ratio)))
+        if self.fixed:
+            return self._replace(share=self.share / 2)
+        return self._replace(shift=4 * self.shift)
 
 
 def accepted_step(model, rows, state, options):
-    """Return the first :class:`Step` that lowers the energy.
+    """Search for a step that lowers the energy, until rounding errors are predicted.
 
-    After a step that does not, the damping is raised to four times of it; a fixed one
-    stays, and the step is halved. That ends where the model predicts rounding errors.
+    The candidate of the result is a pair of parameters and the length of the step.
     """
     sums = state.sums
     precision = evidence.prior_precision(model.groups(), state.alpha)
@@ -207,32 +211,24 @@ def accepted_step(model, rows, state, options):
     rhs = scale * sums.slope - precision * state.theta
     solve = _solver(sums.gram, precision, scale, options.rank, rhs)
     before = _energy(sums.error, state.theta, precision, scale)
-    fixed = options.damping is not None
+
+    def trial(damping, _):
+        move = damping.share * solve(damping.shift, rhs)
+        if not np.isfinite(move).all():  # with a fixed shift it stays so
+            ended = damping.fixed or not math.isfinite(damping.shift)
+            return None, -1.0, 0.0 if ended else math.inf
+        hessian_move = scale * (sums.gram @ move) + precision * move
+        predicted = float(move @ rhs - move @ hessian_move / 2)
+        theta = state.theta + move
+        after = _energy(error_at(model, theta, rows), theta, precision, scale)
+        return (theta, math.sqrt(move @ move)), before - after, predicted
+
     # Less would be lost in the floor of the matrix.
     shift = max(state.shift, ROUNDING * scale * sums.gram.trace(), _TINY)
-    shift = scale * options.damping if fixed else shift
-    share, n_trials, first_predicted = 1.0, 0, math.inf
-    while math.isfinite(shift):
-        n_trials += 1
-        move = share * solve(shift, rhs)
-        if np.isfinite(move).all():
-            hessian_move = scale * (sums.gram @ move) + precision * move
-            predicted = float(move @ rhs - move @ hessian_move / 2)
-            if first_predicted == math.inf:
-                first_predicted = predicted
-            theta = state.theta + move
-            error = error_at(model, theta, rows)
-            actual = before - _energy(error, theta, precision, scale)
-            if actual > 0:
-                gain, length = actual / predicted, math.sqrt(move @ move)
-                later = float(nielsen_shift(shift, gain))
-                return Step(theta, predicted, shift, later, length, gain, n_trials)
-            if not predicted > np.finfo(np.float64).eps * before:
-                break
-        elif fixed:  # the matrix is singular, and stays so
-            break
-        share, shift = (share / 2, shift) if fixed else (share, 4 * shift)
-    return Step(None, first_predicted)
+    fixed = options.damping is not None
+    damping = Damping(scale * options.damping if fixed else shift, fixed)
+    floor = np.finfo(np.float64).eps * before
+    return search_step(trial, None, damping, floor=floor, max_trials=math.inf)
 
 
 def _solver(gram, precision, scale, rank, rhs):

@@ -39,7 +39,7 @@ from sklearn_gn.linalg.least_squares import (
     least_squares_of_rows,
     triangular_factor,
 )
-from sklearn_gn.optim.globalisation import Nielsen, search_damping
+from sklearn_gn.optim.globalisation import Nielsen, search_step
 from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.optim.trust_region import SpectralModel, damped_coordinates, decrease
 from sklearn_gn.shallow_relu.network import (
@@ -303,23 +303,23 @@ def damped_step(net, memory, rows, options, model, moved, unit=1):
 
     def trial(shift, count):
         if options.damping is None:
-            coordinates = damped_coordinates(model, shift * unit)
+            coordinates = damped_coordinates(model, shift.value * unit)
         else:
-            length = jnp.exp2(-count.astype(shift.dtype))
+            length = jnp.exp2(-count.astype(shift.value.dtype))
             coordinates = length * damped_coordinates(model, options.damping)
         new = moved(model.basis @ coordinates)
         fall = loss_decrease(net, new, rows, options.alpha)
         return new, fall, decrease(model, coordinates)
 
-    found = search_damping(trial, net, memory)
+    found = search_step(trial, net, memory)
     given = options.damping
     return Update(
         net=select(found.accepted, found.candidate, net),
-        memory=found.damping,
+        memory=found.control,
         decrease=jnp.where(found.accepted, found.actual, 0),
         grad_norm=jnp.linalg.norm(model.slopes),
         step_size=jnp.where(found.accepted, 1, 0),
-        damping=found.shift * unit if given is None else given,
+        damping=found.tried.value * unit if given is None else given,
         gain_ratio=jnp.where(found.accepted, found.gain_ratio, 0),
         failure=jnp.where(jnp.isfinite(found.predicted), 0, 1),
     )

@@ -38,6 +38,7 @@ from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.bayes.laplace import degrees_of_freedom, factor_with_floor, safe_norm
 from sklearn_gn.bayes.low_rank import TOL as KRYLOV_TOL
 from sklearn_gn.linalg.factors import LARGEST_DENSE, eigenpairs, upper_factor
+from sklearn_gn.optim.globalisation import search_step
 from sklearn_gn.optim.multinomial import all_classes, probabilities
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.optim.trust_region import (
@@ -309,6 +310,22 @@ def value_jacobian(model, theta, output, x):
 # --- the step ------------------------------------------------------------------------
 
 
+class Trust(NamedTuple):
+    """A trust radius, and the share of a step with a fixed shift."""
+
+    radius: float  # NaN before the first step
+    fixed: bool
+    fraction: float = 1.0
+
+    def update(self, gain_ratio, trial):
+        """Return what follows a trial of the given gain ratio."""
+        radius, length = float(trial.radius), float(trial.length)
+        if gain_ratio > 0:
+            return self._replace(radius=radius)
+        fraction = self.fraction / 2 if self.fixed else 1.0
+        return self._replace(radius=min(radius, length) / 2, fraction=fraction)
+
+
 class TrialStep(NamedTuple):
     """A step that was tried."""
 
@@ -335,24 +352,24 @@ def gauss_newton(rows, state, settings, projected):
     def attempt(radius, fraction):
         return try_step(*given, cast(radius), settings.damping, cast(fraction))
 
-    radius, fraction, promised, n_trials, best = state.radius, 1.0, None, 0, None
-    while best is None and n_trials < most:
-        trial, n_trials = attempt(radius, fraction), n_trials + 1
-        predicted, length = float(trial.predicted), float(trial.length)
-        actual = state.loss - float(trial.loss)
-        gain = actual / predicted if predicted > 0 else math.nan
-        promised = predicted if promised is None else promised
-        if not predicted > eps * abs(state.loss) or not length > 0:
-            break
-        radius = float(trial.radius)
-        if not gain > 0:
-            radius = min(radius, length) / 2
-            fraction = 1.0 if settings.damping is None else fraction / 2
-            continue
-        best = trial
+    def trial(trust, _):
+        found = attempt(trust.radius, trust.fraction)
+        predicted = float(found.predicted)
+        usable = predicted > floor and float(found.length) > 0
+        actual = state.loss - float(found.loss) if usable else -1.0
+        return found, actual, predicted
+
+    floor, fixed = eps * abs(state.loss), settings.damping is not None
+    trust = Trust(float(state.radius), fixed)
+    found_step = search_step(trial, None, trust, floor=floor, max_trials=most)
+    best, n_trials = found_step.candidate, found_step.n_trials
+    radius, gain = found_step.control.radius, float(found_step.gain_ratio)
+    stop, fraction = None, 1.0
+    if found_step.accepted:
+        length = float(best.length)
         # A step that did better than predicted is doubled while that lowers the loss;
         # with less, doubling never paid in fits of six kinds.
-        while settings.damping is None and gain > 1 and n_trials < most:
+        while not fixed and gain > 1 and n_trials < most:
             fraction *= 2
             longer, n_trials = attempt(radius, fraction), n_trials + 1
             if not float(longer.loss) < float(best.loss):
@@ -362,10 +379,9 @@ def gauss_newton(rows, state, settings, projected):
             radius = length / 2
         elif gain > _GROW:
             radius = max(radius, 1.5 * float(best.length))
-    stop = None
-    if best is None:  # no further iteration would find one
+    else:  # no further iteration would find one
         # Where even the first step promised next to nothing, the loss is at rounding.
-        flat = promised <= eps ** (2 / 3) * abs(state.loss)
+        flat = found_step.promised <= eps ** (2 / 3) * abs(state.loss)
         stop, gain = ("rounding", 0.0) if flat else ("line_search", math.nan)
         best = TrialStep(state.net, state.loss, 0.0, 0.0, math.nan, radius)
     report = Report(

@@ -69,12 +69,12 @@ def test_a_damping_that_exact_steps_have_lowered_is_raised_far_enough():
     opt = options(rows)
     net = RegularisedLayers(theta, np.ones(5), 1e6, np.ones(5), 0.0, shape)
     state = core_gn.init_at(rows, net, opt)
-    needed = core_gn.accepted_step(shape, rows, state, opt)
-    assert needed.shift > 1e3  # from one
+    needed = core_gn.accepted_step(shape, rows, state, opt).tried.shift
+    assert needed > 1e3  # from one
     low = state._replace(shift=1e-14)
     found = core_gn.accepted_step(shape, rows, low, opt)
-    assert found.theta is not None
-    assert needed.shift / 64 < found.shift < 64**2 * needed.shift
+    assert found.accepted
+    assert needed / 64 < found.tried.shift < 64**2 * needed
 
 
 def test_end_is_a_fixed_point_of_the_penalties():
