@@ -134,10 +134,7 @@ class NumPy:
     def products_of_rows(pairs):
         """Products of every row of a and every row of b, for pairs (a, b) of matrices.
 
-        Returns
-        -------
-        array of shape (p, m)
-            Products of the first row of the first a with the rows of b stand first.
+        Those of the first row of the first a with the rows of b stand first, (p, m).
         """
         size = sum(len(a) * len(b) for a, b in pairs)
         found, end = np.empty((size, pairs[0][0].shape[1])), 0

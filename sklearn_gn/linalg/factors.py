@@ -89,16 +89,10 @@ class Factor(NamedTuple):
 
 
 def factor(matrix, shift=0.0, *, overwrite=False):
-    """Return the :class:`Factor` of ``matrix + diag(shift)``.
+    """Return the :class:`Factor` of ``matrix + diag(shift)``, for a symmetric matrix.
 
-    Parameters
-    ----------
-    matrix : array of shape (n, n)
-        Symmetric.
-    shift : scalar or array of shape (n,)
-    overwrite : bool, default=False
-        Whether NumPy may put the factor in place of the matrix: new memory for a large
-        one costs as much as a third of the work.
+    NumPy may ``overwrite`` the matrix by the factor: new memory for a large one costs
+    as much as a third of the work.
     """
     if not isinstance(matrix, np.ndarray):
         from jax import lax

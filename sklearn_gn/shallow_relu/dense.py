@@ -24,8 +24,8 @@ from jax import lax
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.blocks import map_rows, sum_rows
+from sklearn_gn.arrays.collectives import all_rows, n_devices, number, total
 from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
-from sklearn_gn.arrays.parts import all_rows, n_devices, number, total
 from sklearn_gn.linalg.factors import singular_triplets
 from sklearn_gn.linalg.least_squares import filter_factors, triangular_factor
 from sklearn_gn.optim.solver import Algorithm, Report, Rows

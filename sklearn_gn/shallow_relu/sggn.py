@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sklearn_gn.arrays.blocks import sum_rows, transposed_product
-from sklearn_gn.arrays.parts import n_devices, total
+from sklearn_gn.arrays.collectives import n_devices, total
 from sklearn_gn.arrays.trees import select
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.least_squares import (

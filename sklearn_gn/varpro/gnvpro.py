@@ -32,8 +32,8 @@ from scipy import linalg
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.blocks import sum_rows, symmetric_product
+from sklearn_gn.arrays.collectives import all_rows, total
 from sklearn_gn.arrays.devices import by_rows, jitted
-from sklearn_gn.arrays.parts import all_rows, total
 from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.bayes.laplace import degrees_of_freedom, factor_with_floor, safe_norm
 from sklearn_gn.bayes.low_rank import TOL as KRYLOV_TOL
