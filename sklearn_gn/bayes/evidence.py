@@ -119,16 +119,12 @@ def log_evidence(curvature, energy, n_effective, beta):
     return of_noise - energy - curvature.log_det / 2
 
 
-def updated_alpha(curvature, squares):
-    """Precisions of the groups, within bounds, from the sums of squares of each."""
-    return (curvature.gamma / np.maximum(squares, _TINY)).clip(SMALLEST, LARGEST)
-
-
-def updated_beta(curvature, square_error, n_effective, floor):
-    """Precision of the noise, from the weighted sum of squares of the residuals."""
+def updated(curvature, squares, square_error, n_effective, floor):
+    """Precisions of groups and noise, from sums of squares of each and of residuals."""
+    alpha = (curvature.gamma / np.maximum(squares, _TINY)).clip(SMALLEST, LARGEST)
     freedom = n_effective - float(curvature.gamma.sum()) - curvature.n_free
     # With as many parameters as rows the noise is not determined; one row remains.
-    return 1 / max(square_error / max(freedom, 1.0), floor)
+    return alpha, 1 / max(square_error / max(freedom, 1.0), floor)
 
 
 def parameters_of_penalties(gamma, groups):

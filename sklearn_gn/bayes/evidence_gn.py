@@ -290,11 +290,10 @@ def updated(model, state, options):
         return state, _report(state, model, n_effective, stop)
     criterion = -value / n_effective
     state = state._replace(criterion=criterion, iteration=state.iteration + 1)
-    beta, stop = 1.0, None
-    if model.loss == "squared":
-        square_error = n_effective * state.sums.error
-        n_numbers = n_effective * model.n_values
-        beta = float(evidence.updated_beta(found, square_error, n_numbers, EXACT))
+    squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
+    errors = n_effective * state.sums.error, n_effective * model.n_values
+    chosen, beta = evidence.updated(found, squares, *errors, EXACT)
+    beta, stop = float(beta) if model.loss == "squared" else 1.0, None
     if options.alpha is not None:  # they stay; a new noise level goes with them
         alpha = options.alpha * beta * n_effective
         state = state._replace(alpha=alpha, beta=beta)
@@ -302,9 +301,7 @@ def updated(model, state, options):
         stop = "tol" if state.loss - loss <= options.tol * loss else None
         state = state._replace(criterion=loss)
     elif state.iteration >= FIRST_UPDATE:
-        squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
-        alpha = evidence.updated_alpha(found, squares)
-        state = state._replace(alpha=alpha, beta=beta)
+        state = state._replace(alpha=chosen, beta=beta)
         state, stop = _check_rise(state, value, options)
     stop = "rounding" if 1 / beta <= EXACT else stop
     given = state.theta, state.alpha, beta, found.gamma, value, model

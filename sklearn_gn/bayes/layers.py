@@ -242,10 +242,12 @@ class Layers(NamedTuple):
         if self.loss != "squared":
             p = library.sigmoid(u[:, 0])
             weight = weight * p * (1 - p)
-        of_neurons = [layer.slopes for layer in trace]
-        if kind == "one":
-            of_neurons = [g_l[0] for g_l in g]
-        columns = _columns(library, trace, f, of_neurons, library.xp.sqrt(weight))
+        root = library.xp.sqrt(weight)[None]
+        pairs = [(root, f)]
+        for layer, g_l in zip(trace, g, strict=True):
+            slopes = g_l[0] if kind == "one" else layer.slopes
+            pairs.append((slopes * root, layer.inputs))
+        columns = library.products_of_rows(pairs)
         return library.symmetric_product(columns), slope, loss
 
     def _large_sums(self, theta, rows):
@@ -272,7 +274,9 @@ class Layers(NamedTuple):
         found, end = np.zeros((len(targets), len(theta), len(x))), len(f)
         n_output = free + (end - 1) * k
         for of_value, t in zip(found, targets, strict=True):
-            columns = _columns(NumPy, trace, f, [g_l[t] for g_l in g], f[0])
+            slopes = zip(g, trace, strict=True)
+            pairs = [(g_l[t], layer.inputs) for g_l, layer in slopes]
+            columns = NumPy.products_of_rows([(f[:1], f), *pairs])
             of_value[:free] = sum_zero_basis(k)[t, :, None] if free < k else 0
             if free == k:
                 of_value[t] = columns[0]
@@ -478,13 +482,6 @@ def _slope(trace, f, g, residual):
         of_neurons = xp.einsum("tjm,tm->jm", g_l, residual)
         found.append((of_neurons @ layer.inputs.T).ravel())
     return xp.concatenate(found)
-
-
-def _columns(library, trace, f, slopes, root):
-    """Products of slopes in the neurons, (n, m) for each layer, and their inputs."""
-    inputs = [layer.inputs for layer in trace]
-    pairs = zip([s * root[None] for s in slopes], inputs, strict=True)
-    return library.products_of_rows([(root[None], f), *pairs])
 
 
 def _gram_of_targets(model, gram, output):

@@ -66,13 +66,10 @@ class TableChunks(Blocks):
     ----------
     table : Dask DataFrame, Ray Dataset, or Dataset or Table of Arrow
         Its columns must be numbers, except the target of a classifier.
-
     target : str or list of str
         Column, or columns, to predict.
-
     features : list of str, default=None
         Columns to predict from. If None, all others.
-
     sample_weight : str, default=None
         Column of weights. If None, all rows count alike.
 

@@ -19,10 +19,8 @@ class CNN(Network):
     ----------
     image_shape : tuple of int
         (height, width) or (height, width, channels); a row of X is an image in C order.
-
     channels : tuple of int, default=(32, 64)
         Channels of the convolutions; the last one is the number of features.
-
     kernel_size : int, default=5
         Height and width of the kernels, in pixels.
     """
