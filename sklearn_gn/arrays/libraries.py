@@ -97,6 +97,13 @@ class NumPy:
         return array
 
     @staticmethod
+    def with_part(array, part, row, column):
+        """Write a part into a matrix, which NumPy changes in place."""
+        height, width = part.shape
+        array[row : row + height, column : column + width] = part
+        return array
+
+    @staticmethod
     def logsumexp_and_softmax(logits):
         """Log of the sum of the exponentials of each row, and their shares.
 
@@ -162,6 +169,9 @@ class JAX:
         )
         self.rows_from = lax.dynamic_slice_in_dim
         self.with_rows = partial(lax.dynamic_update_slice_in_dim, axis=0)
+        self.with_part = lambda array, part, *corner: lax.dynamic_update_slice(
+            array, part, corner
+        )
         self.softplus, self.sigmoid = jax.nn.softplus, jax.nn.sigmoid
         self.softmax = partial(jax.nn.softmax, axis=-1)
         self.log_softmax = partial(jax.nn.log_softmax, axis=-1)

@@ -204,7 +204,7 @@ class Layers(NamedTuple):
         if kind == "shared":
             gram = _gram_of_targets(self, gram, parameters[0])
         elif kind == "several":
-            gram = _symmetric(gram)
+            gram = _symmetric(self.n_values, *gram)
         if self.n_free < self.n_values:
             gram = self._reduced(self._reduced(gram).T)
             slope = self._reduced(slope)
@@ -335,10 +335,10 @@ def first_network(model, rows, n_effective, rng, hyperplanes=None):
             point = forward(part, layers, x)[0][-1].values
         bias = -_BESIDE - np.sum(direction * point.T, axis=1)
         layers.append(np.concatenate([bias[:, None], direction], axis=1))
-    alpha = np.ones(model.n_groups)
+    alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
     alpha[:2] = 1 / size**2 if size > 0 else 1.0
     theta = model.join(output, layers)
-    return RegularisedLayers(theta, alpha, None, 0 * alpha, -math.inf, model)
+    return RegularisedLayers(theta, alpha, None, gamma, -math.inf, model)
 
 
 # --- activations ---------------------------------------------------------------------
@@ -402,7 +402,8 @@ def block_size(width):
 def forward(model, layers, x):
     """Return what each layer does with rows, and the inputs (1, x, a_L) of the output."""
     xp = namespace(x)
-    x = inputs = xp.concatenate([xp.ones((1, len(x)), x.dtype), x.T])
+    # A copy: the rows of a matrix stand in the order of memory, as products want them.
+    x = inputs = xp.concatenate([xp.ones((1, len(x)), x.dtype), x.T.copy()])
     if len(model.features) < model.sizes[0]:
         inputs = x[np.array([0, *(1 + j for j in model.features)])]
     trace = []
@@ -494,21 +495,24 @@ def _gram_of_targets(model, gram, output):
 
 
 def _upper_blocks(trace, f, g, p, weight, k):
-    """Blocks of the Gauss-Newton matrix of several values, for :func:`_symmetric`."""
+    """Blocks of the Gauss-Newton matrix of several values, for :func:`_symmetric`.
+
+    They are those of the constants, slopes and coefficients of each value (n, k, n),
+    what the probabilities take from them, and rows from the diagonal on: of the output
+    layer without these, then of each neuron.
+    """
     library = library_of(f)
     einsum = library.xp.einsum
     # Lambda times the derivatives in the neurons, with the weights of the rows
     weights = weight[None, None]
     curved = [weights * (g_l if p is None else _centred(p, g_l)) for g_l in g]
-    if p is None:
-        of_output = [library.xp.kron((weight[None] * f) @ f.T, np.eye(k))]
-    else:
+    own, cross = ((weight[None] * f) @ f.T)[:, None], None
+    if p is not None:
+        of_values = [((weight * p[:, t])[None] * f) @ f.T for t in range(k)]
+        own = library.xp.stack(of_values, axis=1)
         scaled = [(library.xp.sqrt(weight)[None] * f, p.T)]
         cross = library.symmetric_product(library.products_of_rows(scaled))
-        own = [((weight * p[:, t])[None] * f) @ f.T for t in range(k)]
-        own = library.xp.stack(own, axis=1)[..., None] * np.eye(k)[None, :, None]
-        of_output = [own.reshape(cross.shape) - cross]
-    rows = []
+    of_output, rows = [], []
     for number, layer in enumerate(trace):
         for j in range(g[number].shape[1]):
             right = library.products_of_rows([(curved[number][:, j], layer.inputs)])
@@ -520,7 +524,7 @@ def _upper_blocks(trace, f, g, p, weight, k):
                 right = library.products_of_rows([(pairs, trace[other].inputs)])
                 row.append(layer.inputs @ right.T)
             rows.append(tuple(row))
-    return tuple(of_output), *rows
+    return own, cross, tuple(of_output), tuple(rows)
 
 
 def _centred(p, g):
@@ -529,10 +533,18 @@ def _centred(p, g):
     return p[:, None, :] * (g - namespace(g).einsum("tm,tjm->jm", p, g)[None])
 
 
-def _symmetric(rows):
-    """The symmetric matrix of rows of blocks that begin at the diagonal."""
-    xp, size = namespace(rows), sum(block.shape[1] for block in rows[0])
-    upper = [xp.concatenate(row, axis=1) for row in rows]
-    whole = [xp.pad(row, ((0, 0), (size - row.shape[1], 0))) for row in upper]
-    upper = xp.triu(xp.concatenate(whole))
-    return upper + xp.triu(upper, 1).T
+def _symmetric(k, own, cross, of_output, rows):
+    """The symmetric matrix with the blocks of :func:`_upper_blocks`."""
+    library, n = library_of(own), len(own)
+    output = (own[..., None] * np.eye(k)[None, :, None]).reshape(n * k, n * k)
+    rows = [(output if cross is None else output - cross, *of_output), *rows]
+    size, start = sum(block.shape[1] for block in rows[0]), 0
+    gram = library.xp.zeros((size, size))
+    for row in rows:
+        column = start
+        for block in row:
+            gram = library.with_part(gram, block, start, column)
+            gram = library.with_part(gram, block.T, column, start)
+            column += block.shape[1]
+        start += len(row[0])
+    return gram
