@@ -34,7 +34,7 @@ from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.linalg.factors import factor, solution
 from sklearn_gn.linalg.krylov import krylov_basis
 from sklearn_gn.linalg.large_gram import LargeGram
-from sklearn_gn.optim.globalisation import nielsen_shift, search_step
+from sklearn_gn.optim.globalisation import Damping, search_step
 from sklearn_gn.optim.solver import Report
 
 ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
@@ -182,22 +182,6 @@ def step(rows, state, options):
         gain_ratio=float(found.gain_ratio),
         inner_iterations=found.n_trials,
     )
-
-
-class Damping(NamedTuple):
-    """A shift that is raised where a step fails; or a fixed one, with shorter steps."""
-
-    shift: float
-    fixed: bool
-    share: float = 1.0  # of the step
-
-    def update(self, gain_ratio, _):
-        """Return the damping after a step of the given gain ratio."""
-        if gain_ratio > 0:
-            return self._replace(shift=float(nielsen_shift(self.shift, gain_ratio)))
-        if self.fixed:
-            return self._replace(share=self.share / 2)
-        return self._replace(shift=4 * self.shift)
 
 
 def accepted_step(model, rows, state, options):

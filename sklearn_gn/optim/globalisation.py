@@ -47,6 +47,37 @@ class Nielsen(NamedTuple):
         )
 
 
+class Damping(NamedTuple):
+    """A shift that is raised where a step fails; or a fixed one, with shorter steps."""
+
+    shift: float
+    fixed: bool
+    share: float = 1.0  # of the step
+
+    def update(self, gain_ratio, _):
+        """Shift, or share, after a step of the given gain ratio."""
+        if gain_ratio > 0:
+            return self._replace(shift=float(nielsen_shift(self.shift, gain_ratio)))
+        if self.fixed:
+            return self._replace(share=self.share / 2)
+        return self._replace(shift=4 * self.shift)
+
+
+class TrustRadius(NamedTuple):
+    """A trust radius; where the shift is fixed, the share of the step."""
+
+    radius: float  # NaN before the first step
+    fixed: bool
+    share: float = 1.0
+
+    def update(self, gain_ratio, step):
+        """Radius and share after a step, which has a length and the radius it took."""
+        if gain_ratio > 0:
+            return self._replace(radius=float(step.radius))
+        radius = min(float(step.radius), float(step.length)) / 2
+        return self._replace(radius=radius, share=self.share / 2 if self.fixed else 1.0)
+
+
 class SearchResult(NamedTuple):
     """The last step that was tried, and what the search has learned."""
 
@@ -69,7 +100,7 @@ def search_step(trial, current, control, *, floor=0.0, max_trials=20):
     of trials before this one to ``(candidate, actual, predicted)``: what the step leads
     to, and the actual and predicted reduction of the objective; an infinite one means
     that there is no step yet. ``control.update(gain_ratio, candidate)`` is the next
-    control: a shift, or a radius. ``current`` is what there is without a step, of the
+    control, a rule of this module. ``current`` is what there is without a step, of the
     structure of a candidate. Returns the :class:`SearchResult`.
     """
     library = library_of(control)

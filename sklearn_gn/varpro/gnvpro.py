@@ -38,7 +38,7 @@ from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.bayes.laplace import degrees_of_freedom, factor_with_floor, safe_norm
 from sklearn_gn.bayes.low_rank import TOL as KRYLOV_TOL
 from sklearn_gn.linalg.factors import LARGEST_DENSE, eigenpairs, upper_factor
-from sklearn_gn.optim.globalisation import search_step
+from sklearn_gn.optim.globalisation import TrustRadius, search_step
 from sklearn_gn.optim.multinomial import all_classes, probabilities
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.optim.trust_region import (
@@ -310,22 +310,6 @@ def value_jacobian(model, theta, output, x):
 # --- the step ------------------------------------------------------------------------
 
 
-class Trust(NamedTuple):
-    """A trust radius, and the share of a step with a fixed shift."""
-
-    radius: float  # NaN before the first step
-    fixed: bool
-    fraction: float = 1.0
-
-    def update(self, gain_ratio, trial):
-        """Return what follows a trial of the given gain ratio."""
-        radius, length = float(trial.radius), float(trial.length)
-        if gain_ratio > 0:
-            return self._replace(radius=radius)
-        fraction = self.fraction / 2 if self.fixed else 1.0
-        return self._replace(radius=min(radius, length) / 2, fraction=fraction)
-
-
 class TrialStep(NamedTuple):
     """A step that was tried."""
 
@@ -349,29 +333,25 @@ def gauss_newton(rows, state, settings, projected):
     # Half of a step as often as it has digits is none.
     eps, most = float(np.finfo(cast).eps), np.finfo(cast).nmant
 
-    def attempt(radius, fraction):
-        return try_step(*given, cast(radius), settings.damping, cast(fraction))
-
     def trial(trust, _):
-        found = attempt(trust.radius, trust.fraction)
-        predicted = float(found.predicted)
-        usable = predicted > floor and float(found.length) > 0
-        actual = state.loss - float(found.loss) if usable else -1.0
-        return found, actual, predicted
+        sizes = cast(trust.radius), settings.damping, cast(trust.share)
+        tried = try_step(*given, *sizes)
+        predicted = float(tried.predicted)
+        usable = predicted > floor and float(tried.length) > 0
+        return tried, state.loss - float(tried.loss) if usable else -1.0, predicted
 
     floor, fixed = eps * abs(state.loss), settings.damping is not None
-    trust = Trust(float(state.radius), fixed)
-    found_step = search_step(trial, None, trust, floor=floor, max_trials=most)
-    best, n_trials = found_step.candidate, found_step.n_trials
-    radius, gain = found_step.control.radius, float(found_step.gain_ratio)
-    stop, fraction = None, 1.0
-    if found_step.accepted:
-        length = float(best.length)
+    trust = TrustRadius(float(state.radius), fixed)
+    search = search_step(trial, None, trust, floor=floor, max_trials=most)
+    best, gain, n_trials = search.candidate, float(search.gain_ratio), search.n_trials
+    trust, stop = search.control, None
+    radius, length = trust.radius, float(best.length)
+    if search.accepted:
         # A step that did better than predicted is doubled while that lowers the loss;
         # with less, doubling never paid in fits of six kinds.
         while not fixed and gain > 1 and n_trials < most:
-            fraction *= 2
-            longer, n_trials = attempt(radius, fraction), n_trials + 1
+            trust = trust._replace(share=2 * trust.share)
+            (longer, *_), n_trials = trial(trust, n_trials), n_trials + 1
             if not float(longer.loss) < float(best.loss):
                 break
             best = longer
@@ -381,7 +361,7 @@ def gauss_newton(rows, state, settings, projected):
             radius = max(radius, 1.5 * float(best.length))
     else:  # no further iteration would find one
         # Where even the first step promised next to nothing, the loss is at rounding.
-        flat = found_step.promised <= eps ** (2 / 3) * abs(state.loss)
+        flat = search.promised <= eps ** (2 / 3) * abs(state.loss)
         stop, gain = ("rounding", 0.0) if flat else ("line_search", math.nan)
         best = TrialStep(state.net, state.loss, 0.0, 0.0, math.nan, radius)
     report = Report(
