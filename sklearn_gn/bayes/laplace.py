@@ -214,8 +214,10 @@ class PredictionIntervalMixin:
             if self._noise_scale is not None:
                 noise = noise * self._noise_scale.at(np.asarray(X, np.float64), y)
             deviation = np.hypot(std, noise)
+            largest = np.finfo(np.float64).max
             width = stdtrit(np.maximum(freedom, 1), (1 + level) / 2) * deviation
-        return extremes.interval(y, width)
+            width = np.minimum(width, largest)
+            return np.maximum(y - width, -largest), np.minimum(y + width, largest)
 
     def _noise(self):
         """Standard deviation of the noise, one or one a target, and its freedom."""
