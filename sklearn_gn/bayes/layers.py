@@ -504,15 +504,16 @@ def _upper_blocks(trace, f, g, p, weight, k):
     library = library_of(f)
     einsum = library.xp.einsum
     # Lambda times the derivatives in the neurons, with the weights of the rows
-    weights = weight[None, None]
-    curved = [weights * (g_l if p is None else _centred(p, g_l)) for g_l in g]
+    weights, curved = weight[None, None], g
     own, cross = ((weight[None] * f) @ f.T)[:, None], None
     if p is not None:
+        means = [einsum("tm,tjm->jm", p.T, g_l)[None] for g_l in g]
+        curved = [p.T[:, None] * (a - mean) for a, mean in zip(g, means, strict=True)]
         of_values = [((weight * p[:, t])[None] * f) @ f.T for t in range(k)]
         own = library.xp.stack(of_values, axis=1)
         scaled = [(library.xp.sqrt(weight)[None] * f, p.T)]
         cross = library.symmetric_product(library.products_of_rows(scaled))
-    of_output, rows = [], []
+    curved, of_output, rows = [weights * a for a in curved], [], []
     for number, layer in enumerate(trace):
         for j in range(g[number].shape[1]):
             right = library.products_of_rows([(curved[number][:, j], layer.inputs)])
@@ -525,12 +526,6 @@ def _upper_blocks(trace, f, g, p, weight, k):
                 row.append(layer.inputs @ right.T)
             rows.append(tuple(row))
     return own, cross, tuple(of_output), tuple(rows)
-
-
-def _centred(p, g):
-    """The product of diag(p) - p p^T and derivatives of shape (k, n, m)."""
-    p = p.T
-    return p[:, None, :] * (g - namespace(g).einsum("tm,tjm->jm", p, g)[None])
 
 
 def _symmetric(k, own, cross, of_output, rows):
