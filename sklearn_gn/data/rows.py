@@ -39,7 +39,6 @@ _MISSING = "Input X contains NaN."
 _INFINITE = "Input X contains infinity or a value too large for dtype('float64')."
 _SHORT = 30  # characters of a text that a message repeats
 _LEXICOGRAPHIC_COLUMNS = 16
-_LOOKED_AT = 1000  # rows, to compare the features
 _ADVICE_ON_CODES = (
     "For classes in one-hot code give the labels, y.argmax(axis=1), or "
     "y.idxmax(axis=1) of a data frame; for several labels of each row use "
@@ -49,7 +48,6 @@ _ADVICE_ON_COLUMNS = (
     "Fit the columns one by one, or use MultiOutputRegressor of sklearn.multioutput."
 )
 MAPPED_BYTES = 2**30  # from which on a memory-mapped array is read in chunks
-_LITTLE = 2**26  # bytes of memory, for which nobody asks
 _NUMBERS_A_ROW, _COPIES = 25, 6  # of a table, at the peak of a fit's preparation
 
 
@@ -125,7 +123,7 @@ def check_fits(needed, advice):
     if not isinstance(needed, Real):
         n, d = (*(getattr(needed, "shape", ()) or (0,)), 1)[:2]
         needed = 8 * n * (_NUMBERS_A_ROW + _COPIES * d)
-    if needed < _LITTLE:
+    if needed < tables.CHUNK_BYTES:  # there is room for a chunk
         return
     available = memory.available_bytes()
     if available is not None and needed > available:
@@ -274,12 +272,12 @@ def validation_split(n_rows, fraction, rng, labels=None):
     )
 
 
-def feature_spread(X):
+def feature_spread(X, n_rows=1000):
     """Return the largest over the smallest standard deviation of the features.
 
-    Constant features do not count; of many rows some are looked at.
+    Constant features do not count; of many rows about ``n_rows`` are looked at.
     """
-    sample = X[:: max(1, X.shape[0] // _LOOKED_AT)]
+    sample = X[:: max(1, X.shape[0] // n_rows)]
     with np.errstate(all="ignore"):
         deviation = sample.std(axis=0)
         rounding = 16 * np.finfo(np.float64).eps * np.abs(sample).max(axis=0, initial=0)

@@ -200,7 +200,7 @@ def test_mapped_files_and_dask_arrays_are_read_in_chunks(
     mapped[:] = X
     in_memory = clone(model).fit(mapped, y)
     monkeypatch.setattr("sklearn_gn.data.rows.MAPPED_BYTES", 0)
-    monkeypatch.setattr("sklearn_gn.data.tables._CHUNK_BYTES", 100 * D * 4)
+    monkeypatch.setattr("sklearn_gn.data.tables.CHUNK_BYTES", 100 * D * 4)
     for found in (blocks, model.fit(mapped, y)):
         np.testing.assert_allclose(found.predict(X), same.predict(X), atol=1e-6)
         assert "n_rows" in found.convergence_log_
@@ -259,7 +259,7 @@ def test_what_is_not_possible_is_named(changes, change, message):
 
 def test_a_fit_that_would_not_fit_into_memory_names_chunks(monkeypatch):
     X, y = data()
-    monkeypatch.setattr("sklearn_gn.data.rows._LITTLE", 0)
+    monkeypatch.setattr("sklearn_gn.data.tables.CHUNK_BYTES", 0)
     monkeypatch.setattr("sklearn_gn.arrays.memory.available_bytes", lambda: X.nbytes)
     with pytest.raises(ValueError, match=r"GiB are available.*fit_chunks"):
         make().fit(X, y)

@@ -206,7 +206,7 @@ def test_a_mapped_file_and_dask_arrays_are_read_in_chunks(tmp_path, monkeypatch)
     mapped[:] = X
     in_memory = classifier().fit(mapped, y, weight)
     monkeypatch.setattr("sklearn_gn.data.rows.MAPPED_BYTES", 0)
-    monkeypatch.setattr("sklearn_gn.data.tables._CHUNK_BYTES", 100 * D * 4)
+    monkeypatch.setattr("sklearn_gn.data.tables.CHUNK_BYTES", 100 * D * 4)
     model = classifier().fit(mapped, y, weight)
     same = classifier().fit_chunks(pieces(np.asarray(mapped), y, weight))
     np.testing.assert_allclose(model.output_coef_, same.output_coef_, rtol=1e-6)
