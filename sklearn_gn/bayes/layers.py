@@ -400,7 +400,7 @@ def block_size(width):
 
 
 def forward(model, layers, x):
-    """Return what each layer does with rows, and the inputs (1, x, a_L) of the output."""
+    """Return what layers do with rows, and the inputs (1, x, a_L) of the output."""
     xp = namespace(x)
     # A copy: the rows of a matrix stand in the order of memory, as products want them.
     x = inputs = xp.concatenate([xp.ones((1, len(x)), x.dtype), x.T.copy()])
