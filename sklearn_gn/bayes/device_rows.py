@@ -54,15 +54,15 @@ class DeviceRows(Rows):
         return found
 
     def sums(self, model, theta):
-        """Return matrix, slope and error at parameters, the matrix on the device."""
+        """Return matrix, which stays on the device, negative gradient and error."""
         whole, places = model.with_all_features(), model.places()
         size = len(whole.groups())
         theta, kept = _spread(theta, places, size), _spread(np.ones(1), places, size)
         with self._computing():
             gram, *others = _sums.compiled(whole, theta, kept, self.copies())
-            slope, diagonal, error = map(np.asarray, others)
+            negative_gradient, diagonal, error = map(np.asarray, others)
         gram = DeviceGram(gram, diagonal[places], places, self.device)
-        return gram, slope[places], float(error)
+        return gram, negative_gradient[places], float(error)
 
     def error(self, model, theta):
         """Return twice the mean loss at some parameters."""
@@ -170,9 +170,9 @@ _of_network = partial(in_either_library, static=("model",), static_argnames="mod
 
 @_of_network
 def _sums(model, theta, kept, rows):
-    gram, slope, error = model.dense_sums(theta, rows)
+    gram, negative_gradient, error = model.dense_sums(theta, rows)
     gram = kept[:, None] * gram * kept[None]
-    return gram, slope, gram.diagonal(), error
+    return gram, negative_gradient, gram.diagonal(), error
 
 
 _error = _of_network(lambda model, theta, rows: model.error(theta, rows))

@@ -53,7 +53,7 @@ class Sums(NamedTuple):
 
     # (P, P)  J^T W Lambda J; Lambda is one for the squared loss
     gram: np.ndarray | LargeGram | DeviceGram
-    slope: np.ndarray  # (P,)  minus the gradient of the mean loss
+    negative_gradient: np.ndarray  # (P,)  of the mean loss
     error: float  # twice the mean loss: the weighted sum of squares, if squared
 
 
@@ -192,7 +192,7 @@ def accepted_step(model, rows, state, options):
     sums = state.sums
     precision = evidence.prior_precision(model.groups(), state.alpha)
     scale = state.beta * options.n_effective
-    rhs = scale * sums.slope - precision * state.theta
+    rhs = scale * sums.negative_gradient - precision * state.theta
     solve = _solver(sums.gram, precision, scale, options.rank, rhs)
     before = _energy(sums.error, state.theta, precision, scale)
 
@@ -353,7 +353,8 @@ def continued(rows, state):
 
 def _report(state, model, n_effective, stop):
     net, precision = state.net, evidence.prior_precision(model.groups(), state.alpha)
-    rhs = state.sums.slope - precision * state.theta / (state.beta * n_effective)
+    shrinkage = precision * state.theta / (state.beta * n_effective)
+    rhs = state.sums.negative_gradient - shrinkage
     extra = {
         "log_evidence": net.log_evidence,
         "n_effective_parameters": float(net.gamma.sum()) + model.n_free,

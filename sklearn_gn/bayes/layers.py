@@ -183,10 +183,10 @@ class Layers(NamedTuple):
             some, _ = rows.every(every)
             gram = self.dense_sums(theta, some).gram
             of_block = partial(self._sums_of, self.split(theta), None)
-            _, slope, loss = sum_over_blocks(of_block, rows, len(theta))
+            _, negative_gradient, loss = sum_over_blocks(of_block, rows, len(theta))
             if self.n_free < self.n_values:
-                slope = self._reduced(slope)
-            return Sums(gram, slope, 2 * loss)
+                negative_gradient = self._reduced(negative_gradient)
+            return Sums(gram, negative_gradient, 2 * loss)
         n_numbers = len(rows.x) * self.n_values
         if self.loss == "squared" and not is_formed(n_numbers, len(theta)):
             return self._large_sums(theta, rows)
@@ -200,15 +200,15 @@ class Layers(NamedTuple):
         if kind == "several" and self.loss == "squared" and len(self.sizes) == 2:
             kind = "shared"
         of_block = partial(self._sums_of, parameters, kind)
-        gram, slope, loss = sum_over_blocks(of_block, rows, len(theta))
+        gram, negative_gradient, loss = sum_over_blocks(of_block, rows, len(theta))
         if kind == "shared":
             gram = _gram_of_targets(self, gram, parameters[0])
         elif kind == "several":
             gram = _symmetric(self.n_values, *gram)
         if self.n_free < self.n_values:
             gram = self._reduced(self._reduced(gram).T)
-            slope = self._reduced(slope)
-        return Sums(gram, slope, 2 * loss)
+            negative_gradient = self._reduced(negative_gradient)
+        return Sums(gram, negative_gradient, 2 * loss)
 
     def n_rows_of_matrix(self, n_rows):
         """Return the least number of rows that the matrix is made of.
@@ -226,19 +226,25 @@ class Layers(NamedTuple):
         return trace, f, u, weight @ losses(self, u, y)
 
     def _sums_of(self, parameters, kind, x, y, weight):
-        """Matrix, slope and loss of some rows; no matrix if its kind is None.
+        """Matrix, negative gradient and loss of some rows; no matrix for no kind.
 
         Its kinds: of "one" value; of "several", the blocks of its upper half; of values
         that "shared" slopes have, that of the slopes.
         """
         trace, f, u, loss = self._passed(parameters, x, y, weight)
         library, g = library_of(u), gradients(self, *parameters, trace)
-        slope = _slope(trace, f, g, (weight[:, None] * residuals(self, u, y)).T)
+        negative_gradient = _negative_gradient(
+            trace, f, g, (weight[:, None] * residuals(self, u, y)).T
+        )
         if kind is None:
-            return None, slope, loss
+            return None, negative_gradient, loss
         if kind == "several":
             p = None if self.loss == "squared" else library.softmax(u)
-            return _upper_blocks(trace, f, g, p, weight, self.n_values), slope, loss
+            return (
+                _upper_blocks(trace, f, g, p, weight, self.n_values),
+                negative_gradient,
+                loss,
+            )
         if self.loss != "squared":
             p = library.sigmoid(u[:, 0])
             weight = weight * p * (1 - p)
@@ -248,21 +254,23 @@ class Layers(NamedTuple):
             slopes = g_l[0] if kind == "one" else layer.slopes
             pairs.append((slopes * root, layer.inputs))
         columns = library.products_of_rows(pairs)
-        return library.symmetric_product(columns), slope, loss
+        return library.symmetric_product(columns), negative_gradient, loss
 
     def _large_sums(self, theta, rows):
         """The sums of a large network, whose matrix is not formed."""
         parameters = self.split(theta)
-        slope, error, blocks = np.zeros(len(theta)), 0.0, []
+        negative_gradient, error, blocks = np.zeros(len(theta)), 0.0, []
         for start in range(0, len(rows.x), 256):  # rows of a block
             x, y, weight = (a[start : start + 256] for a in rows)
             trace, f, u, loss = self._passed(parameters, x, y, weight)
             g = gradients(self, *parameters, trace)
             error += 2 * float(loss)
-            slope += _slope(trace, f, g, (weight[:, None] * (y - u)).T)
+            negative_gradient += _negative_gradient(
+                trace, f, g, (weight[:, None] * (y - u)).T
+            )
             pairs = zip((layer.inputs for layer in trace), g, strict=True)
             blocks.append(RowBlock(f, tuple(LayerRows(*p) for p in pairs), weight))
-        return Sums(LargeGram(blocks, self.n_values), slope, error)
+        return Sums(LargeGram(blocks, self.n_values), negative_gradient, error)
 
     def jacobian(self, theta, x, targets=None):
         """Return the derivatives of the values, or of some, of shape (k, P, m)."""
@@ -476,7 +484,7 @@ def sum_zero_basis(k):
 # --- sums ----------------------------------------------------------------------------
 
 
-def _slope(trace, f, g, residual):
+def _negative_gradient(trace, f, g, residual):
     xp = namespace(f)
     found = [(f @ residual.T).ravel()]
     for layer, g_l in zip(trace, g, strict=True):

@@ -144,7 +144,7 @@ def test_with_fixed_penalties_it_ends_at_a_minimum_over_all_rows(small_sample):
     net = net.found
     groups = net.model.groups()
     slope = np.where(groups < 0, 0, penalties[groups]) * net.theta
-    slope = slope - net.model.sums(net.theta, rows).slope
+    slope = slope - net.model.sums(net.theta, rows).negative_gradient
     # The slope jumps where a hyperplane passes a row, by up to the share of the row.
     assert np.linalg.norm(slope) < 0.1 / N
     assert model.alpha_method_ == "fixed"
