@@ -179,13 +179,13 @@ def _generate(n_samples, shape, random_state, n_jobs, verbose):
     """Inputs and outputs."""
     rng = check_random_state(random_state)
     X = rng.uniform(_LOW, _HIGH, size=(n_samples, 3))
-    solve = partial(_observe, shape=shape)
+    solve = partial(observe, shape=shape)
     return X, solve_in_chunks(
         solve, X, _CHUNK, n_jobs=n_jobs, verbose=verbose, name="make_dcr"
     )
 
 
-def _conductivity(y, shape):
+def conductivity(y, shape):
     """Conductivity at the centres of the cells, an array of that shape."""
     height, size, angle = y
     centres = [
@@ -199,20 +199,20 @@ def _conductivity(y, shape):
     return np.exp(10 * np.exp(-square))
 
 
-def _face_factors(shape):
+def face_factors(shape):
     """Area of the faces over the distance of their cells, in each direction."""
     widths = _LENGTHS / shape
     return widths.prod() / widths**2
 
 
-def _matrix(m):
+def matrix(m):
     """Return the matrix that takes potentials to the currents out of the cells.
 
     Currents are integrated over cells. Cells are numbered as in ``m.ravel()``.
     """
     diagonal = np.zeros(m.shape)
     bands, offsets = [], []
-    for axis, factor in enumerate(_face_factors(m.shape)):
+    for axis, factor in enumerate(face_factors(m.shape)):
         left = (slice(None),) * axis + (slice(None, -1),)
         right = (slice(None),) * axis + (slice(1, None),)
         face = factor * 2 * m[left] * m[right] / (m[left] + m[right])
@@ -228,7 +228,7 @@ def _matrix(m):
     return sparse.dia_array((data, [0, *offsets]), shape=(m.size, m.size))
 
 
-def _preconditioner(m):
+def preconditioner(m):
     """Return the inverse of -s Laplace s with s the root of m.
 
     For smooth m it is close to that of -div(m grad), since with w = s u
@@ -237,7 +237,7 @@ def _preconditioner(m):
     """
     inverse_root = 1 / np.sqrt(m)
     eigenvalues = np.zeros(m.shape)
-    for axis, factor in enumerate(_face_factors(m.shape)):
+    for axis, factor in enumerate(face_factors(m.shape)):
         n = m.shape[axis]
         along = [1, 1, 1]
         along[axis] = n
@@ -253,14 +253,14 @@ def _preconditioner(m):
     return LinearOperator((m.size, m.size), apply, dtype=float)
 
 
-def _solve(m, currents):
+def solve(m, currents):
     """Return the potential of mean zero for currents of sum zero into the cells."""
     potential, info = cg(
-        _matrix(m),
+        matrix(m),
         currents.ravel(),
         rtol=_TOLERANCE,
         maxiter=_MAX_ITER,
-        M=_preconditioner(m),
+        M=preconditioner(m),
     )
     if info:
         raise RuntimeError(
@@ -270,7 +270,7 @@ def _solve(m, currents):
     return (potential - potential.mean()).reshape(m.shape)
 
 
-def _interpolation(points, n, length):
+def interpolation(points, n, length):
     """Return the matrix from values at n centres of cells to values at points.
 
     Linear between centres, constant between the outermost and the boundary.
@@ -285,36 +285,36 @@ def _interpolation(points, n, length):
     return matrix
 
 
-def _source(shape):
+def source(shape):
     """Currents into the cells."""
     currents = np.zeros(shape)
     first, second = (
-        _interpolation(_ELECTRODES[:, k], shape[k], _LENGTHS[k]) for k in (0, 1)
+        interpolation(_ELECTRODES[:, k], shape[k], _LENGTHS[k]) for k in (0, 1)
     )
     currents[:, :, -1] = np.einsum("e,ei,ej->ij", _CURRENTS, first, second)
     return currents
 
 
-def _receivers(shape):
+def receivers(shape):
     """Return for x1 and x2 the matrices of values and of differences at the grid."""
     matrices = []
     for k in (0, 1):
         value, left, right = (
             # The ends of a receiver are 1 / 12 apart.
-            _interpolation(_GRID + shift * (1 / 12), shape[k], _LENGTHS[k])
+            interpolation(_GRID + shift * (1 / 12), shape[k], _LENGTHS[k])
             for shift in (0, -0.5, 0.5)
         )
         matrices.append((value, right - left))
     return matrices
 
 
-def _observe(y, shape):
+def observe(y, shape):
     """Solve for every row of ``y`` and return the 882 differences of each."""
-    currents = _source(shape)
-    (value1, difference1), (value2, difference2) = _receivers(shape)
+    currents = source(shape)
+    (value1, difference1), (value2, difference2) = receivers(shape)
     observed = np.empty((len(y), 2, len(_GRID), len(_GRID)))
     for parameters, out in zip(y, observed, strict=True):
-        surface = _solve(_conductivity(parameters, shape), currents)[:, :, -1]
+        surface = solve(conductivity(parameters, shape), currents)[:, :, -1]
         out[0] = difference1 @ surface @ value2.T
         out[1] = value1 @ surface @ difference2.T
     return observed.reshape(len(y), -1)

@@ -31,14 +31,19 @@ from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.callbacks import EarlyStopping, TimeBudget
 from sklearn_gn.data.chunks import class_numbers
 from sklearn_gn.data.row_checks import checked_rows, target_spread
-from sklearn_gn.data.rows import check_sample_weight, validate_data, weights_of
+from sklearn_gn.data.rows import (
+    check_no_label_is_missing,
+    check_objects,
+    check_sample_weight,
+    validate_data,
+    weights_of,
+)
 from sklearn_gn.findings import Diagnosis, diagnose
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.runtime.onnx import ConvertedToONNX
 from sklearn_gn.solvers import Solver
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
-_MISSING = ("None", "nan", "<NA>", "NaT")  # what stands for a missing label, as text
 _BATCH_ROWS = 4096  # of predictions
 
 
@@ -402,47 +407,6 @@ class NetworkRegressor(PredictionIntervalMixin, MultiOutputMixin, RegressorMixin
         return y, std[:, 0] if self._single_target else std
 
 
-def _check_no_label_is_missing(y):
-    """Raise a ValueError if some of the labels are missing."""
-    y = np.asarray(y, dtype=object).ravel()
-    n_missing = sum(
-        not isinstance(label, str) and str(label) in _MISSING for label in y
-    )
-    if n_missing:
-        rows = "row" if n_missing == 1 else "rows"
-        raise ValueError(
-            f"y has no label in {n_missing} {rows}: leave them out, or give them a "
-            "label of their own."
-        )
-
-
-def _check_objects(y):
-    """Raise a ValueError if labels are objects other than text, such as integers."""
-    kinds = {type(label) for label in y.ravel()}
-    if all(issubclass(kind, str) for kind in kinds):
-        return
-    names = sorted(kind.__name__ for kind in kinds)
-    try:
-        np.unique(y)
-    except TypeError as error:
-        _check_no_label_is_missing(y)
-        raise ValueError(
-            f"y holds labels of the types {names}, which have no common order. Give "
-            "labels of one type, for example as strings."
-        ) from error
-    families = {bool: (bool, np.bool_), int: Integral, float: Real, str: object}
-    plain = next(
-        name
-        for name, family in families.items()
-        if all(issubclass(kind, family) for kind in kinds)
-    )
-    raise ValueError(
-        "Unknown label type: y is an array of dtype object, with labels of type "
-        f"{' and '.join(names)}. Convert them, for example by "
-        f"y.astype({plain.__name__})."
-    )
-
-
 class SoftmaxClassifier(ClassifierMixin):
     """A classifier with ``classes_`` and ``class_weight``.
 
@@ -467,10 +431,10 @@ class SoftmaxClassifier(ClassifierMixin):
             )
         except (TypeError, ValueError) as error:
             if isinstance(error, TypeError) or "NaN" in str(error):
-                _check_no_label_is_missing(y)
+                check_no_label_is_missing(y)
             raise
         if y.dtype == object:
-            _check_objects(y)
+            check_objects(y)
         check_classification_targets(y)
         return X, y
 

@@ -72,12 +72,7 @@ class Diagnosis:
 
 
 def diagnose(model):
-    """Return the :class:`Diagnosis` of a fitted estimator.
-
-    Parameters
-    ----------
-    model : GaussNewtonEstimator
-    """
+    """Return the :class:`Diagnosis` of a fitted estimator."""
     name = type(model).__name__
     if not hasattr(model, "convergence_log_"):
         text = "partial_fit keeps no log. Compare score() on rows that are held out."
@@ -218,7 +213,7 @@ def _points(model):
 
 def _copies(model):
     checks = getattr(model, "_row_checks", None)
-    if checks is None or not checks.has_copies:
+    if checks is None or checks.n_copies == 0:
         return None
     effect = "the model follows their noise"
     if not hasattr(model, "classes_"):
@@ -233,8 +228,9 @@ def _copies(model):
 
 def _outliers(model):
     checks = getattr(model, "_row_checks", None)
-    if checks is None or checks.n_far == 0 or _is_robust(model):
-        return None  # they count as little as they should
+    losses = (getattr(of, "loss", "") for of in (model, getattr(model, "solver", None)))
+    if checks is None or checks.n_far == 0 or "huber" in losses:
+        return None  # or they count as little as they should
     used = model.n_effective_parameters_ / np.size(model.noise_std_)
     cure = "give far rows small sample_weight"
     if getattr(model, "loss", None) == "squared_error":
@@ -274,12 +270,6 @@ def outliers(checks, n_parameters, cure):
         f"noise level and the width of the intervals. {cure}"
     )
     return Finding("outliers", text)
-
-
-def _is_robust(model):
-    return "huber" in (
-        getattr(of, "loss", "") for of in (model, getattr(model, "solver", None))
-    )
 
 
 def _scale(model):
@@ -362,16 +352,35 @@ def _lack_of_fit(model):
 
 
 def _noise(model):
-    if _lack_of_fit(model) is not None:
-        return None  # it would not be all noise
     noise = np.atleast_1d(getattr(model, "noise_std_", np.nan))
     known = np.isfinite(noise).all() and model.converged_ and not _is_constant(model)
-    if not known or (_by_evidence(model) and small_steps(model)):
+    if not known or _lack_of_fit(model) is not None:  # it would not be all noise
         return None
+    spread = getattr(model, "_target_spread", None)
+    # Noise over the deviation of the targets.
+    exact = spread is not None and bool(np.all(noise <= 1e-6 * spread))
+    deviations = f"standard deviations from {noise.min():.3g} to {noise.max():.3g}"
+    if len(noise) == 1:
+        deviations = f"a standard deviation of {noise[0]:.3g}"
+    elif len(noise) == 2:
+        deviations = f"standard deviations of {noise[0]:.3g} and {noise[1]:.3g}"
     if not _by_evidence(model):
-        return _noise_at_given_penalties(model, noise)
+        # A criterion has chosen the number of neurons, or it is given; other networks
+        # of given penalties are fitted to data without noise.
+        if exact or not hasattr(model, "n_neurons"):
+            return None
+        text = f"The data lie about the model with {deviations}. "
+        if hasattr(model, "selection_path_"):
+            text += "By the criterion this is noise: more neurons are not worth it."
+        else:
+            text += "Where the residuals are not random, raise n_neurons."
+        if ends := note_on_ends(*getattr(model, "_rows_at_ends", (1, 1, 1))):
+            text += f" {ends} {_CURE_OF_ENDS}"
+        return Finding("noise", text)
+    if small_steps(model):
+        return None
     used = counted(model.n_effective_parameters_, "parameter")
-    if _is_exact(model, noise):
+    if exact:
         text = (
             f"The data determine {used} and leave no noise: the model passes through "
             "all rows."
@@ -379,43 +388,10 @@ def _noise(model):
         return Finding("none", text)
     text = (
         f"The data determine {used}. What the model does not explain counts as noise, "
-        f"with {_deviations(noise)}. More iterations will not help; more features or "
-        "more rows may."
+        f"with {deviations}. More iterations will not help; more features or more rows "
+        "may."
     )
     return Finding("noise", text)
-
-
-def _noise_at_given_penalties(model, noise):
-    """The same for a number of neurons that a criterion has chosen, or that is given.
-
-    Other networks of given penalties are fitted to data without noise.
-    """
-    if not hasattr(model, "n_neurons") or _is_exact(model, noise):
-        return None
-    text = f"The data lie about the model with {_deviations(noise)}. "
-    if hasattr(model, "selection_path_"):
-        text += "By the criterion this is noise: more neurons are not worth it."
-    else:
-        text += "Where the residuals are not random, raise n_neurons."
-    if ends := note_on_ends(*getattr(model, "_rows_at_ends", (1, 1, 1))):
-        text += f" {ends} {_CURE_OF_ENDS}"
-    return Finding("noise", text)
-
-
-def _deviations(noise):
-    """Standard deviations of the noise as text."""
-    if len(noise) == 1:
-        return f"a standard deviation of {noise[0]:.3g}"
-    if len(noise) == 2:
-        return f"standard deviations of {noise[0]:.3g} and {noise[1]:.3g}"
-    return f"standard deviations from {noise.min():.3g} to {noise.max():.3g}"
-
-
-def _is_exact(model, noise):
-    """Whether the noise is below what one would call noise."""
-    spread = getattr(model, "_target_spread", None)
-    # Noise over the deviation of the targets.
-    return spread is not None and bool(np.all(noise <= 1e-6 * spread))
 
 
 def _is_constant(model):
@@ -425,12 +401,7 @@ def _is_constant(model):
 
 
 def small_steps(model):
-    """Return the finding that steps are kept small by a parameter, or None.
-
-    Parameters
-    ----------
-    model : GaussNewtonEstimator
-    """
+    """Return the finding that steps are kept small by a parameter, or None."""
     if StopReason(model.stop_reason_).converged and not _by_evidence(model):
         return None
     names = model._limits_of_steps()
@@ -453,12 +424,7 @@ def small_steps(model):
 
 
 def compilation(model):
-    """Return the finding that much of the time went into the first iteration, or None.
-
-    Parameters
-    ----------
-    model : GaussNewtonEstimator
-    """
+    """Return the finding that the first iteration took much of the time, or None."""
     times = model.convergence_log_["time"]
     if not getattr(model, "_is_compiled", True) or len(times) == 0:
         return None

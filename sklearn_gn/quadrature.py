@@ -25,7 +25,6 @@ def grid(low: ArrayLike, high: ArrayLike, n: ArrayLike) -> Cells:
     ----------
     low, high : float or array-like of shape (n_features,)
         Corners of the box.
-
     n : int or array-like of shape (n_features,)
         Number of cells along every axis. ``low``, ``high`` and ``n`` are broadcast: one
         number serves all axes.
@@ -202,7 +201,6 @@ class Cells:
         hyperplanes : array-like of shape (n_hyperplanes, 1 + n_features)
             Rows (b, w) of hyperplanes ``w . x + b = 0``, such as ``hyperplanes_`` of
             :class:`~sklearn_gn.ShallowReLURegressor`.
-
         levels : int, default=1
             How often cells are halved. 0 only places the edges where there is one
             feature.

@@ -69,8 +69,8 @@ def weights(n_samples, seed=0):
 
 def test_cdr_matrices_are_those_of_linear_elements():
     n = 7
-    x = _cdr._nodes(n)
-    mass, stiffness, convection = _cdr._matrices(n)
+    x = _cdr.nodes(n)
+    mass, stiffness, convection = _cdr.matrices(n)
     ones, close = np.ones(n * n), functools.partial(np.testing.assert_allclose)
     close(mass.sum(), 1)  # the area
     close(stiffness @ ones, 0, atol=1e-10)
@@ -78,7 +78,7 @@ def test_cdr_matrices_are_those_of_linear_elements():
     # Integrals of products of linear functions, and of their gradients.
     close(x.T @ (mass @ x), [[1 / 3, 1 / 4], [1 / 4, 1 / 3]])
     close(x.T @ (stiffness @ x), np.eye(2), atol=1e-10)
-    close(convection @ x, mass @ _cdr._wind(x), atol=1e-10)
+    close(convection @ x, mass @ _cdr.wind(x), atol=1e-10)
     # Inside, the stiffness matrix is the five-point star.
     row = stiffness.toarray()[n * n // 2].reshape(n, n)
     star = np.zeros((n, n))
@@ -90,29 +90,29 @@ def test_cdr_matrices_are_those_of_linear_elements():
 def test_cdr_observes_linear_functions_exactly():
     points = np.random.RandomState(0).uniform(size=(50, 2))
     points[:3] = [[0, 0], [1, 1], [1, 0]]
-    matrix = _cdr._interpolation(points, 8)
-    np.testing.assert_allclose(matrix @ _cdr._nodes(8), points, atol=1e-10)
+    matrix = _cdr.interpolation(points, 8)
+    np.testing.assert_allclose(matrix @ _cdr.nodes(8), points, atol=1e-10)
     assert matrix.data.min() > -1e-9
-    at_nodes = _cdr._interpolation(_cdr._POINTS, 51)
+    at_nodes = _cdr.interpolation(_cdr._POINTS, 51)
     assert (np.sort(at_nodes.toarray(), axis=1)[:, -1] > 1 - 1e-9).all()
 
 
 def test_cdr_reactions_set_in_and_saturate_where_they_should():
-    r, slope = _cdr._reactions(_cdr._LEVELS)
+    r, slope = _cdr.reactions(_cdr._LEVELS)
     numbers = np.arange(55)
     np.testing.assert_allclose(r[_cdr._I, numbers], 1e-3)
     np.testing.assert_allclose(r[_cdr._J, numbers], 1 - 1e-3)
     assert (_cdr._I[:11] + 1).tolist() == [1] * 10 + [2]
     assert (_cdr._J[:11] + 1).tolist() == [*range(2, 12), 3]
-    above, below = (_cdr._reactions(_cdr._LEVELS + e)[0] for e in (1e-5, -1e-5))
+    above, below = (_cdr.reactions(_cdr._LEVELS + e)[0] for e in (1e-5, -1e-5))
     np.testing.assert_allclose(slope, (above - below) / 2e-5, atol=1e-9)
 
 
 def test_cdr_table_of_reactions():
     y = weights(3)
     u = np.random.RandomState(1).uniform(-100, 500, size=(3, 5000))
-    exact = np.einsum("nuk,nk->nu", _cdr._reactions(u)[0], y)
-    np.testing.assert_allclose(_cdr._tabulate_reactions(y)(u), exact, atol=1e-8)
+    exact = np.einsum("nuk,nk->nu", _cdr.reactions(u)[0], y)
+    np.testing.assert_allclose(_cdr.tabulate_reactions(y)(u), exact, atol=1e-8)
 
 
 def test_cdr_solution_that_is_known_is_approached_at_second_order():
@@ -126,17 +126,17 @@ def test_cdr_solution_that_is_known_is_approached_at_second_order():
         s1, s2 = np.sin(np.pi * x).T
         gradient = -40 * t * np.pi * np.stack([s1 * c2, c1 * s2], axis=1)
         laplacian = -40 * t * 2 * np.pi**2 * c1 * c2
-        reaction = _cdr._reactions(solution(x, t))[0] @ y[0]
+        reaction = _cdr.reactions(solution(x, t))[0] @ y[0]
         return (
             40 * (2 + c1 * c2)
             - 0.5 * laplacian
-            + (_cdr._wind(x) * gradient).sum(axis=1)
-            - _cdr._reaction_strength(x) * reaction
+            + (_cdr.wind(x) * gradient).sum(axis=1)
+            - _cdr.reaction_strength(x) * reaction
         )
 
     exact = np.stack([solution(_cdr._POINTS, t / 100) for t in _cdr._TIMES], axis=1)
     errors = [
-        relative(_cdr._observe(y, n, 50, source), exact.reshape(1, -1))
+        relative(_cdr.observe(y, n, 50, source), exact.reshape(1, -1))
         for n in (11, 21, 41)
     ]
     ratios = np.divide(errors[:-1], errors[1:])
@@ -147,35 +147,33 @@ def test_cdr_solution_that_is_known_is_approached_at_second_order():
 def test_cdr_conserves_what_the_source_adds(monkeypatch):
     # Without wind and reactions the integral of u is that of f over time. It takes the
     # place of the observations.
-    mass = _cdr._matrices(11)[0]
-    monkeypatch.setattr(_cdr, "_wind", np.zeros_like)
-    monkeypatch.setattr(_cdr, "_interpolation", lambda _, n: mass.sum(axis=0)[None])
-    observed = _cdr._observe(np.zeros((1, 55)), 11, 50)
-    added = [
-        mass.sum(axis=0) @ _cdr._source(_cdr._nodes(11), k / 100) for k in range(51)
-    ]
+    mass = _cdr.matrices(11)[0]
+    monkeypatch.setattr(_cdr, "wind", np.zeros_like)
+    monkeypatch.setattr(_cdr, "interpolation", lambda _, n: mass.sum(axis=0)[None])
+    observed = _cdr.observe(np.zeros((1, 55)), 11, 50)
+    added = [mass.sum(axis=0) @ _cdr.source(_cdr.nodes(11), k / 100) for k in range(51)]
     expected = np.cumsum(added)[39:] - added[0]
     np.testing.assert_allclose(observed[0], expected / 100, rtol=1e-8)
 
 
 def test_cdr_agrees_with_newton_on_every_step():
     n, y = 6, weights(1)[0]
-    x, matrices = _cdr._nodes(n), _cdr._matrices(n)
+    x, matrices = _cdr.nodes(n), _cdr.matrices(n)
     mass, stiffness, convection = (matrix.toarray() for matrix in matrices)
 
     def residual(u, old, t):
-        r, slope = _cdr._reactions(u)
-        gain = _cdr._source(x, t) + _cdr._reaction_strength(x) * (r @ y)
+        r, slope = _cdr.reactions(u)
+        gain = _cdr.source(x, t) + _cdr.reaction_strength(x) * (r @ y)
         value = mass @ ((u - old) / 0.01 - gain) + (0.5 * stiffness + convection) @ u
-        scale = _cdr._reaction_strength(x) * (slope @ y)
+        scale = _cdr.reaction_strength(x) * (slope @ y)
         return value, mass / 0.01 - mass * scale + 0.5 * stiffness + convection
 
     u, seen = np.zeros(n * n), []
     for k in range(1, 51):
         u = root(residual, u, args=(u, k / 100), jac=True, tol=1e-12).x
         if k >= 39:
-            seen.append(_cdr._interpolation(_cdr._POINTS, n) @ u)
-    observed = _cdr._observe(y[None], n, 50).reshape(6, 12)
+            seen.append(_cdr.interpolation(_cdr._POINTS, n) @ u)
+    observed = _cdr.observe(y[None], n, 50).reshape(6, 12)
     np.testing.assert_allclose(observed, np.transpose(seen), rtol=1e-7)
 
 
@@ -248,7 +246,7 @@ def test_dcr_matrix_face_by_face():
                 i, j = number[cell], number[other]
                 expected[[i, j], [i, j]] += flow
                 expected[[i, j], [j, i]] -= flow
-    np.testing.assert_allclose(_dcr._matrix(m).toarray(), expected, atol=1e-10)
+    np.testing.assert_allclose(_dcr.matrix(m).toarray(), expected, atol=1e-10)
 
 
 def test_dcr_solution_that_is_known_is_approached_at_second_order():
@@ -264,7 +262,7 @@ def test_dcr_solution_that_is_known_is_approached_at_second_order():
         u = outer * np.cos(np.pi * x2)
         q = m * np.pi**2 * (2.25 * u - outer * np.sin(np.pi * x2) ** 2 / 2)
         q = (q - q.mean()) * 4 / m.size  # by volume
-        errors.append(relative(_dcr._solve(m, q), u - u.mean()))
+        errors.append(relative(_dcr.solve(m, q), u - u.mean()))
     ratios = np.divide(errors[:-1], errors[1:])
     assert (np.abs(ratios - 4) < 0.3).all(), errors
 
@@ -272,9 +270,9 @@ def test_dcr_solution_that_is_known_is_approached_at_second_order():
 @pytest.mark.parametrize("y", [SHALLOW, (0.3, 1.0, 2.0), (0.5, 3.0, 1.0)])
 def test_dcr_agrees_with_a_direct_solver(y):
     shape = (12, 12, 6)
-    m, currents = _dcr._conductivity(y, shape), _dcr._source(shape)
-    u = _dcr._solve(m, currents)
-    matrix = _dcr._matrix(m).tocsc()
+    m, currents = _dcr.conductivity(y, shape), _dcr.source(shape)
+    u = _dcr.solve(m, currents)
+    matrix = _dcr.matrix(m).tocsc()
     direct = np.zeros(m.size)  # the last potential is held at 0
     direct[:-1] = spsolve(matrix[:-1, :-1], currents.ravel()[:-1])
     np.testing.assert_allclose(
@@ -285,19 +283,19 @@ def test_dcr_agrees_with_a_direct_solver(y):
 
 def test_dcr_is_linear_and_reciprocal():
     shape = (8, 8, 4)
-    m = _dcr._conductivity((0.6, 0.5, 1.0), shape)
+    m = _dcr.conductivity((0.6, 0.5, 1.0), shape)
     rng = np.random.RandomState(0)
     a, b = rng.normal(size=(2, *shape))
     a, b = a - a.mean(), b - b.mean()
-    u, v = _dcr._solve(m, a), _dcr._solve(m, b)
-    np.testing.assert_allclose(_dcr._solve(m, 2 * a - b), 2 * u - v, atol=1e-8)
+    u, v = _dcr.solve(m, a), _dcr.solve(m, b)
+    np.testing.assert_allclose(_dcr.solve(m, 2 * a - b), 2 * u - v, atol=1e-8)
     np.testing.assert_allclose((u * b).sum(), (v * a).sum())
-    np.testing.assert_allclose(_dcr._solve(3 * m, a), u / 3, atol=1e-8)
+    np.testing.assert_allclose(_dcr.solve(3 * m, a), u / 3, atol=1e-8)
 
 
 def test_dcr_currents_and_receivers():
     for shape in [(8, 10, 6), (24, 24, 12), (9, 11, 2)]:
-        currents = _dcr._source(shape)
+        currents = _dcr.source(shape)
         assert abs(currents.sum()) < 1e-10
         surface = currents[:, :, -1]
         assert not currents[:, :, :-1].any()
@@ -306,9 +304,7 @@ def test_dcr_currents_and_receivers():
         np.testing.assert_allclose((x1 @ surface).sum(), 0, atol=1e-10)
         np.testing.assert_allclose((surface @ x2).sum(), 10 / 6)
         np.testing.assert_allclose(x1 @ np.abs(surface).sum(axis=1), 2)
-        for x, (value, difference) in zip(
-            (x1, x2), _dcr._receivers(shape), strict=True
-        ):
+        for x, (value, difference) in zip((x1, x2), _dcr.receivers(shape), strict=True):
             np.testing.assert_allclose(value @ x, np.linspace(1 / 6, 11 / 6, 21))
             np.testing.assert_allclose(difference @ x, 1 / 12)
             np.testing.assert_allclose(difference.sum(axis=1), 0, atol=1e-10)
@@ -318,7 +314,7 @@ def test_dcr_symmetries():
     shape = (8, 8, 4)
     y = np.array([[0.7, 0.6, 0.0], [0.7, 0.6, 1.1], [0.7, 0.6, 1.1 + np.pi]])
     along_1, along_2 = (
-        _dcr._observe(y, shape).reshape(3, 2, 21, 21).transpose(1, 0, 2, 3)
+        _dcr.observe(y, shape).reshape(3, 2, 21, 21).transpose(1, 0, 2, 3)
     )
     close = functools.partial(np.testing.assert_allclose, atol=1e-9)
     # Half a turn is no turn. Reflections in the axes, for the first ellipsoid.
@@ -334,11 +330,11 @@ def test_dcr_symmetries():
 
 
 def test_dcr_conductivity():
-    m = _dcr._conductivity((0.5, 0.5, 0.0), (41, 41, 21))
+    m = _dcr.conductivity((0.5, 0.5, 0.0), (41, 41, 21))
     np.testing.assert_allclose(m.max(), np.exp(10))
     assert np.unravel_index(m.argmax(), m.shape) == (20, 20, 10)
     assert m[30, 20, 10] < m[20, 30, 10]  # shorter in x1
-    turned = _dcr._conductivity((0.5, 0.5, np.pi / 2), (41, 41, 21))
+    turned = _dcr.conductivity((0.5, 0.5, np.pi / 2), (41, 41, 21))
     np.testing.assert_allclose(turned, m.transpose(1, 0, 2))
 
 
@@ -346,8 +342,8 @@ def test_dcr_homogeneous_ground_against_refined_meshes():
     potentials = []
     for n in (12, 24, 48, 96):
         shape = (n, n, n // 2)
-        u = _dcr._solve(np.ones(shape), _dcr._source(shape))[:, :, -1]
-        (value1, _), (value2, _) = _dcr._receivers(shape)
+        u = _dcr.solve(np.ones(shape), _dcr.source(shape))[:, :, -1]
+        (value1, _), (value2, _) = _dcr.receivers(shape)
         potentials.append((value1 @ u @ value2.T)[:, 5:-5])  # not at the electrodes
     errors = [relative(u, potentials[-1]) for u in potentials[:-1]]
     assert errors[1] < 0.5 * errors[0]
@@ -425,7 +421,7 @@ def forbid(monkeypatch, module):
     def computed(*args, **kwargs):
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(module, "_observe", computed)
+    monkeypatch.setattr(module, "observe", computed)
 
 
 @both
@@ -542,16 +538,16 @@ def test_toys_are_balanced_and_reproducible(make):
 
 
 def test_peaks_classes_are_level_sets():
-    lowest = minimize(lambda x: _toy._peaks(*x), (0.2, -1.6))
-    highest = minimize(lambda x: -_toy._peaks(*x), (0, 1.6))
+    lowest = minimize(lambda x: _toy.peaks(*x), (0.2, -1.6))
+    highest = minimize(lambda x: -_toy.peaks(*x), (0, 1.6))
     np.testing.assert_allclose(_toy._LOWEST, lowest.fun, rtol=1e-9)
     np.testing.assert_allclose(_toy._HIGHEST, -highest.fun, rtol=1e-9)
     X, y = make_peaks_classification(2000, n_classes=7, random_state=0)
     assert np.abs(X).max() < 3
-    level = (_toy._peaks(*X.T) - lowest.fun) / (-highest.fun - lowest.fun)
+    level = (_toy.peaks(*X.T) - lowest.fun) / (-highest.fun - lowest.fun)
     np.testing.assert_array_equal(y, np.floor(7 * level))
     # Values that are printed everywhere.
-    np.testing.assert_allclose(_toy._peaks(0, 0), 0.98101184312384, rtol=1e-12)
+    np.testing.assert_allclose(_toy.peaks(0, 0), 0.98101184312384, rtol=1e-12)
 
 
 def test_ellipse_and_circle():

@@ -65,7 +65,8 @@ def test_sums_factor_and_curvature_are_those_of_numpy(problem):
     gram, size = found.gram, np.abs(expected.gram).max()
     assert_allclose(gram.numpy(), expected.gram, atol=1e-10 * size)
     assert_allclose(gram.diagonal(), np.diag(expected.gram), rtol=1e-10)
-    assert_allclose(found.slope, expected.slope, atol=1e-10 * abs(found.slope).max())
+    rhs = expected.negative_gradient
+    assert_allclose(found.negative_gradient, rhs, atol=1e-10 * abs(rhs).max())
     assert_allclose(found.error, expected.error, rtol=1e-10)
     error = evidence_gn.error_at(model, theta, on_device)
     assert_allclose(error, expected.error, rtol=1e-10)
@@ -78,7 +79,7 @@ def test_sums_factor_and_curvature_are_those_of_numpy(problem):
     groups, alpha = model.groups(), np.full(model.n_groups, 0.7)
     precision = evidence.prior_precision(groups, alpha)
     steps = [
-        evidence_gn._solver(sums.gram, precision, 50.0, None, None)(0.1, expected.slope)
+        evidence_gn._solver(sums.gram, precision, 50.0, None, None)(0.1, rhs)
         for sums in (found, expected)
     ]
     assert_allclose(*steps, atol=1e-10 * np.abs(steps[1]).max())
@@ -97,7 +98,7 @@ def test_a_matrix_without_a_factor_gives_no_step():
     with forced_jax():
         sums = evidence_gn.sums_at(model, theta, model.rows_on(None, rows))
     solve = evidence_gn._solver(sums.gram, np.full(len(theta), -1e3), 1.0, None, None)
-    assert np.isnan(solve(0.0, sums.slope)).all()
+    assert np.isnan(solve(0.0, sums.negative_gradient)).all()
 
 
 def test_tables_of_similar_length_share_compiled_functions():

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sklearn_gn.arrays.parts import total
+from sklearn_gn.arrays.collectives import total
 
 BLOCK_ROWS = 8192
 LEAST_ROWS = 1024
@@ -116,13 +116,3 @@ def symmetric_of(lower):
         for i in range(count)
     ]
     return jnp.concatenate([jnp.concatenate(row, axis=1) for row in rows])
-
-
-def gram(design, rows):
-    """``design^T design`` over all blocks."""
-
-    def product(block):
-        matrix = design(block)
-        return transposed_product(matrix, matrix)
-
-    return sum_rows(product, rows)

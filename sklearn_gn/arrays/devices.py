@@ -3,8 +3,8 @@ r"""Several devices: rows are divided among them, parameters stand on each.
 A function of rows that sums over them is written once. On one device it is compiled as
 it is. Where the arrays of its arguments are divided among the devices of a mesh,
 :class:`by_rows` compiles it with ``jax.shard_map``: every device calls it with its own
-rows, and what it sums with :func:`~sklearn_gn.arrays.parts.total` is summed over all of
-them. This is the same in one process and in several under ``jax.distributed``.
+rows, and what it sums with :func:`~sklearn_gn.arrays.collectives.total` is summed over
+all of them. This is the same in one process and in several under ``jax.distributed``.
 """
 
 from functools import partial, update_wrapper
@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sklearn_gn.arrays.backend import pad_rows
-from sklearn_gn.arrays.parts import AXIS, INSIDE
+from sklearn_gn.arrays.collectives import AXIS, INSIDE
 
 
 def mesh_of(devices):

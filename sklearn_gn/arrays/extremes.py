@@ -2,7 +2,6 @@
 
 import numpy as np
 
-_LARGEST = np.finfo(np.float64).max
 MOST_ROWS = 1e100  # that weights stand for; more would overflow in products
 
 
@@ -15,7 +14,8 @@ def scaled_back(values, scale, center=0.0):
     """Return ``values * scale + center``, at most the largest float in size."""
     with np.errstate(over="ignore", invalid="ignore"):
         y = values * scale + center
-    return np.clip(y, -_LARGEST, _LARGEST)
+    largest = np.finfo(np.float64).max
+    return np.clip(y, -largest, largest)
 
 
 def numbers(values, network):
@@ -48,11 +48,3 @@ def noise_deviation(precision, ratio=1.0):
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         return unbounded(np.sqrt(ratio) / np.sqrt(np.float64(precision)))[()]
-
-
-def interval(y, width):
-    """Return ``y - width`` and ``y + width``, within the range of floats."""
-    width = np.minimum(width, _LARGEST)
-    with np.errstate(over="ignore"):
-        lower, upper = y - width, y + width
-    return np.maximum(lower, -_LARGEST), np.minimum(upper, _LARGEST)

@@ -104,13 +104,6 @@ class NumPy:
         return array
 
     @staticmethod
-    def plus_diagonals(array, parts):
-        """Add matrices, one for each t, to the entries (., t, ., t) of an array."""
-        for t, part in enumerate(parts):
-            array[:, t, :, t] += part
-        return array
-
-    @staticmethod
     def logsumexp_and_softmax(logits):
         """Log of the sum of the exponentials of each row, and their shares.
 
@@ -148,10 +141,7 @@ class NumPy:
     def products_of_rows(pairs):
         """Products of every row of a and every row of b, for pairs (a, b) of matrices.
 
-        Returns
-        -------
-        array of shape (p, m)
-            Products of the first row of the first a with the rows of b stand first.
+        Those of the first row of the first a with the rows of b stand first, (p, m).
         """
         size = sum(len(a) * len(b) for a, b in pairs)
         found, end = np.empty((size, pairs[0][0].shape[1])), 0
@@ -212,11 +202,6 @@ class JAX:
         """Products of every row of a and every row of b, for pairs (a, b)."""
         parts = [(a[:, None] * b[None]).reshape(-1, b.shape[1]) for a, b in pairs]
         return self.xp.concatenate(parts)
-
-    def plus_diagonals(self, array, parts):
-        """Add matrices, one for each t, to the entries (., t, ., t) of an array."""
-        eye = self.xp.eye(array.shape[1], dtype=array.dtype)
-        return array + self.xp.stack(parts, axis=1)[..., None] * eye[None, :, None]
 
     def symmetric_product(self, a):
         """``a a^T``; half of it is multiplied."""

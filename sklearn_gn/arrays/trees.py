@@ -41,12 +41,9 @@ def dimension(a):
 class Record:
     """Base of classes that are stored like named tuples.
 
-    They are made again by their constructor, from the fields by keyword.
+    They are made again by their constructor, from what their method ``fields`` returns:
+    values by name.
     """
-
-    def fields(self):
-        """Return the values to store, by name."""
-        raise NotImplementedError
 
 
 class StoredWithoutCaches:

@@ -21,7 +21,6 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.libraries import in_either_library
 from sklearn_gn.arrays.trees import Record
-from sklearn_gn.linalg.factors import diagonal_of_solution, factor
 from sklearn_gn.optim.solver import Rows
 
 _LOCK = threading.RLock()
@@ -55,15 +54,15 @@ class DeviceRows(Rows):
         return found
 
     def sums(self, model, theta):
-        """Return matrix, slope and error at parameters, the matrix on the device."""
+        """Return matrix, which stays on the device, negative gradient and error."""
         whole, places = model.with_all_features(), model.places()
         size = len(whole.groups())
         theta, kept = _spread(theta, places, size), _spread(np.ones(1), places, size)
         with self._computing():
             gram, *others = _sums.compiled(whole, theta, kept, self.copies())
-            slope, diagonal, error = map(np.asarray, others)
+            negative_gradient, diagonal, error = map(np.asarray, others)
         gram = DeviceGram(gram, diagonal[places], places, self.device)
-        return gram, slope[places], float(error)
+        return gram, negative_gradient[places], float(error)
 
     def error(self, model, theta):
         """Return twice the mean loss at some parameters."""
@@ -137,7 +136,10 @@ class DeviceGram(Record):
         return self.computed(operator.matmul, vectors)
 
     def computed(self, function, *arguments, diagonal=None):
-        """Return what a compiled function gives; arrays have an entry a parameter."""
+        """Return what a compiled function of the matrix gives.
+
+        Arrays have an entry a parameter.
+        """
         import jax
 
         arguments = [
@@ -151,21 +153,6 @@ class DeviceGram(Record):
             return jax.tree.map(
                 lambda a: np.asarray(a)[self.places] if a.ndim else float(a), found
             )
-
-
-def solution(gram, scale, right, diagonal):
-    """Return ``H^-1 right``, H = scale gram + diag(diagonal); NaN without a factor."""
-    if isinstance(gram, DeviceGram):
-        return gram.computed(solution, scale, right, diagonal=diagonal)
-    return factor(scale * gram, diagonal, overwrite=True).solve(right)
-
-
-def determined(gram, scale, diagonal):
-    """Return the diagonal of ``H^-1 scale gram``, and log det H, for the same H."""
-    if isinstance(gram, DeviceGram):
-        return gram.computed(determined, scale, diagonal=diagonal)
-    share, log_det = diagonal_of_solution(scale * gram, gram, diagonal)
-    return scale * share, log_det
 
 
 def _spread(values, places, size, others=0.0):
@@ -183,9 +170,9 @@ _of_network = partial(in_either_library, static=("model",), static_argnames="mod
 
 @_of_network
 def _sums(model, theta, kept, rows):
-    gram, slope, error = model.dense_sums(theta, rows)
+    gram, negative_gradient, error = model.dense_sums(theta, rows)
     gram = kept[:, None] * gram * kept[None]
-    return gram, slope, gram.diagonal(), error
+    return gram, negative_gradient, gram.diagonal(), error
 
 
 _error = _of_network(lambda model, theta, rows: model.error(theta, rows))

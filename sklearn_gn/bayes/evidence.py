@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_gn.bayes.device_rows import determined
-from sklearn_gn.linalg.factors import factor, orthogonal_factors
+from sklearn_gn.linalg.factors import determined, factor, orthogonal_factors
 
 SMALLEST, LARGEST = 1e-8, 1e8  # precisions, for parameters and targets of unit size
 SWITCHED_OFF = 0.01  # share of a group, or of a model, below which it is nothing
@@ -87,7 +86,11 @@ def primal_curvature(gram, groups, alpha, beta, floor=0.0):
     """
     precision = prior_precision(groups, alpha)
     # The form N_g - alpha_g tr(H^-1)_g would cancel where a group is switched off.
-    share, log_det = determined(gram, beta, precision + beta * floor)
+    diagonal = precision + beta * floor
+    if isinstance(gram, np.ndarray):
+        share, log_det = determined(gram, beta, diagonal)
+    else:  # on a device
+        share, log_det = gram.computed(determined, beta, diagonal=diagonal)
     log_det = log_det - np.log(np.where(precision > 0, precision, 1)).sum()
     free = np.count_nonzero(groups < 0)
     return Curvature(group_sums(share, groups, len(alpha)), free, log_det)
@@ -116,16 +119,12 @@ def log_evidence(curvature, energy, n_effective, beta):
     return of_noise - energy - curvature.log_det / 2
 
 
-def updated_alpha(curvature, squares):
-    """Precisions of the groups, within bounds, from the sums of squares of each."""
-    return (curvature.gamma / np.maximum(squares, _TINY)).clip(SMALLEST, LARGEST)
-
-
-def updated_beta(curvature, square_error, n_effective, floor):
-    """Precision of the noise, from the weighted sum of squares of the residuals."""
+def updated(curvature, squares, square_error, n_effective, floor):
+    """Precisions of groups and noise, from sums of squares of each and of residuals."""
+    alpha = (curvature.gamma / np.maximum(squares, _TINY)).clip(SMALLEST, LARGEST)
     freedom = n_effective - float(curvature.gamma.sum()) - curvature.n_free
     # With as many parameters as rows the noise is not determined; one row remains.
-    return 1 / max(square_error / max(freedom, 1.0), floor)
+    return alpha, 1 / max(square_error / max(freedom, 1.0), floor)
 
 
 def parameters_of_penalties(gamma, groups):

@@ -29,12 +29,12 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.bayes import evidence, low_rank
-from sklearn_gn.bayes.device_rows import DeviceGram, DeviceRows, solution
+from sklearn_gn.bayes.device_rows import DeviceGram, DeviceRows
 from sklearn_gn.data.rows_source import RowSource
-from sklearn_gn.linalg.factors import factor
+from sklearn_gn.linalg.factors import factor, solution
 from sklearn_gn.linalg.krylov import krylov_basis
 from sklearn_gn.linalg.large_gram import LargeGram
-from sklearn_gn.optim.globalisation import nielsen_shift
+from sklearn_gn.optim.globalisation import Damping, search_step
 from sklearn_gn.optim.solver import Report
 
 ROUNDING = 1e-13  # shift of a matrix at rounding level, relative to its trace
@@ -53,7 +53,7 @@ class Sums(NamedTuple):
 
     # (P, P)  J^T W Lambda J; Lambda is one for the squared loss
     gram: np.ndarray | LargeGram | DeviceGram
-    slope: np.ndarray  # (P,)  minus the gradient of the mean loss
+    negative_gradient: np.ndarray  # (P,)  of the mean loss
     error: float  # twice the mean loss: the weighted sum of squares, if squared
 
 
@@ -147,7 +147,7 @@ def init_at(rows, net, options):
         alpha = options.alpha * beta * options.n_effective
     state = EvidenceState(None, sums.error / 2, theta, alpha, beta, sums, shift=1.0)
     n_effective = options.n_effective
-    found, value, loss = at_penalties(model, state, sums, n_effective, rough=True)
+    found, value, loss = at_penalties(model, state, sums, n_effective, 0.05)
     net = RegularisedLayers(theta, alpha, beta, found.gamma, value, model)
     state = state._replace(net=net)
     if options.alpha is not None:
@@ -161,78 +161,58 @@ def step(rows, state, options):
     # 1. a step with the Gauss-Newton matrix at the present penalties
     found = accepted_step(model, rows, state, options)
     chooses = options.alpha is None and state.beta * NEARLY_EXACT < 1
-    if found.theta is None and found.predicted < RISE and chooses:
+    if not found.accepted and found.promised < RISE and chooses:
         # The minimum at these penalties; at others it may lie elsewhere.
         return updated(model, state, options)
-    if found.theta is None:
-        stop = "tol" if found.predicted < RISE else "line_search"
+    if not found.accepted:
+        stop = "tol" if found.promised < RISE else "line_search"
         if options.alpha is not None and options.damping is None:
             stop = "tol"  # the loss falls in no direction, however short the step
         stop = "rounding" if state.beta * NEARLY_EXACT >= 1 else stop
         return state, _report(state, model, options.n_effective, stop)
     # 2. the Gauss-Newton matrix at the new point
-    sums = sums_at(model, found.theta, rows)
-    after = state._replace(theta=found.theta, sums=sums, shift=found.next_shift)
+    theta, length = found.candidate
+    sums = sums_at(model, theta, rows)
+    after = state._replace(theta=theta, sums=sums, shift=found.control.shift)
     # 3. the penalties that the evidence chooses there
     after, report = updated(model, after, options)
     return after, report._replace(
-        step_size=found.length,
-        damping=found.shift / (state.beta * options.n_effective),
-        gain_ratio=found.gain_ratio,
+        step_size=length,
+        damping=found.tried.shift / (state.beta * options.n_effective),
+        gain_ratio=float(found.gain_ratio),
         inner_iterations=found.n_trials,
     )
 
 
-class Step(NamedTuple):
-    """A step that lowers the energy; without ``theta`` there is none."""
-
-    theta: np.ndarray | None
-    predicted: float  # reduction of the energy by the model
-    shift: float = math.nan  # damping of the step
-    next_shift: float = math.nan
-    length: float = 0.0
-    gain_ratio: float = math.nan
-    n_trials: int = 0
-
-
 def accepted_step(model, rows, state, options):
-    """Return the first :class:`Step` that lowers the energy.
+    """Search for a step that lowers the energy, until rounding errors are predicted.
 
-    After a step that does not, the damping is raised to four times of it; a fixed one
-    stays, and the step is halved. That ends where the model predicts rounding errors.
+    The candidate of the result is a pair of parameters and the length of the step.
     """
     sums = state.sums
     precision = evidence.prior_precision(model.groups(), state.alpha)
     scale = state.beta * options.n_effective
-    rhs = scale * sums.slope - precision * state.theta
+    rhs = scale * sums.negative_gradient - precision * state.theta
     solve = _solver(sums.gram, precision, scale, options.rank, rhs)
     before = _energy(sums.error, state.theta, precision, scale)
-    fixed = options.damping is not None
+
+    def trial(damping, _):
+        move = damping.share * solve(damping.shift, rhs)
+        if not np.isfinite(move).all():  # with a fixed shift it stays so
+            ended = damping.fixed or not math.isfinite(damping.shift)
+            return None, -1.0, 0.0 if ended else math.inf
+        hessian_move = scale * (sums.gram @ move) + precision * move
+        predicted = float(move @ rhs - move @ hessian_move / 2)
+        theta = state.theta + move
+        after = _energy(error_at(model, theta, rows), theta, precision, scale)
+        return (theta, math.sqrt(move @ move)), before - after, predicted
+
     # Less would be lost in the floor of the matrix.
     shift = max(state.shift, ROUNDING * scale * sums.gram.trace(), _TINY)
-    shift = scale * options.damping if fixed else shift
-    share, n_trials, first_predicted = 1.0, 0, math.inf
-    while math.isfinite(shift):
-        n_trials += 1
-        move = share * solve(shift, rhs)
-        if np.isfinite(move).all():
-            hessian_move = scale * (sums.gram @ move) + precision * move
-            predicted = float(move @ rhs - move @ hessian_move / 2)
-            if first_predicted == math.inf:
-                first_predicted = predicted
-            theta = state.theta + move
-            error = error_at(model, theta, rows)
-            actual = before - _energy(error, theta, precision, scale)
-            if actual > 0:
-                gain, length = actual / predicted, math.sqrt(move @ move)
-                later = float(nielsen_shift(shift, gain))
-                return Step(theta, predicted, shift, later, length, gain, n_trials)
-            if not predicted > np.finfo(np.float64).eps * before:
-                break
-        elif fixed:  # the matrix is singular, and stays so
-            break
-        share, shift = (share / 2, shift) if fixed else (share, 4 * shift)
-    return Step(None, first_predicted)
+    fixed = options.damping is not None
+    damping = Damping(scale * options.damping if fixed else shift, fixed)
+    floor = np.finfo(np.float64).eps * before
+    return search_step(trial, None, damping, floor=floor, max_trials=math.inf)
 
 
 def _solver(gram, precision, scale, rank, rhs):
@@ -258,19 +238,23 @@ def _solver(gram, precision, scale, rank, rhs):
         return low_rank.solver(gram, precision, scale, floor)
 
     diagonal = precision + floor
+    if isinstance(gram, DeviceGram):
+        return lambda shift, right: gram.computed(
+            solution, scale, right, diagonal=diagonal + shift
+        )
     return lambda shift, right: solution(gram, scale, right, diagonal + shift)
 
 
-def at_penalties(model, net, sums, n_effective, rough=False):
+def at_penalties(model, net, sums, n_effective, error=0.005):
     """Return curvature, log evidence and loss of parameters at their penalties.
 
-    The curvature of a :class:`LargeGram` is an estimate, which may be ``rough``.
+    The curvature of a :class:`LargeGram` is an estimate with a relative ``error``.
     ``net`` is a network, or a state; the log has those before the last penalties.
     """
     given = sums.gram, model.groups(), net.alpha
     floor = ROUNDING * sums.gram.trace()
     if isinstance(sums.gram, LargeGram):
-        found = low_rank.curvature(*given, net.beta, n_effective, floor, rough)
+        found = low_rank.curvature(*given, net.beta, n_effective, floor, error)
     else:
         found = evidence.primal_curvature(*given, net.beta * n_effective, floor)
     loss = _objective(model, net, sums, n_effective)
@@ -284,17 +268,16 @@ def at_penalties(model, net, sums, n_effective, rough=False):
 def updated(model, state, options):
     """Return state and report with the penalties that the evidence chooses here."""
     n_effective, groups = options.n_effective, model.groups()
-    found, value, _ = at_penalties(model, state, state.sums, n_effective, rough=True)
+    found, value, _ = at_penalties(model, state, state.sums, n_effective, 0.05)
     if not math.isfinite(value):
         stop = "rounding" if state.beta * NEARLY_EXACT >= 1 else "non_finite"
         return state, _report(state, model, n_effective, stop)
     criterion = -value / n_effective
     state = state._replace(criterion=criterion, iteration=state.iteration + 1)
-    beta, stop = 1.0, None
-    if model.loss == "squared":
-        square_error = n_effective * state.sums.error
-        n_numbers = n_effective * model.n_values
-        beta = float(evidence.updated_beta(found, square_error, n_numbers, EXACT))
+    squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
+    errors = n_effective * state.sums.error, n_effective * model.n_values
+    chosen, beta = evidence.updated(found, squares, *errors, EXACT)
+    beta, stop = float(beta) if model.loss == "squared" else 1.0, None
     if options.alpha is not None:  # they stay; a new noise level goes with them
         alpha = options.alpha * beta * n_effective
         state = state._replace(alpha=alpha, beta=beta)
@@ -302,9 +285,7 @@ def updated(model, state, options):
         stop = "tol" if state.loss - loss <= options.tol * loss else None
         state = state._replace(criterion=loss)
     elif state.iteration >= FIRST_UPDATE:
-        squares = evidence.group_sums(state.theta**2, groups, len(state.alpha))
-        alpha = evidence.updated_alpha(found, squares)
-        state = state._replace(alpha=alpha, beta=beta)
+        state = state._replace(alpha=chosen, beta=beta)
         state, stop = _check_rise(state, value, options)
     stop = "rounding" if 1 / beta <= EXACT else stop
     given = state.theta, state.alpha, beta, found.gamma, value, model
@@ -372,7 +353,8 @@ def continued(rows, state):
 
 def _report(state, model, n_effective, stop):
     net, precision = state.net, evidence.prior_precision(model.groups(), state.alpha)
-    rhs = state.sums.slope - precision * state.theta / (state.beta * n_effective)
+    shrinkage = precision * state.theta / (state.beta * n_effective)
+    rhs = state.sums.negative_gradient - shrinkage
     extra = {
         "log_evidence": net.log_evidence,
         "n_effective_parameters": float(net.gamma.sum()) + model.n_free,

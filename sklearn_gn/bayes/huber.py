@@ -14,11 +14,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+
+from sklearn_gn.data.row_checks import NORMAL_MEDIAN
 
 BOUND = 1.345  # robust standard deviations; 95 % efficient for normal noise
 LEAST_SCALE = 1e-12  # targets have deviation one: less is rounding errors
-_NORMAL_MEDIAN = ndtri(0.75)  # of an absolute standard normal variable
 _MOST_ROUNDS = 8
 _CHANGE = 0.02  # of the targets, in robust standard deviations, at which rounds end
 START_BOUND = 3.0  # robust standard deviations from it: kinks are to be seen
@@ -27,7 +27,7 @@ START_BOUND = 3.0  # robust standard deviations from it: kinks are to be seen
 def scale_of(residual, weight):
     """Return the scale: the median absolute residual, 1 for standard normal ones."""
     median = weighted_median(np.abs(residual), weight)
-    return max(median / _NORMAL_MEDIAN, LEAST_SCALE)
+    return max(median / NORMAL_MEDIAN, LEAST_SCALE)
 
 
 def weighted_median(values, weight):
@@ -38,11 +38,6 @@ def weighted_median(values, weight):
     low, high = np.searchsorted(share, half), np.searchsorted(share, half, side="right")
     high = min(high, len(values) - 1)
     return values[order[low]] / 2 + values[order[high]] / 2
-
-
-def clip(residual, scale):
-    """Return residuals times their weights."""
-    return np.clip(residual, -BOUND * scale, BOUND * scale)
 
 
 def scales_of(fitted, rows):
@@ -80,26 +75,20 @@ def first_targets(rows):
 
 
 class RobustState(NamedTuple):
-    """State of a fit: the state of least squares, and the targets of this round."""
+    """State of a fit: that of the least squares, and the targets of this round."""
 
-    inner: Any
+    net: Any
+    loss: float
+    criterion: float  # later rounds are better than earlier ones
+    inner: Any  # the state of the least squares
     y: np.ndarray  # (m, k)
-    number: int = 0  # of the round
+    number: int  # of the round
 
-    @property
-    def net(self):
-        """The network of the least squares."""
-        return self.inner.net
-
-    @property
-    def loss(self):
-        """Their loss."""
-        return self.inner.loss
-
-    @property
-    def criterion(self):
-        """The criterion of least squares; later rounds are better than earlier ones."""
-        return self.inner.criterion - 1e6 * self.number
+    @classmethod
+    def of(cls, inner, y, number):
+        """Return the state of a round."""
+        criterion = inner.criterion - 1e6 * number
+        return cls(inner.net, inner.loss, criterion, inner, y, number)
 
 
 def robust(algorithm, values, continued):
@@ -107,12 +96,12 @@ def robust(algorithm, values, continued):
 
     def init(rows, nets, options):
         y = first_targets(rows)
-        return RobustState(algorithm.init(rows._replace(y=y), nets, options), y)
+        return RobustState.of(algorithm.init(rows._replace(y=y), nets, options), y, 0)
 
     def step(rows, state, options):
         clipped = rows._replace(y=state.y)
         inner, report = algorithm.step(clipped, state.inner, options)
-        state = state._replace(inner=inner)
+        state = RobustState.of(inner, state.y, state.number)
         ended = report.stop in ("tol", "rounding", "line_search")
         if not ended or state.number >= _MOST_ROUNDS:
             return state, report
@@ -122,6 +111,6 @@ def robust(algorithm, values, continued):
         if np.all(change <= _CHANGE**2 * rows.weight.sum()):
             return state, report
         inner = continued(rows._replace(y=y), inner)
-        return RobustState(inner, y, state.number + 1), report._replace(stop=None)
+        return RobustState.of(inner, y, state.number + 1), report._replace(stop=None)
 
     return replace(algorithm, init=init, step=step)

@@ -210,21 +210,18 @@ class PredictionIntervalMixin:
             raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
         y, std = self.predict(X, return_std=True)
         with np.errstate(over="ignore"):
-            noise = self._noise_std()
+            noise, freedom = self._noise()
             if self._noise_scale is not None:
                 noise = noise * self._noise_scale.at(np.asarray(X, np.float64), y)
             deviation = np.hypot(std, noise)
-            freedom = np.maximum(self._noise_freedom(), 1)
-            width = stdtrit(freedom, (1 + level) / 2) * deviation
-        return extremes.interval(y, width)
+            largest = np.finfo(np.float64).max
+            width = stdtrit(np.maximum(freedom, 1), (1 + level) / 2) * deviation
+            width = np.minimum(width, largest)
+            return np.maximum(y - width, -largest), np.minimum(y + width, largest)
 
-    def _noise_std(self):
-        """Standard deviation of the noise: one, or one a target."""
-        return self.noise_std_
-
-    def _noise_freedom(self):
-        """Degrees of freedom that this estimate has."""
-        return self._degrees_of_freedom
+    def _noise(self):
+        """Standard deviation of the noise, one or one a target, and its freedom."""
+        return self.noise_std_, self._degrees_of_freedom
 
 
 def safe_norm(values, axis):

@@ -166,8 +166,8 @@ class Layers(NamedTuple):
     def values(self, theta, x):
         """Return the values, of shape (m, k)."""
         output, layers = self.split(theta)
-        x = with_one(x)
-        return (output.T @ linear_inputs(self, x, forward(self, layers, x))).T
+        _, f = forward(self, layers, x)
+        return (output.T @ f).T
 
     def error(self, theta, rows):
         """Return twice the mean loss."""
@@ -182,12 +182,11 @@ class Layers(NamedTuple):
         if every > 1:
             some, _ = rows.every(every)
             gram = self.dense_sums(theta, some).gram
-            slope, loss = sum_over_blocks(
-                partial(self._slope_of, self.split(theta)), rows, len(theta)
-            )
+            of_block = partial(self._sums_of, self.split(theta), None)
+            _, negative_gradient, loss = sum_over_blocks(of_block, rows, len(theta))
             if self.n_free < self.n_values:
-                slope = self._reduced(slope)
-            return Sums(gram, slope, 2 * loss)
+                negative_gradient = self._reduced(negative_gradient)
+            return Sums(gram, negative_gradient, 2 * loss)
         n_numbers = len(rows.x) * self.n_values
         if self.loss == "squared" and not is_formed(n_numbers, len(theta)):
             return self._large_sums(theta, rows)
@@ -196,18 +195,20 @@ class Layers(NamedTuple):
     def dense_sums(self, theta, rows):
         """Return the same with the matrix, however large it is."""
         parameters = self.split(theta)
+        kind = "one" if self.n_values == 1 else "several"
         # A hidden layer alone gives all targets the same slopes, but for factors.
-        shared = self.loss == "squared" and self.n_values > 1 and len(self.sizes) == 2
-        of_block = partial(self._sums_of, parameters, shared)
-        parts, slope, loss = sum_over_blocks(of_block, rows, len(theta))
-        if shared:
-            gram = _gram_of_targets(self, parts, parameters[0])
-        else:
-            gram = _symmetric(parts) if self.n_values > 1 else parts
+        if kind == "several" and self.loss == "squared" and len(self.sizes) == 2:
+            kind = "shared"
+        of_block = partial(self._sums_of, parameters, kind)
+        gram, negative_gradient, loss = sum_over_blocks(of_block, rows, len(theta))
+        if kind == "shared":
+            gram = _gram_of_targets(self, gram, parameters[0])
+        elif kind == "several":
+            gram = _symmetric(self.n_values, *gram)
         if self.n_free < self.n_values:
             gram = self._reduced(self._reduced(gram).T)
-            slope = self._reduced(slope)
-        return Sums(gram, slope, 2 * loss)
+            negative_gradient = self._reduced(negative_gradient)
+        return Sums(gram, negative_gradient, 2 * loss)
 
     def n_rows_of_matrix(self, n_rows):
         """Return the least number of rows that the matrix is made of.
@@ -217,65 +218,73 @@ class Layers(NamedTuple):
         of_parameters = _ROWS_OF_A_PARAMETER * len(self.groups()) // self.n_values
         return min(n_rows, max(SOME_ROWS, of_parameters))
 
-    def _slope_of(self, parameters, x, y, weight):
-        """Slope and loss of some rows."""
-        trace, f, u, loss = self._passed(parameters, x, y, weight)
-        g = gradients(self, *parameters, trace)
-        return _slope(trace, f, g, (weight[:, None] * residuals(self, u, y)).T), loss
-
     def _passed(self, parameters, x, y, weight):
         """Layers at some rows, inputs of the output layer, values, and the loss."""
         output, layers = parameters
-        x = with_one(x)
-        trace = forward(self, layers, x)
-        f = linear_inputs(self, x, trace)
+        trace, f = forward(self, layers, x)
         u = (output.T @ f).T
         return trace, f, u, weight @ losses(self, u, y)
 
-    def _sums_of(self, parameters, shared, x, y, weight):
-        """Parts of the matrix, the slope and the loss of some rows."""
+    def _sums_of(self, parameters, kind, x, y, weight):
+        """Matrix, negative gradient and loss of some rows; no matrix for no kind.
+
+        Its kinds: of "one" value; of "several", the blocks of its upper half; of values
+        that "shared" slopes have, that of the slopes.
+        """
         trace, f, u, loss = self._passed(parameters, x, y, weight)
         library, g = library_of(u), gradients(self, *parameters, trace)
-        slope = _slope(trace, f, g, (weight[:, None] * residuals(self, u, y)).T)
-        columns = partial(_columns, library, trace, f)
-        if shared:
-            slopes = [layer.slopes for layer in trace]
-            products = columns(slopes, library.xp.sqrt(weight))
-            return library.symmetric_product(products), slope, loss
-        if self.n_values > 1:
+        negative_gradient = _negative_gradient(
+            trace, f, g, (weight[:, None] * residuals(self, u, y)).T
+        )
+        if kind is None:
+            return None, negative_gradient, loss
+        if kind == "several":
             p = None if self.loss == "squared" else library.softmax(u)
-            return _upper_blocks(trace, f, g, p, weight, self.n_values), slope, loss
+            return (
+                _upper_blocks(trace, f, g, p, weight, self.n_values),
+                negative_gradient,
+                loss,
+            )
         if self.loss != "squared":
-            weight = weight * curvatures(self, u)[:, 0, 0]
-        jacobian = columns([g_l[0] for g_l in g], library.xp.sqrt(weight))
-        return library.symmetric_product(jacobian), slope, loss
+            p = library.sigmoid(u[:, 0])
+            weight = weight * p * (1 - p)
+        root = library.xp.sqrt(weight)[None]
+        pairs = [(root, f)]
+        for layer, g_l in zip(trace, g, strict=True):
+            slopes = g_l[0] if kind == "one" else layer.slopes
+            pairs.append((slopes * root, layer.inputs))
+        columns = library.products_of_rows(pairs)
+        return library.symmetric_product(columns), negative_gradient, loss
 
     def _large_sums(self, theta, rows):
         """The sums of a large network, whose matrix is not formed."""
         parameters = self.split(theta)
-        slope, error, blocks = np.zeros(len(theta)), 0.0, []
+        negative_gradient, error, blocks = np.zeros(len(theta)), 0.0, []
         for start in range(0, len(rows.x), 256):  # rows of a block
             x, y, weight = (a[start : start + 256] for a in rows)
             trace, f, u, loss = self._passed(parameters, x, y, weight)
             g = gradients(self, *parameters, trace)
             error += 2 * float(loss)
-            slope += _slope(trace, f, g, (weight[:, None] * (y - u)).T)
+            negative_gradient += _negative_gradient(
+                trace, f, g, (weight[:, None] * (y - u)).T
+            )
             pairs = zip((layer.inputs for layer in trace), g, strict=True)
             blocks.append(RowBlock(f, tuple(LayerRows(*p) for p in pairs), weight))
-        return Sums(LargeGram(blocks, self.n_values), slope, error)
+        return Sums(LargeGram(blocks, self.n_values), negative_gradient, error)
 
     def jacobian(self, theta, x, targets=None):
         """Return the derivatives of the values, or of some, of shape (k, P, m)."""
         output, layers = self.split(theta)
-        x, k, free = with_one(x), self.n_values, self.n_free
-        trace = forward(self, layers, x)
-        f = linear_inputs(self, x, trace)
+        k, free = self.n_values, self.n_free
+        trace, f = forward(self, layers, x)
         g = gradients(self, output, layers, trace)
         targets = range(k) if targets is None else targets
-        found, end = np.zeros((len(targets), len(theta), x.shape[1])), len(f)
+        found, end = np.zeros((len(targets), len(theta), len(x))), len(f)
         n_output = free + (end - 1) * k
         for of_value, t in zip(found, targets, strict=True):
-            columns = _columns(NumPy, trace, f, [g_l[t] for g_l in g], x[0])
+            slopes = zip(g, trace, strict=True)
+            pairs = [(g_l[t], layer.inputs) for g_l, layer in slopes]
+            columns = NumPy.products_of_rows([(f[:1], f), *pairs])
             of_value[:free] = sum_zero_basis(k)[t, :, None] if free < k else 0
             if free == k:
                 of_value[t] = columns[0]
@@ -331,7 +340,7 @@ def first_network(model, rows, n_effective, rng, hyperplanes=None):
         point = x.T[list(model.features)]
         if layers:
             part = model._replace(activations=model.activations[:number])
-            point = forward(part, layers, with_one(x))[-1].values
+            point = forward(part, layers, x)[0][-1].values
         bias = -_BESIDE - np.sum(direction * point.T, axis=1)
         layers.append(np.concatenate([bias[:, None], direction], axis=1))
     alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
@@ -398,15 +407,11 @@ def block_size(width):
     return max(64, min(BLOCK_ROWS, _BLOCK_FLOATS // max(width, 1)))
 
 
-def with_one(x):
-    """Return the transposed features below a row of ones."""
-    library = library_of(x)
-    return library.with_rows(library.xp.ones((1 + x.shape[1], len(x))), x.T, 1)
-
-
 def forward(model, layers, x):
-    """Return what each layer does with the rows, given as (1, x)."""
-    inputs, xp = x, namespace(x)
+    """Return what layers do with rows, and the inputs (1, x, a_L) of the output."""
+    xp = namespace(x)
+    # A copy: the rows of a matrix stand in the order of memory, as products want them.
+    x = inputs = xp.concatenate([xp.ones((1, len(x)), x.dtype), x.T.copy()])
     if len(model.features) < model.sizes[0]:
         inputs = x[np.array([0, *(1 + j for j in model.features)])]
     trace = []
@@ -415,13 +420,8 @@ def forward(model, layers, x):
             inputs = xp.concatenate([inputs[:1], trace[-1].values])
         values, slopes = activated(name, layer @ inputs)
         trace.append(Layer(inputs, values, slopes))
-    return trace
-
-
-def linear_inputs(model, x, trace):
-    """Return the inputs (1, x, a_L) of the output layer, given (1, x)."""
     x = x if model.linear_term else x[:1]
-    return namespace(x).concatenate([x, trace[-1].values]) if trace else x
+    return trace, xp.concatenate([x, trace[-1].values]) if trace else x
 
 
 def gradients(model, output, layers, trace):
@@ -484,39 +484,44 @@ def sum_zero_basis(k):
 # --- sums ----------------------------------------------------------------------------
 
 
-def _slope(trace, f, g, down):
+def _negative_gradient(trace, f, g, residual):
     xp = namespace(f)
-    parts = [(f @ down.T).ravel()]
+    found = [(f @ residual.T).ravel()]
     for layer, g_l in zip(trace, g, strict=True):
-        of_neurons = xp.einsum("tjm,tm->jm", g_l, down)
-        parts.append((of_neurons @ layer.inputs.T).ravel())
-    return xp.concatenate(parts)
+        of_neurons = xp.einsum("tjm,tm->jm", g_l, residual)
+        found.append((of_neurons @ layer.inputs.T).ravel())
+    return xp.concatenate(found)
 
 
-def _columns(library, trace, f, slopes, root):
-    """Products of slopes in the neurons, (n, m) for each layer, and their inputs."""
-    inputs = [layer.inputs for layer in trace]
-    pairs = zip([s * root[None] for s in slopes], inputs, strict=True)
-    return library.products_of_rows([(root[None], f), *pairs])
-
-
-def _gram_of_targets(model, part, output):
-    """The Gauss-Newton matrix of targets that share a hidden layer, from one part."""
+def _gram_of_targets(model, gram, output):
+    """The Gauss-Newton matrix of targets that share a hidden layer, from its own."""
     n, k, xp = model.n_linear, model.n_values, namespace(output)
     coef = xp.repeat(output[-model.sizes[-1] :], model.shapes()[0][1], axis=0)
-    cross = (part[:n, None, n:] * coef.T[None]).reshape(n * k, -1)
-    linear = xp.kron(part[:n, :n], np.eye(k))
-    return xp.block([[linear, cross], [cross.T, part[n:, n:] * (coef @ coef.T)]])
+    cross = (gram[:n, None, n:] * coef.T[None]).reshape(n * k, -1)
+    linear = xp.kron(gram[:n, :n], np.eye(k))
+    return xp.block([[linear, cross], [cross.T, gram[n:, n:] * (coef @ coef.T)]])
 
 
 def _upper_blocks(trace, f, g, p, weight, k):
-    """Blocks of the Gauss-Newton matrix of several values, for :func:`_symmetric`."""
+    """Blocks of the Gauss-Newton matrix of several values, for :func:`_symmetric`.
+
+    They are those of the constants, slopes and coefficients of each value (n, k, n),
+    what the probabilities take from them, and rows from the diagonal on: of the output
+    layer without these, then of each neuron.
+    """
     library = library_of(f)
     einsum = library.xp.einsum
     # Lambda times the derivatives in the neurons, with the weights of the rows
-    weights = weight[None, None]
-    curved = [weights * (g_l if p is None else _centred(p, g_l)) for g_l in g]
-    of_output, rows = [_output_block(f, p, weight, k)], []
+    weights, curved = weight[None, None], g
+    own, cross = ((weight[None] * f) @ f.T)[:, None], None
+    if p is not None:
+        means = [einsum("tm,tjm->jm", p.T, g_l)[None] for g_l in g]
+        curved = [p.T[:, None] * (a - mean) for a, mean in zip(g, means, strict=True)]
+        of_values = [((weight * p[:, t])[None] * f) @ f.T for t in range(k)]
+        own = library.xp.stack(of_values, axis=1)
+        scaled = [(library.xp.sqrt(weight)[None] * f, p.T)]
+        cross = library.symmetric_product(library.products_of_rows(scaled))
+    curved, of_output, rows = [weights * a for a in curved], [], []
     for number, layer in enumerate(trace):
         for j in range(g[number].shape[1]):
             right = library.products_of_rows([(curved[number][:, j], layer.inputs)])
@@ -528,37 +533,21 @@ def _upper_blocks(trace, f, g, p, weight, k):
                 right = library.products_of_rows([(pairs, trace[other].inputs)])
                 row.append(layer.inputs @ right.T)
             rows.append(tuple(row))
-    return tuple(of_output), *rows
+    return own, cross, tuple(of_output), tuple(rows)
 
 
-def _centred(p, g):
-    """The product of diag(p) - p p^T and derivatives of shape (k, n, m)."""
-    p = p.T
-    return p[:, None, :] * (g - namespace(g).einsum("tm,tjm->jm", p, g)[None])
-
-
-def _output_block(f, p, weight, k):
-    """The block of the output layer; p is None for the squared loss."""
-    library = library_of(f)
-    if p is None:
-        return library.xp.kron((weight[None] * f) @ f.T, np.eye(k))
-    n = len(f)
-    scaled = library.products_of_rows([(library.xp.sqrt(weight)[None] * f, p.T)])
-    block = -library.symmetric_product(scaled).reshape(n, k, n, k)
-    own = [((weight * p[:, t])[None] * f) @ f.T for t in range(k)]
-    return library.plus_diagonals(block, own).reshape(n * k, n * k)
-
-
-def _symmetric(rows):
-    """The symmetric matrix of rows of blocks that begin at the diagonal."""
-    library, start = library_of(rows), 0
-    size = sum(part.shape[1] for part in rows[0])
+def _symmetric(k, own, cross, of_output, rows):
+    """The symmetric matrix with the blocks of :func:`_upper_blocks`."""
+    library, n = library_of(own), len(own)
+    output = (own[..., None] * np.eye(k)[None, :, None]).reshape(n * k, n * k)
+    rows = [(output if cross is None else output - cross, *of_output), *rows]
+    size, start = sum(block.shape[1] for block in rows[0]), 0
     gram = library.xp.zeros((size, size))
     for row in rows:
         column = start
-        for part in row:
-            gram = library.with_part(gram, part, start, column)
-            gram = library.with_part(gram, part.T, column, start)
-            column += part.shape[1]
+        for block in row:
+            gram = library.with_part(gram, block, start, column)
+            gram = library.with_part(gram, block.T, column, start)
+            column += block.shape[1]
         start += len(row[0])
     return gram

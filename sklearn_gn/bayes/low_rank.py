@@ -27,7 +27,6 @@ _FIRST_RANK, _LARGEST_RANK = 64, 256
 _NEGLIGIBLE = 0.5  # eigenvalue, relative to the penalty, that ends the approximation
 _PROBES = 4  # at a time
 _MOST_PROBES = 64
-_ROUGH, _ACCURATE = 0.05, 0.005  # standard error of gamma, relative
 TOL = 1e-2  # relative residual of the solutions
 FREE = 1e-6  # precision in place of none, relative to the curvature of a constant
 
@@ -70,8 +69,11 @@ def _solve(gram, diagonal, scale, near, right, record=None):
     return conjugate_gradient(product, right, precondition=near.solve, **given)[0]
 
 
-def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
-    """Return the curvature that the evidence takes, of a LargeGram."""
+def curvature(gram, groups, alpha, beta, n_effective, floor, error=0.005):
+    """Return the curvature that the evidence takes, of a LargeGram.
+
+    The relative standard error of gamma is at most ``error``.
+    """
     if gram.has_few_rows:
         rows = np.sqrt(n_effective) * factor_of(gram, None).T
         n_free = int(np.count_nonzero(groups < 0))
@@ -98,9 +100,8 @@ def curvature(gram, groups, alpha, beta, n_effective, floor, rough=False):
             if len(diagonal_of):
                 values, vectors = eigh_tridiagonal(diagonal_of, off_diagonal)
             logs.append(size * float(vectors[0] ** 2 @ np.log(values)))
-        error = np.std(shares.sum(axis=1), ddof=1) / np.sqrt(len(logs))
-        total = gamma.sum() + shares.mean(axis=0).sum()
-        if error <= (_ROUGH if rough else _ACCURATE) * total:
+        known_to = np.std(shares.sum(axis=1), ddof=1) / np.sqrt(len(logs))
+        if known_to <= error * (gamma.sum() + shares.mean(axis=0).sum()):
             break
     gamma = np.maximum(gamma + shares.mean(axis=0), 0)
     penalised = groups >= 0

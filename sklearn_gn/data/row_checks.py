@@ -16,12 +16,12 @@ _MOST_ROWS = 100_000  # whose residuals are looked at; every k-th of more
 _CLEAR = 4.0  # standard errors of a sum of products of neighbouring residuals
 _COPIES = 0.05  # share of the rows that is worth mentioning
 _FAR = 5.0  # robust standard deviations, beyond which normal noise has no row
-_DEVIATION = 1 / ndtri(0.75)  # of normal noise, over its median size
+NORMAL_MEDIAN = ndtri(0.75)  # of an absolute standard normal variable
 _FAR_SQUARES = 0.1  # share of the squares that decides the noise level
 _SKEWED = 1.0  # skewness of positive targets whose logarithm may do better
 _SEEN = 0.1  # of a target's deviation, below which a residual is no outlier
 _CLEAN = 0.03  # robust deviation, in the same unit, of data that may have no noise
-_NAMED = 3  # far rows that are named
+NAMED = 3  # rows or columns that a message names
 _SAME = 4 * np.finfo(np.float64).eps  # range of numbers that differ by rounding
 _BLOCK_NUMBERS = 2**15  # that are hashed at a time
 _ROUNDING = 1e-10  # of the targets' size, below which residuals are not noise
@@ -31,18 +31,13 @@ class RowChecks(NamedTuple):
     """What was seen in the rows of a fit."""
 
     n_rows: int  # with positive weight
-    n_copies: int = 0  # rows that are equal to an earlier one
+    n_copies: int = 0  # rows that are equal to an earlier one, if these mislead
     n_far: int = 0  # rows with far residuals
     far_squares: float = 0.0  # their share of the sum of squares
     farthest: tuple = ()  # numbers of some of them
     nearly_exact: bool = False  # whether the other residuals are small
     lacking: float = 0.0  # share of the squares on which neighbouring rows agree
     log_helps: bool = False  # whether the logarithm makes targets far less skewed
-
-    @property
-    def has_copies(self):
-        """Whether so many rows are copies that the evidence is misled."""
-        return self.n_copies > _COPIES * self.n_rows
 
     def renumbered(self, number):
         """Return the checks of a sample, whose rows have these numbers."""
@@ -110,14 +105,14 @@ def _lacking(X, y, residuals):
 
 
 def _n_copies(X, y):
-    """Number of rows that are equal to an earlier one, if that is no chance.
+    """Number of rows that are equal to an earlier one, if that is no chance, nor rare.
 
     Where few values are possible, rows with equal features are common. Then their
     targets differ, or agree as often as any do: rows of a frequent class, or zeros of
     counts.
     """
     n_copies = len(X) - len(np.unique(row_codes(X, y)))
-    if n_copies == 0:
+    if n_copies <= _COPIES * len(X):
         return 0
     codes = row_codes(X, np.empty((len(X), 0)))
     sizes = np.unique(codes, return_counts=True)[1]  # of rows with equal features
@@ -140,7 +135,7 @@ def with_tails(checks, y, residuals, weight, numbers):
     size = np.abs(residuals)
     if weight is not None:  # rows that count less are meant to be far
         size *= np.sqrt(np.minimum(weight / np.median(weight), 1))[:, None]
-    deviation = _DEVIATION * np.median(size, axis=0)
+    deviation = np.median(size, axis=0) / NORMAL_MEDIAN
     noisy = deviation > _ROUNDING * np.abs(y).max(axis=0)
     if not noisy.any():
         return checks
@@ -153,7 +148,7 @@ def with_tails(checks, y, residuals, weight, numbers):
         return checks
     largest = size.max(axis=1)
     n_far = int(far.any(axis=1).sum())
-    order = np.argsort(-largest, kind="stable")[: min(_NAMED, n_far)]
+    order = np.argsort(-largest, kind="stable")[: min(NAMED, n_far)]
     y, log_helps = y[:, noisy], False
     if y.min() > 0:
         skewed, of_logs = _skewness(y / y.max(axis=0)), _skewness(np.log(y))

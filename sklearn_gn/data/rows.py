@@ -2,7 +2,7 @@
 
 import re
 from contextlib import contextmanager
-from numbers import Real
+from numbers import Integral, Real
 
 import numpy as np
 from scipy import sparse
@@ -12,8 +12,9 @@ from sklearn.utils import validation
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import memory
+from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.data import dates, tables
-from sklearn_gn.data.row_checks import row_codes
+from sklearn_gn.data.row_checks import NAMED, row_codes
 from sklearn_gn.optim.stop import counted
 
 _ADVICE_ON_TEXT = (
@@ -33,12 +34,11 @@ _ADVICE_ON_LABELS = (
     "targets are numbers. VarProNetClassifier and FGNSoftmaxHead fit labels"
 )
 _OF_TEXT = re.compile("could not convert|Cannot cast")  # NumPy, pandas' categories
+_NO_LABEL = ("None", "nan", "<NA>", "NaT")  # missing labels as text
 _MISSING = "Input X contains NaN."
 _INFINITE = "Input X contains infinity or a value too large for dtype('float64')."
-_NAMED = 3  # columns that a message names
 _SHORT = 30  # characters of a text that a message repeats
 _LEXICOGRAPHIC_COLUMNS = 16
-_LOOKED_AT = 1000  # rows, to compare the features
 _ADVICE_ON_CODES = (
     "For classes in one-hot code give the labels, y.argmax(axis=1), or "
     "y.idxmax(axis=1) of a data frame; for several labels of each row use "
@@ -48,9 +48,7 @@ _ADVICE_ON_COLUMNS = (
     "Fit the columns one by one, or use MultiOutputRegressor of sklearn.multioutput."
 )
 MAPPED_BYTES = 2**30  # from which on a memory-mapped array is read in chunks
-_LITTLE = 2**26  # bytes of memory, for which nobody asks
 _NUMBERS_A_ROW, _COPIES = 25, 6  # of a table, at the peak of a fit's preparation
-_LARGEST_WEIGHT = 1e100  # counts of rows whose squares are numbers still
 
 
 def validate_data(estimator, *data, **checks):
@@ -125,7 +123,7 @@ def check_fits(needed, advice):
     if not isinstance(needed, Real):
         n, d = (*(getattr(needed, "shape", ()) or (0,)), 1)[:2]
         needed = 8 * n * (_NUMBERS_A_ROW + _COPIES * d)
-    if needed < _LITTLE:
+    if needed < tables.CHUNK_BYTES:  # there is room for a chunk
         return
     available = memory.available_bytes()
     if available is not None and needed > available:
@@ -181,8 +179,8 @@ def _missing_in(error, X):
     found = [f"column {name} ({counted(n, 'row')})" for name, n in counts if n]
     if not found:
         return None
-    if len(found) > _NAMED:
-        found = [*found[: _NAMED - 1], f"{len(found) - _NAMED + 1} more columns"]
+    if len(found) > NAMED:
+        found = [*found[: NAMED - 1], f"{len(found) - NAMED + 1} more columns"]
     places = " and ".join([", ".join(found[:-1]), found[-1]] if found[1:] else found)
     return f"{start} It is in {places}.{message[len(start) :]}"
 
@@ -201,6 +199,53 @@ def _is_date(text):
         return "-" in text and not np.isnat(np.datetime64(text))
     except ValueError:
         return False
+
+
+# --- labels --------------------------------------------------------------------------
+
+
+def check_no_label_is_missing(y):
+    """Raise a ValueError if some of the labels are missing."""
+    y = np.asarray(y, dtype=object).ravel()
+    n_missing = sum(
+        not isinstance(label, str) and str(label) in _NO_LABEL for label in y
+    )
+    if n_missing:
+        rows = "row" if n_missing == 1 else "rows"
+        raise ValueError(
+            f"y has no label in {n_missing} {rows}: leave them out, or give them a "
+            "label of their own."
+        )
+
+
+def check_objects(y):
+    """Raise a ValueError if labels are objects other than text, such as integers."""
+    kinds = {type(label) for label in y.ravel()}
+    if all(issubclass(kind, str) for kind in kinds):
+        return
+    names = sorted(kind.__name__ for kind in kinds)
+    try:
+        np.unique(y)
+    except TypeError as error:
+        check_no_label_is_missing(y)
+        raise ValueError(
+            f"y holds labels of the types {names}, which have no common order. Give "
+            "labels of one type, for example as strings."
+        ) from error
+    families = {bool: (bool, np.bool_), int: Integral, float: Real, str: object}
+    plain = next(
+        name
+        for name, family in families.items()
+        if all(issubclass(kind, family) for kind in kinds)
+    )
+    raise ValueError(
+        "Unknown label type: y is an array of dtype object, with labels of type "
+        f"{' and '.join(names)}. Convert them, for example by "
+        f"y.astype({plain.__name__})."
+    )
+
+
+# --- weights and order ----------------------------------------------------------------
 
 
 def validation_split(n_rows, fraction, rng, labels=None):
@@ -227,12 +272,12 @@ def validation_split(n_rows, fraction, rng, labels=None):
     )
 
 
-def feature_spread(X):
+def feature_spread(X, n_rows=1000):
     """Return the largest over the smallest standard deviation of the features.
 
-    Constant features do not count; of many rows some are looked at.
+    Constant features do not count; of many rows about ``n_rows`` are looked at.
     """
-    sample = X[:: max(1, X.shape[0] // _LOOKED_AT)]
+    sample = X[:: max(1, X.shape[0] // n_rows)]
     with np.errstate(all="ignore"):
         deviation = sample.std(axis=0)
         rounding = 16 * np.finfo(np.float64).eps * np.abs(sample).max(axis=0, initial=0)
@@ -284,11 +329,11 @@ def check_sample_weight(sample_weight, X):
     largest = weight.max()
     if not largest > 0:
         raise ValueError("sample_weight must be positive for at least one row.")
-    bounded = np.clip(largest, 1 / _LARGEST_WEIGHT, _LARGEST_WEIGHT)
+    bounded = np.clip(largest, 1 / MOST_ROWS, MOST_ROWS)
     smallest = np.min(weight, where=weight > 0, initial=largest)
-    if bounded == largest and smallest >= largest / _LARGEST_WEIGHT:
+    if bounded == largest and smallest >= largest / MOST_ROWS:
         return weight
-    share = np.where(weight > 0, np.maximum(weight / largest, 1 / _LARGEST_WEIGHT), 0)
+    share = np.where(weight > 0, np.maximum(weight / largest, 1 / MOST_ROWS), 0)
     return share * bounded
 
 

@@ -25,7 +25,7 @@ from sklearn_gn.data.tables import engine_of
 from sklearn_gn.optim.solver import Rows
 
 _PART_ROWS, _PART_NUMBERS = 2**14, 2**22  # at most
-_SAMPLE_ROWS, _SAMPLE_NUMBERS = 2**16, 2**24  # at most
+_SAMPLE_ROWS, SAMPLE_NUMBERS = 2**16, 2**24  # at most
 BLOCK_ROWS = 2048  # whose products stay in the processor's cache
 
 
@@ -93,7 +93,7 @@ class CheckedRows:
         Without a number the sample has as many as fit well; ``draw`` is the number of
         the hash that decides about it.
         """
-        limits = (_SAMPLE_ROWS, _SAMPLE_NUMBERS) if most is None else (most, 2**62)
+        limits = (_SAMPLE_ROWS, SAMPLE_NUMBERS) if most is None else (most, 2**62)
         found = self.fold(partial(_Seen, limits, draw), _Seen.joined)
         if found is None or found.n_rows == 0:
             raise ValueError("chunks hold no rows of positive weight.")

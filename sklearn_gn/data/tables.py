@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_CHUNK_BYTES = 2**26  # of a memory-mapped array
+CHUNK_BYTES = 2**26  # of a memory-mapped array
 
 
 class Blocks:
@@ -47,7 +47,7 @@ class MappedRows(Blocks):
 
     def __init__(self, X, y, sample_weight=None, n_rows=None):
         arrays = arrays_of_one_length(X, y, sample_weight)
-        size = n_rows or max(1, _CHUNK_BYTES // max(X.itemsize * X.shape[1], 1))
+        size = n_rows or max(1, CHUNK_BYTES // max(X.itemsize * X.shape[1], 1))
         super().__init__(
             partial(range, 0, len(X), size),
             lambda start: tuple(array[start : start + size] for array in arrays),
@@ -66,13 +66,10 @@ class TableChunks(Blocks):
     ----------
     table : Dask DataFrame, Ray Dataset, or Dataset or Table of Arrow
         Its columns must be numbers, except the target of a classifier.
-
     target : str or list of str
         Column, or columns, to predict.
-
     features : list of str, default=None
         Columns to predict from. If None, all others.
-
     sample_weight : str, default=None
         Column of weights. If None, all rows count alike.
 

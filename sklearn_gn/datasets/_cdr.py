@@ -192,20 +192,20 @@ def _generate(n_samples, n_nodes, n_steps, random_state, n_jobs, verbose):
     rng = check_random_state(random_state)
     X = rng.uniform(size=(n_samples, len(_I)))
     X /= X.sum(axis=1, keepdims=True)
-    solve = partial(_observe, n_nodes=n_nodes, n_steps=n_steps)
+    solve = partial(observe, n_nodes=n_nodes, n_steps=n_steps)
     size = max(1, min(_CHUNK, 2**21 // n_nodes**2))  # 16 MB an array at most
     return X, solve_in_chunks(
         solve, X, size, n_jobs=n_jobs, verbose=verbose, name="make_cdr"
     )
 
 
-def _wind(x):
+def wind(x):
     """Velocity at the points, shape (n_points, 2)."""
     to_the_right = 4.5 * (1 + 0.8 * np.sin(2 * np.pi * x[:, 0]))
     return np.stack([to_the_right, 5.5 * (0.5 - x[:, 1])], axis=1)
 
 
-def _source(x, t):
+def source(x, t):
     """Source at the points at one time."""
     heights = [
         1000 * (1 + 0.3 * np.cos(2 * np.pi * t)),
@@ -216,26 +216,26 @@ def _source(x, t):
     return np.exp(-200 * squares) @ heights
 
 
-def _reaction_strength(x):
+def reaction_strength(x):
     """Factor of the reactions at the points."""
     wave = np.sin(2 * np.pi * x[:, 0]) * np.cos(2 * np.pi * x[:, 1])
     return 500 * (0.8 + 0.2 * wave + x[:, 1])
 
 
-def _reactions(u):
+def reactions(u):
     """The 55 sigmoids at values ``u``, in a new last axis, and their derivatives."""
     r = expit(_LOGIT + _RATE * (u[..., None] - _LEVELS[_I]))
     return r, r * (1 - r) * _RATE
 
 
-def _tabulate_reactions(y):
+def tabulate_reactions(y):
     """Return ``u -> y^T r(u)`` for arrays u of shape (n_samples, anything).
 
     For given weights this is a function of one number, so 55 sigmoids a value give way
     to one cubic: Hermite interpolation in a table, exact to 1e-8.
     """
     n_cells = int((_HIGH - _LOW) * _PER_UNIT)
-    r, slope = _reactions(np.linspace(_LOW, _HIGH, n_cells + 1))
+    r, slope = reactions(np.linspace(_LOW, _HIGH, n_cells + 1))
     value, slope = y @ r.T, y @ slope.T / _PER_UNIT
     rise = np.diff(value, axis=1)
     left, right = slope[:, :-1], slope[:, 1:]
@@ -258,19 +258,19 @@ def _tabulate_reactions(y):
     return evaluate
 
 
-def _nodes(n_nodes):
+def nodes(n_nodes):
     """Coordinates of the nodes, shape (n_nodes**2, 2); x2 runs fastest."""
     line = np.linspace(0.0, 1.0, n_nodes)
     return np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
-def _matrices(n_nodes):
+def matrices(n_nodes):
     """Return the mass, stiffness and convection matrices of linear elements.
 
     With hat functions h_k these are the integrals of h_k h_l, grad h_k . grad h_l and
     h_k v . grad h_l, where v is interpolated between nodes; exact then.
     """
-    x = _nodes(n_nodes)
+    x = nodes(n_nodes)
     number = np.arange(n_nodes**2).reshape(n_nodes, n_nodes)
     a, b = number[:-1, :-1], number[1:, :-1]
     d, c = number[:-1, 1:], number[1:, 1:]
@@ -283,7 +283,7 @@ def _matrices(n_nodes):
     local = [
         np.broadcast_to(mass, (len(triangles), 3, 3)),
         area * gradients @ gradients.transpose(0, 2, 1),
-        mass @ _wind(x)[triangles] @ gradients.transpose(0, 2, 1),
+        mass @ wind(x)[triangles] @ gradients.transpose(0, 2, 1),
     ]
     rows = np.repeat(triangles, 3, axis=1).ravel()
     columns = np.tile(triangles, 3).ravel()
@@ -294,7 +294,7 @@ def _matrices(n_nodes):
     ]
 
 
-def _interpolation(points, n_nodes):
+def interpolation(points, n_nodes):
     """Return the matrix from values at the nodes to values at the points."""
     scaled = points * (n_nodes - 1)
     cell = np.minimum(np.floor(scaled + 1e-9).astype(int), n_nodes - 2)
@@ -312,10 +312,10 @@ def _interpolation(points, n_nodes):
     )
 
 
-def _observe(y, n_nodes, n_steps, source=_source):
+def observe(y, n_nodes, n_steps, source=source):
     """Solve for all rows of ``y`` together and return the 72 observations of each."""
-    x = _nodes(n_nodes)
-    mass, stiffness, convection = _matrices(n_nodes)
+    x = nodes(n_nodes)
+    mass, stiffness, convection = matrices(n_nodes)
     step, per_hundredth = 0.5 / n_steps, n_steps // 50
     linear = splu(
         (mass / step + 0.5 * stiffness + convection).tocsc(),
@@ -323,9 +323,9 @@ def _observe(y, n_nodes, n_steps, source=_source):
         diag_pivot_thresh=0.0,
         options={"SymmetricMode": True},
     )
-    observation = _interpolation(_POINTS, n_nodes)
-    strength = _reaction_strength(x)
-    reaction = _tabulate_reactions(y)
+    observation = interpolation(_POINTS, n_nodes)
+    strength = reaction_strength(x)
+    reaction = tabulate_reactions(y)
 
     # One row a sample. The three latest times: a parabola through them is the first
     # guess of the next.

@@ -54,7 +54,7 @@ def make_peaks_classification(
     levels = np.linspace(_LOWEST, _HIGHEST, n_classes + 1)[1:-1]
 
     def classify(X):
-        return np.searchsorted(levels, _peaks(*X.T), side="right")
+        return np.searchsorted(levels, peaks(*X.T), side="right")
 
     return _sample(classify, n_classes, n_samples, 3.0, random_state)
 
@@ -116,7 +116,7 @@ def make_ellipse(
     return _sample(classify, 2, n_samples, 1.0, random_state)
 
 
-def _peaks(a, b):
+def peaks(a, b):
     """The peaks function."""
     return (
         3 * (1 - a) ** 2 * np.exp(-(a**2) - (b + 1) ** 2)

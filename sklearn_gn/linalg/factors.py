@@ -89,16 +89,10 @@ class Factor(NamedTuple):
 
 
 def factor(matrix, shift=0.0, *, overwrite=False):
-    """Return the :class:`Factor` of ``matrix + diag(shift)``.
+    """Return the :class:`Factor` of ``matrix + diag(shift)``, for a symmetric matrix.
 
-    Parameters
-    ----------
-    matrix : array of shape (n, n)
-        Symmetric.
-    shift : scalar or array of shape (n,)
-    overwrite : bool, default=False
-        Whether NumPy may put the factor in place of the matrix: new memory for a large
-        one costs as much as a third of the work.
+    NumPy may ``overwrite`` the matrix by the factor: new memory for a large one costs
+    as much as a third of the work.
     """
     if not isinstance(matrix, np.ndarray):
         from jax import lax
@@ -178,21 +172,24 @@ def inverse_roots(matrices):
         return np.full(matrices.shape, np.nan)
 
 
-def diagonal_of_solution(matrix, other, shift=0.0):
-    """Return the diagonal of ``(matrix + diag(shift))^-1 other``, and the log det.
-
-    Both matrices are symmetric; NumPy uses the memory of the first one.
-    """
-    found = factor(matrix, shift, overwrite=True)
+def determined(gram, scale, diagonal):
+    """Return the diagonal of ``H^-1 scale gram``, and log det H, H as in `solution`."""
+    found = factor(scale * gram, diagonal, overwrite=True)
     log_det = found.log_det
-    if library_of(matrix) is not NumPy:
-        return (found.inverse() * other).sum(axis=1), log_det
+    if library_of(gram) is not NumPy:
+        return scale * (found.inverse() * gram).sum(axis=1), log_det
     if not np.isfinite(log_det):
-        return np.full(len(matrix), np.nan), log_det
+        return np.full(len(gram), np.nan), log_det
     inverse = _lower_inverse(found.root)
-    inverse *= other.T  # symmetric, too: half of the products are those of the others
+    inverse *= gram.T  # symmetric, too: half of the products are those of the others
     ones = np.ones(len(inverse), inverse.dtype)
-    return inverse @ ones + ones @ inverse - np.einsum("ii->i", inverse), log_det
+    share = inverse @ ones + ones @ inverse - np.einsum("ii->i", inverse)
+    return scale * share, log_det
+
+
+def solution(gram, scale, right, diagonal):
+    """Return ``H^-1 right``, H = scale gram + diag(diagonal); NaN without a factor."""
+    return factor(scale * gram, diagonal, overwrite=True).solve(right)
 
 
 def _lower_inverse(root):

@@ -25,8 +25,14 @@ from sklearn_gn.arrays.blocks import (
     symmetric_of,
     symmetric_product_of,
 )
+from sklearn_gn.arrays.collectives import (
+    all_rows,
+    n_devices,
+    number,
+    of_device_after,
+    total,
+)
 from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
-from sklearn_gn.arrays.parts import all_rows, n_devices, number, of_device_after, total
 from sklearn_gn.arrays.trees import add, select
 
 

@@ -106,8 +106,8 @@ class LargeGram(Record):
             for (n, _), (inputs, g), total in zip(
                 self.shapes, layers, hidden_sums, strict=True
             ):
-                down = np.einsum("tjm,stm->sjm", g, u)
-                total += down.reshape(s * n, -1) @ inputs.T
+                of_neurons = np.einsum("tjm,stm->sjm", g, u)
+                total += of_neurons.reshape(s * n, -1) @ inputs.T
         linear_sum = linear_sum.reshape(s, k, -1).transpose(0, 2, 1).reshape(s, -1)
         hidden_sums = [total.reshape(s, -1) for total in hidden_sums]
         return np.concatenate([linear_sum, *hidden_sums], axis=1)

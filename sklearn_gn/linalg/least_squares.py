@@ -10,8 +10,8 @@ lost digits back.
 import jax
 import jax.numpy as jnp
 
-from sklearn_gn.arrays.blocks import fold_blocks, gram, sum_rows
-from sklearn_gn.arrays.parts import all_rows, n_devices
+from sklearn_gn.arrays.blocks import fold_blocks, sum_rows, transposed_product
+from sklearn_gn.arrays.collectives import all_rows, n_devices
 from sklearn_gn.linalg.factors import (
     QR_LIMIT,
     eigenpairs,
@@ -59,7 +59,12 @@ def least_squares_of_rows(system, rows, q, *, damping, rank, rank_tol):
         u, s, vt = singular_triplets(r[:, :p])
         factors = filter_factors(s, damping, rank, rank_tol)
         return vt.T @ (factors[:, None] * (u.T @ r[:, p:]))
-    products = gram(system, rows)
+
+    def product(block):
+        matrix = system(block)
+        return transposed_product(matrix, matrix)
+
+    products = sum_rows(product, rows)
     s2, v = eigenpairs(products[:p, :p])
     s2, v = s2[::-1], v[:, ::-1]
     # Eigenvalues of a Gram matrix are exact only down to rounding of the largest, so

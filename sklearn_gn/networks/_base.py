@@ -171,10 +171,6 @@ class Network:
     def __hash__(self):
         return hash(self._key())
 
-    def __repr__(self):
-        given = ", ".join(f"{k}={v!r}" for k, v in self.get_params().items())
-        return f"{type(self).__name__}({given})"
-
     def check(self) -> None:
         """Raise a ValueError where a parameter is out of its range."""
 

@@ -11,7 +11,7 @@ from jax import lax
 from sklearn_gn.networks._base import Network, check_size, checked_sizes
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False)
 class CNN(Network):
     """Convolutions with relu, average pooling between them, the mean at the end.
 
@@ -19,10 +19,8 @@ class CNN(Network):
     ----------
     image_shape : tuple of int
         (height, width) or (height, width, channels); a row of X is an image in C order.
-
     channels : tuple of int, default=(32, 64)
         Channels of the convolutions; the last one is the number of features.
-
     kernel_size : int, default=5
         Height and width of the kernels, in pixels.
     """

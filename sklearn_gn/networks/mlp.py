@@ -13,7 +13,7 @@ from sklearn_gn.networks._base import (
 )
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False)
 class MLP(Network):
     """Fully connected layers.
 
@@ -22,11 +22,9 @@ class MLP(Network):
     hidden_layer_sizes : tuple of int, default=(64, 64)
         Widths of the layers; the last one is the number of features. If empty, the
         features are the inputs.
-
     activation : str or tuple of str, default="tanh"
         Activation of all layers, or one for each: "tanh", "relu", "sigmoid",
         "softplus", "silu", "gelu", "sin" or "identity".
-
     input_gain : float, default=1.0
         Factor of the first layer's weights at the start.
     """

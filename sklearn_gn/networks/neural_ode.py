@@ -11,7 +11,7 @@ from jax import lax
 from sklearn_gn.networks._base import Network, check_positive, check_size
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False)
 class NeuralODE(Network):
     r"""Antisymmetric neural ODE.
 
@@ -30,16 +30,12 @@ class NeuralODE(Network):
     ----------
     width : int, default=8
         Number of features.
-
     final_time : float, default=4.0
         T, without unit.
-
     n_cells : int, default=2
         Number of cells on the first level.
-
     n_levels : int, default=3
         Number of levels.
-
     input_gain : float, default=0.1
         Factor of the opening weights at the start.
     """

@@ -1,9 +1,9 @@
-"""The loop that makes a damped Gauss-Newton step safe.
+"""The loop that makes a Gauss-Newton step safe.
 
 A step of the quadratic model is tried; the actual reduction of the objective is
 compared with the predicted one; the step is accepted if the objective falls, and the
-ratio of the two reductions, the gain ratio, adapts the damping. The methods say what a
-step is and what it costs to try one; this loop is the same for all of them.
+ratio of the two reductions, the gain ratio, adapts the damping or the trust region. The
+methods say what a step is and what it costs to try one; this loop is the same for all.
 """
 
 from typing import Any, NamedTuple
@@ -32,11 +32,11 @@ class Nielsen(NamedTuple):
     growth: Any
 
     @classmethod
-    def start(cls, value):
-        """Begin with the shift ``value``."""
-        return cls(value, 2 * namespace(value).ones_like(value))
+    def start(cls, largest, share=1e-3):
+        """Begin with a share of the largest eigenvalue, or diagonal element."""
+        return cls(share * largest, 2 * namespace(largest).ones_like(largest))
 
-    def update(self, gain_ratio):
+    def update(self, gain_ratio, _):
         """Shift after a step of the given gain ratio; at most zero means rejected."""
         where = namespace((self.value, gain_ratio)).where
         good = gain_ratio > 0  # False for NaN
@@ -47,6 +47,37 @@ class Nielsen(NamedTuple):
         )
 
 
+class Damping(NamedTuple):
+    """A shift that is raised where a step fails; or a fixed one, with shorter steps."""
+
+    shift: float
+    fixed: bool
+    share: float = 1.0  # of the step
+
+    def update(self, gain_ratio, _):
+        """Shift, or share, after a step of the given gain ratio."""
+        if gain_ratio > 0:
+            return self._replace(shift=float(nielsen_shift(self.shift, gain_ratio)))
+        if self.fixed:
+            return self._replace(share=self.share / 2)
+        return self._replace(shift=4 * self.shift)
+
+
+class TrustRadius(NamedTuple):
+    """A trust radius; where the shift is fixed, the share of the step."""
+
+    radius: float  # NaN before the first step
+    fixed: bool
+    share: float = 1.0
+
+    def update(self, gain_ratio, step):
+        """Radius and share after a step, which has a length and the radius it took."""
+        if gain_ratio > 0:
+            return self._replace(radius=float(step.radius))
+        radius = min(float(step.radius), float(step.length)) / 2
+        return self._replace(radius=radius, share=self.share / 2 if self.fixed else 1.0)
+
+
 class SearchResult(NamedTuple):
     """The last step that was tried, and what the search has learned."""
 
@@ -54,28 +85,29 @@ class SearchResult(NamedTuple):
     accepted: Any  # whether the objective falls
     actual: Any  # reduction of the objective
     predicted: Any  # reduction of the model
+    promised: Any  # that of the first step with a finite one
     gain_ratio: Any  # actual over predicted; 0 where none was predicted
-    shift: Any  # that of the candidate
-    damping: Nielsen  # for the next iteration
+    tried: Any  # control of the candidate
+    control: Any  # for the next iteration
     n_trials: Any
 
 
-def search_damping(trial, current, damping, *, max_trials):
-    """Try steps of increasing damping until one of them lowers the objective.
+def search_step(trial, current, control, *, floor=0.0, max_trials=20):
+    """Try steps, each more careful than the one before, until the objective falls.
 
-    The search also ends after ``max_trials``, and where the model predicts no
-    reduction, since more damping cannot change that. ``trial`` maps a shift and the
-    number of trials before this one to ``(candidate, actual, predicted)``: what the
-    step leads to, and the actual and predicted reduction of the objective; the number
-    serves steps that are shortened at a fixed shift. ``current`` is what there is
-    without a step, of the structure of a candidate. Returns the :class:`SearchResult`.
+    The search also ends after ``max_trials``, and where the model predicts no more than
+    ``floor``: smaller steps cannot change that. ``trial`` maps a control and the number
+    of trials before this one to ``(candidate, actual, predicted)``: what the step leads
+    to, and the actual and predicted reduction of the objective; an infinite one means
+    that there is no step yet. ``control.update(gain_ratio, candidate)`` is the next
+    control, a rule of this module. ``current`` is what there is without a step, of the
+    structure of a candidate. Returns the :class:`SearchResult`.
     """
-    library = library_of(damping)
+    library = library_of(control)
     xp = library.xp
 
     def attempt(result):
-        shift = result.damping.value
-        candidate, actual, predicted = trial(shift, result.n_trials)
+        candidate, actual, predicted = trial(result.control, result.n_trials)
         usable = predicted > 0
         ratio = xp.where(usable, actual / xp.where(usable, predicted, 1), 0)
         return SearchResult(
@@ -83,27 +115,27 @@ def search_damping(trial, current, damping, *, max_trials):
             accepted=actual > 0,
             actual=actual,
             predicted=predicted,
+            promised=xp.where(xp.isinf(result.promised), predicted, result.promised),
             gain_ratio=ratio,
-            shift=shift,
-            damping=result.damping.update(ratio),
+            tried=result.control,
+            control=result.control.update(ratio, candidate),
             n_trials=result.n_trials + 1,
         )
 
     def unfinished(result):
-        more = result.n_trials < max_trials
-        return xp.logical_not(result.accepted) & (result.predicted > 0) & more
+        more = (result.predicted > floor) & (result.n_trials < max_trials)
+        return xp.logical_not(result.accepted) & more
 
-    zero = xp.zeros_like(damping.value)
+    zero = xp.zeros_like(control[0])
     start = SearchResult(
         candidate=current,
         accepted=xp.bool_(False),
         actual=zero,
-        predicted=zero + 1,
+        predicted=zero + xp.inf,
+        promised=zero + xp.inf,
         gain_ratio=zero,
-        shift=zero,
-        damping=damping,
+        tried=control,
+        control=control,
         n_trials=xp.int32(0),
     )
-    if max_trials == 1:
-        return attempt(start)
     return library.while_loop(unfinished, attempt, start)

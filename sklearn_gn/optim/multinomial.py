@@ -192,5 +192,5 @@ def solve_rows(gram, root, slope, total, cg_iterations):
         tol = library.xp.asarray(1e-5, right.dtype)
         v, *_ = conjugate_gradient(product, right, tol=tol, max_iter=cg_iterations)
         return (slope - root * v) / total
-    solved = factor(matrix, total).solve(right)
-    return (slope - root * solved) / total
+    solution = factor(matrix, total).solve(right)
+    return (slope - root * solution) / total

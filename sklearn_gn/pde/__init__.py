@@ -23,7 +23,6 @@ from sklearn_gn.pde.operators import (
     laplacian,
 )
 from sklearn_gn.pde.problem import Problem
-from sklearn_gn.pde.residual_classes import ResidualClass
 from sklearn_gn.pde.shapes import Ball, Box, Ellipse, Interval, Polygon
 
 __all__ = [
@@ -44,7 +43,6 @@ __all__ = [
     "Polygon",
     "Problem",
     "Reference",
-    "ResidualClass",
     "Robin",
     "Unknown",
     "apply",

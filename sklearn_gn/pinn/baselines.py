@@ -14,8 +14,8 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.collectives import differentiable_sum
 from sklearn_gn.arrays.devices import by_rows, jitted
-from sklearn_gn.arrays.parts import differentiable_sum
 from sklearn_gn.arrays.trees import norm
 from sklearn_gn.optim import first_order
 from sklearn_gn.optim.solver import Algorithm

@@ -35,13 +35,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.arrays.collectives import all_rows, n_devices, own_rows, total
 from sklearn_gn.arrays.libraries import (
     NumPy,
     in_either_library,
     library_of,
     namespace,
 )
-from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
 from sklearn_gn.arrays.trees import add, dimension, norm
 from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.linalg.factors import factor, spectrum

@@ -109,8 +109,8 @@ class SolutionMixin(PredictionIntervalMixin):
             std = extremes.scaled_back(std, scaling.y_scale)
         return self._shaped(y), self._shaped(std)
 
-    def _noise_std(self):
-        """Standard deviation of the noise of the observations."""
+    def _noise(self):
+        """Standard deviation of the noise of the observations, and its freedom."""
         if np.isnan(self.noise_std_).any():
             raise ValueError(
                 "predict_interval: noise_std_ is NaN, as without observations X and y, "
@@ -118,13 +118,10 @@ class SolutionMixin(PredictionIntervalMixin):
                 "(alpha_ is empty). predict(X, return_std=True) has the errors of the "
                 "solution itself."
             )
-        return self._for_outputs(self.noise_std_, 0.0)
-
-    def _noise_freedom(self):
-        """Degrees of freedom that this estimate has."""
         with backend.scope("float64", self.device):
             freedom = self._posterior.noise_freedom()
-        return self._for_outputs(freedom, np.sum(freedom))
+        noise_std = self._for_outputs(self.noise_std_, 0.0)
+        return noise_std, self._for_outputs(freedom, np.sum(freedom))
 
     def _for_outputs(self, values, otherwise):
         """Turn numbers for the columns of y into numbers for the outputs."""

@@ -21,9 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.arrays.collectives import total
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.libraries import namespace
-from sklearn_gn.arrays.parts import total
 from sklearn_gn.linalg.jacobian import Part, ScaledAxes
 from sklearn_gn.pde.domains import AT_ONCE
 from sklearn_gn.pde.given_values import N_POINTS, ROUNDING

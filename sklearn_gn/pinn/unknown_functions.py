@@ -37,8 +37,8 @@ from scipy.optimize import minimize
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.factors import factor, singular_triplets
-from sklearn_gn.pde import ResidualClass
 from sklearn_gn.pde.given_values import ROUNDING
+from sklearn_gn.pde.residual_classes import ResidualClass
 from sklearn_gn.pinn.model import Batch, ClassModel, network
 from sklearn_gn.pinn.residuals import row_residuals
 from sklearn_gn.pinn.solution import Outputs, Posterior, coefficient_slopes

@@ -144,14 +144,12 @@ class FitRun:
                 self._print_progress()
         except (KeyboardInterrupt, Exception) as error:
             self.interrupt(error)
-        try:
-            self._evaluate_last_network()
-        except (KeyboardInterrupt, Exception) as error:
-            self.interrupt(error)
-        try:
-            root.call_on_fit_task_end(**end)
-        except (KeyboardInterrupt, Exception) as error:
-            self.interrupt(error)
+        finish = partial(root.call_on_fit_task_end, **end)
+        for call in (self._evaluate_last_network, finish):
+            try:
+                call()
+            except (KeyboardInterrupt, Exception) as error:
+                self.interrupt(error)
 
     def interrupt(self, error):
         """Stop because of Ctrl-C, if there is a network to keep; raise other errors.

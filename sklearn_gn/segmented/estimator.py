@@ -846,16 +846,13 @@ class SegmentedRegressor(
         )
         return 1 - own / of_mean
 
-    def _noise_std(self):
+    def _noise(self):
         if self._family.has_known_variance:
             raise ValueError(
                 f"predict_interval does not take family={self._family.name!r}: use "
                 "predict(X, return_std=True)."
             )
-        return self.noise_std_
-
-    def _noise_freedom(self):
-        return self._fit.degrees_of_freedom
+        return self.noise_std_, self._fit.degrees_of_freedom
 
     def _diagnosis(self):
         return diagnose(self)
@@ -956,7 +953,7 @@ class SegmentedRegressor(
             else:
                 noise = Covariance(self.covariance, self.hac_lags)
                 found = existence.bootstrap_test(problem, rows, noise, *draws)
-        t = prepared.scaling.to_user(found.breakpoint)[0]
+        t = float(prepared.scaling.to_user(found.breakpoint)[0])
         return found._replace(breakpoint=t if kind is None else dates.from_days(t))
 
     def _all_names(self):

@@ -15,7 +15,7 @@ from itertools import compress
 import numpy as np
 from scipy.ndimage import median_filter
 
-from sklearn_gn.bayes.huber import BOUND, LEAST_SCALE, START_BOUND, clip, scale_of
+from sklearn_gn.bayes.huber import BOUND, LEAST_SCALE, START_BOUND, scale_of
 from sklearn_gn.segmented import inference, least_squares
 from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.inference import (
@@ -49,7 +49,7 @@ def start(prepared):
     smooth = median_filter(around, min(_SMOOTHED, len(around)), mode="mirror")
     residual = around - smooth
     far = START_BOUND / BOUND * scale_of(residual, rows.weight)
-    y = rows.y - residual + clip(residual, far)
+    y = rows.y - residual + np.clip(residual, -BOUND * far, BOUND * far)
     return prepared._replace(rows=rows._replace(y=y))
 
 
@@ -148,7 +148,7 @@ def _clipped(prepared, clipped, options, t):
     rows, all_t = prepared.rows, with_known(prepared, options, t)[0]
     fitted, residual = residuals(options.form, rows, clipped.rows.y, all_t)
     scale = scale_of(residual, rows.weight)
-    y = fitted + clip(residual, scale)
+    y = fitted + np.clip(residual, -BOUND * scale, BOUND * scale)
     change = np.abs(y - clipped.rows.y).max()
     rounding = scale <= LEAST_SCALE
     return clipped._replace(rows=rows._replace(y=y)), 0 if rounding else change / scale
@@ -214,5 +214,6 @@ def _for_errors(form, prepared, clipped, t, n_parameters):
     n = rows.weight.sum()
     share = float(rows.weight @ (np.abs(residual) <= BOUND * scale)) / n
     factor = 1 + n_parameters / n * (1 - share) / share
-    y = fitted + factor / share * clip(residual, scale)
+    clipped = np.clip(residual, -BOUND * scale, BOUND * scale)
+    y = fitted + factor / share * clipped
     return prepared._replace(rows=rows._replace(y=y)), scale

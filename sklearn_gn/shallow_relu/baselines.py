@@ -72,10 +72,10 @@ def lm_residuals(net, rows, alpha, hidden_only):
 
 
 def lm_start(net, rows, *, hidden_only):
-    """First shift: 1e-3 times the largest diagonal element of the Gram matrix."""
+    """The first shift, from the largest diagonal element of the Gram matrix."""
     residuals, moving, _ = lm_residuals(net, rows, 0.0, hidden_only)
     largest = jnp.max(jnp.sum(jax.jacfwd(residuals)(moving) ** 2, axis=0))
-    return Nielsen.start(1e-3 * jnp.where(largest > 0, largest, 1))
+    return Nielsen.start(jnp.where(largest > 0, largest, 1))
 
 
 def lm_update(net, memory, rows, options, *, hidden_only):
@@ -172,7 +172,7 @@ def bfgs_update(net, inverse_hessian, rows, options):
 
     value, gradient = jax.value_and_grad(objective)(x)
     search = -(inverse_hessian @ gradient)
-    zoom = first_order.zoom_line_search(sggn.MAX_TRIALS)
+    zoom = first_order.zoom_line_search()
     at = x, value, gradient, first_order.start(zoom, x)
     move, info = first_order.line_search_step(zoom, *at, objective, direction=search)
     # The curvature condition fails at kinks; the old matrix then stays.

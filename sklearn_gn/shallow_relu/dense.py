@@ -12,7 +12,8 @@ looks at a sample of them.
 """
 
 import math
-from functools import partial
+from functools import partial, wraps
+from inspect import signature
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -23,8 +24,8 @@ from jax import lax
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.blocks import map_rows, sum_rows
+from sklearn_gn.arrays.collectives import all_rows, n_devices, number, total
 from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
-from sklearn_gn.arrays.parts import all_rows, n_devices, number, total
 from sklearn_gn.linalg.factors import singular_triplets
 from sklearn_gn.linalg.least_squares import filter_factors, triangular_factor
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
@@ -50,8 +51,7 @@ ROUND_STEPS = (10, 30)  # Gauss-Newton steps after the additions and the deletio
 # Relative decrease at which a round stops its steps. A Python number would be another
 # type to JAX than ``tol`` is, and what takes either would be compiled twice.
 ROUND_TOL = np.float64(1e-4)
-SAMPLE_ROWS = 8192  # rows on which the search runs where there are ...
-MANY_ROWS = 2 * SAMPLE_ROWS  # ... more than this
+SAMPLE_ROWS = 8192  # on which the search runs where there are more than twice as many
 SAMPLE_TOL = 1e-2  # relative decrease at which a descent on the sample ends
 SAMPLE_STEPS = 5  # iterations on the sample between two looks at all rows
 
@@ -259,7 +259,7 @@ def draw_sample(rows, options):
     """Return the rows that the search looks at."""
     weight = np.asarray(rows.weight)
     used = np.flatnonzero(weight > 0)
-    if len(used) <= MANY_ROWS:
+    if len(used) <= 2 * SAMPLE_ROWS:
         return rows
     rng = np.random.RandomState(int(options.seed))
     drawn = np.sort(rng.choice(used, SAMPLE_ROWS, replace=False))
@@ -418,51 +418,40 @@ def descend(net, memory, rows, options, n_steps, tol, *, update):
 # --- all starts, side by side --------------------------------------------------------
 
 
-def of_all(function, *trees):
-    """Return what a function gives for all starts; one alone needs no batch."""
-    if len(jax.tree.leaves(trees)[0]) > 1:
-        return jax.vmap(function)(*trees)
-    found = function(*jax.tree.map(lambda a: a[0], trees))
-    return jax.tree.map(lambda a: jnp.asarray(a)[None], found)
+def of_all(function, *own, static=None):
+    """Compile a function of one network for a stack of networks; one needs no batch.
+
+    ``own`` names the arguments that each network has for itself.
+    """
+    parameters = signature(function)
+
+    @wraps(function)
+    def run(*args, **kwargs):
+        others = dict(parameters.bind(*args, **kwargs).arguments)
+        stacks = {name: others.pop(name) for name in own}
+
+        def of_one(arguments):
+            return function(**arguments, **others)
+
+        if len(jax.tree.leaves(stacks)[0]) > 1:
+            return jax.vmap(of_one)(stacks)
+        found = of_one(jax.tree.map(lambda a: a[0], stacks))
+        return jax.tree.map(lambda a: jnp.asarray(a)[None], found)
+
+    return by_rows(run, jitted(static_argnames=static))
 
 
-@partial(by_rows, compiled=jitted())
-def initialise_all(nets, rows, options):
-    """Fit the output layers of initial networks; also return the losses."""
-
-    def initialise(net):
-        net = fit_output_layer(net, rows, options)
-        return net, sggn.objective(net, rows, options.alpha)
-
-    return of_all(initialise, nets)
+def initialise(net, rows, options):
+    """Fit the output layer of an initial network; also return the loss."""
+    net = fit_output_layer(net, rows, options)
+    return net, sggn.objective(net, rows, options.alpha)
 
 
-@partial(by_rows, compiled=jitted(static_argnames="start"))
-def start_all(nets, rows, *, start):
-    """Return what the first iterations of all networks remember."""
-    return of_all(lambda net: start(net, rows), nets)
-
-
-@partial(by_rows, compiled=jitted(static_argnames="update"))
-def descend_all(nets, memory, rows, options, n_steps, tol, *, update):
-    """:func:`descend` for all networks."""
-
-    def run(net, memory):
-        return descend(net, memory, rows, options, n_steps, tol, update=update)
-
-    return of_all(run, nets, memory)
-
-
-@partial(by_rows, compiled=jitted())
-def insert_all(nets, rows, options, draws, n_tried):
-    """:func:`insert` for all networks, each with a draw of its own."""
-    return of_all(lambda net, k: insert(net, rows, options, k, n_tried), nets, draws)
-
-
-@partial(by_rows, compiled=jitted())
-def delete_all(nets, rows, options, place):
-    """:func:`delete` for all networks."""
-    return of_all(lambda net: delete(net, rows, options, place), nets)
+initialise_all = of_all(initialise, "net")
+start_all = of_all(lambda net, rows, *, start: start(net, rows), "net", static="start")
+descend_all = of_all(descend, "net", "memory", static="update")
+insert_all = of_all(insert, "net", "draw")
+delete_all = of_all(delete, "net")
 
 
 # --- sizes ---------------------------------------------------------------------------

@@ -156,9 +156,8 @@ class ShallowReLURegressor(
         The constant :math:`c_0`.
     active_ : ndarray of shape (n_neurons,), dtype bool
         Which neurons are active.
-    gram_spectrum_, mass_spectrum_ : ndarray
-        Eigenvalues of the layer Gauss-Newton matrix, and of the output layer's mass
-        matrix, in scaled units, descending.
+    gram_spectrum_ : ndarray
+        Eigenvalues of the layer Gauss-Newton matrix, in scaled units, descending.
     convergence_log_ : dict of ndarrays of shape (`n_iter_`,)
         The iterations, a column each of ``iteration``, ``time`` (seconds), ``loss``,
         ``val_loss``, ``grad_norm``, ``step_size``, ``damping``, ``gain_ratio`` and
@@ -567,10 +566,20 @@ class ShallowReLURegressor(
         features : ndarray of shape (n_samples, n_active)
             In the order of ``hyperplanes_``; ``features @ output_coef_ + X @
             linear_coef_ + output_intercept_`` is the prediction.
+
+        Warns
+        -----
+        UserWarning
+            If the model is linear: there are no hidden features then.
         """
         check_is_fitted(self, "_network")
         X = validate_data(self, X, reset=False, dtype=np.float64)
+        if len(self.hyperplanes_) == 0:
+            warn_user(
+                "The fitted model is linear, so transform returns no column. Use "
+                "predict(X), the linear part, or give n_neurons and alpha=0."
+            )
         net, scaling = self._network
-        _, factor = hyperplanes_to_user(scaling, net.hyperplanes[self._active_slots])
-        features = hidden_features(net.hyperplanes[self._active_slots], scaling.x(X))
-        return features / factor
+        hyperplanes = net.hyperplanes[self._active_slots]
+        _, factor = hyperplanes_to_user(scaling, hyperplanes)
+        return hidden_features(hyperplanes, scaling.x(X)) / factor

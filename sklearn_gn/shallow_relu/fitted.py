@@ -74,14 +74,13 @@ def validation_loss(validation, scaling):
 
 
 def _network_attributes(net, slots, slope, rows, scaling):
-    """Return the attributes that hold the parameters of a network, and its spectra."""
+    """Return the attributes that hold the parameters of a network, and its spectrum."""
     planes, coef = (a[slots].astype(np.float64) for a in (net.hyperplanes, net.coef))
     hyperplanes, factor = hyperplanes_to_user(scaling, planes)
     slope = (slope * scaling.y_scale / scaling.x_scale[:, None]).T
     # What the units of x take from the constant is in the centre of the features.
     intercept = net.intercept * scaling.y_scale + scaling.y_center
-    gram = reduce(_joint_gram, planes, rows, BLOCK_ROWS)
-    mass, layer = gram[: 1 + len(slots)], gram[1 + len(slots) :]
+    gram = reduce(_layer_gram, planes, rows, BLOCK_ROWS)
     # All targets share the layer, each with the coefficients of its own.
     unit = coef / np.linalg.norm(coef, axis=1, keepdims=True)
     shared = np.kron(unit @ unit.T, np.ones((planes.shape[1],) * 2))
@@ -93,15 +92,14 @@ def _network_attributes(net, slots, slope, rows, scaling):
         "output_coef_": (coef * scaling.y_scale).T * factor,
         "linear_coef_": slope,
         "output_intercept_": intercept - slope @ scaling.x_center,
-        "gram_spectrum_": spectrum(layer[:, len(mass) :] * shared),
-        "mass_spectrum_": spectrum(mass[:, : len(mass)]),
+        "gram_spectrum_": spectrum(gram * shared),
     }
 
 
-def _joint_gram(hyperplanes, rows):
-    """Return the Gram matrix of the columns of both layers for a block, without c."""
-    design = np.concatenate(weighted_tangent(hyperplanes, rows), axis=1)
-    return design.T @ design
+def _layer_gram(hyperplanes, rows):
+    """Return the Gram matrix of the hidden columns for a block, without c."""
+    _, hidden = weighted_tangent(hyperplanes, rows)
+    return hidden.T @ hidden
 
 
 # --- standard errors -----------------------------------------------------------------

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sklearn_gn.arrays.blocks import sum_rows, transposed_product
-from sklearn_gn.arrays.parts import n_devices, total
+from sklearn_gn.arrays.collectives import n_devices, total
 from sklearn_gn.arrays.trees import select
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.least_squares import (
@@ -39,7 +39,7 @@ from sklearn_gn.linalg.least_squares import (
     least_squares_of_rows,
     triangular_factor,
 )
-from sklearn_gn.optim.globalisation import Nielsen, search_damping
+from sklearn_gn.optim.globalisation import Nielsen, search_step
 from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.optim.trust_region import SpectralModel, damped_coordinates, decrease
 from sklearn_gn.shallow_relu.network import (
@@ -55,9 +55,6 @@ from sklearn_gn.shallow_relu.network import (
     residual,
     unit_normals,
 )
-
-FIRST_SHIFT = 1e-3  # relative to the largest eigenvalue
-MAX_TRIALS = 20  # steps tried in one iteration
 
 
 class Update(NamedTuple):
@@ -306,23 +303,23 @@ def damped_step(net, memory, rows, options, model, moved, unit=1):
 
     def trial(shift, count):
         if options.damping is None:
-            coordinates = damped_coordinates(model, shift * unit)
+            coordinates = damped_coordinates(model, shift.value * unit)
         else:
-            length = jnp.exp2(-count.astype(shift.dtype))
+            length = jnp.exp2(-count.astype(shift.value.dtype))
             coordinates = length * damped_coordinates(model, options.damping)
         new = moved(model.basis @ coordinates)
         fall = loss_decrease(net, new, rows, options.alpha)
         return new, fall, decrease(model, coordinates)
 
-    found = search_damping(trial, net, memory, max_trials=MAX_TRIALS)
+    found = search_step(trial, net, memory)
     given = options.damping
     return Update(
         net=select(found.accepted, found.candidate, net),
-        memory=found.damping,
+        memory=found.control,
         decrease=jnp.where(found.accepted, found.actual, 0),
         grad_norm=jnp.linalg.norm(model.slopes),
         step_size=jnp.where(found.accepted, 1, 0),
-        damping=found.shift * unit if given is None else given,
+        damping=found.tried.value * unit if given is None else given,
         gain_ratio=jnp.where(found.accepted, found.gain_ratio, 0),
         failure=jnp.where(jnp.isfinite(found.predicted), 0, 1),
     )
@@ -330,7 +327,7 @@ def damped_step(net, memory, rows, options, model, moved, unit=1):
 
 def joint_start(net, _):
     """Return what the first iteration remembers: the relative shift."""
-    return Nielsen.start(jnp.asarray(FIRST_SHIFT, net.coef.dtype))
+    return Nielsen.start(jnp.ones((), net.coef.dtype))
 
 
 def joint_update(net, memory, rows, options):

@@ -22,8 +22,8 @@ from functools import partial
 from typing import NamedTuple
 
 from sklearn_gn._typing import Array
+from sklearn_gn.arrays.collectives import all_rows, own_rows, total
 from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
-from sklearn_gn.arrays.parts import all_rows, own_rows, total
 from sklearn_gn.linalg.factors import spectrum
 from sklearn_gn.optim.multinomial import (
     all_classes,

@@ -12,9 +12,9 @@ from scipy.sparse import issparse
 
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.collectives import everywhere, total
 from sklearn_gn.arrays.extremes import largest_size
 from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of, namespace
-from sklearn_gn.arrays.parts import everywhere, total
 from sklearn_gn.optim.multinomial import all_classes, cross_entropy, margins, to_columns
 from sklearn_gn.optim.solver import Report
 

@@ -30,8 +30,8 @@ from jax import lax
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.blocks import symmetric_product
+from sklearn_gn.arrays.collectives import all_rows, n_devices, total
 from sklearn_gn.arrays.devices import by_rows, jitted
-from sklearn_gn.arrays.parts import all_rows, n_devices, total
 from sklearn_gn.data.chunks import prefetched
 from sklearn_gn.optim import first_order
 from sklearn_gn.optim.multinomial import (

@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn._typing import Array
+from sklearn_gn.arrays.collectives import total
 from sklearn_gn.arrays.libraries import in_either_library, library_of
-from sklearn_gn.arrays.parts import total
 from sklearn_gn.optim.line_search import line_minimum
 from sklearn_gn.optim.multinomial import all_classes, cross_entropy, margins
 from sklearn_gn.softmax_head.head import (

@@ -24,8 +24,8 @@ from scipy import sparse
 from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.backend import views
+from sklearn_gn.arrays.collectives import all_rows, own_rows, total
 from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of, namespace
-from sklearn_gn.arrays.parts import all_rows, own_rows, total
 from sklearn_gn.arrays.trees import add, dot
 from sklearn_gn.data.units import moments
 from sklearn_gn.linalg import factors

@@ -14,11 +14,9 @@ class Adam(Solver):
     ----------
     learning_rate : float, default=0.001
         Learning rate.
-
     batch_size : int or None, default=None
         Rows of a mini-batch. If None, the estimator's usual size: 256 in
         FGNSoftmaxHead, 64 in networks, all rows in ShallowReLURegressor.
-
     shuffle : bool, default=False
         Used by FGNSoftmaxHead only. If True, draw new mini-batches in every epoch. If
         False, they are drawn once.
@@ -54,7 +52,6 @@ class SGD(Solver):
     ----------
     learning_rate : float, default=0.01
         Learning rate; the largest one where a schedule varies it.
-
     batch_size : int or None, default=None
         Rows of a mini-batch. If None, the estimator's usual size: 64 in networks.
     """

@@ -30,16 +30,13 @@ class DNGD(Solver):
           whose predicted reduction is achieved.
         - "loss": the loss itself, at most 1e-5, with a line search along the step, as
           in [1]_.
-
     geodesic_acceleration : bool, default=True
         Whether half the geodesic acceleration is added to steps for which it is short.
         Its second derivative is a difference of residuals, as in [2]_. With
         "trust_region" the step is then corrected by how far the residuals after it are
         from the linear model, where that lowers the loss.
-
     single_precision_iter : int, default=0
         Number of iterations at the start that are computed in single precision.
-
     enrichment : "auto", list of str or None, default="auto"
         Known functions that the default network (``hidden_layer_sizes="auto"``) gets
         as further inputs where the statement of the problem shows them: "waves",

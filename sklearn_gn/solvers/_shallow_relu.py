@@ -44,7 +44,6 @@ class SgGN(_Search):
         lets all of them move, deletes those that matter least, and is kept if the loss
         has fallen. If 0, the iteration of [1]_ runs alone, in which the intercept does
         not move in the hidden-layer step.
-
     active_tol, rank_tol : float
         As for :class:`JointGN`.
 
@@ -77,11 +76,9 @@ class JointGN(_Search):
         Number of rounds of the global search. A round adds neurons where the error is,
         lets all of them move, deletes those that matter least, and is kept if the loss
         has fallen. With one feature there is one round. If 0, there is no search.
-
     active_tol : float, default=1e-10
         Neurons whose coefficient is below ``active_tol`` times the largest one are
         inactive: they do not move, and are left out of the fitted attributes.
-
     rank_tol : float, default=1e-12
         Singular values below ``rank_tol`` times the largest one are dropped in each
         linear solve.
@@ -114,7 +111,6 @@ class LM(Solver):
     hidden_only : bool, default=False
         Whether the step moves the hidden layer only, after which the output layer is
         solved by linear least squares. If False, it moves all parameters together.
-
     rank_tol : float, default=1e-12
         Singular values below ``rank_tol`` times the largest one are dropped in each
         linear solve.

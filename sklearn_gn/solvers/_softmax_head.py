@@ -73,10 +73,8 @@ class FGN(_MiniBatchSolver):
         Learning rate. If None, it is 1, a full step, and the heads after the first 256
         steps are averaged, with weights that grow like the number of the step. In [1]_
         it is 0.1, without averaging.
-
     batch_size : int, default=256
         Rows of a mini-batch.
-
     shuffle : bool, default=False
         If True, draw new mini-batches in every epoch. If False, they are drawn once,
         and the Gram matrices of their features are kept.
@@ -111,10 +109,8 @@ class SGN(_MiniBatchSolver):
     ----------
     learning_rate : float, default=None
         Learning rate. If None, it is 1, a full step.
-
     batch_size : int, default=256
         Rows of a mini-batch.
-
     shuffle : bool, default=False
         If True, draw new mini-batches in every epoch. If False, they are drawn once.
 

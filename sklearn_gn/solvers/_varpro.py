@@ -35,17 +35,14 @@ class GNvpro(Solver):
           rows than parameters. ``rank`` must be None.
         - "auto": in a Krylov space if ``rank`` is given; otherwise dense up to 2000
           parameters, or rows of the dual, and in a Krylov space of dimension 20 beyond.
-
     batch_size : int, "auto" or None, default="auto"
         Number of rows of a batch. If None, every iteration uses all rows. If "auto",
         batches have 2048 rows where more than 8192 different rows are fitted, and all
         rows otherwise.
-
     iterations_per_batch : int, default=3
         Number of iterations for which a batch is kept. The loss on all rows is
         evaluated, and the output layer solved for them, whenever 20 work units have
         been spent, more often at first, and at the end.
-
     loss : {"squared_error", "huber"}, default="squared_error"
         Loss of a regressor with ``alpha="auto"``. With "huber", residuals beyond 1.345
         robust standard deviations count linearly. Use it if some rows are outliers; if
@@ -102,7 +99,6 @@ class LBFGSvpro(Solver):
     batch_size : int, "auto" or None, default=None
         Number of rows of a batch. If None, every iteration uses all rows. If "auto",
         batches have 2048 rows where more than 8192 different rows are fitted.
-
     iterations_per_batch : int, default=3
         Number of iterations for which a batch is kept; the memory of L-BFGS is emptied
         after them.

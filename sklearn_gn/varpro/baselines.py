@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.parts import differentiable_sum
+from sklearn_gn.arrays.collectives import differentiable_sum
 from sklearn_gn.arrays.trees import norm
 from sklearn_gn.bayes.layers import losses
 from sklearn_gn.optim import first_order

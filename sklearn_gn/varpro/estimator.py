@@ -34,7 +34,7 @@ from sklearn_gn.data.rows import (
     validate_data,
     validation_split,
 )
-from sklearn_gn.data.rows_source import CheckedRows
+from sklearn_gn.data.rows_source import SAMPLE_NUMBERS, CheckedRows
 from sklearn_gn.data.units import Units
 from sklearn_gn.optim.solver import Rows, has_mini_batches
 from sklearn_gn.runtime.fit_loop import FitRun
@@ -44,7 +44,6 @@ from sklearn_gn.varpro.members import blockwise, hidden_features, mean_values
 _MOST_STEPS = 100  # of one network, where max_iter is "auto"
 _MOST_STEPS_BY_EVIDENCE = 3000  # the same of committees, whose steps take milliseconds
 _DEEP = (64, 64)  # hidden layers where the evidence does not choose the penalties
-_SAMPLE_NUMBERS = 2**24  # of rows that are fitted as a whole, or that batches are from
 
 
 class _VarProNet(
@@ -383,7 +382,7 @@ class _VarProNet(
             n_targets = y.shape[1]
             chunks = CheckedRows(chunks, self.n_features_in_, n_targets)
         validation = self._check_validation(X_val, y_val, n_targets)
-        most = _SAMPLE_NUMBERS // (self.n_features_in_ + n_targets)
+        most = SAMPLE_NUMBERS // (self.n_features_in_ + n_targets)
         found = chunks.survey(max(most, size if isinstance(size, Integral) else 1))
         _, weight, X, y, is_complete = found.sample
         # 2. Few rows are fitted as in memory.

@@ -32,12 +32,13 @@ from scipy import linalg
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.blocks import sum_rows, symmetric_product
+from sklearn_gn.arrays.collectives import all_rows, total
 from sklearn_gn.arrays.devices import by_rows, jitted
-from sklearn_gn.arrays.parts import all_rows, total
 from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.bayes.laplace import degrees_of_freedom, factor_with_floor, safe_norm
 from sklearn_gn.bayes.low_rank import TOL as KRYLOV_TOL
 from sklearn_gn.linalg.factors import LARGEST_DENSE, eigenpairs, upper_factor
+from sklearn_gn.optim.globalisation import TrustRadius, search_step
 from sklearn_gn.optim.multinomial import all_classes, probabilities
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.optim.trust_region import (
@@ -332,29 +333,25 @@ def gauss_newton(rows, state, settings, projected):
     # Half of a step as often as it has digits is none.
     eps, most = float(np.finfo(cast).eps), np.finfo(cast).nmant
 
-    def attempt(radius, fraction):
-        return try_step(*given, cast(radius), settings.damping, cast(fraction))
+    def trial(trust, _):
+        sizes = cast(trust.radius), settings.damping, cast(trust.share)
+        tried = try_step(*given, *sizes)
+        predicted = float(tried.predicted)
+        usable = predicted > floor and float(tried.length) > 0
+        return tried, state.loss - float(tried.loss) if usable else -1.0, predicted
 
-    radius, fraction, promised, n_trials, best = state.radius, 1.0, None, 0, None
-    while best is None and n_trials < most:
-        trial, n_trials = attempt(radius, fraction), n_trials + 1
-        predicted, length = float(trial.predicted), float(trial.length)
-        actual = state.loss - float(trial.loss)
-        gain = actual / predicted if predicted > 0 else math.nan
-        promised = predicted if promised is None else promised
-        if not predicted > eps * abs(state.loss) or not length > 0:
-            break
-        radius = float(trial.radius)
-        if not gain > 0:
-            radius = min(radius, length) / 2
-            fraction = 1.0 if settings.damping is None else fraction / 2
-            continue
-        best = trial
+    floor, fixed = eps * abs(state.loss), settings.damping is not None
+    trust = TrustRadius(float(state.radius), fixed)
+    search = search_step(trial, None, trust, floor=floor, max_trials=most)
+    best, gain, n_trials = search.candidate, float(search.gain_ratio), search.n_trials
+    trust, stop = search.control, None
+    radius, length = trust.radius, float(best.length)
+    if search.accepted:
         # A step that did better than predicted is doubled while that lowers the loss;
         # with less, doubling never paid in fits of six kinds.
-        while settings.damping is None and gain > 1 and n_trials < most:
-            fraction *= 2
-            longer, n_trials = attempt(radius, fraction), n_trials + 1
+        while not fixed and gain > 1 and n_trials < most:
+            trust = trust._replace(share=2 * trust.share)
+            (longer, *_), n_trials = trial(trust, n_trials), n_trials + 1
             if not float(longer.loss) < float(best.loss):
                 break
             best = longer
@@ -362,10 +359,9 @@ def gauss_newton(rows, state, settings, projected):
             radius = length / 2
         elif gain > _GROW:
             radius = max(radius, 1.5 * float(best.length))
-    stop = None
-    if best is None:  # no further iteration would find one
+    else:  # no further iteration would find one
         # Where even the first step promised next to nothing, the loss is at rounding.
-        flat = promised <= eps ** (2 / 3) * abs(state.loss)
+        flat = search.promised <= eps ** (2 / 3) * abs(state.loss)
         stop, gain = ("rounding", 0.0) if flat else ("line_search", math.nan)
         best = TrialStep(state.net, state.loss, 0.0, 0.0, math.nan, radius)
     report = Report(

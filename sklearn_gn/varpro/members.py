@@ -15,7 +15,7 @@ from scipy.special import log_softmax, logsumexp
 from sklearn_gn.bayes import laplace
 from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.gaussian_process import GaussianProcess
-from sklearn_gn.bayes.layers import block_size, curvatures, forward, residuals, with_one
+from sklearn_gn.bayes.layers import block_size, curvatures, forward, residuals
 from sklearn_gn.data.rows_source import part_length, row_blocks
 from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.optim.multinomial import all_classes
@@ -123,7 +123,7 @@ def hidden_features(members, x):
     if not members[0].model.activations:
         return x
     last = [
-        forward(m.model, m.model.split(m.net.theta)[1], with_one(x))[-1].values.T
+        forward(m.model, m.model.split(m.net.theta)[1], x)[0][-1].values.T
         for m in networks_of(members)
     ]
     return np.concatenate(last, axis=1)

@@ -23,8 +23,8 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sklearn_gn.arrays.blocks import sum_rows, symmetric_product
+from sklearn_gn.arrays.collectives import all_rows, n_devices, own_rows, total
 from sklearn_gn.arrays.devices import by_rows, jitted
-from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
 from sklearn_gn.bayes.layers import losses, residuals
 from sklearn_gn.linalg.factors import (
     LARGEST_DENSE,

@@ -365,13 +365,10 @@ class VarProNetRegressor(NetworkRegressor, _VarProNet):
         with backend.scope(*self._dtype_and_device()):
             return self._error_bars.get()
 
-    def _noise_std(self):
+    def _noise(self):
         if hasattr(self, "noise_std_"):
-            return super()._noise_std()
-        noise = self._bars().noise * self._fitted[2].y_scale
-        return float(noise[0]) if self._single_target else noise
-
-    def _noise_freedom(self):
-        if hasattr(self, "noise_std_"):
-            return super()._noise_freedom()
-        return self._bars().degrees_of_freedom
+            return super()._noise()
+        bars = self._bars()
+        noise = bars.noise * self._fitted[2].y_scale
+        noise = float(noise[0]) if self._single_target else noise
+        return noise, bars.degrees_of_freedom

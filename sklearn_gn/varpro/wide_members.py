@@ -40,7 +40,7 @@ import numpy as np
 from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes import evidence
 from sklearn_gn.bayes.evidence_gn import SOME_ROWS
-from sklearn_gn.bayes.layers import forward, linear_inputs, with_one
+from sklearn_gn.bayes.layers import forward
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.optim.multinomial import (
@@ -139,7 +139,7 @@ def run_epoch(member, rows, n_effective, damping, dtype, rng, some=slice(None)):
     for index in np.array_split(rng.permutation(n), max(1, round(n / _BATCH)))[some]:
         share = np.sum(rows.weight[index])
         batch = (
-            with_one(rows.x[index]).astype(dtype),
+            rows.x[index].astype(dtype),
             label[index],
             (rows.weight[index] / share).astype(dtype),
         )
@@ -156,13 +156,13 @@ def batch_step(model, maps, batch, penalties, damping):
     """Return the affine maps after the step of a batch, and the loss before it.
 
     The maps, of shape (values, inputs), are the output layer, then the hidden layers;
-    the penalties belong to the inputs. A batch has a one and the features, of shape (1
-    + d, b), the numbers of the classes, and weights that sum to one.
+    the penalties belong to the inputs. A batch has the features, the numbers of the
+    classes, and weights that sum to one.
     """
     x, label, weight = batch
     output, *layers = maps
-    trace = forward(model, layers, x)
-    inputs = [linear_inputs(model, x, trace), *(layer.inputs for layer in trace)]
+    trace, f = forward(model, layers, x)
+    inputs = [f, *(layer.inputs for layer in trace)]
     of_true = margins(all_classes((output @ inputs[0]).T), label)
     gradient = -to_columns(of_true.gradient).T
     # The derivatives of the margins in the values, and in the neurons of each layer.

@@ -53,8 +53,7 @@ def linear_fixed_point(X, y, groups, weight=None, n_iter=3000):
         found = evidence.primal_curvature(gram, groups, alpha, beta)
         squares = evidence.group_sums(coef**2, groups, len(alpha))
         error = weight @ (y - X @ coef) ** 2
-        alpha = evidence.updated_alpha(found, squares)
-        beta = evidence.updated_beta(found, error, weight.sum(), 1e-30)
+        alpha, beta = evidence.updated(found, squares, error, weight.sum(), 1e-30)
     return alpha, beta, coef, gram, error
 
 
@@ -164,7 +163,8 @@ def test_penalties_count_as_the_parameters_of_steins_lemma():
             gamma = 12 / (1 + alpha)
             coef = y / (1 + alpha[groups])
             squares = evidence.group_sums(coef**2, groups, 3)
-            alpha = evidence.updated_alpha(evidence.Curvature(gamma, 0, None), squares)
+            curvature = evidence.Curvature(gamma, 0, None)
+            alpha, _ = evidence.updated(curvature, squares, 1.0, 36.0, 1.0)
         return coef, gamma
 
     step = 1e-5 * np.eye(36)

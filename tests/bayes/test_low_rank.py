@@ -51,7 +51,7 @@ def test_products_are_those_of_the_matrix(problem, monkeypatch):
     expected = dense.gram @ vectors
     assert_allclose(large.gram @ vectors, expected, atol=1e-10 * np.abs(expected).max())
     assert_allclose(large.gram @ vectors[:, 0], expected[:, 0], rtol=1e-8, atol=1e-10)
-    assert_allclose(large.slope, dense.slope, atol=1e-10)
+    assert_allclose(large.negative_gradient, dense.negative_gradient, atol=1e-10)
     assert_allclose(large.error, dense.error, rtol=1e-10)
     assert_allclose(large.gram.trace(), np.trace(dense.gram), rtol=1e-10)
     assert_allclose(large.gram.diagonal(), np.diag(dense.gram), atol=1e-10)
@@ -107,8 +107,8 @@ def test_steps_are_those_of_the_matrix(rank, monkeypatch):
     groups = problem[0].groups()
     precision = evidence.prior_precision(groups, np.linspace(0.5, 3, groups.max() + 1))
     moves = [
-        evidence_gn._solver(sums.gram, precision, 1e3, rank, dense.slope)(
-            0.1, dense.slope
+        evidence_gn._solver(sums.gram, precision, 1e3, rank, dense.negative_gradient)(
+            0.1, dense.negative_gradient
         )
         for sums in (dense, large)
     ]

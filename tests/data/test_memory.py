@@ -11,7 +11,7 @@ from sklearn_gn import (
     VarProNetRegressor,
 )
 from sklearn_gn.arrays import memory
-from sklearn_gn.data import rows
+from sklearn_gn.data import tables
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
 
 X = np.arange(40.0).reshape(20, 2)
@@ -29,7 +29,7 @@ def machine(monkeypatch, tmp_path):
     """
     monkeypatch.setattr(memory, "_PROC", tmp_path / "proc")
     monkeypatch.setattr(memory, "_CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(rows, "_LITTLE", 0)
+    monkeypatch.setattr(tables, "CHUNK_BYTES", 0)
 
     def write(**files):
         files["proc/meminfo"] = "MemTotal: 16384 kB\nMemAvailable: 8192 kB\n"

@@ -53,11 +53,12 @@ def test_a_factor_solves_and_inverts(run, n):
 
 
 @pytest.mark.parametrize("n", [3, 70])
-def test_diagonal_of_a_solution(run, n):
-    matrix, other = positive(n), positive(n, seed=1)
-    found, log_det = run(factors.diagonal_of_solution, matrix.copy(), other)
-    assert_allclose(found, np.diag(np.linalg.solve(matrix, other)), rtol=1e-8)
-    assert_allclose(log_det, np.linalg.slogdet(matrix)[1], rtol=1e-10)
+def test_determined_shares_of_parameters(run, n):
+    gram, shift = positive(n), np.linspace(0.5, 2, n)
+    found, log_det = run(factors.determined, gram, np.float64(3), shift)
+    hessian = 3 * gram + np.diag(shift)
+    assert_allclose(found, np.diag(np.linalg.solve(hessian, 3 * gram)), rtol=1e-8)
+    assert_allclose(log_det, np.linalg.slogdet(hessian)[1], rtol=1e-10)
 
 
 def test_without_a_factor_all_is_nan(run):
@@ -69,7 +70,7 @@ def test_without_a_factor_all_is_nan(run):
 
     for array in run(all_of_it, matrix):
         assert np.isnan(array).all()
-    diagonal, log_det = run(factors.diagonal_of_solution, matrix, np.eye(3))
+    diagonal, log_det = run(factors.determined, matrix, np.float64(1), np.zeros(3))
     assert np.isnan(diagonal).all()
     assert np.isnan(log_det)
 

@@ -8,11 +8,10 @@ from sklearn_gn.plotting import GramSpectrumDisplay
 from sklearn_gn.solvers import JointGN
 
 
-def test_spectra_are_those_of_the_estimator(model_1d):
+def test_the_spectrum_is_that_of_the_estimator(model_1d):
     display = GramSpectrumDisplay.from_estimator(model_1d)
-    gram, mass = display.lines_
+    (gram,) = display.lines_
     np.testing.assert_array_equal(gram.get_ydata(), model_1d.gram_spectrum_)
-    np.testing.assert_array_equal(mass.get_ydata(), model_1d.mass_spectrum_)
     np.testing.assert_array_equal(
         gram.get_xdata(), 1 + np.arange(len(model_1d.gram_spectrum_))
     )
@@ -40,15 +39,11 @@ def test_truncation_is_that_of_the_solver(model_1d, rank_tol, dtype, expected):
 
 
 def test_zero_eigenvalues_are_counted():
-    display = GramSpectrumDisplay(
-        gram_spectrum=np.array([1.0, 0.1, 0.0, 0.0]), mass_spectrum=np.zeros(2)
-    ).plot()
+    spectrum = np.array([1.0, 0.1, 0.0, 0.0])
+    display = GramSpectrumDisplay(gram_spectrum=spectrum).plot()
     display.figure_.canvas.draw()
     labels = [text.get_text() for text in display.ax_.get_legend().get_texts()]
-    assert labels == [
-        "Gauss-Newton matrix (2 of 4 are zero)",
-        "Mass matrix (2 of 2 are zero)",
-    ]
+    assert labels == ["Gauss-Newton matrix (2 of 4 are zero)"]
     assert 0.01 < display.ax_.get_ylim()[0] < 0.1
 
 

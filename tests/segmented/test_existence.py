@@ -59,6 +59,7 @@ def test_a_kink_is_found_and_a_known_one_is_not_found_again():
     found = SegmentedRegressor().breakpoint_test(X[:, None], y, n_draws=199)
     assert found.p_value == 1 / 200
     assert abs(found.breakpoint - 0.3) < 0.1
+    assert type(found.breakpoint) is float  # which prints as a number
     known = SegmentedRegressor(breakpoints=[0.3])
     assert known.breakpoint_test(X[:, None], y, n_draws=199).p_value > 0.1
 

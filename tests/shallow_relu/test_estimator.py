@@ -115,7 +115,6 @@ def test_attributes_are_the_model_in_the_user_s_units():
     )
     assert model.output_coef_.shape == (model.active_.sum(),)
     assert model.gram_spectrum_.shape == (3 * model.active_.sum(),)
-    assert model.mass_spectrum_.shape == (1 + model.active_.sum(),)
     assert np.all(np.diff(model.gram_spectrum_) <= 0)
     error = model.predict(X) - y
     assert model.loss_ == pytest.approx(0.5 * np.mean(error**2), rel=1e-10)
@@ -581,7 +580,13 @@ def test_hard_data_give_finite_predictions(solver, case):
     assert np.isfinite(model.loss_)
     if case in ("constant target", "one row"):
         np.testing.assert_allclose(prediction, y, rtol=1e-10)
-        assert model.transform(X).shape == (len(X), model.active_.sum())
+
+
+def test_a_linear_fit_warns_that_it_has_no_hidden_features():
+    X, y = noisy()
+    model = ShallowReLURegressor(random_state=0).fit(X, np.ones(len(y)))
+    with pytest.warns(UserWarning, match="The fitted model is linear"):
+        assert model.transform(X).shape == (len(X), 0)
 
 
 @pytest.mark.parametrize("scale", [1e-170, 1e170])

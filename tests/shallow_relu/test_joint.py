@@ -219,7 +219,8 @@ def test_sums_over_blocks_equal_those_over_all_rows(small_blocks):
     assert blocks.block_length(20) == 20  # no power of two of some size divides it
     r = np.asarray(least_squares.triangular_factor(lambda b: b, jnp.array(a)))
     np.testing.assert_allclose(r.T @ r, a.T @ a, atol=1e-10)
-    np.testing.assert_allclose(blocks.gram(lambda b: b, jnp.array(a)), a.T @ a)
+    squares = blocks.sum_rows(lambda b: b.T @ b, jnp.array(a))
+    np.testing.assert_allclose(squares, a.T @ a)
     total = blocks.sum_rows(lambda b: b.sum(axis=0), jnp.array(a))
     np.testing.assert_allclose(total, a.sum(axis=0))
     np.testing.assert_array_equal(blocks.map_rows(lambda b: 2 * b, jnp.array(a)), 2 * a)
@@ -248,7 +249,6 @@ def test_an_iteration_in_blocks_equals_one_with_all_rows(monkeypatch):
 @pytest.mark.slow
 def test_many_rows_are_searched_on_a_sample_and_fitted_whole(monkeypatch):
     monkeypatch.setattr(dense, "SAMPLE_ROWS", 64)
-    monkeypatch.setattr(dense, "MANY_ROWS", 128)
     rng = np.random.RandomState(0)
     X = rng.uniform(-1, 1, (250, 2))
     y = np.abs(X[:, 0] + 0.5 * X[:, 1]) + np.maximum(X[:, 1] - 0.3, 0)
@@ -264,7 +264,6 @@ def test_many_rows_are_searched_on_a_sample_and_fitted_whole(monkeypatch):
 
 def test_sample_has_the_rows_once_and_none_of_weight_zero(monkeypatch):
     monkeypatch.setattr(dense, "SAMPLE_ROWS", 64)
-    monkeypatch.setattr(dense, "MANY_ROWS", 128)
     _, rows = make(m=256)
     rows = rows._replace(weight=rows.weight.at[200:].set(0))
     sample = dense.draw_sample(rows, options())

@@ -46,7 +46,7 @@ def iterate(net, rows, opt, n=1):
 
 
 def start_shift(value):
-    return baselines.Nielsen.start(jnp.array(value))
+    return baselines.Nielsen.start(jnp.array(value), 1)
 
 
 @partial(jax.jit, static_argnums=3)

@@ -78,7 +78,7 @@ def test_a_mapped_file_is_read_in_chunks(tmp_path, monkeypatch):
     with pytest.warns(ConvergenceWarning):
         in_memory = FGNSoftmaxHead("fgn", **words).fit(mapped, y)
     monkeypatch.setattr("sklearn_gn.data.rows.MAPPED_BYTES", 0)
-    monkeypatch.setattr("sklearn_gn.data.tables._CHUNK_BYTES", 100 * D * 4)
+    monkeypatch.setattr("sklearn_gn.data.tables.CHUNK_BYTES", 100 * D * 4)
     with pytest.warns(ConvergenceWarning):
         model = FGNSoftmaxHead("fgn", **words).fit(mapped, y)
     same = fitted("fgn", pieces(X, y), **words)
@@ -176,7 +176,7 @@ def test_chunks_that_are_none_are_named(words, change, message):
 
 def test_a_fit_that_would_not_fit_into_memory_says_what_would(monkeypatch):
     X, y = data()
-    monkeypatch.setattr("sklearn_gn.data.rows._LITTLE", 0)
+    monkeypatch.setattr("sklearn_gn.data.tables.CHUNK_BYTES", 0)
     monkeypatch.setattr(
         "sklearn_gn.arrays.memory.available_bytes", lambda: 12 * X.size - 1
     )

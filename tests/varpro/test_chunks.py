@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 @pytest.fixture(autouse=True, scope="module")
 def _few_rows_are_many():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimator, "_SAMPLE_NUMBERS", 4 * SAMPLE)
+        patch.setattr(estimator, "SAMPLE_NUMBERS", 4 * SAMPLE)
         patch.setattr(rows_source, "_PART_ROWS", PART)
         yield
 
@@ -206,7 +206,7 @@ def test_a_mapped_file_and_dask_arrays_are_read_in_chunks(tmp_path, monkeypatch)
     mapped[:] = X
     in_memory = classifier().fit(mapped, y, weight)
     monkeypatch.setattr("sklearn_gn.data.rows.MAPPED_BYTES", 0)
-    monkeypatch.setattr("sklearn_gn.data.tables._CHUNK_BYTES", 100 * D * 4)
+    monkeypatch.setattr("sklearn_gn.data.tables.CHUNK_BYTES", 100 * D * 4)
     model = classifier().fit(mapped, y, weight)
     same = classifier().fit_chunks(pieces(np.asarray(mapped), y, weight))
     np.testing.assert_allclose(model.output_coef_, same.output_coef_, rtol=1e-6)

@@ -34,7 +34,7 @@ def fitted(model, rows, n_effective):
         return value + ALPHA * np.sum(theta[penalised] ** 2) / 2
 
     def gradient(theta):
-        slope = model.sums(theta, rows).slope
+        slope = model.sums(theta, rows).negative_gradient
         return ALPHA * penalised * theta - n_effective * slope
 
     start = np.zeros(len(penalised))

@@ -1,4 +1,4 @@
-"""What a function of rows computes of its part of them, on one of several devices.
+"""Collectives: what the devices tell each other in a function of divided rows.
 
 See :mod:`sklearn_gn.arrays.devices`. On one device nothing here needs JAX.
 """
