@@ -226,7 +226,7 @@ class Condition(BaseCondition):
 
     def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
-        (field,), (x,) = fields, points
+        field, x = fields[0], points[0]
         if self.needs_normals:
             coefficients = {**coefficients, "normal": data[np.array(field.space)]}
         return flat(call(self.residual, (field, x), coefficients), x)
@@ -237,8 +237,8 @@ class _Values(BaseCondition):
 
     def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
-        (field,), (x,) = fields, points
-        actual = self._given(self._outputs(field), x, data, coefficients)
+        x = points[0]
+        actual = self._given(self._outputs(fields[0]), x, data, coefficients)
         return actual - self._target(self.value, x, actual, coefficients)
 
     def _given(self, outputs, x, normal, coefficients):
@@ -443,7 +443,7 @@ class Periodic(BaseCondition):
     def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Differences between the two points, of shape (k,)."""
         del data, coefficients
-        pairs = [[self._outputs(field) for field in fields]]
+        pairs = [[self._outputs(field) for field in fields[:2]]]
         if self.derivatives:
             pairs.append([d(field, self.axis) for field in pairs[0]])
         return jnp.concatenate(

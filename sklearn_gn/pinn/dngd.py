@@ -35,12 +35,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.arrays.libraries import (
-    NumPy,
-    in_either_library,
-    library_of,
-    namespace,
-)
+from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of, namespace
 from sklearn_gn.arrays.parts import all_rows, n_devices, own_rows, total
 from sklearn_gn.arrays.trees import add, dimension, norm
 from sklearn_gn.linalg import jacobian as operators
@@ -75,8 +70,7 @@ def step(points, state, settings):
         region = Region(np.sqrt(squares), np.asarray(np.nan))
     in_double = state.iteration >= solver.single_precision_iter
     net, batches, region = _cast(
-        (state.net, state.batches, region),
-        settings.dtype if in_double else np.float32,
+        (state.net, state.batches, region), settings.dtype if in_double else np.float32
     )
     model = settings.models[state.stage]
     # 2 and 3. Residuals, Jacobian and Gramian.

@@ -184,9 +184,8 @@ def _dense_jacobian(model, class_model, params, batch):
 
 def row_residuals(model, class_model, functions, points, data, extra, axes):
     """Residuals of one row, for functions of x at each of its points."""
-    fields = tuple(model.problem.field(function, axes) for function in functions)
-    found = coefficients(model.problem, extra)
-    return class_model.residual.function(fields, points, data, found)
+    given = points, data, coefficients(model.problem, extra), axes
+    return model.problem._residuals_at(class_model.residual, functions, *given)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

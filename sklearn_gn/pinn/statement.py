@@ -290,7 +290,7 @@ def warn_of_redundant_derivatives(problem):
                 f"{kind.name}: order={order} is not needed. The equation has {highest} "
                 f"derivative{plural} along {domain.time!r} and gives that of order "
                 f"{order} at the start by itself: with another value there is no "
-                "solution. Leave this condition out.",
+                "solution. Leave this condition out."
             )
 
 

@@ -47,7 +47,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.pde.conditions import Dirichlet
-from sklearn_gn.pde.domains import Product, _SameAxes
+from sklearn_gn.pde.domains import Combined, Product
 from sklearn_gn.pde.given_values import (
     JUMP,
     N_POINTS,
@@ -225,7 +225,7 @@ def _edges_of_box(problem):
 
 def _edges(domain):
     """Edges of all polygons and boxes that a domain is made of."""
-    if isinstance(domain, _SameAxes):
+    if isinstance(domain, Combined):
         yield from _edges(domain.first)
         yield from _edges(domain.second)
         return
