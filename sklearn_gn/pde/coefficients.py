@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +35,7 @@ class Unknown:
 
     initial: float | tuple
     positive: bool = False
+    _unit: ClassVar[Any]  # set for each coefficient
 
     def __post_init__(self):
         initial = np.asarray(self.initial, dtype=float)

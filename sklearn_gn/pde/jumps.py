@@ -166,7 +166,7 @@ def _jumps_along(problem, regions, k, edges, of_equation):
     for number in [None] if regions is None else range(len(regions.parts)):
         own = partial(values, number=number)
         size = np.nanmax(np.abs(own(X)), axis=0, initial=np.finfo(float).tiny)
-        places, *ends = steepest_parts(lambda X: own(X) / size, low, high)  # noqa: B023
+        places, *ends = steepest_parts(own, low, high, size)
         jumps = np.abs(np.subtract(*ends)) > JUMP
         jumps = jumps.reshape(len(low), 3 if of_equation else 2, -1)
         jumps = jumps[:, -2:].all(axis=1) | (jumps[:, 0] & of_equation)
@@ -222,13 +222,13 @@ def _within(problem, name, condition, rng, default_network):
     chords = _chords(problem.domain, condition, rng)
     if not len(chords[0]):
         return []
-    known = values_of(problem, [condition], [np.concatenate(chords)])[0]
-    size = np.nanmax(np.abs(known), axis=0, initial=np.finfo(float).tiny)
 
     def values(X):
-        return values_of(problem, [condition], [X])[0] / size
+        return values_of(problem, [condition], [X])[0]
 
-    places, before, after = steepest_parts(values, *chords)
+    known = np.abs(values(np.concatenate(chords)))
+    size = np.nanmax(known, axis=0, initial=np.finfo(float).tiny)
+    places, before, after = steepest_parts(values, *chords, size)
     steps = np.nan_to_num(np.abs(after - before))
     row, k = np.unravel_index(steps.argmax(), steps.shape)
     followed = default_network and isinstance(condition, Initial)

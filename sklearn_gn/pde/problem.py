@@ -196,8 +196,9 @@ class Problem:
     @cached_property
     def _key(self):
         """What is compared, with the order of the coefficients, and its hash."""
-        _, values = self.__reduce__()
-        key = tuple(tuple(v.items()) if type(v) is dict else v for v in values)
+        values = (getattr(self, field.name) for field in fields(self))
+        plain = (tuple(v.items()) if isinstance(v, Mapping) else v for v in values)
+        key = tuple(plain)
         return hash(key), key
 
     def __eq__(self, other):
@@ -355,8 +356,9 @@ class Problem:
             interior = interior._replace(function=Interior(self.residual, self.regions))
         classes = [interior]
         for name, c in self._named_conditions.items():
-            given = c, c.n_fields, c.n_data(self.domain.dim), c.weight
-            classes.append(traced_class(self, name, *given)._replace(condition=c))
+            n_data = self.domain.dim * c.needs_normals + c.n_more_data
+            kind = traced_class(self, name, c, c.n_fields, n_data, c.weight)
+            classes.append(kind._replace(condition=c))
         return tuple(classes)
 
     def _residuals_at(self, kind, functions, points, data, given, directions=None):

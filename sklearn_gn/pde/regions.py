@@ -244,10 +244,7 @@ class Interface(BaseCondition):
 
     needs_normals = True
     n_fields = 2  # next to the interface, where known functions may have a cut
-
-    def n_data(self, dim: int) -> int:
-        """Number of the data of a point."""
-        return dim + 3
+    n_more_data = 3
 
     def sample(self, domain: Any, n: int, rng: Any, method: Any = "sobol") -> Points:
         """Draw n points of all interfaces, of the same density."""

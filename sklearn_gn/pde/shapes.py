@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from scipy.special import gammaln, ndtri
@@ -198,6 +198,7 @@ class Ball(Domain):
     center: tuple
     radius: float
     density: str
+    _log_measure: ClassVar[float]  # set for each ball
 
     time = None
 
@@ -388,6 +389,7 @@ class Ellipse(Domain):
     radii: tuple
     angle: float
     axes: tuple
+    _half_axes: ClassVar[Array]  # set for each ellipse
 
     time = None
 

@@ -41,17 +41,16 @@ from sklearn_gn.pinn.statement import VANISHED
 from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS, WELL_SOLVED_LOSS, is_flat
 
 # Losses on fresh points, relative to that of no solution: below the first the equation
-# is solved, below the second nothing is left to gain, beyond the others a fit has gone
-# wrong or has learnt nothing.
+# is solved, below the second nothing is left to gain, beyond the third a fit has learnt
+# nothing.
 SOLVED_LOSS, EXHAUSTED_LOSS = 1e-6, float(np.finfo(float).eps)
-_ASTRAY_LOSS, _UNMET_LOSS = 1e-4, 1e-2
+_UNMET_LOSS = 1e-2
 OVERFITTED = 100.0  # fresh over training loss: the solution holds at its points alone
 FAR = 4.0  # the same, beyond which points are missing
 _PATIENCE = 40  # iterations in which the fresh loss is to fall by FALL, or a fit grows
-LEAST_FALL, _STALLED = 1e-3, 20  # of the loss, in so many iterations, or a fit ends
+LEAST_FALL = 1e-3  # of the loss, in half as many iterations, or a fit ends
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
 USUAL_SHARE = 0.1  # relative error, over the root of the relative loss
-_LARGE_ERROR = 1e-4  # beyond which a network that solves the equation still grows
 _MOST_STARTS = 3  # networks, until one is not stuck
 _RAISE = 10.0  # of the next start of one that has gone to zero
 _RESIDUALS, _BOUNDARY_SHARE = 2.5, 0.3  # for each parameter; of the residuals
@@ -126,7 +125,6 @@ class Losses(NamedTuple):
 
     training: float
     fresh: float  # NaN where there are no fresh points
-    validated: float  # the same with observations of validation, for the log
     noise: float  # of observations, which no solution lowers; 0 where it is not known
     decisive: bool  # whether they tell that nothing can be gained
 
@@ -137,7 +135,7 @@ class Losses(NamedTuple):
 def decide(points, state, settings, step, losses):
     """Return the control with what comes next, and the reason to stop or None."""
     model, now, rules = settings.models[state.stage], state.control, settings.growth
-    training, fresh, _, noise, decisive = losses
+    training, fresh, noise, decisive = losses
     first, level = now.first_fresh, now.level
     # How far the loss has fallen. Losses on points that are drawn anew do not compare,
     # those on fresh ones do; and another problem has another loss.
@@ -180,7 +178,7 @@ def decide(points, state, settings, step, losses):
         # Each condition by its own measure, unless the error is small enough.
         holds = solved
         solved &= not _unmet(model, step.class_losses, now.first_classes, enough)
-        settled = now.n_stalled >= _STALLED
+        settled = now.n_stalled >= _PATIENCE // 2
         if level is not None:
             lacks = what_is_missing(now, rules, training, fresh, state.net)
             if lacks == "end":
@@ -261,7 +259,8 @@ def _judged(points, state, settings, now, losses, promises, settled):
     if accurate:
         ended = level and level._replace(ended=True)
         return now._replace(next=None, level=ended), True, True
-    too_large = error > max(_LARGE_ERROR, settings.error)
+    # A network that solves the equation grows where its error is beyond the usual one.
+    too_large = error > max(USUAL_SHARE * math.sqrt(SOLVED_LOSS), settings.error)
     exhausted = losses.fresh <= EXHAUSTED_LOSS * now.first_fresh
     if settled and too_large and may_grow and not exhausted:
         if _in_time(now.clock, rules):
@@ -329,7 +328,8 @@ def _is_astray(now, state, settings, class_losses):
     model, level = settings.models[state.stage], now.level
     if level is None or not (level.ended or is_flat(level.falls, _PATIENCE)):
         return False
-    limit = _ASTRAY_LOSS * now.first_fresh
+    # Between one that is solved and one that has learnt nothing, by their digits.
+    limit = math.sqrt(SOLVED_LOSS * _UNMET_LOSS) * now.first_fresh
     is_data = [known.residual.name == "data" for known in model.classes]
     if model.problem.unknown and math.isinf(level.before):
         return bool(np.sum(class_losses[~np.array(is_data)]) > limit)

@@ -43,7 +43,7 @@ from sklearn_gn.linalg.factors import factor, spectrum
 from sklearn_gn.linalg.krylov import conjugate_gradient
 from sklearn_gn.linalg.low_rank import Diagonalised, nystrom, preconditioner
 from sklearn_gn.optim.radius_search import Region, Shifts, longest_trusted
-from sklearn_gn.optim.solver import Algorithm
+from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.pinn import iteration, pieces
 from sklearn_gn.pinn.residuals import class_losses, residuals, rows_of_jacobian
 from sklearn_gn.pinn.windows import FALL
@@ -106,16 +106,15 @@ def step(points, state, settings):
     eps = np.finfo(quadratic.r.dtype).eps
     rounding_loss = 0.5 * eps * float(quadratic.floor) * network_norm**2
     net, region = _cast((net, region), settings.dtype)
-    summary = iteration.StepSummary(
-        np.asarray(losses),
+    report = Report(
+        float(losses.sum()),
         float(quadratic.gradient_norm),
         float(step_norm),
         *map(float, figures),
         inner_iterations=shifts.inner_iterations,
-        rounding_loss=rounding_loss,
-        at_minimum=at_minimum,
-        no_progress=no_progress,
-        decisive=in_double,
+    )
+    summary = iteration.StepSummary(
+        report, np.asarray(losses), rounding_loss, at_minimum, no_progress, in_double
     )
     state = state._replace(net=net, memory=region)
     return iteration.finish_iteration(points, state, settings, summary)

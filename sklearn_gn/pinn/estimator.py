@@ -19,7 +19,7 @@ from sklearn_gn.solvers import PINN_SOLVERS, Solver
 if TYPE_CHECKING:  # it loads JAX
     from sklearn_gn.pde import Problem
 
-_MOST_ITERATIONS = 1000  # where neither iterations nor seconds are given
+_COUNT = Interval(Integral, 1, None, closed="left")
 
 
 class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
@@ -183,31 +183,20 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     _parameter_constraints: dict[str, Any] = {
         **GaussNewtonEstimator._parameter_constraints,
         "problem": "no_validation",  # by problem_sequence
-        "hidden_layer_sizes": [
-            "array-like",
-            Interval(Integral, 1, None, closed="left"),
-            StrOptions({"auto"}),
-        ],
+        "hidden_layer_sizes": ["array-like", _COUNT, StrOptions({"auto"})],
         "activation": [str, "array-like"],
         "network": [HasMethods(["init", "apply"]), None],
         "damping": [Interval(Real, 0, None, closed="left"), None],
         "loss_weights": [StrOptions({"auto", "fixed", "scaled"})],
-        "n_interior": [
-            Interval(Integral, 1, None, closed="left"),
-            StrOptions({"auto"}),
-        ],
+        "n_interior": [_COUNT, StrOptions({"auto"})],
         "n_boundary": [
             Interval(Integral, 0, None, closed="left"),
             StrOptions({"auto"}),
         ],
         "sampling": [StrOptions({"auto", "sobol", "halton", "uniform", "residual"})],
-        "resample": [
-            Interval(Integral, 1, None, closed="left"),
-            StrOptions({"drift"}),
-            None,
-        ],
+        "resample": [_COUNT, StrOptions({"drift"}), None],
         "observed_outputs": ["array-like", None],
-        "max_iter": [Interval(Integral, 1, None, closed="left"), None],
+        "max_iter": [_COUNT, None],
         "tol": [Interval(Real, 0, None, closed="left"), None],
         "observation_weight": [
             Interval(Real, 0, None, closed="neither"),
@@ -325,7 +314,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         if self.max_iter is not None:
             return self.max_iter
         scheduled = self._solver_object().name == "sgd"
-        return _MOST_ITERATIONS if self.max_time is None or scheduled else math.inf
+        return 1000 if self.max_time is None or scheduled else math.inf
 
     def _advice(self, reason):
         from sklearn_gn.pinn.findings import advice

@@ -42,6 +42,8 @@ class Case(NamedTuple):
 
     solver: object
     reason: StopReason
+    # Loss on fresh points, without what is known to be noise, over that of no solution.
+    share: float
     is_solved: bool  # whether the equation holds on fresh points
     budget: str | None  # the parameter that ended the fit, if one did
     said: str  # why the fit ended
@@ -50,12 +52,11 @@ class Case(NamedTuple):
     def of(cls, solver, reason):
         """The case of a solver, and of the reason of its stop."""
         unit = solver._untrained_loss or 1.0
-        is_solved = math.isfinite(unit) and (
-            _loss_without_noise(solver) <= SOLVED_LOSS * unit
-        )
+        share = max(solver.fresh_loss_ - solver._fresh_noise, 0.0) / unit
+        is_solved = math.isfinite(unit) and share <= SOLVED_LOSS
         budget = reason.value if reason.value in _CAUSES else None
         said = f"{budget} is reached." if budget else reason.advice
-        return cls(solver, reason, is_solved, budget, said)
+        return cls(solver, reason, share, is_solved, budget, said)
 
 
 _CAUSES = {"max_iter": "iterations", "max_time": "time"}  # of fits that were not done
@@ -269,23 +270,20 @@ def _stall(case):
         )
         found = Finding("stopped", text, "hidden_layer_sizes")
     text = f"{case.reason.advice} {found.text}"
-    return found._replace(text=text if case.is_solved else _with_place(solver, text))
-
-
-def _of_no_budget(case):
-    """A fit that ended for a reason of its own, which says enough."""
-    return None if case.budget else Finding("stopped", case.reason.advice)
+    place = "" if case.is_solved else concentration(solver)
+    return found._replace(text=text + place)
 
 
 def _more_digits(case):
-    """A budget that ended a fit after the equation was solved."""
+    """A budget that ended a fit after the equation was solved, or another reason."""
+    solver, budget = case.solver, case.budget
+    if not budget:  # which says enough
+        return Finding("stopped", case.reason.advice)
     if not case.is_solved:
         return None
-    solver, budget = case.solver, case.budget
-    share = _loss_without_noise(solver) / (solver._untrained_loss or 1.0)
     text = (
-        f"The equation is solved: the loss on fresh points is {share:.1g} times that "
-        "of an untrained network."
+        f"The equation is solved: the loss on fresh points is {case.share:.1g} times "
+        "that of an untrained network."
     )
     if solver._has_settled_weight is False:
         text += (
@@ -310,22 +308,22 @@ def _budget(case):
         return Finding(_CAUSES[budget], text, budget)
     if solver._may_grow:
         text += " The network was still growing: with more time it gets more neurons."
-        return Finding(_CAUSES[budget], _with_place(solver, text), budget)
+        return Finding(_CAUSES[budget], text + concentration(solver), budget)
     spent = "iterations" if budget == "max_iter" else "seconds"
     found = _limit_of_the_network(solver)
     text = (
         f"{budget} is reached, but more {spent} alone would not help: the loss "
         f"on fresh points has not halved lately, and the equation does not hold. "
-        f"{found.text}"
+        f"{found.text}{concentration(solver)}"
     )
-    return found._replace(text=_with_place(solver, text))
+    return found._replace(text=text)
 
 
 _NOT_SOLVED = (_between_points, _vague)  # of which a fit warns at its end
 _RULES_OF_THE_CONVERGED = (_unidentified, *_NOT_SOLVED, _other_value, _other_branch)
 _RULES = (
     *(_unidentified, _vanished, _undetermined, _windows_that_end_early, _statement),
-    *(_stall, _of_no_budget, _more_digits, _budget),
+    *(_stall, _more_digits, _budget),
 )
 
 
@@ -341,16 +339,6 @@ def why_early(run):
         f"It ended {left:.2g} s before the time was up, because another iteration was "
         f"expected to take {needed:.2g} s."
     )
-
-
-def _with_place(solver, text):
-    """A text, and where the equation does not hold if that is a small part."""
-    return f"{text} {concentration(solver)}".rstrip()
-
-
-def _loss_without_noise(solver):
-    """The loss on fresh points, without observations known to have noise."""
-    return max(solver.fresh_loss_ - solver._fresh_noise, 0.0)
 
 
 def _may_go_on(solver):
@@ -508,7 +496,7 @@ def concentration(solver):
         first = zip(domain.axes, X[order[0]], strict=True)
         place = "most at " + ", ".join(f"{axis} = {c:.3g}" for axis, c in first)
     return (
-        f"Half of the remaining residual is on {100 * count / len(X):.2g} % of "
+        f" Half of the remaining residual is on {100 * count / len(X):.2g} % of "
         f"the domain, {place}: the solution is steep or "
         "singular there, or jumps. What is steep needs more neurons "
         "(hidden_layer_sizes); a jump needs a little diffusion, or a domain that ends "

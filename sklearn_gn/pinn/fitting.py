@@ -450,7 +450,7 @@ def _set_posterior(solver, run, fitted, n_observations):
         given = fitted.problem, fitted.observed, n_equations
         functions = unknown.unknown_functions(*given)
         if functions:
-            solver._posterior = unknown.FunctionPosterior(functions, *known)
+            solver._posterior = unknown.FunctionPosterior(*known, functions)
 
 
 def _set_coefficients(solver, n_observations):

@@ -303,12 +303,8 @@ def _draw(points, settings, stage, number, net, control):
 class StepSummary(NamedTuple):
     """What a solver says of its step."""
 
+    report: Report
     class_losses: np.ndarray  # with the weights of the user
-    gradient_norm: float
-    step_norm: float
-    damping: float = math.nan
-    gain_ratio: float = math.nan
-    inner_iterations: int = 1
     rounding_loss: float = 0.0  # loss, at most, of residuals that are rounding
     at_minimum: bool = False  # whether the loss is the lowest but for rounding
     # Why to stop where points stay and nothing can be gained, or None.
@@ -331,9 +327,8 @@ def finish_iteration(points, state, settings, step):
         # The weight follows from the noise of the observations that it is given to.
         fresh += misfit - float(of_classes[-1])
     losses = Losses(
-        training=float(np.sum(step.class_losses)),
+        training=step.report.loss,
         fresh=fresh,
-        validated=validated,
         noise=misfit if weight != 1 else 0.0,
         # An easier problem does not decide that nothing is gained.
         decisive=step.decisive and state.stage + 1 == len(settings.models),
@@ -363,16 +358,8 @@ def finish_iteration(points, state, settings, step):
     if settings.observed is not None:
         extra["observation_weight"] = control.weighing.weight
     state = state._replace(loss=losses.training, iteration=state.iteration + 1)
-    return with_expected_seconds(state, settings), Report(
-        loss=losses.training,
-        grad_norm=step.gradient_norm,
-        step_size=step.step_norm,
-        damping=step.damping,
-        gain_ratio=step.gain_ratio,
-        inner_iterations=step.inner_iterations,
-        stop=stop,
-        extra=extra,
-    )
+    report = step.report._replace(stop=stop, extra=extra)
+    return with_expected_seconds(state, settings), report
 
 
 # --- losses at points of training, and at those that are never trained on -------------

@@ -195,13 +195,16 @@ def forgotten_conditions(model, missing):
     if time not in known or known[time][1]:
         return {}
     k = problem.domain.axes.index(time)
-    points = problem.probes(N_POINTS, np.random.RandomState(0))
-    length = np.ptp(problem.domain.bounds[k])
+    times = [x[:, k] for x in _points_of_conditions(problem).values()]
+    least = ROUNDING * np.ptp(problem.domain.bounds[k])
+    return {} if any(np.ptp(t) <= least for t in times) else {time: known[time]}
+
+
+def _points_of_conditions(problem):
+    """Points (n, d) of each condition, by its name."""
+    points, dim = problem.probes(N_POINTS, np.random.RandomState(0)), problem.domain.dim
     del points["interior"]
-    times = [drawn.x.reshape(-1, problem.domain.dim)[:, k] for drawn in points.values()]
-    if any(np.ptp(some) <= ROUNDING * length for some in times):
-        return {}
-    return {time: known[time]}
+    return {name: drawn.x.reshape(-1, dim) for name, drawn in points.items()}
 
 
 def factors_of_derivatives(problem):
@@ -246,15 +249,11 @@ def conditions_at_ends(problem):
     """Names of the ends of each axis at which conditions hold, once for each."""
     axes, bounds = problem.domain.axes, problem.domain.bounds
     ends = {name: [] for name in axes}
-    points = problem.probes(N_POINTS, np.random.RandomState(0))
-    del points["interior"]
-    for drawn in points.values():
-        x = drawn.x.reshape(-1, len(axes))
+    for x in _points_of_conditions(problem).values():
         for k, name in enumerate(axes):
-            low, high = bounds[k]
-            for word, end in (("min", low), ("max", high)):
-                if np.any(np.abs(x[:, k] - end) <= ROUNDING * (high - low)):
-                    ends[name].append(f"{name}={word}")
+            there = np.abs(x[:, [k]] - bounds[k]) <= ROUNDING * np.ptp(bounds[k])
+            words = zip(("min", "max"), there.any(axis=0), strict=True)
+            ends[name] += [f"{name}={word}" for word, is_held in words if is_held]
     return ends
 
 
@@ -301,11 +300,10 @@ def numbers_of_conditions(problem):
         _, orders = factors_of_derivatives(problem)
     if orders is None:
         return 0, math.inf
-    _, *conditions = problem.residual_classes()
+    _, *kinds = problem.residual_classes()
     points = problem.probes(N_POINTS, np.random.RandomState(0))
     n_given = sum(
-        kind.n_outputs * len(np.unique(points[kind.name].x, axis=0))
-        for kind in conditions
+        kind.n_outputs * len(np.unique(points[kind.name].x, axis=0)) for kind in kinds
     )
     return n_given, problem.n_network_outputs * int(orders[0])  # of each region
 
