@@ -94,6 +94,7 @@ class Piecewise:
 
     otherwise: Any
     pieces: tuple
+    domains: ClassVar[tuple]  # of the pieces
 
     def __init__(self, otherwise: Any, *pieces: tuple[Any, Any]) -> None:
         for piece in pieces:
@@ -102,6 +103,7 @@ class Piecewise:
                 raise ValueError(f"pieces must be pairs (Domain, value), got {piece}.")
         object.__setattr__(self, "otherwise", otherwise)
         object.__setattr__(self, "pieces", pieces)
+        object.__setattr__(self, "domains", tuple(domain for domain, _ in pieces))
 
     def __call__(self, x: Any) -> Any:
         """Value at a point of shape (d,)."""
@@ -118,11 +120,6 @@ class Piecewise:
         for k, inside in enumerate(found[:-1]):
             value = jnp.where(number == k, inside, value)
         return value
-
-    @property
-    def domains(self) -> tuple:
-        """The domains of the pieces."""
-        return tuple(domain for domain, _ in self.pieces)
 
 
 def piece_numbers(domains: tuple, X: Any) -> Any:
@@ -164,11 +161,6 @@ def numbers(value):
         return np.array(np.nan) if array.dtype.kind in "SU" else array.astype(float)
     except (TypeError, ValueError):
         return np.array(np.nan)
-
-
-def as_array(value):
-    """Nested tuples as an array; a number as it is."""
-    return np.array(value) if isinstance(value, tuple) else value
 
 
 def _nested(array):

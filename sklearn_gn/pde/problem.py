@@ -18,7 +18,6 @@ from sklearn_gn._typing import Array
 from sklearn_gn.pde.checks import check_problem
 from sklearn_gn.pde.coefficients import (
     Unknown,
-    as_array,
     called,
     frozen_coefficient,
     holding,
@@ -178,9 +177,11 @@ class Problem:
         given = dict(self.coefficients or {})
         values = {name: frozen_coefficient(name, c) for name, c in given.items()}
         unknown = {n: c for n, c in values.items() if isinstance(c, Unknown)}
-        known = {n: as_array(c) for n, c in values.items() if n not in unknown}
-        start = known | {n: as_array(c.initial) for n, c in unknown.items()}
-        set_fields(self, known=known, unknown=unknown, start=start)
+        start = values | {n: c.initial for n, c in unknown.items()}
+        for name, value in start.items():
+            start[name] = np.array(value) if isinstance(value, tuple) else value
+        known = {n: c for n, c in start.items() if n not in unknown}
+        set_fields(self, known=known, unknown=unknown, start=known | start)
         set_fields(self, coefficients=MappingProxyType(values))
         given = dict(self.depends_on or {})
         axes = {name: _tuple(value, "depends_on") for name, value in given.items()}

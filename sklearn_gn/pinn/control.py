@@ -52,7 +52,6 @@ LEAST_FALL = 1e-3  # of the loss, in half as many iterations, or a fit ends
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
 USUAL_SHARE = 0.1  # relative error, over the root of the relative loss
 _MOST_STARTS = 3  # networks, until one is not stuck
-_RAISE = 10.0  # of the next start of one that has gone to zero
 _RESIDUALS, _BOUNDARY_SHARE = 2.5, 0.3  # for each parameter; of the residuals
 
 
@@ -428,8 +427,9 @@ def refined(points, state, settings):
         memory = state.memory
     elif due == "start":
         net = drawn_anew(rng, settings.untrained, model.problem)
-        # Positive coefficients that went to zero begin higher.
-        raised = now.n_starts * Unknown(1.0, positive=True).encode(_RAISE)
+        # Positive coefficients that went to zero begin higher, by half of the digits by
+        # which they are known to have fallen, and again by as many.
+        raised = now.n_starts * Unknown(1.0, positive=True).encode(VANISHED**-0.5)
         gone = raised * vanished(model.problem, state.net.extra)
         net = net._replace(extra=net.extra + gone.astype(settings.dtype))
         if level is not None:

@@ -26,8 +26,6 @@ from sklearn_gn.pinn.statement import (
 )
 from sklearn_gn.runtime.fingerprint import known
 
-_VALIDATION_FRACTION = 0.1  # of the rows of a plain regression
-
 
 class FitData(NamedTuple):
     """What is fitted: an equation, observations, or both."""
@@ -127,7 +125,7 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     scaling, frame = None, problem
     if problem is None:
         if estimator.early_stopping and validation is None:
-            train, val = validation_split(len(X), _VALIDATION_FRACTION, rng)
+            train, val = validation_split(len(X), 0.1, rng)
             train, val = np.sort(train), np.sort(val)
             validation = X[val], y[val]
             X, y, share = X[train], y[train], share[train]

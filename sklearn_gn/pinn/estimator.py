@@ -47,7 +47,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         ones. If None, y is regressed on X without an equation.
     hidden_layer_sizes : tuple of int or "auto", default="auto"
         Widths of the hidden layers. "auto": two layers of 20, which grow while this
-        pays, in a network that is prepared for the problem (:ref:`pinn_network`).
+        pays, in a network prepared for the problem (:ref:`pinn_network`); else 4 of 50.
     activation : str or tuple of str, default="tanh"
         "tanh", "sin", "sigmoid", "softplus", "silu", "gelu", "relu" or "identity", one
         for all hidden layers or one each.
@@ -94,7 +94,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. None: no limit.
     early_stopping : bool, default=False
-        Whether to stop when the loss on fresh points or validation data rises.
+        Whether to stop when the loss on fresh points or validation data (10 %) rises.
     n_iter_no_change : int, default=10
         Number of iterations without improvement after which ``early_stopping`` stops.
     warm_start : bool, default=False

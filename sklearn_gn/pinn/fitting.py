@@ -50,7 +50,6 @@ from sklearn_gn.pinn.units import are_apart, in_units
 from sklearn_gn.runtime.fit_loop import FitRun
 
 _LARGEST_INT = np.iinfo(np.int32).max
-_FIXED_WIDTHS = (50,) * 4  # where "auto" does not grow
 
 
 def fit(solver, X, y, sample_weight, X_val, y_val):
@@ -104,7 +103,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     sizes = solver.hidden_layer_sizes
     if chooses_layers:
         small = chooses_network or chooses_penalties
-        sizes = FIRST_WIDTHS if small else _FIXED_WIDTHS
+        sizes = FIRST_WIDTHS if small else (50, 50, 50, 50)
     untrained, features = untrained_network(
         frame, solver.network, sizes, rng, solver.dtype, solver.device
     )

@@ -123,7 +123,7 @@ class SolutionMixin(PredictionIntervalMixin):
     def _noise_freedom(self):
         """Degrees of freedom that this estimate has."""
         with backend.scope("float64", self.device):
-            freedom = self._posterior.noise_freedom()
+            freedom = self._posterior.noise_freedom
         return self._for_outputs(freedom, np.sum(freedom))
 
     def _for_outputs(self, values, otherwise):

@@ -180,6 +180,7 @@ class Posterior(StoredWithoutCaches):
         size = math.sqrt(self.n_observations) / (factors if factors.size else 1)
         return unbounded(deviations * size / safe_norm(data.scale, -1))
 
+    @property
     def noise_freedom(self):
         """Degrees of freedom (k,) of these estimates."""
         return self._factored[2]
