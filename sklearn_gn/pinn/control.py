@@ -354,8 +354,8 @@ def vanished(problem, extra):
         first = np.ravel(known.encode(known.initial))
         start, stop = stop, stop + first.size
         fall = raw[start:stop] - first
-        found.append(known.positive & (fall < known.encode(VANISHED)))
-    return np.concatenate([np.zeros(0, bool), *found])
+        found.extend(known.positive & (fall < known.encode(VANISHED)))
+    return np.array(found, bool)
 
 
 # --- growth --------------------------------------------------------------------------
@@ -372,12 +372,9 @@ def points_for(classes, n_weights, density=_RESIDUALS):
     n_residuals = density * n_weights
     share = _BOUNDARY_SHARE if conditions else 0.0
     outputs = np.mean([kind.n_outputs for kind in conditions]) if conditions else 1
-    n_interior = (1 - share) * n_residuals / interior.n_outputs
-    n_boundary = share * n_residuals / outputs
-    return Sizes(
-        int(np.clip(n_interior, LEAST_POINTS.n_interior, _MOST.n_interior)),
-        int(np.clip(n_boundary, LEAST_POINTS.n_boundary, _MOST.n_boundary)),
-    )
+    shares = (1 - share) / interior.n_outputs, share / outputs
+    counts = n_residuals * np.array(shares)
+    return Sizes(*np.clip(counts, LEAST_POINTS, _MOST).astype(int).tolist())
 
 
 def has_room(net):
@@ -434,9 +431,8 @@ def refined(points, state, settings):
         net = net._replace(extra=net.extra + gone.astype(settings.dtype))
         if level is not None:
             level = Level(level.sizes, level.density)
-        weighing = weighing._replace(
-            next=weighing.weight, losses=(), equation=(), share=math.inf
-        )
+        seen = {"losses": (), "equation": (), "share": math.inf}
+        weighing = weighing._replace(next=weighing.weight, **seen)
         n_starts = now.n_starts + 1
         now = now._replace(level=level, weighing=weighing, n_starts=n_starts, **again)
     elif due == "window":
@@ -444,11 +440,9 @@ def refined(points, state, settings):
         now = now._replace(march=march, **again)
     else:
         known, memory = settings.models[state.stage], state.memory
-        kinds, waves = (
-            [one.residual for one in known.classes],
-            known.problem.n_functions,
-        )
-        level, net = grown(level, due, settings.growth, kinds, net, rng, waves)
+        kinds = [one.residual for one in known.classes]
+        given = settings.growth, kinds, net, rng, known.problem.n_functions
+        level, net = grown(level, due, *given)
         now = now._replace(level=level, n_stalled=0)
     if due is not None:
         net = jax.device_put(net)
@@ -464,11 +458,9 @@ def with_expected_seconds(state, settings):
     first = clock.first or seconds
     compiled = state.iteration <= 1 or (level is not None and len(level.falls) == 1)
     steady = clock.steady if compiled else seconds
+    in_single = getattr(settings.steps.solver, "single_precision_iter", 0)
     changes = now.next in ("points", "network")
-    changes |= state.iteration in settings.stage_ends
-    changes |= state.iteration == getattr(
-        settings.steps.solver, "single_precision_iter", 0
-    )
+    changes |= state.iteration in (*settings.stage_ends, in_single)
     expected, model = first if changes else steady, settings.models[-1]
     if model.problem.unknown or model.classes[-1].residual.name == "data":
         expected += _ENDING * first

@@ -201,9 +201,8 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
             return float(iteration.fresh_losses(run.data, settings, net, state).sum())
 
     def fitted(net):
-        return Fitted(
-            model, net, problem, data.observed, data.single_target, data.scaling
-        )
+        given = data.observed, data.single_target, data.scaling
+        return Fitted(model, net, problem, *given)
 
     has_fresh = problem is not None or data.validation is not None
     run = FitRun(

@@ -172,9 +172,8 @@ class Sampler:
             return points
         chosen = rng.choice(len(square), n, replace=False, p=square / square.sum())
         pairs = zip(points, pool, strict=True)
-        return type(points)(
-            *(np.concatenate([kept[: len(kept) - n], a[chosen]]) for kept, a in pairs)
-        )
+        both = (np.concatenate([kept[: len(kept) - n], a[chosen]]) for kept, a in pairs)
+        return type(points)(*both)
 
 
 def distinct(x, data):
@@ -203,10 +202,8 @@ def prepare(observations, settings):
     like = settings.sampler.draw(model, seed, 0, 0)
     if training is not None:
         like = (*like, training)
-    if validation is not None:
-        fresh = (*fresh, validation)
-    elif fresh and training is not None:
-        fresh = (*fresh, training)
+    judged = training if validation is None and fresh else validation
+    fresh = fresh if judged is None else (*fresh, judged)
     exact = None
     if model.problem.exact is not None:
         rng = np.random.RandomState(seed)
@@ -235,14 +232,11 @@ def initial_state(points, net, settings, memory=None):
             net = net.nets[-1]
             march = march._replace(fresh=jax.device_put(fresh))
     net = jax.device_put(net)
-    clock = Clock(changed=time.perf_counter())
+    clock, sampler = Clock(changed=time.perf_counter()), settings.sampler
     if settings.growth is not None:
-        sampler = settings.sampler
-        sizes = Sizes(sampler.n_interior, sampler.n_boundary)
-        level = Level(sizes)
+        level = Level(Sizes(sampler.n_interior, sampler.n_boundary))
     control = Control(level=level, march=march, clock=clock)
     batches = _draw(points, settings, 0, 0, net, control)
-
     placed = on_devices(batches, settings)
     loss, share = losses_of_classes(model, net, placed).sum(), 1.0
     untrained = net if settings.untrained is None else settings.untrained
@@ -424,13 +418,12 @@ def on_devices(batches, settings):
     if mesh is None:
         return batches
 
-    def divided(batch):
+    found = []
+    for batch in batches:
         n = len(batch.x)
         rows = np.minimum(np.arange(n + -n % (2 * mesh.size)), n - 1)
-        scale = np.asarray(batch.scale)
-        scale = np.concatenate([scale, np.zeros(len(rows) - n, scale.dtype)])
-        x, data = np.asarray(batch.x)[rows], np.asarray(batch.data)[rows]
+        x, data, scale = (np.asarray(a)[rows] for a in batch[:3])
+        scale = np.where(np.arange(len(rows)) < n, scale, 0).astype(scale.dtype)
         x, data, scale = put_rows([x, data, scale], mesh)
-        return batch._replace(x=x, data=data, scale=scale)
-
-    return tuple(map(divided, batches))
+        found.append(batch._replace(x=x, data=data, scale=scale))
+    return tuple(found)

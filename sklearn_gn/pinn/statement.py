@@ -39,9 +39,8 @@ IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless
 
 def unidentified(solver, run):
     """What equation, conditions and observations leave open; "" if nothing is known."""
-    fitted, state = solver._fitted, run.final_state
+    model, net, problem, *_ = solver._fitted
     untrained_loss = solver._untrained_loss
-    model, net, problem = fitted.model, fitted.net, fitted.problem
     if isinstance(net, Pieces):  # windows of time go on from an initial condition
         return ""
     missing = missing_conditions(model)
@@ -62,13 +61,11 @@ def unidentified(solver, run):
     if not small or solver._sizes[0] > MOST_WEIGHTS:
         return ""
     with backend.scope(solver.dtype, solver.device):
-        change = largest_free_change(
-            model, net, state.batches, run.data.fresh, untrained_loss
-        )
+        points = run.final_state.batches, run.data.fresh
+        change = largest_free_change(model, net, *points, untrained_loss)
     second = model.classes[0].rows is not None  # the count of conditions is reliable
-    if change <= (_FREE if second else _SURELY_FREE):
-        return ""
-    return _open_by_conditions(missing, change)
+    is_free = change > (_FREE if second else _SURELY_FREE)
+    return _open_by_conditions(missing, change) if is_free else ""
 
 
 def _open_by_conditions(missing, change):
@@ -213,8 +210,7 @@ def factors_of_derivatives(problem):
     The factors are None where they are not known. The orders (d,) along the axes are
     None too where the equation depends on more than derivatives at its point.
     """
-    kind, n_axes = problem.residual_classes()[0], problem.domain.dim
-    if kind.n_points > 1 or n_axes > MOST_AXES:
+    if problem.residual_classes()[0].n_points > 1 or problem.domain.dim > MOST_AXES:
         return None, None
     rng = np.random.RandomState(0)
     points = problem.probes(N_POINTS, rng)["interior"]
@@ -310,16 +306,15 @@ def numbers_of_conditions(problem):
 
 def largest_free_change(model, net, batches, fresh, untrained_loss):
     """Largest change that the residuals do not see, relative to the solution."""
-    gramian = np.float64(0)
-    for points in (batches, fresh):
-        gramian = gramian + sums_over_pieces(model, net, points, batches)[0]
+    both = (sums_over_pieces(model, net, p, batches)[0] for p in (batches, fresh))
+    gramian = sum(both, np.float64(0))
     x = fresh[0].x[:N_POINTS, 0]
-    values, slopes = backend.to_numpy(output_slopes(model, net, x))
-    values, slopes = np.float64(values), np.float64(slopes)
+    both = backend.to_numpy(output_slopes(model, net, x))
+    values, slopes = (np.array(a, np.float64) for a in both)
     free = np.isin(model.problem.outputs, model.problem.up_to_constant)
-    values[:, free] -= values[:, free].mean(axis=0)
-    slopes[:, free] -= slopes[:, free].mean(axis=0)
-    slopes = slopes.reshape(-1, gramian.shape[0])
+    for a in (values, slopes):
+        a[:, free] -= a[:, free].mean(axis=0)
+    slopes = slopes.reshape(-1, len(gramian))
     floor = len(gramian) * np.finfo(net.extra.dtype).eps * gramian.diagonal().max()
     seen = factor(gramian, floor).whiten(slopes.T)
     units = (model.problem.scale or 1.0) * np.ones(values.shape)
