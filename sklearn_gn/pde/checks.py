@@ -211,7 +211,7 @@ def _check_equations(problem, values):
     warn_user(
         f"The residual has {n_equations} equations for the {_named(outputs)}. They "
         "hold together only if they agree; else the fit is a compromise between them."
-        f"{_hint_at_the_point(problem)}",
+        f"{_hint_at_the_point(problem)}"
     )
 
 
@@ -240,7 +240,7 @@ def warn_of_missing_equations(problem):
     warn_user(
         f"The residual has {n_equations} equation{plural} for the {_named(outputs)}, "
         "and there are no observations: the outputs are not determined. Return a "
-        "residual for each of them, as a tuple.",
+        "residual for each of them, as a tuple."
     )
 
 
@@ -298,5 +298,5 @@ def _warn_of_fluxes(problem):
         warn_user(
             "No solution exists: integrated over the domain, the equation without u is "
             f"{area * source.mean():.3g}, and the slopes of the Neumann condition "
-            f"contribute {length * flux.mean():.3g}; the sum of both must be zero.",
+            f"contribute {length * flux.mean():.3g}; the sum of both must be zero."
         )

@@ -1,17 +1,18 @@
 """Coefficients of an equation: numbers, pieces, and unknowns that are to be found."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 
 # Collects the coefficients of pieces that are called.
 called: ContextVar[list | None] = ContextVar("called", default=None)
-_within: ContextVar[tuple | None] = ContextVar("within", default=None)
+# Pieces to take, by their domains, and the mask of their region; None: by the point.
+present: ContextVar[tuple | None] = ContextVar("present", default=None)
 # Change of the logarithm for a step of one. The first steps do not know the solution
 # yet: with 1.0, some throw coefficients so far that their derivative vanishes.
 _LOG_UNIT = 0.3
@@ -34,6 +35,7 @@ class Unknown:
 
     initial: float | tuple
     positive: bool = False
+    _unit: ClassVar[Any]  # set for each coefficient
 
     def __post_init__(self):
         initial = np.asarray(self.initial, dtype=float)
@@ -43,6 +45,11 @@ class Unknown:
             wanted = "positive" if self.positive else "finite"
             raise ValueError(f"initial must be {wanted}, got {self.initial!r}.")
         object.__setattr__(self, "initial", _nested(initial))
+        # Powers of ten next to values of SI units, 1 for values of ordinary size.
+        size = np.abs(initial)
+        ordinary = (size == 0) | ((size >= 1 / VISIBLE) & (size <= VISIBLE))
+        unit = np.where(ordinary, 1.0, 10.0 ** np.round(np.log10(size + ordinary)))
+        object.__setattr__(self, "_unit", unit)
 
     def encode(self, value: Any) -> Any:
         """What the search is for: the value, or its scaled logarithm. In numpy."""
@@ -55,13 +62,6 @@ class Unknown:
             return jnp.exp(_LOG_UNIT * raw)
         unit = self._unit.astype(raw.dtype)
         return raw * unit if (unit != 1).any() else raw
-
-    @property
-    def _unit(self):
-        """Powers of ten next to values of SI units, 1 for values of ordinary size."""
-        size = np.abs(as_array(self.initial))
-        ordinary = (size == 0) | ((size >= 1 / VISIBLE) & (size <= VISIBLE))
-        return np.where(ordinary, 1.0, 10.0 ** np.round(np.log10(size + ordinary)))
 
 
 @dataclass(frozen=True, init=False)
@@ -94,6 +94,7 @@ class Piecewise:
 
     otherwise: Any
     pieces: tuple
+    domains: ClassVar[tuple]  # of the pieces
 
     def __init__(self, otherwise: Any, *pieces: tuple[Any, Any]) -> None:
         for piece in pieces:
@@ -102,10 +103,11 @@ class Piecewise:
                 raise ValueError(f"pieces must be pairs (Domain, value), got {piece}.")
         object.__setattr__(self, "otherwise", otherwise)
         object.__setattr__(self, "pieces", pieces)
+        object.__setattr__(self, "domains", tuple(domain for domain, _ in pieces))
 
     def __call__(self, x: Any) -> Any:
         """Value at a point of shape (d,)."""
-        x, collected, within = jnp.asarray(x), called.get(), _within.get()
+        x, collected, within = jnp.asarray(x), called.get(), present.get()
         if collected is not None:
             collected.append(self)
         if within is not None and self.domains in within[0]:
@@ -118,11 +120,6 @@ class Piecewise:
         for k, inside in enumerate(found[:-1]):
             value = jnp.where(number == k, inside, value)
         return value
-
-    @property
-    def domains(self) -> tuple:
-        """The domains of the pieces."""
-        return tuple(domain for domain, _ in self.pieces)
 
 
 def piece_numbers(domains: tuple, X: Any) -> Any:
@@ -142,17 +139,6 @@ def holding(variable: ContextVar, value: Any) -> Iterator[Any]:
         yield value
     finally:
         variable.reset(token)
-
-
-def within_pieces(pieces: dict | None, mask: Any = None) -> AbstractContextManager:
-    """Take given pieces, or the pieces of each point, and the region of a mask."""
-    return holding(_within, None if pieces is None else (pieces, mask))
-
-
-def present_region() -> Any:
-    """The mask of the region in which functions are evaluated; None by the point."""
-    within = _within.get()
-    return None if within is None else within[1]
 
 
 def frozen_coefficient(name, value):
@@ -175,11 +161,6 @@ def numbers(value):
         return np.array(np.nan) if array.dtype.kind in "SU" else array.astype(float)
     except (TypeError, ValueError):
         return np.array(np.nan)
-
-
-def as_array(value):
-    """Nested tuples as an array; a number as it is."""
-    return np.array(value) if isinstance(value, tuple) else value
 
 
 def _nested(array):

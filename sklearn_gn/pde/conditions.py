@@ -59,6 +59,7 @@ class BaseCondition:
 
     n_fields = 1  # P: fields, hence points, of one residual
     needs_normals = False
+    n_more_data = 0  # numbers of a point after its normal
     kind: ClassVar[str]  # its name if it is given none
 
     def __init_subclass__(cls):
@@ -80,10 +81,6 @@ class BaseCondition:
         if isinstance(on, PointCloud) and self.n_points is None:
             return len(on.points_on_it)
         return self.n_points
-
-    def n_data(self, dim: int) -> int:
-        """Number of the data of a point, for so many axes."""
-        return dim if self.needs_normals else 0
 
     def where(self, domain: Domain) -> Any:
         """The part of the boundary of a domain that the condition holds on."""
@@ -118,7 +115,7 @@ class BaseCondition:
                 f"{self.kind} needs normals: give them by "
                 "on=PointCloud(points, boundary=points, normals=normals)."
             )
-        return Points(points[:, None], normals[:, : self.n_data(domain.dim)])
+        return Points(points[:, None], normals[:, : domain.dim * self.needs_normals])
 
     def _outputs(self, field):
         """The outputs that the condition is about, as a field of shape (k,)."""
@@ -226,7 +223,7 @@ class Condition(BaseCondition):
 
     def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
-        (field,), (x,) = fields, points
+        field, x = fields[0], points[0]
         if self.needs_normals:
             coefficients = {**coefficients, "normal": data[np.array(field.space)]}
         return flat(call(self.residual, (field, x), coefficients), x)
@@ -237,8 +234,8 @@ class _Values(BaseCondition):
 
     def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
-        (field,), (x,) = fields, points
-        actual = self._given(self._outputs(field), x, data, coefficients)
+        x = points[0]
+        actual = self._given(self._outputs(fields[0]), x, data, coefficients)
         return actual - self._target(self.value, x, actual, coefficients)
 
     def _given(self, outputs, x, normal, coefficients):
@@ -278,9 +275,7 @@ class Neumann(_Values):
     Parameters
     ----------
     value : float, array or callable
-        One number for all outputs or one for each; or a function of a point that
-        returns these. Coefficients may be further parameters of the function: ``lambda
-        x, g: g * x[0]``.
+        As for :class:`Dirichlet`.
 
     on : str, tuple of str, callable, array or Domain, default="boundary"
         As for :class:`Condition`; your own points need normals.
@@ -309,9 +304,7 @@ class Robin(_Values):
     Parameters
     ----------
     a, b, value : float, array or callable
-        One number for all outputs or one for each; or a function of a point that
-        returns these. Coefficients may be further parameters of the function: ``lambda
-        x, g: g * x[0]``.
+        Each as the value of :class:`Dirichlet`.
 
     on : str, tuple of str, callable, array or Domain, default="boundary"
         As for :class:`Condition`; your own points need normals.
@@ -344,9 +337,7 @@ class Initial(_Values):
     Parameters
     ----------
     value : float, array or callable
-        One number for all outputs or one for each; or a function of a point that
-        returns these. Coefficients may be further parameters of the function: ``lambda
-        x, g: g * x[0]``.
+        As for :class:`Dirichlet`.
 
     outputs : str, int or tuple of these, default=None
         The outputs to which the condition applies. If None, all of them.
@@ -443,7 +434,7 @@ class Periodic(BaseCondition):
     def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Differences between the two points, of shape (k,)."""
         del data, coefficients
-        pairs = [[self._outputs(field) for field in fields]]
+        pairs = [[self._outputs(field) for field in fields[:2]]]
         if self.derivatives:
             pairs.append([d(field, self.axis) for field in pairs[0]])
         return jnp.concatenate(

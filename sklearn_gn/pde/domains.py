@@ -139,6 +139,17 @@ def product(first, second):
 # --- domains -------------------------------------------------------------------------
 
 
+def _operator(sign):
+    """The method that combines two domains."""
+
+    def combine(self, other):
+        if not isinstance(other, Domain):
+            return NotImplemented
+        return Product(self, other) if sign == "*" else Combined(self, other, sign)
+
+    return combine
+
+
 class Domain:
     """Base class of the domains.
 
@@ -161,19 +172,10 @@ class Domain:
     time: str | None
     bounds: Array
 
-    def __or__(self, other):
-        return Union(self, other) if isinstance(other, Domain) else NotImplemented
-
-    def __and__(self, other):
-        return (
-            Intersection(self, other) if isinstance(other, Domain) else NotImplemented
-        )
-
-    def __sub__(self, other):
-        return Difference(self, other) if isinstance(other, Domain) else NotImplemented
-
-    def __mul__(self, other):
-        return Product(self, other) if isinstance(other, Domain) else NotImplemented
+    __or__ = _operator("|")
+    __and__ = _operator("&")
+    __sub__ = _operator("-")
+    __mul__ = _operator("*")
 
     @property
     def dim(self) -> int:
@@ -305,14 +307,16 @@ def _chosen(predicate, points):
 
 
 class _Pair(Domain):
-    """Two domains, combined."""
+    """Two domains, combined by a sign."""
+
+    sign: str
 
     def __repr__(self):
         first, second = (
             f"({part})" if isinstance(part, _Pair) else f"{part}"
             for part in (self.first, self.second)
         )
-        return f"{first} {self._sign} {second}"
+        return f"{first} {self.sign} {second}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -321,8 +325,7 @@ class Product(_Pair):
 
     first: Domain
     second: Domain
-
-    _sign = "*"
+    sign: str = "*"
 
     def __post_init__(self):
         common = tuple(name for name in self.first.axes if name in self.second.axes)
@@ -357,26 +360,13 @@ class Product(_Pair):
         )
 
 
-def _merge(first, second):
-    """Two dicts in one; a name that is taken gets a number."""
-    merged = dict(first)
-    for name, patch in second.items():
-        merged[unique(name.split(" (")[0], merged, " ({})")] = patch
-    return merged
-
-
-def unique(name, taken, suffix):
-    """The name, with the first number from 2 on if it is taken."""
-    names = [name, *(name + suffix.format(k + 2) for k in range(len(taken)))]
-    return next(n for n in names if n not in taken)
-
-
 @dataclass(frozen=True, repr=False)
-class _SameAxes(_Pair):
-    """Two domains of the same axes of space."""
+class Combined(_Pair):
+    """Two domains of the same axes of space: ``A | B``, ``A & B`` or ``A - B``."""
 
     first: Domain
     second: Domain
+    sign: str
 
     def __post_init__(self):
         a, b = self.first, self.second
@@ -387,16 +377,41 @@ class _SameAxes(_Pair):
                 "|, & and - combine domains of space; multiply by time afterwards, as "
                 "in (A - B) * Box(t=(0, 1))."
             )
-        bounds = self._limits(a.bounds, b.bounds)
-        set_fields(self, axes=a.axes, time=None, bounds=bounds)
+        lower, upper = np.sort([a.bounds, b.bounds], axis=0)
+        bounds = {
+            "|": np.column_stack([lower[:, 0], upper[:, 1]]),
+            "&": np.column_stack([upper[:, 0], lower[:, 1]]),
+            "-": a.bounds,
+        }
+        set_fields(self, axes=a.axes, time=None, bounds=bounds[self.sign])
+
+    def depth(self, X):
+        """The larger depth of the two in a union, else the smaller one."""
+        xp, first, second = namespace(X), self.first.depth(X), self.second.depth(X)
+        if self.sign == "|":
+            return xp.maximum(first, second)
+        return xp.minimum(first, -second if self.sign == "-" else second)
+
+    def interior(self):
+        """The patch of the whole; of an intersection, from points of the smaller."""
+        first, second = self.first, self.second
+        if self.sign == "|":
+            rest = select(second.interior(), lambda x, _: first.depth(x) < 0)
+            return join([first.interior(), rest])
+        if self.sign == "-":
+            return select(first.interior(), lambda x, _: second.depth(x) <= 0)
+        if second.interior().log_measure < first.interior().log_measure:
+            first, second = second, first
+        return select(first.interior(), lambda x, _: second.depth(x) >= 0)
 
     def patches(self):
         """What is left of the faces of both; equal names of the second get a number."""
+        orientation = -1 if self.sign == "-" else 1
 
         def of_second(patch):
             def place(uniforms):
                 points, normals, kept = patch.place(uniforms)
-                normals = self._orientation * normals
+                normals = orientation * normals
                 # Where faces of both coincide, the first has the points already.
                 kept = kept & ~self.first.is_boundary(points, normals)
                 return points, normals, kept & self.is_boundary(points, normals)
@@ -410,55 +425,18 @@ class _SameAxes(_Pair):
         )
 
 
-class Union(_SameAxes):
-    """Points of either domain, written ``A | B``."""
-
-    _sign, _orientation = "|", 1
-
-    def _limits(self, a, b):
-        return np.column_stack([np.minimum(a, b)[:, 0], np.maximum(a, b)[:, 1]])
-
-    def depth(self, X):
-        """The larger depth of the two."""
-        return namespace(X).maximum(self.first.depth(X), self.second.depth(X))
-
-    def interior(self):
-        """The patch of the whole union."""
-        second = select(self.second.interior(), lambda x, _: self.first.depth(x) < 0)
-        return join([self.first.interior(), second])
+def _merge(first, second):
+    """Two dicts in one; a name that is taken gets a number."""
+    merged = dict(first)
+    for name, patch in second.items():
+        merged[unique(name.split(" (")[0], merged, " ({})")] = patch
+    return merged
 
 
-class Intersection(_SameAxes):
-    """Points of both domains, written ``A & B``."""
-
-    _sign, _orientation = "&", 1
-
-    def _limits(self, a, b):
-        return np.column_stack([np.maximum(a, b)[:, 0], np.minimum(a, b)[:, 1]])
-
-    def depth(self, X):
-        """The smaller depth of the two; outside of the domain it is negative."""
-        second = self._orientation * self.second.depth(X)
-        return namespace(X).minimum(self.first.depth(X), second)
-
-    def interior(self):
-        """The patch of the whole intersection, from points of the smaller domain."""
-        pair = self.first, self.second
-        smaller, other = sorted(pair, key=lambda part: part.interior().log_measure)
-        return select(smaller.interior(), lambda x, _: other.depth(x) >= 0)
-
-
-class Difference(Intersection):
-    """Points of the first domain that are not in the second, written ``A - B``."""
-
-    _sign, _orientation = "-", -1
-
-    def _limits(self, a, b):
-        return a
-
-    def interior(self):
-        """The patch of the whole difference."""
-        return select(self.first.interior(), lambda x, _: self.second.depth(x) <= 0)
+def unique(name, taken, suffix):
+    """The name, with the first number from 2 on if it is taken."""
+    names = [name, *(name + suffix.format(k + 2) for k in range(len(taken)))]
+    return next(n for n in names if n not in taken)
 
 
 # --- domains given by points ---------------------------------------------------------

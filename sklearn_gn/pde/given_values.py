@@ -154,12 +154,16 @@ def _residuals_of_sums(problem, faces, places, x):
     return jnp.stack(rows)
 
 
-def steepest_parts(function, low, high):
-    """Middles of the steepest parts of segments, found by cutting, and end values."""
+def steepest_parts(function, low, high, unit=1.0):
+    """Middles of the steepest parts of segments, found by cutting, and end values.
+
+    Those are in units of the values.
+    """
     rows, share = np.arange(len(low)), np.linspace(0, 1, PARTS + 1)[:, None]
     for _ in range(_CUTS):
         X = low[:, None] + share * (high - low)[:, None]
-        values = function(X.reshape(-1, X.shape[2])).reshape(*X.shape[:2], -1)
+        values = function(X.reshape(-1, X.shape[2])) / unit
+        values = values.reshape(*X.shape[:2], -1)
         steps = np.nan_to_num(np.abs(np.diff(values, axis=1))).max(axis=2, initial=0)
         part = steps.argmax(axis=1)
         low, high = X[rows, part], X[rows, part + 1]
@@ -280,9 +284,9 @@ def _inside(problem, axis, order, unit):
     ends = _on_axis(problem, axis, np.linspace(low, high, N_POINTS))
 
     def values(X):
-        return _values_and_slopes(problem, X, axis)[order] / unit
+        return _values_and_slopes(problem, X, axis)[order]
 
-    places, before, after = steepest_parts(values, ends[:-1], ends[1:])
+    places, before, after = steepest_parts(values, ends[:-1], ends[1:], unit)
     broken = np.abs(after - before).max(axis=1) > JUMP
     if broken.sum() >= _MOST:  # values of a table
         return []

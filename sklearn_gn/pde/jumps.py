@@ -10,7 +10,7 @@ differentiates a coefficient that jumps.
 
 from contextlib import nullcontext
 from functools import partial
-from itertools import combinations, combinations_with_replacement, pairwise, product
+from itertools import combinations, combinations_with_replacement, pairwise
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,6 @@ from sklearn_gn.pde.given_values import (
 )
 from sklearn_gn.pde.local_functions import in_numpy, points_of_row, wave_at
 from sklearn_gn.pde.operators import differentiated_values
-from sklearn_gn.pde.regions import regions_of
 from sklearn_gn.pde.residual_classes import named_parameters
 from sklearn_gn.pde.shapes import Box
 
@@ -50,12 +49,11 @@ def jumps(problem, default_network=True):
     rng, few = np.random.RandomState(0), problem.domain.dim <= MOST_AXES
     found, given = [], _with_values(problem)
     for pair in combinations_with_replacement(given, 2):
-        pair = sorted(pair, key=lambda entry: isinstance(entry[1], Initial))
+        first, second = sorted(pair, key=lambda entry: isinstance(entry[1], Initial))
         # Initial values may disagree, where outputs have conditions of their own.
-        is_one = pair[0] is pair[1]
-        searched = not is_one or (few and callable(pair[0][1].value))
-        if searched and isinstance(pair[0][1], Dirichlet):
-            found += _where_parts_meet(problem, *pair, rng, default_network)
+        searched = first is not second or (few and callable(first[1].value))
+        if searched and isinstance(first[1], Dirichlet):
+            found += _where_parts_meet(problem, first, second, rng, default_network)
     rng = np.random.RandomState(0)
     for name, condition in given if few else ():
         if callable(condition.value):
@@ -73,8 +71,7 @@ def _with_values(problem):
         names, takes_all = (), False
         if callable(condition.value):
             names, takes_all = named_parameters(condition.value, 1)
-        takes_unknown = problem.unknown.keys() & names
-        if not (takes_unknown or (takes_all and problem.unknown)):
+        if not (problem.unknown if takes_all else problem.unknown.keys() & names):
             found.append((name, condition))
     return found
 
@@ -95,14 +92,11 @@ def check_fluxes(problem):
     the flux is continuous, unless a Condition on an interface does. What is
     differentiated along an axis jumps there for two smooth fields alike.
     """
-    domain, regions = problem.domain, problem.regions
-    if regions is not None:  # of pieces alone: what is cut where it jumps is refused
-        known = [coefficient.domains for coefficient in problem._interior[1]]
-        regions = regions_of(domain, known)
-    numbers = [None] if regions is None else range(len(regions.parts))
-    axes = range(domain.dim) if _is_searched(problem) else ()
-    for k, number in product(axes, numbers):
-        places = _jumps_along(problem, regions, k, domain.bounds[k], False, number)
+    domain = problem.domain
+    # Of pieces alone: what is cut where it jumps is refused.
+    regions = problem.regions and problem._regions_of_pieces
+    for k in range(domain.dim) if _is_searched(problem) else ():
+        places = _jumps_along(problem, regions, k, domain.bounds[k], False)
         if len(places):
             raise ValueError(
                 "interior: the equation differentiates, along "
@@ -122,25 +116,23 @@ def planes(problem, regions):
 
     On either side, as where a load begins, the network has outputs of its own.
     """
-    halves, numbers = [], [None] if regions is None else range(len(regions.parts))
+    halves, bounds = [], problem.domain.bounds
     for k in range(problem.domain.dim) if _is_searched(problem) else ():
-        places, cuts = [], [problem.domain.bounds[k]]
+        places, cuts = [], [bounds[k]]
         while cuts and len(places) < PARTS:
             (low, high), *cuts = cuts
             width = ROUNDING * (high - low)
             edges = np.linspace(low + width, high - width, PARTS + 1)
-            given = problem, regions, k, edges, True
-            X = [_jumps_along(*given, number)[:, k] for number in numbers]
+            X = np.sort(_jumps_along(problem, regions, k, edges, True)[:, k])
             # Steps that are not across the axis are found at another place each.
-            X = np.sort(np.concatenate(X))
             found = X[1:][np.diff(np.round(X / width)) == 0]
             found = found[np.diff(found, prepend=low) > width]
             places += found.tolist()
             cuts += pairwise([low, *found, high]) if len(found) else []
         for place in places:
-            bounds = problem.domain.bounds.tolist()
-            bounds[k][0] = place
-            axes = zip(problem.domain.axes, map(tuple, bounds), strict=True)
+            above = bounds.tolist()
+            above[k][0] = place
+            axes = zip(problem.domain.axes, map(tuple, above), strict=True)
             halves.append(Box(time=None, **dict(axes)))
     return halves
 
@@ -151,13 +143,16 @@ def _is_searched(problem):
     return not joined and problem.transform is None and problem.domain.dim <= MOST_AXES
 
 
-def _jumps_along(problem, regions, k, edges, of_equation, number):
+def _jumps_along(problem, regions, k, edges, of_equation):
     """Places (n, d) where what is differentiated along axis k, or all of it, jumps."""
     domain = problem.domain
     X = domain.sample(N_POINTS, np.random.RandomState(0))
     step = PLACE * np.ptp(domain.bounds[k]) * np.eye(domain.dim)[k]
+    low, high, part = X.copy(), X.copy(), np.arange(len(X)) % (len(edges) - 1)
+    low[:, k], high[:, k] = edges[part], edges[part + 1]
+    X = np.tile(X, (PARTS + 1, 1))  # as many as below, for which one program is enough
 
-    def values(X):
+    def values(X, number):
         differentiated, residuals = _equation_at(problem, regions, number, X)
         found = residuals if of_equation else differentiated[k]
         found = found.reshape(len(X), -1)
@@ -167,14 +162,16 @@ def _jumps_along(problem, regions, k, edges, of_equation, number):
                 inside &= regions.numbers(beside) == number
         return np.where(inside[:, None], found, np.nan)
 
-    low, high, part = X.copy(), X.copy(), np.arange(len(X)) % (len(edges) - 1)
-    low[:, k], high[:, k] = edges[part], edges[part + 1]
-    X = np.tile(X, (PARTS + 1, 1))  # as many as below, for which one program is enough
-    size = np.nanmax(np.abs(values(X)), axis=0, initial=np.finfo(float).tiny)
-    places, before, after = steepest_parts(lambda X: values(X) / size, low, high)
-    jumps = np.abs(after - before).reshape(len(low), 3 if of_equation else 2, -1) > JUMP
-    found = jumps[:, -2:].all(axis=1) | (jumps[:, 0] & of_equation)
-    return places[found.any(axis=1)]
+    found = []
+    for number in [None] if regions is None else range(len(regions.parts)):
+        own = partial(values, number=number)
+        size = np.nanmax(np.abs(own(X)), axis=0, initial=np.finfo(float).tiny)
+        places, *ends = steepest_parts(own, low, high, size)
+        jumps = np.abs(np.subtract(*ends)) > JUMP
+        jumps = jumps.reshape(len(low), 3 if of_equation else 2, -1)
+        jumps = jumps[:, -2:].all(axis=1) | (jumps[:, 0] & of_equation)
+        found.append(places[jumps.any(axis=1)])
+    return np.concatenate(found)
 
 
 @partial(in_numpy, static_argnames=("problem", "regions", "number"))
@@ -199,8 +196,8 @@ def _equation_at(problem, regions, number, X):
             level=level,
         )
         points = points_of_row(jnp.broadcast_to(x, (interior.n_points, x.size)))
-        fields = tuple(problem.field(known_at(point)) for point in points)
-        residual = partial(interior.function, fields, points, x[:0], problem.start)
+        given = interior, list(map(known_at, points)), points, x[:0], problem.start
+        residual = partial(problem._residuals_at, *given)
         with within():
             found = differentiated_values(residual, points[0])
             return [jnp.concatenate([*v, jnp.zeros(0)]) for v in found], residual()
@@ -222,33 +219,32 @@ def _equation_at(problem, regions, number, X):
 
 def _within(problem, name, condition, rng, default_network):
     """A message on the largest jump of a condition's values along its part, if any."""
-    domain, at_start = problem.domain, isinstance(condition, Initial)
-    chords = _chords(domain, condition, rng)
+    chords = _chords(problem.domain, condition, rng)
     if not len(chords[0]):
         return []
-    known = values_of(problem, [condition], [np.concatenate(chords)])[0]
-    size = np.nanmax(np.abs(known), axis=0, initial=np.finfo(float).tiny)
 
     def values(X):
-        return values_of(problem, [condition], [X])[0] / size
+        return values_of(problem, [condition], [X])[0]
 
-    places, before, after = steepest_parts(values, *chords)
+    known = np.abs(values(np.concatenate(chords)))
+    size = np.nanmax(known, axis=0, initial=np.finfo(float).tiny)
+    places, before, after = steepest_parts(values, *chords, size)
     steps = np.nan_to_num(np.abs(after - before))
     row, k = np.unravel_index(steps.argmax(), steps.shape)
-    if steps[row, k] <= JUMP:
+    followed = default_network and isinstance(condition, Initial)
+    if steps[row, k] <= JUMP or (followed and follows_jump(problem, places[[row]])[0]):
         return []
-    if default_network and at_start and follows_jump(problem, places[[row]])[0]:
-        return []
-    unit = np.ptp(domain.bounds, axis=1)
+    unit = np.ptp(problem.domain.bounds, axis=1)
     place = np.round(places[row] / unit, _DIGITS) * unit + 0.0
     return [
         f"The values of the condition {name!r} jump: the output "
         f"{problem.outputs[k]!r} is {size[k] * before[row, k]:.4g} and "
         f"{size[k] * after[row, k]:.4g} on the two sides of "
-        f"{_coordinates(domain, place)}. The solution cannot follow them there, "
-        "which limits the accuracy: more points, neurons or time gain little. Make "
-        "the step smooth, such as a + (b - a) * jax.nn.sigmoid((x[0] - c) / width) "
-        "for one from a to b at c, with a width of a few thousandths of the axis."
+        f"{_coordinates(problem.domain, place)}. The solution cannot follow them "
+        "there, which limits the accuracy: more points, neurons or time gain little. "
+        "Make the step smooth, such as a + (b - a) * jax.nn.sigmoid((x[0] - c) / "
+        "width) for one from a to b at c, with a width of a few thousandths of the "
+        "axis."
     ]
 
 
@@ -265,9 +261,8 @@ def _chords(domain, condition, rng):
     pairs = np.sort(np.column_stack([first, near[:, 1:].ravel()]), axis=1)
     i, j = np.unique(pairs, axis=0).T
     middle, on = (X[i] + X[j]) / 2, condition.where(domain)
-    length = np.linalg.norm(X[i] - X[j], axis=1)
     kept = np.sum(normals[i] * normals[j], axis=1) > _SAME_SIDE
-    kept &= np.abs(domain.depth(middle)) <= _OFF * length
+    kept &= np.abs(domain.depth(middle)) <= _OFF * np.linalg.norm(X[i] - X[j], axis=1)
     if callable(on):
         kept &= np.asarray(on(middle), dtype=bool)
     return X[i[kept]], X[j[kept]]
@@ -289,37 +284,26 @@ def _drawn_part(domain, condition, rng):
 
 def check_shared_places(problem):
     """Raise a ValueError if conditions give an output different values at one place."""
+    domain = problem.domain
     for (first, a), (second, b) in combinations(_with_values(problem), 2):
-        X = _shared_places(problem.domain, a, b)
-        found = None
-        if len(X):
-            found = _largest_difference(problem, (a, b), (X, X), _CONTRADICT)
+        parts = [condition.where(domain) for condition in (a, b)]
+        faces = [c.faces(domain) or domain._faces_of_space() for c in (a, b)]
+        shared = tuple(name for name in faces[1] if name in faces[0])
+        if not shared or any(isinstance(on, Domain) for on in parts):
+            continue
+        X, _ = draw(domain.boundary(shared), N_POINTS, np.random.RandomState(0))
+        for on in filter(callable, parts):
+            X = X[np.asarray(on(X), dtype=bool)]
+        given = problem, (a, b), (X, X), _CONTRADICT
+        found = _largest_difference(*given) if len(X) else None
         if found is not None:
             i, output, values = found
             raise ValueError(
                 f"The conditions {first!r} and {second!r} hold at the same places and "
                 f"contradict each other: the output {output!r} is {values[0]:.4g} and "
-                f"{values[1]:.4g} at {_coordinates(problem.domain, X[i])}. Give each a "
+                f"{values[1]:.4g} at {_coordinates(domain, X[i])}. Give each a "
                 "part of the boundary by `on`, or outputs of its own by `outputs`."
             )
-
-
-def _shared_places(domain, *conditions):
-    """Points of the faces on which all of the conditions hold."""
-    faces, chosen = None, []
-    for condition in conditions:
-        on = condition.where(domain)
-        if isinstance(on, Domain):
-            return np.zeros((0, domain.dim))
-        chosen += [on] if callable(on) else []
-        names = condition.faces(domain) or domain._faces_of_space()
-        faces = [name for name in names if faces is None or name in faces]
-    if not faces:
-        return np.zeros((0, domain.dim))
-    X, _ = draw(domain.boundary(tuple(faces)), N_POINTS, np.random.RandomState(0))
-    for on in chosen:
-        X = X[np.asarray(on(X), dtype=bool)]
-    return X
 
 
 def _where_parts_meet(problem, first, second, rng, default_network):
@@ -333,7 +317,7 @@ def _where_parts_meet(problem, first, second, rng, default_network):
     # Values of two conditions are compared there, those of one on its two sides.
     sides = sides if first is second else (places, places)
     at = [np.concatenate([inside, side]) for side in sides]
-    kept, n = np.arange(len(inside), len(at[0])), len(inside)
+    kept = np.arange(len(inside), len(at[0]))
     found = _largest_difference(problem, conditions, at, JUMP, kept)
     if found is not None and at_start and default_network:
         kept = kept[~follows_jump(problem, places)]
@@ -343,18 +327,16 @@ def _where_parts_meet(problem, first, second, rng, default_network):
     i, output, values = found
     who = f"The conditions {first[0]!r} and {second[0]!r} contradict each other where"
     meet = "their parts of the boundary meet"
-    meant = (
-        "The solution jumps there, which limits the accuracy. If that is not meant, "
-        "let the values agree; if it is, let one pass into the other smoothly, within "
-        "a few thousandths of the axis."
-    )
     if first is second:
         who, meet = f"The values of the condition {first[0]!r} jump where", "edges meet"
     elif at_start:
         meet = "the boundary meets the start of time"
     return [
         f"{who} {meet}: the output {output!r} is {values[0]:.4g} and {values[1]:.4g} "
-        f"at {_coordinates(domain, places[i - n])}. {meant}"
+        f"at {_coordinates(domain, places[i - len(inside)])}. The solution jumps "
+        "there, which limits the accuracy. If that is not meant, let the values agree; "
+        "if it is, let one pass into the other smoothly, within a few thousandths of "
+        "the axis."
     ]
 
 
@@ -398,10 +380,9 @@ def _largest_difference(problem, conditions, places, tolerance, kept=slice(None)
     a, b = values_of(problem, conditions, places)
     size = np.fmax(np.abs(a), np.abs(b)).max(axis=0, initial=np.finfo(float).tiny)
     with np.errstate(invalid="ignore"):  # infinite values
-        differ = np.nan_to_num(np.abs(a - b) / size)
-    if differ[kept].max(initial=0) <= tolerance:
+        differ = np.nan_to_num(np.abs(a - b) / size)[kept]
+    if differ.max(initial=0) <= tolerance:
         return None
-    numbers = np.arange(len(a))[kept]
-    row, k = np.unravel_index(np.argmax(differ[kept]), differ[kept].shape)
-    i = numbers[row]
+    row, k = np.unravel_index(np.argmax(differ), differ.shape)
+    i = np.arange(len(a))[kept][row]
     return i, problem.outputs[k], (a[i, k], b[i, k])

@@ -144,7 +144,8 @@ def residuals_of_waves(problem, kind, points, waves, unknown=None, directions=No
 def _of_pairs(problem, kind, x, data, waves, unknown, directions):
     def one(x, data, wave, unknown):
         points = points_of_row(x)
-        fields = tuple(problem.field(wave_at(p, *wave), directions) for p in points)
-        return kind.function(fields, points, data, problem.known | unknown)
+        functions = [wave_at(point, *wave) for point in points]
+        given = points, data, problem.known | unknown, directions
+        return problem._residuals_at(kind, functions, *given)
 
     return jax.vmap(one)(x, data, waves, unknown)

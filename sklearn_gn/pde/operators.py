@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sklearn_gn.pde.coefficients import holding, within_pieces
+from sklearn_gn.pde.coefficients import holding, present
 from sklearn_gn.pde.local_functions import UNROLLED, LocalFunction, combined
 
 _AXES_AT_ONCE = 64  # directions differentiated in one batch: bounds the memory
@@ -553,7 +553,7 @@ def integral(
 
         def integrand(share):
             y = x.at[index].set(a + (b - a) * share)
-            with within_pieces(None):  # of the regions that y passes
+            with holding(present, None):  # of the regions that y passes
                 return u(y) if kernel is None else kernel(x, y) * u(y)
 
         values = jax.vmap(integrand)(shares)

@@ -5,11 +5,11 @@ if their functions are the same objects and all else has the same value, so that
 compiled functions are shared.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,24 +18,18 @@ from sklearn_gn._typing import Array
 from sklearn_gn.pde.checks import check_problem
 from sklearn_gn.pde.coefficients import (
     Unknown,
-    as_array,
     called,
     frozen_coefficient,
     holding,
-    present_region,
+    present,
 )
 from sklearn_gn.pde.conditions import BaseCondition, Points
-from sklearn_gn.pde.domains import Domain, unique
+from sklearn_gn.pde.domains import Domain, set_fields, unique
 from sklearn_gn.pde.given_values import PARTS, exact_at, is_reference
 from sklearn_gn.pde.jumps import planes
 from sklearn_gn.pde.local_functions import LocalFunction
 from sklearn_gn.pde.operators import Field
-from sklearn_gn.pde.regions import (
-    RegionalResidual,
-    Regions,
-    interface_of,
-    regions_of,
-)
+from sklearn_gn.pde.regions import RegionalResidual, Regions, interface_of, regions_of
 from sklearn_gn.pde.residual_classes import (
     Interior,
     Projection,
@@ -106,6 +100,14 @@ class Problem:
         Axes on which an output depends, by its name: with ``{"k": "x"}`` the unknown
         function k depends on x alone. Other outputs depend on all axes.
 
+    Attributes
+    ----------
+    known, unknown : dict
+        Coefficients that are given, floats and arrays, and :class:`Unknown` ones.
+
+    start : dict
+        All coefficients, those to be found at their initial values.
+
     See Also
     --------
     sklearn_gn.PINNSolver : Solves a problem.
@@ -162,21 +164,30 @@ class Problem:
     name: str | None = None
     depends_on: Mapping | None = None
 
+    known: ClassVar[dict[str, Any]]  # set for each problem
+    unknown: ClassVar[dict[str, Unknown]]
+    start: ClassVar[dict[str, Any]]
     # Of the network: known functions among its inputs, and units of its outputs.
     n_functions, center, scale = 0, (), ()
 
     def __post_init__(self):
         if isinstance(self.residual, Mapping):
             by_region = RegionalResidual(tuple(self.residual.items()))
-            object.__setattr__(self, "residual", by_region)
+            set_fields(self, residual=by_region)
         given = dict(self.coefficients or {})
         values = {name: frozen_coefficient(name, c) for name, c in given.items()}
-        object.__setattr__(self, "coefficients", MappingProxyType(values))
+        unknown = {n: c for n, c in values.items() if isinstance(c, Unknown)}
+        start = values | {n: c.initial for n, c in unknown.items()}
+        for name, value in start.items():
+            start[name] = np.array(value) if isinstance(value, tuple) else value
+        known = {n: c for n, c in start.items() if n not in unknown}
+        set_fields(self, known=known, unknown=unknown, start=known | start)
+        set_fields(self, coefficients=MappingProxyType(values))
         given = dict(self.depends_on or {})
         axes = {name: _tuple(value, "depends_on") for name, value in given.items()}
-        object.__setattr__(self, "depends_on", MappingProxyType(axes))
+        set_fields(self, depends_on=MappingProxyType(axes))
         for name in ("conditions", "outputs", "periodic", "up_to_constant"):
-            object.__setattr__(self, name, _tuple(getattr(self, name), name))
+            set_fields(self, **{name: _tuple(getattr(self, name), name)})
 
     def __reduce__(self):  # the hash is that of one process
         values = (getattr(self, field.name) for field in fields(self))
@@ -186,8 +197,9 @@ class Problem:
     @cached_property
     def _key(self):
         """What is compared, with the order of the coefficients, and its hash."""
-        _, values = self.__reduce__()
-        key = tuple(tuple(v.items()) if type(v) is dict else v for v in values)
+        values = (getattr(self, field.name) for field in fields(self))
+        plain = (tuple(v.items()) if isinstance(v, Mapping) else v for v in values)
+        key = tuple(plain)
         return hash(key), key
 
     def __eq__(self, other):
@@ -206,24 +218,7 @@ class Problem:
             words.append(f"n_laplacian_directions={self.n_laplacian_directions}")
         return f"Problem({', '.join(words)})"
 
-    # --- coefficients and fields -----------------------------------------------------
-
-    @property
-    def known(self) -> dict[str, Any]:
-        """Coefficients that are given: floats and arrays by name."""
-        given = (self.coefficients or {}).items()
-        return {n: as_array(c) for n, c in given if not isinstance(c, Unknown)}
-
-    @property
-    def unknown(self) -> dict[str, Unknown]:
-        """Coefficients to be found, by name."""
-        given = (self.coefficients or {}).items()
-        return {n: c for n, c in given if isinstance(c, Unknown)}
-
-    @property
-    def start(self) -> Any:
-        """All coefficients, those to be found at their initial values."""
-        return self.known | {n: as_array(c.initial) for n, c in self.unknown.items()}
+    # --- fields -------------------------------------------------------------------
 
     @property
     def n_inputs(self) -> int:
@@ -237,16 +232,22 @@ class Problem:
         if not self.periodic:
             return 2 * share - 1
         circular = np.isin(self.domain.axes, self.periodic)
-        turns = share[np.flatnonzero(circular)]
+        turns, plain = (share[np.flatnonzero(kept)] for kept in (circular, ~circular))
         angle = 2 * np.pi * (turns - jnp.round(turns))  # the same bits on both faces
-        plain = 2 * share[np.flatnonzero(~circular)] - 1
-        return jnp.concatenate([plain, jnp.cos(angle), jnp.sin(angle)])
+        return jnp.concatenate([2 * plain - 1, jnp.cos(angle), jnp.sin(angle)])
 
-    def field(self, function: Callable[..., Any], directions: Any = None) -> Field:
+    def field(
+        self,
+        function: Callable[..., Any],
+        directions: Any = None,
+        others: Sequence[Callable[..., Any]] = (),
+    ) -> Field:
         """The field of a network, in physical units and after the transform.
 
-        ``function`` maps a point to the raw outputs of the network, of each region.
-        Laplacians are estimated from the axes ``directions``; if None, they are exact.
+        ``function`` maps a point to the raw outputs of the network, of each region;
+        ``others`` do so where outputs that depend on some of the axes are taken, if the
+        same function does not. Laplacians are estimated from the axes ``directions``;
+        if None, they are exact.
         """
         q, transform = len(self.outputs), self.transform
 
@@ -260,8 +261,9 @@ class Problem:
                 raw = center + scale * raw if is_value else scale * raw
             # Those of the region of the point.
             if jnp.shape(raw) not in ((), (q,)) and self.regions is not None:
-                mask, every = present_region(), jnp.reshape(raw, (-1, q))
-                mask = self.regions.masks(x[None])[0] if mask is None else mask
+                within = present.get()
+                mask = within[1] if within else self.regions.masks(x[None])[0]
+                every = jnp.reshape(raw, (-1, q))
                 raw = jnp.sum(jnp.where(mask[:, None], every, 0), axis=0)
             found = self._as_outputs(raw, "the network")
             if transform is not None:
@@ -270,9 +272,11 @@ class Problem:
 
         def value(x):
             found = outputs(function(x), x)
-            for numbers, projection in self._projections:
+            elsewhere = others or [function] * len(self._projections)
+            pairs = zip(self._projections, elsewhere, strict=True)
+            for (numbers, projection), other in pairs:
                 chosen, y = np.array(numbers), projection(x)
-                found = found.at[chosen].set(outputs(function(y), y)[chosen])
+                found = found.at[chosen].set(outputs(other(y), y)[chosen])
             return found
 
         def derivative(axes):
@@ -309,6 +313,11 @@ class Problem:
         return kind, tuple(pieces)
 
     @cached_property
+    def _regions_of_pieces(self):
+        """The parts in which pieces of coefficients are smooth; None: there is one."""
+        return regions_of(self.domain, [c.domains for c in self._interior[1]])
+
+    @cached_property
     def regions(self) -> Regions | None:
         """The parts of the domain in which the equation is smooth as a function of x.
 
@@ -320,8 +329,7 @@ class Problem:
         joined = joined and not isinstance(self.residual, RegionalResidual)
         if joined or self.depends_on or self.n_laplacian_directions is not None:
             return None
-        known = tuple(coefficient.domains for coefficient in self._interior[1])
-        found = regions_of(self.domain, known)
+        found, known = self._regions_of_pieces, [c.domains for c in self._interior[1]]
         if halves := planes(self, found):
             cut = regions_of(self.domain, (*known, *((half,) for half in halves)))
             if cut is not None and len(cut.parts) <= PARTS:  # else values of a table
@@ -349,9 +357,17 @@ class Problem:
             interior = interior._replace(function=Interior(self.residual, self.regions))
         classes = [interior]
         for name, c in self._named_conditions.items():
-            given = c, c.n_fields, c.n_data(self.domain.dim), c.weight
-            classes.append(traced_class(self, name, *given)._replace(condition=c))
+            n_data = self.domain.dim * c.needs_normals + c.n_more_data
+            kind = traced_class(self, name, c, c.n_fields, n_data, c.weight)
+            classes.append(kind._replace(condition=c))
         return tuple(classes)
+
+    def _residuals_at(self, kind, functions, points, data, given, directions=None):
+        """Residuals (k,) of a row of a class, for a function at each of its points."""
+        n = max(1, len(functions) // (1 + len(self._projections)))
+        pairs = ((functions[k], functions[n + k :: n]) for k in range(n))
+        fields = tuple(self.field(own, directions, others) for own, others in pairs)
+        return kind.function(fields, points, data, given)
 
     def _equation_at(self, function, x):
         """Residuals of the equation at one point, for the field of a function."""
@@ -411,12 +427,13 @@ class Problem:
         """
         counts = {name: c.own_number for name, c in self._named_conditions.items()}
         sharing = [name for name, count in counts.items() if count is None]
-        if len(sharing) > n_boundary:
+        n = len(sharing)
+        if n > n_boundary:
             raise ValueError(
                 f"n_boundary={n_boundary} is too few for the conditions {sharing}."
             )
         for i, name in enumerate(sharing):  # the first ones take what is left over
-            counts[name] = (n_boundary + len(sharing) - 1 - i) // len(sharing)
+            counts[name] = (n_boundary + n - 1 - i) // n
         return self._draw(n_interior, counts, rng, method)
 
     def probes(self, n: int, rng: np.random.RandomState) -> dict[str, Points]:
@@ -427,8 +444,7 @@ class Problem:
         """Draw the axes from which Laplacians are estimated; None: they are exact."""
         if self.n_laplacian_directions is None:
             return None
-        axes, time = self.domain.axes, self.domain.time
-        space = [i for i, name in enumerate(axes) if name != time]
+        space = [k for k, a in enumerate(self.domain.axes) if a != self.domain.time]
         count = min(self.n_laplacian_directions, len(space))
         return rng.choice(space, count, replace=False).astype(np.int32)
 

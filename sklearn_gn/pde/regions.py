@@ -25,31 +25,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.arrays.libraries import namespace
-from sklearn_gn.pde.coefficients import (
-    Piecewise,
-    holding,
-    piece_numbers,
-    within_pieces,
-)
+from sklearn_gn.pde.coefficients import Piecewise, holding, piece_numbers, present
 from sklearn_gn.pde.conditions import BaseCondition, Points
-from sklearn_gn.pde.domains import (
-    NUDGE,
-    Domain,
-    draw,
-    join,
-    measured,
-    product,
-    select,
-)
+from sklearn_gn.pde.domains import NUDGE, Domain, draw, join, measured, product, select
 from sklearn_gn.pde.given_values import MANY_POINTS, N_POINTS, PLACE
 from sklearn_gn.pde.local_functions import PlaneWaves, residuals_of_waves
 from sklearn_gn.pde.operators import jump_of
-from sklearn_gn.pde.residual_classes import (
-    ResidualClass,
-    call,
-    flat,
-    named_parameters,
-)
+from sklearn_gn.pde.residual_classes import ResidualClass, call, flat, named_parameters
 from sklearn_gn.pde.shapes import Box
 
 _side: ContextVar[int] = ContextVar("side", default=0)
@@ -105,7 +87,7 @@ class Regions:
             domains: jnp.sum(jnp.where(mask, keys[:, j], 0))
             for j, domains in enumerate(self.partitions)
         }
-        return within_pieces(pieces, mask)
+        return holding(present, (pieces, mask))
 
     def interfaces(self, domain: Any) -> Any:
         """The patch of all places at which two regions meet."""
@@ -262,10 +244,7 @@ class Interface(BaseCondition):
 
     needs_normals = True
     n_fields = 2  # next to the interface, where known functions may have a cut
-
-    def n_data(self, dim: int) -> int:
-        """Number of the data of a point."""
-        return dim + 3
+    n_more_data = 3
 
     def sample(self, domain: Any, n: int, rng: Any, method: Any = "sobol") -> Points:
         """Draw n points of all interfaces, of the same density."""

@@ -259,10 +259,12 @@ class ResidualClass(NamedTuple):
         "interior", or the name of the condition.
 
     function : callable
-        Maps P fields, P points (d,), data (e,) and coefficients to residuals (k,).
+        Maps P fields, P points (d,), data (e,) and coefficients to residuals (k,). What
+        comes after the fields and points that it needs has no effect.
 
     n_points : int
-        Number of points of one residual, P.
+        Number of points of one residual: P, then those at which outputs that depend on
+        some of the axes are taken.
 
     weight : float
         Factor in the loss.
@@ -292,8 +294,7 @@ class Interior:
     def __call__(self, fields, points, data, coefficients):
         """Residual at a point, of shape (k,)."""
         del data
-        (field,), (x,) = fields, points
-        region = nullcontext()
+        field, x, region = fields[0], points[0], nullcontext()
         if self.regions is not None:
             region = self.regions.within(self.regions.masks(x[None])[0])
         with region:
@@ -303,9 +304,7 @@ class Interior:
 def traced_class(problem, name, function, n_points=1, n_data=0, weight=1.0):
     """A kind of residuals, whose number is traced; errors say what is wrong."""
     residual = getattr(function, "residual", None)
-    if problem._projections:
-        function = OnSomeAxes(function, problem._projections)
-        n_points *= 1 + len(problem._projections)
+    n_points *= 1 + len(problem._projections)
     field = problem.field(lambda x: jnp.zeros(len(problem.outputs), x.dtype))
 
     def evaluate(points, data):
@@ -325,10 +324,7 @@ def traced_class(problem, name, function, n_points=1, n_data=0, weight=1.0):
 
     points = jax.ShapeDtypeStruct((n_points, problem.domain.dim), np.float64)
     data = jax.ShapeDtypeStruct((n_data,), np.float64)
-    with (
-        jax.enable_x64(True),
-        explained_errors(name, residual, works_swapped),
-    ):
+    with jax.enable_x64(True), explained_errors(name, residual, works_swapped):
         jaxpr = jax.make_jaxpr(evaluate)(points, data)
         (k,) = jaxpr.out_avals[0].shape
         check_indices(jaxpr, problem.domain.axes)
@@ -338,37 +334,6 @@ def traced_class(problem, name, function, n_points=1, n_data=0, weight=1.0):
 
 
 # --- outputs that depend on some of the axes -----------------------------------------
-
-
-@dataclass(frozen=True)
-class OnSomeAxes:
-    """A residual of outputs, where some depend on some of the axes only.
-
-    Those are taken at the point with its other axes in the middle of the domain. A row
-    has the points themselves first, then the points of each set of axes.
-    """
-
-    function: Callable
-    projections: tuple  # of (numbers of outputs, Projection)
-
-    def __call__(self, fields, points, data, coefficients):
-        """Residual of a row, of shape (k,)."""
-        parts = 1 + len(self.projections)
-        if len(fields) < parts or len(fields) % parts:
-            return self.function(fields, points, data, coefficients)
-        n = len(fields) // parts
-        found = tuple(self._assembled(*fields[k::n]) for k in range(n))
-        return self.function(found, points[:n], data, coefficients)
-
-    def _assembled(self, field, *others):
-        def value(x):
-            outputs = field(x)
-            for (numbers, _), other in zip(self.projections, others, strict=True):
-                chosen = np.array(numbers)
-                outputs = outputs.at[chosen].set(other(x)[chosen])
-            return outputs
-
-        return field.derived(value, field.outputs)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from scipy.special import gammaln, ndtri
@@ -198,6 +198,7 @@ class Ball(Domain):
     center: tuple
     radius: float
     density: str
+    _log_measure: ClassVar[float]  # set for each ball
 
     time = None
 
@@ -231,6 +232,8 @@ class Ball(Domain):
             density=density,
             bounds=np.array(center)[:, None] + radius * np.array([[-1.0, 1.0]]),
         )
+        unit = dim / 2 * math.log(math.pi) - gammaln(dim / 2 + 1)
+        set_fields(self, _log_measure=float(unit + dim * math.log(radius)))
 
     def __repr__(self):
         plain = Ball(self.dim, radius=self.radius)
@@ -252,10 +255,6 @@ class Ball(Domain):
         normals /= np.linalg.norm(normals, axis=1, keepdims=True)
         return np.array(self.center) + self.radius * ratio * normals, normals
 
-    def _log_measure(self):
-        unit = self.dim / 2 * math.log(math.pi) - gammaln(self.dim / 2 + 1)
-        return float(unit + self.dim * math.log(self.radius))
-
     def interior(self) -> Patch:
         """The patch of the whole ball."""
 
@@ -263,11 +262,11 @@ class Ball(Domain):
             power = 1 / self.dim if self.density == "uniform" else 1
             return self._place(uniforms, uniforms[:, -1:] ** power)[0]
 
-        return whole(self._log_measure(), self.dim + 1, place)
+        return whole(self._log_measure, self.dim + 1, place)
 
     def patches(self) -> dict[str, Patch]:
         """The sphere."""
-        area = self._log_measure() + math.log(self.dim / self.radius)
+        area = self._log_measure + math.log(self.dim / self.radius)
         return {"sphere": whole(area, self.dim, lambda u: self._place(u, 1.0))}
 
 
@@ -390,6 +389,7 @@ class Ellipse(Domain):
     radii: tuple
     angle: float
     axes: tuple
+    _half_axes: ClassVar[Array]  # set for each ellipse
 
     time = None
 
@@ -406,28 +406,24 @@ class Ellipse(Domain):
         if not min(radii) > 0:
             raise ValueError(f"radii must be positive, got {radii!r}.")
         _check_plane(axes)
+        c, s = math.cos(angle), math.sin(angle)
+        half_axes = np.array([[c, -s], [s, c]]) * radii  # as columns
+        half_width = np.linalg.norm(half_axes, axis=1)[:, None]
         set_fields(
             self,
             center=tuple(map(float, center)),
             radii=tuple(map(float, radii)),
             angle=float(angle),
             axes=tuple(axes),
+            bounds=np.array(center, float)[:, None] + half_width * [[-1.0, 1.0]],
+            _half_axes=half_axes,
         )
-        reach = np.linalg.norm(self._half_axes, axis=1)[:, None]
-        bounds = np.array(center, float)[:, None] + reach * np.array([[-1.0, 1.0]])
-        set_fields(self, bounds=bounds)
 
     def __repr__(self):
         words = [f"center={self.center}", f"radii={self.radii}"]
         words += [f"angle={self.angle}"] if self.angle else []
         words += [] if self.axes == _PLANE else [f"axes={self.axes}"]
         return f"Ellipse({', '.join(words)})"
-
-    @property
-    def _half_axes(self):
-        """The half axes, as columns."""
-        c, s = math.cos(self.angle), math.sin(self.angle)
-        return np.array([[c, -s], [s, c]]) * self.radii
 
     def depth(self, X: Array) -> Array:
         """Distance to the ellipse to first order, negative outside."""
@@ -437,8 +433,8 @@ class Ellipse(Domain):
         ratio = xp.sqrt((scaled**2).sum(axis=1))
         slope = xp.sqrt(((scaled @ xp.asarray(to_disk)) ** 2).sum(axis=1))
         middle = ratio == 0
-        reach = ratio / xp.where(middle, 1.0, slope)
-        return (1 - ratio) * xp.where(middle, min(self.radii), reach)
+        radius = ratio / xp.where(middle, 1.0, slope)  # of the ellipse there
+        return (1 - ratio) * xp.where(middle, min(self.radii), radius)
 
     def _place(self, uniforms):
         """Points of the unit circle by angle, and where the ellipse has them."""

@@ -18,7 +18,7 @@ from sklearn_gn.arrays.collectives import differentiable_sum
 from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.trees import norm
 from sklearn_gn.optim import first_order
-from sklearn_gn.optim.solver import Algorithm
+from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.pinn import iteration
 from sklearn_gn.pinn.iteration import on_devices
 from sklearn_gn.pinn.residuals import class_losses, residuals
@@ -48,7 +48,8 @@ def step(points, state, settings, *, name):
     )
     losses = np.asarray(losses)
     state = state._replace(net=net, memory=memory)
-    summary = iteration.StepSummary(losses, *map(float, norms))
+    report = Report(float(losses.sum()), *map(float, norms))
+    summary = iteration.StepSummary(report, losses)
     return iteration.finish_iteration(points, state, settings, summary)
 
 

@@ -41,19 +41,17 @@ from sklearn_gn.pinn.statement import VANISHED
 from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS, WELL_SOLVED_LOSS, is_flat
 
 # Losses on fresh points, relative to that of no solution: below the first the equation
-# is solved, below the second nothing is left to gain, beyond the others a fit has gone
-# wrong or has learnt nothing.
+# is solved, below the second nothing is left to gain, beyond the third a fit has learnt
+# nothing.
 SOLVED_LOSS, EXHAUSTED_LOSS = 1e-6, float(np.finfo(float).eps)
-_ASTRAY_LOSS, _UNMET_LOSS = 1e-4, 1e-2
+_UNMET_LOSS = 1e-2
 OVERFITTED = 100.0  # fresh over training loss: the solution holds at its points alone
 FAR = 4.0  # the same, beyond which points are missing
 _PATIENCE = 40  # iterations in which the fresh loss is to fall by FALL, or a fit grows
-LEAST_FALL, _STALLED = 1e-3, 20  # of the loss, in so many iterations, or a fit ends
+LEAST_FALL = 1e-3  # of the loss, in half as many iterations, or a fit ends
 _ENDING = 0.3  # of the seconds of the first iteration, to end a fit with error bars
 USUAL_SHARE = 0.1  # relative error, over the root of the relative loss
-_LARGE_ERROR = 1e-4  # beyond which a network that solves the equation still grows
 _MOST_STARTS = 3  # networks, until one is not stuck
-_RAISE = 10.0  # of the next start of one that has gone to zero
 _RESIDUALS, _BOUNDARY_SHARE = 2.5, 0.3  # for each parameter; of the residuals
 
 
@@ -126,7 +124,6 @@ class Losses(NamedTuple):
 
     training: float
     fresh: float  # NaN where there are no fresh points
-    validated: float  # the same with observations of validation, for the log
     noise: float  # of observations, which no solution lowers; 0 where it is not known
     decisive: bool  # whether they tell that nothing can be gained
 
@@ -137,7 +134,7 @@ class Losses(NamedTuple):
 def decide(points, state, settings, step, losses):
     """Return the control with what comes next, and the reason to stop or None."""
     model, now, rules = settings.models[state.stage], state.control, settings.growth
-    training, fresh, _, noise, decisive = losses
+    training, fresh, noise, decisive = losses
     first, level = now.first_fresh, now.level
     # How far the loss has fallen. Losses on points that are drawn anew do not compare,
     # those on fresh ones do; and another problem has another loss.
@@ -180,7 +177,7 @@ def decide(points, state, settings, step, losses):
         # Each condition by its own measure, unless the error is small enough.
         holds = solved
         solved &= not _unmet(model, step.class_losses, now.first_classes, enough)
-        settled = now.n_stalled >= _STALLED
+        settled = now.n_stalled >= _PATIENCE // 2
         if level is not None:
             lacks = what_is_missing(now, rules, training, fresh, state.net)
             if lacks == "end":
@@ -261,7 +258,8 @@ def _judged(points, state, settings, now, losses, promises, settled):
     if accurate:
         ended = level and level._replace(ended=True)
         return now._replace(next=None, level=ended), True, True
-    too_large = error > max(_LARGE_ERROR, settings.error)
+    # A network that solves the equation grows where its error is beyond the usual one.
+    too_large = error > max(USUAL_SHARE * math.sqrt(SOLVED_LOSS), settings.error)
     exhausted = losses.fresh <= EXHAUSTED_LOSS * now.first_fresh
     if settled and too_large and may_grow and not exhausted:
         if _in_time(now.clock, rules):
@@ -329,7 +327,8 @@ def _is_astray(now, state, settings, class_losses):
     model, level = settings.models[state.stage], now.level
     if level is None or not (level.ended or is_flat(level.falls, _PATIENCE)):
         return False
-    limit = _ASTRAY_LOSS * now.first_fresh
+    # Between one that is solved and one that has learnt nothing, by their digits.
+    limit = math.sqrt(SOLVED_LOSS * _UNMET_LOSS) * now.first_fresh
     is_data = [known.residual.name == "data" for known in model.classes]
     if model.problem.unknown and math.isinf(level.before):
         return bool(np.sum(class_losses[~np.array(is_data)]) > limit)
@@ -355,8 +354,8 @@ def vanished(problem, extra):
         first = np.ravel(known.encode(known.initial))
         start, stop = stop, stop + first.size
         fall = raw[start:stop] - first
-        found.append(known.positive & (fall < known.encode(VANISHED)))
-    return np.concatenate([np.zeros(0, bool), *found])
+        found.extend(known.positive & (fall < known.encode(VANISHED)))
+    return np.array(found, bool)
 
 
 # --- growth --------------------------------------------------------------------------
@@ -373,12 +372,9 @@ def points_for(classes, n_weights, density=_RESIDUALS):
     n_residuals = density * n_weights
     share = _BOUNDARY_SHARE if conditions else 0.0
     outputs = np.mean([kind.n_outputs for kind in conditions]) if conditions else 1
-    n_interior = (1 - share) * n_residuals / interior.n_outputs
-    n_boundary = share * n_residuals / outputs
-    return Sizes(
-        int(np.clip(n_interior, LEAST_POINTS.n_interior, _MOST.n_interior)),
-        int(np.clip(n_boundary, LEAST_POINTS.n_boundary, _MOST.n_boundary)),
-    )
+    shares = (1 - share) / interior.n_outputs, share / outputs
+    counts = n_residuals * np.array(shares)
+    return Sizes(*np.clip(counts, LEAST_POINTS, _MOST).astype(int).tolist())
 
 
 def has_room(net):
@@ -428,15 +424,15 @@ def refined(points, state, settings):
         memory = state.memory
     elif due == "start":
         net = drawn_anew(rng, settings.untrained, model.problem)
-        # Positive coefficients that went to zero begin higher.
-        raised = now.n_starts * Unknown(1.0, positive=True).encode(_RAISE)
+        # Positive coefficients that went to zero begin higher, by half of the digits by
+        # which they are known to have fallen, and again by as many.
+        raised = now.n_starts * Unknown(1.0, positive=True).encode(VANISHED**-0.5)
         gone = raised * vanished(model.problem, state.net.extra)
         net = net._replace(extra=net.extra + gone.astype(settings.dtype))
         if level is not None:
             level = Level(level.sizes, level.density)
-        weighing = weighing._replace(
-            next=weighing.weight, losses=(), equation=(), share=math.inf
-        )
+        seen = {"losses": (), "equation": (), "share": math.inf}
+        weighing = weighing._replace(next=weighing.weight, **seen)
         n_starts = now.n_starts + 1
         now = now._replace(level=level, weighing=weighing, n_starts=n_starts, **again)
     elif due == "window":
@@ -444,11 +440,9 @@ def refined(points, state, settings):
         now = now._replace(march=march, **again)
     else:
         known, memory = settings.models[state.stage], state.memory
-        kinds, waves = (
-            [one.residual for one in known.classes],
-            known.problem.n_functions,
-        )
-        level, net = grown(level, due, settings.growth, kinds, net, rng, waves)
+        kinds = [one.residual for one in known.classes]
+        given = settings.growth, kinds, net, rng, known.problem.n_functions
+        level, net = grown(level, due, *given)
         now = now._replace(level=level, n_stalled=0)
     if due is not None:
         net = jax.device_put(net)
@@ -464,11 +458,9 @@ def with_expected_seconds(state, settings):
     first = clock.first or seconds
     compiled = state.iteration <= 1 or (level is not None and len(level.falls) == 1)
     steady = clock.steady if compiled else seconds
+    in_single = getattr(settings.steps.solver, "single_precision_iter", 0)
     changes = now.next in ("points", "network")
-    changes |= state.iteration in settings.stage_ends
-    changes |= state.iteration == getattr(
-        settings.steps.solver, "single_precision_iter", 0
-    )
+    changes |= state.iteration in (*settings.stage_ends, in_single)
     expected, model = first if changes else steady, settings.models[-1]
     if model.problem.unknown or model.classes[-1].residual.name == "data":
         expected += _ENDING * first

@@ -26,8 +26,6 @@ from sklearn_gn.pinn.statement import (
 )
 from sklearn_gn.runtime.fingerprint import known
 
-_VALIDATION_FRACTION = 0.1  # of the rows of a plain regression
-
 
 class FitData(NamedTuple):
     """What is fitted: an equation, observations, or both."""
@@ -58,12 +56,8 @@ def problem_sequence(problem, default_network):
     *stages, problem = [*problem] or [None]
     for entry in stages:
         pair = isinstance(entry, (tuple, list)) and len(entry) == 2
-        if not (
-            pair
-            and isinstance(entry[0], Problem)
-            and isinstance(entry[1], Integral)
-            and entry[1] >= 1
-        ):
+        pair = pair and isinstance(entry[0], Problem)
+        if not (pair and isinstance(entry[1], Integral) and entry[1] >= 1):
             raise ValueError(
                 "problem must hold pairs (Problem, n_iter) before the Problem to "
                 f"solve, got {entry!r}."
@@ -75,12 +69,9 @@ def problem_sequence(problem, default_network):
     check_problem(problem, default_network)
     for stage, _ in stages:
         check_problem(stage, default_network)
-        frames = [
-            (one.outputs, one.n_inputs, list(one.unknown), one.residual_classes())
-            for one in (stage, problem)
-        ]
-        frames = [(*rest, [kind.name for kind in kinds]) for *rest, kinds in frames]
-        if frames[0] != frames[1]:
+        names = [[kind.name for kind in p.residual_classes()] for p in (stage, problem)]
+        frames = [(p.outputs, p.n_inputs, list(p.unknown)) for p in (stage, problem)]
+        if frames[0] != frames[1] or names[0] != names[1]:
             raise ValueError(
                 "problem must be a sequence of problems with the outputs, axes, "
                 "conditions and unknown coefficients of the last one; "
@@ -127,7 +118,7 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
     scaling, frame = None, problem
     if problem is None:
         if estimator.early_stopping and validation is None:
-            train, val = validation_split(len(X), _VALIDATION_FRACTION, rng)
+            train, val = validation_split(len(X), 0.1, rng)
             train, val = np.sort(train), np.sort(val)
             validation = X[val], y[val]
             X, y, share = X[train], y[train], share[train]
@@ -173,13 +164,9 @@ def checked_data(estimator, problem, X, y, sample_weight, X_val, y_val, rng):
                 f"dtype={estimator.dtype!r} can: choose other units, or "
                 "dtype='float64'."
             )
-    batch = partial(
-        observation_batch,
-        frame,
-        total_weight=1.0 if weight == "auto" else weight,  # to begin with
-        scaling=scaling,
-        dtype=estimator.dtype,
-    )
+    weight = 1.0 if weight == "auto" else weight  # to begin with
+    given = {"total_weight": weight, "scaling": scaling, "dtype": estimator.dtype}
+    batch = partial(observation_batch, frame, **given)
     if validation is not None:
         n_val = len(validation[0])
         validation = batch(*validation, np.full(n_val, 1 / n_val))
@@ -228,8 +215,7 @@ def _equation_alone(estimator, problem, others):
     for name, value in others.items():
         if value is not None:
             raise ValueError(f"{name} needs observations: X and y are missing.")
-    unknown = without_data(problem) if problem.unknown else []
-    if unknown:
+    if problem.unknown and (unknown := without_data(problem)):
         warn_user(
             f"The coefficients {unknown} are Unknown, and there are no observations "
             "and no Condition to find them from: call fit(X, y). If they are "
@@ -239,13 +225,9 @@ def _equation_alone(estimator, problem, others):
     warn_of_missing_equations(problem)
     warn_of_redundant_derivatives(problem)
     estimator.n_features_in_ = problem.domain.dim
-    return FitData(
-        problem=problem,
-        frame=problem,
-        observed=_observed_outputs(estimator.observed_outputs, problem),
-        single_target=len(problem.outputs) == 1,
-        callback_data={"X": None, "y": None, "metadata": None},
-    )
+    observed = _observed_outputs(estimator.observed_outputs, problem)
+    given = {"X": None, "y": None, "metadata": None}
+    return FitData(problem, problem, observed, len(problem.outputs) == 1, given)
 
 
 def _without_missing(y):

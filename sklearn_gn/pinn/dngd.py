@@ -36,19 +36,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.arrays.collectives import all_rows, n_devices, own_rows, total
-from sklearn_gn.arrays.libraries import (
-    NumPy,
-    in_either_library,
-    library_of,
-    namespace,
-)
+from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of, namespace
 from sklearn_gn.arrays.trees import add, dimension, norm
 from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.linalg.factors import factor, spectrum
 from sklearn_gn.linalg.krylov import conjugate_gradient
 from sklearn_gn.linalg.low_rank import Diagonalised, nystrom, preconditioner
 from sklearn_gn.optim.radius_search import Region, Shifts, longest_trusted
-from sklearn_gn.optim.solver import Algorithm
+from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.pinn import iteration, pieces
 from sklearn_gn.pinn.residuals import class_losses, residuals, rows_of_jacobian
 from sklearn_gn.pinn.windows import FALL
@@ -75,8 +70,7 @@ def step(points, state, settings):
         region = Region(np.sqrt(squares), np.asarray(np.nan))
     in_double = state.iteration >= solver.single_precision_iter
     net, batches, region = _cast(
-        (state.net, state.batches, region),
-        settings.dtype if in_double else np.float32,
+        (state.net, state.batches, region), settings.dtype if in_double else np.float32
     )
     model = settings.models[state.stage]
     # 2 and 3. Residuals, Jacobian and Gramian.
@@ -112,16 +106,15 @@ def step(points, state, settings):
     eps = np.finfo(quadratic.r.dtype).eps
     rounding_loss = 0.5 * eps * float(quadratic.floor) * network_norm**2
     net, region = _cast((net, region), settings.dtype)
-    summary = iteration.StepSummary(
-        np.asarray(losses),
+    report = Report(
+        float(losses.sum()),
         float(quadratic.gradient_norm),
         float(step_norm),
         *map(float, figures),
         inner_iterations=shifts.inner_iterations,
-        rounding_loss=rounding_loss,
-        at_minimum=at_minimum,
-        no_progress=no_progress,
-        decisive=in_double,
+    )
+    summary = iteration.StepSummary(
+        report, np.asarray(losses), rounding_loss, at_minimum, no_progress, in_double
     )
     state = state._replace(net=net, memory=region)
     return iteration.finish_iteration(points, state, settings, summary)

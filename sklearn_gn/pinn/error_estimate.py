@@ -39,12 +39,7 @@ from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pde.given_values import N_POINTS
 from sklearn_gn.pinn import pieces
-from sklearn_gn.pinn.model import (
-    MOST_WEIGHTS,
-    coefficient_values,
-    n_weights,
-    richer,
-)
+from sklearn_gn.pinn.model import MOST_WEIGHTS, coefficient_values, n_weights, richer
 from sklearn_gn.pinn.residuals import class_residuals, residual_counts
 from sklearn_gn.pinn.solution import output_slopes
 from sklearn_gn.pinn.statement import free_functions_of_time

@@ -19,7 +19,7 @@ from sklearn_gn.solvers import PINN_SOLVERS, Solver
 if TYPE_CHECKING:  # it loads JAX
     from sklearn_gn.pde import Problem
 
-_MOST_ITERATIONS = 1000  # where neither iterations nor seconds are given
+_COUNT = Interval(Integral, 1, None, closed="left")
 
 
 class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEstimator):
@@ -47,7 +47,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         ones. If None, y is regressed on X without an equation.
     hidden_layer_sizes : tuple of int or "auto", default="auto"
         Widths of the hidden layers. "auto": two layers of 20, which grow while this
-        pays, in a network that is prepared for the problem (:ref:`pinn_network`).
+        pays, in a network prepared for the problem (:ref:`pinn_network`); else 4 of 50.
     activation : str or tuple of str, default="tanh"
         "tanh", "sin", "sigmoid", "softplus", "silu", "gelu", "relu" or "identity", one
         for all hidden layers or one each.
@@ -94,7 +94,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     max_time : float or None, default=None
         Seconds after which the fit stops, compilation included. None: no limit.
     early_stopping : bool, default=False
-        Whether to stop when the loss on fresh points or validation data rises.
+        Whether to stop when the loss on fresh points or validation data (10 %) rises.
     n_iter_no_change : int, default=10
         Number of iterations without improvement after which ``early_stopping`` stops.
     warm_start : bool, default=False
@@ -183,31 +183,20 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     _parameter_constraints: dict[str, Any] = {
         **GaussNewtonEstimator._parameter_constraints,
         "problem": "no_validation",  # by problem_sequence
-        "hidden_layer_sizes": [
-            "array-like",
-            Interval(Integral, 1, None, closed="left"),
-            StrOptions({"auto"}),
-        ],
+        "hidden_layer_sizes": ["array-like", _COUNT, StrOptions({"auto"})],
         "activation": [str, "array-like"],
         "network": [HasMethods(["init", "apply"]), None],
         "damping": [Interval(Real, 0, None, closed="left"), None],
         "loss_weights": [StrOptions({"auto", "fixed", "scaled"})],
-        "n_interior": [
-            Interval(Integral, 1, None, closed="left"),
-            StrOptions({"auto"}),
-        ],
+        "n_interior": [_COUNT, StrOptions({"auto"})],
         "n_boundary": [
             Interval(Integral, 0, None, closed="left"),
             StrOptions({"auto"}),
         ],
         "sampling": [StrOptions({"auto", "sobol", "halton", "uniform", "residual"})],
-        "resample": [
-            Interval(Integral, 1, None, closed="left"),
-            StrOptions({"drift"}),
-            None,
-        ],
+        "resample": [_COUNT, StrOptions({"drift"}), None],
         "observed_outputs": ["array-like", None],
-        "max_iter": [Interval(Integral, 1, None, closed="left"), None],
+        "max_iter": [_COUNT, None],
         "tol": [Interval(Real, 0, None, closed="left"), None],
         "observation_weight": [
             Interval(Real, 0, None, closed="neither"),
@@ -325,7 +314,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         if self.max_iter is not None:
             return self.max_iter
         scheduled = self._solver_object().name == "sgd"
-        return _MOST_ITERATIONS if self.max_time is None or scheduled else math.inf
+        return 1000 if self.max_time is None or scheduled else math.inf
 
     def _advice(self, reason):
         from sklearn_gn.pinn.findings import advice

@@ -42,13 +42,24 @@ class Case(NamedTuple):
 
     solver: object
     reason: StopReason
+    # Loss on fresh points, without what is known to be noise, over that of no solution.
+    share: float
     is_solved: bool  # whether the equation holds on fresh points
     budget: str | None  # the parameter that ended the fit, if one did
+    said: str  # why the fit ended
 
-    @property
-    def said(self):
-        """Why the fit ended."""
-        return f"{self.budget} is reached." if self.budget else self.reason.advice
+    @classmethod
+    def of(cls, solver, reason):
+        """The case of a solver, and of the reason of its stop."""
+        unit = solver._untrained_loss or 1.0
+        share = max(solver.fresh_loss_ - solver._fresh_noise, 0.0) / unit
+        is_solved = math.isfinite(unit) and share <= SOLVED_LOSS
+        budget = reason.value if reason.value in _CAUSES else None
+        said = f"{budget} is reached." if budget else reason.advice
+        return cls(solver, reason, share, is_solved, budget, said)
+
+
+_CAUSES = {"max_iter": "iterations", "max_time": "time"}  # of fits that were not done
 
 
 def advice(solver, reason):
@@ -66,9 +77,9 @@ def advice(solver, reason):
 
 def limit(solver, reason):
     """What limited a fit, and what to change; None where nothing did."""
-    case = _case(solver, reason)
+    case = Case.of(solver, reason)
     rules = _RULES if reason.is_warned_about else _RULES_OF_THE_CONVERGED
-    found = next((f for rule in rules if (f := rule(case)) is not None), None)
+    found = next((f for rule in rules if (f := rule(case)) and f.text), None)
     if found is None or reason is not StopReason.MAX_TIME:
         return found
     # What has another cause says nothing of time.
@@ -77,37 +88,21 @@ def limit(solver, reason):
     return found._replace(text=f"{found.text} {solver._why_early}")
 
 
-def _case(solver, reason):
-    unit = solver._untrained_loss or 1.0
-    is_solved = math.isfinite(unit) and (
-        _loss_without_noise(solver) <= SOLVED_LOSS * unit
-    )
-    budget = reason.value if reason.value in _CAUSES else None
-    return Case(solver, reason, is_solved, budget)
-
-
-_CAUSES = {"max_iter": "iterations", "max_time": "time"}  # of fits that were not done
-
-
-# --- the rules, in the order in which they are asked ---------------------------------
-
-
-def _of_problem(cause, text):
-    """The finding of a text, which is about the problem; None if there is none."""
-    return Finding(cause, text, "problem") if text else None
+# --- the rules, in the order in which they are asked: no text, no finding ------------
 
 
 def _unidentified(case):
     """Conditions and observations that leave the solution open: more would not help."""
-    fit_ended = case.is_solved or not case.reason.is_warned_about
-    return _of_problem("stopped", case.solver._unidentified if fit_ended else "")
+    if case.is_solved or not case.reason.is_warned_about:
+        return Finding("stopped", case.solver._unidentified, "problem")
+    return None
 
 
 def _other_branch(case):
     """A fit that has converged, perhaps to another solution."""
     solver = case.solver
     text = eigenvalues.other_values(solver) or eigenvalues.nothing_but_zero(solver)
-    return _of_problem("branch", text)
+    return Finding("branch", text, "problem")
 
 
 def _other_value(case):
@@ -115,7 +110,7 @@ def _other_value(case):
     solver = case.solver
     is_near = solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss
     text = eigenvalues.warning_of_other_values(solver) if is_near else ""
-    return _of_problem("branch", text)
+    return Finding("branch", text, "problem")
 
 
 def _between_points(case):
@@ -154,17 +149,15 @@ def _vague(case):
             "the observations do not determine them. Give more observations, or other "
             "places."
         )
-    text = gone or (
-        f"The standard deviations of the coefficients {vague} exceed their values: "
-        f"{why}"
-    )
-    return Finding("stopped", text, "problem")
+    text = f"The standard deviations of the coefficients {vague} exceed their values: "
+    return Finding("stopped", gone or text + why, "problem")
 
 
 def _vanished(case):
     """A coefficient that has gone to zero."""
     stalled = case.reason is StopReason.STALLED
-    return _of_problem("branch", vanished_coefficients(case.solver) if stalled else "")
+    text = vanished_coefficients(case.solver) if stalled else ""
+    return Finding("branch", text, "problem")
 
 
 def _undetermined(case):
@@ -194,10 +187,9 @@ def _windows_that_end_early(case):
         return None
     ((low, high),) = solver.problem_.domain.bounds
     axis, until = solver.problem_.domain.time, solver._solved_until
+    so_far = f"The equation is solved up to {axis} = {until:.4g} of {high:.4g}"
     if until <= low:
         so_far = "No window of time is solved yet"
-    else:
-        so_far = f"The equation is solved up to {axis} = {until:.4g} of {high:.4g}"
     fault = fault_of_statement(solver, stuck=False)
     if fault:
         said = f"{budget} is reached" if budget else "the next window is not solved"
@@ -228,29 +220,28 @@ def _statement(case):
         case.budget and not _may_go_on(solver)
     )
     fault = fault_of_statement(solver, stuck)
-    if fault:
-        return Finding("stopped", f"{case.said} {fault}", "problem")
-    if not stuck:
+    if not (fault or stuck):
         return None
     has_functions = isinstance(solver._fitted.model.problem, PosedProblem)
-    found = jumps(solver.problem_, has_functions)
-    if found:
-        text = f"{case.said} {found[0]} {IN_SPITE_OF_IT}"
-        return Finding("stopped", text, "problem")
+    if not fault and (found := jumps(solver.problem_, has_functions)):
+        fault = f"{found[0]} {IN_SPITE_OF_IT}"
+    if fault:
+        return Finding("stopped", f"{case.said} {fault}", "problem")
     log, best = solver.convergence_log_, _best_row(solver)
     # Noise may hold a fit up before the weight of the observations has settled.
     waits = solver._has_settled_weight is False
     share = log["loss_data"][best] / log["loss"][best] if waits else 0.0
     if share <= _MOST:
         return None
-    text = (
+    return Finding(
+        "stopped",
         f"{case.said} The misfit of the observations is {share:.0%} of the loss, and "
         "their weight (observation_weight='auto') had not settled: solution and "
         "coefficients may follow the noise. If the equation is right, set "
         "observation_weight to a number well below the last one, "
-        f"{log['observation_weight'][best]:.1g}, and compare the coefficients."
+        f"{log['observation_weight'][best]:.1g}, and compare the coefficients.",
+        "observation_weight",
     )
-    return Finding("stopped", text, "observation_weight")
 
 
 def _stall(case):
@@ -279,18 +270,20 @@ def _stall(case):
         )
         found = Finding("stopped", text, "hidden_layer_sizes")
     text = f"{case.reason.advice} {found.text}"
-    return found._replace(text=text if case.is_solved else _with_place(solver, text))
+    place = "" if case.is_solved else concentration(solver)
+    return found._replace(text=text + place)
 
 
 def _more_digits(case):
-    """A budget that ended a fit after the equation was solved."""
+    """A budget that ended a fit after the equation was solved, or another reason."""
+    solver, budget = case.solver, case.budget
+    if not budget:  # which says enough
+        return Finding("stopped", case.reason.advice)
     if not case.is_solved:
         return None
-    solver, budget = case.solver, case.budget
-    share = _loss_without_noise(solver) / (solver._untrained_loss or 1.0)
     text = (
-        f"The equation is solved: the loss on fresh points is {share:.1g} times that "
-        "of an untrained network."
+        f"The equation is solved: the loss on fresh points is {case.share:.1g} times "
+        "that of an untrained network."
     )
     if solver._has_settled_weight is False:
         text += (
@@ -308,37 +301,29 @@ def _more_digits(case):
 def _budget(case):
     """A budget that was used up before the equation was solved."""
     solver, budget = case.solver, case.budget
-    advice = case.reason.advice
+    text = case.reason.advice
     if budget == "max_time" and solver._why_early:
-        advice = f"{solver._why_early} Raise max_time."
+        text = f"{solver._why_early} Raise max_time."
     if _may_go_on(solver):
-        return Finding(_CAUSES[budget], advice, budget)
-    if solver._may_grow:
-        growing = "The network was still growing: with more time it gets more neurons."
-        text = _with_place(solver, f"{advice} {growing}")
         return Finding(_CAUSES[budget], text, budget)
+    if solver._may_grow:
+        text += " The network was still growing: with more time it gets more neurons."
+        return Finding(_CAUSES[budget], text + concentration(solver), budget)
     spent = "iterations" if budget == "max_iter" else "seconds"
     found = _limit_of_the_network(solver)
     text = (
         f"{budget} is reached, but more {spent} alone would not help: the loss "
         f"on fresh points has not halved lately, and the equation does not hold. "
-        f"{found.text}"
+        f"{found.text}{concentration(solver)}"
     )
-    return found._replace(text=_with_place(solver, text))
+    return found._replace(text=text)
 
 
 _NOT_SOLVED = (_between_points, _vague)  # of which a fit warns at its end
 _RULES_OF_THE_CONVERGED = (_unidentified, *_NOT_SOLVED, _other_value, _other_branch)
 _RULES = (
-    _unidentified,
-    _vanished,
-    _undetermined,
-    _windows_that_end_early,
-    _statement,
-    _stall,
-    lambda case: None if case.budget else Finding("stopped", case.reason.advice),
-    _more_digits,
-    _budget,
+    *(_unidentified, _vanished, _undetermined, _windows_that_end_early, _statement),
+    *(_stall, _more_digits, _budget),
 )
 
 
@@ -354,16 +339,6 @@ def why_early(run):
         f"It ended {left:.2g} s before the time was up, because another iteration was "
         f"expected to take {needed:.2g} s."
     )
-
-
-def _with_place(solver, text):
-    """A text, and where the equation does not hold if that is a small part."""
-    return f"{text} {concentration(solver)}".rstrip()
-
-
-def _loss_without_noise(solver):
-    """The loss on fresh points, without observations known to have noise."""
-    return max(solver.fresh_loss_ - solver._fresh_noise, 0.0)
 
 
 def _may_go_on(solver):
@@ -487,9 +462,9 @@ def solved_until(solution, domain, untrained_loss):
 
 def warn_of_doubts(solver):
     """Warn of what is not to be trusted, is left open, or may not be what was meant."""
-    case = _case(solver, StopReason(solver.stop_reason_))
+    case = Case.of(solver, StopReason(solver.stop_reason_))
     found = [rule(case) for rule in (*_NOT_SOLVED, _other_value)]
-    texts = [finding.text for finding in found if finding is not None]
+    texts = [finding.text for finding in found if finding]
     for text in filter(None, (*texts, solver._unidentified)):
         warn_user(text, ConvergenceWarning)
 
@@ -521,7 +496,7 @@ def concentration(solver):
         first = zip(domain.axes, X[order[0]], strict=True)
         place = "most at " + ", ".join(f"{axis} = {c:.3g}" for axis, c in first)
     return (
-        f"Half of the remaining residual is on {100 * count / len(X):.2g} % of "
+        f" Half of the remaining residual is on {100 * count / len(X):.2g} % of "
         f"the domain, {place}: the solution is steep or "
         "singular there, or jumps. What is steep needs more neurons "
         "(hidden_layer_sizes); a jump needs a little diffusion, or a domain that ends "

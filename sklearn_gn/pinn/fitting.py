@@ -46,17 +46,16 @@ from sklearn_gn.pinn.predictions import Fitted
 from sklearn_gn.pinn.residuals import Observed, residual_counts, rows_and_sizes
 from sklearn_gn.pinn.solution import Posterior
 from sklearn_gn.pinn.statement import unidentified
-from sklearn_gn.pinn.units import are_apart, in_units, size_of_observations
+from sklearn_gn.pinn.units import are_apart, in_units
 from sklearn_gn.runtime.fit_loop import FitRun
 
 _LARGEST_INT = np.iinfo(np.int32).max
-_FIXED_WIDTHS = (50,) * 4  # where "auto" does not grow
 
 
 def fit(solver, X, y, sample_weight, X_val, y_val):
     """Fit a solver to its problem, to observations, or to both."""
     began = time.perf_counter()
-    backend.mesh_of(solver.device)  # a device that there is not is an error
+    mesh = backend.mesh_of(solver.device)  # a device that there is not is an error
     method = solver._solver_object()
     is_dngd, algorithms = method.name == DNGD.name, {DNGD.name: DNGD}
     if not is_dngd:
@@ -104,7 +103,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     sizes = solver.hidden_layer_sizes
     if chooses_layers:
         small = chooses_network or chooses_penalties
-        sizes = FIRST_WIDTHS if small else _FIXED_WIDTHS
+        sizes = FIRST_WIDTHS if small else (50, 50, 50, 50)
     untrained, features = untrained_network(
         frame, solver.network, sizes, rng, solver.dtype, solver.device
     )
@@ -159,7 +158,6 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         if sampling == "auto":
             few_axes = model.problem.domain.dim <= iteration.FEW_AXES
             sampling = "residual" if growth is not None and few_axes else "sobol"
-    sampler = iteration.Sampler(*points, sampling, solver.dtype, counts_in_units)
     noise = None  # what its weight is found from, where observations find theirs
     if problem is not None and chooses_weight and observed:
         n_equations = model.classes[0].residual.n_outputs
@@ -180,13 +178,9 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     settings = iteration.PINNSettings(
         models=all_models,
         stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
-        sampler=sampler,
+        sampler=iteration.Sampler(*points, sampling, solver.dtype, counts_in_units),
         steps=iteration.Steps(
-            method,
-            solver.damping,
-            solver.rank,
-            most_iterations,
-            backend.mesh_of(solver.device),
+            method, solver.damping, solver.rank, most_iterations, mesh
         ),
         resample=None if problem is None else solver.resample,
         tol=np.asarray(least_fall, solver.dtype),
@@ -207,9 +201,8 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
             return float(iteration.fresh_losses(run.data, settings, net, state).sum())
 
     def fitted(net):
-        return Fitted(
-            model, net, problem, data.observed, data.single_target, data.scaling
-        )
+        given = data.observed, data.single_target, data.scaling
+        return Fitted(model, net, problem, *given)
 
     has_fresh = problem is not None or data.validation is not None
     run = FitRun(
@@ -284,23 +277,23 @@ def models(
     """What is compiled for each problem of a sequence."""
 
     def classes(problem):
-        found, data = [], None
+        found, data, rows = [], None, DerivativeRows()
         if observed is not None:
             data = traced_class(problem, "data", Observed(observed), 1, len(observed))
-            size, rows = size_of_observations(problem, observed), DerivativeRows()
         probed = data if any(map(callable, observed or ())) else None
         if equation:
             axes = problem._draw_directions(np.random.RandomState(0))
             with backend.scope("float64", device):
                 all_rows, sizes = rows_and_sizes(problem, extra, axes, probed)
-            for kind, needed, own in zip(
-                problem.residual_classes(), all_rows, sizes, strict=False
-            ):
+            kinds = problem.residual_classes()
+            for kind, needed, own in zip(kinds, all_rows, sizes, strict=False):
                 kind, own = in_units(kind, own, of_one_size)
                 found.append(ClassModel(kind, needed, own))
-            if probed is not None:
-                rows = all_rows[-1]
-        if data is not None:
+            rows = rows if probed is None else all_rows[-1]
+        if data is not None:  # in units of the observed outputs
+            units = [k for k in observed if not callable(k)] if problem.scale else []
+            units = np.array(problem.scale)[units] if units else np.ones(1)
+            size = float(np.sqrt(np.mean(np.square(units))))
             found.append(ClassModel(data, rows, size))
         if features is not None:
             found = [known._replace(rows=None) for known in found]
@@ -320,8 +313,9 @@ def _network_of_before(solver, new):
     ]
     if not (isinstance(solver.hidden_layer_sizes, str) and ends[0] == ends[1]):
         before = last
-        shapes = [np.shape(leaf) for leaf in backend.leaves(last)]
-        wanted = [np.shape(leaf) for leaf in backend.leaves(new)]
+        shapes, wanted = (
+            [np.shape(leaf) for leaf in backend.leaves(net)] for net in (last, new)
+        )
         if shapes != wanted:
             raise ValueError(
                 "warm_start=True continues with a network of the previous layers, "
@@ -332,27 +326,27 @@ def _network_of_before(solver, new):
 
 def _check_memory(settings, net, data):
     """Raise a ValueError if the matrix of a step would not fit into memory."""
-    sampler, solver = settings.sampler, settings.steps.solver.name
+    sampler, steps, net = settings.sampler, settings.steps, windows.last_network(net)
     outputs = [known.residual.n_outputs for known in settings.models[-1].classes]
-    n_residuals, n = 0, n_weights(windows.last_network(net))
+    n_residuals, n = 0, n_weights(net)
     if data.problem is not None:
         n_residuals += sampler.n_interior * outputs[0]
         n_residuals += sampler.n_boundary * max(outputs)
     if data.training is not None:
         n_residuals += data.training.data.size
-    if solver == "ssbroyden":
+    if steps.solver.name == "ssbroyden":
         numbers = 3 * n**2
-    elif solver != "dngd":
+    elif steps.solver.name != "dngd":
         return
     else:  # rows of the Jacobian, a layer's at a time, and the matrix with its factor
-        numbers = n_residuals * max(
-            np.size(a) for a in windows.last_network(net).layers
+        numbers, small = (
+            n_residuals * max(map(np.size, net.layers)),
+            min(n_residuals, n),
         )
-        small = min(n_residuals, n)
-        if settings.steps.rank is None and small <= DENSE:
+        if steps.rank is None and small <= DENSE:
             numbers += 3 * small**2
         else:
-            numbers += 2 * n_residuals * (settings.steps.rank or RANK)
+            numbers += 2 * n_residuals * (steps.rank or RANK)
     check_fits(
         settings.dtype.itemsize * numbers,
         "Take fewer points (n_interior, n_boundary), a smaller network, or "
@@ -420,15 +414,14 @@ def _set_fitted(solver, run, fitted, n_observations):
 
 
 def set_layers(solver, fitted):
-    """Set the weights and biases of the layers."""
+    """Set the weights and biases of the layers; those of a user's network are whole."""
     layers = [
         matrix.astype(np.float64) for matrix in windows.last_network(fitted.net).layers
     ]
-    inner = []
-    if fitted.model.features is not None:
-        inner, layers = layers[:-1], layers[-1:]
-    solver.coefs_ = inner + [matrix[:-1] for matrix in layers]
-    solver.intercepts_ = [matrix[-1] for matrix in layers]
+    n_whole = 0 if fitted.model.features is None else len(layers) - 1
+    own = layers[n_whole:]
+    solver.coefs_ = layers[:n_whole] + [matrix[:-1] for matrix in own]
+    solver.intercepts_ = [matrix[-1] for matrix in own]
 
 
 def _set_posterior(solver, run, fitted, n_observations):
@@ -455,7 +448,7 @@ def _set_posterior(solver, run, fitted, n_observations):
         given = fitted.problem, fitted.observed, n_equations
         functions = unknown.unknown_functions(*given)
         if functions:
-            solver._posterior = unknown.FunctionPosterior(functions, *known)
+            solver._posterior = unknown.FunctionPosterior(*known, functions)
 
 
 def _set_coefficients(solver, n_observations):

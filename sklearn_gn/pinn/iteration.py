@@ -172,9 +172,8 @@ class Sampler:
             return points
         chosen = rng.choice(len(square), n, replace=False, p=square / square.sum())
         pairs = zip(points, pool, strict=True)
-        return type(points)(
-            *(np.concatenate([kept[: len(kept) - n], a[chosen]]) for kept, a in pairs)
-        )
+        both = (np.concatenate([kept[: len(kept) - n], a[chosen]]) for kept, a in pairs)
+        return type(points)(*both)
 
 
 def distinct(x, data):
@@ -203,10 +202,8 @@ def prepare(observations, settings):
     like = settings.sampler.draw(model, seed, 0, 0)
     if training is not None:
         like = (*like, training)
-    if validation is not None:
-        fresh = (*fresh, validation)
-    elif fresh and training is not None:
-        fresh = (*fresh, training)
+    judged = training if validation is None and fresh else validation
+    fresh = fresh if judged is None else (*fresh, judged)
     exact = None
     if model.problem.exact is not None:
         rng = np.random.RandomState(seed)
@@ -235,14 +232,11 @@ def initial_state(points, net, settings, memory=None):
             net = net.nets[-1]
             march = march._replace(fresh=jax.device_put(fresh))
     net = jax.device_put(net)
-    clock = Clock(changed=time.perf_counter())
+    clock, sampler = Clock(changed=time.perf_counter()), settings.sampler
     if settings.growth is not None:
-        sampler = settings.sampler
-        sizes = Sizes(sampler.n_interior, sampler.n_boundary)
-        level = Level(sizes)
+        level = Level(Sizes(sampler.n_interior, sampler.n_boundary))
     control = Control(level=level, march=march, clock=clock)
     batches = _draw(points, settings, 0, 0, net, control)
-
     placed = on_devices(batches, settings)
     loss, share = losses_of_classes(model, net, placed).sum(), 1.0
     untrained = net if settings.untrained is None else settings.untrained
@@ -303,12 +297,8 @@ def _draw(points, settings, stage, number, net, control):
 class StepSummary(NamedTuple):
     """What a solver says of its step."""
 
+    report: Report
     class_losses: np.ndarray  # with the weights of the user
-    gradient_norm: float
-    step_norm: float
-    damping: float = math.nan
-    gain_ratio: float = math.nan
-    inner_iterations: int = 1
     rounding_loss: float = 0.0  # loss, at most, of residuals that are rounding
     at_minimum: bool = False  # whether the loss is the lowest but for rounding
     # Why to stop where points stay and nothing can be gained, or None.
@@ -331,9 +321,8 @@ def finish_iteration(points, state, settings, step):
         # The weight follows from the noise of the observations that it is given to.
         fresh += misfit - float(of_classes[-1])
     losses = Losses(
-        training=float(np.sum(step.class_losses)),
+        training=step.report.loss,
         fresh=fresh,
-        validated=validated,
         noise=misfit if weight != 1 else 0.0,
         # An easier problem does not decide that nothing is gained.
         decisive=step.decisive and state.stage + 1 == len(settings.models),
@@ -363,16 +352,8 @@ def finish_iteration(points, state, settings, step):
     if settings.observed is not None:
         extra["observation_weight"] = control.weighing.weight
     state = state._replace(loss=losses.training, iteration=state.iteration + 1)
-    return with_expected_seconds(state, settings), Report(
-        loss=losses.training,
-        grad_norm=step.gradient_norm,
-        step_size=step.step_norm,
-        damping=step.damping,
-        gain_ratio=step.gain_ratio,
-        inner_iterations=step.inner_iterations,
-        stop=stop,
-        extra=extra,
-    )
+    report = step.report._replace(stop=stop, extra=extra)
+    return with_expected_seconds(state, settings), report
 
 
 # --- losses at points of training, and at those that are never trained on -------------
@@ -437,13 +418,12 @@ def on_devices(batches, settings):
     if mesh is None:
         return batches
 
-    def divided(batch):
+    found = []
+    for batch in batches:
         n = len(batch.x)
         rows = np.minimum(np.arange(n + -n % (2 * mesh.size)), n - 1)
-        scale = np.asarray(batch.scale)
-        scale = np.concatenate([scale, np.zeros(len(rows) - n, scale.dtype)])
-        x, data = np.asarray(batch.x)[rows], np.asarray(batch.data)[rows]
+        x, data, scale = (np.asarray(a)[rows] for a in batch[:3])
+        scale = np.where(np.arange(len(rows)) < n, scale, 0).astype(scale.dtype)
         x, data, scale = put_rows([x, data, scale], mesh)
-        return batch._replace(x=x, data=data, scale=scale)
-
-    return tuple(map(divided, batches))
+        found.append(batch._replace(x=x, data=data, scale=scale))
+    return tuple(found)

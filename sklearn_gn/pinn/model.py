@@ -34,7 +34,7 @@ from sklearn_gn.pde.local_functions import LocalFunction
 FIRST_WIDTHS = (20,) * 2
 _WIDER = 1.5  # from one network to the next
 MOST_WEIGHTS = 3000  # of a network that grows, and whose whole matrix is looked at
-_SLOPES = 1.0, 20.0  # of new neurons, where the domain is [-1, 1]
+_STEEPEST = 20.0  # slope of new neurons, from one on, where the domain is [-1, 1]
 _FEW_AXES = 3  # on which steep neurons are not lost among the directions
 
 
@@ -380,7 +380,8 @@ def richer(net, n_waves=0):
 def _on_many_scales(rng, n_axes, n):
     """Weights (n_axes, n) and biases (n,) of neurons that bend within the domain."""
     slopes = rng.standard_normal((n_axes, n))
-    slopes *= np.exp(rng.uniform(*np.log(_SLOPES), n)) / np.linalg.norm(slopes, axis=0)
+    sizes = np.exp(rng.uniform(0, np.log(_STEEPEST), n))
+    slopes *= sizes / np.linalg.norm(slopes, axis=0)
     return slopes, -np.sum(slopes * rng.uniform(-1, 1, slopes.shape), axis=0)
 
 

@@ -97,7 +97,7 @@ class SolutionMixin(PredictionIntervalMixin):
                 "return_std=True: the fit has too many residuals and weights for "
                 "standard deviations."
             )
-        if getattr(self._posterior, "too_many_axes", False):
+        if getattr(self._posterior, "waves", ()) is None:
             raise ValueError(
                 "return_std=True: a solution with unknown functions of more than three "
                 "axes has no standard deviations."
@@ -119,7 +119,7 @@ class SolutionMixin(PredictionIntervalMixin):
                 "solution itself."
             )
         with backend.scope("float64", self.device):
-            freedom = self._posterior.noise_freedom()
+            freedom = self._posterior.noise_freedom
         noise_std = self._for_outputs(self.noise_std_, 0.0)
         return noise_std, self._for_outputs(freedom, np.sum(freedom))
 

@@ -128,11 +128,7 @@ class EvidencePosterior(NamedTuple):
     layers: Layers
     theta: np.ndarray
     covariance: Any  # of laplace.covariance, made at the first access
-    freedom: float  # degrees of freedom of the noise
-
-    def noise_freedom(self):
-        """Degrees of freedom of the noise."""
-        return self.freedom
+    noise_freedom: float  # its degrees of freedom
 
     def output_deviations(self, x):
         """Standard deviations of the outputs at points, of shape (n, q)."""

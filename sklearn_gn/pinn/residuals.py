@@ -100,10 +100,8 @@ def check_is_defined(model, params, batches):
 
 def jacobian(model, params, batches):
     """r, and the parts of its Jacobian."""
-    both = [
-        _class_jacobian(model, class_model, params, batch)
-        for class_model, batch in zip(model.classes, batches, strict=True)
-    ]
+    pairs = zip(model.classes, batches, strict=True)
+    both = [_class_jacobian(model, kind, params, batch) for kind, batch in pairs]
     return jnp.concatenate([r for r, _ in both]), [part for _, part in both]
 
 
@@ -112,7 +110,7 @@ def rows_of_jacobian(model, params, batches):
     parts = []
     for kind, batch in zip(model.classes, batches, strict=True):
         layers = [(True, True)] * len(params.layers)
-        if _is_sparse_stack(model, batch):
+        if batch.axes is not None and not model.problem.periodic:
             layers[0] = ScaledAxes(True, False, False, False), True
         parts.append(Part(() if kind.rows is None else tuple(layers), True, True))
     return True, parts
@@ -147,20 +145,14 @@ def _class_jacobian(model, class_model, params, batch):
     if params.extra.size:
         extra = jax.jacfwd(lambda extra: tapped(taps, extra)[0])(params.extra)
 
-    def of_inputs(a):
-        if isinstance(a, ScaledAxes):
-            return a
-        return a.with_ones().joined().reshape(n, points * rows.size, -1)
-
-    def of_gradients(g):
-        g = jax.vmap(Stack.joined)(g).reshape(k, n, points * rows.size, -1)
-        return jnp.moveaxis(g, 0, 1)
-
-    layers = tuple(
-        (of_inputs(a), of_gradients(g)) for a, g in zip(inputs, gradients, strict=True)
-    )
+    layers, shape = [], (n, points * rows.size, -1)
+    for a, g in zip(inputs, gradients, strict=True):
+        if not isinstance(a, ScaledAxes):
+            a = a.with_ones().joined().reshape(shape)
+        g = jax.vmap(Stack.joined)(g).reshape(k, *shape)
+        layers.append((a, jnp.moveaxis(g, 0, 1)))
     empty = jnp.zeros((n * k, 0), rho.dtype)
-    return rho.reshape(-1), Part(layers, empty, extra.reshape(n * k, -1))
+    return rho.reshape(-1), Part(tuple(layers), empty, extra.reshape(n * k, -1))
 
 
 def _dense_jacobian(model, class_model, params, batch):
@@ -170,13 +162,11 @@ def _dense_jacobian(model, class_model, params, batch):
     rho = jax.vmap(partial(one, params))(batch.x, batch.data)
     derivative = jax.vmap(jax.jacrev(one), in_axes=(None, 0, 0))
     rows = derivative(params, batch.x, batch.data)
-    n, k = rho.shape
-    flat = [a.reshape(n, k, -1) for a in rows.layers]
-    matrix = batch.scale[:, None, None] * jnp.concatenate(flat, axis=2)
-    extra = batch.scale[:, None, None] * rows.extra
-    rho = batch.scale[:, None] * rho
-    part = Part((), matrix.reshape(n * k, -1), extra.reshape(n * k, -1))
-    return rho.reshape(-1), part
+    (n, k), scale = rho.shape, batch.scale[:, None]
+    flat = jnp.concatenate([a.reshape(n, k, -1) for a in rows.layers], axis=2)
+    both = (scale[..., None] * a for a in (flat, rows.extra))
+    part = Part((), *(a.reshape(n * k, -1) for a in both))
+    return (scale * rho).reshape(-1), part
 
 
 # --- residuals of one row ------------------------------------------------------------
@@ -184,9 +174,8 @@ def _dense_jacobian(model, class_model, params, batch):
 
 def row_residuals(model, class_model, functions, points, data, extra, axes):
     """Residuals of one row, for functions of x at each of its points."""
-    fields = tuple(model.problem.field(function, axes) for function in functions)
-    found = coefficients(model.problem, extra)
-    return class_model.residual.function(fields, points, data, found)
+    given = points, data, coefficients(model.problem, extra), axes
+    return model.problem._residuals_at(class_model.residual, functions, *given)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -209,7 +198,7 @@ def _stacks(model, class_model, batch):
     """The Stack of the network's inputs, or ScaledAxes."""
     (n, points, dim), rows = batch.x.shape, class_model.rows
     x, embedding = batch.x.reshape(n * points, dim), model.problem.embedding
-    if _is_sparse_stack(model, batch):
+    if batch.axes is not None and not model.problem.periodic:
         # Inputs that are the axes, scaled one by one.
         first = batch.axes[np.array(rows.first, np.int32)]
         slopes = embedding(jnp.ones_like(x[0])) - embedding(jnp.zeros_like(x[0]))
@@ -219,10 +208,6 @@ def _stacks(model, class_model, batch):
         return scaled_axes(embedding, x, rows)
     make = partial(input_stack, embedding, rows=rows, axes=batch.axes)
     return by_kind(jax.vmap(make)(x), rows)
-
-
-def _is_sparse_stack(model, batch):
-    return batch.axes is not None and not model.problem.periodic
 
 
 def _by_rows(model, class_model, params, batch, taps=None):
@@ -253,13 +238,13 @@ class Observed:
         field, x = fields[0], points[0]
         outputs = jnp.atleast_1d(field(x))
         if any(map(callable, self.entries)):
-            values = [
-                flat(call(entry, (field, x), coefficients), x)
+            found = (
+                call(entry, (field, x), coefficients)
                 if callable(entry)
-                else outputs[entry][None]
+                else outputs[entry]
                 for entry in self.entries
-            ]
-            values = jnp.concatenate(values)
+            )
+            values = flat(tuple(found), x)
         else:
             values = outputs[np.array(self.entries)]
         if not data.size:
@@ -323,21 +308,16 @@ def _needing_more(model, classes, batches, extra, rng):
     problem = model.problem
     n_plain = problem.n_inputs - problem.n_functions
     weights = rng.standard_normal((2 * n_plain + 1, problem.n_network_outputs))
-    doubtful = [
-        k
-        for k, (kind, batch) in enumerate(zip(classes, batches, strict=True))
-        if not _needs_known_derivatives_alone(model, kind, batch, extra)
-    ]
+    pairs = enumerate(zip(classes, batches, strict=True))
+    doubtful = {
+        k: pair
+        for k, pair in pairs
+        if not _needs_known_derivatives_alone(model, *pair, extra)
+    }
     if not doubtful:
         return
-    both = _both_ways(
-        model,
-        tuple(classes[k] for k in doubtful),
-        tuple(batches[k] for k in doubtful),
-        weights,
-        extra,
-    )
-    for k, (fast, true) in zip(doubtful, both, strict=True):
+    given = *zip(*doubtful.values(), strict=True), weights, extra
+    for k, (fast, true) in zip(doubtful, _both_ways(model, *given), strict=True):
         size = np.nanmax(np.abs(true), initial=0.0)
         if not np.allclose(fast, true, rtol=ROUNDING, atol=ROUNDING * size):
             yield k, true
@@ -432,12 +412,9 @@ def _both_ways(model, classes, batches, weights, extra):
 
 def _rows_from_slopes(slopes, pairs, dim):
     """Rows for slopes of shape (1 + dim + n_pairs, anything)."""
-    used = np.any(slopes != 0, axis=1)
     groups = []
-    for pair, slope, wanted in zip(
-        pairs, slopes[1 + dim :], used[1 + dim :], strict=True
-    ):
-        if not wanted:
+    for pair, slope in zip(pairs, slopes[1 + dim :], strict=True):
+        if not slope.any():
             continue
         for group, first in groups:
             size = np.abs(first).max()
@@ -448,5 +425,5 @@ def _rows_from_slopes(slopes, pairs, dim):
             groups.append(([pair], slope))
     second = tuple(tuple(group) for group, _ in groups)
     axes = {axis for group in second for pair in group for axis in pair}
-    axes |= {i for i in range(dim) if used[1 + i]}
+    axes |= set(np.flatnonzero(slopes[1 : 1 + dim].any(axis=1)).tolist())
     return DerivativeRows(tuple(sorted(axes)), second)

@@ -17,6 +17,7 @@ value, so that data given twice shrink the error bars by the root of two.
 import math
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -105,18 +106,18 @@ def relative_errors(problem, found, exact):
 # --- error bars ----------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class Posterior(StoredWithoutCaches):
     """Error bars about a fitted network, in NumPy and double precision.
 
     The Jacobian is factored when it is needed.
     """
 
-    def __init__(self, model, net, batches, fresh, n_observations):
-        self.model = model
-        self.net = net
-        self.batches = batches
-        self.fresh = fresh
-        self.n_observations = n_observations
+    model: Any
+    net: Any
+    batches: tuple
+    fresh: tuple
+    n_observations: float
 
     @cached_property
     def _factored(self):
@@ -179,6 +180,7 @@ class Posterior(StoredWithoutCaches):
         size = math.sqrt(self.n_observations) / (factors if factors.size else 1)
         return unbounded(deviations * size / safe_norm(data.scale, -1))
 
+    @property
     def noise_freedom(self):
         """Degrees of freedom (k,) of these estimates."""
         return self._factored[2]

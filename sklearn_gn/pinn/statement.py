@@ -39,9 +39,8 @@ IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless
 
 def unidentified(solver, run):
     """What equation, conditions and observations leave open; "" if nothing is known."""
-    fitted, state = solver._fitted, run.final_state
+    model, net, problem, *_ = solver._fitted
     untrained_loss = solver._untrained_loss
-    model, net, problem = fitted.model, fitted.net, fitted.problem
     if isinstance(net, Pieces):  # windows of time go on from an initial condition
         return ""
     missing = missing_conditions(model)
@@ -62,13 +61,11 @@ def unidentified(solver, run):
     if not small or solver._sizes[0] > MOST_WEIGHTS:
         return ""
     with backend.scope(solver.dtype, solver.device):
-        change = largest_free_change(
-            model, net, state.batches, run.data.fresh, untrained_loss
-        )
+        points = run.final_state.batches, run.data.fresh
+        change = largest_free_change(model, net, *points, untrained_loss)
     second = model.classes[0].rows is not None  # the count of conditions is reliable
-    if change <= (_FREE if second else _SURELY_FREE):
-        return ""
-    return _open_by_conditions(missing, change)
+    is_free = change > (_FREE if second else _SURELY_FREE)
+    return _open_by_conditions(missing, change) if is_free else ""
 
 
 def _open_by_conditions(missing, change):
@@ -195,13 +192,16 @@ def forgotten_conditions(model, missing):
     if time not in known or known[time][1]:
         return {}
     k = problem.domain.axes.index(time)
-    points = problem.probes(N_POINTS, np.random.RandomState(0))
-    length = np.ptp(problem.domain.bounds[k])
+    times = [x[:, k] for x in _points_of_conditions(problem).values()]
+    least = ROUNDING * np.ptp(problem.domain.bounds[k])
+    return {} if any(np.ptp(t) <= least for t in times) else {time: known[time]}
+
+
+def _points_of_conditions(problem):
+    """Points (n, d) of each condition, by its name."""
+    points, dim = problem.probes(N_POINTS, np.random.RandomState(0)), problem.domain.dim
     del points["interior"]
-    times = [drawn.x.reshape(-1, problem.domain.dim)[:, k] for drawn in points.values()]
-    if any(np.ptp(some) <= ROUNDING * length for some in times):
-        return {}
-    return {time: known[time]}
+    return {name: drawn.x.reshape(-1, dim) for name, drawn in points.items()}
 
 
 def factors_of_derivatives(problem):
@@ -210,8 +210,7 @@ def factors_of_derivatives(problem):
     The factors are None where they are not known. The orders (d,) along the axes are
     None too where the equation depends on more than derivatives at its point.
     """
-    kind, n_axes = problem.residual_classes()[0], problem.domain.dim
-    if kind.n_points > 1 or n_axes > MOST_AXES:
+    if problem.residual_classes()[0].n_points > 1 or problem.domain.dim > MOST_AXES:
         return None, None
     rng = np.random.RandomState(0)
     points = problem.probes(N_POINTS, rng)["interior"]
@@ -246,15 +245,11 @@ def conditions_at_ends(problem):
     """Names of the ends of each axis at which conditions hold, once for each."""
     axes, bounds = problem.domain.axes, problem.domain.bounds
     ends = {name: [] for name in axes}
-    points = problem.probes(N_POINTS, np.random.RandomState(0))
-    del points["interior"]
-    for drawn in points.values():
-        x = drawn.x.reshape(-1, len(axes))
+    for x in _points_of_conditions(problem).values():
         for k, name in enumerate(axes):
-            low, high = bounds[k]
-            for word, end in (("min", low), ("max", high)):
-                if np.any(np.abs(x[:, k] - end) <= ROUNDING * (high - low)):
-                    ends[name].append(f"{name}={word}")
+            there = np.abs(x[:, [k]] - bounds[k]) <= ROUNDING * np.ptp(bounds[k])
+            words = zip(("min", "max"), there.any(axis=0), strict=True)
+            ends[name] += [f"{name}={word}" for word, is_held in words if is_held]
     return ends
 
 
@@ -290,7 +285,7 @@ def warn_of_redundant_derivatives(problem):
                 f"{kind.name}: order={order} is not needed. The equation has {highest} "
                 f"derivative{plural} along {domain.time!r} and gives that of order "
                 f"{order} at the start by itself: with another value there is no "
-                "solution. Leave this condition out.",
+                "solution. Leave this condition out."
             )
 
 
@@ -301,27 +296,25 @@ def numbers_of_conditions(problem):
         _, orders = factors_of_derivatives(problem)
     if orders is None:
         return 0, math.inf
-    _, *conditions = problem.residual_classes()
+    _, *kinds = problem.residual_classes()
     points = problem.probes(N_POINTS, np.random.RandomState(0))
     n_given = sum(
-        kind.n_outputs * len(np.unique(points[kind.name].x, axis=0))
-        for kind in conditions
+        kind.n_outputs * len(np.unique(points[kind.name].x, axis=0)) for kind in kinds
     )
     return n_given, problem.n_network_outputs * int(orders[0])  # of each region
 
 
 def largest_free_change(model, net, batches, fresh, untrained_loss):
     """Largest change that the residuals do not see, relative to the solution."""
-    gramian = np.float64(0)
-    for points in (batches, fresh):
-        gramian = gramian + sums_over_pieces(model, net, points, batches)[0]
+    both = (sums_over_pieces(model, net, p, batches)[0] for p in (batches, fresh))
+    gramian = sum(both, np.float64(0))
     x = fresh[0].x[:N_POINTS, 0]
-    values, slopes = backend.to_numpy(output_slopes(model, net, x))
-    values, slopes = np.float64(values), np.float64(slopes)
+    both = backend.to_numpy(output_slopes(model, net, x))
+    values, slopes = (np.array(a, np.float64) for a in both)
     free = np.isin(model.problem.outputs, model.problem.up_to_constant)
-    values[:, free] -= values[:, free].mean(axis=0)
-    slopes[:, free] -= slopes[:, free].mean(axis=0)
-    slopes = slopes.reshape(-1, gramian.shape[0])
+    for a in (values, slopes):
+        a[:, free] -= a[:, free].mean(axis=0)
+    slopes = slopes.reshape(-1, len(gramian))
     floor = len(gramian) * np.finfo(net.extra.dtype).eps * gramian.diagonal().max()
     seen = factor(gramian, floor).whiten(slopes.T)
     units = (model.problem.scale or 1.0) * np.ones(values.shape)

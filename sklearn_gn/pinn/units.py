@@ -36,7 +36,6 @@ _RESONANCE = 1e-4  # share of the largest answer to a wave that is hardly one
 _LITTLE = 0.25  # variation, relative to the level, of what has a center
 _SECANTS, _POWERS = 20, (0.25, 4.0)  # steps to the size of terms that are no lines
 _FASTER = np.concatenate([[0.0], 2.0 ** (np.arange(25) / 2)])  # waves in time
-_TWICE = 2.0  # the answer of a standing output: derivatives are the larger terms
 
 
 def units(problem, y=None, observed=(), waves=()):
@@ -48,21 +47,16 @@ def units(problem, y=None, observed=(), waves=()):
         if not callable(entry):
             given[entry] = np.concatenate([given[entry], y[:, k][np.isfinite(y[:, k])]])
     level = _level(rows, given)
-    found = [_unit(values) for values in given]
-    sizes = _sizes(rows, level, [size for _, size in found], waves)
+    centers, ranges = np.array([_unit(values) for values in given]).T
+    sizes = _sizes(rows, level, ranges, waves)
     stays = (sizes == 0) | (sizes >= _LITTLE * np.abs(level))
-    known = [
-        size or (np.abs(level[k]) if stays[k] and len(given[k]) else 0.0)
-        for k, (_, size) in enumerate(found)
-    ]
+    has_level = stays & [len(values) > 0 for values in given]
+    known = np.where(ranges > 0, ranges, np.where(has_level, np.abs(level), 0.0))
     sizes = _sizes(rows, level, known, waves)
     if not switches.on("pinn.units"):
         return (0.0,) * q, (1.0,) * q
-    centers = tuple(
-        float(center if size else 0.0 if stay else mean)
-        for (center, size), stay, mean in zip(found, stays, level, strict=True)
-    )
-    return centers, tuple(float(size) or 1.0 for size in sizes)
+    centers = np.where(ranges > 0, centers, np.where(stays, 0.0, level))
+    return tuple(centers.tolist()), tuple(np.where(sizes, sizes, 1.0).tolist())
 
 
 def level_of_outputs(problem):
@@ -91,15 +85,15 @@ def _unit(values):
 def _given_values(problem, rows, with_data=False):
     """Values of each output that conditions give: with data, not by an unknown one."""
     known = [[np.zeros(0)] for _ in problem.outputs]
-    given = [
-        kind
+    given = {
+        kind.name: kind.condition
         for kind in rows.conditions
         if isinstance(kind.condition, (Dirichlet, Initial))
         and not getattr(kind.condition, "order", 0)
-    ]
+    }
     if given and problem.transform is None:
-        conditions = [kind.condition for kind in given]
-        places = [rows.drawn[kind.name].x[:, 0] for kind in given]
+        conditions = list(given.values())
+        places = [rows.drawn[name].x[:, 0] for name in given]
         # Its start may be far off: what another one changes is not given.
         starts, other = problem.unknown if with_data else {}, problem
         if starts:
@@ -116,10 +110,8 @@ def _given_values(problem, rows, with_data=False):
         zero = np.zeros(len(problem.outputs))
         source, answers = _terms(rows, rows.interior, zero, zero + 1)
         least = ROUNDING * _ratios(source, answers[0]).max(axis=1)
-        found = [
-            np.where(np.abs(values) < limit, 0.0, values)
-            for values, limit in zip(found, least, strict=True)
-        ]
+        pairs = zip(found, least, strict=True)
+        found = [np.where(np.abs(own) < limit, 0.0, own) for own, limit in pairs]
     return found
 
 
@@ -152,11 +144,28 @@ def _level(rows, given):
 
 
 def _sizes(rows, level, known, waves):
-    """Sizes (q,) of the outputs; 0 where nothing is known."""
-    known = np.array(known)
+    """Sizes (q,) of the outputs; 0 where nothing is known.
+
+    Amplitudes of waves with the fluxes and the tractions that are given, and what
+    balances the equation.
+    """
+    known, ones = np.array(known), np.ones(len(level))
+    has_values, fluxes = known > 0, np.zeros(len(level))
+    for kind in rows.conditions if rows.problem.transform is None else ():
+        faster = 1.0
+        if getattr(kind.condition, "order", 0):
+            # Than a slow wave, until derivatives in time prevail in the equation.
+            _, answers = _terms(rows, rows.interior, level, ones, _FASTER)
+            total = np.linalg.norm(answers, axis=(1, 2))
+            prevails = np.flatnonzero(total[1:] - total[0] >= total[0])
+            faster = _FASTER[1 + prevails[0]] if len(prevails) else 1.0
+        elif not isinstance(kind.condition, (Neumann, Robin, Condition)):
+            continue
+        source, (answers,) = _terms(rows, kind, level, ones, faster)
+        answers[has_values] *= ~(answers[~has_values] > 0).any(axis=0)
+        fluxes = np.maximum(fluxes, _ratios(source, answers).max(axis=1))
     # Fluxes by an unknown coefficient are as far off as its start.
-    is_told = (known > 0) & bool(rows.problem.unknown)
-    fluxes = _sizes_by_fluxes(rows, level, known > 0)
+    is_told = has_values & bool(rows.problem.unknown)
     sizes = np.where(is_told, known, np.maximum(known, fluxes))
     if len(sizes) == 1:
         balanced = 0.0 if known[0] else _balanced(rows, level, known, waves)
@@ -166,28 +175,6 @@ def _sizes(rows, level, known, waves):
         sizes = _balanced(rows, level, sizes)
         if ((sizes > 0) == before).all():
             break
-    return sizes
-
-
-def _sizes_by_fluxes(rows, level, has_values):
-    """Amplitudes (q,) of waves with the fluxes and the tractions that are given."""
-    sizes, ones = np.zeros(len(level)), np.ones(len(level))
-    if rows.problem.transform is not None:
-        return sizes
-    for kind in rows.conditions:
-        faster = 1.0
-        if getattr(kind.condition, "order", 0):
-            # Than a slow wave, until derivatives in time prevail in the equation.
-            _, answers = _terms(rows, rows.interior, level, ones, _FASTER)
-            total = np.linalg.norm(answers, axis=(1, 2))
-            prevails = np.flatnonzero(total[1:] >= _TWICE * total[0])
-            faster = _FASTER[1 + prevails[0]] if len(prevails) else 1.0
-        elif not isinstance(kind.condition, (Neumann, Robin, Condition)):
-            continue
-        source, answers = _terms(rows, kind, level, ones, faster)
-        answers = answers[0]
-        answers[has_values] *= ~(answers[~has_values] > 0).any(axis=0)
-        sizes = np.maximum(sizes, _ratios(source, answers).max(axis=1))
     return sizes
 
 
@@ -307,8 +294,9 @@ def _at_level(problem, kinds, points, level):
 
     def one(kind, x, data):
         def row(level):
-            fields = (problem.field(lambda y: level),) * kind.n_points
-            return kind.function(fields, points_of_row(x), data, problem.start)
+            functions = [lambda y: level] * kind.n_points
+            given = points_of_row(x), data, problem.start
+            return problem._residuals_at(kind, functions, *given)
 
         return row(level), jax.jacfwd(row)(level)
 
@@ -383,13 +371,6 @@ def in_units(kind, sizes, each=False):
         return kind, size
     units = tuple(map(float, sizes / size))
     return kind._replace(function=InUnits(kind.function, units)), size
-
-
-def size_of_observations(problem, observed):
-    """Root mean square of the units of the observed outputs."""
-    scale = problem.scale
-    units = [scale[k] for k in observed if not callable(k)] if scale else []
-    return float(np.sqrt(np.mean(np.square(units)))) if units else 1.0
 
 
 def are_apart(sizes):

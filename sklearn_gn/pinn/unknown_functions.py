@@ -26,6 +26,7 @@ probable change: the fit is not the most probable function, and its bias is an e
 
 import itertools
 import math
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -187,21 +188,20 @@ class Form(NamedTuple):
 # --- the error bars ------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class FunctionPosterior(Posterior):
     """Error bars of a solution with unknown functions, the numbers of its outputs."""
 
-    def __init__(self, functions, *arguments):
-        super().__init__(*arguments)
-        self.functions = functions
+    functions: tuple = ()
 
     @property
-    def too_many_axes(self):
-        """Whether there are no error bars, since waves would be too many."""
-        return Waves.of(self.model.problem) is None
+    def waves(self):
+        """Waves that add up to changes; None: too many, and there are no error bars."""
+        return Waves.of(self.model.problem)
 
     def output_deviations(self, x):
         """Error bars of the outputs at points, of shape (n, q)."""
-        waves, q = Waves.of(self.model.problem), len(self.model.problem.outputs)
+        waves, q = self.waves, len(self.model.problem.outputs)
         kind = ClassModel(ResidualClass("outputs", Outputs(), 1, 1.0, q), None)
         points = Batch(x[:, None], x[:, :0], np.ones(len(x)))
         _, slopes = _stacked(self.model, kind, self.net, waves, points)
@@ -209,7 +209,7 @@ class FunctionPosterior(Posterior):
 
     def coefficient_deviations(self):
         """Error bars of the coefficients that were to be found, by name."""
-        if self.too_many_axes or not self.net.extra.size:
+        if self.waves is None or not self.net.extra.size:
             return super().coefficient_deviations()
         both = coefficient_slopes(self.model.problem, self.net.extra)
         last = slice(-self.net.extra.size, None)
@@ -227,7 +227,7 @@ class FunctionPosterior(Posterior):
     @cached_property
     def _found(self):
         """The most probable changes of all outputs, and a root of their covariance."""
-        model, net, waves = self.model, self.net, Waves.of(self.model.problem)
+        model, net, waves = self.model, self.net, self.waves
         noise = np.sqrt(np.mean(self.noise_deviation() ** 2))
         noise = max(float(noise), np.finfo(float).tiny)
         # Slopes of the equation and the conditions, in units of their residuals.

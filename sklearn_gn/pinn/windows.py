@@ -197,13 +197,15 @@ def moved_on(march, model, net, fresh_points, rng):
     net = _with_time(net, new)
     reached = new.done[-1][2] if new.done else before
     value = np.asarray(_outputs(model, reached, start))
-    shift = value - np.asarray(_outputs(model, net, start))
-    net = _with_bias(net, net.layers[-1][-1] + shift)
+    *hidden, last = net.layers
+    last = np.array(last)
+    last[-1] += value - np.asarray(_outputs(model, net, start))
+    net = net._replace(layers=(*hidden, last))
     fresh, unit = within(model, fresh_points, new), 0.0
     if new.done:
-        last = np.zeros_like(net.layers[-1])
-        nothing = net._replace(layers=(*net.layers[:-1], last))
-        constant = _with_bias(nothing, value)
+        last = np.zeros_like(last)
+        last[-1] = value
+        constant = net._replace(layers=(*hidden, last))
         rows = class_residuals(model, model.classes[0], constant, fresh[0])
         rows = np.asarray(rows, np.float64)
         loss = 0.5 * np.sum((np.asarray(fresh[0].scale)[:, None] * rows) ** 2)
@@ -214,12 +216,6 @@ def moved_on(march, model, net, fresh_points, rng):
 @partial(jit_by_size, static_argnames="model")
 def _outputs(model, net, x):
     return network(model, net, x)
-
-
-def _with_bias(net, bias):
-    """The network with other biases of the outputs."""
-    last = np.vstack([net.layers[-1][:-1], bias[None]]).astype(net.layers[-1].dtype)
-    return net._replace(layers=(*net.layers[:-1], last))
 
 
 def _with_time(net, march, back=False):
@@ -272,27 +268,22 @@ def at_points(function, model, solution, x):
     if not isinstance(solution, Pieces):
         return function(model, solution, x)
     found = [np.asarray(function(model, net, x)) for net in solution.nets]
-    number = _window_of(solution, x)
+    number = np.searchsorted(solution.ends[:-1], np.asarray(x)[:, 0])
     return np.stack(found)[number, np.arange(len(number))]
-
-
-def _window_of(solution, x):
-    return np.searchsorted(solution.ends[:-1], np.asarray(x)[:, 0], side="left")
 
 
 def total(loss, model, solution, batches):
     """A loss ``loss(model, net, batches)`` of a solution, by its windows."""
     if not isinstance(solution, Pieces):
         return loss(model, solution, batches)
-    numbers = [_window_of(solution, batch.x[:, 0]) for batch in batches]
-    parts = []
+    times = [np.asarray(batch.x)[:, 0, 0] for batch in batches]
+    numbers = [np.searchsorted(solution.ends[:-1], t) for t in times]
+    found = 0.0
     for k, net in enumerate(solution.nets):
-        own = tuple(
-            batch._replace(scale=np.asarray(batch.scale) * (number == k))
-            for batch, number in zip(batches, numbers, strict=True)
-        )
-        parts.append(loss(model, net, own))
-    return sum(parts)
+        pairs = zip(batches, numbers, strict=True)
+        own = (b._replace(scale=np.asarray(b.scale) * (n == k)) for b, n in pairs)
+        found = found + loss(model, net, tuple(own))
+    return found
 
 
 def loss_so_far(march, fresh, first):

@@ -48,12 +48,12 @@ def test_openings_and_bisectors():
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
-def test_corners_of_a_hole_have_a_reach():
+def test_corners_of_a_hole_have_a_cutoff():
     hole = SQUARE - Box(x=(-0.2, 0.3), y=(-0.1, 0.2))
     corners = corners_of(hole * Box(t=(0, 1)))
     assert len(corners) == 8
-    assert {0.3 < c.reach < 0.43 for c in corners[:4]} == {True}  # to its other side
-    assert {c.reach for c in corners[4:]} == {math.inf}
+    assert {0.3 < c.cutoff < 0.43 for c in corners[:4]} == {True}  # to its other side
+    assert {c.cutoff for c in corners[4:]} == {math.inf}
     time_first = corners_of(Box(t=(0, 1)) * hole)
     assert time_first[0].axes == (1, 2)
 
@@ -155,14 +155,14 @@ def test_exponents_of_crossing_interfaces():
     first = 4 / math.pi * math.atan(10**-0.5)
     assert found.exponents == pytest.approx((first, 2 - first), abs=1e-7)
     assert found.place == (0, 0)
-    assert found.reach == math.inf
+    assert found.cutoff == math.inf
     inclusion = of_pieces((Box(x=(-0.4, 0.4), y=(-0.3, 0.3)), 10.0))
     corners = rough_corners(inclusion)[:4]
     places = {corner.place for corner in corners}
     assert places == {(x, y) for x in (-0.4, 0.4) for y in (-0.3, 0.3)}
     for corner in corners:
         assert corner.exponents[0] == pytest.approx(0.73169178, abs=1e-7)
-        assert 0.5 < corner.reach < 0.8  # where the interface goes on in its direction
+        assert 0.5 < corner.cutoff < 0.8  # where the interface goes on in its direction
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ from sklearn_gn.pde import (
     d,
     laplacian,
 )
-from sklearn_gn.pinn.enrichment import enriched, units
-from sklearn_gn.pinn.enrichment import waves as spectrum
+from sklearn_gn.pinn.enrichment import enriched, units, waves
 from sklearn_gn.pinn.enrichment.singular import corner_functions, rough_corners
 from sklearn_gn.pinn.model import Model, network, start_parameters, wider
 from sklearn_gn.solvers import DNGD
@@ -39,7 +38,7 @@ def source(*waves, kind=Dirichlet):
 
 def test_waves_are_those_of_the_source():
     wanted = [(3.3, 14.2), (9.1, -21.5)]  # of no whole number of periods
-    found = spectrum.wave_vectors(source(*wanted))
+    found = waves.wave_vectors(source(*wanted))
     found = sorted(tuple(np.array(k) * np.sign(k[0])) for k in found)
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
@@ -53,16 +52,16 @@ def test_a_modulated_wave_is_seen_and_a_slow_source_shows_none():
     def modulated(x):
         return jnp.exp(x) * jnp.sin(40 * np.pi * x)
 
-    ((k,),) = spectrum.wave_vectors(problem(modulated))
+    ((k,),) = waves.wave_vectors(problem(modulated))
     assert k == pytest.approx(40 * np.pi)
     for slow in (jnp.exp, lambda x: 5 * x, lambda x: 1 / (1 + 30 * x**2), jnp.sqrt):
-        assert spectrum.wave_vectors(problem(slow)) == ()
+        assert waves.wave_vectors(problem(slow)) == ()
 
 
 def test_waves_of_conditions_lie_in_their_face():
     start = Initial(lambda x: jnp.cos(8 * np.pi * x[0]))
     problem = Problem(lambda u, x: d(u, "t"), Box(x=(0, 1), t=(0, 3)), start)
-    ((kx, kt),) = spectrum.wave_vectors(problem)
+    ((kx, kt),) = waves.wave_vectors(problem)
     assert (kx, kt) == (pytest.approx(8 * np.pi), 0.0)
 
 

@@ -47,7 +47,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.pde.conditions import Dirichlet
-from sklearn_gn.pde.domains import Product, _SameAxes
+from sklearn_gn.pde.domains import Combined, Product
 from sklearn_gn.pde.given_values import (
     JUMP,
     N_POINTS,
@@ -66,7 +66,7 @@ _MOST = 12  # corners
 _HIGHEST, _MOST_DERIVATIVES = 3, 8  # of F_k, and of F_0
 _TERMS = 32  # of the complex error function
 _REAL = 1e-6  # imaginary part of a rate that is real, relative
-_REACHES = np.geomspace(0.02, 2, N_POINTS)  # radii that are tried, in the same units
+_RADII = np.geomspace(0.02, 2, N_POINTS)  # radii that are tried, in the same units
 
 
 class Corner(NamedTuple):
@@ -76,7 +76,7 @@ class Corner(NamedTuple):
     place: tuple  # its coordinates there
     middle: float  # angle of the bisector of the inside, opposite to a cut
     opening: float
-    reach: float  # radius up to which the cut is outside or an interface; inf: all
+    cutoff: float  # radius up to which the cut is outside or an interface; inf: all
     exponents: tuple  # of the distance, in functions that are not smooth
 
 
@@ -131,9 +131,9 @@ def corner_functions(corners, domain, x):
             jnp.where(whole, log * imaginary + angle * real, imaginary),
         )
     radius = square ** (a / 2)
-    reach = column([size / corner.reach for corner in corners])
-    if reach.any():
-        radius *= jnp.maximum(1 - square * reach**2, 0) ** 3
+    cutoff = column([size / corner.cutoff for corner in corners])
+    if cutoff.any():
+        radius *= jnp.maximum(1 - square * cutoff**2, 0) ** 3
     return jnp.stack([radius * real, radius * imaginary], axis=1).ravel()
 
 
@@ -194,12 +194,14 @@ def _corner(problem, domain, place, edges, labels, axes):
         )
 
     near = beside_the_cut(_SMALL)
-    along = [beside_the_cut(radius) for radius in _REACHES]
+    along = [beside_the_cut(radius) for radius in _RADII]
     good = np.array([((at == near) | (at < 0)).all() for at in along])
-    reach = math.inf if good.all() else size * _REACHES[np.argmin(good) - 1]
+    cutoff = math.inf if good.all() else size * _RADII[np.argmin(good) - 1]
     if not (exponents and good[0]):
         return None
-    return Corner(axes, tuple(place.tolist()), middle, opening, float(reach), exponents)
+    return Corner(
+        axes, tuple(place.tolist()), middle, opening, float(cutoff), exponents
+    )
 
 
 def _circle(angles):
@@ -225,7 +227,7 @@ def _edges_of_box(problem):
 
 def _edges(domain):
     """Edges of all polygons and boxes that a domain is made of."""
-    if isinstance(domain, _SameAxes):
+    if isinstance(domain, Combined):
         yield from _edges(domain.first)
         yield from _edges(domain.second)
         return
