@@ -38,6 +38,8 @@ pytestmark = pytest.mark.usefixtures("float64")
 SPACE_TIME = Box(x=(0, 2), t=(0, 3))
 ELLIPSE = Ellipse((0.5, -1.0), (2.0, 0.5), angle=0.4)
 ARROW = Polygon([(0, 0), (2, -1), (1, 0), (2, 1)])  # not convex, of area 1
+# A notch in a straight side, whose two parts are on one line.
+NOTCHED = Polygon([(0, 0), (4, 0), (4, 2), (3, 2), (2, 1), (1, 2), (0, 2)])
 LENS = Ball(2) & Ball(2, center=(1.0, 0.0))
 
 
@@ -75,6 +77,7 @@ def area_of(domain):
     ("domain", "measure", "outline"),
     [
         (ARROW, 1.0, 2 * math.sqrt(5) + 2 * math.sqrt(2)),
+        (NOTCHED, 7.0, 10 + 2 * math.sqrt(2)),
         (Polygon([(0, 0), (0, 1), (2, 0)]), 1.0, 3 + math.sqrt(5)),
         (ELLIPSE, math.pi, 8 * ellipe(15 / 16)),
         (Ellipse(radii=(3, 3)), 9 * math.pi, 6 * math.pi),
@@ -175,6 +178,10 @@ def test_point_clouds():
         (lambda: Polygon([(0, 0), (1, 1)]), r"vertices must be three or more"),
         (lambda: Polygon([(0, 0), (1, 1), (1, 0), (0, 1)]), r"does not cross itself"),
         (lambda: Polygon([(0, 0), (1, 1), (2, 2)]), r"does not cross itself"),
+        (
+            lambda: Polygon([(0, 0), (3, 0), (3, 1), (2, 0), (1, 1)]),
+            r"does not cross itself",
+        ),
         (lambda: Ellipse(radii=(1, 0)), r"radii must be positive, got \(1, 0\)"),
         (lambda: Ellipse(center=1), r"center must be two finite numbers, got 1"),
         (lambda: Ellipse(axes="x"), r"axes must be two different names, got 'x'"),
