@@ -8,7 +8,9 @@ give different values at the same places are an error, and so is an equation tha
 differentiates a coefficient that jumps.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, combinations_with_replacement, pairwise, product
 
@@ -101,8 +103,12 @@ def check_fluxes(problem):
         regions = regions_of(domain, known)
     numbers = [None] if regions is None else range(len(regions.parts))
     axes = range(domain.dim) if _is_searched(problem) else ()
-    for k, number in product(axes, numbers):
-        places = _jumps_along(problem, regions, k, domain.bounds[k], False, number)
+    # Along whole axes, on which what is small has most points, and along their parts,
+    # in which no layer is too thin to be met.
+    lengths = 1, round(N_POINTS ** (1 / domain.dim))
+    for k, number, n_parts in product(axes, numbers, lengths):
+        edges = np.linspace(*domain.bounds[k], n_parts + 1)
+        places = _jumps_along(problem, regions, k, edges, False, number)
         if len(places):
             raise ValueError(
                 "interior: the equation differentiates, along "
@@ -117,13 +123,64 @@ def check_fluxes(problem):
             )
 
 
+@dataclass(frozen=True)
+class Differentiated:
+    """What the equation differentiates along each axis, as a residual is a function."""
+
+    equation: Callable
+
+    def __call__(self, fields, points, data, coefficients):
+        """Values (dim * m,) at a point: m of an axis, or fewer and zeros."""
+        residual = partial(self.equation, fields, points, data, coefficients)
+        found = differentiated_values(residual, points[0])
+        found = [jnp.concatenate([*values, jnp.zeros(0)]) for values in found]
+        most = max(map(len, found))
+        return jnp.concatenate([jnp.pad(a, (0, most - len(a))) for a in found])
+
+
+def flux_that_jumps(problem, values_at):
+    """A message on what the equation differentiates, if it jumps in the solution.
+
+    ``values_at`` evaluates functions like residuals at points (n, d). Coefficients that
+    jump at a place are found by :func:`check_fluxes`; of those that jump at a value of
+    the solution only this says it.
+    """
+    domain, equation = problem.domain, problem._interior[0].function
+    if problem.regions is not None or not _is_searched(problem):
+        return ""
+    X = domain.sample(N_POINTS, np.random.RandomState(0))
+    # Known functions first, as for the check, which has compiled them.
+    known, _ = _equation_at(problem, None, None, np.tile(X, (PARTS + 1, 1)))
+
+    def values(k, X):
+        found = values_at(X, Differentiated(equation)).reshape(len(X), domain.dim, -1)
+        return np.where(domain.contains(X)[:, None], found[:, k], np.nan)
+
+    for k, axis in enumerate(domain.axes):
+        if not known[k].size:
+            continue
+        places, steps = _steps_along(domain, k, domain.bounds[k], partial(values, k))
+        largest = steps.max(axis=1).argmax()
+        if steps[largest].max() > JUMP:
+            return (
+                f"The equation differentiates, along {axis!r}, a product with a "
+                "coefficient that jumps in the solution, at "
+                f"{_coordinates(domain, places[largest])}, as in div(k(u) * grad(u)) "
+                "with k from jnp.where. The derivative of the jump is left out, so "
+                "that the solution is another one. Make the step smooth, such as "
+                "a + (b - a) * jax.nn.sigmoid((u - c) / width)."
+            )
+    return ""
+
+
 def planes(problem, regions):
     """The half domains above planes across axes at which the equation jumps.
 
     On either side, as where a load begins, the network has outputs of its own.
     """
     halves, numbers = [], [None] if regions is None else range(len(regions.parts))
-    for k in range(problem.domain.dim) if _is_searched(problem) else ():
+    searched = _is_searched(problem) and problem.transform is None
+    for k in range(problem.domain.dim) if searched else ():
         places, cuts = [], [problem.domain.bounds[k]]
         while cuts and len(places) < PARTS:
             (low, high), *cuts = cuts
@@ -147,14 +204,14 @@ def planes(problem, regions):
 
 def _is_searched(problem):
     """Whether jumps of the equation are looked for, which no condition joins."""
-    joined = any(isinstance(getattr(c, "on", None), Domain) for c in problem.conditions)
-    return not joined and problem.transform is None and problem.domain.dim <= MOST_AXES
+    placed = any(isinstance(getattr(c, "on", None), Domain) for c in problem.conditions)
+    joined = placed and len(problem.outputs) > 1  # which may be one for each side
+    return not joined and problem.domain.dim <= MOST_AXES
 
 
 def _jumps_along(problem, regions, k, edges, of_equation, number):
     """Places (n, d) where what is differentiated along axis k, or all of it, jumps."""
     domain = problem.domain
-    X = domain.sample(N_POINTS, np.random.RandomState(0))
     step = PLACE * np.ptp(domain.bounds[k]) * np.eye(domain.dim)[k]
 
     def values(X):
@@ -167,14 +224,21 @@ def _jumps_along(problem, regions, k, edges, of_equation, number):
                 inside &= regions.numbers(beside) == number
         return np.where(inside[:, None], found, np.nan)
 
+    places, steps = _steps_along(domain, k, edges, values)
+    jumps = steps.reshape(len(places), 3 if of_equation else 2, -1) > JUMP
+    found = jumps[:, -2:].all(axis=1) | (jumps[:, 0] & of_equation)
+    return places[found.any(axis=1)]
+
+
+def _steps_along(domain, k, edges, values):
+    """Places (n, d) of the steepest parts along axis k, and relative steps there."""
+    X = domain.sample(N_POINTS, np.random.RandomState(0))
     low, high, part = X.copy(), X.copy(), np.arange(len(X)) % (len(edges) - 1)
     low[:, k], high[:, k] = edges[part], edges[part + 1]
     X = np.tile(X, (PARTS + 1, 1))  # as many as below, for which one program is enough
     size = np.nanmax(np.abs(values(X)), axis=0, initial=np.finfo(float).tiny)
     places, before, after = steepest_parts(lambda X: values(X) / size, low, high)
-    jumps = np.abs(after - before).reshape(len(low), 3 if of_equation else 2, -1) > JUMP
-    found = jumps[:, -2:].all(axis=1) | (jumps[:, 0] & of_equation)
-    return places[found.any(axis=1)]
+    return places, np.nan_to_num(np.abs(after - before))
 
 
 @partial(in_numpy, static_argnames=("problem", "regions", "number"))
@@ -186,6 +250,12 @@ def _equation_at(problem, regions, number, X):
     interior, _ = problem._interior
     low, high = problem.domain.bounds.T
     q, within = len(problem.outputs), nullcontext
+    # Unknown values on the two sides of a jump may begin as the same.
+    values = dict(problem.start)
+    for shift, (name, known) in enumerate(problem.unknown.items(), start=1):
+        start = known.encode(known.initial)
+        several = shift + np.arange(start.size).reshape(start.shape) / start.size
+        values[name] = known.decode(start + several)
     if number is not None:
         mask = np.arange(len(regions.parts)) == number
         within = partial(regions.within, mask)
@@ -200,7 +270,7 @@ def _equation_at(problem, regions, number, X):
         )
         points = points_of_row(jnp.broadcast_to(x, (interior.n_points, x.size)))
         fields = tuple(problem.field(known_at(point)) for point in points)
-        residual = partial(interior.function, fields, points, x[:0], problem.start)
+        residual = partial(interior.function, fields, points, x[:0], values)
         with within():
             found = differentiated_values(residual, points[0])
             return [jnp.concatenate([*v, jnp.zeros(0)]) for v in found], residual()

@@ -16,7 +16,7 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.findings import Finding
 from sklearn_gn.optim.stop import StopReason
 from sklearn_gn.pde.given_values import MANY_POINTS
-from sklearn_gn.pde.jumps import MOST_AXES, jumps
+from sklearn_gn.pde.jumps import MOST_AXES, flux_that_jumps, jumps
 from sklearn_gn.pinn import eigenvalues
 from sklearn_gn.pinn.control import EXHAUSTED_LOSS, FAR, OVERFITTED, SOLVED_LOSS
 from sklearn_gn.pinn.enrichment import PosedProblem
@@ -165,6 +165,14 @@ def _vanished(case):
     """A coefficient that has gone to zero."""
     stalled = case.reason is StopReason.STALLED
     return _of_problem("branch", vanished_coefficients(case.solver) if stalled else "")
+
+
+def _flux(case):
+    """A coefficient of the equation that jumps in the solution."""
+    solver = case.solver
+    if not (case.is_solved or case.reason is StopReason.STALLED):
+        return None
+    return _of_problem("stopped", flux_that_jumps(solver.problem_, solver._evaluated))
 
 
 def _undetermined(case):
@@ -332,6 +340,7 @@ _RULES_OF_THE_CONVERGED = (_unidentified, *_NOT_SOLVED, _other_value, _other_bra
 _RULES = (
     _unidentified,
     _vanished,
+    _flux,
     _undetermined,
     _windows_that_end_early,
     _statement,
@@ -437,14 +446,15 @@ def _best_row(solver):
 def take_back_convergence(solver, run):
     """Let a fit be stalled that ended by its loss, though it may be far from right.
 
-    That is where a positive coefficient has gone to zero, or where the estimated error
-    is large, as of stiff equations. If there is no time for the estimate, the fit has
-    run out of time, unless the loss is tiny.
+    That is where a positive coefficient has gone to zero, where a flux jumps, or where
+    the estimated error is large, as of stiff equations. If there is no time for the
+    estimate, the fit has run out of time, unless the loss is tiny.
     """
     if not run.stop_reason.converged:
         return
     reason = StopReason.STALLED
-    if not (solver._undetermined or vanished_coefficients(solver)):
+    wrong = solver._undetermined or vanished_coefficients(solver)
+    if not (wrong or flux_that_jumps(solver.problem_, solver._evaluated)):
         posterior, problem = solver._posterior, solver.problem_
         in_windows = posterior is None and solver._window_points is not None
         forward = in_windows or (
