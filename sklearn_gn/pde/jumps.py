@@ -129,46 +129,45 @@ class Differentiated:
 
     equation: Callable
 
-    def __call__(self, fields, points, data, coefficients):
-        """Values (dim * m,) at a point: m of an axis, or fewer and zeros."""
-        residual = partial(self.equation, fields, points, data, coefficients)
-        found = differentiated_values(residual, points[0])
+    def __call__(self, *given):
+        """Values (dim * m,) at a point: of each axis as many, or zeros."""
+        found = differentiated_values(partial(self.equation, *given), given[1][0])
         found = [jnp.concatenate([*values, jnp.zeros(0)]) for values in found]
-        most = max(map(len, found))
-        return jnp.concatenate([jnp.pad(a, (0, most - len(a))) for a in found])
+        m = max(map(len, found))
+        return jnp.concatenate([jnp.pad(a, (0, m - len(a))) for a in found])
 
 
 def flux_that_jumps(problem, values_at):
     """A message on what the equation differentiates, if it jumps in the solution.
 
-    ``values_at`` evaluates functions like residuals at points (n, d). Coefficients that
-    jump at a place are found by :func:`check_fluxes`; of those that jump at a value of
-    the solution only this says it.
+    ``values_at`` evaluates functions like residuals at points. What jumps at a place is
+    found by :func:`check_fluxes`; what jumps at a value of the solution, only here.
     """
-    domain, equation = problem.domain, problem._interior[0].function
+    domain, flux = problem.domain, Differentiated(problem._interior[0].function)
     if problem.regions is not None or not _is_searched(problem):
         return ""
     X = domain.sample(N_POINTS, np.random.RandomState(0))
     # Known functions first, as for the check, which has compiled them.
     known, _ = _equation_at(problem, None, None, np.tile(X, (PARTS + 1, 1)))
 
-    def values(k, X):
-        found = values_at(X, Differentiated(equation)).reshape(len(X), domain.dim, -1)
-        return np.where(domain.contains(X)[:, None], found[:, k], np.nan)
+    def values(X, k, size=1.0):
+        found = values_at(X, flux).reshape(len(X), domain.dim, -1)[:, k] / size
+        return np.where(domain.contains(X)[:, None], found, np.nan)
 
-    for k, axis in enumerate(domain.axes):
-        if not known[k].size:
-            continue
-        places, steps = _steps_along(domain, k, domain.bounds[k], partial(values, k))
-        largest = steps.max(axis=1).argmax()
-        if steps[largest].max() > JUMP:
+    for k in np.flatnonzero([found.size for found in known]):
+        low, high = X.copy(), X.copy()
+        low[:, k], high[:, k] = domain.bounds[k]
+        size = np.nanmax(np.abs(values(X, k)), axis=0, initial=np.finfo(float).tiny)
+        places, *ends = steepest_parts(partial(values, k=k, size=size), low, high)
+        steps = np.nan_to_num(np.abs(np.subtract(*ends))).max(axis=1)
+        if steps.max() > JUMP:
             return (
-                f"The equation differentiates, along {axis!r}, a product with a "
-                "coefficient that jumps in the solution, at "
-                f"{_coordinates(domain, places[largest])}, as in div(k(u) * grad(u)) "
-                "with k from jnp.where. The derivative of the jump is left out, so "
-                "that the solution is another one. Make the step smooth, such as "
-                "a + (b - a) * jax.nn.sigmoid((u - c) / width)."
+                f"The equation differentiates, along {domain.axes[k]!r}, a product "
+                "with a coefficient that jumps in the solution, at "
+                f"{_coordinates(domain, places[steps.argmax()])}, as in "
+                "div(k(u) * grad(u)) with k from jnp.where. The derivative of the jump "
+                "is left out, so that the solution is another one. Make the step "
+                "smooth, such as a + (b - a) * jax.nn.sigmoid((u - c) / width)."
             )
     return ""
 
@@ -212,6 +211,7 @@ def _is_searched(problem):
 def _jumps_along(problem, regions, k, edges, of_equation, number):
     """Places (n, d) where what is differentiated along axis k, or all of it, jumps."""
     domain = problem.domain
+    X = domain.sample(N_POINTS, np.random.RandomState(0))
     step = PLACE * np.ptp(domain.bounds[k]) * np.eye(domain.dim)[k]
 
     def values(X):
@@ -224,21 +224,14 @@ def _jumps_along(problem, regions, k, edges, of_equation, number):
                 inside &= regions.numbers(beside) == number
         return np.where(inside[:, None], found, np.nan)
 
-    places, steps = _steps_along(domain, k, edges, values)
-    jumps = steps.reshape(len(places), 3 if of_equation else 2, -1) > JUMP
-    found = jumps[:, -2:].all(axis=1) | (jumps[:, 0] & of_equation)
-    return places[found.any(axis=1)]
-
-
-def _steps_along(domain, k, edges, values):
-    """Places (n, d) of the steepest parts along axis k, and relative steps there."""
-    X = domain.sample(N_POINTS, np.random.RandomState(0))
     low, high, part = X.copy(), X.copy(), np.arange(len(X)) % (len(edges) - 1)
     low[:, k], high[:, k] = edges[part], edges[part + 1]
     X = np.tile(X, (PARTS + 1, 1))  # as many as below, for which one program is enough
     size = np.nanmax(np.abs(values(X)), axis=0, initial=np.finfo(float).tiny)
     places, before, after = steepest_parts(lambda X: values(X) / size, low, high)
-    return places, np.nan_to_num(np.abs(after - before))
+    jumps = np.abs(after - before).reshape(len(low), 3 if of_equation else 2, -1) > JUMP
+    found = jumps[:, -2:].all(axis=1) | (jumps[:, 0] & of_equation)
+    return places[found.any(axis=1)]
 
 
 @partial(in_numpy, static_argnames=("problem", "regions", "number"))
@@ -250,12 +243,11 @@ def _equation_at(problem, regions, number, X):
     interior, _ = problem._interior
     low, high = problem.domain.bounds.T
     q, within = len(problem.outputs), nullcontext
-    # Unknown values on the two sides of a jump may begin as the same.
+    rng = np.random.RandomState(0)  # unknown values may begin as those beside them
     values = dict(problem.start)
-    for shift, (name, known) in enumerate(problem.unknown.items(), start=1):
+    for name, known in problem.unknown.items():
         start = known.encode(known.initial)
-        several = shift + np.arange(start.size).reshape(start.shape) / start.size
-        values[name] = known.decode(start + several)
+        values[name] = known.decode(start + rng.rand(*start.shape))
     if number is not None:
         mask = np.arange(len(regions.parts)) == number
         within = partial(regions.within, mask)
