@@ -437,3 +437,23 @@ def test_what_an_unknown_gives_is_no_unit_of_observed_outputs(condition):
     stated, _ = enriched(problem, [], y, (0,))
     assert 0.1 < stated.scale[0] < 10
     assert 1e-10 < stated.unknown["c"].initial < 1e-8
+
+
+@pytest.mark.parametrize("ratio", [0.9, 0.999999, 1.0, 1.1])
+def test_an_output_has_a_unit_where_a_wave_is_in_resonance(ratio):
+    """Of u'' + k^2 u = 1, in which the slowest wave of the domain may have no term."""
+    k = ratio * pi
+
+    def swing(u, x):
+        return d(u, "x", "x")(x) + k**2 * u(x) - 1
+
+    ends = [Dirichlet(0.0, on="x=min"), Neumann(0.0, on="x=max")]
+    line = Problem(swing, Interval(0, 1, axis="x"), ends)
+    square = Problem(
+        lambda u, x: d(u, "x", "x")(x) + d(u, "y", "y")(x) + 2 * k**2 * u(x) - 1,
+        Box(x=(0, 1), y=(0, 1)),
+        ends,
+    )
+    for problem in (line, square):
+        _, (size,) = units(problem)
+        assert 1 / 40 < size < 1
