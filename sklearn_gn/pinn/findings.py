@@ -446,14 +446,16 @@ def _best_row(solver):
 def take_back_convergence(solver, run):
     """Let a fit be stalled that ended by its loss, though it may be far from right.
 
-    That is where a positive coefficient has gone to zero, where a flux jumps, or where
-    the estimated error is large, as of stiff equations. If there is no time for the
-    estimate, the fit has run out of time, unless the loss is tiny.
+    That is where the statement leaves something open, where a positive coefficient has
+    gone to zero, where a flux jumps, or where the estimated error is large, as of stiff
+    equations. If there is no time for the estimate, the fit has run out of time, unless
+    the loss is tiny.
     """
     if not run.stop_reason.converged:
         return
     reason = StopReason.STALLED
-    wrong = solver._undetermined or vanished_coefficients(solver)
+    is_open = solver._undetermined or solver._unidentified
+    wrong = is_open or vanished_coefficients(solver)
     if not (wrong or flux_that_jumps(solver.problem_, solver._evaluated)):
         posterior, problem = solver._posterior, solver.problem_
         in_windows = posterior is None and solver._window_points is not None

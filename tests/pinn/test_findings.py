@@ -787,6 +787,14 @@ def test_a_fit_with_a_large_estimated_error_has_not_converged(
         assert solver.diagnose().findings[0].text in text
 
 
+def test_a_solution_that_is_left_open_has_not_converged():
+    problem = string(Dirichlet(0.0, on="x=min"))
+    solver = PINNSolver(problem, hidden_layer_sizes=(8,), random_state=0)
+    with pytest.warns(ConvergenceWarning, match="do not determine the solution"):
+        solver.fit()
+    assert not solver.converged_
+
+
 def test_a_flux_that_jumps_in_the_solution_is_named():
     """Of (k(u) u')' = 0 with k = 1 below 1/2 and 10 above, of which u = x is none."""
 
