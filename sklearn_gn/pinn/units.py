@@ -325,8 +325,9 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
     slow = np.tile(np.pi / (high - low), (np.size(faster), 1))
     if problem.domain.time is not None:
         slow[:, problem.domain.axes.index(problem.domain.time)] *= faster
-    # Half as fast, too: the terms of a single wave may cancel, as in resonance.
-    vectors = np.concatenate([np.reshape(waves, (-1, len(low))), slow, slow / 2])
+    # And slower along another way: terms of a single wave may cancel, as in resonance.
+    slower = slow / np.arange(2, 2 + len(low))
+    vectors = np.concatenate([np.reshape(waves, (-1, len(low))), slow, slower])
     m, q = len(vectors), len(level)
     # Zero, the level; none, a cosine, a sine of each output, next to those of others.
     others = np.sqrt(0.5) * (1 - np.eye(q)) * moved
@@ -350,9 +351,8 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
     with np.errstate(over="ignore", invalid="ignore"):
         at_zero, source = np.sqrt(np.mean(found[:, :2] ** 2, axis=0))
         terms = np.sqrt(np.mean(np.sum(changes**2, axis=0), axis=0))
-        half = terms[-len(slow) :]
-        terms = terms[: -len(slow)]
-        terms[-len(slow) :] = np.maximum(terms[-len(slow) :], half)
+        terms, slower = np.split(terms, [-len(slow)])
+        terms[-len(slow) :] = np.maximum(terms[-len(slow) :], slower)
         # Terms of the level, which may cancel.
         whole = at_zero + np.max(terms[0] * (np.abs(level) / sizes)[:, None], axis=0)
     is_rounding = np.isfinite(whole) & (source <= ROUNDING * whole)
