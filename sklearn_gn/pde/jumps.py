@@ -8,9 +8,11 @@ give different values at the same places are an error, and so is an equation tha
 differentiates a coefficient that jumps.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
-from itertools import combinations, combinations_with_replacement, pairwise
+from itertools import combinations, combinations_with_replacement, pairwise, product
 
 import jax
 import jax.numpy as jnp
@@ -95,8 +97,12 @@ def check_fluxes(problem):
     domain = problem.domain
     # Of pieces alone: what is cut where it jumps is refused.
     regions = problem.regions and problem._regions_of_pieces
-    for k in range(domain.dim) if _is_searched(problem) else ():
-        places = _jumps_along(problem, regions, k, domain.bounds[k], False)
+    axes = range(domain.dim) if _is_searched(problem) else ()
+    # Along whole axes, on which what is small has most points, and along their parts,
+    # in which no layer is too thin to be met.
+    for k, n_parts in product(axes, (1, round(N_POINTS ** (1 / domain.dim)))):
+        edges = np.linspace(*domain.bounds[k], n_parts + 1)
+        places = _jumps_along(problem, regions, k, edges, False)
         if len(places):
             raise ValueError(
                 "interior: the equation differentiates, along "
@@ -111,13 +117,63 @@ def check_fluxes(problem):
             )
 
 
+@dataclass(frozen=True)
+class Differentiated:
+    """What the equation differentiates along each axis, as a residual is a function."""
+
+    equation: Callable
+
+    def __call__(self, *given):
+        """Values (dim * m,) at a point: of each axis as many, or zeros."""
+        found = differentiated_values(partial(self.equation, *given), given[1][0])
+        found = [jnp.concatenate([*values, jnp.zeros(0)]) for values in found]
+        m = max(map(len, found))
+        return jnp.concatenate([jnp.pad(a, (0, m - len(a))) for a in found])
+
+
+def flux_that_jumps(problem, values_at):
+    """A message on what the equation differentiates, if it jumps in the solution.
+
+    ``values_at`` evaluates functions like residuals at points. What jumps at a place is
+    found by :func:`check_fluxes`; what jumps at a value of the solution, only here.
+    """
+    domain, flux = problem.domain, Differentiated(problem._interior[0].function)
+    if problem.regions is not None or not _is_searched(problem):
+        return ""
+    X = domain.sample(N_POINTS, np.random.RandomState(0))
+    # Known functions first, as for the check, which has compiled them.
+    known, _ = _equation_at(problem, None, None, np.tile(X, (PARTS + 1, 1)))
+
+    def values(X, k):
+        found = values_at(X, flux).reshape(len(X), domain.dim, -1)[:, k]
+        return np.where(domain.contains(X)[:, None], found, np.nan)
+
+    for k in np.flatnonzero([found.size for found in known]):
+        low, high = X.copy(), X.copy()
+        low[:, k], high[:, k] = domain.bounds[k]
+        size = np.nanmax(np.abs(values(X, k)), axis=0, initial=np.finfo(float).tiny)
+        places, *ends = steepest_parts(partial(values, k=k), low, high, size)
+        steps = np.nan_to_num(np.abs(np.subtract(*ends))).max(axis=1)
+        if steps.max() > JUMP:
+            return (
+                f"The equation differentiates, along {domain.axes[k]!r}, a product "
+                "with a coefficient that jumps in the solution, at "
+                f"{_coordinates(domain, places[steps.argmax()])}, as in "
+                "div(k(u) * grad(u)) with k from jnp.where. The derivative of the jump "
+                "is left out, so that the solution is another one. Make the step "
+                "smooth, such as a + (b - a) * jax.nn.sigmoid((u - c) / width)."
+            )
+    return ""
+
+
 def planes(problem, regions):
     """The half domains above planes across axes at which the equation jumps.
 
     On either side, as where a load begins, the network has outputs of its own.
     """
     halves, bounds = [], problem.domain.bounds
-    for k in range(problem.domain.dim) if _is_searched(problem) else ():
+    searched = _is_searched(problem) and problem.transform is None
+    for k in range(problem.domain.dim) if searched else ():
         places, cuts = [], [bounds[k]]
         while cuts and len(places) < PARTS:
             (low, high), *cuts = cuts
@@ -139,8 +195,9 @@ def planes(problem, regions):
 
 def _is_searched(problem):
     """Whether jumps of the equation are looked for, which no condition joins."""
-    joined = any(isinstance(getattr(c, "on", None), Domain) for c in problem.conditions)
-    return not joined and problem.transform is None and problem.domain.dim <= MOST_AXES
+    placed = any(isinstance(getattr(c, "on", None), Domain) for c in problem.conditions)
+    joined = placed and len(problem.outputs) > 1  # which may be one for each side
+    return not joined and problem.domain.dim <= MOST_AXES
 
 
 def _jumps_along(problem, regions, k, edges, of_equation):
@@ -183,6 +240,11 @@ def _equation_at(problem, regions, number, X):
     interior, _ = problem._interior
     low, high = problem.domain.bounds.T
     q, within = len(problem.outputs), nullcontext
+    rng = np.random.RandomState(0)  # unknown values may begin as those beside them
+    values = dict(problem.start)
+    for name, known in problem.unknown.items():
+        start = known.encode(known.initial)
+        values[name] = known.decode(start + rng.rand(*start.shape))
     if number is not None:
         mask = np.arange(len(regions.parts)) == number
         within = partial(regions.within, mask)
@@ -196,7 +258,7 @@ def _equation_at(problem, regions, number, X):
             level=level,
         )
         points = points_of_row(jnp.broadcast_to(x, (interior.n_points, x.size)))
-        given = interior, list(map(known_at, points)), points, x[:0], problem.start
+        given = interior, list(map(known_at, points)), points, x[:0], values
         residual = partial(problem._residuals_at, *given)
         with within():
             found = differentiated_values(residual, points[0])

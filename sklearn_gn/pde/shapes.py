@@ -482,10 +482,13 @@ def _edges_cross(corners):
         return True
     i, j = np.triu_indices(len(corners), 2)
     apart = (i > 0) | (j < len(corners) - 1)  # the last one is next to the first
+    # Edges of one line, as on both sides of a notch, meet if their ranges do.
+    low, high = np.minimum(a, b), np.maximum(a, b)
+    near = (np.maximum(low[i], low[j]) <= np.minimum(high[i], high[j])).all(axis=1)
 
     def on_both_sides(k, m):
         """Whether the ends of edges m are on both sides of the lines of edges k."""
         along = b[k] - a[k]
         return _cross(along, a[m] - a[k]) * _cross(along, b[m] - a[k]) <= 0
 
-    return bool((on_both_sides(i, j) & on_both_sides(j, i) & apart).any())
+    return bool((on_both_sides(i, j) & on_both_sides(j, i) & apart & near).any())

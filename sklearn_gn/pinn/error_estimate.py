@@ -133,9 +133,9 @@ def _center_and_scale(problem):
 def _has_equation(model, net, points, like):
     """Whether the equation at the first points depends on each output, (n, q)."""
     layer, n = net.layers[-1], min(N_POINTS, len(points[0].x))
-    found = np.ones((n, layer.shape[1]), bool)
-    if layer.shape[1] == 1 or model.problem.transform is not None:
-        return found
+    found, q = np.ones((n, layer.shape[1]), bool), len(model.problem.outputs)
+    if q == 1 or model.problem.transform is not None:
+        return np.ones((n, q), bool)
     start = 0
     for piece in pieces.cut(model.classes, points, like):
         size = len(piece[0].x)
@@ -147,7 +147,7 @@ def _has_equation(model, net, points, like):
         start += size
         if start >= n:
             break
-    return found
+    return found.reshape(n, -1, q).any(axis=1)  # each output has one a region
 
 
 def _relative(square, size):

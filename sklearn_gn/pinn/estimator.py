@@ -141,7 +141,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Ends of the windows of time, each with its own network; empty if there are none.
     n_iter_, converged_ : int and bool
         Number of iterations, and whether the fit ended by ``tol`` or at rounding level,
-        in forward problems with an ``error_estimate_`` of at most 1e-2.
+        nothing is left open, and ``error_estimate_`` is at most 1e-2 without data.
     stop_reason_ : str
         "tol", "rounding", "max_iter", "max_time", "early_stopping", "callback",
         "interrupted", "line_search", "stalled" or "non_finite".

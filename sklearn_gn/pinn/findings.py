@@ -16,7 +16,7 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.findings import Finding
 from sklearn_gn.optim.stop import StopReason
 from sklearn_gn.pde.given_values import MANY_POINTS
-from sklearn_gn.pde.jumps import MOST_AXES, jumps
+from sklearn_gn.pde.jumps import MOST_AXES, flux_that_jumps, jumps
 from sklearn_gn.pinn import eigenvalues
 from sklearn_gn.pinn.control import EXHAUSTED_LOSS, FAR, OVERFITTED, SOLVED_LOSS
 from sklearn_gn.pinn.enrichment import PosedProblem
@@ -158,6 +158,15 @@ def _vanished(case):
     stalled = case.reason is StopReason.STALLED
     text = vanished_coefficients(case.solver) if stalled else ""
     return Finding("branch", text, "problem")
+
+
+def _flux(case):
+    """A coefficient of the equation that jumps in the solution."""
+    solver = case.solver
+    if not (case.is_solved or case.reason is StopReason.STALLED):
+        return None
+    text = flux_that_jumps(solver.problem_, solver._evaluated)
+    return Finding("stopped", text, "problem")
 
 
 def _undetermined(case):
@@ -322,8 +331,8 @@ def _budget(case):
 _NOT_SOLVED = (_between_points, _vague)  # of which a fit warns at its end
 _RULES_OF_THE_CONVERGED = (_unidentified, *_NOT_SOLVED, _other_value, _other_branch)
 _RULES = (
-    *(_unidentified, _vanished, _undetermined, _windows_that_end_early, _statement),
-    *(_stall, _more_digits, _budget),
+    *(_unidentified, _vanished, _flux, _undetermined, _windows_that_end_early),
+    *(_statement, _stall, _more_digits, _budget),
 )
 
 
@@ -412,14 +421,17 @@ def _best_row(solver):
 def take_back_convergence(solver, run):
     """Let a fit be stalled that ended by its loss, though it may be far from right.
 
-    That is where a positive coefficient has gone to zero, or where the estimated error
-    is large, as of stiff equations. If there is no time for the estimate, the fit has
-    run out of time, unless the loss is tiny.
+    That is where the statement leaves something open, where a positive coefficient has
+    gone to zero, where a flux jumps, or where the estimated error is large, as of stiff
+    equations. If there is no time for the estimate, the fit has run out of time, unless
+    the loss is tiny.
     """
     if not run.stop_reason.converged:
         return
     reason = StopReason.STALLED
-    if not (solver._undetermined or vanished_coefficients(solver)):
+    is_open = solver._undetermined or solver._unidentified
+    wrong = is_open or vanished_coefficients(solver)
+    if not (wrong or flux_that_jumps(solver.problem_, solver._evaluated)):
         posterior, problem = solver._posterior, solver.problem_
         in_windows = posterior is None and solver._window_points is not None
         forward = in_windows or (

@@ -104,6 +104,11 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     if chooses_layers:
         small = chooses_network or chooses_penalties
         sizes = FIRST_WIDTHS if small else (50, 50, 50, 50)
+    elif problem is not None and solver.network is None and np.size(sizes) == 0:
+        raise ValueError(
+            f"hidden_layer_sizes={sizes!r} makes a solution linear in all axes. "
+            "An equation needs one hidden layer or more: give (20, 20), or 'auto'."
+        )
     untrained, features = untrained_network(
         frame, solver.network, sizes, rng, solver.dtype, solver.device
     )

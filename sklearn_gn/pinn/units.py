@@ -313,7 +313,9 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
     slow = np.tile(np.pi / (high - low), (np.size(faster), 1))
     if problem.domain.time is not None:
         slow[:, problem.domain.axes.index(problem.domain.time)] *= faster
-    vectors = np.concatenate([np.reshape(waves, (-1, len(low))), slow])
+    # And slower along another way: terms of a single wave may cancel, as in resonance.
+    slower = slow / np.arange(2, 2 + len(low))
+    vectors = np.concatenate([np.reshape(waves, (-1, len(low))), slow, slower])
     m, q = len(vectors), len(level)
     # Zero, the level; none, a cosine, a sine of each output, next to those of others.
     others = np.sqrt(0.5) * (1 - np.eye(q)) * moved
@@ -331,12 +333,14 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
     found = found[np.isfinite(found[:, 1:]).all(axis=(1, 2))]
     n, _, k = found.shape
     if n == 0:
-        return np.zeros(k), np.zeros((m, q, k))
+        return np.zeros(k), np.zeros((m - len(slow), q, k))
     before, *after = np.moveaxis(found[:, 2:].reshape(n, m, q, 3, k), 3, 0)
     changes = np.stack(after) - before
     with np.errstate(over="ignore", invalid="ignore"):
         at_zero, source = np.sqrt(np.mean(found[:, :2] ** 2, axis=0))
         terms = np.sqrt(np.mean(np.sum(changes**2, axis=0), axis=0))
+        terms, slower = np.split(terms, [-len(slow)])
+        terms[-len(slow) :] = np.maximum(terms[-len(slow) :], slower)
         # Terms of the level, which may cancel.
         whole = at_zero + np.max(terms[0] * (np.abs(level) / sizes)[:, None], axis=0)
     is_rounding = np.isfinite(whole) & (source <= ROUNDING * whole)

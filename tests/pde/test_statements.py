@@ -38,6 +38,8 @@ pytestmark = pytest.mark.usefixtures("float64")
 SPACE_TIME = Box(x=(0, 2), t=(0, 3))
 ELLIPSE = Ellipse((0.5, -1.0), (2.0, 0.5), angle=0.4)
 ARROW = Polygon([(0, 0), (2, -1), (1, 0), (2, 1)])  # not convex, of area 1
+# A notch in a straight side, whose two parts are on one line.
+NOTCHED = Polygon([(0, 0), (4, 0), (4, 2), (3, 2), (2, 1), (1, 2), (0, 2)])
 LENS = Ball(2) & Ball(2, center=(1.0, 0.0))
 
 
@@ -75,6 +77,7 @@ def area_of(domain):
     ("domain", "measure", "outline"),
     [
         (ARROW, 1.0, 2 * math.sqrt(5) + 2 * math.sqrt(2)),
+        (NOTCHED, 7.0, 10 + 2 * math.sqrt(2)),
         (Polygon([(0, 0), (0, 1), (2, 0)]), 1.0, 3 + math.sqrt(5)),
         (ELLIPSE, math.pi, 8 * ellipe(15 / 16)),
         (Ellipse(radii=(3, 3)), 9 * math.pi, 6 * math.pi),
@@ -175,6 +178,10 @@ def test_point_clouds():
         (lambda: Polygon([(0, 0), (1, 1)]), r"vertices must be three or more"),
         (lambda: Polygon([(0, 0), (1, 1), (1, 0), (0, 1)]), r"does not cross itself"),
         (lambda: Polygon([(0, 0), (1, 1), (2, 2)]), r"does not cross itself"),
+        (
+            lambda: Polygon([(0, 0), (3, 0), (3, 1), (2, 0), (1, 1)]),
+            r"does not cross itself",
+        ),
         (lambda: Ellipse(radii=(1, 0)), r"radii must be positive, got \(1, 0\)"),
         (lambda: Ellipse(center=1), r"center must be two finite numbers, got 1"),
         (lambda: Ellipse(axes="x"), r"axes must be two different names, got 'x'"),
@@ -462,9 +469,15 @@ def test_fluxes_that_jump_are_refused(name):
     def of_the_solution(u, x):
         return d(apply(lambda u: jnp.where(u > 3.5, 2 * u, u), u), "x")(x)
 
-    interface = Condition(lambda u, x: u(x) - 0.1, on=[[0.5]])
+    def two_sides(u, x):
+        return jnp.where(x[0] < 0.5, rod(u["left"], x), rod(u["right"], x))
+
+    def joined(u, x):
+        return u["left"](x) - u["right"](x)
+
     ends, line = Dirichlet(0.0), Interval(0, 1, axis="x")
-    Problem(rod, line, [ends, interface]).check()
+    sides = [ends, Condition(joined, on=[[0.5]])]
+    Problem(two_sides, line, sides, outputs=("left", "right")).check()
     Problem(plain, line, [ends]).check()
     Problem(of_the_solution, line, [ends]).check()
     for residual, domain in [(rod, line), (plate, Box(x=(0, 1), y=(0, 2)))]:
@@ -475,6 +488,37 @@ def test_fluxes_that_jump_are_refused(name):
         for _ in range(2):  # what is compiled is kept
             with pytest.raises(ValueError, match=r"'x'.*jumps at x = .*Two materials"):
                 problem.check()
+
+
+def thin(x):
+    return jnp.where((x[0] > 0.4) & (x[0] < 0.405), 0.01, 1.0)
+
+
+def weak(x):
+    return jnp.where(x[0] > 0.405, 1.02, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("k", "more"),
+    [
+        (thin, {}),
+        (weak, {"conditions": [Condition(lambda u, x: u(x) - 0.1, on=[[0.5]])]}),
+        (thin, {"transform": lambda x, u: x[0] * (1 - x[0]) * u}),
+        # The values on the two sides begin as the same.
+        (None, {"coefficients": {"k": Unknown(1.0, positive=True)}}),
+    ],
+    ids=["thin", "beside_a_condition", "transform", "unknown"],
+)
+def test_jumps_of_fluxes_are_found_in_all_statements(k, more):
+    def wall(u, x):
+        return d(k * d(u, "x"), "x")(x) + 1
+
+    def of_unknown(u, x, k):
+        return d((lambda x: jnp.where(x[0] > 0.405, k, 1.0)) * d(u, "x"), "x")(x) + 1
+
+    problem = Problem(wall if k else of_unknown, Interval(0, 1, axis="x"), **more)
+    with pytest.raises(ValueError, match=r"'x'.*jumps at x = 0\.40?5?, .*Piecewise"):
+        problem.check()
 
 
 def test_coefficients_in_pieces():

@@ -19,9 +19,12 @@ from sklearn_gn.pde import (
     Initial,
     Interval,
     Neumann,
+    Piecewise,
     Problem,
     Unknown,
     d,
+    div,
+    grad,
 )
 from sklearn_gn.pinn import error_estimate, fitting, pieces, statement
 from sklearn_gn.pinn.iteration import Sampler
@@ -85,6 +88,32 @@ def test_the_estimate_is_that_of_a_dense_computation(solver):
         left = np.linalg.norm(r + jacobian @ change) / np.linalg.norm(r)
     expected = error / (1 - left**2) ** 0.25
     assert solver.error_estimate_ == pytest.approx(expected, rel=1e-2)
+
+
+def test_the_estimate_holds_for_several_outputs_in_regions():
+    """A wall of two materials under a load, and a string beside it."""
+    k = Piecewise(1.0, (Interval(0.5, 1, axis="x"), 10.0))
+
+    def wall_and_string(u, x):
+        return div(k * grad(u["wall"]))(x) + 1, d(u["string"], "x", "x")(x) + 1
+
+    def exact(x):
+        flux, right = (1 / 8 + 3 / 80) / (1 / 2 + 1 / 20), jnp.maximum(x[0] - 0.5, 0)
+        left = jnp.minimum(x[0], 0.5)
+        wall = (
+            flux * left - left**2 / 2 + (flux * right - right * (x[0] + 0.5) / 2) / 10
+        )
+        return jnp.stack([wall, x[0] * (1 - x[0]) / 2])
+
+    line, ends = Interval(0, 1, axis="x"), [Dirichlet([0.0, 0.0])]
+    names = ("wall", "string")
+    problem = Problem(wall_and_string, line, ends, outputs=names, exact=exact)
+    sizes = {"n_interior": 60, "n_boundary": 4, "max_iter": 12}
+    solver = PINNSolver(problem, hidden_layer_sizes=(6,), **sizes, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solver.fit()
+    assert solver.error_estimate_ == pytest.approx(solver.relative_error(), rel=1)
 
 
 @pytest.mark.slow

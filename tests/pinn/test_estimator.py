@@ -1115,6 +1115,7 @@ def test_an_equation_without_a_solution_stalls():
         (small(n_boundary=0), (), "n_boundary=0 is too few"),
         (small(), (None, None, [1.0]), "sample_weight needs observations"),
         (small(network=MLP), (), "network must be an object, got the class MLP"),
+        (small(hidden_layer_sizes=()), (), r"hidden_layer_sizes=\(\) makes a solution"),
         (small(network=MLP((0,))), (), "hidden_layer_sizes must hold positive"),
         (small(network=Summing()), (), r"features of shape \(1, width\), got \(1,\)"),
         (

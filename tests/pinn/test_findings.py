@@ -27,7 +27,10 @@ from sklearn_gn.pde import (
     Neumann,
     Problem,
     Unknown,
+    apply,
     d,
+    div,
+    grad,
     integral,
     laplacian,
 )
@@ -414,6 +417,7 @@ def _ended(**changes):
         _may_grow=changes.get("may_grow", False),
         _is_accurate=False,
         problem_=changes.get("problem", LONG_GROWTH),
+        _evaluated=None,
         residual=changes.get("residual", lambda X: np.ones(len(X))),
         predict=lambda X: np.ones(len(X)),
         _untrained_loss=10.0,
@@ -781,6 +785,27 @@ def test_a_fit_with_a_large_estimated_error_has_not_converged(
         (text,) = texts
         assert f"error of the solution is {solver.error_estimate_:.2g}" in text
         assert solver.diagnose().findings[0].text in text
+
+
+def test_a_solution_that_is_left_open_has_not_converged():
+    problem = string(Dirichlet(0.0, on="x=min"))
+    solver = PINNSolver(problem, hidden_layer_sizes=(8,), random_state=0)
+    with pytest.warns(ConvergenceWarning, match="do not determine the solution"):
+        solver.fit()
+    assert not solver.converged_
+
+
+def test_a_flux_that_jumps_in_the_solution_is_named():
+    """Of (k(u) u')' = 0 with k = 1 below 1/2 and 10 above, of which u = x is none."""
+
+    def conduction(u, x):
+        return div(apply(lambda u: jnp.where(u < 0.5, 1.0, 10.0), u) * grad(u))(x)
+
+    problem = string(Dirichlet(lambda x: x[0]), residual=conduction)
+    solver = PINNSolver(problem, hidden_layer_sizes=(8,), random_state=0)
+    with pytest.warns(ConvergenceWarning, match=r"along 'x'.* jumps .* at x = 0\.5,"):
+        solver.fit()
+    assert not solver.converged_
 
 
 def test_a_coefficient_without_observations_may_have_other_values():

@@ -437,3 +437,33 @@ def test_what_an_unknown_gives_is_no_unit_of_observed_outputs(condition):
     stated, _ = enriched(problem, [], y, (0,))
     assert 0.1 < stated.scale[0] < 10
     assert 1e-10 < stated.unknown["c"].initial < 1e-8
+
+
+@pytest.mark.parametrize("ratio", [0.9, 0.999999, 1.0, 1.1])
+def test_an_output_has_a_unit_where_a_wave_is_in_resonance(ratio):
+    """The slowest wave of the domain may have no term in the equation."""
+    k = ratio * pi
+
+    def swing(u, x):
+        return d(u, "x", "x")(x) + k**2 * u(x) - 1
+
+    def membrane(u, x):
+        return d(u, "x", "x")(x) + d(u, "y", "y")(x) + 2 * k**2 * u(x) - 1
+
+    def string(u, x):
+        return d(u, "t", "t")(x) - ratio * d(u, "x", "x")(x) - 1
+
+    def flow(u, x):
+        return d(u, "t")(x) - ratio * d(u, "x")(x) - 1
+
+    ends = [Dirichlet(0.0, on="x=min"), Neumann(0.0, on="x=max")]
+    start = [Initial(0.0), Initial(0.0, order=1)]
+    square, time = Box(x=(0, 1), y=(0, 1)), Box(x=(0, 1), t=(0, 1))
+    for problem in (
+        Problem(swing, Interval(0, 1, axis="x"), ends),
+        Problem(membrane, square, ends),
+        Problem(string, time, [*ends, *start]),
+        Problem(flow, time, [Dirichlet(0.0, on="x=max"), Initial(0.0)]),
+    ):
+        _, (size,) = units(problem)
+        assert 1 / 40 < size < 4
