@@ -12,15 +12,23 @@ products G of the steps at the kinks, less their projections on the lines. These
 to the inverse covariance of the kinks, and the coefficients' follows.
 """
 
+from copy import copy
+
 import numpy as np
 
+from sklearn_gn.data.row_checks import RowChecks
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import inference, least_squares
+from sklearn_gn.segmented.autocorrelation import NONE
+from sklearn_gn.segmented.diagnosis import is_correlated, warn_of_number
+from sklearn_gn.segmented.families import Family
+from sklearn_gn.segmented.fitted import Feature, set_attributes
 from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     needs_all_points,
     problem_of,
     stack,
+    warn_of_room,
     with_known,
 )
 from sklearn_gn.segmented.problem import EXACT, sum_of_squares
@@ -28,7 +36,7 @@ from sklearn_gn.segmented.search import refine
 from sklearn_gn.segmented.selection import find_breakpoints
 
 
-def check_parameters(model, y_std):
+def _check_parameters(model, y_std):
     """Raise a ValueError for what several columns of y do not take."""
     reason = needs_all_points(model) if y_std is None else "y_std"
     if model.shape is not None:
@@ -42,7 +50,35 @@ def check_parameters(model, y_std):
         )
 
 
-def fit_columns(model, prepared, options):
+def fit(model, prepared, options, kind, y_std):
+    """Fit several columns of y with common breakpoints."""
+    _check_parameters(model, y_std)
+    problem, fits, interval, path = _fits(model, prepared, options)
+    warn_of_room(model, prepared[0], options, kind, int(fits[0].free.sum()))
+    of_columns = []
+    for own, each in zip(fits, prepared, strict=True):
+        one = copy(model)
+        one.autocorrelation = None
+        at_bounds = inference.at_bounds(own, problem, interval)
+        feature = Feature(own, each.rows, each.rows, interval, at_bounds, path)
+        of_all = NONE, own.noise_std, inference.statistics(own), [feature]
+        set_attributes(one, [kind], Family("gaussian"), *of_all)
+        one._row_checks = RowChecks(len(each.rows.y))
+        of_columns.append(one)
+    state = vars(of_columns[0]) | {"autocorrelation": model.autocorrelation}
+    vars(model).clear()
+    vars(model).update(state)
+    model.estimators_ = model._parts = of_columns
+    for name in ("segments_", "jumps_", "parameters_"):
+        setattr(model, name, [getattr(one, name) for one in of_columns])
+    for name in ("noise_std_", "residual_correlation_"):
+        setattr(model, name, np.array([getattr(one, name) for one in of_columns]))
+    model.statistics_ = _statistics(of_columns)
+    if model.n_breakpoints == "auto":
+        warn_of_number(max(of_columns, key=is_correlated))
+
+
+def _fits(model, prepared, options):
     """Return the problem, the fits of the columns, intervals, and the path."""
     options = options._replace(autocorrelation=None)
     (rows, scaling, _), q = stack(prepared), len(prepared)
@@ -120,7 +156,7 @@ def _read(form, rows, scaling, t, free, problem, lines, size):
     return [fit.of(j) for j in range(q)], interval
 
 
-def statistics(of_columns):
+def _statistics(of_columns):
     """Return figures of the whole fit from the fitted models of the columns."""
     each, q = [one.statistics_ for one in of_columns], len(of_columns)
     first, n_free = each[0], int(of_columns[0]._fit.free.sum())

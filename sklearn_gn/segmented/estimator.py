@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from copy import copy
 from datetime import timedelta
 from numbers import Integral, Real
 from typing import Any, Literal, Self, overload
@@ -11,7 +10,7 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
 from sklearn.metrics import r2_score
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
@@ -24,34 +23,26 @@ from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data import dates
 from sklearn_gn.data.chunks import first_chunk, takes_only_chunks
 from sklearn_gn.data.row_checks import RowChecks, with_tails
-from sklearn_gn.data.rows import (
-    check_fits,
-    check_sample_weight,
-    validate_data,
-    weights_of,
-)
-from sklearn_gn.optim.stop import counted
+from sklearn_gn.data.rows import check_fits, check_sample_weight, validate_data
 from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.segmented import (
     columns,
     existence,
+    fitted,
     inference,
     preparation,
     robust,
-    selection,
     several,
     streams,
 )
-from sklearn_gn.segmented.autocorrelation import NONE, Autoregression
-from sklearn_gn.segmented.diagnosis import diagnose, is_correlated, warn_of_number
-from sklearn_gn.segmented.families import FAMILIES, Family, check_offset
-from sklearn_gn.segmented.least_squares import COVARIANCES, Covariance
+from sklearn_gn.segmented.autocorrelation import Autoregression
+from sklearn_gn.segmented.diagnosis import diagnose, warn_of_number
+from sklearn_gn.segmented.families import FAMILIES, check_offset
+from sklearn_gn.segmented.least_squares import COVARIANCES
 from sklearn_gn.segmented.selection import CRITERIA, find_breakpoints
 from sklearn_gn.segmented.summary import summarise
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
-_OF_UPDATES = ("_kept", "_stream")  # which a saved model leaves behind
-_NOT_OF_EVERY_FIT = ("robust_weights_", "estimators_", "_row_checks", *_OF_UPDATES)
 _COUNT = Interval(Integral, 0, None, closed="left")
 _KINDS = {
     None: "numbers",
@@ -353,45 +344,64 @@ class SegmentedRegressor(
         """
         if absolute_sigma and y_std is None:
             raise ValueError("absolute_sigma=True needs y_std, the deviations.")
-        if preparation.is_joint(self) or offset is not None:
-            given = y_std, absolute_sigma, offset
-            return self._fit_joint(X, y, sample_weight, *given)
-        if type(X) is not np.ndarray and y_std is None:  # a file, or an array of dask
-            chunks = streams.mapped_rows(X, y, sample_weight)
-            if chunks is not None and preparation.needs_all_points(self) is None:
-                return self.fit_chunks(chunks)
-        check_fits(X, "fit_chunks reads points piece by piece.")
+        is_joint = preparation.is_joint(self) or offset is not None
+        if not is_joint:
+            if type(X) is not np.ndarray and y_std is None:  # a file, or dask's
+                chunks = streams.mapped_rows(X, y, sample_weight)
+                if chunks is not None and preparation.needs_all_points(self) is None:
+                    return self.fit_chunks(chunks)
+            check_fits(X, "fit_chunks reads points piece by piece.")
         given = sample_weight, y_std, absolute_sigma
-        prepared, kind = self._prepare(X, y, *given, multi_output=True)
+        data = preparation.read(self, X, y, *given, multi_output=not is_joint)
+        if is_joint:
+            several.fit(self, data, check_offset(offset, X), y_std is not None)
+            return self
+        prepared, kind = preparation.columns_of(data), data.kinds[0]
         options = preparation.options_of(self, kind)
+        if len(options.known):
+            preparation.check_inside(prepared[0], options.known, kind)
         if len(prepared) > 1:
-            columns.check_parameters(self, y_std)
-            return self._fit_columns(prepared, options, kind)
-        (prepared,), order = prepared, prepared[0].order
+            columns.fit(self, prepared, options, kind, y_std)
+            return self
+        (prepared,) = prepared
+        rows, order = prepared.rows, prepared.order
         is_cv = options.criterion == "cv" and self.n_breakpoints == "auto"
         folds = preparation.folds_of(self, order, y) if is_cv else None
         found = self._search(prepared, options, kind, folds)
-        scale = self._set_fitted(prepared, kind, *found)
+        scale = fitted.set_fit(self, prepared, kind, *found)
         self._kept = prepared, options
-        fit, rows = self._fit, prepared.rows
-        y_size, y_center = fit.scaling.y_size, fit.scaling.y_center
-        left = inference.residuals(fit, rows) * y_size
-        self._row_checks = with_tails(
-            RowChecks(len(rows.y)),
-            (rows.y * y_size + y_center)[:, None],
-            left[:, None],
-            rows.weight,
-            order,
-        )
+        size, center = self._fit.scaling.y_size, self._fit.scaling.y_center
+        left = inference.residuals(self._fit, rows)
+        both = [np.reshape(a, (-1, 1)) for a in (rows.y * size + center, left * size)]
+        checks = RowChecks(len(rows.y))
+        self._row_checks = with_tails(checks, *both, rows.weight, order)
         if self.loss == "huber":
             size = np.abs(np.ravel(y).astype(np.float64) - self.predict(X))
             size = np.maximum(size, np.finfo(float).tiny)
             self.robust_weights_ = np.minimum(1, BOUND * scale / size)
         if self.n_breakpoints == "auto":
             few = 1 + (self.min_rows or preparation.FEWEST_ROWS)
-            outlying = robust.outlying_rows(fit, prepared, options, few)
+            outlying = robust.outlying_rows(self._fit, prepared, options, few)
             warn_of_number(self, order[outlying] if self.loss != "huber" else ())
         return self
+
+    def _search(self, prepared, options, kind, folds=None):
+        """Options with the form, path, breakpoints, the clipped series, the problem."""
+        ((t, path, form),), (clipped,), problem = find_breakpoints(
+            self, [prepared], options, folds
+        )
+        preparation.warn_of_room(self, prepared, options, kind, len(t))
+        # Waves that need more breakpoints than were tried pass for correlated noise.
+        values, most = path.get("bic", [0, 1]), int(path["n_breakpoints"][-1])
+        is_lowest = np.argmin(values) == len(values) - 1
+        self._is_limited, is_open = False, self.n_breakpoints == "auto"
+        if is_open and is_lowest and len(t) < most and form.kinds is None:
+            wider = clone(self).set_params(max_breakpoints=2 * most)
+            white = options._replace(autocorrelation=None)
+            ((_, more, _),), *_ = find_breakpoints(wider, [prepared], white)
+            totals = [p["bic"] + p["search_penalty"] for p in (path, more)]
+            self._is_limited = min(totals[1]) < min(totals[0])
+        return options._replace(form=form), path, t, clipped, problem
 
     @takes_only_chunks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -430,233 +440,14 @@ class SegmentedRegressor(
         options = preparation.options_of(self, None)
 
         def fit_points(prepared):
-            found = self._search(prepared, options, None, None)
+            found = self._search(prepared, options, None)
             return (prepared, found), prepared.scaling.to_user(found[2])
 
         prepared, found = streams.fit_points(chunks, options.known, fit_points)
         self.n_features_in_, self._columns = 1, [0]
         _check_feature_names(self, first[0], reset=True)
-        self._set_fitted(prepared, None, *found)
+        fitted.set_fit(self, prepared, None, *found)
         return self
-
-    def _fit_joint(self, X, y, sample_weight, y_std, absolute_sigma, offset):
-        """Fit several broken features, counts, or a line with conditions."""
-        X, y, kinds = self._checked(X, y)
-        several.check_parameters(self, len(kinds))
-        if y_std is not None and self.family != "gaussian":
-            raise ValueError(
-                f"y_std cannot be combined with family={self.family!r}, whose mean "
-                "gives the variance."
-            )
-        weight, repeats, variance = weights_of(sample_weight, y_std, X)
-        offset = check_offset(offset, X)
-        if self.family == "binomial":  # weights are trials, which make one row
-            repeats = (weight > 0).astype(np.float64)
-        order = np.argsort(X[:, self._columns[0]], kind="stable")
-        order = order[repeats[order] > 0]
-        x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
-        rows = [a[order] for a in (x, linear, y, weight, repeats, offset)]
-        family, names = Family(self.family), self._all_names()[0]
-        family.check(rows[2])
-        variance = variance if absolute_sigma else None
-        found = several.fit_several(self, family, kinds[0], variance, *rows)
-        self._set_found(kinds, family, *found)
-        self._row_checks = RowChecks(len(y))
-        asked = several.numbers_of(self, len(names))
-        for name, number, fit in zip(names, asked, self._fits, strict=True):
-            if number is not None and fit.free.sum() < number:
-                warn_user(
-                    f"The fit has {counted(int(fit.free.sum()), 'breakpoint')} in "
-                    f"{name}, not {number}: the data have no room for more."
-                )
-        if not self._is_listed and self.n_breakpoints == "auto":
-            warn_of_number(self)
-        return self
-
-    def _fit_columns(self, prepared, options, kind):
-        """Fit several columns of y with common breakpoints."""
-        if len(options.known):
-            preparation.check_inside(prepared[0], options.known, kind)
-        problem, fits, interval, path = columns.fit_columns(self, prepared, options)
-        self._warn_of_room(prepared[0], options, kind, int(fits[0].free.sum()))
-        of_columns, family = [], Family("gaussian")
-        for fit, each in zip(fits, prepared, strict=True):
-            one = copy(self)
-            one.autocorrelation = None
-            at_bounds = inference.at_bounds(fit, problem, interval)
-            feature = fit, each.rows, each.rows, interval, at_bounds, path
-            figures = inference.statistics(fit)
-            one._set_found([kind], family, NONE, fit.noise_std, figures, [feature])
-            one._row_checks = RowChecks(len(each.rows.y))
-            of_columns.append(one)
-        state = vars(of_columns[0]) | {"autocorrelation": self.autocorrelation}
-        vars(self).clear()
-        vars(self).update(state)
-        self.estimators_ = self._parts = of_columns
-        for name in ("segments_", "jumps_", "parameters_"):
-            setattr(self, name, [getattr(one, name) for one in of_columns])
-        for name in ("noise_std_", "residual_correlation_"):
-            setattr(self, name, np.array([getattr(one, name) for one in of_columns]))
-        self.statistics_ = columns.statistics(of_columns)
-        if self.n_breakpoints == "auto":
-            warn_of_number(max(of_columns, key=is_correlated))
-        return self
-
-    def _set_found(self, kinds, family, noise, noise_std, figures, features):
-        """Set the fitted attributes, by what :func:`several.fit_several` returns."""
-        for name in _NOT_OF_EVERY_FIT:
-            vars(self).pop(name, None)
-        self._fits, self._family = [fit for fit, *_ in features], family
-        self._date_kinds, self._parts = kinds, []
-        is_listed = isinstance(self.broken_features, list)
-        self._covariance = Covariance(self.covariance, self.hac_lags)
-        self.autocorrelation_, self._redundancy = noise
-        self.parameters_ = inference.parameter_table(self._fits, *self._all_names())
-        unknown = family.has_known_variance or self._fits[0].is_noise_unknown
-        self.noise_std_ = float("nan" if unknown else noise_std)
-        correlation, error = inference.residual_correlation(*features[0][:2])
-        self.residual_correlation_ = correlation
-        self._correlation_errors = correlation / error
-        self.statistics_ = {name: float(value) for name, value in figures.items()}
-        parts = []
-        for f, (fit, _, rows, interval, at_bounds, path) in enumerate(features):
-            to_user = np.asarray if kinds[f] is None else dates.from_days
-            segments = inference.segment_table(fit, rows)
-            for name in ("start", "end"):
-                segments[name] = to_user(segments[name])
-            own = {
-                "breakpoints_": to_user(fit.breakpoints),
-                "breakpoint_std_": inference.breakpoint_errors(fit),
-                "breakpoint_interval_": to_user(interval),
-                "segments_": segments,
-                "jumps_": segments["jump"][1:],
-                "selection_path_": path,
-            }
-            parts.append(copy(self))
-            vars(parts[f]).update(own, _feature=f, _is_listed=False, _fit=fit)
-            parts[f]._held_by_bounds, parts[f]._cut_by_bounds = at_bounds
-        vars(self).update(vars(parts[0]), _is_listed=is_listed)
-        if is_listed:
-            self._parts = parts
-            for name in own:
-                setattr(self, name, [getattr(part, name) for part in parts])
-
-    def _views(self):
-        """Return what the model says of each broken feature, or column of y."""
-        return self._parts or [self]
-
-    @property
-    def _column(self):
-        return self._columns[self._feature]
-
-    @property
-    def _date_kind(self):
-        return self._date_kinds[self._feature]
-
-    def _checked(self, X, y, multi_output=False):
-        """X and y as numbers, and the kinds of dates of the broken features."""
-        kinds, features = [], self.broken_features
-        if not isinstance(features, list):
-            features = [features]
-        for feature in features:
-            if isinstance(feature, str) and dates.is_frame(X):
-                dates.check_column(feature, list(X.columns))
-            X, kind = dates.replace_dates(X, feature)
-            kinds.append(kind)
-        checks = {"y_numeric": True, "multi_output": multi_output}
-        X, y = validate_data(self, X, y, dtype=np.float64, **checks)
-        y = y if y.ndim == 2 and y.shape[1] > 1 else column_or_1d(y, warn=True)
-        n, self._columns = self.n_features_in_, []
-        names = list(getattr(self, "feature_names_in_", ()))
-        for given in features:
-            if isinstance(given, str):
-                dates.check_column(given, names)
-                given = names.index(given)
-            if not -n <= given < n:
-                raise ValueError(
-                    f"broken_features={given} is out of range: X has {n} features."
-                )
-            self._columns.append(given % n)
-        if len(set(self._columns)) < len(features) or not features:
-            raise ValueError(
-                f"broken_features={self.broken_features!r} must name different "
-                "features."
-            )
-        return X, y.astype(np.float64), kinds
-
-    def _prepare(
-        self, X, y, sample_weight, y_std=None, absolute_sigma=False, multi_output=False
-    ):
-        """The columns of y in the units of the search, and the kind of dates."""
-        X, y, (kind,) = self._checked(X, y, multi_output)
-        weight, repeats, variance = weights_of(sample_weight, y_std, X)
-        column = self._columns[0]
-        x, linear = X[:, column], np.delete(X, column, axis=1)
-        repeats = None if y_std is None else repeats
-        given = weight, repeats, variance if absolute_sigma else None
-        targets = np.atleast_2d(y.T)
-        return [preparation.prepare(x, own, linear, *given) for own in targets], kind
-
-    def _split(self, X):
-        """The feature that breaks, and what enters linearly beside it."""
-        if hasattr(self, "estimators_"):
-            raise ValueError("Draw the columns of y one by one, by estimators_[j].")
-        x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
-        if len(self._columns) > 1:
-            linear = several.columns_of_others(self._fits, self._feature, x, linear)
-        return x[:, self._feature], linear
-
-    def _search(self, prepared, options, kind, folds):
-        """Options with the form, path, breakpoints, the clipped series, the problem."""
-        if len(options.known):
-            preparation.check_inside(prepared, options.known, kind)
-        ((t, path, form),), (clipped,), problem = find_breakpoints(
-            self, [prepared], options, folds
-        )
-        self._warn_of_room(prepared, options, kind, len(t))
-        # Waves that need more breakpoints than were tried pass for correlated noise.
-        values, most = path.get("bic", [0, 1]), int(path["n_breakpoints"][-1])
-        is_lowest = np.argmin(values) == len(values) - 1
-        self._is_limited, is_open = False, self.n_breakpoints == "auto"
-        if is_open and is_lowest and len(t) < most and form.kinds is None:
-            wider = clone(self).set_params(max_breakpoints=2 * most)
-            white = options._replace(autocorrelation=None)
-            ((_, more, _),), *_ = find_breakpoints(wider, [prepared], white)
-            totals = [p["bic"] + p["search_penalty"] for p in (path, more)]
-            self._is_limited = min(totals[1]) < min(totals[0])
-        return options._replace(form=form), path, t, clipped, problem
-
-    def _warn_of_room(self, prepared, options, kind, found):
-        asked = self.n_breakpoints
-        if asked != "auto" and found < asked:
-            warn_user(
-                f"The fit has {counted(found, 'breakpoint')}, not n_breakpoints="
-                f"{asked}: the data have no room for more. "
-                f"{preparation.advice_on_room(prepared, options, asked, kind)}"
-            )
-
-    def _set_fitted(
-        self, prepared, kind, options, path, t, clipped, problem, noises=None
-    ):
-        """Set the fitted attributes; return the scale of the residuals."""
-        t, free = preparation.with_known(prepared, options, t)
-        fits, figures, (scale,), (interval,), (noise,) = robust.infer_all(
-            options,
-            t[None],
-            free,
-            [prepared],
-            [clipped],
-            problem,
-            Covariance(self.covariance, self.hac_lags),
-            noises,
-        )
-        fit = fits.of(0)
-        at_bounds = inference.at_bounds(fit, problem, interval)
-        feature = fit, clipped.rows, prepared.rows, interval, at_bounds, path
-        figures = {name: value[0] for name, value in figures.items()}
-        family = Family("gaussian")
-        self._set_found([kind], family, noise, scale, figures, [feature])
-        return float(scale)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -665,7 +456,7 @@ class SegmentedRegressor(
 
     def __getstate__(self):
         state = super().__getstate__()
-        return {name: state[name] for name in state if name not in _OF_UPDATES}
+        return {n: state[n] for n in state if n not in fitted.OF_UPDATES}
 
     def update(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -712,20 +503,20 @@ class SegmentedRegressor(
         X, y = self._check_X(X, y, y_numeric=True)
         y, weight = y.astype(np.float64), check_sample_weight(sample_weight, X)
         kept, kind = weight > 0, self._date_kind
-        noise = Autoregression(self.autocorrelation_, self._redundancy)
         with one_blas_thread():
             if kept.any():
                 stream.add(X[kept, 0], y[kept], weight[kept])
             found = stream.follow(self, options)
-            if found is None:
+            if found is None:  # a search of all rows is worthwhile
                 prepared = stream.rows()
-                found = self._search(prepared, options, kind, None)
-                self._set_fitted(prepared, kind, *found)
+                found = self._search(prepared, options, kind)
+                fitted.set_fit(self, prepared, kind, *found)
                 stream.is_new, stream.checked = True, None
             else:
-                prepared, at, problem = found
-                found = self.selection_path_, at, prepared, problem, [noise]
-                self._set_fitted(prepared, kind, options, *found)
+                prepared, t, problem = found
+                noise = Autoregression(self.autocorrelation_, self._redundancy)
+                given = self.selection_path_, t, prepared, problem, [noise]
+                fitted.set_fit(self, prepared, kind, options, *given)
         self._kept, self._stream = (prepared, options), stream
         self._row_checks = RowChecks(stream.n_rows)
         return self
@@ -866,14 +657,7 @@ class SegmentedRegressor(
             ``print`` shows it as text, a notebook as HTML.
         """
         check_is_fitted(self)
-        found = summarise(self, self._covariance.kind)
-        for view in filter(is_correlated, self._views()):
-            found.notes.append(
-                "Neighbouring residuals are correlated "
-                f"({view.residual_correlation_:.2f}); diagnose() says what to do."
-            )
-            break
-        return found
+        return summarise(self)
 
     def breakpoint_test(
         self,
@@ -926,35 +710,21 @@ class SegmentedRegressor(
             lowers the sum of squares most.
         """
         self._validate_params()
-        preparation.check_is_plain(self, "breakpoint_test")
-        both = self.degree == 1 and self.kinks and self.jumps
-        if method not in ("simulated", "davies", "score"):
-            raise ValueError(
-                f"method={method!r} must be 'simulated', 'davies' or 'score'."
-            )
-        if method != "simulated" and (both or self.covariance != "nonrobust"):
-            raise ValueError(
-                f"method={method!r} is for breakpoints that change the slope or the "
-                "level, and for covariance='nonrobust': use method='simulated'."
-            )
-        with one_blas_thread():
-            (prepared,), kind = clone(self)._prepare(X, y, sample_weight)
-            options = preparation.options_of(self, kind)
-            if len(options.known):
-                preparation.check_inside(prepared, options.known, kind)
-            problem, rows = preparation.problem_of([prepared], options), prepared.rows
-            draws = n_draws, check_random_state(random_state)
-            if self.covariance == "nonrobust":
-                n_parameters = selection.n_parameters(problem, 0)
-                n_rows = float(rows.weight.sum())
-                found = existence.plain_test(
-                    problem, n_rows, n_parameters, method, *draws
-                )
-            else:
-                noise = Covariance(self.covariance, self.hac_lags)
-                found = existence.bootstrap_test(problem, rows, noise, *draws)
-        t = float(prepared.scaling.to_user(found.breakpoint)[0])
-        return found._replace(breakpoint=t if kind is None else dates.from_days(t))
+        draws = n_draws, check_random_state(random_state)
+        return existence.breakpoint_test(clone(self), X, y, sample_weight, method, *draws)
+
+    def _views(self):
+        """Return what the model says of each broken feature, or column of y."""
+        return self._parts or [self]
+
+    def _split(self, X):
+        """The feature that breaks, and what enters linearly beside it."""
+        if hasattr(self, "estimators_"):
+            raise ValueError("Draw the columns of y one by one, by estimators_[j].")
+        x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
+        if len(self._columns) > 1:
+            linear = several.columns_of_others(self._fits, self._feature, x, linear)
+        return x[:, self._feature], linear
 
     def _all_names(self):
         """Names of the features that break, and of the others."""

@@ -25,9 +25,19 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import stdtr
 
+from sklearn_gn.arrays.backend import one_blas_thread
+from sklearn_gn.data import dates
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.autocorrelation import covariances, yule_walker
+from sklearn_gn.segmented.preparation import (
+    check_inside,
+    check_is_plain,
+    columns_of,
+    options_of,
+    problem_of,
+    read,
+)
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
     Pieces,
@@ -39,6 +49,7 @@ from sklearn_gn.segmented.problem import (
     spread,
 )
 from sklearn_gn.segmented.search import EXACT
+from sklearn_gn.segmented.selection import n_parameters
 
 MOST_POSITIONS = 200  # at which a breakpoint is tried
 _MOST_BLOCKS = 4096  # of neighbouring rows with one sign
@@ -124,10 +135,38 @@ def reference_distribution(found, freedom, n_draws, rng):
     return explained.max(axis=1) / total
 
 
-def plain_test(problem, n_rows, n_parameters, method, n_draws, rng):
-    """Test one series, of so many parameters without a breakpoint, for one more."""
+def breakpoint_test(model, X, y, sample_weight, method, n_draws, rng):
+    """Test rows of a user for a breakpoint, as the parameters of a model say."""
+    check_is_plain(model, "breakpoint_test")
+    both = model.degree == 1 and model.kinks and model.jumps
+    if method not in ("simulated", "davies", "score"):
+        raise ValueError(f"method={method!r} must be 'simulated', 'davies' or 'score'.")
+    if method != "simulated" and (both or model.covariance != "nonrobust"):
+        raise ValueError(
+            f"method={method!r} is for breakpoints that change the slope or the level, "
+            "and for covariance='nonrobust': use method='simulated'."
+        )
+    with one_blas_thread():
+        data = read(model, X, y, sample_weight)
+        (prepared,), kind = columns_of(data), data.kinds[0]
+        options = options_of(model, kind)
+        if len(options.known):
+            check_inside(prepared, options.known, kind)
+        problem, rows = problem_of([prepared], options), prepared.rows
+        if model.covariance == "nonrobust":
+            number, n_rows = n_parameters(problem, 0), float(rows.weight.sum())
+            found = plain_test(problem, n_rows, number, method, n_draws, rng)
+        else:
+            noise = least_squares.Covariance(model.covariance, model.hac_lags)
+            found = bootstrap_test(problem, rows, noise, n_draws, rng)
+    t = float(prepared.scaling.to_user(found.breakpoint)[0])
+    return found._replace(breakpoint=t if kind is None else dates.from_days(t))
+
+
+def plain_test(problem, n_rows, number, method, n_draws, rng):
+    """Test one series, of a number of parameters without a breakpoint, for one more."""
     found = scan(problem)
-    freedom, m = n_rows - n_parameters, found.scores.shape[1]
+    freedom, m = n_rows - number, found.scores.shape[1]
     if not len(found.t) or freedom <= m or found.rss <= EXACT:
         return BreakpointTest(0.0, 1.0, np.nan)
     each = np.sum(found.scores**2, axis=1) / found.rss

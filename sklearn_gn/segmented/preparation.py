@@ -5,8 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 from sklearn.model_selection import check_cv
+from sklearn.utils import column_or_1d
 
+from sklearn_gn._caller import warn_user
 from sklearn_gn.data import dates
+from sklearn_gn.data.rows import validate_data, weights_of
+from sklearn_gn.optim.stop import counted
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.problem import (
     FEWEST_ROWS,
@@ -148,28 +152,87 @@ def check_is_plain(model, name):
 # --- the data ------------------------------------------------------------------------
 
 
+class Data(NamedTuple):
+    """The user's rows as numbers."""
+
+    x: np.ndarray  # (n, F) of the broken features
+    linear: np.ndarray  # (n, m) of the others
+    y: np.ndarray  # (n,) or (n, q)
+    weight: np.ndarray  # repeats times precisions
+    repeats: np.ndarray
+    variance: float | None  # of a row of weight one, if it is known
+    kinds: list  # of dates, by broken feature
+
+
+def read(model, X, y, weights, y_std=None, absolute_sigma=False, multi_output=False):
+    """Return the :class:`Data`, and set the numbers of the broken features."""
+    features = model.broken_features
+    features, kinds = features if isinstance(features, list) else [features], []
+    for feature in features:
+        if isinstance(feature, str) and dates.is_frame(X):
+            dates.check_column(feature, list(X.columns))
+        X, kind = dates.replace_dates(X, feature)
+        kinds.append(kind)
+    checks = {"y_numeric": True, "multi_output": multi_output}
+    X, y = validate_data(model, X, y, dtype=np.float64, **checks)
+    y = y if y.ndim == 2 and y.shape[1] > 1 else column_or_1d(y, warn=True)
+    n, columns = model.n_features_in_, []
+    names = list(getattr(model, "feature_names_in_", ()))
+    for given in features:
+        if isinstance(given, str):
+            dates.check_column(given, names)
+            given = names.index(given)
+        if not -n <= given < n:
+            raise ValueError(
+                f"broken_features={given} is out of range: X has {n} features."
+            )
+        columns.append(given % n)
+    if len(set(columns)) < len(features) or not features:
+        raise ValueError(
+            f"broken_features={model.broken_features!r} must name different features."
+        )
+    model._columns = columns
+    weight, repeats, variance = weights_of(weights, y_std, X)
+    variance = variance if absolute_sigma else None
+    x, linear = X[:, columns], np.delete(X, columns, axis=1)
+    y = y.astype(np.float64)
+    return Data(x, linear, y, weight, repeats, variance, kinds)
+
+
+def columns_of(data):
+    """Return the columns of y, each in the units of the search."""
+    rows = data.linear, data.weight, data.repeats, data.variance
+    return [prepare(data.x[:, 0], own, *rows) for own in np.atleast_2d(data.y.T)]
+
+
 class Prepared(NamedTuple):
     """A series in the units of the search."""
 
     rows: Rows  # in the order of x, without those of no weight
     scaling: Scaling
-    repeats: np.ndarray | None = None  # (n,) rows each stands for, if not its weight
+    repeats: np.ndarray  # (n,) rows that each stands for
     variance: float | None = None  # of the noise, in the units of the search
     order: np.ndarray | None = None  # numbers of the rows
 
+    @property
+    def has_precisions(self):
+        """Whether the standard deviations of the rows are given."""
+        known = self.variance is not None
+        return known or np.any(self.repeats != self.rows.weight)
+
     def select(self, kept):
         """Return the same with some of the rows, in the same units."""
-        repeats = None if self.repeats is None else self.repeats[kept]
-        return self._replace(
-            rows=Rows(*(a[kept] for a in self.rows[:4])), repeats=repeats
-        )
+        rows = Rows(*(a[kept] for a in self.rows[:4]))
+        return self._replace(rows=rows, repeats=self.repeats[kept])
 
 
 def prepare(x, y, linear, weight, repeats=None, variance=None, rest=0.0):
     """Sort and scale the rows of one series, which stand for so many ``repeats``."""
     order = np.argsort(x, kind="stable")
     order = order[weight[order] > 0]
-    x, y, linear, weight = (each[order] for each in (x, y, linear, weight))
+    repeats = weight if repeats is None else repeats
+    rows = x, y, linear, weight, repeats
+    x, y, linear, weight, repeats = (each[order] for each in rows)
     size, share = np.float64((x[-1] - x[0]) / 2), weight / weight.sum()
     values = np.column_stack([y, linear])
     centers = share @ values
@@ -193,14 +256,9 @@ def prepare(x, y, linear, weight, repeats=None, variance=None, rest=0.0):
         weight,
         rest / scaling.y_size / scaling.y_size,
     )
-    y_size = scaling.y_size
-    return Prepared(
-        rows,
-        scaling,
-        None if repeats is None else repeats[order],
-        None if variance is None else variance / y_size / y_size,
-        order,
-    )
+    if variance is not None:
+        variance = variance / scaling.y_size / scaling.y_size
+    return Prepared(rows, scaling, repeats, variance, order)
 
 
 def fewest_rows(form, n_rows):
@@ -243,29 +301,36 @@ def _as_text(positions, kind):
     return [dates.as_text(t) for t in positions]
 
 
-def advice_on_room(prepared, options, n_breakpoints, kind):
-    """Return why there is no room for a number of breakpoints, and what to do."""
+def warn_of_room(model, prepared, options, kind, found):
+    """Warn where the data have no room for as many breakpoints as were asked for."""
+    asked = model.n_breakpoints
+    if asked == "auto" or found >= asked:
+        return
     low, high = prepared.scaling.to_user(np.array([-1.0, 1.0]))
     first, last = options.bounds
-    if first >= high or last <= low:
-        bounds, ends = _as_text((first, last), kind), _as_text((low, high), kind)
-        return (
-            f"bounds=({bounds[0]}, {bounds[1]}) lie outside the data, which reach from "
-            f"{ends[0]} to {ends[1]}: give bounds inside."
-        )
-    n_segments = n_breakpoints + len(options.known) + 1
+    n_segments, n_rows = asked + len(options.known) + 1, prepared.rows.weight.sum()
     least = options.min_rows  # in the shortest series that has room
     if least is None:
         least = 10 if options.form.step and n_segments > 10 else FEWEST_ROWS
-    n_rows = prepared.rows.weight.sum()
-    if n_rows < least * n_segments:
-        return (
+    if first >= high or last <= low:
+        bounds, ends = _as_text((first, last), kind), _as_text((low, high), kind)
+        advice = (
+            f"bounds=({bounds[0]}, {bounds[1]}) lie outside the data, which reach from "
+            f"{ends[0]} to {ends[1]}: give bounds inside."
+        )
+    elif n_rows < least * n_segments:
+        advice = (
             f"The {n_segments} segments need {least:g} rows each, "
             f"{least * n_segments:g} in all, and the data have {n_rows:g}. Lower "
             "n_breakpoints, or min_rows."
         )
-    wider = ", or widen bounds" if np.isfinite(options.bounds).any() else ""
-    return f"Lower n_breakpoints, or min_rows and min_distance{wider}."
+    else:
+        wider = ", or widen bounds" if np.isfinite(options.bounds).any() else ""
+        advice = f"Lower n_breakpoints, or min_rows and min_distance{wider}."
+    warn_user(
+        f"The fit has {counted(found, 'breakpoint')}, not n_breakpoints={asked}: the "
+        f"data have no room for more. {advice}"
+    )
 
 
 def stack(prepared):
@@ -278,7 +343,7 @@ def stack(prepared):
     for b, each in enumerate(prepared):
         own, n = each.rows, len(each.rows.x)
         x[b, :n], y[b, :n], linear[b, :n], weight[b, :n], rest[b] = own
-        repeats[b, :n] = own.weight if each.repeats is None else each.repeats
+        repeats[b, :n] = each.repeats
     scaling = map(np.stack, zip(*(each.scaling for each in prepared), strict=True))
     return Rows(x, y, linear, weight, rest), Scaling(*scaling), repeats
 

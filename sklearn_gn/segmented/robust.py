@@ -17,17 +17,9 @@ from scipy.ndimage import median_filter
 
 from sklearn_gn.bayes.huber import BOUND, LEAST_SCALE, START_BOUND, scale_of
 from sklearn_gn.segmented import inference, least_squares
-from sklearn_gn.segmented.autocorrelation import noise_of
-from sklearn_gn.segmented.inference import (
-    breakpoint_intervals,
-    delta_intervals,
-    infer,
-    kink_curvature,
-    statistics,
-)
-from sklearn_gn.segmented.preparation import problem_of, stack, with_known
+from sklearn_gn.segmented.preparation import problem_of, with_known
 from sklearn_gn.segmented.problem import sum_of_squares
-from sklearn_gn.segmented.search import EXACT, descend, residuals_in_order
+from sklearn_gn.segmented.search import descend
 
 _MOST_SEARCHES = 5
 _MOST_ITERATIONS = 200
@@ -154,59 +146,7 @@ def _clipped(prepared, clipped, options, t):
     return clipped._replace(rows=rows._replace(y=y)), 0 if rounding else change / scale
 
 
-def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
-    """Return fits of several series, statistics, scales, intervals, noises.
-
-    A scale is the standard deviation of the noise; with Huber's loss it is that which
-    clips the residuals of the series ``clipped``. Rows of correlated noise count less,
-    unless the covariance allows for it. Noises are given for updates, whose intervals
-    are those of the delta method.
-    """
-    form, is_huber = options.form, clipped[0] is not prepared[0]
-    is_update = noises is not None
-    if prepared[0].variance is not None:
-        kind = kind._replace(variance=np.array([each.variance for each in prepared]))
-    rows, scaling, repeats = stack(clipped)
-    fit = infer(form, t, free, rows, scaling, kind, repeats)
-    figures, scales = statistics(fit), fit.noise_std
-    if not is_update:
-        of_all = problem._replace(form=form, known=fit.t)
-        residual = residuals_in_order(of_all, fit.t[:, :0])[..., 0]
-        exact = fit.rss <= EXACT * fit.total
-        asked = [
-            None if lost or each.rows.rest > 0 else options.autocorrelation
-            for lost, each in zip(exact, clipped, strict=True)
-        ]
-        noises = [
-            noise_of(own[:n], *words)
-            for own, n, *words in zip(
-                residual, problem.table.n_rows, asked, fit.n_parameters, strict=True
-            )
-        ]
-    if is_huber:
-        pairs = [
-            _for_errors(form, each, own, at, n)
-            for each, own, at, n in zip(
-                prepared, clipped, fit.t, fit.n_parameters, strict=True
-            )
-        ]
-        scales = scaling.y_size * np.array([scale for _, scale in pairs])
-        fit_rows = stack([each for each, _ in pairs])[0]
-        fit = infer(form, fit.t, free, fit_rows, scaling, kind, repeats)
-    redundancy = np.array([each.redundancy for each in noises])
-    if kind.kind == "nonrobust" and redundancy.max() > 1:
-        fit = fit.with_redundant_rows(redundancy)
-        rows = rows._replace(weight=rows.weight / redundancy[:, None])
-        figures["degrees_of_freedom"] = statistics(fit)["degrees_of_freedom"]
-        if not is_huber:
-            scales = fit.noise_std
-    if is_update:
-        return fit, figures, scales, delta_intervals(fit), noises
-    intervals = breakpoint_intervals(fit, problem, kink_curvature(fit, rows))
-    return fit, figures, scales, intervals, noises
-
-
-def _for_errors(form, prepared, clipped, t, n_parameters):
+def rows_for_errors(form, prepared, clipped, t, n_parameters):
     """Return rows whose least squares give the errors of the M-estimate, and s."""
     rows = prepared.rows
     fitted, residual = residuals(form, rows, clipped.rows.y, t)

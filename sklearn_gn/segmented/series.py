@@ -15,8 +15,9 @@ from sklearn_gn.arrays.backend import one_blas_thread
 from sklearn_gn.data import dates
 from sklearn_gn.data.rows import by_deviations, check_sample_weight, naming_text
 from sklearn_gn.optim.stop import counted
-from sklearn_gn.segmented import inference, robust
+from sklearn_gn.segmented import inference
 from sklearn_gn.segmented.estimator import SegmentedRegressor
+from sklearn_gn.segmented.fitted import infer_all
 from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     check_inside,
@@ -229,12 +230,11 @@ def _fit_chunk(estimator, kind, absolute_sigma, series, names):
         if not count.any():
             raise ValueError(f"Group {name!r}: all weights are zero.")
         try:
-            weight, variance = (
-                (count, None) if std is None else by_deviations(std, count)
-            )
-            repeats = None if std is None else count
-            given = weight, repeats, variance if absolute_sigma else None
-            prepared.append(prepare(x, y, linear, *given))
+            weight, variance = count, None
+            if std is not None:
+                weight, variance = by_deviations(std, count)
+            variance = variance if absolute_sigma else None
+            prepared.append(prepare(x, y, linear, weight, count, variance))
             if len(options.known):
                 check_inside(prepared[-1], options.known, kind)
         except ValueError as error:
@@ -265,7 +265,7 @@ def _fit_chunk(estimator, kind, absolute_sigma, series, names):
 def _tables(estimator, options, t, free, prepared, clipped, problem):
     """Tables of series whose breakpoints are known and free in the same order."""
     kind = Covariance(estimator.covariance, estimator.hac_lags)
-    fit, figures, scales, interval, _ = robust.infer_all(
+    fit, figures, scales, interval, _ = infer_all(
         options, t, free, prepared, clipped, problem, kind
     )
     noise = np.where(fit.is_noise_unknown, np.nan, scales)

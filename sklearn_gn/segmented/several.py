@@ -10,9 +10,15 @@ from numbers import Integral
 
 import numpy as np
 
+from sklearn_gn._caller import warn_user
+from sklearn_gn.data.row_checks import RowChecks
+from sklearn_gn.optim.stop import counted
 from sklearn_gn.segmented import inference, least_squares
 from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.conditions import parse_points, parse_slopes
+from sklearn_gn.segmented.diagnosis import warn_of_number
+from sklearn_gn.segmented.families import Family
+from sklearn_gn.segmented.fitted import Feature, set_attributes
 from sklearn_gn.segmented.inference import infer
 from sklearn_gn.segmented.joint import (
     Joint,
@@ -93,30 +99,52 @@ def numbers_of(model, n_features):
     return [None if n == "auto" else int(n) for n in given]
 
 
-def fit_several(model, family, kind, variance, *rows):
-    """Return noise, its deviation and the figures of the joint fit, and its features.
-
-    The rows are broken features (n, F), linear ones, y, weights, repeats and offsets,
-    in the order of the first. Of each broken feature there are the fit, its rows by
-    precision and by number, intervals, what bounds hold back and cut, and the path.
-    """
-    joint, scalings = _joint_of(model, family, kind, *rows)
-    n = len(joint.y)
-    numbers = [k and min(k, n) for k in numbers_of(model, len(scalings))]
+def fit(model, data, offset, has_y_std):
+    """Fit several broken features, counts, or a line with conditions."""
+    check_parameters(model, len(data.kinds))
+    if has_y_std and model.family != "gaussian":
+        raise ValueError(
+            f"y_std cannot be combined with family={model.family!r}, whose mean gives "
+            "the variance."
+        )
+    repeats, family = data.repeats, Family(model.family)
+    if family.name == "binomial":  # weights are trials, which make one row
+        repeats = (data.weight > 0).astype(np.float64)
+    order = np.argsort(data.x[:, 0], kind="stable")
+    order = order[repeats[order] > 0]
+    rows = data.x, data.linear, data.y, data.weight, repeats, offset
+    x, linear, y, weight, repeats, offset = (each[order] for each in rows)
+    family.check(y)
+    given = x, linear, y, weight, repeats, offset
+    joint, scalings = _joint_of(model, family, data.kinds[0], *given)
+    numbers, n = numbers_of(model, len(scalings)), len(y)
     most = min(model.max_breakpoints, n)
-    state, paths = find(joint, numbers, most, str(model.criterion))
+    limited = [k and min(k, n) for k in numbers]
+    state, paths = find(joint, limited, most, str(model.criterion))
     correlation, known = model.autocorrelation, None
     if family.has_known_variance:
         correlation, known = None, np.ones(1)
-    elif variance is not None:
-        known = np.array([variance / float(scalings[0].y_size) ** 2])
+    elif data.variance is not None:
+        known = np.array([data.variance / float(scalings[0].y_size) ** 2])
     noise_kind = Covariance(model.covariance, model.hac_lags, known)
     read, figures, noise = _read(joint, state, scalings, noise_kind, correlation)
     features = [
-        (*own, (np.zeros(len(own[0].t), bool),) * 2, path)
+        Feature(*own, (np.zeros(len(own[0].t), bool),) * 2, path)
         for own, path in zip(read, paths, strict=True)
     ]
-    return noise, read[0][0].noise_std, figures, features
+    of_all = noise, features[0].fit.noise_std, figures, features
+    set_attributes(model, data.kinds, family, *of_all)
+    model._row_checks = RowChecks(len(data.y))
+    names = model._all_names()[0]
+    for name, number, own in zip(names, numbers, features, strict=True):
+        found = int(own.fit.free.sum())
+        if number is not None and found < number:
+            warn_user(
+                f"The fit has {counted(found, 'breakpoint')} in {name}, not {number}: "
+                "the data have no room for more."
+            )
+    if not model._is_listed and model.n_breakpoints == "auto":
+        warn_of_number(model)
 
 
 def _joint_of(model, family, kind, x, linear, y, weight, repeats, offset):

@@ -192,7 +192,7 @@ def stream_of(model, prepared, options):
     """Return the stream of a fitted model; a ValueError if it takes no updates."""
     form = options.form
     reason = needs_all_points(model)
-    if form.step or form.sign or form.flat_end or prepared.repeats is not None:
+    if form.step or form.sign or form.flat_end or prepared.has_precisions:
         reason = "jumps, a shape, a level last segment or y_std"
     elif prepared.rows.linear.shape[1]:
         reason = "a fit of several features"

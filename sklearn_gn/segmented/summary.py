@@ -5,19 +5,20 @@ from functools import partial
 import numpy as np
 
 from sklearn_gn.runtime.summary import Summary, digits
+from sklearn_gn.segmented.diagnosis import is_correlated
 
 _SMALLEST_P = 1e-16  # p-values below it are rounding errors of the tail
 _FEW_DAYS = np.timedelta64(3, "D")  # shorter series show their dates to the second
 
 
-def summarise(model, covariance):
+def summarise(model):
     """Return the summary of a SegmentedRegressor, whose positions may be dates."""
     figures, of_columns = model.statistics_, getattr(model, "estimators_", [model])
     facts = {
         "Rows": figures["n_rows"],
         "Degrees of freedom": figures["degrees_of_freedom"],
         "Breakpoints": sum(len(view.breakpoints_) for view in of_columns[0]._views()),
-        "Covariance": covariance,
+        "Covariance": model._covariance.kind,
     }
     if model._family.has_known_variance:
         facts |= {
@@ -126,6 +127,12 @@ def _notes(model, dates):
         notes.append(
             "There are no more rows than parameters: the noise cannot be estimated, "
             "and there are no standard errors, tests and intervals."
+        )
+    correlated = [view for view in model._views() if is_correlated(view)]
+    if correlated:
+        notes.append(
+            "Neighbouring residuals are correlated "
+            f"({correlated[0].residual_correlation_:.2f}); diagnose() says what to do."
         )
     return notes
 

@@ -296,6 +296,7 @@ def _prepared(rows, n_rows):
     return Prepared(
         least_squares.Rows(*columns, n_rows * float(rows.tie_variance[0])),
         Scaling(none, one, none, one, np.empty(0), np.empty(0)),
+        weight,
     )
 
 
