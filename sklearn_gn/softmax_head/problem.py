@@ -14,7 +14,7 @@ from scipy import sparse
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend, libraries
-from sklearn_gn.data.rows import canonical_rows, check_fits, row_codes
+from sklearn_gn.data.rows import canonical_rows, check_fits
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.softmax_head import newton, penalty
 from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of
@@ -89,10 +89,25 @@ def distinct_rows(X, code, weight, solver):
             )
         X = X.toarray()
     kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
-    if isinstance(solver, FGNNewton):  # whatever the classes are called
-        order = np.argsort(row_codes(X[kept], np.empty((len(kept), 0))), kind="stable")
+    if isinstance(solver, FGNNewton):
+        order = sorted_rows(X[kept])
         kept, weight = kept[order], weight[order]
     return X, kept, weight, total
+
+
+def sorted_rows(X):
+    """Numbers of the rows in the order of the first feature, then of the second, ...
+
+    Whatever the classes are called, and in which units the features are.
+    """
+    rank = np.zeros(len(X), int)
+    for column in X.T:
+        order = np.lexsort((column, rank))
+        rises = (np.diff(rank[order]) > 0) | (np.diff(column[order]) > 0)
+        rank[order] = np.append(0, np.cumsum(rises))
+        if rises.all():
+            break
+    return np.argsort(rank, kind="stable")
 
 
 class Task(NamedTuple):
@@ -172,7 +187,7 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
         center = intercept * (weight @ x)
         units = Units(center, np.ones_like(center), axis=0)
     else:
-        units = Units.of(x, weight, intercept, auto)
+        units = Units.of(x, label, weight, intercept, auto)
     x = x if x.dtype == kind else in_precision(x, kind)
     rows = x, label, weight.astype(kind)
     length = n

@@ -43,6 +43,7 @@ from sklearn_gn.softmax_head.head import (
     values,
     values_transposed,
 )
+from sklearn_gn.softmax_head.penalty import DECADES, JUDGES
 
 _ROTATED = 2048  # rows or features, at most, of which principal axes are computed
 
@@ -60,11 +61,14 @@ class Units(NamedTuple):
     axis: int | None
 
     @classmethod
-    def of(cls, X, weight, intercept, scaled):
+    def of(cls, X, label, weight, intercept, scaled):
         """Put dense features into units, in their memory, and return these.
 
         With an intercept they are centred. They may be ``scaled`` by their standard
         deviations: of heavy tails these say too little, and the kurtosis raises them.
+        Small features may be unimportant, as the border of an image is, so these are
+        compared with one unit for all, and with the geometric mean of both, by the
+        evidence of a linear regression on the classes.
         """
         mean, size = moments(X, weight)
         eps = np.finfo(X.dtype).eps
@@ -73,16 +77,37 @@ class Units(NamedTuple):
             size = np.hypot(mean, size)
         X -= center
         X[:, np.abs(X).max(axis=0) <= 16 * eps * np.abs(center)] = 0  # constants
+        unit = np.ones_like(size)
         if scaled:
             X /= size
             far = (np.maximum(weight @ X**4, 1) / 3) ** 0.25
             X /= far
             size = size * far
+            largest = size[X.any(axis=0)].max(initial=size.min())
+            units = [size ** (1 - k) * largest**k for k in (0.0, 0.5, 1.0)]
+            x, *some = X[:JUDGES], label[:JUDGES], weight[:JUDGES]
+            unit = max(units, key=lambda unit: evidence(x * (size / unit), *some))
+            X *= size / unit
         # Axes of features of different size would be those of the largest.
-        alike = scaled or size.min() > np.sqrt(64 * eps) * size.max()
+        left = size / unit
+        alike = left.min() > np.sqrt(64 * eps) * left.max()
         rotated = alike and min(X.shape) <= _ROTATED and switches.on("heads.whitening")
-        size = size if scaled else np.ones_like(size)
-        return cls(center, size, int(len(X) >= X.shape[1]) if rotated else None)
+        return cls(center, unit, int(len(X) >= X.shape[1]) if rotated else None)
+
+
+def evidence(x, label, weight):
+    """Log evidence of a ridge regression on the classes, at its best penalty."""
+    root = np.sqrt(weight)[:, None]
+    targets = np.equal.outer(label, np.unique(label)).astype(x.dtype)
+    targets = root * (targets - weight @ targets / weight.sum())
+    x = root * x
+    variance, axes = factors.eigenpairs(x @ x.T)
+    largest = max(variance[-1], np.finfo(x.dtype).tiny)
+    ridge = largest * 10.0 ** -np.arange(-1, DECADES)[:, None]
+    ratio = 1 + np.maximum(variance, 0) / ridge
+    noise = np.sum(np.sum((axes.T @ targets) ** 2, axis=1) / ratio, axis=1)
+    lost = np.sum(np.log(ratio), axis=1) + len(x) * np.log(noise)
+    return -targets.shape[1] * lost.min() / 2
 
 
 class Whitened(NamedTuple):
