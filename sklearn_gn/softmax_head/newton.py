@@ -125,12 +125,12 @@ def left_out(space, rows, options):
     fold = np.pad(penalty.folds_of(rows.label[:n]), (0, length - n), constant_values=-1)
     if fold.max() < 0:
         return data
-    # Rough minima are what is compared; steps are not damped.
-    cast, unit, folds = weight.dtype.type, 1.0, []
-    if isinstance(space, Whitened):  # in single precision, and features have any size
-        cast, unit, x = np.float32, float(options.alpha), space.single
-        squares, variance = single((space.squares * options.alpha, space.variance))
-        rough = Whitened(space.rows._replace(x=x), x, squares, variance, None, None)
+    # Rough minima are what is compared, in single precision; steps are not damped.
+    rough = space
+    if isinstance(space, Whitened):
+        x, found = space.single, single((space.squares, space.variance))
+        rough = Whitened(space.rows._replace(x=x), x, *found, None, None)
+    cast, folds = np.float32, []
     alpha, intercept = cast(options.alpha), cast(options.intercept)
     given = options._replace(alpha=alpha, intercept=intercept, damping=0.0)
     for k in range(fold.max() + 1):
@@ -140,8 +140,8 @@ def left_out(space, rows, options):
         if isinstance(space, Whitened):
             without = rough._replace(rows=rough.rows._replace(weight=part))
         else:
-            without = space._replace(weight=part)
-        folds.append(NewtonData(without, given, 1 / (share * unit)))
+            without = rough._replace(weight=part, intercept=intercept)
+        folds.append(NewtonData(without, given, 1 / share))
     # The rows that are left out, and others, up to one of a few numbers of rows.
     own = np.argsort(fold < 0, kind="stable")
     own = own[: backend.row_bucket(int(np.count_nonzero(fold >= 0)))]

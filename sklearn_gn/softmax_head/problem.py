@@ -14,6 +14,7 @@ from scipy import sparse
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend, libraries
+from sklearn_gn.arrays.extremes import largest_size
 from sklearn_gn.data.rows import canonical_rows, check_fits
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.softmax_head import newton, penalty
@@ -183,9 +184,13 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
     # 2. Their units.
     auto, intercept = estimator.alpha == "auto", estimator.fit_intercept
     if stays_sparse:
-        x = sparse.csr_array(x)
+        x, size = sparse.csr_array(x), 1.0
         center = intercept * (weight @ x)
-        units = Units(center, np.ones_like(center), axis=0)
+        if auto:  # rows of length one
+            size = largest_size(x.data) or 1.0
+            size *= np.sqrt(weight @ (x / size).power(2).sum(axis=1))
+            x = x / size
+        units = Units(center, np.full_like(center, size), axis=0)
     else:
         units = Units.of(x, label, weight, intercept, auto)
     x = x if x.dtype == kind else in_precision(x, kind)
@@ -204,7 +209,7 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
     # 3. The coordinates.
     algorithm = replace(newton.NEWTON, compiled=compiled)
     if stays_sparse and not has_few_rows(x):
-        heads = Combinations(rows.x, rows.weight, options.intercept)
+        heads = Combinations(rows.x, rows.weight, options.intercept, size)
         space = SparseRows(heads, rows.label, rows.weight, options.intercept)
         data = newton.left_out(space, rows, options)
         return Task(algorithm, data, options, few, heads, order)
