@@ -100,16 +100,13 @@ class NewtonData(NamedTuple):
 
 
 def prepare(rows, options, axis):
-    """Whiten the rows, on the device, for a fit whose penalty may be chosen.
+    """Whiten the rows, on the device; NumPy writes into them.
 
-    NumPy writes into the rows. ``axis`` is the axis of their units.
+    ``axis`` is the axis of their units.
     """
-    searched = options.n_effective is not None
-    least = options.alpha * 10.0 ** (-penalty.DECADES if searched else 0)
     placed = on_devices(rows, options)
-    ridge = least * max(int(rows.label.max()) + 1, 2)
-    given = second_moments(placed, axis), ridge, options.intercept, axis
-    z, *others = whiten(placed, *given)
+    moments = second_moments(placed, axis)
+    z, *others = whiten(placed, moments, options.intercept, axis)
     return left_out(Whitened(placed._replace(x=z), *others), rows, options)
 
 
@@ -128,8 +125,8 @@ def left_out(space, rows, options):
     # Rough minima are what is compared, in single precision; steps are not damped.
     rough = space
     if isinstance(space, Whitened):
-        x, found = space.single, single((space.squares, space.variance))
-        rough = Whitened(space.rows._replace(x=x), x, *found, None, None)
+        x, squares = space.single, single(space.squares)
+        rough = Whitened(space.rows._replace(x=x), x, squares, None, None)
     cast, folds = np.float32, []
     alpha, intercept = cast(options.alpha), cast(options.intercept)
     given = options._replace(alpha=alpha, intercept=intercept, damping=0.0)
