@@ -17,6 +17,7 @@ from sklearn_gn.arrays import backend, libraries
 from sklearn_gn.arrays.extremes import largest_size
 from sklearn_gn.data.rows import canonical_rows, check_fits
 from sklearn_gn.optim.solver import Algorithm
+from sklearn_gn.runtime.fingerprint import digest
 from sklearn_gn.softmax_head import newton, penalty
 from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of
 from sklearn_gn.softmax_head.head import (
@@ -243,6 +244,26 @@ def options_of(estimator, solver, batch_size, rng):
 def n_columns(estimator):
     """Columns of the head: one for two classes, else one a class."""
     return 1 if len(estimator.classes_) == 2 else len(estimator.classes_)
+
+
+def rows_key(estimator, X, y, weight):
+    """A digest of all that a fit depends on but the penalty.
+
+    None where the rows do not serve the next fit: they are those of Newton's method,
+    dense and in memory, for a penalty of which a power can be taken.
+    """
+    given = estimator.get_params() | {"alpha": None}
+    dense = not sparse.issparse(X) and estimator.device in (None, "cpu")
+    newton = type(estimator._solver_object()) is FGNNewton and dense
+    if not newton or estimator.alpha in ("auto", 0) or estimator.early_stopping:
+        return None
+    return digest((given, X, y, weight))
+
+
+def at_penalty(task, alpha):
+    """The task of a fit of the same rows with another penalty."""
+    options = task.options._replace(alpha=task.options.alpha.dtype.type(alpha))
+    return task._replace(rows=task.rows._replace(options=options), options=options)
 
 
 def previous_head(estimator):
