@@ -39,7 +39,7 @@ from sklearn_gn.data.rows import (
 )
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.softmax_head import problem
+from sklearn_gn.softmax_head import newton, problem
 from sklearn_gn.softmax_head.fgn import row_spectrum
 from sklearn_gn.softmax_head.head import LARGEST_LOGIT, logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
@@ -155,6 +155,8 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         Number of iterations without improvement after which ``early_stopping`` stops.
     warm_start : bool, default=False
         Whether to start from the previous fit, which had the same classes and features.
+        Fits of the same rows with one ``alpha`` after another share their preparation,
+        for which the estimator keeps the rows.
     dtype : {"float64", "float32"}, default="float64"
         Precision of the fit.
     device : str, list of int, jax.sharding.Mesh or None, default=None
@@ -356,26 +358,36 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         self._find_classes(y, weight, previous=net is not None)
         validation = self._check_validation(X_val, y_val)
         # 2. The problem: distinct rows in random order, and the options.
-        rng = check_random_state(self.random_state)
-        Z, code, weight = self._encode_weighted(X, y, weight)
-        Z, kept, weight, total = problem.distinct_rows(Z, code, weight, solver)
-        # Rare words vary little, and would be noise of size one if they were scaled.
-        scaled = isinstance(solver, FGNNewton) and self.alpha == "auto"
-        self._feature_spread = 1.0 if scaled or issparse(X) else feature_spread(Z)
-        if self.early_stopping and validation is None:
-            train, val = validation_split(
-                len(kept), self.validation_fraction, rng, code[kept]
-            )
-            validation = Z[kept[val]], code[kept[val]], shares(weight[val])
-            kept, weight = kept[train], weight[train]
-        began, given = time.perf_counter(), (self, solver, Z, code, kept, weight)
-        if batches:
-            task = problem.batch_task(*given, rng)
+        known, task = getattr(self, "_previous", (None, None))
+        self._previous = None, None
+        key = problem.rows_key(self, X, y, weight) if self.warm_start else None
+        began = time.perf_counter()
+        if key is not None and key == known:  # of another penalty
+            task = problem.at_penalty(task, self.alpha)
         else:
-            task = problem.newton_task(*given, total)
+            rng = check_random_state(self.random_state)
+            Z, code, weight = self._encode_weighted(X, y, weight)
+            Z, kept, weight, total = problem.distinct_rows(Z, code, weight, solver)
+            # Rare words vary little: scaled, they would be noise of size one.
+            scaled = isinstance(solver, FGNNewton) and self.alpha == "auto"
+            self._feature_spread = 1.0 if scaled or issparse(X) else feature_spread(Z)
+            if self.early_stopping and validation is None:
+                train, val = validation_split(
+                    len(kept), self.validation_fraction, rng, code[kept]
+                )
+                validation = Z[kept[val]], code[kept[val]], shares(weight[val])
+                kept, weight = kept[train], weight[train]
+            given = self, solver, Z, code, kept, weight
+            if batches:
+                task = problem.batch_task(*given, rng)
+            else:
+                task = problem.newton_task(*given, total)
         # 3. The loop, and then the fitted attributes.
         data = {"X": X, "y": y, "metadata": metadata}
-        self._run_solver(task, net, validation, data, began)
+        state = self._run_solver(task, net, validation, data, began)
+        if key is not None:
+            rows = newton.with_minimum(task.rows, state)
+            self._previous = key, task._replace(rows=rows)
         return self
 
     def _run_solver(self, task, net, validation, data, began=None):
@@ -408,6 +420,7 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
             set_fitted=lambda: vars(self).update(problem.results_of(self, run, task)),
         )
         self._carried = None, None
+        return run.final_state
 
     @unchanged_on_failure
     @takes_only_chunks
@@ -583,7 +596,8 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
     def __getstate__(self):
         if "_spectrum" in vars(self):
             self.gram_spectrum_  # noqa: B018  # so that no rows are stored
-        return super().__getstate__()
+        state = super().__getstate__()
+        return {name: state[name] for name in state if name != "_previous"}
 
     @property
     def gram_spectrum_(self) -> np.ndarray:

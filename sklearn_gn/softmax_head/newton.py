@@ -97,19 +97,18 @@ class NewtonData(NamedTuple):
     own: Array | slice | None = None  # numbers of the rows that are left out
     judges: penalty.Judges | None = None
     n_judged: float = math.nan  # rows that are left out, by their counts
+    known: tuple = ()  # (penalty, head, loss) of the last minima on these rows
+    before: NewtonState | None = None  # the last of them, whose preconditioner serves
 
 
 def prepare(rows, options, axis):
-    """Whiten the rows, on the device, for a fit whose penalty may be chosen.
+    """Whiten the rows, on the device; NumPy writes into them.
 
-    NumPy writes into the rows. ``axis`` is the axis of their units.
+    ``axis`` is the axis of their units.
     """
-    searched = options.n_effective is not None
-    least = options.alpha * 10.0 ** (-penalty.DECADES if searched else 0)
     placed = on_devices(rows, options)
-    ridge = least * max(int(rows.label.max()) + 1, 2)
-    given = second_moments(placed, axis), ridge, options.intercept, axis
-    z, *others = whiten(placed, *given)
+    moments = second_moments(placed, axis)
+    z, *others = whiten(placed, moments, options.intercept, axis)
     return left_out(Whitened(placed._replace(x=z), *others), rows, options)
 
 
@@ -125,12 +124,12 @@ def left_out(space, rows, options):
     fold = np.pad(penalty.folds_of(rows.label[:n]), (0, length - n), constant_values=-1)
     if fold.max() < 0:
         return data
-    # Rough minima are what is compared; steps are not damped.
-    cast, unit, folds = weight.dtype.type, 1.0, []
-    if isinstance(space, Whitened):  # in single precision, and features have any size
-        cast, unit, x = np.float32, float(options.alpha), space.single
-        squares, variance = single((space.squares * options.alpha, space.variance))
-        rough = Whitened(space.rows._replace(x=x), x, squares, variance, None, None)
+    # Rough minima are what is compared, in single precision; steps are not damped.
+    rough = space
+    if isinstance(space, Whitened):
+        x, squares = space.single, single(space.squares)
+        rough = Whitened(space.rows._replace(x=x), x, squares, None, None)
+    cast, folds = np.float32, []
     alpha, intercept = cast(options.alpha), cast(options.intercept)
     given = options._replace(alpha=alpha, intercept=intercept, damping=0.0)
     for k in range(fold.max() + 1):
@@ -140,8 +139,8 @@ def left_out(space, rows, options):
         if isinstance(space, Whitened):
             without = rough._replace(rows=rough.rows._replace(weight=part))
         else:
-            without = space._replace(weight=part)
-        folds.append(NewtonData(without, given, 1 / (share * unit)))
+            without = rough._replace(weight=part, intercept=intercept)
+        folds.append(NewtonData(without, given, 1 / share))
     # The rows that are left out, and others, up to one of a few numbers of rows.
     own = np.argsort(fold < 0, kind="stable")
     own = own[: backend.row_bucket(int(np.count_nonzero(fold >= 0)))]
@@ -187,7 +186,7 @@ def init(data, net, options):
         state = evaluated(rough, in_precision_of(rough.options, net), alpha)
         return Search((state,), net, sys.float_info.max, alpha)
     if options.n_effective is None:
-        return evaluated(data, net, float(options.alpha))
+        return first_state(data, net, float(options.alpha))
     # The prior alone chooses.
     alpha = penalty.likeliest_alpha(float(data.options.alpha))
     return evaluated(data, net, alpha)._replace(path=((alpha, 0.0, 1.0),))
@@ -207,6 +206,39 @@ def evaluated(data, net, alpha, before=None):
     if before is None:
         return state
     return state._replace(inverses=before.inverses, spent=before.spent)
+
+
+def first_state(data, net, alpha):
+    """The state to start from at a penalty: beyond the minima before, or a head.
+
+    The head is that of the last minimum, and its loss is no lower.
+    """
+    if len(data.known) > 1:
+        last, known, loss = data.known[-1]
+        loss += (alpha - last) / 2 * float(np.sum(data.space.squares * known.weight**2))
+        further = in_precision_of(data.options, extrapolated(data.known, alpha))
+        state = evaluated(data, further, alpha, data.before)
+        if state.loss <= loss:
+            return state
+    return evaluated(data, net, alpha, data.before)
+
+
+def with_minimum(data, state):
+    """The data with a minimum more, for a polynomial of degree three through four."""
+    known = [each for each in data.known if each[0] != state.alpha]
+    known = (*known[-3:], (state.alpha, state.net, state.loss))
+    return data._replace(known=known, before=state)
+
+
+def extrapolated(known, alpha):
+    """The head at a penalty by the polynomial in its logarithm through others."""
+    at, nodes = np.log(alpha), np.log([a for a, *_ in known])
+    shares = [
+        np.prod([(at - o) / (own - o) for o in np.delete(nodes, k)])
+        for k, own in enumerate(nodes)
+    ]
+    parts = zip(*(net for _, net, _ in known), strict=True)
+    return AffineHead(*(np.tensordot(shares, each, axes=1) for each in parts))
 
 
 def step(data, state, options):
@@ -375,32 +407,16 @@ def minima(data, weight, alphas, net, max_iter, before=None):
     rows, own = data.space.rows, np.flatnonzero(weight)
     rows = rows._replace(x=rows.x[own], label=rows.label[own], weight=weight[own])
     single = data.space.single[own]
-    data = data._replace(space=data.space._replace(rows=rows, single=single))
-    state, known, loss = None, [], math.inf
-    for alpha in alphas:  # descending, and so do the losses
-        further = [extrapolated(known, alpha)] if len(known) > 1 else []
-        for start in (*further, net):
-            state = evaluated(data, start, alpha, state or before)
-            if state.loss <= loss:
-                break
-        n_iter, stop = 0, "tol" if state.grad_max <= data.options.tol else None
+    space = data.space._replace(rows=rows, single=single)
+    data = data._replace(space=space, before=before)
+    for alpha in alphas:
+        state, n_iter = first_state(data, net, alpha), 0
+        stop = "tol" if state.grad_max <= data.options.tol else None
         while stop is None and n_iter < max_iter:
             state, report = newton_step(data, state)
             n_iter, stop = n_iter + 1, report.stop
-        net, loss = state.net, state.loss
-        known = [*known[-3:], (alpha, net)]  # for a polynomial of degree three
+        net, data = state.net, with_minimum(data, state)
         yield state, n_iter, stop in ("tol", "rounding", "line_search")
-
-
-def extrapolated(known, alpha):
-    """The head at a penalty by the polynomial in its logarithm through others."""
-    at, nodes = np.log(alpha), np.log([a for a, _ in known])
-    shares = [
-        np.prod([(at - o) / (own - o) for o in np.delete(nodes, k)])
-        for k, own in enumerate(nodes)
-    ]
-    parts = zip(*(net for _, net in known), strict=True)
-    return AffineHead(*(np.tensordot(shares, each, axes=1) for each in parts))
 
 
 NEWTON = Algorithm("fgn_newton", init, step)

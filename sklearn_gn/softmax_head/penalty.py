@@ -33,7 +33,7 @@ from sklearn_gn.softmax_head.head import (
 )
 
 _FOLDS = 8
-_JUDGES = 256  # rows that are left out, more of which say little
+JUDGES = 256  # rows that are left out, more of which say little
 # The path.
 _START = 10.0**-0.5  # precision of the coefficients, for rows of length one
 DECADES = 8  # on either side of it
@@ -43,7 +43,7 @@ _TRUSTED = 0.25  # decades from a tried penalty, where a parabola is right
 # --- the rows that are left out -------------------------------------------------------
 
 
-def folds_of(label, n_folds=_FOLDS, enough=_JUDGES):
+def folds_of(label, n_folds=_FOLDS, enough=JUDGES):
     """Number of the fold of each row; -1 of one that is never left out.
 
     The classes are spread evenly, by the order of the rows and not by their names, over

@@ -14,8 +14,10 @@ from scipy import sparse
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend, libraries
-from sklearn_gn.data.rows import canonical_rows, check_fits, row_codes
+from sklearn_gn.arrays.extremes import largest_size
+from sklearn_gn.data.rows import canonical_rows, check_fits
 from sklearn_gn.optim.solver import Algorithm
+from sklearn_gn.runtime.fingerprint import digest
 from sklearn_gn.softmax_head import newton, penalty
 from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of
 from sklearn_gn.softmax_head.head import (
@@ -89,10 +91,25 @@ def distinct_rows(X, code, weight, solver):
             )
         X = X.toarray()
     kept, weight = canonical_rows(X, code[:, None].astype(np.float64), weight)
-    if isinstance(solver, FGNNewton):  # whatever the classes are called
-        order = np.argsort(row_codes(X[kept], np.empty((len(kept), 0))), kind="stable")
+    if isinstance(solver, FGNNewton):
+        order = sorted_rows(X[kept])
         kept, weight = kept[order], weight[order]
     return X, kept, weight, total
+
+
+def sorted_rows(X):
+    """Numbers of the rows in the order of the first feature, then of the second, ...
+
+    Whatever the classes are called, and in which units the features are.
+    """
+    rank = np.zeros(len(X), int)
+    for column in X.T:
+        order = np.lexsort((column, rank))
+        rises = (np.diff(rank[order]) > 0) | (np.diff(column[order]) > 0)
+        rank[order] = np.append(0, np.cumsum(rises))
+        if rises.all():
+            break
+    return np.argsort(rank, kind="stable")
 
 
 class Task(NamedTuple):
@@ -168,11 +185,15 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
     # 2. Their units.
     auto, intercept = estimator.alpha == "auto", estimator.fit_intercept
     if stays_sparse:
-        x = sparse.csr_array(x)
+        x, size = sparse.csr_array(x), 1.0
         center = intercept * (weight @ x)
-        units = Units(center, np.ones_like(center), axis=0)
+        if auto:  # rows of length one
+            size = largest_size(x.data) or 1.0
+            size *= np.sqrt(weight @ (x / size).power(2).sum(axis=1))
+            x = x / size
+        units = Units(center, np.full_like(center, size), axis=0)
     else:
-        units = Units.of(x, weight, intercept, auto)
+        units = Units.of(x, label, weight, intercept, auto)
     x = x if x.dtype == kind else in_precision(x, kind)
     rows = x, label, weight.astype(kind)
     length = n
@@ -189,7 +210,7 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
     # 3. The coordinates.
     algorithm = replace(newton.NEWTON, compiled=compiled)
     if stays_sparse and not has_few_rows(x):
-        heads = Combinations(rows.x, rows.weight, options.intercept)
+        heads = Combinations(rows.x, rows.weight, options.intercept, size)
         space = SparseRows(heads, rows.label, rows.weight, options.intercept)
         data = newton.left_out(space, rows, options)
         return Task(algorithm, data, options, few, heads, order)
@@ -223,6 +244,26 @@ def options_of(estimator, solver, batch_size, rng):
 def n_columns(estimator):
     """Columns of the head: one for two classes, else one a class."""
     return 1 if len(estimator.classes_) == 2 else len(estimator.classes_)
+
+
+def rows_key(estimator, X, y, weight):
+    """A digest of all that a fit depends on but the penalty.
+
+    None where the rows do not serve the next fit: they are those of Newton's method,
+    dense and in memory, for a penalty of which a power can be taken.
+    """
+    given = estimator.get_params() | {"alpha": None}
+    dense = not sparse.issparse(X) and estimator.device in (None, "cpu")
+    newton = type(estimator._solver_object()) is FGNNewton and dense
+    if not newton or estimator.alpha in ("auto", 0) or estimator.early_stopping:
+        return None
+    return digest((given, X, y, weight))
+
+
+def at_penalty(task, alpha):
+    """The task of a fit of the same rows with another penalty."""
+    options = task.options._replace(alpha=task.options.alpha.dtype.type(alpha))
+    return task._replace(rows=task.rows._replace(options=options), options=options)
 
 
 def previous_head(estimator):

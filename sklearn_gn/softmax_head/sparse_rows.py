@@ -15,8 +15,11 @@ be such a combination, is one row more.
 
 This product is what costs, and a new Hessian costs little. A head and a step carry
 their logits, so the gradient of a new head, and each iteration of CG, take one product.
+It has the precision of the array that is multiplied: single is enough for the rough
+minima that choose a penalty.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -54,11 +57,11 @@ class Combinations:
 
     With an intercept the features are centred by the mean of the rows with a weight.
     Only columns that hold something are kept, the most frequent first, since what
-    belongs to these is then close together in memory.
+    belongs to these is then close together in memory. The features are in a unit, and
+    heads of them ``begin`` and end as given.
     """
 
-    def __init__(self, X, weight, intercept):
-        X = sparse.csr_array(X)
+    def __init__(self, X, weight, intercept, unit):
         X.sum_duplicates()
         counts = np.bincount(X.indices, minlength=X.shape[1])
         self.columns = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
@@ -66,11 +69,8 @@ class Combinations:
         place[self.columns] = np.arange(len(self.columns))
         shape = X.shape[0], max(len(self.columns), 1)
         self.x = sparse.csr_array((X.data, place[X.indices], X.indptr), shape)
-        self.n_features, self.weight, self.share = (
-            X.shape[1],
-            weight,
-            intercept * weight,
-        )
+        self.n_features, self.unit = X.shape[1], unit
+        self.weight, self.share = weight, intercept * weight
         self.mean = self.x.T @ self.share
         self.start = None
 
@@ -81,15 +81,18 @@ class Combinations:
         found = Combination(zeros, zeros, np.float64(0), head.bias)
         if head.weight.any():
             shared = x.shape[1]  # it has a value for every feature
-            self.start = head.weight[self.columns]
+            self.start = self.unit * head.weight[self.columns]
             found = found._replace(
                 image=self._centred(x @ self.start),
                 start=np.float64(1),
                 bias=head.bias + self.mean @ self.start,
             )
             self.start_image, self.start_square = found.image, np.sum(self.start**2)
-        alone, self.shared = x[:, shared:].tocoo(), x[:, :shared]
-        self.transposed = sparse.csr_array(self.shared.T)
+        alone, known = x[:, shared:].tocoo(), x[:, :shared]
+        self.factors = {
+            np.dtype(kind): (known.astype(kind), sparse.csr_array(known.T, dtype=kind))
+            for kind in (x.dtype, np.float32)
+        }
         # Of the features of one row alone: sums of squares, and the largest sizes.
         self.squares, self.largest = np.zeros((2, x.shape[0], 1), x.dtype)
         np.add.at(self.squares[:, 0], alone.row, alone.data**2)
@@ -105,7 +108,7 @@ class Combinations:
             own = self.x.T @ np.ascontiguousarray(right[:, part])
             if net.start:
                 own += net.start * self.start[:, part]
-            weight[self.columns, part] = own[:used]
+            weight[self.columns, part] = own[:used] / self.unit
             return self.mean @ own
 
         bias = net.bias - np.concatenate(self._by_columns(block, len(net.bias)))
@@ -115,23 +118,25 @@ class Combinations:
 
     def image(self, rows, start):
         """Return the logits of coefficients, and the largest coefficient."""
-        right = self._balanced(rows)
+        right, kind = self._balanced(rows), rows.dtype
+        shared, transposed = self.factors[kind]
+        squares, largest = self.squares.astype(kind), self.largest.astype(kind)
         out = np.empty_like(right)
 
         def block(part):
             own = np.ascontiguousarray(right[:, part])
-            weight = self.transposed @ own
-            found = self.shared @ weight
-            out[:, part] = np.add(found, self.squares * own, out=found)
+            weight = transposed @ own
+            found = shared @ weight
+            out[:, part] = np.add(found, squares * own, out=found)
             if start:
                 weight += start * self.start[:, part]
-            return max(largest_size(weight), largest_size(self.largest * own))
+            return max(largest_size(weight), largest_size(largest * own))
 
-        largest = max(self._by_columns(block, right.shape[1]))
+        size = max(self._by_columns(block, right.shape[1]))
         out = self._centred(out)
         if start:
             out += start * self.start_image
-        return out, largest
+        return out, size
 
     def inner(self, one, other):
         """Return the inner product of two combinations, one with its logits."""
@@ -150,11 +155,12 @@ class Combinations:
         return side_by_side(block, parts, self.x.nnz * width)
 
     def _centred(self, values):
-        return values - (self.share @ values)[None, :]
+        return values - (self.share.astype(values.dtype) @ values)[None, :]
 
     def _balanced(self, values):
         """Return the transpose of :meth:`_centred`, applied to values."""
-        return values - self.share[:, None] * values.sum(axis=0)[None, :]
+        share = self.share.astype(values.dtype)[:, None]
+        return values - share * values.sum(axis=0)[None, :]
 
 
 class SparseRows(NamedTuple):
@@ -224,7 +230,7 @@ class SparseRows(NamedTuple):
             return [(along, product, bend)]
 
         # The size of a residual is that in its rows, for which no logits are needed.
-        unit = np.sqrt(heads.weight)[:, None]
+        unit = np.sqrt(heads.weight).astype(p.dtype)[:, None]
         start, bias = -gradient.start, -gradient.bias
         residual = Combination(-gradient.rows, None, start, bias)
         size = np.linalg.norm(residual.rows / unit)
@@ -260,7 +266,7 @@ class SparseRows(NamedTuple):
 
         digits = np.finfo(p.dtype).nmant
         length, *_ = line_minimum(derivatives, slope, flat=forcing, max_iter=digits)
-        found = NumPy.tree_map(lambda a: length * a, found)
+        found = NumPy.tree_map(lambda a: a.dtype.type(length) * a, found)
         return state, found, length * slope, iterations
 
     def _of_intercepts(self, p, gradient, damping):
@@ -270,7 +276,7 @@ class SparseRows(NamedTuple):
         a gradient and no curvature: it gets so much that this gradient changes it by no
         more than probabilities can.
         """
-        m, eps = p.shape[1], float(np.finfo(p.dtype).eps)
+        m, root = p.shape[1], math.sqrt(np.finfo(p.dtype).eps)
         if m == 1:
             hessian = (self.weight @ (p * (1 - p)))[:, None]
         else:  # a Laplacian, whose diagonal the others determine
@@ -281,5 +287,5 @@ class SparseRows(NamedTuple):
         largest = own.max() or 1.0
         if m > 1:  # what a shift that all classes share leaves open
             hessian += largest / m
-        missing = np.maximum(np.abs(gradient) / -np.log(np.sqrt(eps)) - own, 0)
-        return hessian + np.diag(missing + np.sqrt(eps) * largest + damping)
+        missing = np.maximum(np.abs(gradient) / -math.log(root) - own, 0)
+        return hessian + np.diag(missing + root * largest + damping)

@@ -2,7 +2,7 @@
 
 Features are centred where there is an intercept, and scaled where the penalty is
 chosen, so that the units of a column do not matter. Of these features, x, the method
-takes coordinates ``z = x basis``, uncorrelated and of variance one or less; a head V of
+takes coordinates ``z = x basis``, uncorrelated and of variance one; a head V of
 z is the head ``basis V`` of x. The basis comes from one eigendecomposition, of the
 smaller Gram matrix, of the rows or of the features; of few rows, heads are
 combinations, and so they are of sparse rows. It is a diagonal where rows and features
@@ -10,9 +10,9 @@ are very many, and where features are of very different size. Gradient and loss 
 precision of the fit; for the direction of a step, and the least loss along it, single
 precision is enough here.
 
-The preconditioner of the Newton systems is the variance of each coordinate times the
-mean curvature of a class, plus the penalty, or the diagonal block of the Hessian for
-each class. That one pays where as many iterations would follow as it costs.
+The preconditioner of the Newton systems is the mean curvature of a class plus the
+penalty, or the diagonal block of the Hessian for each class. That one pays where as
+many iterations would follow as it costs.
 """
 
 from functools import partial
@@ -43,6 +43,7 @@ from sklearn_gn.softmax_head.head import (
     values,
     values_transposed,
 )
+from sklearn_gn.softmax_head.penalty import DECADES, JUDGES
 
 _ROTATED = 2048  # rows or features, at most, of which principal axes are computed
 
@@ -60,11 +61,14 @@ class Units(NamedTuple):
     axis: int | None
 
     @classmethod
-    def of(cls, X, weight, intercept, scaled):
+    def of(cls, X, label, weight, intercept, scaled):
         """Put dense features into units, in their memory, and return these.
 
         With an intercept they are centred. They may be ``scaled`` by their standard
         deviations: of heavy tails these say too little, and the kurtosis raises them.
+        Small features may be unimportant, as the border of an image is, so these are
+        compared with one unit for all, and with the geometric mean of both, by the
+        evidence of a linear regression on the classes.
         """
         mean, size = moments(X, weight)
         eps = np.finfo(X.dtype).eps
@@ -73,16 +77,37 @@ class Units(NamedTuple):
             size = np.hypot(mean, size)
         X -= center
         X[:, np.abs(X).max(axis=0) <= 16 * eps * np.abs(center)] = 0  # constants
+        unit = np.ones_like(size)
         if scaled:
             X /= size
             far = (np.maximum(weight @ X**4, 1) / 3) ** 0.25
             X /= far
             size = size * far
+            largest = size[X.any(axis=0)].max(initial=size.min())
+            units = [size ** (1 - k) * largest**k for k in (0.0, 0.5, 1.0)]
+            x, *some = X[:JUDGES], label[:JUDGES], weight[:JUDGES]
+            unit = max(units, key=lambda unit: evidence(x * (size / unit), *some))
+            X *= size / unit
         # Axes of features of different size would be those of the largest.
-        alike = scaled or size.min() > np.sqrt(64 * eps) * size.max()
+        left = size / unit
+        alike = left.min() > np.sqrt(64 * eps) * left.max()
         rotated = alike and min(X.shape) <= _ROTATED and switches.on("heads.whitening")
-        size = size if scaled else np.ones_like(size)
-        return cls(center, size, int(len(X) >= X.shape[1]) if rotated else None)
+        return cls(center, unit, int(len(X) >= X.shape[1]) if rotated else None)
+
+
+def evidence(x, label, weight):
+    """Log evidence of a ridge regression on the classes, at its best penalty."""
+    root = np.sqrt(weight)[:, None]
+    targets = np.equal.outer(label, np.unique(label)).astype(x.dtype)
+    targets = root * (targets - weight @ targets / weight.sum())
+    x = root * x
+    variance, axes = factors.eigenpairs(x @ x.T)
+    largest = max(variance[-1], np.finfo(x.dtype).tiny)
+    ridge = largest * 10.0 ** -np.arange(-1, DECADES)[:, None]
+    ratio = 1 + np.maximum(variance, 0) / ridge
+    noise = np.sum(np.sum((axes.T @ targets) ** 2, axis=1) / ratio, axis=1)
+    lost = np.sum(np.log(ratio), axis=1) + len(x) * np.log(noise)
+    return -targets.shape[1] * lost.min() / 2
 
 
 class Whitened(NamedTuple):
@@ -91,7 +116,6 @@ class Whitened(NamedTuple):
     rows: BatchedRows  # of z
     single: Array  # (L, r)  z in single precision
     squares: Array  # (r, 1)  |basis e_j|^2
-    variance: Array  # (r, 1)  of z, 1 or less
     # (d, r), or (d,) of a diagonal, or (L, r): the basis is then the centred rows
     # transposed times this, and the dual, its inverse transposed, that of other axes.
     # None where heads lead nowhere else.
@@ -180,18 +204,17 @@ def second_moments(rows, axis):
 
 @partial(
     in_either_library,
-    rows_out=(True, True, False, False, False, False),
+    rows_out=(True, True, False, False, False),
     static_argnames="axis",
 )
-def whiten(rows, moments, ridge, intercept, axis):
+def whiten(rows, moments, intercept, axis):
     """Principal axes of the features, each scaled to unit variance; all of `Whitened`.
 
-    ``ridge`` keeps directions without variance from being blown up. Where it is too
-    small for that, axes that differ from zero by rounding alone are left out: the head
-    does not grow along them.
+    Axes that differ from zero by rounding alone are left out: the head does not grow
+    along them.
     """
-    xp, x, weight, d = library_of(rows).xp, rows.x, rows.weight, len(moments)
-    variance, null = moments, 0 * ridge
+    xp, x, weight = library_of(rows).xp, rows.x, rows.weight
+    variance, null = moments, 0
     if axis == 0:
         mean = intercept * total(weight @ own_rows(moments))
         moments = moments - mean[:, None] - mean[None]
@@ -202,24 +225,19 @@ def whiten(rows, moments, ridge, intercept, axis):
         variance, axes = factors.eigenpairs(moments)
     if axis is not None:
         null = 8 * xp.finfo(x.dtype).eps * xp.max(variance)
-    variance = xp.maximum(variance, 0)
     keep = variance > null
-    if axis == 0:
-        axes = root[:, None] * axes / xp.sqrt(xp.where(keep, variance, 1))[None]
-    else:
-        keep = keep | (ridge > null)
-    size = variance + xp.maximum(ridge, d * null / 8)
-    size = xp.sqrt(xp.where(size > 0, size, 1))
+    size = xp.sqrt(xp.where(keep, variance, 1))
     inverse, size = xp.where(keep, 1 / size, 0), xp.where(keep, size, 0)
-    relative = xp.where(keep, variance * inverse**2, 1)[:, None]
     basis, dual = inverse, size
+    if axis == 0:
+        axes = root[:, None] * axes * inverse[None]
     if axis is not None:
         basis = axes * inverse[None]
     if axis == 1:
         dual = axes * size[None]
     # Before single precision: features of any size come down to size one.
     z = in_coordinates(own_rows(moments) if axis == 0 else x, basis)
-    return z, z.astype(np.float32), inverse[:, None] ** 2, relative, basis, dual
+    return z, z.astype(np.float32), inverse[:, None] ** 2, basis, dual
 
 
 def in_coordinates(x, basis):
@@ -249,7 +267,6 @@ def system_at(net, data, settings):
             data.rows.weight,
             times(settings.alpha, data.squares),
             times(settings.alpha + settings.damping, data.squares),
-            data.variance,
             settings.damping,
             settings.intercept,
         )
@@ -270,7 +287,7 @@ def newton_direction(net, gradient, data, settings, inverses=None, last=None):
     size = xp.where(size > 0, size, 1)
     right = single(library.tree_map(lambda g: -g / size, gradient))
     system = system_at(net, data, settings)
-    p, weight, penalty, shift, variance, damping, intercept = system
+    p, weight, penalty, shift, damping, intercept = system
     curvature, undamped = class_curvature(p, weight), 0 * damping
     # The bias of a class without probability has a gradient and no curvature: it goes
     # no farther than probabilities of single precision do.
@@ -290,10 +307,8 @@ def newton_direction(net, gradient, data, settings, inverses=None, last=None):
 
     # Beside the coefficients of the features stands a last row, the biases.
     m, last_row = len(curvature), intercept / (curvature + damping)
-    bends = xp.concatenate(
-        [1 / (variance * curvature[None] + shift), last_row[None]], axis=0
-    )
-    alike = xp.append(1 / (shift + variance * (xp.sum(curvature) / m)), 0 * damping[:1])
+    bends = xp.concatenate([1 / (curvature[None] + shift), last_row[None]], axis=0)
+    alike = xp.append(1 / (shift + xp.sum(curvature) / m), 0 * damping[:1])
 
     def precondition(r):
         r = xp.concatenate([r.weight, r.bias[None]])
@@ -355,10 +370,10 @@ def class_blocks(net, data, settings):
     """Inverses (m, r + 1, r + 1) of the diagonal blocks of the Hessian, one a class."""
     x, library = data.single, library_of(data.single)
     system, xp = system_at(net, data, settings), library.xp
-    p, weight, _, shift, variance, damping, intercept = system
+    p, weight, _, shift, damping, intercept = system
     eps = xp.finfo(x.dtype).eps
     least = eps * xp.max(class_curvature(p, weight))
-    shift = xp.append((shift + least * variance)[:, 0], damping + least)
+    shift = xp.append(shift[:, 0] + least, damping + least)
     keep = xp.append(xp.ones(x.shape[1], x.dtype), intercept)
 
     def block(curvature):

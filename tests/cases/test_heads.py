@@ -226,11 +226,6 @@ for model in (head, peer):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="a path of penalties takes as long as with newton-cg",
-)
 def test_path_of_45_penalties(tmp_path):
     gradient, ours, theirs = figures(
         """
@@ -287,11 +282,6 @@ print(loss(head, Z, t), loss(peer, Z, t), *took)
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="neither a step nor a compilation is interrupted",
-)
 def test_max_time_holds(tmp_path):
     took, learnt = figures(
         """

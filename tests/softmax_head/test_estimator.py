@@ -367,6 +367,26 @@ def test_feature_grams_change_nothing(monkeypatch):
 # --- going on ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_path_of_penalties_in_a_loop_ends_at_the_minima_of_single_fits(dtype):
+    """In any order, of the rows as they are then, and in fewer steps."""
+    X, y = small(n_classes=4, n=120)
+    weight = np.arange(120) % 3
+    words = {"tol": 1e-9 if dtype == "float64" else 1e-5, "dtype": dtype}
+    path = FGNSoftmaxHead(warm_start=True, **words)
+    steps = []
+    for k, alpha in enumerate([1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 1e-1, 1e-1, 2e-4, 0]):
+        if k == 7:
+            X[:, 0] *= 2
+        path.set_params(alpha=alpha).fit(X, y, weight)
+        single = FGNSoftmaxHead(alpha=alpha, **words).fit(X, y, weight)
+        off = np.abs(path.predict_proba(X) - single.predict_proba(X)).max()
+        assert off <= (1e-5 if dtype == "float64" else 1e-2)
+        steps.append((path.n_iter_, single.n_iter_))
+    assert sum(n for n, _ in steps[:7]) < sum(n for _, n in steps[:7]) / 1.5
+    assert len(pickle.dumps(path)) < 1.1 * len(pickle.dumps(single)) + 1000
+
+
 def test_warm_start_at_the_optimum_ends_at_once():
     X, y = small()
     model = FGNSoftmaxHead(alpha=1e-3, warm_start=True, random_state=0).fit(X, y)

@@ -8,8 +8,9 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn.base import clone
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_digits, load_iris
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_gn import FGNSoftmaxHead
@@ -101,9 +102,9 @@ def test_once_enough_rows_are_left_out_no_further_folds_are():
 def test_it_chooses_as_leave_one_out_does(shape):
     X, y = data(3, *shape)
     n, counts, losses = len(X), np.bincount(y), []
-    path = FGNSoftmaxHead().fit(X, y).alpha_path_
     x = StandardScaler().fit_transform(X)
     x /= (np.maximum(np.mean(x**4, axis=0), 1) / 3) ** 0.25
+    path = FGNSoftmaxHead().fit(x, y).alpha_path_
     for alpha in path["alpha"]:
         peer, logits = LogisticRegression(C=1 / (alpha * n)), np.empty((n, 3))
         for i in range(n):
@@ -112,8 +113,8 @@ def test_it_chooses_as_leave_one_out_does(shape):
         # Each row lacks one of its class.
         logits[np.arange(n), y] += np.log(counts / (counts - 1))[y]
         losses.append(best_factor(logits, y, np.ones(n))[0] / n)
-    np.testing.assert_allclose(path["left_out"], losses, rtol=0.1)
-    assert path["left_out"].min() == pytest.approx(min(losses), rel=0.05)
+    np.testing.assert_allclose(path["left_out"], losses, rtol=0.15)
+    assert path["left_out"].min() == pytest.approx(min(losses), rel=0.1)
     assert abs(np.argmin(path["left_out"]) - np.argmin(losses)) <= 1
 
 
@@ -173,6 +174,33 @@ def test_units_of_the_features_change_no_probability():
     assert abs(np.log10(scaled.alpha_ / model.alpha_)) <= 0.5
     difference = scaled.predict_proba(Z) - model.predict_proba(X)
     assert np.abs(difference).max() < 0.1
+
+
+def test_a_common_factor_and_offsets_change_no_probability():
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:400], y[:400]
+    expected = FGNSoftmaxHead().fit(X, y).predict_proba(X)
+    for Z in (X / 16, 1e9 * X, X + 1000, np.append(X, np.full((400, 1), 7.0), axis=1)):
+        found = FGNSoftmaxHead().fit(Z, y).predict_proba(Z)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_sizes_of_features_count_where_they_tell_the_classes():
+    """Four large features of 400 do; features of very different units do not."""
+    rng = np.random.default_rng(0)
+    y = np.arange(1000) % 5
+    X = rng.normal(size=(1000, 400))
+    X[:, :4] += 2 * rng.normal(size=(5, 4))[y]
+    Z = X[:, :20] * np.logspace(-3, 3, 20)[rng.permutation(20)]
+    for x in (X, Z):
+        head = FGNSoftmaxHead().fit(x[:200], y[:200])
+        loss = log_loss(y[200:], head.predict_proba(x[200:]))
+        scaler = StandardScaler().fit(x[:200])
+        for given in (x, scaler.transform(x)):
+            for C in (0.001, 0.01, 0.1, 1):
+                peer = LogisticRegression(C=C, max_iter=300).fit(given[:200], y[:200])
+                assert loss <= log_loss(y[200:], peer.predict_proba(given[200:])) + 0.02
 
 
 def test_a_resumed_search_ends_as_an_uninterrupted_one(tmp_path):
