@@ -185,6 +185,7 @@ class CommitteeOptions(NamedTuple):
     deepens: bool  # whether the number of their layers is
     is_open: bool  # whether all candidates are, not networks that are asked for
     half_time: float  # on the clock, if there is a budget
+    features: tuple  # numbers of those that say anything
     scaling: Units
     seed: int  # a checkpoint brings that of its fit
 
@@ -201,6 +202,7 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
             )
     scaling = estimator._units(X, y, weight, each_target=True)
     rows = Rows(scaling.x(X), scaling.y(y), weight)
+    features = Units.varying(*rows)
     warm = estimator.warm_start and hasattr(estimator, "_fitted")
     # 2. Penalties that are given, and the settings of both kinds of members.
     alpha, model = estimator.alpha, plan.models[0]
@@ -248,6 +250,7 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
         deepens=adds and is_open,
         is_open=is_open and estimator.activation == "auto",
         half_time=words["began"] + (estimator.max_time or math.inf) / 2,
+        features=features,
         scaling=scaling,
         seed=of_evidence.seed,
     )
@@ -257,7 +260,7 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
         _, members, former = estimator._fitted
         starts = [in_units(m, former, scaling) for m in networks_of(members)]
     else:
-        features, n = Units.varying(rows.x), of_evidence.n_effective
+        n = of_evidence.n_effective
         models = [model._replace(features=features) for model in plan.models]
         rngs = map(np.random.RandomState, seeds)
         pairs = zip(models, rngs, strict=True)
@@ -298,7 +301,7 @@ class CommitteeState(NamedTuple):
     reason: str | None = None  # why the last of them has
     tries: bool = False  # whether this round tries a deeper network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
-    process: tuple | None = None  # a Gaussian process, once it was looked for
+    process: tuple | None = None  # a FittedProcess or (), once it was looked for
     share: float = 1.0  # of the networks beside other candidates
 
     @property
@@ -383,21 +386,26 @@ def _next_round(rows, state, report, options):
     deeper = model._replace(
         sizes=(*model.sizes, model.sizes[-1]),
         activations=model.activations * 2,
-        features=Units.varying(rows.x),
+        features=options.features,
     )
     # One whose parameters are mostly idle is large enough.
     deepens &= 2 * np.sum(net.gamma) > len(net.theta)
     deepens &= is_formed(rows.y.size, len(deeper.groups()))
+
+    def started(model):
+        features = tuple(j for j in options.features if j in model.features)
+        model = model._replace(features=features)
+        return Member(first_network(model, rows, n, rng))
+
     if deepens and switches.on("varpro.growth"):
-        members = (Member(first_network(deeper, rows, n, rng)),)
+        members = (started(deeper),)
     elif options.adds and state.reason != "rounding":
         kinds = list(dict.fromkeys(member.model for member in by_evidence))
         n_more = _n_members(ended, rows, tol, state.share) - len(ended)
-        models = islice(cycle(kinds), max(0, n_more))
-        members = tuple(Member(first_network(m, rows, n, rng)) for m in models)
+        members = tuple(map(started, islice(cycle(kinds), max(0, n_more))))
     if not members:
         return state._replace(tries=True), report._replace(stop=state.reason)
-    state = state._replace(tries=members[0].model is deeper)
+    state = state._replace(tries=len(members[0].model.sizes) > len(model.sizes))
     state = _with_round(rows, state, members, options.evidence)
     return state, report._replace(stop=None)
 
