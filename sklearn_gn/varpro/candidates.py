@@ -150,8 +150,8 @@ def _set_noise(estimator, members, rows, options, observed):
         noise_std = huber.noise_std(fitted, observed, n_effective, n_parameters / k)
     else:
         rows = laplace.left_out_rows(rows)  # a part of many
-        residuals = mean_values(members, rows.x) - rows.y
-        squares = rows.weight @ residuals**2 / np.sum(rows.weight)
+        fitted = mean_values(members, rows.x)
+        squares = rows.weight @ (fitted - rows.y) ** 2 / np.sum(rows.weight)
         variance = np.mean(squares) * n_effective * k / freedom
         ratio = laplace.noise_ratio(squares)
         noise_std = noise_deviation(1 / max(variance, evidence_gn.EXACT), ratio)
@@ -163,7 +163,7 @@ def _set_noise(estimator, members, rows, options, observed):
             share * np.array(member.known.left_out)
             for share, member in zip(shares(used), used, strict=True)
         )
-        given = mean_values(members, rows.x), *both, rows, n_effective, options.scaling
+        given = fitted, *both, rows, n_effective, options.scaling
         estimator._noise_scale = noise_scale(*given)
 
 

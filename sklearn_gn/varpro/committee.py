@@ -18,7 +18,8 @@ much: where :math:`\tau = s^2 / \sigma^2` is their variance over a row's, the me
 .. math:: \frac12 \log \frac{1 + \tau (1 + 1 / m)}{1 + \tau (1 + 1 / (m + 1))}.
 
 That gain counts by the share that networks have beside a linear model and a Gaussian
-process (:mod:`sklearn_gn.varpro.candidates`). So tables in which starts differ by less
+process (:mod:`sklearn_gn.varpro.candidates`). What :math:`\tau` will be of a single
+deeper network, the members before it tell. So tables in which starts differ by less
 than the noise have two members, as have those that the process predicts better. A fit
 that is stopped returns the members that are fitted, without a deeper network that has
 not ended.
@@ -361,16 +362,17 @@ def _with_round(rows, state, members, options):
 
 def _next_round(rows, state, report, options):
     """Return the state in which further members begin, or the end of the fit."""
-    running, ended = tuple(run.best for run in state.runs), state.ended
+    running, before = tuple(run.best for run in state.runs), state.ended
     n, tol = options.evidence.n_effective, options.evidence.tol
-    deepens = options.deepens and report.stop != "rounding" and not ended
-    now, before = (
+    deepens = options.deepens and report.stop != "rounding" and not before
+    now, highest = (
         max((member.net.log_evidence for member in members), default=-math.inf)
-        for members in (running, ended)
+        for members in (running, before)
     )
     # 1. The members of this round; a deeper network takes the place of the others.
-    if not state.tries or now - before > _WORTH * tol * n:
-        ended = running if state.tries else ended + running
+    ended = before
+    if not state.tries or now - highest > _WORTH * tol * n:
+        ended = running if state.tries else before + running
         state = state._replace(ended=ended, reason=report.stop)
         # The process may take as long as the networks did.
         in_time = time.perf_counter() <= options.half_time
@@ -401,7 +403,9 @@ def _next_round(rows, state, report, options):
         members = (started(deeper),)
     elif options.adds and state.reason != "rounding":
         kinds = list(dict.fromkeys(member.model for member in by_evidence))
-        n_more = _n_members(ended, rows, tol, state.share) - len(ended)
+        # How the starts of one deeper network will differ, those before it tell.
+        alike = ended if len(ended) > 1 else before
+        n_more = _n_members(alike, rows, tol, state.share) - len(ended)
         members = tuple(map(started, islice(cycle(kinds), max(0, n_more))))
     if not members:
         return state._replace(tries=True), report._replace(stop=state.reason)
@@ -411,25 +415,20 @@ def _next_round(rows, state, report, options):
 
 
 def _n_members(members, rows, tol, share):
-    """Return the number of members for which one more would be hardly any better."""
-    n, most, variance = len(members), 2, math.inf
-    if n > 1:
-        most = N_PARTS
-        some = left_out_rows(rows)
-        values = np.array([member.values(some.x) for member in members])
-        if members[0].model.loss == "squared":
-            noise = np.mean([1 / member.net.beta for member in members])
-            variance = np.mean(np.var(values, axis=0, ddof=1), axis=1) / noise
-        else:
-            p = [softmax(all_classes(u), axis=1) for u in values]
-            p = np.sum(some.y * p, axis=2)
-            variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
-        variance = some.weight @ variance / np.sum(some.weight)
-    # Of m members the mean has the variance 1 + 1 / m.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        of_mean = 1 / variance + 1 + 1 / np.arange(1, most + 1)
+    """Return the number for which one more is hardly any better, if they differ so."""
+    some = left_out_rows(rows)
+    values = np.array([member.values(some.x) for member in members])
+    if members[0].model.loss == "squared":
+        noise = np.mean([1 / member.net.beta for member in members])
+        variance = np.mean(np.var(values, axis=0, ddof=1), axis=1) / noise
+    else:
+        p = [softmax(all_classes(u), axis=1) for u in values]
+        p = np.sum(some.y * p, axis=2)
+        variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
+    variance = some.weight @ variance / np.sum(some.weight)
+    of_mean = 1 + variance * (1 + 1 / np.arange(1, N_PARTS + 1))
     gain = np.log(of_mean[:-1] / of_mean[1:]) / 2
-    return max(n, 1 + int(np.count_nonzero(share * gain > _WORTH * tol)))
+    return 1 + int(np.count_nonzero(share * gain > _WORTH * tol))
 
 
 def _evidence_step(rows, state, options):
