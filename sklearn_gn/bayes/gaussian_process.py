@@ -23,6 +23,7 @@ Learning", 2006, section 5.4.2); of several equal rows, one is left out.
 """
 
 import math
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ from sklearn_gn.linalg.factors import factor
 
 _LENGTHS = (2.0, 0.7, 0.25, 0.08, 0.03)  # first length scales, over the root of d
 _NOISES = (1e-4, 0.1)  # first variances of the noise
+_SLOPE = 0.1  # first variance of the linear term
 _LEAST_LOG_NOISE = math.log(1e-10)  # relative variance, that of rounding errors of C
 
 
@@ -136,20 +138,34 @@ def fitted(kernel, x, y, count):
     )
 
 
-def first_kernel(x, y, count, features, n_tried=2, steps=60):
+def first_kernel(x, y, count, features, steps=60):
     """Return the kernel of highest evidence for few rows, from several starts.
 
-    Only ``features``, numbers of some, have a part in distances. The search goes on
-    from the ``n_tried`` best starts.
+    Only ``features``, numbers of some, have a part in distances. All of them have one
+    of some lengths at first, or each the one at which it explains most alone: where one
+    of many oscillates, all short lengths together tell nothing.
     """
-    starts, features = [], list(features)
-    for length, noise in product(_LENGTHS, _NOISES):
-        rho = np.full(x.shape[1], -np.inf)
-        rho[features] = -2 * math.log(length) - math.log(len(features))
-        starts.append(np.append(rho, np.log([0.1, noise])))
-    value = [evidence_and_slope(start, x, y, count)[0] for start in starts]
-    best = [starts[i] for i in np.argsort(value)[:n_tried]]
-    found = [best_kernel(start, x, y, count, steps) for start in best]
+    features = list(features)
+    of_lengths = -2 * np.log(_LENGTHS) - math.log(len(features))
+    linear = _SLOPE * (1 + x @ x.T)
+
+    def worth(j, rho):
+        alone = Kernel(np.exp([rho]), 0.0, 0.0).smooth(x[:, [j]], x[:, [j]])
+        found = factor(alone + linear, _NOISES[-1] / count, overwrite=True)
+        square = np.sum(found.solve(y) * y)
+        return -y.size * math.log(square) - y.shape[1] * found.log_det
+
+    own = [max(of_lengths, key=partial(worth, j)) for j in features]
+    found = []
+    for kind in (of_lengths, [own]):
+        starts = []
+        for lengths, noise in product(kind, _NOISES):
+            rho = np.full(x.shape[1], -np.inf)
+            rho[features] = lengths
+            starts.append(np.append(rho, np.log([_SLOPE, noise])))
+        value = [evidence_and_slope(start, x, y, count)[0] for start in starts]
+        start = starts[int(np.argmin(value))]
+        found.append(best_kernel(start, x, y, count, steps))
     return min(found, key=lambda f: f.fun).x
 
 

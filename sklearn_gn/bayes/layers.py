@@ -309,7 +309,8 @@ def first_network(model, rows, n_effective, rng, hyperplanes=None):
     more rows than coefficients, it is the mean: a fit through all rows would leave no
     noise, and the evidence stays where it finds none. For classes, the constants are
     the logarithms of their shares. Random hyperplanes go through rows; rounding errors
-    would decide on which side these are, so they pass beside them.
+    would decide on which side these are, so they pass beside them. They are drawn in
+    the order of the features of the model; those of the network are sorted.
     """
     d, k = model.sizes[0], model.n_values
     output, size = np.zeros((model.n_linear, k)), 1.0  # of the values
@@ -343,6 +344,9 @@ def first_network(model, rows, n_effective, rng, hyperplanes=None):
             point = forward(part, layers, x)[0][-1].values
         bias = -_BESIDE - np.sum(direction * point.T, axis=1)
         layers.append(np.concatenate([bias[:, None], direction], axis=1))
+    if layers:
+        layers[0] = layers[0][:, [0, *(1 + np.argsort(model.features))]]
+    model = model._replace(features=tuple(sorted(model.features)))
     alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
     alpha[:2] = 1 / size**2 if size > 0 else 1.0
     theta = model.join(output, layers)

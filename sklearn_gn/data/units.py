@@ -20,6 +20,7 @@ from sklearn_gn.linalg import factors
 
 _FAR = 1e12  # in standard deviations of the training data
 _ROUNDING = 16 * np.finfo(float).eps  # of deviations, relative to their centre
+_TINY, _HALF_THE_DIGITS = np.finfo(float).tiny, math.sqrt(np.finfo(float).eps)
 _GAP = 10  # ratio of the sizes of two targets that are in different units
 # Distances from the quartiles, in distances between them, inside which the outermost
 # cells are limits; cells beyond the first one are far.
@@ -127,12 +128,26 @@ class Units(NamedTuple):
         return (y - self.y_center) / self.y_scale
 
     @staticmethod
-    def varying(x):
-        """Return the numbers of features that are no constants; one at least.
+    def varying(x, y, weight):
+        """Return the numbers of features that are no constants or copies; one at least.
 
-        What is drawn for these does not depend on columns that say nothing new.
+        They are in descending order of their covariance with the targets, up to
+        rounding: what is drawn for them depends neither on the order of the columns nor
+        on those that say nothing new.
         """
-        return tuple(np.flatnonzero(np.ptp(x, axis=0) > 0).tolist()) or (0,)
+        if not weight.all():
+            x, y, weight = x[weight > 0], y[weight > 0], weight[weight > 0]
+        with np.errstate(all="ignore"):  # of numbers at the ends of the floats
+            size, y = np.ptp(x, axis=0), y / np.maximum(np.ptp(y, axis=0), _TINY)
+            weight = weight[:, None] / np.sum(weight)
+            products = (weight * (y - np.sum(weight * y, axis=0))).T @ x / size
+            key = -np.round(np.linalg.norm(products, axis=0) / _HALF_THE_DIGITS)
+        found: list[int] = []
+        for j in np.argsort(key, kind="stable").tolist():
+            alike = (i for i in found if key[i] == key[j])
+            if size[j] > 0 and not any(np.array_equal(x[:, i], x[:, j]) for i in alike):
+                found.append(j)
+        return tuple(found) or (0,)
 
     @property
     def has_limits(self):

@@ -101,7 +101,8 @@ def problem_of(estimator, X, y, weight, validation, is_late=lambda: False):
         X, y, weight = X[kept], y[kept], weight[kept] / weight.max()
         weight = weight / weight.sum()
     else:
-        kept, weight = canonical_rows(X, y, weight)
+        distinct = X[:, Units.varying(X, y, weight)]
+        kept, weight = canonical_rows(distinct, y, weight)
         X, y = X[kept], y[kept]
         n_observations = max(n_effective, len(kept))  # equal rows are one
     if estimator.early_stopping and validation is None:
@@ -253,7 +254,7 @@ def hyperplanes_of_starts(init, given, n, n_init, rows, rng):
             share = np.arange(len(mine)) / max(len(mine), 1)
             fixed[mine, 1 + axis] = 1.0
             fixed[mine, 0] = -(low[axis] + (high[axis] - low[axis]) * share)
-    mass, features = np.cumsum(rows.weight), list(Units.varying(z))
+    mass, features = np.cumsum(rows.weight), list(Units.varying(*rows))
     for _ in range(n_init):
         normal = np.zeros((n - len(fixed), d))
         normal[:, features] = rng.standard_normal((len(normal), len(features)))
@@ -275,7 +276,7 @@ def _by_evidence(estimator, problem, rng):
     seed = int(rng.randint(np.iinfo(np.int32).max))
     n = None if estimator.n_neurons == "auto" else estimator.n_neurons
     given = given_hyperplanes(estimator, n, scaling)
-    n_distinct = len(Units.varying(rows.x))
+    n_distinct = len(Units.varying(*rows))
     if n is None:
         most = min(_N_NEURONS, max(2, _HIDDEN_WEIGHTS // n_distinct))
         n_parameters = max(_FEW_PARAMETERS, problem.n_observations / 2)

@@ -150,8 +150,8 @@ def _set_noise(estimator, members, rows, options, observed):
         noise_std = huber.noise_std(fitted, observed, n_effective, n_parameters / k)
     else:
         rows = laplace.left_out_rows(rows)  # a part of many
-        residuals = mean_values(members, rows.x) - rows.y
-        squares = rows.weight @ residuals**2 / np.sum(rows.weight)
+        fitted = mean_values(members, rows.x)
+        squares = rows.weight @ (fitted - rows.y) ** 2 / np.sum(rows.weight)
         variance = np.mean(squares) * n_effective * k / freedom
         ratio = laplace.noise_ratio(squares)
         noise_std = noise_deviation(1 / max(variance, evidence_gn.EXACT), ratio)
@@ -163,7 +163,7 @@ def _set_noise(estimator, members, rows, options, observed):
             share * np.array(member.known.left_out)
             for share, member in zip(shares(used), used, strict=True)
         )
-        given = mean_values(members, rows.x), *both, rows, n_effective, options.scaling
+        given = fitted, *both, rows, n_effective, options.scaling
         estimator._noise_scale = noise_scale(*given)
 
 
@@ -237,13 +237,11 @@ def of_regression(members, rows, options, process):
     The process is one that :func:`beside_process` returns, or None.
     """
     kinds, log_p = of_kinds(members, rows, options)
-    some, n_effective = left_out_rows(rows), options.evidence.n_effective
-    counts = some._replace(weight=n_effective * some.weight)
-    found = process and _process(process[0], counts, options)
-    if found:
-        kinds.append([found[0]])
-        log_p.append(found[1])
-    found = with_shares(kinds, weights(log_p, some.weight, n_effective))
+    weight, n_effective = left_out_rows(rows).weight, options.evidence.n_effective
+    if process:
+        kinds.append([_member_of(process, options)])
+        log_p.append(left_out_density(kinds[-1], weight, n_effective))
+    found = with_shares(kinds, weights(log_p, weight, n_effective))
     others = (member for member in found[len(members) :] if np.any(member.share))
     return (*found[: len(members)], *others)
 
@@ -282,40 +280,47 @@ def weights(log_p, weight, n_effective):
 def beside_process(members, rows, options, process):
     """Return a Gaussian process, and the share of networks beside other candidates.
 
-    The process, its kernel and its density of left-out rows, is fitted if it is None:
-    to some of these rows, and to all of them if it then has a share. Else it is empty.
+    The :class:`~sklearn_gn.bayes.gaussian_process.FittedProcess` is fitted if it is
+    None: to some of these rows, and to all of them if it then has a share. Else it is
+    empty.
     """
     n_effective, some = options.evidence.n_effective, left_out_rows(rows)
     part = some._replace(weight=some.weight / np.sum(some.weight))
     kinds, log_p = of_kinds(with_summaries(members, part, options), rows, options)
+    counts = some._replace(weight=n_effective * some.weight)
+
+    def beside(found, part, log_p):
+        """The weights of the candidates beside a process."""
+        if not found:
+            return weights(log_p, part.weight, n_effective)
+        own = left_out_density([_member_of(found, options)], part.weight, n_effective)
+        return weights([*log_p, own], part.weight, n_effective)
+
     if process is None:
-        counts = some._replace(weight=n_effective * some.weight)
         order = np.random.RandomState(options.seed).permutation(len(counts.x))
         first, few = order[:_FIRST_ROWS], order[: 3 * _FIRST_ROWS]
-        features, part = Units.varying(counts.x), Rows(*(a[few] for a in counts))
+        features, part = Units.varying(*counts), Rows(*(a[few] for a in counts))
         logs = gaussian_process.first_kernel(*(a[first] for a in counts), features)
-        found, process = _process(logs, part, options), ()
-        log_p_few = [p[few] for p in log_p] + ([found[1]] if found else [])
-        if found and np.any(weights(log_p_few, part.weight, n_effective)[-1]):
+        process = gaussian_process.fitted(Kernel.of(logs), *part) or ()
+        if process and np.any(beside(process, part, [p[few] for p in log_p])[-1]):
             if len(order) > _FIRST_ROWS:
                 logs = gaussian_process.best_kernel(logs, *part).x
-            found = _process(logs, counts, options)
-            process = (logs, found[1]) if found else ()
-    share = weights([*log_p, *process[1:]], some.weight, n_effective)
+            process = gaussian_process.fitted(Kernel.of(logs), *counts) or ()
+        else:
+            process = ()
+    share = beside(process, counts, log_p)
     n_kinds = sum(bool(own[0].model.activations) for own in kinds)
     return process, float(np.sum(np.mean(share[:n_kinds], axis=1)))
 
 
-def _process(logs, counts, options):
-    """The process of some rows, and their density when they are left out, or None."""
-    found = gaussian_process.fitted(Kernel.of(logs), *counts)
-    if found is None:
-        return None
+def _member_of(found, options):
+    """The member that a fitted process is."""
     process, n_effective = found.process, options.evidence.n_effective
-    noise, ones = process.scale * process.kernel.noise, np.ones(counts.y.shape[1])
+    noise, ones = process.scale * process.kernel.noise, np.ones(found.theta.shape[1])
     y_scale = options.scaling.y_scale * ones
     value = found.log_evidence - n_effective * float(np.sum(np.log(y_scale)))
-    sees_all = math.isclose(np.sum(counts.weight), n_effective)
+    n_rows = float(np.sum(process.counts))
+    sees_all = math.isclose(n_rows, n_effective)
     known = Summary(
         alpha={},
         loss=found.loss * options.scaling.loss_scale,
@@ -325,12 +330,11 @@ def _process(logs, counts, options):
         n_effective_parameters=found.gamma,
         n_of_penalties=process.kernel.n_determined(),
         log_evidence=value if sees_all else math.nan,  # that of other data
-        n_rows=float(np.sum(counts.weight)),
+        n_rows=n_rows,
         left_out=(found.errors, np.tile(found.variances[:, None], len(ones))),
     )
     given = found.theta, None, 1 / noise, None, found.log_evidence, process
-    member = Member(RegularisedLayers(*given), known=known)
-    return member, left_out_density([member], counts.weight, n_effective)
+    return Member(RegularisedLayers(*given), known=known)
 
 
 # --- classes --------------------------------------------------------------------------

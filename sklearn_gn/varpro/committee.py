@@ -18,7 +18,8 @@ much: where :math:`\tau = s^2 / \sigma^2` is their variance over a row's, the me
 .. math:: \frac12 \log \frac{1 + \tau (1 + 1 / m)}{1 + \tau (1 + 1 / (m + 1))}.
 
 That gain counts by the share that networks have beside a linear model and a Gaussian
-process (:mod:`sklearn_gn.varpro.candidates`). So tables in which starts differ by less
+process (:mod:`sklearn_gn.varpro.candidates`). What :math:`\tau` will be of a single
+deeper network, the members before it tell. So tables in which starts differ by less
 than the noise have two members, as have those that the process predicts better. A fit
 that is stopped returns the members that are fitted, without a deeper network that has
 not ended.
@@ -185,6 +186,7 @@ class CommitteeOptions(NamedTuple):
     deepens: bool  # whether the number of their layers is
     is_open: bool  # whether all candidates are, not networks that are asked for
     half_time: float  # on the clock, if there is a budget
+    features: tuple  # numbers of those that say anything
     scaling: Units
     seed: int  # a checkpoint brings that of its fit
 
@@ -201,6 +203,7 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
             )
     scaling = estimator._units(X, y, weight, each_target=True)
     rows = Rows(scaling.x(X), scaling.y(y), weight)
+    features = Units.varying(*rows)
     warm = estimator.warm_start and hasattr(estimator, "_fitted")
     # 2. Penalties that are given, and the settings of both kinds of members.
     alpha, model = estimator.alpha, plan.models[0]
@@ -248,6 +251,7 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
         deepens=adds and is_open,
         is_open=is_open and estimator.activation == "auto",
         half_time=words["began"] + (estimator.max_time or math.inf) / 2,
+        features=features,
         scaling=scaling,
         seed=of_evidence.seed,
     )
@@ -257,7 +261,7 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
         _, members, former = estimator._fitted
         starts = [in_units(m, former, scaling) for m in networks_of(members)]
     else:
-        features, n = Units.varying(rows.x), of_evidence.n_effective
+        n = of_evidence.n_effective
         models = [model._replace(features=features) for model in plan.models]
         rngs = map(np.random.RandomState, seeds)
         pairs = zip(models, rngs, strict=True)
@@ -298,7 +302,7 @@ class CommitteeState(NamedTuple):
     reason: str | None = None  # why the last of them has
     tries: bool = False  # whether this round tries a deeper network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
-    process: tuple | None = None  # a Gaussian process, once it was looked for
+    process: tuple | None = None  # a FittedProcess or (), once it was looked for
     share: float = 1.0  # of the networks beside other candidates
 
     @property
@@ -358,16 +362,17 @@ def _with_round(rows, state, members, options):
 
 def _next_round(rows, state, report, options):
     """Return the state in which further members begin, or the end of the fit."""
-    running, ended = tuple(run.best for run in state.runs), state.ended
+    running, before = tuple(run.best for run in state.runs), state.ended
     n, tol = options.evidence.n_effective, options.evidence.tol
-    deepens = options.deepens and report.stop != "rounding" and not ended
-    now, before = (
+    deepens = options.deepens and report.stop != "rounding" and not before
+    now, highest = (
         max((member.net.log_evidence for member in members), default=-math.inf)
-        for members in (running, ended)
+        for members in (running, before)
     )
     # 1. The members of this round; a deeper network takes the place of the others.
-    if not state.tries or now - before > _WORTH * tol * n:
-        ended = running if state.tries else ended + running
+    ended = before
+    if not state.tries or now - highest > _WORTH * tol * n:
+        ended = running if state.tries else before + running
         state = state._replace(ended=ended, reason=report.stop)
         # The process may take as long as the networks did.
         in_time = time.perf_counter() <= options.half_time
@@ -383,45 +388,47 @@ def _next_round(rows, state, report, options):
     deeper = model._replace(
         sizes=(*model.sizes, model.sizes[-1]),
         activations=model.activations * 2,
-        features=Units.varying(rows.x),
+        features=options.features,
     )
     # One whose parameters are mostly idle is large enough.
     deepens &= 2 * np.sum(net.gamma) > len(net.theta)
     deepens &= is_formed(rows.y.size, len(deeper.groups()))
+
+    def started(model):
+        features = tuple(j for j in options.features if j in model.features)
+        model = model._replace(features=features)
+        return Member(first_network(model, rows, n, rng))
+
     if deepens and switches.on("varpro.growth"):
-        members = (Member(first_network(deeper, rows, n, rng)),)
+        members = (started(deeper),)
     elif options.adds and state.reason != "rounding":
         kinds = list(dict.fromkeys(member.model for member in by_evidence))
-        n_more = _n_members(ended, rows, tol, state.share) - len(ended)
-        models = islice(cycle(kinds), max(0, n_more))
-        members = tuple(Member(first_network(m, rows, n, rng)) for m in models)
+        # How the starts of one deeper network will differ, those before it tell.
+        alike = ended if len(ended) > 1 else before
+        n_more = _n_members(alike, rows, tol, state.share) - len(ended)
+        members = tuple(map(started, islice(cycle(kinds), max(0, n_more))))
     if not members:
         return state._replace(tries=True), report._replace(stop=state.reason)
-    state = state._replace(tries=members[0].model is deeper)
+    state = state._replace(tries=len(members[0].model.sizes) > len(model.sizes))
     state = _with_round(rows, state, members, options.evidence)
     return state, report._replace(stop=None)
 
 
 def _n_members(members, rows, tol, share):
-    """Return the number of members for which one more would be hardly any better."""
-    n, most, variance = len(members), 2, math.inf
-    if n > 1:
-        most = N_PARTS
-        some = left_out_rows(rows)
-        values = np.array([member.values(some.x) for member in members])
-        if members[0].model.loss == "squared":
-            noise = np.mean([1 / member.net.beta for member in members])
-            variance = np.mean(np.var(values, axis=0, ddof=1), axis=1) / noise
-        else:
-            p = [softmax(all_classes(u), axis=1) for u in values]
-            p = np.sum(some.y * p, axis=2)
-            variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
-        variance = some.weight @ variance / np.sum(some.weight)
-    # Of m members the mean has the variance 1 + 1 / m.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        of_mean = 1 / variance + 1 + 1 / np.arange(1, most + 1)
+    """Return the number for which one more is hardly any better, if they differ so."""
+    some = left_out_rows(rows)
+    values = np.array([member.values(some.x) for member in members])
+    if members[0].model.loss == "squared":
+        noise = np.mean([1 / member.net.beta for member in members])
+        variance = np.mean(np.var(values, axis=0, ddof=1), axis=1) / noise
+    else:
+        p = [softmax(all_classes(u), axis=1) for u in values]
+        p = np.sum(some.y * p, axis=2)
+        variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
+    variance = some.weight @ variance / np.sum(some.weight)
+    of_mean = 1 + variance * (1 + 1 / np.arange(1, N_PARTS + 1))
     gain = np.log(of_mean[:-1] / of_mean[1:]) / 2
-    return max(n, 1 + int(np.count_nonzero(share * gain > _WORTH * tol)))
+    return 1 + int(np.count_nonzero(share * gain > _WORTH * tol))
 
 
 def _evidence_step(rows, state, options):

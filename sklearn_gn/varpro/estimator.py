@@ -106,7 +106,8 @@ class _VarProNet(
             weight = np.where(factors[y[:, 0]] > 0, weight, 0)
             factors = np.where(factors > 0, factors, 1)
         n_effective = float(weight.sum())
-        kept, weight = canonical_rows(X, y.astype(np.float64), weight)
+        distinct = X[:, Units.varying(X, y, weight)]
+        kept, weight = canonical_rows(distinct, y.astype(np.float64), weight)
         X, y = X[kept], y[kept]
         if self.early_stopping and validation is None:
             labels = y[:, 0] if of_classes else None

@@ -106,9 +106,13 @@ def test_copies_of_a_feature_are_constant():
     X = np.c_[X, X[:, 1], np.ones(300)]
     units = Units.of(X, y, weight, limited=True)
     z = units.x(X)
-    assert Units.varying(z) == (0, 1, 2)
+    found = Units.varying(z, y, weight)
+    assert sorted(found) == [0, 1, 2]
     assert np.all(z[:, 3] == 0)
-    assert Units.varying(np.ones((4, 2))) == (0,)
+    assert Units.varying(np.ones((4, 2)), np.ones((4, 1)), np.ones(4)) == (0,)
+    # The order belongs to the columns, not to their places.
+    order = [4, 2, 0, 3, 1]
+    assert [order[j] for j in Units.varying(z[:, order], y, weight)] == list(found)
 
 
 def test_what_exceeds_the_range_of_floats_is_infinite():

@@ -367,7 +367,7 @@ def test_choice_of_the_size_starts_from_the_previous_fit():
 def test_early_stopping_returns_the_best_on_validation_data():
     X, y = noisy(62)
     model = ShallowReLURegressor(
-        4, early_stopping=True, n_iter_no_change=3, random_state=0, alpha=0.0
+        4, early_stopping=True, n_iter_no_change=3, random_state=1, alpha=0.0
     )
     model.fit(X[:32], y[:32], X_val=X[32:], y_val=y[32:])
     log = model.convergence_log_

@@ -142,3 +142,13 @@ def test_a_fit_goes_on_from_a_checkpoint(share, grown, tmp_path):
     model = networks(random_state=0).set_callbacks(file).fit(X, y)
     assert model.n_iter_ == complete.n_iter_
     assert_array_equal(model.predict(X_test), complete.predict(X_test))
+
+
+@pytest.mark.parametrize("n_useless", [4, 12])
+def test_an_oscillation_is_found_among_other_features(n_useless):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (1400, 2 + n_useless))
+    truth = np.sin(8 * X[:, 0]) + X[:, 1]
+    y = truth[:400] + 0.2 * rng.standard_normal(400)
+    model = VarProNetRegressor(random_state=0).fit(X[:400], y)
+    assert model.score(X[400:], truth[400:]) > 0.99
