@@ -711,7 +711,9 @@ class SegmentedRegressor(
         """
         self._validate_params()
         draws = n_draws, check_random_state(random_state)
-        return existence.breakpoint_test(clone(self), X, y, sample_weight, method, *draws)
+        return existence.breakpoint_test(
+            clone(self), X, y, sample_weight, method, *draws
+        )
 
     def _views(self):
         """Return what the model says of each broken feature, or column of y."""
