@@ -372,9 +372,9 @@ class SegmentedRegressor(
         self._kept = prepared, options
         size, center = self._fit.scaling.y_size, self._fit.scaling.y_center
         left = inference.residuals(self._fit, rows)
-        both = [np.reshape(a, (-1, 1)) for a in (rows.y * size + center, left * size)]
+        y_column, left = (rows.y * size + center)[:, None], (left * size).reshape(-1, 1)
         checks = RowChecks(len(rows.y))
-        self._row_checks = with_tails(checks, *both, rows.weight, order)
+        self._row_checks = with_tails(checks, y_column, left, rows.weight, order)
         if self.loss == "huber":
             size = np.abs(np.ravel(y).astype(np.float64) - self.predict(X))
             size = np.maximum(size, np.finfo(float).tiny)
