@@ -35,6 +35,8 @@ from sklearn_gn.linalg.factors import factor
 _LENGTHS = (2.0, 0.7, 0.25, 0.08, 0.03)  # first length scales, over the root of d
 _NOISES = (1e-4, 0.1)  # first variances of the noise
 _LEAST_LOG_NOISE = math.log(1e-10)  # relative variance, that of rounding errors of C
+_TRIED = 2  # starts from which the search goes on
+_FIRST_STEPS, _LAST_STEPS = 60, 12
 
 
 class Kernel(NamedTuple):
@@ -136,11 +138,10 @@ def fitted(kernel, x, y, count):
     )
 
 
-def first_kernel(x, y, count, features, n_tried=2, steps=60):
+def first_kernel(x, y, count, features):
     """Return the kernel of highest evidence for few rows, from several starts.
 
-    Only ``features``, numbers of some, have a part in distances. The search goes on
-    from the ``n_tried`` best starts.
+    Only ``features``, numbers of some, have a part in distances.
     """
     starts, features = [], list(features)
     for length, noise in product(_LENGTHS, _NOISES):
@@ -148,12 +149,12 @@ def first_kernel(x, y, count, features, n_tried=2, steps=60):
         rho[features] = -2 * math.log(length) - math.log(len(features))
         starts.append(np.append(rho, np.log([0.1, noise])))
     value = [evidence_and_slope(start, x, y, count)[0] for start in starts]
-    best = [starts[i] for i in np.argsort(value)[:n_tried]]
-    found = [best_kernel(start, x, y, count, steps) for start in best]
+    best = [starts[i] for i in np.argsort(value)[:_TRIED]]
+    found = [best_kernel(start, x, y, count, _FIRST_STEPS) for start in best]
     return min(found, key=lambda f: f.fun).x
 
 
-def best_kernel(start, x, y, count, steps=12):
+def best_kernel(start, x, y, count, steps=_LAST_STEPS):
     """Return the result of a search from a kernel with the logarithms x."""
     bounds = [(-20.0, 12.0)] * x.shape[1] + [(-16.0, 12.0), (_LEAST_LOG_NOISE, 12.0)]
     start = np.clip(start, *np.transpose(bounds))
