@@ -5,8 +5,6 @@ from functools import cached_property
 
 from sklearn_gn.arrays.libraries import library_of
 
-_LARGEST = 2**20  # numbers in an array that is kept
-
 
 def add(a, factor, b):
     """``a + factor b``."""
@@ -60,11 +58,12 @@ class StoredWithoutCaches:
 class KeptWithArrays:
     """Arrays made of arrays that do not change, kept as long as these are.
 
-    What is made must be no view, or the other one would be kept for its sake. Large
-    ones are made anew each time.
+    What is made must be no view, or the other one would be kept for its sake. Arrays of
+    more than ``largest`` numbers are made anew each time.
     """
 
-    def __init__(self):
+    def __init__(self, largest=2**20):
+        self._largest = largest
         self._made = {}  # by the identity of what they are made of
 
     def get(self, array, key, make):
@@ -73,7 +72,7 @@ class KeptWithArrays:
         if name in self._made:
             return self._made[name]
         made = make()
-        if made.size <= _LARGEST:
+        if made.size <= self._largest:
             self._made[name] = made
             weakref.finalize(array, self._made.pop, name, None).atexit = False
         return made

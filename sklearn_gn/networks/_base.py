@@ -1,7 +1,7 @@
 """What the networks share: parameters that a grid search reaches, and equality."""
 
 import copy
-import inspect
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Self
 
@@ -108,6 +108,7 @@ def n_features(network, params, x):
     return shape[1]
 
 
+@dataclass(eq=False)
 class Network:
     """A feature extractor ``x -> z(x; theta)``, described by constructor parameters.
 
@@ -119,10 +120,6 @@ class Network:
 
     n_levels = 1
     plain_penalty = True  # whether B is the identity
-
-    @classmethod
-    def _parameter_names(cls):
-        return [name for name in inspect.signature(cls.__init__).parameters][1:]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the constructor parameters and their values.
@@ -138,7 +135,7 @@ class Network:
             By name.
         """
         del deep
-        return {name: getattr(self, name) for name in self._parameter_names()}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def set_params(self, **params: Any) -> Self:
         """Change constructor parameters.
@@ -153,11 +150,11 @@ class Network:
         Network
             The network itself.
         """
+        names = list(self.get_params())
         for name, value in params.items():
-            if name not in self._parameter_names():
+            if name not in names:
                 raise ValueError(
-                    f"{type(self).__name__} has no parameter {name!r}; it has "
-                    f"{self._parameter_names()}."
+                    f"{type(self).__name__} has no parameter {name!r}; it has {names}."
                 )
             setattr(self, name, value)
         return self

@@ -25,12 +25,12 @@ def _transformation(method):
 
 
 @cache
-def zoom_line_search(max_steps=20):
+def zoom_line_search():
     """The line search for the strong Wolfe conditions, from step size 1."""
     import optax
 
     return optax.scale_by_zoom_linesearch(
-        max_linesearch_steps=max_steps, initial_guess_strategy="one"
+        max_linesearch_steps=20, initial_guess_strategy="one"
     )
 
 

@@ -15,7 +15,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from sklearn_gn import ShallowReLURegressor
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.devices import mesh_of
 from sklearn_gn.solvers import JointGN
 
 
@@ -116,7 +115,7 @@ def test_unknown_device_is_named():
 @pytest.mark.parametrize("device", [0, 1.5, [], [-1], [0, 0], range(1)])
 def test_devices_that_are_no_list_are_named(device):
     with pytest.raises(ValueError, match=r"must be a name, a jax\.sharding\.Mesh"):
-        mesh_of(device)
+        regressor().set_params(device=device).fit(*data())
 
 
 def test_cpu_device_gives_the_default_result():
