@@ -66,15 +66,12 @@ def _check_arguments(problem):
     """Check the types of all arguments, and the names of axes and outputs in them."""
     domain = "a domain such as Interval(0, 1) or Box(x=(0, 1), t=(0, 1))"
     exact, transform = problem.exact, problem.transform
+    known = exact is None or callable(exact) or is_reference(exact)
     for name, wanted, fits in (
         ("residual", "a function", callable(problem.residual)),
         ("domain", domain, isinstance(problem.domain, Domain)),
         ("transform", "a function", transform is None or callable(transform)),
-        (
-            "exact",
-            "a function or a reference",
-            exact is None or callable(exact) or is_reference(exact),
-        ),
+        ("exact", "a function or a reference", known),
     ):
         if not fits:
             raise ValueError(
@@ -103,13 +100,10 @@ def _check_arguments(problem):
         what = "axes" if known is axes else "outputs"
         for name in set(given) - set(known):
             raise ValueError(f"{argument}{name!r} is unknown; the {what} are {known}.")
-    directions = problem.n_laplacian_directions
-    if directions is not None and not (
-        isinstance(directions, Integral) and directions > 0
-    ):
+    n = problem.n_laplacian_directions
+    if n is not None and not (isinstance(n, Integral) and n > 0):
         raise ValueError(
-            "n_laplacian_directions must be None or a positive integer, got "
-            f"{directions!r}."
+            f"n_laplacian_directions must be None or a positive integer, got {n!r}."
         )
     for output in problem.depends_on:
         if output not in names or len(names) == 1:
@@ -276,15 +270,16 @@ def _warn_of_fluxes(problem):
     others = problem.transform, problem.periodic, problem.unknown, domain.time
     if any(others) or problem.n_laplacian_directions is not None:
         return
+    kind = problem.residual_classes()[0]
     sampled = not isinstance(domain, PointCloud) and domain.dim <= MOST_AXES
-    single = len(problem.outputs) == problem.residual_classes()[0].n_outputs == 1
+    single = len(problem.outputs) == kind.n_outputs == 1
     if not (sampled and single and condition.on == "boundary"):
         return
     inside, _, area = measured(domain.interior(), MANY_POINTS, rng)
     rim, _, length = measured(domain.boundary(), MANY_POINTS, rng)
     slopes = slopes_of_equation(problem, inside)[:, 0, :, 0]
-    kind, zero = problem.residual_classes()[0], constants([[0.0]], domain.dim)
     inside = Points(inside[:, None], inside[:, :0])
+    zero = constants([[0.0]], domain.dim)
     source = residuals_of_waves(problem, kind, inside, zero)[:, 0, 0]
     second = [derivatives(domain.dim).index((k, k)) for k in range(domain.dim)]
     c, expected = slopes[0, second[0]], np.zeros_like(slopes)

@@ -482,17 +482,15 @@ class PointCloud(Domain):
                 f"boundary must have the {dim} columns of points, got the shape "
                 f"{self.points_on_it.shape}."
             )
-        if normals is None:
-            normals = np.zeros_like(self.points_on_it)
-        elif boundary is None or np.shape(normals) != self.points_on_it.shape:
-            raise ValueError(
-                "normals must have the shape of boundary, got "
-                f"{np.shape(normals)} and {np.shape(boundary)}."
-            )
-        else:
+        self.normals = np.zeros_like(self.points_on_it)
+        if normals is not None:
+            if boundary is None or np.shape(normals) != self.points_on_it.shape:
+                raise ValueError(
+                    "normals must have the shape of boundary, got "
+                    f"{np.shape(normals)} and {np.shape(boundary)}."
+                )
             normals = _cloud("normals", normals)
-            normals = normals / np.linalg.norm(normals, axis=1, keepdims=True)
-        self.normals = normals
+            self.normals = normals / np.linalg.norm(normals, axis=1, keepdims=True)
         axes = axes_of_space(dim) if axes is None else axes
         if len(axes) != dim:
             raise ValueError(f"axes must have {dim} entries, got {axes!r}.")
@@ -501,13 +499,10 @@ class PointCloud(Domain):
         self.bounds = np.column_stack([both.min(axis=0), both.max(axis=0)])
 
     def __eq__(self, other):
-        return self is other or (
-            isinstance(other, PointCloud)
-            and self.axes == other.axes
-            and np.array_equal(self.points, other.points)
-            and np.array_equal(self.points_on_it, other.points_on_it)
-            and np.array_equal(self.normals, other.normals)
-        )
+        if self is other or not isinstance(other, PointCloud):
+            return self is other
+        names = "axes", "points", "points_on_it", "normals"
+        return all(np.array_equal(getattr(self, n), getattr(other, n)) for n in names)
 
     def __hash__(self):
         return hash((self.axes, self.points.shape, *self.points[0].tolist()))

@@ -187,15 +187,13 @@ class Break(NamedTuple):
 
 def initial_breaks(problem):
     """Breaks of initial values, where diffusion along one axis smooths them."""
-    starts = _initial_conditions(problem)
+    starts, domain = _initial_conditions(problem), problem.domain
     if not starts or any(condition.order for condition in starts):
         return ()
     problem.residual_classes()  # which what is compiled below cannot make
-    domain = problem.domain
     axis = 1 - domain.axes.index(domain.time)
-    period = float(np.ptp(domain.bounds[axis]))
-    if not _is_periodic(problem, axis):
-        period = math.inf
+    is_periodic = _is_periodic(problem, axis)
+    period = float(np.ptp(domain.bounds[axis])) if is_periodic else math.inf
     found = _places(problem, axis, starts)[:_MOST]
     rates = _rates(problem, axis, [place for place, _ in found])
     breaks = tuple(
@@ -208,10 +206,9 @@ def initial_breaks(problem):
 
 def carried_kinks(problem):
     """Name of the axis, and places of kinks of initial values that waves carry."""
-    starts = _initial_conditions(problem)
+    starts, domain = _initial_conditions(problem), problem.domain
     if all(condition.order for condition in starts) or initial_breaks(problem):
         return "", []
-    domain = problem.domain
     axis = 1 - domain.axes.index(domain.time)
     _, units, _ = _values_and_units(problem, axis)
     return domain.axes[axis], _inside(problem, axis, 1, units[1])
@@ -254,11 +251,9 @@ def _places(problem, axis, starts):
     if not is_finite:
         return []
     if _is_periodic(problem, axis):
-        differ = [
-            (np.abs(values[-1] - values[0]) > JUMP * unit).any()
-            for values, unit in zip(both, units, strict=True)
-        ]
-        found = [(float(low), order) for order in (0, 1) if differ[order]][:1]
+        pairs = enumerate(zip(both, units, strict=True))
+        steps = [(k, np.abs(a[-1] - a[0]) > JUMP * unit) for k, (a, unit) in pairs]
+        found = [(float(low), order) for order, step in steps if step.any()][:1]
     else:
         found = _at_ends(problem, axis, starts, [unit.max() for unit in units])
     for order, unit in enumerate(units):
@@ -304,12 +299,8 @@ def _at_ends(problem, axis, starts, units):
         normal[axis] = outward
         there = tuple(k for k in kinds if (axis, end) in faces_of(domain, k.condition))
         orders = [_ORDERS[type(kind.condition)] for kind in there]
-        residuals = _of_start(problem, there, place, normal)
-        broken = [
-            order
-            for order, residual in zip(orders, residuals, strict=True)
-            if (np.abs(residual) > JUMP * units[order]).any()
-        ]
+        pairs = zip(orders, _of_start(problem, there, place, normal), strict=True)
+        broken = [k for k, r in pairs if (np.abs(r) > JUMP * units[k]).any()]
         given = tuple(k.condition for k in there if isinstance(k.condition, Dirichlet))
         outputs = {k for condition in given for k in outputs_of(problem, condition)}
         if broken:
@@ -413,11 +404,8 @@ def slopes_of_equation(problem, points, at_start=False):
 
     They are those about the initial values if ``at_start``, and about zero else.
     """
-    domain, q, known = (
-        problem.domain,
-        len(problem.outputs),
-        derivatives(points.shape[1]),
-    )
+    domain, q = problem.domain, len(problem.outputs)
+    known = derivatives(points.shape[1])
     values = _start(problem) if at_start else lambda x: jnp.zeros(q, x.dtype)
     repeated = [prod(factorial(axes.count(k)) for k in set(axes)) for axes in known]
 
@@ -440,8 +428,8 @@ def slopes_of_equation(problem, points, at_start=False):
         if q == 1:
             function = combined(lambda outputs: outputs[0], function)
         field = Field(function, domain.axes, domain.time, problem.outputs)
-        kind = problem.residual_classes()[0]
-        return kind.function((field,), (point,), x[:0], problem.start)
+        equation = problem.residual_classes()[0].function
+        return equation((field,), (point,), x[:0], problem.start)
 
     none = jnp.zeros((len(known), q), points.dtype)
     return jax.vmap(partial(jax.jacrev(residual), none))(points)

@@ -102,15 +102,13 @@ class Field:
             return self.axes.index(name)
         if not isinstance(name, str) and -len(self.axes) <= name < len(self.axes):
             return name % len(self.axes)
-        hint = ""
+        hint, first = "", repr(self.axes[0])
         if not isinstance(name, str):
-            hint = (
-                " For a derivative of higher order, name the axis as often, as in "
-                f"d(u, {self.axes[0]!r}, {self.axes[0]!r})(x)."
-            )
+            hint = " For a derivative of higher order, name the axis as often, as in "
+            hint += f"d(u, {first}, {first})(x)."
         elif name == "t" and self.time is None:
             hint = " That of time is called so in the domain, as in Box(t=(0, 1))."
-        elif self.axes == ("t",) and isinstance(name, str):
+        elif self.axes == ("t",):
             hint = f" An Interval is one of time, unless it has axis={name!r}."
         raise ValueError(f"axis {name!r} is unknown; the axes are {self.axes}.{hint}")
 
@@ -441,14 +439,10 @@ def jump_of(
 
 
 def _known(function, order=0, axes=()):
-    """The LocalFunction that a field is, if it knows ``more`` derivatives; or None."""
+    """The LocalFunction that a field is, if it knows derivatives so high; or None."""
     inner = function.function if isinstance(function, Field) else function
-    if _jump.get() is not None:
-        return None
-    if isinstance(inner, LocalFunction) and inner.order >= order:
-        if len(axes) <= UNROLLED:
-            return inner
-    return None
+    is_known = isinstance(inner, LocalFunction) and inner.order >= order
+    return inner if is_known and len(axes) <= UNROLLED and not _jump.get() else None
 
 
 def derivative_along(function, index):

@@ -14,10 +14,11 @@ derivatives as the equation has.
 """
 
 import inspect
+import operator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -57,12 +58,10 @@ class Regions:
         numbers = [piece_numbers(domains, X) for domains in self.partitions]
         columns = []
         for part in self.parts:
-            inside = xp.ones(len(X), dtype=bool)
-            for own, number in zip(numbers, part.pieces, strict=True):
-                inside = inside & (own == number)
-            for axis, place, above in part.sides:
-                inside = inside & ((X[:, axis] > place) == above)
-            columns.append(inside)
+            pairs = zip(numbers, part.pieces, strict=True)
+            inside = [own == number for own, number in pairs]
+            inside += [(X[:, k] > place) == above for k, place, above in part.sides]
+            columns.append(reduce(operator.and_, inside))
         found = xp.stack(columns, axis=1)
         unknown = ~found.any(axis=1)  # a part that is too small to be found
         first = xp.arange(len(self.parts)) == 0
@@ -101,11 +100,8 @@ class Regions:
                 found &= np.abs(other.depth(points[:, : other.dim])) > step  # has it
             return found
 
-        found = [
-            select(patch, partial(kept, number))
-            for number, (_, patch) in enumerate(faces)
-        ]
-        rng = np.random.RandomState(0)
+        rng, pairs = np.random.RandomState(0), enumerate(faces)
+        found = [select(patch, partial(kept, number)) for number, (_, patch) in pairs]
         return join(p for p in found if len(measured(p, N_POINTS, rng)[0]))
 
 
@@ -145,10 +141,10 @@ def regions_of(domain: Any, partitions: Any) -> Regions | None:
 
 def _sides(domain, X, own, partitions, key, sides=()):
     """Yield half spaces of the parts of a region that planes across axes separate."""
-    pieces = [piece for domains in partitions for piece in domains]
     faces = {
         (axis, float(place))
-        for piece in pieces
+        for domains in partitions
+        for piece in domains
         for axis in range(piece.dim)
         for place in piece.bounds[axis]
     }

@@ -372,8 +372,8 @@ def points_for(classes, n_weights, density=_RESIDUALS):
     n_residuals = density * n_weights
     share = _BOUNDARY_SHARE if conditions else 0.0
     outputs = np.mean([kind.n_outputs for kind in conditions]) if conditions else 1
-    shares = (1 - share) / interior.n_outputs, share / outputs
-    counts = n_residuals * np.array(shares)
+    n_boundary = share * n_residuals / outputs
+    counts = (1 - share) * n_residuals / interior.n_outputs, n_boundary
     return Sizes(*np.clip(counts, LEAST_POINTS, _MOST).astype(int).tolist())
 
 

@@ -112,12 +112,10 @@ def network(model, params, x):
 
 def coefficients(problem, extra):
     """All coefficients by name: known ones, and parameters."""
-    dtype = extra.dtype
-    found = {
-        name: value.astype(dtype) if isinstance(value, np.ndarray) else value
-        for name, value in problem.known.items()
-    }
-    start = 0
+    found, start = {}, 0
+    for name, value in problem.known.items():
+        is_array = isinstance(value, np.ndarray)
+        found[name] = value.astype(extra.dtype) if is_array else value
     for name, unknown in problem.unknown.items():
         shape = np.shape(unknown.initial)
         stop = start + math.prod(shape)
@@ -199,13 +197,13 @@ class Stack(NamedTuple):
 
     def with_ones(self):
         """The rows with the ones of the biases, which only values have."""
-
-        def appended(rows, number):
-            column = jnp.full((*rows.shape[:-1], 1), number, rows.dtype)
-            return jnp.concatenate([rows, column], axis=-1)
-
-        others = [rows if rows is None else appended(rows, 0) for rows in self[1:]]
-        return Stack(appended(self.value, 1), *others)
+        found = []
+        for rows, number in zip(self, (1, 0, 0), strict=True):
+            if rows is not None:
+                column = jnp.full((*rows.shape[:-1], 1), number, rows.dtype)
+                rows = jnp.concatenate([rows, column], axis=-1)
+            found.append(rows)
+        return Stack(*found)
 
 
 def by_kind(stack, rows):

@@ -88,15 +88,11 @@ class SolutionMixin(PredictionIntervalMixin):
         if not return_std:
             return self._shaped(y)
         if self._posterior is None:
+            why = "the fit has too many residuals and weights for standard deviations."
             if self.window_ends_.size:
-                raise ValueError(
-                    "return_std=True: a fit in windows of time has no standard "
-                    "deviations. Solve a shorter time, or give hidden_layer_sizes."
-                )
-            raise ValueError(
-                "return_std=True: the fit has too many residuals and weights for "
-                "standard deviations."
-            )
+                why = "a fit in windows of time has no standard deviations. Solve a "
+                why += "shorter time, or give hidden_layer_sizes."
+            raise ValueError(f"return_std=True: {why}")
         if getattr(self._posterior, "waves", ()) is None:
             raise ValueError(
                 "return_std=True: a solution with unknown functions of more than three "
@@ -318,18 +314,14 @@ class SolutionMixin(PredictionIntervalMixin):
             return math.nan
         with backend.scope("float64", self._dtype_and_device()[1]):
             if posterior is not None:
-                return relative_error_estimate(
-                    posterior.model,
-                    posterior.net,
-                    posterior.batches,
-                    posterior.fresh,
-                    self._draw_fresh if factored else None,
-                    of="solution" if factored else "in units",
-                )
+                draw, of = None, "in units"
+                if factored:
+                    draw, of = self._draw_fresh, "solution"
+                known = posterior.model, posterior.net, posterior.batches
+                return relative_error_estimate(*known, posterior.fresh, draw, of=of)
             if self._window_points is not None:
-                return relative_error_in_windows(
-                    fitted.model, fitted.net, self._window_points
-                )
+                given = fitted.model, fitted.net, self._window_points
+                return relative_error_in_windows(*given)
         return math.nan
 
     def relative_error(

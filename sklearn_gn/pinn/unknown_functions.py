@@ -153,10 +153,8 @@ class Form(NamedTuple):
             parts.append(np.tile(1 / (deviation**2 * shares), 2))
         told = self.slopes / noise
         matrix, right = told.T @ told, told.T @ self.misfits / noise
-        coefficients = np.full(
-            self.n_coefficients, ROUNDING**2 * matrix.diagonal().max()
-        )
-        first = np.concatenate([*parts, coefficients])
+        least = ROUNDING**2 * matrix.diagonal().max()
+        first = np.concatenate([*parts, np.full(self.n_coefficients, least)])
         precision = np.ones(len(matrix))
         precision[: len(first)] = first
         found = factor(matrix / np.sqrt(np.outer(precision, precision)), 1.0)
@@ -273,13 +271,8 @@ class FunctionPosterior(Posterior):
             n_axes.append(int(np.count_nonzero(own.any(axis=0))))
         now = np.concatenate([*now, np.zeros(net.extra.size + n_told)])
         slopes = slopes @ to_changes
-        form = Form(
-            misfits - slopes @ now,
-            slopes,
-            tuple(numbers),
-            tuple(n_axes),
-            net.extra.size,
-        )
+        misfits = misfits - slopes @ now
+        form = Form(misfits, slopes, tuple(numbers), tuple(n_axes), net.extra.size)
         found, root = form.most_probable(noise, deviations)
         return to_changes @ (-found - now), to_changes @ root
 
