@@ -296,12 +296,16 @@ def total(loss, model, solution, batches):
 
 
 def loss_so_far(march, fresh, first):
-    """Loss on fresh points over all time, without a window as before the cut."""
+    """Loss on fresh points over all time, without a window as before the cut.
+
+    A window that is not solved leaves its time as it was, but for a share that is
+    smaller than the shortest window: so far, it only tells its own networks apart.
+    """
     if march is None or not march.active:
         return fresh
-    stops, losses = [0.0], []
-    for stop, loss, _ in (*march.done, (march.stop, fresh, None)):
-        stops.append(stop)
-        losses.append(loss)
-    to_come = (1 - march.stop) * min(first, march.uncut)
-    return float(np.diff(stops) @ losses) + to_come
+    uncut = min(first, march.uncut)
+    if fresh > WELL_SOLVED_LOSS * max(march.unit, first):
+        fresh = uncut + _SHORTEST / 2 * (min(fresh, uncut) - uncut)
+    stops, losses, _ = zip(*march.done, (march.stop, fresh, None), strict=True)
+    so_far = np.diff((0.0, *stops)) @ losses
+    return float(so_far + (1 - march.stop) * uncut)
