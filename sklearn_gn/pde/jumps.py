@@ -60,6 +60,18 @@ def jumps(problem, default_network=True):
     for name, condition in given if few else ():
         if callable(condition.value):
             found += _within(problem, name, condition, rng, default_network)
+    is_searched = problem.regions is None and _is_searched(problem)
+    for k, bounds in enumerate(problem.domain.bounds if is_searched else ()):
+        places = _jumps_along(problem, None, k, bounds, True, None)
+        if len(places):
+            place = _coordinates(problem.domain, places[0])
+            return [
+                *found,
+                f"The equation jumps at {place}, where the network is smooth and "
+                "follows slowly. Write what jumps as a Piecewise, whose interfaces are "
+                "known: see 'Two materials' in the user guide. Values of a table "
+                "should be interpolated.",
+            ]
     return found
 
 

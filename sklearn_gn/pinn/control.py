@@ -38,12 +38,17 @@ from sklearn_gn.pinn.error_estimate import relative_error_estimate
 from sklearn_gn.pinn.model import MOST_WEIGHTS, drawn_anew, n_weights, wider
 from sklearn_gn.pinn.observation_weight import Weighing
 from sklearn_gn.pinn.statement import VANISHED
-from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS, WELL_SOLVED_LOSS, is_flat
+from sklearn_gn.pinn.windows import (
+    FALL,
+    FEW_ITERATIONS,
+    SOLVED_LOSS,
+    WELL_SOLVED_LOSS,
+    is_flat,
+)
 
-# Losses on fresh points, relative to that of no solution: below the first the equation
-# is solved, below the second nothing is left to gain, beyond the third a fit has learnt
-# nothing.
-SOLVED_LOSS, EXHAUSTED_LOSS = 1e-6, float(np.finfo(float).eps)
+# Losses on fresh points, relative to that of no solution: below the first nothing is
+# left to gain, beyond the second a fit has learnt nothing.
+EXHAUSTED_LOSS = float(np.finfo(float).eps)
 _UNMET_LOSS = 1e-2
 OVERFITTED = 100.0  # fresh over training loss: the solution holds at its points alone
 FAR = 4.0  # the same, beyond which points are missing

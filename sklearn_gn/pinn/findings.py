@@ -18,14 +18,20 @@ from sklearn_gn.optim.stop import StopReason
 from sklearn_gn.pde.given_values import MANY_POINTS
 from sklearn_gn.pde.jumps import MOST_AXES, flux_that_jumps, jumps
 from sklearn_gn.pinn import eigenvalues
-from sklearn_gn.pinn.control import EXHAUSTED_LOSS, FAR, OVERFITTED, SOLVED_LOSS
+from sklearn_gn.pinn.control import EXHAUSTED_LOSS, FAR, OVERFITTED
 from sklearn_gn.pinn.enrichment import PosedProblem
 from sklearn_gn.pinn.statement import (
     IN_SPITE_OF_IT,
     fault_of_statement,
     vanished_coefficients,
 )
-from sklearn_gn.pinn.windows import FALL, FEW_ITERATIONS, WELL_SOLVED_LOSS, Pieces
+from sklearn_gn.pinn.windows import (
+    FALL,
+    FEW_ITERATIONS,
+    SOLVED_LOSS,
+    WELL_SOLVED_LOSS,
+    Pieces,
+)
 
 _MOST = 0.5  # of a loss, an axis or a predicted reduction
 # Estimated relative error beyond which a fit has not converged, and the part of it that

@@ -257,18 +257,18 @@ def coefficient_starts(problem, center, scale):
 
 def _share_of_terms(rows, name, level, sizes, value):
     """Size of the terms with a coefficient over all other terms; 0 if unknown."""
-    low, high = rows.problem.domain.bounds.T
-    vector = np.broadcast_to(np.pi / (high - low), (len(sizes), len(low)))
-    twice = PlaneWaves(*(np.stack([a, a]) for a in (vector, sizes, sizes, level)))
+    vectors = np.repeat(_slow_waves(rows.problem.domain.bounds), 2, axis=0)
+    vectors = np.repeat(vectors[:, None], len(sizes), axis=1)
+    both = PlaneWaves(vectors, *(np.stack([a] * 4) for a in (sizes, sizes, level)))
     largest = 0.0
     for kind in (rows.interior, *rows.conditions):
-        unknown = {name: np.array([0.0, value])}
-        given = rows.problem, kind, rows.drawn[kind.name], twice, unknown
+        unknown = {name: np.array([0.0, value, 0.0, value])}
+        given = rows.problem, kind, rows.drawn[kind.name], both, unknown
         found = residuals_of_waves(*given, rows.directions)
         found = found[np.isfinite(found).all(axis=(1, 2))]
-        others = np.sum(found[:, 0] ** 2)
+        others = np.sum(found[:, ::2] ** 2)
         if others > 0:
-            terms = np.sum((found[:, 1] - found[:, 0]) ** 2)
+            terms = np.sum((found[:, 1::2] - found[:, ::2]) ** 2)
             largest = max(largest, np.sqrt(terms / others))
     return largest
 
@@ -306,16 +306,20 @@ def _at_level(problem, kinds, points, level):
     ]
 
 
+def _slow_waves(bounds):
+    """Two waves (2, d) of a domain: terms of one may cancel, as in resonance."""
+    slow = np.pi / np.ptp(bounds, axis=1)
+    return slow / [np.ones(len(slow)), np.arange(2, 2 + len(slow))]
+
+
 def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
     """Root mean squares of residuals of a level (k,), and of changes (m, q, k)."""
     problem = rows.problem
-    low, high = problem.domain.bounds.T
-    slow = np.tile(np.pi / (high - low), (np.size(faster), 1))
+    n, slow = np.size(faster), _slow_waves(problem.domain.bounds)
+    slow = np.repeat(slow, n, axis=0)
     if problem.domain.time is not None:
-        slow[:, problem.domain.axes.index(problem.domain.time)] *= faster
-    # And slower along another way: terms of a single wave may cancel, as in resonance.
-    slower = slow / np.arange(2, 2 + len(low))
-    vectors = np.concatenate([np.reshape(waves, (-1, len(low))), slow, slower])
+        slow[:, problem.domain.axes.index(problem.domain.time)] *= np.tile(faster, 2)
+    vectors = np.concatenate([np.reshape(waves, (-1, slow.shape[1])), slow])
     m, q = len(vectors), len(level)
     # Zero, the level; none, a cosine, a sine of each output, next to those of others.
     others = np.sqrt(0.5) * (1 - np.eye(q)) * moved
@@ -331,16 +335,16 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
     given = problem, kind, rows.drawn[kind.name], waves
     found = residuals_of_waves(*given, directions=rows.directions)
     found = found[np.isfinite(found[:, 1:]).all(axis=(1, 2))]
-    n, _, k = found.shape
-    if n == 0:
-        return np.zeros(k), np.zeros((m - len(slow), q, k))
-    before, *after = np.moveaxis(found[:, 2:].reshape(n, m, q, 3, k), 3, 0)
+    n_points, _, k = found.shape
+    if n_points == 0:
+        return np.zeros(k), np.zeros((m - n, q, k))
+    before, *after = np.moveaxis(found[:, 2:].reshape(-1, m, q, 3, k), 3, 0)
     changes = np.stack(after) - before
     with np.errstate(over="ignore", invalid="ignore"):
         at_zero, source = np.sqrt(np.mean(found[:, :2] ** 2, axis=0))
         terms = np.sqrt(np.mean(np.sum(changes**2, axis=0), axis=0))
-        terms, slower = np.split(terms, [-len(slow)])
-        terms[-len(slow) :] = np.maximum(terms[-len(slow) :], slower)
+        terms, slower = np.split(terms, [-n])
+        terms[-n:] = np.maximum(terms[-n:], slower)
         # Terms of the level, which may cancel.
         whole = at_zero + np.max(terms[0] * (np.abs(level) / sizes)[:, None], axis=0)
     is_rounding = np.isfinite(whole) & (source <= ROUNDING * whole)

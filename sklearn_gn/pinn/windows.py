@@ -45,7 +45,9 @@ from sklearn_gn.pinn.pieces import class_residuals
 
 # A loss that has not fallen by FALL in so many iterations falls no longer.
 FALL, FEW_ITERATIONS = 0.5, 12
-WELL_SOLVED_LOSS = 1e-10  # relative to that of no solution
+# Losses on fresh points, relative to that of no solution, at which the equation is
+# solved, and well solved.
+SOLVED_LOSS, WELL_SOLVED_LOSS = 1e-6, 1e-10
 _SHORTEST = 2.0**-16  # window, as a share of all time
 
 
@@ -67,7 +69,7 @@ class TimeMarching(NamedTuple):
     fresh: Any = None  # fresh points of the window; None: those of the fit
     next_stop: float | None = None  # end of a new window, before the next iteration
     ended: bool = False  # whether the last window is solved, or cannot be
-    uncut: float = math.inf  # lowest fresh loss before time was cut
+    uncut: float = math.inf  # lowest fresh loss before the cut, of no solution
     unit: float = 0.0  # loss of a solution that stays where the window begins
 
     @property
@@ -161,7 +163,9 @@ def observed(march, fresh, first, goal, in_time):
     if not march.active:
         unsolved = lowest > WELL_SOLVED_LOSS * first
         cut = flat and unsolved and in_time and switches.on("pinn.windows")
-        return half._replace(uncut=lowest) if cut else march
+        is_solution = lowest <= SOLVED_LOSS * first  # which only all windows are worth
+        uncut = math.inf if is_solution else lowest
+        return half._replace(uncut=uncut) if cut else march
     # Where the solution changes fast, residuals are large, too.
     share = lowest / max(march.unit, first)
     well = share <= WELL_SOLVED_LOSS
@@ -287,12 +291,16 @@ def total(loss, model, solution, batches):
 
 
 def loss_so_far(march, fresh, first):
-    """Loss on fresh points over all time, without a window as before the cut."""
+    """Loss on fresh points over all time, without a window as before the cut.
+
+    A window that is not solved leaves its time as it was, but for a share that is
+    smaller than the shortest window: so far, it only tells its own networks apart.
+    """
     if march is None or not march.active:
         return fresh
-    stops, losses = [0.0], []
-    for stop, loss, _ in (*march.done, (march.stop, fresh, None)):
-        stops.append(stop)
-        losses.append(loss)
-    to_come = (1 - march.stop) * min(first, march.uncut)
-    return float(np.diff(stops) @ losses) + to_come
+    uncut = min(first, march.uncut)
+    if fresh > WELL_SOLVED_LOSS * max(march.unit, first):
+        fresh = uncut + _SHORTEST / 2 * (min(fresh, uncut) - uncut)
+    stops, losses, _ = zip(*march.done, (march.stop, fresh, None), strict=True)
+    so_far = np.diff((0.0, *stops)) @ losses
+    return float(so_far + (1 - march.stop) * uncut)

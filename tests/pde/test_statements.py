@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,7 @@ from sklearn_gn.pde import (
     div,
     grad,
     integral,
+    laplacian,
 )
 from sklearn_gn.pde.domains import measured
 
@@ -519,6 +521,28 @@ def test_jumps_of_fluxes_are_found_in_all_statements(k, more):
     problem = Problem(wall if k else of_unknown, Interval(0, 1, axis="x"), **more)
     with pytest.raises(ValueError, match=r"'x'.*jumps at x = 0\.40?5?, .*Piecewise"):
         problem.check()
+
+
+@pytest.mark.parametrize(
+    ("load", "warns"),
+    [
+        (lambda x: jnp.where(x[0] + x[1] > 1.2, 1.0, 0.0), True),
+        (lambda x: jnp.heaviside(0.09 - (x - 0.5) @ (x - 0.5), 1.0), True),
+        (lambda x: jnp.where(x[0] > 0.3, 1.0, 0.0), False),  # which makes regions
+        (Piecewise(0.0, (Ball(2, center=(0.5, 0.5), radius=0.3), 1.0)), False),
+        (lambda x: jnp.abs(x[0] + x[1] - 1.2), False),
+    ],
+    ids=["slanted", "round", "across_an_axis", "pieces", "kink"],
+)
+def test_loads_that_jump_across_no_axis_are_named(load, warns):
+    def plate(u, x):
+        return laplacian(u)(x) + load(x)
+
+    problem = Problem(plate, Box(x=(0, 1), y=(0, 1)), [Dirichlet(0.0)])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        problem.check()
+    assert ["Piecewise" in str(w.message) for w in caught] == [True] * warns
 
 
 def test_coefficients_in_pieces():
