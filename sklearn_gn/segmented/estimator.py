@@ -372,9 +372,9 @@ class SegmentedRegressor(
         self._kept = prepared, options
         size, center = self._fit.scaling.y_size, self._fit.scaling.y_center
         left = inference.residuals(self._fit, rows)
-        both = [np.reshape(a, (-1, 1)) for a in (rows.y * size + center, left * size)]
+        values, left = (np.reshape(a, (-1, 1)) for a in (rows.y * size + center, left))
         checks = RowChecks(len(rows.y))
-        self._row_checks = with_tails(checks, *both, rows.weight, order)
+        self._row_checks = with_tails(checks, values, left * size, rows.weight, order)
         if self.loss == "huber":
             size = np.abs(np.ravel(y).astype(np.float64) - self.predict(X))
             size = np.maximum(size, np.finfo(float).tiny)
@@ -645,6 +645,9 @@ class SegmentedRegressor(
             )
         return self.noise_std_
 
+    def _noise_features(self, X):
+        return np.column_stack(self._split(self._check_X(X)))
+
     def _noise_freedom(self):
         return self._fit.degrees_of_freedom
 
@@ -714,7 +717,9 @@ class SegmentedRegressor(
         """
         self._validate_params()
         draws = n_draws, check_random_state(random_state)
-        return existence.breakpoint_test(clone(self), X, y, sample_weight, method, *draws)
+        return existence.breakpoint_test(
+            clone(self), X, y, sample_weight, method, *draws
+        )
 
     def _views(self):
         """Return what the model says of each broken feature, or column of y."""
