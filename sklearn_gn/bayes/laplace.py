@@ -197,9 +197,10 @@ class PredictionIntervalMixin:
         lower, upper : ndarrays of shape (n_samples,) or (n_samples, n_targets)
             Prediction minus and plus a quantile of Student's t distribution times the
             standard deviation of an observation, which combines the noise and the
-            standard error of the mean. The noise is ``noise_std_``, or where the
-            evidence chose the penalties varies about it with features and predictions,
-            as far as rows that are left out tell that it does.
+            standard error of the mean. The noise varies about ``noise_std_`` with
+            features and predictions, as far as rows that are left out tell that it
+            does; it is ``noise_std_`` everywhere where penalties or weights are given
+            or the loss is robust.
 
         Raises
         ------
@@ -212,7 +213,7 @@ class PredictionIntervalMixin:
         with np.errstate(over="ignore"):
             noise, freedom = self._noise()
             if self._noise_scale is not None:
-                noise = noise * self._noise_scale.at(np.asarray(X, np.float64), y)
+                noise = noise * self._noise_scale.at(self._noise_features(X), y)
             deviation = np.hypot(std, noise)
             largest = np.finfo(np.float64).max
             width = stdtrit(np.maximum(freedom, 1), (1 + level) / 2) * deviation
@@ -222,6 +223,10 @@ class PredictionIntervalMixin:
     def _noise(self):
         """Standard deviation of the noise, one or one a target, and its freedom."""
         return self.noise_std_, self._degrees_of_freedom
+
+    def _noise_features(self, X):
+        """Features as numbers, with which the noise varies."""
+        return np.asarray(X, np.float64)
 
 
 def safe_norm(values, axis):

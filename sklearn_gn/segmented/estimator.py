@@ -298,26 +298,21 @@ class SegmentedRegressor(
             Training samples, in any order. The feature that breaks may hold dates, in a
             data frame of pandas or polars, an array or a list; a period counts as its
             start.
-
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Target values. Several columns share the breakpoints, and each has lines
             and independent normal noise of its own.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights; a row of weight two counts as two rows. If None, all
             weights are one.
-
         y_std : array-like of shape (n_samples,), default=None
             Standard deviations of the targets, up to a common factor, which is
             estimated and changes nothing. Unlike weights, they do not change how many
             rows there are. ``noise_std_`` is for a row of mean precision. If None,
             all are equal.
-
         absolute_sigma : bool, default=False
             If True, ``y_std`` are the standard deviations themselves, as for
             :func:`scipy.optimize.curve_fit`: standard errors follow from them, whatever
             the residuals are.
-
         offset : array-like of shape (n_samples,), default=None
             What is added to the line, such as the logarithm of the exposure of counts.
             If None, nothing is.
@@ -372,9 +367,9 @@ class SegmentedRegressor(
         self._kept = prepared, options
         size, center = self._fit.scaling.y_size, self._fit.scaling.y_center
         left = inference.residuals(self._fit, rows)
-        y_column, left = (rows.y * size + center)[:, None], (left * size).reshape(-1, 1)
+        values, left = (np.reshape(a, (-1, 1)) for a in (rows.y * size + center, left))
         checks = RowChecks(len(rows.y))
-        self._row_checks = with_tails(checks, y_column, left, rows.weight, order)
+        self._row_checks = with_tails(checks, values, left * size, rows.weight, order)
         if self.loss == "huber":
             size = np.abs(np.ravel(y).astype(np.float64) - self.predict(X))
             size = np.maximum(size, np.finfo(float).tiny)
@@ -475,10 +470,8 @@ class SegmentedRegressor(
         ----------
         X : array-like of shape (n_samples, 1)
             Samples to add.
-
         y : array-like of shape (n_samples,)
             Their targets.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Their weights. If None, all are one.
 
@@ -508,7 +501,8 @@ class SegmentedRegressor(
                 stream.add(X[kept, 0], y[kept], weight[kept])
             found = stream.follow(self, options)
             if found is None:  # a search of all rows is worthwhile
-                prepared = stream.rows()
+                stream.is_open[:] = True
+                prepared = stream.points()
                 found = self._search(prepared, options, kind)
                 fitted.set_fit(self, prepared, kind, *found)
                 stream.is_new, stream.checked = True, None
@@ -548,10 +542,8 @@ class SegmentedRegressor(
         ----------
         X : array-like of shape (n_samples, n_features)
             Samples.
-
         return_std : bool, default=False
             Whether to return standard errors too.
-
         offset : array-like of shape (n_samples,), default=None
             What is added to the line, as in :meth:`fit`. If None, nothing is.
 
@@ -559,7 +551,6 @@ class SegmentedRegressor(
         -------
         y : ndarray of shape (n_samples,) or (n_samples, n_targets)
             Predicted means.
-
         y_std : ndarray of the same shape
             Standard errors of the predicted means by the delta method, with the kinks
             uncertain too; the noise of a new observation is not included
@@ -610,13 +601,10 @@ class SegmentedRegressor(
         ----------
         X : array-like of shape (n_samples, n_features)
             Samples.
-
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             True values.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the samples. If None, all are one.
-
         offset : array-like of shape (n_samples,), default=None
             What is added to the line, as in :meth:`fit`. If None, nothing is.
 
@@ -644,6 +632,9 @@ class SegmentedRegressor(
                 "predict(X, return_std=True)."
             )
         return self.noise_std_, self._fit.degrees_of_freedom
+
+    def _noise_features(self, X):
+        return np.column_stack(self._split(self._check_X(X)))
 
     def _diagnosis(self):
         return diagnose(self)
@@ -682,24 +673,19 @@ class SegmentedRegressor(
         ----------
         X : array-like of shape (n_samples, n_features)
             Samples.
-
         y : array-like of shape (n_samples,)
             Target values.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights; a row of weight two counts as two rows. If None, all
             weights are one.
-
         method : {"simulated", "davies", "score"}, default="simulated"
             Where the p-value comes from. "davies" is an upper bound for the largest F
             statistic, for p-values too small to simulate. "score" is the exact test of
             one column, the mean of the columns of all positions, as R's
             ``pscore.test``. Both are for the covariance "nonrobust" and breakpoints
             that change one thing, the slope or the level.
-
         n_draws : int, default=1999
             Number of draws; the smallest p-value is ``1 / (1 + n_draws)``.
-
         random_state : int, RandomState instance or None, default=0
             Seed of the draws.
 

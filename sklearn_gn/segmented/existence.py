@@ -193,6 +193,8 @@ def plain_test(problem, n_rows, number, method, n_draws, rng):
 
 def bootstrap_test(problem, rows, kind, n_draws, rng):
     """Test the rows (n,) of one series for a breakpoint, under noise of a kind."""
+    from scipy.signal import lfilter  # slow to load, and rarely needed
+
     form, t = problem.form, with_positions(problem).candidates.t[0]
     known, extra = problem.known[0], None if form.flat_end else 0.0
     old = least_squares.design(form, rows.x, rows.linear, known)
@@ -217,9 +219,9 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
         new = least_squares.solve(old, columns, rows.weight).residual
         scores.append((rows.weight * found.residual) @ new.T)
         # What a change of an innovation changes in products with the columns.
-        later.append(_filtered([1], whiten, (root * new)[:, ::-1])[:, ::-1])
+        later.append(lfilter([1], whiten, (root * new)[:, ::-1])[:, ::-1])
     scores, later = np.stack(scores, axis=-1), np.stack(later, axis=-1)
-    innovation = _filtered(whiten, 1, residual)
+    innovation = lfilter(whiten, 1, residual)
     terms, few = later * innovation[:, None], len(innovation) <= _FEW
     if not few:  # sums over blocks of neighbouring rows
         n = len(innovation)
@@ -233,9 +235,9 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
     drawn = drawn.reshape(n_draws, c, m)
     if few:
         basis = found.half.T @ (root[:, None] * old).T
-        residual = _filtered([1], whiten, signs * innovation)
+        residual = lfilter([1], whiten, signs * innovation)
         residual = factor * (residual - (residual @ basis.T) @ basis)
-        square = _filtered(whiten, 1, residual) ** 2
+        square = lfilter(whiten, 1, residual) ** 2
         drawn = _with_own_variance(drawn, square, later @ inverse, known)
     else:
         drawn = np.sum(drawn**2, axis=2)
@@ -243,13 +245,6 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
     plain = scan(problem)
     best = plain.t[np.argmax(np.sum(plain.scores**2, axis=1))]
     return BreakpointTest(float(statistic / m), float(p_value), float(best))
-
-
-def _filtered(numerator, denominator, values):
-    """The values after a linear filter, along their last axis."""
-    from scipy.signal import lfilter  # slow to load, and rarely needed
-
-    return lfilter(numerator, denominator, values)
 
 
 def _inflation(kind, columns, found, weight):

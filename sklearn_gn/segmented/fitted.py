@@ -5,7 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.bayes.laplace import left_out_errors, left_out_rows
+from sklearn_gn.bayes.linear_evidence import noise_scale
 from sklearn_gn.data import dates
+from sklearn_gn.data.units import Units
+from sklearn_gn.optim import solver
 from sklearn_gn.segmented import inference, robust
 from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.families import Family
@@ -43,7 +47,7 @@ def set_attributes(model, kinds, family, noise, noise_std, figures, features):
     model.residual_correlation_ = correlation
     model._correlation_errors = correlation / error
     model.statistics_ = {name: float(value) for name, value in figures.items()}
-    model._parts, model._is_listed, parts = [], False, []
+    model._parts, model._is_listed, model._noise_scale, parts = [], False, None, []
     for f, each in enumerate(features):
         to_user = np.asarray if kinds[f] is None else dates.from_days
         segments = inference.segment_table(each.fit, each.counted)
@@ -80,7 +84,30 @@ def set_fit(model, prepared, kind, options, path, t, clipped, problem, noises=No
     figures = {name: value[0] for name, value in figures.items()}
     of_all = noise[0], scale[0], figures, [feature]
     set_attributes(model, [kind], Family("gaussian"), *of_all)
+    if not (
+        prepared.rows.rest > 0 or prepared.has_precisions or clipped is not prepared
+    ):
+        model._noise_scale = noise_scale_of(fit, prepared.rows)
     return float(scale[0])
+
+
+def noise_scale_of(fit, rows):
+    """Return how the noise varies with features and predictions, or None."""
+    if not fit.noise_std > 0:
+        return None
+    x, weight = np.column_stack([rows.x, rows.linear]), rows.weight / rows.weight.sum()
+    some = left_out_rows(solver.Rows(x, rows.y[:, None], weight))
+    scaling, n_rows = fit.scaling, float(fit.n_rows)
+    center = np.append(scaling.center, scaling.linear_center)
+    size = np.append(scaling.size, scaling.linear_size)
+    limits = np.tile([[-np.inf], [np.inf]], len(size))
+    units = Units(center, size, scaling.y_center, scaling.y_size, limits)
+    features = center + size * some.x
+    values, std = inference.predict(fit, features[:, 0], features[:, 1:])
+    values = units.y(values[:, None])
+    leverage = (std / fit.noise_std) ** 2
+    errors = left_out_errors(values - some.y, leverage, some.weight, n_rows)
+    return noise_scale(values, *errors, some, n_rows, units)
 
 
 def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):

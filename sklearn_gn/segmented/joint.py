@@ -12,7 +12,6 @@ while the lines of the others enter linearly, by turns, on the working targets a
 fit so far.
 """
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +31,7 @@ from sklearn_gn.segmented.problem import DEPENDENT, HALF, Form, Scaling
 from sklearn_gn.segmented.programme import kinks_at_rows
 from sklearn_gn.segmented.search import EXACT, PATIENCE, search
 
-_LENGTHS = (1.0, 0.5, 0.2, 0.05)  # of the steps that are tried
+_LENGTHS = np.ldexp(1.0, -np.arange(5))  # of the steps that are tried
 _MOST_TURNS = 10  # of the features, and of the searches of a family
 _STARTS = 3  # best of them from which steps are taken
 
@@ -51,6 +50,11 @@ class Joint(NamedTuple):
     slopes: list  # of the first feature, (name, segments, kind, value)
     points: list  # (x, y, name) through which its line goes
     options: Options  # of the engine; known breakpoints are those of the first feature
+
+    @property
+    def has_conditions(self):
+        """Whether least squares alone does not tell the coefficients."""
+        return bool(self.slopes or self.points or self.form.sign)
 
 
 class State(NamedTuple):
@@ -76,60 +80,58 @@ def design(joint, t):
     return np.hstack([np.ones((len(joint.y), 1)), *own, joint.linear])
 
 
-def blocks(form, t):
-    """Return the columns of the block of each feature."""
-    firsts, each = [1], int(form.slope)
+class Layout(NamedTuple):
+    """Where the parameters of one broken feature are."""
+
+    columns: np.ndarray  # of the design
+    ramps: np.ndarray  # the changes of slope among them
+    free: np.ndarray  # (k,) breakpoints that are not known
+    kinks: np.ndarray  # (k,) those that are parameters of the linear model
+
+
+def layouts(joint, t):
+    """Return the :class:`Layout` of each broken feature."""
+    form, first, found = joint.form, 1, []
     for own in t:
-        firsts.append(firsts[-1] + each + len(own) * (form.ramp + form.step))
-    return [np.arange(a, b) for a, b in pairwise(firsts)]
-
-
-def ramps(form, t):
-    """Return the columns of the changes of slope of each feature."""
-    return [
-        own[0:0] if not form.ramp else own[form.slope : form.slope + len(at)]
-        for own, at in zip(blocks(form, t), t, strict=True)
-    ]
-
-
-def free(joint, t):
-    """Return which breakpoints of each feature are not known."""
-    return [~np.isin(own, joint.options.known) for own in t]
-
-
-def moving(joint, t):
-    """Return which breakpoints of each feature are parameters of the linear model."""
-    return [own & (not joint.form.step) for own in free(joint, t)]
+        each = form.slope + len(own) * (form.ramp + form.step)
+        columns = np.arange(first, first + each)
+        ramps = columns[form.slope :][: len(own) * form.ramp]
+        free = ~np.isin(own, joint.options.known)
+        found.append(Layout(columns, ramps, free, free & (not form.step)))
+        first += each
+    return found
 
 
 def tangents(joint, t, coef):
     """Return the derivatives by the kinks that move of each feature, (n, k) of each."""
-    each = zip(joint.x, t, ramps(joint.form, t), moving(joint, t), strict=True)
-    if joint.form.step:
-        return [np.empty((len(joint.y), 0)) for _ in t]
-    return [-coef[at[own]] * (x[:, None] >= knots[own]) for x, knots, at, own in each]
+    found = []
+    for x, knots, own in zip(joint.x, t, layouts(joint, t), strict=True):
+        change = coef[own.ramps[own.kinks]] if own.kinks.any() else np.empty(0)
+        found.append(-change * (x[:, None] >= knots[own.kinks]))
+    return found
 
 
 def conditions(joint, t, n_columns, coef=None):
     """Return the conditions on the coefficients and, with ``coef``, on the kinks."""
     form, found = joint.form, []
     name = f"flat={'last' if form.slope else 'both'!r}"
-    for own, own_ramps in zip(blocks(form, t), ramps(form, t), strict=True):
+    where = layouts(joint, t)
+    for own in where:
         if form.flat_end:
             row = np.zeros(n_columns)
-            row[own[: form.slope]] = row[own_ramps] = 1
+            row[own.columns[: form.slope]] = row[own.ramps] = 1
             found.append(Condition(name, row, 0.0, True))
-        for k in own_ramps if form.sign else ():
+        for k in own.ramps if form.sign else ():
             row = np.zeros(n_columns)
             row[k] = form.sign
             found.append(Condition("shape", row, 0.0, False))
     if not (joint.slopes or joint.points):
         return [c for c in found if c.row.any() or c.value]
-    own, own_ramps = blocks(form, t)[0], ramps(form, t)[0]
+    first = where[0]
 
     def slope(j):
         row = np.zeros(n_columns)
-        row[own[: form.slope]] = row[own_ramps[:j]] = 1
+        row[first.columns[: form.slope]] = row[first.ramps[:j]] = 1
         return row
 
     for name, segments, kind, value in joint.slopes:
@@ -144,11 +146,10 @@ def conditions(joint, t, n_columns, coef=None):
             found.append(Condition(name, kind * row, kind * value, False))
     for x, y, name in joint.points:
         row, at = np.zeros(n_columns), np.array([x])
-        row[0], row[own] = 1, block(form, at, t[0])[0]
+        row[0], row[first.columns] = 1, block(form, at, t[0])[0]
         if coef is not None:
-            kinks = moving(joint, t)[0]
-            change = coef[own_ramps[kinks]]
-            row[n_columns - kinks.sum() :] = -change * (x >= t[0][kinks])
+            change = coef[first.ramps[first.kinks]]
+            row[n_columns - len(change) :] = -change * (x >= t[0][first.kinks])
         found.append(Condition(name, row, y, True))
     return [c for c in found if c.row.any() or c.value]
 
@@ -203,7 +204,8 @@ def is_allowed(joint, t):
 
 def descend(joint, state):
     """Take joint Gauss-Newton steps until the deviance no longer falls."""
-    own = moving(joint, state.t)
+    where = layouts(joint, state.t)
+    own = [each.kinks for each in where]
     while True:
         z, w = working(joint, state.eta)
         columns = design(joint, state.t)
@@ -215,8 +217,9 @@ def descend(joint, state):
         before, ways = state.deviance, np.zeros((1, len(found) - n))
         if ways.shape[1]:
             step = found[n:]
-            at = np.concatenate(ramps(joint.form, state.t))[np.concatenate(own)]
-            muggeo = step * state.coef[at] / np.where(found[at] != 0, found[at], np.inf)
+            ramps = np.concatenate([each.ramps[each.kinks] for each in where])
+            size = np.where(found[ramps] != 0, found[ramps], np.inf)
+            muggeo = step * state.coef[ramps] / size
             ahead = np.outer(_LENGTHS, np.stack([step, muggeo])).reshape(-1, len(step))
             ways = np.concatenate([ways, ahead])
         state = _best_at(joint, state, own, ways, z, w)
@@ -335,7 +338,7 @@ def _least_squares(joint, state, numbers, most, criterion):
 def find(joint, numbers, most, criterion):
     """Return the best fit, and by feature the path over the numbers of breakpoints."""
     start = without_breakpoints(joint)
-    if not (joint.family.has_known_variance or _has_conditions(joint)):
+    if not (joint.family.has_known_variance or joint.has_conditions):
         state, paths = _least_squares(joint, start, numbers, most, criterion)
         return state or _refuse(joint, numbers), paths
     state, paths = start or _unconditional(joint), [None] * len(joint.x)
@@ -347,10 +350,6 @@ def find(joint, numbers, most, criterion):
         if len(joint.x) == 1 or (same and not _is_better(state, before)):
             break
     return state, paths
-
-
-def _has_conditions(joint):
-    return bool(joint.slopes or joint.points or joint.form.sign)
 
 
 def _is_better(state, other):
@@ -371,10 +370,11 @@ def _choose(joint, state, f, number, most, criterion):
         extra = selection.search_penalty(problem, positions, n_rows, most)[0]
         extra = 0 * extra if is_aic else extra
         knots, since, before = search(problem, most).knots, 0, chosen
-        values, numbers = {}, range(most + 1) if number is None else [number]
+        values, total = {}, {}
+        numbers = range(most + 1) if number is None else [number]
         for k in numbers:
             own = knots[k][np.isfinite(knots[k]).all(axis=1)]
-            if k and _has_conditions(joint):
+            if k and joint.has_conditions:
                 own = np.concatenate(
                     [own, kinks_at_rows(problem, np.linspace(-1, 1, k + 2)[None, 1:-1])]
                 )
@@ -393,12 +393,13 @@ def _choose(joint, state, f, number, most, criterion):
             n_parameters = count_parameters(joint, best[k])
             value = _deviance(joint, best[k]) + charge * n_parameters
             values[k] = n_parameters, best[k].deviance, value, extra[k]
-            since = 0 if k == _lowest(values) else since + 1
+            total[k] = value + extra[k]
+            since = 0 if k == min(total, key=total.get) else since + 1
             if since > PATIENCE:
                 break
         if not values:
             _refuse(joint, [number if g == f else 0 for g in range(len(joint.x))])
-        chosen = best[_lowest(values)]
+        chosen = best[min(total, key=total.get)]
         if not joint.family.has_known_variance or not _is_better(chosen, before):
             break
         at = chosen
@@ -406,11 +407,6 @@ def _choose(joint, state, f, number, most, criterion):
     columns = map(np.array, zip(*values.values(), strict=True))
     path = {"n_breakpoints": np.array([*values])}
     return chosen, path | dict(zip(names, columns, strict=True))
-
-
-def _lowest(values):
-    """Return the number of breakpoints with the lowest criterion."""
-    return min(values, key=lambda k: values[k][2] + values[k][3])
 
 
 def _deviance(joint, state):
@@ -432,7 +428,7 @@ def count_parameters(joint, state):
     size = factors.singular_values(
         factors.upper_factor(np.sqrt(w)[:, None] * (columns @ space))
     )
-    jumps = sum(own.sum() for own in free(joint, state.t)) if joint.form.step else 0
+    jumps = sum(np.sum(own.free > own.kinks) for own in layouts(joint, state.t))
     return int(np.sum(size > 1e-10 * size.max(initial=0))) + jumps
 
 

@@ -52,12 +52,8 @@ def design(form, x, linear, t):
     if form.ramp:
         columns.append(np.maximum(x[..., None] - t[..., None, :], 0))
     if form.step:
-        columns.append(_steps(x, t))
+        columns.append(x[..., None] >= t[..., None, :])
     return np.concatenate([*columns, linear], axis=-1)
-
-
-def _steps(x, t):
-    return (x[..., None] >= t[..., None, :]).astype(float)
 
 
 def ramp_columns(form, n_breakpoints):
@@ -82,7 +78,7 @@ def jacobian(form, x, linear, t, free, coef):
     if not len(at):
         return columns
     changes = coef[..., ramp_columns(form, t.shape[-1])[at]]
-    tangent = -changes[..., None, :] * _steps(x, t[..., at])
+    tangent = -changes[..., None, :] * (x[..., None] >= t[..., None, at])
     return np.concatenate([columns, tangent], axis=-1)
 
 
@@ -177,7 +173,7 @@ def _polish(form, rows, t, free, found, resolved):
     at = moving(form, free)
     while 0 < found.rss < resolved:
         columns = design(form, rows.x, rows.linear, t)
-        tangent = np.hstack([columns, _steps(rows.x, t[at])])
+        tangent = np.hstack([columns, rows.x[:, None] >= t[at]])
         space = coefficient_space(form, len(t), tangent.shape[1])
         lines = solve(tangent, rows.y, rows.weight, space).coef
         change = lines[ramp_columns(form, len(t))[at]]

@@ -17,11 +17,9 @@ from functools import cache
 
 import numpy as np
 
-from sklearn_gn.segmented.problem import DEPENDENT
+from sklearn_gn.segmented.problem import DEPENDENT, MOST_CANDIDATES
 
-EVEN_PLACES = 1000
 _SPLITS = 3  # for every breakpoint
-_LOOKED_AT = 2000  # positions that a search between two others looks at together
 
 
 class Segments:
@@ -77,7 +75,7 @@ class Segments:
         first, last = np.searchsorted(self.inside, [start + 1, end])
         at, value = start, -np.inf
         while first < last:
-            stride = -(-(last - first) // _LOOKED_AT)
+            stride = -(-(last - first) // MOST_CANDIDATES)
             tried = self.inside[first:last:stride]
             values = self.gain(start, tried) + self.gain(tried, end)
             best = int(np.argmax(values))
@@ -125,7 +123,7 @@ class Segments:
 def best_partitions(segments, most):
     """Return what the best partitions, up to 1 + most segments, explain, and these."""
     inside = segments.inside
-    few = min(len(inside), EVEN_PLACES)
+    few = min(len(inside), MOST_CANDIDATES)
     even = inside[np.unique(np.linspace(0, len(inside) - 1, few).astype(np.intp))]
     places = {0, segments.n, *even.tolist()}
     if few < len(inside):

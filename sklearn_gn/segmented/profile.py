@@ -23,6 +23,7 @@ from scipy.optimize import brentq
 
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
+    HALF,
     Pieces,
     all_pieces,
     concatenate,
@@ -35,7 +36,6 @@ from sklearn_gn.segmented.search import gain_of_piece, gains, orthogonal_part
 _NEAR = 4.0  # half-widths of the delta method within which positions are close
 _EACH = 32  # positions that are tried near, far, and in between
 _RESOLUTION = 1e-3  # of a distance, before it is interpolated
-_LARGEST = 1e9  # bound of a quantile
 
 
 def kink_intervals(problem, fit, width, curvature):
@@ -91,13 +91,13 @@ def walk_quantile(level, degrees_of_freedom):
     """Return the quantile of the rise over the estimated variance; NaN gives NaN."""
     if np.isnan(degrees_of_freedom):
         return np.nan
-    half = min(degrees_of_freedom / 2, _LARGEST)  # infinite of a known variance
+    half = min(degrees_of_freedom / 2, 1 / HALF)  # infinite of a known variance
 
     def excess(x):
         one, two = (np.exp(-half * np.log1p(k * x / half)) for k in (1, 2))
         return 1 - 2 * one + two - level
 
-    return 2 * brentq(excess, 0, _LARGEST)
+    return 2 * brentq(excess, 0, 1 / HALF)
 
 
 def _free_rows(problem, row, k):

@@ -18,12 +18,11 @@ from scipy.ndimage import median_filter
 from sklearn_gn.bayes.huber import BOUND, LEAST_SCALE, START_BOUND, scale_of
 from sklearn_gn.segmented import inference, least_squares
 from sklearn_gn.segmented.preparation import problem_of, with_known
-from sklearn_gn.segmented.problem import sum_of_squares
+from sklearn_gn.segmented.problem import DEPENDENT, sum_of_squares
 from sklearn_gn.segmented.search import descend
 
 _MOST_SEARCHES = 5
 _MOST_ITERATIONS = 200
-_TOL = 1e-11  # change of the targets, in robust standard deviations
 _OUTLYING = 5.0  # robust standard deviations from the lines through other rows
 _MOST_OUTLYING = 0.1  # share of rows that may be outliers
 _SMOOTHED = 9  # rows of the running median that the first search starts from
@@ -130,7 +129,7 @@ def _iterate(prepared, clipped, options, t):
             rss = sum_of_squares(problem, t[None])
             t = descend(problem, t[None].copy(), rss)[0][0]
         clipped, change = _clipped(prepared, clipped, options, t)
-        if change < _TOL:
+        if change < DEPENDENT:  # in robust standard deviations
             break
     return t, clipped
 

@@ -55,33 +55,24 @@ def fit_groups(
     ----------
     estimator : SegmentedRegressor
         Estimator to fit; it is not changed. ``criterion="cv"`` is not supported.
-
     data : pandas.DataFrame or polars.DataFrame
         The rows of all series, in any order.
-
     group : str
         Column that names the series of a row.
-
     target : str
         Column with the target.
-
     features : list of str, default=None
         Columns of the features, which must be numbers, or dates where the lines break.
         If None, all other columns.
-
     sample_weight : str, default=None
         Column with the weights.
-
     y_std : str, default=None
         Column with the standard deviations of the target, up to a factor of each
         series.
-
     absolute_sigma : bool, default=False
         If True, ``y_std`` holds the standard deviations themselves.
-
     n_jobs : int, default=None
         Number of processes, see :class:`joblib.Parallel`.
-
     verbose : int, default=0
         Progress messages of :class:`joblib.Parallel`.
 

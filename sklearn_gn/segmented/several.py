@@ -23,10 +23,9 @@ from sklearn_gn.segmented.inference import infer
 from sklearn_gn.segmented.joint import (
     Joint,
     block,
-    blocks,
     find,
-    free,
     free_space,
+    layouts,
     prepared_for,
     tangents,
     without_breakpoints,
@@ -210,14 +209,15 @@ def _joint_of(model, family, kind, x, linear, y, weight, repeats, offset):
 def _read(joint, state, scalings, kind, correlation):
     """Return fits, rows and intervals of single features, figures, and the noise."""
     form, t, (z, w) = joint.form, state.t, working(joint, state.eta)
-    of_kinks, own_columns = tangents(joint, t, state.coef), blocks(form, t)
+    of_kinks, where = tangents(joint, t, state.coef), layouts(joint, t)
+    own_columns = [own.columns for own in where]
     sizes = [own.shape[1] for own in of_kinks]
     n = len(state.coef)
     moving = np.split(np.arange(n, n + sum(sizes)), np.cumsum(sizes)[:-1])
     features = np.arange(n - joint.linear.shape[1], n)
     coef = np.append(state.coef, np.zeros(sum(sizes)))
-    space, is_free = free_space(joint, state, len(coef)), free(joint, t)
-    jumps = sum(map(np.count_nonzero, is_free)) if form.step else 0
+    space = free_space(joint, state, len(coef))
+    jumps = sum(np.sum(own.free > own.kinks) for own in where)
     fits, series = [], []
     for f, at in enumerate(t):
         others = [g for g in range(len(t)) if g != f]
@@ -238,7 +238,7 @@ def _read(joint, state, scalings, kind, correlation):
         fit = infer(
             form,
             at[None],
-            is_free[f],
+            where[f].free,
             rows,
             Scaling(*(np.asarray(a)[None] for a in scaling)),
             kind,
@@ -246,7 +246,7 @@ def _read(joint, state, scalings, kind, correlation):
             LinearFit(coef[None, order], residual, rss, space, n),
             space[np.append(order, moving[f]).astype(np.intp)],
         )
-        n_parameters = fit.n_parameters + jumps - form.step * is_free[f].sum()
+        n_parameters = fit.n_parameters + jumps - form.step * where[f].free.sum()
         fits.append(fit._replace(n_parameters=n_parameters))
         series.append(prepared)
     first = np.flatnonzero(np.diff(joint.x[0], prepend=-np.inf) > 0)
@@ -303,7 +303,7 @@ def columns_of_others(fits, f, x, linear):
 
 def _intervals(joint, fit, prepared, redundancy):
     """Return the 95 % intervals of one feature's breakpoints, in the user's units."""
-    if joint.slopes or joint.points or joint.form.sign:
+    if joint.has_conditions:
         return inference.delta_intervals(fit)[0]
     problem = problem_of([prepared], joint.options)
     # The profile adds up squares by their weights, which are no counts of rows.

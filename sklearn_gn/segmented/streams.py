@@ -62,12 +62,6 @@ def _until_open(bins, fit):
             return answer
 
 
-def _prepared(points, center, rest=0.0):
-    """Return points (3, n) of x, y and weight, ready for a search."""
-    x, y, weight = points
-    return prepare(x, y + center, np.empty((len(x), 0)), weight, rest=rest)
-
-
 def _points_of(sums, edges, center, own):
     """Return two points for each bin, and all of open bins, ready for a search."""
     index = np.flatnonzero(sums[0] > 0)
@@ -87,7 +81,9 @@ def _points_of(sums, edges, center, own):
     rest = float(np.sum(syy - weight * (level**2 + slope**2 * variance)))
     x = edges[index] + np.diff(edges)[index] * np.clip(u, 0, 1)
     points = np.stack([x, y, weight * share]).reshape(3, -1)
-    return _prepared(np.concatenate([points, *own], axis=1), center, max(rest, 0.0))
+    x, y, weight = np.concatenate([points, *own], axis=1)
+    none = np.empty((len(x), 0))
+    return prepare(x, y + center, none, weight, rest=max(rest, 0.0))
 
 
 # --- chunks --------------------------------------------------------------------------
@@ -233,18 +229,12 @@ class Stream:
         u = (x - self.edges[b]) / (width if width > 0 else 1)
         self.sums[:, b] = [term.sum() for term in _terms(u, y, weight)]
 
-    def _locate(self, x):
-        return np.searchsorted(self.edges[1:-1], x, side="right")
-
-    def rows(self):
-        """Return all rows, ready for a search."""
-        return _prepared(np.concatenate(self.bins, axis=1), self.center)
-
     def add(self, x, y, weight):
         """Add rows (m,)."""
         self.edges[0] = min(self.edges[0], x.min())
         self.edges[-1] = max(self.edges[-1], x.max())
-        at, rows = self._locate(x), np.stack([x, y - self.center, weight])
+        at = np.searchsorted(self.edges[1:-1], x, side="right")
+        rows = np.stack([x, y - self.center, weight])
         self.n_rows += len(x)
         for b in np.unique(at):
             self.bins[b] = np.concatenate([self.bins[b], rows[:, at == b]], axis=1)
@@ -256,13 +246,13 @@ class Stream:
 
     def open(self, t):
         """Open the bins of breakpoints; return whether one was closed."""
-        at = self._locate(t)
+        at = np.searchsorted(self.edges[1:-1], t, side="right")
         was_closed = not np.all(self.is_open[at])
         self.is_open[at] = True
         return was_closed
 
     def points(self):
-        """Return the points of open bins, and two for each of the others."""
+        """Return the rows of open bins, and two points for each of the others."""
         own = [self.bins[b] for b in np.flatnonzero(self.is_open)]
         sums = np.where(self.is_open, 0, self.sums)
         return _points_of(sums, self.edges, self.center, own)

@@ -7,7 +7,6 @@ import numpy as np
 from sklearn_gn.runtime.summary import Summary, digits
 from sklearn_gn.segmented.diagnosis import is_correlated
 
-_SMALLEST_P = 1e-16  # p-values below it are rounding errors of the tail
 _FEW_DAYS = np.timedelta64(3, "D")  # shorter series show their dates to the second
 
 
@@ -57,12 +56,16 @@ def _tables(model):
         if len(view.breakpoints_):
             breakpoints[f"Breakpoints{of}"] = own
         segments[f"Segments{of}"] = lines[0]
+    least, p_values = np.finfo(float).eps, []  # rounding errors of the tail
+    for p in parameters["p_value"]:
+        text = f"<{least:.2g}" if p < least else f"{p:.4g}"
+        p_values.append("" if np.isnan(p) else text)
     coefficients = {
         "name": parameters["name"],
         "coef": parameters["estimate"],
         "std err": parameters["std_error"],
         "t": parameters["t"],
-        "P>|t|": np.array([_p_value(p) for p in parameters["p_value"]]),
+        "P>|t|": np.array(p_values),
         lower: parameters["lower"],
         upper: parameters["upper"],
     }
@@ -101,13 +104,6 @@ def _tables_of(model, lower, upper):
         upper: segments["slope_upper"],
     }
     return breakpoints, lines
-
-
-def _p_value(p):
-    """Return a p-value as text, as far as it is known."""
-    if np.isnan(p):
-        return ""
-    return f"<{_SMALLEST_P:g}" if p < _SMALLEST_P else f"{p:.4g}"
 
 
 def _notes(model, dates):

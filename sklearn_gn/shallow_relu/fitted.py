@@ -176,7 +176,17 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
     }
     if one_feature:
         knots, std = fitted_breakpoints(found, hyperplanes, coef, host)
+        some = left_out_rows(data)
+        values = predict_scaled(net, some.x).astype(np.float64)
+        level = np.where(noise_std > 0, noise_std, np.inf)
+        leverage = (found.standard_errors(some.x) / level) ** 2
+        given = values - some.y, leverage, some.weight, n_effective
+        errors, variances = left_out_errors(*given)
+        # Rows that were merged are means.
+        variances = variances / np.maximum(some.weight * n_effective, 1)[:, None]
+        given = errors, variances, some, n_effective, scaling
         attributes |= {
+            "_noise_scale": noise_scale(values, *given),
             "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
             "breakpoint_std_": std * scaling.x_scale[0],
             "_rows_at_ends": rows_at_ends(host, n_effective, knots),

@@ -100,3 +100,25 @@ def test_waves_of_correlated_noise_are_no_breakpoints(settings):
 
 def test_a_kink_in_correlated_noise_is_found():
     assert np.mean(numbers_found(1, 0.15) == 1) >= 0.9
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # the waves may be breakpoints
+@pytest.mark.parametrize("jumps", [False, True])
+def test_a_season_does_not_hide_a_strong_bend(jumps):
+    x, found = np.arange(500.0), 0
+    season = np.sin(2 * np.pi * x / 50)
+    for seed in range(4):
+        y = 0.02 * np.abs(x - 250) + season
+        y += np.random.default_rng(seed).normal(0, 0.3, len(x))
+        at = SegmentedRegressor(jumps=jumps).fit(x[:, None], y).breakpoints_
+        found += 1 <= len(at) <= 3 and np.abs(at - 250).min() < 50
+    assert found == 4
+
+
+def test_a_change_of_level_in_correlated_noise_is_found():
+    x, found = np.arange(200.0), 0
+    for seed in range(10):
+        y = 3 * (x >= 80) + np.append(noise(seed, 0.5), noise(99 + seed, 0.5)[:50])
+        at = SegmentedRegressor(jumps=True).fit(x[:, None], y).breakpoints_
+        found += len(at) == 1 and abs(at[0] - 79.5) < 6
+    assert found >= 8
