@@ -315,18 +315,14 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Training features. The mini-batch solvers read a dask array, or a
             memory-mapped one of 1 GiB or more, in chunks (:meth:`fit_chunks`).
-
         y : array-like of shape (n_samples,)
             Labels of any kind.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights. If None, all are equal.
-
         X_val : {array-like, sparse matrix} of shape (n_val_samples, n_features), \
                 default=None
             Validation features. Their cross-entropy goes to
             ``convergence_log_["val_loss"]``, and is used by ``early_stopping``.
-
         y_val : array-like of shape (n_val_samples,), default=None
             Validation labels; all occur in y.
 
@@ -447,15 +443,12 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         chunks : iterable of tuples (X, y) or (X, y, sample_weight)
             Arrays of any length. The object must be iterable several times, such as a
             list or an object with ``__iter__``, not a generator.
-
         classes : array-like, default=None
             All labels, in any order and number. If None, one more pass over the chunks
             finds them.
-
         X_val : {array-like, sparse matrix} of shape (n_val_samples, n_features), \
                 default=None
             Validation features, which ``early_stopping`` needs here.
-
         y_val : array-like of shape (n_val_samples,), default=None
             Validation labels.
 
@@ -487,8 +480,8 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         self._check_data(*(array[:1] for array in first[:2]), reset=True)
         validation = self._check_validation(X_val, y_val)
         rows = ChunkedRows(CheckedRows.of_classes(chunks, self), np.dtype(self.dtype))
-        rng = check_random_state(self.random_state)
         size = solver.batch_size or problem.BATCH_SIZE
+        rng = check_random_state(self.random_state)
         options = problem.options_of(self, solver, size, rng)
         self._feature_spread = 1.0
         task = problem.Task(solver.algorithm(ALGORITHMS), rows, options, None)
@@ -505,13 +498,10 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Features.
-
         y : array-like of shape (n_samples,)
             Labels.
-
         classes : array-like of shape (n_classes,), default=None
             All labels that will ever occur. The first call needs them.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights. If None, all are equal.
 

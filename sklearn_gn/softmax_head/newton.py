@@ -164,18 +164,6 @@ class NewtonSettings(NamedTuple):
     last: np.ndarray  # relative residual of a system whose step is the last one
 
 
-def newton_settings(options, alpha, grad_max):
-    """The scalars of a Newton step, from the options and the size of the gradient."""
-    cast = options.alpha.dtype.type
-    return NewtonSettings(
-        alpha=cast(alpha),
-        damping=cast(options.damping),
-        intercept=options.intercept,
-        cg_iterations=np.int32(min(options.rank, np.iinfo(np.int32).max)),
-        last=np.float32(min(float(options.tol) / (2 * grad_max or 1), 0.5)),
-    )
-
-
 # --- the iteration -------------------------------------------------------------------
 
 
@@ -261,8 +249,15 @@ def step(data, state, options):
 def newton_step(data, state):
     """A Newton step at the penalty of the state."""
     options = data.options
-    settings = newton_settings(options, state.alpha * data.factor, state.grad_max)
     # 1. The direction.
+    cast = options.alpha.dtype.type
+    settings = NewtonSettings(
+        alpha=cast(state.alpha * data.factor),
+        damping=cast(options.damping),
+        intercept=options.intercept,
+        cg_iterations=np.int32(min(options.rank, np.iinfo(np.int32).max)),
+        last=np.float32(min(float(options.tol) / (2 * state.grad_max or 1), 0.5)),
+    )
     state, direction, slope, iterations = data.space.direction(state, settings)
     slope, iterations = float(slope), int(iterations)
     eps = float(np.finfo(options.alpha.dtype).eps)

@@ -18,7 +18,7 @@ from sklearn_gn.arrays.extremes import largest_size
 from sklearn_gn.data.rows import canonical_rows, check_fits
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.runtime.fingerprint import digest
-from sklearn_gn.softmax_head import newton, penalty
+from sklearn_gn.softmax_head import newton, penalty, whitening
 from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of
 from sklearn_gn.softmax_head.head import (
     AffineHead,
@@ -31,7 +31,7 @@ from sklearn_gn.softmax_head.head import (
     on_devices,
 )
 from sklearn_gn.softmax_head.sparse_rows import Combinations, SparseRows
-from sklearn_gn.softmax_head.whitening import Coordinates, Units, has_few_rows
+from sklearn_gn.softmax_head.whitening import Coordinates, Units
 from sklearn_gn.solvers import FGN, FGNNewton
 
 # Damping and rank of each solver where the parameters are None.
@@ -209,7 +209,7 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
         options = options._replace(alpha=alpha, n_effective=n_effective)
     # 3. The coordinates.
     algorithm = replace(newton.NEWTON, compiled=compiled)
-    if stays_sparse and not has_few_rows(x):
+    if stays_sparse and n >= min(whitening.ROTATED + 1, x.shape[1]):
         heads = Combinations(rows.x, rows.weight, options.intercept, size)
         space = SparseRows(heads, rows.label, rows.weight, options.intercept)
         data = newton.left_out(space, rows, options)
