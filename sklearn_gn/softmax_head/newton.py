@@ -102,10 +102,7 @@ class NewtonData(NamedTuple):
 
 
 def prepare(rows, options, axis):
-    """Whiten the rows, on the device; NumPy writes into them.
-
-    ``axis`` is the axis of their units.
-    """
+    """Whiten the rows, on the device; NumPy writes into them."""
     placed = on_devices(rows, options)
     moments = second_moments(placed, axis)
     z, *others = whiten(placed, moments, options.intercept, axis)
@@ -113,10 +110,7 @@ def prepare(rows, options, axis):
 
 
 def left_out(space, rows, options):
-    """The data of a fit, and without the rows of each fold where the penalty is chosen.
-
-    The ``rows`` are those of NumPy, with their labels and weights.
-    """
+    """The data of a fit, and without the rows of each fold of a search."""
     data = NewtonData(space, options)
     if options.n_effective is None:
         return data
@@ -175,8 +169,7 @@ def init(data, net, options):
         return Search((state,), net, sys.float_info.max, alpha)
     if options.n_effective is None:
         return first_state(data, net, float(options.alpha))
-    # The prior alone chooses.
-    alpha = penalty.likeliest_alpha(float(data.options.alpha))
+    alpha = float(data.options.alpha) / 10  # the prior alone chooses
     return evaluated(data, net, alpha)._replace(path=((alpha, 0.0, 1.0),))
 
 

@@ -123,9 +123,10 @@ class Task(NamedTuple):
     coordinates: Coordinates | Combinations | None = None
     order: np.ndarray | None = None  # numbers of the rows in the order of the task
 
-    def start(self, net, n_features, n_columns):
+    def start(self, net, n_features, n_classes):
         """Return the head to start from: zeros, unless it is given."""
-        weight, bias = net or (np.zeros((n_features, n_columns)), np.zeros(n_columns))
+        m = n_classes if n_classes > 2 else 1
+        weight, bias = net or (np.zeros((n_features, m)), np.zeros(m))
         kind, bias = self.options.alpha.dtype, bias * (self.options.intercept > 0)
         net = AffineHead(weight.astype(kind), bias.astype(kind))
         return net if self.coordinates is None else self.coordinates.begin(net)
@@ -158,10 +159,7 @@ def batch_task(estimator, solver, X, label, kept, weight, rng):
 
 
 def newton_task(estimator, solver, X, label, kept, weight, total):
-    """The task of Newton's method, whose rows are in its coordinates.
-
-    ``kept`` are the numbers of the rows, and ``total`` is the sum of all weights.
-    """
+    """The task of Newton's method, of the rows ``kept``, in its coordinates."""
     device, stays_sparse = estimator.device, sparse.issparse(X)
     mesh, kind = backend.mesh_of(device), np.dtype(estimator.dtype)
     if stays_sparse and device not in (None, "cpu"):
@@ -239,11 +237,6 @@ def options_of(estimator, solver, batch_size, rng):
 
 
 # --- heads ---------------------------------------------------------------------------
-
-
-def n_columns(estimator):
-    """Columns of the head: one for two classes, else one a class."""
-    return 1 if len(estimator.classes_) == 2 else len(estimator.classes_)
 
 
 def rows_key(estimator, X, y, weight):

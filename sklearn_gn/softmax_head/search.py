@@ -208,7 +208,7 @@ class FGNSoftmaxHeadCV(
         intercept, shape = bool(self.fit_intercept), (len(tests), len(Cs))
         head = FGNSoftmaxHead(alpha=1 / (Cs[-1] * total), fit_intercept=intercept)
         head.set_params(tol=self.tol)
-        zero = X.shape[1], problem.n_columns(self)
+        zero = X.shape[1], len(self.classes_)
         scores, n_iter = np.empty(shape), np.empty(shape, int)
         paths, converged, scorer = [], True, self._scorer()
         given = X, code, np.arange(len(X)), share, total
