@@ -103,7 +103,6 @@ def programs(k, n, d, n_classes, batch):
             rows,
             rows.x.astype(np.float32),
             np.ones((d, 1)),
-            np.ones((d, 1)),
             np.ones(d),
             np.ones(d),
         )

@@ -44,8 +44,6 @@ from sklearn_gn.softmax_head.fgn import row_spectrum
 from sklearn_gn.softmax_head.head import LARGEST_LOGIT, logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
 
-_LOG_OF_FIT = ("convergence_log_", "converged_", "stop_reason_")
-
 
 class _OfMiniBatches:
     """A method that an estimator has with mini-batch solvers only."""
@@ -315,18 +313,14 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Training features. The mini-batch solvers read a dask array, or a
             memory-mapped one of 1 GiB or more, in chunks (:meth:`fit_chunks`).
-
         y : array-like of shape (n_samples,)
             Labels of any kind.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights. If None, all are equal.
-
         X_val : {array-like, sparse matrix} of shape (n_val_samples, n_features), \
                 default=None
             Validation features. Their cross-entropy goes to
             ``convergence_log_["val_loss"]``, and is used by ``early_stopping``.
-
         y_val : array-like of shape (n_val_samples,), default=None
             Validation labels; all occur in y.
 
@@ -359,7 +353,6 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         validation = self._check_validation(X_val, y_val)
         # 2. The problem: distinct rows in random order, and the options.
         known, task = getattr(self, "_previous", (None, None))
-        self._previous = None, None
         key = problem.rows_key(self, X, y, weight) if self.warm_start else None
         began = time.perf_counter()
         if key is not None and key == known:  # of another penalty
@@ -391,8 +384,7 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         return self
 
     def _run_solver(self, task, net, validation, data, began=None):
-        net = task.start(net, self.n_features_in_, problem.n_columns(self))
-        classes = {"classes_": self.classes_}
+        net = task.start(net, self.n_features_in_, len(self.classes_))
 
         def validation_loss(net):
             X, label, weight = validation
@@ -411,15 +403,14 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
             validation=validation,
             began=began,
         )
-
         self._run(
             run,
             max_steps=self.max_iter,
             data=data,
-            attributes=lambda net: classes | task.coefficients(net),
+            attributes=lambda net: task.coefficients(net) | {"classes_": self.classes_},
             set_fitted=lambda: vars(self).update(problem.results_of(self, run, task)),
         )
-        self._carried = None, None
+        self._carried = self._previous = None, None
         return run.final_state
 
     @unchanged_on_failure
@@ -447,15 +438,12 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         chunks : iterable of tuples (X, y) or (X, y, sample_weight)
             Arrays of any length. The object must be iterable several times, such as a
             list or an object with ``__iter__``, not a generator.
-
         classes : array-like, default=None
             All labels, in any order and number. If None, one more pass over the chunks
             finds them.
-
         X_val : {array-like, sparse matrix} of shape (n_val_samples, n_features), \
                 default=None
             Validation features, which ``early_stopping`` needs here.
-
         y_val : array-like of shape (n_val_samples,), default=None
             Validation labels.
 
@@ -487,12 +475,12 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         self._check_data(*(array[:1] for array in first[:2]), reset=True)
         validation = self._check_validation(X_val, y_val)
         rows = ChunkedRows(CheckedRows.of_classes(chunks, self), np.dtype(self.dtype))
-        rng = check_random_state(self.random_state)
         size = solver.batch_size or problem.BATCH_SIZE
+        rng = check_random_state(self.random_state)
         options = problem.options_of(self, solver, size, rng)
         self._feature_spread = 1.0
         task = problem.Task(solver.algorithm(ALGORITHMS), rows, options, None)
-        data = {"X": None, "y": None, "metadata": None}
+        data = dict.fromkeys(("X", "y", "metadata"))
         self._run_solver(task, net, validation, data)
         return self
 
@@ -505,13 +493,10 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         ----------
         X : {array-like, sparse matrix} of shape (n_samples, n_features)
             Features.
-
         y : array-like of shape (n_samples,)
             Labels.
-
         classes : array-like of shape (n_classes,), default=None
             All labels that will ever occur. The first call needs them.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights. If None, all are equal.
 
@@ -538,26 +523,6 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         first = not hasattr(self, "coef_")
         X, y = self._check_data(X, y, reset=first)
         weight = check_sample_weight(sample_weight, X)
-        self._check_classes(classes, first)
-        solver = self._solver_object()
-        rng = check_random_state(self.random_state)
-        X, code, weight = self._encode_weighted(X, y, weight)
-        X, kept, weight, _ = problem.distinct_rows(X, code, weight, solver)
-        task = problem.batch_task(self, solver, X, code, kept, weight, rng)
-        net = None if first else problem.previous_head(self)
-        net = task.start(net, self.n_features_in_, problem.n_columns(self))
-        carried = getattr(self, "_carried", (None, None))
-        with backend.scope(self.dtype, self.device):
-            net, self._carried = one_epoch(task, net, carried)
-        for name in (*self._not_of_every_fit, *_LOG_OF_FIT):  # not of this head
-            vars(self).pop(name, None)
-        vars(self).update(
-            problem.fitted_attributes(self, net, task, task.options.alpha)
-        )
-        self.n_iter_ = 1 if first else self.n_iter_ + 1
-        return self
-
-    def _check_classes(self, classes, first):
         if first:
             if classes is None:
                 raise ValueError("classes must be given to the first partial_fit.")
@@ -573,18 +538,34 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
                 f"classes={np.unique(classes).tolist()} differ from the classes "
                 f"of the first call, {self.classes_.tolist()}."
             )
+        solver = self._solver_object()
+        rng = check_random_state(self.random_state)
+        X, code, weight = self._encode_weighted(X, y, weight)
+        X, kept, weight, _ = problem.distinct_rows(X, code, weight, solver)
+        task = problem.batch_task(self, solver, X, code, kept, weight, rng)
+        net = None if first else problem.previous_head(self)
+        net = task.start(net, self.n_features_in_, len(self.classes_))
+        carried = getattr(self, "_carried", (None, None))
+        with backend.scope(self.dtype, self.device):
+            net, self._carried = one_epoch(task, net, carried)
+        for name in ("alpha_path_", "convergence_log_", "converged_", "stop_reason_"):
+            vars(self).pop(name, None)  # not of this head
+        vars(self).update(
+            problem.fitted_attributes(self, net, task, task.options.alpha)
+        )
+        self.n_iter_ = 1 if first else self.n_iter_ + 1
+        return self
 
     # -- what the shared code asks ----------------------------------------------------
 
     def _limits_of_steps(self):
         # The other solvers replace None by a number, which may limit steps more.
-        newton = isinstance(self._solver_object(), FGNNewton)
-        return super()._limits_of_steps() if newton else ()
+        limited = isinstance(self._solver_object(), FGNNewton)
+        return super()._limits_of_steps() if limited else ()
 
     @property
     def _input_dtypes(self):
-        single = self.dtype == "float32"
-        return [np.float64, np.float32] if single else np.float64
+        return [np.float64, np.float32] if self.dtype == "float32" else np.float64
 
     def _class_logits(self, X):
         logits = super()._class_logits(X)

@@ -148,10 +148,7 @@ def n_competitors_of(rank, n_classes):
 
 @partial(in_either_library, static_argnames="n_competitors")
 def row_spectrum(logits, gram, label, weight, n_competitors):
-    """Eigenvalues of the Gauss-Newton matrix of some examples, descending.
-
-    ``gram`` belongs to the features, with a one for the bias.
-    """
+    """Eigenvalues of the Gauss-Newton matrix of some examples, descending."""
     library = library_of((logits, gram))
     xp, repeats = library.xp, 1 + n_competitors
     split = margins(all_classes(logits), label)

@@ -25,10 +25,7 @@ _ROWS_OF_NUMPY = 512  # and sums over so few rows add up few products
 
 
 class AffineHead(NamedTuple):
-    """Parameters of a head, with m columns of values.
-
-    For two classes m is 1, see :mod:`sklearn_gn.optim.multinomial`.
-    """
+    """Parameters of a head, with m columns of values; for two classes m is 1."""
 
     weight: Array  # (d, m)
     bias: Array  # (m,)
@@ -52,10 +49,7 @@ class BatchedRows(NamedTuple):
 
 
 class HeadOptions(NamedTuple):
-    """What an algorithm gets besides the rows.
-
-    Arrays are numpy scalars in the precision of the fit.
-    """
+    """What an algorithm gets besides the rows, in the precision of the fit."""
 
     alpha: np.ndarray  # the first one where it is chosen
     damping: float
@@ -179,8 +173,8 @@ class Evaluation(NamedTuple):
 def evaluate(head, rows, penalty, intercept, dual=None):
     """Mean cross-entropy ``+ 1/2 sum penalty |W|^2``, its gradient, the mean traces.
 
-    ``penalty`` of shape (d, 1) or (1, 1) is the factor of the squares of each row of
-    the weights; ``intercept`` is 1, or 0 where the bias stays zero. The size of the
+    ``penalty``, a number or of shape (d, 1), is the factor of the squares of each row
+    of the weights; ``intercept`` is 1, or 0 where the bias stays zero. The size of the
     gradient is that for other features, if ``dual`` leads from these to them.
     """
     xp, n_classes = namespace(rows), max(head.bias.shape[0], 2)
@@ -222,7 +216,7 @@ def errors(logits, label, weight):
 
 def objective(head, rows, options):
     """:func:`evaluate` with the penalty of the options."""
-    return evaluate(head, rows, options.alpha.reshape(1, 1), options.intercept)
+    return evaluate(head, rows, options.alpha, options.intercept)
 
 
 def in_basis(basis, matrix):

@@ -142,7 +142,13 @@ def mini_batch_algorithm(name, epoch, static, memory, grams=False):
             net, kept = epoch(net, kept, part, step_settings(options), size, **words)
         last = found.evaluation() if chunked else objective(net, data.rows, options)
         loss = float(last.loss)
-        stop, best, waited = stop_reason(state, loss, options)
+        fell = state.best - loss > float(options.tol) * abs(state.best)
+        waited, stop = 0 if fell else state.waited + 1, None
+        if not math.isfinite(loss):
+            stop = "non_finite"
+        elif waited >= _PATIENCE:
+            stop = "tol" if loss <= (1 + _HOVER) * state.best else "diverged"
+        best = loss if fell else state.best  # slow but steady falls add up
         new = MiniBatchState(net, loss, best, waited, state.epoch + 1, kept)
         return new, head_report(last, stop, options.alpha)
 
@@ -164,27 +170,9 @@ def epoch_parts(data, state, options):
 
 def step_settings(options):
     """The scalars of a step from the options of the fit."""
-    cast = options.alpha.dtype.type
-    rate = options.solver.learning_rate
-    return StepSettings(
-        alpha=options.alpha,
-        damping=cast(options.damping),
-        intercept=options.intercept,
-        learning_rate=cast(1 if rate is None else rate),  # whole steps
-    )
-
-
-def stop_reason(state, loss, options):
-    """Why to end after an epoch, or None; the loss to beat, and epochs without."""
-    fell = state.best - loss > float(options.tol) * abs(state.best)
-    waited = 0 if fell else state.waited + 1
-    stop = None
-    if not math.isfinite(loss):
-        stop = "non_finite"
-    elif waited >= _PATIENCE:
-        stop = "tol" if loss <= (1 + _HOVER) * state.best else "diverged"
-    # Slow but steady falls add up.
-    return stop, loss if fell else state.best, waited
+    cast, rate = options.alpha.dtype.type, options.solver.learning_rate
+    whole, damping = cast(1 if rate is None else rate), cast(options.damping)
+    return StepSettings(options.alpha, damping, options.intercept, whole)
 
 
 def sweep(update, carry, data, batch_size):

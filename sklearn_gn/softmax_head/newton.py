@@ -102,10 +102,7 @@ class NewtonData(NamedTuple):
 
 
 def prepare(rows, options, axis):
-    """Whiten the rows, on the device; NumPy writes into them.
-
-    ``axis`` is the axis of their units.
-    """
+    """Whiten the rows, on the device; NumPy writes into them."""
     placed = on_devices(rows, options)
     moments = second_moments(placed, axis)
     z, *others = whiten(placed, moments, options.intercept, axis)
@@ -113,10 +110,7 @@ def prepare(rows, options, axis):
 
 
 def left_out(space, rows, options):
-    """The data of a fit, and without the rows of each fold where the penalty is chosen.
-
-    The ``rows`` are those of NumPy, with their labels and weights.
-    """
+    """The data of a fit, and without the rows of each fold of a search."""
     data = NewtonData(space, options)
     if options.n_effective is None:
         return data
@@ -164,18 +158,6 @@ class NewtonSettings(NamedTuple):
     last: np.ndarray  # relative residual of a system whose step is the last one
 
 
-def newton_settings(options, alpha, grad_max):
-    """The scalars of a Newton step, from the options and the size of the gradient."""
-    cast = options.alpha.dtype.type
-    return NewtonSettings(
-        alpha=cast(alpha),
-        damping=cast(options.damping),
-        intercept=options.intercept,
-        cg_iterations=np.int32(min(options.rank, np.iinfo(np.int32).max)),
-        last=np.float32(min(float(options.tol) / (2 * grad_max or 1), 0.5)),
-    )
-
-
 # --- the iteration -------------------------------------------------------------------
 
 
@@ -187,8 +169,7 @@ def init(data, net, options):
         return Search((state,), net, sys.float_info.max, alpha)
     if options.n_effective is None:
         return first_state(data, net, float(options.alpha))
-    # The prior alone chooses.
-    alpha = penalty.likeliest_alpha(float(data.options.alpha))
+    alpha = float(data.options.alpha) / 10  # the prior alone chooses
     return evaluated(data, net, alpha)._replace(path=((alpha, 0.0, 1.0),))
 
 
@@ -261,8 +242,15 @@ def step(data, state, options):
 def newton_step(data, state):
     """A Newton step at the penalty of the state."""
     options = data.options
-    settings = newton_settings(options, state.alpha * data.factor, state.grad_max)
     # 1. The direction.
+    cast = options.alpha.dtype.type
+    settings = NewtonSettings(
+        alpha=cast(state.alpha * data.factor),
+        damping=cast(options.damping),
+        intercept=options.intercept,
+        cg_iterations=np.int32(min(options.rank, np.iinfo(np.int32).max)),
+        last=np.float32(min(float(options.tol) / (2 * state.grad_max or 1), 0.5)),
+    )
     state, direction, slope, iterations = data.space.direction(state, settings)
     slope, iterations = float(slope), int(iterations)
     eps = float(np.finfo(options.alpha.dtype).eps)

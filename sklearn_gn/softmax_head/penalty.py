@@ -27,10 +27,7 @@ from sklearn_gn.arrays.collectives import total
 from sklearn_gn.arrays.libraries import in_either_library, library_of
 from sklearn_gn.optim.line_search import line_minimum
 from sklearn_gn.optim.multinomial import all_classes, cross_entropy, margins
-from sklearn_gn.softmax_head.head import (
-    derivatives_along,
-    over_blocks,
-)
+from sklearn_gn.softmax_head.head import derivatives_along, over_blocks
 
 _FOLDS = 8
 JUDGES = 256  # rows that are left out, more of which say little
@@ -89,10 +86,7 @@ class Judges(NamedTuple):
 
 @in_either_library
 def left_out_loss(logits, judges, search):
-    """Cross-entropy of the rows left out at the best factor of the logits; and that.
-
-    The logits are those of the judges, by the head without each fold.
-    """
+    """Cross-entropy of the rows left out at the best factor of the logits; and that."""
     found = 0
     for k, by_head in enumerate(logits):
         own = (judges.fold == k)[:, None]
@@ -154,17 +148,12 @@ def first_alpha(rows, intercept, n_effective):
     return weight.dtype.type(first)
 
 
-def likeliest_alpha(first):
-    """The penalty of highest prior: a decade below :func:`first_alpha`."""
-    return first / 10
-
-
 def log_posteriors(path):
     """What the points of a path are judged by, with a prior: log-normal, of one decade.
 
     A point is a penalty, the log probability of the rows left out, and their factor.
     """
-    likeliest = likeliest_alpha(path[0][0])
+    likeliest = path[0][0] / 10
     return [value - math.log10(alpha / likeliest) ** 2 / 2 for alpha, value, _ in path]
 
 

@@ -18,7 +18,7 @@ from sklearn_gn.arrays.extremes import largest_size
 from sklearn_gn.data.rows import canonical_rows, check_fits
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.runtime.fingerprint import digest
-from sklearn_gn.softmax_head import newton, penalty
+from sklearn_gn.softmax_head import newton, penalty, whitening
 from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of
 from sklearn_gn.softmax_head.head import (
     AffineHead,
@@ -31,7 +31,7 @@ from sklearn_gn.softmax_head.head import (
     on_devices,
 )
 from sklearn_gn.softmax_head.sparse_rows import Combinations, SparseRows
-from sklearn_gn.softmax_head.whitening import Coordinates, Units, has_few_rows
+from sklearn_gn.softmax_head.whitening import Coordinates, Units
 from sklearn_gn.solvers import FGN, FGNNewton
 
 # Damping and rank of each solver where the parameters are None.
@@ -123,9 +123,10 @@ class Task(NamedTuple):
     coordinates: Coordinates | Combinations | None = None
     order: np.ndarray | None = None  # numbers of the rows in the order of the task
 
-    def start(self, net, n_features, n_columns):
+    def start(self, net, n_features, n_classes):
         """Return the head to start from: zeros, unless it is given."""
-        weight, bias = net or (np.zeros((n_features, n_columns)), np.zeros(n_columns))
+        m = n_classes if n_classes > 2 else 1
+        weight, bias = net or (np.zeros((n_features, m)), np.zeros(m))
         kind, bias = self.options.alpha.dtype, bias * (self.options.intercept > 0)
         net = AffineHead(weight.astype(kind), bias.astype(kind))
         return net if self.coordinates is None else self.coordinates.begin(net)
@@ -158,10 +159,7 @@ def batch_task(estimator, solver, X, label, kept, weight, rng):
 
 
 def newton_task(estimator, solver, X, label, kept, weight, total):
-    """The task of Newton's method, whose rows are in its coordinates.
-
-    ``kept`` are the numbers of the rows, and ``total`` is the sum of all weights.
-    """
+    """The task of Newton's method, of the rows ``kept``, in its coordinates."""
     device, stays_sparse = estimator.device, sparse.issparse(X)
     mesh, kind = backend.mesh_of(device), np.dtype(estimator.dtype)
     if stays_sparse and device not in (None, "cpu"):
@@ -209,7 +207,7 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
         options = options._replace(alpha=alpha, n_effective=n_effective)
     # 3. The coordinates.
     algorithm = replace(newton.NEWTON, compiled=compiled)
-    if stays_sparse and not has_few_rows(x):
+    if stays_sparse and n >= min(whitening.ROTATED + 1, x.shape[1]):
         heads = Combinations(rows.x, rows.weight, options.intercept, size)
         space = SparseRows(heads, rows.label, rows.weight, options.intercept)
         data = newton.left_out(space, rows, options)
@@ -239,11 +237,6 @@ def options_of(estimator, solver, batch_size, rng):
 
 
 # --- heads ---------------------------------------------------------------------------
-
-
-def n_columns(estimator):
-    """Columns of the head: one for two classes, else one a class."""
-    return 1 if len(estimator.classes_) == 2 else len(estimator.classes_)
 
 
 def rows_key(estimator, X, y, weight):

@@ -60,29 +60,23 @@ class FGNSoftmaxHeadCV(
     Cs : int or array-like of shape (n_cs,), default=10
         Inverse strengths of the penalty, all positive. An integer is that many values
         between 1e-4 and 1e4, evenly spaced in their logarithms.
-
     cv : int, "loo", cross-validation generator or iterable, default=5
         How the rows are divided. An integer is the number of stratified folds, at most
         one per row; their rows depend neither on the order nor on the names of the
         classes, and copies of a row stay together. "loo" leaves out every distinct row
         by itself. A generator such as ``GroupKFold``, or an iterable of train and test
         indices, is used as in scikit-learn.
-
     scoring : str or callable, default="neg_log_loss"
         Score of the rows of a fold, larger is better: a name of
         :func:`sklearn.metrics.get_scorer_names`, or a function of an estimator, X and
         y.
-
     fit_intercept : bool, default=True
         Whether to fit an intercept, which is not penalised.
-
     class_weight : dict, "balanced" or None, default=None
         Factors of the sample weights by class. If "balanced", all classes have the same
         total weight. If None, all factors are 1.
-
     max_iter : int, default=100
         Maximum number of Newton steps for one penalty of one fold.
-
     tol : float, default=1e-06
         A minimum is accepted when no component of the gradient of the mean loss is
         larger.
@@ -91,33 +85,24 @@ class FGNSoftmaxHeadCV(
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels of the classes of positive weight.
-
     C_ : float
         The value of the highest mean score over the folds.
-
     Cs_ : ndarray of shape (n_cs,)
         The values that were tried, ascending.
-
     scores_ : ndarray of shape (n_folds, n_cs)
         Scores of the rows of each fold.
-
     coefs_paths_ : ndarray of shape (n_folds, n_cs, n_columns, n_features + 1)
         Coefficients without the rows of each fold, the intercepts last. ``n_columns``
         is 1 for two classes, and the number of classes otherwise. Without an intercept,
         the last axis has n_features entries.
-
     n_iter_ : ndarray of shape (n_folds, n_cs)
         Numbers of Newton steps.
-
     coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
         Coefficients for all rows with ``C_``; one row for two classes.
-
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts.
-
     n_features_in_ : int
         Number of features.
-
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if all of them are strings.
 
@@ -182,10 +167,8 @@ class FGNSoftmaxHeadCV(
         ----------
         X : array-like of shape (n_samples, n_features)
             Training features.
-
         y : array-like of shape (n_samples,)
             Labels of any kind.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights, of the fits and of the scores. If None, all are equal.
 
@@ -225,7 +208,7 @@ class FGNSoftmaxHeadCV(
         intercept, shape = bool(self.fit_intercept), (len(tests), len(Cs))
         head = FGNSoftmaxHead(alpha=1 / (Cs[-1] * total), fit_intercept=intercept)
         head.set_params(tol=self.tol)
-        zero = X.shape[1], problem.n_columns(self)
+        zero = X.shape[1], len(self.classes_)
         scores, n_iter = np.empty(shape), np.empty(shape, int)
         paths, converged, scorer = [], True, self._scorer()
         given = X, code, np.arange(len(X)), share, total

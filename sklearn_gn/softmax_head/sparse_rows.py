@@ -164,10 +164,7 @@ class Combinations:
 
 
 class SparseRows(NamedTuple):
-    """Weighted rows of sparse features, and the parts of a Newton step for their heads.
-
-    Rows that are left out have no weight.
-    """
+    """Weighted rows of sparse features, and the parts of a Newton step."""
 
     heads: Combinations
     label: np.ndarray

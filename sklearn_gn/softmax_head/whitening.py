@@ -45,7 +45,7 @@ from sklearn_gn.softmax_head.head import (
 )
 from sklearn_gn.softmax_head.penalty import DECADES, JUDGES
 
-_ROTATED = 2048  # rows or features, at most, of which principal axes are computed
+ROTATED = 2048  # rows or features, at most, of which principal axes are computed
 
 
 # --- the coordinates -----------------------------------------------------------------
@@ -91,7 +91,7 @@ class Units(NamedTuple):
         # Axes of features of different size would be those of the largest.
         left = size / unit
         alike = left.min() > np.sqrt(64 * eps) * left.max()
-        rotated = alike and min(X.shape) <= _ROTATED and switches.on("heads.whitening")
+        rotated = alike and min(X.shape) <= ROTATED and switches.on("heads.whitening")
         return cls(center, unit, int(len(X) >= X.shape[1]) if rotated else None)
 
 
@@ -182,11 +182,6 @@ class Coordinates(NamedTuple):
 
 
 compiled_values = in_either_library(values, rows_out=True)
-
-
-def has_few_rows(x):
-    """Whether sparse rows are fitted in coordinates from their Gram matrix."""
-    return x.shape[0] <= _ROTATED and x.shape[0] < x.shape[1]
 
 
 @partial(in_either_library, static_argnames="axis")

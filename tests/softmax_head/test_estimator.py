@@ -105,7 +105,7 @@ def test_optimum_is_that_of_logistic_regression(load, alpha, weighted):
 def test_features_that_are_scaled_only_have_the_same_optimum(monkeypatch):
     X, y = standardised(load_wine)
     rotated = FGNSoftmaxHead(alpha=1e-3, tol=1e-9, random_state=0).fit(X, y)
-    monkeypatch.setattr(whitening, "_ROTATED", 0)
+    monkeypatch.setattr(whitening, "ROTATED", 0)
     scaled = FGNSoftmaxHead(alpha=1e-3, tol=1e-9, random_state=0).fit(X, y)
     np.testing.assert_allclose(scaled.coef_, rotated.coef_, atol=1e-6)
 
@@ -678,7 +678,7 @@ def test_separable_classes_without_penalty_are_named():
 def test_dependent_features_without_penalty_change_no_optimum(
     extend, n_rotated, monkeypatch
 ):
-    monkeypatch.setattr(whitening, "_ROTATED", n_rotated)
+    monkeypatch.setattr(whitening, "ROTATED", n_rotated)
     X, y = small(3, n=60)
     plain = FGNSoftmaxHead(alpha=0.0, tol=1e-8, random_state=0).fit(X, y)
     more = FGNSoftmaxHead(alpha=0.0, tol=1e-8, random_state=0).fit(extend(X), y)

@@ -87,7 +87,13 @@ def test_damping_is_the_shift_of_the_hessian(n_classes, put, monkeypatch):
             net,
             gradient,
             data.space,
-            newton.newton_settings(options, options.alpha, 1.0),
+            newton.NewtonSettings(
+                options.alpha,
+                np.float64(damping),
+                options.intercept,
+                np.int32(options.rank),
+                options.tol,
+            ),
         )
         weight = data.space.basis @ direction.weight
         found = np.concatenate([weight, direction.bias[None, :]])

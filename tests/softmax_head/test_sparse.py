@@ -199,7 +199,7 @@ def test_one_row_of_a_class_leaves_the_penalty_to_the_prior(stays_sparse, n):
 def test_many_rows_choose_the_penalty_that_few_would(stays_sparse, monkeypatch):
     X, y, _ = text(4, n=600, d=700)
     few = FGNSoftmaxHead().fit(X, y)
-    monkeypatch.setattr(whitening, "_ROTATED", 0)  # as if the rows were very many
+    monkeypatch.setattr(whitening, "ROTATED", 0)  # as if the rows were very many
     many = FGNSoftmaxHead().fit(X, y)
     assert many.alpha_method_ == "left-out"
     assert abs(np.log10(many.alpha_ / few.alpha_)) < 0.1
@@ -213,7 +213,7 @@ def test_few_rows_have_the_optimum_of_many(stays_sparse, intercept, monkeypatch)
     model = FGNSoftmaxHead(alpha=0.01, tol=1e-10, fit_intercept=intercept)
     few = clone(model).fit(X, y, weight)
     again = clone(few).set_params(warm_start=True).fit(X, y, weight).fit(X, y, weight)
-    monkeypatch.setattr(whitening, "_ROTATED", 0)
+    monkeypatch.setattr(whitening, "ROTATED", 0)
     many = clone(model).fit(X, y, weight)
     np.testing.assert_allclose(few.coef_, many.coef_, atol=1e-7)
     np.testing.assert_allclose(again.coef_, few.coef_, atol=1e-7)
