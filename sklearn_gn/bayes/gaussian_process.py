@@ -11,7 +11,10 @@ where c is the number of observations that a row stands for. The scale v has the
 form :math:`y^T C^{-1} y / N` of highest evidence; all other parameters are found by
 L-BFGS on their logarithms, from the best of several starting values: networks that
 start from smooth functions do not find oscillations, and their evidence has a maximum
-for each. The derivatives of the log evidence are sums over one matrix,
+for each. Inverse lengths :math:`\rho_j^{1/2}` have the prior density :math:`(1 +
+\rho_j / \rho_0)^{-1/2}`, which prefers no scale, but lengths beyond the range of the
+rows to all others: many useless features would else fit the noise. The derivatives of
+the log evidence are sums over one matrix,
 
 .. math::
     W = \sum_t \alpha_t \alpha_t^T / v - k C^{-1}, \qquad \alpha_t = C^{-1} y_t,
@@ -23,7 +26,6 @@ Learning", 2006, section 5.4.2); of several equal rows, one is left out.
 """
 
 import math
-from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -37,6 +39,7 @@ _LENGTHS = (2.0, 0.7, 0.25, 0.08, 0.03)  # first length scales, over the root of
 _NOISES = (1e-4, 0.1)  # first variances of the noise
 _SLOPE = 0.1  # first variance of the linear term
 _LEAST_LOG_NOISE = math.log(1e-10)  # relative variance, that of rounding errors of C
+_TINY = np.finfo(np.float64).tiny  # square of a constant target
 
 
 class Kernel(NamedTuple):
@@ -148,14 +151,14 @@ def first_kernel(x, y, count, features, steps=60):
     features = list(features)
     of_lengths = -2 * np.log(_LENGTHS) - math.log(len(features))
     linear = _SLOPE * (1 + x @ x.T)
-
-    def worth(j, rho):
-        alone = Kernel(np.exp([rho]), 0.0, 0.0).smooth(x[:, [j]], x[:, [j]])
-        found = factor(alone + linear, _NOISES[-1] / count, overwrite=True)
-        square = np.sum(found.solve(y) * y)
-        return -y.size * math.log(square) - y.shape[1] * found.log_det
-
-    own = [max(of_lengths, key=partial(worth, j)) for j in features]
+    own, value = [], np.zeros(len(of_lengths))
+    for j in features:
+        for i, rho in enumerate(np.exp(of_lengths)):
+            alone = Kernel(rho, 0.0, 0.0).smooth(x[:, [j]], x[:, [j]])
+            root = factor(alone + linear, _NOISES[-1] / count, overwrite=True)
+            square = max(np.sum(root.solve(y) * y), _TINY)
+            value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
+        own.append(of_lengths[np.argmin(value)])
     found = []
     for kind in (of_lengths, [own]):
         starts = []
@@ -179,7 +182,10 @@ def best_kernel(start, x, y, count, steps=12):
 
 
 def evidence_and_slope(logs, x, y, count):
-    """Return minus the log evidence per row and its derivatives in the logarithms."""
+    """Return minus the log density per row and its derivatives in the logarithms.
+
+    It is the density of the targets, and of the length scales by their prior.
+    """
     kernel, (n, k) = Kernel.of(logs), y.shape
     smooth = kernel.smooth(x, x)
     c = smooth + kernel.slope * (1 + x @ x.T)
@@ -187,8 +193,9 @@ def evidence_and_slope(logs, x, y, count):
     if not np.isfinite(found.root[-1, -1]):
         return math.inf, np.zeros_like(logs)
     a = found.solve(y)
-    v = max(np.sum(a * y) / (n * k), np.finfo(y.dtype).tiny)  # of a constant target
+    v = max(np.sum(a * y) / (n * k), _TINY)
     value = n * k * math.log(v) + k * found.log_det
+    value += np.sum(np.log1p(kernel.rho / SWITCHED_OFF))
     w = found.inverse()
     w *= -k
     w += (a / v) @ a.T
@@ -198,5 +205,6 @@ def evidence_and_slope(logs, x, y, count):
     w *= smooth
     row = np.sum(w, axis=1)
     of_rho = -kernel.rho * (row @ x**2 - np.sum(x * (w @ x), axis=0))
+    of_rho -= kernel.rho / (kernel.rho + SWITCHED_OFF)
     slope = np.concatenate([of_rho, [of_slope, kernel.noise * np.sum(diagonal)]])
     return value / (2 * n), -slope / (2 * n)

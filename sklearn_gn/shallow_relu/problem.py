@@ -101,8 +101,7 @@ def problem_of(estimator, X, y, weight, validation, is_late=lambda: False):
         X, y, weight = X[kept], y[kept], weight[kept] / weight.max()
         weight = weight / weight.sum()
     else:
-        distinct = X[:, Units.varying(X, y, weight)]
-        kept, weight = canonical_rows(distinct, y, weight)
+        kept, weight = canonical_rows(X[:, Units.varying(X, y, weight)], y, weight)
         X, y = X[kept], y[kept]
         n_observations = max(n_effective, len(kept))  # equal rows are one
     if estimator.early_stopping and validation is None:

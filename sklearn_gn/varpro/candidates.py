@@ -137,10 +137,9 @@ def _set_noise(estimator, members, rows, options, observed):
     rows. ``observed`` are the rows with the targets as they were observed.
     """
     n_effective, k = options.evidence.n_effective, observed.y.shape[1]
-    known = [member.known for member in members]
     each = [
         (s.n_effective_parameters + s.n_of_penalties) * n_effective / s.n_rows
-        for s in known
+        for s in (member.known for member in members)
     ]
     # A member of which nothing is known may follow all rows.
     n_parameters = _mean(np.nan_to_num(each, nan=n_effective * k), shares(members))
@@ -225,7 +224,7 @@ def left_out_density(members, weight, n_effective):
 def with_shares(kinds, weights):
     """Return all members of some kinds, which share in the weights of these."""
     found = []
-    for members, weight in zip(kinds, weights, strict=True):
+    for members, weight in zip(filter(None, kinds), weights, strict=True):
         parts = zip(members, shares(members), strict=True)
         found += [member._replace(share=part * weight) for member, part in parts]
     return found
@@ -237,11 +236,9 @@ def of_regression(members, rows, options, process):
     The process is one that :func:`beside_process` returns, or None.
     """
     kinds, log_p = of_kinds(members, rows, options)
-    weight, n_effective = left_out_rows(rows).weight, options.evidence.n_effective
-    if process:
-        kinds.append([_member_of(process, options)])
-        log_p.append(left_out_density(kinds[-1], weight, n_effective))
-    found = with_shares(kinds, weights(log_p, weight, n_effective))
+    weight = left_out_rows(rows).weight
+    of_process, share = _with_process(process, log_p, weight, options)
+    found = with_shares([*kinds, of_process], share)
     others = (member for member in found[len(members) :] if np.any(member.share))
     return (*found[: len(members)], *others)
 
@@ -271,12 +268,6 @@ def of_kinds(members, rows, options):
     return kinds, log_p
 
 
-def weights(log_p, weight, n_effective):
-    """Return the weights of candidates, (candidates, k), from their densities."""
-    of_targets = np.transpose(log_p, (2, 1, 0))
-    return np.transpose([stacking.weights(p, weight, n_effective) for p in of_targets])
-
-
 def beside_process(members, rows, options, process):
     """Return a Gaussian process, and the share of networks beside other candidates.
 
@@ -287,54 +278,56 @@ def beside_process(members, rows, options, process):
     n_effective, some = options.evidence.n_effective, left_out_rows(rows)
     part = some._replace(weight=some.weight / np.sum(some.weight))
     kinds, log_p = of_kinds(with_summaries(members, part, options), rows, options)
-    counts = some._replace(weight=n_effective * some.weight)
-
-    def beside(found, part, log_p):
-        """The weights of the candidates beside a process."""
-        if not found:
-            return weights(log_p, part.weight, n_effective)
-        own = left_out_density([_member_of(found, options)], part.weight, n_effective)
-        return weights([*log_p, own], part.weight, n_effective)
-
     if process is None:
+        counts = some._replace(weight=n_effective * some.weight)
         order = np.random.RandomState(options.seed).permutation(len(counts.x))
         first, few = order[:_FIRST_ROWS], order[: 3 * _FIRST_ROWS]
         features, part = Units.varying(*counts), Rows(*(a[few] for a in counts))
         logs = gaussian_process.first_kernel(*(a[first] for a in counts), features)
         process = gaussian_process.fitted(Kernel.of(logs), *part) or ()
-        if process and np.any(beside(process, part, [p[few] for p in log_p])[-1]):
+        of_part = [p[few] for p in log_p]
+        own, share = _with_process(process, of_part, part.weight, options)
+        if own and np.any(share[-1]):
             if len(order) > _FIRST_ROWS:
                 logs = gaussian_process.best_kernel(logs, *part).x
             process = gaussian_process.fitted(Kernel.of(logs), *counts) or ()
         else:
             process = ()
-    share = beside(process, counts, log_p)
+    _, share = _with_process(process, log_p, some.weight, options)
     n_kinds = sum(bool(own[0].model.activations) for own in kinds)
     return process, float(np.sum(np.mean(share[:n_kinds], axis=1)))
 
 
-def _member_of(found, options):
-    """The member that a fitted process is."""
-    process, n_effective = found.process, options.evidence.n_effective
-    noise, ones = process.scale * process.kernel.noise, np.ones(found.theta.shape[1])
-    y_scale = options.scaling.y_scale * ones
-    value = found.log_evidence - n_effective * float(np.sum(np.log(y_scale)))
-    n_rows = float(np.sum(process.counts))
-    sees_all = math.isclose(n_rows, n_effective)
-    known = Summary(
-        alpha={},
-        loss=found.loss * options.scaling.loss_scale,
-        covariance=laplace.Deferred(process.root),
-        noise_ratio=ones,
-        noise_std=y_scale * noise_deviation(1 / noise, ones),
-        n_effective_parameters=found.gamma,
-        n_of_penalties=process.kernel.n_determined(),
-        log_evidence=value if sees_all else math.nan,  # that of other data
-        n_rows=n_rows,
-        left_out=(found.errors, np.tile(found.variances[:, None], len(ones))),
-    )
-    given = found.theta, None, 1 / noise, None, found.log_evidence, process
-    return Member(RegularisedLayers(*given), known=known)
+def _with_process(found, log_p, weight, options):
+    """The members that a fitted process makes, one or none, and weights with it.
+
+    The weights, (candidates, k), follow from the densities of the others at some rows.
+    """
+    n_effective, members = options.evidence.n_effective, []
+    if found:
+        process, ones = found.process, np.ones(found.theta.shape[1])
+        noise, n_rows = process.scale * process.kernel.noise, np.sum(process.counts)
+        y_scale = options.scaling.y_scale * ones
+        value = found.log_evidence - n_effective * float(np.sum(np.log(y_scale)))
+        sees_all = math.isclose(n_rows, n_effective)
+        known = Summary(
+            alpha={},
+            loss=found.loss * options.scaling.loss_scale,
+            covariance=laplace.Deferred(process.root),
+            noise_ratio=ones,
+            noise_std=y_scale * noise_deviation(1 / noise, ones),
+            n_effective_parameters=found.gamma,
+            n_of_penalties=process.kernel.n_determined(),
+            log_evidence=value if sees_all else math.nan,  # that of other data
+            n_rows=float(n_rows),
+            left_out=(found.errors, np.tile(found.variances[:, None], len(ones))),
+        )
+        given = found.theta, None, 1 / noise, None, found.log_evidence, process
+        members = [Member(RegularisedLayers(*given), known=known)]
+        log_p = [*log_p, left_out_density(members, weight, n_effective)]
+    of_targets = np.transpose(log_p, (2, 1, 0))
+    found = [stacking.weights(p, weight, n_effective) for p in of_targets]
+    return members, np.transpose(found)
 
 
 # --- classes --------------------------------------------------------------------------
@@ -372,8 +365,7 @@ def of_classes(small, wide, lacking, rows, n_effective):
     alpha, gamma = np.full(model.n_groups, evidence.LARGEST), np.zeros(model.n_groups)
     theta = model.join(output, [])
     net = RegularisedLayers(theta, alpha, 1.0, gamma, math.nan, model)
-    kinds = [(Member(net),), *(kind for kind in (small, wide) if kind)]
-    constant, *others = with_shares(kinds, share)
+    constant, *others = with_shares([(Member(net),), small, wide], share)
     return (*others, constant) if share[0] > 0 else tuple(others)
 
 

@@ -66,15 +66,11 @@ _WORTH = 10  # times tol: gain of log density a row that deeper or more networks
 # --- the networks --------------------------------------------------------------------
 
 
-class Plan(NamedTuple):
-    """The networks of the members, and how they are fitted."""
-
-    models: list  # of Layers; those by the evidence stand first
-    n_evidence: int  # whose penalties the evidence chooses; the others' are fixed
-
-
 def plan(estimator, X, y, weight):
-    """Return the :class:`Plan` of a committee, or None where there is none.
+    """Return the networks of a committee, or None where there is none.
+
+    They are :class:`~sklearn_gn.bayes.layers.Layers`, with the number of those whose
+    penalties the evidence chooses, which stand first; the others' are fixed.
 
     Its penalties are chosen by the evidence, or given, for fully connected networks
     that the default solver fits. One number as ``alpha`` with layers of given sizes is
@@ -145,10 +141,10 @@ def plan(estimator, X, y, weight):
                 f"activation={estimator.activation!r} on {n_features} features. "
                 "Fit a new estimator."
             )
-        return Plan(models, len(models) - n_wide)
+        return models, len(models) - n_wide
     wide, size = first._replace(sizes=(n_features, _WIDTH)), len(first.groups())
     if of_classes and work_of(n_rows, size) > _MOST_WORK_OF_ALL_ROWS:
-        return Plan([wide] * (N_PARTS if n_init == "auto" else n_init), 0)
+        return [wide] * (N_PARTS if n_init == "auto" else n_init), 0
     # One network is fitted by variable projection where a matrix would be too large,
     # or where the parameters of the last layer, which it eliminates, are most of many.
     of_output = first.n_linear * n_values if squared else size
@@ -158,7 +154,7 @@ def plan(estimator, X, y, weight):
     n = len(ACTIVATIONS) if n_init == "auto" else n_init
     is_mixed = of_classes and n_init == "auto" and switches.on("varpro.wide_members")
     small = [kinds[number % len(kinds)] for number in range(n)]
-    return Plan(small + [wide] * N_PARTS * is_mixed, n)
+    return small + [wide] * N_PARTS * is_mixed, n
 
 
 def independent_targets(y, weight):
@@ -192,7 +188,8 @@ class CommitteeOptions(NamedTuple):
 
 
 def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
-    """Fit the committee of a :class:`Plan` and set the fitted attributes."""
+    """Fit the committee that :func:`plan` returns and set the fitted attributes."""
+    models, n_evidence = plan
     # 1. The rows in the units of the fit.
     for name, values in () if estimator.scale else (("X", X), ("y", y)):
         largest = float(np.max(np.abs(values)))
@@ -206,7 +203,7 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
     features = Units.varying(*rows)
     warm = estimator.warm_start and hasattr(estimator, "_fitted")
     # 2. Penalties that are given, and the settings of both kinds of members.
-    alpha, model = estimator.alpha, plan.models[0]
+    alpha, model = estimator.alpha, models[0]
     is_dict = isinstance(alpha, dict)
     if isinstance(alpha, Real):
         # Less than a rounding is lost.
@@ -227,12 +224,12 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
         alpha=alpha,
     )
     wide = None
-    if plan.n_evidence:
+    if n_evidence:
         rows = model.rows_on(estimator.device, rows)
-    if plan.n_evidence < len(plan.models):
+    if n_evidence < len(models):
         warn_of_cpu(estimator.device, "wide members by mini-batches")
         # A dict has no penalties of wide members beside small ones.
-        both = plan.n_evidence and is_dict
+        both = n_evidence and is_dict
         wide = of_evidence._replace(alpha=None) if both else of_evidence
         if warm and wide.damping is None:  # that of the last epochs
             wide = wide._replace(damping=1.0)
@@ -245,7 +242,7 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
     options = CommitteeOptions(
         evidence=of_evidence,
         wide=wide,
-        n_evidence=plan.n_evidence,
+        n_evidence=n_evidence,
         robust=robust,
         adds=adds,
         deepens=adds and is_open,
@@ -256,16 +253,15 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
         seed=of_evidence.seed,
     )
     # 3. The networks to start from.
-    seeds = rng.randint(np.iinfo(np.int32).max, size=len(plan.models))
+    seeds = rng.randint(np.iinfo(np.int32).max, size=len(models))
     if warm:
         _, members, former = estimator._fitted
         starts = [in_units(m, former, scaling) for m in networks_of(members)]
     else:
-        n = of_evidence.n_effective
-        models = [model._replace(features=features) for model in plan.models]
-        rngs = map(np.random.RandomState, seeds)
-        pairs = zip(models, rngs, strict=True)
-        starts = [Member(first_network(model, rows, n, rng)) for model, rng in pairs]
+        n, starts = of_evidence.n_effective, []
+        for model, seed in zip(models, seeds, strict=True):
+            own, rng = model._replace(features=features), np.random.RandomState(seed)
+            starts.append(Member(first_network(own, rows, n, rng)))
     # 4. The loop.
     estimator._run_from(
         [tuple(starts)],
@@ -383,8 +379,7 @@ def _next_round(rows, state, report, options):
     n_neurons = sum(ended[0].model.sizes[1:])
     rng = np.random.RandomState([options.seed, len(ended), n_neurons])
     by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
-    net, members = by_evidence[0].net, ()
-    model = net.model
+    net, model = by_evidence[0].net, by_evidence[0].model
     deeper = model._replace(
         sizes=(*model.sizes, model.sizes[-1]),
         activations=model.activations * 2,
@@ -393,23 +388,23 @@ def _next_round(rows, state, report, options):
     # One whose parameters are mostly idle is large enough.
     deepens &= 2 * np.sum(net.gamma) > len(net.theta)
     deepens &= is_formed(rows.y.size, len(deeper.groups()))
-
-    def started(model):
-        features = tuple(j for j in options.features if j in model.features)
-        model = model._replace(features=features)
-        return Member(first_network(model, rows, n, rng))
-
+    models = []
     if deepens and switches.on("varpro.growth"):
-        members = (started(deeper),)
+        models = [deeper]
     elif options.adds and state.reason != "rounding":
         kinds = list(dict.fromkeys(member.model for member in by_evidence))
         # How the starts of one deeper network will differ, those before it tell.
         alike = ended if len(ended) > 1 else before
         n_more = _n_members(alike, rows, tol, state.share) - len(ended)
-        members = tuple(map(started, islice(cycle(kinds), max(0, n_more))))
-    if not members:
+        models = list(islice(cycle(kinds), max(0, n_more)))
+    if not models:
         return state._replace(tries=True), report._replace(stop=state.reason)
-    state = state._replace(tries=len(members[0].model.sizes) > len(model.sizes))
+    members = []
+    for model in models:
+        features = tuple(j for j in options.features if j in model.features)
+        model = model._replace(features=features)
+        members.append(Member(first_network(model, rows, n, rng)))
+    state = state._replace(tries=models[0] is deeper)
     state = _with_round(rows, state, members, options.evidence)
     return state, report._replace(stop=None)
 

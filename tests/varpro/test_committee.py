@@ -601,7 +601,7 @@ def test_other_fits_are_of_one_network(words):
 def test_large_networks_are_committees_of_two():
     model = VarProNetRegressor(hidden_layer_sizes=(60, 60))
     plan = committee.plan(model, np.ones((5000, 50)), np.ones((5000, 1)), None)
-    assert len(plan.models) == 2
+    assert len(plan[0]) == 2
 
 
 @pytest.mark.parametrize(

@@ -152,3 +152,15 @@ def test_an_oscillation_is_found_among_other_features(n_useless):
     y = truth[:400] + 0.2 * rng.standard_normal(400)
     model = VarProNetRegressor(random_state=0).fit(X[:400], y)
     assert model.score(X[400:], truth[400:]) > 0.99
+
+
+def test_useless_features_do_not_let_the_process_fit_the_noise():
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((1400, 60))
+    truth = np.tanh(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * X[:, 3]
+    y = truth[:400] + 0.5 * rng.standard_normal(400)
+    model = VarProNetRegressor(random_state=0).fit(X[:400], y)
+    *_, process = model.estimators_
+    found = np.argsort(process.length_scales_)[:4]
+    assert sorted(found) == [0, 1, 2, 3]
+    assert model.score(X[400:], truth[400:]) > 0.95

@@ -156,11 +156,11 @@ def test_layers_that_are_given_have_chosen_penalties():
     model = VarProNetClassifier(hidden_layer_sizes=(5,))
     X, y = np.ones((12000, 20)), np.ones((12000, 5))
     plan = committee.plan(model, X[:5000], y[:5000], None)
-    assert plan.n_evidence == len(plan.models)
-    assert committee.plan(VarProNetClassifier(), X, y, None).n_evidence == 0
+    assert plan[1] == len(plan[0])
+    assert committee.plan(VarProNetClassifier(), X, y, None)[1] == 0
     plan = committee.plan(VarProNetClassifier(), X[:5000], y[:5000], None)
-    assert [m.sizes[1] for m in plan.models] == [4, 4, 100, 100, 100, 100]
-    assert plan.n_evidence == 2
+    assert [m.sizes[1] for m in plan[0]] == [4, 4, 100, 100, 100, 100]
+    assert plan[1] == 2
 
 
 def test_members_of_both_kinds_are_those_of_their_own_committees():
