@@ -62,7 +62,7 @@ def jumps(problem, default_network=True):
             found += _within(problem, name, condition, rng, default_network)
     is_searched = problem.regions is None and _is_searched(problem)
     for k, bounds in enumerate(problem.domain.bounds if is_searched else ()):
-        places = _jumps_along(problem, None, k, bounds, True, None)
+        places = _jumps_along(problem, None, k, bounds, True)
         if len(places):
             place = _coordinates(problem.domain, places[0])
             return [
