@@ -124,7 +124,7 @@ def search_step(trial, current, control, *, floor=0.0, max_trials=20):
 
     def unfinished(result):
         more = (result.predicted > floor) & (result.n_trials < max_trials)
-        return xp.logical_not(result.accepted) & more
+        return (result.n_trials == 0) | xp.logical_not(result.accepted) & more
 
     zero = xp.zeros_like(control[0])
     start = SearchResult(
