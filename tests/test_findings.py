@@ -243,7 +243,7 @@ def test_a_constant_target_is_named(d):
 @pytest.mark.parametrize("estimator", [ShallowReLURegressor, VarProNetRegressor])
 def test_a_linear_model_in_place_of_networks_is_named(estimator):
     X, y = load_diabetes(return_X_y=True)
-    model = estimator(random_state=0).fit(X[:5], y[:5])
+    model = estimator(random_state=0).fit(X[:6], y[:6])
     assert [cause for cause, _ in causes(model)] == ["points", "linear", "noise"]
     _, linear, noise = model.diagnose().findings
     assert linear.text.startswith(("The returned model is linear", "The linear model"))

@@ -10,7 +10,6 @@ feature.
 """
 
 import math
-from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
@@ -80,10 +79,8 @@ class Units(NamedTuple):
         with np.errstate(over="ignore"):
             limits = np.clip((limits - x_center) / x_scale, -_FAR, _FAR)
         if limited:  # copies count as constants
-            first: dict = {}  # the columns that are no copies, by their content
-            for j, column in enumerate(X.T):
-                if first.setdefault(blake2b(column.tobytes()).digest(), j) < j:
-                    limits[:, j] = 0
+            told = Units.varying(X, y, weight)
+            limits[:, np.setdiff1d(np.flatnonzero(np.ptp(X, axis=0)), told)] = 0
         y_center, y_scale = moments(y, weight)
         # Rounding of the mean would be a residual of its own.
         y_center = np.where(varies, y_center, y[0])
