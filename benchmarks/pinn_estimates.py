@@ -15,11 +15,12 @@ import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 MINUTES = 8.0  # of a run, where --minutes is not given
-PATIENCE = 60.0  # seconds after which a process is given up
+PATIENCE = 60  # seconds of CPU after which a process is given up
 FACTOR, SHARE = 3.0, 0.95  # between estimate and error, of all problems
 EQUAL = ("diffusion_resample", "heat_resample", "burgers_rar")  # to other rows
 
@@ -73,7 +74,10 @@ def figures(name):
 
 def answer_of(name, seconds):
     """What a process prints of a problem, or the reason why there is nothing."""
+    import resource  # which Windows has not
+
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    limit = partial(resource.setrlimit, resource.RLIMIT_CPU, (PATIENCE, PATIENCE))
     try:
         process = subprocess.run(
             [sys.executable, "-m", "benchmarks.pinn_estimates", name],
@@ -82,9 +86,12 @@ def answer_of(name, seconds):
             capture_output=True,
             text=True,
             timeout=seconds,
+            preexec_fn=limit,
         )
     except subprocess.TimeoutExpired:
-        return f"takes more than {seconds:.0f} seconds"
+        return "no time left"
+    if process.returncode < 0:
+        return f"takes more than {PATIENCE} seconds of CPU"
     lines = process.stderr.strip().splitlines() or ["no message"]
     return lines[-1][:200] if process.returncode else json.loads(process.stdout)
 
@@ -98,7 +105,7 @@ def run(args):
 
     def answer(name):
         left = end - time.monotonic()
-        return "no time left" if left <= 0 else answer_of(name, min(left, PATIENCE))
+        return "no time left" if left <= 0 else answer_of(name, left)
 
     with ThreadPoolExecutor(2) as pool:
         for name, found in zip(chosen, pool.map(answer, chosen), strict=True):
