@@ -15,7 +15,6 @@ import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -74,10 +73,7 @@ def figures(name):
 
 def answer_of(name, seconds):
     """What a process prints of a problem, or the reason why there is nothing."""
-    import resource  # which Windows has not
-
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    limit = partial(resource.setrlimit, resource.RLIMIT_CPU, (PATIENCE, PATIENCE))
     try:
         process = subprocess.run(
             [sys.executable, "-m", "benchmarks.pinn_estimates", name],
@@ -86,7 +82,6 @@ def answer_of(name, seconds):
             capture_output=True,
             text=True,
             timeout=seconds,
-            preexec_fn=limit,
         )
     except subprocess.TimeoutExpired:
         return "no time left"
@@ -137,4 +132,7 @@ def run(args):
 
 
 if __name__ == "__main__":
+    import resource  # which Windows has not
+
+    resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE, PATIENCE))
     print(json.dumps(figures(sys.argv[1])))
