@@ -545,6 +545,15 @@ def test_loads_that_jump_across_no_axis_are_named(load, warns):
     assert ["Piecewise" in str(w.message) for w in caught] == [True] * warns
 
 
+def test_exponentials_that_overflow_give_no_warning():
+    def reactor(u, t):
+        return d(u, "t")(t) + jnp.exp(-8750 / u(t)) * u(t)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Problem(reactor, Interval(0, 10), [Initial(350.0)]).check()
+
+
 def test_coefficients_in_pieces():
     k = Piecewise(
         1.0,
