@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.segmented.problem import EXACT, HALF
+from sklearn_gn.segmented.problem import HALF
 
 
 class Autoregression(NamedTuple):
@@ -28,41 +28,11 @@ class Autoregression(NamedTuple):
 NONE = Autoregression(np.empty(0), 1.0)
 
 
-def largest_order(n, asked):
-    """Return the largest order of the autoregression of so many residuals."""
-    most = np.floor(4 * (n / 100) ** (2 / 9)) if asked in (None, "auto") else asked
-    return np.minimum(most, n // 4).astype(int)
-
-
-def deviances(residual, n, asked):
-    """Return what the best autoregression adds to "bic", of residuals (B, n).
-
-    Of each series the first n (B,) count. Every autoregression has the first order, so
-    that its coefficient costs nothing. Where neighbours are not alike, noise counts as
-    independent: many breakpoints leave residuals that change sign from row to row.
-    """
-    most, length = largest_order(n, asked), residual.shape[1]
-    phi, value, best = np.zeros((len(n), 0)), 0.0, np.full(len(n), np.inf)
-    later = range(max(most.max(), 1) + 1)
-    products = [np.sum(residual[:, k:] * residual[:, : length - k], 1) for k in later]
-    covariance = np.stack(products, axis=1) / np.maximum(n[:, None] - later, 1)
-    variance, largest = covariance[:, 0], np.sqrt(1 - EXACT)
-    for order in later[1:]:
-        told = np.sum(phi * covariance[:, order - 1 : 0 : -1], axis=1)
-        last = (covariance[:, order] - told) / np.where(variance > 0, variance, np.inf)
-        last = np.clip(last, -largest, largest)
-        phi = np.column_stack([phi - last[:, None] * phi[:, ::-1], last])
-        variance = variance * (1 - last**2)
-        value = value + n * np.log(1 - last**2) + np.log(n) * (order > 1)
-        possible = order <= most if asked == "auto" else order == most
-        best = np.where(possible & (value < best), value, best)
-    return np.where((covariance[:, 1] > 0) & (most > 0), best, 0)
-
-
 def covariances(residual, most):
     """Return the covariances of residuals with the later ones, by lag."""
     n = len(residual)
-    lags = range(largest_order(np.float64(n), most) + 1)
+    most = int(4 * (n / 100) ** (2 / 9)) if most is None else most
+    lags = range(min(most, n // 4) + 1)
     return np.array([residual[k:] @ residual[: n - k] / n for k in lags])
 
 
