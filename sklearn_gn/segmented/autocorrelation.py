@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.segmented.problem import HALF
-
 
 class Autoregression(NamedTuple):
     """Autoregression of residuals in the order of the feature."""
@@ -25,6 +23,8 @@ class Autoregression(NamedTuple):
     redundancy: float  # rows that are worth one independent row, at least one
 
 
+_SAME = 1e-3  # relative change of a variance that ends the corrections
+_CORRECTIONS = 10  # of covariances for what the fit has taken
 NONE = Autoregression(np.empty(0), 1.0)
 
 
@@ -65,9 +65,11 @@ def noise_of(residual, asked, n_parameters):
     order = None if asked == "auto" else asked
     covariance = covariances(residual, order)
     coef, long_run = yule_walker(covariance, n, order)
-    before, taken = 0.0, min(n_parameters * long_run / n, covariance[0])
-    while taken > before * (1 + HALF):  # it rises to what the fit has taken
+    for _ in range(_CORRECTIONS):
+        before, taken = long_run, min(n_parameters * long_run / n, covariance[0])
         coef, long_run = yule_walker(covariance + taken, n, order)
-        before, taken = taken, min(n_parameters * long_run / n, covariance[0])
-    redundancy = min(long_run / (covariance[0] + before), n / (n_parameters + 1))
+        whole = covariance[0] + taken
+        if abs(long_run - before) < _SAME * before:
+            break
+    redundancy = min(long_run / whole, n / (n_parameters + 1))
     return Autoregression(coef, float(redundancy)) if redundancy > 1 else NONE
