@@ -26,10 +26,6 @@ class Fit(NamedTuple):
     form: Form
     t: np.ndarray  # (..., k) breakpoints, ascending
     free: np.ndarray  # (k,) bool, those that are estimated
-    kinks: np.ndarray  # numbers of those whose positions are parameters
-    jumps: np.ndarray  # and of those whose positions are found, but no parameters
-    ramps: np.ndarray  # numbers of the coefficients that are changes of slope
-    steps: np.ndarray  # and of those that are jumps
     coef: np.ndarray  # of the design
     covariance: np.ndarray  # of the coefficients and the free kinks
     degrees_of_freedom: np.ndarray  # (...) NaN where the noise cannot be estimated
@@ -62,6 +58,27 @@ class Fit(NamedTuple):
         return self.scaling.to_user(self.t)
 
     @property
+    def ramps(self):
+        """Numbers of the coefficients that are changes of slope."""
+        return least_squares.ramp_columns(self.form, self.t.shape[-1])
+
+    @property
+    def steps(self):
+        """Numbers of the coefficients that are jumps."""
+        first = 1 + self.form.slope + len(self.ramps)
+        return first + np.arange(self.t.shape[-1] if self.form.step else 0)
+
+    @property
+    def kinks(self):
+        """Numbers of the breakpoints whose positions are parameters."""
+        return least_squares.moving(self.form, self.free)
+
+    @property
+    def jumps(self):
+        """Numbers of the breakpoints whose positions are found, but no parameters."""
+        return np.setdiff1d(np.flatnonzero(self.free), self.kinks)
+
+    @property
     def half_width(self):
         """Half-width of the confidence intervals, in standard errors."""
         return stdtrit(self.degrees_of_freedom, (1 + LEVEL) / 2)
@@ -88,10 +105,9 @@ class Fit(NamedTuple):
 
     def of(self, b):
         """Return the fit of one of several series, or the fits of some."""
+        one = (a[b] for a in self[3:-1])
         scaling = Scaling(*(a[b] for a in self.scaling))
-        return Fit(
-            self.form, self.t[b], *self[2:7], *(a[b] for a in self[7:-1]), scaling
-        )
+        return Fit(self.form, self.t[b], self.free, *one, scaling)
 
 
 def infer(form, t, free, rows, scaling, kind, repeats, found=None, space=None):
@@ -105,10 +121,8 @@ def infer(form, t, free, rows, scaling, kind, repeats, found=None, space=None):
     cov, freedom, rank = least_squares.covariance(
         kind, columns, found, rows.weight, repeats, space
     )
-    kinks, k = least_squares.moving(form, free), t.shape[1]
-    jumps = np.setdiff1d(np.flatnonzero(free), kinks)
-    ramps = least_squares.ramp_columns(form, k)
-    n_rows, n_parameters = repeats.sum(axis=-1), rank + len(jumps)
+    n_jumps = int(np.sum(free)) - len(least_squares.moving(form, free))
+    n_rows, n_parameters = repeats.sum(axis=-1), rank + n_jumps
     known = kind.variance is not None
     unknown = (n_rows <= n_parameters) & (not known)
     freedom = np.where(unknown, np.nan, np.inf if known else freedom)
@@ -117,10 +131,6 @@ def infer(form, t, free, rows, scaling, kind, repeats, found=None, space=None):
         form=form,
         t=t,
         free=free,
-        kinks=kinks,
-        jumps=jumps,
-        ramps=ramps,
-        steps=1 + form.slope + len(ramps) + np.arange(k if form.step else 0),
         coef=found.coef,
         covariance=np.where(unknown[:, None, None], np.nan, cov),
         degrees_of_freedom=freedom,
