@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.segmented.problem import EXACT, HALF
-
 
 class Autoregression(NamedTuple):
     """Autoregression of residuals in the order of the feature."""
@@ -25,44 +23,16 @@ class Autoregression(NamedTuple):
     redundancy: float  # rows that are worth one independent row, at least one
 
 
+_SAME = 1e-3  # relative change of a variance that ends the corrections
+_CORRECTIONS = 10  # of covariances for what the fit has taken
 NONE = Autoregression(np.empty(0), 1.0)
-
-
-def largest_order(n, asked):
-    """Return the largest order of the autoregression of so many residuals."""
-    most = np.floor(4 * (n / 100) ** (2 / 9)) if asked in (None, "auto") else asked
-    return np.minimum(most, n // 4).astype(int)
-
-
-def deviances(residual, n, asked):
-    """Return what the best autoregression adds to "bic", of residuals (B, n).
-
-    Of each series the first n (B,) count. Every autoregression has the first order, so
-    that its coefficient costs nothing. Where neighbours are not alike, noise counts as
-    independent: many breakpoints leave residuals that change sign from row to row.
-    """
-    most, length = largest_order(n, asked), residual.shape[1]
-    phi, value, best = np.zeros((len(n), 0)), 0.0, np.full(len(n), np.inf)
-    later = range(max(most.max(), 1) + 1)
-    products = [np.sum(residual[:, k:] * residual[:, : length - k], 1) for k in later]
-    covariance = np.stack(products, axis=1) / np.maximum(n[:, None] - later, 1)
-    variance, largest = covariance[:, 0], np.sqrt(1 - EXACT)
-    for order in later[1:]:
-        told = np.sum(phi * covariance[:, order - 1 : 0 : -1], axis=1)
-        last = (covariance[:, order] - told) / np.where(variance > 0, variance, np.inf)
-        last = np.clip(last, -largest, largest)
-        phi = np.column_stack([phi - last[:, None] * phi[:, ::-1], last])
-        variance = variance * (1 - last**2)
-        value = value + n * np.log(1 - last**2) + np.log(n) * (order > 1)
-        possible = order <= most if asked == "auto" else order == most
-        best = np.where(possible & (value < best), value, best)
-    return np.where((covariance[:, 1] > 0) & (most > 0), best, 0)
 
 
 def covariances(residual, most):
     """Return the covariances of residuals with the later ones, by lag."""
     n = len(residual)
-    lags = range(largest_order(np.float64(n), most) + 1)
+    most = int(4 * (n / 100) ** (2 / 9)) if most is None else most
+    lags = range(min(most, n // 4) + 1)
     return np.array([residual[k:] @ residual[: n - k] / n for k in lags])
 
 
@@ -95,9 +65,11 @@ def noise_of(residual, asked, n_parameters):
     order = None if asked == "auto" else asked
     covariance = covariances(residual, order)
     coef, long_run = yule_walker(covariance, n, order)
-    before, taken = 0.0, min(n_parameters * long_run / n, covariance[0])
-    while taken > before * (1 + HALF):  # it rises to what the fit has taken
+    for _ in range(_CORRECTIONS):
+        before, taken = long_run, min(n_parameters * long_run / n, covariance[0])
         coef, long_run = yule_walker(covariance + taken, n, order)
-        before, taken = taken, min(n_parameters * long_run / n, covariance[0])
-    redundancy = min(long_run / (covariance[0] + before), n / (n_parameters + 1))
+        whole = covariance[0] + taken
+        if abs(long_run - before) < _SAME * before:
+            break
+    redundancy = min(long_run / whole, n / (n_parameters + 1))
     return Autoregression(coef, float(redundancy)) if redundancy > 1 else NONE

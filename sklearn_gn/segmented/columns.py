@@ -36,8 +36,8 @@ from sklearn_gn.segmented.search import refine
 from sklearn_gn.segmented.selection import find_breakpoints
 
 
-def _check_parameters(model, y_std):
-    """Raise a ValueError for what several columns of y do not take."""
+def fit(model, prepared, options, kind, y_std):
+    """Fit several columns of y with common breakpoints."""
     reason = needs_all_points(model) if y_std is None else "y_std"
     if model.shape is not None:
         reason = f"shape={model.shape!r}"
@@ -48,11 +48,6 @@ def _check_parameters(model, y_std):
             f"{reason} cannot be combined with several columns of y: fit the columns "
             "one by one, or use MultiOutputRegressor of sklearn.multioutput."
         )
-
-
-def fit(model, prepared, options, kind, y_std):
-    """Fit several columns of y with common breakpoints."""
-    _check_parameters(model, y_std)
     problem, fits, interval, path = _fits(model, prepared, options)
     warn_of_room(model, prepared[0], options, kind, int(fits[0].free.sum()))
     of_columns = []

@@ -123,18 +123,6 @@ def _inverse_root(matrices):
     return vectors * inverse[:, None], known
 
 
-def reference_distribution(found, freedom, n_draws, rng):
-    """Return draws of the largest share of the sum of squares, without a breakpoint."""
-    values, vectors = factors.eigenpairs(found.covariance)
-    kept = values > DEPENDENT * values[-1]
-    normal = rng.standard_normal((n_draws, int(kept.sum())))
-    drawn = normal @ (vectors[:, kept] * np.sqrt(values[kept])).T
-    explained = np.sum(drawn.reshape(n_draws, *found.scores.shape) ** 2, axis=2)
-    rest = max(freedom - kept.sum(), 0)
-    total = np.sum(normal**2, axis=1) + 2 * rng.standard_gamma(rest / 2, n_draws)
-    return explained.max(axis=1) / total
-
-
 def breakpoint_test(model, X, y, sample_weight, method, n_draws, rng):
     """Test rows of a user for a breakpoint, as the parameters of a model say."""
     check_is_plain(model, "breakpoint_test")
@@ -178,8 +166,15 @@ def plain_test(problem, n_rows, number, method, n_draws, rng):
     left = max(1 - share, np.finfo(float).tiny)
     statistic = share / m / left * (freedom - m)
     if method == "simulated":
-        drawn = reference_distribution(found, freedom, n_draws, rng)
-        p_value = (1 + np.sum(drawn >= share)) / (1 + n_draws)
+        # Draws of the largest share of the sum of squares, without a breakpoint.
+        values, vectors = factors.eigenpairs(found.covariance)
+        kept = values > DEPENDENT * values[-1]
+        normal = rng.standard_normal((n_draws, int(kept.sum())))
+        drawn = normal @ (vectors[:, kept] * np.sqrt(values[kept])).T
+        explained = np.sum(drawn.reshape(n_draws, *found.scores.shape) ** 2, axis=2)
+        rest = rng.standard_gamma(max(freedom - kept.sum(), 0) / 2, n_draws)
+        shares = explained.max(axis=1) / (np.sum(normal**2, axis=1) + 2 * rest)
+        p_value = (1 + np.sum(shares >= share)) / (1 + n_draws)
     else:
         p_value = 2 * stdtr(freedom - 1, -np.sqrt(statistic))
     if method == "davies":

@@ -341,7 +341,10 @@ def find(joint, numbers, most, criterion):
     if not (joint.family.has_known_variance or joint.has_conditions):
         state, paths = _least_squares(joint, start, numbers, most, criterion)
         return state or _refuse(joint, numbers), paths
-    state, paths = start or _unconditional(joint), [None] * len(joint.x)
+    if start is None:  # the search may start where no condition holds
+        form = joint.form._replace(flat_end=False, sign=0)
+        start = without_breakpoints(joint._replace(slopes=[], points=[], form=form))
+    state, paths = start, [None] * len(joint.x)
     for _ in range(_MOST_TURNS):
         before = state
         for f, number in enumerate(numbers):
@@ -391,7 +394,10 @@ def _choose(joint, state, f, number, most, criterion):
             if k not in best:
                 continue
             n_parameters = count_parameters(joint, best[k])
-            value = _deviance(joint, best[k]) + charge * n_parameters
+            value = best[k].deviance  # minus twice the log likelihood
+            if not joint.family.has_known_variance:
+                value = n_rows * np.log(max(value, EXACT * joint.weight.sum()))
+            value += charge * n_parameters
             values[k] = n_parameters, best[k].deviance, value, extra[k]
             total[k] = value + extra[k]
             since = 0 if k == min(total, key=total.get) else since + 1
@@ -407,14 +413,6 @@ def _choose(joint, state, f, number, most, criterion):
     columns = map(np.array, zip(*values.values(), strict=True))
     path = {"n_breakpoints": np.array([*values])}
     return chosen, path | dict(zip(names, columns, strict=True))
-
-
-def _deviance(joint, state):
-    """Return minus twice the log likelihood, but for a constant."""
-    if joint.family.has_known_variance:
-        return state.deviance
-    n, rounding = joint.repeats.sum(), EXACT * joint.weight.sum()
-    return float(n * np.log(max(state.deviance, rounding)))
 
 
 def count_parameters(joint, state):
@@ -443,14 +441,6 @@ def free_space(joint, state, n_columns, with_bounds=True):
         if c.is_equal or (with_bounds and c.row @ z - c.value < HALF)
     ]
     return null_space(np.array(rows)) if rows else np.eye(n_columns)
-
-
-def _unconditional(joint):
-    """Return the straight line without conditions, from which a search may start."""
-    free = joint._replace(
-        slopes=[], points=[], form=joint.form._replace(flat_end=False, sign=0)
-    )
-    return without_breakpoints(free)
 
 
 def _refuse(joint, numbers):

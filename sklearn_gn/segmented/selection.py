@@ -38,7 +38,7 @@ from scipy.special import betaincinv, gammaln
 
 from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares, robust
-from sklearn_gn.segmented.autocorrelation import deviances, noise_of
+from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.preparation import problem_of, with_known
 from sklearn_gn.segmented.problem import (
     HALF,
@@ -236,18 +236,23 @@ def choose(
 def _penalties_of_noise(problem, residuals, columns, positions, n_rows, asked):
     """Return what is added to "bic" for noise that may be correlated, (B, k).
 
-    Each number has the autoregression of its residuals that is best by the criterion,
-    so that few breakpoints in correlated noise compete with many in independent noise,
-    and bends with a season with no bend at all. A number is refused where its own noise
-    speaks against it: rows of correlated noise count less, and with so many the
+    Neighbouring residuals with the correlation r lower the deviance of an
+    autoregression by as much as -n log(1 - r^2), so that few breakpoints in correlated
+    noise compete with many in independent noise. A number is refused where its own
+    noise speaks against it: rows of correlated noise count less, and with so many the
     criterion would take fewer breakpoints.
     """
     penalty, rss = columns["search_penalty"].copy(), columns["rss"]
     bic = np.where(np.isfinite(rss), columns["bic"], np.inf)
     floor = EXACT * problem.table.total
     for k, e in enumerate(residuals):
-        of_noise = deviances(e, problem.table.n_rows, asked)
-        penalty[:, k] += np.where(rss[:, k] > floor, of_noise, 0)
+        square = np.sum(e**2, axis=1)
+        end = take(e, problem.table.n_rows[:, None] - 1)[:, 0]
+        size = (square - e[:, 0] ** 2) * (square - end**2)
+        together = np.maximum(np.sum(e[:, 1:] * e[:, :-1], axis=1), 0)
+        share = 1 - together**2 / np.where(size > 0, size, np.inf)
+        share = np.where(rss[:, k] > floor, share, 1)
+        penalty[:, k] += problem.table.n_rows * np.log(np.maximum(share, EXACT))
     numbers = columns["n_parameters"]
     for b, n in enumerate(problem.table.n_rows):
         while True:

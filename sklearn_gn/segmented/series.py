@@ -109,7 +109,16 @@ def fit_groups(
     """
     import pandas as pd
 
-    estimator = _checked_estimator(estimator)
+    if not isinstance(estimator, SegmentedRegressor):
+        raise ValueError(f"fit_groups takes a SegmentedRegressor, got {estimator!r}.")
+    estimator = clone(estimator)
+    estimator._validate_params()
+    check_is_plain(estimator, "fit_groups")
+    is_cv = options_of(estimator, None).criterion == "cv"
+    if is_cv and estimator.n_breakpoints == "auto":
+        raise ValueError(
+            "fit_groups does not support criterion='cv': choose another one."
+        )
     if not dates.is_frame(data):
         raise ValueError(
             f"data must be a data frame of pandas or polars, got {type(data).__name__}."
@@ -168,21 +177,6 @@ def fit_groups(
 
 
 _as_numbers = partial(check_array, dtype=np.float64, ensure_all_finite=False)
-
-
-def _checked_estimator(estimator):
-    """Return a copy of the estimator, with parameters that series can be fitted by."""
-    if not isinstance(estimator, SegmentedRegressor):
-        raise ValueError(f"fit_groups takes a SegmentedRegressor, got {estimator!r}.")
-    estimator = clone(estimator)
-    estimator._validate_params()
-    check_is_plain(estimator, "fit_groups")
-    is_cv = options_of(estimator, None).criterion == "cv"
-    if is_cv and estimator.n_breakpoints == "auto":
-        raise ValueError(
-            "fit_groups does not support criterion='cv': choose another one."
-        )
-    return estimator
 
 
 def _features(data, features, others):

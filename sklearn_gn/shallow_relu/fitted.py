@@ -177,7 +177,7 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
     if one_feature:
         knots, std = fitted_breakpoints(found, hyperplanes, coef, host)
         some = left_out_rows(data)
-        values = predict_scaled(net, some.x).astype(np.float64)
+        values = predict_scaled(net, some.x)
         level = np.where(noise_std > 0, noise_std, np.inf)
         leverage = (found.standard_errors(some.x) / level) ** 2
         given = values - some.y, leverage, some.weight, n_effective
