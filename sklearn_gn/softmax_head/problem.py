@@ -98,10 +98,7 @@ def distinct_rows(X, code, weight, solver):
 
 
 def sorted_rows(X):
-    """Numbers of the rows in the order of the first feature, then of the second, ...
-
-    Whatever the classes are called, and in which units the features are.
-    """
+    """Numbers of the rows by their features, whatever units these are in."""
     rank = np.zeros(len(X), int)
     for column in X.T:
         order = np.lexsort((column, rank))
