@@ -361,6 +361,9 @@ def _next_penalty(data, search):
     best = heads if criteria[-1] == min(criteria) else search.likeliest
     if last:
         net = in_precision_of(data.options, best[0].net)
+        if isinstance(data.space, SparseRows):  # whose logits are those of the folds
+            image, _ = data.space.heads.image(net.rows, net.start)
+            net = net._replace(image=image)
         state = evaluated(data, net, alpha, heads[0])
         least = min(criteria) if math.isfinite(min(criteria)) else 0.0
         return state._replace(path=path, criterion=least)

@@ -14,7 +14,6 @@ from scipy import sparse
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend, libraries
-from sklearn_gn.arrays.extremes import largest_size
 from sklearn_gn.data.rows import canonical_rows, check_fits
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.runtime.fingerprint import digest
@@ -98,10 +97,7 @@ def distinct_rows(X, code, weight, solver):
 
 
 def sorted_rows(X):
-    """Numbers of the rows in the order of the first feature, then of the second, ...
-
-    Whatever the classes are called, and in which units the features are.
-    """
+    """Numbers of the rows by their features, whatever units these are in."""
     rank = np.zeros(len(X), int)
     for column in X.T:
         order = np.lexsort((column, rank))
@@ -183,13 +179,9 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
     # 2. Their units.
     auto, intercept = estimator.alpha == "auto", estimator.fit_intercept
     if stays_sparse:
-        x, size = sparse.csr_array(x), 1.0
+        x = sparse.csr_array(x)
         center = intercept * (weight @ x)
-        if auto:  # rows of length one
-            size = largest_size(x.data) or 1.0
-            size *= np.sqrt(weight @ (x / size).power(2).sum(axis=1))
-            x = x / size
-        units = Units(center, np.full_like(center, size), axis=0)
+        units = Units(center, np.ones_like(center), axis=0)
     else:
         units = Units.of(x, label, weight, intercept, auto)
     x = x if x.dtype == kind else in_precision(x, kind)
@@ -208,7 +200,7 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
     # 3. The coordinates.
     algorithm = replace(newton.NEWTON, compiled=compiled)
     if stays_sparse and n >= min(whitening.ROTATED + 1, x.shape[1]):
-        heads = Combinations(rows.x, rows.weight, options.intercept, size)
+        heads = Combinations(rows.x, rows.weight, options.intercept)
         space = SparseRows(heads, rows.label, rows.weight, options.intercept)
         data = newton.left_out(space, rows, options)
         return Task(algorithm, data, options, few, heads, order)

@@ -57,11 +57,10 @@ class Combinations:
 
     With an intercept the features are centred by the mean of the rows with a weight.
     Only columns that hold something are kept, the most frequent first, since what
-    belongs to these is then close together in memory. The features are in a unit, and
-    heads of them ``begin`` and end as given.
+    belongs to these is then close together in memory.
     """
 
-    def __init__(self, X, weight, intercept, unit):
+    def __init__(self, X, weight, intercept):
         X.sum_duplicates()
         counts = np.bincount(X.indices, minlength=X.shape[1])
         self.columns = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
@@ -69,8 +68,8 @@ class Combinations:
         place[self.columns] = np.arange(len(self.columns))
         shape = X.shape[0], max(len(self.columns), 1)
         self.x = sparse.csr_array((X.data, place[X.indices], X.indptr), shape)
-        self.n_features, self.unit = X.shape[1], unit
-        self.weight, self.share = weight, intercept * weight
+        self.n_features, self.weight = X.shape[1], weight
+        self.share = intercept * weight
         self.mean = self.x.T @ self.share
         self.start = None
 
@@ -81,7 +80,7 @@ class Combinations:
         found = Combination(zeros, zeros, np.float64(0), head.bias)
         if head.weight.any():
             shared = x.shape[1]  # it has a value for every feature
-            self.start = self.unit * head.weight[self.columns]
+            self.start = head.weight[self.columns]
             found = found._replace(
                 image=self._centred(x @ self.start),
                 start=np.float64(1),
@@ -108,7 +107,7 @@ class Combinations:
             own = self.x.T @ np.ascontiguousarray(right[:, part])
             if net.start:
                 own += net.start * self.start[:, part]
-            weight[self.columns, part] = own[:used] / self.unit
+            weight[self.columns, part] = own[:used]
             return self.mean @ own
 
         bias = net.bias - np.concatenate(self._by_columns(block, len(net.bias)))

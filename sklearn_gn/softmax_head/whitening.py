@@ -101,11 +101,15 @@ def evidence(x, label, weight):
     targets = np.equal.outer(label, np.unique(label)).astype(x.dtype)
     targets = root * (targets - weight @ targets / weight.sum())
     x = root * x
-    variance, axes = factors.eigenpairs(x @ x.T)
-    largest = max(variance[-1], np.finfo(x.dtype).tiny)
+    variance, axes = factors.eigenpairs_of_rows(x)
+    largest, eps = variance.max(initial=0), np.finfo(x.dtype).eps
+    kept = variance > len(x) * eps * largest
+    variance, axes = variance[kept], axes[:, kept]
+    along = np.sum((axes.T @ (x.T @ targets)) ** 2, axis=1) / variance
+    rest = max(np.sum(targets**2) - np.sum(along), eps**2)
     ridge = largest * 10.0 ** -np.arange(-1, DECADES)[:, None]
-    ratio = 1 + np.maximum(variance, 0) / ridge
-    noise = np.sum(np.sum((axes.T @ targets) ** 2, axis=1) / ratio, axis=1)
+    ratio = 1 + variance / ridge
+    noise = rest + np.sum(along / ratio, axis=1)
     lost = np.sum(np.log(ratio), axis=1) + len(x) * np.log(noise)
     return -targets.shape[1] * lost.min() / 2
 
