@@ -136,7 +136,9 @@ def noise_scale(values, errors, variances, rows, n_effective, units):
     coef = found.coef.copy()
     coef[0] += level
     limits = np.array([logs.min(axis=0), logs.max(axis=0)]) + level
-    return NoiseScale(units, coef, limits, np.array(share))
+    # Of weights whose ratios overflow, densities tell nothing.
+    known = np.isfinite(share).all() and np.any(share)
+    return NoiseScale(units, coef, limits, np.array(share)) if known else None
 
 
 def linear_model(rows, n_effective):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, Literal, Self, overload
 
@@ -450,8 +451,10 @@ class SegmentedRegressor(
         return tags
 
     def __getstate__(self):
+        if hasattr(self, "_noise_rows"):
+            self._noise_scale  # noqa: B018, which needs the rows
         state = super().__getstate__()
-        return {n: state[n] for n in state if n not in fitted.OF_UPDATES}
+        return {n: state[n] for n in state if n not in fitted.OF_ROWS}
 
     def update(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -632,6 +635,10 @@ class SegmentedRegressor(
                 "predict(X, return_std=True)."
             )
         return self.noise_std_, self._fit.degrees_of_freedom
+
+    @cached_property
+    def _noise_scale(self):
+        return fitted.noise_scale_of(self._fit, getattr(self, "_noise_rows", None))
 
     def _noise_features(self, X):
         return np.column_stack(self._split(self._check_X(X)))

@@ -17,8 +17,8 @@ from sklearn_gn.segmented.least_squares import Covariance, Rows
 from sklearn_gn.segmented.preparation import stack, with_known
 from sklearn_gn.segmented.search import EXACT, residuals_in_order
 
-OF_UPDATES = ("_kept", "_stream")  # which a saved model leaves behind
-_NOT_OF_EVERY_FIT = ("robust_weights_", "estimators_", "_row_checks", *OF_UPDATES)
+OF_ROWS = ("_kept", "_stream", "_noise_rows")  # which a saved model leaves behind
+_OF_SOME = ("robust_weights_", "estimators_", "_row_checks", "_noise_scale", *OF_ROWS)
 
 
 class Feature(NamedTuple):
@@ -34,7 +34,7 @@ class Feature(NamedTuple):
 
 def set_attributes(model, kinds, family, noise, noise_std, figures, features):
     """Set the fitted attributes from the figures of the whole and each feature's."""
-    for name in _NOT_OF_EVERY_FIT:
+    for name in _OF_SOME:
         vars(model).pop(name, None)
     first, fits = features[0], [each.fit for each in features]
     unknown = family.has_known_variance or first.fit.is_noise_unknown
@@ -47,7 +47,7 @@ def set_attributes(model, kinds, family, noise, noise_std, figures, features):
     model.residual_correlation_ = correlation
     model._correlation_errors = correlation / error
     model.statistics_ = {name: float(value) for name, value in figures.items()}
-    model._parts, model._is_listed, model._noise_scale, parts = [], False, None, []
+    model._parts, model._is_listed, parts = [], False, []
     for f, each in enumerate(features):
         to_user = np.asarray if kinds[f] is None else dates.from_days
         segments = inference.segment_table(each.fit, each.counted)
@@ -84,16 +84,15 @@ def set_fit(model, prepared, kind, options, path, t, clipped, problem, noises=No
     figures = {name: value[0] for name, value in figures.items()}
     of_all = noise[0], scale[0], figures, [feature]
     set_attributes(model, [kind], Family("gaussian"), *of_all)
-    if not (
-        prepared.rows.rest > 0 or prepared.has_precisions or clipped is not prepared
-    ):
-        model._noise_scale = noise_scale_of(fit, prepared.rows)
+    of_sums = prepared.rows.rest > 0 or prepared.has_precisions
+    if not of_sums and clipped is prepared:
+        model._noise_rows = prepared.rows
     return float(scale[0])
 
 
 def noise_scale_of(fit, rows):
     """Return how the noise varies with features and predictions, or None."""
-    if not fit.noise_std > 0:
+    if rows is None or not fit.noise_std > 0:
         return None
     x, weight = np.column_stack([rows.x, rows.linear]), rows.weight / rows.weight.sum()
     some = left_out_rows(solver.Rows(x, rows.y[:, None], weight))

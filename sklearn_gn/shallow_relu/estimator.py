@@ -565,20 +565,11 @@ class ShallowReLURegressor(
         -------
         features : ndarray of shape (n_samples, n_active)
             In the order of ``hyperplanes_``; ``features @ output_coef_ + X @
-            linear_coef_ + output_intercept_`` is the prediction.
-
-        Warns
-        -----
-        UserWarning
-            If the model is linear: there are no hidden features then.
+            linear_coef_ + output_intercept_`` is the prediction. A linear model has
+            no hidden features: there is no column then.
         """
         check_is_fitted(self, "_network")
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        if len(self.hyperplanes_) == 0:
-            warn_user(
-                "The fitted model is linear, so transform returns no column. Use "
-                "predict(X), the linear part, or give n_neurons and alpha=0."
-            )
         net, scaling = self._network
         hyperplanes = net.hyperplanes[self._active_slots]
         _, factor = hyperplanes_to_user(scaling, hyperplanes)
