@@ -130,15 +130,15 @@ def noise_scale(values, errors, variances, rows, n_effective, units):
         same = stacking.log_densities(e, v, weight)
         varying = stacking.log_densities(e, v * np.exp(own), weight) - cost
         both = np.stack([same, varying], axis=1)
+        if not np.isfinite(both).all():  # of weights whose ratios overflow
+            return None
         share.append(stacking.weights(both, weight, n_seen)[1])
     # In the mean of all rows the variance is that of the fit.
     level = np.log(weight @ (squares / mean / np.exp(logs)))
     coef = found.coef.copy()
     coef[0] += level
     limits = np.array([logs.min(axis=0), logs.max(axis=0)]) + level
-    # Of weights whose ratios overflow, densities tell nothing.
-    known = np.isfinite(share).all() and np.any(share)
-    return NoiseScale(units, coef, limits, np.array(share)) if known else None
+    return NoiseScale(units, coef, limits, np.array(share))
 
 
 def linear_model(rows, n_effective):
