@@ -451,8 +451,7 @@ class SegmentedRegressor(
         return tags
 
     def __getstate__(self):
-        if hasattr(self, "_noise_rows"):
-            self._noise_scale  # noqa: B018, which needs the rows
+        getattr(self, "_noise_scale", None)  # which is found from the rows
         state = super().__getstate__()
         return {n: state[n] for n in state if n not in fitted.OF_ROWS}
 
