@@ -86,10 +86,11 @@ class GaussianProcess(NamedTuple):
     counts: np.ndarray  # (n,)  observations of each
     scale: float  # v
     loss: str = "squared"
+    center: np.ndarray | float = 0.0  # (k,)  of the targets
 
     def values(self, theta, x):
         """Return the means of the targets at rows, (m, k)."""
-        return self.kernel.between(x, self.x) @ theta
+        return self.kernel.between(x, self.x) @ theta + self.center
 
     def root(self):
         """Return the factor of C."""
@@ -115,8 +116,11 @@ class FittedProcess(NamedTuple):
     variances: np.ndarray  # (n,)  of an observation that is left out
 
 
-def fitted(kernel, x, y, count):
-    """Return the :class:`FittedProcess`; None where C is singular to rounding."""
+def fitted(kernel, x, y, count, **words):
+    """Return the :class:`FittedProcess`; None where C is singular to rounding.
+
+    ``words`` are further fields of its :class:`GaussianProcess`.
+    """
     n, k = y.shape
     c = kernel.between(x, x)
     noise = kernel.noise / count
@@ -131,7 +135,7 @@ def fitted(kernel, x, y, count):
     once = np.minimum(count, 1)
     left = (count - once + once * unexplained) / count
     return FittedProcess(
-        process=GaussianProcess(kernel, x, count, v),
+        process=GaussianProcess(kernel, x, count, v, **words),
         theta=a,
         gamma=k * float(n - np.sum(unexplained)),
         log_evidence=-(n * k * (math.log(2 * math.pi * v) + 1) + k * root.log_det) / 2,

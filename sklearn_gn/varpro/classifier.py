@@ -21,8 +21,8 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     r"""Networks for classification, with penalties that the data choose.
 
     Use it for tables of up to a few hundred thousand rows without any settings: it then
-    averages a few networks with a linear term. On small tables the evidence chooses
-    their penalties [2]_; on larger ones the networks are wider, and are fitted by fast
+    averages a few networks with a linear term, beside a Gaussian process of up to 2,000
+    rows. On small tables the evidence chooses their penalties [2]_; on larger ones the networks are wider, and are fitted by fast
     Gauss-Newton steps on mini-batches [3]_. For deeper networks set ``alpha`` and
     ``hidden_layer_sizes``. For many classes on features of another model use
     :class:`FGNSoftmaxHead`.
@@ -108,7 +108,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Labels of the classes that have weight.
     estimators_ : list
         Members of a committee, with ``predict``, ``share_`` (in the mean), ``alpha_``,
-        ``log_evidence_``, ``n_effective_parameters_`` and weights.
+        ``log_evidence_``, ``n_effective_parameters_`` and weights. Behind the networks
+        follow a Gaussian process (with ``length_scales_``) and the frequencies of the
+        classes, if they have a share.
     coefs_, intercepts_ : list of ndarray
         Hidden layers, for scaled features. Only of one network.
     linear_coef_ : ndarray of shape (n_values, n_features)
