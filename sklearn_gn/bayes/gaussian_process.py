@@ -32,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
+from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes.evidence import SWITCHED_OFF
 from sklearn_gn.linalg.factors import factor
 
@@ -163,16 +164,18 @@ def first_kernel(x, y, count, features, steps=60):
             square = max(np.sum(root.solve(y) * y), _TINY)
             value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
         own.append(of_lengths[np.argmin(value)])
-    found = []
-    for kind in (of_lengths, [own]):
+
+    def best(kind):
+        """Return the best kernel from the best start with these lengths."""
         starts = []
         for lengths, noise in product(kind, _NOISES):
             rho = np.full(x.shape[1], -np.inf)
             rho[features] = lengths
             starts.append(np.append(rho, np.log([_SLOPE, noise])))
         value = [evidence_and_slope(start, x, y, count)[0] for start in starts]
-        start = starts[int(np.argmin(value))]
-        found.append(best_kernel(start, x, y, count, steps))
+        return best_kernel(starts[int(np.argmin(value))], x, y, count, steps)
+
+    found = side_by_side(best, (of_lengths, [own]), steps * len(x) ** 3)
     return min(found, key=lambda f: f.fun).x
 
 

@@ -11,10 +11,10 @@ A classification has the small networks by the evidence, the wide ones, a proces
 the frequencies of the classes. Of the small networks
 :func:`~sklearn_gn.varpro.members.left_out_values` tells the values at left-out rows,
 and each wide one has been fitted without a part of them. The process is fitted to the
-classes as numbers. Logits are a multiple of its values; the factor t has the highest
-density at left-out rows, and that of the logits of the wide ones is chosen with the
-weights, each at the cost ``2 log^2 t`` in units of the log density of all rows, which
-keeps few rows from deciding.
+classes as numbers, and logits are a multiple of its values. This factor t, and one of
+the logits of the wide ones, have the highest density at left-out rows, at the cost
+``2 log^2 t`` in units of the log density of all rows, which keeps few rows from
+deciding.
 """
 
 import math
@@ -297,20 +297,20 @@ def beside_process(members, rows, options, process):
             center = part.weight @ y
         counts = Rows(some.x, y - center, n_effective * some.weight)
         order = np.random.RandomState(options.seed).permutation(len(counts.x))
-        first, few = order[:_FIRST_ROWS], order[: 3 * _FIRST_ROWS]
+        first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
         features, part = Units.varying(*counts), Rows(*(a[few] for a in counts))
         logs = gaussian_process.first_kernel(*(a[first] for a in counts), features)
-        words = {"loss": loss, "center": center}
-        process = gaussian_process.fitted(Kernel.of(logs), *part, **words) or ()
-        of_part = [p[few] for p in log_p]
-        seen = Rows(*(a[few] for a in some))
-        own, share = _with_process(process, of_part, seen, options)
-        if own and np.any(share[-1]):
-            if len(order) > _FIRST_ROWS:
-                logs = gaussian_process.best_kernel(logs, *part).x
-            process = gaussian_process.fitted(Kernel.of(logs), *counts, **words) or ()
-        else:
-            process = ()
+        if len(order) > _FIRST_ROWS:
+            logs = gaussian_process.best_kernel(logs, *part).x
+        kernel, words = Kernel.of(logs), {"loss": loss, "center": center}
+        process = gaussian_process.fitted(kernel, *part, **words) or ()
+        if len(order) > len(few):
+            of_part, seen = [p[few] for p in log_p], Rows(*(a[few] for a in some))
+            own, share = _with_process(process, of_part, seen, options)
+            if own and np.any(share[-1]):
+                process = gaussian_process.fitted(kernel, *counts, **words) or ()
+            else:
+                process = ()
     _, share = _with_process(process, log_p, some, options)
     n_kinds = sum(bool(own[0].model.activations) for own in kinds)
     return process, float(np.sum(np.mean(share[:n_kinds], axis=1)))
@@ -409,23 +409,28 @@ def process_of_classes(found, rows, n_effective):
     """Return the member of a process that was fitted to classes, and its log density.
 
     Its values are probabilities but for the noise; logits are a multiple of them. The
-    factor has the highest density at left-out rows, and counts as a penalty.
+    factor counts as a penalty.
     """
-    values = all_classes(_values_of_classes(rows.y) + found.errors)
-    weight, process = n_effective * rows.weight, found.process
-
-    def loss(log_factor):
-        log_p = _log_p(math.exp(log_factor) * values, rows.y)
-        return -float(weight @ log_p) + 2 * log_factor**2
-
-    factor = math.exp(minimize_scalar(loss).x)
-    log_p = _log_p(factor * values, rows.y)
-    known = Summary({}, -float(weight @ log_p) / np.sum(weight))
+    values, process = _values_of_classes(rows.y) + found.errors, found.process
+    factor, log_p = best_factor(all_classes(values), rows, n_effective)
+    known = Summary({}, -float(np.average(log_p, weights=rows.weight)))
     given = found.theta, None, 1.0, None, math.nan, process
     member = Member(RegularisedLayers(*given), known=known).with_output(factor)
     n_penalties = 1 + process.kernel.n_determined()
     log_p -= stacking.COST_OF_A_PENALTY * n_penalties / n_effective
     return member, log_p[:, None]
+
+
+def best_factor(logits, rows, n_effective):
+    """Return the factor of logits (m, k) with the highest density, and the density."""
+    weight = n_effective * rows.weight
+
+    def loss(log_factor):
+        log_p = _log_p(math.exp(log_factor) * logits, rows.y)
+        return -float(weight @ log_p) + 2 * log_factor**2
+
+    factor = math.exp(minimize_scalar(loss).x)
+    return factor, _log_p(factor * logits, rows.y)
 
 
 def shares_and_factor(log_p, wide, rows, n_effective):
@@ -435,22 +440,11 @@ def shares_and_factor(log_p, wide, rows, n_effective):
         return stacking.weights(np.transpose(log_p), some.weight, n_effective), 1.0
     part = left_out_rows(rows._replace(y=left_out_part(rows))).y
     kept = np.flatnonzero(part < len(wide))
-    y, weight = some.y[kept], n_effective * some.weight[kept]
+    seen = Rows(*(array[kept] for array in some))
     logits = all_classes(np.array(wide)[part[kept], kept])
-    others = [p[kept] for p in log_p]
-
-    def densities(log_factor):
-        return np.transpose([*others, _log_p(math.exp(log_factor) * logits, y)])
-
-    def loss(log_factor):
-        each = densities(log_factor)
-        share = stacking.weights(each, weight, n_effective)
-        with np.errstate(divide="ignore"):
-            mixed = logsumexp(each, axis=1, b=share)
-        return -float(weight @ mixed) + 2 * log_factor**2
-
-    best = minimize_scalar(loss).x
-    return stacking.weights(densities(best), weight, n_effective), math.exp(best)
+    factor, own = best_factor(logits, seen, n_effective)
+    each = np.transpose([*(p[kept] for p in log_p), own])
+    return stacking.weights(each, seen.weight, n_effective), factor
 
 
 def _log_p(logits, y):

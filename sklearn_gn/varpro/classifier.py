@@ -22,10 +22,10 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
 
     Use it for tables of up to a few hundred thousand rows without any settings: it then
     averages a few networks with a linear term, beside a Gaussian process of up to 2,000
-    rows. On small tables the evidence chooses their penalties [2]_; on larger ones the networks are wider, and are fitted by fast
-    Gauss-Newton steps on mini-batches [3]_. For deeper networks set ``alpha`` and
-    ``hidden_layer_sizes``. For many classes on features of another model use
-    :class:`FGNSoftmaxHead`.
+    rows. On small tables the evidence chooses their penalties [2]_; on larger ones the
+    networks are wider, and are fitted by fast Gauss-Newton steps on mini-batches [3]_.
+    For deeper networks set ``alpha`` and ``hidden_layer_sizes``. For many classes on
+    features of another model use :class:`FGNSoftmaxHead`.
 
     With given penalties and ``hidden_layer_sizes`` there is one network, whose last
     layer W is a multinomial logistic regression, solved for every value of the other
@@ -75,8 +75,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     scale : bool, default=True
         Whether to standardise features during the fit. Cells far outside the quartiles
         then count as a limit if the other rows are predicted better.
-    max_iter : int, default=100
+    max_iter : "auto" or int, default="auto"
         Maximum number of iterations (epochs of mini-batch solvers) over all starts.
+        "auto": 3000 for a committee, 100 otherwise.
     tol : float, default=0.001
         The fit stops when three iterations lower the loss by less than this share, or,
         in a committee, raise the log evidence per row of no network by more.
@@ -189,7 +190,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         rank: int | None = None,
         class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
         scale: bool = True,
-        max_iter: int = 100,
+        max_iter: int | Literal["auto"] = "auto",
         tol: float = 1e-3,
         max_time: float | None = None,
         early_stopping: bool = False,
