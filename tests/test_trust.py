@@ -62,6 +62,9 @@ EXPORTED = {
     "classifiers, two classes": lambda: VarProNetClassifier(**SHORT).fit(
         X, LABELS == "a"
     ),
+    "classifiers and a process": lambda: VarProNetClassifier(random_state=0).fit(
+        X, np.sin(4 * X[:, 0]) > 0
+    ),
     "classifier": lambda: VarProNetClassifier(**ONE, **BY_GN).fit(X, LABELS),
     "classifier, two classes": lambda: VarProNetClassifier(**ONE, **BY_GN).fit(
         X, LABELS == "b"

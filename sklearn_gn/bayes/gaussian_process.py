@@ -32,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
+from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes.evidence import SWITCHED_OFF
 from sklearn_gn.linalg.factors import factor
 
@@ -86,10 +87,11 @@ class GaussianProcess(NamedTuple):
     counts: np.ndarray  # (n,)  observations of each
     scale: float  # v
     loss: str = "squared"
+    center: np.ndarray | float = 0.0  # (k,)  of the targets
 
     def values(self, theta, x):
         """Return the means of the targets at rows, (m, k)."""
-        return self.kernel.between(x, self.x) @ theta
+        return self.kernel.between(x, self.x) @ theta + self.center
 
     def root(self):
         """Return the factor of C."""
@@ -115,8 +117,11 @@ class FittedProcess(NamedTuple):
     variances: np.ndarray  # (n,)  of an observation that is left out
 
 
-def fitted(kernel, x, y, count):
-    """Return the :class:`FittedProcess`; None where C is singular to rounding."""
+def fitted(kernel, x, y, count, **words):
+    """Return the :class:`FittedProcess`; None where C is singular to rounding.
+
+    ``words`` are further fields of its :class:`GaussianProcess`.
+    """
     n, k = y.shape
     c = kernel.between(x, x)
     noise = kernel.noise / count
@@ -131,7 +136,7 @@ def fitted(kernel, x, y, count):
     once = np.minimum(count, 1)
     left = (count - once + once * unexplained) / count
     return FittedProcess(
-        process=GaussianProcess(kernel, x, count, v),
+        process=GaussianProcess(kernel, x, count, v, **words),
         theta=a,
         gamma=k * float(n - np.sum(unexplained)),
         log_evidence=-(n * k * (math.log(2 * math.pi * v) + 1) + k * root.log_det) / 2,
@@ -159,16 +164,18 @@ def first_kernel(x, y, count, features, steps=60):
             square = max(np.sum(root.solve(y) * y), _TINY)
             value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
         own.append(of_lengths[np.argmin(value)])
-    found = []
-    for kind in (of_lengths, [own]):
+
+    def best(kind):
+        """Return the best kernel from the best start with these lengths."""
         starts = []
         for lengths, noise in product(kind, _NOISES):
             rho = np.full(x.shape[1], -np.inf)
             rho[features] = lengths
             starts.append(np.append(rho, np.log([_SLOPE, noise])))
         value = [evidence_and_slope(start, x, y, count)[0] for start in starts]
-        start = starts[int(np.argmin(value))]
-        found.append(best_kernel(start, x, y, count, steps))
+        return best_kernel(starts[int(np.argmin(value))], x, y, count, steps)
+
+    found = side_by_side(best, (of_lengths, [own]), steps * len(x) ** 3)
     return min(found, key=lambda f: f.fun).x
 
 

@@ -119,6 +119,42 @@ def gaussian_process(
     return _scaled(model, scaling, names)
 
 
+def gaussian_process_of_classes(
+    process: Any, coef: Any, scaling: Any, classes: Any, names: Any = None
+) -> BaseEstimator:
+    """Return a pipeline that scales the features and predicts the classes.
+
+    A logistic regression takes the smooth part of the logits, which kernel PCA with
+    given coefficients computes, beside the features of the linear part.
+    """
+    from sklearn.decomposition import KernelPCA
+    from sklearn.pipeline import FeatureUnion, make_pipeline
+    from sklearn.preprocessing import FunctionTransformer, KernelCenterer
+
+    kernel, x = process.kernel, process.x
+    root_rho, (d, n_values) = np.sqrt(kernel.rho), (x.shape[1], coef.shape[1])
+    # Kernel PCA subtracts the mean over its rows. Where coefficients sum to zero it
+    # does not count, so a row beyond all others takes up their sum.
+    far = np.max(np.abs(x * root_rho)) + np.full(d, 1e3)
+    coef_of_rows = np.vstack([coef, -np.sum(coef, axis=0)])
+    pca = KernelPCA(n_values, kernel="rbf", gamma=0.5)
+    pca.X_fit_, pca.gamma_ = np.vstack([x * root_rho, far]), 0.5
+    pca.eigenvalues_, pca.eigenvectors_ = np.ones(n_values), coef_of_rows
+    pca._centerer = KernelCenterer()
+    pca._centerer.K_fit_rows_ = np.zeros(len(coef_of_rows))
+    pca._centerer.K_fit_all_ = 0.0
+    pca._centerer.n_features_in_ = len(coef_of_rows)
+    pca.n_features_in_ = d
+    smooth = make_pipeline(_scaler(np.zeros(d), 1 / root_rho), pca)
+    parts = FeatureUnion([("smooth", smooth), ("linear", FunctionTransformer())])
+    slopes = kernel.slope * coef.T @ x
+    constant = kernel.slope * np.sum(coef, axis=0) + process.center
+    model = logistic_regression(
+        np.hstack([np.eye(n_values), slopes]), constant, classes, True, None
+    )
+    return _scaled(make_pipeline(parts, model), scaling, names)
+
+
 def _filled(cls, network, out_activation):
     weights = [np.array(weight, np.float64) for weight in network.weights]
     widths = tuple(w.shape[1] for w in weights[:-1])
@@ -134,14 +170,9 @@ def _filled(cls, network, out_activation):
 
 def _scaled(model, scaling, names):
     from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import FunctionTransformer, StandardScaler
+    from sklearn.preprocessing import FunctionTransformer
 
-    scaler = StandardScaler()
-    scaler.mean_ = np.array(scaling.x_center, np.float64)
-    scaler.scale_ = np.array(scaling.x_scale, np.float64)
-    with np.errstate(over="ignore"):
-        scaler.var_ = scaler.scale_**2
-    scaler.n_features_in_ = len(scaler.mean_)
+    scaler = _scaler(scaling.x_center, scaling.x_scale)
     if names is not None:
         scaler.feature_names_in_ = np.array(names, dtype=object)
     if not scaling.has_limits:
@@ -149,6 +180,17 @@ def _scaled(model, scaling, names):
     low, high = scaling.limits
     words = {"a_min": np.array(low), "a_max": np.array(high)}
     return make_pipeline(scaler, FunctionTransformer(np.clip, kw_args=words), model)
+
+
+def _scaler(center, scale):
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler()
+    scaler.mean_, scaler.scale_ = (np.array(a, np.float64) for a in (center, scale))
+    with np.errstate(over="ignore"):
+        scaler.var_ = scaler.scale_**2
+    scaler.n_features_in_ = len(scaler.mean_)
+    return scaler
 
 
 def mean_of_regressors(members: list, shares: Any) -> BaseEstimator:

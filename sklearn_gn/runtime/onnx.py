@@ -65,7 +65,7 @@ class ConvertedToONNX:
                 columns = getattr(self, "n_outputs_", 1)
                 operator.outputs[0].type = type(numbers)([n, columns])
                 return
-            is_number = self.classes_.dtype.kind in "biu"
+            is_number = self.classes_.dtype.kind in "biuf"
             label = Int64TensorType if is_number else StringTensorType
             operator.outputs[0].type = label([n])
             operator.outputs[1].type = type(numbers)([n, len(self.classes_)])

@@ -7,12 +7,14 @@ Gauss-Newton matrix or its kernel; the weights of :mod:`sklearn_gn.bayes.stackin
 set for each target, are the shares. So networks that follow noise give way to the
 linear model, and too small ones to the process, without a rule of size, noise or kind.
 
-A classification has the small networks by the evidence, the wide ones, and the
-frequencies of the classes. Of the small networks
+A classification has the small networks by the evidence, the wide ones, a process, and
+the frequencies of the classes. Of the small networks
 :func:`~sklearn_gn.varpro.members.left_out_values` tells the values at left-out rows,
-and each wide one has been fitted without a part of them. One factor t of the logits of
-the wide ones is chosen with the weights, at the cost ``2 log^2 t`` in units of the log
-density of all rows, which keeps few rows from deciding.
+and each wide one has been fitted without a part of them. The process is fitted to the
+classes as numbers, and logits are a multiple of its values. This factor t, and one of
+the logits of the wide ones, have the highest density at left-out rows, at the cost
+``2 log^2 t`` in units of the log density of all rows, which keeps few rows from
+deciding.
 """
 
 import math
@@ -63,11 +65,11 @@ def set_fitted(estimator, run, rows, options, factors):
     n_small = len(members) - (len(state.wide.members) if options.wide else 0)
     small = with_summaries(members[:n_small], rows, options)
     wide, members = members[n_small:], small + members[n_small:]
+    process = state.process if options.is_open else None
     if members[0].model.shapes() and classifies:
         lacking = state.wide.lacking if wide else ()
-        members = of_classes(small, wide, lacking, rows, n)
+        members = of_classes(small, wide, lacking, rows, options, process)
     elif members[0].model.shapes() and options.evidence.alpha is None:
-        process = state.process if options.is_open else None
         members = of_regression(small, rows, options, process)
     members = list(members)
     for number, one in enumerate(members):
@@ -236,11 +238,18 @@ def of_regression(members, rows, options, process):
     The process is one that :func:`beside_process` returns, or None.
     """
     kinds, log_p = of_kinds(members, rows, options)
-    weight = left_out_rows(rows).weight
-    of_process, share = _with_process(process, log_p, weight, options)
-    found = with_shares([*kinds, of_process], share)
-    others = (member for member in found[len(members) :] if np.any(member.share))
-    return (*found[: len(members)], *others)
+    some = left_out_rows(rows)
+    of_process, share = _with_process(process, log_p, some, options)
+    return networks_first(with_shares([*kinds, of_process], share))
+
+
+def networks_first(members):
+    """Return the networks, and behind them those of the others that have a share."""
+    has_layers = [bool(getattr(m.model, "activations", ())) for m in members]
+    pairs = list(zip(members, has_layers, strict=True))
+    networks = [member for member, is_network in pairs if is_network]
+    others = [m for m, is_network in pairs if not is_network and np.any(m.share)]
+    return (*networks, *others)
 
 
 def of_kinds(members, rows, options):
@@ -273,38 +282,50 @@ def beside_process(members, rows, options, process):
 
     The :class:`~sklearn_gn.bayes.gaussian_process.FittedProcess` is fitted if it is
     None: to some of these rows, and to all of them if it then has a share. Else it is
-    empty.
+    empty. Classes are its targets as values of the output layer, 0 and 1, or -1 and 1
+    of two.
     """
-    n_effective, some = options.evidence.n_effective, left_out_rows(rows)
+    n_effective, loss = options.evidence.n_effective, members[0].model.loss
+    some = left_out_rows(rows)
     part = some._replace(weight=some.weight / np.sum(some.weight))
-    kinds, log_p = of_kinds(with_summaries(members, part, options), rows, options)
+    of_each = of_kinds if loss == "squared" else kinds_of_classes
+    kinds, log_p = of_each(with_summaries(members, part, options), rows, options)
     if process is None:
-        counts = some._replace(weight=n_effective * some.weight)
+        y, center = some.y, 0.0
+        if loss != "squared":
+            y = _values_of_classes(y)
+            center = part.weight @ y
+        counts = Rows(some.x, y - center, n_effective * some.weight)
         order = np.random.RandomState(options.seed).permutation(len(counts.x))
-        first, few = order[:_FIRST_ROWS], order[: 3 * _FIRST_ROWS]
+        first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
         features, part = Units.varying(*counts), Rows(*(a[few] for a in counts))
         logs = gaussian_process.first_kernel(*(a[first] for a in counts), features)
-        process = gaussian_process.fitted(Kernel.of(logs), *part) or ()
-        of_part = [p[few] for p in log_p]
-        own, share = _with_process(process, of_part, part.weight, options)
-        if own and np.any(share[-1]):
-            if len(order) > _FIRST_ROWS:
-                logs = gaussian_process.best_kernel(logs, *part).x
-            process = gaussian_process.fitted(Kernel.of(logs), *counts) or ()
-        else:
-            process = ()
-    _, share = _with_process(process, log_p, some.weight, options)
+        if len(order) > _FIRST_ROWS:
+            logs = gaussian_process.best_kernel(logs, *part).x
+        kernel, words = Kernel.of(logs), {"loss": loss, "center": center}
+        process = gaussian_process.fitted(kernel, *part, **words) or ()
+        if len(order) > len(few):
+            of_part, seen = [p[few] for p in log_p], Rows(*(a[few] for a in some))
+            own, share = _with_process(process, of_part, seen, options)
+            if own and np.any(share[-1]):
+                process = gaussian_process.fitted(kernel, *counts, **words) or ()
+            else:
+                process = ()
+    _, share = _with_process(process, log_p, some, options)
     n_kinds = sum(bool(own[0].model.activations) for own in kinds)
     return process, float(np.sum(np.mean(share[:n_kinds], axis=1)))
 
 
-def _with_process(found, log_p, weight, options):
+def _with_process(found, log_p, rows, options):
     """The members that a fitted process makes, one or none, and weights with it.
 
     The weights, (candidates, k), follow from the densities of the others at some rows.
     """
     n_effective, members = options.evidence.n_effective, []
-    if found:
+    if found and found.process.loss != "squared":
+        member, own = process_of_classes(found, rows, n_effective)
+        members, log_p = [member], [*log_p, own]
+    elif found:
         process, ones = found.process, np.ones(found.theta.shape[1])
         noise, n_rows = process.scale * process.kernel.noise, np.sum(process.counts)
         y_scale = options.scaling.y_scale * ones
@@ -324,49 +345,92 @@ def _with_process(found, log_p, weight, options):
         )
         given = found.theta, None, 1 / noise, None, found.log_evidence, process
         members = [Member(RegularisedLayers(*given), known=known)]
-        log_p = [*log_p, left_out_density(members, weight, n_effective)]
+        log_p = [*log_p, left_out_density(members, rows.weight, n_effective)]
     of_targets = np.transpose(log_p, (2, 1, 0))
-    found = [stacking.weights(p, weight, n_effective) for p in of_targets]
+    found = [stacking.weights(p, rows.weight, n_effective) for p in of_targets]
     return members, np.transpose(found)
 
 
 # --- classes --------------------------------------------------------------------------
 
 
-def of_classes(small, wide, lacking, rows, n_effective):
+def of_classes(small, wide, lacking, rows, options, process):
     """Return the members of a classification with their shares, and a constant.
 
     ``lacking`` are the wide members before they saw all rows, the first of them without
     the first part; empty if they have not.
     """
+    n_effective, some = options.evidence.n_effective, left_out_rows(rows)
+    kinds, log_p = kinds_of_classes(small, rows, options)
+    if process:
+        member, own = process_of_classes(process, some, n_effective)
+        kinds, log_p = [*kinds, [member]], [*log_p, own]
+    of_wide = [member.values(some.x) for member in lacking or wide]
+    log_p = [own[:, 0] for own in log_p]
+    share, factor = shares_and_factor(log_p, of_wide, rows, n_effective)
+    wide = [one.with_output(factor) for one in wide]
+    return networks_first(with_shares([*kinds, wide], share))
+
+
+def kinds_of_classes(small, rows, options):
+    """Return small networks and the frequencies by kinds, and the density of each."""
     some, k = left_out_rows(rows), rows.y.shape[1]
+    n_effective, kinds, log_p = options.evidence.n_effective, [], []
+    if small:
+        values = [left_out_values(member, n_effective, some) for member in small]
+        p = np.mean([np.exp(_log_p(all_classes(u), some.y)) for u in values], axis=0)
+        n_penalties = np.mean([member.known.n_of_penalties for member in small])
+        cost = stacking.COST_OF_A_PENALTY * n_penalties
+        kinds.append(list(small))
+        log_p.append(np.log(p) - cost / n_effective)
     # The prior counts as one row, in all classes alike.
     counts = n_effective * rows.weight @ rows.y + 1 / k
     # A row that stands for several is left out once only.
     left = counts - np.minimum(n_effective * some.weight, 1)[:, None] * some.y
     left /= np.sum(left, axis=1, keepdims=True)
-    log_p = [np.sum(some.y * np.log(left), axis=1)]
-    if small:
-        values = [left_out_values(member, n_effective, some) for member in small]
-        if not np.isfinite(values).all():
-            return small + wide
-        p = np.mean([np.exp(_log_p(all_classes(u), some.y)) for u in values], axis=0)
-        n_penalties = np.mean([member.known.n_of_penalties for member in small])
-        cost = stacking.COST_OF_A_PENALTY * n_penalties
-        log_p.append(np.log(p) - cost / n_effective)
-    of_wide = [member.values(some.x) for member in lacking or wide]
-    share, factor = shares_and_factor(log_p, of_wide, rows, n_effective)
-    wide = tuple(one.with_output(factor) for one in wide)
     # The constant is a network without hidden layers, whose slopes are zero.
-    model = (small or wide)[0].model
-    model = model._replace(sizes=model.sizes[:1], activations=()).with_all_features()
+    d = rows.x.shape[1]
+    model = Layers((d,), (), k if k > 2 else 1, "cross_entropy", tuple(range(d)))
     output = np.zeros((model.n_linear, model.n_values))
     output[0] = log_odds(counts, model.n_values)
     alpha, gamma = np.full(model.n_groups, evidence.LARGEST), np.zeros(model.n_groups)
     theta = model.join(output, [])
-    net = RegularisedLayers(theta, alpha, 1.0, gamma, math.nan, model)
-    constant, *others = with_shares([(Member(net),), small, wide], share)
-    return (*others, constant) if share[0] > 0 else tuple(others)
+    kinds.append([Member(RegularisedLayers(theta, alpha, 1.0, gamma, math.nan, model))])
+    log_p.append(np.sum(some.y * np.log(left), axis=1))
+    return kinds, [own[:, None] for own in log_p]
+
+
+def _values_of_classes(y):
+    """Return the classes of rows, (m, k), as values of the output layer."""
+    return y if y.shape[1] > 2 else y[:, 1:] - y[:, :1]
+
+
+def process_of_classes(found, rows, n_effective):
+    """Return the member of a process that was fitted to classes, and its log density.
+
+    Its values are probabilities but for the noise; logits are a multiple of them. The
+    factor counts as a penalty.
+    """
+    values, process = _values_of_classes(rows.y) + found.errors, found.process
+    factor, log_p = best_factor(all_classes(values), rows, n_effective)
+    known = Summary({}, -float(np.average(log_p, weights=rows.weight)))
+    given = found.theta, None, 1.0, None, math.nan, process
+    member = Member(RegularisedLayers(*given), known=known).with_output(factor)
+    n_penalties = 1 + process.kernel.n_determined()
+    log_p -= stacking.COST_OF_A_PENALTY * n_penalties / n_effective
+    return member, log_p[:, None]
+
+
+def best_factor(logits, rows, n_effective):
+    """Return the factor of logits (m, k) with the highest density, and the density."""
+    weight = n_effective * rows.weight
+
+    def loss(log_factor):
+        log_p = _log_p(math.exp(log_factor) * logits, rows.y)
+        return -float(weight @ log_p) + 2 * log_factor**2
+
+    factor = math.exp(minimize_scalar(loss).x)
+    return factor, _log_p(factor * logits, rows.y)
 
 
 def shares_and_factor(log_p, wide, rows, n_effective):
@@ -376,27 +440,17 @@ def shares_and_factor(log_p, wide, rows, n_effective):
         return stacking.weights(np.transpose(log_p), some.weight, n_effective), 1.0
     part = left_out_rows(rows._replace(y=left_out_part(rows))).y
     kept = np.flatnonzero(part < len(wide))
-    y, weight = some.y[kept], n_effective * some.weight[kept]
+    seen = Rows(*(array[kept] for array in some))
     logits = all_classes(np.array(wide)[part[kept], kept])
-    others = [p[kept] for p in log_p]
-
-    def densities(log_factor):
-        return np.transpose([*others, _log_p(math.exp(log_factor) * logits, y)])
-
-    def loss(log_factor):
-        each = densities(log_factor)
-        share = stacking.weights(each, weight, n_effective)
-        with np.errstate(divide="ignore"):
-            mixed = logsumexp(each, axis=1, b=share)
-        return -float(weight @ mixed) + 2 * log_factor**2
-
-    best = minimize_scalar(loss).x
-    return stacking.weights(densities(best), weight, n_effective), math.exp(best)
+    factor, own = best_factor(logits, seen, n_effective)
+    each = np.transpose([*(p[kept] for p in log_p), own])
+    return stacking.weights(each, seen.weight, n_effective), factor
 
 
 def _log_p(logits, y):
-    """Logarithm of the probability of the true class; 1e-12 is as bad as less."""
-    return np.maximum(np.sum(y * log_softmax(logits, axis=1), axis=1), math.log(1e-12))
+    """Logarithm of the probability of the true class, at least 1e-12; NaN is as bad."""
+    log_p = np.sum(y * log_softmax(logits, axis=1), axis=1)
+    return np.fmax(log_p, math.log(1e-12))
 
 
 # --- the members that are shown ------------------------------------------------------

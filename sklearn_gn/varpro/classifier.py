@@ -21,11 +21,11 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     r"""Networks for classification, with penalties that the data choose.
 
     Use it for tables of up to a few hundred thousand rows without any settings: it then
-    averages a few networks with a linear term. On small tables the evidence chooses
-    their penalties [2]_; on larger ones the networks are wider, and are fitted by fast
-    Gauss-Newton steps on mini-batches [3]_. For deeper networks set ``alpha`` and
-    ``hidden_layer_sizes``. For many classes on features of another model use
-    :class:`FGNSoftmaxHead`.
+    averages a few networks with a linear term, beside a Gaussian process of up to 2,000
+    rows. On small tables the evidence chooses their penalties [2]_; on larger ones the
+    networks are wider, and are fitted by fast Gauss-Newton steps on mini-batches [3]_.
+    For deeper networks set ``alpha`` and ``hidden_layer_sizes``. For many classes on
+    features of another model use :class:`FGNSoftmaxHead`.
 
     With given penalties and ``hidden_layer_sizes`` there is one network, whose last
     layer W is a multinomial logistic regression, solved for every value of the other
@@ -75,8 +75,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
     scale : bool, default=True
         Whether to standardise features during the fit. Cells far outside the quartiles
         then count as a limit if the other rows are predicted better.
-    max_iter : int, default=100
+    max_iter : "auto" or int, default="auto"
         Maximum number of iterations (epochs of mini-batch solvers) over all starts.
+        "auto": 3000 for a committee, 100 otherwise.
     tol : float, default=0.001
         The fit stops when three iterations lower the loss by less than this share, or,
         in a committee, raise the log evidence per row of no network by more.
@@ -108,7 +109,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Labels of the classes that have weight.
     estimators_ : list
         Members of a committee, with ``predict``, ``share_`` (in the mean), ``alpha_``,
-        ``log_evidence_``, ``n_effective_parameters_`` and weights.
+        ``log_evidence_``, ``n_effective_parameters_`` and weights. Behind the networks
+        follow a Gaussian process (with ``length_scales_``) and the frequencies of the
+        classes, if they have a share.
     coefs_, intercepts_ : list of ndarray
         Hidden layers, for scaled features. Only of one network.
     linear_coef_ : ndarray of shape (n_values, n_features)
@@ -187,7 +190,7 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         rank: int | None = None,
         class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
         scale: bool = True,
-        max_iter: int = 100,
+        max_iter: int | Literal["auto"] = "auto",
         tol: float = 1e-3,
         max_time: float | None = None,
         early_stopping: bool = False,

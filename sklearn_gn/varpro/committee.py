@@ -235,8 +235,7 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
             wide = wide._replace(damping=1.0)
     robust = estimator._solver_object().loss == "huber"
     given = estimator.hidden_layer_sizes, estimator.alpha, estimator.n_init
-    is_open = estimator._loss == "squared" and not robust
-    is_open &= all(isinstance(value, str) for value in given)  # which is "auto"
+    is_open = not robust and all(isinstance(value, str) for value in given)  # "auto"
     # The validation loss does not change while a size is tried.
     adds = given[2] == "auto" and not (warm or estimator.early_stopping or robust)
     options = CommitteeOptions(
@@ -245,7 +244,7 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
         n_evidence=n_evidence,
         robust=robust,
         adds=adds,
-        deepens=adds and is_open,
+        deepens=adds and is_open and estimator._loss == "squared",
         is_open=is_open and estimator.activation == "auto",
         half_time=words["began"] + (estimator.max_time or math.inf) / 2,
         features=features,

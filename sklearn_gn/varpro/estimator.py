@@ -71,6 +71,10 @@ class _VarProNet(
             StrOptions({"auto"}),
         ],
         "damping": [Interval(Real, 0, None, closed="left"), None],
+        "max_iter": [
+            *GaussNewtonEstimator._parameter_constraints["max_iter"],
+            StrOptions({"auto"}),
+        ],
         "scale": ["boolean"],
     }
     _not_of_every_fit = (

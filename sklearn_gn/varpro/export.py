@@ -19,11 +19,15 @@ def to_sklearn(estimator):
         return export.regressor(network, scaling, names)
     share, members = shares(net), estimator.estimators_
     if classes is not None:
-        encoded = np.arange(len(classes))
-        each = [
-            export.classifier(_member_network(member), scaling, encoded, names)
-            for member in members
-        ]
+        encoded, each = np.arange(len(classes)), []
+        for member in members:
+            if hasattr(member, "length_scales_"):
+                given = member._member.model, member._member.net.theta
+                words = scaling, encoded, names
+                each.append(export.gaussian_process_of_classes(*given, *words))
+            else:
+                network = _member_network(member)
+                each.append(export.classifier(network, scaling, encoded, names))
         return export.mean_of_classifiers(each, share[:, 0], classes)
     means, n_targets = [], len(scaling.y_center)
     share = np.broadcast_to(share, (len(net), n_targets))

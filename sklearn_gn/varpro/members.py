@@ -39,11 +39,16 @@ class Member(NamedTuple):
 
     def with_output(self, factor=1.0, moved=0.0):
         """Return the member whose values have a factor, and other constants."""
-        output, layers = self.model.split(self.net.theta)
+        model, net = self.model, self.net
+        if isinstance(model, GaussianProcess):
+            model = model._replace(center=factor * model.center + moved)
+            return self._replace(
+                net=net._replace(theta=factor * net.theta, model=model)
+            )
+        output, layers = model.split(net.theta)
         output = factor * output
         output[0] += moved
-        theta = self.model.join(output, layers)
-        return self._replace(net=self.net._replace(theta=theta))
+        return self._replace(net=net._replace(theta=model.join(output, layers)))
 
 
 def networks_of(members):

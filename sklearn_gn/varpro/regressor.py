@@ -8,7 +8,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import _fit_context
-from sklearn.utils._param_validation import StrOptions
 
 from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.arrays import backend, extremes
@@ -18,8 +17,6 @@ from sklearn_gn.data.rows_source import part_length
 from sklearn_gn.solvers import NETWORK_SOLVERS, Solver
 from sklearn_gn.varpro import members
 from sklearn_gn.varpro.estimator import _VarProNet
-
-_AUTO = StrOptions({"auto"})
 
 
 class VarProNetRegressor(NetworkRegressor, _VarProNet):
@@ -172,10 +169,6 @@ class VarProNetRegressor(NetworkRegressor, _VarProNet):
     """
 
     _short_forms = NETWORK_SOLVERS
-    _parameter_constraints: dict[str, Any] = {
-        **_VarProNet._parameter_constraints,
-        "max_iter": [*_VarProNet._parameter_constraints["max_iter"], _AUTO],
-    }
     _loss = "squared"
     _default_penalties = (1e-2, 1e-4)
 
