@@ -160,6 +160,9 @@ class JAX:
         from jax import lax
         from jax.flatten_util import ravel_pytree
 
+        from sklearn_gn.arrays.blocks import symmetric_product
+
+        self.symmetric_product = symmetric_product
         self.xp = xp = jax.numpy
         self.tree_map, self.leaves = jax.tree.map, jax.tree.leaves
         self.while_loop, self.map, self.rsqrt = lax.while_loop, lax.map, lax.rsqrt
@@ -202,12 +205,6 @@ class JAX:
         """Products of every row of a and every row of b, for pairs (a, b)."""
         parts = [(a[:, None] * b[None]).reshape(-1, b.shape[1]) for a, b in pairs]
         return self.xp.concatenate(parts)
-
-    def symmetric_product(self, a):
-        """``a a^T``; half of it is multiplied."""
-        from sklearn_gn.arrays import blocks
-
-        return blocks.symmetric_product(a)
 
 
 _jax = cache(JAX)
