@@ -39,7 +39,6 @@ from sklearn_gn.pinn.findings import warn_of_doubts
 from sklearn_gn.pinn.observation_weight import (
     Observed,
     has_settled,
-    hides_the_rest,
     next_weight,
     share_of_equation,
 )
@@ -411,22 +410,6 @@ def test_the_weight_falls_with_the_share_of_the_equation():
     assert not has_settled([0.98**k for k in range(9)])
     assert has_settled([1.0] * 9, [0.93**k for k in range(9)])
     assert not has_settled([1.0] * 9, [0.9**k for k in range(9)])
-
-
-def test_noise_hides_what_pulls_a_coefficient_less_than_its_deviation():
-    # A line of slope c through 0: the loss of n observations of variance s is n s / 2,
-    # and a pull of the equation that moves c by a tenth of its deviation costs
-    # 0.1**2 / n of it.
-    noise, n = 2e-3, 50
-    small, large = (noise * share**2 / n for share in (0.1, 0.3))
-    known = Observed(n)
-    assert hides_the_rest([noise + small] * 9, noise, known)
-    assert not hides_the_rest([noise + small] * 8, noise, known)  # too early
-    assert not hides_the_rest([noise + large] * 9, noise, known)
-    assert not hides_the_rest([noise + large, *[noise] * 8], noise, known)  # it falls
-    assert hides_the_rest([noise + large, *[noise] * 9], noise, known)
-    assert not hides_the_rest([noise] * 9, noise, known._replace(has_functions=True))
-    assert not hides_the_rest([0.0] * 9, 0.0, known)
 
 
 @pytest.mark.parametrize("unit", [1.0, pytest.param(30.0, marks=pytest.mark.slow)])
