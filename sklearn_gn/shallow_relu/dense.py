@@ -304,8 +304,7 @@ def _rows_at(x, mass, drawn):
     owner = jnp.searchsorted(ends, place, side="right")
     owner = jnp.minimum(owner, n_devices() - 1)
     here = lax.axis_index(AXIS)
-    before = ends[here] - mass[-1]
-    index = jnp.searchsorted(mass, place - before, side="right")
+    index = jnp.searchsorted(mass, place - (ends[here] - mass[-1]), side="right")
     found = x[jnp.minimum(index, last)]
     return total(jnp.where((owner == here)[..., None], found, 0))
 

@@ -193,12 +193,12 @@ def evaluate(head, rows, penalty, intercept, dual=None):
     start = (*zeros, xp.zeros(4, head.bias.dtype), xp.bool_(True))
     arrays = rows.x, rows.label, weight
     *sums, separated = over_blocks(body, start, arrays, n_classes)
-    (by_weight, by_bias, means) = total(tuple(sums))
-    separated = total(separated.astype(xp.int32)) == n_devices()
+    sums = *sums, separated.astype(xp.int32)
+    by_weight, by_bias, means, n_separated = total(sums)
     gradient = AffineHead(by_weight + penalty * head.weight, intercept * by_bias)
     loss = means[0] + 0.5 * xp.sum(penalty * head.weight**2)
     norms = gradient_norms(gradient, dual)
-    return Evaluation(loss, gradient, *means[1:], separated, *norms)
+    return Evaluation(loss, gradient, *means[1:], n_separated == n_devices(), *norms)
 
 
 def errors(logits, label, weight):

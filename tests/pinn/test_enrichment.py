@@ -159,7 +159,7 @@ def test_a_default_fit_solves_what_oscillates_fast():
 
 def test_known_functions_are_chosen_by_name():
     problem = source((3.3, 14.2))
-    for names, counts in ((None, {}), (["similarity"], {}), (["waves"], {"waves": 2})):
+    for names, counts in ((["similarity"], {}), (["waves"], {"waves": 2})):
         solver = PINNSolver(problem, solver=DNGD(enrichment=names), max_iter=1)
         with pytest.warns(Warning, match="max_iter"):
             assert solver.fit().enrichment_ == counts

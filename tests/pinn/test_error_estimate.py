@@ -89,6 +89,7 @@ def test_the_estimate_is_that_of_a_dense_computation(solver):
     assert solver.error_estimate_ == pytest.approx(expected, rel=1e-2)
 
 
+@pytest.mark.slow
 def test_the_estimate_holds_for_several_outputs_in_regions():
     """A wall of two materials under a load, and a string beside it."""
     k = Piecewise(1.0, (Interval(0.5, 1, axis="x"), 10.0))

@@ -161,7 +161,8 @@ def test_windows_that_are_solved_are_kept():
         return d(u, "t")(t) - u(t) ** 2
 
     problem = Problem(explosion, Interval(0, 2), [Initial(1.0)])
-    solver = PINNSolver(problem, random_state=0, max_iter=130)
+    sizes = {"n_interior": 60, "n_boundary": 1}
+    solver = PINNSolver(problem, **sizes, random_state=0, max_iter=80)
     with pytest.warns(ConvergenceWarning, match=r"solved up to t = 0\.[5-9]"):
         solver.fit()
     t = np.linspace(0, 0.5, 11)
