@@ -90,16 +90,13 @@ class NumPy:
         return array[start : start + count]
 
     @staticmethod
-    def with_rows(array, rows, start):
-        """Write rows into an array, which NumPy changes in place."""
-        start = min(start, len(array) - len(rows))
-        array[start : start + len(rows)] = rows
-        return array
-
-    @staticmethod
     def with_part(array, part, row, column):
-        """Write a part into a matrix, which NumPy changes in place."""
+        """Write a part into a matrix, which NumPy changes in place.
+
+        One that would reach beyond the last row begins earlier.
+        """
         height, width = part.shape
+        row = min(row, len(array) - height)
         array[row : row + height, column : column + width] = part
         return array
 
@@ -171,9 +168,8 @@ class JAX:
             xp.int32(lower), xp.int32(upper), iterate, carry
         )
         self.rows_from = lax.dynamic_slice_in_dim
-        self.with_rows = partial(lax.dynamic_update_slice_in_dim, axis=0)
         self.with_part = lambda array, part, *corner: lax.dynamic_update_slice(
-            array, part, corner
+            array, part, [xp.int32(place) for place in corner]
         )
         self.softplus, self.sigmoid = jax.nn.softplus, jax.nn.sigmoid
         self.softmax = partial(jax.nn.softmax, axis=-1)

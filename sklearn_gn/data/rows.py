@@ -15,6 +15,7 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import memory
 from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.data import dates, tables
+from sklearn_gn.data.chunks import check_numbers
 from sklearn_gn.data.row_checks import NAMED, ROUNDING, row_codes
 from sklearn_gn.optim.stop import counted
 
@@ -91,14 +92,8 @@ def validate_data(estimator, *data, **checks):
         raise ValueError(text) from None
     for name, array in zip("Xy", checked, strict=True) if len(data) == 2 else ():
         array = array.data if sparse.issparse(array) else array
-        if array.dtype.kind != "f":
-            continue
-        largest = max(np.max(array, initial=0), -np.min(array, initial=0))
-        if largest > 1e300:  # differences of such numbers may overflow
-            raise ValueError(
-                f"{name} holds a number of size {largest:.3g}; the largest that can be "
-                f"fitted is 1e+300. Give {name} in larger units."
-            )
+        if array.dtype.kind == "f":
+            check_numbers(array, name)
     return checked
 
 
