@@ -98,16 +98,6 @@ def messages(problem, max_iter=6):
     return [str(w.message) for w in caught if "stopped" not in str(w.message)]
 
 
-def test_a_constant_far_from_the_conditions_is_no_solution():
-    def stiff(u, x):  # of which an untrained network has huge residuals
-        return 1e4 * d(u, "x", "x")(x)
-
-    solver = PINNSolver(string(Dirichlet(1.0), residual=stiff), **SMALL, max_iter=1)
-    with pytest.warns(ConvergenceWarning):
-        solver.fit()
-    assert solver._untrained_loss == pytest.approx(0.5, rel=1e-10)  # that of zero
-
-
 # --- solutions that are not determined -----------------------------------------------
 
 
@@ -686,20 +676,26 @@ def attraction(u, x):  # which is singular at zero
     return d(u, "t")(x) + 1 / u(x) ** 2
 
 
-def test_the_measure_of_a_singular_equation_is_that_of_one():
-    solver = PINNSolver(string(Initial(2.0), residual=attraction, axis="t"), **SMALL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        solver.set_params(max_iter=1).fit()
-    assert solver._untrained_loss <= 1.0 + 1e-10  # 1^2 / 2 + (2 - 1)^2 / 2
+def stiff(u, x):  # of which an untrained network has huge residuals
+    return 1e4 * d(u, "x", "x")(x)
 
 
-def test_each_condition_has_its_own_measure():
-    solver = PINNSolver(string(Initial(2.0), residual=drift, axis="t"), **SMALL)
+@pytest.mark.parametrize(
+    ("problem", "measure"),
+    [
+        (string(Initial(2.0), residual=drift, axis="t"), 2.0),  # 2^2 / 2
+        # Of one, at which 1^2 / 2 + (2 - 1)^2 / 2.
+        (string(Initial(2.0), residual=attraction, axis="t"), 1.0),
+        # A constant far from the conditions is no solution: that of zero.
+        (string(Dirichlet(1.0), residual=stiff), 0.5),
+    ],
+)
+def test_the_loss_is_measured_by_that_of_a_simple_function(problem, measure):
+    solver = PINNSolver(problem, **SMALL, max_iter=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        solver.set_params(max_iter=1).fit()
-    assert solver._untrained_loss == pytest.approx(2.0, rel=1e-10)  # 2^2 / 2
+        solver.fit()
+    assert solver._untrained_loss == pytest.approx(measure, rel=1e-8)
 
 
 # --- a small loss and a large error ---------------------------------------------------
